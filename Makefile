@@ -1,0 +1,47 @@
+# berth: few verbs. `make demo` and `make test` do all set-up by themselves.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check bench install native lock clean
+
+demo: install
+	$(BIN)/berth compare synthetic:demo --policies fifo+first-fit,sjf+best-fit,fgd,random --seeds 5 --out out/demo
+
+install: .venv/.installed
+
+.venv/.installed: requirements/plain.lock pyproject.toml hatch_build.py
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/plain.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	touch $@
+
+.venv/.dev: .venv/.installed requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	touch $@
+
+native:
+	$(MAKE) -s -C native
+
+# What takes the measure of time has the machine to itself.
+test: .venv/.dev
+	$(MAKE) -s -C native tests
+	$(BIN)/python -m pytest -q -n 2 --ignore=tests/partition
+	$(BIN)/python -m pytest -q tests/partition
+
+check: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/.dev
+	for script in $(filter-out bench/harness.py,$(wildcard bench/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+lock: .venv/.dev
+	$(BIN)/python -m pip install --quiet uv==0.13.8
+	$(BIN)/uv pip compile --universal --generate-hashes --no-header --no-annotate -o requirements/plain.lock pyproject.toml requirements/build.in
+	$(BIN)/uv pip compile --universal --generate-hashes --no-header --no-annotate -c requirements/plain.lock -o requirements/dev.lock requirements/dev.in
+	$(BIN)/uv pip compile --universal --generate-hashes --no-header --no-annotate -c requirements/dev.lock -o requirements/bench.lock requirements/bench.in
+
+clean:
+	rm -rf .venv build dist out .pytest_cache .mypy_cache .ruff_cache .hypothesis
