@@ -1,0 +1,120 @@
+/* The part of the CUDA driver's and NVML's binary interface that berth uses, in its own words: no toolkit is needed to build. */
+#ifndef BERTH_CU_H
+#define BERTH_CU_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+typedef int CUresult;
+typedef int CUdevice;
+typedef uint64_t CUdeviceptr;
+typedef uint64_t CUhandle; /* CUmemGenericAllocationHandle */
+typedef struct CUctx_st *CUcontext;
+typedef struct CUstream_st *CUstream;
+typedef struct CUevent_st *CUevent;
+typedef struct CUfunc_st *CUfunction;
+typedef struct CUmod_st *CUmodule;
+typedef struct CUlib_st *CUlibrary;
+typedef struct CUarray_st *CUarray;
+typedef struct CUmipmap_st *CUmipmap;
+typedef struct CUpool_st *CUpool;
+typedef struct CUgraph_st *CUgraph;
+typedef struct CUnode_st *CUnode;
+typedef struct CUexec_st *CUexec;
+
+enum {
+    CUDA_SUCCESS = 0,
+    CUDA_ERROR_INVALID_VALUE = 1,
+    CUDA_ERROR_OUT_OF_MEMORY = 2,
+    CUDA_ERROR_NOT_INITIALIZED = 3,
+    CUDA_ERROR_NO_DEVICE = 100,
+    CUDA_ERROR_INVALID_DEVICE = 101,
+    CUDA_ERROR_INVALID_CONTEXT = 201,
+    CUDA_ERROR_INVALID_HANDLE = 400,
+    CUDA_ERROR_NOT_FOUND = 500,
+    CUDA_ERROR_NOT_READY = 600,
+    CUDA_ERROR_NOT_PERMITTED = 800,
+    CUDA_ERROR_NOT_SUPPORTED = 801,
+};
+
+enum { CU_LOCATION_DEVICE = 1 };
+enum { CU_POOL_RELEASE_THRESHOLD = 4, CU_POOL_RESERVED_CURRENT = 5, CU_POOL_USED_CURRENT = 7 };
+enum { CU_GRAPH_MEM_USED_CURRENT = 0, CU_GRAPH_MEM_RESERVED_CURRENT = 2 };
+enum { CU_NODE_KERNEL = 0, CU_NODE_GRAPH = 4, CU_NODE_MEM_ALLOC = 10, CU_NODE_MEM_FREE = 11 };
+enum { CU_ARRAY_CUBEMAP = 0x04, CU_ARRAY_SPARSE = 0x40, CU_ARRAY_DEFERRED = 0x80 };
+enum { CU_LOOKUP_FOUND = 0, CU_LOOKUP_NO_SYMBOL = 1, CU_LOOKUP_OLD_VERSION = 2 };
+enum { CU_LOOKUP_PER_THREAD = 2 };
+enum { CU_CAPTURE_NONE = 0 };
+
+typedef struct { unsigned char bytes[16]; } CUuuid;
+typedef struct { int type, id; } CUlocation;
+
+typedef struct {
+    int type, handle_types;
+    CUlocation location;
+    void *win32;
+    unsigned char compression, rdma;
+    unsigned short usage;
+    unsigned char reserved[4];
+} CUalloc_prop;
+
+typedef struct {
+    int type, handle_types;
+    CUlocation location;
+    void *win32;
+    size_t max_size;
+    unsigned short usage;
+    unsigned char reserved[54];
+} CUpool_props;
+
+typedef struct {
+    CUpool_props pool;
+    const void *access;
+    size_t access_count, bytes;
+    CUdeviceptr ptr;
+} CUmem_node;
+
+typedef struct {
+    int type, reserved[3];
+    union {
+        long long space[29];
+        CUmem_node alloc;
+    } as;
+    long long reserved_end;
+} CUnode_params;
+
+typedef struct { size_t width, height; int format; unsigned channels; } CUarray_desc;
+typedef struct { unsigned width, height; int format; unsigned channels; } CUarray_desc_v1;
+typedef struct { size_t width, height, depth; int format; unsigned channels, flags; } CUarray3d_desc;
+typedef struct { unsigned width, height, depth; int format; unsigned channels, flags; } CUarray3d_desc_v1;
+
+typedef struct {
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+    CUstream stream;
+    void *attributes;
+    unsigned attribute_count;
+} CUlaunch;
+
+typedef struct { char bytes[64]; } CUipc;
+
+typedef struct { CUfunction function; unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes; CUstream stream; void **params; } CUcooperative;
+
+_Static_assert(sizeof(CUalloc_prop) == 32, "CUmemAllocationProp");
+_Static_assert(sizeof(CUpool_props) == 88, "CUmemPoolProps");
+_Static_assert(sizeof(CUmem_node) == 120, "CUDA_MEM_ALLOC_NODE_PARAMS");
+_Static_assert(sizeof(CUnode_params) == 256, "CUgraphNodeParams");
+_Static_assert(sizeof(CUarray3d_desc) == 40, "CUDA_ARRAY3D_DESCRIPTOR");
+_Static_assert(sizeof(CUlaunch) == 56, "CUlaunchConfig");
+
+/* NVML */
+typedef struct NVdevice_st *NVdevice;
+typedef struct { unsigned long long total, free, used; } NVmemory;
+typedef struct { unsigned version; unsigned long long total, reserved, free, used; } NVmemory_v2;
+typedef struct { unsigned pid; unsigned long long bytes; } NVprocess_v1;
+typedef struct { unsigned pid; unsigned long long bytes; unsigned gpu_instance, compute_instance; } NVprocess;
+typedef struct { unsigned pid; unsigned long long time_us; unsigned sm_pct, mem_pct, enc_pct, dec_pct; } NVutilization;
+enum { NV_SUCCESS = 0, NV_NOT_FOUND = 6, NV_INSUFFICIENT_SIZE = 7 };
+_Static_assert(sizeof(NVprocess) == 24, "nvmlProcessInfo_t");
+_Static_assert(sizeof(NVutilization) == 32, "nvmlProcessUtilizationSample_t");
+
+#endif

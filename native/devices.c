@@ -1,0 +1,260 @@
+/* The devices that this process sees, each with its region. */
+#define _GNU_SOURCE
+#include "berth.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+shared32 limiting, pacing;
+
+static struct device devices[MAX_DEVICES];
+static shared32 device_count, context_changes;
+static struct turn turn;
+static bool started;
+
+static _Thread_local struct { CUcontext context; struct device *device; uint32_t changes; } last;
+
+static void after_fork(void)
+{
+    for (uint32_t i = 0; i < atomic_load(&device_count); i++) {
+        if (devices[i].limited)
+            region_forget(&devices[i].region);
+        atomic_store(&devices[i].overhead, 0);
+    }
+    started = false;
+    atomic_store(&turn.word, 0);
+    last.context = NULL;
+    ledger_forget();
+    pools_forget();
+    vmm_forget();
+    context_forget();
+    pace_forget();
+}
+
+/* Where CUDA_VISIBLE_DEVICES reorders, the position among all of the container's GPUs; -1 where it cannot be told. */
+static int position_of(struct device *device)
+{
+    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+    if (visible == NULL || *visible == 0)
+        return device->ordinal;
+    for (int i = 0; i < device->ordinal && visible != NULL; i++) {
+        visible = strchr(visible, ',');
+        visible = visible != NULL ? visible + 1 : NULL;
+    }
+    char *end = NULL;
+    long position = visible != NULL && *visible >= '0' && *visible <= '9' ? strtol(visible, &end, 10) : -1;
+    if (position >= 0 && (*end == 0 || *end == ','))
+        return (int)position;
+    unsigned index = 0;
+    NVdevice nvml = nvml_handle(device);
+    if (nvml != NULL && HAVE(nvmlDeviceGetIndex) && real.nvmlDeviceGetIndex(nvml, &index) == NV_SUCCESS)
+        return (int)index;
+    return -1;
+}
+
+/* A GPU that has no limit of its own where others have one: nothing of it. */
+static bool nothing_of(struct device *device)
+{
+    void *memory = mmap(NULL, sizeof(struct berth_limit_file) + sizeof(struct berth_use_file), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED)
+        return false;
+    memset(&device->region, 0, sizeof device->region);
+    device->region.limit = memory;
+    device->region.use = (void *)((char *)memory + sizeof(struct berth_limit_file));
+    device->region.slot = -1;
+    return true;
+}
+
+static bool attach(struct device *device, struct berth_error *error)
+{
+    uint64_t mem_mib = 0, core_pct = 0, bytes = 0;
+    size_t card = 0;
+    int position = settings.mem_mib.per_device || settings.core_pct.per_device ? position_of(device) : device->ordinal;
+    error->text[0] = 0;
+    if (settings.mem_mib.given || settings.core_pct.given) {
+        if (!HAVE(cuDeviceTotalMem_v2) || real.cuDeviceTotalMem_v2(&card, device->handle) != CUDA_SUCCESS)
+            card = 0;
+        if (!settings.mem_mib.given)
+            bytes = card;
+        else if (settings_for(&settings.mem_mib, position, device->uuid, &mem_mib))
+            bytes = mem_mib << 20;
+        if (card != 0 && bytes > card) {
+            log_line("the limit of %llu MiB is above the card, which has %llu MiB; the card's size is the limit",
+                     (unsigned long long)mem_mib, (unsigned long long)(card >> 20));
+            bytes = card;
+        }
+        if (settings.core_pct.given)
+            settings_for(&settings.core_pct, position, device->uuid, &core_pct);
+        if (!region_make(settings.folder, device->uuid, "", bytes, (uint32_t)core_pct, settings.burst ? BERTH_BURST : 0, error))
+            return false;
+    }
+    if (!region_open(&device->region, settings.folder, device->uuid, error)) {
+        if (error->text[0] != 0 || !nothing_of(device))
+            return false;
+        device->limited = true;
+        return true;
+    }
+    device->limited = true;
+    return region_join(&device->region, error);
+}
+
+bool devices_none(void)
+{
+    return settings.wrong[0] != 0;
+}
+
+CUresult devices_start(CUresult result)
+{
+    if (!settings.active || result != CUDA_SUCCESS)
+        return result;
+    turn_take(&turn);
+    if (!started && !devices_none()) {
+        static bool watching_forks;
+        struct berth_error error = { "" };
+        int count = 0;
+        if (!watching_forks && pthread_atfork(NULL, NULL, after_fork) == 0)
+            watching_forks = true;
+        if (!HAVE(cuDeviceGetCount) || real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
+            count = 0;
+        bool paced = false;
+        for (int i = 0; i < count && i < MAX_DEVICES && error.text[0] == 0; i++) {
+            struct device *device = &devices[i];
+            CUuuid uuid;
+            bool known = device->limited; /* before a fork */
+            device->ordinal = i;
+            device->handle = i;
+            if (HAVE(cuDeviceGet))
+                real.cuDeviceGet(&device->handle, i);
+            CUresult asked = HAVE(cuDeviceGetUuid_v2) ? real.cuDeviceGetUuid_v2(&uuid, device->handle) : CUDA_ERROR_NOT_FOUND;
+            if (asked != CUDA_SUCCESS && HAVE(cuDeviceGetUuid))
+                asked = real.cuDeviceGetUuid(&uuid, device->handle);
+            if (asked != CUDA_SUCCESS) {
+                snprintf(error.text, sizeof error.text, "GPU %d has no UUID, by which its region is named; the driver is too old", i);
+                break;
+            }
+            memcpy(device->uuid, uuid.bytes, 16);
+            if (known ? !region_join(&device->region, &error) && device->region.use->magic != 0 : !attach(device, &error))
+                break;
+            error.text[0] = 0;
+            paced = paced || atomic_load(&device->region.limit->core_pct) != 0 || (atomic_load(&device->region.limit->flags) & BERTH_AGENT);
+            atomic_store(&device_count, (uint32_t)i + 1);
+        }
+        if (error.text[0] != 0) {
+            memcpy(settings.wrong, error.text, sizeof settings.wrong);
+            log_line("no GPU: %s", settings.wrong);
+        } else {
+            started = true;
+            atomic_store(&pacing, paced);
+            atomic_store(&limiting, 1);
+        }
+    }
+    turn_leave(&turn);
+    return devices_none() ? CUDA_ERROR_NO_DEVICE : result;
+}
+
+CUresult cuInit(unsigned flags)
+{
+    if (!HAVE(cuInit)) {
+        void *found = routes_find("cuInit");
+        if (!HAVE(cuInit)) {
+            (void)found;
+            log_line("no GPU: there is no libcuda.so.1 loaded; install NVIDIA's driver, or give the container its libraries");
+            return CUDA_ERROR_NO_DEVICE;
+        }
+    }
+    if (settings.active && devices_none())
+        return CUDA_ERROR_NO_DEVICE;
+    return devices_start(real.cuInit(flags));
+}
+
+CUresult cuDeviceGetCount(int *count)
+{
+    if (settings.active && devices_none()) {
+        if (count != NULL)
+            *count = 0;
+        return CUDA_ERROR_NO_DEVICE;
+    }
+    return REAL(cuDeviceGetCount)(count);
+}
+
+struct device *device_of(CUdevice handle)
+{
+    if (UNLIKELY(!atomic_load_explicit(&limiting, memory_order_acquire)))
+        return NULL;
+    uint32_t count = atomic_load_explicit(&device_count, memory_order_acquire);
+    if (handle >= 0 && (uint32_t)handle < count && devices[handle].handle == handle)
+        return devices[handle].limited ? &devices[handle] : NULL;
+    for (uint32_t i = 0; i < count; i++)
+        if (devices[i].handle == handle)
+            return devices[i].limited ? &devices[i] : NULL;
+    return NULL;
+}
+
+struct device *device_current(void)
+{
+    CUcontext context = NULL;
+    CUdevice handle = 0;
+    if (UNLIKELY(!atomic_load_explicit(&limiting, memory_order_acquire)))
+        return NULL;
+    if (UNLIKELY(!HAVE(cuCtxGetCurrent)))
+        return device_of(0);
+    if (real.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL)
+        return NULL;
+    uint32_t changes = atomic_load_explicit(&context_changes, memory_order_acquire);
+    if (LIKELY(last.context == context && last.changes == changes))
+        return last.device;
+    if (!HAVE(cuCtxGetDevice) || real.cuCtxGetDevice(&handle) != CUDA_SUCCESS)
+        return NULL;
+    last.context = context;
+    last.changes = changes;
+    return last.device = device_of(handle);
+}
+
+struct device *device_at(int position)
+{
+    return atomic_load(&limiting) && position >= 0 && (uint32_t)position < atomic_load(&device_count) ? &devices[position] : NULL;
+}
+
+struct device *device_by_uuid(const unsigned char uuid[16])
+{
+    for (uint32_t i = 0; atomic_load(&limiting) && i < atomic_load(&device_count); i++)
+        if (memcmp(devices[i].uuid, uuid, 16) == 0)
+            return devices[i].limited ? &devices[i] : NULL;
+    return NULL;
+}
+
+void devices_changed(void)
+{
+    atomic_fetch_add(&context_changes, 1);
+}
+
+bool take_quietly(struct device *device, uint64_t bytes, uint64_t *left)
+{
+    *left = 0;
+    if (LIKELY(region_take(&device->region, bytes, left)))
+        return true;
+    if (device->region.slot < 0)
+        return false;
+    if (region_reap(&device->region) > 0 && region_take(&device->region, bytes, left))
+        return true;
+    pools_true_up(device);
+    return region_take(&device->region, bytes, left);
+}
+
+bool take(struct device *device, uint64_t bytes, const char *call)
+{
+    uint64_t left;
+    if (LIKELY(take_quietly(device, bytes, &left)))
+        return true;
+    region_refuse(&device->region, call, bytes, left);
+    log_line("refused %s of %llu bytes on GPU %d: %llu left", call, (unsigned long long)bytes, device->ordinal, (unsigned long long)left);
+    return false;
+}
+
+void give(struct device *device, uint64_t bytes)
+{
+    region_give(&device->region, bytes);
+}

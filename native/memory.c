@@ -1,0 +1,264 @@
+/* Linear memory and arrays: taken before the driver is asked, given back when it refuses or frees. */
+#define _GNU_SOURCE
+#include "berth.h"
+
+#include <stdlib.h>
+
+static CUcontext current_context(void)
+{
+    CUcontext context = NULL;
+    if (HAVE(cuCtxGetCurrent))
+        real.cuCtxGetCurrent(&context);
+    return context;
+}
+
+static void keep(struct device *device, enum kind kind, uint64_t key, uint64_t bytes)
+{
+    ledger_put((struct entry){ .key = key, .bytes = bytes, .owner = current_context(), .kind = (uint16_t)kind, .device = (uint16_t)device->ordinal });
+}
+
+/* The wrapper of an allocation of known size: CALL asks the driver and, on success, KEY names the result. */
+#define ALLOCATE(name, kind, valid, size, call, key)                              \
+    do {                                                                          \
+        struct device *device = device_current();                                 \
+        if (device == NULL || !(valid))                                           \
+            return call;                                                          \
+        uint64_t bytes = (size);                                                  \
+        if (!take(device, bytes, name))                                           \
+            return CUDA_ERROR_OUT_OF_MEMORY;                                      \
+        CUresult result = call;                                                   \
+        if (LIKELY(result == CUDA_SUCCESS))                                       \
+            keep(device, kind, (uint64_t)(uintptr_t)(key), bytes);                \
+        else                                                                      \
+            give(device, bytes);                                                  \
+        return result;                                                            \
+    } while (0)
+
+CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes_asked)
+{
+    ALLOCATE("cuMemAlloc", LINEAR, ptr != NULL, bytes_asked, REAL(cuMemAlloc_v2)(ptr, bytes_asked), *ptr);
+}
+
+CUresult cuMemAlloc(unsigned *ptr, unsigned bytes_asked)
+{
+    ALLOCATE("cuMemAlloc", LINEAR, ptr != NULL, bytes_asked, REAL(cuMemAlloc)(ptr, bytes_asked), *ptr);
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes_asked, unsigned flags)
+{
+    ALLOCATE("cuMemAllocManaged", LINEAR, ptr != NULL, bytes_asked, REAL(cuMemAllocManaged)(ptr, bytes_asked, flags), *ptr);
+}
+
+enum { PITCH_STEP = 512 };
+
+/* The pitch is known only afterwards: the usual one is taken first and the difference settled. */
+static CUresult pitched(struct device *device, size_t width, size_t height, CUresult (*ask)(void *, size_t *), void *arguments)
+{
+    uint64_t guess = (width + PITCH_STEP - 1) / PITCH_STEP * PITCH_STEP;
+    uint64_t bytes = 0;
+    if (width > SIZE_MAX - PITCH_STEP || __builtin_mul_overflow(guess, (uint64_t)height, &bytes))
+        bytes = UINT64_MAX >> 1;
+    if (!take(device, bytes, "cuMemAllocPitch"))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    size_t pitch = 0;
+    CUresult result = ask(arguments, &pitch);
+    if (result != CUDA_SUCCESS) {
+        give(device, bytes);
+        return result;
+    }
+    uint64_t real_bytes = (uint64_t)pitch * height, key = *(uint64_t *)arguments;
+    if (real_bytes < bytes)
+        give(device, bytes - real_bytes);
+    else if (real_bytes > bytes && !take(device, real_bytes - bytes, "cuMemAllocPitch")) {
+        REAL(cuMemFree_v2)(key);
+        give(device, bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    keep(device, LINEAR, key, real_bytes);
+    return CUDA_SUCCESS;
+}
+
+struct pitch_call { uint64_t ptr; size_t width, height; unsigned element; };
+
+static CUresult ask_pitch(void *data, size_t *pitch)
+{
+    struct pitch_call *call = data;
+    return REAL(cuMemAllocPitch_v2)(&call->ptr, pitch, call->width, call->height, call->element);
+}
+
+CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height, unsigned element)
+{
+    struct device *device = device_current();
+    if (device == NULL || ptr == NULL || pitch == NULL)
+        return REAL(cuMemAllocPitch_v2)(ptr, pitch, width, height, element);
+    struct pitch_call call = { 0, width, height, element };
+    size_t got = 0;
+    CUresult result = pitched(device, width, height, ask_pitch, &call);
+    if (result == CUDA_SUCCESS) {
+        struct entry entry;
+        *ptr = call.ptr;
+        got = ledger_get(LINEAR, call.ptr, &entry) && height != 0 ? (size_t)(entry.bytes / height) : 0;
+        *pitch = got;
+    }
+    return result;
+}
+
+static CUresult ask_pitch_v1(void *data, size_t *pitch)
+{
+    struct pitch_call *call = data;
+    unsigned ptr = 0, narrow = 0;
+    CUresult result = REAL(cuMemAllocPitch)(&ptr, &narrow, (unsigned)call->width, (unsigned)call->height, call->element);
+    call->ptr = ptr;
+    *pitch = narrow;
+    return result;
+}
+
+CUresult cuMemAllocPitch(unsigned *ptr, unsigned *pitch, unsigned width, unsigned height, unsigned element)
+{
+    struct device *device = device_current();
+    if (device == NULL || ptr == NULL || pitch == NULL)
+        return REAL(cuMemAllocPitch)(ptr, pitch, width, height, element);
+    struct pitch_call call = { 0, width, height, element };
+    CUresult result = pitched(device, width, height, ask_pitch_v1, &call);
+    if (result == CUDA_SUCCESS) {
+        struct entry entry;
+        *ptr = (unsigned)call.ptr;
+        *pitch = ledger_get(LINEAR, call.ptr, &entry) && height != 0 ? (unsigned)(entry.bytes / height) : 0;
+    }
+    return result;
+}
+
+/* Takes an entry out before the driver frees it, since its name may be given anew at once; puts it back on failure. */
+#define RELEASE(kind, key, call)                                                  \
+    do {                                                                          \
+        struct entry entry;                                                       \
+        if (!atomic_load_explicit(&limiting, memory_order_relaxed) ||             \
+            !ledger_take(kind, (uint64_t)(uintptr_t)(key), &entry))               \
+            return call;                                                          \
+        CUresult result = call;                                                   \
+        if (UNLIKELY(result != CUDA_SUCCESS))                                     \
+            ledger_put(entry);                                                    \
+        else                                                                      \
+            give(device_at(entry.device), entry.bytes);                           \
+        return result;                                                            \
+    } while (0)
+
+static CUresult free_linear(uint64_t ptr, bool narrow)
+{
+    struct entry entry;
+    bool pooled = false;
+    if (!atomic_load_explicit(&limiting, memory_order_relaxed) ||
+        (!ledger_take(LINEAR, ptr, &entry) && !(pooled = ledger_take(POOLED, ptr, &entry))))
+        return narrow ? REAL(cuMemFree)((unsigned)ptr) : REAL(cuMemFree_v2)(ptr);
+    CUresult result = narrow ? REAL(cuMemFree)((unsigned)ptr) : REAL(cuMemFree_v2)(ptr);
+    if (UNLIKELY(result != CUDA_SUCCESS))
+        ledger_put(entry);
+    else if (pooled)
+        pools_free(&entry);
+    else
+        give(device_at(entry.device), entry.bytes);
+    return result;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr ptr)
+{
+    return free_linear(ptr, false);
+}
+
+CUresult cuMemFree(unsigned ptr)
+{
+    return free_linear(ptr, true);
+}
+
+/* ---- arrays ---- */
+
+/* Bits of one element of one channel; block-compressed and planar formats as bits of a pixel of all. */
+static unsigned format_bits(int format, unsigned channels)
+{
+    switch (format) {
+    case 0x01: case 0x08: return 8 * channels;
+    case 0x02: case 0x09: case 0x10: return 16 * channels;
+    case 0x03: case 0x0a: case 0x20: return 32 * channels;
+    case 0x91: case 0x92: case 0x97: case 0x98: return 4;
+    case 0x93: case 0x94: case 0x95: case 0x96: case 0x99: case 0x9a: case 0x9b: case 0x9c: case 0x9d: case 0x9e: return 8;
+    case 0xb0: return 12;
+    case 0x9f: case 0xa1: return 24;
+    case 0xc0: case 0xc6: return 8;
+    case 0xc1: case 0xc3: case 0xc7: case 0xc9: return 16;
+    case 0xc2: case 0xc4: case 0xc8: case 0xca: return 32;
+    case 0xc5: case 0xcb: return 64;
+    default: return 32 * (channels ? channels : 1);
+    }
+}
+
+static uint64_t array_bytes(size_t width, size_t height, size_t depth, int format, unsigned channels, unsigned flags)
+{
+    uint64_t cells, bits;
+    if (flags & (CU_ARRAY_SPARSE | CU_ARRAY_DEFERRED))
+        return 0; /* its memory is mapped later, from cuMemCreate */
+    if (__builtin_mul_overflow((uint64_t)width, (uint64_t)(height ? height : 1), &cells) ||
+        __builtin_mul_overflow(cells, (uint64_t)(depth ? depth : 1), &cells) ||
+        __builtin_mul_overflow(cells, (uint64_t)format_bits(format, channels), &bits))
+        return UINT64_MAX >> 1;
+    return (bits + 7) / 8;
+}
+
+CUresult cuArrayCreate_v2(CUarray *array, const CUarray_desc *desc)
+{
+    ALLOCATE("cuArrayCreate", ARRAY, array != NULL && desc != NULL, array_bytes(desc->width, desc->height, 1, desc->format, desc->channels, 0),
+             REAL(cuArrayCreate_v2)(array, desc), *array);
+}
+
+CUresult cuArrayCreate(CUarray *array, const CUarray_desc_v1 *desc)
+{
+    ALLOCATE("cuArrayCreate", ARRAY, array != NULL && desc != NULL, array_bytes(desc->width, desc->height, 1, desc->format, desc->channels, 0),
+             REAL(cuArrayCreate)(array, desc), *array);
+}
+
+CUresult cuArray3DCreate_v2(CUarray *array, const CUarray3d_desc *desc)
+{
+    ALLOCATE("cuArray3DCreate", ARRAY, array != NULL && desc != NULL,
+             array_bytes(desc->width, desc->height, desc->depth, desc->format, desc->channels, desc->flags),
+             REAL(cuArray3DCreate_v2)(array, desc), *array);
+}
+
+CUresult cuArray3DCreate(CUarray *array, const CUarray3d_desc_v1 *desc)
+{
+    ALLOCATE("cuArray3DCreate", ARRAY, array != NULL && desc != NULL,
+             array_bytes(desc->width, desc->height, desc->depth, desc->format, desc->channels, desc->flags),
+             REAL(cuArray3DCreate)(array, desc), *array);
+}
+
+CUresult cuArrayDestroy(CUarray array)
+{
+    RELEASE(ARRAY, array, REAL(cuArrayDestroy)(array));
+}
+
+static uint64_t mipmap_bytes(const CUarray3d_desc *desc, unsigned levels)
+{
+    uint64_t bytes = 0;
+    size_t width = desc->width, height = desc->height, depth = desc->depth;
+    bool layered = (desc->flags & 1) != 0;
+    for (unsigned level = 0; level < (levels ? levels : 1) && level < 32; level++) {
+        uint64_t more = array_bytes(width, height, depth, desc->format, desc->channels, desc->flags);
+        if (__builtin_add_overflow(bytes, more, &bytes))
+            return UINT64_MAX >> 1;
+        if (width <= 1 && height <= 1 && (layered || depth <= 1))
+            break;
+        width = width > 1 ? width / 2 : width;
+        height = height > 1 ? height / 2 : height;
+        depth = !layered && depth > 1 ? depth / 2 : depth;
+    }
+    return bytes;
+}
+
+CUresult cuMipmappedArrayCreate(CUmipmap *mipmap, const CUarray3d_desc *desc, unsigned levels)
+{
+    ALLOCATE("cuMipmappedArrayCreate", MIPMAP, mipmap != NULL && desc != NULL, mipmap_bytes(desc, levels),
+             REAL(cuMipmappedArrayCreate)(mipmap, desc, levels), *mipmap);
+}
+
+CUresult cuMipmappedArrayDestroy(CUmipmap mipmap)
+{
+    RELEASE(MIPMAP, mipmap, REAL(cuMipmappedArrayDestroy)(mipmap));
+}

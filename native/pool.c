@@ -1,0 +1,532 @@
+/* Stream-ordered memory. What counts is what a pool has reserved from the driver, used or kept for later.
+
+   A pool grows in steps that only the driver knows, and shrinks when a stream or the program says so. Before an
+   allocation the usual step is taken; afterwards the driver is asked what the pool has reserved, and the
+   difference is settled. Where the driver cannot tell, the bytes in use count. */
+#define _GNU_SOURCE
+#include "berth.h"
+
+#include <stdlib.h>
+
+enum { MAX_POOLS = 256, FIRST_STEP_BYTES = 32 << 20 };
+
+struct pool {
+    CUpool handle;         /* NULL for the memory of a device's graphs */
+    struct device *device; /* NULL: not device memory */
+    uint64_t live, charged, epoch, asked;
+    uint32_t busy, debtors; /* debtors: calls under way that took nothing, because the pool has room for them */
+    bool gone, exact;      /* exact: `charged` is what was reserved at a quiet moment */
+};
+
+static struct turn turn;
+static struct pool pools[MAX_POOLS];
+static _Atomic int pool_count;
+static shared32 captured;
+shared32 pools_dirty;
+
+static struct pool *find(CUpool handle, struct device *device)
+{
+    struct pool *found = NULL;
+    turn_take(&turn);
+    for (int i = 0; i < pool_count && found == NULL; i++)
+        if (pools[i].handle == handle && !pools[i].gone && (handle != NULL || pools[i].device == device))
+            found = &pools[i];
+    for (int i = 0; i < pool_count && found == NULL; i++)
+        if (pools[i].gone && pools[i].live == 0 && pools[i].charged == 0 && pools[i].busy == 0)
+            found = &pools[i], *found = (struct pool){ .handle = handle, .device = device, .exact = true };
+    if (found == NULL && pool_count < MAX_POOLS) {
+        found = &pools[pool_count++];
+        *found = (struct pool){ .handle = handle, .device = device, .exact = true };
+    }
+    turn_leave(&turn);
+    return found;
+}
+
+static bool reserved_bytes(const struct pool *pool, uint64_t *bytes)
+{
+    *bytes = 0;
+    if (pool->gone)
+        return false;
+    if (pool->handle != NULL)
+        return HAVE(cuMemPoolGetAttribute) && real.cuMemPoolGetAttribute(pool->handle, CU_POOL_RESERVED_CURRENT, bytes) == CUDA_SUCCESS;
+    return HAVE(cuDeviceGetGraphMemAttribute) &&
+           real.cuDeviceGetGraphMemAttribute(pool->device->handle, CU_GRAPH_MEM_RESERVED_CURRENT, bytes) == CUDA_SUCCESS;
+}
+
+static void begin(struct pool *pool, uint64_t asks)
+{
+    turn_take(&turn);
+    pool->busy++;
+    pool->epoch++;
+    pool->asked += asks;
+    turn_leave(&turn);
+}
+
+static void end(struct pool *pool, uint64_t asked, bool debtor)
+{
+    turn_take(&turn);
+    pool->busy--;
+    pool->asked -= asked;
+    pool->debtors -= debtor;
+    turn_leave(&turn);
+}
+
+/* A pool grows by whole steps: the largest power of two that divides every growth seen. */
+static void learn_step(struct device *device, uint64_t growth)
+{
+    shared64 *cell = &device->region.use->pool_step_bytes;
+    uint64_t known = atomic_load_explicit(cell, memory_order_relaxed), step = growth & -growth;
+    if (known == 0 || step < known)
+        atomic_store_explicit(cell, step, memory_order_relaxed);
+}
+
+/* Makes what is charged what is reserved. `taken` is held for it besides. False where the driver grew the pool by
+   more than may be had; then everything taken is charged. An answer that another thread's call may have
+   outdated only raises the charge; the next quiet moment lowers it. */
+static bool settle(struct pool *pool, uint64_t taken, bool debtor)
+{
+    uint64_t reserved;
+    turn_take(&turn);
+    uint64_t epoch = pool->epoch;
+    bool alone = pool->busy <= 1;
+    turn_leave(&turn);
+    bool told = reserved_bytes(pool, &reserved);
+    turn_take(&turn);
+    uint64_t before = pool->charged, target = reserved > pool->live ? reserved : pool->live;
+    bool quiet = alone && pool->epoch == epoch, was_exact = pool->exact;
+    if (!quiet && target < before) {
+        target = before;
+        atomic_store(&pools_dirty, 1);
+    }
+    if (!quiet && target > before + taken)
+        target = before + taken; /* the rest is a growth that another call took for and will settle */
+    if (pool->debtors > (uint32_t)debtor && target < before + taken) {
+        target = before + taken; /* what this call did not need, one that took nothing may need yet */
+        atomic_store(&pools_dirty, 1);
+    }
+    pool->charged = target;
+    pool->exact = told && target == reserved && (quiet || (was_exact && target == before));
+    if (quiet && pool->exact && was_exact && reserved > before)
+        learn_step(pool->device, reserved - before);
+    turn_leave(&turn);
+    if (target <= before + taken) {
+        give(pool->device, before + taken - target);
+        return true;
+    }
+    uint64_t left;
+    if (region_take(&pool->device->region, target - before - taken, &left))
+        return true;
+    turn_take(&turn);
+    pool->charged -= target - before - taken;
+    turn_leave(&turn);
+    return false;
+}
+
+void pools_true_up(struct device *device)
+{
+    atomic_store(&pools_dirty, 0);
+    for (int i = 0; i < atomic_load(&pool_count); i++) {
+        struct pool *pool = &pools[i];
+        turn_take(&turn);
+        bool skip = pool->device == NULL || (device != NULL && pool->device != device) || pool->charged == pool->live;
+        turn_leave(&turn);
+        if (skip)
+            continue;
+        begin(pool, 0);
+        settle(pool, 0, false);
+        end(pool, 0, false);
+    }
+}
+
+void pools_free(const struct entry *entry)
+{
+    struct pool *pool = entry->owner;
+    turn_take(&turn);
+    pool->live -= entry->bytes;
+    pool->epoch++;
+    bool gone = pool->gone;
+    turn_leave(&turn);
+    if (gone) {
+        begin(pool, 0);
+        settle(pool, 0, false);
+        end(pool, 0, false);
+    }
+    atomic_store_explicit(&pools_dirty, 1, memory_order_relaxed);
+}
+
+void pools_forget(void)
+{
+    atomic_store(&turn.word, 0);
+    pool_count = 0;
+    atomic_store(&pools_dirty, 0);
+}
+
+/* What is kept for later is returned to the driver. */
+static void trim(struct pool *pool)
+{
+    if (pool->handle != NULL && HAVE(cuMemPoolTrimTo))
+        real.cuMemPoolTrimTo(pool->handle, 0);
+    else if (pool->handle == NULL && HAVE(cuDeviceGraphMemTrim))
+        real.cuDeviceGraphMemTrim(pool->device->handle);
+    settle(pool, 0, false);
+}
+
+/* Takes what growing by `bytes` may need; `taken` says how much. */
+static bool take_for(struct pool *pool, uint64_t bytes, const char *call, uint64_t *taken, bool *debtor)
+{
+    struct device *device = pool->device;
+    uint64_t learned = atomic_load_explicit(&device->region.use->pool_step_bytes, memory_order_relaxed), left;
+    uint64_t step = learned ? learned : FIRST_STEP_BYTES, want = bytes;
+    if (bytes <= UINT64_MAX - step)
+        want = (bytes + step - 1) / step * step;
+    *taken = want;
+    *debtor = false;
+    if (take_quietly(device, want, &left))
+        return true;
+    turn_take(&turn);
+    bool roomy = pool->charged > pool->live;
+    turn_leave(&turn);
+    if (roomy) {
+        trim(pool);
+        if (take_quietly(device, want, &left))
+            return true;
+        *taken = 0;
+        turn_take(&turn);
+        *debtor = pool->exact && pool->charged >= pool->live + pool->asked; /* its own part of `asked` included */
+        pool->debtors += *debtor;
+        turn_leave(&turn);
+        if (*debtor)
+            return true;
+    }
+    *taken = bytes;
+    uint64_t reserved; /* a driver that does not tell is taken to reserve what is asked for */
+    if (want != bytes && !reserved_bytes(pool, &reserved) && take_quietly(device, bytes, &left))
+        return true;
+    region_refuse(&device->region, call, bytes, left);
+    log_line("refused %s of %llu bytes on GPU %d: %llu left", call, (unsigned long long)bytes, device->ordinal, (unsigned long long)left);
+    return false;
+}
+
+bool capturing(CUstream stream, bool per_thread)
+{
+    int status = CU_CAPTURE_NONE;
+    if (!atomic_load_explicit(&captured, memory_order_relaxed))
+        return false;
+    if (per_thread && HAVE(cuStreamIsCapturing_ptsz))
+        return real.cuStreamIsCapturing_ptsz(stream, &status) == CUDA_SUCCESS && status != CU_CAPTURE_NONE;
+    return HAVE(cuStreamIsCapturing) && real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_CAPTURE_NONE;
+}
+
+static struct pool *pool_of_stream(CUstream stream)
+{
+    CUpool handle = NULL;
+    CUcontext context = NULL, own = NULL;
+    struct device *device = device_current();
+    if ((uintptr_t)stream > 2 && device_at(1) != NULL && HAVE(cuStreamGetCtx) && real.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS &&
+        real.cuCtxGetCurrent(&own) == CUDA_SUCCESS && context != own)
+        device = NULL; /* a stream of another context: its device's pool is asked below, by the context */
+    if (device == NULL && context != NULL) {
+        for (int i = 0; (device = device_at(i)) != NULL; i++) {
+            struct entry entry;
+            if (ledger_get(CONTEXT, (uint64_t)(uintptr_t)context, &entry) && entry.device == i)
+                break;
+        }
+    }
+    if (device == NULL || !device->limited || !HAVE(cuDeviceGetMemPool) || real.cuDeviceGetMemPool(&handle, device->handle) != CUDA_SUCCESS)
+        return NULL;
+    return find(handle, device);
+}
+
+static CUresult ask(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream stream, bool per_thread)
+{
+    if (from != NULL)
+        return per_thread ? REAL(cuMemAllocFromPoolAsync_ptsz)(ptr, bytes, from, stream) : REAL(cuMemAllocFromPoolAsync)(ptr, bytes, from, stream);
+    return per_thread ? REAL(cuMemAllocAsync_ptsz)(ptr, bytes, stream) : REAL(cuMemAllocAsync)(ptr, bytes, stream);
+}
+
+static CUresult free_async(CUdeviceptr ptr, CUstream stream, bool per_thread)
+{
+    return per_thread ? REAL(cuMemFreeAsync_ptsz)(ptr, stream) : REAL(cuMemFreeAsync)(ptr, stream);
+}
+
+static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream stream, bool per_thread)
+{
+    struct pool *pool = NULL;
+    const char *call = from != NULL ? "cuMemAllocFromPoolAsync" : "cuMemAllocAsync";
+    if (atomic_load_explicit(&limiting, memory_order_relaxed) && ptr != NULL && !capturing(stream, per_thread))
+        pool = from != NULL ? find(from, device_current()) : pool_of_stream(stream);
+    if (pool == NULL || pool->device == NULL)
+        return ask(ptr, bytes, from, stream, per_thread);
+    begin(pool, bytes);
+    uint64_t taken = 0;
+    bool debtor = false;
+    if (!take_for(pool, bytes, call, &taken, &debtor)) {
+        end(pool, bytes, false);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUresult result = ask(ptr, bytes, from, stream, per_thread);
+    if (result != CUDA_SUCCESS) {
+        settle(pool, taken, debtor);
+        end(pool, bytes, debtor);
+        return result;
+    }
+    turn_take(&turn);
+    pool->live += bytes;
+    pool->asked -= bytes;
+    turn_leave(&turn);
+    if (!settle(pool, taken, debtor)) {
+        uint64_t left = 0;
+        region_refuse(&pool->device->region, call, bytes, left);
+        free_async(*ptr, stream, per_thread);
+        turn_take(&turn);
+        pool->live -= bytes;
+        turn_leave(&turn);
+        if (per_thread ? HAVE(cuStreamSynchronize_ptsz) : HAVE(cuStreamSynchronize))
+            (void)(per_thread ? real.cuStreamSynchronize_ptsz(stream) : real.cuStreamSynchronize(stream));
+        trim(pool);
+        end(pool, 0, debtor);
+        *ptr = 0;
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    ledger_put((struct entry){ .key = *ptr, .bytes = bytes, .owner = pool, .kind = POOLED, .device = (uint16_t)pool->device->ordinal });
+    end(pool, 0, debtor);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, CUstream stream)
+{
+    return allocate(ptr, bytes, NULL, stream, false);
+}
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *ptr, size_t bytes, CUstream stream)
+{
+    return allocate(ptr, bytes, NULL, stream, true);
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream)
+{
+    return allocate(ptr, bytes, pool, stream, false);
+}
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream)
+{
+    return allocate(ptr, bytes, pool, stream, true);
+}
+
+static CUresult release(CUdeviceptr ptr, CUstream stream, bool per_thread)
+{
+    struct entry entry;
+    bool pooled, known = atomic_load_explicit(&limiting, memory_order_relaxed) && !capturing(stream, per_thread);
+    known = known && ((pooled = ledger_take(POOLED, ptr, &entry)) || ledger_take(LINEAR, ptr, &entry));
+    CUresult result = free_async(ptr, stream, per_thread);
+    if (!known)
+        return result;
+    if (result != CUDA_SUCCESS) {
+        ledger_put(entry);
+    } else if (entry.kind == POOLED) {
+        pools_free(&entry);
+    } else { /* freed when the stream gets there */
+        (void)(per_thread ? REAL(cuStreamSynchronize_ptsz)(stream) : REAL(cuStreamSynchronize)(stream));
+        give(device_at(entry.device), entry.bytes);
+    }
+    return result;
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
+{
+    return release(ptr, stream, false);
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream)
+{
+    return release(ptr, stream, true);
+}
+
+CUresult cuMemPoolCreate(CUpool *handle, const CUpool_props *props)
+{
+    CUresult result = REAL(cuMemPoolCreate)(handle, props);
+    if (result == CUDA_SUCCESS && atomic_load_explicit(&limiting, memory_order_relaxed))
+        find(*handle, props->location.type == CU_LOCATION_DEVICE ? device_of(props->location.id) : NULL);
+    return result;
+}
+
+CUresult cuMemPoolDestroy(CUpool handle)
+{
+    struct pool *pool = atomic_load_explicit(&limiting, memory_order_relaxed) && handle != NULL ? find(handle, NULL) : NULL;
+    CUresult result = REAL(cuMemPoolDestroy)(handle);
+    if (result == CUDA_SUCCESS && pool != NULL) {
+        begin(pool, 0);
+        turn_take(&turn);
+        pool->gone = true;
+        turn_leave(&turn);
+        if (pool->device != NULL)
+            settle(pool, 0, false);
+        end(pool, 0, false);
+    }
+    return result;
+}
+
+CUresult cuMemPoolTrimTo(CUpool handle, size_t keep)
+{
+    CUresult result = REAL(cuMemPoolTrimTo)(handle, keep);
+    if (atomic_load_explicit(&limiting, memory_order_relaxed))
+        pools_true_up(NULL);
+    return result;
+}
+
+/* A stream that has come to its end may have let a pool shrink. */
+#define AFTER_SYNC(call)                                                          \
+    do {                                                                          \
+        CUresult result = call;                                                   \
+        if (UNLIKELY(atomic_load_explicit(&pools_dirty, memory_order_relaxed)))   \
+            pools_true_up(NULL);                                                  \
+        return result;                                                            \
+    } while (0)
+
+CUresult cuStreamSynchronize(CUstream stream) { AFTER_SYNC(REAL(cuStreamSynchronize)(stream)); }
+CUresult cuStreamSynchronize_ptsz(CUstream stream) { AFTER_SYNC(REAL(cuStreamSynchronize_ptsz)(stream)); }
+CUresult cuEventSynchronize(CUevent event) { AFTER_SYNC(REAL(cuEventSynchronize)(event)); }
+CUresult cuCtxSynchronize(void) { AFTER_SYNC(REAL(cuCtxSynchronize)()); }
+CUresult cuCtxSynchronize_v2(CUcontext context) { AFTER_SYNC(REAL(cuCtxSynchronize_v2)(context)); }
+
+/* ---- graphs ---- */
+
+/* From the first capture on, a stream is asked before its allocations are counted: captured ones are graph nodes. */
+#define CAPTURE(call)                                                             \
+    do {                                                                          \
+        atomic_store(&captured, 1);                                               \
+        return call;                                                              \
+    } while (0)
+
+CUresult cuStreamBeginCapture(CUstream stream) { CAPTURE(REAL(cuStreamBeginCapture)(stream)); }
+CUresult cuStreamBeginCapture_ptsz(CUstream stream) { CAPTURE(REAL(cuStreamBeginCapture_ptsz)(stream)); }
+CUresult cuStreamBeginCapture_v2(CUstream stream, int mode) { CAPTURE(REAL(cuStreamBeginCapture_v2)(stream, mode)); }
+CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode) { CAPTURE(REAL(cuStreamBeginCapture_v2_ptsz)(stream, mode)); }
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUnode *needs, const void *edges, size_t count, int mode)
+{
+    CAPTURE(REAL(cuStreamBeginCaptureToGraph)(stream, graph, needs, edges, count, mode));
+}
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUnode *needs, const void *edges, size_t count, int mode)
+{
+    CAPTURE(REAL(cuStreamBeginCaptureToGraph_ptsz)(stream, graph, needs, edges, count, mode));
+}
+
+/* What a graph's nodes allocate, its child graphs' too. */
+static uint64_t graph_bytes(CUgraph graph, int depth)
+{
+    size_t count = 0;
+    uint64_t bytes = 0;
+    if (depth > 16 || !HAVE(cuGraphGetNodes) || !HAVE(cuGraphNodeGetType) || real.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
+        return 0;
+    CUnode *nodes = malloc(count * sizeof *nodes);
+    if (nodes == NULL || real.cuGraphGetNodes(graph, nodes, &count) != CUDA_SUCCESS)
+        count = 0;
+    for (size_t i = 0; i < count; i++) {
+        CUmem_node memory;
+        CUgraph child;
+        int type = -1;
+        if (real.cuGraphNodeGetType(nodes[i], &type) != CUDA_SUCCESS)
+            continue;
+        if (type == CU_NODE_MEM_ALLOC && HAVE(cuGraphMemAllocNodeGetParams) && real.cuGraphMemAllocNodeGetParams(nodes[i], &memory) == CUDA_SUCCESS)
+            bytes += memory.bytes;
+        if (type == CU_NODE_GRAPH && HAVE(cuGraphChildGraphNodeGetGraph) && real.cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS)
+            bytes += graph_bytes(child, depth + 1);
+    }
+    free(nodes);
+    return bytes;
+}
+
+struct graph_take { uint64_t bytes, taken; bool debtor; };
+
+/* Around a call that may make a graph's memory real. */
+static struct pool *graph_begin(struct device *device, uint64_t bytes, const char *call, struct graph_take *taken, CUresult *refused)
+{
+    *refused = CUDA_SUCCESS;
+    *taken = (struct graph_take){ .bytes = bytes };
+    struct pool *pool = find(NULL, device);
+    if (pool == NULL)
+        return NULL;
+    begin(pool, bytes);
+    if (!take_for(pool, bytes, call, &taken->taken, &taken->debtor)) {
+        end(pool, bytes, false);
+        *refused = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    return pool;
+}
+
+static void graph_end(struct pool *pool, const struct graph_take *taken)
+{
+    if (!settle(pool, taken->taken, taken->debtor))
+        trim(pool);
+    end(pool, taken->bytes, taken->debtor);
+}
+
+#define INSTANTIATE(call)                                                         \
+    do {                                                                          \
+        struct device *device = device_current();                                 \
+        uint64_t bytes = device != NULL && exec != NULL ? graph_bytes(graph, 0) : 0; \
+        struct graph_take taken;                                                  \
+        if (bytes == 0)                                                           \
+            return call;                                                          \
+        CUresult result;                                                          \
+        struct pool *pool = graph_begin(device, bytes, "cuGraphInstantiate", &taken, &result); \
+        if (result != CUDA_SUCCESS)                                               \
+            return result;                                                        \
+        result = call;                                                            \
+        if (pool != NULL)                                                         \
+            graph_end(pool, &taken);                                               \
+        if (result == CUDA_SUCCESS)                                               \
+            ledger_put((struct entry){ .key = (uint64_t)(uintptr_t)*exec, .bytes = bytes, .kind = GRAPH, .device = (uint16_t)device->ordinal }); \
+        return result;                                                            \
+    } while (0)
+
+CUresult cuGraphInstantiate(CUexec *exec, CUgraph graph, CUnode *node, char *log, size_t size) { INSTANTIATE(REAL(cuGraphInstantiate)(exec, graph, node, log, size)); }
+CUresult cuGraphInstantiate_v2(CUexec *exec, CUgraph graph, CUnode *node, char *log, size_t size) { INSTANTIATE(REAL(cuGraphInstantiate_v2)(exec, graph, node, log, size)); }
+CUresult cuGraphInstantiateWithFlags(CUexec *exec, CUgraph graph, unsigned long long flags) { INSTANTIATE(REAL(cuGraphInstantiateWithFlags)(exec, graph, flags)); }
+CUresult cuGraphInstantiateWithParams(CUexec *exec, CUgraph graph, void *params) { INSTANTIATE(REAL(cuGraphInstantiateWithParams)(exec, graph, params)); }
+CUresult cuGraphInstantiateWithParams_ptsz(CUexec *exec, CUgraph graph, void *params) { INSTANTIATE(REAL(cuGraphInstantiateWithParams_ptsz)(exec, graph, params)); }
+
+CUresult cuGraphExecDestroy(CUexec exec)
+{
+    struct entry entry;
+    if (atomic_load_explicit(&limiting, memory_order_relaxed))
+        ledger_take(GRAPH, (uint64_t)(uintptr_t)exec, &entry);
+    CUresult result = REAL(cuGraphExecDestroy)(exec);
+    if (atomic_load_explicit(&limiting, memory_order_relaxed))
+        pools_true_up(NULL);
+    return result;
+}
+
+static CUresult launch_graph(CUexec exec, CUstream stream, bool per_thread)
+{
+    struct entry entry;
+    struct graph_take taken;
+    struct pool *pool = NULL;
+    struct probe *probe = NULL;
+    CUresult result = CUDA_SUCCESS;
+    if (atomic_load_explicit(&limiting, memory_order_relaxed)) {
+        if (ledger_get(GRAPH, (uint64_t)(uintptr_t)exec, &entry))
+            pool = graph_begin(device_at(entry.device), entry.bytes, "cuGraphLaunch", &taken, &result);
+        if (result != CUDA_SUCCESS)
+            return result;
+        if (atomic_load_explicit(&pacing, memory_order_relaxed))
+            probe = pace(exec, 0, stream, per_thread);
+    }
+    result = per_thread ? REAL(cuGraphLaunch_ptsz)(exec, stream) : REAL(cuGraphLaunch)(exec, stream);
+    if (probe != NULL)
+        pace_measured(probe, stream, per_thread, result);
+    if (pool != NULL)
+        graph_end(pool, &taken);
+    return result;
+}
+
+CUresult cuGraphLaunch(CUexec exec, CUstream stream) { return launch_graph(exec, stream, false); }
+CUresult cuGraphLaunch_ptsz(CUexec exec, CUstream stream) { return launch_graph(exec, stream, true); }
+
+CUresult cuDeviceGraphMemTrim(CUdevice device)
+{
+    CUresult result = REAL(cuDeviceGraphMemTrim)(device);
+    if (atomic_load_explicit(&limiting, memory_order_relaxed))
+        pools_true_up(NULL);
+    return result;
+}

@@ -1,0 +1,644 @@
+#define _GNU_SOURCE
+#include "region.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+__extension__ typedef unsigned __int128 u128;
+
+enum { TAG_SLOT_BITS = 16, LOCK_BASE = 1 << 24, GLANCE_NS = 10 * 1000 * 1000, CROWD_NS = 2 * 1000 * 1000 };
+
+uint64_t clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static uint64_t coarse_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+#define LOAD(x) atomic_load_explicit(&(x), memory_order_relaxed)
+#define LOAD_ACQUIRE(x) atomic_load_explicit(&(x), memory_order_acquire)
+#define STORE(x, v) atomic_store_explicit(&(x), (v), memory_order_relaxed)
+#define STORE_RELEASE(x, v) atomic_store_explicit(&(x), (v), memory_order_release)
+
+static void raise_to(shared64 *cell, uint64_t value)
+{
+    uint64_t seen = LOAD(*cell);
+    while (seen < value && !atomic_compare_exchange_weak(cell, &seen, value)) { }
+}
+
+/* ---- the total ---- */
+
+struct total { uint64_t used, tag; };
+
+static bool swap_total(struct berth_use_file *use, struct total from, struct total to)
+{
+    u128 old = ((u128)from.tag << 64) | from.used, new = ((u128)to.tag << 64) | to.used;
+    return __sync_bool_compare_and_swap((u128 *)(void *)&use->total, old, new);
+}
+
+static struct total read_total(struct berth_use_file *use)
+{
+    struct total now;
+    now.used = LOAD_ACQUIRE(use->total.used); /* the halves may be of two moments: the swap finds out */
+    now.tag = LOAD_ACQUIRE(use->total.tag);
+    return now;
+}
+
+static uint64_t limit_of(const struct berth_region *region)
+{
+    return LOAD(region->limit->mem_bytes);
+}
+
+enum outcome { DONE, FULL };
+
+/* One change of `used` in the name of slot `index`: up by `up` below `limit`, then down by `down`. */
+static enum outcome change(struct berth_use_file *use, uint32_t index, uint64_t up, uint64_t down, uint64_t limit, uint64_t *left, bool estimate)
+{
+    struct berth_slot *slot = &use->slots[index];
+    uint64_t seq = LOAD(slot->seq) + 1, held = LOAD(slot->held);
+    uint64_t after = up ? held + up : (held > down ? held - down : 0);
+    STORE(slot->next_held, after);
+    STORE_RELEASE(slot->intent, seq);
+    for (;;) {
+        struct total now = read_total(use);
+        if (up && (now.used > limit || up > limit - now.used)) {
+            STORE_RELEASE(slot->intent, 0);
+            if (left != NULL)
+                *left = now.used < limit ? limit - now.used : 0;
+            return FULL;
+        }
+        uint32_t last = (uint32_t)(now.tag & ((1u << TAG_SLOT_BITS) - 1));
+        if (last != 0 && last <= BERTH_SLOTS && last != index + 1)
+            raise_to(&use->slots[last - 1].noted, now.tag >> TAG_SLOT_BITS);
+        struct total next = { up ? now.used + up : (now.used > down ? now.used - down : 0), seq << TAG_SLOT_BITS | (index + 1) };
+        if (swap_total(use, now, next)) {
+            STORE(slot->held, after);
+            STORE(slot->seq, seq);
+            STORE_RELEASE(slot->intent, 0);
+            if (!estimate) { /* an estimate is no peak; what remains of it when it is corrected may be one */
+                if (LOAD(use->peak) < next.used)
+                    raise_to(&use->peak, next.used);
+                if (LOAD(slot->peak) < after)
+                    STORE(slot->peak, after);
+            }
+            return DONE;
+        }
+    }
+}
+
+/* Completes the record of a dead slot: did its last change happen? The caller holds the slot's lock. */
+static void settle(struct berth_use_file *use, uint32_t index)
+{
+    struct berth_slot *slot = &use->slots[index];
+    uint64_t seq = LOAD_ACQUIRE(slot->intent);
+    if (seq == 0)
+        return;
+    /* In this order: whoever overwrites the tag has noted it before. */
+    bool done = atomic_load(&use->total.tag) == (seq << TAG_SLOT_BITS | (index + 1));
+    done = atomic_load(&slot->noted) >= seq || done;
+    if (done) {
+        STORE(slot->held, LOAD(slot->next_held));
+        if (LOAD(slot->seq) < seq)
+            STORE(slot->seq, seq);
+    }
+    STORE_RELEASE(slot->intent, 0);
+}
+
+/* ---- this process's turn ---- */
+
+static void turn_begin(shared32 *turn)
+{
+    for (unsigned tries = 0;; tries++) {
+        uint32_t free_turn = 0;
+        if (LOAD(*turn) == 0 && atomic_compare_exchange_weak_explicit(turn, &free_turn, 1, memory_order_acquire, memory_order_relaxed))
+            return;
+        if (tries < 64)
+            continue;
+        if (tries < 96)
+            sched_yield();
+        else
+            nanosleep(&(struct timespec){ 0, 50000 }, NULL);
+    }
+}
+
+static void turn_end(shared32 *turn)
+{
+    STORE_RELEASE(*turn, 0);
+}
+
+static bool take_bytes(struct berth_region *region, uint64_t bytes, uint64_t *left, bool estimate)
+{
+    if (bytes == 0)
+        return true;
+    if (region->slot < 0) {
+        *left = 0;
+        return false;
+    }
+    turn_begin(&region->turn);
+    enum outcome outcome = change(region->use, (uint32_t)region->slot, bytes, 0, limit_of(region), left, estimate);
+    turn_end(&region->turn);
+    return outcome == DONE;
+}
+
+bool region_take(struct berth_region *region, uint64_t bytes, uint64_t *left)
+{
+    return take_bytes(region, bytes, left, false);
+}
+
+uint64_t region_take_some(struct berth_region *region, uint64_t bytes)
+{
+    uint64_t left = 0;
+    while (bytes != 0 && !take_bytes(region, bytes, &left, true))
+        bytes = left < bytes ? left : bytes - 1;
+    return bytes;
+}
+
+void region_give(struct berth_region *region, uint64_t bytes)
+{
+    if (bytes == 0 || region->slot < 0)
+        return;
+    turn_begin(&region->turn);
+    change(region->use, (uint32_t)region->slot, 0, bytes, 0, NULL, false);
+    turn_end(&region->turn);
+}
+
+uint64_t region_held(const struct berth_region *region)
+{
+    return region->slot < 0 ? 0 : LOAD(region->use->slots[region->slot].held);
+}
+
+/* ---- who lives ---- */
+
+static int lock_byte(int fd, int command, uint32_t index)
+{
+    struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCK_BASE + (off_t)index, .l_len = 1 };
+    int answer = fcntl(fd, command, &lock);
+    if (command == F_OFD_GETLK)
+        return answer == 0 && lock.l_type == F_UNLCK;
+    return answer == 0;
+}
+
+static uint64_t own_pid_namespace(void)
+{
+    struct stat file;
+    return stat("/proc/self/ns/pid", &file) == 0 ? (uint64_t)file.st_ino : 0;
+}
+
+/* A process's state and start time, from /proc/PID/stat; false where it cannot be read. */
+static bool read_stat(const char *path, char *state, uint64_t *start_ticks)
+{
+    char text[1024];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t size = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (size <= 0)
+        return false;
+    text[size] = 0;
+    char *at = strrchr(text, ')');
+    if (at == NULL || at[1] != ' ')
+        return false;
+    *state = at[2];
+    at += 2;
+    for (int field = 3; field < 22; field++) {
+        at = strchr(at, ' ');
+        if (at == NULL)
+            return false;
+        at++;
+    }
+    *start_ticks = strtoull(at, NULL, 10);
+    return true;
+}
+
+/* Called when the lock of the slot is free: has its process also closed its files, the driver's among them?
+   That is known only in the same pid namespace; elsewhere the lock decides. */
+static bool is_gone(const struct berth_slot *slot, uint64_t own_namespace)
+{
+    if (slot->pid_namespace == 0 || slot->pid_namespace != own_namespace)
+        return true;
+    if (kill((pid_t)slot->pid, 0) != 0 && errno == ESRCH)
+        return true;
+    char path[40], state = 0;
+    uint64_t start_ticks = 0;
+    snprintf(path, sizeof path, "/proc/%u/stat", slot->pid);
+    if (!read_stat(path, &state, &start_ticks))
+        return true;
+    return start_ticks != slot->start_ticks || state == 'Z' || state == 'X' || slot->pid == (uint32_t)getpid();
+}
+
+static void bury(struct berth_use_file *use, uint32_t index)
+{
+    struct berth_slot *slot = &use->slots[index];
+    settle(use, index);
+    uint64_t held = LOAD(slot->held);
+    if (held != 0)
+        change(use, index, 0, held, 0, NULL, false);
+    STORE_RELEASE(slot->state, 0);
+}
+
+int region_reap(struct berth_region *region)
+{
+    struct berth_use_file *use = region->use;
+    uint32_t seen = LOAD_ACQUIRE(use->slots_seen), dead = 0;
+    uint64_t own_namespace = 0;
+    int fd = -1;
+    if (seen > BERTH_SLOTS)
+        seen = BERTH_SLOTS;
+    for (uint32_t index = 0; index < seen; index++) {
+        if (LOAD_ACQUIRE(use->slots[index].state) == 0 || (int)index == region->slot)
+            continue;
+        if (fd < 0) {
+            fd = open(region->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+            if (fd < 0)
+                return 0;
+            own_namespace = own_pid_namespace();
+        }
+        if (!lock_byte(fd, F_OFD_GETLK, index) || !is_gone(&use->slots[index], own_namespace))
+            continue;
+        if (!lock_byte(fd, F_OFD_SETLK, index))
+            continue;
+        if (LOAD_ACQUIRE(use->slots[index].state) != 0) {
+            bury(use, index);
+            dead++;
+        }
+        struct flock off = { .l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = LOCK_BASE + (off_t)index, .l_len = 1 };
+        fcntl(fd, F_OFD_SETLK, &off);
+    }
+    if (fd >= 0)
+        close(fd);
+    return (int)dead;
+}
+
+void region_glance(struct berth_region *region)
+{
+    if (LOAD(region->use->slots_seen) <= 1 && region->slot == 0)
+        return;
+    uint64_t now = coarse_ns(), then = LOAD(region->looked_ns);
+    if (now - then >= GLANCE_NS && atomic_compare_exchange_strong(&region->looked_ns, &then, now))
+        region_reap(region);
+}
+
+bool region_join(struct berth_region *region, struct berth_error *error)
+{
+    if (region->slot >= 0)
+        return true;
+    /* Of many that start together one looks for the dead; each still does before it is ever refused. */
+    uint64_t now = clock_ns(), then = LOAD(region->use->reaped_ns);
+    if (now - then > CROWD_NS && atomic_compare_exchange_strong(&region->use->reaped_ns, &then, now))
+        region_reap(region);
+    struct berth_use_file *use = region->use;
+    int fd = open(region->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) {
+        snprintf(error->text, sizeof error->text, "%s: cannot be opened to join it (%s); check its owner and mode", region->path, strerror(errno));
+        return false;
+    }
+    for (uint32_t index = 0; index < BERTH_SLOTS; index++) {
+        struct berth_slot *slot = &use->slots[index];
+        if (LOAD_ACQUIRE(slot->state) != 0 || !lock_byte(fd, F_OFD_SETLK, index))
+            continue;
+        if (LOAD_ACQUIRE(slot->state) != 0) { /* taken since we looked, and its owner died: the next to reap sees to it */
+            struct flock off = { .l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = LOCK_BASE + (off_t)index, .l_len = 1 };
+            fcntl(fd, F_OFD_SETLK, &off);
+            continue;
+        }
+        void *proof = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+        if (proof == MAP_FAILED || madvise(proof, 4096, MADV_DONTFORK) != 0) {
+            snprintf(error->text, sizeof error->text, "%s: cannot be mapped (%s)", region->path, strerror(errno));
+            if (proof != MAP_FAILED)
+                munmap(proof, 4096);
+            close(fd);
+            return false;
+        }
+        char state;
+        slot->pid = (uint32_t)getpid();
+        slot->pid_namespace = own_pid_namespace();
+        slot->start_ticks = 0;
+        read_stat("/proc/self/stat", &state, &slot->start_ticks);
+        memset(slot->command, 0, sizeof slot->command);
+        strncpy(slot->command, program_invocation_short_name, sizeof slot->command - 1);
+        STORE(slot->held, 0);
+        STORE(slot->peak, 0);
+        STORE(slot->gpu_ns, 0);
+        STORE_RELEASE(slot->state, 1);
+        uint32_t seen = LOAD(use->slots_seen);
+        while (seen < index + 1 && !atomic_compare_exchange_weak(&use->slots_seen, &seen, index + 1)) { }
+        region->proof = proof;
+        region->slot = (int)index;
+        close(fd);
+        return true;
+    }
+    close(fd);
+    snprintf(error->text, sizeof error->text, "%s: %d processes use this partition already, which is all it holds; end some or make another partition",
+             region->path, (int)BERTH_SLOTS);
+    return false;
+}
+
+void region_refuse(struct berth_region *region, const char *call, uint64_t asked, uint64_t left)
+{
+    struct berth_use_file *use = region->use;
+    atomic_fetch_add(&use->refused, 1);
+    atomic_fetch_add(&use->refused_bytes, asked);
+    uint64_t number = atomic_fetch_add(&use->refusal_count, 1) + 1;
+    struct berth_refusal *refusal = &use->refusals[number % BERTH_REFUSALS];
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    /* Odd while it is written. One that is being written is left to its writer, unless he must have died long ago. */
+    uint64_t seen = LOAD(refusal->number);
+    if ((seen & 1) != 0 && number < (seen >> 1) + 16 * BERTH_REFUSALS)
+        return;
+    if (!atomic_compare_exchange_strong(&refusal->number, &seen, number * 2 + 1))
+        return;
+    refusal->time_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    refusal->asked_bytes = asked;
+    refusal->left_bytes = left;
+    refusal->limit_bytes = limit_of(region);
+    refusal->pid = (uint32_t)getpid();
+    refusal->uid = (uint32_t)getuid();
+    memset(refusal->command, 0, sizeof refusal->command);
+    strncpy(refusal->command, program_invocation_short_name, sizeof refusal->command - 1);
+    memset(refusal->call, 0, sizeof refusal->call);
+    strncpy(refusal->call, call, sizeof refusal->call - 1);
+    STORE_RELEASE(refusal->number, number * 2);
+}
+
+/* ---- the files ---- */
+
+void region_uuid_text(const unsigned char uuid[16], char text[37])
+{
+    static const char digits[] = "0123456789abcdef";
+    char *at = text;
+    for (int i = 0; i < 16; i++) {
+        if (i == 4 || i == 6 || i == 8 || i == 10)
+            *at++ = '-';
+        *at++ = digits[uuid[i] >> 4];
+        *at++ = digits[uuid[i] & 15];
+    }
+    *at = 0;
+}
+
+bool region_uuid_parse(const char *text, unsigned char uuid[16])
+{
+    if (strncmp(text, "GPU-", 4) == 0 || strncmp(text, "MIG-", 4) == 0)
+        text += 4;
+    for (int i = 0; i < 16; i++) {
+        unsigned value = 0;
+        if ((i == 4 || i == 6 || i == 8 || i == 10) && *text++ != '-')
+            return false;
+        for (int half = 0; half < 2; half++, text++) {
+            char c = *text;
+            if (c >= '0' && c <= '9')
+                value = value * 16 + (unsigned)(c - '0');
+            else if (c >= 'a' && c <= 'f')
+                value = value * 16 + (unsigned)(c - 'a') + 10;
+            else if (c >= 'A' && c <= 'F')
+                value = value * 16 + (unsigned)(c - 'A') + 10;
+            else
+                return false;
+        }
+        uuid[i] = (unsigned char)value;
+    }
+    return *text == 0;
+}
+
+struct header { uint64_t magic; uint32_t version, size; unsigned char uuid[16]; };
+
+static bool check(const void *bytes, size_t size, const unsigned char uuid[16], uint64_t magic, size_t wanted, struct berth_error *error)
+{
+    struct header header;
+    if (size < sizeof header) {
+        snprintf(error->text, sizeof error->text, "is damaged (%zu bytes, not %zu); stop its processes, remove it and make the partition anew", size, wanted);
+        return false;
+    }
+    memcpy(&header, bytes, sizeof header);
+    if (header.magic != magic)
+        snprintf(error->text, sizeof error->text, "is not a berth region or is damaged; stop its processes, remove it and make the partition anew");
+    else if (header.version != BERTH_VERSION)
+        snprintf(error->text, sizeof error->text, "is of version %u and this library reads version %d; use the libberth.so that made it, or make the partition anew",
+                 header.version, (int)BERTH_VERSION);
+    else if (header.size != wanted || size < wanted)
+        snprintf(error->text, sizeof error->text, "is damaged (%zu bytes, not %zu); stop its processes, remove it and make the partition anew", size, wanted);
+    else if (uuid != NULL && memcmp(header.uuid, uuid, 16) != 0)
+        snprintf(error->text, sizeof error->text, "belongs to another GPU than its name says; remove it and make the partition anew");
+    else
+        return true;
+    return false;
+}
+
+bool region_check_limit(const void *bytes, size_t size, const unsigned char uuid[16], struct berth_error *error)
+{
+    if (!check(bytes, size, uuid, BERTH_LIMIT_MAGIC, sizeof(struct berth_limit_file), error))
+        return false;
+    const struct berth_limit_file *limit = bytes;
+    if (LOAD(limit->core_pct) > 100 || memchr(limit->name, 0, sizeof limit->name) == NULL) {
+        snprintf(error->text, sizeof error->text, "is damaged (a share of %u %%); remove it and make the partition anew", LOAD(limit->core_pct));
+        return false;
+    }
+    return true;
+}
+
+bool region_check_use(const void *bytes, size_t size, const unsigned char uuid[16], struct berth_error *error)
+{
+    if (!check(bytes, size, uuid, BERTH_USE_MAGIC, sizeof(struct berth_use_file), error))
+        return false;
+    const struct berth_use_file *use = bytes;
+    uint32_t last = (uint32_t)(LOAD(use->total.tag) & ((1u << TAG_SLOT_BITS) - 1));
+    if (last > BERTH_SLOTS || LOAD(use->slots_seen) > BERTH_SLOTS) {
+        snprintf(error->text, sizeof error->text, "is damaged (a slot that is not there); stop its processes, remove it and make the partition anew");
+        return false;
+    }
+    return true;
+}
+
+static void prefix_error(struct berth_error *error, const char *path)
+{
+    char rest[sizeof error->text];
+    memcpy(rest, error->text, sizeof rest);
+    snprintf(error->text, sizeof error->text, "%.120s: %.130s", path, rest);
+}
+
+/* Maps a whole file, or NULL with a reason; NULL without one where the file is not there. */
+static void *map_file(const char *path, int flags, int protection, size_t wanted, struct berth_error *error)
+{
+    struct stat file;
+    error->text[0] = 0;
+    int fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) {
+        if (errno != ENOENT)
+            snprintf(error->text, sizeof error->text, "%.150s: cannot be opened (%s); check its owner and mode", path, strerror(errno));
+        return NULL;
+    }
+    void *map = MAP_FAILED;
+    if (fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) || (size_t)file.st_size < wanted)
+        snprintf(error->text, sizeof error->text, "%.120s: is damaged (%lld bytes, not %zu); stop its processes, remove it and make the partition anew",
+                 path, (long long)file.st_size, wanted);
+    else if ((map = mmap(NULL, wanted, protection, MAP_SHARED, fd, 0)) == MAP_FAILED)
+        snprintf(error->text, sizeof error->text, "%.150s: cannot be mapped (%s)", path, strerror(errno));
+    close(fd);
+    return map == MAP_FAILED ? NULL : map;
+}
+
+bool region_open(struct berth_region *region, const char *folder, const unsigned char uuid[16], struct berth_error *error)
+{
+    char text[37], path[256];
+    memset(region, 0, sizeof *region);
+    region->slot = -1;
+    error->text[0] = 0;
+    region_uuid_text(uuid, text);
+    if ((size_t)snprintf(path, sizeof path, "%s/%s.limit", folder, text) >= sizeof path) {
+        snprintf(error->text, sizeof error->text, "the region's folder has too long a name (%zu characters; 200 at most)", strlen(folder));
+        return false;
+    }
+    const struct berth_limit_file *limit = map_file(path, O_RDONLY, PROT_READ, sizeof *limit, error);
+    if (limit == NULL)
+        return false;
+    if (!region_check_limit(limit, sizeof *limit, uuid, error)) {
+        prefix_error(error, path);
+        munmap((void *)(uintptr_t)limit, sizeof *limit);
+        return false;
+    }
+    snprintf(region->path, sizeof region->path, "%s/%s.use", folder, text);
+    struct berth_use_file *use = map_file(region->path, O_RDWR, PROT_READ | PROT_WRITE, sizeof *use, error);
+    if (use == NULL && error->text[0] == 0)
+        snprintf(error->text, sizeof error->text, "%s: is missing beside its limit; make the partition anew", region->path);
+    if (use != NULL && !region_check_use(use, sizeof *use, uuid, error)) {
+        prefix_error(error, region->path);
+        munmap(use, sizeof *use);
+        use = NULL;
+    }
+    if (use == NULL) {
+        munmap((void *)(uintptr_t)limit, sizeof *limit);
+        return false;
+    }
+    region->limit = limit;
+    region->use = use;
+    return true;
+}
+
+void region_close(struct berth_region *region)
+{
+    if (region->slot >= 0) {
+        struct berth_use_file *use = region->use;
+        uint32_t index = (uint32_t)region->slot;
+        turn_begin(&region->turn);
+        bury(use, index);
+        region->slot = -1;
+        turn_end(&region->turn);
+        munmap(region->proof, 4096);
+    }
+    if (region->use != NULL)
+        munmap(region->use, sizeof *region->use);
+    if (region->limit != NULL)
+        munmap((void *)(uintptr_t)region->limit, sizeof *region->limit);
+    region->use = NULL;
+    region->limit = NULL;
+}
+
+void region_forget(struct berth_region *region)
+{
+    region->slot = -1;
+    region->proof = NULL;
+    STORE(region->turn, 0);
+}
+
+/* A whole file or none: written beside its name, then linked to it. An existing one is left alone. */
+static bool publish(const char *folder, const char *path, const void *bytes, size_t size, size_t whole, unsigned mode, struct berth_error *error)
+{
+    char draft[256];
+    static shared32 count;
+    if (access(path, F_OK) == 0)
+        return true;
+    snprintf(draft, sizeof draft, "%.200s/.%u-%llu-%u", folder, (unsigned)getpid(), (unsigned long long)clock_ns(), atomic_fetch_add(&count, 1));
+    int fd = open(draft, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) {
+        snprintf(error->text, sizeof error->text, "%.150s: a region cannot be made there (%s); name another folder with BERTH_REGION", folder, strerror(errno));
+        return false;
+    }
+    /* Space is reserved now: a full /dev/shm must be an error here and no SIGBUS later. */
+    int failed = posix_fallocate(fd, 0, (off_t)whole);
+    if (failed == 0 && write(fd, bytes, size) != (ssize_t)size)
+        failed = errno;
+    if (failed == 0 && fchmod(fd, mode) != 0)
+        failed = errno;
+    close(fd);
+    if (failed == 0 && link(draft, path) != 0 && errno != EEXIST)
+        failed = errno;
+    unlink(draft);
+    if (failed != 0)
+        snprintf(error->text, sizeof error->text, "%.150s: cannot be made (%s); free some space there or name another folder with BERTH_REGION", path, strerror(failed));
+    return failed == 0;
+}
+
+bool region_make(const char *folder, const unsigned char uuid[16], const char *name, uint64_t mem_bytes,
+                 uint32_t core_pct, uint32_t flags, struct berth_error *error)
+{
+    char text[37], path[256];
+    error->text[0] = 0;
+    if (strlen(folder) > 200) {
+        snprintf(error->text, sizeof error->text, "the region's folder has too long a name (%zu characters; 200 at most)", strlen(folder));
+        return false;
+    }
+    region_uuid_text(uuid, text);
+    struct berth_limit_file limit = { .magic = BERTH_LIMIT_MAGIC, .version = BERTH_VERSION, .size = sizeof limit, .made_ns = clock_ns() };
+    memcpy(limit.uuid, uuid, 16);
+    strncpy(limit.name, name, sizeof limit.name - 1);
+    STORE(limit.mem_bytes, mem_bytes);
+    STORE(limit.core_pct, core_pct);
+    STORE(limit.flags, flags);
+    struct header head = { BERTH_USE_MAGIC, BERTH_VERSION, sizeof(struct berth_use_file), { 0 } };
+    memcpy(head.uuid, uuid, 16);
+
+    if (mkdir(folder, flags & BERTH_AGENT ? 0755 : 0700) != 0 && errno != EEXIST) {
+        snprintf(error->text, sizeof error->text, "%.150s: cannot be made (%s); name another folder with BERTH_REGION", folder, strerror(errno));
+        return false;
+    }
+    snprintf(path, sizeof path, "%s/%s.use", folder, text); /* before the limit: who finds a limit finds both */
+    if (!publish(folder, path, &head, sizeof head, sizeof(struct berth_use_file), flags & BERTH_AGENT ? 0666 : 0600, error))
+        return false;
+    snprintf(path, sizeof path, "%s/%s.limit", folder, text);
+    bool existed = access(path, F_OK) == 0;
+    if (!publish(folder, path, &limit, sizeof limit, sizeof limit, flags & BERTH_AGENT ? 0644 : 0600, error))
+        return false;
+    if (!existed)
+        return true;
+
+    struct berth_region region;
+    if (!region_open(&region, folder, uuid, error))
+        return false;
+    if (LOAD(region.limit->mem_bytes) == mem_bytes && LOAD(region.limit->core_pct) == core_pct && LOAD(region.limit->flags) == flags) {
+        region_close(&region);
+        return true;
+    }
+    region_reap(&region);
+    bool in_use = false;
+    for (uint32_t i = 0; i < LOAD(region.use->slots_seen) && i < BERTH_SLOTS; i++)
+        in_use = in_use || LOAD(region.use->slots[i].state) != 0;
+    if (!in_use && !(LOAD(region.limit->flags) & BERTH_AGENT)) {
+        struct berth_limit_file *ours = map_file(path, O_RDWR, PROT_READ | PROT_WRITE, sizeof limit, error);
+        if (ours != NULL) {
+            STORE(ours->mem_bytes, mem_bytes);
+            STORE(ours->core_pct, core_pct);
+            STORE(ours->flags, flags);
+            munmap(ours, sizeof limit);
+        }
+    }
+    region_close(&region);
+    error->text[0] = 0;
+    return true;
+}

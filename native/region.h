@@ -1,0 +1,131 @@
+/* The region: what the processes of one container share about one GPU.
+
+   Two files in one folder, named by the GPU's UUID. `<uuid>.limit` holds what is allowed; the library only reads
+   it, so that whoever made it (the node's agent) can mount it read-only. `<uuid>.use` holds what is taken.
+
+   `used` is exact at every instant. It changes by one 16-byte compare-and-swap that also names the slot and
+   the number of the change, and before anyone overwrites that name he notes it in the slot that it names. A
+   process that was killed at any instruction has therefore left enough to tell whether its last change
+   happened, and nobody ever waits for anybody.
+
+   A process proves that it lives by a lock on one byte of the file, held by a mapping of it rather than by a
+   descriptor: it ends with the process's memory, whatever the program closes, forks or executes, and shows in
+   every pid namespace. */
+#ifndef BERTH_REGION_H
+#define BERTH_REGION_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { BERTH_VERSION = 1, BERTH_SLOTS = 1024, BERTH_REFUSALS = 256, BERTH_NAME = 64 };
+#define BERTH_LIMIT_MAGIC 0x314c485452454231ull
+#define BERTH_USE_MAGIC 0x3155485452454231ull
+
+enum { BERTH_BURST = 1u, BERTH_AGENT = 2u };
+
+typedef _Atomic uint64_t shared64;
+typedef _Atomic uint32_t shared32;
+
+struct berth_limit_file {
+    uint64_t magic;
+    uint32_t version, size;
+    unsigned char uuid[16];
+    char name[BERTH_NAME];
+    shared64 mem_bytes;  /* 0: nothing at all */
+    shared32 core_pct;   /* 0: not limited */
+    shared32 flags;      /* BERTH_BURST, BERTH_AGENT */
+    uint64_t made_ns;
+    unsigned char reserved[3976];
+};
+
+struct berth_slot {
+    shared32 state; /* 0 free, 1 taken */
+    uint32_t pid;   /* as its own pid namespace counts */
+    uint64_t start_ticks, pid_namespace;
+    char command[16];
+    shared64 seq, next_held, intent; /* the change under way: held after it, its number; 0 when settled */
+    shared64 held, peak;
+    shared64 gpu_ns;
+    unsigned char pad[32];
+    _Alignas(64) shared64 noted; /* the last change of this slot that another process saw done */
+    unsigned char pad2[56];
+};
+
+struct berth_refusal {
+    shared64 number; /* twice its number, from 1; odd while it is being written */
+    uint64_t time_ns, asked_bytes, left_bytes, limit_bytes;
+    uint32_t pid, uid;
+    char command[16], call[40];
+};
+
+struct berth_use_file {
+    uint64_t magic;
+    uint32_t version, size;
+    unsigned char uuid[16];
+    unsigned char pad0[32];
+    struct { _Alignas(16) shared64 used; shared64 tag; } total; /* tag: number of the change << 16 | slot + 1 */
+    unsigned char pad1[48];
+    shared64 peak, refused, refused_bytes;
+    shared32 slots_seen, pad2;
+    shared64 context_bytes, module_bytes, pool_step_bytes; /* learned: what the driver takes for itself */
+    shared64 reaped_ns;
+    _Alignas(64) shared64 paid_until_ns; /* compute: everything up to here is used up */
+    shared64 gpu_ns, measured_ns, measured_at_us, checked_at_ns, charged_then_ns;
+    shared32 factor_milli, others_pct;
+    unsigned char pad5[8];
+    shared64 refusal_count;
+    unsigned char pad6[56];
+    struct berth_refusal refusals[BERTH_REFUSALS];
+    struct berth_slot slots[BERTH_SLOTS];
+};
+
+_Static_assert(sizeof(struct berth_limit_file) == 4096, "the limit file is one page");
+_Static_assert(sizeof(struct berth_slot) == 192, "a slot");
+_Static_assert(sizeof(struct berth_refusal) == 104, "a refusal");
+_Static_assert(offsetof(struct berth_use_file, total) == 64, "the total has a line of its own");
+_Static_assert(sizeof(((struct berth_use_file *)0)->total) == 16, "one swap changes the whole total");
+_Static_assert(offsetof(struct berth_use_file, slots) % 64 == 0, "slots are aligned");
+
+struct berth_region {
+    const struct berth_limit_file *limit;
+    struct berth_use_file *use;
+    void *proof;          /* the mapping whose lock says that this process lives; not inherited by fork */
+    int slot;             /* -1: looks only */
+    shared32 turn;        /* this process's threads take turns at the slot; never across a system call or driver call */
+    shared64 looked_ns;
+    char path[256];       /* of the use file */
+};
+
+struct berth_error { char text[512]; };
+
+/* Opens a region that exists. A missing limit file is no error: false with an empty text. */
+bool region_open(struct berth_region *region, const char *folder, const unsigned char uuid[16], struct berth_error *error);
+/* Makes the files that are missing. An existing limit is kept unless nobody uses it and it was not the agent's. */
+bool region_make(const char *folder, const unsigned char uuid[16], const char *name, uint64_t mem_bytes,
+                 uint32_t core_pct, uint32_t flags, struct berth_error *error);
+bool region_join(struct berth_region *region, struct berth_error *error);
+void region_close(struct berth_region *region);
+/* After fork: the child has the parent's mapping and no slot. */
+void region_forget(struct berth_region *region);
+
+/* Takes `bytes` if they fit below the limit, at once and whole; `left` gets what was left. */
+bool region_take(struct berth_region *region, uint64_t bytes, uint64_t *left);
+/* Takes as much of `bytes` as fits. */
+uint64_t region_take_some(struct berth_region *region, uint64_t bytes);
+void region_give(struct berth_region *region, uint64_t bytes);
+uint64_t region_held(const struct berth_region *region);
+/* Gives back what dead processes held; returns how many were found. */
+int region_reap(struct berth_region *region);
+/* The same, at most every few milliseconds. */
+void region_glance(struct berth_region *region);
+void region_refuse(struct berth_region *region, const char *call, uint64_t asked, uint64_t left);
+
+bool region_check_limit(const void *bytes, size_t size, const unsigned char uuid[16], struct berth_error *error);
+bool region_check_use(const void *bytes, size_t size, const unsigned char uuid[16], struct berth_error *error);
+void region_uuid_text(const unsigned char uuid[16], char text[37]);
+bool region_uuid_parse(const char *text, unsigned char uuid[16]);
+uint64_t clock_ns(void);
+
+#endif

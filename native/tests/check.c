@@ -1,0 +1,622 @@
+/* One snippet a family of calls: `check NAME` runs it in this process, `check --list` names them.
+
+   Each is run under a limit of 64 MiB (tests/partition says so), on a card with contexts of 0 bytes unless told.
+   The driver's ledger must agree with what berth accounts, to the byte, after every step. */
+#include "driver.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define MIB (1ull << 20)
+#define LIMIT (64 * MIB)
+#define CHECK(truth)                                                              \
+    do {                                                                          \
+        if (!(truth)) {                                                           \
+            printf("%s:%d: %s\n", __FILE__, __LINE__, #truth);                    \
+            return 1;                                                             \
+        }                                                                         \
+    } while (0)
+#define OK(call) CHECK((call) == CUDA_SUCCESS)
+#define OOM(call) CHECK((call) == CUDA_ERROR_OUT_OF_MEMORY)
+/* What berth says is left, and what the driver holds, add up to the limit. */
+#define HELD(bytes) CHECK(fake_own_bytes(0) == (bytes) && room() == LIMIT - (bytes))
+
+static uint64_t room(void)
+{
+    size_t free_bytes = 0, total = 0;
+    return cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS ? free_bytes : ~0ull;
+}
+
+static int start(void)
+{
+    CUcontext context;
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+    return 0;
+}
+#define START() CHECK(start() == 0)
+
+static int test_linear(void)
+{
+    CUdeviceptr a, b;
+    START();
+    OK(cuMemAlloc_v2(&a, LIMIT - 1));
+    HELD(LIMIT - 1);
+    OOM(cuMemAlloc_v2(&b, 2));
+    OK(cuMemAlloc_v2(&b, 1));
+    HELD(LIMIT);
+    OK(cuMemFree_v2(a));
+    HELD(1);
+    OK(cuMemFree_v2(b));
+    HELD(0);
+    CHECK(cuMemFree_v2(0x123456) != CUDA_SUCCESS);
+    OOM(cuMemAlloc_v2(&a, SIZE_MAX));
+    CHECK(cuMemAlloc_v2(&a, 0) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuMemAlloc_v2(NULL, 5) == CUDA_ERROR_INVALID_VALUE);
+    HELD(0);
+    return 0;
+}
+
+static int test_pitch(void)
+{
+    CUdeviceptr a;
+    size_t pitch;
+    START();
+    OOM(cuMemAllocPitch_v2(&a, &pitch, 1, LIMIT / 512 + 1, 4)); /* a byte a row is 512 */
+    OOM(cuMemAllocPitch_v2(&a, &pitch, SIZE_MAX, 2, 4));
+    OOM(cuMemAllocPitch_v2(&a, &pitch, SIZE_MAX / 2, 4, 4));
+    OK(cuMemAllocPitch_v2(&a, &pitch, 513, 1024, 4));
+    CHECK(pitch == 1024);
+    HELD(1 * MIB);
+    OK(cuMemFree_v2(a));
+    HELD(0);
+    return 0;
+}
+
+static int test_managed(void)
+{
+    CUdeviceptr a, b;
+    void *host;
+    START();
+    OK(cuMemAllocManaged(&a, LIMIT, 1));
+    OOM(cuMemAllocManaged(&b, 1, 1));
+    HELD(LIMIT);
+    OK(cuMemHostAlloc(&host, 4096, 0)); /* the host's memory is not the GPU's */
+    OK(cuMemFreeHost(host));
+    OK(cuMemFree_v2(a));
+    HELD(0);
+    for (int i = 0; i < 1000; i++) {
+        OK(cuMemAllocManaged(&a, LIMIT, 1));
+        OK(cuMemFree_v2(a));
+    }
+    HELD(0);
+    return 0;
+}
+
+static int test_array(void)
+{
+    CUarray a, b;
+    CUarray_desc plane = { 4096, 4096, 0x20, 1 };
+    CUarray3d_desc cube = { 256, 256, 64, 0x01, 4, 0 }, large = { 1024, 1024, 64, 0x01, 4, 0 };
+    START();
+    OK(cuArrayCreate_v2(&a, &plane));
+    HELD(64 * MIB);
+    OOM(cuArrayCreate_v2(&b, &plane));
+    OOM(cuArray3DCreate_v2(&b, &cube));
+    OK(cuArrayDestroy(a));
+    HELD(0);
+    OOM(cuArray3DCreate_v2(&a, &large));
+    OK(cuArray3DCreate_v2(&a, &cube));
+    HELD(16 * MIB);
+    OK(cuArrayDestroy(a));
+    HELD(0);
+    return 0;
+}
+
+static int test_mipmap(void)
+{
+    CUmipmap a, b;
+    CUarray3d_desc plane = { 2048, 2048, 0, 0x20, 2, 0 };
+    START();
+    OK(cuMipmappedArrayCreate(&a, &plane, 12));
+    uint64_t bytes = 0;
+    for (size_t side = 2048; side >= 1; side /= 2)
+        bytes += side * side * 8;
+    HELD(bytes);
+    OOM(cuMipmappedArrayCreate(&b, &plane, 12));
+    OK(cuMipmappedArrayDestroy(a));
+    HELD(0);
+    return 0;
+}
+
+static const CUalloc_prop on_device = { .type = 1, .location = { 1, 0 } };
+
+static int test_vmm(void)
+{
+    CUhandle a, b, again;
+    CUdeviceptr at;
+    CUalloc_prop on_host = { .type = 1, .location = { 2, 0 } };
+    START();
+    OK(cuMemCreate(&a, 60 * MIB, &on_device, 0));
+    OOM(cuMemCreate(&b, 6 * MIB, &on_device, 0));
+    OK(cuMemCreate(&b, 6 * MIB, &on_host, 0));
+    OK(cuMemRelease(b));
+    HELD(60 * MIB);
+    OK(cuMemAddressReserve(&at, 128 * MIB, 0, 0, 0));
+    OK(cuMemMap(at, 60 * MIB, 0, a, 0));
+    OK(cuMemRelease(a)); /* mapped: it lives on */
+    HELD(60 * MIB);
+    OOM(cuMemCreate(&b, 6 * MIB, &on_device, 0));
+    OK(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)(at + 5 * MIB)));
+    OK(cuMemUnmap(at, 60 * MIB));
+    HELD(60 * MIB);
+    OK(cuMemRelease(again));
+    HELD(0);
+    for (int i = 0; i < 4; i++) { /* expandable segments: many maps, one unmap */
+        OK(cuMemCreate(&a, 8 * MIB, &on_device, 0));
+        OK(cuMemMap(at + (unsigned)i * 8 * MIB, 8 * MIB, 0, a, 0));
+        OK(cuMemRelease(a));
+    }
+    HELD(32 * MIB);
+    OK(cuMemUnmap(at, 32 * MIB));
+    HELD(0);
+    CHECK(cuMemRelease(a) != CUDA_SUCCESS);
+    HELD(0);
+    return 0;
+}
+
+static int test_nccl(void)
+{
+    CUhandle a, kept[3];
+    CUdeviceptr at;
+    START();
+    OK(cuMemAddressReserve(&at, 32 * MIB, 0, 0, 0));
+    OK(cuMemCreate(&a, 32 * MIB, &on_device, 0));
+    OK(cuMemMap(at, 32 * MIB, 0, a, 0));
+    for (int i = 0; i < 3; i++)
+        OK(cuMemRetainAllocationHandle(&kept[i], (void *)(uintptr_t)at));
+    for (int i = 0; i < 3; i++) {
+        OK(cuMemRelease(kept[i]));
+        HELD(32 * MIB);
+    }
+    OK(cuMemRelease(a));
+    HELD(32 * MIB);
+    OK(cuMemUnmap(at, 32 * MIB));
+    HELD(0);
+    return 0;
+}
+
+static int async_family(CUresult (*allocate)(CUdeviceptr *, size_t, CUstream), CUresult (*release)(CUdeviceptr, CUstream))
+{
+    CUdeviceptr a, b;
+    START();
+    OK(allocate(&a, 40 * MIB, NULL)); /* the pool grows by 32 MiB a step */
+    HELD(64 * MIB);
+    OK(allocate(&b, 24 * MIB, NULL));
+    HELD(64 * MIB);
+    CUdeviceptr c;
+    OOM(allocate(&c, 1, NULL));
+    OOM(cuMemAlloc_v2(&c, 1));
+    HELD(64 * MIB);
+    OK(release(a, NULL));
+    OK(release(b, NULL));
+    OK(cuStreamSynchronize(NULL));
+    HELD(0);
+    OK(allocate(&a, 1, NULL));
+    HELD(32 * MIB);
+    OK(cuMemFree_v2(a)); /* the plain free of a pooled pointer */
+    OK(cuCtxSynchronize());
+    HELD(0);
+    return 0;
+}
+
+static int test_async(void) { return async_family(cuMemAllocAsync, cuMemFreeAsync); }
+static int test_async_per_thread(void) { return async_family(cuMemAllocAsync_ptsz, cuMemFreeAsync_ptsz); }
+
+static int test_pool(void)
+{
+    CUpool pool;
+    CUpool_props props = { .type = 1, .location = { 1, 0 } };
+    CUdeviceptr a, b;
+    uint64_t keep = UINT64_MAX;
+    START();
+    OK(cuMemPoolCreate(&pool, &props));
+    OK(cuMemPoolSetAttribute(pool, CU_POOL_RELEASE_THRESHOLD, &keep));
+    OK(cuMemAllocFromPoolAsync(&a, 64 * MIB, pool, NULL));
+    OOM(cuMemAllocFromPoolAsync_ptsz(&b, 1, pool, NULL));
+    OK(cuMemFreeAsync(a, NULL));
+    OK(cuStreamSynchronize(NULL));
+    HELD(64 * MIB); /* kept for later, and still the driver's */
+    OOM(cuMemAlloc_v2(&b, 1));
+    OK(cuMemAllocFromPoolAsync(&a, 48 * MIB, pool, NULL)); /* from what is kept */
+    OK(cuMemFreeAsync(a, NULL));
+    OK(cuMemPoolTrimTo(pool, 32 * MIB));
+    HELD(32 * MIB);
+    OK(cuMemPoolTrimTo(pool, 0));
+    HELD(0);
+    OK(cuMemAllocFromPoolAsync(&a, 5 * MIB, pool, NULL));
+    OK(cuMemFreeAsync(a, NULL));
+    OK(cuMemPoolDestroy(pool));
+    HELD(0);
+    return 0;
+}
+
+static int test_graph(void)
+{
+    CUgraph graph, child;
+    CUexec exec;
+    CUnode node;
+    CUmem_node memory = { .bytes = 40 * MIB }, small = { .bytes = 10 * MIB }, large = { .bytes = 65 * MIB };
+    CUdeviceptr a;
+    START();
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphCreate(&child, 0));
+    OK(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &memory));
+    OK(cuGraphAddMemAllocNode(&node, child, NULL, 0, &small));
+    OK(cuGraphAddChildGraphNode(&node, graph, NULL, 0, child));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    HELD(0);
+    OK(cuGraphLaunch(exec, NULL));
+    HELD(64 * MIB);
+    OK(cuGraphLaunch(exec, NULL));
+    HELD(64 * MIB);
+    OOM(cuMemAlloc_v2(&a, 1));
+    OK(cuDeviceGraphMemTrim(0));
+    HELD(0);
+    OK(cuMemAlloc_v2(&a, 30 * MIB));
+    OOM(cuGraphLaunch(exec, NULL));
+    HELD(30 * MIB);
+    OK(cuMemFree_v2(a));
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &large));
+    OOM(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    HELD(0);
+    return 0;
+}
+
+static int test_capture(void)
+{
+    CUstream stream;
+    CUgraph graph;
+    CUdeviceptr a;
+    START();
+    OK(cuStreamCreate(&stream, 0));
+    OK(cuStreamBeginCapture_v2(stream, 0));
+    OK(cuMemAllocAsync(&a, 512 * MIB, stream)); /* a node, not memory */
+    OK(cuMemFreeAsync(a, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    HELD(0);
+    CUexec exec;
+    OOM(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OOM(cuMemAllocAsync(&a, 512 * MIB, stream));
+    HELD(0);
+    return 0;
+}
+
+static int test_ipc(void)
+{
+    CUdeviceptr a, b;
+    CUipc handle;
+    START();
+    OK(cuMemAlloc_v2(&a, 40 * MIB));
+    OK(cuIpcGetMemHandle(&handle, a));
+    OK(cuIpcOpenMemHandle_v2(&b, handle, 0));
+    HELD(40 * MIB); /* counted once, where it was allocated */
+    OK(cuIpcCloseMemHandle(b));
+    HELD(40 * MIB);
+    OK(cuMemFree_v2(a));
+    HELD(0);
+    return 0;
+}
+
+static int test_context(void) /* with contexts of 10 MiB */
+{
+    CUcontext own, context;
+    CUdeviceptr a;
+    CUmodule module;
+    START();
+    HELD(10 * MIB);
+    OK(cuCtxCreate_v2(&own, 0, 0));
+    HELD(20 * MIB);
+    OK(cuMemAlloc_v2(&a, 20 * MIB));
+    OK(cuModuleLoadData(&module, "image"));
+    HELD(41 * MIB);
+    OOM(cuMemAlloc_v2(&a, 24 * MIB));
+    OK(cuCtxDestroy_v2(own)); /* takes its memory along */
+    HELD(10 * MIB);
+    OK(cuMemAlloc_v2(&a, 20 * MIB));
+    OK(cuModuleLoadData(&module, "image"));
+    HELD(31 * MIB);
+    OK(cuModuleUnload(module));
+    HELD(30 * MIB);
+    OK(cuDevicePrimaryCtxReset_v2(0));
+    CHECK(fake_own_bytes(0) == 0);
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    HELD(10 * MIB);
+    OK(cuMemAlloc_v2(&a, 50 * MIB));
+    OOM(cuCtxCreate_v2(&own, 0, 0)); /* known by now to need 10 MiB */
+    HELD(60 * MIB);
+    OK(cuMemFree_v2(a));
+    CUcontext many[5];
+    for (int i = 0; i < 5; i++)
+        OK(cuCtxCreate_v2(&many[i], 0, 0));
+    HELD(60 * MIB);
+    OOM(cuCtxCreate_v2(&own, 0, 0));
+    for (int i = 4; i >= 0; i--)
+        OK(cuCtxDestroy_v2(many[i]));
+    OK(cuDevicePrimaryCtxRelease_v2(0));
+    CHECK(fake_own_bytes(0) == 0);
+    return 0;
+}
+
+static int test_view(void)
+{
+    size_t free_bytes = 7, total = 7;
+    START();
+    OK(cuDeviceTotalMem_v2(&total, 0));
+    CHECK(total == LIMIT);
+    CHECK(cuMemGetInfo_v2(NULL, &total) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuMemGetInfo_v2(&free_bytes, NULL) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuMemGetInfo_v2(NULL, NULL) == CUDA_ERROR_INVALID_VALUE);
+    OK(cuMemGetInfo_v2(&free_bytes, &total));
+    CHECK(total == LIMIT && free_bytes == LIMIT);
+    return 0;
+}
+
+static void *churn(void *data)
+{
+    unsigned seed = (unsigned)(uintptr_t)data;
+    CUcontext context;
+    if (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS)
+        return (void *)1;
+    for (int i = 0; i < 3000; i++) {
+        CUdeviceptr a;
+        size_t bytes = (size_t)(rand_r(&seed) % (32 << 20)) + 1;
+        bool pooled = getenv("NOPOOL") == NULL && i % 3 == 0;
+        CUresult result = pooled ? cuMemAllocAsync(&a, bytes, NULL) : cuMemAlloc_v2(&a, bytes);
+        if (result == CUDA_SUCCESS && (pooled ? cuMemFreeAsync(a, NULL) : cuMemFree_v2(a)) != CUDA_SUCCESS)
+            return (void *)2;
+        if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY)
+            return (void *)3;
+    }
+    return NULL;
+}
+
+static int test_threads(void)
+{
+    pthread_t threads[8];
+    START();
+    for (uintptr_t i = 0; i < 8; i++)
+        CHECK(pthread_create(&threads[i], NULL, churn, (void *)(i + 1)) == 0);
+    for (int i = 0; i < 8; i++) {
+        void *failed;
+        pthread_join(threads[i], &failed);
+        CHECK(failed == NULL);
+    }
+    OK(cuCtxSynchronize());
+    HELD(0);
+    if (fake_violations(0) != 0)
+        printf("%llu bytes at worst\n", (unsigned long long)fake_worst_bytes(0));
+    CHECK(fake_violations(0) == 0);
+    return 0;
+}
+
+static int test_fork(void)
+{
+    CUdeviceptr a, b;
+    int status;
+    /* Before anything: the child is a process of its own. */
+    pid_t child = fork();
+    if (child == 0)
+        _exit(start() == 0 && cuMemAlloc_v2(&a, 40 * MIB) == CUDA_SUCCESS ? 0 : 1);
+    waitpid(child, &status, 0);
+    CHECK(status == 0);
+    START();
+    usleep(20000);
+    HELD(0); /* what the child held came back when it ended */
+    OK(cuMemAlloc_v2(&a, 40 * MIB));
+    child = fork(); /* after: the driver does not work in the child, and the parent's memory stays the parent's */
+    if (child == 0)
+        _exit(cuMemAlloc_v2(&b, 1) == CUDA_ERROR_NOT_INITIALIZED && cuInit(0) != CUDA_SUCCESS ? 0 : 1);
+    waitpid(child, &status, 0);
+    CHECK(status == 0);
+    HELD(40 * MIB);
+    child = fork();
+    if (child == 0) {
+        execl("/proc/self/exe", "check", "half", (char *)NULL);
+        _exit(9);
+    }
+    waitpid(child, &status, 0);
+    CHECK(status == 0);
+    usleep(20000); /* cuMemGetInfo looks for the dead every 10 ms; a refusal would look at once */
+    HELD(40 * MIB);
+    return 0;
+}
+
+/* Run by others while they hold 40 MiB. */
+static int test_half(void)
+{
+    CUdeviceptr a;
+    OK(cuInit(0));
+    CUcontext context;
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+    if (getenv("BERTH_TEST_HALF") != NULL || getppid() > 1)
+        CHECK(room() <= LIMIT);
+    uint64_t left = room();
+    if (left < 40 * MIB)
+        OOM(cuMemAlloc_v2(&a, left + 1));
+    OK(cuMemAlloc_v2(&a, left));
+    CHECK(room() == 0);
+    return 0;
+}
+
+static int test_guest(void) /* what berth must leave alone in the host */
+{
+    mode_t mask = umask(022);
+    struct sigaction one, two;
+    umask(mask);
+    START();
+    CHECK(umask(mask) == mask);
+    sigaction(SIGUSR1, NULL, &one);
+    sigaction(SIGUSR2, NULL, &two);
+    CHECK(one.sa_handler == SIG_DFL && two.sa_handler == SIG_DFL);
+    for (int fd = 3; fd < 64; fd++) /* no descriptor is left open */
+        CHECK(fcntl(fd, F_GETFD) == -1 || getenv("BERTH_TEST_FDS") != NULL);
+    CUdeviceptr a;
+    for (int fd = 3; fd < 1024; fd++)
+        close(fd); /* and closing all of them changes nothing */
+    OK(cuMemAlloc_v2(&a, 40 * MIB));
+    pid_t child = fork();
+    if (child == 0) {
+        execl("/proc/self/exe", "check", "half", (char *)NULL);
+        _exit(9);
+    }
+    int status;
+    waitpid(child, &status, 0);
+    CHECK(status == 0); /* the other saw 24 MiB and no more */
+    usleep(20000);
+    HELD(40 * MIB);
+    return 0;
+}
+
+static int test_legacy(void) /* the entry points of CUDA 2 that linked programs may still have */
+{
+    unsigned a, free_bytes, total, pitch;
+    START();
+    OK(cuMemAlloc(&a, 1 << 20));
+    HELD(1 * MIB);
+    OK(cuMemGetInfo(&free_bytes, &total));
+    CHECK(total == LIMIT && free_bytes == LIMIT - MIB);
+    CHECK(cuMemGetInfo(NULL, &total) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuMemAllocPitch(&a, &pitch, 1 << 30, 1 << 20, 4) != CUDA_SUCCESS);
+    return 0;
+}
+
+static int test_launch(void)
+{
+    CUmodule module;
+    CUfunction function;
+    CUlaunch launch = { 1, 1, 1, 1, 1, 1, 0, NULL, NULL, 0 };
+    START();
+    OK(cuModuleLoadData(&module, ""));
+    OK(cuModuleGetFunction(&function, module, "spin_10"));
+    OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    OK(cuLaunchKernel_ptsz(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    OK(cuLaunchKernelEx(&launch, function, NULL, NULL));
+    OK(cuLaunchKernelEx_ptsz(&launch, function, NULL, NULL));
+    OK(cuLaunchCooperativeKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL));
+    OK(cuLaunchCooperativeKernel_ptsz(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL));
+    OK(cuLaunch(function));
+    OK(cuLaunchGrid(function, 1, 1));
+    OK(cuLaunchGridAsync(function, 1, 1, NULL));
+    OK(cuCtxSynchronize());
+    CHECK(fake_own_busy_ns(0) == 90000);
+    CUcooperative list = { .function = function, .grid_x = 1, .grid_y = 1, .grid_z = 1 };
+    CHECK(cuLaunchCooperativeKernelMultiDevice(&list, 1, 0) == CUDA_ERROR_NOT_SUPPORTED);
+    return 0;
+}
+
+static int test_missing(void) /* linked to an entry point that this driver does not have */
+{
+    START();
+    CUcontext context;
+    CHECK(cuCtxSynchronize_v2(NULL) != CUDA_SUCCESS);
+    CHECK(cuCtxDetach(NULL) != CUDA_SUCCESS);
+    (void)context;
+    return 0;
+}
+
+static int test_none(void) /* limits that cannot be known: no GPU rather than all of it */
+{
+    int count = 7;
+    CHECK(cuInit(0) == CUDA_ERROR_NO_DEVICE);
+    CHECK(cuDeviceGetCount(&count) == CUDA_ERROR_NO_DEVICE && count == 0);
+    CUdeviceptr a;
+    CHECK(cuMemAlloc_v2(&a, 1) != CUDA_SUCCESS);
+    return 0;
+}
+
+static int test_data(void)
+{
+    CUdeviceptr a;
+    char in[64] = "through the fake card", out[64] = "";
+    START();
+    OK(cuMemAlloc_v2(&a, sizeof in));
+    OK(cuMemcpyHtoD_v2(a, in, sizeof in));
+    OK(cuMemcpyDtoH_v2(out, a, sizeof out));
+    CHECK(strcmp(in, out) == 0);
+    return 0;
+}
+
+static int test_two_gpus(void) /* 0:64,1:32 */
+{
+    CUcontext first, second;
+    CUdeviceptr a;
+    size_t total;
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&first, 0));
+    OK(cuDevicePrimaryCtxRetain(&second, 1));
+    OK(cuDeviceTotalMem_v2(&total, 1));
+    CHECK(total == 32 * MIB);
+    OK(cuCtxSetCurrent(second));
+    OOM(cuMemAlloc_v2(&a, 33 * MIB));
+    OK(cuMemAlloc_v2(&a, 32 * MIB));
+    OK(cuCtxSetCurrent(first));
+    OK(cuMemAlloc_v2(&a, 64 * MIB));
+    OK(cuDeviceTotalMem_v2(&total, 2)); /* one that the list does not name */
+    CHECK(total == 0);
+    return 0;
+}
+
+static int test_total(void) /* the one visible device has as much as BERTH_TEST_TOTAL_MIB says */
+{
+    size_t total;
+    OK(cuInit(0));
+    OK(cuDeviceTotalMem_v2(&total, 0));
+    printf("%zu\n", (size_t)(total >> 20));
+    return 0;
+}
+
+static int test_hold(void) /* takes 40 MiB, says so, waits for a line, and is often killed meanwhile */
+{
+    CUdeviceptr a;
+    char line[8];
+    START();
+    OK(cuMemAlloc_v2(&a, 40 * MIB));
+    printf("held\n");
+    fflush(stdout);
+    CHECK(fgets(line, sizeof line, stdin) != NULL);
+    HELD(40 * MIB);
+    return 0;
+}
+
+static const struct { const char *name; int (*run)(void); } tests[] = {
+#define TEST(name) { #name, test_##name }
+    TEST(linear), TEST(pitch), TEST(managed), TEST(array), TEST(mipmap), TEST(vmm), TEST(nccl), TEST(async), TEST(async_per_thread), TEST(pool),
+    TEST(graph), TEST(capture), TEST(ipc), TEST(context), TEST(view), TEST(threads), TEST(fork), TEST(guest), TEST(launch), TEST(missing),
+    TEST(none), TEST(data), TEST(two_gpus), TEST(total), TEST(hold), TEST(half), TEST(legacy),
+};
+
+int main(int count, char **words)
+{
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+        if (count == 2 && strcmp(words[1], "--list") == 0)
+            puts(tests[i].name);
+        else if (count == 2 && strcmp(words[1], tests[i].name) == 0)
+            return tests[i].run();
+    }
+    return count == 2 && strcmp(words[1], "--list") == 0 ? 0 : 2;
+}

@@ -1,0 +1,40 @@
+/* The driver's entry points as a linked program calls them. */
+#ifndef BERTH_DRIVER_H
+#define BERTH_DRIVER_H
+#define _GNU_SOURCE
+#include "../cu.h"
+#define HOOK(name, params) CUresult name params;
+#define NVHOOK(name, params)
+#define NEED(name, params) CUresult name params;
+#define NVNEED(name, params)
+#include "../hooks.h"
+#undef HOOK
+#undef NVHOOK
+#undef NEED
+#undef NVNEED
+CUresult cuCtxSetCurrent(CUcontext ctx);
+CUresult cuCtxPopCurrent_v2(CUcontext *ctx);
+CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t bytes, size_t align, CUdeviceptr at, unsigned long long flags);
+CUresult cuMemAddressFree(CUdeviceptr ptr, size_t bytes);
+CUresult cuMemPoolSetAttribute(CUpool pool, int attribute, void *value);
+CUresult cuDeviceGetDefaultMemPool(CUpool *pool, CUdevice dev);
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
+CUresult cuStreamCreate(CUstream *stream, unsigned flags);
+CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
+CUresult cuGraphCreate(CUgraph *graph, unsigned flags);
+CUresult cuGraphDestroy(CUgraph graph);
+CUresult cuGraphAddMemAllocNode(CUnode *node, CUgraph graph, const CUnode *needs, size_t count, CUmem_node *params);
+CUresult cuGraphAddChildGraphNode(CUnode *node, CUgraph graph, const CUnode *needs, size_t count, CUgraph child);
+CUresult cuMemHostAlloc(void **ptr, size_t bytes, unsigned flags);
+CUresult cuMemFreeHost(void *ptr);
+CUresult cuIpcGetMemHandle(CUipc *handle, CUdeviceptr ptr);
+CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *ptr, CUipc handle, unsigned flags);
+CUresult cuIpcCloseMemHandle(CUdeviceptr ptr);
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes);
+CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes);
+uint64_t fake_own_bytes(int gpu);
+uint64_t fake_own_busy_ns(int gpu);
+uint64_t fake_used_bytes(int gpu);
+uint64_t fake_violations(int gpu);
+uint64_t fake_worst_bytes(int gpu);
+#endif

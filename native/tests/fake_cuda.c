@@ -1,0 +1,1256 @@
+/* libcuda.so.1 over the fake card: the driver's calls in host memory, with a ledger of its own.
+
+   Kernels are the functions named `spin_N` (N microseconds each) and `wave_N` (N microseconds for every 132
+   blocks, begun or whole); any other runs no time at all. A GPU runs one kernel at a time, in the order of launch. */
+#include "fake.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#define DO FAKE_EXPORT CUresult
+
+extern void *fake_lookup(const char *name, int version, bool per_thread, bool *known);
+
+enum { WAVE_BLOCKS = 132 };
+
+struct CUctx_st { uint32_t gpu; bool primary, alive; };
+struct CUstream_st { uint32_t gpu; struct CUctx_st *context; _Atomic uint64_t tail_ns; CUgraph capture; };
+struct CUevent_st { _Atomic uint64_t at_ns; };
+struct CUfunc_st { uint64_t spin_ns, wave_ns; };
+struct CUmod_st { uint32_t gpu; uint64_t bytes; struct CUctx_st *context; struct CUmod_st *next; };
+struct CUarray_st { uint64_t va; };
+struct CUmipmap_st { uint64_t va; };
+struct CUpool_st { uint32_t gpu; bool device, gone; uint64_t reserved, used, threshold; struct CUpool_st *next; };
+struct CUnode_st { int type; uint64_t bytes, ptr; CUgraph child; struct CUnode_st *next; CUfunction function; unsigned blocks; };
+struct CUgraph_st { struct CUnode_st *nodes; size_t count; };
+struct CUexec_st { uint64_t bytes, kernel_ns; uint32_t gpu; };
+
+enum what { FREE, BLOCK, ASYNC, VIRTUAL };
+struct node { uint64_t va, bytes; enum what what; uint32_t gpu; struct CUctx_st *context; struct CUpool_st *pool; };
+struct physical { uint64_t id, bytes; uint32_t gpu, handles, maps; struct physical *next; };
+struct map { uint64_t va, bytes; struct physical *physical; struct map *next; };
+
+static struct fake_card *card;
+static struct fake_process *self;
+static uint32_t self_index;
+static uint32_t watch_group;
+static uint64_t watch_bytes;
+static bool initialized, forked;
+
+static _Atomic uint32_t spin;
+static struct node *nodes;
+static size_t node_space, node_count;
+static uint64_t heap_base, heap_next, heap_end;
+static struct { uint64_t *list; size_t count, space; } free_list[48];
+static struct CUctx_st primaries[FAKE_GPUS];
+static uint32_t primary_count[FAKE_GPUS];
+static struct CUpool_st default_pools[FAKE_GPUS], *pool_list, *current_pool[FAKE_GPUS];
+static uint64_t graph_reserved[FAKE_GPUS], graph_used[FAKE_GPUS];
+static struct physical *physicals;
+static struct map *maps;
+static uint64_t next_handle = 0x1000;
+static struct CUmod_st *modules;
+static struct CUstream_st legacy_streams[FAKE_GPUS];
+
+static _Thread_local struct CUctx_st *current;
+static _Thread_local struct CUctx_st *stack[16];
+static _Thread_local int depth;
+
+static void lock(void)
+{
+    for (unsigned tries = 0; atomic_exchange_explicit(&spin, 1, memory_order_acquire) != 0; tries++)
+        if (tries > 64)
+            sched_yield();
+}
+
+static void unlock(void)
+{
+    atomic_store_explicit(&spin, 0, memory_order_release);
+}
+
+/* ---- the ledger ---- */
+
+static void judge(uint32_t gpu)
+{
+    if (watch_bytes == 0 || fake_group_bytes(card, watch_group, gpu) <= watch_bytes)
+        return;
+    /* The dying count until their files are closed: look again before accusing. */
+    for (int tries = 0; tries < 20; tries++) {
+        fake_reap(card);
+        if (fake_group_bytes(card, watch_group, gpu) <= watch_bytes)
+            return;
+        usleep(500);
+    }
+    uint64_t sum = fake_group_bytes(card, watch_group, gpu);
+    if (sum <= watch_bytes)
+        return;
+    atomic_fetch_add(&card->gpus[gpu].violations, 1);
+    uint64_t worst = atomic_load(&card->gpus[gpu].worst_bytes);
+    while (worst < sum && !atomic_compare_exchange_weak(&card->gpus[gpu].worst_bytes, &worst, sum)) { }
+}
+
+static bool charge(uint32_t gpu, uint64_t bytes)
+{
+    struct fake_gpu *device = &card->gpus[gpu];
+    if (bytes > device->total_bytes)
+        return false;
+    if (atomic_fetch_add(&device->used, bytes) + bytes > device->total_bytes) {
+        atomic_fetch_sub(&device->used, bytes);
+        fake_reap(card);
+        if (atomic_fetch_add(&device->used, bytes) + bytes > device->total_bytes) {
+            atomic_fetch_sub(&device->used, bytes);
+            return false;
+        }
+    }
+    atomic_fetch_add(&self->bytes[gpu], bytes);
+    if (watch_bytes != 0)
+        judge(gpu);
+    return true;
+}
+
+static void refund(uint32_t gpu, uint64_t bytes)
+{
+    atomic_fetch_sub(&self->bytes[gpu], bytes);
+    atomic_fetch_sub(&card->gpus[gpu].used, bytes);
+}
+
+/* For tests: what the driver knows, from its side. */
+FAKE_EXPORT uint64_t fake_violations(int gpu) { return atomic_load(&card->gpus[gpu].violations); }
+FAKE_EXPORT uint64_t fake_worst_bytes(int gpu) { return atomic_load(&card->gpus[gpu].worst_bytes); }
+FAKE_EXPORT uint64_t fake_own_bytes(int gpu) { return atomic_load(&self->bytes[gpu]); }
+FAKE_EXPORT uint64_t fake_own_busy_ns(int gpu) { return atomic_load(&self->busy_ns[gpu]); }
+FAKE_EXPORT uint64_t fake_used_bytes(int gpu)
+{
+    uint64_t sum = 0;
+    fake_reap(card);
+    for (uint32_t i = 0; i < atomic_load(&card->seen) && i < FAKE_PROCESSES; i++)
+        if (atomic_load(&card->processes[i].state) == 1)
+            sum += atomic_load(&card->processes[i].bytes[gpu]);
+    return sum;
+}
+
+/* ---- addresses ---- */
+
+static size_t slot_of(uint64_t va)
+{
+    return (size_t)((va >> 9) * 0x9e3779b97f4a7c15ull >> 24) & (node_space - 1);
+}
+
+static struct node *find_node(uint64_t va)
+{
+    if (node_space == 0)
+        return NULL;
+    for (size_t at = slot_of(va);; at = (at + 1) & (node_space - 1)) {
+        if (nodes[at].what == FREE)
+            return NULL;
+        if (nodes[at].va == va)
+            return &nodes[at];
+    }
+}
+
+static void put_node(struct node node)
+{
+    if ((node_count + 1) * 2 > node_space) {
+        struct node *old = nodes;
+        size_t old_space = node_space;
+        node_space = node_space ? node_space * 2 : 4096;
+        nodes = calloc(node_space, sizeof *nodes);
+        node_count = 0;
+        for (size_t i = 0; i < old_space; i++)
+            if (old[i].what != FREE)
+                put_node(old[i]);
+        free(old);
+    }
+    size_t at = slot_of(node.va);
+    while (nodes[at].what != FREE)
+        at = (at + 1) & (node_space - 1);
+    nodes[at] = node;
+    node_count++;
+}
+
+static void drop_node(struct node *gone)
+{
+    size_t hole = (size_t)(gone - nodes), at = hole;
+    node_count--;
+    for (;;) {
+        at = (at + 1) & (node_space - 1);
+        if (nodes[at].what == FREE)
+            break;
+        size_t ideal = slot_of(nodes[at].va);
+        if (((at - ideal) & (node_space - 1)) >= ((at - hole) & (node_space - 1))) {
+            nodes[hole] = nodes[at];
+            hole = at;
+        }
+    }
+    nodes[hole].what = FREE;
+}
+
+static unsigned size_class(uint64_t bytes)
+{
+    unsigned class = 9;
+    while (class < 47 && (1ull << class) < bytes)
+        class++;
+    return class;
+}
+
+static uint64_t new_address(uint64_t bytes)
+{
+    unsigned class = size_class(bytes);
+    if (free_list[class].count != 0)
+        return free_list[class].list[--free_list[class].count];
+    if (heap_base == 0) {
+        for (uint64_t size = fake_number("BERTH_FAKE_HEAP_GIB", 4096) << 30; size >= 1ull << 30 && heap_base == 0; size >>= 1) {
+            void *space = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+            if (space != MAP_FAILED) {
+                madvise(space, size, MADV_DONTDUMP);
+                heap_base = ((uint64_t)(uintptr_t)space + (2 << 20) - 1) & ~((2ull << 20) - 1);
+                heap_next = heap_base;
+                heap_end = (uint64_t)(uintptr_t)space + size;
+            }
+        }
+    }
+    uint64_t align = (1ull << class) < (2ull << 20) ? 1ull << class : 2ull << 20;
+    uint64_t at = (heap_next + align - 1) & ~(align - 1);
+    if (heap_base == 0 || at + (1ull << class) > heap_end)
+        return 0;
+    heap_next = at + (1ull << class);
+    return at;
+}
+
+static void old_address(uint64_t va, uint64_t bytes)
+{
+    unsigned class = size_class(bytes);
+    if (free_list[class].count == free_list[class].space) {
+        free_list[class].space = free_list[class].space ? free_list[class].space * 2 : 64;
+        free_list[class].list = realloc(free_list[class].list, free_list[class].space * sizeof(uint64_t));
+    }
+    free_list[class].list[free_list[class].count++] = va;
+}
+
+/* ---- the process ---- */
+
+static void after_fork(void)
+{
+    forked = initialized;
+    initialized = false;
+    atomic_store(&spin, 0);
+    current = NULL;
+    depth = 0;
+}
+
+DO cuInit(unsigned flags)
+{
+    if (flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (forked)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    lock();
+    if (initialized) {
+        unlock();
+        return CUDA_SUCCESS;
+    }
+    card = fake_attach();
+    if (card == NULL || card->gpu_count == 0) {
+        unlock();
+        return CUDA_ERROR_NO_DEVICE;
+    }
+    const char *watch = getenv("BERTH_FAKE_WATCH");
+    if (watch != NULL && strchr(watch, ':') != NULL) {
+        watch_group = (uint32_t)strtoul(watch, NULL, 10);
+        watch_bytes = strtoull(strchr(watch, ':') + 1, NULL, 10);
+    }
+    fake_reap(card);
+    int fd = open(fake_path(), O_RDWR | O_CLOEXEC);
+    for (uint32_t i = 0; fd >= 0 && i < FAKE_PROCESSES && self == NULL; i++) {
+        struct fake_process *process = &card->processes[i];
+        if (atomic_load(&process->state) != 0 || !fake_lock(fd, F_OFD_SETLK, i))
+            continue;
+        if (atomic_load(&process->state) != 0)
+            continue;
+        void *proof = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+        if (proof == MAP_FAILED)
+            break;
+        madvise(proof, 4096, MADV_DONTFORK);
+        struct stat space = { 0 };
+        char state;
+        stat("/proc/self/ns/pid", &space);
+        process->pid = (uint32_t)getpid();
+        process->group = watch_group;
+        process->pid_namespace = (uint64_t)space.st_ino;
+        fake_stat("/proc/self/stat", &state, &process->start_ticks);
+        for (int g = 0; g < FAKE_GPUS; g++) {
+            atomic_store(&process->bytes[g], 0);
+            atomic_store(&process->busy_ns[g], 0);
+        }
+        uint32_t seen = atomic_load(&card->seen);
+        while (seen < i + 1 && !atomic_compare_exchange_weak(&card->seen, &seen, i + 1)) { }
+        atomic_store(&process->state, 1);
+        self = process;
+        self_index = i;
+    }
+    if (fd >= 0)
+        close(fd);
+    static bool watching;
+    if (!watching)
+        pthread_atfork(NULL, NULL, after_fork);
+    watching = true;
+    for (uint32_t g = 0; g < card->gpu_count; g++) {
+        default_pools[g] = (struct CUpool_st){ .gpu = g, .device = true };
+        current_pool[g] = &default_pools[g];
+        legacy_streams[g].gpu = g;
+        primaries[g].gpu = g;
+        primaries[g].primary = true;
+    }
+    initialized = self != NULL;
+    unlock();
+    return initialized ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+#define READY()                                                                   \
+    do {                                                                          \
+        if (__builtin_expect(!initialized, 0))                                    \
+            return CUDA_ERROR_NOT_INITIALIZED;                                    \
+    } while (0)
+#define IN_CONTEXT()                                                              \
+    READY();                                                                      \
+    if (__builtin_expect(current == NULL, 0))                                     \
+        return CUDA_ERROR_INVALID_CONTEXT
+#define GPU(dev)                                                                  \
+    READY();                                                                      \
+    if ((dev) < 0 || (uint32_t)(dev) >= visible_count())                          \
+        return CUDA_ERROR_INVALID_DEVICE
+
+/* CUDA_VISIBLE_DEVICES, by index or UUID: the card behind each ordinal. */
+static uint32_t visible(uint32_t *order)
+{
+    const char *text = getenv("CUDA_VISIBLE_DEVICES");
+    uint32_t count = 0;
+    if (text == NULL) {
+        for (; count < card->gpu_count; count++)
+            order[count] = count;
+        return count;
+    }
+    while (*text != 0 && count < FAKE_GPUS) {
+        uint32_t found = FAKE_GPUS;
+        if (*text >= '0' && *text <= '9')
+            found = (uint32_t)strtoul(text, NULL, 10);
+        for (uint32_t g = 0; g < card->gpu_count && found == FAKE_GPUS; g++) {
+            const unsigned char *b = card->gpus[g].uuid.bytes;
+            char full[48];
+            snprintf(full, sizeof full, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5], b[6],
+                     b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+            if ((strncmp(text, "GPU-", 4) == 0 || strncmp(text, "MIG-", 4) == 0) && strncmp(text + 4, full, strcspn(text + 4, ",")) == 0)
+                found = g;
+        }
+        if (found >= card->gpu_count)
+            break;
+        order[count++] = found;
+        text += strcspn(text, ",");
+        text += *text == ',';
+    }
+    return count;
+}
+
+static uint32_t visible_count(void)
+{
+    uint32_t order[FAKE_GPUS];
+    return visible(order);
+}
+
+static uint32_t gpu_at(CUdevice dev)
+{
+    uint32_t order[FAKE_GPUS];
+    return (uint32_t)dev < visible(order) ? order[dev] : 0;
+}
+
+static CUdevice ordinal_of(uint32_t gpu)
+{
+    uint32_t order[FAKE_GPUS], count = visible(order);
+    for (uint32_t i = 0; i < count; i++)
+        if (order[i] == gpu)
+            return (CUdevice)i;
+    return 0;
+}
+
+DO cuDriverGetVersion(int *version) { *version = card != NULL ? (int)card->driver_version : (int)fake_number("BERTH_FAKE_VERSION", 13050); return CUDA_SUCCESS; }
+DO cuDeviceGetCount(int *count) { READY(); *count = (int)visible_count(); return CUDA_SUCCESS; }
+DO cuDeviceGet(CUdevice *dev, int ordinal) { GPU(ordinal); *dev = ordinal; return CUDA_SUCCESS; }
+DO cuDeviceGetUuid(CUuuid *uuid, CUdevice dev) { GPU(dev); *uuid = card->gpus[gpu_at(dev)].uuid; return CUDA_SUCCESS; }
+DO cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev) { return cuDeviceGetUuid(uuid, dev); }
+DO cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev) { GPU(dev); *bytes = card->gpus[gpu_at(dev)].total_bytes; return CUDA_SUCCESS; }
+DO cuDeviceGetName(char *name, int size, CUdevice dev) { GPU(dev); snprintf(name, (size_t)size, "berth fake GPU"); return CUDA_SUCCESS; }
+DO cuDeviceGetAttribute(int *value, int attribute, CUdevice dev)
+{
+    GPU(dev);
+    *value = attribute == 16 ? WAVE_BLOCKS : attribute == 75 ? 9 : attribute == 76 ? 0 : 1;
+    return CUDA_SUCCESS;
+}
+
+DO cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
+{
+    IN_CONTEXT();
+    struct fake_gpu *gpu = &card->gpus[current->gpu];
+    *total = gpu->total_bytes;
+    *free_bytes = gpu->total_bytes - atomic_load_explicit(&gpu->used, memory_order_relaxed);
+    return CUDA_SUCCESS;
+}
+
+DO cuMemGetInfo(unsigned *free_bytes, unsigned *total)
+{
+    size_t f, t;
+    CUresult result = cuMemGetInfo_v2(&f, &t);
+    if (result == CUDA_SUCCESS) {
+        *free_bytes = f > 0xffffffffu ? 0xffffffffu : (unsigned)f;
+        *total = t > 0xffffffffu ? 0xffffffffu : (unsigned)t;
+    }
+    return result;
+}
+
+/* ---- contexts ---- */
+
+DO cuCtxGetCurrent(CUcontext *ctx) { READY(); *ctx = current; return CUDA_SUCCESS; }
+DO cuCtxSetCurrent(CUcontext ctx) { READY(); current = ctx; return CUDA_SUCCESS; }
+DO cuCtxGetDevice(CUdevice *dev) { IN_CONTEXT(); *dev = ordinal_of(current->gpu); return CUDA_SUCCESS; }
+DO cuCtxPushCurrent_v2(CUcontext ctx) { READY(); if (depth == 16) return CUDA_ERROR_INVALID_VALUE; stack[depth++] = current; current = ctx; return CUDA_SUCCESS; }
+DO cuCtxPopCurrent_v2(CUcontext *ctx)
+{
+    IN_CONTEXT();
+    if (ctx != NULL)
+        *ctx = current;
+    current = depth > 0 ? stack[--depth] : NULL;
+    return CUDA_SUCCESS;
+}
+
+DO cuCtxCreate_v2(CUcontext *ctx, unsigned flags, CUdevice dev)
+{
+    (void)flags;
+    GPU(dev);
+    if (!charge(gpu_at(dev), card->context_bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *ctx = calloc(1, sizeof **ctx);
+    **ctx = (struct CUctx_st){ .gpu = gpu_at(dev), .alive = true };
+    if (depth < 16)
+        stack[depth++] = current;
+    current = *ctx;
+    return CUDA_SUCCESS;
+}
+DO cuCtxCreate(CUcontext *ctx, unsigned flags, CUdevice dev) { return cuCtxCreate_v2(ctx, flags, dev); }
+DO cuCtxCreate_v3(CUcontext *ctx, void *affinity, int count, unsigned flags, CUdevice dev) { (void)affinity, (void)count; return cuCtxCreate_v2(ctx, flags, dev); }
+DO cuCtxCreate_v4(CUcontext *ctx, void *params, unsigned flags, CUdevice dev) { (void)params; return cuCtxCreate_v2(ctx, flags, dev); }
+
+static void end_context(struct CUctx_st *context)
+{
+    lock();
+    for (size_t i = 0; i < node_space; i++)
+        while (nodes[i].what == BLOCK && nodes[i].context == context) {
+            refund(nodes[i].gpu, nodes[i].bytes);
+            old_address(nodes[i].va, nodes[i].bytes);
+            drop_node(&nodes[i]);
+        }
+    for (struct CUmod_st **at = &modules; *at != NULL;) {
+        struct CUmod_st *module = *at;
+        if (module->context != context) {
+            at = &module->next;
+            continue;
+        }
+        refund(module->gpu, module->bytes);
+        *at = module->next;
+        free(module);
+    }
+    unlock();
+    refund(context->gpu, card->context_bytes);
+    context->alive = false;
+}
+
+DO cuCtxDestroy_v2(CUcontext ctx)
+{
+    READY();
+    if (ctx == NULL || !ctx->alive || ctx->primary)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    end_context(ctx);
+    if (current == ctx)
+        current = depth > 0 ? stack[--depth] : NULL;
+    free(ctx);
+    return CUDA_SUCCESS;
+}
+DO cuCtxDestroy(CUcontext ctx) { return cuCtxDestroy_v2(ctx); }
+
+DO cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
+{
+    GPU(dev);
+    uint32_t gpu = gpu_at(dev);
+    struct CUctx_st *context = &primaries[gpu];
+    lock();
+    bool starts = !context->alive;
+    context->alive = true;
+    primary_count[gpu]++;
+    unlock();
+    if (starts && !charge(gpu, card->context_bytes)) {
+        lock();
+        context->alive = false;
+        primary_count[gpu] = 0;
+        unlock();
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *ctx = context;
+    return CUDA_SUCCESS;
+}
+
+DO cuDevicePrimaryCtxRelease_v2(CUdevice dev)
+{
+    GPU(dev);
+    uint32_t gpu = gpu_at(dev);
+    if (primary_count[gpu] == 0)
+        return CUDA_ERROR_INVALID_CONTEXT;
+    if (--primary_count[gpu] == 0)
+        end_context(&primaries[gpu]);
+    return CUDA_SUCCESS;
+}
+DO cuDevicePrimaryCtxRelease(CUdevice dev) { return cuDevicePrimaryCtxRelease_v2(dev); }
+
+DO cuDevicePrimaryCtxReset_v2(CUdevice dev)
+{
+    GPU(dev);
+    uint32_t gpu = gpu_at(dev);
+    if (primaries[gpu].alive)
+        end_context(&primaries[gpu]);
+    primary_count[gpu] = 0;
+    return CUDA_SUCCESS;
+}
+DO cuDevicePrimaryCtxReset(CUdevice dev) { return cuDevicePrimaryCtxReset_v2(dev); }
+
+DO cuDevicePrimaryCtxGetState(CUdevice dev, unsigned *flags, int *active)
+{
+    GPU(dev);
+    *flags = 0;
+    *active = primaries[gpu_at(dev)].alive;
+    return CUDA_SUCCESS;
+}
+
+static CUresult load(CUmodule *module)
+{
+    IN_CONTEXT();
+    if (!charge(current->gpu, card->module_bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct CUmod_st *made = calloc(1, sizeof *made);
+    *made = (struct CUmod_st){ .gpu = current->gpu, .bytes = card->module_bytes, .context = current };
+    lock();
+    made->next = modules;
+    modules = made;
+    unlock();
+    *module = made;
+    return CUDA_SUCCESS;
+}
+
+static CUresult unload(CUmodule module)
+{
+    READY();
+    lock();
+    for (struct CUmod_st **at = &modules; *at != NULL; at = &(*at)->next)
+        if (*at == module) {
+            *at = module->next;
+            unlock();
+            refund(module->gpu, module->bytes);
+            free(module);
+            return CUDA_SUCCESS;
+        }
+    unlock();
+    return CUDA_ERROR_INVALID_HANDLE;
+}
+
+DO cuModuleLoad(CUmodule *module, const char *path) { (void)path; return load(module); }
+DO cuModuleLoadData(CUmodule *module, const void *image) { (void)image; return load(module); }
+DO cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, void *o, void **v) { (void)image, (void)n, (void)o, (void)v; return load(module); }
+DO cuModuleLoadFatBinary(CUmodule *module, const void *image) { (void)image; return load(module); }
+DO cuModuleUnload(CUmodule module) { return unload(module); }
+DO cuLibraryLoadData(CUlibrary *library, const void *code, void *a, void **b, unsigned c, void *d, void **e, unsigned f)
+{
+    (void)code, (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
+    return load((CUmodule *)(void *)library);
+}
+DO cuLibraryLoadFromFile(CUlibrary *library, const char *path, void *a, void **b, unsigned c, void *d, void **e, unsigned f)
+{
+    (void)path, (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
+    return load((CUmodule *)(void *)library);
+}
+DO cuLibraryUnload(CUlibrary library) { return unload((CUmodule)(void *)library); }
+
+DO cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
+{
+    READY();
+    (void)module;
+    struct CUfunc_st *made = calloc(1, sizeof *made);
+    if (strncmp(name, "spin_", 5) == 0)
+        made->spin_ns = strtoull(name + 5, NULL, 10) * 1000;
+    if (strncmp(name, "wave_", 5) == 0)
+        made->wave_ns = strtoull(name + 5, NULL, 10) * 1000;
+    *function = made;
+    return CUDA_SUCCESS;
+}
+
+/* ---- memory ---- */
+
+static CUresult allocate(uint64_t *va, uint64_t bytes)
+{
+    IN_CONTEXT();
+    if (va == NULL || bytes == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!charge(current->gpu, bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    lock();
+    uint64_t at = new_address(bytes);
+    if (at != 0)
+        put_node((struct node){ .va = at, .bytes = bytes, .what = BLOCK, .gpu = current->gpu, .context = current });
+    unlock();
+    if (at == 0) {
+        refund(current->gpu, bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *va = at;
+    return CUDA_SUCCESS;
+}
+
+static CUresult release(uint64_t va)
+{
+    READY();
+    if (va == 0)
+        return CUDA_SUCCESS;
+    lock();
+    struct node *found = find_node(va);
+    if (found == NULL || found->what == VIRTUAL) {
+        unlock();
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    struct node node = *found;
+    drop_node(found);
+    if (node.what == ASYNC)
+        node.pool->used -= node.bytes;
+    unlock();
+    if (node.what == BLOCK)
+        refund(node.gpu, node.bytes);
+    lock(); /* the address comes back only after the bytes */
+    old_address(node.va, node.bytes);
+    unlock();
+    return CUDA_SUCCESS;
+}
+
+DO cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes) { return allocate(ptr, bytes); }
+DO cuMemAlloc(unsigned *ptr, unsigned bytes)
+{
+    uint64_t va;
+    CUresult result = allocate(&va, bytes);
+    if (result == CUDA_SUCCESS)
+        *ptr = (unsigned)va;
+    return result;
+}
+DO cuMemFree_v2(CUdeviceptr ptr) { return release(ptr); }
+DO cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags) { (void)flags; return allocate(ptr, bytes); }
+DO cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height, unsigned element)
+{
+    (void)element;
+    *pitch = (width + 511) / 512 * 512;
+    return allocate(ptr, *pitch * height);
+}
+DO cuMemHostAlloc(void **ptr, size_t bytes, unsigned flags) { READY(); (void)flags; *ptr = malloc(bytes); return *ptr != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY; }
+DO cuMemAllocHost_v2(void **ptr, size_t bytes) { return cuMemHostAlloc(ptr, bytes, 0); }
+DO cuMemFreeHost(void *ptr) { free(ptr); return CUDA_SUCCESS; }
+DO cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes) { IN_CONTEXT(); memcpy((void *)(uintptr_t)to, from, bytes); return CUDA_SUCCESS; }
+DO cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) { IN_CONTEXT(); memcpy(to, (void *)(uintptr_t)from, bytes); return CUDA_SUCCESS; }
+DO cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) { IN_CONTEXT(); memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes); return CUDA_SUCCESS; }
+DO cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) { IN_CONTEXT(); memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes); return CUDA_SUCCESS; }
+DO cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t bytes) { IN_CONTEXT(); memset((void *)(uintptr_t)to, value, bytes); return CUDA_SUCCESS; }
+
+static uint64_t pixels(size_t width, size_t height, size_t depth, int format, unsigned channels)
+{
+    uint64_t bytes = format == 1 || format == 8 ? 1 : format == 2 || format == 9 || format == 16 ? 2 : 4;
+    return (uint64_t)width * (height ? height : 1) * (depth ? depth : 1) * bytes * channels;
+}
+
+static CUresult make_array(CUarray *array, uint64_t bytes)
+{
+    struct CUarray_st *made = calloc(1, sizeof *made);
+    CUresult result = allocate(&made->va, bytes);
+    if (result == CUDA_SUCCESS)
+        *array = made;
+    else
+        free(made);
+    return result;
+}
+
+DO cuArrayCreate_v2(CUarray *array, const CUarray_desc *d) { return make_array(array, pixels(d->width, d->height, 1, d->format, d->channels)); }
+DO cuArray3DCreate_v2(CUarray *array, const CUarray3d_desc *d) { return make_array(array, pixels(d->width, d->height, d->depth, d->format, d->channels)); }
+DO cuArrayDestroy(CUarray array)
+{
+    CUresult result = release(array->va);
+    free(array);
+    return result;
+}
+DO cuMipmappedArrayCreate(CUmipmap *mipmap, const CUarray3d_desc *d, unsigned levels)
+{
+    uint64_t bytes = 0;
+    for (unsigned level = 0; level < levels; level++) {
+        size_t w = d->width >> level, h = d->height >> level, z = d->depth >> level;
+        bytes += pixels(w ? w : 1, d->height ? (h ? h : 1) : 0, d->depth ? (z ? z : 1) : 0, d->format, d->channels);
+        if (w <= 1 && h <= 1 && z <= 1)
+            break;
+    }
+    return make_array((CUarray *)(void *)mipmap, bytes);
+}
+DO cuMipmappedArrayDestroy(CUmipmap mipmap) { return cuArrayDestroy((CUarray)(void *)mipmap); }
+
+/* Memory of another process: an address here, bytes there. */
+DO cuIpcGetMemHandle(CUipc *handle, CUdeviceptr ptr) { READY(); memset(handle, 0, sizeof *handle); memcpy(handle->bytes, &ptr, sizeof ptr); return CUDA_SUCCESS; }
+DO cuIpcOpenMemHandle_v2(CUdeviceptr *ptr, CUipc handle, unsigned flags)
+{
+    IN_CONTEXT();
+    (void)handle, (void)flags;
+    lock();
+    *ptr = new_address(4096);
+    put_node((struct node){ .va = *ptr, .bytes = 4096, .what = VIRTUAL });
+    unlock();
+    return CUDA_SUCCESS;
+}
+DO cuIpcCloseMemHandle(CUdeviceptr ptr)
+{
+    READY();
+    lock();
+    struct node *found = find_node(ptr);
+    if (found != NULL)
+        drop_node(found);
+    unlock();
+    return found != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* ---- physical memory ---- */
+
+static struct physical *physical_of(uint64_t id)
+{
+    struct physical *at = physicals;
+    while (at != NULL && at->id != id)
+        at = at->next;
+    return at;
+}
+
+static void drop_physical(struct physical *physical)
+{
+    if (physical->handles != 0 || physical->maps != 0)
+        return;
+    struct physical **at = &physicals;
+    while (*at != physical)
+        at = &(*at)->next;
+    *at = physical->next;
+    refund(physical->gpu, physical->bytes);
+    free(physical);
+}
+
+DO cuMemGetAllocationGranularity(size_t *bytes, const CUalloc_prop *prop, int option) { (void)prop, (void)option; *bytes = 2 << 20; return CUDA_SUCCESS; }
+
+DO cuMemCreate(CUhandle *handle, size_t bytes, const CUalloc_prop *prop, unsigned long long flags)
+{
+    (void)flags;
+    GPU(prop->location.type == CU_LOCATION_DEVICE ? prop->location.id : 0);
+    uint64_t counted = prop->location.type == CU_LOCATION_DEVICE ? bytes : 0;
+    uint32_t gpu = prop->location.type == CU_LOCATION_DEVICE ? gpu_at(prop->location.id) : 0;
+    if (bytes == 0 || bytes % (2 << 20) != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!charge(gpu, counted))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct physical *made = calloc(1, sizeof *made);
+    lock();
+    *made = (struct physical){ .id = next_handle++, .bytes = counted, .gpu = gpu, .handles = 1, .next = physicals };
+    physicals = made;
+    *handle = made->id;
+    unlock();
+    return CUDA_SUCCESS;
+}
+
+DO cuMemRelease(CUhandle handle)
+{
+    READY();
+    lock();
+    struct physical *physical = physical_of(handle);
+    if (physical == NULL || physical->handles == 0) {
+        unlock();
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    physical->handles--;
+    drop_physical(physical);
+    unlock();
+    return CUDA_SUCCESS;
+}
+
+DO cuMemAddressReserve(CUdeviceptr *ptr, size_t bytes, size_t align, CUdeviceptr at, unsigned long long flags)
+{
+    READY();
+    (void)align, (void)at, (void)flags;
+    lock();
+    *ptr = new_address(bytes);
+    if (*ptr != 0)
+        put_node((struct node){ .va = *ptr, .bytes = bytes, .what = VIRTUAL });
+    unlock();
+    return *ptr != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+DO cuMemAddressFree(CUdeviceptr ptr, size_t bytes)
+{
+    READY();
+    lock();
+    struct node *found = find_node(ptr);
+    if (found != NULL) {
+        drop_node(found);
+        old_address(ptr, bytes);
+    }
+    unlock();
+    return found != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+DO cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUhandle handle, unsigned long long flags)
+{
+    READY();
+    (void)flags;
+    lock();
+    struct physical *physical = physical_of(handle);
+    if (physical == NULL || offset != 0) {
+        unlock();
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    struct map *made = calloc(1, sizeof *made);
+    *made = (struct map){ .va = ptr, .bytes = bytes, .physical = physical, .next = maps };
+    maps = made;
+    physical->maps++;
+    unlock();
+    return CUDA_SUCCESS;
+}
+
+DO cuMemSetAccess(CUdeviceptr ptr, size_t bytes, const void *access, size_t count) { READY(); (void)ptr, (void)bytes, (void)access, (void)count; return CUDA_SUCCESS; }
+
+DO cuMemUnmap(CUdeviceptr ptr, size_t bytes)
+{
+    READY();
+    bool any = false;
+    lock();
+    for (struct map **at = &maps; *at != NULL;) {
+        struct map *map = *at;
+        if (map->va < ptr || map->va + map->bytes > ptr + bytes) {
+            at = &map->next;
+            continue;
+        }
+        *at = map->next;
+        map->physical->maps--;
+        drop_physical(map->physical);
+        free(map);
+        any = true;
+    }
+    unlock();
+    return any ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+DO cuMemRetainAllocationHandle(CUhandle *handle, void *address)
+{
+    READY();
+    uint64_t va = (uint64_t)(uintptr_t)address;
+    lock();
+    for (struct map *map = maps; map != NULL; map = map->next)
+        if (va >= map->va && va < map->va + map->bytes) {
+            map->physical->handles++;
+            *handle = map->physical->id;
+            unlock();
+            return CUDA_SUCCESS;
+        }
+    unlock();
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
+/* ---- pools ---- */
+
+static uint64_t steps(uint64_t bytes)
+{
+    uint64_t step = card->pool_step_bytes ? card->pool_step_bytes : 1;
+    return (bytes + step - 1) / step * step;
+}
+
+static void shrink(struct CUpool_st *pool, uint64_t keep)
+{
+    if (keep >= pool->reserved)
+        return;
+    lock();
+    uint64_t floor = steps(pool->used > keep ? pool->used : keep), gone = pool->reserved > floor ? pool->reserved - floor : 0;
+    pool->reserved -= gone;
+    unlock();
+    if (gone != 0 && pool->device)
+        refund(pool->gpu, gone);
+}
+
+DO cuDeviceGetDefaultMemPool(CUpool *pool, CUdevice dev) { GPU(dev); *pool = &default_pools[gpu_at(dev)]; return CUDA_SUCCESS; }
+DO cuDeviceGetMemPool(CUpool *pool, CUdevice dev) { GPU(dev); *pool = current_pool[gpu_at(dev)]; return CUDA_SUCCESS; }
+DO cuDeviceSetMemPool(CUdevice dev, CUpool pool) { GPU(dev); current_pool[gpu_at(dev)] = pool; return CUDA_SUCCESS; }
+
+DO cuMemPoolCreate(CUpool *pool, const CUpool_props *props)
+{
+    bool device = props->location.type == CU_LOCATION_DEVICE;
+    GPU(device ? props->location.id : 0);
+    *pool = calloc(1, sizeof **pool);
+    **pool = (struct CUpool_st){ .gpu = gpu_at(device ? props->location.id : 0), .device = device };
+    lock();
+    (*pool)->next = pool_list;
+    pool_list = *pool;
+    unlock();
+    return CUDA_SUCCESS;
+}
+
+DO cuMemPoolDestroy(CUpool pool)
+{
+    READY();
+    shrink(pool, 0);
+    pool->gone = true;
+    return CUDA_SUCCESS;
+}
+
+DO cuMemPoolTrimTo(CUpool pool, size_t keep) { READY(); shrink(pool, keep); return CUDA_SUCCESS; }
+
+DO cuMemPoolSetAttribute(CUpool pool, int attribute, void *value)
+{
+    READY();
+    if (attribute == CU_POOL_RELEASE_THRESHOLD)
+        pool->threshold = *(uint64_t *)value;
+    return CUDA_SUCCESS;
+}
+
+DO cuMemPoolGetAttribute(CUpool pool, int attribute, void *value)
+{
+    READY();
+    if (pool->gone)
+        return CUDA_ERROR_INVALID_VALUE;
+    *(uint64_t *)value = attribute == CU_POOL_RESERVED_CURRENT ? pool->reserved : attribute == CU_POOL_USED_CURRENT ? pool->used
+                         : attribute == CU_POOL_RELEASE_THRESHOLD ? pool->threshold : 0;
+    return CUDA_SUCCESS;
+}
+
+static struct CUstream_st *stream_of(CUstream stream)
+{
+    return (uintptr_t)stream > 2 ? stream : &legacy_streams[current != NULL ? current->gpu : 0];
+}
+
+static CUresult add_alloc(CUgraph graph, uint64_t bytes, uint64_t *ptr, CUnode *out)
+{
+    struct CUnode_st *node = calloc(1, sizeof *node);
+    lock();
+    *node = (struct CUnode_st){ .type = CU_NODE_MEM_ALLOC, .bytes = bytes, .ptr = new_address(bytes), .next = graph->nodes };
+    graph->nodes = node;
+    graph->count++;
+    unlock();
+    *ptr = node->ptr;
+    if (out != NULL)
+        *out = node;
+    return CUDA_SUCCESS;
+}
+
+static CUresult pool_alloc(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream)
+{
+    IN_CONTEXT();
+    if (ptr == NULL || bytes == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    struct CUstream_st *queue = stream_of(stream);
+    if (queue->capture != NULL)
+        return add_alloc(queue->capture, bytes, ptr, NULL);
+    if (pool == NULL)
+        pool = current_pool[current->gpu];
+    for (;;) {
+        lock();
+        uint64_t room = pool->reserved - pool->used;
+        if (room >= bytes) {
+            uint64_t at = new_address(bytes);
+            pool->used += bytes;
+            put_node((struct node){ .va = at, .bytes = bytes, .what = ASYNC, .gpu = pool->gpu, .pool = pool });
+            unlock();
+            *ptr = at;
+            return CUDA_SUCCESS;
+        }
+        uint64_t grow = steps(bytes - room);
+        unlock();
+        if (pool->device && !charge(pool->gpu, grow))
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        lock();
+        pool->reserved += grow;
+        unlock();
+    }
+}
+
+DO cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, CUstream stream) { return pool_alloc(ptr, bytes, NULL, stream); }
+DO cuMemAllocAsync_ptsz(CUdeviceptr *ptr, size_t bytes, CUstream stream) { return pool_alloc(ptr, bytes, NULL, stream); }
+DO cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream) { return pool_alloc(ptr, bytes, pool, stream); }
+DO cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream) { return pool_alloc(ptr, bytes, pool, stream); }
+DO cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
+{
+    if (stream_of(stream)->capture != NULL)
+        return CUDA_SUCCESS;
+    return release(ptr);
+}
+DO cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream) { return cuMemFreeAsync(ptr, stream); }
+
+/* ---- time ---- */
+
+static void sleep_to(uint64_t ns)
+{
+    struct timespec at = { (time_t)(ns / 1000000000u), (long)(ns % 1000000000u) };
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) != 0) { }
+}
+
+static void work(struct CUstream_st *stream, uint64_t ns)
+{
+    uint32_t gpu = stream->gpu;
+    uint64_t now = fake_now(), tail = atomic_load(&stream->tail_ns), earliest = now > tail ? now : tail, busy, start;
+    busy = atomic_load(&card->gpus[gpu].busy_until_ns);
+    do {
+        start = busy > earliest ? busy : earliest;
+    } while (!atomic_compare_exchange_weak(&card->gpus[gpu].busy_until_ns, &busy, start + ns));
+    atomic_store(&stream->tail_ns, start + ns);
+    atomic_fetch_add(&self->busy_ns[gpu], ns);
+    for (uint64_t at = start; at < start + ns;) {
+        uint64_t number = at / FAKE_BUCKET_NS, until = (number + 1) * FAKE_BUCKET_NS;
+        uint64_t part = (until < start + ns ? until : start + ns) - at, slot = number % FAKE_BUCKETS;
+        if (atomic_exchange(&self->bucket[gpu][slot].number, number) != number)
+            atomic_store(&self->bucket[gpu][slot].busy_ns, 0);
+        atomic_fetch_add(&self->bucket[gpu][slot].busy_ns, part);
+        at += part;
+    }
+}
+
+static inline CUresult launch(CUfunction function, uint64_t blocks, CUstream stream)
+{
+    IN_CONTEXT();
+    if (__builtin_expect(function->spin_ns == 0 && function->wave_ns == 0, 1))
+        return CUDA_SUCCESS;
+    struct CUstream_st *queue = stream_of(stream);
+    if (queue->capture != NULL) {
+        struct CUnode_st *node = calloc(1, sizeof *node);
+        *node = (struct CUnode_st){ .type = CU_NODE_KERNEL, .function = function, .blocks = (unsigned)blocks, .next = queue->capture->nodes };
+        queue->capture->nodes = node;
+        queue->capture->count++;
+        return CUDA_SUCCESS;
+    }
+    work(queue, function->spin_ns + function->wave_ns * ((blocks + WAVE_BLOCKS - 1) / WAVE_BLOCKS));
+    return CUDA_SUCCESS;
+}
+
+#define GRID CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream stream, void **params
+#define UNUSED (void)bx, (void)by, (void)bz, (void)shared, (void)params
+DO cuLaunchKernel(GRID, void **extra) { UNUSED, (void)extra; return launch(f, (uint64_t)gx * gy * gz, stream); }
+DO cuLaunchKernel_ptsz(GRID, void **extra) { UNUSED, (void)extra; return launch(f, (uint64_t)gx * gy * gz, stream); }
+DO cuLaunchCooperativeKernel(GRID) { UNUSED; return launch(f, (uint64_t)gx * gy * gz, stream); }
+DO cuLaunchCooperativeKernel_ptsz(GRID) { UNUSED; return launch(f, (uint64_t)gx * gy * gz, stream); }
+DO cuLaunchKernelEx(const CUlaunch *l, CUfunction f, void **params, void **extra) { (void)params, (void)extra; return launch(f, (uint64_t)l->grid_x * l->grid_y * l->grid_z, l->stream); }
+DO cuLaunchKernelEx_ptsz(const CUlaunch *l, CUfunction f, void **params, void **extra) { return cuLaunchKernelEx(l, f, params, extra); }
+DO cuLaunch(CUfunction f) { return launch(f, 1, NULL); }
+DO cuLaunchGrid(CUfunction f, int width, int height) { return launch(f, (uint64_t)width * (uint64_t)height, NULL); }
+DO cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream) { return launch(f, (uint64_t)width * (uint64_t)height, stream); }
+
+DO cuStreamCreate(CUstream *stream, unsigned flags)
+{
+    IN_CONTEXT();
+    (void)flags;
+    *stream = calloc(1, sizeof **stream);
+    (*stream)->gpu = current->gpu;
+    (*stream)->context = current;
+    return CUDA_SUCCESS;
+}
+DO cuStreamDestroy_v2(CUstream stream) { READY(); free(stream); return CUDA_SUCCESS; }
+DO cuStreamGetCtx(CUstream stream, CUcontext *ctx) { IN_CONTEXT(); *ctx = (uintptr_t)stream > 2 ? stream->context : current; return CUDA_SUCCESS; }
+
+static void settled(uint32_t gpu)
+{
+    shrink(&default_pools[gpu], default_pools[gpu].threshold);
+    for (struct CUpool_st *pool = pool_list; pool != NULL; pool = pool->next)
+        if (pool->gpu == gpu && !pool->gone)
+            shrink(pool, pool->threshold);
+}
+
+DO cuStreamSynchronize(CUstream stream)
+{
+    IN_CONTEXT();
+    struct CUstream_st *queue = stream_of(stream);
+    if (atomic_load(&queue->tail_ns) > fake_now())
+        sleep_to(atomic_load(&queue->tail_ns));
+    settled(queue->gpu);
+    return CUDA_SUCCESS;
+}
+DO cuStreamSynchronize_ptsz(CUstream stream) { return cuStreamSynchronize(stream); }
+DO cuStreamQuery(CUstream stream) { IN_CONTEXT(); return atomic_load(&stream_of(stream)->tail_ns) > fake_now() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; }
+DO cuCtxSynchronize(void) { return cuStreamSynchronize(NULL); }
+DO cuEventCreate(CUevent *event, unsigned flags) { IN_CONTEXT(); (void)flags; *event = calloc(1, sizeof **event); return CUDA_SUCCESS; }
+DO cuEventDestroy_v2(CUevent event) { free(event); return CUDA_SUCCESS; }
+DO cuEventRecord(CUevent event, CUstream stream)
+{
+    IN_CONTEXT();
+    uint64_t now = fake_now(), tail = atomic_load(&stream_of(stream)->tail_ns);
+    atomic_store(&event->at_ns, tail > now ? tail : now);
+    return CUDA_SUCCESS;
+}
+DO cuEventRecord_ptsz(CUevent event, CUstream stream) { return cuEventRecord(event, stream); }
+DO cuEventQuery(CUevent event) { READY(); return atomic_load(&event->at_ns) > fake_now() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; }
+DO cuEventSynchronize(CUevent event)
+{
+    READY();
+    if (atomic_load(&event->at_ns) > fake_now())
+        sleep_to(atomic_load(&event->at_ns));
+    return CUDA_SUCCESS;
+}
+DO cuEventElapsedTime(float *ms, CUevent from, CUevent to)
+{
+    READY();
+    *ms = (float)((double)(int64_t)(atomic_load(&to->at_ns) - atomic_load(&from->at_ns)) / 1e6);
+    return CUDA_SUCCESS;
+}
+
+/* ---- graphs ---- */
+
+DO cuStreamBeginCapture_v2(CUstream stream, int mode)
+{
+    IN_CONTEXT();
+    (void)mode;
+    stream_of(stream)->capture = calloc(1, sizeof(struct CUgraph_st));
+    return CUDA_SUCCESS;
+}
+DO cuStreamEndCapture(CUstream stream, CUgraph *graph)
+{
+    IN_CONTEXT();
+    *graph = stream_of(stream)->capture;
+    stream_of(stream)->capture = NULL;
+    return *graph != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+DO cuStreamIsCapturing(CUstream stream, int *status) { IN_CONTEXT(); *status = stream_of(stream)->capture != NULL; return CUDA_SUCCESS; }
+DO cuStreamIsCapturing_ptsz(CUstream stream, int *status) { return cuStreamIsCapturing(stream, status); }
+DO cuGraphCreate(CUgraph *graph, unsigned flags) { READY(); (void)flags; *graph = calloc(1, sizeof **graph); return CUDA_SUCCESS; }
+DO cuGraphDestroy(CUgraph graph)
+{
+    READY();
+    while (graph->nodes != NULL) {
+        struct CUnode_st *next = graph->nodes->next;
+        free(graph->nodes);
+        graph->nodes = next;
+    }
+    free(graph);
+    return CUDA_SUCCESS;
+}
+DO cuGraphAddMemAllocNode(CUnode *node, CUgraph graph, const CUnode *needs, size_t count, CUmem_node *params)
+{
+    READY();
+    (void)needs, (void)count;
+    return add_alloc(graph, params->bytes, &params->ptr, node);
+}
+DO cuGraphAddChildGraphNode(CUnode *out, CUgraph graph, const CUnode *needs, size_t count, CUgraph child)
+{
+    READY();
+    (void)needs, (void)count;
+    struct CUnode_st *node = calloc(1, sizeof *node);
+    *node = (struct CUnode_st){ .type = CU_NODE_GRAPH, .child = child, .next = graph->nodes };
+    graph->nodes = *out = node;
+    graph->count++;
+    return CUDA_SUCCESS;
+}
+DO cuGraphGetNodes(CUgraph graph, CUnode *list, size_t *count)
+{
+    READY();
+    size_t i = 0;
+    if (list != NULL)
+        for (struct CUnode_st *node = graph->nodes; node != NULL && i < *count; node = node->next)
+            list[i++] = node;
+    *count = list != NULL ? i : graph->count;
+    return CUDA_SUCCESS;
+}
+DO cuGraphNodeGetType(CUnode node, int *type) { READY(); *type = node->type; return CUDA_SUCCESS; }
+DO cuGraphMemAllocNodeGetParams(CUnode node, CUmem_node *params) { READY(); memset(params, 0, sizeof *params); params->bytes = node->bytes; params->ptr = node->ptr; return CUDA_SUCCESS; }
+DO cuGraphChildGraphNodeGetGraph(CUnode node, CUgraph *graph) { READY(); *graph = node->child; return CUDA_SUCCESS; }
+
+static void sum(CUgraph graph, struct CUexec_st *exec)
+{
+    for (struct CUnode_st *node = graph->nodes; node != NULL; node = node->next) {
+        exec->bytes += node->bytes;
+        if (node->function != NULL)
+            exec->kernel_ns += node->function->spin_ns + node->function->wave_ns * ((node->blocks + WAVE_BLOCKS - 1) / WAVE_BLOCKS);
+        if (node->child != NULL)
+            sum(node->child, exec);
+    }
+}
+
+DO cuGraphInstantiateWithFlags(CUexec *exec, CUgraph graph, unsigned long long flags)
+{
+    IN_CONTEXT();
+    (void)flags;
+    *exec = calloc(1, sizeof **exec);
+    (*exec)->gpu = current->gpu;
+    sum(graph, *exec);
+    return CUDA_SUCCESS;
+}
+DO cuGraphInstantiate_v2(CUexec *exec, CUgraph graph, CUnode *node, char *log, size_t size) { (void)node, (void)log, (void)size; return cuGraphInstantiateWithFlags(exec, graph, 0); }
+DO cuGraphInstantiateWithParams(CUexec *exec, CUgraph graph, void *params) { (void)params; return cuGraphInstantiateWithFlags(exec, graph, 0); }
+DO cuGraphExecDestroy(CUexec exec) { READY(); free(exec); return CUDA_SUCCESS; }
+DO cuGraphLaunch(CUexec exec, CUstream stream)
+{
+    IN_CONTEXT();
+    uint64_t need = steps(exec->bytes), grow = 0;
+    lock();
+    if (need > graph_reserved[exec->gpu])
+        grow = need - graph_reserved[exec->gpu];
+    unlock();
+    if (grow != 0 && !charge(exec->gpu, grow))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    lock();
+    graph_reserved[exec->gpu] += grow;
+    unlock();
+    if (exec->kernel_ns != 0)
+        work(stream_of(stream), exec->kernel_ns);
+    return CUDA_SUCCESS;
+}
+DO cuGraphLaunch_ptsz(CUexec exec, CUstream stream) { return cuGraphLaunch(exec, stream); }
+DO cuDeviceGetGraphMemAttribute(CUdevice dev, int attribute, void *value)
+{
+    GPU(dev);
+    *(uint64_t *)value = attribute == CU_GRAPH_MEM_RESERVED_CURRENT ? graph_reserved[gpu_at(dev)] : graph_used[gpu_at(dev)];
+    return CUDA_SUCCESS;
+}
+DO cuDeviceGraphMemTrim(CUdevice dev)
+{
+    GPU(dev);
+    lock();
+    uint64_t gone = graph_reserved[gpu_at(dev)];
+    graph_reserved[gpu_at(dev)] = 0;
+    unlock();
+    refund(gpu_at(dev), gone);
+    return CUDA_SUCCESS;
+}
+
+/* ---- lookups ---- */
+
+/* BERTH_FAKE_LOOKUPS=FILE writes down what is looked up, as `berth partition lookups` reads it. */
+static void write_down(const char *name, int version, uint64_t flags)
+{
+    const char *path = getenv("BERTH_FAKE_LOOKUPS");
+    FILE *file = path != NULL && *path != 0 && name != NULL ? fopen(path, "ae") : NULL;
+    if (file != NULL) {
+        fprintf(file, "%s\t%d\t%llu\n", name, version, (unsigned long long)flags);
+        fclose(file);
+    }
+}
+
+DO cuGetProcAddress_v2(const char *name, void **found, int version, uint64_t flags, int *status)
+{
+    bool known = false;
+    write_down(name, version, flags);
+    int own = card != NULL ? (int)card->driver_version : (int)fake_number("BERTH_FAKE_VERSION", 13050);
+    if (name == NULL || found == NULL || version > own)
+        return CUDA_ERROR_INVALID_VALUE;
+    *found = fake_lookup(name, version, (flags & CU_LOOKUP_PER_THREAD) != 0, &known);
+    if (status != NULL)
+        *status = *found != NULL ? CU_LOOKUP_FOUND : known ? CU_LOOKUP_OLD_VERSION : CU_LOOKUP_NO_SYMBOL;
+    return CUDA_SUCCESS;
+}
+
+DO cuGetProcAddress(const char *name, void **found, int version, uint64_t flags)
+{
+    CUresult result = cuGetProcAddress_v2(name, found, version, flags, NULL);
+    return result == CUDA_SUCCESS && *found == NULL ? CUDA_ERROR_NOT_FOUND : result;
+}
+
+DO cuGetErrorString(CUresult error, const char **text) { *text = error == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory" : error == CUDA_SUCCESS ? "no error" : "error"; return CUDA_SUCCESS; }
+DO cuGetErrorName(CUresult error, const char **text) { *text = error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR"; return CUDA_SUCCESS; }

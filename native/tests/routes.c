@@ -1,0 +1,217 @@
+/* Every route by which a program gets to the driver ends at the limit. Not linked to the driver: `routes NAME`. */
+#define _GNU_SOURCE
+#include "../cu.h"
+
+#include <dlfcn.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK(truth)                                                              \
+    do {                                                                          \
+        if (!(truth)) {                                                           \
+            printf("%s:%d: %s\n", __FILE__, __LINE__, #truth);                    \
+            return 1;                                                             \
+        }                                                                         \
+    } while (0)
+
+typedef CUresult init_call(unsigned);
+typedef CUresult retain_call(CUcontext *, CUdevice);
+typedef CUresult set_call(CUcontext);
+typedef CUresult alloc_call(CUdeviceptr *, size_t);
+typedef CUresult async_call(CUdeviceptr *, size_t, CUstream);
+typedef CUresult free_call(CUdeviceptr);
+typedef CUresult lookup_call(const char *, void **, int, uint64_t);
+typedef CUresult lookup2_call(const char *, void **, int, uint64_t, int *);
+typedef void *dlsym_call(void *, const char *);
+
+static int begin(void *driver)
+{
+    CUcontext context;
+    init_call *init = (init_call *)dlsym(driver, "cuInit");
+    retain_call *retain = (retain_call *)dlsym(driver, "cuDevicePrimaryCtxRetain");
+    set_call *set = (set_call *)dlsym(driver, "cuCtxSetCurrent");
+    CHECK(init != NULL && retain != NULL && set != NULL);
+    CHECK(init(0) == CUDA_SUCCESS && retain(&context, 0) == CUDA_SUCCESS && set(context) == CUDA_SUCCESS);
+    return 0;
+}
+
+/* An allocation through this pointer is limited to 64 MiB, and the driver's own pointer would not be. */
+static int limited(void *pointer)
+{
+    CUdeviceptr a = 0;
+    CHECK(pointer != NULL);
+    CHECK(((alloc_call *)pointer)(&a, 65 << 20) == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(((alloc_call *)pointer)(&a, 64 << 20) == CUDA_SUCCESS);
+    CHECK(((alloc_call *)pointer)(&a, 1) == CUDA_ERROR_OUT_OF_MEMORY);
+    return 0;
+}
+
+static void *driver_named(const char *name)
+{
+    return dlopen(name, RTLD_NOW | RTLD_LOCAL);
+}
+static void *driver(void)
+{
+    return driver_named("libcuda.so.1");
+}
+
+static int test_dlsym(void) { CHECK(begin(driver()) == 0); return limited(dlsym(driver(), "cuMemAlloc_v2")); }
+static int test_dlvsym_dlsym(void)
+{
+    dlsym_call *fetched = (dlsym_call *)dlvsym(RTLD_DEFAULT, "dlsym", "GLIBC_2.2.5"), *next = (dlsym_call *)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
+    CHECK(begin(driver()) == 0 && fetched != NULL);
+    CHECK(next == NULL || next(driver(), "cuMemAlloc_v2") == fetched(driver(), "cuMemAlloc_v2"));
+    return limited(fetched(driver(), "cuMemAlloc_v2"));
+}
+static int test_libc_dlsym(void)
+{
+    void *libc = dlopen("libc.so.6", RTLD_NOW);
+    dlsym_call *fetched = (dlsym_call *)dlsym(libc, "dlsym");
+    CHECK(begin(driver()) == 0 && fetched != NULL);
+    return limited(fetched(driver(), "cuMemAlloc_v2"));
+}
+static int test_global(void)
+{
+    CHECK(dlsym(RTLD_DEFAULT, "cuMemAlloc_v2") == NULL); /* nothing is there before the driver */
+    CHECK(dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) != NULL && begin(RTLD_DEFAULT) == 0);
+    CHECK(dlsym(RTLD_DEFAULT, "cuMemAlloc_v2") == dlsym(driver(), "cuMemAlloc_v2"));
+    CHECK(dlsym(RTLD_NEXT, "cuMemAlloc_v2") == dlsym(driver(), "cuMemAlloc_v2"));
+    return limited(dlsym(RTLD_NEXT, "cuMemAlloc_v2"));
+}
+static int test_next(void) /* a second dlsym(RTLD_NEXT, x) says what the first said, for any x */
+{
+    for (int i = 0; i < 3; i++) {
+        CHECK(dlsym(RTLD_NEXT, "malloc") == dlsym(RTLD_DEFAULT, "malloc") && dlsym(RTLD_NEXT, "malloc") != NULL);
+        CHECK(dlsym(RTLD_NEXT, "no_such_thing") == NULL && dlerror() != NULL);
+    }
+    return 0;
+}
+static int test_plugin(int flags, const char *with)
+{
+    void *plugin = dlopen(getenv(with), flags);
+    if (plugin == NULL)
+        printf("%s\n", dlerror());
+    CHECK(plugin != NULL);
+    dlsym_call *get = (dlsym_call *)dlsym(plugin, "plugin_get");
+    CHECK(get != NULL && begin(driver()) == 0);
+    return limited(get(driver(), "cuMemAlloc_v2"));
+}
+static int test_linked_plugin(void) { return test_plugin(RTLD_NOW, "BERTH_TEST_LINKED"); }
+static int test_deepbind_linked(void) { return test_plugin(RTLD_NOW | RTLD_DEEPBIND, "BERTH_TEST_LINKED"); }
+static int test_deepbind_lazy(void) { return test_plugin(RTLD_LAZY | RTLD_DEEPBIND, "BERTH_TEST_LINKED"); }
+static int test_deepbind_dlsym(void) { return test_plugin(RTLD_NOW | RTLD_DEEPBIND, "BERTH_TEST_ASKING"); }
+static int test_runpath(void) /* a library found by its caller's RUNPATH is still found: the caller stays the caller */
+{
+    void *plugin = dlopen(getenv("BERTH_TEST_ASKING"), RTLD_NOW);
+    void *(*open_near)(const char *) = (void *(*)(const char *))dlsym(plugin, "plugin_open");
+    CHECK(open_near != NULL && open_near("libnear.so") != NULL);
+    return 0;
+}
+static int test_dlmopen(void)
+{
+    void *other = dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW);
+    CHECK(other != NULL && begin(other) == 0);
+    return limited(dlsym(other, "cuMemAlloc_v2"));
+}
+static int test_dlclose(void)
+{
+    void *handle = driver();
+    CHECK(begin(handle) == 0);
+    for (int i = 0; i < 5; i++)
+        dlclose(handle);
+    return limited(dlsym(driver(), "cuMemAlloc_v2"));
+}
+
+static int test_lookup(void)
+{
+    lookup_call *lookup = (lookup_call *)dlsym(driver(), "cuGetProcAddress");
+    lookup2_call *lookup2 = (lookup2_call *)dlsym(driver(), "cuGetProcAddress_v2"), *again = NULL;
+    void *found = NULL, *per_thread = NULL;
+    int status = -1;
+    CHECK(lookup != NULL && lookup2 != NULL && begin(driver()) == 0);
+    CHECK(lookup("cuGetProcAddress", &found, 11030, 0) == CUDA_SUCCESS && found == (void *)lookup);
+    CHECK(lookup2("cuGetProcAddress", (void **)&again, 12000, 0, &status) == CUDA_SUCCESS && again == lookup2 && status == CU_LOOKUP_FOUND);
+    CHECK(again("cuMemAlloc", &found, 2000, 0, &status) == CUDA_SUCCESS && found == dlsym(driver(), "cuMemAlloc"));
+    CHECK(again("cuMemAllocAsync", &found, 11020, 0, NULL) == CUDA_SUCCESS && found == dlsym(driver(), "cuMemAllocAsync"));
+    CHECK(again("cuMemAllocAsync", &per_thread, 11020, 2, NULL) == CUDA_SUCCESS && per_thread == dlsym(driver(), "cuMemAllocAsync_ptsz"));
+    CHECK(again("cuMemAllocAsync", &found, 11010, 0, &status) == CUDA_SUCCESS && found == NULL && status == CU_LOOKUP_OLD_VERSION);
+    CHECK(again("cuNoSuchThing", &found, 12000, 0, &status) == CUDA_SUCCESS && found == NULL && status == CU_LOOKUP_NO_SYMBOL);
+    CHECK(again("cuMemAlloc", &found, 99000, 0, &status) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(again(NULL, &found, 12000, 0, &status) == CUDA_ERROR_INVALID_VALUE && again("cuMemAlloc", NULL, 12000, 0, &status) == CUDA_ERROR_INVALID_VALUE);
+    CUdeviceptr a;
+    CHECK(((async_call *)per_thread)(&a, 65 << 20, NULL) == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(again("cuMemAlloc", &found, 12000, 0, &status) == CUDA_SUCCESS);
+    return limited(found);
+}
+
+static int test_no_driver(void)
+{
+    CHECK(dlopen("libcuda.so.1", RTLD_NOW) == NULL && dlerror() != NULL);
+    CHECK(dlsym(RTLD_DEFAULT, "cuInit") == NULL);
+    return 0;
+}
+
+static int test_old_driver(void) /* without stream-ordered memory */
+{
+    CHECK(begin(driver()) == 0);
+    CHECK(dlsym(driver(), "cuMemAllocAsync") == NULL && dlsym(RTLD_DEFAULT, "cuMemAllocAsync") == NULL);
+    return limited(dlsym(driver(), "cuMemAlloc_v2"));
+}
+
+static int test_nvml(void)
+{
+    void *nvml = driver_named("libnvidia-ml.so.1");
+    int (*init)(void) = (int (*)(void))dlsym(nvml, "nvmlInit_v2");
+    int (*at)(unsigned, NVdevice *) = (int (*)(unsigned, NVdevice *))dlsym(nvml, "nvmlDeviceGetHandleByIndex_v2");
+    int (*info)(NVdevice, NVmemory *) = (int (*)(NVdevice, NVmemory *))dlsym(nvml, "nvmlDeviceGetMemoryInfo");
+    int (*info2)(NVdevice, NVmemory_v2 *) = (int (*)(NVdevice, NVmemory_v2 *))dlsym(nvml, "nvmlDeviceGetMemoryInfo_v2");
+    int (*list)(NVdevice, unsigned *, NVprocess *) = (int (*)(NVdevice, unsigned *, NVprocess *))dlsym(nvml, "nvmlDeviceGetComputeRunningProcesses_v3");
+    NVdevice device;
+    NVmemory memory;
+    NVmemory_v2 more = { 0 };
+    NVprocess processes[64];
+    unsigned count = 64;
+    CHECK(init() == 0 && at(0, &device) == 0 && info(device, &memory) == 0 && info2(device, &more) == 0);
+    CHECK(memory.total == 64 << 20 && more.total == memory.total && more.used == memory.used && memory.free == memory.total - memory.used);
+    CHECK(list(device, &count, processes) == 0);
+    printf("%llu %u\n", memory.used >> 20, count);
+    return 0;
+}
+
+static int test_cost(void) /* ns for one dlsym of a symbol that is nobody's */
+{
+    struct { long s, ns; } from, to;
+    extern int clock_gettime(int, void *);
+    volatile void *sink;
+    long best = 1 << 30;
+    for (int round = 0; round < 40; round++) {
+        clock_gettime(1, &from);
+        for (int i = 0; i < 5000; i++)
+            sink = dlsym(RTLD_DEFAULT, "malloc");
+        clock_gettime(1, &to);
+        long ns = (to.s - from.s) * 1000000000 + to.ns - from.ns;
+        best = ns < best ? ns : best;
+    }
+    (void)sink;
+    printf("%.2f\n", (double)best / 5000);
+    return 0;
+}
+
+static const struct { const char *name; int (*run)(void); } tests[] = {
+#define TEST(name) { #name, test_##name }
+    TEST(dlsym), TEST(dlvsym_dlsym), TEST(libc_dlsym), TEST(global), TEST(next), TEST(linked_plugin), TEST(deepbind_linked), TEST(deepbind_lazy),
+    TEST(deepbind_dlsym), TEST(runpath), TEST(dlmopen), TEST(dlclose), TEST(lookup), TEST(no_driver), TEST(old_driver), TEST(nvml), TEST(cost),
+};
+
+int main(int count, char **words)
+{
+    for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
+        if (count == 2 && strcmp(words[1], "--list") == 0)
+            puts(tests[i].name);
+        else if (count == 2 && strcmp(words[1], tests[i].name) == 0)
+            return tests[i].run();
+    }
+    return count == 2 && strcmp(words[1], "--list") == 0 ? 0 : 2;
+}
