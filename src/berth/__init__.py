@@ -1,0 +1,96 @@
+"""berth packs, partitions and accounts for shared GPUs.
+
+    >>> import berth
+    >>> berth.compare(berth.read_trace("synthetic:demo"), policies=["fgd", "sjf+best-fit"]).table()
+
+Everything here is loaded when it is first used, so that `import berth` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from berth.cluster import Cluster
+    from berth.engine import simulate
+    from berth.errors import BerthError
+    from berth.experiments.compare import Comparison, compare
+    from berth.experiments.inflate import inflate
+    from berth.interference import no_interference
+    from berth.model import (
+        Event,
+        EventKind,
+        Evict,
+        GpuModel,
+        GpuSlot,
+        Job,
+        Node,
+        Outage,
+        Placement,
+        Record,
+        Share,
+        WakeAt,
+    )
+    from berth.policies import Setting, make_policy
+    from berth.queue import Queue
+    from berth.report import write_report
+    from berth.traces import read, read_nodes, read_trace
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BerthError",
+    "Cluster",
+    "Comparison",
+    "Event",
+    "EventKind",
+    "Evict",
+    "GpuModel",
+    "GpuSlot",
+    "Job",
+    "Node",
+    "Outage",
+    "Placement",
+    "Queue",
+    "Record",
+    "Setting",
+    "Share",
+    "WakeAt",
+    "compare",
+    "inflate",
+    "make_policy",
+    "no_interference",
+    "read",
+    "read_nodes",
+    "read_trace",
+    "simulate",
+    "write_report",
+]
+
+_HOME = {
+    "BerthError": "errors",
+    "Cluster": "cluster",
+    "Comparison": "experiments.compare",
+    "compare": "experiments.compare",
+    "inflate": "experiments.inflate",
+    "make_policy": "policies",
+    "Queue": "queue",
+    "Setting": "policies",
+    "no_interference": "interference",
+    "simulate": "engine",
+    "write_report": "report",
+    "read": "traces",
+    "read_nodes": "traces",
+    "read_trace": "traces",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'berth' has no attribute '{name}'")
+    return getattr(import_module(f"berth.{_HOME.get(name, 'model')}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

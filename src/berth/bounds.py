@@ -1,0 +1,251 @@
+"""The best possible: the most GPU that a batch of jobs can be given at once, exactly or as a bound.
+
+Both are mixed-integer models solved by HiGHS (Huangfu and Hall, "Parallelizing the dual revised simplex method",
+Mathematical Programming Computation 10, 2018), which the extra `optimum` brings. The exact one knows every GPU;
+its relaxation knows each node's sums. Letters as in `policies.batch`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.errors import MissingExtraError
+from berth.kernels import CPU, GPU_MEM, GPUS, MEM, MILLI, IntArray
+from berth.policies.batch import Batch
+
+__all__ = ["Optimum", "optimum", "pooled_milli", "reachable", "relaxed_milli"]
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Optimum:
+    """The most GPU milli that a batch can be given."""
+
+    milli: int
+    """Of the best placement that was found."""
+    bound_milli: float
+    """No placement has more."""
+    proven: bool
+    """Whether the two are the same."""
+    node: IntArray  # (I,): −1 where the instance is not placed
+    devices: IntArray  # (I,): bits of its GPUs
+
+
+def optimum(batch: Batch, *, time_limit_s: float = 60.0, threads: int = 1) -> Optimum:
+    """The placement with the most GPU milli, jobs without GPUs left out; the best so far at the time limit.
+
+    Whole numbers: how many GPUs d of node v instances of type t take, and how many instances on v that is. No
+    more than the GPU, its memory, the node's CPU and memory, and as many instances as there are.
+    """
+    model = _Model()
+    requests, caps = batch.requests, _caps(batch)
+    counts = np.bincount(batch.type_of, minlength=len(requests))
+    on_device: dict[tuple[int, int, int], int] = {}
+    on_node: dict[tuple[int, int], int] = {}
+    for kind in np.flatnonzero(requests[:, GPUS] * requests[:, MILLI] > 0).tolist():
+        gpus, milli, gpu_mem = (int(requests[kind, at]) for at in (GPUS, MILLI, GPU_MEM))
+        for node in np.flatnonzero(batch.fit[kind]).tolist():
+            usable = (batch.free_milli[node] >= milli) & (batch.free_gpu_mem[node] >= gpu_mem)
+            most = int(counts[kind])
+            instances = model.variable(most, float(gpus * milli))
+            on_node[kind, node] = instances
+            takes = [(instances, -float(gpus))]
+            for device in np.flatnonzero(usable).tolist():
+                here = min(most, int(batch.free_milli[node, device]) // milli)
+                taken = on_device[kind, node, device] = model.variable(here, 0.0)
+                takes.append((taken, 1.0))
+                if gpus > 1:
+                    model.row([(taken, 1.0), (instances, -1.0)], upper=0.0)
+            model.row(takes, lower=0.0, upper=0.0)
+    for kind in range(len(requests)):
+        model.row([(v, 1.0) for (t, _), v in on_node.items() if t == kind], upper=float(counts[kind]))
+    for node in range(len(batch.nodes)):
+        here_of = [(t, v) for (t, n), v in on_node.items() if n == node]
+        for column, free in ((CPU, batch.free_cpu), (MEM, batch.free_mem)):
+            model.row([(v, float(requests[t, column])) for t, v in here_of], upper=float(free[node]))
+        loads = []
+        for device in range(batch.free_milli.shape[1]):
+            there = [(t, v) for (t, n, d), v in on_device.items() if n == node and d == device]
+            load = [(v, float(requests[t, MILLI])) for t, v in there]
+            model.row(load, upper=float(caps[node, device]))
+            if any(requests[t, GPU_MEM] for t, _ in there):
+                memory = [(v, float(requests[t, GPU_MEM])) for t, v in there]
+                model.row(memory, upper=float(batch.free_gpu_mem[node, device]))
+            loads.append((batch.free_milli[node, device], batch.free_gpu_mem[node, device], load))
+        for (milli, mem, load), (next_milli, next_mem, next_load) in pairwise(loads):
+            if milli == next_milli and mem == next_mem and load:  # equal GPUs: the fuller one first
+                model.row(load + [(v, -weight) for v, weight in next_load], lower=0.0)
+    values, bound = model.solve(time_limit_s, threads, integer=True)
+    node_of, devices = _assign(batch, values, on_device)
+    milli = int(batch.milli[node_of >= 0].sum())
+    return Optimum(milli, bound, bound < milli + 1.0, node_of, devices)
+
+
+def relaxed_milli(batch: Batch, *, time_limit_s: float = 60.0) -> float:
+    """No placement of the batch has more GPU milli: a linear program on the nodes' sums.
+
+    Nodes in the same state are one, and instances may be split. Kept of single GPUs is how much of each one the
+    requests can fill at all, and that two requests for more than half of a GPU need two GPUs.
+    """
+    model = _Model()
+    requests, caps = batch.requests, _caps(batch)
+    counts = np.bincount(batch.type_of, minlength=len(requests))
+    states = np.concatenate(
+        [
+            batch.free_cpu[:, None],
+            batch.free_mem[:, None],
+            batch.free_milli,
+            np.where(batch.free_milli < 0, 0, batch.free_gpu_mem),
+            batch.fit.T,
+        ],
+        axis=1,
+    )
+    _, first, group = np.unique(states, axis=0, return_index=True, return_inverse=True)
+    alike = np.bincount(group.reshape(-1))
+    milli = requests[:, GPUS] * requests[:, MILLI]
+    of_type: list[list[tuple[int, float]]] = [[] for _ in requests]
+    for node, many in zip(first.tolist(), alike.tolist(), strict=True):
+        kinds = np.flatnonzero(batch.fit[:, node] & (milli > 0)).tolist()
+        here = {kind: model.variable(float(counts[kind]), float(milli[kind])) for kind in kinds}
+        for kind, variable in here.items():
+            of_type[kind].append((variable, 1.0))
+        for column, free in ((CPU, batch.free_cpu), (MEM, batch.free_mem)):
+            model.row(
+                [(v, float(requests[t, column])) for t, v in here.items()], upper=float(many * free[node])
+            )
+        model.row([(v, float(milli[t])) for t, v in here.items()], upper=float(many * caps[node].sum()))
+        half = 500
+        large = [(v, float(requests[t, GPUS])) for t, v in here.items() if requests[t, MILLI] > half]
+        model.row(large, upper=float(many * (batch.free_milli[node] > half).sum()))
+        for size in {int(requests[t, MILLI]) for t in here if requests[t, MILLI] > half}:
+            least = [(v, float(requests[t, GPUS])) for t, v in here.items() if requests[t, MILLI] >= size]
+            model.row(least, upper=float(many * (batch.free_milli[node] >= size).sum()))
+    for kind, entries in enumerate(of_type):
+        model.row(entries, upper=float(counts[kind]))
+    return model.solve(time_limit_s, 1, integer=False)[1]
+
+
+def pooled_milli(batch: Batch) -> int:
+    """What would be placed if all GPUs were one: the least of what is asked for and what is free."""
+    return min(int(batch.milli.sum()), int(np.maximum(batch.free_milli, 0).sum()))
+
+
+def reachable(sizes: IntArray, limit: int) -> IntArray:
+    """(limit + 1,): the most that requests of these sizes, any number of each, can fill of each capacity."""
+    filled = np.zeros(limit + 1, dtype=np.bool_)
+    filled[0] = True
+    for size in np.unique(sizes[(sizes > 0) & (sizes <= limit)]).tolist():
+        for capacity in range(size, limit + 1):
+            if filled[capacity - size]:
+                filled[capacity] = True
+    return np.maximum.accumulate(np.where(filled, np.arange(limit + 1), 0))
+
+
+def _caps(batch: Batch) -> IntArray:
+    """(N, G): what of each GPU the batch's requests can fill at most, given what their sizes add up to."""
+    sizes = batch.requests[batch.requests[:, GPUS] > 0, MILLI]
+    free = np.maximum(batch.free_milli, 0)
+    return reachable(sizes, max(1, int(free.max(initial=1))))[free]
+
+
+def _assign(
+    batch: Batch, values: Floats, on_device: dict[tuple[int, int, int], int]
+) -> tuple[IntArray, IntArray]:
+    """Give the instances of each type the GPUs that the solution takes for them."""
+    node_of = np.full(len(batch.jobs), -1, dtype=np.int64)
+    devices = np.zeros(len(batch.jobs), dtype=np.int64)
+    waiting: dict[int, list[int]] = {}
+    for at, kind in enumerate(batch.type_of.tolist()):
+        waiting.setdefault(kind, []).append(at)
+    takes: dict[tuple[int, int], list[list[int]]] = {}
+    for (kind, node, device), variable in on_device.items():
+        number = round(values[variable])
+        if number:
+            takes.setdefault((kind, node), []).append([number, device])
+    for (kind, node), left in takes.items():
+        gpus = int(batch.requests[kind, GPUS])
+        while left:
+            left.sort(key=lambda entry: (-entry[0], entry[1]))  # an instance takes different GPUs
+            chosen = left[:gpus]
+            for entry in chosen:
+                entry[0] -= 1
+            at = waiting[kind].pop(0)
+            node_of[at] = node
+            devices[at] = sum(1 << device for _, device in chosen)
+            left = [entry for entry in left if entry[0]]
+    return node_of, devices
+
+
+class _Model:
+    """A model for HiGHS, collected and then handed over at once. Everything is maximised."""
+
+    def __init__(self) -> None:
+        try:
+            import highspy
+        except ImportError as error:
+            raise MissingExtraError.of(error) or error from error
+        self.highspy = highspy
+        self.upper: list[float] = []
+        self.worth: list[float] = []
+        self.rows: list[tuple[list[tuple[int, float]], float, float]] = []
+
+    def variable(self, upper: float, worth: float) -> int:
+        """A variable from 0 to `upper`."""
+        self.upper.append(float(upper))
+        self.worth.append(worth)
+        return len(self.upper) - 1
+
+    def row(self, entries: list[tuple[int, float]], *, lower: float = -np.inf, upper: float = np.inf) -> None:
+        """A sum that stays between two numbers; one of nothing is left out."""
+        if entries:
+            self.rows.append((entries, lower, upper))
+
+    def solve(self, time_limit_s: float, threads: int, *, integer: bool) -> tuple[Floats, float]:
+        """The values of the variables, and what the objective cannot exceed."""
+        count = len(self.upper)
+        if not count:
+            return np.zeros(0), 0.0
+        made: Any = self.highspy.Highs
+        solver = made()
+        infinite = self.highspy.kHighsInf
+        for name, value in (
+            ("output_flag", False),
+            ("time_limit", float(time_limit_s)),
+            ("threads", threads),
+            ("random_seed", 0),
+            ("mip_rel_gap", 0.0),
+            ("mip_abs_gap", 0.5),
+        ):
+            solver.setOptionValue(name, value)
+        model: Any = self.highspy.HighsLp()
+        model.num_col_ = count
+        model.num_row_ = len(self.rows)
+        model.col_cost_ = np.array(self.worth)
+        model.col_lower_ = np.zeros(count)
+        model.col_upper_ = np.array(self.upper)
+        model.row_lower_ = np.array([-infinite if lower == -np.inf else lower for _, lower, _ in self.rows])
+        model.row_upper_ = np.array([infinite if upper == np.inf else upper for _, _, upper in self.rows])
+        model.sense_ = self.highspy.ObjSense.kMaximize
+        lengths = [len(entries) for entries, _, _ in self.rows]
+        model.a_matrix_.format_ = self.highspy.MatrixFormat.kRowwise
+        model.a_matrix_.start_ = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+        model.a_matrix_.index_ = np.array(
+            [v for entries, _, _ in self.rows for v, _ in entries], dtype=np.int32
+        )
+        model.a_matrix_.value_ = np.array([w for entries, _, _ in self.rows for _, w in entries])
+        if integer:
+            model.integrality_ = [self.highspy.HighsVarType.kInteger] * count
+        solver.passModel(model)
+        solver.run()
+        info = solver.getInfo()
+        values = np.array(solver.getSolution().col_value)
+        if not len(values):
+            values = np.zeros(count)
+        bound = info.mip_dual_bound if integer else info.objective_function_value
+        return values, float(bound)

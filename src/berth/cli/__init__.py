@@ -1,0 +1,46 @@
+"""The command line: one module a command group, one function a command.
+
+Standard output is for the answer, standard error for progress and errors. A mistake of the user's ends with
+one message and status 2, an interruption with status 130.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the command that the arguments name; never returns."""
+    from berth.cli.app import app
+    from berth.errors import BerthError, MissingExtraError
+
+    sys.path.append(os.getcwd())  # where a user's own `my.module:thing` is
+    try:
+        try:
+            app(prog_name="berth")
+        finally:
+            sys.stdout.flush()
+    except BerthError as error:
+        print(f"berth: {error}", file=sys.stderr)
+        sys.exit(2)
+    except ImportError as error:
+        extra = MissingExtraError.of(error)
+        if extra is None:
+            raise
+        print(f"berth: {extra}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:
+        # Whoever read our output has enough of it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    except OSError as error:
+        where = "" if error.filename is None else f"{error.filename}: "
+        print(f"berth: {where}{error.strerror or error}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("berth: interrupted", file=sys.stderr)
+        sys.exit(130)

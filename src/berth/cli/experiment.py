@@ -1,0 +1,174 @@
+"""`berth experiment …`: the experiments of the literature, one command each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from berth.cli import genetic
+
+if TYPE_CHECKING:
+    from berth.experiments.inflate import Inflation
+
+app = typer.Typer(help="Run an experiment of the literature.", no_args_is_help=True)
+app.command()(genetic.optimality)
+app.command()(genetic.utilisation)
+
+
+@app.callback()
+def _experiment() -> None:
+    pass
+
+
+@app.command()
+def inflate(
+    nodes: Annotated[str, typer.Option(metavar="FILE|SPEC", help="A node list, or 10x8:V100.")],
+    pods: Annotated[str, typer.Option(metavar="TRACE", help="The workload that arrives.")],
+    policy: Annotated[
+        str, typer.Option(metavar="A,B,…", help="One policy, or several for a report.")
+    ] = "fgd",
+    order: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.npz", help="Arrival orders and ranks by seed; by default made from the seed."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Which order, and where random numbers start.")] = 42,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds, counted from --seed.")] = 1,
+    batch: Annotated[
+        int, typer.Option(min=1, max=500, help="So many arrive and are decided on together, for good.")
+    ] = 1,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write report.html and result.json here.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON on standard output, and nothing else.")
+    ] = False,
+) -> None:
+    """Let jobs arrive and none leave, up to 130 % of the cluster's GPUs.
+
+    GPU allocation and fragmentation ratio at each whole per cent of arrived load, after Weng et al., "Beware of
+    Fragmentation", USENIX ATC 2023.
+    """
+    from berth.cli.progress import progress_bar
+    from berth.experiments.inflate import inflate as run
+    from berth.experiments.inflate import inflation_dict, read_arrivals
+    from berth.traces import read, read_nodes
+
+    cluster = read_nodes(nodes)
+    workload = list(read(pods, nodes=cluster, file_order=True))
+    names = [name.strip() for name in policy.split(",")]
+    results: list[Inflation] = []
+    with progress_bar("inflation") as progress:
+        for name in names:
+            for number in range(seed, seed + seeds):
+                arrivals = None if order is None else read_arrivals(order, number)
+                results.append(
+                    run(cluster, workload, name, seed=number, arrivals=arrivals, name=pods, batch=batch)
+                )
+                if progress:
+                    progress(len(results), len(names) * seeds)
+    dicts = [inflation_dict(result) for result in results]
+    answer = dicts[0] if len(dicts) == 1 else dicts
+    written = [] if out is None else _write(results, out, answer)
+    if as_json:
+        print(json.dumps(answer))
+        return
+    _show(results, written)
+
+
+def _write(results: list[Inflation], out: Path, answer: object) -> list[Path]:
+    from berth.cli.files import command_line, write_aside
+    from berth.report import write_report
+
+    out.mkdir(parents=True, exist_ok=True)
+    report = write_report(results, out / "report.html", command=command_line())
+    numbers = out / "result.json"
+    write_aside(numbers, json.dumps(answer, indent=1) + "\n")
+    return [report, numbers]
+
+
+def _show(results: list[Inflation], written: list[Path]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in (
+        "policy",
+        "seed",
+        "arrivals",
+        "placed",
+        "allocation at 100 %",
+        "at 130 %",
+        "fragmentation at 100 %",
+        "seconds",
+    ):
+        table.add_column(heading, justify="left" if heading == "policy" else "right")
+    for result in results:
+        curve = result.curve
+        table.add_row(
+            curve.policy,
+            str(curve.seed),
+            f"{result.arrivals:,}",
+            f"{result.placed:,}",
+            f"{curve.allocation_pct[100]:.2f} %",
+            f"{curve.allocation_pct[130]:.2f} %",
+            f"{curve.fragmentation_ratio_pct[100]:.2f} %",
+            f"{result.seconds:.3f}",
+        )
+    console = Console()
+    console.print(table)
+    for path in written:
+        console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)
+
+
+@app.command()
+def pai(
+    jobs_file: Annotated[
+        str, typer.Argument(metavar="FILE", help="PAI's job sample, as its publisher has it.")
+    ],
+    jobs: Annotated[int, typer.Option("-n", min=1, help="How many jobs to draw.")] = 20_000,
+    gpus: Annotated[int, typer.Option("-g", min=1, help="GPUs of the pool.")] = 6500,
+    rate: Annotated[
+        int, typer.Option("-r", help="Jobs that arrive a minute; -1: as they were submitted.")
+    ] = 1000,
+    seed: Annotated[int, typer.Option(help="Which jobs are drawn.")] = 42,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON on standard output, and nothing else.")
+    ] = False,
+) -> None:
+    """Run the experiment of PAI's own simulator: SJF, estimates and FIFO on one pool of GPUs.
+
+    After Weng et al., "MLaaS in the Wild", NSDI 2022. Published for `pai_job_duration_estimate_100K.csv` and the
+    defaults: 5,988.61 s for SJF and 7,918.47 s for FIFO.
+    """
+    from berth.experiments.pai import PUBLISHED, pai_dict
+    from berth.experiments.pai import pai as run
+
+    results = run(jobs_file, jobs=jobs, gpus=gpus, rate=rate, seed=seed)
+    same = (jobs, gpus, rate, seed) == (20_000, 6500, 1000, 42) and len(results) == len(PUBLISHED)
+    if as_json:
+        print(json.dumps([pai_dict(result, same) for result in results]))
+        return
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("order", "mean completion", "published", "mean wait", "makespan", "jobs", "seconds"):
+        table.add_column(heading, justify="left" if heading == "order" else "right")
+    for result in results:
+        table.add_row(
+            result.order,
+            f"{result.completion_s:,.2f} s",
+            f"{PUBLISHED[result.order]:,.2f} s" if same else "–",
+            f"{result.wait_s:,.2f} s",
+            f"{result.makespan_s:,.0f} s",
+            f"{result.jobs:,}",
+            f"{result.seconds:.2f}",
+        )
+    Console().print(table)

@@ -1,0 +1,206 @@
+"""`berth experiment optimality` and `berth experiment utilisation`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from berth.experiments.batch_file import PlacingTask
+    from berth.experiments.optimality import Optimality
+    from berth.experiments.utilisation import Outcome
+    from berth.report import Chapter
+
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Write report.html and result.json here.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else.")]
+Policies = Annotated[
+    str | None, typer.Option(metavar="A,B,…", help="Policies; settings as in genetic?budget_ms=200.")
+]
+
+
+def optimality(
+    batches: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Machines and instances; by default random ones.")
+    ] = None,
+    count: Annotated[int, typer.Option(min=1, help="How many random batches.")] = 50,
+    instances: Annotated[int, typer.Option(min=1, help="Instances of each random batch.")] = 40,
+    machines: Annotated[int, typer.Option(min=1, max=1814, help="Machines of each random batch.")] = 12,
+    policies: Policies = None,
+    seed: Annotated[int, typer.Option(help="Where random numbers start.")] = 0,
+    limit_s: Annotated[
+        float, typer.Option(min=0.1, help="Seconds to look for the optimum of one batch.")
+    ] = 60.0,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Hold each policy against the optimum of batches of jobs.
+
+    The most GPU that can be placed at once, from a mixed-integer model (extra `optimum`), and what each policy
+    places. docs/genetic.md documents the file of batches.
+    """
+    from berth.cli.progress import progress_bar
+    from berth.experiments.batch_file import random_batches, read_batches
+    from berth.experiments.optimality import POLICIES, measure_optimality, optimality_dict
+
+    names = POLICIES if policies is None else tuple(name.strip() for name in policies.split(","))
+    if batches is None:
+        tasks = random_batches(count, instances=instances, machines=machines, seed=seed)
+    else:
+        tasks = read_batches(batches)
+    with progress_bar(f"{len(tasks)} batches") as progress:
+        found = measure_optimality(tasks, names, seed=seed, time_limit_s=limit_s, progress=progress)
+    answer = optimality_dict(found)
+    written: list[Path] = []
+    if out is not None:
+        from berth.report.genetic import convergence_chapter, optimality_chapter
+
+        chapters = [optimality_chapter(found)]
+        if histories := _histories(tasks[0], seed):
+            chapters.append(convergence_chapter(tasks[0].name, histories))
+        what = f"{len(tasks)} batches of {batches or f'{instances} random instances on {machines} machines'}"
+        written = _write(out, "Distance to the optimum", what, "see Trace", chapters, answer)
+    if as_json:
+        print(json.dumps(answer, allow_nan=False))
+        return
+    _show_optimality(found, written)
+
+
+def utilisation(
+    cases: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[TRACE[,cluster=FILE|SPEC][,part=FRACTION][,compress=FACTOR]]…",
+            help="Workloads, each on a cluster; part: so much of its nodes, drawn by the seed.",
+        ),
+    ] = None,
+    policies: Policies = None,
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds: 0, 1, ….")] = 10,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="How many runs at the same time.")] = 1,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """GPU utilisation and completion time where more is asked for than there is.
+
+    Figures 3 and 4 of Kwon and Bahn, "Scheduling of Artificial Intelligence Workloads in Cloud Environments Using
+    Genetic Algorithms", JIIBC 24(3), 2024.
+    """
+    from berth.cli.progress import progress_bar
+    from berth.experiments.utilisation import (
+        DEFAULT_CASE,
+        POLICIES,
+        case_of,
+        measure_utilisation,
+        utilisation_dict,
+    )
+
+    names = POLICIES if policies is None else tuple(name.strip() for name in policies.split(","))
+    chosen = [case_of(text) for text in cases or [DEFAULT_CASE]]
+    with progress_bar(f"{len(chosen)} × {len(names)} × {seeds} runs") as progress:
+        outcomes = measure_utilisation(
+            chosen, names, seeds=tuple(range(seeds)), processes=jobs, progress=progress
+        )
+    answer = utilisation_dict(outcomes)
+    written: list[Path] = []
+    if out is not None:
+        from berth.report.genetic import utilisation_chapters
+
+        what = "; ".join(case.name for case in chosen)
+        chapters = utilisation_chapters(outcomes)
+        written = _write(
+            out, "GPU utilisation under genetic scheduling", what, "of each trace", chapters, answer
+        )
+    if as_json:
+        print(json.dumps(answer, allow_nan=False))
+        return
+    _show_utilisation(outcomes, written)
+
+
+def _histories(task: PlacingTask, seed: int) -> dict[str, NDArray[np.float64]]:
+    """Both searches on one batch, watched generation by generation."""
+    from berth.cli.progress import progress_bar
+    from berth.policies.batch import batch_of
+    from berth.policies.fgd import typical_requests
+    from berth.policies.genetic_paper import evolve_paper
+    from berth.policies.genetic_search import packing_of, search
+    from berth.policies.genetic_settings import GeneticSettings
+
+    cluster = task.cluster()
+    batch = batch_of(task.jobs, cluster)
+    if not batch.jobs:
+        return {}
+    with progress_bar("genetic-paper, generations") as progress:
+        paper = evolve_paper(batch, seed=(seed,), progress=progress)
+    settings = GeneticSettings(patience=30)
+    packing = packing_of(batch, cluster, typical_requests(batch.jobs, cluster), settings)
+    with progress_bar("genetic, generations") as progress:
+        better = search(packing, settings, seed=(seed,), progress=progress)
+    return {"genetic-paper": paper.history, "genetic": better.history}
+
+
+def _write(
+    out: Path, title: str, trace: str, cluster: str, chapters: Sequence[Chapter], answer: object
+) -> list[Path]:
+    from datetime import UTC, datetime
+
+    from berth import __version__
+    from berth.cli.files import command_line, write_aside
+    from berth.report import Report, write
+
+    out.mkdir(parents=True, exist_ok=True)
+    report, numbers = out / "report.html", out / "result.json"
+    write(
+        Report(
+            title=title,
+            command=command_line(),
+            trace=trace,
+            cluster=cluster,
+            created=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+            version=__version__,
+            chapters=chapters,
+        ),
+        report,
+    )
+    write_aside(numbers, json.dumps(answer, allow_nan=False, indent=1) + "\n")
+    return [report, numbers]
+
+
+def _show_optimality(found: Sequence[Optimality], written: Sequence[Path]) -> None:
+    from berth.report.genetic import optimality_chapter
+
+    chapter = optimality_chapter(found)
+    _show(chapter, written)
+    for one in found:
+        for line in one.unplaceable:
+            print(f"batch {one.batch}: {line}", file=sys.stderr)
+
+
+def _show_utilisation(outcomes: Sequence[Outcome], written: Sequence[Path]) -> None:
+    from berth.report.genetic import utilisation_chapters
+
+    chapters = utilisation_chapters(outcomes)
+    for chapter in chapters:
+        _show(chapter, written if chapter is chapters[-1] else ())
+
+
+def _show(chapter: Chapter, written: Sequence[Path]) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, title=chapter.title, title_justify="left")
+    for at, heading in enumerate(chapter.headings):
+        table.add_column(heading, justify="right" if at else "left")
+    for row in chapter.rows:
+        table.add_row(*row)
+    console = Console(soft_wrap=not sys.stdout.isatty(), width=None if sys.stdout.isatty() else 400)
+    console.print(table)
+    for path in written:
+        console.print(f"wrote {path}", highlight=False, markup=False, soft_wrap=True)

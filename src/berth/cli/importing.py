@@ -1,0 +1,263 @@
+"""`berth import …`: what other systems recorded, into the history."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from berth.history.imports import ImportResult
+
+app = typer.Typer(
+    help="Import jobs into the history. Every import may be repeated: nothing is counted twice.",
+    no_args_is_help=True,
+)
+
+HistoryFolder = Annotated[
+    Path, typer.Option("--history", metavar="DIR", envvar="BERTH_HISTORY", help="The history's folder.")
+]
+ClusterName = Annotated[
+    str, typer.Option("--cluster", metavar="NAME", help="The cluster's name, where the rows do not tell it.")
+]
+Zone = Annotated[
+    str, typer.Option("--timezone", metavar="ZONE", help="Zone of times that name none, such as Asia/Seoul.")
+]
+Rules = Annotated[
+    Path | None,
+    typer.Option("--rules", metavar="FILE", help="Rules for applications, instead of berth's own."),
+]
+Shards = Annotated[
+    int, typer.Option("--shards-per-gpu", min=0, help="How many shards a GPU has; 0: not known.")
+]
+Pseudonymise = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="KEYFILE",
+        help="Replace users, accounts and names by keyed hashes; the key is made if need be.",
+    ),
+]
+Daily = Annotated[
+    bool,
+    typer.Option("--daily", help="For cron: quiet when all is well, and wait while another import runs."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else.")]
+
+LISTED = 20
+
+
+@app.callback()
+def _import() -> None:
+    pass
+
+
+@app.command()
+def sacct(
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="FILE|-", help="What `sacct -P` or `sacct --json` printed; - is standard input."
+        ),
+    ] = None,
+    run: Annotated[bool, typer.Option("--run", help="Run sacct here and now.")] = False,
+    delimiter: Annotated[
+        str | None, typer.Option(metavar="C", help="Between fields; found in the header by default.")
+    ] = None,
+    since: Annotated[
+        str, typer.Option(metavar="TIME", help="With --run: from when; by default where it ended.")
+    ] = "",
+    until: Annotated[str, typer.Option(metavar="TIME", help="With --run: until when; by default now.")] = "",
+    encoding: Annotated[str, typer.Option(metavar="NAME", help="utf-8, latin-1 or utf-16.")] = "utf-8",
+    history: HistoryFolder = Path("history"),
+    cluster: ClusterName = "",
+    timezone: Zone = "UTC",
+    rules: Rules = None,
+    shards_per_gpu: Shards = 0,
+    pseudonymise: Pseudonymise = None,
+    daily: Daily = False,
+    as_json: AsJson = False,
+) -> None:
+    """Import what sacct prints: text with any delimiter, JSON, or by running it."""
+    from berth.errors import SettingError
+    from berth.history.folder import open_history
+    from berth.history.imports import Rejections
+    from berth.history.sacct import import_rows, import_text, run_sacct
+    from berth.history.sacct_json import HEADER, json_rows
+    from berth.history.staging import Options
+
+    if run == (file is not None):
+        raise SettingError("import sacct reads a FILE, or - for standard input, or runs sacct with --run")
+    store = open_history(history)
+    options = Options(cluster, timezone, encoding, shards_per_gpu, rules, key=_key(pseudonymise, history))
+    if run:
+        tell(run_sacct(store, options, since=since, until=until), daily, as_json)
+        return
+    path = None if file == "-" else Path(str(file))
+    if path is not None and _is_json(path):
+        rejections = Rejections()
+        rows = json_rows(path, rejections)
+        tell(import_rows(store, rows, HEADER, options, str(path), rejections), daily, as_json)
+        return
+    mark = None if delimiter is None else delimiter.encode().decode("unicode_escape")
+    tell(import_text(store, path, options, delimiter=mark), daily, as_json)
+
+
+@app.command()
+def slurmdbd(
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL",
+            envvar="BERTH_SLURMDBD",
+            help="mysql+pymysql://user:password@host:port/slurm_acct_db",
+        ),
+    ],
+    since: Annotated[
+        str,
+        typer.Option(
+            metavar="DATE", help="From jobs that ended then; by default where it ended, less a day."
+        ),
+    ] = "",
+    history: HistoryFolder = Path("history"),
+    cluster: ClusterName = "",
+    rules: Rules = None,
+    shards_per_gpu: Shards = 0,
+    pseudonymise: Pseudonymise = None,
+    daily: Daily = False,
+    as_json: AsJson = False,
+) -> None:
+    """Import the jobs that a live slurmdbd has in its database, without writing to it.
+
+    The address may stand in the environment as BERTH_SLURMDBD, so that no list of processes shows its password.
+    """
+    from berth.history.folder import open_history
+    from berth.history.slurmdbd import import_slurmdbd
+    from berth.history.staging import Options
+
+    key = _key(pseudonymise, history)
+    options = Options(cluster=cluster, shards_per_gpu=shards_per_gpu, rules=rules, key=key)
+    since_s = moment_ms(since) // 1000 if since else None
+    tell(import_slurmdbd(open_history(history), url, options, since_s=since_s), daily, as_json)
+
+
+@app.command("csv")
+def csv_file(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A table with a header line.")],
+    columns: Annotated[
+        str,
+        typer.Option(
+            "--map",
+            metavar="FIELD=COLUMN,…",
+            help="Which column is what: job, submit, start, end, user, gpus, ….",
+        ),
+    ],
+    history: HistoryFolder = Path("history"),
+    cluster: ClusterName = "",
+    timezone: Zone = "UTC",
+    rules: Rules = None,
+    pseudonymise: Pseudonymise = None,
+    daily: Daily = False,
+    as_json: AsJson = False,
+) -> None:
+    """Import any table of jobs as CSV."""
+    from berth.history.folder import open_history
+    from berth.history.imports import Rejections
+    from berth.history.sacct import import_rows
+    from berth.history.staging import Options
+    from berth.history.table_import import csv_rows, header_of, read_map
+
+    chosen = read_map(columns)
+    options = Options(cluster, timezone, rules=rules, key=_key(pseudonymise, history))
+    rejections = Rejections()
+    rows = csv_rows(file, chosen, rejections)
+    store = open_history(history)
+    tell(import_rows(store, rows, header_of(chosen), options, str(file), rejections), daily, as_json)
+
+
+@app.command()
+def pbs(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="An accounting log of PBS, such as 20261121.")],
+    history: HistoryFolder = Path("history"),
+    cluster: ClusterName = "",
+    rules: Rules = None,
+    pseudonymise: Pseudonymise = None,
+    daily: Daily = False,
+    as_json: AsJson = False,
+) -> None:
+    """Import an accounting log of PBS Professional, OpenPBS or Torque."""
+    from berth.history.folder import open_history
+    from berth.history.imports import Rejections
+    from berth.history.pbs import HEADER, pbs_rows
+    from berth.history.sacct import import_rows
+    from berth.history.staging import Options
+
+    options = Options(cluster, rules=rules, key=_key(pseudonymise, history))
+    rejections = Rejections()
+    rows = pbs_rows(file, rejections)
+    tell(import_rows(open_history(history), rows, HEADER, options, str(file), rejections), daily, as_json)
+
+
+@app.command()
+def records(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE.parquet", help="Records, as the simulator writes them.")
+    ],
+    history: HistoryFolder = Path("history"),
+    cluster: ClusterName = "simulated",
+    daily: Daily = False,
+    as_json: AsJson = False,
+) -> None:
+    """Import berth's own records, such as a simulation's; give each simulation a --cluster of its own."""
+    from berth.history.folder import open_history
+    from berth.history.simulated import import_records
+    from berth.history.staging import Options
+
+    tell(import_records(open_history(history), file, Options(cluster)), daily, as_json)
+
+
+def _key(path: Path | None, history: Path) -> bytes:
+    from berth.history.pseudonyms import read_key
+
+    return read_key(path, history) if path else b""
+
+
+def moment_ms(text: str) -> int:
+    """Milliseconds since 1970 of a date or a time, in UTC where it names no zone."""
+    from datetime import UTC, datetime
+
+    from berth.errors import SettingError
+
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise SettingError(f"no time: '{text}'; expected 2026-11-21 or 2026-11-21T08:00") from error
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _is_json(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(64).lstrip()[:1] == b"{"
+    except OSError:
+        return False  # the reader says what is wrong
+
+
+def tell(result: ImportResult, daily: bool, as_json: bool) -> None:
+    """Print what became of an import; with `daily` nothing, unless rows are broken."""
+    if as_json:
+        print(json.dumps(result.to_dict(), ensure_ascii=False))
+        return
+    if not daily:
+        print(
+            f"read {result.read:,}, imported {result.imported:,}, updated {result.updated:,}, "
+            f"unchanged {result.unchanged:,}, left out {result.rejected_count:,}"
+        )
+    quiet = ("a step;", "has not ended")
+    listed = [row for row in result.rejected if not (daily and row.why.startswith(quiet))]
+    for row in listed[:LISTED]:
+        print(f"left out: {row.where}: {row.why}", file=sys.stderr)
+    if len(listed) > LISTED:
+        print(f"… and {len(listed) - LISTED:,} more; --json lists them", file=sys.stderr)

@@ -1,0 +1,302 @@
+"""`berth run` and `berth partition`: programs and containers under limits of GPU memory and time."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, ParamSpec
+
+import typer
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+from berth import partition as partitions
+from berth.errors import BerthError, PartitionError
+from berth.partition.cdi import specification
+from berth.partition.gpus import gpu_named, gpus
+from berth.partition.sizes import size_text
+
+__all__ = ["app", "run"]
+
+app = typer.Typer(
+    help="Named partitions of this machine's GPUs, which processes and containers join.", no_args_is_help=True
+)
+
+Words = ParamSpec("Words")
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Mem = Annotated[str, typer.Option("--mem", help="GPU memory, such as 512M, 4G or 1.5G.")]
+CorePct = Annotated[
+    int, typer.Option("--core-pct", min=0, max=100, help="Per cent of the GPU's time; 0: not limited.")
+]
+Burst = Annotated[bool, typer.Option("--burst", help="May use time that no other partition wants.")]
+Fake = Annotated[
+    bool, typer.Option("--fake-gpu", help="Over the fake driver: for tests on a machine without a GPU.")
+]
+Overcommit = Annotated[bool, typer.Option("--overcommit", help="Promise more than the card has.")]
+Name = Annotated[str, typer.Argument(help="The partition's name.")]
+
+
+def _plainly(command: Callable[Words, None]) -> Callable[Words, None]:
+    """Errors that berth raises on purpose are printed without a traceback."""
+
+    @wraps(command)
+    def told(*args: Words.args, **kwargs: Words.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except BerthError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(2) from error
+
+    return told
+
+
+def _plain(value: partitions.Partition) -> dict[str, Any]:
+    return asdict(value) | {"folder": str(value.folder)}
+
+
+def _print_json(values: object) -> None:
+    typer.echo(json.dumps(values, indent=2, default=str))
+
+
+@_plainly
+def run(
+    command: Annotated[list[str], typer.Argument(help="The command, after --.")],
+    mem: Annotated[str | None, typer.Option("--mem", help="GPU memory, such as 512M, 4G or 1.5G.")] = None,
+    core_pct: Annotated[
+        int | None, typer.Option("--core-pct", min=1, max=100, help="Per cent of the GPU's time.")
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", help="Index or UUID of the GPU; default: all that are there.")
+    ] = None,
+    partition: Annotated[str | None, typer.Option("--partition", help="Join this partition instead.")] = None,
+    burst: Burst = False,
+    fake_gpu: Fake = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a command and all that it starts under limits: berth run --mem 4G -- python train.py"""
+    mem_mib = None if mem is None else partitions.mem_mib(mem)
+    if mem_mib is not None and not fake_gpu:
+        _check_card(mem_mib, gpu)
+    summary = partitions.run(
+        command,
+        mem_mib=mem_mib,
+        core_pct=core_pct,
+        gpu=gpu,
+        burst=burst,
+        partition=partition,
+        fake_gpu=fake_gpu,
+    )
+    if as_json:
+        typer.echo(json.dumps(asdict(summary)), err=True)
+    else:
+        for message in summary.messages:
+            if "no GPU:" in message or "above the card" in message:
+                typer.echo(message, err=True)
+        typer.echo(str(summary), err=True)
+    raise typer.Exit(summary.exit_status)
+
+
+def _check_card(mem_mib: int, gpu: str | None) -> None:
+    """Refuse more than the card has where the card can be asked."""
+    try:
+        known = gpus()
+    except BerthError:
+        return  # no driver here: the command will find out itself
+    chosen = [gpu_named(gpu, known)] if gpu is not None else known
+    if chosen and mem_mib > min(card.mem_mib for card in chosen):
+        least = min(card.mem_mib for card in chosen)
+        raise PartitionError(f"a limit of {mem_mib} MiB, but the GPU has {least} MiB; ask for that or less")
+
+
+def _known_gpus(fake_gpu: bool) -> list[Any]:
+    return gpus(partitions.fake_driver_folder() if fake_gpu else None)
+
+
+@app.command()
+@_plainly
+def create(
+    name: Name,
+    mem: Mem,
+    core_pct: CorePct = 0,
+    gpu: Annotated[str, typer.Option("--gpu", help="Index or UUID of the GPU.")] = "0",
+    burst: Burst = False,
+    overcommit: Overcommit = False,
+    fake_gpu: Fake = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a partition of a GPU."""
+    limit = partitions.Limit(partitions.mem_mib(mem), core_pct, burst)
+    made = partitions.create(name, gpu_named(gpu, _known_gpus(fake_gpu)), limit, overcommit=overcommit)
+    _print_json(_plain(made)) if as_json else typer.echo(
+        f"{name}: {size_text(made.limit_bytes)} of GPU {made.uuid} in {made.folder}"
+    )
+
+
+@app.command("list")
+@_plainly
+def list_partitions(as_json: AsJson = False) -> None:
+    """Show every partition: limit, use, peak, share of time, refused calls."""
+    found = partitions.partitions()
+    if as_json:
+        _print_json([_plain(one) for one in found])
+    else:
+        Console().print(_table(found, {}))
+
+
+@app.command()
+@_plainly
+def watch(
+    every_s: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between looks.")] = 1.0,
+    times: Annotated[int, typer.Option("--times", min=0, help="End after so many looks; 0: at Ctrl-C.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """The same, live."""
+    before: dict[str, tuple[float, int]] = {}
+    looks = 0
+    with Live(console=Console(), auto_refresh=False, transient=False) as live:
+        while True:
+            found, now = partitions.partitions(), time.monotonic()
+            used = {
+                one.name + one.uuid: (one.gpu_ns - before[one.name + one.uuid][1])
+                / 1e7
+                / (now - before[one.name + one.uuid][0])
+                for one in found
+                if one.name + one.uuid in before
+            }
+            before = {one.name + one.uuid: (now, one.gpu_ns) for one in found}
+            if as_json:
+                typer.echo(json.dumps([_plain(one) for one in found]))
+            else:
+                live.update(_table(found, used), refresh=True)
+            looks += 1
+            if looks == times:
+                return
+            try:
+                time.sleep(every_s)
+            except KeyboardInterrupt:
+                return
+
+
+def _table(found: list[partitions.Partition], used_pct: dict[str, float]) -> Table:
+    table = Table(
+        "partition",
+        "GPU",
+        "limit",
+        "in use",
+        "peak",
+        "share",
+        "GPU time",
+        "processes",
+        "refused",
+        "last refused",
+    )
+    for one in found:
+        share = f"{one.core_pct} %{' +' if one.burst else ''}" if one.core_pct else "-"
+        key = one.name + one.uuid
+        time_used = f"{used_pct[key]:.0f} %" if key in used_pct else f"{one.gpu_ns / 1e9:.1f} s"
+        last = one.refusals[-1] if one.refusals else None
+        said = (
+            f"{last.command} {last.call} {size_text(last.asked_bytes)}, {size_text(last.left_bytes)} left"
+            if last
+            else ""
+        )
+        amounts = (size_text(one.limit_bytes), size_text(one.used_bytes), size_text(one.peak_bytes))
+        table.add_row(
+            one.name,
+            one.uuid[:8],
+            *amounts,
+            share,
+            time_used if one.core_pct else "-",
+            str(len(one.processes)),
+            str(one.refused),
+            said,
+        )
+    return table
+
+
+@app.command()
+@_plainly
+def resize(
+    name: Name,
+    mem: Annotated[str | None, typer.Option("--mem", help="GPU memory; default: as it is.")] = None,
+    core_pct: Annotated[
+        int | None, typer.Option("--core-pct", min=0, max=100, help="Per cent of time; default: as it is.")
+    ] = None,
+    burst: Annotated[bool | None, typer.Option("--burst/--no-burst", help="Default: as it is.")] = None,
+    overcommit: Overcommit = False,
+    fake_gpu: Fake = False,
+    as_json: AsJson = False,
+) -> None:
+    """Change a partition's limits while it is in use; downwards, new allocations are refused."""
+    now = partitions.find(name)[0]
+    limit = partitions.Limit(
+        now.limit_bytes >> 20 if mem is None else partitions.mem_mib(mem),
+        now.core_pct if core_pct is None else core_pct,
+        now.burst if burst is None else burst,
+    )
+    try:
+        known = _known_gpus(fake_gpu)
+    except BerthError:
+        known = []
+    changed = partitions.resize(name, limit, gpus=known, overcommit=overcommit)
+    if as_json:
+        _print_json([_plain(one) for one in changed])
+    else:
+        typer.echo(f"{name}: {size_text(changed[0].limit_bytes)}, {size_text(changed[0].used_bytes)} in use")
+
+
+@app.command()
+@_plainly
+def remove(
+    name: Name, force: Annotated[bool, typer.Option("--force", help="Even while processes use it.")] = False
+) -> None:
+    """Take a partition away."""
+    partitions.remove(name, force=force)
+
+
+@app.command()
+@_plainly
+def library() -> None:
+    """Print the path of libberth.so, for LD_PRELOAD."""
+    typer.echo(str(partitions.library_path()))
+
+
+@app.command()
+@_plainly
+def lookups(
+    path: Annotated[
+        Path, typer.Argument(metavar="FILE.tsv", help="Lines of name, version and flags, with tabs between.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Resolve every lookup of a file through the library, beside what the driver alone returns."""
+    found = partitions.resolve(path)
+    if as_json:
+        _print_json([asdict(one) | {"same": one.same} for one in found])
+    else:
+        for one in found:
+            mark = "" if one.same else "   <-- differs"
+            asked = f"{one.name}\t{one.version}\t{one.flags}"
+            typer.echo(f"{asked}\t{one.symbol or '-'}\t{one.driver_symbol or '-'}{mark}")
+    differing = sum(not one.same for one in found)
+    if differing:
+        typer.echo(f"error: {differing} of {len(found)} lookups differ from the driver's", err=True)
+        raise typer.Exit(1)
+
+
+@app.command()
+@_plainly
+def cdi(
+    name: Name,
+    device: Annotated[
+        list[str] | None,
+        typer.Option("--device", help="A device node to inject; default: NVIDIA's own, where present."),
+    ] = None,
+) -> None:
+    """Print a CDI specification that gives a container this partition: device berth.dev/gpu=NAME."""
+    _print_json(specification(name, partitions.find(name), partitions.library_path(), device))

@@ -1,0 +1,283 @@
+"""`berth stats`, `berth report`, `berth plot` and `berth applications`: what is in the history."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from berth.cli.importing import AsJson, HistoryFolder, moment_ms
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+    from berth.statistics.tables import Tables
+
+By = Annotated[
+    str,
+    typer.Option(
+        metavar="A[,B]", help="application, user, account, server, gpu, qos, cluster, state, month or day."
+    ),
+]
+Measure = Annotated[str, typer.Option(metavar="NAME", help="gpu-hours, run-hours or jobs.")]
+From = Annotated[str, typer.Option("--from", metavar="DATE", help="Tries that ended from then on.")]
+To = Annotated[str, typer.Option("--to", metavar="DATE", help="Tries that ended before then.")]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="A=VALUE", help="Only this application, user …; may be repeated."),
+]
+
+
+@contextmanager
+def tables_of(history: Path, begin: str, end: str, only: list[str] | None) -> Iterator[Tables]:
+    """The tables of a period."""
+    from berth.errors import SettingError
+    from berth.history.folder import open_history
+    from berth.statistics.tables import Period, Tables
+
+    pairs = []
+    for text in only or []:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise SettingError(f"--only {text}: expected NAME=VALUE, such as application=pytorch")
+        pairs.append((name, value))
+    period = Period(moment_ms(begin) if begin else None, moment_ms(end) if end else None, tuple(pairs))
+    with open_history(history, must_exist=True).database() as database:
+        yield Tables(database, period)
+
+
+def _groups(by: str, measure: str) -> list[str]:
+    from berth.errors import SettingError
+    from berth.statistics.accounting import MEASURES, check_dimensions
+
+    names = [name.strip() for name in by.split(",") if name.strip()]
+    check_dimensions(names)
+    if measure not in MEASURES:
+        raise SettingError(f"no measure '{measure}'; there are {', '.join(MEASURES)}")
+    return names
+
+
+def stats(
+    by: By = "application",
+    measure: Measure = "gpu-hours",
+    begin: From = "",
+    end: To = "",
+    only: Only = None,
+    cdf: Annotated[
+        bool, typer.Option("--cdf", help="With --json: the distributions of the six variables, too.")
+    ] = False,
+    history: HistoryFolder = Path("history"),
+    as_json: AsJson = False,
+) -> None:
+    """Say who used what, how jobs waited and why, and what was lost."""
+    names = _groups(by, measure)
+    with tables_of(history, begin, end, only) as tables:
+        rows = sorted(tables.usage(names), key=lambda row: (-row.measure(measure), row.keys))
+        totals, waits, several = tables.totals(), tables.waits_by_cause(), tables.multi_node_shares()
+        whole = sum(row.measure(measure) for row in rows) or 1.0
+        if as_json:
+            answer: dict[str, Any] = {
+                "by": names,
+                "measure": measure,
+                "rows": [
+                    {
+                        **dict(zip(names, row.keys, strict=True)),
+                        "gpu_hours": row.gpu_hours,
+                        "run_hours": row.run_hours,
+                        "jobs": row.jobs,
+                        "users": row.users,
+                        "share": row.measure(measure) / whole,
+                        "wasted_gpu_hours": row.wasted_gpu_hours,
+                        "measured_gpu_hours": row.measured_gpu_hours,
+                        "idle_gpu_hours": row.idle_gpu_hours if row.measured_gpu_hours else None,
+                    }
+                    for row in rows
+                ],
+                "totals": asdict(totals),
+                "waiting_hours_by_cause": waits,
+                "multi_node_share": several,
+            }
+            if cdf:
+                applications = [row.keys[0] for row in tables.usage(("application",))]
+                answer["cdf"] = {
+                    name: {
+                        variable: {
+                            "values": each.values.tolist(),
+                            "shares": each.shares.tolist(),
+                            "count": each.count,
+                        }
+                        for variable, each in found.items()
+                    }
+                    for name, found in tables.cdfs(applications).items()
+                }
+            print(json.dumps(answer, ensure_ascii=False, allow_nan=False))
+            return
+    _show(names, measure, rows, whole, totals, waits)
+
+
+def _show(
+    names: list[str], measure: str, rows: list[Any], whole: float, totals: Any, waits: dict[str, float]
+) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for name in names:
+        table.add_column(name)
+    for heading in ("GPU-hours", "run-hours", "jobs", "users", f"share of {measure}", "failed GPU-hours"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        table.add_row(
+            *(Text(key) for key in row.keys),
+            f"{row.gpu_hours:,.2f}",
+            f"{row.run_hours:,.2f}",
+            f"{row.jobs:,}",
+            f"{row.users:,}",
+            f"{row.measure(measure) / whole * 100:.2f} %",
+            f"{row.wasted_gpu_hours:,.2f}",
+        )
+    console = Console()
+    console.print(table)
+    console.print(
+        f"{totals.jobs:,} jobs in {totals.tries:,} tries of {totals.users:,} users, {totals.gpu_hours:,.1f} GPU-hours",
+        highlight=False,
+    )
+    if totals.wait_s[0] is not None:
+        console.print(
+            f"waited: median {totals.wait_s[0]:,.0f} s, 90 % within {totals.wait_s[1]:,.0f} s; "
+            f"ran: median {totals.run_s[0]:,.0f} s",
+            highlight=False,
+        )
+    for cause, hours in sorted(waits.items(), key=lambda item: -item[1]):
+        console.print(f"  {hours:,.2f} h waited for {cause}", highlight=False, markup=False)
+
+
+def report(
+    out: Annotated[Path, typer.Argument(metavar="OUT.html", help="The page, in one file.")],
+    by: By = "application",
+    measure: Measure = "gpu-hours",
+    begin: From = "",
+    end: To = "",
+    only: Only = None,
+    gpus: Annotated[
+        list[str] | None, typer.Option("--gpus", metavar="SERVER=N", help="How many GPUs a server type has.")
+    ] = None,
+    history: HistoryFolder = Path("history"),
+) -> None:
+    """Write the whole history, or a period of it, as one page that needs no network."""
+    import shlex
+    from datetime import UTC, datetime
+
+    from berth import __version__
+    from berth.report.accounting import collect, write_accounting
+
+    names = _groups(by, measure)
+    with tables_of(history, begin, end, only) as tables:
+        page = collect(
+            tables,
+            title="GPU accounting",
+            period=f"{begin or 'the beginning'} to {end or 'now'}"
+            + (f", only {', '.join(only)}" if only else ""),
+            command=shlex.join(["berth", *sys.argv[1:]]),
+            created=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+            version=__version__,
+            by=names,
+            measure=measure,
+            capacity=_capacity(gpus),
+        )
+    write_accounting(page, out)
+    print(f"wrote {out}: {page.totals.jobs:,} jobs")
+
+
+def _capacity(texts: list[str] | None) -> dict[str, int]:
+    from berth.errors import SettingError
+
+    found = {}
+    for text in texts or []:
+        name, equals, number = text.rpartition("=")
+        if not equals or not number.isdecimal():
+            raise SettingError(f"--gpus {text}: expected SERVER=N, such as amd_a100nv_8=8")
+        found[name] = int(number)
+    return found
+
+
+def plot(
+    kind: Annotated[
+        str, typer.Argument(metavar="pcc|ecdf|usage|servers|calendar|waits", help="Which picture.")
+    ],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Ends on .png, .svg or .html.")],
+    application: Annotated[str, typer.Option(help="Of pcc: whose lines; by default the largest.")] = "",
+    variable: Annotated[
+        str, typer.Option(help="Of ecdf: nNODE, nGPU, WAIT_h, RUN_h, uGPUcore or uGPUmem.")
+    ] = "WAIT_h",
+    by: By = "application",
+    measure: Measure = "gpu-hours",
+    begin: From = "",
+    end: To = "",
+    only: Only = None,
+    history: HistoryFolder = Path("history"),
+) -> None:
+    """Draw one picture of the history."""
+    from berth.report.image import write_image
+
+    names = _groups(by, measure)
+    with tables_of(history, begin, end, only) as tables:
+        figure = _figure(tables, kind, application, variable, names, measure)
+    write_image(figure, out)
+    print(f"wrote {out}")
+
+
+def _figure(
+    tables: Tables, kind: str, application: str, variable: str, by: list[str], measure: str
+) -> Figure:
+    from berth.errors import SettingError
+    from berth.plots import accounting as plots
+    from berth.statistics.accounting import VARIABLES
+
+    largest = [row.keys[0] for row in tables.usage(("application",))[:6]]
+    if kind == "pcc":
+        name = application or (largest[0] if largest else "")
+        return plots.parallel_coordinates(*tables.lines(name), name)
+    if kind == "ecdf":
+        if variable not in {each.name for each in VARIABLES}:
+            raise SettingError(
+                f"no variable '{variable}'; there are {', '.join(each.name for each in VARIABLES)}"
+            )
+        return plots.variable_cdfs(tables.cdfs([application] if application else largest), variable)
+    if kind == "usage":
+        return plots.usage_bars(tables.usage(by[:1]), measure, by[0])
+    if kind == "servers":
+        return plots.gpus_over_time(tables.daily_gpu_hours(), {})
+    if kind == "calendar":
+        return plots.calendar(*tables.heat())
+    if kind == "waits":
+        return plots.waiting_by_cause(tables.waits_by_cause())
+    raise SettingError(f"no picture '{kind}'; there are pcc, ecdf, usage, servers, calendar and waits")
+
+
+def applications(
+    history: HistoryFolder = Path("history"),
+    limit: Annotated[int, typer.Option(min=1, help="How many of the unknown are listed.")] = 30,
+    as_json: AsJson = False,
+) -> None:
+    """List the job names that no rule knows, by GPU-hours: the first is the next rule to write."""
+    with tables_of(history, "", "", None) as tables:
+        rows = tables.unknown(limit)
+    if as_json:
+        print(
+            json.dumps(
+                [{"name": n, "comment": c, "gpu_hours": h, "jobs": j} for n, c, h, j in rows],
+                ensure_ascii=False,
+            )
+        )
+        return
+    for name, comment, hours, jobs in rows:
+        print(f"{hours:12,.2f} GPU-hours {jobs:8,} jobs  {name}" + (f"  ({comment})" if comment else ""))

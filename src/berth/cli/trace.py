@@ -1,0 +1,268 @@
+"""`berth trace`: look at a trace, convert it, fetch a public one, list the formats."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+    from berth.errors import TraceError
+    from berth.model import Job
+    from berth.traces import Trace
+    from berth.traces.description import Description
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="Describe, convert and fetch traces of GPU jobs.")
+
+TraceArgument = Annotated[
+    str, typer.Argument(metavar="TRACE", help="A trace file, or synthetic:NAME?setting=value&…")
+]
+SkipBad = Annotated[
+    bool, typer.Option("--skip-bad", help="Leave bad rows out and list them, not stop at the first.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+
+_LISTED_PROBLEMS = 20
+_LISTED_VALUES = 12
+
+
+@app.command()
+def describe(trace: TraceArgument, skip_bad: SkipBad = False, as_json: AsJson = False) -> None:
+    """Say what is in a trace: jobs, users, GPU-hours, distributions, and the load on its cluster."""
+    from berth.traces import read_trace
+    from berth.traces.description import describe_jobs
+
+    source = read_trace(trace)
+    bad: list[TraceError] = []
+    description = describe_jobs(source.jobs(skip_bad=bad if skip_bad else None), source.nodes)
+    if as_json:
+        typer.echo(json.dumps(_as_json(source, description, bad), indent=2))
+        return
+    _print_description(source, description)
+    _list_problems(bad)
+
+
+@app.command()
+def convert(
+    trace: TraceArgument,
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Ends on .csv, .csv.gz or .parquet.")],
+    skip_bad: SkipBad = False,
+    compress: Annotated[
+        float, typer.Option(metavar="F", min=0.001, help="Divide the times of arrival by this.")
+    ] = 1.0,
+    nodes: Annotated[
+        Path | None,
+        typer.Option(metavar="NODES", help="Write the cluster that the trace brings here, as CSV."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a trace as berth's own table of jobs, which `berth simulate` reads fastest and exactly."""
+    from berth.errors import ClusterError
+    from berth.traces import read_trace, write, write_nodes
+
+    bad: list[TraceError] = []
+    source = read_trace(trace)
+    if nodes is not None and source.nodes is None:
+        raise ClusterError(f"{trace} brings no cluster to write to {nodes}")
+    counted = _Counted(source.jobs(skip_bad=bad if skip_bad else None, compress=compress))
+    write(counted, out)
+    if nodes is not None and source.nodes is not None:
+        write_nodes(source.nodes, nodes)
+    if as_json:
+        typer.echo(
+            json.dumps({"out": str(out), "jobs": counted.number, "bad_rows": _problems(bad)}, indent=2)
+        )
+        return
+    typer.echo(f"{counted.number} jobs written to {out}")
+    _list_problems(bad)
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="openb, philly, pai or helios.")],
+    to: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder to put it in.  [default: ./NAME]")
+    ] = None,
+    only: Annotated[str, typer.Option(metavar="TEXT", help="Only files with this in their name.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Download a public trace from its publisher; goes on where it was cut off and checks what came."""
+    from berth.errors import FetchError
+    from berth.traces.catalogue import public_trace
+    from berth.traces.fetch import fetch_file
+
+    trace = public_trace(name)
+    folder = to or Path(name)
+    files = [file for file in trace.files if only in file.name]
+    if not files:
+        there = ", ".join(file.name for file in trace.files)
+        raise FetchError(f"'{name}' has no file with '{only}' in its name; there are {there}")
+    if not as_json:
+        typer.echo(f"{trace.name}: {trace.summary}\nfrom {trace.publisher}")
+        typer.echo(f"licence: {trace.licence}\ncite: {trace.cite}")
+    paths = []
+    with _progress_bars() as bars:
+        for file in files:
+            bar = bars.add_task(file.name, total=file.size_bytes)
+
+            def advance(done: int, total: int | None, bar: TaskID = bar) -> None:
+                bars.update(bar, completed=done, total=total)
+
+            path = fetch_file(file, folder, progress=advance)
+            bars.update(bar, completed=path.stat().st_size, total=path.stat().st_size)
+            paths.append(str(path))
+    if as_json:
+        typer.echo(json.dumps({"name": trace.name, "licence": trace.licence, "files": paths}, indent=2))
+        return
+    typer.echo(f"{len(paths)} files in {folder}")
+    if not trace.readable:
+        typer.echo("berth does not read these files as they are; `berth trace formats` lists what it reads")
+
+
+@app.command()
+def formats(as_json: AsJson = False) -> None:
+    """List the formats that are recognised, the synthetic workloads and the public traces."""
+    from berth.traces.catalogue import PUBLIC_TRACES
+    from berth.traces.formats import FORMATS
+    from berth.traces.synthetic import WORKLOADS, defaults_of
+
+    if as_json:
+        known: dict[str, Any] = {
+            "formats": [
+                {"name": f.name, "summary": f.summary, "header": list(f.header), "more": list(f.more)}
+                for f in FORMATS.values()
+            ],
+            "synthetic": [{"name": name, "settings": defaults_of(name)} for name in WORKLOADS],
+            "public": [
+                {
+                    "name": t.name,
+                    "summary": t.summary,
+                    "licence": t.licence,
+                    "files": [f.name for f in t.files],
+                }
+                for t in PUBLIC_TRACES.values()
+            ],
+        }
+        typer.echo(json.dumps(known, indent=2))
+        return
+    for entry in FORMATS.values():
+        typer.echo(f"{entry.name}: {entry.summary}\n    {', '.join(entry.header)}")
+        if entry.more:
+            typer.echo(f"    and where there: {', '.join(entry.more)}")
+    for name in WORKLOADS:
+        settings = "&".join(f"{key}={value}" for key, value in defaults_of(name).items())
+        typer.echo(f"synthetic:{name}?{settings}")
+    for trace in PUBLIC_TRACES.values():
+        typer.echo(f"berth trace fetch {trace.name}: {trace.summary}; {trace.licence}")
+
+
+class _Counted:
+    """Jobs that are counted as they pass."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self._jobs = jobs
+        self.number = 0
+
+    def __iter__(self) -> Iterator[Job]:
+        for job in self._jobs:
+            self.number += 1
+            yield job
+
+
+def _as_json(source: Trace, description: Description, bad: list[TraceError]) -> dict[str, object]:
+    return {"path": source.path, "format": source.format, **asdict(description), "bad_rows": _problems(bad)}
+
+
+def _problems(bad: list[TraceError]) -> list[dict[str, object]]:
+    return [
+        {"path": b.path, "line": b.line, "column": b.column, "value": b.value, "expected": b.expected}
+        for b in bad
+    ]
+
+
+def _list_problems(bad: list[TraceError]) -> None:
+    """Say on standard error what was left out."""
+    if not bad:
+        return
+    typer.echo(f"{len(bad)} bad rows left out:", err=True)
+    for problem in bad[:_LISTED_PROBLEMS]:
+        typer.echo(f"  {problem}", err=True)
+    if len(bad) > _LISTED_PROBLEMS:
+        typer.echo(f"  and {len(bad) - _LISTED_PROBLEMS} more; --json lists all", err=True)
+
+
+def _print_description(source: Trace, description: Description) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{source.path} ({source.format})", show_header=False, title_justify="left")
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for what, value in _lines(description):
+        table.add_row(what, value)
+    Console().print(table)
+
+
+def _lines(description: Description) -> Iterator[tuple[str, str]]:
+    d = description
+    yield "jobs", f"{d.jobs:,}" + (f", of which {d.endless_jobs:,} never end" if d.endless_jobs else "")
+    if d.first_submit_ms is not None and d.last_submit_ms is not None:
+        first, last = _duration(d.first_submit_ms), _duration(d.last_submit_ms)
+        yield "submitted", f"from {first} to {last}, over {_duration(d.last_submit_ms - d.first_submit_ms)}"
+    yield "users", f"{d.users:,}" if d.users else "not told"
+    yield "virtual clusters", f"{d.virtual_clusters:,}" if d.virtual_clusters else "not told"
+    yield "GPU-hours", f"{d.gpu_hours:,.1f}"
+    yield "jobs by GPUs", _distribution(d.jobs_by_gpus, d.jobs)
+    yield (
+        "jobs by part of a GPU",
+        _distribution({f"{k / 10:g} %": v for k, v in d.jobs_by_milli.items()}, d.jobs),
+    )
+    if d.jobs_by_model:
+        yield "jobs by model", _distribution(d.jobs_by_model, d.jobs)
+    yield "run time", ", ".join(f"p{p} {_duration(v)}" for p, v in d.work_ms.items()) or "no job ends"
+    known = {"time limit": d.with_time_limit, "estimate": d.with_estimate, "patience": d.with_patience}
+    yield "jobs that state a", ", ".join(f"{name}: {number:,}" for name, number in known.items())
+    if d.nodes is None:
+        yield "its cluster", "not told; name one with --cluster"
+    else:
+        load = "unknown" if d.load is None else f"{100 * d.load:.1f} %"
+        yield "its cluster", f"{d.nodes:,} nodes, {d.cluster_gpus:,} GPUs; load while jobs arrive {load}"
+
+
+def _distribution(numbers: Mapping[Any, int], total: int) -> str:
+    largest = sorted(numbers.items(), key=lambda item: -item[1])[:_LISTED_VALUES]
+    shown = [f"{value}: {number:,} ({100 * number / total:.1f} %)" for value, number in largest]
+    left = len(numbers) - len(shown)
+    return ", ".join(shown) + (f", {left} other values" if left else "") or "none"
+
+
+def _duration(time_ms: int) -> str:
+    seconds = time_ms / 1000
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.1f} {unit}"
+    return f"{seconds:.1f} s"
+
+
+def _progress_bars() -> Progress:
+    """Bars on standard error; quiet where that is no terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )

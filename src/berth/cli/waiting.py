@@ -1,0 +1,141 @@
+"""`berth predict-wait`: how long a job will wait, and how well that can be told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from berth.cli.importing import AsJson, HistoryFolder
+
+if TYPE_CHECKING:
+    from berth.waiting import Questions
+
+app = typer.Typer(help="Predict how long a job will wait, from the history.", no_args_is_help=True)
+
+MODEL_NAME = "waiting.json"
+
+
+@app.callback()
+def _predict_wait() -> None:
+    pass
+
+
+@app.command()
+def evaluate(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE.parquet]", help="Polled jobs, or berth's records; by default the history."
+        ),
+    ] = None,
+    history: HistoryFolder = Path("history"),
+    as_json: AsJson = False,
+) -> None:
+    """Train on the first four fifths by time and say how good the answers to the last fifth are."""
+    from berth.waiting import evaluate as judge
+
+    found = judge(_questions(file, history))
+    if as_json:
+        print(json.dumps(found.to_dict()))
+        return
+    print(
+        f"trained on {found.trained:,}, tested on {found.tested:,}\n"
+        f"mean squared error of log10(1 + s): {found.mse_log10:.4f} (a constant: {found.baseline_mse_log10:.4f})\n"
+        f"80 % interval holds {found.coverage_80 * 100:.1f} %; median error {found.median_abs_error_s:,.0f} s"
+    )
+
+
+@app.command()
+def train(history: HistoryFolder = Path("history")) -> None:
+    """Learn from the history, and keep the model in it."""
+    from berth.waiting import train as learn
+
+    questions = _questions(None, history)
+    learn(questions).save(history / MODEL_NAME)
+    print(f"learned from {len(questions):,} waits; wrote {history / MODEL_NAME}")
+
+
+@app.command()
+def request(
+    user: Annotated[str, typer.Option(help="Whose job it is.")] = "",
+    account: Annotated[str, typer.Option(help="Its account.")] = "",
+    partition: Annotated[str, typer.Option(help="Its partition.")] = "",
+    qos: Annotated[str, typer.Option(help="Its quality of service.")] = "",
+    application: Annotated[str, typer.Option(help="Its application.")] = "",
+    gpu_model: Annotated[str, typer.Option(help="The GPU model it asks for.")] = "",
+    gpus: Annotated[int, typer.Option(min=0, help="GPUs over all its nodes.")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes.")] = 1,
+    cpus: Annotated[int, typer.Option(min=0, help="CPU cores over all its nodes.")] = 1,
+    mem_gib: Annotated[float, typer.Option(min=0, help="Memory over all its nodes.")] = 0.0,
+    hours: Annotated[float, typer.Option(min=0, help="Its time limit.")] = 24.0,
+    history: HistoryFolder = Path("history"),
+    as_json: AsJson = False,
+) -> None:
+    """Answer for a job submitted now, with a median, an 80 % interval and what drives the wait."""
+    from berth.waiting import WaitModel
+
+    model = WaitModel.load(history / MODEL_NAME)
+    asked = {
+        **{
+            "user": user,
+            "account": account,
+            "virtual_cluster": partition,
+            "application": application,
+            "qos": qos,
+        },
+        **{"gpu_model": gpu_model, "gpus": gpus, "share_milli": 1000, "node_count": nodes},
+        **{
+            "cpu_milli": cpus * 1000,
+            "mem_mib": round(mem_gib * 1024),
+            "time_limit_ms": round(hours * 3_600_000),
+        },
+    }
+    answer = model.answer(_questions(None, history, asked).values[-1])
+    if as_json:
+        drivers = [{"feature": name, "factor": factor} for name, factor in answer.drivers]
+        print(
+            json.dumps(
+                {
+                    "median_s": answer.median_s,
+                    "low_s": answer.low_s,
+                    "high_s": answer.high_s,
+                    "drivers": drivers,
+                }
+            )
+        )
+        return
+    print(
+        f"median {answer.median_s:,.0f} s; in 80 of 100 cases from {answer.low_s:,.0f} to {answer.high_s:,.0f} s"
+    )
+    for name, factor in answer.drivers:
+        print(f"  {name}: × {factor:.2f}")
+
+
+def _questions(file: Path | None, history: Path, asked: dict[str, object] | None = None) -> Questions:
+    import duckdb
+    import numpy as np
+
+    from berth.errors import HistoryError
+    from berth.history.folder import open_history
+    from berth.history.questions import history_features, polled_features
+    from berth.waiting import Questions
+
+    if file is None:
+        with open_history(history, must_exist=True).database() as database:
+            features, moments, waits = history_features(database, asked)
+    else:
+        with duckdb.connect() as database:
+            try:
+                columns = {row[0] for row in database.from_parquet(str(file)).description}
+            except duckdb.Error as error:
+                raise HistoryError(f"{file} cannot be read: {str(error).splitlines()[0]}") from error
+            if "queued_ms" in columns and "gpus" in columns:
+                database.from_parquet(str(file)).create_view("records")
+                features, moments, waits = history_features(database)
+            else:
+                features, moments, waits = polled_features(file)
+    names = tuple(sorted(features))
+    return Questions(names, np.column_stack([features[name] for name in names]), moments, waits)

@@ -1,0 +1,545 @@
+"""The cluster: what is free on every node and GPU, who runs where, and how much work each has left.
+
+Arrays inside, one row a node, one column a GPU slot (letters: N nodes, G slots of the largest node). `place`
+and `release` are the only writers of what is free; both refuse what does not fit and change nothing then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count, islice
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth import kernels
+from berth.errors import ClusterError, DoesNotFit, NotAllowed, NotRunning
+from berth.model import FOREVER_MS, NO_GPU, GpuSlot, Job, Node, Placement, Share
+from berth.usage import Usage
+
+__all__ = ["UNCOUNTED", "Cluster", "Part", "Running", "parts_of", "spreadable_gpus"]
+
+UNCOUNTED = 2**40
+"""What a node has of a resource that nobody tells the amount of: enough for everything."""
+
+IntArray = NDArray[np.int64]
+
+
+class Part(NamedTuple):
+    """What a job takes of one node."""
+
+    node: int
+    gpus: int
+    cpu_milli: int
+    mem_mib: int
+
+
+@dataclass(slots=True, eq=False)
+class Running:
+    """A job on the cluster. Written by the cluster alone; to everybody else it is there to be read."""
+
+    job: Job
+    attempt: int
+    slots: tuple[GpuSlot, ...]
+    share: Share
+    start_ms: int
+    left_us: int
+    """Work left at `as_of_ms`, as run time alone: a speed per mille does so many microseconds in a millisecond, so
+    that nothing is lost however often the speed changes."""
+    as_of_ms: int
+    speed_milli: int
+    """Per mille of the speed that it has alone."""
+    parts: tuple[Part, ...]
+    """What it takes of each of its nodes."""
+
+    @property
+    def left_ms(self) -> int:
+        """Work left at `as_of_ms`, rounded up to the next millisecond."""
+        return -(-self.left_us // 1000)
+
+    def end_ms(self) -> int:
+        """When it ends if its speed stays as it is, rounded up; FOREVER_MS where it never does."""
+        if self.job.work_ms >= FOREVER_MS or self.speed_milli <= 0:
+            return FOREVER_MS
+        return self.as_of_ms - (-self.left_us // self.speed_milli)
+
+
+class Cluster:
+    """Nodes with their GPUs, and the jobs that run on them."""
+
+    def __init__(self, nodes: Sequence[Node], *, rank: Sequence[int] | None = None) -> None:
+        """An empty cluster.
+
+        `rank`, a permutation of the nodes, settles ties between equally good nodes: the smaller wins. It is
+        the order of `nodes` by default.
+
+        Raises ClusterError for no nodes, duplicate names, counts that are negative or a rank that is not a
+        permutation.
+        """
+        self.nodes = tuple(nodes)
+        _check_nodes(self.nodes)
+        n = len(self.nodes)
+        width = max(1, max(node.gpus for node in self.nodes))
+        self.gpus: IntArray = np.array([node.gpus for node in self.nodes], dtype=np.int64)  # (N,)
+        present = np.arange(width) < self.gpus[:, None]  # (N, G)
+        self._free_cpu_milli: IntArray = _amounts(node.cpu_milli for node in self.nodes)  # (N,)
+        self._free_mem_mib: IntArray = _amounts(node.mem_mib for node in self.nodes)  # (N,)
+        self._free_milli: IntArray = np.where(present, 1000, -1)
+        per_card = _amounts(
+            (node.gpu_model.mem_mib or None) if node.gpu_model else None for node in self.nodes
+        )
+        self._free_gpu_mem_mib: IntArray = np.where(present, per_card[:, None], -1)  # (N, G)
+        self._held: IntArray = np.zeros((n, width + 1), dtype=np.int64)
+        self._version: IntArray = np.zeros(n, dtype=np.int64)
+        self.free_total_milli = 1000 * int(self.gpus.sum())
+        """GPU milli free on the whole cluster, lost nodes included: who asks for more cannot fit."""
+        self.rank: IntArray = _shown(np.arange(n) if rank is None else np.array(rank, dtype=np.int64))
+        if sorted(self.rank.tolist()) != list(range(n)):
+            raise ClusterError(f"a rank must be a permutation of 0…{n - 1}, one number a node")
+        self.releases = 0
+        """How often something was given back: where it has not changed, what did not fit still does not."""
+        self.changes = 0
+        """How often anything changed."""
+
+        self.models = tuple(sorted({node.gpu_model.name for node in self.nodes if node.gpu_model}))
+        self.labels = tuple(sorted({label for node in self.nodes for label in node.labels}))
+        if max(len(self.models), len(self.labels)) > 62:
+            raise ClusterError(
+                f"{len(self.models)} GPU models and {len(self.labels)} labels; a cluster can tell 62 of each apart"
+            )
+        self._traits: IntArray = np.array(
+            [[self._model_bit(node), self._label_bits(node.labels), 1] for node in self.nodes], dtype=np.int64
+        )
+        # What everybody else sees of the arrays, and cannot write to.
+        self.free_cpu_milli = _shown(self._free_cpu_milli)  # (N,)
+        self.free_mem_mib = _shown(self._free_mem_mib)  # (N,)
+        self.free_milli = _shown(self._free_milli)  # (N, G); −1 where there is no GPU
+        self.free_gpu_mem_mib = _shown(self._free_gpu_mem_mib)  # (N, G)
+        self.held = _shown(self._held)
+        """(N, G + 1): jobs that hold part of a GPU (column 0) or so many whole GPUs (columns 1 …)."""
+        self.version = _shown(self._version)  # (N,): goes up whenever the node changes
+        self.traits = _shown(
+            self._traits
+        )  # (N, 3): bit of the model, bits of the labels, 1 if the node is up
+        self._up = [True] * n
+        self._shape = (n, width)
+        self.capacity_cpu_milli = _shown(self._free_cpu_milli.copy())
+        self.capacity_mem_mib = _shown(self._free_mem_mib.copy())
+        self.capacity_milli = _shown(self._free_milli.copy())
+        self.capacity_gpu_mem_mib = _shown(self._free_gpu_mem_mib.copy())
+
+        self.running: dict[str, Running] = {}
+        """By id of the job, in order of their start."""
+        self._on: list[list[list[Running]]] = [[[] for _ in range(width)] for _ in self.nodes]
+        self._request_ids: dict[tuple[object, ...], int] = {}
+        self.requests: IntArray = np.zeros((64, 7), dtype=np.int64)
+        """(≥ number of request types, 7): what a job of each type takes on one node; the columns are those of
+        `kernels`. Of a job that may spread (`nodes` 0), what it takes on a node that holds it whole."""
+        self._usage: Usage | None = None
+        self._last: tuple[Job | None, int] = (None, -1)
+        self._fits_empty: dict[int, bool] = {}
+
+    def emptied(self) -> Cluster:
+        """A cluster of the same nodes and rank with nothing on it and every node up."""
+        return Cluster(self.nodes, rank=self.rank.tolist())
+
+    # What is there
+
+    def request(self, job: Job) -> int:
+        """The number of the job's request type: jobs that ask for the same have the same number."""
+        last, number = self._last
+        if job is last:
+            return number
+        key = (job.gpus, job.nodes, job.share, job.cpu_milli, job.mem_mib, job.models, job.labels)
+        known = self._request_ids.get(key)
+        number = self._new_request(job, key) if known is None else known
+        self._last = (job, number)
+        return number
+
+    def usage(self) -> Usage:
+        """Who has used how much GPU time; kept from the first call on, with what runs then from its start."""
+        if self._usage is None:
+            self._usage = Usage()
+            for run in self.running.values():
+                self._usage.start(run.job, run.share, run.start_ms)
+        return self._usage
+
+    def jobs_on(self, slot: GpuSlot) -> tuple[Running, ...]:
+        """Who runs on a GPU, in order of their start."""
+        return tuple(self._on[slot.node][slot.index])
+
+    def used_milli(self) -> IntArray:
+        """(N, G): GPU milli in use; 0 where there is no GPU."""
+        return self.capacity_milli - self.free_milli
+
+    def fitting_nodes(self, job: Job) -> IntArray:
+        """Numbers of the nodes that the job would fit on whole (one of its parts, for a gang), ascending."""
+        number = self.request(job)  # first: a new type may grow the table
+        request = self.requests[number]
+        free = (self.free_cpu_milli, self.free_mem_mib, self.free_milli, self.free_gpu_mem_mib)
+        found = np.empty(len(self.nodes), dtype=np.bool_)
+        kernels.fitting_nodes(request, *free, self.traits, found)
+        return np.flatnonzero(found)
+
+    def fitting_gpus(self, node: int, job: Job) -> list[int]:
+        """Numbers of the GPUs of a node that one GPU of the job fits on, ascending."""
+        milli, mem_mib = job.share
+        if not mem_mib:
+            return [index for index, left in enumerate(self.free_milli[node].tolist()) if left >= milli]
+        free = zip(self.free_milli[node].tolist(), self.free_gpu_mem_mib[node].tolist(), strict=True)
+        return [index for index, (left, mem_left) in enumerate(free) if left >= milli and mem_left >= mem_mib]
+
+    def slots_on(self, node: int, job: Job, *, tightest: bool = False) -> tuple[GpuSlot, ...]:
+        """The slots that the job (one of its parts, for a gang) would take on a node that it fits on.
+
+        The lowest-numbered GPUs with enough left; with `tightest`, those with the least left.
+        """
+        number = self.request(job)  # first: a new type may grow the table
+        row = self.requests[number]
+        gpus = int(row[kernels.GPUS])
+        if gpus == 0:
+            return (GpuSlot(node, NO_GPU),)
+        chosen = np.empty(self.free_milli.shape[1], dtype=np.int64)
+        kernels.choose_devices(node, row, self.free_milli, self.free_gpu_mem_mib, tightest, chosen)
+        return tuple(GpuSlot(node, index) for index in chosen[:gpus].tolist())
+
+    def slots_for(self, job: Job, nodes: Iterable[int]) -> tuple[GpuSlot, ...] | None:
+        """The slots of a whole job, on the first of these nodes, best first; None where too few are named.
+
+        The nodes are some of `fitting_nodes`: a gang takes its parts on the first so many, and a job that may
+        spread and fits on no single node is spread whichever nodes are named.
+        """
+        wanted = max(1, job.nodes)
+        chosen = [int(node) for node in islice(nodes, wanted)]
+        if len(chosen) == wanted:
+            return tuple(slot for node in chosen for slot in self.slots_on(node, job))
+        return self.spread(job) if job.nodes == 0 else None
+
+    def spread(self, job: Job) -> tuple[GpuSlot, ...] | None:
+        """Slots for a job that may spread, on as few nodes as will hold it, or None.
+
+        The nodes with the most room come first; the last one is the tightest that holds what remains.
+        """
+        if job.gpus < 2 or job.gpus * job.share.milli > self.free_total_milli:
+            return None
+        number = self.request(job)  # first: a new type may grow the table
+        request = self.requests[number]
+        fitting, chosen, takes = np.empty((3, len(self.nodes)), dtype=np.int64)
+        free = (self.free_milli, self.free_gpu_mem_mib)
+        if kernels.fitting_devices(request, *free, self.traits, fitting) < job.gpus:
+            return None
+        usable = spreadable_gpus(job, fitting, self.free_cpu_milli, self.free_mem_mib)
+        nodes = kernels.spread_over_nodes(usable, job.gpus, self.rank, chosen, takes)
+        slots: list[GpuSlot] = []
+        for node, take in zip(chosen[:nodes].tolist(), takes[:nodes].tolist(), strict=True):
+            slots.extend(GpuSlot(node, index) for index in self.fitting_gpus(node, job)[:take])
+        return tuple(slots) or None
+
+    def fits_when_empty(self, job: Job) -> bool:
+        """Whether the job could start if nothing else ran and every node were up."""
+        number = self.request(job)
+        known = self._fits_empty.get(number)
+        if known is None:
+            known = self._fits_empty[number] = self._find_when_empty(job, number)
+        return known
+
+    def model_bits(self, models: Sequence[str]) -> int:
+        """The bits of these GPU models in `traits`, all bits for no names; names that no node has are left out."""
+        return (
+            sum(1 << self.models.index(name) for name in set(models) if name in self.models) if models else -1
+        )
+
+    def digest(self) -> str:
+        """A fingerprint of everything that can change, to see that somebody has changed nothing."""
+        state = hashlib.sha256()
+        for array in (self.free_cpu_milli, self.free_mem_mib, self.free_milli, self.free_gpu_mem_mib):
+            state.update(array.tobytes())
+        for array in (self.held, self.version, self.traits, self.rank):
+            state.update(array.tobytes())
+        state.update(repr([*self.running.items()]).encode())
+        state.update(repr([[[run.job.id for run in on] for on in row] for row in self._on]).encode())
+        state.update(repr((self.free_total_milli, self.releases, self.changes)).encode())
+        return state.hexdigest()
+
+    # What changes it
+
+    def place(
+        self, placement: Placement, *, now_ms: int = 0, work_ms: int | None = None, attempt: int = 1
+    ) -> Running:
+        """Start a job on the slots and shares that the placement names.
+
+        `work_ms` is the work that is left of it, all of it by default. Raises DoesNotFit or NotAllowed, and
+        then nothing has changed.
+        """
+        job, slots, share = placement
+        parts = self._check(job, slots, share)
+        left_ms = job.work_ms if work_ms is None else work_ms
+        run = Running(job, attempt, slots, share, now_ms, left_ms * 1000, now_ms, 1000, parts)
+        self._take(run, 1)
+        self.running[job.id] = run
+        if self._usage is not None:
+            self._usage.start(job, share, now_ms)
+        if job.gpus:
+            for node, index in slots:
+                self._on[node][index].append(run)
+        self.changes += 1
+        return run
+
+    def release(self, job_id: str) -> Running:
+        """End a job and give back what it held. Raises NotRunning, and then nothing has changed."""
+        run = self.running.pop(job_id, None)
+        if run is None:
+            raise NotRunning(f"job '{job_id}' cannot be released: it is not running")
+        self._take(run, -1)
+        if self._usage is not None:
+            self._usage.stop(run.job, run.share, run.start_ms, run.as_of_ms)
+        if run.job.gpus:
+            for node, index in run.slots:
+                self._on[node][index].remove(run)
+        self.releases += 1
+        self.changes += 1
+        return run
+
+    def advance(self, job_id: str, now_ms: int, speed_milli: int) -> Running:
+        """Note what a running job has done until now, and its speed from now on."""
+        run = self.running[job_id]
+        run.left_us -= (now_ms - run.as_of_ms) * run.speed_milli
+        run.as_of_ms = now_ms
+        run.speed_milli = speed_milli
+        self.changes += 1
+        return run
+
+    def lose(self, node: int) -> None:
+        """Take a node out: nothing fits on it until `restore`. What runs there is released by the caller."""
+        self._traits[node, 2] = 0
+        self._up[node] = False
+        self._version[node] += 1
+        self.changes += 1
+
+    def restore(self, node: int) -> None:
+        """Bring a lost node back."""
+        self._traits[node, 2] = 1
+        self._up[node] = True
+        self._version[node] += 1
+        self.releases += 1
+        self.changes += 1
+
+    # How
+
+    def _take(self, run: Running, sign: int) -> None:
+        """Take what a run holds (`sign` 1), or give it back (−1)."""
+        milli, gpu_mem_mib = run.share
+        kind_of_whole = milli == 1000
+        milli *= sign
+        for node, gpus, cpu_milli, mem_mib in run.parts:
+            self._version[node] += 1
+            if cpu_milli:
+                self._free_cpu_milli[node] -= sign * cpu_milli
+            if mem_mib:
+                self._free_mem_mib[node] -= sign * mem_mib
+            if gpus:
+                self._held[node, gpus if kind_of_whole else 0] += sign
+                self.free_total_milli -= milli * gpus
+        if run.job.gpus:
+            for node, index in run.slots:
+                self._free_milli[node, index] -= milli
+                if gpu_mem_mib:
+                    self._free_gpu_mem_mib[node, index] -= sign * gpu_mem_mib
+
+    def _check(self, job: Job, slots: tuple[GpuSlot, ...], share: Share) -> tuple[Part, ...]:
+        """Refuse a placement that cannot be; else say what it takes of each node."""
+        gpus = job.gpus
+        milli, gpu_mem_mib = share
+        number = len(slots)
+        if job.id in self.running:
+            raise NotAllowed(f"job '{job.id}' cannot be placed: it is running already")
+        if not number:
+            raise NotAllowed(f"job '{job.id}' cannot be placed on no slots")
+        if gpus and not (0 < milli <= job.share.milli and 0 <= gpu_mem_mib <= job.share.mem_mib):
+            raise NotAllowed(
+                f"job '{job.id}' may be given 1…{job.share.milli} milli and 0…{job.share.mem_mib} MiB of a GPU, what it"
+                f" asks for or less; the placement gives {milli} milli and {gpu_mem_mib} MiB"
+            )
+        if number > 1 and len(set(slots)) < number:
+            raise NotAllowed(f"job '{job.id}' names the same slot twice: {_named(slots)}")
+        if gpus != (0 if slots[0][1] == NO_GPU else number):
+            raise NotAllowed(f"job '{job.id}' asks for {gpus} GPUs, not for {_named(slots)}")
+        rows, width = self._shape
+        for node, index in slots:
+            if not 0 <= node < rows or not NO_GPU <= index < width:
+                raise NotAllowed(
+                    f"job '{job.id}': there is no slot ({node}, {index}) in a cluster of {rows} nodes"
+                )
+            if (index == NO_GPU) != (gpus == 0):
+                raise NotAllowed(
+                    f"job '{job.id}' asks for {gpus} GPUs; {_named(slots)} are GPUs in part and in part none"
+                )
+            if gpus == 0:
+                continue
+            if self.free_milli[node, index] < milli or (
+                gpu_mem_mib and self.free_gpu_mem_mib[node, index] < gpu_mem_mib
+            ):
+                self._refuse_gpu(job, GpuSlot(node, index), share)
+        parts = parts_of(job, slots)
+        if job.nodes and (
+            len(parts) != job.nodes or (number > 1 and any(p[1] * job.nodes != gpus for p in parts))
+        ):
+            raise NotAllowed(
+                f"job '{job.id}' asks for {gpus} GPUs on exactly {job.nodes} nodes, the same number on each;"
+                f" the placement gives {[part[1] for part in parts]}"
+            )
+        for node, _, cpu_milli, mem_mib in parts:
+            if not self._up[node]:
+                raise NotAllowed(
+                    f"job '{job.id}' cannot be placed on node '{self.nodes[node].name}': it is lost"
+                )
+            if (job.models and gpus) or job.labels:
+                self._check_traits(job, self.nodes[node])
+            if cpu_milli and self.free_cpu_milli[node] < cpu_milli:
+                raise DoesNotFit(
+                    f"job '{job.id}' takes {cpu_milli} CPU milli of node '{self.nodes[node].name}',"
+                    f" which has {self.free_cpu_milli[node]} left"
+                )
+            if mem_mib and self.free_mem_mib[node] < mem_mib:
+                raise DoesNotFit(
+                    f"job '{job.id}' takes {mem_mib} MiB of node '{self.nodes[node].name}',"
+                    f" which has {self.free_mem_mib[node]} left"
+                )
+        return parts
+
+    def _check_traits(self, job: Job, node: Node) -> None:
+        if job.models and job.gpus and (node.gpu_model is None or node.gpu_model.name not in job.models):
+            has = f"GPU model '{node.gpu_model.name}'" if node.gpu_model else "no GPU model"
+            raise NotAllowed(
+                f"job '{job.id}' may run on {' or '.join(job.models)}; node '{node.name}' has {has}"
+            )
+        for label in job.labels:
+            if label not in node.labels:
+                raise NotAllowed(
+                    f"job '{job.id}' asks for label '{label}', which node '{node.name}' does not carry"
+                )
+
+    def _refuse_gpu(self, job: Job, slot: GpuSlot, share: Share) -> None:
+        where = f"GPU {slot.index} of node '{self.nodes[slot.node].name}'"
+        milli = int(self.free_milli[slot])
+        mem = int(self.free_gpu_mem_mib[slot])
+        if milli < 0:
+            raise NotAllowed(f"job '{job.id}' names {where}, which has {self.gpus[slot.node]} GPUs")
+        if milli < share.milli:
+            raise DoesNotFit(f"job '{job.id}' takes {share.milli} milli of {where}, which has {milli} left")
+        raise DoesNotFit(f"job '{job.id}' takes {share.mem_mib} MiB of {where}, which has {mem} left")
+
+    def _new_request(self, job: Job, key: tuple[object, ...]) -> int:
+        _check_job(job)
+        number = len(self._request_ids)
+        if number == len(self.requests):
+            self.requests = np.concatenate([self.requests, np.zeros_like(self.requests)])
+        nodes = max(1, job.nodes)
+        models = self.model_bits(job.models)
+        known = all(label in self.labels for label in job.labels)
+        labels = self._label_bits(job.labels) if known else 1 << 62  # a bit that no node has
+        cpu_milli, mem_mib = -(-job.cpu_milli // nodes), -(-job.mem_mib // nodes)
+        gpus = job.gpus // nodes
+        self.requests[number] = (gpus, job.share.milli, job.share.mem_mib, cpu_milli, mem_mib, models, labels)
+        self._request_ids[key] = number
+        return number
+
+    def _find_when_empty(self, job: Job, number: int) -> bool:
+        row = self.requests[number]
+        up = self.traits.copy()
+        up[:, 2] = 1
+        gpus = (self.capacity_milli, self.capacity_gpu_mem_mib, up)
+        found = np.empty(len(self.nodes), dtype=np.bool_)
+        kernels.fitting_nodes(row, self.capacity_cpu_milli, self.capacity_mem_mib, *gpus, found)
+        if found.sum() >= max(1, job.nodes):
+            return True
+        if job.nodes:
+            return False
+        devices = np.empty(len(self.nodes), dtype=np.int64)
+        kernels.fitting_devices(row, *gpus, devices)
+        usable = spreadable_gpus(job, devices, self.capacity_cpu_milli, self.capacity_mem_mib)
+        return int(usable.sum()) >= job.gpus > 0
+
+    def _model_bit(self, node: Node) -> int:
+        return 1 << self.models.index(node.gpu_model.name) if node.gpu_model else 1 << 62
+
+    def _label_bits(self, labels: Sequence[str]) -> int:
+        return sum(1 << self.labels.index(label) for label in set(labels))
+
+
+def spreadable_gpus(job: Job, fitting: IntArray, cpu_milli: IntArray, mem_mib: IntArray) -> IntArray:
+    """(N,): how many GPUs of a job that may spread each node can take, its part of CPU and memory included.
+
+    `fitting` (N,) has the number of GPUs on each node that one GPU of the job fits on.
+    """
+    usable = fitting
+    if job.cpu_milli:
+        usable = np.minimum(usable, cpu_milli * job.gpus // job.cpu_milli)
+    if job.mem_mib:
+        usable = np.minimum(usable, mem_mib * job.gpus // job.mem_mib)
+    return usable
+
+
+def parts_of(job: Job, slots: tuple[GpuSlot, ...]) -> tuple[Part, ...]:
+    """What a placement takes of each of its nodes."""
+    if len(slots) == 1:
+        return (Part(slots[0][0], job.gpus, job.cpu_milli, job.mem_mib),)
+    counts: dict[int, int] = {}
+    for node, _ in slots:
+        counts[node] = counts.get(node, 0) + 1
+    total = len(slots)
+    return tuple(
+        Part(
+            node,
+            there if job.gpus else 0,
+            -(-job.cpu_milli * there // total),
+            -(-job.mem_mib * there // total),
+        )
+        for node, there in counts.items()
+    )
+
+
+def _named(slots: Sequence[GpuSlot]) -> str:
+    shown = ", ".join(f"({node}, {index})" for node, index in slots[:8])
+    return f"slots {shown}" + (f" and {len(slots) - 8} more" if len(slots) > 8 else "")
+
+
+def _shown(array: IntArray) -> IntArray:
+    """The same array, to be read only."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _amounts(values: Iterable[int | None]) -> IntArray:
+    return np.array([UNCOUNTED if value is None else value for value in values], dtype=np.int64)
+
+
+def _check_nodes(nodes: tuple[Node, ...]) -> None:
+    if not nodes:
+        raise ClusterError("a cluster needs at least one node")
+    names: set[str] = set()
+    for node, position in zip(nodes, count(1), strict=False):
+        if node.name in names:
+            raise ClusterError(f"two nodes are called '{node.name}' (the second is number {position})")
+        names.add(node.name)
+        amounts = (node.gpus, node.cpu_milli or 0, node.mem_mib or 0)
+        if min(amounts) < 0:
+            raise ClusterError(f"node '{node.name}' has a negative amount of something: {amounts}")
+
+
+def _check_job(job: Job) -> None:
+    """Refuse a job that no cluster could hold, where it first meets one."""
+    if job.gpus < 0 or job.nodes < 0 or job.cpu_milli < 0 or job.mem_mib < 0:
+        raise NotAllowed(f"job '{job.id}' asks for a negative amount of something")
+    if job.nodes > 1 and job.gpus % job.nodes:
+        raise NotAllowed(
+            f"job '{job.id}' asks for {job.gpus} GPUs on exactly {job.nodes} nodes; each must give the same number"
+        )
+    if job.gpus and not 0 < job.share.milli <= 1000:
+        raise NotAllowed(f"job '{job.id}' asks for {job.share.milli} milli of a GPU; a share is 1…1000")
+    if job.share.mem_mib < 0:
+        raise NotAllowed(f"job '{job.id}' asks for {job.share.mem_mib} MiB of GPU memory")

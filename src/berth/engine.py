@@ -1,0 +1,467 @@
+"""The event loop: jobs, a cluster and a policy in, events out.
+
+There is one `simulate`; every experiment, command and replay goes through it. At one instant, in this order:
+jobs end, nodes are lost, nodes come back, jobs arrive, the policy decides, impatient jobs leave. What is left
+in a tie is settled by the order in which things were scheduled, so that the same input gives the same events.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
+
+from berth.cluster import Cluster, Running
+from berth.errors import BerthError, PlacementError, PolicyError, SimulationError
+from berth.interference import Interference, Outlook, Tenant, no_interference
+from berth.model import FOREVER_MS, Event, EventKind, Evict, GpuSlot, Job, Outage, Placement, Reason, WakeAt
+from berth.outages import Recovery
+from berth.policies import Policy, Setting, make_policy
+from berth.queue import Queue
+
+__all__ = ["simulate"]
+
+END, LOST, BACK, RETIME, WAKE, ARRIVE, LEAVE = range(7)
+"""What can be on the heap, in the order in which it happens at one instant."""
+
+SUBMIT, START, FINISH, FAIL, EVICT, REJECT = EventKind
+NO_REASON = Reason.NONE
+AS_THE_JOB_SAYS = Recovery()
+NEVER = (-1, -1)
+IN_VAIN = 1_000_000
+"""After so many instants in which nothing happened nothing ever will."""
+MEDDLED = "the policy has changed the cluster or the queue that it was shown; it may only yield"
+
+
+def simulate(
+    jobs: Iterable[Job],
+    cluster: Cluster,
+    policy: Policy | str,
+    *,
+    interference: Interference = no_interference,
+    outages: Iterable[Outage] = (),
+    recovery: Recovery = AS_THE_JOB_SAYS,
+    seed: int = 0,
+) -> Iterator[Event]:
+    """Replay jobs on a cluster under a policy; yield what happens, in order of time.
+
+    `jobs` come in order of submission and are read as time reaches them; `cluster` is left as it is, the run
+    begins with its nodes empty. `policy` may be a name (`sjf+best-fit`): it is made with `seed`, and with
+    `jobs` as its workload where they are a sequence. A job that could not start on the empty cluster is
+    rejected at once, one whose patience ends when it ends, and one that is still waiting when nothing is left
+    to happen is rejected then; every other job starts and ends once a try. `outages` may be an iterator without
+    end, in order of time, such as `FailureRate.outages` gives; it is drawn from while there is something to do.
+    `recovery` tells what a stopped job that keeps its work has left of it, and what a restart costs.
+
+    Raises SimulationError for jobs out of order, a duplicate id or an outage of no node, PolicyError for a
+    decision that cannot be applied.
+    """
+    if isinstance(policy, str):
+        policy = make_policy(policy, Setting(seed, jobs if isinstance(jobs, Sequence) else ()))
+    return _Run(cluster.emptied(), policy, interference, outages, recovery).events(iter(jobs))
+
+
+class _Again(NamedTuple):
+    """What is known of a job that is queued again."""
+
+    attempt: int
+    """The number of the try that waits or runs."""
+    left_ms: int
+    """The work that was left when this try was queued."""
+    out_of_memory: int
+    """How many of its tries ran out of memory."""
+
+
+class _Run:
+    """One simulation under way."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        policy: Policy,
+        interference: Interference,
+        outages: Iterable[Outage],
+        recovery: Recovery,
+    ) -> None:
+        self.cluster = cluster
+        self.policy = policy
+        self.interference = None if interference is no_interference else interference
+        self.recovery = recovery
+        self.queue = Queue()
+        self.heap: list[tuple[int, int, int, Any]] = []
+        self.serial = 0
+        self.ends: dict[
+            str, tuple[int, int]
+        ] = {}  # running job -> its end, and the serial of the entry for it
+        self.leaves: dict[str, int] = {}  # waiting job -> serial of the entry at which its patience ends
+        self.wakes: set[int] = set()
+        self.again: dict[str, _Again] = {}
+        self.down: list[int] = [0] * len(cluster.nodes)  # how many outages of each node are under way
+        self.dirty: dict[GpuSlot, None] = {}  # GPUs whose tenants have changed at this instant
+        self.outlooks: dict[GpuSlot, tuple[tuple[Running, ...], Outlook, int]] = {}
+        self.known: set[str] = set()
+        self.more_jobs = True
+        self.in_vain = 0  # instants since the last event
+        self.idle_outages = 0  # since a job last started or ended
+        self.outages: Iterator[Outage] = iter(())
+        if isinstance(outages, Sequence):
+            for outage in outages:
+                self._schedule_outage(outage)
+        else:
+            self.outages = iter(outages)
+            self._next_outage()
+
+    def events(self, jobs: Iterator[Job]) -> Iterator[Event]:
+        """Yield the events of the whole run."""
+        heap = self.heap
+        last_ms = 0
+        self._next_arrival(jobs, None)
+        while heap and not (heap[0][1] == RETIME and self._only_services()):
+            self.in_vain += 1
+            if self.in_vain > IN_VAIN and not self._will_go_on():
+                raise SimulationError(
+                    f"since {IN_VAIN:,} instants nothing happens, at {heap[0][0]} ms: the policy asks to be woken, or"
+                    " the interference model to be asked again, for ever"
+                )
+            for event in self._instant(jobs, heap[0][0]):
+                yield event
+                last_ms = event[0]
+                self.in_vain = 0
+        for job in list(self.queue):
+            yield Event(last_ms, REJECT, job, self._attempt(job), (), job.share, Reason.LEFT_WAITING)
+
+    def _will_go_on(self) -> bool:
+        """Whether somebody is to come or to end, however many instants pass until then."""
+        self.in_vain = 0
+        return self.more_jobs or any(serial > 0 for _, serial in self.ends.values())
+
+    def _only_services(self) -> bool:
+        """Whether nobody is to come, to end or to leave, so that services would be looked at again for ever."""
+        if self.more_jobs or any(run.job.work_ms < FOREVER_MS for run in self.cluster.running.values()):
+            return False
+        return all(entry[1] == RETIME or self._is_dead(entry) for entry in self.heap)
+
+    def _is_dead(self, entry: tuple[int, int, int, Any]) -> bool:
+        """Whether an entry of the heap has been overtaken: the job left, or its end has moved."""
+        _, kind, serial, what = entry
+        if kind == END:
+            return self.ends.get(what.job.id, NEVER)[1] != serial
+        if kind == LEAVE:
+            return self.leaves.get(what.id) != serial
+        return kind == RETIME and (what not in self.outlooks or self.outlooks[what][2] != serial)
+
+    def _instant(self, jobs: Iterator[Job], now_ms: int) -> Iterator[Event]:
+        """Everything that happens at one instant, in its order."""
+        heap, queue = self.heap, self.queue
+        decide = False
+        while heap and heap[0][0] == now_ms and heap[0][1] < LEAVE:
+            entry = heappop(heap)
+            kind, what = entry[1], entry[3]
+            if kind == ARRIVE:
+                yield Event(now_ms, SUBMIT, what, 1, (), what.share, NO_REASON)
+                if self._fits_when_empty(what):
+                    self._enqueue(what, now_ms)
+                    decide = True
+                else:
+                    yield Event(now_ms, REJECT, what, 1, (), what.share, Reason.NEVER_FITS)
+                self._next_arrival(jobs, now_ms)
+            elif self._is_dead(entry):
+                continue
+            elif kind == END:
+                yield self._end(what, now_ms)
+                decide = True
+            elif kind == WAKE:
+                self.wakes.discard(now_ms)
+                decide = True
+            elif kind == RETIME:
+                self.dirty[what] = None
+            elif kind == LOST:
+                yield from self._lose(what, now_ms)
+                self._next_outage()
+                decide = True
+            else:
+                self._bring_back(what)
+                decide = True
+        if decide and len(queue):
+            yield from self._decide(now_ms)
+        if self.dirty:
+            yield from self._retime(now_ms)
+        while heap and heap[0][0] == now_ms and heap[0][1] == LEAVE:
+            entry = heappop(heap)
+            if not self._is_dead(entry):
+                job = entry[3]
+                attempt = self._attempt(job)
+                self._unqueue(job)
+                self.again.pop(job.id, None)
+                yield Event(now_ms, REJECT, job, attempt, (), job.share, Reason.PATIENCE)
+
+    # What happens
+
+    def _fits_when_empty(self, job: Job) -> bool:
+        try:
+            return self.cluster.fits_when_empty(job)
+        except PlacementError as error:
+            raise SimulationError(f"a job makes no sense: {error}") from error
+
+    def _decide(self, now_ms: int) -> Iterator[Event]:
+        """Ask the policy, applying each decision before the next is asked for."""
+        cluster, queue = self.cluster, self.queue
+        shown = cluster.changes + queue.changes  # both only ever grow
+        for decision in self._asked(now_ms):
+            if cluster.changes + queue.changes != shown:
+                raise PolicyError(MEDDLED)
+            if isinstance(decision, Placement):
+                yield self._start(decision, now_ms)
+            elif isinstance(decision, Evict):
+                if decision.job.id not in cluster.running:
+                    raise PolicyError(
+                        f"at {now_ms} ms the policy evicts job '{decision.job.id}', which is not running"
+                    )
+                run = self._take_off(decision.job.id, now_ms)
+                yield Event(now_ms, EVICT, run.job, run.attempt, run.slots, run.share, NO_REASON)
+                yield self._queue_again(run, now_ms)
+            elif isinstance(decision, WakeAt):
+                if decision.time_ms <= now_ms:
+                    raise PolicyError(
+                        f"at {now_ms} ms the policy asks to be woken at {decision.time_ms} ms, not later"
+                    )
+                if decision.time_ms not in self.wakes:
+                    self.wakes.add(decision.time_ms)
+                    self._push(decision.time_ms, WAKE, None)
+            else:
+                raise PolicyError(f"a policy yields Placement, Evict or WakeAt, not {decision!r}")
+            shown = cluster.changes + queue.changes
+        if cluster.changes + queue.changes != shown:
+            raise PolicyError(MEDDLED)
+
+    def _asked(self, now_ms: int) -> Iterator[object]:
+        """The policy's decisions; what it raises is told with its place."""
+        try:
+            yield from self.policy(self.queue, self.cluster, now_ms)
+        except BerthError:
+            raise
+        except Exception as error:
+            raise PolicyError(f"at {now_ms} ms the policy fails: {_told(error)}") from error
+
+    def _start(self, placement: Placement, now_ms: int) -> Event:
+        job = placement.job
+        if job not in self.queue:
+            raise PolicyError(f"at {now_ms} ms the policy starts job '{job.id}', which is not waiting")
+        again = self.again.get(job.id)
+        work_ms, attempt = job.work_ms, 1
+        if again is not None:
+            attempt = again.attempt
+            work_ms = again.left_ms + (0 if job.work_ms >= FOREVER_MS else self.recovery.restart_ms)
+        try:
+            run = self.cluster.place(placement, now_ms=now_ms, work_ms=work_ms, attempt=attempt)
+        except PlacementError as error:
+            raise PolicyError(f"at {now_ms} ms the policy decides what cannot be: {error}") from error
+        self._unqueue(job)
+        self.idle_outages = 0
+        if self.interference is None or job.gpus == 0:
+            self._schedule_end(run, now_ms)
+        else:
+            self.dirty.update(dict.fromkeys(run.slots))
+        return Event(now_ms, START, job, attempt, run.slots, run.share, NO_REASON)
+
+    def _end(self, run: Running, now_ms: int) -> Event:
+        """A run reaches the end of its work or of its time limit."""
+        job = run.job
+        self._take_off(job.id, now_ms)
+        self.again.pop(job.id, None)
+        if run.left_us > 0:
+            return Event(now_ms, FAIL, job, run.attempt, run.slots, run.share, Reason.TIME_LIMIT)
+        return Event(now_ms, FINISH, job, run.attempt, run.slots, run.share, NO_REASON)
+
+    def _lose(self, node: int, now_ms: int) -> Iterator[Event]:
+        self.down[node] += 1
+        if self.down[node] > 1:
+            return
+        self.cluster.lose(node)
+        running = self.cluster.running.values()
+        for run in [run for run in running if any(part.node == node for part in run.parts)]:
+            self._take_off(run.job.id, now_ms)
+            yield Event(now_ms, FAIL, run.job, run.attempt, run.slots, run.share, Reason.NODE_LOST)
+            yield self._queue_again(run, now_ms)
+
+    def _bring_back(self, node: int) -> None:
+        self.down[node] -= 1
+        if not self.down[node]:
+            self.cluster.restore(node)
+
+    def _queue_again(self, run: Running, now_ms: int, *, out_of_memory: int = 0) -> Event:
+        """Queue again a job that was taken off its GPUs."""
+        job = run.job
+        before = self.again.get(job.id) or _Again(1, job.work_ms, 0)
+        left_ms = job.work_ms
+        if job.keeps_work and job.work_ms < FOREVER_MS:
+            done_ms = job.work_ms - min(run.left_ms, before.left_ms)  # who was still loading has done nothing
+            left_ms -= self.recovery.kept_ms(done_ms)
+        self.again[job.id] = _Again(run.attempt + 1, left_ms, before.out_of_memory + out_of_memory)
+        self._enqueue(job, now_ms)
+        return Event(now_ms, SUBMIT, job, run.attempt + 1, (), job.share, NO_REASON)
+
+    # Speeds
+
+    def _retime(self, now_ms: int) -> Iterator[Event]:
+        """Ask the interference model about the GPUs whose tenants have changed, and move the ends accordingly."""
+        cluster = self.cluster
+        touched: dict[str, Running] = {}
+        failed: dict[str, Running] = {}
+        for slot in self.dirty:
+            runs = cluster.jobs_on(slot)
+            if not runs:
+                self.outlooks.pop(slot, None)
+                continue
+            for run in runs:
+                touched[run.job.id] = cluster.advance(run.job.id, now_ms, run.speed_milli)
+            outlook = self._outlook(runs, slot)
+            if outlook.out_of_memory is not None:
+                run = runs[outlook.out_of_memory]
+                failed[run.job.id] = run
+            serial = -1
+            if outlook.hold_ms < FOREVER_MS:
+                serial = self._push(now_ms + outlook.hold_ms, RETIME, slot)
+            self.outlooks[slot] = (runs, outlook, serial)
+        self.dirty.clear()
+        for run in touched.values():
+            if run.job.id in failed:
+                continue
+            speed = min(self._speed_on(slot, run) for slot in run.slots)
+            cluster.advance(run.job.id, now_ms, speed)
+            self._schedule_end(run, now_ms)
+        for run in failed.values():
+            self._take_off(run.job.id, now_ms)
+            yield Event(now_ms, FAIL, run.job, run.attempt, run.slots, run.share, Reason.OUT_OF_MEMORY)
+            before = self.again.get(run.job.id)
+            if (before.out_of_memory if before else 0) < run.job.retries:
+                yield self._queue_again(run, now_ms, out_of_memory=1)
+            else:
+                self.again.pop(run.job.id, None)
+            self._push(now_ms, WAKE, None)
+
+    def _outlook(self, runs: tuple[Running, ...], slot: GpuSlot) -> Outlook:
+        assert self.interference is not None
+        tenants = [
+            Tenant(run.job, run.share, max(0, run.job.work_ms * 1000 - run.left_us) // 1000) for run in runs
+        ]
+        try:
+            outlook = self.interference(tenants, self.cluster.nodes[slot.node].gpu_model)
+        except Exception as error:
+            raise SimulationError(f"the interference model fails: {_told(error)}") from error
+        if not isinstance(outlook, Outlook):
+            raise SimulationError(f"an interference model gives an Outlook, not {outlook!r}")
+        number = len(runs)
+        full = outlook.out_of_memory
+        if (
+            len(outlook.speeds_milli) != number
+            or min(outlook.speeds_milli) < 0
+            or outlook.hold_ms < 1
+            or (full is not None and not 0 <= full < number)
+        ):
+            raise SimulationError(
+                f"the interference model says {outlook} of {number} jobs on one GPU; expected {number} speeds of 0 or"
+                f" more, to hold for 1 ms or more, and nobody or one of 0…{number - 1} out of memory"
+            )
+        return outlook
+
+    def _speed_on(self, slot: GpuSlot, run: Running) -> int:
+        runs, outlook, _ = self.outlooks[slot]
+        return next(speed for other, speed in zip(runs, outlook.speeds_milli, strict=True) if other is run)
+
+    # The heap and the queue
+
+    def _push(self, time_ms: int, kind: int, what: object) -> int:
+        self.serial += 1
+        heappush(self.heap, (time_ms, kind, self.serial, what))
+        return self.serial
+
+    def _next_arrival(self, jobs: Iterator[Job], now_ms: int | None) -> None:
+        job = next(jobs, None)
+        if job is None:
+            self.more_jobs = False
+            return
+        if not isinstance(job.submit_ms, int) or job.submit_ms < 0:
+            raise SimulationError(
+                f"job '{job.id}' was submitted at {job.submit_ms} ms; expected a whole number, 0 or more"
+            )
+        if now_ms is not None and job.submit_ms < now_ms:
+            raise SimulationError(
+                f"job '{job.id}' was submitted at {job.submit_ms} ms, before the one that stands before it"
+                f" ({now_ms} ms); give the jobs in order of submission"
+            )
+        if job.id in self.known:
+            raise SimulationError(f"two jobs have the id '{job.id}'; give each its own")
+        if not isinstance(job.work_ms, int) or job.work_ms < 0:
+            raise SimulationError(
+                f"job '{job.id}' has {job.work_ms} ms of work; expected a whole number, 0 or more"
+            )
+        self.known.add(job.id)
+        self._push(job.submit_ms, ARRIVE, job)
+
+    def _schedule_end(self, run: Running, now_ms: int) -> None:
+        end_ms = run.end_ms()
+        limit_ms = run.job.time_limit_ms
+        if limit_ms is not None:
+            end_ms = min(end_ms, max(now_ms, run.start_ms + limit_ms))
+        if self.ends.get(run.job.id, NEVER)[0] == end_ms:
+            return
+        serial = self._push(end_ms, END, run) if end_ms < FOREVER_MS else -1
+        self.ends[run.job.id] = (end_ms, serial)
+
+    def _next_outage(self) -> None:
+        """Draw the next outage, while jobs are to come, run, or wait with a chance to start."""
+        self.idle_outages += 1
+        if not (self.more_jobs or self.cluster.running or len(self.queue)):
+            return
+        if self.idle_outages > 100 * len(self.cluster.nodes) and not (self.more_jobs or self.cluster.running):
+            return  # nobody serves those that wait
+        outage = next(self.outages, None)
+        if outage is not None:
+            self._schedule_outage(outage)
+
+    def _schedule_outage(self, outage: Outage) -> None:
+        nodes = len(self.cluster.nodes)
+        if not 0 <= outage.node < nodes:
+            raise SimulationError(f"an outage names node {outage.node}; the cluster has nodes 0…{nodes - 1}")
+        if outage.down_ms < 0:
+            raise SimulationError(
+                f"an outage of node {outage.node} begins at {outage.down_ms} ms; expected 0 or more"
+            )
+        if outage.up_ms is not None and outage.up_ms <= outage.down_ms:
+            raise SimulationError(
+                f"an outage of node {outage.node} ends at {outage.up_ms} ms, before {outage.down_ms}"
+            )
+        self._push(outage.down_ms, LOST, outage.node)
+        if outage.up_ms is not None:
+            self._push(outage.up_ms, BACK, outage.node)
+
+    def _attempt(self, job: Job) -> int:
+        again = self.again.get(job.id)
+        return 1 if again is None else again.attempt
+
+    def _enqueue(self, job: Job, now_ms: int) -> None:
+        self.queue.add(job)
+        if job.patience_ms is not None:
+            self.leaves[job.id] = self._push(now_ms + job.patience_ms, LEAVE, job)
+
+    def _unqueue(self, job: Job) -> None:
+        self.queue.remove(job)
+        if job.patience_ms is not None:
+            self.leaves.pop(job.id, None)
+
+    def _take_off(self, job_id: str, now_ms: int) -> Running:
+        """Release a running job; those that shared its GPUs are looked at again."""
+        run = self.cluster.advance(job_id, now_ms, 1000)
+        self.ends.pop(job_id, None)
+        self.cluster.release(job_id)
+        if self.interference is not None and run.job.gpus:
+            self.dirty.update(dict.fromkeys(run.slots))
+        return run
+
+
+def _told(error: Exception) -> str:
+    """An error of somebody else's code in one line, with the place where it was raised."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"

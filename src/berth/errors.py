@@ -1,0 +1,154 @@
+"""Every error that berth raises on purpose.
+
+BerthError
+├── TraceError            a trace file cannot be read as asked: file, line, column, value, what was expected
+├── ClusterError          the description of a cluster is wrong
+│   └── PlacementError    a placement that the cluster refuses
+│       ├── DoesNotFit        something of the node or GPU is short
+│       ├── NotAllowed        the model, label or shape that the job asks for is not there
+│       └── NotRunning        a release or eviction of a job that holds nothing
+├── PolicyError           a policy cannot be found or built, or decided on something that is not so
+├── SimulationError       the engine was given something that it cannot replay
+├── HistoryError          the store of records cannot be read or written
+├── FetchError            a public trace could not be downloaded whole
+├── PartitionError        a partition of a GPU cannot be made, found or changed
+├── SettingError          a value of an option or setting is outside its range
+└── MissingExtraError     a part of berth that is installed by an extra was asked for without it
+
+Each message says what was wanted, what came, where, and what to do.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BerthError",
+    "ClusterError",
+    "DoesNotFit",
+    "FetchError",
+    "HistoryError",
+    "MissingExtraError",
+    "NotAllowed",
+    "NotRunning",
+    "PartitionError",
+    "PlacementError",
+    "PolicyError",
+    "SettingError",
+    "SimulationError",
+    "TraceError",
+]
+
+
+EXTRAS = {
+    "jax": "learn",
+    "optax": "learn",
+    "flax": "learn",
+    "gymnasium": "learn",
+    "highspy": "optimum",
+    "ray": "ray",
+    "sqlalchemy": "slurm",
+    "pymysql": "slurm",
+    "lightgbm": "account",
+}
+"""Which extra brings a package that the plain install leaves out."""
+
+
+class BerthError(Exception):
+    """The base of every error that berth raises on purpose; the command line prints it without a traceback."""
+
+
+class TraceError(BerthError):
+    """A trace file cannot be read as asked.
+
+    `path`, `line` (the header is line 1), `column`, `value` and `expected` are kept as attributes, so that
+    `--skip-bad` can list what was left out; `line` and `column` are None where the whole file is at fault.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        expected: str,
+        *,
+        line: int | None = None,
+        column: str | None = None,
+        value: str | None = None,
+    ) -> None:
+        self.path = path
+        self.line = line
+        self.column = column
+        self.value = value
+        self.expected = expected
+        where = path if line is None else f"{path}, line {line}"
+        if column is not None:
+            where += f", column '{column}'"
+        came = "" if value is None else f": {value!r}"
+        super().__init__(f"{where}{came}; expected {expected}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        keywords = {"line": self.line, "column": self.column, "value": self.value}
+        return (_rebuild_trace_error, (self.path, self.expected, keywords))
+
+
+def _rebuild_trace_error(path: str, expected: str, keywords: dict[str, int | str | None]) -> TraceError:
+    return TraceError(path, expected, **keywords)  # type: ignore[arg-type]
+
+
+class ClusterError(BerthError):
+    """The description of a cluster is wrong."""
+
+
+class PlacementError(ClusterError):
+    """A placement or release that the cluster refuses; nothing has changed."""
+
+
+class DoesNotFit(PlacementError):  # noqa: N818  the name is what one would say
+    """Something of the node or GPU is short: says which, how much was wanted and how much was left."""
+
+
+class NotAllowed(PlacementError):  # noqa: N818
+    """The model, label, number of nodes or slots that the job asks for is not what the placement names."""
+
+
+class NotRunning(PlacementError):  # noqa: N818
+    """A job was released or evicted that holds nothing."""
+
+
+class PolicyError(BerthError):
+    """A policy cannot be found or built, or it decided on something that is not so."""
+
+
+class SimulationError(BerthError):
+    """The engine was given jobs, outages or decisions that it cannot replay."""
+
+
+class HistoryError(BerthError):
+    """The store of records or events cannot be read or written."""
+
+
+class FetchError(BerthError):
+    """A public trace could not be downloaded whole."""
+
+
+class PartitionError(BerthError):
+    """A partition of a GPU cannot be made, found, joined or changed: says why and what to do."""
+
+
+class SettingError(BerthError):
+    """A value of an option or setting is outside its range."""
+
+
+class MissingExtraError(BerthError):
+    """A part of berth that is installed by an extra was asked for without it."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs the extra '{extra}'; install it with: pip install 'berth[{extra}]'")
+        self.what = what
+        self.extra = extra
+
+    @classmethod
+    def of(cls, error: ImportError) -> MissingExtraError | None:
+        """The error to raise for an import that failed for want of an extra's package; None for any other."""
+        package = (error.name or "").partition(".")[0]
+        return cls(f"module '{package}'", EXTRAS[package]) if package in EXTRAS else None
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (MissingExtraError, (self.what, self.extra))

@@ -1,0 +1,1 @@
+"""Experiments: what is asked of the simulator, one module a question."""

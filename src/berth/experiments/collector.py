@@ -1,0 +1,25 @@
+"""Python's cycle collector, held while there can be no cycles to collect."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["held_collector"]
+
+
+@contextmanager
+def held_collector() -> Iterator[None]:
+    """Hold the collector while jobs are read and replayed.
+
+    They are a million values without a cycle among them, and it would look through all of them again and
+    again, for up to a third of the time.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

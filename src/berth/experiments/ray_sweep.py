@@ -1,0 +1,89 @@
+"""The runs of a sweep on a Ray cluster; Ray is the optional extra `ray`.
+
+The jobs go to the cluster with the tasks, so that the trace need not lie there; berth must be installed there.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from berth.errors import SettingError
+from berth.experiments.sweep import Loader, Result, Task, run_task
+from berth.model import Job
+
+__all__ = ["check_address", "run_on_ray"]
+
+ANSWERS_WITHIN_S = 5.0
+_HERE = ("local", "auto")
+"""Addresses that name no other machine: a Ray of one's own, and the one that runs here."""
+
+
+def run_on_ray(tasks: Sequence[Task], address: str) -> Iterator[Result]:
+    """Every task's result, as they are done on the cluster at this address.
+
+    `local` starts a Ray for these runs alone. SettingError where nobody answers at the address.
+    """
+    check_address(address)
+    import ray
+
+    alone: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR, **alone)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise SettingError(f"no Ray cluster at '{address}': {_first_line(error)}") from error
+    try:
+        yield from _results(ray, tasks)
+    finally:
+        ray.shutdown()
+
+
+def check_address(address: str) -> None:
+    """Raise SettingError where the address is none or nobody answers there soon."""
+    if address in _HERE:
+        return
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise SettingError(
+            f"'{address}' is no address of a Ray cluster; expected HOST:PORT, ray://HOST:PORT or local"
+        )
+    try:
+        with socket.create_connection((host, int(port)), timeout=ANSWERS_WITHIN_S):
+            pass
+    except (OSError, OverflowError) as error:
+        raise SettingError(
+            f"no Ray cluster answers at '{address}' ({error}); start one with: ray start --head --port {port}"
+        ) from error
+
+
+def _results(ray: Any, tasks: Sequence[Task]) -> Iterator[Result]:
+    run = ray.remote(_run)
+    sent: dict[int, Any] = {}
+    pending: dict[Any, tuple[Any, ...]] = {}
+    loader = Loader()
+    for task in tasks:
+        jobs, errors = loader.load(task)
+        key = id(jobs)
+        if key not in sent:
+            sent[key] = ray.put(jobs)
+        pending[run.remote(replace(task, source=()), sent[key])] = errors
+    try:
+        while pending:
+            done, _ = ray.wait(list(pending), num_returns=1)
+            for reference in done:
+                errors = pending.pop(reference)
+                yield Result(ray.get(reference), errors)
+    finally:
+        for reference in pending:
+            ray.cancel(reference, force=True)
+
+
+def _run(task: Task, jobs: tuple[Job, ...]) -> Any:
+    return run_task(task, jobs)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

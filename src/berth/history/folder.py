@@ -1,0 +1,246 @@
+"""The history: a folder of Parquet files, into which imports are merged so that nothing counts twice.
+
+    HISTORY/index.json          which files count, and how far each source has been read
+    HISTORY/records/*.parquet   a row a try, in the columns of `berth.history.store`
+    HISTORY/usage/*.parquet     what was measured of GPUs, a row a try and source (see `usage.py`)
+    HISTORY/lock                held while something is merged
+
+A try is known by its cluster, its job id and when it was queued. An import first stages everything; then
+new files are written beside the old ones, and at last `index.json` is replaced: whoever reads sees all of an
+import or nothing of it, and one that was cut off leaves only files that no index names.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from berth.errors import HistoryError
+from berth.history.imports import ImportResult, Rejections
+from berth.history.merge import Merge
+from berth.history.staging import Staged, at, connect
+from berth.history.store import SCHEMA, record_of
+from berth.model import Record
+
+__all__ = ["DEFAULT_FOLDER", "History", "open_history"]
+
+DEFAULT_FOLDER = Path("history")
+VERSION = 1
+SEGMENTS = 24
+"""With more files of records than this, they are made one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """What `index.json` says."""
+
+    records: tuple[str, ...] = ()
+    usage: tuple[str, ...] = ()
+    cursors: Mapping[str, int] | None = None
+    next_number: int = 1
+
+
+class History:
+    """A history in a folder; `open_history` makes one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def index(self) -> Index:
+        """What counts now."""
+        path = self.folder / "index.json"
+        try:
+            read = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return Index()
+        except (OSError, ValueError) as error:
+            raise HistoryError(f"{path} cannot be read: {error}") from error
+        if not isinstance(read, dict) or read.get("version") != VERSION:
+            raise HistoryError(f"{path} is not of version {VERSION} of berth's history")
+        return Index(tuple(read["records"]), tuple(read["usage"]), read["cursors"], read["next_number"])
+
+    def source(self) -> str:
+        """All records as something that SQL can select from, with what was measured of their GPUs."""
+        index = self.index()
+        if not index.records:
+            empty = ", ".join(f"NULL::{kind} AS {quoted_name(name)}" for name, kind in SCHEMA.items())
+            return f"(SELECT {empty} WHERE false)"
+        records = _read_all(self.folder, index.records)
+        if not index.usage:
+            return records
+        names = ("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak")
+        measured = ", ".join(f"coalesce(u.{name}, r.{name}) AS {name}" for name in names)
+        best = (
+            f"SELECT * FROM {_read_all(self.folder, index.usage)} "
+            "QUALIFY row_number() OVER (PARTITION BY cluster, job_id, start_ms ORDER BY samples DESC) = 1"
+        )
+        return (
+            f"(SELECT r.* REPLACE ({measured}) FROM {records} r LEFT JOIN ({best}) u "
+            "ON u.job_id = r.job_id AND u.cluster = r.cluster AND u.start_ms BETWEEN r.start_ms - 60000 "
+            "AND r.end_ms)"
+        )
+
+    @contextmanager
+    def database(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A database with the view `records`."""
+        with tempfile.TemporaryDirectory(prefix="berth-") as folder, connect(Path(folder)) as database:
+            try:
+                database.execute(f"CREATE VIEW records AS SELECT * FROM {self.source()}")
+                yield database
+            except duckdb.Error as error:
+                raise HistoryError(f"{self.folder}: {str(error).splitlines()[0]}") from error
+
+    def records(self, where: str = "true", values: list[Any] | None = None) -> Iterator[Record]:
+        """Yield records in order of submission; `where` is a condition of SQL with `?` for each value."""
+        columns = ", ".join(quoted_name(name) for name in SCHEMA)
+        with self.database() as database:
+            found = database.execute(
+                f"SELECT {columns} FROM records WHERE {where} ORDER BY queued_ms, cluster, job_id",
+                values or [],
+            )
+            while rows := found.fetchmany(4096):
+                for row in rows:
+                    yield record_of(row)
+
+    def __len__(self) -> int:
+        with self.database() as database:
+            found = database.execute("SELECT count(*) FROM records").fetchone()
+        return int(found[0]) if found else 0
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def import_space(self, wait: bool = True) -> Iterator[Path]:
+        """A folder to stage an import in, while no other import runs; HistoryError where one does."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with (self.folder / "lock").open("a") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    raise HistoryError(f"another import into {self.folder} is running") from error
+                self._sweep()
+                space = self.folder / "staging"
+                shutil.rmtree(space, ignore_errors=True)  # a dead import's: we hold the lock
+                space.mkdir()
+                try:
+                    yield space
+                finally:
+                    shutil.rmtree(space, ignore_errors=True)
+        except OSError as error:
+            raise HistoryError(f"{self.folder} cannot be written: {error.strerror or error}") from error
+
+    def merge(
+        self,
+        database: duckdb.DuckDBPyConnection,
+        staged: Staged,
+        rejections: Rejections,
+        cursors: Mapping[str, int] | None = None,
+    ) -> ImportResult:
+        """Take over what was staged in this database; to be called inside `import_space`."""
+        index = self.index()
+        known = (index.cursors or {}).get("key", staged.key_mark)
+        if known != staged.key_mark and index.records:
+            hidden = "has pseudonyms by another key, or real names" if staged.key_mark else "has pseudonyms"
+            raise HistoryError(
+                f"{self.folder} {hidden}; import with the key that it began with, or into another"
+            )
+        (self.folder / "records").mkdir(exist_ok=True)
+        numbers = count(index.next_number)
+        files = list(index.records)
+        try:
+            merge = Merge(database, staged, [self.folder / name for name in files])
+            counts = merge.counts()
+            if counts.imported or counts.updated:
+                for path in merge.segments_to_rewrite():
+                    new = f"records/{next(numbers):06d}.parquet"
+                    at = files.index(f"records/{path.name}")
+                    files[at : at + 1] = [new] if merge.rewrite(path, self.folder / new) else []
+                files.append(f"records/{next(numbers):06d}.parquet")
+                merge.write(self.folder / files[-1])
+            if len(files) > SEGMENTS:
+                new = f"records/{next(numbers):06d}.parquet"
+                merge.copy(f"SELECT * FROM {_read_all(self.folder, files)}", self.folder / new)
+                files = [new]
+        except duckdb.Error as error:
+            raise HistoryError(f"{self.folder}: {str(error).splitlines()[0]}") from error
+        self._publish(
+            Index(
+                tuple(files),
+                index.usage,
+                {**(index.cursors or {}), **(cursors or {}), "key": staged.key_mark},
+                next(numbers),
+            )
+        )
+        return ImportResult(
+            staged.read,
+            counts.imported,
+            counts.updated,
+            staged.read - counts.imported - counts.updated - rejections.count,
+            tuple(rejections.listed),
+            rejections.count,
+        )
+
+    def add_usage(self, staged: Path) -> None:
+        """Take over a file of measured use; to be called inside `import_space`."""
+        index = self.index()
+        (self.folder / "usage").mkdir(exist_ok=True)
+        name = f"usage/{index.next_number:06d}.parquet"
+        os.replace(staged, self.folder / name)
+        self._publish(Index(index.records, (*index.usage, name), index.cursors, index.next_number + 1))
+
+    def _publish(self, index: Index) -> None:
+        path = self.folder / "index.json"
+        aside = path.with_name("index.json.part")
+        content = {
+            "version": VERSION,
+            "records": list(index.records),
+            "usage": list(index.usage),
+            "cursors": dict(index.cursors or {}),
+            "next_number": index.next_number,
+        }
+        with aside.open("w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove what a cut-off import left, and files that nothing names any more."""
+        index = self.index()
+        for kind, names in (("records", index.records), ("usage", index.usage)):
+            for path in (self.folder / kind).glob("*"):
+                if f"{kind}/{path.name}" not in names:
+                    path.unlink(missing_ok=True)
+
+
+def open_history(folder: str | os.PathLike[str], *, must_exist: bool = False) -> History:
+    """The history in a folder, which is made by its first import."""
+    path = Path(folder)
+    if must_exist and not (path / "index.json").exists():
+        raise HistoryError(f"there is no history in {path}; make one with `berth import … --history {path}`")
+    return History(path)
+
+
+def quoted_name(name: str) -> str:
+    """A column's name as an identifier of SQL."""
+    return f'"{name}"'
+
+
+def _read_all(folder: Path, names: tuple[str, ...] | list[str]) -> str:
+    files = ", ".join(at(folder / name) for name in names)
+    return f"read_parquet([{files}])"

@@ -1,0 +1,49 @@
+"""berth's own records, simulated or live, into the history."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+
+from berth.errors import HistoryError
+from berth.history.folder import History
+from berth.history.imports import ImportResult, Rejections
+from berth.history.staging import Options, Staged, at, connect, literal
+from berth.history.store import ADDED, SCHEMA
+
+__all__ = ["import_records"]
+
+
+def import_records(history: History, path: Path, options: Options) -> ImportResult:
+    """Import a Parquet file of records; `options.cluster` names the cluster of those that name none.
+
+    Two simulations of one trace have the same jobs: give each a cluster of its own. HistoryError where the file
+    is none of berth's records.
+    """
+    with history.import_space() as space, connect(space) as database:
+        try:
+            there = {row[0] for row in database.execute(f"DESCRIBE FROM read_parquet({at(path)})").fetchall()}
+            lacking = [name for name in SCHEMA if name not in there and name not in ADDED]
+            if lacking:
+                raise HistoryError(
+                    f"{path} is not a file of berth's records: it has no column {', '.join(lacking)}"
+                )
+            columns = [
+                f'"{name}"' if name in there else f'{ADDED[name]}::{kind} AS "{name}"'
+                for name, kind in SCHEMA.items()
+            ]
+            own = [name for name in SCHEMA if name not in ("attempt", "submit_ms", "cluster")]
+            database.execute(
+                f"CREATE VIEW staged AS SELECT {', '.join(own)}, coalesce(nullif(cluster, ''), "
+                f"{literal(options.cluster)}) AS cluster "
+                f"FROM (SELECT {', '.join(columns)} FROM read_parquet({at(path)}))"
+            )
+            database.execute(
+                "CREATE VIEW staged_keys AS SELECT cluster, job_id, queued_ms, end_ms FROM staged"
+            )
+            found = database.execute("SELECT count(*) FROM staged").fetchone()
+        except duckdb.Error as error:
+            raise HistoryError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+        rows = int(found[0]) if found else 0
+        return history.merge(database, Staged(rows), Rejections())

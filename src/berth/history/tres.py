@@ -1,0 +1,65 @@
+"""Slurm's trackable resources, `cpu=4,gres/gpu:v100=2,mem=4000M`, into numbers.
+
+An older Slurm writes `gpu:v100:2` for each node instead; a value of 2**64 − 2 (or near it) stands for none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple
+
+__all__ = ["Resources", "resources"]
+
+SENTINEL = 2**63
+"""Slurm's marks for "none" and "infinite" lie above it."""
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)[nc]?")
+_MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
+_OLD_GRES = re.compile(r"(?:gres[:/])?gpu(?::([A-Za-z][\w.-]*))?:(\d+)(?:\(.*\))?")
+
+
+class Resources(NamedTuple):
+    """What a job asked for or was given, over all its nodes."""
+
+    gpus: int = 0
+    gpu_model: str = ""
+    """The type that most of its GPUs have, where types are accounted for."""
+    shards: int = 0
+    cpus: int = 0
+    mem_mib: int = 0
+    gpus_a_node: int = 0
+    """GPUs on each node, in the form of an older Slurm, which does not tell the total."""
+
+
+def resources(text: str, names: Mapping[str, str] | None = None) -> Resources:
+    """Read a list of resources; with `names`, what the numbers of a database's list stand for.
+
+    What it does not know is passed over: clusters count licences, energy and much else.
+    """
+    gpus = shards = cpus = mem_mib = a_node = 0
+    models: dict[str, int] = {}
+    for item in text.split(","):
+        name, equals, value = item.partition("=")
+        if not equals:
+            if old := _OLD_GRES.fullmatch(item.strip()):
+                a_node += int(old[2])
+                models[old[1] or ""] = models.get(old[1] or "", 0) + int(old[2])
+            continue
+        name = (names or {}).get(name.strip(), name.strip()).lower()
+        size = _SIZE.fullmatch(value.strip())
+        if size is None or float(size[1]) >= SENTINEL:
+            continue
+        number = int(float(size[1]))
+        if name == "cpu":
+            cpus = number
+        elif name == "mem":
+            mem_mib = round(float(size[1]) * _MIB[size[2]])
+        elif name == "gres/gpu":
+            gpus = number
+        elif name.startswith("gres/gpu:"):
+            models[name[9:]] = models.get(name[9:], 0) + number
+        elif name == "gres/shard" or name.startswith("gres/shard:"):
+            shards += number
+    model = max(models, key=lambda each: models[each], default="")
+    return Resources(gpus or (0 if a_node else sum(models.values())), model, shards, cpus, mem_mib, a_node)

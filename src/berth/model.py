@@ -1,0 +1,270 @@
+"""The values that everything else passes around: jobs, shares, placements, events, records.
+
+All are frozen and have no behaviour. Times are integer milliseconds (`_ms`) from an origin that the trace
+chooses; memory is MiB (`_mib`); parts of a CPU core or of a GPU are per mille (`milli`, 1000 = one whole).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "FOREVER_MS",
+    "NO_GPU",
+    "WHOLE_GPU",
+    "Event",
+    "EventKind",
+    "Evict",
+    "GpuModel",
+    "GpuSlot",
+    "Job",
+    "Node",
+    "Outage",
+    "Placement",
+    "Profile",
+    "Reason",
+    "Record",
+    "RecordState",
+    "Share",
+    "WakeAt",
+]
+
+FOREVER_MS = 2**60
+"""The work of a job that never leaves by itself: the engine schedules no end for it."""
+
+NO_GPU = -1
+"""The `index` of the slot that a job without GPUs takes on its node."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuModel:
+    """A kind of GPU: what one card of it has."""
+
+    name: str
+    architecture: str = ""
+    mem_mib: int = 0
+    """Memory of one card; 0 where the trace does not tell, and then GPU memory is not accounted for."""
+    cores: int = 0
+    pcie_mbps: int = 0
+    """Bandwidth of its PCIe link, MB/s."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One machine of a cluster, empty."""
+
+    name: str
+    gpus: int = 0
+    gpu_model: GpuModel | None = None
+    """The model of all its GPUs; None where it has none."""
+    cpu_milli: int | None = None
+    """Its CPU; None where nobody tells, and then CPU is not accounted for."""
+    mem_mib: int | None = None
+    """Its memory; None where nobody tells, and then memory is not accounted for."""
+    labels: tuple[str, ...] = ()
+
+
+class Share(NamedTuple):
+    """What a job may use of one GPU."""
+
+    milli: int = 1000
+    """Per mille of the GPU's compute; 1000 = the whole GPU."""
+    mem_mib: int = 0
+    """GPU memory on each of its GPUs; 0 where the job does not say."""
+
+
+WHOLE_GPU = Share()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a user submits, and how long it would run alone on what it asked for."""
+
+    id: str
+    submit_ms: int
+    work_ms: int
+    """Run time alone on the GPUs that it asked for; FOREVER_MS for a service that does not end."""
+    user: str = ""
+    application: str = ""
+    gpus: int = 1
+    """GPUs in total, over all its nodes; 0 for a job that uses CPU and memory only."""
+    share: Share = WHOLE_GPU
+    """Part of each of its GPUs."""
+    nodes: int = 1
+    """On exactly so many nodes, all or nothing (a gang), the same number of GPUs on each;
+    0: on as few nodes as will hold it."""
+    cpu_milli: int = 0
+    """CPU in total; each of its nodes gives a part in proportion to its GPUs there, rounded up."""
+    mem_mib: int = 0
+    """Memory of the node in total, divided like `cpu_milli`."""
+    models: tuple[str, ...] = ()
+    """Names of the GPU models it may run on; empty: any."""
+    labels: tuple[str, ...] = ()
+    """Labels that each of its nodes must carry."""
+    priority: int = 0
+    time_limit_ms: int | None = None
+    """What the user requested; a try that runs longer is ended as failed and not tried again."""
+    estimate_ms: int | None = None
+    """What somebody or something expects of its run time, for orders that use an estimate."""
+    retries: int = 3
+    """How often it is queued again after it ran out of memory. A lost node or an eviction does not count."""
+    keeps_work: bool = False
+    """Whether an eviction or a lost node keeps what was done so far (a checkpoint) or loses it."""
+    patience_ms: int | None = None
+    """It leaves unserved when it has not started so long after it was queued; None: it waits for ever."""
+    virtual_cluster: str = ""
+    """The queue, partition, virtual cluster or account it was submitted under."""
+
+
+class GpuSlot(NamedTuple):
+    """One GPU of one node; `index` is NO_GPU where a job takes only CPU and memory there."""
+
+    node: int
+    index: int  # type: ignore[assignment]  # it hides tuple.index, which nobody needs of a slot
+
+
+class Placement(NamedTuple):
+    """A policy's decision to start a job on these slots, with this share of each."""
+
+    job: Job
+    slots: tuple[GpuSlot, ...]
+    share: Share
+
+
+class Evict(NamedTuple):
+    """A policy's decision to stop a running job and queue it again."""
+
+    job: Job
+
+
+class WakeAt(NamedTuple):
+    """A policy's wish to be asked again at this time, even if nothing happens until then."""
+
+    time_ms: int
+
+
+class Outage(NamedTuple):
+    """A node is lost at `down_ms` and back at `up_ms` (None: never)."""
+
+    node: int
+    down_ms: int
+    up_ms: int | None = None
+
+
+class EventKind(StrEnum):
+    """What can happen to a try: submit and start, then finish, fail or evict; or reject, unserved."""
+
+    SUBMIT = "submit"
+    START = "start"
+    FINISH = "finish"
+    FAIL = "fail"
+    EVICT = "evict"
+    REJECT = "reject"
+
+
+class Reason(StrEnum):
+    """Why a try failed or a job was rejected; NONE elsewhere."""
+
+    NONE = ""
+    OUT_OF_MEMORY = "out-of-memory"
+    NODE_LOST = "node-lost"
+    TIME_LIMIT = "time-limit"
+    NEVER_FITS = "never-fits"
+    PATIENCE = "patience"
+    LEFT_WAITING = "left-waiting"
+
+
+class Event(NamedTuple):
+    """Something that happened to one try of a job."""
+
+    time_ms: int
+    kind: EventKind
+    job: Job
+    attempt: int
+    """1 for the first try. A submit has the number of the try that it queues."""
+    slots: tuple[GpuSlot, ...]
+    """Where it ran; empty for submit and reject."""
+    share: Share
+    reason: Reason
+
+
+class RecordState(StrEnum):
+    """How a try ended."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    OUT_OF_MEMORY = "out-of-memory"
+    NODE_FAIL = "node-fail"
+    TIMEOUT = "timeout"
+    PREEMPTED = "preempted"
+    CANCELLED = "cancelled"
+    REJECTED = "rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One try of a job that has ended, wherever it ran: simulated, imported or live."""
+
+    job_id: str
+    attempt: int
+    user: str
+    application: str
+    virtual_cluster: str
+    submit_ms: int
+    queued_ms: int
+    """When this try entered the queue; `submit_ms` for the first."""
+    start_ms: int | None
+    """None where it never started."""
+    end_ms: int
+    state: RecordState
+    gpus: int
+    share: Share
+    cpu_milli: int
+    mem_mib: int
+    nodes: tuple[str, ...]
+    """Names of the nodes it ran on."""
+    gpu_model: str
+    """Model of its GPUs; the first node's where they differ."""
+    work_ms: int | None
+    """Its run time alone, where known."""
+    gpu_use_mean: float | None = None
+    """Use of its GPUs over the run as a fraction; None where nobody measured it, never 0 for that."""
+    gpu_use_peak: float | None = None
+    gpu_mem_mean: float | None = None
+    """GPU memory in use over GPU memory there is, as a fraction; None where nobody measured it."""
+    gpu_mem_peak: float | None = None
+    cluster: str = ""
+    """Which cluster's accounting it came from; job ids repeat between clusters."""
+    name: str = ""
+    account: str = ""
+    qos: str = ""
+    node_count: int = 0
+    """On how many nodes it ran; more than `nodes` names where their names are not known."""
+    time_limit_ms: int | None = None
+    eligible_ms: int | None = None
+    """When nothing but resources, priority and limits kept it waiting any more."""
+    wait_reason: str = ""
+    """What its scheduler last gave as the reason for its waiting, in the scheduler's words."""
+    comment: str = ""
+    command: str = ""
+    """How it was submitted: container image, script or command line, as far as it is known."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Profile:
+    """An application's resource-use history alone on one GPU (Oh 2019, table 2)."""
+
+    application: str
+    kind: str
+    input_bytes: int
+    parameters: str
+    hardware: GpuModel
+    interval_ms: int
+    usage: NDArray[np.float64]
+    """(steps, 4): GPU utilisation, GPU memory, GPU cores (SM activity), PCIe throughput; each a fraction of
+    what the hardware has, one row an interval."""

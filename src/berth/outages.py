@@ -1,0 +1,119 @@
+"""Outages of nodes: from a file, or drawn at a rate, and what a job keeps of its work when it is stopped.
+
+A file is CSV with the columns `node` (its name), `down_s` and `up_s` (seconds from the trace's origin; an empty
+`up_s`: it does not come back).
+"""
+
+from __future__ import annotations
+
+import csv
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from pathlib import Path
+
+from berth.errors import SettingError, TraceError
+from berth.model import Node, Outage
+
+__all__ = ["FailureRate", "Recovery", "read_outages"]
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What a job that keeps its work has left of it after an eviction or a lost node."""
+
+    checkpoint_ms: int | None = None
+    """It writes a checkpoint whenever it has done so much work, and loses what came after the last one; None: it
+    loses nothing."""
+    restart_ms: int = 0
+    """How long every try but the first runs before it works on, to load what it needs. Every job pays it."""
+
+    def __post_init__(self) -> None:
+        if self.checkpoint_ms is not None and self.checkpoint_ms < 1:
+            raise SettingError(f"a checkpoint every {self.checkpoint_ms} ms; expected 1 ms or more")
+        if self.restart_ms < 0:
+            raise SettingError(f"a restart takes {self.restart_ms} ms; expected 0 or more")
+
+    def kept_ms(self, done_ms: int) -> int:
+        """How much of the work done is kept."""
+        return done_ms if self.checkpoint_ms is None else done_ms // self.checkpoint_ms * self.checkpoint_ms
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRate:
+    """Nodes fail by themselves: times between failures and for repair are exponential, each node for itself."""
+
+    mtbf_ms: int
+    """Mean time a node is up before it fails."""
+    mttr_ms: int
+    """Mean time until it is back."""
+
+    def __post_init__(self) -> None:
+        if self.mtbf_ms < 1 or self.mttr_ms < 1:
+            raise SettingError(
+                f"mean times between failures and to repair are {self.mtbf_ms} and {self.mttr_ms} ms;"
+                " expected 1 ms or more"
+            )
+
+    def outages(self, nodes: int, seed: int = 0) -> Iterator[Outage]:
+        """The outages of so many nodes in order of time, without end; other seeds give others."""
+        draw = random.Random(seed)
+        turns = [(self._up_ms(draw), node) for node in range(nodes)]
+        heapify(turns)
+        while True:
+            down_ms, node = turns[0]
+            up_ms = down_ms + 1 + int(draw.expovariate(1 / self.mttr_ms))
+            heapreplace(turns, (up_ms + self._up_ms(draw), node))
+            yield Outage(node, down_ms, up_ms)
+
+    def _up_ms(self, draw: random.Random) -> int:
+        return 1 + int(draw.expovariate(1 / self.mtbf_ms))
+
+
+def read_outages(path: str | Path, nodes: Sequence[Node]) -> tuple[Outage, ...]:
+    """The outages of a file, in order of time; TraceError says what is wrong with it and where."""
+    numbers = {node.name: number for number, node in enumerate(nodes)}
+    name = str(path)
+    try:
+        lines = Path(path).read_text("utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(name, f"a CSV file in UTF-8 that can be read ({error})") from error
+    rows = csv.reader(lines)
+    header = [column.strip() for column in next(rows, [])]
+    for column in ("node", "down_s", "up_s"):
+        if column not in header:
+            raise TraceError(
+                name, "the columns node, down_s and up_s", line=1, column=column, value=", ".join(header)
+            )
+    at_node, at_down, at_up = (header.index(column) for column in ("node", "down_s", "up_s"))
+    found: list[Outage] = []
+    for row in rows:
+        line = rows.line_num
+        if not row:
+            continue
+        if len(row) < len(header):
+            raise TraceError(name, f"{len(header)} columns", line=line, value=",".join(row))
+        if row[at_node] not in numbers:
+            few = ", ".join(list(numbers)[:5]) + (", …" if len(numbers) > 5 else "")
+            raise TraceError(
+                name, f"a node of the cluster: {few}", line=line, column="node", value=row[at_node]
+            )
+        down_ms = _milliseconds(name, line, "down_s", row[at_down])
+        up_ms = _milliseconds(name, line, "up_s", row[at_up]) if row[at_up] else None
+        if up_ms is not None and up_ms <= down_ms:
+            raise TraceError(
+                name, f"a time after down_s, {row[at_down]}", line=line, column="up_s", value=row[at_up]
+            )
+        found.append(Outage(numbers[row[at_node]], down_ms, up_ms))
+    return tuple(sorted(found, key=lambda outage: outage.down_ms))
+
+
+def _milliseconds(path: str, line: int, column: str, value: str) -> int:
+    try:
+        seconds = float(value)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < 1e15:
+        raise TraceError(path, "seconds, 0 or more", line=line, column=column, value=value)
+    return round(seconds * 1000)

@@ -1,0 +1,22 @@
+"""Partitions of a GPU: limits of memory and compute for process trees and containers, kept by libberth.so."""
+
+from berth.partition.launch import Summary, run
+from berth.partition.library import fake_driver_folder, library_path
+from berth.partition.lookups import Lookup, resolve
+from berth.partition.regions import (
+    Limit,
+    Partition,
+    Process,
+    Refusal,
+    create,
+    find,
+    partitions,
+    remove,
+    resize,
+)
+from berth.partition.sizes import mem_mib
+
+__all__ = [
+    "Limit", "Lookup", "Partition", "Process", "Refusal", "Summary", "create", "fake_driver_folder", "find",
+    "library_path", "mem_mib", "partitions", "remove", "resize", "resolve", "run",
+]  # fmt: skip

@@ -1,0 +1,60 @@
+"""The GPUs of this machine, asked from NVML (or the fake one)."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from pathlib import Path
+
+from berth.errors import PartitionError
+
+__all__ = ["Gpu", "gpu_named", "gpus"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU, or MIG instance, as NVML counts."""
+
+    index: int
+    uuid: str
+    mem_mib: int
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+def gpus(driver_folder: Path | None = None) -> list[Gpu]:
+    """All of them, in NVML's order; from the NVML in `driver_folder` where one is given."""
+    name = "libnvidia-ml.so.1"
+    try:
+        nvml = ctypes.CDLL(str(driver_folder / name) if driver_folder else name)
+    except OSError as error:
+        raise PartitionError(
+            f"there is no {name} on this machine; install NVIDIA's driver, or try with --fake-gpu"
+        ) from error
+    count = ctypes.c_uint()
+    if nvml.nvmlInit_v2() != 0 or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
+        raise PartitionError("NVML does not start; see what nvidia-smi says")
+    found = []
+    for index in range(count.value):
+        handle, memory, uuid = ctypes.c_void_p(), _Memory(), ctypes.create_string_buffer(96)
+        if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) != 0:
+            continue
+        if (
+            nvml.nvmlDeviceGetUUID(handle, uuid, 96) == 0
+            and nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) == 0
+        ):
+            found.append(Gpu(index, uuid.value.decode(), memory.total >> 20))
+    return found
+
+
+def gpu_named(text: str, among: list[Gpu]) -> Gpu:
+    """By index, or by UUID or the beginning of one."""
+    matching = [
+        gpu for gpu in among if text == str(gpu.index) or (len(text) > 4 and gpu.uuid.startswith(text))
+    ]
+    if len(matching) != 1:
+        choices = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in among) or "none"
+        raise PartitionError(f"no GPU '{text}'; there are: {choices}")
+    return matching[0]

@@ -1,0 +1,151 @@
+"""Run one process tree under limits, and tell afterwards what it used."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from berth.errors import PartitionError
+from berth.partition.library import fake_driver_folder, library_path
+from berth.partition.regions import Partition, find, read, regions_in
+from berth.partition.sizes import size_text
+
+__all__ = ["Summary", "environment", "run"]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """How a process tree ended and what it used of its GPUs together."""
+
+    exit_status: int
+    """As a shell tells it: 128 and the signal's number where one ended it."""
+    peak_bytes: int
+    limit_bytes: int
+    refused: int
+    gpu_ns: int | None
+    """GPU time; None where no compute limit was set, since nobody measured it."""
+    messages: tuple[str, ...]
+    """What the library had to say, such as why there was no GPU."""
+
+    def __str__(self) -> str:
+        time = "not measured without --core-pct" if self.gpu_ns is None else f"{self.gpu_ns / 1e9:.2f} s"
+        if self.limit_bytes == 0:
+            return "berth: no GPU was used"
+        return (
+            f"berth: peak {size_text(self.peak_bytes)} of {size_text(self.limit_bytes)}, "
+            f"{self.refused} refused {'call' if self.refused == 1 else 'calls'}, GPU time {time}"
+        )
+
+
+def environment(
+    base: Mapping[str, str],
+    *,
+    region: Path,
+    log: Path | None = None,
+    mem_mib: int | None = None,
+    core_pct: int | None = None,
+    gpu: str | None = None,
+    burst: bool = False,
+    fake_gpu: bool = False,
+) -> dict[str, str]:
+    """The environment of a process under these limits; without memory and share the region's own count."""
+    ours = {
+        name: value
+        for name, value in base.items()
+        if not name.startswith(("BERTH_GPU_", "BERTH_REGION", "BERTH_LOG"))
+    }
+    preload = [str(library_path()), *base.get("LD_PRELOAD", "").split()]
+    ours |= {"LD_PRELOAD": " ".join(preload), "BERTH_REGION": str(region)}
+    if log is not None:
+        ours["BERTH_LOG"] = str(log)
+    if mem_mib is not None:
+        ours["BERTH_GPU_MEM_MIB"] = str(mem_mib)
+    if core_pct is not None:
+        ours["BERTH_GPU_CORE_PCT"] = str(core_pct)
+    if burst:
+        ours["BERTH_GPU_BURST"] = "1"
+    if gpu is not None:
+        ours["CUDA_VISIBLE_DEVICES"] = gpu
+    if fake_gpu:
+        path = [str(fake_driver_folder()), *filter(None, [base.get("LD_LIBRARY_PATH")])]
+        ours["LD_LIBRARY_PATH"] = ":".join(path)
+    return ours
+
+
+def run(
+    command: Sequence[str],
+    *,
+    mem_mib: int | None = None,
+    core_pct: int | None = None,
+    gpu: str | None = None,
+    burst: bool = False,
+    partition: str | None = None,
+    fake_gpu: bool = False,
+    root: Path | None = None,
+) -> Summary:
+    """Run a command under limits of its own, or in a named partition, and wait for it."""
+    if not command:
+        raise PartitionError(
+            "no command to run; write it after --, as in: berth run --mem 4G -- python train.py"
+        )
+    if partition is None and mem_mib is None and core_pct is None:
+        raise PartitionError("no limit to run under; give --mem, --core-pct or --partition")
+    if partition is not None and (mem_mib is not None or core_pct is not None):
+        raise PartitionError(
+            f"the partition '{partition}' has its own limits; leave --mem and --core-pct out, or resize it"
+        )
+    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="berth-run-", dir=parent) as scratch:
+        joined = find(partition, root) if partition is not None else []
+        region = joined[0].folder if joined else Path(scratch) / "region"
+        log = Path(scratch) / "log"
+        words = environment(
+            os.environ,
+            region=region,
+            log=log,
+            mem_mib=mem_mib,
+            core_pct=core_pct,
+            gpu=gpu,
+            burst=burst,
+            fake_gpu=fake_gpu,
+        )
+        if fake_gpu and "BERTH_FAKE_CARD" not in words:
+            words["BERTH_FAKE_CARD"] = str(Path(scratch) / "card")
+        before = {seen.uuid: seen.refused for seen in joined}
+        status = _wait(command, words)
+        seen = [read(region, uuid, partition or "") for uuid in regions_in(region)] if region.exists() else []
+        messages = tuple(log.read_text().splitlines()) if log.exists() else ()
+        return _summary(status, seen, before, messages)
+
+
+def _wait(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    try:
+        process = subprocess.Popen(command, env=environment)
+    except OSError as error:
+        raise PartitionError(f"'{command[0]}' cannot be run ({error.strerror})") from error
+    while True:
+        try:
+            status = process.wait()
+            break
+        except KeyboardInterrupt:  # the terminal told the command too; it decides
+            continue
+    return 128 - status if status < 0 else status
+
+
+def _summary(
+    status: int, seen: Sequence[Partition], before: Mapping[str, int], messages: tuple[str, ...]
+) -> Summary:
+    used = [partition for partition in seen if partition.peak_bytes] or list(seen[:1])
+    timed = [partition.gpu_ns for partition in used if partition.core_pct]
+    return Summary(
+        exit_status=status,
+        peak_bytes=sum(partition.peak_bytes for partition in used),
+        limit_bytes=sum(partition.limit_bytes for partition in used),
+        refused=sum(partition.refused - before.get(partition.uuid, 0) for partition in used),
+        gpu_ns=sum(timed) if timed else None,
+        messages=messages,
+    )

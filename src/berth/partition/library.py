@@ -1,0 +1,70 @@
+"""Where libberth.so and the fake driver are, and the calls that the operator's side of the library offers."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from berth.errors import PartitionError
+
+__all__ = ["describe", "fake_driver_folder", "library_path", "make_region", "resize_region"]
+
+_PACKAGED = Path(__file__).parent / "native"
+_BUILT = Path(__file__).parents[3] / "build" / "native"
+_ERROR_BYTES = 512
+_DESCRIPTION_BYTES = 1 << 20
+
+
+def library_path() -> Path:
+    """libberth.so as installed with the package, or as `make native` built it."""
+    return _first("libberth.so")
+
+
+def fake_driver_folder() -> Path:
+    """The folder with the fake libcuda.so.1 and libnvidia-ml.so.1."""
+    return _first("fake/libcuda.so.1").parent
+
+
+def _first(name: str) -> Path:
+    for folder in (_PACKAGED, _BUILT):
+        if (folder / name).exists():
+            return folder / name
+    raise PartitionError(f"{name} is neither in {_PACKAGED} nor in {_BUILT}; build it with: make native")
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(_first("libberth-region.so")))
+    text, size = ctypes.c_char_p, ctypes.c_size_t
+    limits = [ctypes.c_uint64, ctypes.c_uint32, ctypes.c_uint32]
+    library.berth_make.argtypes = [text, text, text, *limits, text, size]
+    library.berth_resize.argtypes = [text, text, *limits, text, size]
+    library.berth_describe.argtypes = [text, text, text, size]
+    return library
+
+
+def make_region(folder: Path, uuid: str, name: str, mem_bytes: int, core_pct: int, flags: int) -> None:
+    """Make the files of one region; an existing one stays as it is."""
+    why = ctypes.create_string_buffer(_ERROR_BYTES)
+    words = (str(folder).encode(), uuid.encode(), name.encode(), mem_bytes, core_pct, flags)
+    if _library().berth_make(*words, why, _ERROR_BYTES) != 0:
+        raise PartitionError(why.value.decode(errors="replace"))
+
+
+def resize_region(folder: Path, uuid: str, mem_bytes: int, core_pct: int, flags: int) -> None:
+    """Change the limits of a region under its running processes."""
+    why = ctypes.create_string_buffer(_ERROR_BYTES)
+    words = (str(folder).encode(), uuid.encode(), mem_bytes, core_pct, flags)
+    if _library().berth_resize(*words, why, _ERROR_BYTES) != 0:
+        raise PartitionError(why.value.decode(errors="replace"))
+
+
+def describe(folder: Path, uuid: str) -> dict[str, Any]:
+    """What a region holds now, after giving back what dead processes held."""
+    answer = ctypes.create_string_buffer(_DESCRIPTION_BYTES)
+    if _library().berth_describe(str(folder).encode(), uuid.encode(), answer, _DESCRIPTION_BYTES) != 0:
+        raise PartitionError(answer.value.decode(errors="replace"))
+    return dict(json.loads(answer.value))

@@ -1,0 +1,224 @@
+"""Named partitions of this machine's GPUs, which several processes or containers join.
+
+A partition is a folder of regions under the machine's root, one region a GPU; the root and its limits belong
+to who makes them, and a container gets the folder with the limits read-only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from berth.errors import PartitionError, SettingError
+from berth.partition.gpus import Gpu
+from berth.partition.library import describe, make_region, resize_region
+
+__all__ = [
+    "Limit",
+    "Partition",
+    "Process",
+    "Refusal",
+    "create",
+    "find",
+    "partitions",
+    "remove",
+    "resize",
+    "root_folder",
+]
+
+BURST, AGENT = 1, 2
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What a partition may have of one GPU."""
+
+    mem_mib: int
+    core_pct: int = 0
+    """Per cent of the GPU's time; 0: not limited."""
+    burst: bool = False
+    """Whether it may use time that nobody else wants."""
+
+    def __post_init__(self) -> None:
+        if self.mem_mib < 1:
+            raise SettingError(f"a limit of {self.mem_mib} MiB of GPU memory; it must be at least 1")
+        if not 0 <= self.core_pct <= 100:
+            raise SettingError(
+                f"a share of {self.core_pct} % of a GPU's time; it must be from 1 to 100, or 0 for no limit"
+            )
+
+    @property
+    def flags(self) -> int:
+        return AGENT | (BURST if self.burst else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One living process of a partition; `pid` as its own pid namespace counts."""
+
+    pid: int
+    pid_namespace: int
+    command: str
+    held_bytes: int
+    peak_bytes: int
+    gpu_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One call that was refused: who, when, how much was asked and how much was left."""
+
+    time_ns: int
+    pid: int
+    uid: int
+    command: str
+    call: str
+    asked_bytes: int
+    left_bytes: int
+    limit_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """One partition's part of one GPU, as it is now."""
+
+    name: str
+    uuid: str
+    folder: Path
+    limit_bytes: int
+    core_pct: int
+    burst: bool
+    used_bytes: int
+    peak_bytes: int
+    refused: int
+    refused_bytes: int
+    gpu_ns: int
+    processes: tuple[Process, ...]
+    refusals: tuple[Refusal, ...]
+    """The last few, oldest first."""
+
+
+def root_folder() -> Path:
+    """Where this machine's partitions are: `$BERTH_ROOT`, or /dev/shm/berth."""
+    return Path(os.environ.get("BERTH_ROOT", "/dev/shm/berth"))
+
+
+def read(folder: Path, uuid: str, name: str) -> Partition:
+    """One region as it is now."""
+    seen = describe(folder, uuid)
+    processes = tuple(Process(**process) for process in seen.pop("processes"))
+    refusals = tuple(Refusal(**refusal) for refusal in seen.pop("refusals"))
+    return Partition(
+        **(
+            seen
+            | {"name": name, "uuid": uuid, "folder": folder, "processes": processes, "refusals": refusals}
+        )
+    )
+
+
+def regions_in(folder: Path) -> list[str]:
+    """UUIDs of the GPUs that a folder has limits for."""
+    return sorted(path.stem for path in folder.glob("*.limit"))
+
+
+def partitions(root: Path | None = None) -> list[Partition]:
+    """Every partition of this machine, one for each of its GPUs, by name."""
+    folders = sorted(
+        path for path in (root or root_folder()).glob("*") if path.is_dir() and not path.name.startswith(".")
+    )
+    return [read(folder, uuid, folder.name) for folder in folders for uuid in regions_in(folder)]
+
+
+def find(name: str, root: Path | None = None) -> list[Partition]:
+    """The partition of this name, one for each of its GPUs."""
+    known = partitions(root)
+    matching = [partition for partition in known if partition.name == name]
+    if not matching:
+        choices = ", ".join(sorted({partition.name for partition in known})) or "none"
+        raise PartitionError(f"no partition '{name}'; there are: {choices}")
+    return matching
+
+
+def create(
+    name: str, gpu: Gpu, limit: Limit, *, overcommit: bool = False, root: Path | None = None
+) -> Partition:
+    """Make a partition of a GPU; one of a name that exists is refused, and so is more than the card has."""
+    if not _NAME.fullmatch(name):
+        raise SettingError(
+            f"'{name}' is not a name for a partition; letters, digits, '_', '.' and '-', at most 63"
+        )
+    root = root or root_folder()
+    uuid = _plain(gpu.uuid)
+    _check_room(gpu, limit, partitions(root), overcommit)
+    try:
+        root.mkdir(mode=0o755, parents=True, exist_ok=True)
+        (root / name).mkdir(mode=0o755, exist_ok=True)
+    except OSError as error:
+        raise PartitionError(
+            f"{root / name} cannot be made ({error.strerror}); name another root with BERTH_ROOT"
+        ) from error
+    if uuid in regions_in(root / name):
+        raise PartitionError(
+            f"there is a partition '{name}' of GPU {gpu.index} already; "
+            "resize or remove it, or take another name"
+        )
+    make_region(root / name, uuid, name, limit.mem_mib << 20, limit.core_pct, limit.flags)
+    return read(root / name, uuid, name)
+
+
+def resize(
+    name: str,
+    limit: Limit,
+    *,
+    gpus: list[Gpu] | None = None,
+    overcommit: bool = False,
+    root: Path | None = None,
+) -> list[Partition]:
+    """Change the limits of a partition in use; a smaller one refuses new allocations and ends nothing."""
+    current = find(name, root)
+    others = [partition for partition in partitions(root) if partition.name != name]
+    cards = {_plain(gpu.uuid): gpu for gpu in gpus or []}
+    for partition in current:
+        if partition.uuid in cards:
+            _check_room(cards[partition.uuid], limit, others, overcommit)
+        resize_region(partition.folder, partition.uuid, limit.mem_mib << 20, limit.core_pct, limit.flags)
+    return find(name, root)
+
+
+def remove(name: str, *, force: bool = False, root: Path | None = None) -> None:
+    """Take a partition away; one in use is kept unless forced, and its processes keep their limits."""
+    busy = sum(len(partition.processes) for partition in find(name, root))
+    if busy and not force:
+        raise PartitionError(
+            f"{busy} processes use the partition '{name}'; end them first, or remove it with --force"
+        )
+    shutil.rmtree((root or root_folder()) / name)
+
+
+def _plain(uuid: str) -> str:
+    return uuid.removeprefix("GPU-").removeprefix("MIG-").lower()
+
+
+def _check_room(gpu: Gpu, limit: Limit, existing: list[Partition], overcommit: bool) -> None:
+    if limit.mem_mib > gpu.mem_mib:
+        raise PartitionError(
+            f"a limit of {limit.mem_mib} MiB, but GPU {gpu.index} has {gpu.mem_mib} MiB; ask for that or less"
+        )
+    here = [partition for partition in existing if partition.uuid == _plain(gpu.uuid)]
+    promised_mib = sum(partition.limit_bytes for partition in here) >> 20
+    promised_pct = sum(partition.core_pct for partition in here)
+    if promised_mib + limit.mem_mib > gpu.mem_mib and not overcommit:
+        left = max(gpu.mem_mib - promised_mib, 0)
+        raise PartitionError(
+            f"{limit.mem_mib} MiB of GPU {gpu.index}, but only {left} of its {gpu.mem_mib} MiB "
+            "are not promised to others; ask for less, or promise more than there is with --overcommit"
+        )
+    if promised_pct + limit.core_pct > 100 and not overcommit:
+        raise PartitionError(
+            f"{limit.core_pct} % of GPU {gpu.index}'s time, but {promised_pct} % are promised to others; "
+            "ask for less, or promise more than there is with --overcommit"
+        )

@@ -1,0 +1,32 @@
+"""Sizes as people write them: `4G`, `512M`, `1.5G`."""
+
+from __future__ import annotations
+
+import re
+
+from berth.errors import SettingError
+
+__all__ = ["mem_mib", "size_text"]
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([MGT])")
+_MIB = {"M": 1, "G": 1024, "T": 1024 * 1024}
+
+
+def mem_mib(text: str) -> int:
+    """MiB of a size such as `4G`; M, G and T are MiB, GiB and TiB; without one of them it is refused."""
+    match = _SIZE.fullmatch(text)
+    value = float(match[1]) * _MIB[match[2]] if match else 0.0
+    if value < 1 or value != int(value):
+        raise SettingError(
+            f"'{text}' is not a size of GPU memory; "
+            "write a number above zero and M, G or T, such as 512M, 4G or 1.5G"
+        )
+    return int(value)
+
+
+def size_text(count: int) -> str:
+    """Bytes for people: `1.5 GiB`."""
+    for unit, step in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= step:
+            return f"{count / step:.1f}".removesuffix(".0") + f" {unit}"
+    return f"{count} B"

@@ -1,0 +1,302 @@
+"""The pictures of a history: parallel coordinates, distributions, usage bars, days (Kwon and Hong, figures 2–5)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from html import escape
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from berth.plots.style import COLOURS, DASHES, dress
+from berth.statistics.accounting import VARIABLES, Usage
+from berth.statistics.spread import Cdf
+
+__all__ = [
+    "calendar",
+    "gpus_over_time",
+    "parallel_coordinates",
+    "share_of_usage",
+    "usage_bars",
+    "variable_cdfs",
+    "waiting_by_cause",
+]
+
+Floats = NDArray[np.float64]
+EPOCH = date(1970, 1, 1)
+# One colour from few nodes to many: the dark end of a perceptually even scale first, none too pale for white.
+NODE_SCALE = ((0.0, "#0072B2"), (0.25, "#009E73"), (0.5, "#E69F00"), (0.75, "#D55E00"), (1.0, "#882255"))
+LARGEST_SHOWN = 12
+
+
+def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: str) -> go.Figure:
+    """Lines (L, 6) over the six variables, coloured by how many nodes; drag along an axis to pick.
+
+    A variable that nobody measured has no axis; a line without a value lies below the axis's zero.
+    """
+    shown = [at for at in range(len(VARIABLES)) if len(lines) and not np.isnan(lines[:, at]).all()]
+    dimensions = []
+    for at in shown:
+        column, variable = lines[:, at], VARIABLES[at]
+        top = float(np.nanmax(column)) or 1.0
+        lacking = np.isnan(column)
+        low = -0.08 * top if lacking.any() else 0.0
+        ticks = _ticks(top, whole=variable.name in ("nNODE", "nGPU"))
+        dimension: dict[str, Any] = {
+            "label": variable.name,
+            "values": np.where(lacking, low, column),
+            "range": [low, top],
+            "tickvals": [*ticks, low] if lacking.any() else ticks,
+            "ticktext": [*(f"{tick:.3g}" for tick in ticks), "none"]
+            if lacking.any()
+            else [f"{tick:.3g}" for tick in ticks],
+        }
+        dimensions.append(dimension)
+    nodes = lines[:, 0] if len(lines) else np.empty(0)
+    most = float(np.nanmax(nodes)) if len(nodes) else 1.0
+    figure = go.Figure(
+        go.Parcoords(
+            dimensions=dimensions,
+            line={
+                "color": nodes,
+                "colorscale": [list(pair) for pair in NODE_SCALE],
+                "cmin": 1,
+                "cmax": max(most, 2),
+                "showscale": True,
+                "colorbar": {"title": {"text": "nodes"}, "thickness": 12, "len": 0.9, "outlinewidth": 0},
+            },
+            labelfont={"size": 13},
+            tickfont={"size": 11},
+            rangefont={"size": 10, "color": "rgba(0,0,0,0)"},
+        )
+    )
+    total = int(counts.sum())
+    thinned = "" if total == len(lines) else f", {len(lines):,} lines stand for them"
+    dress(figure, f"{escape(application)}: {total:,} tries{thinned}", 440)
+    figure.update_layout(margin={"l": 48, "r": 24, "t": 96, "b": 28}, hovermode=False)
+    return figure
+
+
+def _ticks(top: float, whole: bool) -> list[float]:
+    step = 10 ** math.floor(math.log10(top)) if top > 0 else 1.0
+    step = next((step * factor for factor in (0.1, 0.2, 0.5, 1, 2) if top / (step * factor) <= 6), step)
+    if whole:
+        step = max(1.0, round(step))
+    ticks = [tick * step for tick in range(int(top / step) + 1)]
+    return ticks if top - ticks[-1] < step / 2 else [*ticks, top]
+
+
+def variable_cdfs(cdfs: Mapping[str, Mapping[str, Cdf]], variable: str) -> go.Figure:
+    """The share of tries that have at most so much of a variable, a line an application."""
+    figure = go.Figure()
+    for at, (application, each) in enumerate(cdfs.items()):
+        if variable not in each:
+            continue
+        cdf = each[variable]
+        name = escape(application)
+        figure.add_trace(
+            go.Scatter(
+                x=np.concatenate((cdf.values[:1], cdf.values)),
+                y=np.concatenate(([0.0], cdf.shares * 100)),
+                mode="lines",
+                line={
+                    "shape": "hv",
+                    "color": COLOURS[at % len(COLOURS)],
+                    "dash": DASHES[at // len(COLOURS) % 4],
+                },
+                name=name,
+                hovertemplate="%{y:.1f} %" + f"<extra>{name}</extra>",
+            )
+        )
+    unit = next(each.unit for each in VARIABLES if each.name == variable)
+    dress(figure, f"{variable}, {unit}", 330)
+    figure.update_yaxes(range=[0, 102], ticksuffix=" %")
+    figure.update_xaxes(rangemode="tozero")
+    return figure
+
+
+def usage_bars(rows: Sequence[Usage], measure: str, dimension: str) -> go.Figure:
+    """One dimension's groups as bars, the largest on top; what is beyond a dozen is one bar."""
+    ordered = sorted(rows, key=lambda row: (-row.measure(measure), row.keys))
+    kept, rest = ordered[:LARGEST_SHOWN], ordered[LARGEST_SHOWN:]
+    names = [_short(row.keys[0]) for row in kept]
+    values = [row.measure(measure) for row in kept]
+    if rest:
+        names.append(f"{len(rest):,} more")
+        values.append(sum(row.measure(measure) for row in rest))
+    total = sum(values) or 1.0
+    figure = go.Figure(
+        go.Bar(
+            x=values,
+            y=list(range(len(values))),
+            orientation="h",
+            marker={"color": [COLOURS[0]] * len(kept) + [COLOURS[6]] * bool(rest)},
+            text=[f"{value / total * 100:.1f} %" for value in values],
+            textposition="outside",
+            cliponaxis=False,
+            customdata=names,
+            hovertemplate="%{customdata}: %{x:,.1f}<extra></extra>",
+        )
+    )
+    dress(figure, f"{measure} by {dimension}", 110 + 30 * max(len(values), 2))
+    figure.update_layout(hovermode="closest", margin={"r": 64})
+    figure.update_yaxes(
+        tickvals=list(range(len(names))), ticktext=names, autorange="reversed", showgrid=False
+    )
+    figure.update_xaxes(rangemode="tozero")
+    return figure
+
+
+def share_of_usage(rows: Sequence[Usage], measure: str) -> go.Figure:
+    """Usage by month, stacked by what the second dimension says: bars (rows have month and one more)."""
+    totals: dict[str, float] = {}
+    for row in rows:
+        totals[row.keys[1]] = totals.get(row.keys[1], 0.0) + row.measure(measure)
+    names = sorted(totals, key=lambda name: (-totals[name], name))
+    months = sorted({row.keys[0] for row in rows})
+    values = {row.keys: row.measure(measure) for row in rows}
+    figure = go.Figure()
+    shown = names[: len(COLOURS) - 1]
+    for at, name in enumerate(shown):
+        figure.add_trace(
+            _stack(months, [values.get((month, name), 0.0) for month in months], _short(name), COLOURS[at])
+        )
+    if rest := names[len(shown) :]:
+        sums = [sum(values.get((month, name), 0.0) for name in rest) for month in months]
+        figure.add_trace(_stack(months, sums, f"{len(rest):,} more", COLOURS[-1]))
+    dress(figure, f"{measure} by month", 380)
+    figure.update_layout(barmode="stack")
+    figure.update_xaxes(type="category")
+    figure.update_yaxes(rangemode="tozero")
+    return figure
+
+
+def _stack(months: Sequence[str], values: Sequence[float], name: str, colour: str) -> go.Bar:
+    template = "%{y:,.1f}" + f"<extra>{name}</extra>"
+    return go.Bar(x=list(months), y=list(values), name=name, marker={"color": colour}, hovertemplate=template)
+
+
+def gpus_over_time(
+    days: Mapping[str, tuple[NDArray[np.int64], Floats]], capacity: Mapping[str, int]
+) -> go.Figure:
+    """How many GPUs of each server type were held, a mean a day; in per cent where it is known how many there are."""
+    known = bool(days) and all(name in capacity for name in days)
+    figure = go.Figure()
+    order = sorted(days, key=lambda name: (-float(days[name][1].sum()), name))[: 2 * len(COLOURS)]
+    for at, name in enumerate(order):
+        numbers, hours = days[name]
+        whole = np.arange(numbers[0], numbers[-1] + 1)
+        held = np.zeros(len(whole))
+        held[numbers - numbers[0]] = hours / 24
+        if known:
+            held *= 100 / max(capacity[name], 1)
+        figure.add_trace(
+            go.Scatter(
+                x=[_day(int(number)) for number in whole],
+                y=held,
+                mode="lines" if len(whole) > 1 else "markers",
+                line={
+                    "color": COLOURS[at % len(COLOURS)],
+                    "dash": DASHES[at // len(COLOURS) % 4],
+                    "shape": "hv",
+                },
+                name=_short(name),
+                hovertemplate=("%{y:.1f} %" if known else "%{y:,.1f}") + f"<extra>{_short(name)}</extra>",
+            )
+        )
+    dress(
+        figure,
+        "Utilisation of each server type, %" if known else "GPUs held of each server type, mean of each day",
+        360,
+    )
+    figure.update_yaxes(rangemode="tozero", ticksuffix=" %" if known else "")
+    if order and all(len(set(days[name][0].tolist())) < 2 for name in order):
+        figure.update_xaxes(type="category")
+    return figure
+
+
+def calendar(days: NDArray[np.int64], hours: Floats) -> go.Figure:
+    """A year's days as cells, a week a column, the darker the more GPU-hours; a row of weeks a year."""
+    figure = go.Figure()
+    by_year: dict[int, list[tuple[date, float]]] = {}
+    for number, value in zip(days.tolist(), hours.tolist(), strict=True):
+        moment = EPOCH + timedelta(days=number)
+        by_year.setdefault(moment.year, []).append((moment, value))
+    years = sorted(by_year)
+    most = float(hours.max()) if len(hours) else 1.0
+    for row, year in enumerate(years):
+        first = date(year, 1, 1)
+        cells = np.full((7, 54), np.nan)
+        texts = [[""] * 54 for _ in range(7)]
+        for moment, value in by_year[year]:
+            week = ((moment - first).days + first.weekday()) // 7
+            cells[moment.weekday(), week] = value
+            texts[moment.weekday()][week] = f"{moment}: {value:,.1f} GPU-hours"
+        starts = [((date(year, month, 1) - first).days + first.weekday()) // 7 for month in range(1, 13)]
+        suffix = "" if row == 0 else str(row + 1)
+        figure.add_trace(
+            go.Heatmap(
+                z=cells,
+                text=texts,
+                hovertemplate="%{text}<extra></extra>",
+                hoverongaps=False,
+                xgap=2,
+                ygap=2,
+                zmin=0,
+                zmax=most,
+                colorscale=[[0, "#dbe9f4"], [0.5, "#4a93c6"], [1, "#08306b"]],
+                showscale=row == 0,
+                colorbar={"thickness": 12, "outlinewidth": 0, "title": {"text": "GPU-hours"}},
+                xaxis=f"x{suffix}",
+                yaxis=f"y{suffix}",
+            )
+        )
+        top = 1 - row / len(years)
+        bottom = 1 - (row + 1) / len(years) + 0.18 / len(years)
+        figure.update_layout(
+            {
+                f"xaxis{suffix}": {
+                    "range": [-0.5, 53.5],
+                    "tickvals": starts,
+                    "ticktext": list(_MONTHS),
+                    "anchor": f"y{suffix}",
+                },
+                f"yaxis{suffix}": {
+                    "domain": [bottom, top],
+                    "tickvals": [0, 3, 6],
+                    "ticktext": ["Mon", "Thu", "Sun"],
+                    "autorange": "reversed",
+                    "title": {"text": str(year)},
+                    "anchor": f"x{suffix}",
+                },
+            }
+        )
+    dress(figure, "GPU-hours by the day on which jobs ended", 90 + 130 * max(len(years), 1))
+    figure.update_layout(hovermode="closest")
+    figure.update_xaxes(showgrid=False)
+    figure.update_yaxes(showgrid=False)
+    return figure
+
+
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+
+
+def waiting_by_cause(hours: Mapping[str, float]) -> go.Figure:
+    """Hours waited by cause, the most on top."""
+    rows = [Usage((cause,), value, value, 0, 0, 0.0, 0.0, 0.0) for cause, value in hours.items()]
+    figure = usage_bars(rows, "run-hours", "cause")
+    figure.update_layout(title={"text": "Hours waited by cause"})
+    return figure
+
+
+def _day(number: int) -> datetime:
+    return datetime.combine(EPOCH + timedelta(days=number), datetime.min.time(), UTC).replace(tzinfo=None)
+
+
+def _short(name: str, most: int = 28) -> str:
+    """A text of somebody's, escaped, for Plotly reads markup; long ones are cut."""
+    return escape(name if len(name) <= most else name[: most - 1] + "…")

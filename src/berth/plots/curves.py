@@ -1,0 +1,351 @@
+"""Lines and dots: one figure a question, one line or dot a policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from html import escape
+from typing import Any, TypeVar
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from berth.plots.style import DASHES, INK, Style, dress
+from berth.statistics import (
+    Cdf,
+    InflationCurve,
+    Metric,
+    Run,
+    Timeline,
+    Unit,
+    confidence_interval_95,
+    readable_unit,
+)
+
+__all__ = [
+    "allocation_over_time",
+    "completion_cdf",
+    "headline",
+    "inflation_allocation",
+    "inflation_fragmentation",
+    "queue_over_time",
+    "waiting_cdf",
+]
+
+CDF_POINTS = 600
+
+QUIET = 0.03
+"""Below this part of its peak of allocation, and with no queue, a run is taken to be dying away."""
+
+Floats = NDArray[np.floating[Any]]
+Item = TypeVar("Item", Run, InflationCurve)
+
+
+def allocation_over_time(runs: Sequence[Run], styles: Mapping[str, Style]) -> go.Figure:
+    """GPU allocation of each policy over time: mean over seeds, shaded to the lowest and highest."""
+
+    def percent(line: Timeline) -> tuple[Floats, Floats]:
+        factor = 100.0 / max(line.capacity_milli, 1)
+        return line.allocated_milli_mean * factor, line.allocated_milli_max * factor
+
+    figure = _over_time(runs, styles, percent, "GPU allocation, % of all GPUs", "%{y:.1f} %")
+    figure.update_yaxes(range=[0, 102], ticksuffix=" %")
+    return figure
+
+
+def queue_over_time(runs: Sequence[Run], styles: Mapping[str, Style]) -> go.Figure:
+    """Jobs that wait under each policy over time: mean over seeds, shaded to the lowest and the peak."""
+    figure = _over_time(
+        runs, styles, lambda line: (line.waiting_mean, line.waiting_max), "Jobs waiting", "%{y:,.1f}"
+    )
+    figure.update_yaxes(rangemode="tozero")
+    if max((float(run.timeline.waiting_max.max(initial=0)) for run in runs), default=0.0) <= 8:
+        figure.update_yaxes(dtick=1)
+    return figure
+
+
+def waiting_cdf(runs: Sequence[Run], styles: Mapping[str, Style]) -> go.Figure:
+    """What share of the jobs that started waited at most so long, for each policy."""
+    return _cdfs(runs, styles, lambda run: run.waiting, "Jobs that waited at most so long, %", "Waiting time")
+
+
+def completion_cdf(runs: Sequence[Run], styles: Mapping[str, Style]) -> go.Figure:
+    """What share of the jobs that finished had done so at most so long after submission."""
+    return _cdfs(
+        runs, styles, lambda run: run.completion, "Jobs that finished within so long, %", "Completion time"
+    )
+
+
+def inflation_allocation(curves: Sequence[InflationCurve], styles: Mapping[str, Style]) -> go.Figure:
+    """GPU allocation against arrived load for each policy: mean over seeds, shaded to lowest and highest."""
+    figure = _inflation(
+        curves, styles, lambda curve: curve.allocation_pct, "GPU allocation, % of all GPUs", "%{y:.2f} %"
+    )
+    figure.add_trace(
+        go.Scatter(
+            x=[0, 100, 130],
+            y=[0, 100, 100],
+            mode="lines",
+            name="all that fits",
+            line={"color": INK, "width": 1, "dash": "dot"},
+            hoverinfo="skip",
+        )
+    )
+    begin = _first_behind(curves)
+    figure.update_xaxes(range=[begin, 130])
+    figure.update_yaxes(range=[begin, 102])
+    return figure
+
+
+def inflation_fragmentation(curves: Sequence[InflationCurve], styles: Mapping[str, Style]) -> go.Figure:
+    """Fragmentation ratio against arrived load for each policy: mean over seeds, shaded likewise."""
+    figure = _inflation(
+        curves,
+        styles,
+        lambda curve: curve.fragmentation_ratio_pct,
+        "Fragmentation ratio, % of idle GPU capacity",
+        "%{y:.2f} %",
+    )
+    figure.update_yaxes(range=[0, 103])
+    return figure
+
+
+def headline(runs: Sequence[Run], metric: Metric, styles: Mapping[str, Style]) -> go.Figure:
+    """One metric of each policy: a dot at the mean over seeds, a bar for its 95 % interval."""
+    groups = _by_policy(runs)
+    intervals = [confidence_interval_95([metric.of(run.summary) for run in group]) for group in groups]
+    highs = [interval.high if interval.count > 1 else interval.mean for interval in intervals]
+    factor, unit = readable_unit(metric.unit, highs)
+    figure = go.Figure()
+    for group, interval in zip(groups, intervals, strict=True):
+        style = styles[group[0].policy]
+        error: dict[str, Any] = {"visible": False}
+        if interval.count > 1:
+            half = (interval.high - interval.mean) * factor
+            error = {"type": "data", "array": [half], "thickness": 2, "width": 6}
+        figure.add_trace(
+            go.Scatter(
+                x=[interval.mean * factor],
+                y=[escape(group[0].policy)],
+                error_x=error,
+                mode="markers",
+                marker={"size": 11, "color": style.colour},
+                showlegend=False,
+                hovertemplate="%{y}: %{x:,.4~g} " + unit + "<extra></extra>",
+            )
+        )
+    dress(figure, metric.name + (f", {unit}" if unit else ""), 96 + 30 * len(groups))
+    figure.update_layout(margin={"t": 46, "b": 36}, hovermode="closest")
+    figure.update_yaxes(autorange="reversed", showgrid=False, ticksuffix=" ")
+    figure.update_xaxes(nticks=5, rangemode="nonnegative")
+    return figure
+
+
+def _over_time(
+    runs: Sequence[Run],
+    styles: Mapping[str, Style],
+    values: Callable[[Timeline], tuple[Floats, Floats]],
+    title: str,
+    hover: str,
+) -> go.Figure:
+    edges = _common_edges([run.timeline for run in runs])
+    until = _eventful_until([run.timeline for run in runs])
+    factor, unit = readable_unit(Unit.SECONDS, [until / 1000])
+    x = (edges / 1000 * factor).astype(np.float32)
+    figure = go.Figure()
+    for group in _by_policy(runs):
+        resampled = [_resampled(run.timeline, values(run.timeline), edges) for run in group]
+        means = np.stack([mean for mean, _ in resampled])
+        peaks = np.stack([peak for _, peak in resampled])
+        _add_line(figure, group, styles, x, means.mean(0), means.min(0), peaks.max(0), hover)
+    dress(figure, title)
+    axis = f"{unit.capitalize()} since the first submission"
+    if until < edges[-1]:
+        axis += f"<br>(the last event is at {x[-1]:,.4g})"
+    figure.update_xaxes(
+        title={"text": axis},
+        range=[0, until / 1000 * factor],
+        unifiedhovertitle={"text": f"%{{x:,.4~g}} {unit}"},
+    )
+    return figure
+
+
+def _since_begin_ms(line: Timeline) -> NDArray[np.int64]:
+    """Its edges from the first submission on: seeds may make jobs that begin at other times."""
+    edges: NDArray[np.int64] = line.edges_ms - line.edges_ms[0]
+    return edges
+
+
+def _common_edges(lines: Sequence[Timeline]) -> NDArray[np.float64]:
+    """Edges of bins that serve several runs: close together where any of them has them close together."""
+    edges = np.unique(np.concatenate([_since_begin_ms(line) for line in lines] or [np.zeros(1, np.int64)]))
+    wanted = max((len(line.edges_ms) for line in lines), default=2)
+    if len(edges) > wanted:
+        edges = edges[np.linspace(0, len(edges) - 1, wanted).astype(np.int64)]
+    if len(edges) < 2:
+        edges = np.arange(2)
+    return edges.astype(np.float64)
+
+
+def _eventful_until(lines: Sequence[Timeline]) -> float:
+    """When all runs have but a few long jobs left; the last edge where that would cut off little."""
+    until, last = 0.0, 1.0
+    for line in lines:
+        edges = _since_begin_ms(line)
+        busy = line.allocated_milli_mean > QUIET * line.allocated_milli_mean.max(initial=0.0)
+        eventful = np.flatnonzero(busy | (line.waiting_mean > 0))
+        until = max(until, float(edges[eventful[-1] + 1]) if len(eventful) else 0.0)
+        last = max(last, float(edges[-1]))
+    return until if until < 0.75 * last else last
+
+
+def _resampled(
+    line: Timeline, values: tuple[Floats, Floats], edges: Floats
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The same run in other bins: means stay exact, peaks stay; nothing is left after its end."""
+    mean, peak = values
+    own = _since_begin_ms(line)
+    area = np.concatenate(([0.0], np.cumsum(mean * np.diff(own))))
+    means = np.diff(np.interp(edges, own, area)) / np.diff(edges)
+    first = np.searchsorted(own, edges[:-1], side="right") - 1
+    after = np.maximum(np.searchsorted(own, edges[1:], side="left"), first + 1)
+    bounds = np.minimum(np.stack([first, after], axis=1).ravel(), len(peak))
+    peaks = np.maximum.reduceat(np.append(peak, 0.0), bounds)[::2]
+    # The mean of floats may come out a hair above the peak that it is the mean of.
+    return means, np.maximum(peaks, means)
+
+
+def _cdfs(
+    runs: Sequence[Run], styles: Mapping[str, Style], of: Callable[[Run], Cdf], title: str, axis: str
+) -> go.Figure:
+    """Cumulative distributions on a logarithmic axis; its left edge stands for all below, zero too."""
+    counted = [run for run in runs if len(of(run).values)]
+    values = np.concatenate([of(run).values for run in counted]) if counted else np.ones(1)
+    edge = 10.0 ** np.floor(np.log10(max(1.0, float(values.min()))))
+    grid = np.unique(np.maximum(values, edge))
+    if len(grid) > CDF_POINTS:
+        grid = grid[np.linspace(0, len(grid) - 1, CDF_POINTS).astype(np.int64)]
+    grid = np.unique(np.append(grid, (edge, max(edge * 10, float(grid[-1])))))
+    figure = go.Figure()
+    for group in _by_policy(counted):
+        shares = np.stack([_share_at_most(of(run), grid) for run in group]) * 100
+        _add_line(
+            figure,
+            group,
+            styles,
+            grid.astype(np.float32),
+            shares.mean(0),
+            shares.min(0),
+            shares.max(0),
+            "%{y:.1f} %",
+        )
+    dress(figure, title)
+    ticks = [
+        (seconds, text)
+        for seconds, text in (
+            (1, "1 s"), (10, "10 s"), (60, "1 min"), (600, "10 min"), (3600, "1 h"), (36_000, "10 h"),
+            (86_400, "1 d"), (864_000, "10 d"), (8_640_000, "100 d"), (86_400_000, "1000 d"),
+        )
+        if edge < seconds <= float(grid[-1]) * 1.05
+    ]  # fmt: skip
+    left = f"≤ {edge:,.0f} s" if float(values.min()) < edge else f"{edge:,.0f} s"
+    figure.update_xaxes(
+        type="log",
+        title={"text": axis},
+        range=[float(np.log10(edge)), float(np.log10(grid[-1])) + 0.02],
+        tickvals=[edge] + [seconds for seconds, _ in ticks],
+        ticktext=[left] + [text for _, text in ticks],
+        unifiedhovertitle={"text": "%{x:,.4~g} s"},
+    )
+    figure.update_yaxes(range=[0, 102], ticksuffix=" %")
+    return figure
+
+
+def _share_at_most(cdf: Cdf, grid: Floats) -> NDArray[np.float64]:
+    return np.append(0.0, cdf.shares)[np.searchsorted(cdf.values, grid, side="right")]
+
+
+def _inflation(
+    curves: Sequence[InflationCurve],
+    styles: Mapping[str, Style],
+    of: Callable[[InflationCurve], Floats],
+    title: str,
+    hover: str,
+) -> go.Figure:
+    figure = go.Figure()
+    for group in _by_policy(curves):
+        values = np.stack([of(curve) for curve in group])
+        x = np.arange(values.shape[1], dtype=np.int16)
+        _add_line(
+            figure, group, styles, x, values.mean(0), values.min(0), values.max(0), hover, shape="linear"
+        )
+    dress(figure, title)
+    figure.update_xaxes(title={"text": "Arrived load, % of all GPUs"}, range=[0, 130])
+    figure.update_xaxes(unifiedhovertitle={"text": "%{x} % arrived"})
+    figure.update_yaxes(ticksuffix=" %")
+    return figure
+
+
+def _first_behind(curves: Sequence[InflationCurve]) -> int:
+    """A whole ten of arrived load until which every policy has placed nearly all that came."""
+    behind = 130
+    for curve in curves:
+        load = np.arange(len(curve.allocation_pct))
+        less = np.flatnonzero(curve.allocation_pct < np.minimum(load, 100) - 1.5)
+        behind = min(behind, int(less[0]) if len(less) else 130)
+    return max(0, min(behind, 100) // 10 * 10 - 10)
+
+
+def _add_line(
+    figure: go.Figure,
+    group: Sequence[Run] | Sequence[InflationCurve],
+    styles: Mapping[str, Style],
+    x: NDArray[np.generic],
+    middle: Floats,
+    low: Floats,
+    high: Floats,
+    hover: str,
+    shape: str = "hv",
+) -> None:
+    """A policy's line, and behind it a shade from low to high where they differ from it."""
+    name = group[0].policy
+    style = styles[name]
+    if len(x) == len(middle) + 1:  # bins: the last level lasts to the last edge
+        middle, low, high = (np.append(level, level[-1]) for level in (middle, low, high))
+    if float(np.max(high - low, initial=0.0)) > 0.02:
+        for level, fill in ((high, None), (low, "tonexty")):
+            figure.add_trace(
+                go.Scatter(
+                    x=x,
+                    y=level.astype(np.float32),
+                    mode="lines",
+                    line={"width": 0, "shape": shape, "color": style.colour},
+                    fill=fill,
+                    fillcolor=style.shade(),
+                    legendgroup=name,
+                    showlegend=False,
+                    hoverinfo="skip",
+                )
+            )
+    y = middle.astype(np.float32)
+    # Dashed over the line that it lies on, both are seen.
+    same = sum(np.array_equal(trace.y, y) for trace in figure.data if trace.name)
+    dash = DASHES[(DASHES.index(style.dash) + same) % len(DASHES)]
+    figure.add_trace(
+        go.Scatter(
+            x=x,
+            y=y,
+            mode="lines",
+            name=escape(name),
+            line={"color": style.colour, "dash": dash, "width": 2, "shape": shape},
+            legendgroup=name,
+            hovertemplate=hover,
+        )
+    )
+
+
+def _by_policy(items: Sequence[Item]) -> list[list[Item]]:
+    groups: dict[str, list[Item]] = {}
+    for item in items:
+        groups.setdefault(item.policy, []).append(item)
+    return list(groups.values())

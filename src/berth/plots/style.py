@@ -1,0 +1,66 @@
+"""What all figures share: one colour a policy, a plain ground, thin grids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import plotly.graph_objects as go
+
+__all__ = ["CLEAR", "DASHES", "INK", "Style", "dress", "policy_styles"]
+
+INK = "#707070"
+GRID = "rgba(128, 128, 128, 0.22)"
+CLEAR = "rgba(0, 0, 0, 0)"
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8A8A")
+DASHES = ("solid", "dash", "dot", "dashdot")
+HEIGHT_PX = 380
+
+
+class Style(NamedTuple):
+    """How a policy is drawn."""
+
+    colour: str
+    dash: str
+
+    def shade(self, opacity: float = 0.11) -> str:
+        """Its colour, as a fill that lets others through."""
+        red, green, blue = (int(self.colour[at : at + 2], 16) for at in (1, 3, 5))
+        return f"rgba({red}, {green}, {blue}, {opacity})"
+
+
+def policy_styles(policies: Iterable[str]) -> dict[str, Style]:
+    """A style for each policy, by its place among them; repeated names are counted once."""
+    return {
+        name: Style(COLOURS[at % len(COLOURS)], DASHES[at // len(COLOURS) % len(DASHES)])
+        for at, name in enumerate(dict.fromkeys(policies))
+    }
+
+
+def dress(figure: go.Figure, title: str, height: int = HEIGHT_PX) -> None:
+    """What all figures share: a plain ground that any page shows through, a title at the left, thin grids."""
+    figure.update_layout(
+        template="none",
+        title={
+            "text": title,
+            "x": 0,
+            "xref": "container",
+            "xanchor": "left",
+            "y": 0.985,
+            "font": {"size": 15},
+        },
+        height=height,
+        margin={"l": 8, "r": 14, "t": 74, "b": 44},
+        font={"family": "system-ui, sans-serif", "size": 13, "color": INK},
+        paper_bgcolor=CLEAR,
+        plot_bgcolor=CLEAR,
+        modebar={"bgcolor": CLEAR, "color": INK, "activecolor": COLOURS[0]},
+        hovermode="x unified",
+        hoverlabel={"bgcolor": "#FFFFFF", "bordercolor": INK, "font": {"color": "#1D2329"}, "namelength": -1},
+        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.01, "yanchor": "bottom"},
+    )
+    figure.update_xaxes(
+        gridcolor=GRID, zeroline=False, automargin=True, title={"standoff": 8, "font": {"size": 13}}
+    )
+    figure.update_xaxes(ticklabelstandoff=5, spikethickness=1, spikecolor=INK, spikedash="solid")
+    figure.update_yaxes(gridcolor=GRID, zeroline=False, automargin=True)

@@ -1,0 +1,230 @@
+"""Every policy by its name, and how orders and placements compose.
+
+A registry maps a name to an import string, so that running one policy imports no other. To add one: one file,
+one line here.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from importlib import import_module
+from typing import Any
+
+from berth.errors import MissingExtraError, PolicyError
+from berth.policies.keyed import OfQueue
+from berth.policies.options import options_of
+from berth.policies.ordered import Ordered
+from berth.policies.protocol import Decision, Order, Place, Policy, Setting
+
+__all__ = [
+    "ORDERS",
+    "PLACEMENTS",
+    "POLICIES",
+    "SCHEMES",
+    "Decision",
+    "Order",
+    "Ordered",
+    "Place",
+    "Policy",
+    "Setting",
+    "describe",
+    "make_policy",
+    "names",
+]
+
+ORDERS = {
+    "fifo": "berth.policies.fifo:fifo",
+    "sjf": "berth.policies.sjf:sjf",
+    "sjf-requested": "berth.policies.sjf:sjf_requested",
+    "sjf-estimated": "berth.policies.sjf:sjf_estimated",
+    "largest-first": "berth.policies.largest_first:largest_first",
+    "fair-share": "berth.policies.fair_share:fair_share",
+    "least-attained-service": "berth.policies.least_attained:LeastAttainedService",
+}
+"""Which waiting job comes first: functions of the queue, or of the queue, the cluster and the time."""
+
+PLACEMENTS = {
+    "first-fit": "berth.policies.first_fit:FirstFit",
+    "best-fit": "berth.policies.best_fit:BestFit",
+    "random": "berth.policies.random_fit:Random",
+    "dot-product": "berth.policies.dot_product:DotProduct",
+    "gpu-packing": "berth.policies.gpu_packing:GpuPacking",
+    "gpu-clustering": "berth.policies.gpu_clustering:GpuClustering",
+    "fgd": "berth.policies.fgd:Fgd",
+    "round-robin": "berth.policies.round_robin:RoundRobin",
+    "tetris": "berth.policies.tetris:Tetris",
+    "worst-fit": "berth.policies.worst_fit:WorstFit",
+}
+"""Where one job goes: classes made with a Setting."""
+
+SCHEMES = {
+    "easy": "berth.policies.easy:Easy",
+    "preempt": "berth.policies.preemptive:ByPriority",
+}
+"""What else may happen while the first job of an order does not fit; without one, nothing does."""
+
+POLICIES: dict[str, str] = {
+    "genetic": "berth.policies.genetic:Genetic",
+    "genetic-paper": "berth.policies.genetic_paper:GeneticPaper",
+}
+"""What decides on many jobs at once: classes made with a Setting."""
+
+
+def names() -> list[str]:
+    """Every name that `make_policy` knows, orders first."""
+    return [*ORDERS, *PLACEMENTS, *SCHEMES, *POLICIES]
+
+
+def describe(name: str) -> str:
+    """The first line of a policy's docstring."""
+    thing = _load({**ORDERS, **PLACEMENTS, **SCHEMES, **POLICIES}[name])
+    return (inspect.getdoc(thing) or "").split("\n", 1)[0]
+
+
+def make_policy(name: str, setting: Setting | None = None) -> Policy:
+    """The policy of that name.
+
+    `ORDER+PLACEMENT` composes the two; a placement alone takes `fifo`, an order alone `first-fit`. Before them may
+    stand what happens while the first job waits: `easy+sjf+best-fit`, `preempt+fgd`. A part with a colon,
+    `my.module:thing`, is the user's own: in a sum an order (a function of the queue, or of the queue, the cluster
+    and the time) and a placement (a function of a job and the cluster), alone a policy. A class is made with
+    `setting` first. With quotas in the setting every order serves each virtual cluster within its own.
+    A policy that has settings takes them as in `genetic?budget_ms=200&fragmentation=0.5`.
+
+    Raises PolicyError where there is no such name, or what it names cannot be what it should.
+    """
+    setting = setting or Setting()
+    parts = name.split("+")
+    scheme = parts.pop(0) if parts[0] in SCHEMES else ""
+    if len(parts) > 2 or not all(parts) or not (scheme or parts):
+        raise PolicyError(
+            f"no policy '{name}'; a policy is NAME or ORDER+PLACEMENT, such as sjf+best-fit, and before them may stand"
+            f" {' or '.join(SCHEMES)}"
+        )
+    bare, options = options_of(name)
+    if len(parts) == 1 and not scheme and (bare in POLICIES or ":" in name):
+        thing = _load(POLICIES.get(bare, name))
+        if options:
+            if not hasattr(thing, "with_options"):
+                raise PolicyError(f"'{name}': {bare} takes no settings")
+            thing = thing.with_options(setting, options)
+        policy: Policy = _made(thing, setting, name, "a policy", _POLICY)
+        return policy
+    if len(parts) == 1:
+        parts = [parts[0], "first-fit"] if parts[0] in ORDERS else ["fifo", parts[0]]
+    order_part, place_part = parts or ("fifo", "first-fit")
+    order, place = _order(order_part, setting, name), _place(place_part, setting, name)
+    return _composed(scheme, order, place, setting, name)
+
+
+def _composed(scheme: str, order: Order, place: Place, setting: Setting, name: str) -> Policy:
+    from berth.policies.preemptive import Preemptive, Ranks
+
+    if setting.quotas is not None:
+        if scheme or isinstance(order, Ranks):
+            raise PolicyError(
+                f"'{name}' has no quotas: they go with an order that neither backfills nor evicts"
+            )
+        from berth.policies.quotas import Quotas
+
+        return Quotas(order, place, setting.quotas, setting.borrow)
+    if isinstance(order, Ranks):
+        if scheme:
+            raise PolicyError(
+                f"no policy '{name}': the order evicts by itself and does not go with '{scheme}'"
+            )
+        return Preemptive(order, place)
+    if not scheme:
+        return Ordered(order, place)
+    made = _load(SCHEMES[scheme])
+    if scheme == "preempt":
+        return Preemptive(made(order), place)
+    policy: Policy = made(order, place)
+    return policy
+
+
+_POLICY = ("queue", "cluster", "now_ms")
+
+
+def _order(part: str, setting: Setting, name: str) -> Order:
+    if part in ORDERS or ":" in part:
+        thing = _load(ORDERS.get(part, part))
+        if inspect.isclass(thing) or not _takes(thing, _POLICY):
+            thing = _made(thing, setting, name, "an order", ("queue",), _POLICY)
+        if _takes(thing, _POLICY):
+            order: Order = thing
+            return order
+        return OfQueue(thing)
+    raise _unknown("order", part, ORDERS, name)
+
+
+def _place(part: str, setting: Setting, name: str) -> Place:
+    if part in PLACEMENTS or ":" in part:
+        place: Place = _made(
+            _load(PLACEMENTS.get(part, part)), setting, name, "a placement", ("job", "cluster")
+        )
+        return place
+    raise _unknown("placement" if "+" in name else "policy", part, PLACEMENTS, name)
+
+
+def _unknown(kind: str, part: str, choices: dict[str, str], name: str) -> PolicyError:
+    known = {**ORDERS, **PLACEMENTS, **SCHEMES, **POLICIES} if kind == "policy" else choices
+    near = difflib.get_close_matches(part, known, n=1, cutoff=0.5)
+    hint = f" (did you mean '{near[0]}'?)" if near else ""
+    where = "" if part == name else f" in '{name}'"
+    return PolicyError(
+        f"no {kind} '{part}'{where}{hint}; there are {', '.join(known)}, and your own as my.module:thing"
+    )
+
+
+def _load(path: str) -> Any:
+    """What an import string such as `my.module:thing` names."""
+    module_name, _, attribute = path.partition(":")
+    try:
+        module = import_module(module_name)
+    except ImportError as error:
+        if extra := MissingExtraError.of(error):
+            raise extra from error
+        raise PolicyError(
+            f"no policy '{path}': module '{module_name}' cannot be imported: {error};"
+            " run berth where Python finds it, or set PYTHONPATH"
+        ) from error
+    except Exception as error:
+        raise PolicyError(
+            f"no policy '{path}': module '{module_name}' fails when it is imported: {type(error).__name__}: {error}"
+        ) from error
+    if not attribute or not hasattr(module, attribute):
+        own = [key for key in vars(module) if not key.startswith("_")]
+        raise PolicyError(
+            f"no policy '{path}': module '{module_name}' has no '{attribute}'; it has {', '.join(own)}"
+        )
+    return getattr(module, attribute)
+
+
+def _made(thing: Any, setting: Setting, name: str, what: str, *forms: tuple[str, ...]) -> Any:
+    """A class made with the setting, or a function as it is; refused where it takes none of these parameters."""
+    if inspect.isclass(thing):
+        try:
+            made: Any = thing
+            thing = made(setting)
+        except TypeError as error:
+            raise PolicyError(f"'{name}': {thing.__name__} must be made with one Setting: {error}") from error
+    called = " or ".join(f"({', '.join(parameters)})" for parameters in forms)
+    if not callable(thing):
+        raise PolicyError(f"'{name}': {what} is called with {called}; {thing!r} cannot be called")
+    if not any(_takes(thing, parameters) for parameters in forms):
+        try:
+            inspect.signature(thing).bind(*forms[-1])
+        except TypeError as error:
+            raise PolicyError(f"'{name}': {what} is called with {called}: {error}") from error
+    return thing
+
+
+def _takes(thing: Any, parameters: tuple[str, ...]) -> bool:
+    """Whether a function can be called with so many arguments."""
+    try:
+        inspect.signature(thing).bind(*parameters)
+    except (TypeError, ValueError):
+        return False
+    return True

@@ -1,0 +1,82 @@
+"""The settings of `genetic`: what a placement is worth, and how long to look for a better one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from berth.errors import SettingError
+
+__all__ = ["GeneticSettings", "Weights"]
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What each thing that `genetic` looks at is worth, in GPUs."""
+
+    utilisation: float = 1.0
+    """What a whole GPU in use is worth; a part of one is worth that part."""
+    fragmentation: float = 1.0
+    """What a GPU left idle costs where it is of no use to the usual requests, in the measure of `fgd`."""
+    waiting: float = 0.02
+    """What starting a job is worth whatever its size, and as much again for each hour that it has waited."""
+    interference: float = 0.5
+    """What a GPU's time costs that jobs on one GPU take from each other, by the use that their profiles tell."""
+
+    def __post_init__(self) -> None:
+        values = (self.utilisation, self.fragmentation, self.waiting, self.interference)
+        if min(values) < 0 or not sum(values) > 0 or max(values) > 1e6:
+            raise SettingError(
+                f"the weights are {', '.join(f'{value:g}' for value in values)}; expected each from 0 to 1,000,000"
+                " and their sum above 0"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class GeneticSettings:
+    """How `genetic` searches. Counted in steps the search is the same on every machine; a budget is not."""
+
+    weights: Weights = field(default_factory=Weights)
+    population: int = 8
+    """Solutions that are bettered side by side and cross."""
+    generations: int = 30
+    """So many rounds at most; after each, solutions cross with another one as it was before."""
+    patience: int = 8
+    """It stops after so many rounds without a better solution."""
+    steps: int = 60
+    """Changes that are tried on each solution in one round."""
+    ruin: int = 24
+    """So many instances at most are taken out and put back in one change."""
+    crossing: float = 0.1
+    """The probability that a change takes over genes of another solution instead."""
+    budget_ms: int | None = None
+    """Stop after so long with the best so far; None: only when the rounds are over. With a budget that cuts it
+    short the result depends on how fast the machine is."""
+    window: int = 500
+    """So many waiting jobs, the first of the queue that fit somewhere, are decided on at once."""
+    round_ms: int = 10_000
+    """It decides not more often than this; what comes meanwhile waits."""
+    typical: int = 64
+    """So many of the usual requests at most are looked at to tell what is stranded."""
+    threads: int = 2
+    """Solutions bettered at the same time; the result does not depend on it."""
+    profiles: Mapping[str, float] = field(default_factory=dict)
+    """Mean use of a GPU by application, as a fraction; jobs of applications that are not in it do not interfere."""
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("population", 2, 1_000),
+            ("generations", 1, 1_000_000),
+            ("patience", 1, 1_000_000),
+            ("steps", 1, 1_000_000),
+            ("ruin", 1, 10_000),
+            ("crossing", 0, 1),
+            ("budget_ms", 1, 86_400_000),
+            ("window", 1, 100_000),
+            ("round_ms", 0, 86_400_000),
+            ("typical", 1, 10_000),
+            ("threads", 1, 256),
+        ):
+            value = getattr(self, name)
+            if value is not None and not low <= value <= high:
+                raise SettingError(f"{name} is {value}; expected from {low:,} to {high:,}")

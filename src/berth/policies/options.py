@@ -1,0 +1,40 @@
+"""Settings in a policy's name: `genetic?budget_ms=200&fragmentation=0.5`."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl
+
+from berth.errors import PolicyError, SettingError
+
+__all__ = ["options_of", "settings_from"]
+
+Settings = TypeVar("Settings")
+
+
+def options_of(name: str) -> tuple[str, dict[str, str]]:
+    """A policy's name without its settings, and the settings. Raises PolicyError where they are not KEY=VALUE."""
+    bare, asked, query = name.partition("?")
+    try:
+        return bare, dict(parse_qsl(query, strict_parsing=bool(asked)))
+    except ValueError as error:
+        raise PolicyError(f"'{name}': settings are written KEY=VALUE&KEY=VALUE, not '{query}'") from error
+
+
+def settings_from(kind: type[Settings], options: dict[str, str], **known: Any) -> Settings:
+    """A settings dataclass with the numbers of `options`; `known` are fields that are given as they are.
+
+    Raises SettingError for a key that is no field, or a value that is no number.
+    """
+    numbers = {field.name: str(field.type) for field in fields(kind) if field.name not in known}  # type: ignore[arg-type]
+    numbers = {name: of for name, of in numbers.items() if of.split(" ")[0] in ("int", "float")}
+    values: dict[str, Any] = dict(known)
+    for key, text in options.items():
+        if key not in numbers:
+            raise SettingError(f"no setting '{key}'; there are {', '.join(numbers)}")
+        try:
+            values[key] = int(text) if numbers[key].startswith("int") else float(text)
+        except ValueError as error:
+            raise SettingError(f"setting '{key}' is '{text}'; expected a number ({numbers[key]})") from error
+    return kind(**values)

@@ -1,0 +1,55 @@
+"""What a policy is: the three shapes that a plug-in can have, and what it is told when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from berth.cluster import Cluster
+from berth.model import Evict, GpuSlot, Job, Placement, WakeAt
+from berth.queue import Queue
+
+__all__ = ["Decision", "Order", "Place", "Policy", "Setting"]
+
+Decision = Placement | Evict | WakeAt
+
+
+class Policy(Protocol):
+    """Decides which waiting jobs start where."""
+
+    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
+        """Yield decisions, best first. Each is applied before the next is asked for; never write to what you are
+        shown. Called whenever a job came, ended or failed, a node was lost or came back, or at a WakeAt."""
+
+
+class Order(Protocol):
+    """Decides which waiting job comes first.
+
+    An order may also be a function of the queue alone; `make_policy` takes both. One that is given the cluster may
+    look at who runs (`cluster.running`) and who has used how much (`cluster.usage()`), and writes to neither.
+    """
+
+    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Job]:
+        """Yield the waiting jobs, the first to be placed first."""
+
+
+class Place(Protocol):
+    """Decides where one job goes."""
+
+    def __call__(self, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
+        """The slots for the job, all of them or None where it does not fit now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What a policy may know when it is made."""
+
+    seed: int = 0
+    """Where its random numbers start."""
+    workload: Sequence[Job] = field(default_factory=tuple)
+    """The jobs to come, or a history like them, for policies that plan for the usual request (`fgd`)."""
+    quotas: Mapping[str, int] | None = None
+    """GPUs of each virtual cluster, for orders with a placement; None where nobody has a quota."""
+    borrow: bool = False
+    """Whether a virtual cluster may hold more than its quota while nobody waits within his."""

@@ -1,0 +1,161 @@
+"""The waiting jobs, as policies see them: in the order in which they were queued, or by any key.
+
+The engine alone adds and removes; policies iterate. An iteration goes on rightly while the jobs that it has
+yielded are started and leave the queue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any
+
+from sortedcontainers import SortedList
+
+from berth.model import Job
+
+__all__ = ["Key", "Lane", "Queue"]
+
+Key = Callable[[Job], Any]
+"""A function of a job that gives something to sort by, the smallest first."""
+
+
+Lane = Callable[[Job], Hashable]
+"""A function of a job that tells which lane it waits in; the answer must not change while it waits."""
+
+
+class _Lanes:
+    """The waiting jobs in lanes; entries of a lane are (key, serial, job), in order."""
+
+    def __init__(self, lane: Lane, key: Key) -> None:
+        self.lane = lane
+        self.key = key
+        self.entries: dict[Hashable, SortedList] = {}
+
+    def add(self, job: Job, serial: int) -> None:
+        lane = self.lane(job)
+        entries = self.entries.get(lane)
+        if entries is None:
+            entries = self.entries[lane] = SortedList()
+        entries.add((self.key(job), serial, job))
+
+    def remove(self, job: Job, serial: int) -> None:
+        lane = self.lane(job)
+        entries = self.entries[lane]
+        entries.remove((self.key(job), serial, job))
+        if not entries:
+            del self.entries[lane]
+
+
+class Queue:
+    """Jobs that wait, each once."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, int] = {}  # id -> its place in _jobs
+        self._jobs: list[Job | None] = []  # None where one has left
+        self._first = 0
+        self._orders: dict[Key, SortedList] = {}
+        self._lanes: dict[tuple[Lane, Key], _Lanes] = {}
+        self._serials: dict[str, int] = {}
+        self._next_serial = 0
+        self.changes = 0
+        """How often a job came or left."""
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, job: object) -> bool:
+        """Whether this very job waits, and not only one of the same id."""
+        if not isinstance(job, Job):
+            return False
+        place = self._places.get(job.id)
+        return place is not None and self._jobs[place] is job
+
+    def __iter__(self) -> Iterator[Job]:
+        """In the order in which they were queued; a job that was queued again comes last."""
+        jobs = self._jobs
+        place = self._first
+        while place < len(jobs):
+            job = jobs[place]
+            place += 1
+            if job is None:
+                continue
+            serial = self._serials[job.id]
+            yield job
+            if jobs is not self._jobs:  # compacted meanwhile: go on behind the job just yielded
+                jobs = self._jobs
+                place = 0
+                while place < len(jobs) and self._serial_at(place) <= serial:
+                    place += 1
+
+    def by(self, key: Key) -> Iterator[Job]:
+        """In the order of `key`, the first queued on ties.
+
+        Pass the same function object each time (a module-level function, not a new lambda): the order is
+        kept between calls, so that asking for the first jobs of a long queue is cheap.
+        """
+        order = self._orders.get(key)
+        if order is None:
+            order = self._orders[key] = SortedList((key(job), self._serials[job.id], job) for job in self)
+        place = 0
+        while place < len(order):
+            entry = order[place]
+            before = self.changes
+            yield entry[2]
+            place = place + 1 if self.changes == before else order.bisect_right(entry)
+
+    def lanes(self, lane: Lane, key: Key) -> Mapping[Hashable, SortedList]:
+        """The waiting jobs in lanes, such as those of one user: for each lane that has any its entries (key,
+        serial, job) in the order of `key`, the first queued on ties.
+
+        It changes as jobs come and leave; it is there to be read. Pass the same functions each time, as in
+        `by`: lanes are kept between calls.
+        """
+        found = self._lanes.get((lane, key))
+        if found is None:
+            found = self._lanes[lane, key] = _Lanes(lane, key)
+            for job in self:
+                found.add(job, self._serials[job.id])
+        return found.entries
+
+    def add(self, job: Job) -> None:
+        """Queue a job behind all others. For the engine alone."""
+        if len(self._jobs) > 2 * len(self._places) + 64:
+            self._compact()
+        serial = self._next_serial
+        self._next_serial += 1
+        self._places[job.id] = len(self._jobs)
+        self._jobs.append(job)
+        self._serials[job.id] = serial
+        if self._orders or self._lanes:
+            for key, order in self._orders.items():
+                order.add((key(job), serial, job))
+            for lanes in self._lanes.values():
+                lanes.add(job, serial)
+        self.changes += 1
+
+    def remove(self, job: Job) -> None:
+        """Take a job out. For the engine alone."""
+        place = self._places.pop(job.id)
+        jobs = self._jobs
+        jobs[place] = None
+        first = self._first
+        while first < len(jobs) and jobs[first] is None:
+            first += 1
+        self._first = first
+        serial = self._serials.pop(job.id)
+        if self._orders or self._lanes:
+            for key, order in self._orders.items():
+                order.remove((key(job), serial, job))
+            for lanes in self._lanes.values():
+                lanes.remove(job, serial)
+        self.changes += 1
+
+    def _serial_at(self, place: int) -> int:
+        job = self._jobs[place]
+        return -1 if job is None else self._serials[job.id]
+
+    def _compact(self) -> None:
+        jobs = [job for job in self._jobs if job is not None]
+        self._places = {job.id: place for place, job in enumerate(jobs)}
+        self._jobs = list(jobs)
+        self._first = 0

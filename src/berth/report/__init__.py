@@ -1,0 +1,10 @@
+"""One self-contained HTML page about some runs: what was asked, a table, and plots.
+
+The page needs no network: Plotly's script is inside it, and nothing in it names another address.
+"""
+
+from berth.report.page import render, write
+from berth.report.report import Chapter, Report
+from berth.report.results import write_report
+
+__all__ = ["Chapter", "Report", "render", "write", "write_report"]

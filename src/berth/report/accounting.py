@@ -1,0 +1,227 @@
+"""The page of a history: what its tables say, and how it is to be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.plots import accounting as plots
+from berth.report.page import write_page
+from berth.report.sections import Plot, Section, plot_of
+from berth.statistics.accounting import VARIABLES, Usage
+from berth.statistics.spread import Cdf
+from berth.statistics.tables import Tables, Totals
+
+__all__ = ["Accounting", "collect", "write_accounting"]
+
+APPLICATIONS = 6
+"""So many applications, by GPU-hours, have distributions."""
+WITH_LINES = 4
+"""And so many have lines: each takes three of the sixteen drawing contexts that a browser gives a page."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Accounting:
+    """Everything that the page says."""
+
+    title: str
+    period: str
+    command: str
+    created: str
+    version: str
+    by: tuple[str, ...]
+    measure: str
+    totals: Totals
+    usage: Sequence[Usage]
+    applications: Sequence[Usage]
+    servers: Sequence[Usage]
+    months: Sequence[Usage]
+    """By month and application."""
+    days: Mapping[str, tuple[NDArray[np.int64], NDArray[np.float64]]]
+    heat: tuple[NDArray[np.int64], NDArray[np.float64]]
+    waits: Mapping[str, float]
+    multi_node: Mapping[str, float]
+    cdfs: Mapping[str, Mapping[str, Cdf]]
+    lines: Mapping[str, tuple[NDArray[np.float64], NDArray[np.int64]]]
+    capacity: Mapping[str, int]
+
+
+def collect(
+    tables: Tables,
+    *,
+    title: str,
+    period: str,
+    command: str,
+    created: str,
+    version: str,
+    by: Sequence[str] = ("application",),
+    measure: str = "gpu-hours",
+    capacity: Mapping[str, int] | None = None,
+) -> Accounting:
+    """Ask the tables for all that the page needs."""
+    applications = tables.usage(("application",))
+    largest = [row.keys[0] for row in applications[:APPLICATIONS]]
+    return Accounting(
+        title=title,
+        period=period,
+        command=command,
+        created=created,
+        version=version,
+        by=tuple(by),
+        measure=measure,
+        totals=tables.totals(),
+        usage=applications if tuple(by) == ("application",) else tables.usage(by),
+        applications=applications,
+        servers=tables.usage(("server",)),
+        months=tables.usage(("month", "application")),
+        days=tables.daily_gpu_hours(),
+        heat=tables.heat(),
+        waits=tables.waits_by_cause(),
+        multi_node=tables.multi_node_shares(),
+        cdfs=tables.cdfs(largest),
+        lines={name: tables.lines(name) for name in largest[:WITH_LINES]},
+        capacity=capacity or {},
+    )
+
+
+def sections(page: Accounting) -> tuple[Section, ...]:
+    """The sections that there is something to show in."""
+    return tuple(_sections(page)) if page.totals.tries else ()
+
+
+def _sections(page: Accounting) -> Iterator[Section]:
+    measure = page.measure
+    yield Section(
+        "Who used what",
+        "A bar is a group’s part of all that was used in the period. A GPU held for an hour is a GPU-hour, whether "
+        "it was busy or not.",
+        (
+            plot_of(
+                "by-application",
+                f"{measure} by application",
+                plots.usage_bars(page.applications, measure, "application"),
+            ),
+            plot_of(
+                "by-server",
+                f"{measure} by server type",
+                plots.usage_bars(page.servers, measure, "server type"),
+            ),
+            plot_of(
+                "by-month", f"{measure} by month and application", plots.share_of_usage(page.months, measure)
+            ),
+        ),
+    )
+    if page.days:
+        yield Section(
+            "GPU servers over time",
+            "Hours count on the day on which they passed, in UTC. The calendar counts a job on the day on which "
+            "it ended.",
+            (
+                plot_of(
+                    "servers",
+                    "GPUs held of each server type over time",
+                    plots.gpus_over_time(page.days, page.capacity),
+                ),
+                plot_of("calendar", "GPU-hours of each day", plots.calendar(*page.heat)),
+            ),
+        )
+    if page.waits:
+        yield Section(
+            "Why jobs waited",
+            "From submission to start, split where the job became eligible: what lies before is a dependency’s, a "
+            "begin time’s, a hold’s or an array limit’s; what lies after is that of resources, priority or "
+            "the limit named.",
+            (plot_of("waits", "Hours waited by cause", plots.waiting_by_cause(page.waits)),),
+        )
+    yield Section(
+        "How jobs run",
+        "A line is a try, its colour the number of nodes. Drag along an axis to pick lines, drag a name to move its "
+        "axis, click beside a picked part to let go. Where there are very many, one line stands for those like it, "
+        "and none that is unlike the others is left out. uGPUcore and uGPUmem are absent where nobody measured them.",
+        tuple(_lines(page)),
+    )
+    yield Section(
+        "Distributions",
+        "The share of tries that have at most so much. Click a name to hide it, twice to see it alone.",
+        tuple(
+            plot_of(
+                f"cdf-{variable.name}",
+                f"Distribution of {variable.name}",
+                plots.variable_cdfs(page.cdfs, variable.name),
+            )
+            for variable in VARIABLES
+            if any(variable.name in each for each in page.cdfs.values())
+        ),
+    )
+
+
+def _lines(page: Accounting) -> Iterator[Plot]:
+    for at, (name, (lines, counts)) in enumerate(page.lines.items()):
+        if len(lines):
+            label = f"Parallel coordinates of {name}"
+            yield plot_of(f"pcc-{at}", label, plots.parallel_coordinates(lines, counts, name))
+
+
+def write_accounting(page: Accounting, path: Path) -> None:
+    """Write the page as one HTML file that needs no other."""
+    write_page(
+        "accounting.html", path, page=page, sections=sections(page), facts=_facts(page), **_tables(page)
+    )
+
+
+def _facts(page: Accounting) -> tuple[tuple[str, str], ...]:
+    totals = page.totals
+    measured = totals.measured_gpu_hours
+    idle = f"{totals.idle_gpu_hours:,.1f} of {measured:,.1f} measured" if measured else "nobody measured"
+    share = totals.wasted_gpu_hours / totals.gpu_hours * 100 if totals.gpu_hours else 0.0
+    return (
+        ("Jobs", f"{totals.jobs:,} in {totals.tries:,} tries, of {totals.users:,} users"),
+        ("GPU-hours", f"{totals.gpu_hours:,.1f}"),
+        ("Run-hours", f"{totals.run_hours:,.1f}"),
+        ("Failed GPU-hours", f"{totals.wasted_gpu_hours:,.1f} ({share:.1f} %)"),
+        ("Idle while held", idle),
+        ("On several nodes", _percent(totals.multi_node_share)),
+        ("Waiting", _spread(totals.wait_s)),
+        ("Run time", _spread(totals.run_s)),
+        ("Slowdown", _spread(totals.slowdown, "")),
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share * 100:.1f} %"
+
+
+def _spread(values: tuple[float | None, ...], unit: str = "s") -> str:
+    if any(value is None for value in values):
+        return "–"
+    median, p90, _, longest = ((_time(value or 0.0) if unit else f"{value or 0.0:,.1f}") for value in values)
+    return f"median {median}, 90 % within {p90}, longest {longest}"
+
+
+def _time(seconds: float) -> str:
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:,.0f} s"
+
+
+def _tables(page: Accounting) -> dict[str, object]:
+    whole = sum(row.measure(page.measure) for row in page.usage) or 1.0
+    rows = [
+        (
+            row.keys,
+            f"{row.gpu_hours:,.2f}",
+            f"{row.run_hours:,.2f}",
+            f"{row.jobs:,}",
+            f"{row.users:,}",
+            f"{row.measure(page.measure) / whole * 100:.2f} %",
+            f"{row.wasted_gpu_hours:,.2f}",
+            _percent(page.multi_node.get(row.keys[0])) if page.by == ("application",) else "",
+        )
+        for row in page.usage[:200]
+    ]
+    return {"rows": rows, "more": max(len(page.usage) - 200, 0)}

@@ -1,0 +1,185 @@
+"""The chapters of the reports on genetic scheduling: utilisation, and the distance to the optimum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.experiments.optimality import Optimality, optimality_dict
+from berth.experiments.utilisation import Outcome, margins
+from berth.plots import Style, policy_styles
+from berth.plots.utilisation import completion_times, convergence, gaps, margins_over, utilisation_by_jobs
+from berth.report.report import Chapter
+from berth.statistics import Interval, confidence_interval_95
+
+__all__ = ["convergence_chapter", "optimality_chapter", "utilisation_chapters"]
+
+
+def utilisation_chapters(outcomes: Sequence[Outcome]) -> list[Chapter]:
+    """Two chapters a case: figures 3 and 4 of the paper, and the margins."""
+    chapters = []
+    for case in dict.fromkeys(one.case for one in outcomes):
+        here = [one for one in outcomes if one.case == case]
+        policies = tuple(dict.fromkeys(one.policy for one in here))
+        seeds = tuple(sorted({one.seed for one in here}))
+        styles = policy_styles(policies)
+        chapters.append(_case(case, here, policies, seeds, styles))
+        chapters += _margins(case, here, styles)
+    return chapters
+
+
+def _case(
+    case: str,
+    here: Sequence[Outcome],
+    policies: Sequence[str],
+    seeds: Sequence[int],
+    styles: Mapping[str, Style],
+) -> Chapter:
+    of = {policy: [one for one in here if one.policy == policy] for policy in policies}
+    held = {
+        policy: confidence_interval_95([one.utilisation_pct for one in of[policy]]) for policy in policies
+    }
+    times = {
+        policy: (
+            confidence_interval_95([one.run_time_s for one in of[policy]]),
+            confidence_interval_95([one.completion_s for one in of[policy]]),
+        )
+        for policy in policies
+    }
+    begin, end = (np.mean([one.span_ms[at] for one in here]) / 3_600_000 for at in (0, 1))
+    return Chapter(
+        case,
+        f"Utilisation is GPU capacity held, from hour {begin:.1f} to hour {end:.1f} of the run (means over seeds): "
+        "from when 130 % of the GPUs have been asked for until those who wait under some policy ask for less than "
+        "10 % of them; the same time for all policies of a seed. Where that never happens it is the time from the "
+        "first submission to the last. Completion is measured from start to end as in the paper, where waiting "
+        "does not show, and from submission to end.",
+        (
+            (
+                "GPU utilisation against jobs scheduled",
+                utilisation_by_jobs(
+                    {p: [(one.scheduled, one.after_pct) for one in of[p]] for p in policies}, styles
+                ),
+            ),
+            ("Mean completion time of each policy", completion_times(times, styles)),
+        ),
+        ("Policy", "GPU utilisation, %", "start to end, h", "submission to end, h", "jobs finished"),
+        [
+            (
+                policy,
+                _said(held[policy]),
+                _said(times[policy][0], 3600),
+                _said(times[policy][1], 3600),
+                f"{np.mean([one.finished for one in of[policy]]):,.0f}",
+            )
+            for policy in policies
+        ],
+        policies,
+        seeds,
+    )
+
+
+def _margins(case: str, here: Sequence[Outcome], styles: Mapping[str, Style]) -> list[Chapter]:
+    found = margins(here, case)
+    ours = dict.fromkeys(margin.policy for margin in found)
+    if not found:
+        return []
+    return [
+        Chapter(
+            f"Margins: {case}",
+            "Paired over seeds, with 95 % intervals. The paper's margins are its own figures, for its own trace; it "
+            "does not say whether they are points or relative. The most there is: what the other policy leaves idle. "
+            "No policy could be further above it, wherever the paper's margin lies.",
+            [
+                (
+                    f"By how much {policy} uses the GPUs more than others",
+                    margins_over(
+                        [(m.over, m.points, m.paper_pct, m.most_points) for m in found if m.policy == policy],
+                        f"{policy} above others",
+                        styles[policy].colour,
+                    ),
+                )
+                for policy in ours
+            ],
+            (
+                "Policy",
+                "above",
+                "points",
+                "relative, %",
+                "the paper's",
+                "the most there is, points",
+                "relative, %",
+            ),
+            [
+                (
+                    m.policy,
+                    m.over,
+                    _said(m.points),
+                    _said(m.relative_pct),
+                    "" if m.paper_pct is None else f"{m.paper_pct:.1f} %",
+                    f"{m.most_points:.2f}",
+                    f"{100 * m.most_points / (100 - m.most_points):.1f}" if m.most_points < 100 else "",
+                )
+                for m in found
+            ],
+        )
+    ]
+
+
+def optimality_chapter(found: Sequence[Optimality]) -> Chapter:
+    """What each policy leaves of the optimum."""
+    policies = [gap.policy for gap in found[0].gaps]
+    answer: dict[str, dict[str, float]] = optimality_dict(found)["policies"]  # type: ignore[assignment]
+    proven = sum(one.proven for one in found)
+    pooled = [100 * (one.pooled_paper_milli / one.bound_milli - 1) for one in found if one.bound_milli > 0]
+    return Chapter(
+        f"{len(found)} batches",
+        f"The optimum is the most GPU milli that can be placed at once; HiGHS has proven it for {proven} of "
+        f"{len(found)} batches, and of the others the gap is to the bound. On pooled GPUs, where fractions fit that "
+        f"no device could hold, the paper's algorithm claims {np.mean(pooled or [0]):.1f} % more than that (mean): "
+        "an upper bound, never a result.",
+        [
+            (
+                "What each policy leaves of the optimum",
+                gaps(
+                    {name: [one.gaps[at].gap_pct for one in found] for at, name in enumerate(policies)},
+                    policy_styles(policies),
+                ),
+            )
+        ],
+        ("Policy", "gap, median %", "mean %", "worst %", "ms, median", "ms, worst"),
+        [
+            (
+                name,
+                f"{one['gap_median_pct']:.2f}",
+                f"{one['gap_mean_pct']:.2f}",
+                f"{one['gap_worst_pct']:.2f}",
+                f"{1000 * one['seconds_median']:.1f}",
+                f"{1000 * one['seconds_worst']:.1f}",
+            )
+            for name, one in answer.items()
+        ],
+        policies,
+    )
+
+
+def convergence_chapter(batch: str, histories: Mapping[str, NDArray[np.float64]]) -> Chapter:
+    """How searches get better over generations."""
+    return Chapter(
+        f"Convergence on batch {batch}",
+        "Each search by its own measure, as the part of the way from the mean of its first solutions to the best of "
+        "its last: `genetic` begins with the heuristics' solutions, `genetic-paper` with random ones.",
+        [
+            (
+                "How searches get better over generations",
+                convergence(histories, policy_styles(histories), "The best solution, and the mean of all"),
+            )
+        ],
+    )
+
+
+def _said(interval: Interval, per: float = 1.0) -> str:
+    half = f" ± {(interval.high - interval.mean) / per:.2f}" if interval.count > 1 else ""
+    return f"{interval.mean / per:.2f}{half}"

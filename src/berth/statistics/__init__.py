@@ -1,0 +1,93 @@
+"""Events to metrics: pure functions on the columns of one run, and intervals over the seeds of many.
+
+`event_columns` turns what `simulate` yields into arrays; `summarise` computes every metric on them; `run_of`
+keeps what a report is made from.
+"""
+
+from berth.statistics.columns import EventColumns, Tries, event_columns
+from berth.statistics.comparison import Mark, Standing, standings
+from berth.statistics.fairness import finish_time_fairness, jain_index, service
+from berth.statistics.measures import (
+    GpuHours,
+    bounded_slowdown,
+    busy_gpu_ms,
+    completion_time_s,
+    ended_with,
+    events_by_reason,
+    fragmentation_pct,
+    goodput_pct,
+    gpu_allocation_arriving_pct,
+    gpu_allocation_pct,
+    gpu_busy_pct,
+    gpu_hours,
+    gpu_utilisation_pct,
+    makespan_s,
+    queueing_delay_s,
+    waiting_time_s,
+)
+from berth.statistics.metrics import HEADLINES, METRICS, Metric, Unit, readable_unit
+from berth.statistics.run import InflationCurve, Run, run_of
+from berth.statistics.spread import (
+    Cdf,
+    Distribution,
+    Interval,
+    cdf,
+    confidence_interval_95,
+    distribution,
+    paired_difference_95,
+    student_t_quantile,
+)
+from berth.statistics.summary import Summary, summarise, summary_dict
+from berth.statistics.timeline import NOT_A_GPU, Occupancy, Timeline, occupancy_at, timeline
+
+__all__ = [
+    "HEADLINES",
+    "METRICS",
+    "NOT_A_GPU",
+    "Cdf",
+    "Distribution",
+    "EventColumns",
+    "GpuHours",
+    "InflationCurve",
+    "Interval",
+    "Mark",
+    "Metric",
+    "Occupancy",
+    "Run",
+    "Standing",
+    "Summary",
+    "Timeline",
+    "Tries",
+    "Unit",
+    "bounded_slowdown",
+    "busy_gpu_ms",
+    "cdf",
+    "completion_time_s",
+    "confidence_interval_95",
+    "distribution",
+    "ended_with",
+    "event_columns",
+    "events_by_reason",
+    "finish_time_fairness",
+    "fragmentation_pct",
+    "goodput_pct",
+    "gpu_allocation_arriving_pct",
+    "gpu_allocation_pct",
+    "gpu_busy_pct",
+    "gpu_hours",
+    "gpu_utilisation_pct",
+    "jain_index",
+    "makespan_s",
+    "occupancy_at",
+    "paired_difference_95",
+    "queueing_delay_s",
+    "readable_unit",
+    "run_of",
+    "service",
+    "standings",
+    "student_t_quantile",
+    "summarise",
+    "summary_dict",
+    "timeline",
+    "waiting_time_s",
+]

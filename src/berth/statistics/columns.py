@@ -1,0 +1,223 @@
+"""Events as columns: what happened in a simulation, as NumPy arrays that metrics are computed on.
+
+In the shapes, E is the number of events, J of jobs, T of tries that started, S of slots taken by all tries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.errors import SimulationError
+from berth.model import NO_GPU, Event, EventKind, Job, Reason
+
+__all__ = ["KINDS", "REASONS", "RUNNING", "EventColumns", "Tries", "event_columns"]
+
+KINDS = tuple(EventKind)
+"""The kind that each code of `EventColumns.kind` stands for."""
+
+REASONS = tuple(Reason)
+"""The reason that each code of `EventColumns.reason` stands for."""
+
+RUNNING = -1
+"""The `end_event` of a try that still runs after the last event."""
+
+SUBMIT, START, FINISH, FAIL, EVICT, REJECT = (KINDS.index(kind) for kind in EventKind)
+
+_CODE_OF_KIND = {kind: code for code, kind in enumerate(KINDS)}
+_CODE_OF_REASON = {reason: code for code, reason in enumerate(REASONS)}
+_FIELDS = len(Event._fields)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tries:
+    """Every try of a job that started, in order of its start."""
+
+    job: NDArray[np.int64]  # (T,)
+    """Ordinal of its job."""
+    queued_ms: NDArray[np.int64]  # (T,)
+    """When it entered the queue."""
+    start_ms: NDArray[np.int64]  # (T,)
+    end_ms: NDArray[np.int64]  # (T,)
+    """When it ended; the time of the last event where it still runs then."""
+    end_event: NDArray[np.int64]  # (T,)
+    """Position of the event that ended it; RUNNING where there is none."""
+    gpus: NDArray[np.int64]  # (T,)
+    """GPUs it held."""
+    milli: NDArray[np.int64]  # (T,)
+    """Per mille that it held of each of them."""
+    slot_offsets: NDArray[np.int64]  # (T + 1,)
+    """The slots of try `t` are `slot_offsets[t]:slot_offsets[t + 1]` of the two arrays below."""
+    slot_node: NDArray[np.int64]  # (S,)
+    slot_index: NDArray[np.int64]  # (S,)
+    """NO_GPU where it took only CPU and memory of the node."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EventColumns:
+    """The events of one run, in their order, and the jobs and tries that they tell of."""
+
+    time_ms: NDArray[np.int64]  # (E,)
+    kind: NDArray[np.int8]  # (E,)
+    """Index into KINDS."""
+    job: NDArray[np.int64]  # (E,)
+    """Ordinal of the job: jobs are numbered in the order of their submission."""
+    attempt: NDArray[np.int64]  # (E,)
+    reason: NDArray[np.int8]  # (E,)
+    """Index into REASONS."""
+    job_ids: Sequence[str]  # (J,)
+    submit_ms: NDArray[np.int64]  # (J,)
+    work_ms: NDArray[np.int64]  # (J,)
+    gpus: NDArray[np.int64]  # (J,)
+    milli: NDArray[np.int64]  # (J,)
+    """Per mille that it asked for of each of its GPUs."""
+    users: Sequence[str]  # (J,)
+    virtual_clusters: Sequence[str]  # (J,)
+    keeps_work: NDArray[np.bool_]  # (J,)
+    last_kind: NDArray[np.int8]  # (J,)
+    """The kind of the job's last event: where it stood at the end."""
+    tries: Tries
+
+    @property
+    def begin_ms(self) -> int:
+        """When the first job was submitted; 0 without events."""
+        return int(self.time_ms[0]) if len(self.time_ms) else 0
+
+    @property
+    def end_ms(self) -> int:
+        """When the last event happened; 0 without events."""
+        return int(self.time_ms[-1]) if len(self.time_ms) else 0
+
+
+def event_columns(events: Iterable[Event]) -> EventColumns:
+    """Turn events, as `simulate` yields them, into columns.
+
+    The events must begin with the first of each job and be in order of time; a SimulationError names the
+    first that is not, and the first start without its submit or end without its start.
+    """
+    # One flat list and strided slices of it cost a fifth of a loop over the events.
+    flat: list[Any] = list(chain.from_iterable(events))
+    count = len(flat) // _FIELDS
+    jobs: list[Job] = flat[2::_FIELDS]
+    time_ms = np.fromiter(flat[0::_FIELDS], np.int64, count)
+    kind = np.fromiter(map(_CODE_OF_KIND.__getitem__, flat[1::_FIELDS]), np.int8, count)
+    reason = np.zeros(count, np.int8)
+    for at in np.flatnonzero((kind == FAIL) | (kind == REJECT)).tolist():
+        reason[at] = _CODE_OF_REASON[flat[at * _FIELDS + 6]]
+    attempt = np.fromiter(flat[3::_FIELDS], np.int64, count)
+    if count and (backwards := np.flatnonzero(np.diff(time_ms) < 0)).size:
+        at = int(backwards[0]) + 1
+        raise SimulationError(
+            f"event {at} is at {time_ms[at]} ms, before event {at - 1} at {time_ms[at - 1]} ms; "
+            "events must be in order of time"
+        )
+
+    first_jobs = [jobs[at] for at in np.flatnonzero((kind == SUBMIT) & (attempt == 1)).tolist()]
+    ordinals = {job.id: ordinal for ordinal, job in enumerate(first_jobs)}
+    try:
+        job = np.fromiter(map(ordinals.__getitem__, map(attrgetter("id"), jobs)), np.int64, count)
+    except KeyError as error:
+        raise SimulationError(f"job '{error.args[0]}' has events but no submit of its first try") from error
+    if len(ordinals) < len(first_jobs):
+        repeated = next(each for at, each in enumerate(first_jobs) if ordinals[each.id] != at)
+        raise SimulationError(f"job '{repeated.id}' is submitted for its first try more than once")
+
+    # Events by job, and in their order within a job: before a start stands its submit, after it its end.
+    by_job = np.sort((job << 32) | np.arange(count)) & 0xFFFF_FFFF
+    rank = np.empty(count, np.int64)
+    rank[by_job] = np.arange(count)
+    last_event = by_job[np.cumsum(np.bincount(job, minlength=len(ordinals))) - 1]
+    columns = EventColumns(
+        time_ms=time_ms,
+        kind=kind,
+        job=job,
+        attempt=attempt,
+        reason=reason,
+        job_ids=list(ordinals),
+        submit_ms=_of_each(first_jobs, "submit_ms"),
+        work_ms=_of_each(first_jobs, "work_ms"),
+        gpus=_of_each(first_jobs, "gpus"),
+        milli=_of_each(first_jobs, "share.milli"),
+        users=[job.user for job in first_jobs],
+        virtual_clusters=[job.virtual_cluster for job in first_jobs],
+        keeps_work=_of_each(first_jobs, "keeps_work").astype(np.bool_),
+        last_kind=kind[last_event],
+        tries=_tries(time_ms, kind, job, by_job, rank, flat),
+    )
+    _check_sequences(columns, by_job)
+    return columns
+
+
+def _of_each(jobs: list[Job], field: str) -> NDArray[np.int64]:
+    return np.fromiter(map(attrgetter(field), jobs), np.int64, len(jobs))
+
+
+def _tries(
+    time_ms: NDArray[np.int64],
+    kind: NDArray[np.int8],
+    job: NDArray[np.int64],
+    by_job: NDArray[np.int64],
+    rank: NDArray[np.int64],
+    flat: list[Any],
+) -> Tries:
+    starts = np.flatnonzero(kind == START)
+    count = len(starts)
+    positions = starts.tolist()
+    slots_of_all = flat[4::_FIELDS]
+    shares_of_all = flat[5::_FIELDS]
+    slots = [slots_of_all[at] for at in positions]
+    milli = np.fromiter(map(attrgetter("milli"), [shares_of_all[at] for at in positions]), np.int64, count)
+
+    offsets = np.zeros(count + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, slots), np.int64, count), out=offsets[1:])
+    numbers = chain.from_iterable(chain.from_iterable(slots))
+    pairs = np.fromiter(numbers, np.int64, 2 * int(offsets[-1])).reshape(-1, 2)
+    has_gpu = np.concatenate(([0], np.cumsum(pairs[:, 1] != NO_GPU)))
+
+    before = by_job[np.maximum(rank[starts] - 1, 0)]
+    after = by_job[np.minimum(rank[starts] + 1, len(time_ms) - 1)] if count else starts
+    ended = (job[after] == job[starts]) & (after != starts)
+    return Tries(
+        job=job[starts],
+        queued_ms=time_ms[before],
+        start_ms=time_ms[starts],
+        end_ms=np.where(ended, time_ms[after], time_ms[-1] if count else 0),
+        end_event=np.where(ended, after, RUNNING),
+        gpus=has_gpu[offsets[1:]] - has_gpu[offsets[:-1]],
+        milli=milli,
+        slot_offsets=offsets,
+        slot_node=pairs[:, 0],
+        slot_index=pairs[:, 1],
+    )
+
+
+# What may come after each kind within one job; the first event of a job is a submit.
+_MAY_FOLLOW = np.zeros((len(KINDS), len(KINDS)), np.bool_)
+_MAY_FOLLOW[SUBMIT, [START, REJECT]] = True
+_MAY_FOLLOW[START, [FINISH, FAIL, EVICT]] = True
+_MAY_FOLLOW[[FAIL, EVICT], SUBMIT] = True
+
+
+def _check_sequences(columns: EventColumns, by_job: NDArray[np.int64]) -> None:
+    if not len(by_job):
+        return
+    kind, job = columns.kind[by_job], columns.job[by_job]
+    good = np.empty(len(by_job), np.bool_)
+    first = np.concatenate(([True], job[1:] != job[:-1]))
+    good[1:] = _MAY_FOLLOW[kind[:-1], kind[1:]]
+    good[first] = kind[first] == SUBMIT
+    if good.all():
+        return
+    at = int(np.argmin(good))
+    after = "as its first event" if first[at] else f"after '{KINDS[kind[at - 1]]}'"
+    raise SimulationError(
+        f"job '{columns.job_ids[job[at]]}' has '{KINDS[kind[at]]}' {after} at "
+        f"{columns.time_ms[by_job[at]]} ms (event {by_job[at]}); a try is submit, then start, then finish, "
+        "fail or evict; or submit, then reject"
+    )

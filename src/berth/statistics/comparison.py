@@ -1,0 +1,68 @@
+"""How policies stand against each other: means over seeds with intervals, and which is best."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from berth.statistics.metrics import Metric
+from berth.statistics.run import Run
+from berth.statistics.spread import Interval, confidence_interval_95, paired_difference_95
+
+__all__ = ["Mark", "Standing", "standings"]
+
+
+class Mark(Enum):
+    """Where a policy stands in one metric."""
+
+    NONE = ""
+    BEST = "best"
+    LIKE_BEST = "like best"
+    """Its seeds do not tell it from the best: the 95 % interval of the paired difference holds 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One policy in one metric."""
+
+    policy: str
+    interval: Interval
+    """Over the seeds on which the metric is defined."""
+    mark: Mark
+
+
+def standings(runs: Sequence[Run], metric: Metric) -> tuple[Standing, ...]:
+    """The policies in one metric, in the order in which the runs first name them.
+
+    Nobody is marked where all policies are equal or the metric has no better direction.
+    """
+    values: dict[str, dict[int, float]] = {}
+    for run in runs:
+        by_seed = values.setdefault(run.policy, {})
+        if math.isfinite(value := metric.of(run.summary)):
+            by_seed[run.seed] = value
+    intervals = {name: confidence_interval_95(list(by_seed.values())) for name, by_seed in values.items()}
+    means = {name: interval.mean for name, interval in intervals.items() if interval.count}
+    best = ""
+    if metric.best is not None and len(set(means.values())) > 1:
+        wanted = metric.best(means.values())
+        best = next(name for name, mean in means.items() if mean == wanted)
+    return tuple(
+        Standing(name, interval, _mark(name, best, means, values)) for name, interval in intervals.items()
+    )
+
+
+def _mark(
+    name: str, best: str, means: Mapping[str, float], values: Mapping[str, Mapping[int, float]]
+) -> Mark:
+    if not best or name not in means:
+        return Mark.NONE
+    if means[name] == means[best]:
+        return Mark.BEST
+    seeds = sorted(values[name].keys() & values[best].keys())
+    difference = paired_difference_95(
+        [values[name][seed] for seed in seeds], [values[best][seed] for seed in seeds]
+    )
+    return Mark.LIKE_BEST if difference.low <= 0 <= difference.high else Mark.NONE

@@ -1,0 +1,93 @@
+"""How fairly jobs, users and virtual clusters were served."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.model import EventKind, Node
+from berth.statistics.columns import KINDS, EventColumns
+from berth.statistics.measures import WHOLE_MILLI, completion_time_s
+
+__all__ = ["finish_time_fairness", "jain_index", "service"]
+
+
+def finish_time_fairness(columns: EventColumns, nodes: Sequence[Node]) -> NDArray[np.float64]:
+    """How much longer each finished job took than on an equal share of the cluster, in order of finishing.
+
+    ρ = completion time / (work × contention); at most 1 is fair. Mahajan, Balasubramanian, Singhvi, Venkataraman,
+    Akella, Phanishayee and Chawla, "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020, section 3, with
+    the equal share taken as in its successors: contention is what all jobs in the system ask for, over what the
+    cluster has, at least 1, averaged over the job's stay. Jobs without work are left out.
+    """
+    at = np.flatnonzero(columns.kind == KINDS.index(EventKind.FINISH))
+    job = columns.job[at]
+    works = columns.work_ms[job] > 0
+    at, job = at[works], job[works]
+    capacity = WHOLE_MILLI * sum(node.gpus for node in nodes)
+    if not len(at):
+        return np.empty(0)
+    times, area, level = _contention(columns, capacity)
+
+    def until(time_ms: NDArray[np.int64]) -> NDArray[np.float64]:
+        place = np.searchsorted(times, time_ms, side="right") - 1
+        found: NDArray[np.float64] = area[place] + level[place] * (time_ms - times[place])
+        return found
+
+    begin, end = columns.submit_ms[job], columns.time_ms[at]
+    stay = end - begin
+    mean = np.divide(until(end) - until(begin), stay, out=np.ones(len(stay)), where=stay > 0)
+    ratio: NDArray[np.float64] = (
+        completion_time_s(columns)[works] * 1000.0 / (columns.work_ms[job] * np.maximum(1.0, mean))
+    )
+    return ratio
+
+
+def service(columns: EventColumns, owners: Sequence[str]) -> NDArray[np.float64]:
+    """How fast each owner was served: the work of his finished jobs over the time that they took, 1 at best.
+
+    `owners` has one name a job; who has none is left out, as are those of whom no job with work finished. In the
+    order of their first job.
+    """
+    numbers: dict[str, int] = {}
+    owner = np.array([numbers.setdefault(name, len(numbers)) for name in owners], np.int64)
+    at = np.flatnonzero(columns.kind == KINDS.index(EventKind.FINISH))
+    job = columns.job[at]
+    of = owner[job] if len(job) else np.empty(0, np.int64)
+    work = np.bincount(of, columns.work_ms[job], minlength=len(numbers))
+    took = np.bincount(of, columns.time_ms[at] - columns.submit_ms[job], minlength=len(numbers))
+    counts = took > 0
+    if "" in numbers:
+        counts[numbers[""]] = False
+    return np.minimum(1.0, work[counts] / took[counts])
+
+
+def jain_index(values: NDArray[np.float64]) -> float:
+    """(Σx)² / (n·Σx²): 1 where all have the same, 1/n where one has everything; NaN for nobody.
+
+    Jain, Chiu and Hawe, "A Quantitative Measure of Fairness and Discrimination for Resource Allocation in Shared
+    Computer Systems", DEC-TR-301, 1984.
+    """
+    squares = float((values**2).sum())
+    return float(values.sum()) ** 2 / (len(values) * squares) if squares > 0 else math.nan
+
+
+def _contention(
+    columns: EventColumns, capacity: int
+) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.float64]]:
+    """Times at which it changes, its integral until then, and what it is from then on; at least 1 throughout."""
+    asked = columns.gpus * columns.milli
+    last = np.full(len(columns.job_ids), columns.end_ms + 1)
+    ends = (EventKind.FINISH, EventKind.FAIL, EventKind.REJECT)
+    over = np.isin(columns.last_kind, [KINDS.index(kind) for kind in ends])
+    leaving = np.zeros(len(columns.job_ids), np.int64)
+    np.maximum.at(leaving, columns.job, columns.time_ms)
+    last[over] = leaving[over]
+    times, where = np.unique(np.concatenate((columns.submit_ms, last)), return_inverse=True)
+    change = np.bincount(where, np.concatenate((asked, -asked)), minlength=len(times))
+    level = np.maximum(1.0, np.cumsum(change) / capacity) if capacity else np.ones(len(times))
+    area = np.concatenate(([0.0], np.cumsum(level[:-1] * np.diff(times))))
+    return times, area, level

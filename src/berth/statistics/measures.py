@@ -1,0 +1,218 @@
+"""The metrics, one function each, on the columns of one run.
+
+Measures over time weigh each state by how long it lasted, from the first submission to the last event.
+Capacity is what the nodes have when all are up: a lost node counts as unused capacity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.model import NO_GPU, EventKind, Node, Reason
+from berth.statistics.columns import KINDS, REASONS, RUNNING, EventColumns
+
+__all__ = [
+    "SLOWDOWN_BOUND_MS",
+    "GpuHours",
+    "bounded_slowdown",
+    "busy_gpu_ms",
+    "completion_time_s",
+    "ended_with",
+    "events_by_reason",
+    "fragmentation_pct",
+    "goodput_pct",
+    "gpu_allocation_arriving_pct",
+    "gpu_allocation_pct",
+    "gpu_busy_pct",
+    "gpu_hours",
+    "gpu_utilisation_pct",
+    "makespan_s",
+    "queueing_delay_s",
+    "waiting_time_s",
+]
+
+SLOWDOWN_BOUND_MS = 10_000
+"""Shorter jobs count as this long in the slowdown, so that a second's wait of a tiny job does not rule it."""
+
+WHOLE_MILLI = 1000
+_MILLI_MS_AN_HOUR = WHOLE_MILLI * 3_600_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHours:
+    """Where the GPU time that jobs held went; a job with half of a GPU holds half an hour in an hour."""
+
+    held: float
+    """All that jobs held: useful + wasted + unfinished."""
+    useful: float
+    """The work, at its speed alone, of the jobs that finished."""
+    wasted: float
+    """Lost to failures, to evictions without a checkpoint, and to being slowed down by neighbours."""
+    unfinished: float
+    """Held by jobs that had not ended by the last event and had lost nothing of it so far."""
+
+
+def gpu_allocation_pct(columns: EventColumns, nodes: Sequence[Node]) -> float:
+    """The share of all GPU capacity that jobs held."""
+    return _percent(float(_held_milli_ms(columns).sum()), _capacity_milli_ms(columns, nodes))
+
+
+def gpu_allocation_arriving_pct(columns: EventColumns, nodes: Sequence[Node]) -> float:
+    """The share of all GPU capacity that jobs held from the first submission to the last.
+
+    A few long jobs at the end do not lower it, as they lower the allocation of the whole run.
+    """
+    tries = columns.tries
+    last = int(columns.submit_ms.max(initial=columns.begin_ms))
+    durations = np.minimum(tries.end_ms, last) - np.minimum(tries.start_ms, last)
+    capacity = float(sum(node.gpus for node in nodes) * WHOLE_MILLI * (last - columns.begin_ms))
+    return _percent(float((durations * tries.gpus * tries.milli).sum()), capacity)
+
+
+def gpu_busy_pct(columns: EventColumns, nodes: Sequence[Node]) -> float:
+    """The share of GPUs with at least one job, however small a part of them it held."""
+    return _percent(WHOLE_MILLI * busy_gpu_ms(columns), _capacity_milli_ms(columns, nodes))
+
+
+def gpu_utilisation_pct(columns: EventColumns, nodes: Sequence[Node]) -> float:
+    """The share of all GPU capacity that went into work of jobs that finished.
+
+    It equals the allocation where nothing is lost, nothing slowed down and everything ends.
+    """
+    return _percent(gpu_hours(columns).useful * _MILLI_MS_AN_HOUR, _capacity_milli_ms(columns, nodes))
+
+
+def goodput_pct(columns: EventColumns) -> float:
+    """The share of the GPU time that jobs held which went into work of jobs that finished."""
+    hours = gpu_hours(columns)
+    return _percent(hours.useful, hours.held)
+
+
+def fragmentation_pct(columns: EventColumns, nodes: Sequence[Node]) -> float:
+    """The share of idle GPU capacity that lies on GPUs which a job holds a part of.
+
+    What is idle there can only be had by jobs that want a part of a GPU. NaN where nothing was ever idle.
+    """
+    busy = WHOLE_MILLI * busy_gpu_ms(columns)
+    held = float(_held_milli_ms(columns).sum())
+    return _percent(busy - held, _capacity_milli_ms(columns, nodes) - held)
+
+
+def gpu_hours(columns: EventColumns) -> GpuHours:
+    """The GPU hours held, and what became of them.
+
+    A finished job's useful hours are its work, but not more than its run time, on the part of the GPUs that
+    it held: of all its tries where it keeps its work, of the last one where it does not.
+    """
+    tries = columns.tries
+    jobs = len(columns.job_ids)
+    held = _held_milli_ms(columns)
+    ended_by = np.where(tries.end_event == RUNNING, RUNNING, columns.kind[tries.end_event])
+    finished = _last_kind_is(columns, EventKind.FINISH)
+    gave_up = _last_kind_is(columns, EventKind.FAIL) | _last_kind_is(columns, EventKind.REJECT)
+    counts = columns.keeps_work[tries.job] | np.isin(ended_by, [KINDS.index(EventKind.FINISH), RUNNING])
+
+    weights = np.where(counts, held, 0)
+    held_of_job = np.bincount(tries.job, weights, minlength=jobs)
+    run_of_job = np.bincount(tries.job, np.where(counts, tries.end_ms - tries.start_ms, 0), minlength=jobs)
+    part = np.divide(
+        np.minimum(columns.work_ms, run_of_job), run_of_job, out=np.zeros(jobs), where=run_of_job > 0
+    )
+    total = float(held.sum())
+    useful = float((held_of_job * part)[finished].sum())
+    unfinished = float(held_of_job[~finished & ~gave_up].sum())
+    hours = np.array([total, useful, total - useful - unfinished, unfinished]) / _MILLI_MS_AN_HOUR
+    return GpuHours(float(hours[0]), float(hours[1]), max(0.0, float(hours[2])), float(hours[3]))
+
+
+def busy_gpu_ms(columns: EventColumns) -> float:
+    """GPU milliseconds during which a GPU had at least one job, over all GPUs."""
+    tries = columns.tries
+    durations = tries.end_ms - tries.start_ms
+    if bool((tries.milli == WHOLE_MILLI).all()):
+        return float((durations * tries.gpus).sum())
+    owner = np.repeat(np.arange(len(durations)), np.diff(tries.slot_offsets))
+    on_gpu = tries.slot_index != NO_GPU
+    owner, node, index = owner[on_gpu], tries.slot_node[on_gpu], tries.slot_index[on_gpu]
+    gpu = node * (int(index.max(initial=0)) + 1) + index
+    # Tries are in order of start, which a stable sort keeps; 16-bit keys sort by radix, much faster.
+    narrow = int(gpu.max(initial=0)) < 2**16
+    order = np.argsort(gpu.astype(np.uint16) if narrow else gpu, kind="stable")
+    # Setting each GPU off by more than the whole window lets one running maximum serve all GPUs.
+    stride = columns.end_ms - columns.begin_ms + 1
+    shift = gpu[order] * stride - columns.begin_ms
+    start, end = tries.start_ms[owner[order]] + shift, tries.end_ms[owner[order]] + shift
+    covered = np.maximum.accumulate(end)
+    begin = start.copy()
+    begin[1:] = np.maximum(start[1:], covered[:-1])
+    return float(np.maximum(end - begin, 0).sum())
+
+
+def queueing_delay_s(columns: EventColumns) -> NDArray[np.float64]:
+    """(T,) From entering the queue to the start, of each try that started."""
+    return (columns.tries.start_ms - columns.tries.queued_ms) / 1000.0
+
+
+def waiting_time_s(columns: EventColumns) -> NDArray[np.float64]:
+    """From submission to the last start, of each job that ever started, in order of the jobs."""
+    last_start = np.full(len(columns.job_ids), -1, np.int64)
+    np.maximum.at(last_start, columns.tries.job, columns.tries.start_ms - columns.begin_ms)
+    started = last_start >= 0
+    return (last_start[started] + columns.begin_ms - columns.submit_ms[started]) / 1000.0
+
+
+def completion_time_s(columns: EventColumns) -> NDArray[np.float64]:
+    """From submission to the end, of each job that finished, in order of finishing."""
+    at = np.flatnonzero(columns.kind == KINDS.index(EventKind.FINISH))
+    return (columns.time_ms[at] - columns.submit_ms[columns.job[at]]) / 1000.0
+
+
+def bounded_slowdown(columns: EventColumns) -> NDArray[np.float64]:
+    """How many times as long as alone on a free cluster each finished job took, in order of finishing.
+
+    max(1, completion time / max(work, 10 s)): Feitelson and Rudolph, Metrics and Benchmarking for Parallel
+    Job Scheduling, JSSPP 1998, section 3.1. Work is the run time alone, so that slow neighbours count.
+    """
+    at = np.flatnonzero(columns.kind == KINDS.index(EventKind.FINISH))
+    work_ms = np.maximum(columns.work_ms[columns.job[at]], SLOWDOWN_BOUND_MS)
+    return np.maximum(1.0, completion_time_s(columns) * 1000.0 / work_ms)
+
+
+def makespan_s(columns: EventColumns) -> float:
+    """From the first submission to the last event."""
+    return (columns.end_ms - columns.begin_ms) / 1000.0
+
+
+def events_by_reason(columns: EventColumns, kind: EventKind) -> Mapping[Reason, int]:
+    """How many events of a kind happened for each reason; reasons that never occurred are left out."""
+    counts = np.bincount(columns.reason[columns.kind == KINDS.index(kind)], minlength=len(REASONS))
+    return {reason: int(count) for reason, count in zip(REASONS, counts, strict=True) if count}
+
+
+def ended_with(columns: EventColumns, kind: EventKind) -> int:
+    """How many jobs had an event of this kind as their last."""
+    return int(np.count_nonzero(_last_kind_is(columns, kind)))
+
+
+def _last_kind_is(columns: EventColumns, kind: EventKind) -> NDArray[np.bool_]:
+    is_last: NDArray[np.bool_] = columns.last_kind == KINDS.index(kind)
+    return is_last
+
+
+def _held_milli_ms(columns: EventColumns) -> NDArray[np.int64]:
+    tries = columns.tries
+    return (tries.end_ms - tries.start_ms) * tries.gpus * tries.milli
+
+
+def _capacity_milli_ms(columns: EventColumns, nodes: Sequence[Node]) -> float:
+    gpus = sum(node.gpus for node in nodes)
+    return float(gpus * WHOLE_MILLI * (columns.end_ms - columns.begin_ms))
+
+
+def _percent(part: float, whole: float) -> float:
+    return 100.0 * part / whole if whole > 0 else math.nan

@@ -1,0 +1,193 @@
+"""The metrics that tables and plots compare policies by: name, unit, direction and one-line definition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from berth.statistics.summary import Summary
+
+__all__ = ["HEADLINES", "METRICS", "Metric", "Unit", "readable_unit"]
+
+
+class Unit(StrEnum):
+    """What a metric counts in."""
+
+    PERCENT = "%"
+    SECONDS = "seconds"
+    GPU_HOURS = "GPU-hours"
+    COUNT = ""
+    TIMES = "times"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One number of a Summary, and how to read it."""
+
+    name: str
+    unit: Unit
+    of: Callable[[Summary], float]
+    best: Callable[[Iterable[float]], float] | None
+    """`max` where more is better, `min` where less is, None where neither is."""
+    definition: str
+    """One line, for people."""
+
+
+METRICS = (
+    Metric(
+        "GPU allocation",
+        Unit.PERCENT,
+        lambda summary: summary.gpu_allocation_pct,
+        max,
+        "GPU capacity that jobs held, averaged over the time from the first submission to the last event",
+    ),
+    Metric(
+        "Allocation while jobs arrive",
+        Unit.PERCENT,
+        lambda summary: summary.gpu_allocation_arriving_pct,
+        max,
+        "GPU allocation from the first submission to the last, which a long tail of few jobs does not lower",
+    ),
+    Metric(
+        "GPU utilisation",
+        Unit.PERCENT,
+        lambda summary: summary.gpu_utilisation_pct,
+        max,
+        "GPU capacity that went into work of jobs that finished; what was lost or slowed down is not in it",
+    ),
+    Metric(
+        "GPUs busy",
+        Unit.PERCENT,
+        lambda summary: summary.gpu_busy_pct,
+        None,
+        "GPUs with at least one job, averaged over time",
+    ),
+    Metric(
+        "Fragmentation",
+        Unit.PERCENT,
+        lambda summary: summary.fragmentation_pct,
+        min,
+        "Idle GPU capacity that lies on GPUs which are partly held, of all idle GPU capacity",
+    ),
+    Metric(
+        "Median wait",
+        Unit.SECONDS,
+        lambda summary: summary.waiting_time_s.median,
+        min,
+        "Half of the jobs that started waited at most this long from submission to their last start",
+    ),
+    Metric(
+        "Mean wait",
+        Unit.SECONDS,
+        lambda summary: summary.waiting_time_s.mean,
+        min,
+        "Time from submission to the last start, over the jobs that started",
+    ),
+    Metric(
+        "p99 wait",
+        Unit.SECONDS,
+        lambda summary: summary.waiting_time_s.p99,
+        min,
+        "99 of 100 jobs that started waited at most this long",
+    ),
+    Metric(
+        "Mean completion",
+        Unit.SECONDS,
+        lambda summary: summary.completion_time_s.mean,
+        min,
+        "Time from submission to the end, over the jobs that finished",
+    ),
+    Metric(
+        "Mean slowdown",
+        Unit.TIMES,
+        lambda summary: summary.bounded_slowdown.mean,
+        min,
+        "Completion time over the run time alone (at least 10 s), over the jobs that finished; 1 is best",
+    ),
+    Metric(
+        "Makespan",
+        Unit.SECONDS,
+        lambda summary: summary.makespan_s,
+        min,
+        "Time from the first submission to the last event",
+    ),
+    Metric(
+        "Wasted",
+        Unit.GPU_HOURS,
+        lambda summary: summary.gpu_hours.wasted,
+        min,
+        "GPU-hours held and lost: failures, evictions without a checkpoint, slow neighbours",
+    ),
+    Metric(
+        "Unfinished jobs",
+        Unit.COUNT,
+        lambda summary: float(summary.jobs - summary.finished),
+        min,
+        "Jobs that did not finish: failed, rejected, or still waiting or running at the last event",
+    ),
+    Metric(
+        "Rejected jobs",
+        Unit.COUNT,
+        lambda summary: float(summary.rejected),
+        min,
+        "of those, jobs that left unserved: no node could hold them, their patience ended, or nobody would serve them",
+    ),
+    Metric(
+        "Evictions",
+        Unit.COUNT,
+        lambda summary: float(summary.evictions),
+        min,
+        "How often a running job was stopped and queued again",
+    ),
+    Metric(
+        "Goodput",
+        Unit.PERCENT,
+        lambda summary: summary.goodput_pct,
+        max,
+        "Held GPU time that went into work of jobs that finished: not lost to failures, restarts or slow neighbours",
+    ),
+    Metric(
+        "Finish-time fairness",
+        Unit.TIMES,
+        lambda summary: summary.finish_time_fairness.p90,
+        min,
+        "90 of 100 jobs took at most so many times as long as on an equal share of the cluster; up to 1 is fair",
+    ),
+    Metric(
+        "Jain's index by user",
+        Unit.COUNT,
+        lambda summary: summary.jain_users,
+        max,
+        "How alike users were served, by the speed of their jobs, waiting included: 1 is perfectly alike",
+    ),
+    Metric(
+        "Jain's index by virtual cluster",
+        Unit.COUNT,
+        lambda summary: summary.jain_virtual_clusters,
+        max,
+        "How alike virtual clusters were served, by the speed of their jobs, waiting included",
+    ),
+)
+"""What a table compares, in its order."""
+
+HEADLINES = tuple(
+    metric
+    for metric in METRICS
+    if metric.name
+    in {"GPU allocation", "GPU utilisation", "Fragmentation", "Mean wait", "Mean completion", "Mean slowdown"}
+)
+"""Those of METRICS that are worth a plot each."""
+
+
+def readable_unit(unit: Unit, values: Iterable[float]) -> tuple[float, str]:
+    """A factor and a unit in which these values are easily read: many seconds as days, for one."""
+    if unit is not Unit.SECONDS:
+        return 1.0, str(unit)
+    largest = max((abs(value) for value in values if np.isfinite(value)), default=0.0)
+    for seconds, name in ((86_400, "days"), (3600, "hours"), (60, "minutes")):
+        if largest >= 2 * seconds:
+            return 1.0 / seconds, name
+    return 1.0, "seconds"

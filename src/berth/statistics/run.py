@@ -1,0 +1,79 @@
+"""What is kept of one run: small arrays that a worker can send back and plots are drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.model import Node
+from berth.statistics.columns import EventColumns
+from berth.statistics.measures import completion_time_s, waiting_time_s
+from berth.statistics.spread import Cdf, cdf
+from berth.statistics.summary import Summary, summarise
+from berth.statistics.timeline import Occupancy, Timeline, occupancy_at, timeline
+
+__all__ = ["InflationCurve", "Run", "run_of"]
+
+MAP_TIMES = 5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """One policy on one seed, after the events are gone."""
+
+    policy: str
+    seed: int
+    summary: Summary
+    timeline: Timeline
+    waiting: Cdf
+    """Seconds from submission to the last start, of the jobs that started."""
+    completion: Cdf
+    """Seconds from submission to the end, of the jobs that finished."""
+    occupancies: tuple[Occupancy, ...]
+    """The cluster at a few times, in order of time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InflationCurve:
+    """One policy on one seed while jobs arrive and none leaves, at each whole per cent of arrived load."""
+
+    policy: str
+    seed: int
+    allocation_pct: NDArray[np.float64]  # (131,)
+    """GPU capacity held, of all; index p is where p % of the capacity has arrived."""
+    fragmentation_ratio_pct: NDArray[np.float64]  # (131,)
+    """Idle GPU capacity that the workload could not use, of all that is idle."""
+
+
+def run_of(
+    columns: EventColumns,
+    nodes: Sequence[Node],
+    policy: str,
+    seed: int,
+    at_ms: Sequence[int] | None = None,
+) -> Run:
+    """Reduce the columns of one run to what is kept of it.
+
+    The cluster is kept as it was at each time of `at_ms`. By default these are five times spread over the
+    submissions, and so the same for every policy on one trace.
+    """
+    times = _spread_over_submissions(columns) if at_ms is None else sorted(at_ms)
+    return Run(
+        policy=policy,
+        seed=seed,
+        summary=summarise(columns, nodes),
+        timeline=timeline(columns, nodes),
+        waiting=cdf(waiting_time_s(columns)),
+        completion=cdf(completion_time_s(columns)),
+        occupancies=tuple(occupancy_at(columns, nodes, time_ms) for time_ms in times),
+    )
+
+
+def _spread_over_submissions(columns: EventColumns) -> list[int]:
+    if not len(columns.submit_ms):
+        return []
+    first, last = int(columns.submit_ms.min()), int(columns.submit_ms.max())
+    return sorted({first + (last - first) * step // MAP_TIMES for step in range(1, MAP_TIMES + 1)})

@@ -1,0 +1,130 @@
+"""One run in numbers: every metric of a run in one value."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from berth.model import EventKind, Node, Reason
+from berth.statistics.columns import KINDS, EventColumns
+from berth.statistics.fairness import finish_time_fairness, jain_index, service
+from berth.statistics.measures import (
+    GpuHours,
+    bounded_slowdown,
+    completion_time_s,
+    ended_with,
+    events_by_reason,
+    fragmentation_pct,
+    goodput_pct,
+    gpu_allocation_arriving_pct,
+    gpu_allocation_pct,
+    gpu_busy_pct,
+    gpu_hours,
+    gpu_utilisation_pct,
+    makespan_s,
+    queueing_delay_s,
+    waiting_time_s,
+)
+from berth.statistics.spread import Distribution, distribution
+
+__all__ = ["Summary", "summarise", "summary_dict"]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The metrics of one run; docs/metrics.md defines each."""
+
+    jobs: int
+    """Jobs that were submitted: finished + failed + rejected + waiting + running."""
+    finished: int
+    failed: int
+    """Jobs that failed for good."""
+    rejected: int
+    """Jobs that left unserved."""
+    waiting: int
+    """Jobs still in the queue at the last event."""
+    running: int
+    """Jobs still running at the last event."""
+    tries: int
+    """Starts, of all jobs together."""
+    evictions: int
+    failures: Mapping[Reason, int]
+    """Tries that failed, by reason; reasons that never occurred are left out."""
+    rejections: Mapping[Reason, int]
+    """Jobs rejected, by reason."""
+    gpu_allocation_pct: float
+    """Capacity held by jobs; NaN, like the four after it, where the run lasted no time."""
+    gpu_allocation_arriving_pct: float
+    """The same, from the first submission to the last."""
+    gpu_busy_pct: float
+    """GPUs with at least one job."""
+    gpu_utilisation_pct: float
+    """Capacity that went into work of jobs that finished."""
+    fragmentation_pct: float
+    """Idle capacity that lies on partly held GPUs."""
+    gpu_hours: GpuHours
+    makespan_s: float
+    """From the first submission to the last event."""
+    queueing_delay_s: Distribution
+    """From entering the queue to the start, over tries that started."""
+    waiting_time_s: Distribution
+    """From submission to the last start, over jobs that started."""
+    completion_time_s: Distribution
+    """From submission to the end, over jobs that finished."""
+    bounded_slowdown: Distribution
+    """Completion time over work, over jobs that finished; 1 is best. No unit."""
+    goodput_pct: float
+    """GPU time that jobs held and that went into work of jobs that finished; NaN where nothing was held."""
+    finish_time_fairness: Distribution
+    """Completion time over that on an equal share of the cluster, over jobs that finished; at most 1 is fair."""
+    jain_users: float
+    """Jain's index of how fast users were served; 1 where all alike, NaN where the trace names none."""
+    jain_virtual_clusters: float
+    """The same of virtual clusters."""
+
+
+def summarise(columns: EventColumns, nodes: Sequence[Node]) -> Summary:
+    """Compute every metric of a run on a cluster of these nodes."""
+    return Summary(
+        jobs=len(columns.job_ids),
+        finished=ended_with(columns, EventKind.FINISH),
+        failed=ended_with(columns, EventKind.FAIL),
+        rejected=ended_with(columns, EventKind.REJECT),
+        waiting=ended_with(columns, EventKind.SUBMIT) + ended_with(columns, EventKind.EVICT),
+        running=ended_with(columns, EventKind.START),
+        tries=len(columns.tries.job),
+        evictions=int(np.count_nonzero(columns.kind == KINDS.index(EventKind.EVICT))),
+        failures=events_by_reason(columns, EventKind.FAIL),
+        rejections=events_by_reason(columns, EventKind.REJECT),
+        gpu_allocation_pct=gpu_allocation_pct(columns, nodes),
+        gpu_allocation_arriving_pct=gpu_allocation_arriving_pct(columns, nodes),
+        gpu_busy_pct=gpu_busy_pct(columns, nodes),
+        gpu_utilisation_pct=gpu_utilisation_pct(columns, nodes),
+        fragmentation_pct=fragmentation_pct(columns, nodes),
+        gpu_hours=gpu_hours(columns),
+        makespan_s=makespan_s(columns),
+        queueing_delay_s=distribution(queueing_delay_s(columns)),
+        waiting_time_s=distribution(waiting_time_s(columns)),
+        completion_time_s=distribution(completion_time_s(columns)),
+        bounded_slowdown=distribution(bounded_slowdown(columns)),
+        goodput_pct=goodput_pct(columns),
+        finish_time_fairness=distribution(finish_time_fairness(columns, nodes)),
+        jain_users=jain_index(service(columns, columns.users)),
+        jain_virtual_clusters=jain_index(service(columns, columns.virtual_clusters)),
+    )
+
+
+def summary_dict(summary: Summary) -> dict[str, object]:
+    """The summary as JSON has it: the fields' own names, nested alike, and null for what is not defined."""
+    return {key: _plain(value) for key, value in asdict(summary).items()}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

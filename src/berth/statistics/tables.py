@@ -1,0 +1,309 @@
+"""Tables of a history by SQL: what `berth.statistics.accounting` computes of Records, for millions of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import duckdb
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.statistics.accounting import (
+    UNKNOWN,
+    WASTED,
+    Usage,
+    cause_after,
+    cause_before,
+    check_dimensions,
+)
+from berth.statistics.spread import CDF_POINTS, Cdf, cdf_of_counts
+
+__all__ = ["EVERYTHING", "Period", "Tables", "Totals"]
+
+HOUR = 3_600_000.0
+_GPU_HOURS: Final = f"(coalesce(end_ms - start_ms, 0) / {HOUR} * gpus * share_milli / 1000)"
+_RUN_HOURS: Final = f"(coalesce(end_ms - start_ms, 0) / {HOUR})"
+_WASTED: Final = "state IN (" + ", ".join(f"'{state.value}'" for state in sorted(WASTED)) + ")"
+
+_DIMENSIONS: Final = {
+    "application": "application",
+    "user": '"user"',
+    "account": "account",
+    "server": "virtual_cluster",
+    "gpu": "gpu_model",
+    "qos": "qos",
+    "cluster": "cluster",
+    "state": "state",
+    "month": "strftime(make_timestamp(end_ms * 1000), '%Y-%m')",
+    "day": "strftime(make_timestamp(end_ms * 1000), '%Y-%m-%d')",
+}
+_MOMENT = "make_timestamp(end_ms * 1000)"
+# A month's name is made once a group, not once a row.
+_GROUPED: Final = {
+    **_DIMENSIONS,
+    "month": f"(date_part('year', {_MOMENT}) * 12 + date_part('month', {_MOMENT}) - 1)",
+    "day": f"end_ms // {24 * 3_600_000}",
+}
+_NAMED: Final = {
+    "month": "printf('%04d-%02d', {} // 12, {} % 12 + 1)",
+    "day": f"strftime(make_timestamp({{}} * {24 * 3_600_000} * 1000), '%Y-%m-%d')",
+}
+
+_HELD: Final = "coalesce(end_ms - start_ms, 0) * gpus * share_milli"
+"""In ms and per mille of a GPU: whole numbers add up faster, and to the same whatever their order."""
+_SUMS: Final = (
+    f"sum({_HELD}) AS held",
+    "sum(coalesce(end_ms - start_ms, 0)) AS ran",
+    f"sum(CASE WHEN {_WASTED} THEN {_HELD} END) AS wasted",
+    f"sum(CASE WHEN gpu_use_mean IS NOT NULL THEN {_HELD} END) AS measured",
+    f"sum({_HELD} * (1 - gpu_use_mean)) AS idle",
+)
+_MEASURED: Final = (
+    f"coalesce(sum(held), 0) / {HOUR * 1000}",
+    f"coalesce(sum(ran), 0) / {HOUR}",
+    "sum(tries)",
+    "count(*) FILTER (tries > 0)",
+    *(f"coalesce(sum({name}), 0) / {HOUR * 1000}" for name in ("wasted", "measured", "idle")),
+)
+
+_VARIABLES: Final = {
+    "nNODE": "CASE WHEN start_ms IS NULL THEN NULL WHEN node_count > 0 THEN node_count::DOUBLE "
+    "ELSE len(nodes)::DOUBLE END",
+    "nGPU": "CASE WHEN start_ms IS NOT NULL THEN gpus * share_milli / 1000.0 END",
+    "WAIT_h": f"(start_ms - queued_ms) / {HOUR}",
+    "RUN_h": f"(end_ms - start_ms) / {HOUR}",
+    "uGPUcore": "gpu_use_mean",
+    "uGPUmem": "gpu_mem_mean",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """Which tries are looked at: those that ended from `begin_ms` on and before `end_ms`."""
+
+    begin_ms: int | None = None
+    end_ms: int | None = None
+    only: tuple[tuple[str, str], ...] = ()
+    """Dimensions and the one value that is looked at."""
+
+
+EVERYTHING: Final = Period()
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """A period in a few numbers; None where there is nothing to tell it from."""
+
+    tries: int
+    jobs: int
+    users: int
+    gpu_hours: float
+    run_hours: float
+    wasted_gpu_hours: float
+    measured_gpu_hours: float
+    idle_gpu_hours: float
+    multi_node_share: float | None
+    """Of the tries that started."""
+    first_ms: int | None
+    last_ms: int | None
+    wait_s: tuple[float | None, float | None, float | None, float | None]
+    """Median, 90th and 99th percentile, longest."""
+    run_s: tuple[float | None, float | None, float | None, float | None]
+    slowdown: tuple[float | None, float | None, float | None, float | None]
+    """Of tries' time in the system over their run time, which counts as 10 s where it is less."""
+
+
+class Tables:
+    """Tables of one period; the database has a view `records`."""
+
+    def __init__(self, database: duckdb.DuckDBPyConnection, period: Period = EVERYTHING) -> None:
+        self._database = database
+        check_dimensions([name for name, _ in period.only])
+        conditions = ["true"]
+        self._values: list[Any] = []
+        if period.begin_ms is not None:
+            conditions.append(f"end_ms >= {int(period.begin_ms)}")
+        if period.end_ms is not None:
+            conditions.append(f"end_ms < {int(period.end_ms)}")
+        for name, value in period.only:
+            conditions.append(f"{_DIMENSIONS[name]} = ?")
+            self._values.append("" if value == UNKNOWN else value)
+        several = database.execute("SELECT max(attempt) > 1 FROM records").fetchone()
+        self._several = bool(several and several[0])
+        self._from = f"FROM records WHERE {' AND '.join(conditions)}"
+
+    def _all(self, query: str, *more: Any) -> list[tuple[Any, ...]]:
+        return self._database.execute(query, [*self._values, *more]).fetchall()
+
+    def usage(self, by: Sequence[str]) -> list[Usage]:
+        """Use of each group, most GPU-hours first, then by name."""
+        check_dimensions(by)
+        keys = [f"{_GROUPED[name]} AS k{at}" for at, name in enumerate(by)]
+        named = [
+            _NAMED.get(name, f"CASE WHEN {{}} = '' THEN '{UNKNOWN}' ELSE {{}} END").replace("{}", f"k{at}")
+            for at, name in enumerate(by)
+        ]
+        groups = [f"k{at}" for at in range(len(by))]
+        # By user first: counting distinct users of each group costs three times as much.
+        by_user = ", ".join([*groups, '"user"'])
+        inner = f"SELECT {', '.join([*keys, *_SUMS])}, count(*) AS tries {self._from} GROUP BY {by_user}"
+        grouped = f"GROUP BY {', '.join(groups)}" if by else ""
+        rows = self._all(f"SELECT {', '.join([*named, *_MEASURED])} FROM ({inner}) {grouped}")
+        if self._several:
+            jobs = {
+                tuple(row[:-1]): row[-1]
+                for row in self._all(
+                    f"SELECT {', '.join([*named, 'jobs'])} FROM "
+                    f"(SELECT {', '.join([*keys, 'count(DISTINCT (cluster, job_id)) AS jobs'])} {self._from} {grouped})"
+                )
+            }
+            at = len(by) + 2
+            rows = [(*row[:at], jobs[tuple(row[: len(by)])], *row[at + 1 :]) for row in rows]
+        found = [
+            Usage(tuple(str(key) for key in row[: len(by)]), *(value or 0 for value in row[len(by) :]))
+            for row in rows
+        ]
+        found = [row for row in found if row.jobs]
+        return sorted(found, key=lambda row: (-row.gpu_hours, row.keys))
+
+    def totals(self) -> Totals:
+        """The whole period."""
+        slow = "greatest(1.0, (end_ms - queued_ms) / greatest(end_ms - start_ms, 10000.0))"
+        spread = ", ".join(
+            f"quantile_cont({what}, [0.5, 0.9, 0.99, 1.0]) FILTER (start_ms IS NOT NULL)"
+            for what in ("(start_ms - queued_ms) / 1000.0", "(end_ms - start_ms) / 1000.0", slow)
+        )
+        one = self.usage(())
+        used = one[0] if one else Usage((), 0.0, 0.0, 0, 0, 0.0, 0.0, 0.0)
+        row = self._all(
+            "SELECT count(*), avg((node_count > 1)::INTEGER) FILTER (start_ms IS NOT NULL), min(queued_ms), "
+            f"max(end_ms), {spread} {self._from}"
+        )[0]
+        nothing = (None, None, None, None)
+        return Totals(
+            row[0],
+            used.jobs,
+            used.users,
+            used.gpu_hours,
+            used.run_hours,
+            used.wasted_gpu_hours,
+            used.measured_gpu_hours,
+            used.idle_gpu_hours,
+            *row[1:4],
+            *(tuple(each) if each else nothing for each in row[4:7]),
+        )
+
+    def cdfs(self, applications: Sequence[str], points: int = CDF_POINTS) -> dict[str, dict[str, Cdf]]:
+        """The empirical distributions of the six variables of some applications."""
+        wanted = ["" if name == UNKNOWN else name for name in applications]
+        found: dict[str, dict[str, Cdf]] = {name: {} for name in applications}
+        for variable, value in _VARIABLES.items():
+            columns = self._database.execute(
+                f"SELECT list_position(?, application) AS app, {value} AS value, count(*) AS number "
+                f"{self._from} AND list_contains(?, application) AND {value} IS NOT NULL "
+                "GROUP BY ALL ORDER BY app, value",
+                [wanted, *self._values, wanted],
+            ).fetchnumpy()
+            app = np.asarray(columns["app"], np.int64)
+            for at, name in enumerate(applications, 1):
+                here = app == at
+                if here.any():
+                    found[name][variable] = cdf_of_counts(
+                        np.asarray(columns["value"], np.float64)[here],
+                        np.asarray(columns["number"], np.int64)[here],
+                        points,
+                    )
+        return found
+
+    def multi_node_shares(self) -> dict[str, float]:
+        """For each application the share of its started tries that ran on two nodes or more."""
+        rows = self._all(
+            f"SELECT application, avg((node_count > 1)::INTEGER) {self._from} AND start_ms IS NOT NULL GROUP BY 1"
+        )
+        return {name or UNKNOWN: share for name, share in sorted(rows)}
+
+    def waits_by_cause(self) -> dict[str, float]:
+        """Hours of waiting by cause; see `berth.statistics.waits_by_cause`."""
+        eligible = "least(greatest(coalesce(eligible_ms, queued_ms), queued_ms), start_ms)"
+        rows = self._all(
+            f"SELECT wait_reason, sum({eligible} - queued_ms), sum(start_ms - {eligible}) {self._from} "
+            "AND start_ms IS NOT NULL GROUP BY 1"
+        )
+        hours: dict[str, float] = {}
+        for reason, before, after in rows:
+            for cause, ms in ((cause_before(reason), before), (cause_after(reason), after)):
+                if ms:
+                    hours[cause] = hours.get(cause, 0.0) + ms / HOUR
+        return dict(sorted(hours.items()))
+
+    def daily_gpu_hours(self, by: str = "server") -> dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]]:
+        """GPU-hours that each group held on each day, hours going to the day in which they passed.
+
+        Days are numbers since 1970, in UTC.
+        """
+        check_dimensions([by])
+        day = 24 * 3_600_000
+        hours = f"(least(end_ms, (d + 1) * {day}) - greatest(start_ms, d * {day})) / {HOUR}"
+        within = f"{hours} * gpus * share_milli / 1000"
+        rows = self._all(
+            f"SELECT k, d, sum({within}) FROM (SELECT {_DIMENSIONS[by]} AS k, start_ms, end_ms, gpus, share_milli, "
+            f"unnest(range(start_ms // {day}, (end_ms - 1) // {day} + 1)) AS d {self._from} "
+            "AND start_ms IS NOT NULL AND gpus > 0 AND end_ms > start_ms) GROUP BY ALL ORDER BY k, d"
+        )
+        groups: dict[str, list[tuple[int, float]]] = {}
+        for key, number, hours in rows:
+            groups.setdefault(key or UNKNOWN, []).append((number, hours))
+        return {
+            key: (np.array([d for d, _ in each], np.int64), np.array([h for _, h in each], np.float64))
+            for key, each in groups.items()
+        }
+
+    def heat(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Days (D,), as numbers since 1970, and the GPU-hours that ended on each."""
+        rows = self._all(
+            f"SELECT end_ms // {24 * 3_600_000} AS d, sum({_HELD}) / {HOUR * 1000} {self._from} GROUP BY d ORDER BY d"
+        )
+        return np.array([d for d, _ in rows], np.int64), np.array([h or 0 for _, h in rows], np.float64)
+
+    def lines(self, application: str, most: int = 1500) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """At most about so many tries (L, 6) of an application, by their six variables, and for how many each stands.
+
+        NaN where nobody measured. Where there are more, the space of the variables is cut into cells and one
+        try stands for all of its cell: what is rare lies in a cell of its own and is never lost.
+        """
+        values = [f"({value})::DOUBLE AS v{at}" for at, value in enumerate(_VARIABLES.values())]
+        name = "" if application == UNKNOWN else application
+        every = f"SELECT {', '.join(values)} {self._from} AND application = ? AND start_ms IS NOT NULL"
+        limits = self._all(
+            f"SELECT count(*), {', '.join(f'max(v{at})' for at in range(6))} FROM ({every})", name
+        )[0]
+        if not limits[0]:
+            return np.empty((0, 6)), np.empty(0, np.int64)
+        steps = 1_000_000 if limits[0] <= most else 64
+        while True:
+            cells = ", ".join(
+                f"CAST(round(v{at} / {float(limits[at + 1] or 1)!r} * {steps}) AS INTEGER)" for at in range(6)
+            )
+            picked = ", ".join(f"arg_min(v{at}, hash(v2, v3, v0, v1)) AS v{at}" for at in range(6))
+            columns = self._database.execute(
+                f"SELECT {picked}, count(*) AS n FROM ({every}) GROUP BY {cells} ORDER BY ALL",
+                [*self._values, name],
+            ).fetchnumpy()
+            if len(columns["n"]) <= most or steps <= 2:
+                break
+            steps = steps * 3 // 4
+        lines = np.column_stack(
+            [np.ma.filled(np.ma.asarray(columns[f"v{at}"], np.float64), np.nan) for at in range(6)]
+        )
+        return lines, np.asarray(columns["n"], np.int64)
+
+    def unknown(self, limit: int) -> list[tuple[str, str, float, int]]:
+        """Names and comments of jobs whose application no rule knows, with GPU-hours and tries; the most first."""
+        rows = self._all(
+            f"SELECT name, comment, sum({_HELD}) / {HOUR * 1000} AS h, count(*) {self._from} AND application = '' "
+            "GROUP BY name, comment ORDER BY h DESC, count(*) DESC, name, comment LIMIT ?",
+            limit,
+        )
+        return [(name, comment, hours or 0.0, count) for name, comment, hours, count in rows]

@@ -1,0 +1,156 @@
+"""What the cluster looked like over time, and at one time.
+
+In the shapes, B is the number of bins, N of nodes, G the most GPUs of any node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.errors import SettingError
+from berth.model import NO_GPU, EventKind, Node
+from berth.statistics.columns import KINDS, RUNNING, EventColumns
+
+__all__ = ["NOT_A_GPU", "Occupancy", "Timeline", "occupancy_at", "timeline"]
+
+NOT_A_GPU = -1
+"""Stands in an Occupancy where the node has no such slot."""
+
+TIMELINE_POINTS = 1000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """A run over time: the time-weighted mean in each of some bins, and the peak in it.
+
+    Half of the edges are even in time, half in events, so that a burst is seen in a run with a long tail.
+    """
+
+    edges_ms: NDArray[np.int64]  # (B + 1,)
+    """Bin `b` lasts from `edges_ms[b]` to `edges_ms[b + 1]`, in the trace's own time."""
+    capacity_milli: int
+    """All GPUs of the cluster together."""
+    allocated_milli_mean: NDArray[np.float32]  # (B,)
+    allocated_milli_max: NDArray[np.float32]  # (B,)
+    waiting_mean: NDArray[np.float32]  # (B,)
+    """Jobs in the queue."""
+    waiting_max: NDArray[np.float32]  # (B,)
+    running_mean: NDArray[np.float32]  # (B,)
+    """Jobs that run."""
+    running_max: NDArray[np.float32]  # (B,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Occupancy:
+    """Every GPU of the cluster at one time."""
+
+    time_ms: int
+    used_milli: NDArray[np.int16]  # (N, G)
+    """Per mille held; NOT_A_GPU where the node has no such slot."""
+    jobs: NDArray[np.int16]  # (N, G)
+    """How many jobs hold a part of it; NOT_A_GPU where the node has no such slot."""
+
+
+def timeline(columns: EventColumns, nodes: Sequence[Node], points: int = TIMELINE_POINTS) -> Timeline:
+    """Thin what was allocated, waiting and running over time to at most `points` bins."""
+    if points < 1:
+        raise SettingError(f"a timeline needs at least 1 point, not {points}")
+    begin, end = columns.begin_ms, columns.end_ms
+    edges = _edges(columns.time_ms, begin, end, points)
+
+    # What each kind of event adds to the jobs that wait and run; `_held` to what is allocated.
+    waits = np.zeros(len(KINDS), np.int64)
+    runs = np.zeros(len(KINDS), np.int64)
+    for kind, waiting, running in (
+        (EventKind.SUBMIT, 1, 0),
+        (EventKind.REJECT, -1, 0),
+        (EventKind.START, -1, 1),
+        (EventKind.FINISH, 0, -1),
+        (EventKind.FAIL, 0, -1),
+        (EventKind.EVICT, 0, -1),
+    ):
+        waits[KINDS.index(kind)] = waiting
+        runs[KINDS.index(kind)] = running
+    held_mean, held_max = _binned(columns.time_ms, np.cumsum(_held_deltas(columns)), edges)
+    waiting_mean, waiting_max = _binned(columns.time_ms, np.cumsum(waits[columns.kind]), edges)
+    running_mean, running_max = _binned(columns.time_ms, np.cumsum(runs[columns.kind]), edges)
+    return Timeline(
+        edges_ms=edges,
+        capacity_milli=1000 * sum(node.gpus for node in nodes),
+        allocated_milli_mean=held_mean,
+        allocated_milli_max=held_max,
+        waiting_mean=waiting_mean,
+        waiting_max=waiting_max,
+        running_mean=running_mean,
+        running_max=running_max,
+    )
+
+
+def occupancy_at(columns: EventColumns, nodes: Sequence[Node], time_ms: int) -> Occupancy:
+    """What every GPU held at a time: jobs that started by then, and end later or never."""
+    tries = columns.tries
+    shape = (len(nodes), max((node.gpus for node in nodes), default=0))
+    runs = (tries.start_ms <= time_ms) & ((tries.end_ms > time_ms) | (tries.end_event == RUNNING))
+    owner = np.repeat(np.arange(len(runs)), np.diff(tries.slot_offsets))
+    here = runs[owner] & (tries.slot_index != NO_GPU)
+    slot = (tries.slot_node * shape[1] + tries.slot_index)[here]
+    cells = shape[0] * shape[1]
+    used = np.bincount(slot, tries.milli[owner[here]], minlength=cells).reshape(shape)
+    jobs = np.bincount(slot, minlength=cells).reshape(shape)
+    gpus = np.array([node.gpus for node in nodes], np.int64).reshape(-1, 1)
+    missing = np.arange(shape[1]) >= gpus
+    return Occupancy(
+        time_ms=time_ms,
+        used_milli=np.where(missing, NOT_A_GPU, used).astype(np.int16),
+        jobs=np.where(missing, NOT_A_GPU, jobs).astype(np.int16),
+    )
+
+
+def _edges(time_ms: NDArray[np.int64], begin: int, end: int, points: int) -> NDArray[np.int64]:
+    in_time = max(1, min(points // 2, end - begin))
+    in_events = min(points - in_time, len(time_ms))
+    even = begin + (end - begin) * np.arange(in_time + 1) // in_time
+    busy = time_ms[np.linspace(0, len(time_ms) - 1, in_events).astype(np.int64)]
+    edges = np.unique(np.concatenate((even, busy)))
+    return edges if len(edges) > 1 else np.array([begin, end])
+
+
+def _held_deltas(columns: EventColumns) -> NDArray[np.int64]:
+    tries = columns.tries
+    held = tries.gpus * tries.milli
+    deltas = np.zeros(len(columns.time_ms), np.int64)
+    deltas[columns.kind == KINDS.index(EventKind.START)] = held
+    ended = tries.end_event != RUNNING
+    deltas[tries.end_event[ended]] = -held[ended]
+    return deltas
+
+
+def _binned(
+    time_ms: NDArray[np.int64], level: NDArray[np.int64], edges: NDArray[np.int64]
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Time-weighted mean and maximum, in each bin, of a level that each event sets until the next."""
+    bins = len(edges) - 1
+    if not len(time_ms):
+        return np.zeros(bins, np.float32), np.zeros(bins, np.float32)
+    # Of several events at one time only the last lasts.
+    lasts = np.concatenate((time_ms[1:] != time_ms[:-1], [True]))
+    time_ms, level = time_ms[lasts], level[lasts]
+    area = np.concatenate(([0], np.cumsum(level[:-1] * np.diff(time_ms))))
+    at_edge = np.searchsorted(time_ms, edges, side="right") - 1
+    area_at_edge = area[at_edge] + level[at_edge] * (edges - time_ms[at_edge])
+    widths = np.diff(edges)
+    if bins == 1 and not widths[0]:
+        return level[-1:].astype(np.float32), level[-1:].astype(np.float32)
+    mean = np.diff(area_at_edge) / widths
+    inside = np.searchsorted(time_ms, edges[:-1], side="left")
+    # What begins with the last event lasts no time; the 0 gives bins behind all events a place to begin.
+    lasting = np.append(level[: np.searchsorted(time_ms, edges[-1], side="left")], 0)
+    peaks = np.maximum.reduceat(lasting, np.minimum(inside, len(lasting) - 1))
+    # A bin without events of its own gets from `reduceat` the next level, which is not its own.
+    empty = inside == np.searchsorted(time_ms, edges[1:], side="left")
+    highest = np.where(empty, level[at_edge[:-1]], np.maximum(peaks, level[at_edge[:-1]]))
+    return mean.astype(np.float32), highest.astype(np.float32)

@@ -1,0 +1,134 @@
+"""Traces of GPU jobs: files of known formats, or made up by a seed, as Jobs in order of submission.
+
+Where a path is asked for, `synthetic:NAME?jobs=…&seed=…` names a generated workload instead. The format of a
+file is known by its header. Nothing is read before the first job is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from berth.errors import TraceError
+from berth.model import Job, Node
+
+__all__ = ["Trace", "nodes_of", "read", "read_nodes", "read_trace", "write", "write_nodes"]
+
+_SYNTHETIC = "synthetic:"
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A trace that can be iterated any number of times: where it is, its format and its cluster."""
+
+    path: str
+    format: str
+    nodes: tuple[Node, ...] | None
+    """The cluster that the trace brings; None where it brings none."""
+
+    def jobs(
+        self,
+        *,
+        nodes: Sequence[Node] | None = None,
+        skip_bad: list[TraceError] | None = None,
+        compress: float = 1.0,
+    ) -> Iterator[Job]:
+        """The jobs in order of submission; see `read`. `nodes` is asked where the trace brings no cluster."""
+        against = None if self.nodes else nodes
+        return read(self.path, nodes=against, skip_bad=skip_bad, compress=compress)
+
+
+def read_trace(path: str | os.PathLike[str]) -> Trace:
+    """The trace at this path: format and cluster are looked up now, jobs are read when they are iterated."""
+    name = os.fspath(path)
+    if name.startswith(_SYNTHETIC):
+        return Trace(name, "synthetic", nodes_of(name))
+    from berth.traces.formats import format_of
+    from berth.traces.table import open_table
+
+    with open_table(name) as table:
+        entry = format_of(table)
+    return Trace(name, entry.name, entry.nodes_of(name))
+
+
+def read(
+    path: str | os.PathLike[str],
+    *,
+    nodes: Sequence[Node] | None = None,
+    skip_bad: list[TraceError] | None = None,
+    file_order: bool = False,
+    compress: float = 1.0,
+) -> Iterator[Job]:
+    """Yield the jobs of a trace in order of submission; those of the same time in the order of the file.
+
+    Rows are checked against `nodes` (GPU models that there are, most GPUs of a node), by default against the
+    cluster that the trace brings; with `nodes=()`, or where it brings none, any model and any number of GPUs
+    is accepted. A bad row raises TraceError, or, with a list as `skip_bad`, is appended to it and left out.
+    With `file_order` jobs come as the file has them. Times of submission are divided by `compress`: with 6
+    the same jobs arrive in a sixth of the time.
+    """
+    if compress != 1.0:
+        from berth.traces.compress import compressed
+
+        fresh = read(path, nodes=nodes, skip_bad=skip_bad, file_order=file_order)
+        yield from compressed(fresh, compress)
+        return
+    name = os.fspath(path)
+    if name.startswith(_SYNTHETIC):
+        from berth.traces.synthetic import workload_of
+
+        yield from workload_of(name).jobs()
+        return
+    from berth.traces.fields import Limits
+    from berth.traces.formats import open_trace
+    from berth.traces.ordering import jobs_in_order
+
+    table, entry = open_trace(name)
+    try:
+        limits = Limits.of(entry.nodes_of(name) if nodes is None else nodes)
+    except BaseException:
+        table.close()
+        raise
+    yield from jobs_in_order(table, entry, limits, skip_bad, file_order=file_order)
+
+
+def nodes_of(path: str | os.PathLike[str]) -> tuple[Node, ...] | None:
+    """The cluster that a trace brings; None where it brings none."""
+    name = os.fspath(path)
+    if name.startswith(_SYNTHETIC):
+        from berth.traces.synthetic import workload_of
+
+        return workload_of(name).nodes
+    return read_trace(name).nodes
+
+
+def read_nodes(cluster: str | os.PathLike[str]) -> tuple[Node, ...]:
+    """The nodes of a CSV file, of a spec such as `10x8:V100:96c:512g`, or of a `synthetic:` workload."""
+    from berth.traces.nodes import nodes_from_csv, nodes_from_spec
+
+    name = os.fspath(cluster)
+    if name.startswith(_SYNTHETIC):
+        return nodes_of(name) or ()
+    return nodes_from_csv(name) if Path(name).exists() else nodes_from_spec(name)
+
+
+def write(jobs: Iterable[Job], path: str | os.PathLike[str]) -> None:
+    """Write jobs as berth's own table; what the name ends on says how: `.csv`, `.csv.gz` or `.parquet`."""
+    from berth.traces.native import write_csv, write_parquet
+
+    target = Path(path)
+    if target.name.endswith((".csv", ".csv.gz")):
+        write_csv(jobs, target)
+    elif target.suffix == ".parquet":
+        write_parquet(jobs, target)
+    else:
+        raise TraceError(str(target), "a name that ends on .csv, .csv.gz or .parquet")
+
+
+def write_nodes(nodes: Sequence[Node], path: str | os.PathLike[str]) -> None:
+    """Write nodes as a CSV file that `read_nodes` reads."""
+    from berth.traces.nodes import write_nodes as write
+
+    write(nodes, Path(path))

@@ -1,0 +1,85 @@
+"""A reader of rows that is told its columns: the fields of each, and what a row of their values means.
+
+For formats whose rows are read one at a time. A subclass names its columns, each with what stands in for it
+where the file has none, and makes a job of a row's values; where they contradict each other it raises
+`Contradiction`, which becomes the TraceError of that line and column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from berth.model import Job
+from berth.traces.fields import Field
+from berth.traces.table import Table
+
+__all__ = ["Contradiction", "FieldReader"]
+
+_Row = tuple[int, Job]
+
+
+class Contradiction(ValueError):  # noqa: N818  the name is what one would say
+    """The values of a row do not go together: the column at fault, its value, and what was expected."""
+
+    def __init__(self, column: str, value: object, expected: str) -> None:
+        super().__init__(expected)
+        self.column = column
+        self.value = str(value)
+        self.expected = expected
+
+
+class FieldReader:
+    """Rows as jobs by a list of columns; a row's tuple is its submit time and its job."""
+
+    counts_from_first = False
+
+    def __init__(self, table: Table, fields: Sequence[tuple[Field[Any], Any]], submit: str) -> None:
+        """`fields` are the columns in the order of `make`'s arguments, each with its value where the file has
+        no such column; `submit` is the one that tells the time of submission in milliseconds."""
+        at = table.columns
+        self._table = table
+        self._here = [field for field, _ in fields if field.name in at]
+        self._places = [(at.get(field.name), field.remembered(), default) for field, default in fields]
+        names = [field.name for field, _ in fields]
+        self._submit = self._places[names.index(submit)]
+        self._seen: set[str] = set()
+
+    def make(self, *values: Any) -> Job:
+        """The job of a row's values, its submit time as the row has it."""
+        raise NotImplementedError
+
+    def row(self, fields: list[str]) -> _Row:
+        """The row's submit time and job."""
+        job = self.make(
+            *[default if at is None else known[fields[at]] for at, known, default in self._places]
+        )
+        if job.id in self._seen:
+            raise Contradiction(self.id_column, job.id, "an id that no row above has")
+        self._seen.add(job.id)
+        return job.submit_ms, job
+
+    id_column = "job_id"
+    """Where the id of a job stands."""
+
+    def rows(self, block: list[list[str]]) -> None:
+        """Rows are read one at a time."""
+
+    def submit_ms(self, fields: list[str]) -> int:
+        at, known, default = self._submit
+        time_ms: int = default if at is None else known[fields[at]]
+        return time_ms
+
+    def diagnose(self, line: int, fields: Sequence[str]) -> None:
+        for field in self._here:
+            field.check(self._table, line, fields)
+        try:
+            self.row(list(fields))
+        except Contradiction as problem:
+            raise self._table.error(
+                line, problem.expected, column=problem.column, value=problem.value
+            ) from None
+
+    def job(self, row: _Row, origin_ms: int) -> Job:
+        return replace(row[1], submit_ms=row[0] - origin_ms) if origin_ms else row[1]

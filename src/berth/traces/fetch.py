@@ -1,0 +1,146 @@
+"""Downloads a public trace from its publisher, goes on where it was cut off, and checks what came.
+
+A file arrives under its name with `.part` after it and is renamed when it is whole and its checksum is right.
+A checksum that nobody publishes is noted in `berth-traces.lock` (JSON, from address to SHA-256) beside the
+files on the first download; a later one must give the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from http.client import HTTPException, HTTPResponse
+from pathlib import Path
+from typing import Final
+
+from berth.errors import FetchError
+from berth.traces.catalogue import RemoteFile
+
+__all__ = ["LOCK_NAME", "Progress", "fetch_file"]
+
+LOCK_NAME: Final = "berth-traces.lock"
+
+Progress = Callable[[int, int | None], None]
+"""Told how many bytes there are so far, and how many there will be where that is known."""
+
+_CHUNK_BYTES: Final = 1 << 18
+_TIMEOUT_S: Final = 60.0
+
+
+def fetch_file(
+    file: RemoteFile,
+    folder: Path,
+    *,
+    progress: Progress = lambda done, total: None,
+    timeout_s: float = _TIMEOUT_S,
+) -> Path:
+    """Download one file into a folder and return its path; what is there already and right is not loaded
+    again.
+
+    Raises FetchError where the network, the server or the checksum does not go along. What has arrived stays
+    in the `.part` file, unless its checksum is wrong, so that another call goes on from there.
+    """
+    target = folder / file.name
+    part = folder / f"{file.name}.part"
+    expected = file.sha256 or _locked(folder).get(file.url)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if target.exists() and (expected is None or _sha256(target) == expected):
+            return target
+        _download(file, part, progress, timeout_s)
+        came = _sha256(part)
+        if expected is not None and came != expected:
+            part.unlink()
+            raise FetchError(
+                f"{file.url}: the checksum is {came}, expected {expected}; what came was deleted."
+                " The publisher has changed the file, or somebody between here and there has"
+            )
+        if file.sha256 is None:
+            _lock(folder, file.url, came)
+        part.replace(target)
+    except OSError as error:
+        raise FetchError(f"{target} cannot be written: {error.strerror or error}") from error
+    return target
+
+
+def _download(file: RemoteFile, part: Path, progress: Progress, timeout_s: float) -> None:
+    """Bring the part file to its full length, from where it ends if the server can."""
+    have = part.stat().st_size if part.exists() else 0
+    if file.size_bytes is not None and have == file.size_bytes:
+        return
+    request = urllib.request.Request(file.url, headers={"User-Agent": "berth", "Accept-Encoding": "identity"})
+    if have:
+        request.add_header("Range", f"bytes={have}-")
+    try:
+        with urllib.request.urlopen(request, timeout=timeout_s) as answer:
+            goes_on = answer.status == 206 and _starts_at(answer) == have
+            _append(file, answer, part, have if goes_on else 0, progress)
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code == 416 and have:  # nothing follows what is there: the checksum tells if it is right
+            return
+        raise FetchError(f"{file.url}: the server answers {error.code} {error.reason}") from None
+    except urllib.error.URLError as error:
+        raise FetchError(f"{file.url}: no connection ({error.reason}); is there a network?") from error
+    except (TimeoutError, ConnectionError, HTTPException) as error:
+        raise _cut_off(file, part, f"{type(error).__name__}: {error}") from error
+
+
+def _append(file: RemoteFile, answer: HTTPResponse, part: Path, start: int, progress: Progress) -> None:
+    length = answer.headers.get("Content-Length")
+    total = file.size_bytes if length is None else start + int(length)
+    if file.size_bytes is not None and total != file.size_bytes:
+        raise FetchError(f"{file.url}: the server offers {total} bytes, expected {file.size_bytes}")
+    done = start
+    with part.open("r+b" if start else "wb") as stream:
+        stream.seek(start)
+        progress(done, total)
+        while chunk := answer.read(_CHUNK_BYTES):
+            stream.write(chunk)
+            done += len(chunk)
+            progress(done, total)
+        stream.truncate()
+        stream.flush()
+        os.fsync(stream.fileno())
+    if total is not None and done < total:
+        raise _cut_off(file, part, f"{done} of {total} bytes")
+
+
+def _cut_off(file: RemoteFile, part: Path, why: str) -> FetchError:
+    return FetchError(f"{file.url}: the connection was cut off ({why}); run it again to go on from {part}")
+
+
+def _starts_at(answer: HTTPResponse) -> int | None:
+    unit, _, span = str(answer.headers.get("Content-Range", "")).partition(" ")
+    start = span.partition("-")[0]
+    return int(start) if unit == "bytes" and start.isdigit() else None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _locked(folder: Path) -> dict[str, str]:
+    """Checksums of earlier downloads by address."""
+    lock = folder / LOCK_NAME
+    if not lock.exists():
+        return {}
+    try:
+        known = json.loads(lock.read_text("utf-8"))
+    except ValueError as error:
+        raise FetchError(f"{lock} is not JSON ({error}); delete it to note checksums anew") from error
+    if not isinstance(known, dict) or not all(isinstance(value, str) for value in known.values()):
+        raise FetchError(f"{lock} is not an object of checksums; delete it to note them anew")
+    return known
+
+
+def _lock(folder: Path, url: str, sha256: str) -> None:
+    lock = folder / LOCK_NAME
+    aside = folder / f"{LOCK_NAME}.part"
+    aside.write_text(json.dumps(_locked(folder) | {url: sha256}, indent=2, sort_keys=True) + "\n", "utf-8")
+    aside.replace(lock)

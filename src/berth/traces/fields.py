@@ -1,0 +1,223 @@
+"""What the texts of a trace's columns mean, and what to tell the user where one means nothing.
+
+A reader turns texts into values through `Remembered` dictionaries, which work a text out once and then only
+look it up; whatever cannot be worked out raises ValueError there. Only then is the row gone over again, field
+by field with `Field.check`, to name the column that is wrong and what was expected of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from berth.model import FOREVER_MS, Node
+from berth.traces.table import Table
+
+__all__ = [
+    "Field",
+    "Limits",
+    "Remembered",
+    "amount",
+    "count",
+    "decimal",
+    "flag",
+    "integer",
+    "names",
+    "optional_seconds",
+    "seconds",
+    "text",
+]
+
+Value = TypeVar("Value")
+
+_REMEMBER_AT_MOST = 200_000
+_WHOLE = re.compile(r"[0-9]{1,18}\.0*|[0-9]{19}")
+_DECIMAL = re.compile(r"([0-9]{1,18}(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,2})?")
+
+
+class Remembered(dict[str, Value], Generic[Value]):
+    """What each text of a column means, worked out once a text; forgets all when it has grown too large."""
+
+    def __init__(self, parse: Callable[[str], Value]) -> None:
+        super().__init__()
+        self._parse = parse
+
+    def __missing__(self, text: str) -> Value:
+        value = self._parse(text)
+        if len(self) >= _REMEMBER_AT_MOST:
+            self.clear()
+        self[text] = value
+        return value
+
+
+@dataclass(frozen=True)
+class Field(Generic[Value]):
+    """One column: its name, what its texts mean (ValueError where nothing), and what they should be."""
+
+    name: str
+    parse: Callable[[str], Value]
+    expected: str
+
+    def remembered(self) -> Remembered[Value]:
+        return Remembered(self.parse)
+
+    def or_else(self, default: Value) -> Field[Value]:
+        """This column, where an empty text stands for `default`."""
+        return Field(self.name, lambda text: self.parse(text) if text else default, self.expected)
+
+    def check(self, table: Table, line: int, fields: Sequence[str]) -> Value:
+        """The value in the row on this line, or a TraceError that says what is wrong with it."""
+        index = table.columns[self.name]
+        if index >= len(fields):
+            short = f"{self.expected}; the row has {len(fields)} of {len(table.header)} columns"
+            raise table.error(line, short, column=self.name)
+        try:
+            return self.parse(fields[index])
+        except ValueError:
+            raise table.error(line, self.expected, column=self.name, value=fields[index]) from None
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a cluster can hold at most, to check rows against; None where no cluster is known."""
+
+    models: frozenset[str] | None = None
+    gpus_per_node: int | None = None
+    gpus: int | None = None
+    labels: frozenset[str] = frozenset()
+    """What its nodes carry; a reader asks for a label only where some node carries it."""
+
+    @classmethod
+    def of(cls, nodes: Sequence[Node] | None) -> Limits:
+        if not nodes:
+            return cls()
+        return cls(
+            models=frozenset(node.gpu_model.name for node in nodes if node.gpu_model is not None),
+            gpus_per_node=max(node.gpus for node in nodes),
+            gpus=sum(node.gpus for node in nodes),
+            labels=frozenset(label for node in nodes for label in node.labels),
+        )
+
+
+def count(name: str, *, at_least: int = 0, at_most: int | None = None, what: str = "") -> Field[int]:
+    """A whole number; `what` tells what the limits come from."""
+
+    def parse(text: str) -> int:
+        number = _whole(text)
+        if number < at_least or (at_most is not None and number > at_most):
+            raise ValueError(text)
+        return number
+
+    span = f"of {at_least} or more" if at_most is None else f"from {at_least} to {at_most}"
+    return Field(name, parse, f"a whole number {span}{f' ({what})' if what and at_most is not None else ''}")
+
+
+def amount(name: str) -> Field[int | None]:
+    """A whole number of 0 or more, or None for an empty text."""
+    return _optional(count(name))
+
+
+def decimal(name: str) -> Field[float]:
+    """A number of 0 or more, decimals allowed."""
+
+    def parse(text: str) -> float:
+        if _DECIMAL.fullmatch(text) is None or float(text) >= FOREVER_MS:
+            raise ValueError(text)
+        return float(text)
+
+    return Field(name, parse, "a number of 0 or more")
+
+
+def integer(name: str) -> Field[int]:
+    """A whole number, negative ones too."""
+
+    def parse(text: str) -> int:
+        return -_whole(text[1:]) if text.startswith("-") else _whole(text)
+
+    return Field(name, parse, "a whole number")
+
+
+def flag(name: str) -> Field[bool]:
+    """`true` or `false`."""
+
+    def parse(text: str) -> bool:
+        if text not in ("true", "false"):
+            raise ValueError(text)
+        return text == "true"
+
+    return Field(name, parse, "true or false")
+
+
+def seconds(name: str) -> Field[int]:
+    """A time or duration in seconds, decimals allowed, as milliseconds."""
+
+    def parse(text: str) -> int:
+        whole, _, fraction = text.partition(".")
+        if fraction in ("", "0") and whole.isascii() and whole.isdigit():
+            value_ms = int(whole) * 1000
+        elif _DECIMAL.fullmatch(text) is None:
+            raise ValueError(text)
+        else:
+            value_ms = round(float(text) * 1000)
+        if value_ms >= FOREVER_MS:
+            raise ValueError(text)
+        return value_ms
+
+    return Field(name, parse, "seconds, 0 or more")
+
+
+def optional_seconds(name: str) -> Field[int | None]:
+    """Like `seconds`, or None for an empty text."""
+    return _optional(seconds(name))
+
+
+def text(name: str, *, empty: bool = True) -> Field[str]:
+    """Any text in UTF-8; without `empty`, not an empty one."""
+
+    def parse(value: str) -> str:
+        if not value and not empty:
+            raise ValueError(value)
+        if not value.isascii():
+            value.encode()
+        return value
+
+    return Field(name, parse, "text in UTF-8" if empty else "a name in UTF-8, not empty")
+
+
+def names(name: str, *, among: frozenset[str] | None = None, what: str = "names") -> Field[tuple[str, ...]]:
+    """Alternatives split by `|`; with `among`, each must be one of these."""
+
+    def parse(value: str) -> tuple[str, ...]:
+        if not value:
+            return ()
+        if not value.isascii():
+            value.encode()
+        parts = tuple(value.split("|"))
+        if not all(parts) or (among is not None and not among.issuperset(parts)):
+            raise ValueError(value)
+        return parts
+
+    if among is None:
+        return Field(name, parse, f"{what} split by '|', or nothing")
+    choices = ", ".join(sorted(among)) or "none, as the cluster has no GPUs"
+    return Field(name, parse, f"{what} of the cluster split by '|', or nothing; there are {choices}")
+
+
+def _whole(text: str) -> int:
+    """The number of digits alone, or with nothing but noughts after the point."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        if _WHOLE.fullmatch(text) is None:
+            raise ValueError(text)
+        text = text.partition(".")[0]
+    number = int(text)
+    if number > FOREVER_MS:
+        raise ValueError(text)
+    return number
+
+
+def _optional(known: Field[int]) -> Field[int | None]:
+    return Field(
+        known.name, lambda text: known.parse(text) if text else None, f"{known.expected}, or nothing"
+    )

@@ -1,0 +1,218 @@
+"""The formats of traces that berth knows: to add one is one file with a reader and one entry here.
+
+A reader is a class `Reader(table, limits)` with the six members of `RowReader`. It is named by an import
+string, so that a command that reads no trace imports none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, Protocol
+
+from berth.errors import TraceError
+from berth.model import Job, Node
+from berth.traces.fields import Limits
+from berth.traces.table import Table, open_table
+
+__all__ = ["FORMATS", "Format", "RowReader", "format_of", "open_trace"]
+
+
+class RowReader(Protocol):
+    """Turns a table's rows into jobs, in two steps, so that what waits to be sorted stays small."""
+
+    counts_from_first: bool
+    """Whether times count from the earliest submission of the file."""
+
+    def row(self, fields: list[str]) -> tuple[Any, ...]:
+        """A valid row as a tuple that begins with its submit time, else ValueError or LookupError."""
+
+    def rows(self, block: list[list[str]]) -> list[tuple[Any, ...]] | None:
+        """Many rows at once, where that is faster, or None; leaves no trace where it raises."""
+
+    def submit_ms(self, fields: list[str]) -> int:
+        """The row's submit time alone; ValueError or LookupError where it has none."""
+
+    def diagnose(self, line: int, fields: Sequence[str]) -> None:
+        """Raise the TraceError of the row on this line, which `row` refused."""
+
+    def job(self, row: tuple[Any, ...], origin_ms: int) -> Job:
+        """The job of a row, its times counted from `origin_ms`."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of trace file, and where its reader is."""
+
+    name: str
+    summary: str
+    header: tuple[str, ...]
+    """The columns that tell this format from the others and that every file of it has."""
+    more: tuple[str, ...]
+    """Columns that are read where they are there."""
+    reader: str
+    """Import string of the RowReader."""
+    nodes: str | None = None
+    """Import string of a function that returns the cluster of the trace at a path, or None."""
+    prepare: str | None = None
+    """Import string of a function from the file's table to the one that the reader reads."""
+
+    def reader_of(self, table: Table, limits: Limits) -> RowReader:
+        reader: RowReader = _imported(self.reader)(table, limits)
+        return reader
+
+    def nodes_of(self, path: str) -> tuple[Node, ...] | None:
+        if self.nodes is None:
+            return None
+        found: tuple[Node, ...] | None = _imported(self.nodes)(path)
+        return found
+
+
+FORMATS: dict[str, Format] = {
+    entry.name: entry
+    for entry in (
+        Format(
+            "openb",
+            "Alibaba GPU-sharing cluster 2023, one row a pod",
+            ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli"),
+            ("gpu_spec", "qos", "creation_time", "deletion_time", "scheduled_time"),
+            "berth.traces.openb:OpenbReader",
+            "berth.traces.openb:nodes",
+        ),
+        Format(
+            "philly",
+            "Microsoft Philly 2017 as a flat table, one row a job",
+            ("timestamp", "duration", "num_gpus", "cluster"),
+            (),
+            "berth.traces.philly:PhillyReader",
+            "berth.traces.philly:nodes",
+        ),
+        Format(
+            "pai",
+            "Alibaba PAI 2020, its sample of 100,000 jobs, one row a job",
+            ("job_id", "num_inst", "num_cpu", "num_gpu", "gpu_type", "duration", "user"),
+            ("submit_time", "group", "group_gpu_dur", "group_dur", "user_gpu_dur", "user_dur"),
+            "berth.traces.pai:PaiReader",
+            "berth.traces.pai:nodes",
+        ),
+        Format(
+            "pai-tasks",
+            "Alibaba PAI 2020, the full table of tasks with the tables beside it, one row a task",
+            ("job_name", "task_name", "inst_num", "start_time", "end_time", "plan_cpu", "plan_gpu"),
+            ("plan_mem", "gpu_type"),
+            "berth.traces.pai_tasks:PaiTaskReader",
+            "berth.traces.pai:nodes",
+        ),
+        Format(
+            "helios",
+            "SenseTime Helios 2020, the log of one cluster, one row a job",
+            ("job_id", "user", "vc", "gpu_num", "node_num", "submit_time", "duration"),
+            ("cpu_num",),
+            "berth.traces.helios:HeliosReader",
+            "berth.traces.helios:helios_nodes",
+        ),
+        Format(
+            "fleetsim",
+            "fleetsim's canonical columns, in which Helios is also published, one row a job",
+            ("job_id", "submit_time", "num_chips", "num_nodes", "duration_s"),
+            ("user", "tenant", "class", "chip_type", "walltime_limit_s"),
+            "berth.traces.helios:CanonicalReader",
+            "berth.traces.helios:canonical_nodes",
+        ),
+        Format(
+            "swf",
+            "Standard Workload Format of the Parallel Workloads Archive, one row a job, no header",
+            (
+                "job_number",
+                "submit_time",
+                "wait_time",
+                "run_time",
+                "allocated_processors",
+                "requested_processors",
+            ),
+            ("requested_time", "requested_memory_kib", "status", "user", "executable", "queue"),
+            "berth.traces.swf:SwfReader",
+            "berth.traces.swf:nodes",
+        ),
+        Format(
+            "history",
+            "berth's own records of finished tries, one row a try, as jobs again",
+            ("job_id", "attempt", "submit_ms", "end_ms", "state", "gpus"),
+            (
+                *("start_ms", "work_ms", "user", "application", "virtual_cluster", "share_milli"),
+                *("share_mem_mib", "cpu_milli", "mem_mib", "nodes"),
+            ),
+            "berth.traces.native:NativeReader",
+            prepare="berth.traces.recorded:jobs_table",
+        ),
+        Format(
+            "berth",
+            "berth's own table of jobs, one row a job",
+            ("id", "submit_ms", "work_ms"),
+            (
+                *(
+                    "user",
+                    "application",
+                    "gpus",
+                    "share_milli",
+                    "share_mem_mib",
+                    "nodes",
+                    "cpu_milli",
+                    "mem_mib",
+                ),
+                *("models", "labels", "priority", "time_limit_ms", "estimate_ms", "retries", "keeps_work"),
+                *("patience_ms", "virtual_cluster"),
+            ),
+            "berth.traces.native:NativeReader",
+        ),
+    )
+}
+"""Every format by its name."""
+
+
+def open_trace(path: str) -> tuple[Table, Format]:
+    """Open a trace file as the table that the reader of its format reads."""
+    table = open_table(path)
+    try:
+        entry = format_of(table)
+        if entry.prepare is not None:
+            prepared: Table = _imported(entry.prepare)(table)
+            return prepared, entry
+        return table, entry
+    except BaseException:
+        table.close()
+        raise
+
+
+def format_of(table: Table) -> Format:
+    """The format whose columns the table's header has; TraceError where it is none that is known."""
+    header = set(table.header)
+    for entry in FORMATS.values():
+        if header.issuperset(entry.header):
+            twice = sorted(name for name in entry.header + entry.more if table.header.count(name) > 1)
+            if twice:
+                raise TraceError(
+                    table.path,
+                    f"one column '{twice[0]}', but there are more",
+                    line=table.header_line,
+                    column=twice[0],
+                )
+            return entry
+    nearest = max(FORMATS.values(), key=lambda entry: _part_there(entry, header))
+    came = table.header_text
+    if _part_there(nearest, header) >= 0.5:
+        missing = next(name for name in nearest.header if name not in header)
+        expected = f"this column too, as the header is otherwise that of '{nearest.name}'"
+        raise TraceError(table.path, expected, line=table.header_line, column=missing, value=came)
+    known = "; ".join(f"{entry.name} ({', '.join(entry.header)})" for entry in FORMATS.values())
+    raise TraceError(table.path, f"the header of a known format: {known}", line=table.header_line, value=came)
+
+
+def _part_there(entry: Format, header: set[str]) -> float:
+    return len(header.intersection(entry.header)) / len(entry.header)
+
+
+def _imported(where: str) -> Any:
+    module, _, name = where.partition(":")
+    return getattr(import_module(module), name)

@@ -1,0 +1,149 @@
+"""Microsoft's Philly trace: one row a job with submit time, duration, GPUs and virtual cluster.
+
+Jeon, Venkataraman, Phanishayee, Qian, Xiao and Yang, *Analysis of Large-Scale Multi-Tenant GPU Clusters for
+DNN Training Workloads*, USENIX ATC 2019; published as github.com/msr-fiddle/philly-traces. This reader takes
+the flat table of it that many simulators use (`timestamp, duration, num_gpus, gpu_time, cluster`), not the
+publisher's JSON.
+
+A job there says only how many GPUs it takes, up to 128, so here it may run on as few nodes as will hold it
+(`nodes=0`). Times count from the earliest submission of the file. Jobs have no names; a job is called by its
+row, the first below the header being `philly-1`. `gpu_time` is duration times GPUs and is not read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import date
+
+from berth.gpu_models import gpu_model
+from berth.model import Job, Node
+from berth.traces.fields import Field, Limits, Remembered, count, seconds, text
+from berth.traces.job_template import JobTemplate, setter
+from berth.traces.table import Table
+
+__all__ = ["PhillyReader", "nodes", "time_field"]
+
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_MINUTE = re.compile(r"[ T]([01][0-9]|2[0-3]):([0-5][0-9])")
+_SECOND = re.compile(r":([0-5][0-9](\.[0-9]{1,6})?)")
+
+
+_PHILLY_JOB = JobTemplate("id", "submit_ms", "work_ms", "gpus", "virtual_cluster", nodes=0)
+_SET_ID, _SET_SUBMIT_MS, _SET_WORK_MS = setter("id"), setter("submit_ms"), setter("work_ms")
+_SET_GPUS, _SET_VIRTUAL_CLUSTER = setter("gpus"), setter("virtual_cluster")
+
+_Row = tuple[int, int, int, int, str]
+
+
+class PhillyReader:
+    """Rows of the Philly table as jobs; a row is submit time, its number, work, GPUs, virtual cluster."""
+
+    counts_from_first = True
+
+    def __init__(self, table: Table, limits: Limits) -> None:
+        self._table = table
+        self._fields = (
+            time_field("timestamp"),
+            seconds("duration"),
+            count("num_gpus", at_least=1, at_most=limits.gpus, what="GPUs; the cluster has no more"),
+            text("cluster"),
+        )
+        _, duration, gpus, cluster = self._fields
+        self._at = tuple(table.columns[field.name] for field in self._fields)
+        self._known = (
+            Remembered(_day_ms),
+            Remembered(_minute_ms),
+            Remembered(_second_ms),
+            duration.remembered(),
+            gpus.remembered(),
+            cluster.remembered(),
+        )
+        self._number = 0
+
+    def row(self, fields: list[str]) -> _Row:
+        self._number += 1
+        (row,) = self._parsed([fields], self._number)
+        return row
+
+    def rows(self, block: list[list[str]]) -> list[_Row]:
+        rows = self._parsed(block, self._number + 1)
+        self._number += len(block)
+        return rows
+
+    def _parsed(self, block: list[list[str]], first_number: int) -> list[_Row]:
+        timestamp, duration, gpus, cluster = self._at
+        days, minutes, seconds_, works, counts, clusters = self._known
+        times = [fields[timestamp] for fields in block]
+        return list(
+            zip(
+                [days[time[:10]] + minutes[time[10:16]] + seconds_[time[16:]] for time in times],
+                range(first_number, first_number + len(block)),
+                map(works.__getitem__, [fields[duration] for fields in block]),
+                map(counts.__getitem__, [fields[gpus] for fields in block]),
+                map(clusters.__getitem__, [fields[cluster] for fields in block]),
+                strict=True,
+            )
+        )
+
+    def submit_ms(self, fields: list[str]) -> int:
+        time = fields[self._at[0]]
+        days, minutes, seconds_, *_ = self._known
+        return days[time[:10]] + minutes[time[10:16]] + seconds_[time[16:]]
+
+    def diagnose(self, line: int, fields: Sequence[str]) -> None:
+        for field in self._fields:
+            field.check(self._table, line, fields)
+
+    def job(self, row: _Row, origin_ms: int) -> Job:
+        job = _PHILLY_JOB.unfinished()
+        submit, number, work, gpus, cluster = row
+        _SET_ID(job, f"philly-{number}")
+        _SET_SUBMIT_MS(job, submit - origin_ms)
+        _SET_WORK_MS(job, work)
+        _SET_GPUS(job, gpus)
+        _SET_VIRTUAL_CLUSTER(job, cluster)
+        return job
+
+
+def nodes(path: str = "") -> tuple[Node, ...]:
+    """The cluster that the trace was recorded on, wherever the file is: 2,490 GPUs in 552 servers.
+
+    These are the totals that are given for the publisher's `cluster_machine_list`; that file itself, in an
+    archive of 1 GB, was not counted here. With servers of two and of eight GPUs only, as it is described, the
+    totals leave one answer: 321 of two and 231 of eight. The publisher's README shows 24 GB of memory for one
+    GPU. Names of GPUs, and the servers' CPU and memory, are not told and stay unknown.
+    """
+    model = gpu_model("PHILLY")
+    counts = (2,) * 321 + (8,) * 231
+    return tuple(Node(f"philly-{number:03d}", gpus, model) for number, gpus in enumerate(counts))
+
+
+def time_field(name: str) -> Field[int]:
+    """A day and time, as milliseconds from the first day of the calendar."""
+    return Field(name, _time_ms, "a time such as 2017-10-09 07:01:55")
+
+
+def _time_ms(time: str) -> int:
+    """Milliseconds from the first day of the calendar; ValueError where it is no time."""
+    return _day_ms(time[:10]) + _minute_ms(time[10:16]) + _second_ms(time[16:])
+
+
+def _day_ms(day: str) -> int:
+    if _DAY.fullmatch(day) is None:
+        raise ValueError(day)
+    return date.fromisoformat(day).toordinal() * 86_400_000
+
+
+def _minute_ms(minute: str) -> int:
+    found = _MINUTE.fullmatch(minute)
+    if found is None:
+        raise ValueError(minute)
+    return (int(found[1]) * 60 + int(found[2])) * 60_000
+
+
+def _second_ms(second: str) -> int:
+    found = _SECOND.fullmatch(second)
+    if found is None:
+        raise ValueError(second)
+    return round(float(found[1]) * 1000)

@@ -1,0 +1,47 @@
+"""The history as a trace: berth's records of tries, one job for each that was ever submitted.
+
+A job works as long as its record says; where that is unknown, as long as its last completed try took, else as
+its longest one. A try's share may be less than the job asked for, so the largest counts. A record does not
+tell whether several nodes were asked for or came about: a job that ran on several, or on none, may run on as
+few as will hold it. Models, labels, limits and retries are not recorded and have their defaults.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from berth.errors import TraceError
+from berth.traces.table import ParquetTable, Table
+
+__all__ = ["jobs_table"]
+
+_JOBS: Final = """
+    SELECT
+        job_id AS id,
+        min(submit_ms) AS submit_ms,
+        coalesce(
+            max(work_ms),
+            arg_max(end_ms - start_ms, attempt) FILTER (state = 'completed'),
+            max(end_ms - start_ms)
+        ) AS work_ms,
+        first("user" ORDER BY attempt) AS "user",
+        first(application ORDER BY attempt) AS application,
+        first(gpus ORDER BY attempt) AS gpus,
+        max(share_milli) AS share_milli,
+        max(share_mem_mib) AS share_mem_mib,
+        CASE WHEN max(len(nodes)) = 1 OR max(gpus) <= 1 THEN 1 ELSE 0 END AS nodes,
+        max(cpu_milli) AS cpu_milli,
+        max(mem_mib) AS mem_mib,
+        first(virtual_cluster ORDER BY attempt) AS virtual_cluster
+    FROM read_parquet(?, file_row_number = true)
+    GROUP BY job_id
+    ORDER BY min(submit_ms), min(file_row_number)
+"""
+
+
+def jobs_table(table: Table) -> Table:
+    """The jobs of an open table of records, in order of submission; closes that table."""
+    table.close()
+    if not isinstance(table, ParquetTable):
+        raise TraceError(table.path, "a Parquet file, as records are written", line=table.header_line)
+    return ParquetTable(table.path, _JOBS)

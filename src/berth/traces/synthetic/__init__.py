@@ -1,0 +1,71 @@
+"""Made-up workloads by name and seed: `synthetic:NAME?setting=value&setting=value`.
+
+`synthetic:demo`, `synthetic:pai-like?jobs=100000&seed=7&load=0.9`: what is not named has its default, and
+what a workload can be told are the fields of its settings. The same name and settings give the same jobs on
+every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from importlib import import_module
+from typing import Any
+from urllib.parse import parse_qsl
+
+from berth.errors import SettingError
+from berth.model import Job, Node
+
+__all__ = ["WORKLOADS", "Workload", "defaults_of", "settings_of", "workload_of"]
+
+WORKLOADS: dict[str, str] = {
+    "demo": "berth.traces.synthetic.demo:Demo",
+    "pai-like": "berth.traces.synthetic.pai:PaiLike",
+    "philly-like": "berth.traces.synthetic.philly:PhillyLike",
+    "poisson": "berth.traces.synthetic.poisson:Poisson",
+}
+"""Import string of each workload's settings: a frozen dataclass that, called, makes the Workload."""
+
+_PREFIX = "synthetic:"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A generated trace: its cluster, and its jobs whenever they are asked for."""
+
+    nodes: tuple[Node, ...]
+    jobs: Callable[[], Iterator[Job]]
+
+
+def settings_of(name: str) -> Any:
+    """The class of a workload's settings; SettingError where there is no workload of this name."""
+    if name not in WORKLOADS:
+        raise SettingError(f"no synthetic workload '{name}'; there are {', '.join(WORKLOADS)}")
+    module, _, attribute = WORKLOADS[name].partition(":")
+    return getattr(import_module(module), attribute)
+
+
+def defaults_of(name: str) -> dict[str, int | float]:
+    """What a workload can be told, and what it assumes where it is not."""
+    settings = settings_of(name)()
+    return {field.name: getattr(settings, field.name) for field in fields(settings)}
+
+
+def workload_of(spec: str) -> Workload:
+    """The workload that `synthetic:NAME?…` describes; SettingError where it describes none."""
+    name, _, query = spec.removeprefix(_PREFIX).partition("?")
+    settings = settings_of(name)
+    kinds: dict[str, type[int] | type[float]] = {
+        field.name: float if isinstance(field.default, float) else int for field in fields(settings)
+    }
+    chosen: dict[str, int | float] = {}
+    for key, value in parse_qsl(query, keep_blank_values=True):
+        if key not in kinds:
+            raise SettingError(f"'{name}' has no setting '{key}' in '{spec}'; there are {', '.join(kinds)}")
+        try:
+            chosen[key] = kinds[key](value)
+        except ValueError:
+            kind = "a whole number" if kinds[key] is int else "a number"
+            raise SettingError(f"setting '{key}' in '{spec}' is '{value}'; expected {kind}") from None
+    workload: Workload = settings(**chosen)()
+    return workload

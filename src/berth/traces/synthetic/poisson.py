@@ -1,0 +1,64 @@
+"""The queue of the textbook, M/M/c: single GPUs, exponential gaps between arrivals, exponential run times.
+
+With `fifo` on the workload's own cluster the mean wait is known in closed form (Erlang C), so that the engine
+can be held against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from berth.errors import SettingError
+from berth.gpu_models import gpu_model
+from berth.model import Job, Node
+from berth.traces.synthetic import Workload
+from berth.traces.synthetic.draws import exponential, uniform
+
+__all__ = ["Poisson"]
+
+_GPUS_OF_NODE = 8
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Settings of `synthetic:poisson`."""
+
+    jobs: int = 10_000
+    """Jobs in all."""
+    seed: int = 0
+    """Other seeds give other workloads of the same kind."""
+    load: float = 0.8
+    """Arrival rate times mean work over GPUs; the queue grows without end from 1 on."""
+    gpus: int = 8
+    """Servers of the queue: GPUs of the cluster, on nodes of up to eight."""
+    work_s: float = 600.0
+    """Mean run time in seconds."""
+
+    def __post_init__(self) -> None:
+        if (
+            self.jobs < 0
+            or self.seed < 0
+            or not 0 < self.load < 1e6
+            or self.gpus < 1
+            or not 0 < self.work_s < 1e9
+        ):
+            raise SettingError(
+                f"{self}: expected jobs and seed of 0 or more, load and work_s above 0, and at least one GPU"
+            )
+
+    def __call__(self) -> Workload:
+        sizes = [_GPUS_OF_NODE] * (self.gpus // _GPUS_OF_NODE) + [self.gpus % _GPUS_OF_NODE]
+        model = gpu_model("V100")
+        nodes = tuple(Node(f"node-{index}", size, model) for index, size in enumerate(sizes) if size)
+        return Workload(nodes, self._jobs)
+
+    def _jobs(self) -> Iterator[Job]:
+        gap_ms = self.work_s * 1000 / (self.gpus * self.load)
+        gaps_ms = exponential(uniform(self.seed, "gap", self.jobs)) * gap_ms
+        works_ms = exponential(uniform(self.seed, "work", self.jobs)) * (self.work_s * 1000)
+        columns = np.cumsum(gaps_ms).astype(np.int64).tolist(), np.rint(works_ms).astype(np.int64).tolist()
+        for index, (submit, work) in enumerate(zip(*columns, strict=True)):
+            yield Job(f"poisson-{index}", submit, work, user="user")

@@ -1,0 +1,64 @@
+"""Who has used how much GPU time: by user, by virtual cluster and by job.
+
+The cluster keeps it for orders that share fairly. Time is GPU milli × milliseconds: a whole GPU for a second is
+1,000,000. With a half-life, what was used counts half as much after so long, as in Slurm's multifactor priority.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import log
+
+from berth.model import Job, Share
+
+__all__ = ["Account", "Usage"]
+
+HALF_LIFE_MS = 7 * 86_400_000
+"""Slurm's default, PriorityDecayHalfLife = 7 days."""
+
+
+@dataclass(slots=True)
+class Account:
+    """What a user or virtual cluster holds now, and what it used until `as_of_ms`."""
+
+    past: float = 0.0
+    """GPU milli × ms, decayed."""
+    as_of_ms: int = 0
+    held_milli: int = 0
+
+    def used(self, now_ms: int) -> float:
+        """GPU milli × ms until now, decayed."""
+        passed = now_ms - self.as_of_ms
+        if passed <= 0:
+            return self.past
+        kept: float = 0.5 ** (passed / HALF_LIFE_MS)
+        return self.past * kept + self.held_milli * (1 - kept) * (HALF_LIFE_MS / log(2))
+
+    def change(self, now_ms: int, milli: int) -> None:
+        """Settle until now, and hold so much more from now on."""
+        self.past = self.used(now_ms)
+        self.as_of_ms = max(self.as_of_ms, now_ms)
+        self.held_milli += milli
+
+
+@dataclass(slots=True)
+class Usage:
+    """Accounts of everybody who ever held a GPU; there to be read."""
+
+    users: dict[str, Account] = field(default_factory=dict)
+    virtual_clusters: dict[str, Account] = field(default_factory=dict)
+    jobs: dict[str, int] = field(default_factory=dict)
+    """GPU milli × ms of the tries of each job that have ended, not decayed."""
+
+    def start(self, job: Job, share: Share, now_ms: int) -> None:
+        """A job starts to hold its GPUs. For the cluster alone."""
+        milli = job.gpus * share.milli
+        self.users.setdefault(job.user, Account()).change(now_ms, milli)
+        self.virtual_clusters.setdefault(job.virtual_cluster, Account()).change(now_ms, milli)
+
+    def stop(self, job: Job, share: Share, start_ms: int, now_ms: int) -> None:
+        """A job gives its GPUs back. For the cluster alone."""
+        milli = job.gpus * share.milli
+        self.users[job.user].change(now_ms, -milli)
+        self.virtual_clusters[job.virtual_cluster].change(now_ms, -milli)
+        self.jobs[job.id] = self.jobs.get(job.id, 0) + milli * max(0, now_ms - start_ms)
