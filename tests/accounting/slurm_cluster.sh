@@ -1,0 +1,114 @@
+#!/bin/bash
+# A real Slurm with MariaDB on this machine for as long as a command runs; nothing listens outside a network
+# namespace of its own. As root or as anybody:
+#   slurm_cluster.sh DIR 'sbatch … && sacct'
+# Inside, SLURM_CONF is set, and BERTH_SLURMDBD is the database's address as `berth import slurmdbd` takes it.
+# Packages: see .ci/packages.
+set -euo pipefail
+[ $# -eq 2 ] || { echo "usage: $0 DIR COMMAND" >&2; exit 2; }
+if [ -z "${IN_CLUSTER_NAMESPACE:-}" ]; then
+    export IN_CLUSTER_NAMESPACE=1
+    mkdir -p "$1"
+    if [ "$(id -u)" = 0 ]; then exec unshare --net -- "$0" "$(realpath "$1")" "$2"; fi
+    exec unshare --user --map-current-user --keep-caps --net -- "$0" "$(realpath "$1")" "$2"
+fi
+dir=$1 command=$2 me=$(id -un) host=$(hostname -s)
+export PATH=$PATH:/usr/sbin:/sbin
+umask 022
+mkdir -p "$dir"/{log,state,database,munge,spool}
+chmod 700 "$dir/munge"
+
+stop() {
+    for name in slurmd.node1 slurmd.node2 slurmctld slurmdbd database munge; do
+        pid=$(cat "$dir/$name.pid" 2>/dev/null) && kill "$pid" 2>/dev/null && timeout 10 tail --pid="$pid" -f /dev/null
+    done || true
+}
+trap stop EXIT
+
+until_works() { # TRIES COMMAND…: a fifth of a second between tries
+    local left=$1; shift
+    until "$@" >/dev/null 2>&1; do
+        left=$((left - 1)); [ "$left" -gt 0 ] || { echo "does not come up: $*" >&2; cat "$dir"/log/* >&2; exit 1; }
+        sleep .2
+    done
+}
+
+# slurmdbd looks for an address beside 127.0.0.0/8 before it answers on any.
+ip link set lo up && ip address add 10.254.0.1/32 dev lo
+
+head -c 128 /dev/urandom >"$dir/munge/key"; chmod 600 "$dir/munge/key"
+munged --force --key-file="$dir/munge/key" --socket="$dir/munge/socket" --pid-file="$dir/munge.pid" \
+    --seed-file="$dir/munge/seed" --log-file="$dir/log/munge"
+
+as_me=(); [ "$me" != root ] || as_me=(--user=root)
+mariadb-install-db --no-defaults "${as_me[@]}" --datadir="$dir/database" --auth-root-authentication-method=normal \
+    --skip-test-db >"$dir/log/install" 2>&1
+mariadbd --no-defaults "${as_me[@]}" --datadir="$dir/database" --socket="$dir/database.socket" \
+    --bind-address=127.0.0.1 --port=33306 --pid-file="$dir/database.pid" --innodb-lock-wait-timeout=900 \
+    --innodb-buffer-pool-size=256M >"$dir/log/database" 2>&1 &
+sql() { mariadb -uroot -S "$dir/database.socket" "$@"; }
+until_works 150 sql -e 'select 1'
+# Without utf8mb4 a Korean job name becomes question marks.
+sql -e "create database slurm_acct_db character set utf8mb4;
+    create user slurm@'%' identified by 'slurm'; grant all on slurm_acct_db.* to slurm@'%';
+    create user reader@'%' identified by 'reader'; grant select on slurm_acct_db.* to reader@'%';
+    create user nobody@'%' identified by 'nobody'"
+
+cat >"$dir/slurmdbd.conf" <<END
+AuthType=auth/munge
+AuthInfo=socket=$dir/munge/socket
+DbdHost=$host
+DbdAddr=127.0.0.1
+SlurmUser=$me
+LogFile=$dir/log/slurmdbd
+PidFile=$dir/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort=33306
+StorageUser=slurm
+StoragePass=slurm
+StorageLoc=slurm_acct_db
+END
+chmod 600 "$dir/slurmdbd.conf"
+cat >"$dir/slurm.conf" <<END
+ClusterName=sandbox
+SlurmctldHost=$host(127.0.0.1)
+SlurmUser=$me
+SlurmdUser=$me
+AuthType=auth/munge
+AuthInfo=socket=$dir/munge/socket
+StateSaveLocation=$dir/state
+SlurmdSpoolDir=$dir/spool/%n
+SlurmctldPidFile=$dir/slurmctld.pid
+SlurmdPidFile=$dir/slurmd.%n.pid
+SlurmctldLogFile=$dir/log/slurmctld
+SlurmdLogFile=$dir/log/slurmd.%n
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SlurmdParameters=config_overrides
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+SchedulerParameters=bf_interval=2,sched_min_interval=200000
+AccountingStorageType=accounting_storage/slurmdbd
+AccountingStorageHost=127.0.0.1
+AccountingStoragePass=$dir/munge/socket
+AccountingStorageTRES=gres/gpu,gres/gpu:v100
+AccountingStoreFlags=job_comment
+JobAcctGatherType=jobacct_gather/linux
+MpiDefault=none
+GresTypes=gpu
+NodeName=node[1-2] NodeAddr=127.0.0.1 Port=[17001-17002] CPUs=16 RealMemory=64000 Gres=gpu:v100:2
+PartitionName=gpu Nodes=ALL Default=YES MaxTime=60 DefMemPerCPU=500
+END
+# Slurm accepts only character devices as GPUs.
+echo "NodeName=node[1-2] Name=gpu Type=v100 File=/dev/tty[0-1]" >"$dir/gres.conf"
+[ -c /dev/tty0 ] && [ -c /dev/tty1 ] || sed -i 's|/dev/tty\[0-1\]|/dev/null,/dev/zero|' "$dir/gres.conf"
+export SLURM_CONF=$dir/slurm.conf
+slurmdbd; until_works 100 sacctmgr -n list cluster
+sacctmgr -i add cluster sandbox >/dev/null 2>&1 || true
+slurmctld; until_works 100 scontrol ping
+for node in node1 node2; do mkdir -p "$dir/spool/$node"; slurmd -N "$node"; done
+idle() { [ "$(sinfo -h -N -t idle -o %n | wc -l)" = 2 ]; }
+until_works 150 idle
+export BERTH_SLURMDBD=mysql+pymysql://reader:reader@127.0.0.1:33306/slurm_acct_db
+cd "$dir" && bash -euc "$command"

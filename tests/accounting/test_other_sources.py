@@ -1,0 +1,146 @@
+"""PBS logs, CSV tables, berth's own records, and pseudonyms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from berth.errors import HistoryError, SettingError
+from berth.history.folder import open_history
+from berth.history.imports import ImportResult, Rejected, Rejections
+from berth.history.pbs import HEADER, pbs_rows
+from berth.history.pseudonyms import pseudonym, read_key
+from berth.history.sacct import import_rows, import_text
+from berth.history.simulated import import_records
+from berth.history.staging import Options
+from berth.history.store import write_records
+from berth.history.table_import import csv_rows, header_of, read_map
+from berth.model import Record, RecordState
+
+from . import exports
+
+PBS = """\
+01/01/2026 00:00:00;L;license;floating license hour:3
+01/01/2026 01:10:00;S;1.server;user=ann
+01/01/2026 01:10:00;E;1.server;user=ann group=ai account="ai lab" jobname=pt_train queue=gpu ctime=1767225600 \
+qtime=1767225600 etime=1767225660 start=1767226200 end=1767229800 exec_host=n1/0*4+n2/0*4 \
+exec_vnode=(n1:ncpus=4:ngpus=2)+(n2:ncpus=4:ngpus=2) Resource_List.ncpus=8 Resource_List.ngpus=4 \
+Resource_List.mem=16gb Resource_List.walltime=02:00:00 Exit_status=0 resources_used.walltime=01:00:00
+01/01/2026 02:10:00;E;2.server;user=bob queue=gpu ctime=1767225600 start=1767226200 end=1767229800 \
+exec_host=n1/0 Resource_List.nodes=2:ppn=4:gpus=1 Resource_List.walltime=00:30:00 Exit_status=271 \
+resources_used.walltime=00:31:00
+01/01/2026 03:00:00;E;3.server;user=bob queue=gpu ctime=1767225600
+broken
+"""
+
+
+def test_a_pbs_log_becomes_records(tmp_path: Path) -> None:
+    path = tmp_path / "20260101"
+    path.write_text(PBS)
+    history = open_history(tmp_path / "h")
+    rejections = Rejections()
+    result = import_rows(history, pbs_rows(path, rejections), HEADER, Options("pbs"), str(path), rejections)
+    assert result == ImportResult(
+        4,
+        2,
+        0,
+        0,
+        (
+            Rejected(f"{path}, line 5", "job 3.server has no ctime, start or end"),
+            Rejected(f"{path}, line 6", "not 'MM/DD/YYYY HH:MM:SS;KIND;JOB;key=value …'"),
+        ),
+        2,
+    )
+    first, second = history.records()
+    assert (first.user, first.account, first.application, first.virtual_cluster) == (
+        "ann",
+        "ai lab",
+        "pytorch",
+        "gpu",
+    )
+    assert (first.gpus, first.nodes, first.cpu_milli, first.mem_mib) == (4, ("n1", "n2"), 8000, 16384)
+    assert (first.queued_ms, first.eligible_ms, first.start_ms, first.end_ms) == (
+        *(1_767_225_600_000, 1_767_225_660_000, 1_767_226_200_000, 1_767_229_800_000),
+    )
+    assert (first.state, first.time_limit_ms) == (RecordState.COMPLETED, 7_200_000)
+    assert (second.gpus, second.state, second.nodes) == (2, RecordState.TIMEOUT, ("n1",))
+
+
+def test_a_csv_table_is_read_by_its_map(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text(
+        'id,made,began,done,who,cards,busy\n1,1767225600,1767225660,1767229260,"ann, b",2,0.25\n2,x\n'
+        "3,1767225600,1767225660,1767229260,bob,1,7\n"
+    )
+    columns = read_map("job=id,submit=made,start=began,end=done,user=who,gpus=cards,gpu_use=busy")
+    history = open_history(tmp_path / "h")
+    rejections = Rejections()
+    rows = csv_rows(path, columns, rejections)
+    result = import_rows(history, rows, header_of(columns), Options(), str(path), rejections)
+    assert result == ImportResult(
+        3,
+        1,
+        0,
+        0,
+        (
+            Rejected(f"{path}, line 3", "2 fields, expected 7"),
+            Rejected(f"{path}, job 3", "GPU use is no fraction from 0 to 1"),
+        ),
+        2,
+    )
+    (record,) = history.records()
+    assert (record.user, record.gpus, record.gpu_use_mean, record.gpu_mem_mean) == ("ann, b", 2, 0.25, None)
+
+
+@pytest.mark.parametrize("text", ["job=id", "odd=x", "job"])
+def test_a_map_names_known_fields_and_those_needed(text: str) -> None:
+    with pytest.raises(SettingError, match="--map"):
+        read_map(text)
+
+
+def a_record(**values: object) -> Record:
+    from berth.model import Share
+
+    record = Record(
+        *("7", 1, "ann", "pytorch", "", 0, 0, 5, 105, RecordState.COMPLETED, 1, Share(500, 100), 0, 0),
+        *(("n1",), "V100", 100),
+        node_count=1,
+        cluster="simulated",
+    )
+    return replace(record, **values)  # type: ignore[arg-type]
+
+
+def test_simulated_records_come_in_as_they_are(tmp_path: Path) -> None:
+    records = [a_record(), a_record(attempt=2, queued_ms=105, start_ms=105, end_ms=300)]
+    write_records(records, tmp_path / "r.parquet")
+    history = open_history(tmp_path / "h")
+    assert import_records(history, tmp_path / "r.parquet", Options("simulated")) == ImportResult(
+        2, 2, 0, 0, (), 0
+    )
+    assert import_records(history, tmp_path / "r.parquet", Options("simulated")).unchanged == 2
+    assert list(history.records()) == records
+
+
+def test_pseudonyms_hide_people_and_keep_statistics(tmp_path: Path) -> None:
+    rows = [
+        exports.line(JobIDRaw=n, User=user, JobName="secret") for n, user in enumerate(("ann", "bob", "ann"))
+    ]
+    file = exports.write(tmp_path / "f", rows)
+    key = read_key(tmp_path / "key", tmp_path / "h")
+    assert read_key(tmp_path / "key", tmp_path / "h") == key
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+    history = open_history(tmp_path / "h")
+    import_text(history, file, Options(key=key))
+    ann, bob = pseudonym(key, "user", "ann"), pseudonym(key, "user", "bob")
+    account, name = pseudonym(key, "account", "ai"), pseudonym(key, "name", "secret")
+    assert [(r.user, r.account, r.name, r.comment, r.application) for r in history.records()] == [
+        (user, account, name, "", "pytorch") for user in (ann, bob, ann)
+    ]
+    for path in (tmp_path / "h").rglob("*"):
+        assert path.is_dir() or not any(word in path.read_bytes() for word in (b"ann", b"secret", key))
+    with pytest.raises(HistoryError, match="has pseudonyms"):
+        import_text(history, file, Options())
+    with pytest.raises(SettingError, match="lies in the history"):
+        read_key(tmp_path / "h" / "key", tmp_path / "h")

@@ -1,0 +1,80 @@
+"""Lists of hosts, resources and rules for applications."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from berth.errors import SettingError
+from berth.history.applications import read_rules
+from berth.history.hostlist import expand
+from berth.history.tres import Resources, resources
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", ()),
+        ("None assigned", ()),
+        ("gpu01", ("gpu01",)),
+        ("gpu[08-11,3],login1", ("gpu08", "gpu09", "gpu10", "gpu11", "gpu3", "login1")),
+        ("r[1-2]n[01-02]x", ("r1n01x", "r1n02x", "r2n01x", "r2n02x")),
+    ],
+)
+def test_a_list_of_hosts_is_their_names(text: str, names: tuple[str, ...]) -> None:
+    assert expand(text) == names
+
+
+@pytest.mark.parametrize("text", ["gpu[1-", "gpu[a-b]", "gpu[1-999999999]"])
+def test_what_is_no_list_of_hosts_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="host"):
+        expand(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("billing=4,cpu=4,gres/gpu:v100=2,gres/gpu=2,mem=4000M,node=1", Resources(2, "v100", 0, 4, 4000)),
+        ("cpu=1,mem=64G,energy=18446744073709551614", Resources(0, "", 0, 1, 65536)),
+        ("gres/gpu:a100=1,gres/gpu:v100=3", Resources(4, "v100")),
+        ("gpu:v100:2", Resources(0, "v100", gpus_a_node=2)),
+        ("cpu=1,gres/shard=3", Resources(shards=3, cpus=1)),
+        ("", Resources()),
+    ],
+)
+def test_resources_are_read_in_old_and_new_forms(text: str, found: Resources) -> None:
+    assert resources(text) == found
+
+
+def test_a_databases_numbers_of_resources_have_names() -> None:
+    names = {"1": "cpu", "2": "mem", "1001": "gres/gpu", "1002": "gres/gpu:v100"}
+    assert resources("1=4,2=2000,1001=2,1002=2", names) == Resources(2, "v100", 0, 4, 2000)
+
+
+@pytest.mark.parametrize(
+    ("comment", "name", "command", "application"),
+    [
+        ("pytorch", "job", "", "pytorch"),
+        ("", "pt_resnet50", "", "pytorch"),
+        ("", "train_tf", "", "tensorflow"),
+        ("", "job", "docker://nvcr.io/nvidia/pytorch:23.01-py3 sbatch run.sh", "pytorch"),
+        ("vasp", "pytorch", "", "vasp"),
+        ("", "lmp", "srun /opt/lammps/bin/lmp_gpu -in x", "lammps"),
+        ("", "x", "srun python3 train.py", "python"),
+        ("", "gmx", "", "gromacs"),
+        ("", "colabfold_batch", "", "alphafold"),
+        ("", "serve", "vllm serve model", "vllm"),
+        ("", "pw.x", "", "quantum-espresso"),
+        ("", "mystery", "./a.out", ""),
+    ],
+)
+def test_rules_know_applications(comment: str, name: str, command: str, application: str) -> None:
+    assert read_rules().application(comment, name, command) == application
+
+
+@pytest.mark.parametrize("text", ["no colon here", "x: (", "x: (a)", "x: a*", "# nothing"])
+def test_a_bad_rule_is_refused_with_its_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "rules").write_text(text + "\n")
+    with pytest.raises(SettingError, match="rules"):
+        read_rules(tmp_path / "rules")

@@ -1,0 +1,260 @@
+"""The commands as a user types them: what they print, where, and how they end."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def berth(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the installed command."""
+    command = [str(Path(sys.executable).with_name("berth")), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120, check=False)
+
+
+def answer(*arguments: str | Path) -> object:
+    done = berth(*arguments)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return json.loads(done.stdout)
+
+
+def test_compare_prints_json_and_nothing_else() -> None:
+    result = answer("compare", "synthetic:demo?jobs=80", "--policies", "fgd,random", "--seeds", "2", "--json")
+    assert isinstance(result, dict)
+    assert list(result) == [
+        *("trace", "cluster", "policies", "seeds", "compress", "runs", "metrics", "fifo_over_sjf", "skipped")
+    ]
+    assert (result["policies"], result["seeds"], len(result["runs"])) == (["fgd", "random"], [0, 1], 4)
+    assert {run["finished"] for run in result["runs"]} == {80}
+
+
+def test_simulate_is_a_comparison_of_one() -> None:
+    one = answer("simulate", "synthetic:demo?jobs=80", "--policy", "sjf", "--seed", "4", "--json")
+    same = answer("compare", "synthetic:demo?jobs=80&seed=4", "--policies", "sjf", "--json")
+    assert isinstance(one, dict)
+    assert isinstance(same, dict)
+    assert one["runs"][0] | {"seed": 0} == same["runs"][0]
+
+
+def test_the_folder_has_the_report_the_numbers_and_the_cluster(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = berth(
+        "compare", "synthetic:demo?jobs=80", "--policies", "fgd,sjf", "--out", out, "--map-at", "0.5"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(path.name for path in out.iterdir()) == [
+        *("cluster.csv", "report.html", "result.json", "runs")
+    ]
+    assert [line for line in done.stdout.splitlines() if line.startswith("wrote")] == [
+        f"wrote {out}/report.html",
+        f"wrote {out}/result.json",
+        f"wrote {out}/cluster.csv",
+    ]
+    again = answer(
+        "compare", "synthetic:demo?jobs=80", "--policies", "fgd", "--cluster", out / "cluster.csv", "--json"
+    )
+    whole = json.loads((out / "result.json").read_text())
+    assert isinstance(again, dict)
+    assert again["runs"][0] == whole["runs"][0]
+
+
+def test_inflate_prints_what_the_documentation_says() -> None:
+    result = answer(
+        "experiment", "inflate", "--nodes", "4x4:V100", "--pods", "synthetic:demo?jobs=50", "--json"
+    )
+    assert isinstance(result, dict)
+    assert list(result) == ["policy", "seed", "allocation_pct", "fragmentation_ratio_pct", "seconds"]
+    assert (result["policy"], result["seed"]) == ("fgd", 42)
+    assert (len(result["allocation_pct"]), len(result["fragmentation_ratio_pct"])) == (131, 131)
+
+
+def test_inflate_makes_a_report_of_several_policies(tmp_path: Path) -> None:
+    arguments = (
+        "--nodes",
+        "4x4:V100",
+        "--pods",
+        "synthetic:demo?jobs=50",
+        "--policy",
+        "fgd,best-fit",
+        "--seeds",
+        "2",
+    )
+    done = berth("experiment", "inflate", *arguments, "--out", tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [result["seed"] for result in json.loads((tmp_path / "result.json").read_text())] == [
+        42,
+        43,
+        42,
+        43,
+    ]
+    assert "best-fit" in (tmp_path / "report.html").read_text()
+
+
+def test_policies_are_listed_with_a_line_each() -> None:
+    listed = answer("policies", "--json")
+    assert isinstance(listed, list)
+    assert {"name": "fgd", "kind": "placement"}.items() <= next(
+        row for row in listed if row["name"] == "fgd"
+    ).items()
+    shown = berth("policies").stdout
+    assert all(row["name"] in shown for row in listed)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("simulate", "nowhere.csv"), "nowhere.csv"),
+        (("simulate", "synthetic:dmeo"), "no synthetic workload 'dmeo'"),
+        (("simulate", "synthetic:demo", "--policy", "fofi"), "no policy 'fofi' (did you mean 'fifo'?)"),
+        (("simulate", "synthetic:demo", "--cluster", "10y8"), "10y8"),
+        (("simulate", "synthetic:demo", "--compress", "0"), "compressed by a positive number, not by 0"),
+        (
+            ("simulate", "synthetic:demo", "--interference", "magic"),
+            "no interference model 'magic'; there are none",
+        ),
+        (("experiment", "inflate", "--nodes", "2x0", "--pods", "synthetic:demo"), ""),
+    ],
+)
+def test_a_mistake_ends_with_one_line_and_status_2(arguments: tuple[str, ...], message: str) -> None:
+    done = berth(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert done.stderr.startswith("berth: ")
+    assert "Traceback" not in done.stderr
+
+
+def test_bad_rows_can_be_left_out_and_are_listed(tmp_path: Path) -> None:
+    trace = tmp_path / "philly.csv"
+    trace.write_text(
+        "timestamp,duration,num_gpus,gpu_time,cluster\n"
+        "2017-10-09 07:01:55,66.0,1,66.0,a\n2017-10-09 07:01:55,-1,1,66.0,a\n2017-10-09 07:05:55,6,x,66.0,a\n"
+    )
+    refused = berth("simulate", trace)
+    assert refused.returncode == 2
+    assert "philly.csv, line 3, column 'duration': '-1'" in refused.stderr
+    done = berth("simulate", trace, "--skip-bad")
+    assert done.returncode == 0
+    assert "line 3, column 'duration': '-1'" in done.stderr
+    assert "line 4, column 'num_gpus': 'x'" in done.stderr
+    assert "2 bad rows left out" in done.stderr
+
+
+def test_rows_are_checked_against_the_cluster_that_is_named_where_the_trace_brings_none(
+    tmp_path: Path,
+) -> None:
+    trace = tmp_path / "pods.csv"
+    header = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,creation_time,deletion_time,scheduled_time"
+    trace.write_text(
+        f"{header}\na,1000,1000,1,1000,H9,0,9,1\nb,1000,1000,9,1000,,0,9,1\nc,1000,1000,1,500,V100,0,9,1\n"
+    )
+    refused = berth("simulate", trace, "--cluster", "10x8:V100")
+    assert refused.returncode == 2
+    assert "pods.csv, line 2, column 'gpu_spec': 'H9'" in refused.stderr
+    done = berth("simulate", trace, "--cluster", "10x8:V100", "--skip-bad", "--json")
+    assert json.loads(done.stdout)["runs"][0]["finished"] == 1
+    assert [text.split(":")[0] for text in json.loads(done.stdout)["skipped"]] == [
+        f"{trace}, line 2, column 'gpu_spec'",
+        f"{trace}, line 3, column 'num_gpu'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (
+            "def p(queue, cluster, now_ms):\n    raise KeyError('boom')\n    yield\n",
+            "policy fails: KeyError: 'boom' (",
+        ),
+        ("def p(queue, cluster, now_ms):\n    return None\n", "the policy fails: TypeError: 'NoneType'"),
+        ("def p(queue, cluster, now_ms):\n    cluster.free_milli[:] = 5\n    yield\n", "read-only"),
+        ("def p(:\n", "module 'mine' fails when it is imported: SyntaxError"),
+    ],
+)
+def test_a_policy_of_ones_own_that_fails_is_told_in_one_line(code: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(code)
+    done = berth("simulate", "synthetic:demo?jobs=20", "--policy", "mine:p", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_folder_that_cannot_be_written_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        done = berth("compare", "synthetic:demo?jobs=20", "--policies", "fifo", "--out", out)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+
+
+def test_help_is_there_for_every_command() -> None:
+    for command in (
+        (),
+        ("simulate",),
+        ("compare",),
+        ("policies",),
+        ("experiment", "inflate"),
+        ("trace", "describe"),
+        ("trace", "convert"),
+        ("trace", "fetch"),
+        ("trace", "formats"),
+    ):
+        done = berth(*command, "--help")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "Usage: berth" in done.stdout
+
+
+def test_every_command_has_a_line_in_the_readme_or_the_docs() -> None:
+    text = "\n".join(path.read_text() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))))
+    commands = (
+        "simulate",
+        "compare",
+        "policies",
+        "experiment inflate",
+        "trace describe",
+        "trace convert",
+        "trace fetch",
+    )
+    assert [command for command in commands if f"berth {command}" not in text] == []
+
+
+def test_nothing_heavy_is_imported_before_a_command_runs() -> None:
+    code = (
+        "import sys; from berth.cli.app import app; import berth;"
+        "print(sorted({'numpy', 'numba', 'duckdb', 'plotly', 'jinja2'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_users_policy_is_found_from_where_the_user_stands(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from berth import Placement\n\n\n"
+        "def last_node(queue, cluster, now_ms):\n"
+        "    for job in queue:\n"
+        "        slots = cluster.slots_for(job, cluster.fitting_nodes(job)[::-1])\n"
+        "        if slots:\n"
+        "            yield Placement(job, slots, job.share)\n"
+    )
+    done = berth("simulate", "synthetic:demo?jobs=80", "--policy", "mine:last_node", "--json", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["runs"][0]["finished"] == 80
+
+
+RealData = Callable[[str], Path]
+
+
+def test_openb_is_replayed_on_the_cluster_it_brings(real_data: RealData) -> None:
+    result = answer(
+        "simulate", real_data("openb_v2023/openb_pod_list_default.csv.gz"), "--policy", "fgd", "--json"
+    )
+    assert isinstance(result, dict)
+    run = result["runs"][0]
+    assert result["cluster"] == {"nodes": 1523, "gpus": 6212}
+    assert run["jobs"] == 8152
+    assert run["finished"] + run["failed"] + run["rejected"] + run["waiting"] + run["running"] == 8152

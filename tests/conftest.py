@@ -1,0 +1,30 @@
+"""What every test may ask for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# How long an example takes says more of the machine than of the code.
+settings.register_profile("berth", deadline=None)
+settings.load_profile("berth")
+
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Callable[[str], Path]:
+    """Finds a real trace by its path in the folder of test data; skips the test where it is not there."""
+    folder = Path(os.environ.get("BERTH_TEST_DATA") or _ROOT.parent / "shared" / "data")
+
+    def find(path: str) -> Path:
+        found = folder / path
+        if not found.exists():
+            pytest.skip(f"no {path} in {folder}; name the folder of test data in BERTH_TEST_DATA")
+        return found
+
+    return find

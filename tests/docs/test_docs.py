@@ -1,0 +1,104 @@
+"""What is documented runs: examples, the blocks of the README, the policy of the docs."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+BIN = Path(sys.executable).parent
+
+
+def run(command: list[str], cwd: Path) -> str:
+    environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_prints_what_stands_beside_it(example: Path, tmp_path: Path) -> None:
+    assert run([sys.executable, str(example)], tmp_path) == example.with_suffix(".out").read_text()
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", path.read_text(), re.DOTALL)
+
+
+def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
+    for block in blocks(ROOT / "README.md", "python"):
+        script = tmp_path / "block.py"
+        script.write_text(block)
+        run([sys.executable, str(script)], tmp_path)
+    assert (tmp_path / "report.html").stat().st_size > 1_000_000
+
+
+OTHERS = (
+    "trace fetch",
+    "jobs.csv",
+    "jobs.txt",
+    "partition",
+    "train.py",
+    "berth stats",
+    "berth report",
+    "predict-wait",
+)
+"""What marks a line that needs the network, a file or history of the reader's, or a GPU."""
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
+    """All but those that install, need the network, or name a file of the reader's."""
+    lines = [line for block in blocks(ROOT / "README.md", "sh") for line in block.splitlines()]
+    ours = [line for line in lines if line.startswith("berth ") and not any(name in line for name in OTHERS)]
+    assert len(ours) >= 3
+    for line in ours:
+        run(["bash", "-ec", line], tmp_path)
+
+
+def test_the_policy_of_the_docs_works_as_written(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "policies.md"
+    (tmp_path / "mine.py").write_text(blocks(page, "python")[0])
+    (command,) = (line for block in blocks(page, "sh") for line in block.splitlines())
+    assert "mine:emptiest_node" in run(["bash", "-ec", command], tmp_path)
+
+
+def test_the_interference_model_of_the_docs_works_as_written(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "interference.md"
+    (tmp_path / "mine.py").write_text(blocks(page, "python")[0])
+    (command,) = (line for block in blocks(page, "sh") for line in block.splitlines())
+    assert "400 jobs" in run(["bash", "-ec", command], tmp_path)
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    pages = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text())]
+    assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_policy_has_a_line_in_the_docs() -> None:
+    from berth.policies import names
+
+    page = (ROOT / "docs" / "policies.md").read_text()
+    assert [name for name in names() if f"| `{name}` |" not in page] == []
+
+
+def test_every_dependency_has_a_line_in_the_docs() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    page = (ROOT / "docs" / "dependencies.md").read_text()
+    wanted = [
+        *project["dependencies"],
+        *(name for extra in project["optional-dependencies"].values() for name in extra),
+    ]
+    named = [re.split(r"[>=\[]", requirement)[0] for requirement in wanted]
+    assert [name for name in named if name != "berth" and name not in page] == []

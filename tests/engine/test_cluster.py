@@ -1,0 +1,205 @@
+"""The cluster: what fits, what is refused, and that refusing changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from berth.cluster import Cluster
+from berth.errors import ClusterError, DoesNotFit, NotAllowed, NotRunning
+from berth.model import FOREVER_MS, NO_GPU, GpuModel, GpuSlot, Job, Node, Placement, Share
+
+V100 = GpuModel("V100", mem_mib=16_384)
+T4 = GpuModel("T4")
+NODES = (
+    Node("a", gpus=4, gpu_model=V100, cpu_milli=32_000, mem_mib=100_000, labels=("rack=1",)),
+    Node("b", gpus=2, gpu_model=T4, cpu_milli=8_000, mem_mib=50_000),
+    Node("c", cpu_milli=16_000, mem_mib=20_000),
+)
+
+
+def job(identity: str = "j", **wants: object) -> Job:
+    return Job(id=identity, submit_ms=0, work_ms=1000, **wants)  # type: ignore[arg-type]
+
+
+def slots(*pairs: tuple[int, int]) -> tuple[GpuSlot, ...]:
+    return tuple(GpuSlot(*pair) for pair in pairs)
+
+
+def test_place_takes_what_the_job_asks_for_and_release_gives_it_back() -> None:
+    cluster = Cluster(NODES)
+    before = cluster.used_milli().tolist(), cluster.free_cpu_milli.tolist(), cluster.free_gpu_mem_mib.tolist()
+    shared = job(share=Share(300, 4000), cpu_milli=2000, mem_mib=500)
+    run = cluster.place(Placement(shared, slots((0, 2)), shared.share), now_ms=7)
+    assert cluster.free_milli[0].tolist() == [1000, 1000, 700, 1000]
+    assert cluster.free_gpu_mem_mib[0].tolist() == [16384, 16384, 12384, 16384]
+    assert (cluster.free_cpu_milli[0], cluster.free_mem_mib[0]) == (30_000, 99_500)
+    assert cluster.jobs_on(GpuSlot(0, 2)) == (run,)
+    assert (run.start_ms, run.left_ms, run.end_ms()) == (7, 1000, 1007)
+    assert cluster.free_total_milli == 5700
+    cluster.release("j")
+    after = cluster.used_milli().tolist(), cluster.free_cpu_milli.tolist(), cluster.free_gpu_mem_mib.tolist()
+    assert (after, cluster.held.sum(), cluster.free_total_milli) == (before, 0, 6000)
+
+
+def test_a_gang_gives_each_node_its_part_rounded_up() -> None:
+    cluster = Cluster(NODES)
+    gang = job(gpus=3, nodes=0, cpu_milli=1000, mem_mib=100)
+    cluster.place(Placement(gang, slots((0, 0), (0, 1), (1, 0)), gang.share))
+    assert (cluster.free_cpu_milli[0], cluster.free_cpu_milli[1]) == (32_000 - 667, 8_000 - 334)
+    assert (cluster.free_mem_mib[0], cluster.free_mem_mib[1]) == (100_000 - 67, 50_000 - 34)
+
+
+@pytest.mark.parametrize(
+    ("wants", "where", "error", "message"),
+    [
+        (
+            {"share": Share(800)},
+            [(0, 0)],
+            DoesNotFit,
+            "takes 800 milli of GPU 0 of node 'a', which has 700 left",
+        ),
+        ({"share": Share(100, 20_000)}, [(0, 1)], DoesNotFit, "takes 20000 MiB of GPU 1 of node 'a'"),
+        ({"cpu_milli": 9000}, [(1, 0)], DoesNotFit, "takes 9000 CPU milli of node 'b', which has 8000 left"),
+        ({"mem_mib": 60_000}, [(1, 0)], DoesNotFit, "takes 60000 MiB of node 'b', which has 50000 left"),
+        (
+            {"models": ("A100", "H100")},
+            [(1, 0)],
+            NotAllowed,
+            "may run on A100 or H100; node 'b' has GPU model 'T4'",
+        ),
+        (
+            {"labels": ("rack=1",)},
+            [(1, 0)],
+            NotAllowed,
+            "asks for label 'rack=1', which node 'b' does not carry",
+        ),
+        ({"gpus": 2}, [(0, 1)], NotAllowed, "asks for 2 GPUs, not for slots (0, 1)"),
+        ({"gpus": 2}, [(0, 1), (0, 1)], NotAllowed, "names the same slot twice"),
+        ({"gpus": 2}, [(0, 1), (1, 1)], NotAllowed, "asks for 2 GPUs on exactly 1 nodes"),
+        ({"gpus": 4, "nodes": 2}, [(0, 1), (0, 2), (0, 3), (1, 1)], NotAllowed, "the placement gives [3, 1]"),
+        ({}, [(1, 3)], NotAllowed, "GPU 3 of node 'b', which has 2 GPUs"),
+        ({}, [(3, 0)], NotAllowed, "there is no slot (3, 0) in a cluster of 3 nodes"),
+        ({}, [(-1, 0)], NotAllowed, "there is no slot (-1, 0)"),
+        ({}, [(0, NO_GPU)], NotAllowed, "asks for 1 GPUs"),
+        ({"gpus": 0}, [(0, 1)], NotAllowed, "asks for 0 GPUs"),
+        ({"gpus": 0, "nodes": 2}, [(0, NO_GPU), (1, 1)], NotAllowed, "are GPUs in part and in part none"),
+        ({}, [], NotAllowed, "cannot be placed on no slots"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name_and_changes_nothing(
+    wants: dict[str, object], where: list[tuple[int, int]], error: type[Exception], message: str
+) -> None:
+    cluster = Cluster(NODES)
+    tenant = job("tenant", share=Share(300))
+    cluster.place(Placement(tenant, slots((0, 0)), tenant.share))
+    before = cluster.digest()
+    asked = job(**wants)
+    with pytest.raises(error) as refusal:
+        cluster.place(Placement(asked, slots(*where), asked.share))
+    assert message in str(refusal.value)
+    assert cluster.digest() == before
+
+
+@pytest.mark.parametrize(
+    "share", [Share(0, 10), Share(401, 10), Share(400, 101), Share(-1, 0), Share(400, -1)]
+)
+def test_a_job_is_given_what_it_asks_for_or_less(share: Share) -> None:
+    cluster = Cluster(NODES)
+    asks = job(share=Share(400, 100))
+    with pytest.raises(NotAllowed, match=r"may be given 1…400 milli and 0…100 MiB"):
+        cluster.place(Placement(asks, slots((0, 0)), share))
+    cluster.place(Placement(asks, slots((0, 0)), Share(1, 0)))
+    assert cluster.free_milli[0, 0] == 999
+
+
+def test_nobody_can_write_to_what_the_cluster_shows() -> None:
+    cluster = Cluster(NODES)
+    for shown in (
+        cluster.free_milli,
+        cluster.free_cpu_milli,
+        cluster.traits,
+        cluster.version,
+        cluster.capacity_milli,
+    ):
+        with pytest.raises(ValueError, match="read-only"):
+            shown[0] = 5
+
+
+def test_nothing_fits_on_a_lost_node_until_it_is_back() -> None:
+    cluster = Cluster(NODES)
+    cluster.lose(1)
+    wants = job(models=("T4",))
+    assert cluster.fitting_nodes(wants).tolist() == []
+    with pytest.raises(NotAllowed, match="node 'b': it is lost"):
+        cluster.place(Placement(wants, slots((1, 0)), wants.share))
+    cluster.restore(1)
+    assert cluster.fitting_nodes(wants).tolist() == [1]
+
+
+def test_a_job_is_placed_once_and_released_once() -> None:
+    cluster = Cluster(NODES)
+    once = Placement(job(), slots((0, 0)), Share())
+    cluster.place(once)
+    with pytest.raises(NotAllowed, match="running already"):
+        cluster.place(once)
+    cluster.release("j")
+    with pytest.raises(NotRunning, match="job 'j' cannot be released: it is not running"):
+        cluster.release("j")
+
+
+@pytest.mark.parametrize(
+    ("wants", "fits"),
+    [
+        ({"gpus": 4}, True),
+        ({"gpus": 5}, False),
+        ({"gpus": 5, "nodes": 0}, True),
+        ({"gpus": 7, "nodes": 0}, False),
+        ({"gpus": 4, "nodes": 2}, True),
+        ({"gpus": 6, "nodes": 2}, False),
+        ({"gpus": 0, "cpu_milli": 32_000}, True),
+        ({"gpus": 0, "cpu_milli": 32_001}, False),
+        ({"models": ("H100",)}, False),
+        ({"labels": ("rack=2",)}, False),
+        ({"share": Share(500, 16_384)}, True),
+        ({"share": Share(500, 16_385)}, True),  # on the T4, whose memory nobody tells
+        ({"share": Share(500, 16_385), "models": ("V100",)}, False),
+    ],
+)
+def test_fits_when_empty_tells_who_could_ever_start(wants: dict[str, object], fits: bool) -> None:
+    assert Cluster(NODES).fits_when_empty(job(**wants)) is fits
+
+
+def test_work_left_is_rounded_up_to_the_next_millisecond_but_none_is_lost() -> None:
+    cluster = Cluster(NODES)
+    run = cluster.place(Placement(job(), slots((0, 0)), Share()), now_ms=0)
+    cluster.advance("j", 0, 333)
+    assert run.end_ms() == 3004  # 1000 / 0.333 = 3003.003…
+    for now_ms in range(1, 11):
+        cluster.advance("j", now_ms, 333)
+    cluster.advance("j", 10, 1000)
+    assert (run.left_us, run.left_ms, run.end_ms()) == (996_670, 997, 1007)  # 3.33 ms were done
+
+
+def test_a_service_never_ends() -> None:
+    cluster = Cluster(NODES)
+    service = Job("s", 0, FOREVER_MS)
+    assert cluster.place(Placement(service, slots((0, 0)), Share())).end_ms() == FOREVER_MS
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ((), "at least one node"),
+        ((Node("a"), Node("a")), "two nodes are called 'a' (the second is number 2)"),
+        ((Node("a", gpus=-1),), "negative amount"),
+    ],
+)
+def test_a_cluster_that_cannot_be_is_refused(nodes: tuple[Node, ...], message: str) -> None:
+    with pytest.raises(ClusterError) as refusal:
+        Cluster(nodes)
+    assert message in str(refusal.value)
+
+
+def test_a_rank_must_be_a_permutation() -> None:
+    with pytest.raises(ClusterError, match="permutation of 0…2"):
+        Cluster(NODES, rank=[0, 1, 1])

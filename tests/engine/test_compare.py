@@ -1,0 +1,150 @@
+"""The comparison: what runs, what is kept, and that workers and files change nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import duckdb
+import pytest
+
+import berth
+from berth.errors import SettingError, SimulationError
+from berth.model import Job, Node, Share
+from berth.statistics import summary_dict
+
+JOBS = [Job(f"j{number}", number * 500, 3000, share=Share(400 + number % 3 * 200)) for number in range(60)]
+NODES = (Node("a", gpus=2), Node("b", gpus=1))
+
+
+def numbers(comparison: berth.Comparison) -> list[dict[str, object]]:
+    return [{"policy": run.policy, "seed": run.seed, **summary_dict(run.summary)} for run in comparison.runs]
+
+
+def test_runs_come_in_the_order_that_was_asked_for_and_those_that_draw_nothing_once() -> None:
+    result = berth.compare(JOBS, ["random", "fgd"], cluster=NODES, seeds=[7, 3])
+    assert [(run.policy, run.seed) for run in result.runs] == [("random", 7), ("random", 3), ("fgd", 7)]
+
+
+def test_a_sweep_over_processes_gives_the_same() -> None:
+    alone = berth.compare("synthetic:demo?jobs=60", ["random", "sjf"], seeds=2)
+    together = berth.compare("synthetic:demo?jobs=60", ["random", "sjf"], seeds=2, processes=2)
+    assert numbers(alone) == numbers(together)
+    assert numbers(alone)[0] != numbers(alone)[1]  # another seed, another workload
+
+
+def test_a_synthetic_trace_with_a_seed_of_its_own_stays_as_it_is() -> None:
+    result = berth.compare("synthetic:demo?jobs=60&seed=5", "sjf", seeds=2)
+    assert [run.seed for run in result.runs] == [0]
+
+
+def test_compressed_arrivals_are_those_of_the_same_jobs_sooner() -> None:
+    half = [Job(job.id, job.submit_ms // 2, job.work_ms, share=job.share) for job in JOBS]
+    assert numbers(berth.compare(JOBS, "fifo", cluster=NODES, compress=2)) == numbers(
+        berth.compare(half, "fifo", cluster=NODES)
+    )
+
+
+def test_events_of_all_runs_are_in_one_file_from_which_conservation_can_be_checked(tmp_path: Path) -> None:
+    path = tmp_path / "it's events.parquet"
+    berth.compare(JOBS, ["random", "fgd"], cluster=NODES, seeds=2, events=path)
+    changes = """
+        SELECT policy, seed, node, gpu, time_ms, sum(CASE kind WHEN 'start' THEN milli ELSE -milli END) AS change
+        FROM read_parquet($path) WHERE gpu IS NOT NULL GROUP BY ALL
+    """
+    used = "sum(change) OVER (PARTITION BY policy, seed, node, gpu ORDER BY time_ms)"
+    with duckdb.connect() as database:
+        rows = database.execute(
+            f"SELECT min(used), max(used) FROM (SELECT {used} AS used FROM ({changes}))", {"path": str(path)}
+        ).fetchall()
+        kinds = database.execute(
+            "SELECT DISTINCT policy, seed, kind, count(*) FROM read_parquet($path) GROUP BY ALL ORDER BY ALL",
+            {"path": str(path)},
+        ).fetchall()
+        columns = [
+            row[0]
+            for row in database.execute(
+                "DESCRIBE SELECT * FROM read_parquet($path)", {"path": str(path)}
+            ).fetchall()
+        ]
+    assert rows[0][0] >= 0
+    assert 900 < rows[0][1] <= 1000
+    assert kinds == [
+        (policy, seed, kind, 60)
+        for policy, seeds in (("fgd", (0,)), ("random", (0, 1)))
+        for seed in seeds
+        for kind in ("finish", "start", "submit")
+    ]
+    assert columns == [
+        "time_ms",
+        "kind",
+        "job_id",
+        "attempt",
+        "node",
+        "gpu",
+        "milli",
+        "mem_mib",
+        "cpu_milli",
+        "memory_mib",
+        "reason",
+        "policy",
+        "seed",
+    ]
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_the_table_shows_itself() -> None:
+    table = berth.compare(JOBS, ["fgd", "sjf+best-fit"], cluster=NODES).table()
+    assert repr(table) == str(table)
+    first = table.splitlines()[0].split()
+    assert first == ["metric", "unit", "fgd", "sjf+best-fit"]
+
+
+def test_the_result_is_json_without_surprises(tmp_path: Path) -> None:
+    result = berth.compare(JOBS, "fgd", cluster=NODES)
+    plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
+    assert list(plain) == [
+        *("trace", "cluster", "policies", "seeds", "compress", "runs", "metrics", "fifo_over_sjf", "skipped")
+    ]
+    assert plain["cluster"] == {"nodes": 2, "gpus": 3}
+    assert (plain["trace"], plain["runs"][0]["jobs"], plain["runs"][0]["finished"]) == ("60 jobs", 60, 60)
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({}, "the trace brings no cluster; say which with --cluster"),
+        ({"cluster": NODES, "seeds": 0}, "at least one policy and one seed, not 1 and 0"),
+        ({"cluster": NODES, "processes": 0}, "1 or more processes, not 0"),
+        ({"cluster": NODES, "compress": 0}, "compressed by a positive number, not by 0"),
+        ({"cluster": NODES, "events": "/no/such/folder/e.parquet"}, "there is no folder '/no/such/folder'"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(keywords: dict[str, object], message: str) -> None:
+    with pytest.raises(SettingError) as refusal:
+        berth.compare(JOBS, "fgd", **keywords)  # type: ignore[arg-type]
+    assert message in str(refusal.value)
+
+
+def test_a_trace_without_jobs_is_no_comparison(tmp_path: Path) -> None:
+    empty = tmp_path / "jobs.csv"
+    empty.write_text("timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 07:01:55,-1,1,66.0,a\n")
+    with pytest.raises(SettingError, match=r"has no jobs to replay; .*line 2, column 'duration'"):
+        berth.compare(empty, "fifo", cluster=NODES, skip_bad=True)
+
+
+def test_a_file_that_has_changed_is_read_again(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    seen = []
+    for number in (1, 2):
+        rows = "".join(f"2017-10-09 07:0{row}:55,60,1,60,a\n" for row in range(number))
+        path.write_text(f"timestamp,duration,num_gpus,gpu_time,cluster\n{rows}")
+        seen.append(berth.compare(path, "fifo", cluster=NODES).runs[0].summary.jobs)
+    assert seen == [1, 2]
+
+
+def test_a_failed_comparison_leaves_nothing_behind(tmp_path: Path) -> None:
+    backwards = [Job("a", 5, 1), Job("b", 4, 1)]
+    with pytest.raises(SimulationError):
+        berth.compare(backwards, ["fifo", "sjf"], cluster=NODES, events=tmp_path / "e.parquet")
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,173 @@
+"""Records from events, stored, and replayed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from berth import traces
+from berth.errors import HistoryError, TraceError
+from berth.gpu_models import gpu_model
+from berth.history.records import records
+from berth.history.store import read_records, write_records
+from berth.model import Event, EventKind, GpuSlot, Job, Node, Reason, Record, RecordState, Share
+
+NODES = (Node("a", 2, gpu_model("T4")), Node("b", 2, gpu_model("P100")))
+JOB = Job("job", 5, 100, user="ada", application="bert", gpus=2, nodes=0, cpu_milli=9, virtual_cluster="vc")
+
+
+def _event(
+    time_ms: int,
+    kind: EventKind,
+    *slots: tuple[int, int],
+    job: Job = JOB,
+    attempt: int = 1,
+    reason: Reason = Reason.NONE,
+) -> Event:
+    return Event(time_ms, kind, job, attempt, tuple(GpuSlot(*slot) for slot in slots), Share(600), reason)
+
+
+def _record(
+    attempt: int, queued_ms: int, start_ms: int | None, end_ms: int, state: RecordState, *nodes: str
+) -> Record:
+    return Record(
+        job_id="job",
+        attempt=attempt,
+        user="ada",
+        application="bert",
+        virtual_cluster="vc",
+        submit_ms=5,
+        queued_ms=queued_ms,
+        start_ms=start_ms,
+        end_ms=end_ms,
+        state=state,
+        gpus=2,
+        share=Share(600),
+        cpu_milli=9,
+        mem_mib=0,
+        nodes=nodes,
+        gpu_model={"a": "T4", "b": "P100", "": ""}[nodes[0] if nodes else ""],
+        work_ms=100,
+        node_count=len(nodes),
+    )
+
+
+def test_every_try_has_a_record_and_so_has_a_rejection() -> None:
+    events = [
+        _event(5, EventKind.SUBMIT),
+        _event(7, EventKind.START, (1, 0), (0, 0)),
+        _event(9, EventKind.EVICT, (1, 0), (0, 0)),
+        _event(9, EventKind.SUBMIT, attempt=2),
+        _event(20, EventKind.START, (0, 0), (0, 1), attempt=2),
+        _event(30, EventKind.FAIL, (0, 0), (0, 1), attempt=2, reason=Reason.OUT_OF_MEMORY),
+        _event(30, EventKind.SUBMIT, attempt=3),
+        _event(31, EventKind.START, (0, 0), (0, 1), attempt=3),
+        _event(131, EventKind.FINISH, (0, 0), (0, 1), attempt=3),
+        _event(140, EventKind.SUBMIT, attempt=4),
+        _event(150, EventKind.REJECT, attempt=4, reason=Reason.PATIENCE),
+    ]
+    assert list(records(events, NODES)) == [
+        _record(1, 5, 7, 9, RecordState.PREEMPTED, "b", "a"),
+        _record(2, 9, 20, 30, RecordState.OUT_OF_MEMORY, "a"),
+        _record(3, 30, 31, 131, RecordState.COMPLETED, "a"),
+        _record(4, 140, None, 150, RecordState.REJECTED),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reason", "state"),
+    [
+        (Reason.NODE_LOST, RecordState.NODE_FAIL),
+        (Reason.TIME_LIMIT, RecordState.TIMEOUT),
+        (Reason.NONE, RecordState.FAILED),
+    ],
+)
+def test_why_a_try_failed_is_its_state(reason: Reason, state: RecordState) -> None:
+    events = [_event(5, EventKind.SUBMIT), _event(6, EventKind.START, (0, 0), (0, 1))]
+    failure = _event(8, EventKind.FAIL, (0, 0), (0, 1), reason=reason)
+    assert list(records([*events, failure], NODES)) == [_record(1, 5, 6, 8, state, "a")]
+
+
+def test_an_event_out_of_place_is_refused() -> None:
+    with pytest.raises(HistoryError, match="job 'job', try 1: finish at 8 ms without a start before it"):
+        list(records([_event(8, EventKind.FINISH, (0, 0))], NODES))
+    with pytest.raises(HistoryError, match="start at 8 ms without a submission before it"):
+        list(records([_event(8, EventKind.START, (0, 0))], NODES))
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0|"), max_size=4)
+USES = st.none() | st.floats(0, 1)
+RECORDS = st.builds(
+    Record,
+    job_id=TEXTS.filter(bool),
+    attempt=st.integers(1, 9),
+    user=TEXTS,
+    application=TEXTS,
+    virtual_cluster=TEXTS,
+    submit_ms=st.integers(0, 10**12),
+    queued_ms=st.integers(0, 10**12),
+    start_ms=st.none() | st.integers(0, 10**12),
+    end_ms=st.integers(0, 10**12),
+    state=st.sampled_from(RecordState),
+    gpus=st.integers(0, 128),
+    share=st.builds(Share, st.integers(1, 1000), st.integers(0, 10**6)),
+    cpu_milli=st.integers(0, 10**6),
+    mem_mib=st.integers(0, 10**6),
+    nodes=st.lists(TEXTS.filter(bool), max_size=3).map(tuple),
+    gpu_model=TEXTS,
+    work_ms=st.none() | st.integers(0, 10**12),
+    gpu_use_mean=USES,
+    gpu_use_peak=USES,
+    gpu_mem_mean=USES,
+    gpu_mem_peak=USES,
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(history=st.lists(RECORDS, max_size=4))
+def test_every_field_of_every_record_survives(tmp_path: Path, history: list[Record]) -> None:
+    path = tmp_path / "history.parquet"
+    assert write_records(history, path) == len(history)
+    assert list(read_records(path)) == history
+
+
+def test_a_file_that_holds_no_records_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "history.parquet"
+    traces.write([JOB], path)
+    with pytest.raises(HistoryError, match="not a file of berth's records"):
+        list(read_records(path))
+    path.write_bytes(b"PAR1 and nothing more")
+    with pytest.raises(HistoryError, match="not a file of berth's records"):
+        list(read_records(path))
+    with pytest.raises(TraceError, match="a whole Parquet file"):
+        list(traces.read(path))
+
+
+def test_the_history_is_a_trace_of_the_jobs_that_made_it(tmp_path: Path) -> None:
+    path = tmp_path / "history"
+    other = Job("other", 4, 50, gpus=1)
+    unknown = Job("unknown", 3, 0)
+    history = [
+        *(
+            _record(1, 5, 7, 9, RecordState.PREEMPTED, "b", "a"),
+            _record(2, 9, 20, 120, RecordState.COMPLETED, "a", "b"),
+        ),
+    ]
+    history += records(
+        [
+            *(_event(4, EventKind.SUBMIT, job=other), _event(6, EventKind.START, (0, 0), job=other)),
+            _event(56, EventKind.FINISH, (0, 0), job=other),
+        ],
+        NODES,
+    )
+    write_records(history, path)
+    trace = traces.read_trace(path)
+    assert trace.format == "history"
+    assert list(trace.jobs()) == [
+        Job("other", 4, 50, gpus=1, share=Share(600)),
+        Job("job", 5, 100, "ada", "bert", 2, Share(600), nodes=0, cpu_milli=9, virtual_cluster="vc"),
+    ]
+    assert unknown.id not in {job.id for job in trace.jobs()}

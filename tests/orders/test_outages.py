@@ -1,0 +1,127 @@
+"""Outages from a file and at a rate, checkpoints, restarts, and what they do to goodput."""
+
+from __future__ import annotations
+
+from itertools import islice, pairwise
+from pathlib import Path
+
+import pytest
+
+from berth.cluster import Cluster
+from berth.engine import simulate
+from berth.errors import SettingError, TraceError
+from berth.experiments.compare import compare
+from berth.model import EventKind, Job, Node, Outage
+from berth.outages import FailureRate, Recovery, read_outages
+from berth.statistics import event_columns, summarise
+
+NODES = (Node("a", 1), Node("b", 1))
+
+
+def test_a_file_names_nodes_and_times_and_is_put_in_order(tmp_path: Path) -> None:
+    path = tmp_path / "outages.csv"
+    path.write_text("why,node,down_s,up_s\nx,b,5.5,\n,a,1,2\n")
+    assert read_outages(path, NODES) == (Outage(0, 1000, 2000), Outage(1, 5500, None))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("node,down_s,up_s\nc,1,2\n", "line 2, column 'node': 'c'; expected a node of the cluster: a, b"),
+        ("node,down_s,up_s\n,1,2\n", "line 2, column 'node': ''; expected a node of the cluster: a, b"),
+        ("node,down_s,up_s\na,-1,2\n", "line 2, column 'down_s': '-1'; expected seconds, 0 or more"),
+        ("node,down_s,up_s\na,nan,2\n", "line 2, column 'down_s': 'nan'; expected seconds"),
+        ("node,down_s,up_s\na,3,2\n", "line 2, column 'up_s': '2'; expected a time after down_s, 3"),
+        ("node,down_s,up_s\na,3\n", "line 2: 'a,3'; expected 3 columns"),
+        (
+            "node,up_s\na,3\n",
+            "line 1, column 'down_s': 'node, up_s'; expected the columns node, down_s and up_s",
+        ),
+    ],
+)
+def test_a_bad_outage_file_is_told_by_line(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "outages.csv"
+    path.write_text(text)
+    with pytest.raises(TraceError) as caught:
+        read_outages(path, NODES)
+    assert said in str(caught.value)
+
+
+def test_settings_outside_their_range_are_refused(tmp_path: Path) -> None:
+    for make in (
+        lambda: FailureRate(0, 1),
+        lambda: Recovery(checkpoint_ms=0),
+        lambda: Recovery(restart_ms=-1),
+    ):
+        with pytest.raises(SettingError):
+            make()
+    with pytest.raises(SettingError, match="from a file or at a rate"):
+        compare("synthetic:demo", "fifo", outages=[Outage(0, 1)], failures=FailureRate(1, 1))
+
+
+def test_rates_are_met_nodes_fail_apart_and_time_never_runs_back() -> None:
+    rate = FailureRate(mtbf_ms=100_000, mttr_ms=10_000)
+    found = list(islice(rate.outages(50, seed=3), 20_000))
+    assert found == list(islice(rate.outages(50, seed=3), 20_000))
+    assert all(one.down_ms <= other.down_ms for one, other in pairwise(found))
+    repair = [outage.up_ms - outage.down_ms for outage in found if outage.up_ms is not None]
+    assert sum(repair) / len(repair) == pytest.approx(10_000, rel=0.03)
+    assert found[-1].down_ms * 50 / len(found) == pytest.approx(110_000, rel=0.03)
+    last_up = [-1] * 50
+    for outage in found:
+        assert outage.down_ms > last_up[outage.node]
+        last_up[outage.node] = outage.up_ms or 0
+
+
+def told(job: Job, recovery: Recovery) -> list[tuple[str, int, int]]:
+    events = simulate(
+        [job], Cluster([Node("a", 1)]), "fifo", outages=[Outage(0, 7000, 8000)], recovery=recovery
+    )
+    return [(event.kind.value, event.time_ms, event.attempt) for event in events]
+
+
+def test_work_is_kept_up_to_the_last_checkpoint_and_a_restart_takes_its_time() -> None:
+    begin = [("submit", 0, 1), ("start", 0, 1), ("fail", 7000, 1), ("submit", 7000, 2), ("start", 8000, 2)]
+    keeps = Job("x", 0, 10_000, keeps_work=True)
+    assert told(keeps, Recovery()) == [*begin, ("finish", 11_000, 2)]
+    assert told(keeps, Recovery(checkpoint_ms=3000)) == [*begin, ("finish", 12_000, 2)]
+    assert told(keeps, Recovery(3000, 500)) == [*begin, ("finish", 12_500, 2)]
+    assert told(Job("x", 0, 10_000), Recovery(3000, 500)) == [*begin, ("finish", 18_500, 2)]
+
+
+def test_a_try_that_was_stopped_while_it_loaded_has_done_nothing_and_lost_nothing() -> None:
+    outages = [Outage(0, 6000, 7000), Outage(0, 7400, 8000), Outage(0, 10_500, 11_000)]
+    job = Job("x", 0, 10_000, keeps_work=True)
+    recovery = Recovery(checkpoint_ms=2000, restart_ms=1000)
+    events = list(simulate([job], Cluster([Node("a", 1)]), "fifo", outages=outages, recovery=recovery))
+    # 6 s kept; nothing from 7.0 to 7.4; from 8.0 loads until 9.0 and does 1.5 s, none of it kept; from 11.0: 1 + 4 s.
+    assert (events[-1].kind, events[-1].time_ms, events[-1].attempt) == (EventKind.FINISH, 16_000, 4)
+    summary = summarise(event_columns(events), [Node("a", 1)])
+    assert summary.goodput_pct == pytest.approx(100 * 10_000 / (6000 + 400 + 2500 + 5000))
+
+
+def test_outages_without_end_stop_with_the_jobs_even_if_nobody_serves_them() -> None:
+    rate = FailureRate(5000, 500)
+    jobs = [Job(f"j{n}", n * 1000, 3000, keeps_work=True) for n in range(50)]
+    events = list(simulate(jobs, Cluster(NODES), "fifo", outages=rate.outages(2)))
+    assert sum(event.kind is EventKind.FINISH for event in events) == 50
+    idle = list(
+        simulate(jobs[:1], Cluster(NODES), lambda queue, cluster, now_ms: iter(()), outages=rate.outages(2))
+    )
+    assert [event.kind.value for event in idle] == ["submit", "reject"]
+
+
+def test_goodput_falls_with_failures_and_rises_with_checkpoints() -> None:
+    def goodput(**more: object) -> float:
+        result = compare("synthetic:demo?jobs=150&seed=1", "fifo+best-fit", **more)  # type: ignore[arg-type]
+        return result.runs[0].summary.goodput_pct
+
+    failures = FailureRate(mtbf_ms=6 * 3_600_000, mttr_ms=600_000)
+    every_ten_minutes = Recovery(checkpoint_ms=600_000, restart_ms=60_000)
+    without, lost, kept = (
+        goodput(),
+        goodput(failures=failures),
+        goodput(failures=failures, recovery=every_ten_minutes),
+    )
+    assert without == pytest.approx(100)
+    assert lost < kept < 100

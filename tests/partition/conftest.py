@@ -1,0 +1,77 @@
+"""A card of its own for every test: the fake driver, libberth.so and their environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def native() -> Path:
+    """The folder of what `make -C native tests` builds."""
+    if shutil.which("cc") is None or shutil.which("make") is None:
+        pytest.skip("no C compiler to build libberth.so with")
+    subprocess.run(["make", "-s", "-C", str(ROOT / "native"), "tests"], check=True, capture_output=True)
+    return ROOT / "build" / "native"
+
+
+@dataclass
+class Card:
+    """One fake card in a folder of its own, and programs run on it under limits."""
+
+    native: Path
+    folder: Path
+    settings: dict[str, str] = field(default_factory=dict)
+
+    def environment(self, limits: Mapping[str, str | None]) -> dict[str, str]:
+        drop = ("BERTH_", "LD_", "CUDA_")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(drop)}
+        environment |= {
+            "LD_LIBRARY_PATH": str(self.native / "fake"),
+            "LD_PRELOAD": str(self.native / "libberth.so"),
+            "BERTH_FAKE_CARD": str(self.folder / "card"),
+            "BERTH_FAKE_WATCH": f"1:{64 << 20}",
+            "BERTH_REGION": str(self.folder / "region"),
+            "BERTH_GPU_MEM_MIB": "64",
+            "BERTH_LOG": str(self.folder / "log"),
+            "BERTH_TEST_FDS": "1",
+            "BERTH_TEST_LINKED": str(self.native / "libplugin_linked.so"),
+            "BERTH_TEST_ASKING": str(self.native / "libplugin_asking.so"),
+        } | self.settings
+        for name, value in limits.items():
+            environment.pop(name, None)
+            if value is not None:
+                environment[name] = value
+        return environment
+
+    def start(self, program: str, *words: str, **limits: str | None) -> subprocess.Popen[str]:
+        command = [str(self.native / program), *words]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(command, text=True, env=self.environment(limits), **pipes)  # type: ignore[call-overload,no-any-return]
+
+    def run(self, program: str, *words: str, **limits: str | None) -> tuple[int, str]:
+        """The exit status and all that it printed."""
+        with self.start(program, *words, **limits) as process:
+            output, _ = process.communicate(timeout=120)
+        return process.returncode, output
+
+    @property
+    def log(self) -> str:
+        path = self.folder / "log"
+        return path.read_text() if path.exists() else ""
+
+
+@pytest.fixture
+def card(native: Path) -> Iterator[Card]:
+    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="berth-test-", dir=parent) as folder:
+        yield Card(native, Path(folder))

@@ -1,0 +1,186 @@
+"""Each family of driver calls keeps to the limit, by the driver's own ledger (native/tests/check.c)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from conftest import Card
+
+FAMILIES = [
+    "linear", "pitch", "managed", "array", "mipmap", "vmm", "nccl", "async", "async_per_thread", "pool",
+    "graph", "capture", "ipc", "view", "threads", "fork", "guest", "launch", "missing", "data", "legacy",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_of_calls_is_accounted_to_the_byte(card: Card, family: str) -> None:
+    assert card.run("check", family) == (0, "")
+
+
+def test_contexts_and_modules_count_as_the_driver_takes_them(card: Card) -> None:
+    card.settings = {"BERTH_FAKE_CONTEXT_MIB": "10", "BERTH_FAKE_MODULE_KIB": "1024"}
+    assert card.run("check", "context") == (0, "")
+
+
+def test_every_family_has_its_snippet_run(native: Path) -> None:
+    listed = subprocess.run(
+        [native / "check", "--list"], capture_output=True, text=True, check=True
+    ).stdout.split()
+    apart = {"context", "none", "two_gpus", "total", "hold", "half"}
+    assert set(listed) - apart == set(FAMILIES)
+
+
+def test_limits_by_index_apply_to_that_gpu_and_others_get_nothing(card: Card) -> None:
+    card.settings = {"BERTH_FAKE_GPUS": "3"}
+    assert card.run("check", "two_gpus", BERTH_GPU_MEM_MIB="0:64,1:32", BERTH_FAKE_WATCH=None) == (0, "")
+
+
+UUIDS = ["b0b7bec5-ccd3-dae1-e8ef-f6fd040b1219", "c0c7ced5-dce3-eaf1-f8ff-060d141b2229"]
+
+
+@pytest.mark.parametrize(
+    ("visible", "total"),
+    [("0", "64\n"), ("1", "32\n"), ("1,0", "32\n"), (f"GPU-{UUIDS[1]}", "32\n"), (f"MIG-{UUIDS[0]}", "64\n")],
+)
+def test_a_limit_follows_the_gpu_however_the_program_names_it(card: Card, visible: str, total: str) -> None:
+    card.settings = {"BERTH_FAKE_GPUS": "2"}
+    limits = {"BERTH_GPU_MEM_MIB": "0:64,1:32", "BERTH_FAKE_WATCH": None}
+    assert card.run("check", "total", CUDA_VISIBLE_DEVICES=visible, **limits) == (0, total)
+
+
+def test_a_limit_by_uuid(card: Card) -> None:
+    assert card.run("check", "total", BERTH_GPU_MEM_MIB=f"GPU-{UUIDS[0]}:48") == (0, "48\n")
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        "",
+        "0",
+        "-5",
+        "4GB",
+        "4G",
+        "4096 ",
+        "0:",
+        ":4",
+        "0:4,",
+        "0:4,0:5",
+        "99:4",
+        "0:4;1:5",
+        "1e3",
+        "99999999999999999999",
+    ],
+)
+def test_a_malformed_limit_gives_no_gpu_and_says_why(card: Card, limit: str) -> None:
+    assert card.run("check", "none", BERTH_GPU_MEM_MIB=limit) == (0, "")
+    assert f"BERTH_GPU_MEM_MIB='{limit}' is not a limit: a whole number from 1 to" in card.log
+
+
+@pytest.mark.parametrize("share", ["0", "101", "50%", "-1", "half"])
+def test_a_malformed_share_gives_no_gpu_and_says_why(card: Card, share: str) -> None:
+    assert card.run("check", "none", BERTH_GPU_CORE_PCT=share) == (0, "")
+    assert f"BERTH_GPU_CORE_PCT='{share}' is not a limit: a whole number from 1 to 100" in card.log
+
+
+def test_a_region_without_limits_gives_no_gpu(card: Card) -> None:
+    assert card.run("check", "none", BERTH_GPU_MEM_MIB=None) == (0, "")
+    assert "has no limits in it; make the partition first" in card.log
+
+
+def test_a_relative_region_gives_no_gpu(card: Card) -> None:
+    assert card.run("check", "none", BERTH_REGION="region") == (0, "")
+    assert "begin it with /" in card.log
+
+
+def test_a_limit_above_the_card_is_the_card_and_says_so(card: Card) -> None:
+    card.settings = {"BERTH_FAKE_MEM_MIB": "1024"}
+    assert card.run("check", "total", BERTH_GPU_MEM_MIB="4096") == (0, "1024\n")
+    assert "the limit of 4096 MiB is above the card, which has 1024 MiB" in card.log
+
+
+def test_without_limits_the_library_is_not_there(card: Card) -> None:
+    assert card.run("check", "total", BERTH_GPU_MEM_MIB=None, BERTH_REGION=None) == (0, "16384\n")
+
+
+def test_what_a_killed_process_held_is_given_back_to_the_next_to_look(card: Card) -> None:
+    holder = card.start("check", "hold")
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    assert card.run("check", "half") == (0, "")  # 24 MiB and no more
+    holder.kill()
+    holder.wait()
+    assert card.run("check", "linear") == (0, "")
+    holder.communicate()
+
+
+def test_a_region_kept_open_by_nobody_in_another_pid_namespace_is_given_back(card: Card) -> None:
+    command = ["unshare", "--pid", "--fork", "--mount-proc", "true"]
+    if subprocess.run(command, capture_output=True, check=False).returncode != 0:
+        pytest.skip("this user may not make pid namespaces")
+    environment = card.environment({})
+    apart = [
+        "unshare",
+        "--pid",
+        "--fork",
+        "--kill-child=KILL",
+        "--mount-proc",
+        str(card.native / "check"),
+        "hold",
+    ]
+    holder = subprocess.Popen(
+        apart, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    assert card.run("check", "half") == (0, "")
+    holder.kill()
+    holder.wait()
+    holder.communicate()
+    for _ in range(50):  # the namespace ends a moment after its first process
+        code, output = card.run("check", "linear")
+        if code == 0:
+            break
+    assert (code, output) == (0, "")
+
+
+def test_one_killed_at_any_moment_of_its_start_keeps_nobody_waiting(card: Card) -> None:
+    for after_us in range(0, 6000, 300):
+        starting = card.start("check", "hold")
+        time.sleep(after_us / 1e6)
+        starting.kill()
+        starting.communicate()
+        begun = time.monotonic()
+        assert card.run("check", "linear") == (0, "")
+        assert time.monotonic() - begun < 2
+
+
+def test_the_refused_call_is_recorded_for_the_operator(card: Card) -> None:
+    card.run("check", "linear")
+    assert "refused cuMemAlloc of 2 bytes on GPU 0: 1 left" in card.log
+
+
+def storm(card: Card, *words: str, mib: int) -> dict[str, float]:
+    limits = {"BERTH_FAKE_WATCH": f"1:{mib << 20}", "BERTH_GPU_MEM_MIB": str(mib), "BERTH_LOG": None}
+    code, output = card.run("storm", *words, **limits)
+    assert code == 0, output
+    return dict(json.loads(output))
+
+
+@pytest.mark.slow
+def test_no_interleaving_and_no_kill_exceeds_the_limit_or_leaves_anything(card: Card) -> None:
+    seen = storm(card, "64", "6", "50", mib=1024)
+    assert (seen["violations"], seen["left_bytes"], seen["driver_bytes"], seen["failed"]) == (0, 0, 0, 0)
+    assert seen["killed"] > 10
+    assert seen["refused"] > 100
+    assert seen["worst_call_cpu_ms"] < 100
+
+
+@pytest.mark.slow
+def test_eight_processes_churning_300_mib_stay_under_1_gib(card: Card) -> None:
+    seen = storm(card, "8", "3", "1000", "300", mib=1024)
+    assert seen["violations"] == 0

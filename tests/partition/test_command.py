@@ -1,0 +1,291 @@
+"""`berth run` and `berth partition`, as a person types them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from berth import partition as partitions
+from berth.cli.partition import app, run
+from berth.errors import PartitionError, SettingError
+from berth.partition.gpus import Gpu, gpus
+from conftest import ROOT, Card
+
+DATA = Path(os.environ.get("BERTH_TEST_DATA", ROOT.parent / "shared" / "data")) / "cuda_lookups"
+
+Berth = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def berth(card: Card, monkeypatch: pytest.MonkeyPatch) -> Berth:
+    """Runs a command; its exit status and everything that it printed."""
+    main = typer.Typer()
+    main.command("run", context_settings={"allow_interspersed_args": False})(run)
+    main.add_typer(app, name="partition")
+    monkeypatch.setenv("BERTH_ROOT", str(card.folder / "root"))
+    monkeypatch.setenv("BERTH_FAKE_CARD", str(card.folder / "card"))
+    monkeypatch.setenv("BERTH_TEST_FDS", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+
+    def command(*words: str) -> tuple[int, str]:
+        result = CliRunner().invoke(main, list(words))
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        return result.exit_code, result.output
+
+    return command
+
+
+def test_run_keeps_a_process_tree_to_its_limit_and_sums_up(berth: Berth, card: Card) -> None:
+    code, output = berth("run", "--mem", "64M", "--fake-gpu", "--", str(card.native / "check"), "linear")
+    assert (code, output) == (
+        0,
+        "berth: peak 64 MiB of 64 MiB, 2 refused calls, GPU time not measured without --core-pct\n",
+    )
+
+
+def test_run_prints_why_there_is_no_gpu(berth: Berth, card: Card) -> None:
+    (card.folder / "lib").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LD_LIBRARY_PATH", str(card.folder / "lib"))
+        code, output = berth("run", "--mem", "64M", "--", str(card.native / "routes"), "no_driver")
+    assert code == 0
+    assert output == "berth: no GPU was used\n"
+
+
+def test_run_passes_the_exit_status_on(berth: Berth) -> None:
+    assert berth("run", "--mem", "64M", "--fake-gpu", "--", "sh", "-c", "exit 7")[0] == 7
+    assert berth("run", "--mem", "64M", "--fake-gpu", "--", "sh", "-c", "kill -9 $$")[0] == 137
+
+
+@pytest.mark.parametrize("size", ["4GB", "4", "0G", "-1G", "4 G", "G", "0.0001M"])
+def test_a_size_that_is_none_is_refused(berth: Berth, size: str) -> None:
+    code, output = berth("run", f"--mem={size}", "--fake-gpu", "--", "true")
+    assert code == 2
+    said = f"error: '{size}' is not a size of GPU memory; write a number above zero and M, G or T, such as"
+    assert output == f"{said} 512M, 4G or 1.5G\n"
+
+
+def test_run_without_a_limit_or_a_command_says_what_to_give(berth: Berth) -> None:
+    assert (
+        berth("run", "--fake-gpu", "--", "true")[1]
+        == "error: no limit to run under; give --mem, --core-pct or --partition\n"
+    )
+    assert (
+        berth("run", "--mem", "1G", "--fake-gpu", "--", "/no/such")[1]
+        == "error: '/no/such' cannot be run (No such file or directory)\n"
+    )
+
+
+def test_a_partition_is_made_listed_resized_and_removed(berth: Berth) -> None:
+    assert berth("partition", "create", "blue", "--mem", "4G", "--core-pct", "30", "--fake-gpu")[0] == 0
+    listed = json.loads(berth("partition", "list", "--json")[1])
+    assert [(one["name"], one["limit_bytes"], one["core_pct"], one["used_bytes"]) for one in listed] == [
+        ("blue", 4 << 30, 30, 0)
+    ]
+    assert berth("partition", "resize", "blue", "--mem", "2G", "--fake-gpu") == (
+        0,
+        "blue: 2 GiB, 0 B in use\n",
+    )
+    assert "blue" in berth("partition", "watch", "--times", "2", "--every", "0.1")[1]
+    assert berth("partition", "remove", "blue") == (0, "")
+    assert berth("partition", "remove", "blue") == (2, "error: no partition 'blue'; there are: none\n")
+
+
+def test_two_partitions_of_one_name_are_refused(berth: Berth) -> None:
+    berth("partition", "create", "blue", "--mem", "4G", "--fake-gpu")
+    again = berth("partition", "create", "blue", "--mem", "4G", "--fake-gpu")
+    assert again == (
+        2,
+        "error: there is a partition 'blue' of GPU 0 already; resize or remove it, or take another name\n",
+    )
+
+
+def test_more_than_the_card_has_is_refused_unless_asked_for(berth: Berth) -> None:
+    assert "ask for that or less" in berth("partition", "create", "all", "--mem", "17G", "--fake-gpu")[1]
+    berth("partition", "create", "blue", "--mem", "10G", "--core-pct", "60", "--fake-gpu")
+    code, output = berth("partition", "create", "red", "--mem", "10G", "--fake-gpu")
+    assert code == 2
+    assert "only 6144 of its 16384 MiB are not promised to others" in output
+    assert (
+        "60 % are promised"
+        in berth("partition", "create", "red", "--mem", "1G", "--core-pct", "50", "--fake-gpu")[1]
+    )
+    assert (
+        berth("partition", "create", "red", "--mem", "10G", "--core-pct", "50", "--overcommit", "--fake-gpu")[
+            0
+        ]
+        == 0
+    )
+
+
+def test_a_partition_is_resized_under_its_processes_and_nothing_ends(berth: Berth, card: Card) -> None:
+    berth("partition", "create", "blue", "--mem", "64M", "--fake-gpu")
+    region = str(card.folder / "root" / "blue")
+    holder = card.start("check", "hold", BERTH_REGION=region, BERTH_GPU_MEM_MIB=None)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    assert berth("partition", "resize", "blue", "--mem", "32M", "--fake-gpu") == (
+        0,
+        "blue: 32 MiB, 40 MiB in use\n",
+    )
+    refused = card.run("check", "linear", BERTH_REGION=region, BERTH_GPU_MEM_MIB=None)
+    assert refused[0] == 1
+    assert holder.poll() is None
+    (blue,) = partitions.find("blue", card.folder / "root")
+    assert [(one.command, one.held_bytes) for one in blue.processes] == [("check", 40 << 20)]
+    assert (blue.refusals[-1].call, blue.refusals[-1].left_bytes, blue.refused) == ("cuMemAlloc", 0, 1)
+    assert berth("partition", "remove", "blue")[1].startswith("error: 1 processes use the partition 'blue'")
+    assert berth("partition", "resize", "blue", "--mem", "64M", "--fake-gpu")[0] == 0
+    assert holder.communicate("\n")[0] == ""
+    assert holder.returncode == 0
+
+
+def test_a_container_cannot_raise_a_limit_that_the_agent_made(berth: Berth, card: Card) -> None:
+    berth("partition", "create", "blue", "--mem", "64M", "--fake-gpu")
+    region = str(card.folder / "root" / "blue")
+    assert card.run("check", "linear", BERTH_REGION=region, BERTH_GPU_MEM_MIB="8192") == (0, "")
+    assert card.run("check", "none", BERTH_REGION=region + "/..", BERTH_GPU_MEM_MIB=None) == (0, "")
+
+
+def test_a_gpu_that_is_not_in_the_partition_has_nothing(berth: Berth, card: Card) -> None:
+    card.settings = {"BERTH_FAKE_GPUS": "2"}
+    card.run("check", "total")
+    berth("partition", "create", "blue", "--mem", "64M", "--gpu", "0", "--fake-gpu")
+    region = str(card.folder / "root" / "blue")
+    assert card.run("check", "total", BERTH_REGION=region, CUDA_VISIBLE_DEVICES="1") == (0, "0\n")
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "said"),
+    [
+        (0, b"\0" * 8, "is not a berth region or is damaged"),
+        (8, b"\x09\0\0\0", "is of version 9 and this library reads version 1"),
+        (12, b"\1\0\0\0", "is damaged"),
+        (16, b"\xff" * 16, "belongs to another GPU"),
+        (72, b"\xff\xff", "a slot that is not there"),
+    ],
+)
+def test_a_damaged_region_gives_no_gpu_and_says_what_to_do(
+    card: Card, offset: int, value: bytes, said: str
+) -> None:
+    assert card.run("check", "total")[0] == 0
+    (use,) = (card.folder / "region").glob("*.use")
+    with use.open("r+b") as file:
+        file.seek(offset)
+        file.write(value)
+    assert card.run("check", "none") == (0, "")
+    assert said in card.log
+    assert "make the partition anew" in card.log
+
+
+def test_a_truncated_region_gives_no_gpu(card: Card) -> None:
+    assert card.run("check", "total")[0] == 0
+    for path in (card.folder / "region").iterdir():
+        os.truncate(path, 100)
+    assert card.run("check", "none") == (0, "")
+    assert "is damaged (100 bytes" in card.log
+
+
+def test_a_full_folder_is_an_error_and_no_crash(card: Card) -> None:
+    full = card.folder / "full"
+    full.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(full)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("this user may not mount a small tmpfs")
+    try:
+        assert card.run("check", "none", BERTH_REGION=str(full / "region")) == (0, "")
+        assert "No space left on device" in card.log
+        assert "free some space there or name another folder with BERTH_REGION" in card.log
+    finally:
+        subprocess.run(["umount", str(full)], check=True)
+
+
+def test_a_maker_that_died_half_way_leaves_nothing_in_the_way(card: Card) -> None:
+    region = card.folder / "region"
+    region.mkdir()
+    (region / ".4711-1-0").write_bytes(b"half")
+    assert card.run("check", "linear") == (0, "")
+
+
+@pytest.mark.parametrize("version", ["12.9", "13.0"])
+def test_every_lookup_of_the_runtime_gets_the_drivers_own_variant(native: Path, version: str) -> None:
+    path = DATA / f"gpa_{version}.tsv"
+    if not path.exists():
+        pytest.skip(f"{path} is not here; BERTH_TEST_DATA names the folder with the recorded lookups")
+    found = partitions.resolve(path)
+    assert [lookup for lookup in found if not lookup.same] == []
+    hooked = {lookup.name for lookup in found if lookup.hooked}
+    assert {"cuMemAlloc", "cuMemAllocAsync", "cuLaunchKernel", "cuGetProcAddress", "cuMemGetInfo"} <= hooked
+
+
+def test_a_file_of_lookups_that_is_none_says_where(berth: Berth, tmp_path: Path) -> None:
+    (tmp_path / "bad.tsv").write_text("cuInit\t2000\t0\ncuInit 2000 0\n")
+    code, output = berth("partition", "lookups", str(tmp_path / "bad.tsv"))
+    assert code == 2
+    assert "line 2: 'cuInit 2000 0'; expected name, version and flags, with tabs between them" in output
+
+
+def test_lookups_of_versions_and_flags(berth: Berth, tmp_path: Path) -> None:
+    asked = [
+        ("cuMemAlloc", 2000, 0),
+        ("cuMemAlloc", 3020, 0),
+        ("cuLaunchKernel", 7000, 2),
+        ("cuLaunchKernel", 7000, 1),
+        ("cuNo", 1, 0),
+    ]
+    (tmp_path / "few.tsv").write_text(
+        "".join(f"{name}\t{version}\t{flags}\n" for name, version, flags in asked)
+    )
+    found = json.loads(berth("partition", "lookups", str(tmp_path / "few.tsv"), "--json")[1])
+    assert [one["symbol"] for one in found] == [
+        "cuMemAlloc",
+        "cuMemAlloc_v2",
+        "cuLaunchKernel_ptsz",
+        "cuLaunchKernel",
+        None,
+    ]
+    assert all(one["same"] for one in found)
+
+
+def test_the_python_api_says_what_a_value_may_be() -> None:
+    with pytest.raises(SettingError, match="a share of 101 %"):
+        partitions.Limit(1, 101)
+    with pytest.raises(SettingError, match="at least 1"):
+        partitions.Limit(0)
+    with pytest.raises(SettingError, match="is not a name for a partition"):
+        partitions.create("../x", Gpu(0, "GPU-0", 1), partitions.Limit(1))
+
+
+def test_a_machine_without_nvml_says_so(tmp_path: Path) -> None:
+    with pytest.raises(PartitionError, match=r"there is no libnvidia-ml\.so\.1 on this machine"):
+        gpus(tmp_path)
+
+
+def test_the_cdi_specification_mounts_the_limits_read_only(berth: Berth, card: Card) -> None:
+    berth("partition", "create", "blue", "--mem", "64M", "--fake-gpu")
+    specification = json.loads(berth("partition", "cdi", "blue")[1])
+    (device,) = specification["devices"]
+    access = {
+        Path(mount["containerPath"]).suffix: mount["options"][0]
+        for mount in device["containerEdits"]["mounts"]
+    }
+    assert access == {".so": "ro", ".preload": "ro", ".limit": "ro", ".use": "rw"}
+    assert (specification["kind"], device["name"]) == ("berth.dev/gpu", "blue")
+
+
+def test_the_cli_prints_the_librarys_path(berth: Berth) -> None:
+    code, output = berth("partition", "library")
+    assert code == 0
+    assert Path(output.strip()).name == "libberth.so"
+    subprocess.run(
+        [sys.executable, "-c", "pass"], env=os.environ | {"LD_PRELOAD": output.strip()}, check=True
+    )

@@ -1,0 +1,258 @@
+"""Two real containers on one card: one goes over, gets its error and works on; the other notices nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth import partition as partitions
+from berth.partition.cdi import specification
+from berth.partition.gpus import gpus
+from conftest import Card
+
+pytestmark = pytest.mark.slow
+
+PROGRAMS = ("check", "routes")
+
+
+def root_file_system(card: Card, folder: Path) -> None:
+    """busybox, the C library and the test programs: an image made on the spot."""
+    busybox = shutil.which("busybox")
+    if busybox is None:
+        pytest.skip("no busybox to make an image of")
+    for name in ("bin", "etc", "proc", "dev", "tmp", "run", "sys", "card", "opt"):
+        (folder / name).mkdir(parents=True)
+    shutil.copy(busybox, folder / "bin" / "busybox")
+    for name in ("sh", "sleep", "cat", "env", "echo", "touch"):
+        (folder / "bin" / name).symlink_to("busybox")
+    needed: set[str] = set()
+    for program in (*(card.native / name for name in PROGRAMS), card.native / "libberth.so", Path(busybox)):
+        listed = subprocess.run(
+            ["ldd", program], capture_output=True, text=True, check=False, env={"PATH": os.environ["PATH"]}
+        )
+        needed |= {
+            word for line in listed.stdout.splitlines() for word in line.split() if word.startswith("/")
+        }
+    for name in needed:
+        if "/fake/" in name:
+            continue
+        place = folder / name.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(name, place)
+    for name in PROGRAMS:
+        shutil.copy(card.native / name, folder / "opt" / name)
+    shutil.copytree(card.native / "fake", folder / "opt" / "fake")
+
+
+def apply(edits: dict[str, Any], config: dict[str, Any]) -> None:
+    """What a runtime does with a CDI specification's edits."""
+    config["process"]["env"] += edits["env"]
+    for mount in edits["mounts"]:
+        bound = {"destination": mount["containerPath"], "source": mount["hostPath"], "type": "bind"}
+        config["mounts"].append(bound | {"options": [*mount["options"], "rbind"]})
+
+
+class Containers:
+    """runc, with bundles in a folder."""
+
+    def __init__(self, card: Card) -> None:
+        self.card, self.names = card, list[str]()
+        self.state = card.folder / "runc"
+
+    def runc(self, *words: str, check: bool = True) -> str:
+        answer = subprocess.run(
+            ["runc", "--root", str(self.state), *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60,
+        )
+        if check and answer.returncode != 0:
+            raise RuntimeError(f"runc {words}: {answer.stdout} {answer.stderr}")
+        return answer.stdout + answer.stderr
+
+    def start(self, name: str, partition: str) -> None:
+        bundle = self.card.folder / name
+        root_file_system(self.card, bundle / "rootfs")
+        subprocess.run(["runc", "spec"], cwd=bundle, check=True)
+        config = json.loads((bundle / "config.json").read_text())
+        config["process"] |= {"terminal": False, "args": ["/bin/sleep", "600"]}
+        config["root"]["readonly"] = False
+        shared = {
+            "destination": "/card",
+            "source": str(self.card.folder / "shared"),
+            "type": "bind",
+            "options": ["rw", "rbind"],
+        }
+        config["mounts"].append(shared)
+        config["process"]["env"] += [
+            "BERTH_FAKE_CARD=/card/card",
+            "BERTH_TEST_FDS=1",
+            "LD_LIBRARY_PATH=/opt/fake",
+        ]
+        root = self.card.folder / "root"
+        made = specification(partition, partitions.find(partition, root), self.card.native / "libberth.so")
+        apply(made["devices"][0]["containerEdits"], config)
+        config["linux"].pop("resources", None)
+        config["linux"]["cgroupsPath"] = ""
+        (bundle / "config.json").write_text(json.dumps(config))
+        command = ["runc", "--root", str(self.state), "run", "-d", "-b", str(bundle), name]
+        with (bundle / "log").open("w") as log:
+            ran = subprocess.run(
+                command,
+                check=False,
+                timeout=60,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
+        said = (bundle / "log").read_text()
+        if ran.returncode != 0:
+            pytest.skip(f"runc cannot start a container here: {said[-300:]}")
+        self.names.append(name)
+
+    def status(self, name: str) -> str:
+        return str(json.loads(self.runc("state", name))["status"])
+
+    def run(self, name: str, *command: str) -> tuple[int, str]:
+        words = ["runc", "--root", str(self.state), "exec", name, *command]
+        answer = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+        return answer.returncode, answer.stdout + answer.stderr
+
+    def hold(self, name: str) -> subprocess.Popen[str]:
+        """A process in this container that takes 40 MiB and waits for a line."""
+        words = ["runc", "--root", str(self.state), "exec", name, "/opt/check", "hold"]
+        return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def end(self) -> None:
+        for name in self.names:
+            self.runc("delete", "-f", name, check=False)
+
+
+@pytest.fixture
+def containers(card: Card, monkeypatch: pytest.MonkeyPatch) -> Iterator[Containers]:
+    if shutil.which("runc") is None or os.geteuid() != 0:
+        pytest.skip("no runc to start containers with, or not root")
+    (card.folder / "shared").mkdir()
+    monkeypatch.setenv("BERTH_FAKE_CARD", str(card.folder / "shared" / "card"))
+    (gpu,) = gpus(card.native / "fake")
+    for name in ("blue", "red"):
+        partitions.create(name, gpu, partitions.Limit(64), root=card.folder / "root")
+    made = Containers(card)
+    try:
+        made.start("blue", "blue")
+        made.start("red", "red")
+        yield made
+    finally:
+        made.end()
+
+
+def test_one_container_goes_over_gets_its_error_and_works_on(containers: Containers) -> None:
+    card = containers.card
+    holder = containers.hold("red")
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    assert containers.run("blue", "/opt/check", "linear") == (
+        0,
+        "",
+    )  # over its limit three times, an error each time
+    assert containers.run("blue", "/opt/check", "threads") == (0, "")
+    assert containers.status("blue") == "running"
+    assert holder.poll() is None
+    root = card.folder / "root"
+    (blue,), (red,) = partitions.find("blue", root), partitions.find("red", root)
+    assert (blue.refused > 0, red.refused) == (True, 0)
+    assert [process.held_bytes for process in red.processes] == [40 << 20]
+    assert holder.communicate("\n")[0] == ""
+    assert holder.returncode == 0
+
+
+def test_the_limit_holds_without_an_environment(containers: Containers) -> None:
+    words = (
+        "/bin/env",
+        "-i",
+        "BERTH_FAKE_CARD=/card/card",
+        "LD_LIBRARY_PATH=/opt/fake",
+        "/opt/check",
+        "total",
+    )
+    assert containers.run("blue", *words) == (0, "64\n")
+
+
+def test_a_container_cannot_raise_its_own_limit(containers: Containers) -> None:
+    words = ("/bin/env", "BERTH_GPU_MEM_MIB=8192", "/opt/check", "total")
+    assert containers.run("blue", *words) == (0, "64\n")
+    (limit,) = (containers.card.folder / "root" / "blue").glob("*.limit")
+    code, said = containers.run("blue", "/bin/sh", "-c", f"echo > /run/berth/region/{limit.name}")
+    assert code != 0
+    assert "Read-only file system" in said
+
+
+def test_a_container_that_is_killed_leaves_nothing_behind(containers: Containers) -> None:
+    holder = containers.hold("red")
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    containers.runc("kill", "red", "KILL")
+    holder.communicate()
+    root = containers.card.folder / "root"
+    for _ in range(100):
+        (red,) = partitions.find("red", root)
+        if red.used_bytes == 0:
+            break
+        time.sleep(0.05)
+    assert (red.used_bytes, red.processes) == (0, ())
+
+
+def test_podman_injects_a_partition_by_its_cdi_name(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    if shutil.which("podman") is None or shutil.which("runc") is None or os.geteuid() != 0:
+        pytest.skip("no podman with runc, or not root")
+    (card.folder / "shared").mkdir()
+    monkeypatch.setenv("BERTH_FAKE_CARD", str(card.folder / "shared" / "card"))
+    (gpu,) = gpus(card.native / "fake")
+    name = f"test-{os.getpid()}"
+    partitions.create(name, gpu, partitions.Limit(64), root=card.folder / "root")
+    root_file_system(card, card.folder / "rootfs")
+    subprocess.run(["tar", "-C", card.folder / "rootfs", "-cf", card.folder / "image.tar", "."], check=True)
+    store = ["--root", str(card.folder / "store"), "--runroot", str(card.folder / "run")]
+    podman = ["podman", *store, "--storage-driver", "vfs", "--cgroup-manager", "cgroupfs"]
+    words = ["run", "--rm", "--network", "none", "--runtime", "runc"]
+    words += ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]
+    device = Path("/var/run/cdi") / f"berth-{name}.json"
+    device.parent.mkdir(parents=True, exist_ok=True)
+    made = specification(name, partitions.find(name, card.folder / "root"), card.native / "libberth.so")
+    device.write_text(json.dumps(made))
+    try:
+        loaded = subprocess.run(
+            [*podman, "import", card.folder / "image.tar", name], capture_output=True, check=False
+        )
+        plain = subprocess.run(
+            [*podman, *words, name, "/bin/echo"], capture_output=True, text=True, check=False
+        )
+        if loaded.returncode != 0 or plain.returncode != 0:
+            pytest.skip(f"podman cannot start a container here: {plain.stderr[-300:]}")
+        words += ["--device", f"berth.dev/gpu={name}", "-v", f"{card.folder / 'shared'}:/card"]
+        words += [
+            "-e",
+            "BERTH_FAKE_CARD=/card/card",
+            "-e",
+            "LD_LIBRARY_PATH=/opt/fake",
+            "-e",
+            "BERTH_TEST_FDS=1",
+            name,
+        ]
+        for command, said in (("total", "64\n"), ("linear", "")):
+            ran = subprocess.run(
+                [*podman, *words, "/opt/check", command], capture_output=True, text=True, check=False
+            )
+            assert (ran.returncode, ran.stdout) == (0, said), ran.stderr
+    finally:
+        device.unlink()
+        subprocess.run([*podman, "system", "reset", "--force"], capture_output=True, check=False)

@@ -1,0 +1,59 @@
+"""Every route to the driver ends at the limit (native/tests/routes.c)."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT, Card
+
+ROUTES = [
+    "dlsym", "dlvsym_dlsym", "libc_dlsym", "global", "next", "linked_plugin", "deepbind_linked",
+    "deepbind_lazy", "deepbind_dlsym", "runpath", "dlmopen", "dlclose", "lookup",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_a_route_to_the_driver_ends_at_the_limit(card: Card, route: str) -> None:
+    assert card.run("routes", route) == (0, "")
+
+
+def test_every_route_is_run(native: Path) -> None:
+    listed = subprocess.run(
+        [native / "routes", "--list"], capture_output=True, text=True, check=True
+    ).stdout.split()
+    assert set(listed) - {"no_driver", "old_driver", "nvml", "cost"} == set(ROUTES)
+
+
+def test_a_machine_without_a_driver_looks_like_one(card: Card) -> None:
+    assert card.run("routes", "no_driver", LD_LIBRARY_PATH="/nonexistent") == (0, "")
+
+
+def test_a_driver_without_newer_calls_lacks_them_still(card: Card) -> None:
+    assert card.run("routes", "old_driver", LD_LIBRARY_PATH=str(card.native / "old")) == (0, "")
+
+
+def test_nvml_shows_the_containers_own_part(card: Card) -> None:
+    assert card.run("routes", "nvml") == (0, "0 0\n")  # before anybody has used the GPU
+    holder = card.start("check", "hold")
+    stranger = card.start("check", "hold", BERTH_REGION=str(card.folder / "other"), BERTH_FAKE_WATCH=None)
+    for process in (holder, stranger):
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+    assert card.run("routes", "nvml") == (0, "40 1\n")
+    for process in (holder, stranger):
+        process.communicate("\n")
+
+
+def test_only_the_intended_symbols_are_exported(native: Path) -> None:
+    names = subprocess.run(
+        ["nm", "-D", "--defined-only", native / "libberth.so"], capture_output=True, text=True, check=True
+    )
+    exported = {line.split()[-1] for line in names.stdout.splitlines()}
+    hooks = set(re.findall(r"^(?:NV)?HOOK\((\w+),", (ROOT / "native" / "hooks.h").read_text(), re.MULTILINE))
+    intended = hooks | {"dlsym", "dlvsym", "dlopen", "dlmopen"}
+    assert intended <= exported
+    assert {name for name in exported - intended if not name.startswith("berth_")} == set()

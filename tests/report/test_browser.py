@@ -1,0 +1,97 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from chromium import Chromium, find_chromium
+from runs import report
+
+from berth.report import write
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(find_chromium() is None, reason="no Chromium or Chrome on the PATH"),
+]
+
+PLACES = "[...document.querySelectorAll('[data-plot]')]"
+DRAWN = f"{PLACES}.every((place) => place.querySelector('.main-svg'))"
+PLOTS = 6 + 2 + 2 + 2 + 1
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    write(report(trace="<script>window.broken = true</script>"), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser(path: Path) -> Iterator[Chromium]:
+    program = find_chromium()
+    assert program is not None
+    with Chromium(program) as opened:
+        opened.open(path, DRAWN)
+        yield opened
+
+
+def test_every_plot_draws_from_disk_without_network_or_complaint(browser: Chromium, path: Path) -> None:
+    drawn = browser.evaluate(f"{PLACES}.map((place) => Boolean(place.querySelector('.main-svg')))")
+    assert drawn == [True] * PLOTS
+    assert browser.errors == []
+    others = [url for url in browser.requests if url != path.as_uri() and not url.startswith("data:")]
+    assert others == []
+    assert browser.evaluate("typeof window.broken") == "undefined"
+
+
+def test_lines_dots_and_cells_are_on_the_page(browser: Chromium) -> None:
+    count = "document.querySelectorAll('{}').length"
+    for selector, at_least in (
+        ("#allocation .scatterlayer path.js-line", 2),
+        ("#waiting .scatterlayer path.js-line", 2),
+        ("#inflation-allocation .scatterlayer path.js-line", 3),
+        ("#headline-0 .scatterlayer path.point", 2),
+        ("#map .heatmaplayer image", 2),
+    ):
+        assert browser.evaluate(count.format(selector)) >= at_least, selector
+
+
+def test_every_map_names_its_nodes(browser: Chromium) -> None:
+    texts = browser.evaluate("[4, 5].map((at) => document.querySelector('#map')._fullData[at].text)")
+    assert texts[0] == texts[1]
+    assert {"big-0 · V100", "small-0 · T4"} <= {text for row in texts[1] for text in row}
+
+
+def test_the_slider_of_the_map_changes_every_policy(browser: Chromium) -> None:
+    cells = "[4, 5].map((at) => document.querySelector('#map')._fullData[at].z.map((row) => Array.from(row)))"
+    before = browser.evaluate(cells)
+    browser.evaluate(
+        "(() => { const map = document.querySelector('#map'); const step = map.layout.sliders[0].steps[3];"
+        "return Plotly.restyle(map, step.args[0], step.args[1]).then(() => true); })()"
+    )
+    after = browser.evaluate(cells)
+    assert [one != other for one, other in zip(before, after, strict=True)] == [True, True]
+    assert browser.errors == []
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (768, 1024), (1920, 1080)])
+def test_a_page_is_as_wide_as_its_screen(browser: Chromium, path: Path, width: int, height: int) -> None:
+    browser.resize(width, height, mobile=width < 500)
+    browser.open(path, DRAWN)
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    overflowing = browser.evaluate(
+        f"{PLACES}.filter((place) => place.querySelector('.main-svg').getBoundingClientRect().width >"
+        " place.clientWidth + 1).map((place) => place.id)"
+    )
+    assert overflowing == []
+    assert browser.errors == []
+
+
+def test_nothing_of_a_report_can_be_uploaded(browser: Chromium) -> None:
+    titles = browser.evaluate(
+        "[...document.querySelectorAll('.modebar-btn')].map((button) => button.dataset.title)"
+    )
+    assert "Reset axes" in titles
+    assert not any("share" in title.lower() or "cloud" in title.lower() for title in titles)
+    refused = browser.evaluate(
+        "fetch('https://example.invalid/').then(() => 'connected', (error) => error.constructor.name)"
+    )
+    assert refused == "TypeError"

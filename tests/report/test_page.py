@@ -1,0 +1,153 @@
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from plotly.offline import get_plotlyjs
+from runs import made_runs, report
+
+from berth.report import render, write
+from berth.statistics import METRICS
+from berth.statistics.table import Cell, table_rows
+
+EVIL = "<script>alert('x')</script>"
+
+
+class Page(HTMLParser):
+    """What a browser would make of a page: its elements, their texts, and the headings."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {}
+        self._open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in {"meta", "link", "br"}:
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        while self._open and self._open.pop() != tag:
+            pass
+
+    def handle_data(self, data: str) -> None:
+        if self._open:
+            self.texts.setdefault(self._open[-1], []).append(data)
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return render(report())
+
+
+def test_a_page_says_what_was_asked_and_has_every_section(page: str) -> None:
+    read = Page(page)
+    assert read.texts["h2"] == [
+        "Comparison",
+        "Policies at a glance",
+        "Over time",
+        "How long jobs took",
+        "Inflation",
+        "The cluster at a moment",
+        "What the numbers mean",
+    ]
+    told = " ".join(text for texts in read.texts.values() for text in texts if len(text) < 1000)
+    for part in ("Two policies", "trace.csv: 60 jobs", "4 nodes, 10 GPUs", "berth 0.1.0 · 2026-11-21"):
+        assert part in told
+    assert "fifo+first-fit, sjf+best-fit, fgd, random" in told
+    assert all(metric.definition in told for metric in METRICS)
+
+
+def test_what_is_not_there_has_no_section() -> None:
+    bare = Page(render(report(runs=(), inflation=(), nodes=())))
+    assert "h2" not in bare.texts
+    assert Page(render(report(runs=(), nodes=()))).texts["h2"] == ["Inflation"]
+
+
+def test_a_page_stands_alone(page: str) -> None:
+    assert page.count(get_plotlyjs()) == 1
+    addresses = [
+        value
+        for _, attributes in Page(page).elements
+        for name, value in attributes.items()
+        if name in {"src", "href", "action", "data", "srcset"} and value != "data:,"
+    ]
+    assert addresses == []
+    own = page.replace(get_plotlyjs(), "")
+    assert not re.search(r"https?://|@import|url\(", own)
+
+
+def test_a_page_may_run_its_own_two_scripts_and_no_other(page: str) -> None:
+    policy = next(
+        attributes["content"]
+        for tag, attributes in Page(page).elements
+        if tag == "meta" and attributes.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert policy.count("sha256-") == 2
+    assert "unsafe-inline" not in policy.split("style-src")[0]
+
+
+def test_data_cannot_become_markup() -> None:
+    runs = [replace(run, policy=EVIL) for run in made_runs(seeds=(1,))[:1]]
+    told = {name: f"{EVIL}{name}" for name in ("title", "command", "trace", "cluster", "created", "version")}
+    nodes = [replace(node, name=f"{EVIL}{at}") for at, node in enumerate(report().nodes)]
+    text = render(report(runs=runs, nodes=nodes, inflation=(), **told))
+    read = Page(text)
+    assert EVIL not in text
+    assert f"{EVIL}trace" in "".join(read.texts["dd"])
+    kinds = [attributes.get("type") for tag, attributes in read.elements if tag == "script"]
+    assert kinds.count(None) == 2
+    assert set(kinds) == {None, "application/json"}
+
+
+def test_every_plot_has_its_data_as_json_and_a_label(page: str) -> None:
+    read = Page(page)
+    plots = [attributes for _, attributes in read.elements if "data-plot" in attributes]
+    data = re.findall(r'<script type="application/json" id="([^"]+)">(.*?)</script>', page)
+    assert [plot["data-plot"] for plot in plots] == [name for name, _ in data]
+    assert all(plot["role"] == "img" and plot["aria-label"] for plot in plots)
+    for _, text in data:
+        assert set(json.loads(text)) >= {"data", "layout"}
+
+
+def test_the_same_report_is_the_same_page(page: str) -> None:
+    assert render(report()) == page
+
+
+def test_the_table_marks_the_best_and_shows_intervals() -> None:
+    rows = {row.metric: row for row in table_rows(made_runs())}
+    assert list(rows) == [metric.name for metric in METRICS]
+    wait = rows["Mean wait"]
+    assert [cell.mark for cell in wait.cells].count("best") == 1
+    assert all(cell.half for cell in wait.cells)
+    assert rows["Evictions"].cells == (Cell("0", "0", ""), Cell("0", "0", ""))
+    assert rows["GPUs busy"].unit == "%"
+    assert {cell.mark for cell in rows["GPUs busy"].cells} == {""}
+
+
+def test_one_seed_has_no_intervals() -> None:
+    rows = table_rows(made_runs(seeds=(1,)))
+    assert {cell.half for row in rows for cell in row.cells} == {""}
+    assert "±" not in render(report(runs=made_runs(seeds=(1,)))).replace(get_plotlyjs(), "")
+
+
+def test_a_page_is_written_whole_or_not_at_all(tmp_path: Path, page: str) -> None:
+    path = tmp_path / "report.html"
+    write(report(), path)
+    assert path.read_text(encoding="utf-8") == page
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(FileNotFoundError):
+        write(report(), tmp_path / "missing" / "report.html")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_large_report_is_of_moderate_size() -> None:
+    policies = ("fifo+first-fit", "fifo+best-fit", "sjf+first-fit", "sjf+best-fit", "fifo+random")
+    text = render(report(runs=made_runs(policies, range(5), jobs=300)))
+    assert len(text.encode()) - len(get_plotlyjs().encode()) < 3_000_000

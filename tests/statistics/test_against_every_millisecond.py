@@ -1,0 +1,135 @@
+"""The vectorised metrics against a model that looks at every GPU in every millisecond."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from histories import History, histories
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth.model import NO_GPU, EventKind
+from berth.statistics import event_columns, occupancy_at, run_of, summarise, timeline
+
+
+@dataclass
+class Moment:
+    """What was so for one millisecond."""
+
+    used_milli: dict[tuple[int, int], int]
+    jobs: dict[tuple[int, int], int]
+    waiting: int
+    running: int
+
+
+def moments(history: History) -> list[Moment]:
+    """Every millisecond from the first event to before the last, and the state after the last."""
+    begin, end = history.events[0].time_ms, history.events[-1].time_ms
+    told = []
+    for now_ms in range(begin, end + 1):
+        used: dict[tuple[int, int], int] = {}
+        jobs: dict[tuple[int, int], int] = {}
+        waiting = running = 0
+        for happened in history.events:
+            if happened.time_ms > now_ms:
+                break
+            waiting += {EventKind.SUBMIT: 1, EventKind.START: -1, EventKind.REJECT: -1}.get(happened.kind, 0)
+            sign = 1 if happened.kind is EventKind.START else -1 if happened.slots else 0
+            running += sign
+            for slot in happened.slots:
+                if slot.index != NO_GPU:
+                    used[slot] = used.get(slot, 0) + sign * happened.share.milli
+                    jobs[slot] = jobs.get(slot, 0) + sign
+        told.append(Moment(used, jobs, waiting, running))
+    return told
+
+
+@given(histories())
+@settings(max_examples=300, deadline=None)
+def test_measures_over_time_are_those_of_every_millisecond(history: History) -> None:
+    seen = moments(history)[:-1]
+    gpus = sum(node.gpus for node in history.nodes)
+    summary = summarise(event_columns(history.events), history.nodes)
+    if not seen or not gpus:
+        assert math.isnan(summary.gpu_allocation_pct)
+        return
+    capacity = 1000 * gpus * len(seen)
+    held = sum(sum(moment.used_milli.values()) for moment in seen)
+    busy = sum(count > 0 for moment in seen for count in moment.jobs.values())
+    idle_on_busy = sum(
+        1000 - moment.used_milli[slot] for moment in seen for slot, count in moment.jobs.items() if count
+    )
+    assert summary.gpu_allocation_pct == pytest.approx(100 * held / capacity)
+    assert summary.gpu_busy_pct == pytest.approx(100 * 1000 * busy / capacity)
+    if held < capacity:
+        assert summary.fragmentation_pct == pytest.approx(100 * idle_on_busy / (capacity - held))
+    assert summary.gpu_hours.held == pytest.approx(held / 3.6e9)
+
+
+@given(histories())
+@settings(max_examples=200, deadline=None)
+def test_useful_wasted_and_unfinished_hours_are_all_that_was_held(history: History) -> None:
+    hours = summarise(event_columns(history.events), history.nodes).gpu_hours
+    assert min(hours.useful, hours.wasted, hours.unfinished) >= 0
+    assert hours.useful + hours.wasted + hours.unfinished == pytest.approx(hours.held)
+
+
+@given(histories())
+@settings(max_examples=200, deadline=None)
+def test_every_job_is_in_one_state_at_the_end(history: History) -> None:
+    summary = summarise(event_columns(history.events), history.nodes)
+    states = (summary.finished, summary.failed, summary.rejected, summary.waiting, summary.running)
+    assert sum(states) == summary.jobs
+
+
+@given(histories(), st.integers(1, 60))
+@settings(max_examples=300, deadline=None)
+def test_a_timeline_has_the_mean_and_the_peak_of_every_bin(history: History, points: int) -> None:
+    seen = moments(history)
+    begin = history.events[0].time_ms
+    line = timeline(event_columns(history.events), history.nodes, points)
+    levels = {
+        "allocated_milli": [sum(moment.used_milli.values()) for moment in seen],
+        "waiting": [moment.waiting for moment in seen],
+        "running": [moment.running for moment in seen],
+    }
+    edges = (line.edges_ms - begin).tolist()
+    assert edges[0] == 0
+    assert edges[-1] == len(seen) - 1
+    assert 1 <= len(edges) - 1 <= points
+    for name, level in levels.items():
+        # A run of no time has one bin, with what was so at its end.
+        bins = [level[a:b] or level[a:] for a, b in pairwise(edges)]
+        assert getattr(line, f"{name}_mean") == pytest.approx([sum(part) / len(part) for part in bins])
+        assert getattr(line, f"{name}_max") == pytest.approx([max(part) for part in bins])
+
+
+@given(histories(), st.integers(0, 45))
+@settings(max_examples=200, deadline=None)
+def test_occupancy_is_what_every_gpu_held_at_that_time(history: History, after_ms: int) -> None:
+    seen = moments(history)
+    begin = history.events[0].time_ms
+    at = min(after_ms, len(seen) - 1)
+    seen_then = occupancy_at(event_columns(history.events), history.nodes, begin + at)
+    widest = max(node.gpus for node in history.nodes)
+    slots = [(node, slot) for node in range(len(history.nodes)) for slot in range(widest)]
+    present = {slot: slot[1] < history.nodes[slot[0]].gpus for slot in slots}
+    expected = [seen[at].used_milli.get(slot, 0) if present[slot] else -1 for slot in slots]
+    assert seen_then.used_milli.ravel().tolist() == expected
+    expected = [seen[at].jobs.get(slot, 0) if present[slot] else -1 for slot in slots]
+    assert seen_then.jobs.ravel().tolist() == expected
+
+
+@given(histories())
+@settings(max_examples=50, deadline=None)
+def test_a_run_keeps_maps_within_the_submissions(history: History) -> None:
+    columns = event_columns(history.events)
+    run = run_of(columns, history.nodes, "fifo", 3)
+    times = [occupancy.time_ms for occupancy in run.occupancies]
+    assert times == sorted(set(times))
+    assert all(columns.submit_ms.min() <= time_ms <= columns.submit_ms.max() for time_ms in times)
+    assert np.all(np.diff(run.waiting.shares) > 0)

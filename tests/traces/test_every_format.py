@@ -1,0 +1,179 @@
+"""What every format must do: a contract over the registry, so that a new one is tested by being there."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from berth import traces
+from berth.errors import TraceError
+from berth.history.records import records
+from berth.history.store import write_records
+from berth.model import Event, EventKind, GpuSlot, Job, Node, Reason
+from berth.traces import formats
+
+SAMPLES: dict[str, str] = {
+    "openb": "name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time,scheduled_time\n"
+    + "".join(f"p{i},{i},1024,1,500,{(i * 37) % 100},500,200\n" for i in range(60)),
+    "philly": "timestamp,duration,num_gpus,gpu_time,cluster\n"
+    + "".join(
+        f"2017-10-{1 + (i * 7) % 28:02d} 07:01:{i % 60:02d},{i}.5,{1 + i % 8},1,c{i % 3}\n" for i in range(60)
+    ),
+    "pai": "job_id,num_inst,submit_time,num_cpu,num_gpu,gpu_type,duration,user\n"
+    + "".join(f"{i},1,{(i * 37) % 100},6.0,0.5,T4,{i}.0,u{i % 3}\n" for i in range(60)),
+    "pai-tasks": "job_name,task_name,inst_num,status,start_time,end_time,plan_cpu,plan_mem,plan_gpu,gpu_type\n"
+    + "".join(
+        f"j{i},worker,2.0,Terminated,{(i * 37) % 100},{200 + i}.0,600.0,29.3,50.0,MISC\n" for i in range(60)
+    ),
+    "helios": "job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue\n"
+    + "".join(
+        f"{i},u,vcA,{8 * (1 + i % 2)},4,{1 + i % 2},COMPLETED,2020-06-09 18:{(i * 37) % 60:02d}:00,,,{i},0\n"
+        for i in range(60)
+    ),
+    "fleetsim": "job_id,user,tenant,class,submit_time,num_chips,chip_type,num_nodes,duration_s,walltime_limit_s\n"
+    + "".join(f"{i},u,vcA,finetune,{(i * 37) % 100}000000,8,,1,{i}.5,60.0\n" for i in range(60)),
+    "swf": "; Version: 2.2\n"
+    + "".join(f"{i + 1} {(i * 37) % 100} 0 {i} 2 -1 -1 4 90 -1 1 3 1 -1 1 -1 -1 -1\n" for i in range(60)),
+    "berth": "id,submit_ms,work_ms,gpus,share_milli\n"
+    + "".join(f"j{i},{(i * 37) % 100},{i},1,{1000 - i}\n" for i in range(60)),
+}
+
+
+def _history(path: Path) -> None:
+    nodes = (Node("n0", 8, None),)
+    events = []
+    for index in range(60):
+        job = Job(f"j{index}", (index * 37) % 100, index)
+        for time_ms, kind in (
+            (job.submit_ms, EventKind.SUBMIT),
+            (150, EventKind.START),
+            (300, EventKind.FINISH),
+        ):
+            slots = () if kind is EventKind.SUBMIT else (GpuSlot(0, 0),)
+            events.append(Event(time_ms, kind, job, 1, slots, job.share, Reason.NONE))
+    write_records(records(events, nodes), path)
+
+
+@pytest.fixture(params=formats.FORMATS)
+def sample(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
+    """A file of sixty jobs out of order, under a name that tells nothing."""
+    name: str = request.param
+    path = tmp_path / "some-file"
+    if name == "history":
+        _history(path)
+    else:
+        path.write_text(SAMPLES[name], "utf-8")
+    return name, path
+
+
+@pytest.fixture(params=SAMPLES)
+def csv_sample(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
+    """Like `sample`, for the formats that a CSV file can have."""
+    path = tmp_path / "some-file"
+    path.write_text(SAMPLES[request.param], "utf-8")
+    return request.param, path
+
+
+def test_the_format_is_known_by_its_header(sample: tuple[str, Path]) -> None:
+    name, path = sample
+    assert traces.read_trace(path).format == name
+
+
+def test_jobs_come_in_order_of_submission_each_once(sample: tuple[str, Path]) -> None:
+    _, path = sample
+    jobs = list(traces.read(path))
+    assert len({job.id for job in jobs}) == len(jobs) == 60
+    assert [job.submit_ms for job in jobs] == sorted(job.submit_ms for job in jobs)
+
+
+def test_the_file_order_can_be_had_and_holds_the_same_jobs(sample: tuple[str, Path]) -> None:
+    name, path = sample
+    in_file = list(traces.read(path, file_order=True))
+    assert sorted(in_file, key=lambda job: job.submit_ms) == list(traces.read(path))
+    if name != "history":
+        assert in_file != list(traces.read(path))
+
+
+def test_reading_twice_gives_the_same_jobs(sample: tuple[str, Path]) -> None:
+    _, path = sample
+    trace = traces.read_trace(path)
+    assert list(trace.jobs()) == list(trace.jobs())
+
+
+def test_gzip_is_known_by_its_first_bytes(csv_sample: tuple[str, Path]) -> None:
+    _, path = csv_sample
+    packed = path.with_name("packed")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert list(traces.read(packed)) == list(traces.read(path))
+
+
+def test_every_column_of_the_header_is_needed(csv_sample: tuple[str, Path]) -> None:
+    name, path = csv_sample
+    rows = list(csv.reader(path.read_text("utf-8").splitlines()))
+    if name == "swf":
+        pytest.skip("its columns have no names in the file")
+    for column in formats.FORMATS[name].header:
+        at = rows[0].index(column)
+        less = path.with_name("less")
+        less.write_text("\n".join(",".join(row[:at] + row[at + 1 :]) for row in rows), "utf-8")
+        with pytest.raises(TraceError):
+            list(traces.read(less))
+
+
+def test_a_header_without_rows_is_a_trace_without_jobs(sample: tuple[str, Path]) -> None:
+    name, path = sample
+    if name == "history":
+        write_records((), path)
+    else:
+        path.write_text(SAMPLES[name].splitlines()[0], "utf-8")
+    assert list(traces.read(path)) == []
+
+
+def test_a_converted_trace_holds_the_same_jobs(sample: tuple[str, Path]) -> None:
+    _, path = sample
+    out = path.with_name("converted.parquet")
+    traces.write(traces.read(path), out)
+    assert list(traces.read(out)) == list(traces.read(path))
+
+
+def test_more_rows_than_are_held_stream_where_in_order_and_sort_where_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from berth.traces import ordering
+
+    monkeypatch.setattr(ordering, "_HELD_ROWS", 500)
+    rows = [f"j{index},{index // 3},1" for index in range(7000)]
+    path = tmp_path / "trace.csv"
+    path.write_text("id,submit_ms,work_ms\n" + "\n".join(rows), "utf-8")
+    assert [job.id for job in traces.read(path)] == [f"j{index}" for index in range(7000)]
+    shuffled = rows[:600] + random.Random(1).sample(rows[600:], k=6400)
+    path.write_text("id,submit_ms,work_ms\n" + "\n".join(shuffled), "utf-8")
+    jobs = list(traces.read(path))
+    assert [job.submit_ms for job in jobs] == sorted(job.submit_ms for job in jobs)
+    assert len(jobs) == 7000
+
+
+def test_a_long_file_in_order_is_not_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from berth.traces import ordering
+
+    monkeypatch.setattr(ordering, "_HELD_ROWS", 500)
+    path = tmp_path / "trace.csv"
+    rows = "".join(f"j{index},{index},1\n" for index in range(20_000))
+    path.write_text("id,submit_ms,work_ms\n" + rows + "bad,x,1\n", "utf-8")
+    jobs = traces.read(path)
+    first = [next(jobs) for _ in range(10_000)]  # the bad row at the end has not been met yet
+    assert first[-1].id == "j9999"
+    with pytest.raises(TraceError, match="line 20002, column 'submit_ms'"):
+        list(jobs)
+
+
+def test_the_documentation_names_every_format(documentation: Callable[[str], str]) -> None:
+    page = documentation("traces.md")
+    for entry in formats.FORMATS.values():
+        assert f"`{entry.name}`" in page
+        assert ", ".join(entry.header) in page
