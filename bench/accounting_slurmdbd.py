@@ -1,0 +1,81 @@
+"""300,000 jobs out of a real slurmdbd, against sacct printing the same jobs in the same run.
+
+Starts a Slurm and a MariaDB of its own (tests/accounting/slurm_cluster.sh; packages in .ci/packages), puts the
+jobs into its table, and prints medians and their ratio (asked: below 0.4).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+CLUSTER = Path(__file__).parents[1] / "tests" / "accounting" / "slurm_cluster.sh"
+
+STORY = r"""
+sbatch -o /dev/null --wrap true >/dev/null; sleep 3
+mariadb -uroot -S "$PWD/database.socket" slurm_acct_db -e "
+    insert into sandbox_job_table (job_name, id_assoc, id_job, id_resv, id_wckey, id_user, id_group, het_job_id,
+        het_job_offset, state_reason_prev, nodes_alloc, \`partition\`, priority, cpus_req, state, timelimit,
+        time_submit, time_eligible, time_start, time_end, tres_alloc, tres_req, nodelist, derived_es, account,
+        id_qos, submit_line, work_dir)
+    select concat('job_', seq % 500), 2, 1000 + seq, 0, 0, 0, 0, 0, 4294967294, seq % 4, 1, 'gpu', 1, 4, 3, 60,
+        1700000000 + seq * 10, 1700000000 + seq * 10, 1700000000 + seq * 10 + seq % 1000,
+        1700000000 + seq * 10 + seq % 1000 + seq % 50000, '1=4,2=8000,4=1,5=4,1001=2,1002=2',
+        '1=4,2=8000,4=1,5=4,1001=2', concat('node', 1 + seq % 2), 'pytorch', 'root', 1,
+        concat('sbatch -J job_', seq % 500, ' --gres=gpu:2 train.sh'), '/home/someone/work'
+    from seq_1_to_{jobs}"
+{python} - <<'END'
+import json, os, shutil, statistics, subprocess, sys, time
+
+fields = {fields!r}
+ours, theirs = [], []
+for _ in range({runs}):
+    begin = time.perf_counter()
+    with open("sacct.txt", "wb") as out:
+        words = ["sacct", "-X", "-a", "-D", "-P", "-S", "2023-01-01", "--delimiter=\x1f", "-o", fields]
+        subprocess.run(words, stdout=out, check=True)
+    theirs.append(time.perf_counter() - begin)
+    shutil.rmtree("history", ignore_errors=True)
+    begin = time.perf_counter()
+    url = os.environ["BERTH_SLURMDBD"]
+    words = ["{berth}", "import", "slurmdbd", url, "--history", "history", "--json"]
+    told = json.loads(subprocess.run(words, stdout=subprocess.PIPE, check=True).stdout)
+    ours.append(time.perf_counter() - begin)
+    assert told["imported"] >= {jobs}, told
+a, b = statistics.median(ours), statistics.median(theirs)
+print(json.dumps({{"jobs": {jobs}, "import_s": a, "sacct_s": b, "ratio": a / b}}))
+END
+"""
+
+
+def main() -> None:
+    from berth.history.sacct import FIELDS
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--jobs", type=int, default=300_000)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    python = Path(sys.executable)
+    story = STORY.format(
+        jobs=given.jobs,
+        runs=given.runs,
+        fields=",".join(FIELDS),
+        python=python,
+        berth=python.parent / "berth",
+    )
+    with tempfile.TemporaryDirectory(prefix="berth-bench-") as folder:
+        done = subprocess.run([CLUSTER, folder, story], stdout=subprocess.PIPE, text=True, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    for name, value in found.items():
+        print(f"{name:12} {value:12,.2f}")
+    if given.out:
+        given.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

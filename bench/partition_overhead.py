@@ -1,0 +1,88 @@
+"""What libberth.so adds to a driver call, beside the bare fake driver in the same run.
+
+    python bench/partition_overhead.py [--json FILE]
+
+Bare and limited runs alternate, and each figure is the median of several; the machine's noise hits both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+NATIVE = ROOT / "build" / "native"
+
+ROWS = [
+    # operation, words, unit, compute limit, added at most
+    ("alloc + free, one process", "alloc", "ns", None, 150.0),
+    ("alloc + free, 20,000 live", "live", "ns", None, 150.0),
+    ("alloc + free async", "async", "ns", None, None),
+    ("alloc + free, 8 processes, CPU time", "eight", "ns", None, 600.0),
+    ("launch", "launch", "ns", None, 10.0),
+    ("launch, compute limit", "launch", "ns", "50", 16.0),
+    ("MemGetInfo", "info", "ns", None, 60.0),
+    ("dlsym of any symbol", "dlsym", "ns", None, 5.0),
+    ("start to first allocation", "start1", "ms", None, 0.5),
+    ("the slowest of 64 starting together", "start64", "ms", None, 10.0),
+]
+
+
+def measure(program: Path, word: str, core_pct: str | None, limited: bool) -> float:
+    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    with tempfile.TemporaryDirectory(prefix="berth-bench-", dir=parent) as folder:
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(("BERTH_", "LD_"))
+        }
+        environment |= {"BERTH_FAKE_CARD": f"{folder}/card", "LD_LIBRARY_PATH": str(NATIVE / "fake")}
+        if limited:
+            environment |= {"BERTH_REGION": f"{folder}/region", "BERTH_GPU_MEM_MIB": "8192"}
+            environment |= {"LD_PRELOAD": str(NATIVE / "libberth.so")}
+            environment |= {"BERTH_GPU_CORE_PCT": core_pct} if core_pct else {}
+        answer = subprocess.run([program, word], env=environment, capture_output=True, text=True, check=True)
+    return float(answer.stdout)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", type=Path, help="write the figures to this file too")
+    parser.add_argument("--rounds", type=int, default=5)
+    words = parser.parse_args()
+    subprocess.run(["make", "-s", "-C", str(ROOT / "native"), "all"], check=True)
+    program = NATIVE / "partition_overhead"
+    source = ROOT / "bench" / "partition_overhead.c"
+    link = [f"-L{NATIVE / 'fake'}", "-l:libcuda.so.1", "-ldl"]
+    subprocess.run([shutil.which("cc") or "cc", "-O2", "-std=c11", source, "-o", program, *link], check=True)
+    figures = []
+    print(f"{'operation':<38}{'bare':>10}{'berth':>10}{'added':>10}{'asked':>10}")
+    for name, word, unit, core_pct, asked in ROWS:
+        bare, berth = [], []
+        for _ in range(words.rounds):
+            bare.append(measure(program, word, core_pct, limited=False))
+            berth.append(measure(program, word, core_pct, limited=True))
+        low, high = statistics.median(bare), statistics.median(berth)
+        limit = "" if asked is None else f"<{asked:g}"
+        print(f"{name:<38}{low:>10.2f}{high:>10.2f}{high - low:>10.2f}{limit:>10} {unit}")
+        figures.append(
+            {
+                "operation": name,
+                "unit": unit,
+                "bare": low,
+                "berth": high,
+                "added": high - low,
+                "asked_below": asked,
+            }
+        )
+    if words.json:
+        words.json.parent.mkdir(parents=True, exist_ok=True)
+        words.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+/* Launches one kernel as fast as it is let, for some seconds: `partition_shares KERNEL BLOCKS SECONDS [sync]`.
+
+   Prints the GPU time that the driver saw, as a fraction of the time that passed, and the longest launch call. The first
+   tenth of the time is not counted. With `sync` the program waits for each launch, as an interactive one does. */
+#include "../native/tests/driver.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+int main(int count, char **words)
+{
+    CUcontext context;
+    CUmodule module;
+    CUfunction function;
+    if (count < 4 || cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS ||
+        cuModuleLoadData(&module, "") != CUDA_SUCCESS || cuModuleGetFunction(&function, module, words[1]) != CUDA_SUCCESS)
+        return 3;
+    unsigned blocks = (unsigned)atoi(words[2]);
+    double seconds = atof(words[3]);
+    int sync = count > 4 && strcmp(words[4], "sync") == 0;
+    uint64_t begin = now_ns(), warm = begin + (uint64_t)(seconds * 1e8), end = begin + (uint64_t)(seconds * 1e9);
+    uint64_t counted_from = 0, busy_from = 0, longest = 0, launches = 0;
+    for (uint64_t now = begin; now < end; launches++) {
+        if (counted_from == 0 && now >= warm) {
+            counted_from = now;
+            busy_from = fake_own_busy_ns(0);
+            longest = 0;
+        }
+        if (cuLaunchKernel(function, blocks, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) != CUDA_SUCCESS)
+            return 4;
+        uint64_t after = now_ns();
+        longest = after - now > longest ? after - now : longest;
+        if ((sync || launches % 64 == 63) && cuStreamSynchronize(NULL) != CUDA_SUCCESS)
+            return 5;
+        now = now_ns();
+    }
+    double passed = (double)(now_ns() - counted_from);
+    printf("{\"share_pct\": %.2f, \"longest_launch_ms\": %.3f, \"launches\": %llu}\n", 100.0 * (double)(fake_own_busy_ns(0) - busy_from) / passed,
+           (double)longest / 1e6, (unsigned long long)launches);
+    return 0;
+}

@@ -1,0 +1,126 @@
+"""Write docs/reference.md from the code: `python docs/make_reference.py`; a test sees that it is up to date."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import typer.main
+
+import berth
+from berth import errors
+from berth.cli.app import app
+from berth.policies import ORDERS, PLACEMENTS, POLICIES, SCHEMES
+from berth.policies import _load as load_policy
+from berth.statistics import METRICS
+from berth.traces.formats import FORMATS
+from berth.traces.synthetic import WORKLOADS, defaults_of
+
+PAGE = Path(__file__).with_name("reference.md")
+
+
+def reference() -> str:
+    """The whole page."""
+    parts = [
+        "# Reference",
+        "Made from the code by `docs/make_reference.py`; a test fails where the two differ.",
+        *_commands(),
+        *_policies(),
+        *_formats(),
+        *_metrics(),
+        *_python(),
+        *_errors(),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _commands() -> list[str]:
+    found = ["## Commands"]
+    root: Any = typer.main.get_command(app)
+
+    def walk(command: Any, name: str) -> None:
+        if hasattr(command, "commands"):
+            for inner in sorted(command.commands):
+                walk(command.commands[inner], f"{name} {inner}")
+            return
+        found.append(f"### `{name}`")
+        found.append(_text(command.help))
+        rows = []
+        for parameter in command.params:
+            said = _text(getattr(parameter, "help", "") or "").replace("|", "\\|").replace("\n", " ")
+            label = parameter.metavar or ""
+            written = (
+                label if parameter.param_type_name == "argument" else f"{', '.join(parameter.opts)} {label}"
+            )
+            default = parameter.default
+            shown = "" if default in (None, False, ()) or parameter.required else f"`{default}`"
+            rows.append(f"| `{written.strip().replace('|', chr(92) + '|')}` | {shown} | {said} |")
+        if rows:
+            found.append("\n".join(["| option | default | what |", "|---|---|---|", *rows]))
+
+    walk(root, "berth")
+    return found
+
+
+def _policies() -> list[str]:
+    found = ["## Policies"]
+    for title, group in (
+        ("Orders", ORDERS),
+        ("Placements", PLACEMENTS),
+        ("Schemes", SCHEMES),
+        ("Policies", POLICIES),
+    ):
+        if group:
+            found.append(f"### {title}")
+        for name, path in group.items():
+            found.append(f"**`{name}`** — {_text(inspect.getdoc(load_policy(path)))}")
+    return found
+
+
+def _formats() -> list[str]:
+    rows = [f"| `{entry.name}` | {entry.summary} | {', '.join(entry.header)} |" for entry in FORMATS.values()]
+    table = ["| format | what | columns that it is known by |", "|---|---|---|", *rows]
+    made = [
+        f"| `synthetic:{name}` | {', '.join(f'{key}={value}' for key, value in defaults_of(name).items())} |"
+        for name in WORKLOADS
+    ]
+    return ["## Traces", "\n".join(table), "\n".join(["| workload | settings |", "|---|---|", *made])]
+
+
+def _metrics() -> list[str]:
+    rows = [f"| {metric.name} | {metric.unit or '–'} | {metric.definition} |" for metric in METRICS]
+    return ["## Metrics", "\n".join(["| metric | unit | what |", "|---|---|---|", *rows])]
+
+
+def _python() -> list[str]:
+    found = ["## Python"]
+    for name in sorted(berth.__all__):
+        thing = getattr(berth, name)
+        if inspect.isclass(thing):
+            found.append(f"### `berth.{name}`")
+        elif inspect.isfunction(thing):
+            found.append(f"### `berth.{name}`\n\n```python\n{name}{_signature(thing)}\n```")
+        else:
+            continue
+        found.append(_text(inspect.getdoc(thing)))
+    return found
+
+
+def _signature(thing: Any) -> str:
+    """The signature, with functions among its defaults by their names alone."""
+    return re.sub(r"<function (\w+) at 0x[0-9a-f]+>", r"\1", str(inspect.signature(thing)))
+
+
+def _errors() -> list[str]:
+    return ["## Errors", f"```\n{(errors.__doc__ or '').strip()}\n```"]
+
+
+def _text(text: str | None) -> str:
+    return inspect.cleandoc(text or "").strip()
+
+
+if __name__ == "__main__":
+    PAGE.write_text(reference(), "utf-8")
+    print(f"wrote {PAGE}")

@@ -1,0 +1,7 @@
+"""Compare three policies on a made-up workload, as a table."""
+
+import berth
+
+trace = berth.read_trace("synthetic:demo?jobs=200")
+result = berth.compare(trace, policies=["fifo+first-fit", "sjf+best-fit", "fgd"], seeds=3)
+print(result.table())
