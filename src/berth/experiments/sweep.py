@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 
 from berth.cluster import Cluster
 from berth.engine import simulate
-from berth.errors import SimulationError, TraceError
+from berth.errors import TraceError
 from berth.experiments.collector import held_collector
 from berth.interference import Interference, no_interference
 from berth.model import Event, Job, Node, Outage
@@ -22,7 +18,7 @@ from berth.statistics import Run, event_columns, run_of
 from berth.traces import Trace
 from berth.traces.compress import compressed
 
-__all__ = ["Loader", "Progress", "Result", "Task", "run_all", "run_task"]
+__all__ = ["Loader", "Progress", "Result", "Task", "run_all", "run_task", "same_jobs"]
 
 AS_THE_JOB_SAYS = Recovery()
 
@@ -107,58 +103,36 @@ def run_all(
                 progress(number + 1, len(tasks))
         return
     else:
-        results = _run_in_processes(tasks, processes)
+        from berth.experiments.workers import run_in_processes
+
+        results = run_in_processes(tasks, processes)
     for number, result in enumerate(results):
         yield result
         if progress:
             progress(number + 1, len(tasks))
 
 
-def _run_in_processes(tasks: Sequence[Task], processes: int) -> Iterator[Result]:
-    # Spawned, not forked: a fork of a process with threads (a progress bar, DuckDB) may hang.
-    context = get_context("spawn")
-    with ProcessPoolExecutor(min(processes, len(tasks)), mp_context=context, initializer=_deaf) as pool:
-        pending = [pool.submit(_work, task) for task in tasks]
-        try:
-            for future in as_completed(pending):
-                yield future.result()
-        except BrokenProcessPool as error:
-            raise SimulationError(
-                "a process of the sweep died: memory may have run out (try fewer processes), or this is a script that"
-                " starts by itself in each process; put what it does under: if __name__ == '__main__':"
-            ) from error
-        except BaseException:
-            workers = list((getattr(pool, "_processes", None) or {}).values())
-            pool.shutdown(wait=False, cancel_futures=True)
-            for worker in workers:  # or leaving would wait for what they are at
-                worker.terminate()
-            raise
-
-
-def _deaf() -> None:
-    """Leave an interruption from the keyboard to the process that waits for this one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _work(task: Task) -> Result:
-    jobs, errors = _in_worker.load(task)
-    return Result(run_task(task, jobs), errors)
+def same_jobs(one: Task, other: Task) -> bool:
+    """Whether two tasks replay the same jobs, so that who has read those of one need not read the other's."""
+    files = isinstance(one.source, Trace)  # else jobs: to compare a million of them takes long
+    return (
+        (one.source == other.source if files else one.source is other.source)
+        and one.nodes == other.nodes
+        and (one.compress, one.skip_bad, one.recovery) == (other.compress, other.skip_bad, other.recovery)
+    )
 
 
 class Loader:
     """The trace that was read last, so that it is read once for all tasks on it."""
 
     def __init__(self) -> None:
-        self._key: object = None
+        self._last: Task | None = None
         self._loaded: tuple[tuple[Job, ...], tuple[TraceError, ...]] = ((), ())
 
     @held_collector()
     def load(self, task: Task) -> tuple[tuple[Job, ...], tuple[TraceError, ...]]:
         """The jobs of a task, and the bad rows that were left out."""
-        # By identity: two tasks on the same jobs hold the same tuple, and to compare a million jobs takes long.
-        source = task.source if isinstance(task.source, Trace) else id(task.source)
-        key = (source, task.compress, task.skip_bad, task.recovery, task.nodes)
-        if self._key != key:
+        if self._last is None or not same_jobs(task, self._last):
             errors: list[TraceError] = []
             jobs: Iterable[Job]
             if isinstance(task.source, Trace):
@@ -169,12 +143,8 @@ class Loader:
             else:
                 jobs = task.source
             self._loaded = (_adapted(tuple(jobs), task), tuple(errors))
-            self._key = key
+            self._last = task
         return self._loaded
-
-
-_in_worker = Loader()
-"""What a worker process has read; the process that asks has a Loader for each sweep."""
 
 
 def _adapted(jobs: tuple[Job, ...], task: Task) -> tuple[Job, ...]:
