@@ -22,6 +22,7 @@ import numpy as np
 
 import berth
 from berth.errors import HistoryError, TraceError
+from berth.experiments.interruption import interruption_put_off
 from berth.experiments.sweep import Result, Task
 from berth.interference import no_interference
 from berth.model import Reason
@@ -48,7 +49,7 @@ class KeptRuns:
         path = self.path(task)
         if not path.exists():
             return None
-        with duckdb.connect() as database:
+        with interruption_put_off(), duckdb.connect() as database:
             try:
                 row = database.execute(
                     "SELECT task, summary, curves, skipped FROM read_parquet(?)", [str(path)]
@@ -82,7 +83,7 @@ class KeptRuns:
             "skipped": ("VARCHAR", json.dumps(skipped)),
         }
         chosen = ", ".join(f'?::{kind} AS "{name}"' for name, (kind, _) in columns.items())
-        with duckdb.connect() as database:
+        with interruption_put_off(), duckdb.connect() as database:
             try:
                 database.execute(
                     f"CREATE TABLE run AS SELECT {chosen}", [value for _, value in columns.values()]
