@@ -200,26 +200,50 @@ def test_easy_goes_by_limits_then_estimates_then_the_truth() -> None:
 
 
 @settings(max_examples=150, deadline=None)
-@given(jobs=workloads(), order=st.sampled_from(("fifo", "sjf", "largest-first")))
+@given(
+    jobs=workloads(),
+    order=st.sampled_from(("fifo", "sjf", "largest-first")),
+    partitions=st.sampled_from((0, 2)),
+)
 def test_easy_never_delays_the_reservation_of_the_first_job_where_ends_are_known(
-    jobs: list[Job], order: str
+    jobs: list[Job], order: str, partitions: int
 ) -> None:
-    """Whoever is first in the queue starts no later than if nobody had been let in before it."""
+    """Whoever is first in the queue of its partition starts no later than if nobody had been let in before it."""
     jobs = [replace(job, estimate_ms=None) for job in jobs]
+    nodes = NODES
+    if partitions:
+        nodes = [replace(node, labels=("AB"[n % 2],)) for n, node in enumerate([*NODES, Node("d", 4)])]
+        jobs = [replace(job, labels=("AB"[n % 2],)) for n, job in enumerate(jobs)]
     promised: dict[str, int] = {}
     easy = Easy(make_policy(f"{order}+best-fit").order, make_policy("best-fit").place)  # type: ignore[attr-defined]
 
     def watched(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
         yield from easy(queue, cluster, now_ms)
-        state = easy._state
-        if len(queue) > 1 and state is not None and state._head in queue and state._head is not None:
-            promised.setdefault(state._head.id, max(state.time_ms, now_ms))
+        for head, time_ms in easy.reserved_ms.items():
+            promised.setdefault(head, max(time_ms, now_ms))
 
-    events = list(simulate(jobs, Cluster(NODES), watched))
+    events = list(simulate(jobs, Cluster(nodes), watched))
     started = dict(starts(events))
     if order == "fifo":
         assert {name: started[name] <= at for name, at in promised.items()} == dict.fromkeys(promised, True)
     assert sum(event.kind is FINISH for event in events) == len(jobs)
+
+
+def test_easy_reserves_for_the_first_job_of_each_partition() -> None:
+    """Without a reservation of its own the head of B would wait for the long job that fits beside it."""
+    nodes = [Node("a", 2, labels=("A",)), Node("b", 2, labels=("B",))]
+    jobs = [
+        Job("a-runs", 0, 100, labels=("A",)),
+        Job("b-runs", 0, 60, labels=("B",)),
+        Job("a-head", 1, 100, gpus=2, labels=("A",)),
+        Job("b-head", 2, 100, gpus=2, labels=("B",)),
+        Job("b-long", 3, 1000, labels=("B",)),
+        Job("b-short", 4, 50, labels=("B",)),
+        Job("any-long", 5, 90),  # ends before the head of A starts, and not before that of B
+    ]
+    assert starts(run(jobs, nodes, "easy")) == [
+        ("a-runs", 0), ("b-runs", 0), ("b-short", 4), ("any-long", 5), ("b-head", 60), ("a-head", 100), ("b-long", 160),
+    ]  # fmt: skip
 
 
 def test_partitions_queue_apart_and_those_who_may_run_anywhere_wait_for_both() -> None:
