@@ -3,8 +3,8 @@
    Kernels are the functions named `spin_N` (N microseconds each) and `wave_N` (N microseconds for every 132
    blocks, begun or whole); any other runs no time at all. A GPU runs one kernel at a time, in the order of launch. */
 #include "fake.h"
+#include "stopwatch.h"
 
-#include <pthread.h>
 #include <sched.h>
 
 #define DO FAKE_EXPORT CUresult
@@ -55,6 +55,8 @@ static struct CUstream_st legacy_streams[FAKE_GPUS];
 static _Thread_local struct CUctx_st *current;
 static _Thread_local struct CUctx_st *stack[16];
 static _Thread_local int depth;
+static _Thread_local bool measuring;
+static _Thread_local uint64_t waited_ns;
 
 static void lock(void)
 {
@@ -70,23 +72,53 @@ static void unlock(void)
 
 /* ---- the ledger ---- */
 
-static void judge(uint32_t gpu)
+/* On a watched card, with the ledger held: the sum after the change is that of this instant. */
+static bool charge_watched(uint32_t gpu, uint64_t bytes)
 {
-    if (watch_bytes == 0 || fake_group_bytes(card, watch_group, gpu) <= watch_bytes)
-        return;
-    /* The dying count until their files are closed: look again before accusing. */
-    for (int tries = 0; tries < 20; tries++) {
-        fake_reap(card);
-        if (fake_group_bytes(card, watch_group, gpu) <= watch_bytes)
-            return;
-        usleep(500);
+    struct fake_gpu *device = &card->gpus[gpu];
+    if (fake_group_bytes(card, FAKE_ALL, gpu) + bytes > device->total_bytes) {
+        fake_reap_locked(card);
+        if (fake_group_bytes(card, FAKE_ALL, gpu) + bytes > device->total_bytes)
+            return false;
     }
+    atomic_fetch_add(&self->bytes[gpu], bytes);
+    if (watch_bytes == 0 || fake_group_bytes(card, watch_group, gpu) <= watch_bytes)
+        return true;
+    fake_reap_locked(card);
     uint64_t sum = fake_group_bytes(card, watch_group, gpu);
-    if (sum <= watch_bytes)
+    if (sum > watch_bytes) {
+        atomic_fetch_add(&device->violations, 1);
+        if (atomic_load(&device->worst_bytes) < sum)
+            atomic_store(&device->worst_bytes, sum);
+    }
+    return true;
+}
+
+static void lock_ledger(void)
+{
+    int got = measuring ? pthread_mutex_trylock(&card->ledger) : EBUSY;
+    if (got == EOWNERDEAD)
+        pthread_mutex_consistent(&card->ledger);
+    if (got == 0 || got == EOWNERDEAD)
         return;
-    atomic_fetch_add(&card->gpus[gpu].violations, 1);
-    uint64_t worst = atomic_load(&card->gpus[gpu].worst_bytes);
-    while (worst < sum && !atomic_compare_exchange_weak(&card->gpus[gpu].worst_bytes, &worst, sum)) { }
+    if (!measuring) {
+        fake_lock_ledger(card);
+        return;
+    }
+    struct stopwatch watch;
+    stopwatch_start(&watch);
+    fake_lock_ledger(card);
+    waited_ns += stopwatch_blocked_ns(&watch);
+}
+
+static void reap(void)
+{
+    bool watched = atomic_load(&card->watched);
+    if (watched)
+        lock_ledger();
+    fake_reap_locked(card);
+    if (watched)
+        fake_unlock_ledger(card);
 }
 
 static bool charge(uint32_t gpu, uint64_t bytes)
@@ -94,22 +126,32 @@ static bool charge(uint32_t gpu, uint64_t bytes)
     struct fake_gpu *device = &card->gpus[gpu];
     if (bytes > device->total_bytes)
         return false;
+    if (atomic_load_explicit(&card->watched, memory_order_relaxed)) {
+        lock_ledger();
+        bool had = charge_watched(gpu, bytes);
+        fake_unlock_ledger(card);
+        return had;
+    }
     if (atomic_fetch_add(&device->used, bytes) + bytes > device->total_bytes) {
         atomic_fetch_sub(&device->used, bytes);
-        fake_reap(card);
+        reap();
         if (atomic_fetch_add(&device->used, bytes) + bytes > device->total_bytes) {
             atomic_fetch_sub(&device->used, bytes);
             return false;
         }
     }
     atomic_fetch_add(&self->bytes[gpu], bytes);
-    if (watch_bytes != 0)
-        judge(gpu);
     return true;
 }
 
 static void refund(uint32_t gpu, uint64_t bytes)
 {
+    if (atomic_load_explicit(&card->watched, memory_order_relaxed)) {
+        lock_ledger();
+        atomic_fetch_sub(&self->bytes[gpu], bytes);
+        fake_unlock_ledger(card);
+        return;
+    }
     atomic_fetch_sub(&self->bytes[gpu], bytes);
     atomic_fetch_sub(&card->gpus[gpu].used, bytes);
 }
@@ -121,12 +163,15 @@ FAKE_EXPORT uint64_t fake_own_bytes(int gpu) { return atomic_load(&self->bytes[g
 FAKE_EXPORT uint64_t fake_own_busy_ns(int gpu) { return atomic_load(&self->busy_ns[gpu]); }
 FAKE_EXPORT uint64_t fake_used_bytes(int gpu)
 {
-    uint64_t sum = 0;
-    fake_reap(card);
-    for (uint32_t i = 0; i < atomic_load(&card->seen) && i < FAKE_PROCESSES; i++)
-        if (atomic_load(&card->processes[i].state) == 1)
-            sum += atomic_load(&card->processes[i].bytes[gpu]);
-    return sum;
+    reap();
+    return fake_group_bytes(card, FAKE_ALL, (uint32_t)gpu);
+}
+
+/* How long this thread was kept waiting by others at the ledger, from the first call on: the fake's wait and not a guest's. */
+FAKE_EXPORT uint64_t fake_waited_ns(void)
+{
+    measuring = true;
+    return waited_ns;
 }
 
 /* ---- addresses ---- */
@@ -258,8 +303,9 @@ DO cuInit(unsigned flags)
     if (watch != NULL && strchr(watch, ':') != NULL) {
         watch_group = (uint32_t)strtoul(watch, NULL, 10);
         watch_bytes = strtoull(strchr(watch, ':') + 1, NULL, 10);
+        atomic_store(&card->watched, 1);
     }
-    fake_reap(card);
+    reap();
     int fd = open(fake_path(), O_RDWR | O_CLOEXEC);
     for (uint32_t i = 0; fd >= 0 && i < FAKE_PROCESSES && self == NULL; i++) {
         struct fake_process *process = &card->processes[i];
@@ -271,13 +317,8 @@ DO cuInit(unsigned flags)
         if (proof == MAP_FAILED)
             break;
         madvise(proof, 4096, MADV_DONTFORK);
-        struct stat space = { 0 };
-        char state;
-        stat("/proc/self/ns/pid", &space);
         process->pid = (uint32_t)getpid();
         process->group = watch_group;
-        process->pid_namespace = (uint64_t)space.st_ino;
-        fake_stat("/proc/self/stat", &state, &process->start_ticks);
         for (int g = 0; g < FAKE_GPUS; g++) {
             atomic_store(&process->bytes[g], 0);
             atomic_store(&process->busy_ns[g], 0);
@@ -391,7 +432,7 @@ DO cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
     IN_CONTEXT();
     struct fake_gpu *gpu = &card->gpus[current->gpu];
     *total = gpu->total_bytes;
-    *free_bytes = gpu->total_bytes - atomic_load_explicit(&gpu->used, memory_order_relaxed);
+    *free_bytes = gpu->total_bytes - fake_used_of(card, current->gpu);
     return CUDA_SUCCESS;
 }
 

@@ -77,7 +77,7 @@ FAKE_EXPORT int nvmlDeviceGetMemoryInfo(NVdevice device, NVmemory *memory)
     fake_reap(card);
     struct fake_gpu *gpu = &card->gpus[gpu_of(device)];
     memory->total = gpu->total_bytes;
-    memory->used = atomic_load(&gpu->used);
+    memory->used = fake_used_of(card, (uint32_t)gpu_of(device));
     memory->free = memory->total - memory->used;
     return NV_SUCCESS;
 }
