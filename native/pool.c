@@ -122,19 +122,27 @@ static bool settle(struct pool *pool, uint64_t taken, bool debtor)
     return false;
 }
 
+/* A pool that keeps more than is in use may let go of it at any end of a stream: it stays dirty until it has. */
 void pools_true_up(struct device *device)
 {
     atomic_store(&pools_dirty, 0);
     for (int i = 0; i < atomic_load(&pool_count); i++) {
         struct pool *pool = &pools[i];
         turn_take(&turn);
-        bool skip = pool->device == NULL || (device != NULL && pool->device != device) || pool->charged == pool->live;
+        bool keeps = pool->device != NULL && pool->charged != pool->live, ours = device == NULL || pool->device == device;
         turn_leave(&turn);
-        if (skip)
+        if (!keeps)
             continue;
-        begin(pool, 0);
-        settle(pool, 0, false);
-        end(pool, 0, false);
+        if (ours) {
+            begin(pool, 0);
+            settle(pool, 0, false);
+            end(pool, 0, false);
+            turn_take(&turn);
+            keeps = pool->charged != pool->live;
+            turn_leave(&turn);
+        }
+        if (keeps)
+            atomic_store(&pools_dirty, 1);
     }
 }
 
