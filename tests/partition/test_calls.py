@@ -30,7 +30,10 @@ def test_contexts_and_modules_count_as_the_driver_takes_them(card: Card) -> None
 
 def test_calls_that_an_old_driver_lacks_say_so_to_a_linked_program(card: Card) -> None:
     old = str(card.native / "old")
-    assert card.run("missing", LD_LIBRARY_PATH=old) == (0, "500 500 500 2 0\n")  # not found, out of memory, success
+    assert card.run("missing", LD_LIBRARY_PATH=old) == (
+        0,
+        "500 500 500 2 0\n",
+    )  # not found, out of memory, success
 
 
 def test_every_family_has_its_snippet_run(native: Path) -> None:

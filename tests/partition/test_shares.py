@@ -48,9 +48,7 @@ def run(card: Card, program: str, *runners: Runner, **limits: str | None) -> lis
         "BERTH_TEST_CLOCK_PARTIES": str(len(runners)),
         "BERTH_FAKE_WATCH": None,
     }
-    running = [
-        card.start(program, *runner.words, **(clock | limits | runner.limits)) for runner in runners
-    ]
+    running = [card.start(program, *runner.words, **(clock | limits | runner.limits)) for runner in runners]
     try:
         answers = [json.loads(process.communicate(timeout=300)[0]) for process in running]
     finally:

@@ -8,7 +8,7 @@ from typing import Any
 
 from berth.partition.regions import Partition
 
-__all__ = ["specification"]
+__all__ = ["INSIDE", "preload_list", "specification"]
 
 INSIDE = "/run/berth"
 """Where a container finds the library and its region, also in processes that lost their environment."""
@@ -19,7 +19,7 @@ def specification(
 ) -> dict[str, Any]:
     """CDI 0.3: mounts of the library, the preload list and the region, whose limits are read-only inside."""
     folder = parts[0].folder
-    mounts = [_mount(library, f"{INSIDE}/libberth.so"), _mount(_preload_list(folder), "/etc/ld.so.preload")]
+    mounts = [_mount(library, f"{INSIDE}/libberth.so"), _mount(preload_list(folder), "/etc/ld.so.preload")]
     for part in parts:
         mounts.append(_mount(folder / f"{part.uuid}.limit", f"{INSIDE}/region/{part.uuid}.limit"))
         mounts.append(_mount(folder / f"{part.uuid}.use", f"{INSIDE}/region/{part.uuid}.use", writable=True))
@@ -38,11 +38,13 @@ def specification(
     }
 
 
-def _preload_list(folder: Path) -> Path:
+def preload_list(folder: Path) -> Path:
     """/etc/ld.so.preload for the container: it holds where LD_PRELOAD is lost, as over ssh and `env -i`."""
     path = folder / "ld.so.preload"
-    path.write_text(f"{INSIDE}/libberth.so\n")
-    path.chmod(0o644)
+    text = f"{INSIDE}/libberth.so\n"
+    if not path.exists() or path.read_text() != text:  # the file stays the one that containers have mounted
+        path.write_text(text)
+        path.chmod(0o644)
     return path
 
 
