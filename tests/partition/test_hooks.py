@@ -1,4 +1,4 @@
-"""Every hook of the list has a snippet of its own (native/tests/hooks.c), and lives through a call with nothing but zeros."""
+"""Every hook of the list has a snippet of its own (native/tests/hooks.c), and lives through a call with zeros."""
 
 from __future__ import annotations
 

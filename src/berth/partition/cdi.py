@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from berth.partition.regions import Partition
+from berth.partition.regions import INSIDE, Partition, preload_list
 
-__all__ = ["INSIDE", "preload_list", "specification"]
-
-INSIDE = "/run/berth"
-"""Where a container finds the library and its region, also in processes that lost their environment."""
+__all__ = ["specification"]
 
 
 def specification(
@@ -36,16 +33,6 @@ def specification(
         "kind": "berth.dev/gpu",
         "devices": [{"name": name, "containerEdits": edits}],
     }
-
-
-def preload_list(folder: Path) -> Path:
-    """/etc/ld.so.preload for the container: it holds where LD_PRELOAD is lost, as over ssh and `env -i`."""
-    path = folder / "ld.so.preload"
-    text = f"{INSIDE}/libberth.so\n"
-    if not path.exists() or path.read_text() != text:  # the file stays the one that containers have mounted
-        path.write_text(text)
-        path.chmod(0o644)
-    return path
 
 
 def _mount(outside: Path, inside: str, *, writable: bool = False) -> dict[str, Any]:

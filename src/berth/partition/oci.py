@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from berth.errors import PartitionError
-from berth.partition.cdi import INSIDE, preload_list
-from berth.partition.regions import Partition
+from berth.partition.regions import INSIDE, Partition, preload_list
 
 __all__ = ["ANNOTATION", "VARIABLE", "definition", "inject", "partition_asked", "read_container"]
 
