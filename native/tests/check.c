@@ -561,6 +561,17 @@ static int test_total(void) /* the one visible device has as much as BERTH_TEST_
     return 0;
 }
 
+static int test_over(void) /* asks for more than it is told there is, and goes on with half */
+{
+    CUdeviceptr a;
+    size_t free_bytes = 0, total = 0;
+    START();
+    OK(cuMemGetInfo_v2(&free_bytes, &total));
+    OOM(cuMemAlloc_v2(&a, total + 1));
+    OK(cuMemAlloc_v2(&a, total / 2));
+    return 0;
+}
+
 static int test_hold(void) /* takes 40 MiB, says so, waits for a line, and is often killed meanwhile */
 {
     CUdeviceptr a;
@@ -578,7 +589,7 @@ static const struct { const char *name; int (*run)(void); } tests[] = {
 #define TEST(name) { #name, test_##name }
     TEST(linear), TEST(pitch), TEST(managed), TEST(array), TEST(mipmap), TEST(vmm), TEST(nccl), TEST(async), TEST(async_per_thread), TEST(pool),
     TEST(graph), TEST(capture), TEST(ipc), TEST(context), TEST(view), TEST(threads), TEST(fork), TEST(guest), TEST(launch),
-    TEST(none), TEST(data), TEST(two_gpus), TEST(total), TEST(hold), TEST(half), TEST(legacy),
+    TEST(none), TEST(data), TEST(two_gpus), TEST(total), TEST(over), TEST(hold), TEST(half), TEST(legacy),
 };
 
 int main(int count, char **words)

@@ -46,11 +46,23 @@ class Podman:
     name: str
     runtime: str
 
-    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
+    @property
+    def command(self) -> list[str]:
         store = ["--root", str(self.card.folder / "store"), "--runroot", str(self.card.folder / "run")]
-        podman = ["podman", *store, "--storage-driver", "vfs", "--cgroup-manager", "cgroupfs"]
-        podman += ["--hooks-dir", str(self.card.folder / "hooks"), "--runtime", self.runtime]
-        return subprocess.run([*podman, *words], capture_output=True, text=True, check=False, timeout=300)
+        podman = [
+            shutil.which("podman") or "podman",
+            *store,
+            "--storage-driver",
+            "vfs",
+            "--cgroup-manager",
+            "cgroupfs",
+        ]
+        return [*podman, "--hooks-dir", str(self.card.folder / "hooks"), "--runtime", self.runtime]
+
+    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*self.command, *words], capture_output=True, text=True, check=False, timeout=300
+        )
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         limits = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]
