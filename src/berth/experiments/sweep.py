@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 
 from berth.cluster import Cluster
 from berth.engine import simulate
-from berth.errors import SimulationError, TraceError
+from berth.errors import TraceError
 from berth.experiments.collector import held_collector
+from berth.experiments.pool import in_processes
 from berth.interference import Interference, no_interference
 from berth.model import Event, Job, Node, Outage
 from berth.outages import FailureRate, Recovery
@@ -107,37 +104,11 @@ def run_all(
                 progress(number + 1, len(tasks))
         return
     else:
-        results = _run_in_processes(tasks, processes)
+        results = (result for _, result in in_processes(_work, tasks, processes))
     for number, result in enumerate(results):
         yield result
         if progress:
             progress(number + 1, len(tasks))
-
-
-def _run_in_processes(tasks: Sequence[Task], processes: int) -> Iterator[Result]:
-    # Spawned, not forked: a fork of a process with threads (a progress bar, DuckDB) may hang.
-    context = get_context("spawn")
-    with ProcessPoolExecutor(min(processes, len(tasks)), mp_context=context, initializer=_deaf) as pool:
-        pending = [pool.submit(_work, task) for task in tasks]
-        try:
-            for future in as_completed(pending):
-                yield future.result()
-        except BrokenProcessPool as error:
-            raise SimulationError(
-                "a process of the sweep died: memory may have run out (try fewer processes), or this is a script that"
-                " starts by itself in each process; put what it does under: if __name__ == '__main__':"
-            ) from error
-        except BaseException:
-            workers = list((getattr(pool, "_processes", None) or {}).values())
-            pool.shutdown(wait=False, cancel_futures=True)
-            for worker in workers:  # or leaving would wait for what they are at
-                worker.terminate()
-            raise
-
-
-def _deaf() -> None:
-    """Leave an interruption from the keyboard to the process that waits for this one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _work(task: Task) -> Result:
