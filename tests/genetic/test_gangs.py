@@ -26,7 +26,9 @@ def nodes(*gpus: int, cpu_milli: int = 32_000) -> list[Node]:
     return [Node(f"n{at}", count, T4, cpu_milli, 64_000) for at, count in enumerate(gpus)]
 
 
-def gang(name: str, over: int, each: int, *, submit_ms: int = 0, work_ms: int = 1_000, milli: int = 1000) -> Job:
+def gang(
+    name: str, over: int, each: int, *, submit_ms: int = 0, work_ms: int = 1_000, milli: int = 1000
+) -> Job:
     return Job(name, submit_ms, work_ms, gpus=over * each, nodes=over, share=Share(milli))
 
 
@@ -43,7 +45,7 @@ def test_a_gang_gets_all_of_its_nodes_and_the_rest_goes_beside_it(policy: str) -
         assert isinstance(decision, Placement)
         cluster.place(decision)  # refuses a gang on fewer nodes, or not the same on each
         queue.remove(decision.job)
-    assert {id for id in cluster.running} == {"three", "whole", "half"}
+    assert set(cluster.running) == {"three", "whole", "half"}
     assert {slot.node for slot in cluster.running["three"].slots} == {0, 1, 2}
 
 
@@ -51,7 +53,9 @@ def test_a_gang_gets_all_of_its_nodes_and_the_rest_goes_beside_it(policy: str) -
 def test_a_gang_waits_whole_until_there_are_nodes_enough(policy: str) -> None:
     jobs = [Job("first", 0, 60_000, gpus=2), gang("pair", 2, 2, submit_ms=1)]
     events = replay(jobs, nodes(2, 2), policy)
-    assert [(event.kind, event.job.id, event.time_ms) for event in events if event.kind is not EventKind.SUBMIT] == [
+    assert [
+        (event.kind, event.job.id, event.time_ms) for event in events if event.kind is not EventKind.SUBMIT
+    ] == [
         (EventKind.START, "first", 0),
         (EventKind.FINISH, "first", 60_000),
         (EventKind.START, "pair", 60_000),

@@ -29,6 +29,7 @@ __all__ = ["Kept", "KeptFile", "continued", "digest_of", "file_mark", "kept_path
 
 Work = TypeVar("Work")
 Done = TypeVar("Done")
+Asked = TypeVar("Asked", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,13 +46,13 @@ class KeptFile:
     skipped: tuple[dict[str, Any], ...] = ()
 
 
-class Kept(Protocol[Work, Done]):
+class Kept(Protocol[Asked, Done]):
     """The finished runs of one experiment."""
 
-    def load(self, task: Work, /) -> Done | None:
+    def load(self, task: Asked, /) -> Done | None:
         """The finished run of a task; None where there is none, or one under other conditions."""
 
-    def save(self, task: Work, done: Done, /) -> None:
+    def save(self, task: Asked, done: Done, /) -> None:
         """Keep a finished run; the file is there whole or not at all."""
 
 
@@ -96,9 +97,10 @@ def read_kept(path: Path, task: str) -> KeptFile | None:
             return None  # damaged, or of another kind: it is run again and written anew
     if row is None or row[3] != task:
         return None
-    with np.load(io.BytesIO(row[5]), allow_pickle=False) as arrays:
+    policy, seed, trace, _, summary, packed, skipped = row
+    with np.load(io.BytesIO(packed), allow_pickle=False) as arrays:
         curves = {name: arrays[name] for name in arrays.files}
-    return KeptFile(*row[:4], json.loads(row[4]), curves, tuple(json.loads(row[6])))
+    return KeptFile(policy, seed, trace, task, json.loads(summary), curves, tuple(json.loads(skipped)))
 
 
 def write_kept(path: Path, kept: KeptFile) -> None:
@@ -106,7 +108,8 @@ def write_kept(path: Path, kept: KeptFile) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + ".part")
     stream = io.BytesIO()
-    np.savez_compressed(stream, **kept.curves)
+    arrays: dict[str, Any] = dict(kept.curves)
+    np.savez_compressed(stream, **arrays)
     columns: dict[str, tuple[str, object]] = {
         "policy": ("VARCHAR", kept.policy),
         "seed": ("BIGINT", kept.seed),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,8 +84,9 @@ class KeptUses:
         kept = read_kept(self._path(task), _digest(task))
         if kept is None:
             return None
-        numbers = {name: math.nan if value is None else value for name, value in kept.summary.items()}
-        return Use(**kept.curves, **numbers)
+        values: dict[str, Any] = dict(kept.curves)
+        values |= {name: math.nan if value is None else value for name, value in kept.summary.items()}
+        return Use(**values)
 
     def save(self, task: UseTask, use: Use) -> None:
         """Keep a finished run; the file is there whole or not at all."""

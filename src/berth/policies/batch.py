@@ -115,11 +115,9 @@ class Fits:
         if known is None:
             cluster = self.cluster
             found = np.empty(len(cluster.nodes), dtype=np.bool_)
-            kernels.fitting_nodes(
-                cluster.requests[number],
-                *(cluster.capacity_cpu_milli, cluster.capacity_mem_mib),
-                *(cluster.capacity_milli, cluster.capacity_gpu_mem_mib, cluster.traits, found),
-            )
+            most = (cluster.capacity_cpu_milli, cluster.capacity_mem_mib, cluster.capacity_milli)
+            gpu_mem = cluster.capacity_gpu_mem_mib
+            kernels.fitting_nodes(cluster.requests[number], *most, gpu_mem, cluster.traits, found)
             known = self._of_empty[number] = bool(found.any())
         return known
 
