@@ -22,7 +22,7 @@ from berth.cli.app import app
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.errors import SettingError
-from berth.experiments import utilisation_run
+from berth.experiments import sweep
 from berth.experiments.inflate import inflate
 from berth.experiments.utilisation import Case, case_of, margins, measure_utilisation
 from berth.model import GpuModel, Job, Node, Share
@@ -76,13 +76,13 @@ def test_only_missing_runs_are_run_and_kept_ones_give_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[tuple[str, int]] = []
-    original = utilisation_run.simulate
+    original = sweep.simulate
 
-    def counted(jobs: list[Job], cluster: object, policy: object) -> object:
+    def counted(jobs: list[Job], cluster: object, policy: object, **more: object) -> object:
         ran.append((type(policy).__name__, len(jobs)))
-        return original(jobs, cluster, policy)  # type: ignore[arg-type]
+        return original(jobs, cluster, policy, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(utilisation_run, "simulate", counted)
+    monkeypatch.setattr(sweep, "simulate", counted)
     cases = [case_of("synthetic:pai-like?jobs=60&load=8,part=0.01"), case_of("synthetic:demo?jobs=30")]
     first = measure_utilisation(cases, ("first-fit", "genetic"), seeds=(0, 1), keep=tmp_path)
     assert ran == [("Ordered", 60), ("Genetic", 60)] * 2 + [("Ordered", 30), ("Genetic", 30)] * 2

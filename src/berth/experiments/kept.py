@@ -63,7 +63,7 @@ def digest(task: Task) -> str:
         source = [repr(job) for job in task.source]
     how = task.interference
     model = f"{getattr(how, '__module__', '')}:{getattr(how, '__qualname__', repr(how))}"
-    plain = replace(task, source=(), interference=no_interference, events=None)
+    plain = replace(task, source=(), interference=no_interference, events=None, measure=None)
     told = [repr(getattr(plain, field.name)) for field in fields(plain) if field.name != "interference"]
     return digest_of(source, model, told)
 

@@ -5,22 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.cluster import Cluster
-from berth.engine import simulate
 from berth.experiments.cases import Case
-from berth.experiments.collector import held_collector
 from berth.experiments.kept_file import KeptFile, digest_of, file_mark, kept_path, read_kept, write_kept
-from berth.experiments.pool import in_processes
-from berth.experiments.sweep import Progress
-from berth.model import EventKind
-from berth.policies import Setting, make_policy
-from berth.statistics import EventColumns, completion_time_s, event_columns
+from berth.experiments.sweep import Progress, Task, run_all
+from berth.model import EventKind, Job, Node
+from berth.statistics import EventColumns, completion_time_s
 from berth.statistics.columns import KINDS
 
 __all__ = ["KeptUses", "Use", "UseTask", "run_uses"]
@@ -34,7 +31,7 @@ DEEP_PCT = 10
 
 @dataclass(frozen=True, slots=True)
 class UseTask:
-    """One policy on one seed of a case, as a worker process needs it to be told."""
+    """One policy on one seed of a case."""
 
     case: Case
     policy: str
@@ -106,13 +103,21 @@ class KeptUses:
 def run_uses(
     tasks: Sequence[UseTask], processes: int, progress: Progress | None
 ) -> Iterator[tuple[UseTask, Use]]:
-    """Every task with its run, as they are done, so many at a time."""
-    alone = processes == 1 or len(tasks) == 1
-    done = ((task, _run(task)) for task in tasks) if alone else in_processes(_run, tasks, processes)
-    for number, (task, use) in enumerate(done):
-        yield task, use
-        if progress:
-            progress(number + 1, len(tasks))
+    """Every task with its run, as they are done, so many at a time; those of one seed of a case follow each other."""
+    done = 0
+    for (case, seed), same in groupby(tasks, key=lambda task: (task.case, task.seed)):
+        asked = {task.policy: task for task in same}
+        nodes, jobs = case.load(seed)
+        sweep = [Task(tuple(jobs), nodes, policy, seed, measure=_use_of) for policy in asked]
+        part = None if progress is None else partial(_told, progress, done, len(tasks))
+        for result in run_all(sweep, processes, part):
+            assert isinstance(result.measured, Use)
+            yield asked[result.run.policy], result.measured
+        done += len(asked)
+
+
+def _told(progress: Progress, before: int, total: int, done: float, _: float) -> None:
+    progress(before + done, total)
 
 
 def _digest(task: UseTask) -> str:
@@ -121,11 +126,7 @@ def _digest(task: UseTask) -> str:
     return digest_of(file_mark(case.trace), cluster, case.part, case.compress, task.policy, task.seed)
 
 
-@held_collector()
-def _run(task: UseTask) -> Use:
-    nodes, jobs = task.case.load(task.seed)
-    policy = make_policy(task.policy, Setting(task.seed, jobs))
-    columns = event_columns(simulate(jobs, Cluster(nodes), policy))
+def _use_of(columns: EventColumns, nodes: Sequence[Node], jobs: Sequence[Job]) -> Use:
     capacity = 1000 * sum(node.gpus for node in nodes)
     milli = np.array([job.gpus * job.share.milli for job in jobs], dtype=np.int64)
     held, waiting, started = _levels(columns, milli)
