@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
 
 import numpy as np
 
 from berth.cluster import Cluster
-from berth.model import Job, WakeAt
+from berth.model import Job, Profile, WakeAt
 from berth.policies.batch import Batch
 from berth.policies.batch_rounds import BatchRounds
 from berth.policies.budget import Budget
@@ -35,6 +35,8 @@ class Genetic:
     def __init__(self, setting: Setting | None = None, settings: GeneticSettings | None = None) -> None:
         self.setting = setting or Setting()
         self.settings = settings or GeneticSettings()
+        if not self.settings.profiles:
+            self.settings = replace(self.settings, profiles=_use_of_gpus(self.setting.interference))
         self._rounds = BatchRounds(self.settings.window, self.settings.round_ms)
         self._typical: tuple[Cluster | None, Typical] = (None, Typical())
         self._hints: list[dict[tuple[str, int], int]] = []
@@ -86,6 +88,12 @@ class Genetic:
         if self._typical[0] is not cluster:
             self._typical = (cluster, typical_requests(self.setting.workload, cluster))
         return self._typical[1]
+
+
+def _use_of_gpus(interference: object) -> dict[str, float]:
+    """Mean use of a GPU by application, where a model of interference is made from profiles."""
+    profiles: Mapping[str, Profile] = getattr(interference, "profiles", {})
+    return {name: float(np.mean(profile.usage[:, 0])) for name, profile in profiles.items()}
 
 
 def _part_numbers(batch: Batch) -> list[int]:
