@@ -92,6 +92,7 @@ def utilisation(
     Figures 3 and 4 of Kwon and Bahn, "Scheduling of Artificial Intelligence Workloads in Cloud Environments Using
     Genetic Algorithms", JIIBC 24(3), 2024.
     """
+    from berth.cli.files import told_what_is_kept
     from berth.cli.progress import progress_bar
     from berth.experiments.utilisation import (
         DEFAULT_CASE,
@@ -103,9 +104,9 @@ def utilisation(
 
     names = POLICIES if policies is None else tuple(name.strip() for name in policies.split(","))
     chosen = [case_of(text) for text in cases or [DEFAULT_CASE]]
-    with progress_bar(f"{len(chosen)} × {len(names)} × {seeds} runs") as progress:
+    with progress_bar(f"{len(chosen)} × {len(names)} × {seeds} runs") as progress, told_what_is_kept(out):
         outcomes = measure_utilisation(
-            chosen, names, seeds=tuple(range(seeds)), processes=jobs, progress=progress
+            chosen, names, seeds=tuple(range(seeds)), processes=jobs, keep=out, progress=progress
         )
     answer = utilisation_dict(outcomes)
     written: list[Path] = []
