@@ -6,6 +6,7 @@ d ÷ interval of its series; the answer holds until the first tenant enters its 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 
@@ -17,7 +18,7 @@ from berth.interference.outlook import Outlook, Tenant
 from berth.interference.speeds import MEM, Speeds, crossed
 from berth.interference.time_sliced import time_sliced
 from berth.model import FOREVER_MS, GpuModel, Profile
-from berth.profiles import Series, series, thesis_profiles
+from berth.profiles import Series, profile_text, series, thesis_profiles
 
 __all__ = ["ProfiledInterference", "thesis_measured", "thesis_time_sliced"]
 
@@ -74,6 +75,14 @@ class ProfiledInterference:
     def _scaled(self, application: str, gpu: GpuModel) -> Series | None:
         profile = self.profiles.get(application)
         return None if profile is None else series(profile, gpu)
+
+    def __repr__(self) -> str:
+        """Tells two models apart, for results that are kept by what they were made with."""
+        digest = hashlib.sha256()
+        for name in sorted(self.profiles):
+            digest.update(profile_text(self.profiles[name]).encode())
+        speeds = getattr(self.speeds, "__qualname__", None) or repr(self.speeds)
+        return f"ProfiledInterference({len(self.profiles)} profiles {digest.hexdigest()[:16]}, {speeds})"
 
     def __reduce__(self) -> tuple[object, ...]:
         return (ProfiledInterference, (self.profiles, self.speeds))
