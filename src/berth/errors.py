@@ -41,7 +41,7 @@ __all__ = [
 EXTRAS = {
     "jax": "learn",
     "optax": "learn",
-    "flax": "learn",
+    "equinox": "learn",
     "gymnasium": "learn",
     "highspy": "optimum",
     "ray": "ray",
