@@ -57,9 +57,7 @@ def collect(decisions: Decisions, world: World, policy, length: int) -> tuple[Wo
         over = jax.vmap(environment.over)(after)
         steps = (after.now_ms - world.states.now_ms) / environment.task.step_ms
         earned = world.earned + reward
-        taken = Taken(
-            world.moments, action, score, reward, steps, over, jnp.where(over, earned, jnp.nan)
-        )
+        taken = Taken(world.moments, action, score, reward, steps, over, jnp.where(over, earned, jnp.nan))
         states = jax.vmap(decisions.renewed)(after, jax.random.split(renew, environments))
         return World(states, jax.vmap(decisions.see)(states), jnp.where(over, 0.0, earned), key), taken
 

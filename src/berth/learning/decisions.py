@@ -40,6 +40,9 @@ class Decisions:
     environment: Environment
     sets: JobSets
     """Arrays (N, J): an episode is about one of them."""
+    within: bool = False
+    """Whether no resource may ever be asked for beyond its capacity (Oh 2019, section IV.2), rather than memory
+    alone: for a learner that is shown a single demand of each job and knows nothing of its series."""
 
     def see(self, state: State) -> Moment:
         """What there is to decide.
@@ -51,6 +54,8 @@ class Decisions:
         scene = environment.scene(state)
         found = joint(scene, environment.members, environment.speeds_of(state), jnp)
         fits = found.fits & environment.startable(state)
+        if self.within:
+            fits = environment.mask(state)
         allowed = fits.at[0].set(jnp.any(state.tenant >= 0) | ~jnp.any(fits[1:]))
         return Moment(features(scene, environment.members, found, jnp), allowed, found.together_milli)
 
@@ -83,7 +88,8 @@ class Decisions:
     def renewed(self, state: State, key: Array) -> State:
         """The same state, or a new episode where it is over."""
         over = self.environment.over(state)
-        return jax.tree.map(lambda new, old: jnp.where(over, new, old), self.fresh(key), state)
+        renewed: State = jax.tree.map(lambda new, old: jnp.where(over, new, old), self.fresh(key), state)
+        return renewed
 
     def total_ms(self, network: Network, sets: JobSets) -> tuple[Array, Array]:
         """Total time of each set, and how often a job ran out of memory, when the best score decides.
@@ -122,7 +128,9 @@ class Decisions:
         ended = jnp.sum(after.end_ms >= 0) + jnp.sum(after.failures)
         ended_before = jnp.sum(before.end_ms >= 0) + jnp.sum(before.failures)
         tick = after.now_ms % environment.tick_ms == 0
-        lead = jnp.any(_near(after, environment.settings.lead_ms) & ~_near(before, environment.settings.lead_ms))
+        lead = jnp.any(
+            _near(after, environment.settings.lead_ms) & ~_near(before, environment.settings.lead_ms)
+        )
         somebody = jnp.any(after.slot >= 0)
         return environment.over(after) | (somebody & (tick | lead | (ended > ended_before)))
 

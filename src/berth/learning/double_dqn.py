@@ -140,7 +140,9 @@ class DoubleDqn:
         """The error of Q against the rewards of some decisions and what the second network says of the moment then."""
         settings = self.settings
         rows = (first[:, None] + jnp.arange(settings.ahead)) % settings.memory  # (B, ahead)
-        reward, steps, over = (part[rows, lane[:, None]] for part in (memory.reward, memory.steps, memory.over))
+        reward, steps, over = (
+            part[rows, lane[:, None]] for part in (memory.reward, memory.steps, memory.over)
+        )
         discount = jnp.where(over, 0.0, 0.5 ** (steps / settings.half_steps))
         reached = jnp.cumprod(discount, axis=-1)
         before = jnp.concatenate([jnp.ones_like(reached[:, :1]), reached[:, :-1]], axis=-1)

@@ -18,8 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from berth.errors import SettingError
-from berth.interference import Speeds
-from berth.interference.speeds import crossed
+from berth.interference.speeds import Speeds, crossed
 from berth.learning.jobsets import JobSets, Task
 from berth.learning.rewards import Passed, Reward, unfinished
 from berth.network.catalogue import NEVER_MS, Catalogue, Demand, left_cells, use_now
@@ -271,7 +270,9 @@ class Environment:
         )
         alive = state.end_ms < 0
         inverse = jnp.sum(jnp.where(alive, self.task.step_ms / state.work_ms, 0.0))
-        return after, Passed(passes_ms / self.task.step_ms, (before_ms - after_ms) / self.task.step_ms, inverse)
+        return after, Passed(
+            passes_ms / self.task.step_ms, (before_ms - after_ms) / self.task.step_ms, inverse
+        )
 
     def _queued(self, state: State, job: Array, again: Array) -> State:
         """A job that ran out of memory waits behind all others."""

@@ -68,6 +68,8 @@ def imitated(decisions: Decisions, network: Network, settings: Imitation, key: A
             return (optax.apply_updates(network, change), state), None
 
         carry = (network, optimiser.init(network))
-        return jax.lax.scan(batch, carry, jax.random.split(key, settings.batches))[0][0]
+        after: Network = jax.lax.scan(batch, carry, jax.random.split(key, settings.batches))[0][0]
+        return after
 
-    return learn(network, key)
+    begun: Network = learn(network, key)
+    return begun

@@ -48,6 +48,9 @@ class PpoSettings:
     critic: float = 0.5
     largest_gradient: float = 0.5
     reward_scale: float = 0.05
+    average: float = 0.95
+    """What comes out is the mean of the actors, those of the last iterations above all: so much of it stays with
+    each. One actor alone is as good or bad as its last episodes."""
     sizes: Sizes = field(default_factory=Sizes)
     imitation: Imitation = field(default_factory=Imitation)
     """How it begins."""
@@ -57,6 +60,7 @@ class PpoState(NamedTuple):
     """Everything that changes."""
 
     actor: Network
+    average: Network
     critic: Network
     optimiser: optax.OptState
     world: World
@@ -89,11 +93,11 @@ class Ppo:
         actor = jax.tree.map(jnp.asarray, new_network(seed, settings.sizes))
         critic = jax.tree.map(jnp.asarray, new_network(seed + 1, settings.sizes))
         actor = imitated(self.decisions, actor, settings.imitation, copy)
-        return PpoState(actor, critic, self.optimiser.init((actor, critic)), world, key, jnp.int32(0))
+        return PpoState(actor, actor, critic, self.optimiser.init((actor, critic)), world, key, jnp.int32(0))
 
     def network(self, state: PpoState) -> Network:
-        """The actor: the likelier an action, the higher its score."""
-        return state.actor
+        """The mean actor: the likelier an action, the higher its score."""
+        return state.average
 
     def iterate(self, state: PpoState) -> tuple[PpoState, Figures]:
         """Play with the actor, then better both networks."""
@@ -107,7 +111,12 @@ class Ppo:
         value = _values(state.critic, taken.moment.features)
         last = _values(state.critic, world.moments.features)
         advantage = self._advantages(taken, value, last)
-        batch = (taken.moment.features, taken.moment.allowed, taken.action, _chosen(taken.score, taken.action))
+        batch = (
+            taken.moment.features,
+            taken.moment.allowed,
+            taken.action,
+            _chosen(taken.score, taken.action),
+        )
         flat = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), (*batch, advantage, advantage + value))
         number = settings.environments * settings.length
 
@@ -125,7 +134,10 @@ class Ppo:
         (networks, optimiser), losses = jax.lax.scan(
             part, ((state.actor, state.critic), state.optimiser), order
         )
-        after = PpoState(*networks, optimiser, world, key, state.iteration + 1)
+        # At first it is the mean of all, so that it does not keep the one that began.
+        stays = jnp.minimum(settings.average, (state.iteration + 1) / (state.iteration + 2))
+        average = jax.tree.map(lambda old, new: stays * old + (1 - stays) * new, state.average, networks[0])
+        after = PpoState(networks[0], average, networks[1], optimiser, world, key, state.iteration + 1)
         return after, Figures(mean_return(taken), jnp.mean(losses), jnp.float32(number))
 
     def _advantages(self, taken: Taken, value: Array, last: Array) -> Array:
@@ -169,7 +181,8 @@ class Ppo:
 def _values(critic: Network, seen: Features) -> Array:
     """What is still to be earned: the critic's score of holding, which starts nobody, (...)."""
     holding = seen._replace(present=seen.present[..., :1, :], combination=seen.combination[..., :1, :])
-    return scores(critic, holding, jnp)[..., 0]
+    value: Array = scores(critic, holding, jnp)[..., 0]
+    return value
 
 
 def _chosen(score: Array, action: Array) -> Array:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from berth.interference import Speeds
+from berth.interference.speeds import Speeds
 from berth.network.catalogue import NEVER_MS
 
 __all__ = ["COMBINATION_FEATURES", "JOB_FEATURES", "Features", "Joint", "Scene", "features", "joint"]
