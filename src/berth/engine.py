@@ -344,7 +344,8 @@ class _Run:
     def _outlook(self, runs: tuple[Running, ...], slot: GpuSlot) -> Outlook:
         assert self.interference is not None
         tenants = [
-            Tenant(run.job, run.share, max(0, run.job.work_ms * 1000 - run.left_us) // 1000) for run in runs
+            Tenant(run.job, run.share, *divmod(max(0, run.job.work_ms * 1000 - run.left_us), 1000))
+            for run in runs
         ]
         try:
             outlook = self.interference(tenants, self.cluster.nodes[slot.node].gpu_model)

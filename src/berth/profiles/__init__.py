@@ -1,0 +1,23 @@
+"""Applications' resource-use histories: what each uses of a GPU from its start to its end, alone.
+
+A `Profile` (in `berth.model`) is what was measured on one card; a `Series` is the same in whole numbers of one
+GPU of any model, which is what simulator, policies and the learning environment compute with.
+"""
+
+from __future__ import annotations
+
+from berth.profiles.profiles import Profiles
+from berth.profiles.series import Series, peak_mem_mib, run_time_ms, series
+from berth.profiles.thesis import THESIS_GPU, WORKLOADS, thesis_profiles, workload_jobs
+
+__all__ = [
+    "THESIS_GPU",
+    "WORKLOADS",
+    "Profiles",
+    "Series",
+    "peak_mem_mib",
+    "run_time_ms",
+    "series",
+    "thesis_profiles",
+    "workload_jobs",
+]
