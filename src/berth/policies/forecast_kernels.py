@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from berth.kernels import IntArray, compiled
 
-__all__ = ["BITS", "DONE", "FULL", "MOST", "REFUSED", "UNKNOWN", "enter", "forecast"]
+__all__ = ["BITS", "DONE", "FULL", "MOST", "REFUSED", "UNKNOWN", "enter", "forecast", "move"]
 
 MOST = 10
 """Tenants that a set can have."""
@@ -85,6 +85,21 @@ def enter(
 
 
 @compiled
+def move(keys: IntArray, known: IntArray, to_keys: IntArray, to_known: IntArray) -> None:
+    """Write a table into a larger, empty one."""
+    size = to_keys.shape[0]
+    for row in range(keys.shape[0]):
+        if keys[row, 0] == EMPTY:
+            continue
+        at = _slot(keys[row, 0], keys[row, 1], size)
+        while to_keys[at, 0] != EMPTY:
+            at = (at + 1) & (size - 1)
+        to_keys[at, 0], to_keys[at, 1] = keys[row, 0], keys[row, 1]
+        for place in range(MOST):
+            to_known[at, place] = known[row, place]
+
+
+@compiled
 def _same_as_another(mask: int, jobs: IntArray, first: int, count: int) -> bool:
     """Whether it takes a job and leaves an equal one that stands before it."""
     for job in range(1, count):
@@ -116,14 +131,11 @@ def forecast(
     ends_ms: IntArray,  # (O, C, K), out: after how long each ends; 0 for those that take no part
     next_ms: IntArray,  # (O,), out: how long nobody ends or enters a new row if nobody starts
     missing: IntArray,  # (misses, MOST + 1), out: sets that the table lacks, and how many classes each has
+    scratch: IntArray,  # (5, MOST): to work in
 ) -> int:
     """Follow every combination of unknown status to its end; how many sets were missing."""
     misses = 0
-    place = np.zeros(2 * MOST, dtype=np.int64)
-    left = np.zeros(2 * MOST, dtype=np.int64)
-    row = np.zeros(2 * MOST, dtype=np.int64)
-    sorted_class = np.zeros(2 * MOST, dtype=np.int64)
-    order = np.zeros(2 * MOST, dtype=np.int64)
+    place, left, row, sorted_class, order = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4]
     for offer in range(there.shape[0]):
         t, m = tenants[offer], window[offer]
         for mask in range(1 << m):
@@ -131,7 +143,8 @@ def forecast(
                 continue
             size = 0
             for at in range(t):
-                place[size] = at
+                if size < MOST:
+                    place[size] = at
                 size += 1
             started = 0
             for job in range(m):
