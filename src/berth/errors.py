@@ -12,6 +12,7 @@ BerthError
 ├── HistoryError          the store of records cannot be read or written
 ├── FetchError            a public trace could not be downloaded whole
 ├── PartitionError        a partition of a GPU cannot be made, found or changed
+├── ModelError            a trained model or a checkpoint is not whole, not ours or of another version
 ├── SettingError          a value of an option or setting is outside its range
 └── MissingExtraError     a part of berth that is installed by an extra was asked for without it
 
@@ -27,6 +28,7 @@ __all__ = [
     "FetchError",
     "HistoryError",
     "MissingExtraError",
+    "ModelError",
     "NotAllowed",
     "NotRunning",
     "PartitionError",
@@ -41,7 +43,7 @@ __all__ = [
 EXTRAS = {
     "jax": "learn",
     "optax": "learn",
-    "flax": "learn",
+    "equinox": "learn",
     "gymnasium": "learn",
     "highspy": "optimum",
     "ray": "ray",
@@ -130,6 +132,10 @@ class FetchError(BerthError):
 
 class PartitionError(BerthError):
     """A partition of a GPU cannot be made, found, joined or changed: says why and what to do."""
+
+
+class ModelError(BerthError):
+    """A trained model or a checkpoint is not whole, not ours or of another version; it was not used."""
 
 
 class SettingError(BerthError):
