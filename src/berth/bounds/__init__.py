@@ -1,9 +1,21 @@
 """The best possible: what no policy can be better than, exactly or as a bound.
 
-`batch` is about one moment: the most GPU that a batch of jobs can be given at once. `total_time` is about a whole
-queue on GPUs that jobs share: no schedule ends sooner.
+`batch` is about one moment: the most GPU that a batch of jobs can be given at once. `total_time` and `exact` are about
+a whole queue on a GPU that jobs share: a bound that no schedule ends below, and the shortest schedule of a few jobs.
 """
 
 from berth.bounds.batch import Optimum, optimum, pooled_milli, reachable, relaxed_milli
+from berth.bounds.exact import Exact, least_total_time
+from berth.bounds.total_time import TimeBound, time_bound
 
-__all__ = ["Optimum", "optimum", "pooled_milli", "reachable", "relaxed_milli"]
+__all__ = [
+    "Exact",
+    "Optimum",
+    "TimeBound",
+    "least_total_time",
+    "optimum",
+    "pooled_milli",
+    "reachable",
+    "relaxed_milli",
+    "time_bound",
+]

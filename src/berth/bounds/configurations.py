@@ -64,7 +64,9 @@ def configurations(
     lengths = [len(one.usage) for one in scaled]
     rows = np.concatenate([one.usage for one in scaled])
     owner = np.repeat(np.arange(len(names)), lengths)
-    work = np.repeat([count * one.interval_ms for count, one in zip(many.tolist(), scaled, strict=True)], lengths)
+    work = np.repeat(
+        [count * one.interval_ms for count, one in zip(many.tolist(), scaled, strict=True)], lengths
+    )
     merging = _Merging(rows, owner, work.astype(np.float64))
     limit = segments
     while True:
@@ -72,11 +74,15 @@ def configurations(
         most = np.where(owners, many, 0).sum(axis=1)  # (S,): how many jobs can be in it at once
         exclusive = np.where(owners.sum(axis=1) == 1, owners.argmax(axis=1), -1)
         tenants = np.full((MOST_CONFIGURATIONS + 1, most_tenants), len(usage), dtype=np.int64)
-        count = _listed(usage[:, MEM].astype(np.int64), capacity, most, exclusive, many, np.zeros_like(many), tenants)
+        count = _listed(
+            usage[:, MEM].astype(np.int64), capacity, most, exclusive, many, np.zeros_like(many), tenants
+        )
         if count <= MOST_CONFIGURATIONS:
             break
         if limit == 1:
-            raise SettingError(f"more than {MOST_CONFIGURATIONS:,} combinations fit on a {gpu.name}; lower most_tenants")
+            raise SettingError(
+                f"more than {MOST_CONFIGURATIONS:,} combinations fit on a {gpu.name}; lower most_tenants"
+            )
         limit -= 1
     tenants = tenants[:count].copy()
     return Configurations(usage, alone_ms, tenants, _speeds(usage, tenants, speeds, gpu.mem_mib))
@@ -88,8 +94,10 @@ class _Merging:
     def __init__(self, rows: NDArray[np.int32], owner: IntArray, work: NDArray[np.float64]) -> None:
         usage, group = np.unique(rows, axis=0, return_inverse=True)
         self.use = usage.astype(np.float64)  # (S, 4)
-        self.work = np.bincount(group.reshape(-1), weights=work, minlength=len(usage))
-        self.owners = np.zeros((len(usage), int(owner.max()) + 1), dtype=np.bool_)
+        self.work: NDArray[np.float64] = np.bincount(
+            group.reshape(-1), weights=work, minlength=len(usage)
+        ).astype(np.float64)
+        self.owners: NDArray[np.bool_] = np.zeros((len(usage), int(owner.max()) + 1), dtype=np.bool_)
         self.owners[group.reshape(-1), owner] = True
         self.scale = np.maximum(rows.max(axis=0), 1)
 
@@ -98,16 +106,16 @@ class _Merging:
         while len(self.use) > max(1, limit):
             least = np.minimum(self.use[:, None], self.use[None, :])  # (S, S, 4)
             loss = ((self.use[:, None] - least) / self.scale).sum(axis=2) * self.work[:, None]
-            loss = loss + loss.T
+            loss += loss.T
             np.fill_diagonal(loss, np.inf)
             kept, gone = sorted(divmod(int(loss.argmin()), len(self.use)))
             self.use[kept] = least[kept, gone]
             self.work[kept] += self.work[gone]
             self.owners[kept] |= self.owners[gone]
-            self.use, self.work, self.owners = (
-                np.delete(array, gone, axis=0) for array in (self.use, self.work, self.owners)
-            )
-        return self.use.astype(np.int32), self.work.copy(), self.owners.copy()
+            rest = np.arange(len(self.use)) != gone
+            self.use, self.work, self.owners = self.use[rest], self.work[rest], self.owners[rest]
+        use: NDArray[np.int32] = self.use.astype(np.int32)
+        return use, self.work.copy(), self.owners.copy()
 
 
 @compiled
@@ -121,7 +129,8 @@ def _listed(
     tenants: IntArray,  # (n, K), out
 ) -> int:
     """List the multisets of segments that fit; how many there are, n or more where some are left out."""
-    count, depth, used, row, following, same = 0, 0, 0, 0, 0, 0
+    count: int = 0
+    depth, used, row, following, same = 0, 0, 0, 0, 0
     while True:
         if depth < tenants.shape[1] and following < mem.shape[0]:
             whose = exclusive[following]
@@ -134,7 +143,7 @@ def _listed(
                 and (whose < 0 or busy[whose] < many[whose])
             ):
                 if row + 1 >= tenants.shape[0]:
-                    return tenants.shape[0]
+                    return int(tenants.shape[0])
                 tenants[row, depth] = following
                 used += mem[following]
                 if whose >= 0:
@@ -158,9 +167,7 @@ def _listed(
         following += 1
 
 
-def _speeds(
-    usage: NDArray[np.int32], tenants: IntArray, speeds: Speeds, capacity_mem_mib: int
-) -> IntArray:
+def _speeds(usage: NDArray[np.int32], tenants: IntArray, speeds: Speeds, capacity_mem_mib: int) -> IntArray:
     padded = np.concatenate([usage, np.zeros((1, 4), np.int32)])
     found = np.zeros(tenants.shape, dtype=np.int64)
     for begin in range(0, len(tenants), 50_000):

@@ -68,7 +68,9 @@ class Result:
 def run_task(task: Task, jobs: Sequence[Job], progress: Callable[[int], None] | None = None) -> Run:
     """Replay the jobs of a task; `progress` is called now and then with how many jobs have arrived."""
     quotas = None if task.quotas is None else dict(task.quotas)
-    policy: Policy = make_policy(task.policy, Setting(task.seed, jobs, quotas, task.borrow))
+    policy: Policy = make_policy(
+        task.policy, Setting(task.seed, jobs, quotas, task.borrow, task.interference)
+    )
     if task.round_ms is not None:
         policy = Rounds(policy, task.round_ms)
     outages: Sequence[Outage] | Iterator[Outage] = task.outages

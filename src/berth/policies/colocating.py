@@ -6,7 +6,7 @@ says which of those jobs start there now. Everybody who is asked sees the same f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -26,9 +26,6 @@ __all__ = ["SHARE_MILLI", "Chooser", "Colocating", "Knowledge", "Scene", "knowle
 SHARE_MILLI = 1000 // MOST
 """What a job is given of a GPU that it shares, so that so many fit. It is a place and no part of the compute, which is
 shared as the model of interference says; GPU memory is not taken either, but judged over time by the profiles."""
-
-FIRST_FIT_FROM = 64
-"""Nodes from which on only those with room are looked at one by one."""
 
 
 class Knowledge(NamedTuple):
@@ -91,15 +88,14 @@ class Colocating:
         self.recorded = recorded or (lambda application: None)
         self.forecaster = Forecaster(self.known, knowledge.speeds)
         self._cluster: Cluster | None = None
+        self._models: list[GpuModel | None] = []
+        self._alone: dict[str, Job] = {}
+        self._declined: dict[GpuSlot, tuple[int, tuple[str, ...], tuple[str, ...]]] = {}
+        self._woken_ms = -1
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
         """Yield placements, and when to be asked again."""
-        if cluster is not self._cluster:
-            self._cluster = cluster
-            self._alone: dict[str, Job] = {}
-            self._declined: dict[GpuSlot, tuple[int, tuple[str, ...], tuple[str, ...]]] = {}
-            self._models = [node.gpu_model for node in cluster.nodes]
-            self._woken_ms = -1
+        self._begin(cluster)
         self._record(queue, cluster)
         yield from self._whole(queue, cluster)
         closed: set[GpuSlot] = set()
@@ -113,12 +109,19 @@ class Colocating:
             self._woken_ms = due_ms
             yield WakeAt(due_ms)
 
+    def _begin(self, cluster: Cluster) -> None:
+        """Forget what was noted of another cluster."""
+        if cluster is not self._cluster:
+            self._cluster = cluster
+            self._alone, self._declined, self._woken_ms = {}, {}, -1
+            self._models = [node.gpu_model for node in cluster.nodes]
+
     # Those that share
 
-    def _offers(
-        self, queue: Queue, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
-    ) -> list[tuple[GpuSlot, tuple[Running, ...], list[Job]]]:
-        """GPUs with room, their tenants, and the jobs that each is offered, which are different ones."""
+    def _rooms(
+        self, cluster: Cluster, closed: Container[GpuSlot]
+    ) -> list[tuple[GpuSlot, tuple[Running, ...]]]:
+        """GPUs with room for one more who shares, those with the fewest tenants first."""
         rooms: list[tuple[int, int, GpuSlot, tuple[Running, ...]]] = []
         free, up = cluster.free_milli, cluster.traits[:, 2]
         for node, index in np.argwhere((free >= SHARE_MILLI) & (up[:, None] != 0)).tolist():
@@ -129,9 +132,16 @@ class Colocating:
             if len(tenants) < MOST and all(self._shares(run.job) for run in tenants):
                 rooms.append((len(tenants), int(cluster.rank[node]), slot, tenants))
         rooms.sort(key=lambda room: room[:3])
+        return [room[2:] for room in rooms]
+
+    def _offers(
+        self, queue: Queue, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
+    ) -> list[tuple[GpuSlot, tuple[Running, ...], list[Job]]]:
+        """GPUs with room, their tenants, and the jobs that each is offered, which are different ones."""
+        rooms = self._rooms(cluster, closed)
         jobs = self._head(queue, cluster, self.window * len(rooms))
         offered = []
-        for _, _, slot, tenants in rooms:
+        for slot, tenants in rooms:
             window: list[Job] = []
             left: list[Job] = []
             for at, job in enumerate(jobs):
@@ -174,7 +184,10 @@ class Colocating:
             offers = [
                 Offer(
                     tuple(_tenant(run, now_ms) for run in offered[at][1]),
-                    tuple(Candidate(job.application, job.work_ms * 1000, job.work_ms * 1000) for job in offered[at][2]),
+                    tuple(
+                        Candidate(job.application, job.work_ms * 1000, job.work_ms * 1000)
+                        for job in offered[at][2]
+                    ),
                     largest,
                 )
                 for at in group
