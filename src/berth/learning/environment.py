@@ -22,7 +22,7 @@ from berth.interference import Speeds
 from berth.interference.speeds import crossed
 from berth.learning.jobsets import JobSets, Task
 from berth.learning.rewards import Passed, Reward, unfinished
-from berth.network.catalogue import NEVER_MS, Catalogue, Demand, left_cells
+from berth.network.catalogue import NEVER_MS, Catalogue, Demand, left_cells, use_now
 from berth.network.combinations import combinations
 from berth.network.features import Scene
 
@@ -46,15 +46,15 @@ class Settings:
     """What is shown of each job, and judged by; what happens is always by its series."""
     retries: int = 1000
     """How often a job that ran out of memory is queued again."""
-    tick_steps: int = 1
-    """A hold ends after so many steps of the horizon at the latest."""
+    tick_ms: int = 0
+    """A hold ends at the next multiple of this at the latest; 0: of one step of the horizon."""
 
     def __post_init__(self) -> None:
         combinations(self.slots)
-        if self.tenants < 0 or self.retries < 0 or self.tick_steps < 1:
+        if self.tenants < 0 or self.retries < 0 or self.tick_ms < 0:
             raise SettingError(
-                f"{self.tenants} tenants, {self.retries} retries and ticks of {self.tick_steps} steps; expected 0 or"
-                " more, 0 or more and 1 or more"
+                f"{self.tenants} tenants, {self.retries} retries and ticks of {self.tick_ms} ms; expected 0 or more of"
+                " each"
             )
 
     @property
@@ -110,7 +110,7 @@ class Environment:
         self.shown = Catalogue(*map(jnp.asarray, shown))
         usage = task.catalogue().usage if self.settings.demand != "series" else shown.usage
         self.usage = jnp.asarray(usage)
-        self.tick_ms = min(task.step_ms * self.settings.tick_steps, LONGEST_MS)
+        self.tick_ms = min(self.settings.tick_ms or task.step_ms, LONGEST_MS)
 
     def reset(self, jobs: JobSets) -> State:
         """The beginning of an episode about one set, arrays (J,)."""
@@ -321,11 +321,17 @@ class Environment:
     def scene(self, state: State) -> Scene:
         """The same moment as the network that scores combinations sees it."""
         running, waiting = self.cells(state)
+        application, _, _, done_ms = self._positions(state)
         left_ms = jnp.where(state.tenant >= 0, state.left_ms + (state.left_us > 0), 0)
+        running_now, running_same_ms = use_now(self.shown, application, done_ms, left_ms, jnp)
         seen_ms = jnp.where(state.slot >= 0, state.work_ms[state.slot], 0)
+        application = jnp.where(state.slot >= 0, state.application[state.slot], 0)
+        waiting_now, waiting_same_ms = use_now(self.shown, application, jnp.zeros_like(seen_ms), seen_ms, jnp)
         behind_ms = state.waiting_ms - jnp.sum(seen_ms, dtype=jnp.int32)
         return Scene(
-            running, left_ms, waiting, seen_ms, state.behind, behind_ms, self.capacity[1], self.task.step_ms
+            *(running, running_now, running_same_ms, left_ms),
+            *(waiting, waiting_now, waiting_same_ms, seen_ms),
+            *(state.behind, behind_ms, self.capacity[1], self.task.step_ms),
         )
 
 

@@ -10,7 +10,16 @@ import numpy as np
 from berth.errors import SettingError
 from berth.kernels import IntArray
 
-__all__ = ["DEMANDS", "NEVER_MS", "Catalogue", "Demand", "horizon_step_ms", "left_cells", "make_catalogue"]
+__all__ = [
+    "DEMANDS",
+    "NEVER_MS",
+    "Catalogue",
+    "Demand",
+    "horizon_step_ms",
+    "left_cells",
+    "make_catalogue",
+    "use_now",
+]
 
 Demand = Literal["series", "peak", "mean"]
 DEMANDS: tuple[Demand, ...] = ("series", "peak", "mean")
@@ -31,6 +40,7 @@ class Catalogue(NamedTuple):
     rows: Any  # int32 (A,): how many of them there are
     interval_ms: Any  # int32 (A,): of one row
     change_ms: Any  # int32 (A, R): work done when a row of other numbers begins, NEVER_MS where none does
+    shown: Any  # int32 (A, R, 4): what is demanded of each row
     cells: Any  # int32 (A, R, 4): of one step of the horizon from each row on: memory's largest, else the mean
     rest: Any  # int32 (A, R): the largest memory from each row to the end
     stride: Any  # int32 (A,): rows in a step of the horizon, rounded up
@@ -53,6 +63,7 @@ def make_catalogue(
     if not usages or len(usages) != len(intervals_ms) or min(len(usage) for usage in usages) < 1:
         raise SettingError("a catalogue is made of at least one application, each with one row of use or more")
     longest = max(len(usage) for usage in usages)
+    demanded = np.zeros((len(usages), longest, 4), np.int32)
     table = np.zeros((len(usages), longest, 4), np.int32)
     cells, rest = np.zeros_like(table), np.zeros((len(usages), longest), np.int32)
     stride = np.array([-(-step_ms // interval) for interval in intervals_ms], np.int32)
@@ -61,6 +72,7 @@ def make_catalogue(
         shown = _demanded(np.asarray(usage), demand)
         # Behind the end of the series its last row goes on, as it does for a job with more work than that.
         width = int(stride[at])
+        demanded[at] = _to_length(shown, longest)
         follow = _to_length(shown, longest + width)
         windows = np.lib.stride_tricks.sliding_window_view(follow, width + 1, axis=0)
         cells[at] = windows[..., :width].mean(axis=-1).round()
@@ -69,7 +81,7 @@ def make_catalogue(
         rest[at] = np.maximum.accumulate(follow[longest - 1 :: -1, MEMORY])[::-1]
     rows = np.array([len(usage) for usage in usages], np.int32)
     intervals = np.array(intervals_ms, np.int32)
-    return Catalogue(table, rows, intervals, _changes(table, intervals), cells, rest, stride)
+    return Catalogue(table, rows, intervals, _changes(table, intervals), demanded, cells, rest, stride)
 
 
 def left_cells(
@@ -89,6 +101,18 @@ def left_cells(
     beyond = (step == horizon - 1)[:, None] & (xp.arange(4) == MEMORY)
     cells = xp.where(beyond, last[..., None, None], cells)
     return xp.where((step * step_ms < left_ms[..., None])[..., None], cells, 0)
+
+
+def use_now(catalogue: Catalogue, application: Any, done_ms: Any, left_ms: Any, xp: Any) -> tuple[Any, Any]:
+    """What jobs use now, alone, int32 (..., 4), and how much work they do until that changes, int32 (...).
+
+    NEVER_MS where it does not; nothing and NEVER_MS where `left_ms` is 0.
+    """
+    row = xp.minimum(done_ms // catalogue.interval_ms[application], catalogue.rows[application] - 1)
+    change_ms = catalogue.change_ms[application, row]
+    there = left_ms > 0
+    same_ms = xp.where(there & (change_ms < NEVER_MS), change_ms - done_ms, NEVER_MS)
+    return xp.where(there[..., None], catalogue.shown[application, row], 0), same_ms
 
 
 def _changes(table: IntArray, interval_ms: IntArray) -> IntArray:
