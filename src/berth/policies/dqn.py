@@ -88,10 +88,10 @@ class Dqn(Colocating):
 
     def _chosen(self, scene: Scene) -> IntArray:
         forecasts = scene.forecasts
-        score, places = self._scores(scene)
-        allowed = forecasts.fits & places
+        allowed = forecasts.fits
         if self.settings.shield:
-            allowed &= shielded(forecasts)
+            allowed = allowed & shielded(forecasts)
+        score = self._scores(scene, allowed)
         if self.settings.unslowed:
             score -= self.settings.unslowed * 1000 / self.model.step_ms * slowed_jobs(forecasts)
         return best_of(score, allowed, forecasts)
@@ -116,8 +116,8 @@ class _DeepRm(Colocating):
         return cls(setting, model_named(options.get("model", cls.which), setting.seed))
 
     def _chosen(self, scene: Scene) -> IntArray:
-        score, places = self._scores(scene)
-        return best_of(score, self._scores.within(scene) & places, scene.forecasts)
+        allowed = self._scores.within(scene)
+        return best_of(self._scores(scene, allowed), allowed, scene.forecasts)
 
 
 class DeepRmMax(_DeepRm):

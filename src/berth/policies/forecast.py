@@ -5,7 +5,7 @@ It is the simulator's own arithmetic on profiles, run ahead for every combinatio
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -19,6 +19,13 @@ from berth.policies.forecast_kernels import BITS, DONE, MOST, REFUSED, UNKNOWN, 
 from berth.profiles import Series, series
 
 __all__ = ["MOST", "Candidate", "Forecaster", "Forecasts", "Offer"]
+
+
+FEW, AHEAD = 64, 8
+"""When the speeds of a few sets of rows are asked for, those of so many rows further on are asked for with them."""
+MIX: IntArray = np.array(
+    [pow(0x9E3779B97F4A7C15, at + 1, 2**62) | 1 for at in range(MOST + 1)], dtype=np.int64
+)
 
 
 class Candidate(NamedTuple):
@@ -81,6 +88,7 @@ class _Card:
     row_class: IntArray
     class_mem: IntArray
     interval_ms: IntArray
+    following: IntArray  # (classes,): the row that comes next, the same where none does
     usage: NDArray[np.int32]  # (classes, 4)
     keys: IntArray
     known: IntArray
@@ -155,13 +163,20 @@ class Forecaster:
         usage, classes = np.unique(rows, axis=0, return_inverse=True)
         if len(usage) >= 1 << BITS:
             usage, classes = _coarser(rows)
+        classes = classes.reshape(-1).astype(np.int64)
+        following: IntArray = np.arange(len(usage), dtype=np.int64)
+        for begin, length in zip(np.cumsum([0, *lengths[:-1]]).tolist(), lengths, strict=True):
+            rows_of = classes[begin : begin + length]
+            changes = rows_of[:-1] != rows_of[1:]
+            following[rows_of[:-1][changes]] = rows_of[1:][changes]
         return _Card(
             gpu.mem_mib if gpu else 0,
             {name: at for at, name in enumerate(applications)},
             np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-            classes.reshape(-1).astype(np.int64),
+            classes,
             usage[:, 1].astype(np.int64),
             np.array([one.interval_ms for one in scaled], dtype=np.int64),
+            following,
             usage,
             np.full((1 << 12, 2), -1, dtype=np.int64),
             np.zeros((1 << 12, MOST), dtype=np.int64),
@@ -170,9 +185,28 @@ class Forecaster:
     def _series(self, application: str, gpu: GpuModel | None) -> Series:
         return series(self.profiles[application], gpu or GpuModel(""))
 
+    def _ahead(self, card: _Card, missing: IntArray) -> Iterator[IntArray]:
+        """The same sets when one of their members is some rows further: they are asked for next."""
+        place = np.arange(MOST)
+        for member in range(int(missing[:, MOST].max(initial=0))):
+            ahead = missing
+            for _ in range(AHEAD):
+                moved = np.where(place == member, card.following[ahead[:, :MOST]], ahead[:, :MOST])
+                changed = (moved != ahead[:, :MOST]).any(axis=1) & (ahead[:, MOST] > member)
+                if not changed.any():
+                    break
+                ahead = np.column_stack([moved, ahead[:, MOST]])[changed]
+                order = np.where(place < ahead[:, MOST:], ahead[:, :MOST], 1 << BITS)
+                sorted_sets = np.sort(order, axis=1)
+                yield np.column_stack([np.where(sorted_sets < 1 << BITS, sorted_sets, 0), ahead[:, MOST]])
+
     def _learn(self, card: _Card, missing: IntArray) -> None:
         """Ask the model for the speeds of sets of rows that it was not asked for before."""
-        sets = np.unique(missing, axis=0)
+        if len(missing) <= FEW:
+            missing = np.concatenate([missing, *self._ahead(card, missing)])
+        # One of those that are equal; should two that differ have one sum, the other is missing once more.
+        _, first = np.unique(missing @ MIX, return_index=True)
+        sets = missing[first]
         counts = sets[:, MOST]
         present = np.arange(MOST) < counts[:, None]
         usage = np.where(present[:, :, None], card.usage[np.where(present, sets[:, :MOST], 0)], 0)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from berth.interference import Speeds
 from berth.kernels import IntArray
 from berth.model import GpuModel, Profile
-from berth.network.catalogue import Catalogue, left_cells, make_catalogue
+from berth.network.catalogue import NEVER_MS, Catalogue, left_cells, make_catalogue, use_now
 from berth.network.combinations import combinations
 from berth.network.features import Scene as Seen
 from berth.network.features import features, joint
@@ -26,6 +26,9 @@ from berth.profiles import series
 __all__ = ["NetworkScores", "best_of"]
 
 CAPACITY_MILLI = 1000
+LEAST = -1e300
+TOGETHER = 128
+"""So many offers go through the network at once: what is in between stays in the processor's cache."""
 
 
 class NetworkScores:
@@ -37,14 +40,32 @@ class NetworkScores:
         self.speeds = speeds
         self._catalogues: dict[GpuModel | None, tuple[dict[str, int], Catalogue]] = {}
 
-    def __call__(self, scene: Scene) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-        """Scores (O, C), the larger the better, and which combinations the places of the network hold (O, C)."""
+    def __call__(self, scene: Scene, allowed: NDArray[np.bool_]) -> NDArray[np.float64]:
+        """Scores (O, C), the larger the better, −∞ where it is not allowed (O, C) or the network has no places for it.
+
+        Only what is allowed is looked at: offers with about as many such combinations go through the network together.
+        """
         seen = self.seen(scene)
-        members = combinations(seen.waiting_left_ms.shape[-1])
-        found = joint(seen, members, self.speeds, np)
-        given = features(seen, members, found, np)
-        places = given.present.sum(axis=-1) <= max(self.model.slots, 1)
-        return scores(self.model.network, given, np).astype(np.float64), places
+        slots = seen.waiting_left_ms.shape[-1]
+        table = combinations(slots)
+        tenants = (seen.running_left_ms > 0).sum(axis=1)
+        allowed = allowed & (tenants[:, None] + table.sum(axis=1) <= self.model.slots)
+        found = np.full(allowed.shape, -np.inf)
+        counts = allowed.sum(axis=1)
+        order = np.argsort(counts, kind="stable")
+        order = order[counts[order] > 0]
+        for begin in range(0, len(order), TOGETHER):
+            rows = order[begin : begin + TOGETHER]
+            width = int(counts[rows[-1]])
+            # (O', width): the allowed combinations of each offer, the last one again where there are fewer.
+            rank = np.minimum(np.arange(width), counts[rows][:, None] - 1)
+            chosen = np.argsort(~allowed[rows], axis=1, kind="stable")[np.arange(len(rows))[:, None], rank]
+            part = Seen(*(value[rows] if isinstance(value, np.ndarray) else value for value in seen))
+            members = table[chosen]  # (O', width, M)
+            together = joint(part, members, self.speeds, np)
+            given = features(part, members, together, np)
+            found[rows[:, None], chosen] = scores(self.model.network, given, np)
+        return found
 
     def within(self, scene: Scene) -> NDArray[np.bool_]:
         """Where for each resource and each step the demands together stay within the card (Oh 2019, IV.2): (O, C)."""
@@ -55,9 +76,8 @@ class NetworkScores:
         there = seen.running.sum(axis=1)[:, None]  # (O, 1, H, 4)
         started = np.tensordot(members.astype(np.int64), seen.waiting, axes=(1, 1)).swapaxes(0, 1)
         real = np.all(~members | (seen.waiting_left_ms[:, None, :] > 0), axis=-1)
-        tenants = (seen.running_left_ms > 0).sum(axis=1)[:, None] + members.sum(axis=1)
         inside = np.all(there + started <= capacity, axis=(-1, -2))
-        return np.asarray(inside & real & (tenants <= max(self.model.slots, 1)))
+        return np.asarray(inside & real)
 
     def seen(self, scene: Scene) -> Seen:
         """The same moment as the network sees it."""
@@ -77,18 +97,22 @@ class NetworkScores:
             for place, one in enumerate(offer.window):
                 jobs[at, most + place] = index[one.application], 0, -(-one.left_us // 1000)
         model = self.model
-        cells = left_cells(
-            catalogue, jobs[..., 0], jobs[..., 1], jobs[..., 2], model.step_ms, model.horizon, np
-        )
-        left_ms = np.minimum(jobs[..., 2], 2**30).astype(np.int32)
+        application, done_ms = jobs[..., 0], jobs[..., 1]
+        left_ms = np.minimum(jobs[..., 2], NEVER_MS - 1).astype(np.int32)
+        cells = left_cells(catalogue, application, done_ms, left_ms, model.step_ms, model.horizon, np)
+        now, same_ms = use_now(catalogue, application, done_ms, left_ms, np)
         seen_ms = left_ms[:, most:].sum(axis=1)
+        seen_jobs = (left_ms[:, most:] > 0).sum(axis=1)
         return Seen(
-            cells[:, :most], left_ms[:, :most], cells[:, most:], left_ms[:, most:],
-            np.maximum(scene.backlog_jobs - (left_ms[:, most:] > 0).sum(axis=1), 0).astype(np.int32),
+            *(one[:, :most] for one in (cells, now, same_ms, left_ms)),
+            *(one[:, most:] for one in (cells, now, same_ms, left_ms)),
+            np.maximum(scene.backlog_jobs - seen_jobs, 0).astype(np.int32),
             np.clip(scene.backlog_ms - seen_ms, 0, 2**31 - 1).astype(np.int32),
-            np.full(len(offers), scene.gpu.mem_mib if scene.gpu and scene.gpu.mem_mib else 2**30, np.int32),
+            np.full(
+                len(offers), scene.gpu.mem_mib if scene.gpu and scene.gpu.mem_mib else NEVER_MS, np.int32
+            ),
             model.step_ms,
-        )  # fmt: skip
+        )
 
     def _catalogue(self, gpu: GpuModel | None, asked: set[str]) -> tuple[dict[str, int], Catalogue]:
         known = self._catalogues.get(gpu)
@@ -111,5 +135,5 @@ def best_of(score: NDArray[np.float64], allowed: NDArray[np.bool_], forecasts: F
     idle = np.array([not offer.tenants for offer in forecasts.offers])
     allowed[:, 0] |= True
     allowed[idle & allowed[:, 1:].any(axis=1), 0] = False
-    best: IntArray = np.where(allowed, score, -np.inf).argmax(axis=1).astype(np.int64)
+    best: IntArray = np.where(allowed, np.maximum(score, LEAST), -np.inf).argmax(axis=1).astype(np.int64)
     return best

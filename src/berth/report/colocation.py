@@ -86,7 +86,7 @@ def _totals(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
             )
     return Chapter(
         "Total time on the five workloads (figures 10–14)",
-        "From the first submission to the last end of 30 jobs on one GPU, the mean over sets with its 95 % interval."
+        "From the first submission to the last end of 30 jobs on one GPU, the mean over sets with its 95 % interval. "
         "Crosses are the thesis's own numbers, measured on real jobs: compare their order, not their size. The line "
         "is the mean of the lower bounds: no schedule ends below. GPU use counts what tenants use at the speed they have.",
         [
