@@ -10,6 +10,7 @@ BerthError
 ├── PolicyError           a policy cannot be found or built, or decided on something that is not so
 ├── SimulationError       the engine was given something that it cannot replay
 ├── HistoryError          the store of records cannot be read or written
+├── ProfileError          a profile or measured pair is wrong: the application, the field and the row
 ├── FetchError            a public trace could not be downloaded whole
 ├── PartitionError        a partition of a GPU cannot be made, found or changed
 ├── ModelError            a trained model or a checkpoint is not whole, not ours or of another version
@@ -34,6 +35,7 @@ __all__ = [
     "PartitionError",
     "PlacementError",
     "PolicyError",
+    "ProfileError",
     "SettingError",
     "SimulationError",
     "TraceError",
@@ -124,6 +126,10 @@ class SimulationError(BerthError):
 
 class HistoryError(BerthError):
     """The store of records or events cannot be read or written."""
+
+
+class ProfileError(BerthError):
+    """A profile or a measured pair cannot be what it says: names the application, the field and the row."""
 
 
 class FetchError(BerthError):

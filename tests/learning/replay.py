@@ -35,7 +35,7 @@ def environment_of(
     profiles: dict[str, Profile], speeds: Speeds, settings: Settings, step_ms: int, gpu: GpuModel = THESIS_GPU
 ) -> Environment:
     """The environment of these applications."""
-    return Environment(make_task(profiles, gpu, horizon=8, step_ms=step_ms), speeds, settings)
+    return Environment(make_task(profiles, gpu, horizon=8, step_ms=step_ms), speeds, settings=settings)
 
 
 @dataclass(frozen=True)

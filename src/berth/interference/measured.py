@@ -1,22 +1,30 @@
-"""Speeds as they were measured of training jobs that share a GPU: a contention model fitted to published pairs."""
+"""Speeds as they were measured of training jobs that share a GPU: the contention model fitted to published pairs.
+
+The pairs are Lucid's (see `measurements`); what ships is the fit's coefficients, `measured.json`, and none of the
+data. How good it is, and how to fit your own: docs/interference.md.
+"""
 
 from __future__ import annotations
 
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
-from berth.interference.speeds import CORES, GPU, pcie_shared
+from berth.interference.contention import Contention
 
-__all__ = ["measured"]
+__all__ = ["measured", "published"]
+
+FILE = "measured.json"
+
+
+@cache
+def published() -> Contention:
+    """The model that ships."""
+    return Contention.from_json((files("berth.interference") / FILE).read_text(encoding="utf-8"), FILE)
 
 
 def measured(usage: Any, present: Any, capacity_mem_mib: Any, *, xp: Any = np) -> Any:
     """Speeds per mille of tenants as the fitted model has them: see `Speeds` for the shapes."""
-    gpu = xp.where(present, xp.clip(usage[..., GPU], 0, 1000), 0).astype(xp.int32)
-    cores = xp.where(present, xp.clip(usage[..., CORES], 0, 1000), 0).astype(xp.int32)
-    others = xp.sum(gpu, axis=-1, keepdims=True, dtype=xp.int32) - gpu
-    busy = xp.sum(cores, axis=-1, keepdims=True, dtype=xp.int32) - cores
-    stress = (gpu * xp.minimum(others, 4000) // 1000 + cores * xp.minimum(busy, 4000) // 1000) // 2
-    speeds = xp.int32(1_000_000) // (1000 + stress)
-    return xp.minimum(speeds, pcie_shared(usage, present, xp=xp)).astype(xp.int32)
+    return published()(usage, present, capacity_mem_mib, xp=xp)

@@ -10,7 +10,7 @@ K that run, C = 2^M actions, H steps of the horizon.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
+from types import ModuleType
 
 import equinox as eqx
 import jax
@@ -18,8 +18,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from berth.errors import SettingError
-from berth.interference import Speeds
-from berth.interference.speeds import crossed
+from berth.interference.speeds import Speeds, crossed
 from berth.learning.jobsets import JobSets, Task
 from berth.learning.rewards import Passed, Reward, unfinished
 from berth.network.catalogue import NEVER_MS, Catalogue, Demand, left_cells, use_now
@@ -48,13 +47,15 @@ class Settings:
     """How often a job that ran out of memory is queued again."""
     tick_ms: int = 0
     """A hold ends at the next multiple of this at the latest; 0: of one step of the horizon."""
+    lead_ms: int = 0
+    """A hold also ends when a tenant has so much work left, so that the next job may load meanwhile; 0: it does not."""
 
     def __post_init__(self) -> None:
         combinations(self.slots)
-        if self.tenants < 0 or self.retries < 0 or self.tick_ms < 0:
+        if self.tenants < 0 or min(self.retries, self.tick_ms, self.lead_ms) < 0:
             raise SettingError(
-                f"{self.tenants} tenants, {self.retries} retries and ticks of {self.tick_ms} ms; expected 0 or more of"
-                " each"
+                f"{self.tenants} tenants, {self.retries} retries, ticks of {self.tick_ms} ms and a lead of"
+                f" {self.lead_ms} ms; expected 0 or more of each"
             )
 
     @property
@@ -66,6 +67,7 @@ class Settings:
 class State(eqx.Module):
     """Everything there is to know at one moment."""
 
+    model: Array  # int32 (): which model of interference
     now_ms: Array  # int32 ()
     application: Array  # int32 (J,)
     work_ms: Array  # int32 (J,)
@@ -92,14 +94,19 @@ class Observation(eqx.Module):
 
 
 class Environment:
-    """The pure functions for one task under one model of interference; it holds no state."""
+    """The pure functions for one task; it holds no state.
+
+    Of several models of interference each episode has one, which `reset` is told.
+    """
 
     def __init__(
-        self, task: Task, speeds: Speeds, settings: Settings | None = None, reward: Reward = unfinished
+        self, task: Task, *speeds: Speeds, settings: Settings | None = None, reward: Reward = unfinished
     ) -> None:
+        if not speeds:
+            raise SettingError("an environment needs a model of interference, or several")
         self.task = task
         self.settings = settings or Settings()
-        self.speeds = partial(speeds, xp=jnp)
+        self.models = speeds
         self.reward = reward
         self.members = jnp.asarray(combinations(self.settings.slots))  # (C, M)
         self.actions = self.members.shape[0]
@@ -112,8 +119,8 @@ class Environment:
         self.usage = jnp.asarray(usage)
         self.tick_ms = min(self.settings.tick_ms or task.step_ms, LONGEST_MS)
 
-    def reset(self, jobs: JobSets) -> State:
-        """The beginning of an episode about one set, arrays (J,)."""
+    def reset(self, jobs: JobSets, model: Array | int = 0) -> State:
+        """The beginning of an episode about one set, arrays (J,), under one of the models of interference."""
         settings = self.settings
         count, seen = jobs.application.shape[-1], settings.slots
         work_ms = jnp.asarray(jobs.work_ms, jnp.int32)
@@ -121,6 +128,7 @@ class Environment:
         nobody = jnp.full(settings.places, NOBODY, jnp.int32)
         zeros = jnp.zeros(settings.places, jnp.int32)
         return State(
+            model=jnp.asarray(model, jnp.int32),
             now_ms=jnp.int32(0),
             application=jnp.asarray(jobs.application, jnp.int32),
             work_ms=work_ms,
@@ -136,6 +144,17 @@ class Environment:
             end_ms=jnp.full(count, -1, jnp.int32),
             failures=jnp.zeros(count, jnp.int32),
         )
+
+    def speeds_of(self, state: State) -> Speeds:
+        """The model of interference of an episode, as one function."""
+        if len(self.models) == 1:
+            return self.models[0]
+
+        def speeds(usage: Array, present: Array, capacity_mem_mib: Array, *, xp: ModuleType = jnp) -> Array:
+            found = [model(usage, present, capacity_mem_mib, xp=xp) for model in self.models]
+            return jax.lax.select_n(state.model, *found)
+
+        return speeds
 
     def over(self, state: State) -> Array:
         """Whether nobody waits or runs."""
@@ -203,7 +222,7 @@ class Environment:
         before = jnp.where(entered[:, None], earlier, usage)
         fails = crossed(usage, before, present, self.capacity[1], xp=jnp)
         full = fails >= 0
-        speed = self.speeds(usage, present, self.capacity[1])
+        speed = self.speeds_of(state)(usage, present, self.capacity[1], xp=jnp)
         until_end = _duration_ms(state.left_ms, state.left_us, speed)
         # A row begins when its first microsecond of work does.
         ahead_ms = state.left_ms - (state.work_ms[state.tenant] - change_ms)
@@ -211,7 +230,12 @@ class Environment:
             change_ms < NEVER_MS, _duration_ms(ahead_ms, state.left_us, speed), LONGEST_MS
         )
         tick_ms = self.tick_ms - state.now_ms % self.tick_ms
-        first = jnp.min(jnp.where(present & (speed > 0), jnp.minimum(until_end, until_change), LONGEST_MS))
+        soonest = jnp.minimum(until_end, until_change)
+        if self.settings.lead_ms:
+            before_lead = state.left_ms >= self.settings.lead_ms + (state.left_us == 0)
+            until_lead = _duration_ms(state.left_ms - self.settings.lead_ms, state.left_us, speed)
+            soonest = jnp.where(before_lead, jnp.minimum(soonest, until_lead), soonest)
+        first = jnp.min(jnp.where(present & (speed > 0), soonest, LONGEST_MS))
         over = self.over(state)
         passes_ms = jnp.where(full | over, 0, jnp.minimum(tick_ms, first))
         rest_us = state.left_us - passes_ms * speed
@@ -246,7 +270,9 @@ class Environment:
         )
         alive = state.end_ms < 0
         inverse = jnp.sum(jnp.where(alive, self.task.step_ms / state.work_ms, 0.0))
-        return after, Passed(passes_ms / self.task.step_ms, (before_ms - after_ms) / self.task.step_ms, inverse)
+        return after, Passed(
+            passes_ms / self.task.step_ms, (before_ms - after_ms) / self.task.step_ms, inverse
+        )
 
     def _queued(self, state: State, job: Array, again: Array) -> State:
         """A job that ran out of memory waits behind all others."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from berth.errors import SettingError
-from berth.kernels import IntArray
 from berth.model import GpuModel, Job, Profile
 from berth.network.catalogue import NEVER_MS, Catalogue, Demand, horizon_step_ms, make_catalogue
 from berth.profiles import THESIS_GPU, WORKLOADS, Series, series, thesis_profiles, workload_jobs
@@ -21,10 +20,10 @@ FIRST_TRAINING_SEED = 1_000_000
 
 
 class JobSets(NamedTuple):
-    """N sets of J jobs each, all waiting at 0 in this order."""
+    """N sets of J jobs each, all waiting at 0 in this order; arrays of NumPy or JAX."""
 
-    application: IntArray  # int32 (N, J): row of the catalogue
-    work_ms: IntArray  # int32 (N, J): run time alone
+    application: Any  # int32 (N, J): row of the catalogue
+    work_ms: Any  # int32 (N, J): run time alone
 
     def take(self, at: int) -> JobSets:
         """One of them: arrays (J,)."""
@@ -40,6 +39,11 @@ class Task:
     gpu: GpuModel
     horizon: int
     step_ms: int
+
+    def with_horizon(self, horizon: int, step_ms: int | None = None) -> Task:
+        """The same with another horizon, by default one that covers the longest run."""
+        longest_ms = max(one.run_time_ms for one in self.series)
+        return replace(self, horizon=horizon, step_ms=step_ms or horizon_step_ms(longest_ms, horizon))
 
     def catalogue(self, demand: Demand = "series") -> Catalogue:
         """The table, with each job shown as what `demand` says."""

@@ -11,8 +11,12 @@ class Passed(NamedTuple):
     """What went by in one step, all 0 where no time passed."""
 
     steps: Any  # float32 (): time, in steps of the horizon
-    work_steps: Any  # float32 (): work that was done of all jobs, as run time alone; negative where some was lost
-    inverse: Any  # float32 (): sum of 1/T over the jobs that are not finished, T their run time alone in steps
+    work_steps: (
+        Any  # float32 (): work that was done of all jobs, as run time alone; negative where some was lost
+    )
+    inverse: (
+        Any  # float32 (): sum of 1/T over the jobs that are not finished, T their run time alone in steps
+    )
 
 
 class Reward(Protocol):

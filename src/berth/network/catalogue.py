@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from berth.errors import SettingError
-from berth.kernels import IntArray
 
 __all__ = [
     "DEMANDS",
@@ -21,6 +21,7 @@ __all__ = [
     "use_now",
 ]
 
+Integers = NDArray[np.signedinteger[Any]]
 Demand = Literal["series", "peak", "mean"]
 DEMANDS: tuple[Demand, ...] = ("series", "peak", "mean")
 """What a job is said to need: each moment's use, or its largest or its mean use all the time (`deeprm-max`,
@@ -41,7 +42,9 @@ class Catalogue(NamedTuple):
     interval_ms: Any  # int32 (A,): of one row
     change_ms: Any  # int32 (A, R): work done when a row of other numbers begins, NEVER_MS where none does
     shown: Any  # int32 (A, R, 4): what is demanded of each row
-    cells: Any  # int32 (A, R, 4): of one step of the horizon from each row on: memory's largest, else the mean
+    cells: (
+        Any  # int32 (A, R, 4): of one step of the horizon from each row on: memory's largest, else the mean
+    )
     rest: Any  # int32 (A, R): the largest memory from each row to the end
     stride: Any  # int32 (A,): rows in a step of the horizon, rounded up
 
@@ -52,7 +55,7 @@ def horizon_step_ms(longest_ms: int, horizon: int) -> int:
 
 
 def make_catalogue(
-    usages: Sequence[IntArray], intervals_ms: Sequence[int], step_ms: int, demand: Demand = "series"
+    usages: Sequence[Integers], intervals_ms: Sequence[int], step_ms: int, demand: Demand = "series"
 ) -> Catalogue:
     """The table of these applications for a horizon in steps of `step_ms`; each of `usages` is (rows, 4).
 
@@ -61,7 +64,9 @@ def make_catalogue(
     if demand not in DEMANDS:
         raise SettingError(f"no demand '{demand}'; there are {', '.join(DEMANDS)}")
     if not usages or len(usages) != len(intervals_ms) or min(len(usage) for usage in usages) < 1:
-        raise SettingError("a catalogue is made of at least one application, each with one row of use or more")
+        raise SettingError(
+            "a catalogue is made of at least one application, each with one row of use or more"
+        )
     longest = max(len(usage) for usage in usages)
     demanded = np.zeros((len(usages), longest, 4), np.int32)
     table = np.zeros((len(usages), longest, 4), np.int32)
@@ -115,7 +120,7 @@ def use_now(catalogue: Catalogue, application: Any, done_ms: Any, left_ms: Any, 
     return xp.where(there[..., None], catalogue.shown[application, row], 0), same_ms
 
 
-def _changes(table: IntArray, interval_ms: IntArray) -> IntArray:
+def _changes(table: Integers, interval_ms: Integers) -> Integers:
     """When each row's numbers change next, as work done: (A, R)."""
     change_ms = np.full(table.shape[:2], NEVER_MS, np.int32)
     for row in range(table.shape[1] - 2, -1, -1):
@@ -124,12 +129,12 @@ def _changes(table: IntArray, interval_ms: IntArray) -> IntArray:
     return change_ms
 
 
-def _to_length(usage: IntArray, length: int) -> IntArray:
+def _to_length(usage: Integers, length: int) -> Integers:
     return np.concatenate([usage, np.repeat(usage[-1:], max(0, length - len(usage)), axis=0)])[:length]
 
 
-def _demanded(usage: IntArray, demand: Demand) -> IntArray:
+def _demanded(usage: Integers, demand: Demand) -> Integers:
     if demand == "series":
         return usage
     value = usage.max(axis=0) if demand == "peak" else np.rint(usage.mean(axis=0)).astype(usage.dtype)
-    return np.repeat(value[None], len(usage), axis=0)
+    return np.tile(value, (len(usage), 1))

@@ -23,6 +23,6 @@ def combinations(slots: int) -> NDArray[np.bool_]:
     """
     if not 1 <= slots <= MOST_SLOTS:
         raise SettingError(f"{slots} waiting jobs to combine; expected 1…{MOST_SLOTS}")
-    member = (np.arange(2**slots)[:, None] >> np.arange(slots)) & 1 == 1
+    member: NDArray[np.bool_] = (np.arange(2**slots)[:, None] >> np.arange(slots)) & 1 == 1
     member.setflags(write=False)
     return member

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from berth.interference import Speeds
+from berth.interference.speeds import Speeds
 from berth.network.catalogue import NEVER_MS
 
 __all__ = ["COMBINATION_FEATURES", "JOB_FEATURES", "Features", "Joint", "Scene", "features", "joint"]
@@ -142,7 +142,7 @@ def features(scene: Scene, members: Any, found: Joint, xp: Any) -> Features:
         (counts[1] == 0).astype(xp.float32)[..., None],
         (counts[0] + counts[1] == 0).astype(xp.float32)[..., None],
         found.together_milli[..., None] / 1000,
-        found.mem_mib.astype(xp.float32)[..., None] / mem_mib[..., None, None],
+        xp.minimum(found.mem_mib.astype(xp.float32) / mem_mib[..., None], 1.0)[..., None],
         xp.min(slowest, axis=-1)[..., None],
         xp.min(slowest[..., :running], axis=-1)[..., None],
         xp.min(slowest[..., running:], axis=-1)[..., None],

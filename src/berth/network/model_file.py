@@ -22,7 +22,7 @@ from berth.network.catalogue import DEMANDS, Demand
 from berth.network.features import COMBINATION_FEATURES, JOB_FEATURES
 from berth.network.scores import Layer, Network, Sizes, shapes_of
 
-__all__ = ["FORMAT", "VERSION", "Model", "model_bytes", "read_arrays", "read_model"]
+__all__ = ["FORMAT", "VERSION", "Model", "archive_bytes", "model_bytes", "read_arrays", "read_model"]
 
 FORMAT = "berth-model"
 VERSION = 1
@@ -64,9 +64,7 @@ def model_bytes(model: Model) -> bytes:
     header["sizes"] = model.sizes._asdict()
     header["figures"] = dict(model.figures)
     arrays = {name: np.asarray(array, np.float32) for name, array in _named(model.network).items()}
-    out = io.BytesIO()
-    np.savez(out, header=np.frombuffer(json.dumps(header, sort_keys=True).encode(), np.uint8), **arrays)
-    return out.getvalue()
+    return archive_bytes(header, arrays)
 
 
 def read_model(path: Path) -> Model:
@@ -99,13 +97,23 @@ def read_model(path: Path) -> Model:
     return model
 
 
+def archive_bytes(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    """An archive with a header and arrays; the same give the same bytes."""
+    members: dict[str, Any] = {"header": np.frombuffer(json.dumps(header, sort_keys=True).encode(), np.uint8)}
+    out = io.BytesIO()
+    np.savez(out, allow_pickle=False, **members, **arrays)
+    return out.getvalue()
+
+
 def read_arrays(path: Path, kind: str, version: int) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
     """Header and arrays of an archive of this kind and version; nothing in it is ever unpickled or executed."""
     try:
         with zipfile.ZipFile(path) as archive:
             large = [entry.filename for entry in archive.infolist() if entry.file_size > LARGEST_BYTES]
             if large:
-                raise ModelError(f"{path}: {large[0]} is larger than {LARGEST_BYTES} bytes; expected a {kind}")
+                raise ModelError(
+                    f"{path}: {large[0]} is larger than {LARGEST_BYTES} bytes; expected a {kind}"
+                )
             found = {}
             for entry in archive.infolist():
                 with archive.open(entry) as member:
@@ -123,7 +131,9 @@ def read_arrays(path: Path, kind: str, version: int) -> tuple[dict[str, Any], di
     except (KeyError, ValueError, AttributeError) as error:
         raise ModelError(f"{path}: it has no header; expected a {kind}, version {version}") from error
     if came != (kind, version):
-        raise ModelError(f"{path}: format {came[0]!r}, version {came[1]!r}; expected {kind!r}, version {version}")
+        raise ModelError(
+            f"{path}: format {came[0]!r}, version {came[1]!r}; expected {kind!r}, version {version}"
+        )
     return header, found
 
 
@@ -140,11 +150,13 @@ def _network(path: Path, arrays: dict[str, NDArray[Any]], sizes: Sizes) -> Netwo
     job, combination = shapes_of(sizes)
     expected: dict[str, tuple[int, ...]] = {}
     for part, shapes in zip(Network._fields, (job, combination), strict=True):
-        for at, shape in enumerate(shapes):
-            expected |= {f"{part}{at}.weight": shape, f"{part}{at}.bias": shape[1:]}
+        for at, (inputs, outputs) in enumerate(shapes):
+            expected |= {f"{part}{at}.weight": (inputs, outputs), f"{part}{at}.bias": (outputs,)}
     if set(arrays) != set(expected):
         odd = sorted(set(arrays) ^ set(expected))
-        raise ModelError(f"{path}: it has not the arrays of its network; too many or missing: {', '.join(odd)}")
+        raise ModelError(
+            f"{path}: it has not the arrays of its network; too many or missing: {', '.join(odd)}"
+        )
     for name, shape in expected.items():
         array = arrays[name]
         if array.shape != shape or array.dtype != np.float32:

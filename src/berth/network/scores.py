@@ -6,6 +6,7 @@ waiting jobs and any order of them, so that ten (1,023 combinations) cost little
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,9 +42,7 @@ def shapes_of(sizes: Sizes) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[in
     job = (JOB_FEATURES, *sizes.job)
     pooled = 4 * sizes.job[-1] + COMBINATION_FEATURES
     combination = (pooled, *sizes.combination, 1)
-    return tuple(zip(job[:-1], job[1:], strict=True)), tuple(
-        zip(combination[:-1], combination[1:], strict=True)
-    )
+    return tuple(pairwise(job)), tuple(pairwise(combination))
 
 
 def new_network(seed: int, sizes: Sizes | None = None) -> Network:
