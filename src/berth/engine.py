@@ -59,7 +59,8 @@ def simulate(
     decision that cannot be applied.
     """
     if isinstance(policy, str):
-        policy = make_policy(policy, Setting(seed, jobs if isinstance(jobs, Sequence) else ()))
+        workload = jobs if isinstance(jobs, Sequence) else ()
+        policy = make_policy(policy, Setting(seed, workload, interference=interference))
     return _Run(cluster.emptied(), policy, interference, outages, recovery).events(iter(jobs))
 
 

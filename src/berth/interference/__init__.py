@@ -21,6 +21,7 @@ __all__ = [
     "SPEEDS",
     "Interference",
     "Outlook",
+    "Speeds",
     "Tenant",
     "make_interference",
     "make_speeds",

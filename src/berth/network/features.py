@@ -177,7 +177,7 @@ def _present(scene: Scene, members: Any, xp: Any) -> Any:
     """Who would run in each combination: those who run, and its members; bool (..., C, T)."""
     running = scene.running_left_ms > 0
     waiting = scene.waiting_left_ms > 0
-    shape = (*running.shape[:-1], members.shape[0])
+    shape = (*running.shape[:-1], members.shape[-2])
     return xp.concatenate(
         [
             xp.broadcast_to(running[..., None, :], (*shape, running.shape[-1])),

@@ -67,6 +67,11 @@ SCHEMES = {
 POLICIES: dict[str, str] = {
     "genetic": "berth.policies.genetic:Genetic",
     "genetic-paper": "berth.policies.genetic_paper:GeneticPaper",
+    "greedy": "berth.policies.greedy:Greedy",
+    "tetris-sharing": "berth.policies.tetris_sharing:TetrisSharing",
+    "dqn": "berth.policies.dqn:Dqn",
+    "deeprm-max": "berth.policies.dqn:DeepRmMax",
+    "deeprm-mean": "berth.policies.dqn:DeepRmMean",
 }
 """What decides on many jobs at once: classes made with a Setting."""
 
