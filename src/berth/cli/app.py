@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from berth.cli import compare, experiment, importing, partition, policies, stats, trace, waiting
+from berth.cli import advice, compare, experiment, importing, partition, policies, stats, trace, waiting
 
 __all__ = ["app"]
 
@@ -29,6 +29,7 @@ app.command("report")(stats.report)
 app.command("plot")(stats.plot)
 app.command("applications")(stats.applications)
 app.add_typer(waiting.app, name="predict-wait")
+app.command("advise")(advice.advise)
 app.command("run", context_settings={"allow_interspersed_args": False})(partition.run)
 app.add_typer(partition.app, name="partition")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -12,7 +11,6 @@ from sortedcontainers import SortedList
 from berth.cluster import Cluster
 from berth.errors import PolicyError, SettingError
 from berth.model import Job, Placement
-from berth.policies.easy import expected_ms
 from berth.policies.keyed import as_queued, key_of
 from berth.policies.limit_settings import AMOUNTS, Limit, read_limits
 from berth.policies.protocol import Decision, Policy, Setting
@@ -23,6 +21,8 @@ __all__ = ["Limits"]
 Group = tuple[str, str]
 """A scope and whose."""
 MANY: Final = 2**31
+AHEAD: Final = 10
+"""So many jobs of one user are shown beyond those that he may start now, so that gaps find short ones."""
 
 
 class Limits:
@@ -112,8 +112,9 @@ class _Held(NamedTuple):
 class _Seen:
     """One queue and cluster as the limits look at them.
 
-    Waiting jobs that nothing tells apart are a lane. Of each lane as many are shown as its limits leave room for,
-    the first by the other policy's key, so that a user's thousand waiting jobs cost no more than those he may start.
+    A user's waiting jobs in one virtual cluster are a lane. Of those that its limits leave room for, as many are
+    shown as might start now and AHEAD more, the first by the other policy's key, so that a thousand waiting jobs cost
+    no more than those that may start soon.
     """
 
     def __init__(self, queue: Queue, cluster: Cluster, limits: dict[Group, Limit], key: Key) -> None:
@@ -146,17 +147,7 @@ class _Seen:
                     stale.update(self._start(run.job))
             self._releases = self.cluster.releases
         if self._changes != self.queue.changes:
-            everybody = self.queue.lanes(_everybody, as_queued).get(None)
-            if everybody is not None:
-                for _, serial, job in everybody.irange((0, self._last_serial + 1)):
-                    lane = _lane(job)
-                    stale.add(lane)
-                    for group in self._groups_of(job):
-                        lanes = self._groups.setdefault(group, set())
-                        lanes.add(lane)
-                        if self._limits_of(group).submitted is not None:
-                            stale.update(lanes)
-                    self._last_serial = serial
+            stale |= self._newcomers()
             for lane, shown in self._lanes.items():
                 for job in shown.values():
                     if job not in self.queue:
@@ -165,13 +156,33 @@ class _Seen:
         for lane in stale:
             self._show(lane)
 
+    def _newcomers(self) -> set[Any]:
+        """Note who came since the last time; returns the lanes to look at for that."""
+        stale: set[Any] = set()
+        everybody = self.queue.lanes(_everybody, as_queued).get(None, ())
+        for _, serial, job in everybody.irange((0, self._last_serial + 1)) if everybody else ():
+            self._last_serial = serial
+            groups = self._groups_of(job)
+            if not groups:
+                self.shown.put(job, serial)
+                self._lanes.setdefault(None, {})[job.id] = job
+                continue
+            lane = _lane(job)
+            stale.add(lane)
+            for group in groups:
+                self._groups.setdefault(group, set()).add(lane)
+                if self._limits_of(group).submitted is not None:
+                    stale |= self._groups[group]
+        return stale
+
     def started(self, job: Job) -> bool:
         """A job that was shown has started; returns whether others are not shown any more."""
         self._changes = self.queue.changes
         self._late.pop(job.id, None)
         before = self.shown.changes
-        stale = {_lane(job), *self._start(job)}
-        self._lanes[_lane(job)].pop(job.id)
+        lane = _lane(job) if self._groups_of(job) else None
+        stale = {lane, *self._start(job)}
+        self._lanes[lane].pop(job.id)
         self.shown.remove(job)
         for lane in stale:
             self._show(lane)
@@ -192,21 +203,36 @@ class _Seen:
                 sums[at] += sign * amount
 
     def _show(self, lane: Any) -> None:
-        """Show of a lane as many jobs as its limits leave room for, and no others."""
-        waiting = self.queue.lanes(_lane, self._key).get(lane)
+        """Show of a lane what its limits leave room for, and no others."""
         shown = self._lanes.setdefault(lane, {})
+        waiting = self.queue.lanes(_lane, self._key).get(lane, ()) if lane is not None else ()
         wanted: dict[str, Job] = {}
-        if waiting is not None:
-            first = waiting[0][2]
-            room = min((self._room(group, first) for group in self._groups_of(first)), default=MANY)
-            placed = ((job, self._place(job, serial)) for _, serial, job in waiting)
-            for job, place in islice(((job, place) for job, place in placed if place is not None), room):
-                wanted[job.id] = job
-                if shown.get(job.id) is not job:
-                    if job.id in shown:
-                        self.shown.remove(shown[job.id])
-                    self.shown.put(job, place)
-                    shown[job.id] = job
+        if waiting:
+            groups = self._groups_of(waiting[0][2])
+            rooms: dict[tuple[int, int], int] = {}
+            most = 0
+            for _, serial, job in waiting:
+                size = (job.gpus * job.share.milli, job.nodes)
+                room = rooms.get(size)
+                if room is None:
+                    room = rooms[size] = min(self._room(group, job) for group in groups)
+                    most = max(most, room)
+                if not room:
+                    continue
+                place = self._place(job, serial)
+                if place is not None:
+                    wanted[job.id] = job
+                    if shown.get(job.id) is not job:
+                        if job.id in shown:
+                            self.shown.remove(shown[job.id])
+                        self.shown.put(job, place)
+                        shown[job.id] = job
+                    if len(wanted) >= most + AHEAD:
+                        break
+                elif self._key is as_queued:
+                    break  # whoever comes behind one that is not submitted yet is not either
+        elif lane is None:
+            wanted = {job_id: job for job_id, job in shown.items() if job in self.queue}
         else:
             for lanes in self._groups.values():
                 lanes.discard(lane)
@@ -254,11 +280,7 @@ class _Seen:
 
 
 def _lane(job: Job) -> Any:
-    """What of a job a policy can tell it from others by, but for its place."""
-    return (
-        *(job.user, job.virtual_cluster, job.gpus, job.share, job.nodes, job.models, job.labels),
-        *(job.cpu_milli, job.mem_mib, job.priority, expected_ms(job)),
-    )
+    return job.user, job.virtual_cluster
 
 
 def _user(job: Job) -> str:
