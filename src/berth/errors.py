@@ -11,6 +11,7 @@ BerthError
 ├── SimulationError       the engine was given something that it cannot replay
 ├── HistoryError          the store of records cannot be read or written
 ├── FetchError            a public trace could not be downloaded whole
+├── SamplingError         the GPUs of a node cannot be read, or what was sampled of them
 ├── PartitionError        a partition of a GPU cannot be made, found or changed
 ├── SettingError          a value of an option or setting is outside its range
 └── MissingExtraError     a part of berth that is installed by an extra was asked for without it
@@ -32,6 +33,7 @@ __all__ = [
     "PartitionError",
     "PlacementError",
     "PolicyError",
+    "SamplingError",
     "SettingError",
     "SimulationError",
     "TraceError",
@@ -48,6 +50,7 @@ EXTRAS = {
     "sqlalchemy": "slurm",
     "pymysql": "slurm",
     "lightgbm": "account",
+    "pynvml": "sample",
 }
 """Which extra brings a package that the plain install leaves out."""
 
@@ -126,6 +129,10 @@ class HistoryError(BerthError):
 
 class FetchError(BerthError):
     """A public trace could not be downloaded whole."""
+
+
+class SamplingError(BerthError):
+    """The GPUs of a node cannot be read, or what was sampled of them."""
 
 
 class PartitionError(BerthError):

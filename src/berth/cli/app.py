@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from berth.cli import advice, compare, experiment, importing, partition, policies, stats, trace, waiting
+from berth.cli import (
+    advice,
+    compare,
+    experiment,
+    importing,
+    partition,
+    policies,
+    sampling,
+    stats,
+    trace,
+    waiting,
+)
 
 __all__ = ["app"]
 
@@ -30,6 +41,7 @@ app.command("plot")(stats.plot)
 app.command("applications")(stats.applications)
 app.add_typer(waiting.app, name="predict-wait")
 app.command("advise")(advice.advise)
+app.command("sample")(sampling.sample)
 app.command("run", context_settings={"allow_interspersed_args": False})(partition.run)
 app.add_typer(partition.app, name="partition")
 
