@@ -180,3 +180,39 @@ FAKE_EXPORT int nvmlDeviceGetProcessUtilization(NVdevice device, NVutilization *
     }
     return *count <= most ? NV_SUCCESS : NV_INSUFFICIENT_SIZE;
 }
+
+FAKE_EXPORT int nvmlInitWithFlags(unsigned flags)
+{
+    (void)flags;
+    return nvmlInit_v2();
+}
+
+struct fake_rates { unsigned gpu, memory; };
+
+/* What nvidia-smi shows: busy time of all processes in the last second. */
+FAKE_EXPORT int nvmlDeviceGetUtilizationRates(NVdevice device, struct fake_rates *rates)
+{
+    uint64_t now = fake_now() / FAKE_BUCKET_NS, busy = 0;
+    for (uint32_t i = 0; i < atomic_load(&card->seen) && i < FAKE_PROCESSES; i++)
+        for (uint64_t bucket = now - 10; bucket < now; bucket++)
+            if (atomic_load(&card->processes[i].state) == 1
+                && atomic_load(&card->processes[i].bucket[gpu_of(device)][bucket % FAKE_BUCKETS].number) == bucket)
+                busy += atomic_load(&card->processes[i].bucket[gpu_of(device)][bucket % FAKE_BUCKETS].busy_ns);
+    rates->gpu = busy >= 10 * FAKE_BUCKET_NS ? 100 : (unsigned)(busy / (FAKE_BUCKET_NS / 10));
+    rates->memory = 0;
+    return NV_SUCCESS;
+}
+
+FAKE_EXPORT int nvmlDeviceGetPowerUsage(NVdevice device, unsigned *milliwatt)
+{
+    (void)device;
+    *milliwatt = 100000;
+    return NV_SUCCESS;
+}
+
+FAKE_EXPORT int nvmlDeviceGetPcieThroughput(NVdevice device, unsigned counter, unsigned *kbps)
+{
+    (void)device;
+    *kbps = counter == 0 ? 1000 : 500;
+    return NV_SUCCESS;
+}

@@ -12,6 +12,7 @@ BerthError
 ├── HistoryError          the store of records cannot be read or written
 ├── ProfileError          a profile or measured pair is wrong: the application, the field and the row
 ├── FetchError            a public trace could not be downloaded whole
+├── SamplingError         the GPUs of a node cannot be read, or what was sampled of them
 ├── PartitionError        a partition of a GPU cannot be made, found or changed
 ├── ModelError            a trained model or a checkpoint is not whole, not ours or of another version
 ├── SettingError          a value of an option or setting is outside its range
@@ -36,6 +37,7 @@ __all__ = [
     "PlacementError",
     "PolicyError",
     "ProfileError",
+    "SamplingError",
     "SettingError",
     "SimulationError",
     "TraceError",
@@ -52,6 +54,7 @@ EXTRAS = {
     "sqlalchemy": "slurm",
     "pymysql": "slurm",
     "lightgbm": "account",
+    "pynvml": "sample",
 }
 """Which extra brings a package that the plain install leaves out."""
 
@@ -134,6 +137,10 @@ class ProfileError(BerthError):
 
 class FetchError(BerthError):
     """A public trace could not be downloaded whole."""
+
+
+class SamplingError(BerthError):
+    """The GPUs of a node cannot be read, or what was sampled of them."""
 
 
 class PartitionError(BerthError):
