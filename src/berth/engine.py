@@ -59,7 +59,8 @@ def simulate(
     decision that cannot be applied.
     """
     if isinstance(policy, str):
-        policy = make_policy(policy, Setting(seed, jobs if isinstance(jobs, Sequence) else ()))
+        workload = jobs if isinstance(jobs, Sequence) else ()
+        policy = make_policy(policy, Setting(seed, workload, interference=interference))
     return _Run(cluster.emptied(), policy, interference, outages, recovery).events(iter(jobs))
 
 
@@ -363,7 +364,8 @@ class _Run:
     def _outlook(self, runs: tuple[Running, ...], slot: GpuSlot) -> Outlook:
         assert self.interference is not None
         tenants = [
-            Tenant(run.job, run.share, max(0, run.job.work_ms * 1000 - run.left_us) // 1000) for run in runs
+            Tenant(run.job, run.share, *divmod(max(0, run.job.work_ms * 1000 - run.left_us), 1000))
+            for run in runs
         ]
         try:
             outlook = self.interference(tenants, self.cluster.nodes[slot.node].gpu_model)

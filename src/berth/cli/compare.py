@@ -211,40 +211,29 @@ def _run(
     skip_bad: bool,
     as_json: bool,
 ) -> None:
+    from berth.cli.files import told_what_is_kept
     from berth.cli.progress import progress_bar
     from berth.experiments.compare import compare as compare_policies
     from berth.interference import make_interference
 
     at_ms = None if map_at is None else [_map_time_ms(hours) for hours in map_at]
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written is refused before the work
-    try:
-        with progress_bar(f"{len(policies)} × {len(seeds)} runs") as progress:
-            result = compare_policies(
-                trace,
-                policies,
-                cluster=cluster,
-                seeds=seeds,
-                compress=compress,
-                interference=make_interference(interference),
-                at_ms=at_ms,
-                events=events,
-                processes=jobs,
-                ray=ray,
-                keep=out,
-                **under,
-                skip_bad=skip_bad,
-                progress=progress,
-            )
-    except KeyboardInterrupt:
-        if out is None:
-            raise
-        kept = len(list((out / "runs").glob("*.parquet")))
-        print(
-            f"berth: {kept} finished runs are in {out / 'runs'}; the same command goes on from there",
-            file=sys.stderr,
+    with progress_bar(f"{len(policies)} × {len(seeds)} runs") as progress, told_what_is_kept(out):
+        result = compare_policies(
+            trace,
+            policies,
+            cluster=cluster,
+            seeds=seeds,
+            compress=compress,
+            interference=make_interference(interference),
+            at_ms=at_ms,
+            events=events,
+            processes=jobs,
+            ray=ray,
+            keep=out,
+            **under,
+            skip_bad=skip_bad,
+            progress=progress,
         )
-        raise
     written = [] if events is None else [events]
     if out is not None:
         written += _write(result, out)

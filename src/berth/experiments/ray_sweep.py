@@ -91,8 +91,7 @@ def _results(ray: Any, tasks: Sequence[Task]) -> Iterator[Result]:
                 pending[run.remote(replace(task, source=()), sent[1])] = errors
             done, _ = ray.wait(list(pending), num_returns=1)
             for reference in done:
-                errors = pending.pop(reference)
-                yield Result(ray.get(reference), errors)
+                yield replace(ray.get(reference), skipped=pending.pop(reference))
     finally:
         for reference in pending:
             ray.cancel(reference, force=True)

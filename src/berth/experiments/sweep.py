@@ -14,7 +14,7 @@ from berth.model import Event, Job, Node, Outage
 from berth.outages import FailureRate, Recovery
 from berth.policies import Policy, Setting, make_policy
 from berth.policies.rounds import Rounds
-from berth.statistics import Run, event_columns, run_of
+from berth.statistics import EventColumns, Run, event_columns, run_of
 from berth.traces import Trace
 from berth.traces.compress import compressed
 
@@ -24,6 +24,10 @@ AS_THE_JOB_SAYS = Recovery()
 
 Progress = Callable[[float, float], None]
 """Called now and then with how much is done and how much there is, both in runs."""
+
+
+Measure = Callable[[EventColumns, Sequence[Node], Sequence[Job]], object]
+"""Makes something of the events of a run, its nodes and its jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,8 @@ class Task:
     borrow: bool = False
     round_ms: int | None = None
     """The policy decides at whole multiples of this; None: whenever something happens."""
+    measure: Measure | None = None
+    """A function of a module: what else to make of the run."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,13 +64,22 @@ class Result:
     run: Run
     skipped: tuple[TraceError, ...] = ()
     """Bad rows that were left out."""
+    measured: object = None
+    """What the task's `measure` has made of the run."""
 
 
 @held_collector()
-def run_task(task: Task, jobs: Sequence[Job], progress: Callable[[int], None] | None = None) -> Run:
+def run_task(
+    task: Task,
+    jobs: Sequence[Job],
+    skipped: tuple[TraceError, ...] = (),
+    progress: Callable[[int], None] | None = None,
+) -> Result:
     """Replay the jobs of a task; `progress` is called now and then with how many jobs have arrived."""
     quotas = None if task.quotas is None else dict(task.quotas)
-    policy: Policy = make_policy(task.policy, Setting(task.seed, jobs, quotas, task.borrow))
+    policy: Policy = make_policy(
+        task.policy, Setting(task.seed, jobs, quotas, task.borrow, task.interference)
+    )
     if task.round_ms is not None:
         policy = Rounds(policy, task.round_ms)
     outages: Sequence[Outage] | Iterator[Outage] = task.outages
@@ -83,7 +98,9 @@ def run_task(task: Task, jobs: Sequence[Job], progress: Callable[[int], None] | 
         from berth.history.events import written
 
         happened = written(happened, task.nodes, task.events)
-    return run_of(event_columns(happened), task.nodes, task.policy, task.seed, task.at_ms)
+    columns = event_columns(happened)
+    measured = None if task.measure is None else task.measure(columns, task.nodes, jobs)
+    return Result(run_of(columns, task.nodes, task.policy, task.seed, task.at_ms), skipped, measured)
 
 
 def run_all(
@@ -98,7 +115,7 @@ def run_all(
         loader = Loader()
         for number, task in enumerate(tasks):
             jobs, errors = loader.load(task)
-            yield Result(run_task(task, jobs, _part_of(progress, number, len(tasks), len(jobs))), errors)
+            yield run_task(task, jobs, errors, _part_of(progress, number, len(tasks), len(jobs)))
             if progress:
                 progress(number + 1, len(tasks))
         return

@@ -131,7 +131,7 @@ def _work(pipe: connection.Connection) -> None:
             task = replace(task, source=source, nodes=nodes)
             try:
                 jobs, errors = loader.load(task)
-                answer: Result | BerthError = Result(run_task(task, jobs), errors)
+                answer: Result | BerthError = run_task(task, jobs, errors)
             except BerthError as error:
                 answer = error
             except Exception as error:

@@ -115,8 +115,76 @@ def take(node: int, request: IntArray, free: IntArray, width: int) -> int:
 
 
 @compiled
+def give_back(node: int, request: IntArray, free: IntArray, width: int, bits: int) -> None:
+    """Undo a `take` that took the GPUs with these bits."""
+    row = free[node]
+    row[0] += request[CPU]
+    row[1] += request[MEM]
+    for index in range(width):
+        if (bits >> index) & 1:
+            row[2 + index] += request[MILLI]
+            if row.shape[0] > 2 + width:
+                row[2 + width + index] += request[GPU_MEM]
+
+
+@compiled
+def take_gang(
+    begin: int,
+    count: int,
+    genes: IntArray,
+    request: IntArray,
+    fits: BoolArray,  # (N,)
+    free: IntArray,
+    width: int,
+    devices: IntArray,  # (I,), written: the bits of the GPUs that its parts take
+) -> bool:
+    """Take what the parts of a gang ask for from their nodes; nothing where one does not fit, or two share a node."""
+    for part in range(begin, begin + count):
+        node = genes[part]
+        fitting = fits[node]
+        for other in range(begin, part):
+            fitting = fitting and genes[other] != node
+        bits = take(node, request, free, width) if fitting else -1
+        if bits < 0:
+            for other in range(begin, part):
+                give_back(genes[other], request, free, width, devices[other])
+            return False
+        devices[part] = bits
+    return True
+
+
+@compiled
+def evaluate_gangs(
+    genes: IntArray,  # (I,)
+    parts: IntArray,  # (I,)
+    type_of: IntArray,  # (I,)
+    requests: IntArray,  # (T, 7)
+    fit: BoolArray,  # (T, N)
+    free: IntArray,  # (N, W)
+    width: int,
+    scale: float,
+    work: IntArray,  # (N, W), overwritten
+    devices: IntArray,  # (I,), overwritten
+) -> float:
+    """What `evaluate` says, of a solution with gangs: a gang fits whole, or none of its instances does."""
+    for node in range(free.shape[0]):
+        for column in range(free.shape[1]):
+            work[node, column] = free[node, column]
+    placed = 0
+    misfits = 0
+    for i in range(genes.shape[0]):
+        request = requests[type_of[i]]
+        if take_gang(i, parts[i], genes, request, fit[type_of[i]], work, width, devices):
+            placed += parts[i] * request[GPUS] * request[MILLI]
+        else:
+            misfits += parts[i]
+    return placed * scale - misfits
+
+
+@compiled
 def evaluate(
     genes: IntArray,  # (I,)
+    parts: IntArray,  # (I,), or (0,) where there are no gangs
     type_of: IntArray,  # (I,)
     requests: IntArray,  # (T, 7)
     fit: BoolArray,  # (T, N)
@@ -126,12 +194,15 @@ def evaluate(
     stamp: IntArray,  # (N + 1,), kept between calls: the last one counts the calls
     first: IntArray,  # (N,), overwritten: the only instance on a node so far, or −1 once the node is worked out
     work: IntArray,  # (N, W), overwritten
+    devices: IntArray,  # (I,), overwritten where there are gangs
 ) -> float:
     """The fitness of a solution: what its instances add to GPU utilisation, and −1 for each that does not fit.
 
     Instances take in the order of the queue. A node's state is only worked out once a second instance comes to
     it: whether one alone fits is known.
     """
+    if parts.shape[0]:
+        return evaluate_gangs(genes, parts, type_of, requests, fit, free, width, scale, work, devices)
     stamp[-1] += 1
     now = stamp[-1]
     placed = 0
@@ -161,6 +232,7 @@ def evaluate(
 @compiled
 def decode(
     genes: IntArray,
+    parts: IntArray,  # (I,)
     type_of: IntArray,
     requests: IntArray,
     fit: BoolArray,  # (T, N)
@@ -172,12 +244,14 @@ def decode(
     """Say what a solution places where."""
     for i in range(genes.shape[0]):
         node_of[i] = -1
-        devices[i] = 0
-        if fit[type_of[i], genes[i]]:
-            bits = take(genes[i], requests[type_of[i]], free, width)
-            if bits >= 0:
-                node_of[i] = genes[i]
-                devices[i] = bits
+    for i in range(genes.shape[0]):
+        kind = type_of[i]
+        if take_gang(i, parts[i], genes, requests[kind], fit[kind], free, width, devices):
+            for part in range(i, i + parts[i]):
+                node_of[part] = genes[part]
+    for i in range(genes.shape[0]):
+        if node_of[i] < 0:
+            devices[i] = 0
 
 
 @compiled
@@ -233,6 +307,7 @@ def evolve(
     state: NDArray[np.uint64],
     starts: IntArray,
     candidates: IntArray,
+    parts: IntArray,
     type_of: IntArray,
     requests: IntArray,
     fit: BoolArray,
@@ -242,6 +317,7 @@ def evolve(
     stamp: IntArray,
     first: IntArray,
     work: IntArray,
+    devices: IntArray,
     shuffled: IntArray,  # (P,), kept
     order: IntArray,  # (P,), kept: a permutation, fittest first after each generation
     history: FloatArray,  # (generations, 2), written: best and mean fitness after each
@@ -260,9 +336,15 @@ def evolve(
             point = 1 + below(state, length - 1) if length > 1 else 0
             child = children[c]
             crossover(genes[mother], genes[father], point, child)
-            value = evaluate(child, type_of, requests, fit, free, width, scale, stamp, first, work)
+            value = fitness[mother]
+            if father != mother:
+                value = evaluate(
+                    child, parts, type_of, requests, fit, free, width, scale, stamp, first, work, devices
+                )
             mutate(child, mutation[0 if value > mean else 1], type_of, starts, candidates, state)
-            child_fitness[c] = evaluate(child, type_of, requests, fit, free, width, scale, stamp, first, work)
+            child_fitness[c] = evaluate(
+                child, parts, type_of, requests, fit, free, width, scale, stamp, first, work, devices
+            )
         sort_by_fitness(fitness, order)
         for c in range(born):
             worst = order[count - 1 - c]

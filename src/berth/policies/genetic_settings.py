@@ -61,7 +61,8 @@ class GeneticSettings:
     threads: int = 2
     """Solutions bettered at the same time; the result does not depend on it."""
     profiles: Mapping[str, float] = field(default_factory=dict)
-    """Mean use of a GPU by application, as a fraction; jobs of applications that are not in it do not interfere."""
+    """Mean use of a GPU by application, as a fraction; jobs of applications that are not in it do not interfere. By
+    default those of the interference model of the run, where it is made from profiles."""
 
     def __post_init__(self) -> None:
         for name, low, high in (
