@@ -572,6 +572,39 @@ static int test_over(void) /* asks for more than it is told there is, and goes o
     return 0;
 }
 
+static int say(const char *what)
+{
+    char line[8];
+    printf("%s\n", what);
+    fflush(stdout);
+    CHECK(fgets(line, sizeof line, stdin) != NULL);
+    return 0;
+}
+
+static int test_up(void) /* starts, takes a byte, says so, and waits for a line */
+{
+    CUdeviceptr a;
+    START();
+    OK(cuMemAlloc_v2(&a, 1));
+    return say("up");
+}
+
+static int test_resized(void) /* from 64 MiB to 32, and to 128 */
+{
+    CUdeviceptr a, b;
+    size_t total;
+    START();
+    OK(cuMemAlloc_v2(&a, 40 * MIB));
+    CHECK(say("held") == 0);
+    OOM(cuMemAlloc_v2(&b, 1)); /* above the limit by now, and alive */
+    OK(cuDeviceTotalMem_v2(&total, 0));
+    CHECK(total == 32 * MIB && room() == 0 && fake_own_bytes(0) == 40 * MIB);
+    CHECK(say("refused") == 0);
+    OK(cuMemAlloc_v2(&b, 88 * MIB));
+    OOM(cuMemAlloc_v2(&a, 1));
+    return 0;
+}
+
 static int test_hold(void) /* takes 40 MiB, says so, waits for a line, and is often killed meanwhile */
 {
     CUdeviceptr a;
@@ -589,7 +622,7 @@ static const struct { const char *name; int (*run)(void); } tests[] = {
 #define TEST(name) { #name, test_##name }
     TEST(linear), TEST(pitch), TEST(managed), TEST(array), TEST(mipmap), TEST(vmm), TEST(nccl), TEST(async), TEST(async_per_thread), TEST(pool),
     TEST(graph), TEST(capture), TEST(ipc), TEST(context), TEST(view), TEST(threads), TEST(fork), TEST(guest), TEST(launch),
-    TEST(none), TEST(data), TEST(two_gpus), TEST(total), TEST(over), TEST(hold), TEST(half), TEST(legacy),
+    TEST(none), TEST(data), TEST(two_gpus), TEST(total), TEST(over), TEST(up), TEST(resized), TEST(hold), TEST(half), TEST(legacy),
 };
 
 int main(int count, char **words)

@@ -40,7 +40,7 @@ def test_every_family_has_its_snippet_run(native: Path) -> None:
     listed = subprocess.run(
         [native / "check", "--list"], capture_output=True, text=True, check=True
     ).stdout.split()
-    apart = {"context", "none", "two_gpus", "total", "over", "hold", "half"}
+    apart = {"context", "none", "two_gpus", "total", "over", "up", "resized", "hold", "half"}
     assert set(listed) - apart == set(FAMILIES)
 
 
@@ -163,6 +163,22 @@ def test_one_killed_at_any_moment_of_its_start_keeps_nobody_waiting(card: Card) 
         starting.kill()
         starting.communicate()
         assert card.run("check", "linear") == (0, "")  # its limit of time is what a stuck lock would reach
+
+
+def test_three_hundred_processes_start_together_on_a_cold_region(card: Card) -> None:
+    """Nobody waits for a lock that another holds, and every one has a slot of its own."""
+    started = [card.start("check", "up") for _ in range(300)]
+    said = [process.stdout.readline() for process in started if process.stdout is not None]
+    assert said == ["up\n"] * 300
+    region = card.folder / "region"
+    (now,) = (read(region, uuid, "") for uuid in regions_in(region))
+    assert (now.used_bytes, {process.pid for process in now.processes}) == (
+        300,
+        {process.pid for process in started},
+    )
+    assert [process.communicate("\n") for process in started] == [("", None)] * 300
+    (now,) = (read(region, uuid, "") for uuid in regions_in(region))
+    assert (now.used_bytes, now.processes) == (0, ())
 
 
 def test_the_refused_call_is_recorded_for_the_operator(card: Card) -> None:
