@@ -92,6 +92,8 @@ HOOK(cuGraphInstantiateWithParams_ptsz, (CUexec *exec, CUgraph graph, void *para
 HOOK(cuGraphExecDestroy, (CUexec exec))
 HOOK(cuGraphLaunch, (CUexec exec, CUstream stream))
 HOOK(cuGraphLaunch_ptsz, (CUexec exec, CUstream stream))
+HOOK(cuGraphUpload, (CUexec exec, CUstream stream))
+HOOK(cuGraphUpload_ptsz, (CUexec exec, CUstream stream))
 HOOK(cuDeviceGraphMemTrim, (CUdevice dev))
 
 /* launch.c: compute */

@@ -530,6 +530,26 @@ static CUresult launch_graph(CUexec exec, CUstream stream, bool per_thread)
 CUresult cuGraphLaunch(CUexec exec, CUstream stream) { return launch_graph(exec, stream, false); }
 CUresult cuGraphLaunch_ptsz(CUexec exec, CUstream stream) { return launch_graph(exec, stream, true); }
 
+/* Readies a graph for its launch, its memory too. */
+static CUresult upload_graph(CUexec exec, CUstream stream, bool per_thread)
+{
+    struct entry entry;
+    struct graph_take taken;
+    struct pool *pool = NULL;
+    CUresult result = CUDA_SUCCESS;
+    if (atomic_load_explicit(&limiting, memory_order_relaxed) && ledger_get(GRAPH, (uint64_t)(uintptr_t)exec, &entry))
+        pool = graph_begin(device_at(entry.device), entry.bytes, "cuGraphUpload", &taken, &result);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = per_thread ? REAL(cuGraphUpload_ptsz)(exec, stream) : REAL(cuGraphUpload)(exec, stream);
+    if (pool != NULL)
+        graph_end(pool, &taken);
+    return result;
+}
+
+CUresult cuGraphUpload(CUexec exec, CUstream stream) { return upload_graph(exec, stream, false); }
+CUresult cuGraphUpload_ptsz(CUexec exec, CUstream stream) { return upload_graph(exec, stream, true); }
+
 CUresult cuDeviceGraphMemTrim(CUdevice device)
 {
     CUresult result = REAL(cuDeviceGraphMemTrim)(device);

@@ -1325,7 +1325,8 @@ DO cuGraphInstantiateWithParams(CUexec *exec, CUgraph graph, void *params) { (vo
 DO cuGraphInstantiate(CUexec *exec, CUgraph graph, CUnode *node, char *log, size_t size) { return cuGraphInstantiate_v2(exec, graph, node, log, size); }
 DO cuGraphInstantiateWithParams_ptsz(CUexec *exec, CUgraph graph, void *params) { return cuGraphInstantiateWithParams(exec, graph, params); }
 DO cuGraphExecDestroy(CUexec exec) { READY(); GIVEN(exec); free(exec); return CUDA_SUCCESS; }
-DO cuGraphLaunch(CUexec exec, CUstream stream)
+/* A graph's memory is there from its upload or its first launch on. */
+static CUresult ready_graph(CUexec exec)
 {
     IN_CONTEXT();
     GIVEN(exec);
@@ -1335,11 +1336,17 @@ DO cuGraphLaunch(CUexec exec, CUstream stream)
     bool had = grow == 0 || charge(exec->gpu, grow);
     graph_reserved[exec->gpu] += had ? grow : 0;
     unlock();
-    if (!had)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (exec->kernel_ns != 0)
+    return had ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+DO cuGraphUpload(CUexec exec, CUstream stream) { (void)stream; return ready_graph(exec); }
+DO cuGraphUpload_ptsz(CUexec exec, CUstream stream) { return cuGraphUpload(exec, stream); }
+DO cuGraphLaunch(CUexec exec, CUstream stream)
+{
+    CUresult result = ready_graph(exec);
+    if (result == CUDA_SUCCESS && exec->kernel_ns != 0)
         work(stream_of(stream), exec->kernel_ns);
-    return CUDA_SUCCESS;
+    return result;
 }
 DO cuGraphLaunch_ptsz(CUexec exec, CUstream stream) { return cuGraphLaunch(exec, stream); }
 DO cuDeviceGetGraphMemAttribute(CUdevice dev, int attribute, void *value)
