@@ -283,6 +283,52 @@ static void after_fork(void)
     depth = 0;
 }
 
+/* CUDA_VISIBLE_DEVICES, by index or UUID: the card behind each ordinal; read at cuInit, as a driver does. */
+static uint32_t order[FAKE_GPUS], visible_count;
+
+static uint32_t read_visible(void)
+{
+    const char *text = getenv("CUDA_VISIBLE_DEVICES");
+    uint32_t count = 0;
+    if (text == NULL) {
+        for (; count < card->gpu_count; count++)
+            order[count] = count;
+        return count;
+    }
+    while (*text != 0 && count < FAKE_GPUS) {
+        uint32_t found = FAKE_GPUS;
+        if (*text >= '0' && *text <= '9')
+            found = (uint32_t)strtoul(text, NULL, 10);
+        for (uint32_t g = 0; g < card->gpu_count && found == FAKE_GPUS; g++) {
+            const unsigned char *b = card->gpus[g].uuid.bytes;
+            char full[48];
+            snprintf(full, sizeof full, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5], b[6],
+                     b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+            if ((strncmp(text, "GPU-", 4) == 0 || strncmp(text, "MIG-", 4) == 0) && strncmp(text + 4, full, strcspn(text + 4, ",")) == 0)
+                found = g;
+        }
+        if (found >= card->gpu_count)
+            break;
+        order[count++] = found;
+        text += strcspn(text, ",");
+        text += *text == ',';
+    }
+    return count;
+}
+
+static uint32_t gpu_at(CUdevice dev)
+{
+    return (uint32_t)dev < visible_count ? order[dev] : 0;
+}
+
+static CUdevice ordinal_of(uint32_t gpu)
+{
+    for (uint32_t i = 0; i < visible_count; i++)
+        if (order[i] == gpu)
+            return (CUdevice)i;
+    return 0;
+}
+
 DO cuInit(unsigned flags)
 {
     if (flags != 0)
@@ -342,6 +388,7 @@ DO cuInit(unsigned flags)
         primaries[g].gpu = g;
         primaries[g].primary = true;
     }
+    visible_count = read_visible();
     initialized = self != NULL;
     unlock();
     return initialized ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -363,63 +410,11 @@ DO cuInit(unsigned flags)
     } while (0)
 #define GPU(dev)                                                                  \
     READY();                                                                      \
-    if ((dev) < 0 || (uint32_t)(dev) >= visible_count())                          \
+    if ((dev) < 0 || (uint32_t)(dev) >= visible_count)                          \
         return CUDA_ERROR_INVALID_DEVICE
 
-/* CUDA_VISIBLE_DEVICES, by index or UUID: the card behind each ordinal. */
-static uint32_t visible(uint32_t *order)
-{
-    const char *text = getenv("CUDA_VISIBLE_DEVICES");
-    uint32_t count = 0;
-    if (text == NULL) {
-        for (; count < card->gpu_count; count++)
-            order[count] = count;
-        return count;
-    }
-    while (*text != 0 && count < FAKE_GPUS) {
-        uint32_t found = FAKE_GPUS;
-        if (*text >= '0' && *text <= '9')
-            found = (uint32_t)strtoul(text, NULL, 10);
-        for (uint32_t g = 0; g < card->gpu_count && found == FAKE_GPUS; g++) {
-            const unsigned char *b = card->gpus[g].uuid.bytes;
-            char full[48];
-            snprintf(full, sizeof full, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5], b[6],
-                     b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
-            if ((strncmp(text, "GPU-", 4) == 0 || strncmp(text, "MIG-", 4) == 0) && strncmp(text + 4, full, strcspn(text + 4, ",")) == 0)
-                found = g;
-        }
-        if (found >= card->gpu_count)
-            break;
-        order[count++] = found;
-        text += strcspn(text, ",");
-        text += *text == ',';
-    }
-    return count;
-}
-
-static uint32_t visible_count(void)
-{
-    uint32_t order[FAKE_GPUS];
-    return visible(order);
-}
-
-static uint32_t gpu_at(CUdevice dev)
-{
-    uint32_t order[FAKE_GPUS];
-    return (uint32_t)dev < visible(order) ? order[dev] : 0;
-}
-
-static CUdevice ordinal_of(uint32_t gpu)
-{
-    uint32_t order[FAKE_GPUS], count = visible(order);
-    for (uint32_t i = 0; i < count; i++)
-        if (order[i] == gpu)
-            return (CUdevice)i;
-    return 0;
-}
-
 DO cuDriverGetVersion(int *version) { *version = card != NULL ? (int)card->driver_version : (int)fake_number("BERTH_FAKE_VERSION", 13050); return CUDA_SUCCESS; }
-DO cuDeviceGetCount(int *count) { READY(); GIVEN(count); *count = (int)visible_count(); return CUDA_SUCCESS; }
+DO cuDeviceGetCount(int *count) { READY(); GIVEN(count); *count = (int)visible_count; return CUDA_SUCCESS; }
 DO cuDeviceGet(CUdevice *dev, int ordinal) { GPU(ordinal); *dev = ordinal; return CUDA_SUCCESS; }
 DO cuDeviceGetUuid(CUuuid *uuid, CUdevice dev) { GPU(dev); *uuid = card->gpus[gpu_at(dev)].uuid; return CUDA_SUCCESS; }
 DO cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev) { return cuDeviceGetUuid(uuid, dev); }
