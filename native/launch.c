@@ -174,9 +174,11 @@ static bool read_probe(struct device *device, struct probe *probe)
 
 static void read_probes(struct device *device)
 {
+    int mode = capture_relax();
     for (int i = 0; i < PROBES; i++)
         if (atomic_load_explicit(&probes[i].state, memory_order_relaxed) == PROBE_SENT)
             read_probe(device, &probes[i]);
+    capture_restore(mode);
 }
 
 static bool can_probe(void)
@@ -204,7 +206,10 @@ static struct probe *probe_begin(struct kernel *kernel, CUstream stream, bool pe
             continue;
         if (probe->context != context) { /* events belong to a context; a gone one took them along */
             probe->context = context;
-            if (real.cuEventCreate(&probe->from, 0) != CUDA_SUCCESS || real.cuEventCreate(&probe->to, 0) != CUDA_SUCCESS) {
+            int mode = capture_relax();
+            bool made = real.cuEventCreate(&probe->from, 0) == CUDA_SUCCESS && real.cuEventCreate(&probe->to, 0) == CUDA_SUCCESS;
+            capture_restore(mode);
+            if (!made) {
                 probe->context = NULL;
                 atomic_store(&probe->state, PROBE_FREE);
                 break;

@@ -287,6 +287,61 @@ static int test_capture(void)
     return 0;
 }
 
+static void *launch_beside(void *context)
+{
+    CUmodule module;
+    CUfunction function;
+    CUstream stream;
+    if (cuCtxSetCurrent(context) != CUDA_SUCCESS || cuModuleLoadData(&module, "") != CUDA_SUCCESS || cuStreamCreate(&stream, 0) != CUDA_SUCCESS ||
+        cuModuleGetFunction(&function, module, "spin_100") != CUDA_SUCCESS)
+        return (void *)1;
+    for (int i = 0; i < 200; i++)
+        if (cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL) != CUDA_SUCCESS)
+            return (void *)2;
+    return NULL;
+}
+
+static int test_capture_beside(void) /* with a compute limit: another thread's launches are measured, and spoil no capture */
+{
+    CUstream stream;
+    CUgraph graph;
+    CUcontext context;
+    pthread_t thread;
+    void *failed;
+    START();
+    OK(cuCtxGetCurrent(&context));
+    OK(cuStreamCreate(&stream, 0));
+    OK(cuStreamBeginCapture_v2(stream, 0));
+    CHECK(pthread_create(&thread, NULL, launch_beside, context) == 0);
+    pthread_join(thread, &failed);
+    CHECK(failed == NULL);
+    OK(cuStreamEndCapture(stream, &graph));
+    return 0;
+}
+
+static int test_became_other(void) /* takes 40 MiB and becomes another program, which is still there */
+{
+    CUdeviceptr a;
+    START();
+    OK(cuMemAlloc_v2(&a, 40 * MIB));
+    execlp("sh", "sh", "-c", "echo became; read line", (char *)NULL);
+    return 9;
+}
+
+static int test_errno(void) /* a call that has to look about leaves the host's errno as it was */
+{
+    CUdeviceptr a;
+    START();
+    errno = 4711;
+    for (int i = 0; i < 3; i++)
+        OOM(cuMemAlloc_v2(&a, LIMIT + 1));
+    HELD(0);
+    CHECK(errno == 4711);
+    void *found = dlsym(RTLD_DEFAULT, "cuMemAlloc_v2");
+    CHECK(found != NULL && errno == 4711);
+    return 0;
+}
+
 static int test_ipc(void)
 {
     CUdeviceptr a, b;
@@ -516,7 +571,10 @@ static int test_none(void) /* limits that cannot be known: no GPU rather than al
     CHECK(cuInit(0) == CUDA_ERROR_NO_DEVICE);
     CHECK(cuDeviceGetCount(&count) == CUDA_ERROR_NO_DEVICE && count == 0);
     CUdeviceptr a;
+    CUcontext context; /* a program that does not listen gets nothing either */
     CHECK(cuMemAlloc_v2(&a, 1) != CUDA_SUCCESS);
+    if (cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS && cuCtxSetCurrent(context) == CUDA_SUCCESS)
+        CHECK(cuMemAlloc_v2(&a, 1) != CUDA_SUCCESS && cuMemAllocManaged(&a, 1, 1) != CUDA_SUCCESS && cuMemAllocAsync(&a, 1, NULL) != CUDA_SUCCESS);
     return 0;
 }
 
@@ -621,7 +679,7 @@ static int test_hold(void) /* takes 40 MiB, says so, waits for a line, and is of
 static const struct { const char *name; int (*run)(void); } tests[] = {
 #define TEST(name) { #name, test_##name }
     TEST(linear), TEST(pitch), TEST(managed), TEST(array), TEST(mipmap), TEST(vmm), TEST(nccl), TEST(async), TEST(async_per_thread), TEST(pool),
-    TEST(graph), TEST(capture), TEST(ipc), TEST(context), TEST(view), TEST(threads), TEST(fork), TEST(guest), TEST(launch),
+    TEST(graph), TEST(capture), TEST(capture_beside), TEST(became_other), TEST(errno), TEST(ipc), TEST(context), TEST(view), TEST(threads), TEST(fork), TEST(guest), TEST(launch),
     TEST(none), TEST(data), TEST(two_gpus), TEST(total), TEST(over), TEST(up), TEST(resized), TEST(hold), TEST(half), TEST(legacy),
 };
 

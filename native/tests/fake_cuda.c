@@ -14,7 +14,7 @@ extern void *fake_lookup(const char *name, int version, bool per_thread, bool *k
 enum { WAVE_BLOCKS = 132 };
 
 struct CUctx_st { uint32_t gpu; bool primary, alive; };
-struct CUstream_st { uint32_t gpu; struct CUctx_st *context; _Atomic uint64_t tail_ns; CUgraph capture; };
+struct CUstream_st { uint32_t gpu; int capture_mode; struct CUctx_st *context; _Atomic uint64_t tail_ns; CUgraph capture; };
 struct CUevent_st { _Atomic uint64_t at_ns; uint32_t gpu; };
 struct CUfunc_st { uint64_t spin_ns, wave_ns; };
 struct CUmod_st { uint32_t gpu; uint64_t bytes; struct CUctx_st *context; struct CUmod_st *next; };
@@ -55,6 +55,9 @@ static struct CUstream_st legacy_streams[FAKE_GPUS];
 static _Thread_local struct CUctx_st *current;
 static _Thread_local struct CUctx_st *stack[16];
 static _Thread_local int depth;
+static _Thread_local int capture_mode;
+static _Atomic int global_captures;
+static _Atomic bool capture_spoiled;
 static _Thread_local bool measuring;
 static _Thread_local uint64_t waited_ns;
 
@@ -1185,7 +1188,24 @@ DO cuStreamSynchronize_ptsz(CUstream stream) { return cuStreamSynchronize(stream
 DO cuStreamQuery(CUstream stream) { IN_CONTEXT(); return atomic_load(&stream_of(stream)->tail_ns) > fake_now() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; }
 DO cuCtxSynchronize(void) { return cuStreamSynchronize(NULL); }
 DO cuCtxSynchronize_v2(CUcontext ctx) { GIVEN(ctx); return cuStreamSynchronize(NULL); }
-DO cuEventCreate(CUevent *event, unsigned flags) { IN_CONTEXT(); (void)flags; *event = calloc(1, sizeof **event); return CUDA_SUCCESS; }
+/* While a stream is captured for all to respect, calls that a capture cannot hold spoil it, of threads that do not say
+   that they know what they do. */
+#define UNSAFE()                                                                  \
+    do {                                                                          \
+        if (atomic_load(&global_captures) != 0 && capture_mode != CU_CAPTURE_RELAXED) { \
+            atomic_store(&capture_spoiled, true);                                 \
+            return CUDA_ERROR_CAPTURE_UNSUPPORTED;                                \
+        }                                                                         \
+    } while (0)
+DO cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    GIVEN(mode);
+    int before = capture_mode;
+    capture_mode = *mode;
+    *mode = before;
+    return CUDA_SUCCESS;
+}
+DO cuEventCreate(CUevent *event, unsigned flags) { IN_CONTEXT(); UNSAFE(); (void)flags; *event = calloc(1, sizeof **event); return CUDA_SUCCESS; }
 DO cuEventDestroy_v2(CUevent event) { free(event); return CUDA_SUCCESS; }
 DO cuEventRecord(CUevent event, CUstream stream)
 {
@@ -1196,7 +1216,7 @@ DO cuEventRecord(CUevent event, CUstream stream)
     return CUDA_SUCCESS;
 }
 DO cuEventRecord_ptsz(CUevent event, CUstream stream) { return cuEventRecord(event, stream); }
-DO cuEventQuery(CUevent event) { READY(); return atomic_load(&event->at_ns) > fake_now() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; }
+DO cuEventQuery(CUevent event) { READY(); UNSAFE(); return atomic_load(&event->at_ns) > fake_now() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; }
 DO cuEventSynchronize(CUevent event)
 {
     READY();
@@ -1218,9 +1238,11 @@ DO cuEventElapsedTime(float *ms, CUevent from, CUevent to)
 DO cuStreamBeginCapture_v2(CUstream stream, int mode)
 {
     IN_CONTEXT();
-    (void)mode;
     if ((uintptr_t)stream <= 2)
         return CUDA_ERROR_CAPTURE_UNSUPPORTED;
+    stream->capture_mode = mode;
+    if (mode == 0)
+        atomic_fetch_add(&global_captures, 1);
     stream_of(stream)->capture = calloc(1, sizeof(struct CUgraph_st));
     return CUDA_SUCCESS;
 }
@@ -1230,10 +1252,13 @@ DO cuStreamBeginCapture_ptsz(CUstream stream) { return cuStreamBeginCapture_v2(s
 DO cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUnode *needs, const void *edges, size_t count, int mode)
 {
     IN_CONTEXT();
-    (void)needs, (void)edges, (void)count, (void)mode;
+    (void)needs, (void)edges, (void)count;
     GIVEN(graph);
     if ((uintptr_t)stream <= 2)
         return CUDA_ERROR_CAPTURE_UNSUPPORTED;
+    stream->capture_mode = mode;
+    if (mode == 0)
+        atomic_fetch_add(&global_captures, 1);
     stream_of(stream)->capture = graph;
     return CUDA_SUCCESS;
 }
@@ -1244,8 +1269,11 @@ DO cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUnode
 DO cuStreamEndCapture(CUstream stream, CUgraph *graph)
 {
     IN_CONTEXT();
+    GIVEN(graph);
     *graph = stream_of(stream)->capture;
     stream_of(stream)->capture = NULL;
+    if (*graph != NULL && stream_of(stream)->capture_mode == 0 && atomic_fetch_sub(&global_captures, 1) == 1 && atomic_exchange(&capture_spoiled, false))
+        return CUDA_ERROR_CAPTURE_INVALIDATED;
     return *graph != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 DO cuStreamIsCapturing(CUstream stream, int *status) { IN_CONTEXT(); *status = stream_of(stream)->capture != NULL; return CUDA_SUCCESS; }

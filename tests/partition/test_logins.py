@@ -7,6 +7,7 @@ import shlex
 import shutil
 import socket
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -92,3 +93,23 @@ def test_the_limit_holds_over_ssh(machine: tuple[Card, str], tmp_path: Path) -> 
         f"kill $(cat {tmp_path / 'pid'})\n"
     )
     assert said == (0, "64\n"), (tmp_path / "log").read_text()
+
+
+def test_a_program_with_more_rights_than_its_user_writes_to_no_file_that_the_user_names(
+    machine: tuple[Card, str],
+) -> None:
+    """The preload list brings the library into setuid programs too; what their user sets must not reach it there."""
+    if shutil.which("setpriv") is None:
+        pytest.skip("no setpriv")
+    _, script = machine
+    with tempfile.TemporaryDirectory(prefix="berth-test-") as folder:
+        place = Path(folder)
+        place.chmod(0o777)
+        for name, mode in (("plain", 0o755), ("setuid", 0o4755)):
+            shutil.copy("/bin/true", place / name)
+            (place / name).chmod(mode)
+        user = "setpriv --reuid 12345 --clear-groups env BERTH_REGION=relative"
+        lines = [f"{user} BERTH_LOG={place / name}.log {place / name}" for name in ("plain", "setuid")]
+        assert run(script + "\n".join(lines)) == (0, "")
+        assert "begin it with /" in (place / "plain.log").read_text()
+        assert not (place / "setuid.log").exists()
