@@ -52,6 +52,11 @@ def compiled(function: Function) -> Function:
     return njit(cache=True, _nrt=False)(function)  # type: ignore[call-overload, no-any-return]
 
 
+def released(function: Function) -> Function:
+    """Compile like `compiled`; while it runs, other threads of Python may."""
+    return njit(cache=True, nogil=True, _nrt=False)(function)  # type: ignore[call-overload, no-any-return]
+
+
 FIRST_FIT, ANY_FIT, BEST_FIT, DOT_PRODUCT, GPU_PACKING, GPU_CLUSTERING, FGD, WORST_FIT = range(8)
 
 # Columns of a request: what a job takes on one node.
