@@ -3,7 +3,8 @@
     python bench/genetic_round.py [--repeats 7]
 
 On the empty cluster and on one that is nearly full, without a budget and with one of a second. Wall time and the
-processor's, of both threads together; the peak of memory is the whole process's. Writes bench/results/genetic_round.json.
+processor's, of both threads together; the peak of memory is the whole process's. Writes
+bench/results/genetic_round.json.
 """
 
 from __future__ import annotations
