@@ -12,7 +12,7 @@ import typer.main
 import berth
 from berth import errors
 from berth.cli.app import app
-from berth.policies import ORDERS, PLACEMENTS, POLICIES, SCHEMES
+from berth.policies import ORDERS, PLACEMENTS, POLICIES, SCHEMES, WRAPPERS
 from berth.policies import _load as load_policy
 from berth.statistics import METRICS
 from berth.traces.formats import FORMATS
@@ -70,6 +70,7 @@ def _policies() -> list[str]:
         ("Orders", ORDERS),
         ("Placements", PLACEMENTS),
         ("Schemes", SCHEMES),
+        ("Wrappers", WRAPPERS),
         ("Policies", POLICIES),
     ):
         if group:

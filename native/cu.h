@@ -35,6 +35,7 @@ enum {
     CUDA_ERROR_NOT_READY = 600,
     CUDA_ERROR_NOT_PERMITTED = 800,
     CUDA_ERROR_NOT_SUPPORTED = 801,
+    CUDA_ERROR_CAPTURE_UNSUPPORTED = 900,
 };
 
 enum { CU_LOCATION_DEVICE = 1 };
@@ -113,7 +114,7 @@ typedef struct { unsigned version; unsigned long long total, reserved, free, use
 typedef struct { unsigned pid; unsigned long long bytes; } NVprocess_v1;
 typedef struct { unsigned pid; unsigned long long bytes; unsigned gpu_instance, compute_instance; } NVprocess;
 typedef struct { unsigned pid; unsigned long long time_us; unsigned sm_pct, mem_pct, enc_pct, dec_pct; } NVutilization;
-enum { NV_SUCCESS = 0, NV_NOT_FOUND = 6, NV_INSUFFICIENT_SIZE = 7 };
+enum { NV_SUCCESS = 0, NV_UNINITIALIZED = 1, NV_INVALID_ARGUMENT = 2, NV_NOT_FOUND = 6, NV_INSUFFICIENT_SIZE = 7 };
 _Static_assert(sizeof(NVprocess) == 24, "nvmlProcessInfo_t");
 _Static_assert(sizeof(NVutilization) == 32, "nvmlProcessUtilizationSample_t");
 

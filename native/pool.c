@@ -13,9 +13,11 @@ enum { MAX_POOLS = 256, FIRST_STEP_BYTES = 32 << 20 };
 struct pool {
     CUpool handle;         /* NULL for the memory of a device's graphs */
     struct device *device; /* NULL: not device memory */
-    uint64_t live, charged, epoch, asked;
-    uint32_t busy, debtors; /* debtors: calls under way that took nothing, because the pool has room for them */
-    bool gone, exact;      /* exact: `charged` is what was reserved at a quiet moment */
+    uint64_t live, charged; /* in use; held for it beside what calls under way have taken */
+    uint64_t asked;        /* by calls under way */
+    uint64_t ended;        /* by how much all calls that have ended may have made it grow */
+    uint32_t busy, debtors; /* calls under way; those of them that took nothing, because the pool has room for them */
+    bool gone, exact;      /* exact: `charged` is what the driver said was reserved */
 };
 
 static struct turn turn;
@@ -57,7 +59,6 @@ static void begin(struct pool *pool, uint64_t asks)
 {
     turn_take(&turn);
     pool->busy++;
-    pool->epoch++;
     pool->asked += asks;
     turn_leave(&turn);
 }
@@ -81,32 +82,31 @@ static void learn_step(struct device *device, uint64_t growth)
 }
 
 /* Makes what is charged what is reserved. `taken` is held for it besides. False where the driver grew the pool by
-   more than may be had; then everything taken is charged. An answer that another thread's call may have
-   outdated only raises the charge; the next quiet moment lowers it. */
+   more than may be had; then everything taken is charged.
+
+   The driver's answer may be old by the time it is used: another call may have made the pool grow since. One that is
+   still under way holds what it took for that; one that has ended since counts with all that it may have grown by. */
 static bool settle(struct pool *pool, uint64_t taken, bool debtor)
 {
     uint64_t reserved;
     turn_take(&turn);
-    uint64_t epoch = pool->epoch;
-    bool alone = pool->busy <= 1;
+    uint64_t ended = pool->ended;
     turn_leave(&turn);
     bool told = reserved_bytes(pool, &reserved);
     turn_take(&turn);
-    uint64_t before = pool->charged, target = reserved > pool->live ? reserved : pool->live;
-    bool quiet = alone && pool->epoch == epoch, was_exact = pool->exact;
-    if (!quiet && target < before) {
-        target = before;
-        atomic_store(&pools_dirty, 1);
-    }
-    if (!quiet && target > before + taken)
-        target = before + taken; /* the rest is a growth that another call took for and will settle */
-    if (pool->debtors > (uint32_t)debtor && target < before + taken) {
+    uint64_t before = pool->charged, since = pool->ended - ended;
+    uint64_t target = told && reserved + since > pool->live ? reserved + since : pool->live;
+    bool alone = pool->busy <= 1 && since == 0, was_exact = pool->exact;
+    if (!alone && target > before + taken)
+        target = before + taken; /* the rest is growth that another call took for and will settle */
+    if (pool->debtors > (uint32_t)debtor && target < before + taken)
         target = before + taken; /* what this call did not need, one that took nothing may need yet */
+    if (told && target > reserved)
         atomic_store(&pools_dirty, 1);
-    }
     pool->charged = target;
-    pool->exact = told && target == reserved && (quiet || (was_exact && target == before));
-    if (quiet && pool->exact && was_exact && reserved > before)
+    pool->ended += taken + (debtor ? before : 0);
+    pool->exact = told && target == reserved;
+    if (alone && pool->exact && was_exact && reserved > before)
         learn_step(pool->device, reserved - before);
     turn_leave(&turn);
     if (target <= before + taken) {
@@ -122,19 +122,27 @@ static bool settle(struct pool *pool, uint64_t taken, bool debtor)
     return false;
 }
 
+/* A pool that keeps more than is in use may let go of it at any end of a stream: it stays dirty until it has. */
 void pools_true_up(struct device *device)
 {
     atomic_store(&pools_dirty, 0);
     for (int i = 0; i < atomic_load(&pool_count); i++) {
         struct pool *pool = &pools[i];
         turn_take(&turn);
-        bool skip = pool->device == NULL || (device != NULL && pool->device != device) || pool->charged == pool->live;
+        bool keeps = pool->device != NULL && pool->charged != pool->live, ours = device == NULL || pool->device == device;
         turn_leave(&turn);
-        if (skip)
+        if (!keeps)
             continue;
-        begin(pool, 0);
-        settle(pool, 0, false);
-        end(pool, 0, false);
+        if (ours) {
+            begin(pool, 0);
+            settle(pool, 0, false);
+            end(pool, 0, false);
+            turn_take(&turn);
+            keeps = pool->charged != pool->live;
+            turn_leave(&turn);
+        }
+        if (keeps)
+            atomic_store(&pools_dirty, 1);
     }
 }
 
@@ -143,7 +151,6 @@ void pools_free(const struct entry *entry)
     struct pool *pool = entry->owner;
     turn_take(&turn);
     pool->live -= entry->bytes;
-    pool->epoch++;
     bool gone = pool->gone;
     turn_leave(&turn);
     if (gone) {

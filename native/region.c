@@ -200,8 +200,10 @@ static uint64_t own_pid_namespace(void)
     return stat("/proc/self/ns/pid", &file) == 0 ? (uint64_t)file.st_ino : 0;
 }
 
-/* A process's state and start time, from /proc/PID/stat; false where it cannot be read. */
-static bool read_stat(const char *path, char *state, uint64_t *start_ticks)
+struct life { char state; uint64_t threads, start_ticks; };
+
+/* From /proc/PID/stat; false where it cannot be read. */
+static bool read_life(const char *path, struct life *life)
 {
     char text[1024];
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -215,32 +217,37 @@ static bool read_stat(const char *path, char *state, uint64_t *start_ticks)
     char *at = strrchr(text, ')');
     if (at == NULL || at[1] != ' ')
         return false;
-    *state = at[2];
+    life->state = at[2];
     at += 2;
     for (int field = 3; field < 22; field++) {
         at = strchr(at, ' ');
         if (at == NULL)
             return false;
         at++;
+        if (field + 1 == 20)
+            life->threads = strtoull(at, NULL, 10);
     }
-    *start_ticks = strtoull(at, NULL, 10);
+    life->start_ticks = strtoull(at, NULL, 10);
     return true;
 }
 
-/* Called when the lock of the slot is free: has its process also closed its files, the driver's among them?
-   That is known only in the same pid namespace; elsewhere the lock decides. */
+/* Called when the lock of the slot is free, its memory gone: has its process also closed its files, the driver's among
+   them? The kernel closes them before a process becomes a zombie, but its last thread may be another than the one that
+   let go of the memory, and the first thread is a zombie before the others have ended. That is known only in the same
+   pid namespace; elsewhere the lock decides, which a thread lets go of after the files that it closes itself. */
 static bool is_gone(const struct berth_slot *slot, uint64_t own_namespace)
 {
     if (slot->pid_namespace == 0 || slot->pid_namespace != own_namespace)
         return true;
     if (kill((pid_t)slot->pid, 0) != 0 && errno == ESRCH)
         return true;
-    char path[40], state = 0;
-    uint64_t start_ticks = 0;
+    char path[40];
+    struct life life = { 0 };
     snprintf(path, sizeof path, "/proc/%u/stat", slot->pid);
-    if (!read_stat(path, &state, &start_ticks))
+    if (!read_life(path, &life))
         return true;
-    return start_ticks != slot->start_ticks || state == 'Z' || state == 'X' || slot->pid == (uint32_t)getpid();
+    bool ended = (life.state == 'Z' || life.state == 'X') && life.threads <= 1;
+    return ended || life.start_ticks != slot->start_ticks || slot->pid == (uint32_t)getpid();
 }
 
 static void bury(struct berth_use_file *use, uint32_t index)
@@ -326,11 +333,11 @@ bool region_join(struct berth_region *region, struct berth_error *error)
             close(fd);
             return false;
         }
-        char state;
+        struct life life = { 0 };
+        read_life("/proc/self/stat", &life);
         slot->pid = (uint32_t)getpid();
         slot->pid_namespace = own_pid_namespace();
-        slot->start_ticks = 0;
-        read_stat("/proc/self/stat", &state, &slot->start_ticks);
+        slot->start_ticks = life.start_ticks;
         memset(slot->command, 0, sizeof slot->command);
         strncpy(slot->command, program_invocation_short_name, sizeof slot->command - 1);
         STORE(slot->held, 0);

@@ -2,7 +2,7 @@
 
    Each is run under a limit of 64 MiB (tests/partition says so), on a card with contexts of 0 bytes unless told.
    The driver's ledger must agree with what berth accounts, to the byte, after every step. */
-#include "driver.h"
+#include "claims.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -18,35 +18,17 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MIB (1ull << 20)
-#define LIMIT (64 * MIB)
-#define CHECK(truth)                                                              \
-    do {                                                                          \
-        if (!(truth)) {                                                           \
-            printf("%s:%d: %s\n", __FILE__, __LINE__, #truth);                    \
-            return 1;                                                             \
-        }                                                                         \
-    } while (0)
-#define OK(call) CHECK((call) == CUDA_SUCCESS)
-#define OOM(call) CHECK((call) == CUDA_ERROR_OUT_OF_MEMORY)
-/* What berth says is left, and what the driver holds, add up to the limit. */
-#define HELD(bytes) CHECK(fake_own_bytes(0) == (bytes) && room() == LIMIT - (bytes))
-
-static uint64_t room(void)
+/* The kernel may let go of a dead process a moment after it was waited for, as when somebody reads its /proc. */
+static uint64_t room_in_the_end(uint64_t wanted)
 {
-    size_t free_bytes = 0, total = 0;
-    return cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS ? free_bytes : ~0ull;
+    uint64_t seen = room();
+    for (int tries = 0; tries < 60000 && seen != wanted; tries++) {
+        usleep(2000);
+        seen = room();
+    }
+    return seen;
 }
-
-static int start(void)
-{
-    CUcontext context;
-    OK(cuInit(0));
-    OK(cuDevicePrimaryCtxRetain(&context, 0));
-    OK(cuCtxSetCurrent(context));
-    return 0;
-}
-#define START() CHECK(start() == 0)
+#define HELD_IN_THE_END(bytes) CHECK(room_in_the_end(LIMIT - (bytes)) == LIMIT - (bytes) && fake_own_bytes(0) == (bytes))
 
 static int test_linear(void)
 {
@@ -424,8 +406,7 @@ static int test_fork(void)
     waitpid(child, &status, 0);
     CHECK(status == 0);
     START();
-    usleep(20000);
-    HELD(0); /* what the child held came back when it ended */
+    HELD_IN_THE_END(0); /* what the child held came back when it ended */
     OK(cuMemAlloc_v2(&a, 40 * MIB));
     child = fork(); /* after: the driver does not work in the child, and the parent's memory stays the parent's */
     if (child == 0)
@@ -440,8 +421,7 @@ static int test_fork(void)
     }
     waitpid(child, &status, 0);
     CHECK(status == 0);
-    usleep(20000); /* cuMemGetInfo looks for the dead every 10 ms; a refusal would look at once */
-    HELD(40 * MIB);
+    HELD_IN_THE_END(40 * MIB); /* cuMemGetInfo looks for the dead every 10 ms; a refusal would look at once */
     return 0;
 }
 
@@ -487,8 +467,7 @@ static int test_guest(void) /* what berth must leave alone in the host */
     int status;
     waitpid(child, &status, 0);
     CHECK(status == 0); /* the other saw 24 MiB and no more */
-    usleep(20000);
-    HELD(40 * MIB);
+    HELD_IN_THE_END(40 * MIB);
     return 0;
 }
 
@@ -525,17 +504,9 @@ static int test_launch(void)
     OK(cuCtxSynchronize());
     CHECK(fake_own_busy_ns(0) == 90000);
     CUcooperative list = { .function = function, .grid_x = 1, .grid_y = 1, .grid_z = 1 };
-    CHECK(cuLaunchCooperativeKernelMultiDevice(&list, 1, 0) == CUDA_ERROR_NOT_SUPPORTED);
-    return 0;
-}
-
-static int test_missing(void) /* linked to an entry point that this driver does not have */
-{
-    START();
-    CUcontext context;
-    CHECK(cuCtxSynchronize_v2(NULL) != CUDA_SUCCESS);
-    CHECK(cuCtxDetach(NULL) != CUDA_SUCCESS);
-    (void)context;
+    OK(cuLaunchCooperativeKernelMultiDevice(&list, 1, 0));
+    OK(cuCtxSynchronize());
+    CHECK(fake_own_busy_ns(0) == 100000);
     return 0;
 }
 
@@ -590,6 +561,17 @@ static int test_total(void) /* the one visible device has as much as BERTH_TEST_
     return 0;
 }
 
+static int test_over(void) /* asks for more than it is told there is, and goes on with half */
+{
+    CUdeviceptr a;
+    size_t free_bytes = 0, total = 0;
+    START();
+    OK(cuMemGetInfo_v2(&free_bytes, &total));
+    OOM(cuMemAlloc_v2(&a, total + 1));
+    OK(cuMemAlloc_v2(&a, total / 2));
+    return 0;
+}
+
 static int test_hold(void) /* takes 40 MiB, says so, waits for a line, and is often killed meanwhile */
 {
     CUdeviceptr a;
@@ -606,8 +588,8 @@ static int test_hold(void) /* takes 40 MiB, says so, waits for a line, and is of
 static const struct { const char *name; int (*run)(void); } tests[] = {
 #define TEST(name) { #name, test_##name }
     TEST(linear), TEST(pitch), TEST(managed), TEST(array), TEST(mipmap), TEST(vmm), TEST(nccl), TEST(async), TEST(async_per_thread), TEST(pool),
-    TEST(graph), TEST(capture), TEST(ipc), TEST(context), TEST(view), TEST(threads), TEST(fork), TEST(guest), TEST(launch), TEST(missing),
-    TEST(none), TEST(data), TEST(two_gpus), TEST(total), TEST(hold), TEST(half), TEST(legacy),
+    TEST(graph), TEST(capture), TEST(ipc), TEST(context), TEST(view), TEST(threads), TEST(fork), TEST(guest), TEST(launch),
+    TEST(none), TEST(data), TEST(two_gpus), TEST(total), TEST(over), TEST(hold), TEST(half), TEST(legacy),
 };
 
 int main(int count, char **words)

@@ -101,6 +101,8 @@ class Cluster:
             raise ClusterError(f"a rank must be a permutation of 0…{n - 1}, one number a node")
         self.releases = 0
         """How often something was given back: where it has not changed, what did not fit still does not."""
+        self.freed: list[int] = []
+        """The nodes on which something was given back, in that order: elsewhere, what did not fit still does not."""
         self.changes = 0
         """How often anything changed."""
 
@@ -113,6 +115,15 @@ class Cluster:
         self._traits: IntArray = np.array(
             [[self._model_bit(node), self._label_bits(node.labels), 1] for node in self.nodes], dtype=np.int64
         )
+        self._cpu_at, self._mem_at = (
+            kernels.numbers(self._free_cpu_milli),
+            kernels.numbers(self._free_mem_mib),
+        )
+        self._milli_at, self._gpu_mem_at = (
+            kernels.numbers(self._free_milli),
+            kernels.numbers(self._free_gpu_mem_mib),
+        )
+        self._held_at, self._version_at = kernels.numbers(self._held), kernels.numbers(self._version)
         # What everybody else sees of the arrays, and cannot write to.
         self.free_cpu_milli = _shown(self._free_cpu_milli)  # (N,)
         self.free_mem_mib = _shown(self._free_mem_mib)  # (N,)
@@ -288,12 +299,20 @@ class Cluster:
         self.changes += 1
         return run
 
-    def release(self, job_id: str) -> Running:
-        """End a job and give back what it held. Raises NotRunning, and then nothing has changed."""
+    def release(self, job_id: str, *, now_ms: int | None = None) -> Running:
+        """End a job and give back what it held, having noted what it has done until now, where that is told.
+
+        Raises NotRunning, and then nothing has changed.
+        """
         run = self.running.pop(job_id, None)
         if run is None:
             raise NotRunning(f"job '{job_id}' cannot be released: it is not running")
+        if now_ms is not None:
+            run.left_us -= (now_ms - run.as_of_ms) * run.speed_milli
+            run.as_of_ms = now_ms
         self._take(run, -1)
+        for part in run.parts:
+            self.freed.append(part[0])
         if self._usage is not None:
             self._usage.stop(run.job, run.share, run.start_ms, run.as_of_ms)
         if run.job.gpus:
@@ -324,6 +343,7 @@ class Cluster:
         self._traits[node, 2] = 1
         self._up[node] = True
         self._version[node] += 1
+        self.freed.append(node)
         self.releases += 1
         self.changes += 1
 
@@ -335,19 +355,20 @@ class Cluster:
         kind_of_whole = milli == 1000
         milli *= sign
         for node, gpus, cpu_milli, mem_mib in run.parts:
-            self._version[node] += 1
+            self._version_at[node] += 1
             if cpu_milli:
-                self._free_cpu_milli[node] -= sign * cpu_milli
+                self._cpu_at[node] -= sign * cpu_milli
             if mem_mib:
-                self._free_mem_mib[node] -= sign * mem_mib
+                self._mem_at[node] -= sign * mem_mib
             if gpus:
-                self._held[node, gpus if kind_of_whole else 0] += sign
+                self._held_at[node, gpus if kind_of_whole else 0] += sign
                 self.free_total_milli -= milli * gpus
         if run.job.gpus:
-            for node, index in run.slots:
-                self._free_milli[node, index] -= milli
+            free_milli = self._milli_at
+            for slot in run.slots:
+                free_milli[slot] -= milli
                 if gpu_mem_mib:
-                    self._free_gpu_mem_mib[node, index] -= sign * gpu_mem_mib
+                    self._gpu_mem_at[slot] -= sign * gpu_mem_mib
 
     def _check(self, job: Job, slots: tuple[GpuSlot, ...], share: Share) -> tuple[Part, ...]:
         """Refuse a placement that cannot be; else say what it takes of each node."""
@@ -368,6 +389,7 @@ class Cluster:
         if gpus != (0 if slots[0][1] == NO_GPU else number):
             raise NotAllowed(f"job '{job.id}' asks for {gpus} GPUs, not for {_named(slots)}")
         rows, width = self._shape
+        free_milli = self._milli_at
         for node, index in slots:
             if not 0 <= node < rows or not NO_GPU <= index < width:
                 raise NotAllowed(
@@ -379,8 +401,8 @@ class Cluster:
                 )
             if gpus == 0:
                 continue
-            if self.free_milli[node, index] < milli or (
-                gpu_mem_mib and self.free_gpu_mem_mib[node, index] < gpu_mem_mib
+            if free_milli[node, index] < milli or (
+                gpu_mem_mib and self._gpu_mem_at[node, index] < gpu_mem_mib
             ):
                 self._refuse_gpu(job, GpuSlot(node, index), share)
         parts = parts_of(job, slots)
@@ -398,12 +420,12 @@ class Cluster:
                 )
             if (job.models and gpus) or job.labels:
                 self._check_traits(job, self.nodes[node])
-            if cpu_milli and self.free_cpu_milli[node] < cpu_milli:
+            if cpu_milli and self._cpu_at[node] < cpu_milli:
                 raise DoesNotFit(
                     f"job '{job.id}' takes {cpu_milli} CPU milli of node '{self.nodes[node].name}',"
                     f" which has {self.free_cpu_milli[node]} left"
                 )
-            if mem_mib and self.free_mem_mib[node] < mem_mib:
+            if mem_mib and self._mem_at[node] < mem_mib:
                 raise DoesNotFit(
                     f"job '{job.id}' takes {mem_mib} MiB of node '{self.nodes[node].name}',"
                     f" which has {self.free_mem_mib[node]} left"

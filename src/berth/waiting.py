@@ -142,6 +142,11 @@ class WaitModel:
         seconds = [max(10**each - 1, 0.0) for each in (median, low, high)]
         return Answer(seconds[0], seconds[1], seconds[2], drivers)
 
+    def contributions(self, values: Floats) -> Floats:
+        """By how much each feature moves the median of each row (N, F), in log10 of the wait (SHAP values)."""
+        self.predict(values[:1], "median")
+        return np.asarray(self._trees["median"].predict(values, pred_contrib=True), np.float64)[:, :-1]
+
     def save(self, path: Path) -> None:
         """Write it to a file."""
         content = {"version": 1, "names": self.names, "trees": self._texts, "outside": self.outside.tolist()}

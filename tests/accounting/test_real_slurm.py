@@ -17,7 +17,8 @@ CLUSTER = Path(__file__).parent / "slurm_cluster.sh"
 # cancelled before it runs, one that is requeued, and names that mean trouble.
 STORY = r"""
 B={berth}
-J() {{ sbatch --parsable -o /dev/null "$@"; }}
+sacctmgr -i add account ai >/dev/null; sacctmgr -i add user $(id -un) account=ai >/dev/null
+J() {{ sbatch -A ai --parsable -o /dev/null "$@"; }}
 J --comment=pytorch --gres=gpu:1 -J '한글 <script>alert(1)</script>' --wrap 'sleep 1' >/dev/null
 J --array=1-4%2 --gres=gpu:1 -J "arr|'; DROP TABLE x; --" --comment=caffe --wrap 'sleep 1' >/dev/null
 J -N2 --gres=gpu:2 --comment=vasp --wrap 'sleep 1' >/dev/null
@@ -36,8 +37,12 @@ $B import slurmdbd $BERTH_SLURMDBD --history h --json >first.json
 $B import slurmdbd $BERTH_SLURMDBD --history h --json >second.json
 $B import sacct --run --cluster sandbox --history h --json >run.json
 sacct -X -a -D -P --delimiter=$'\x1f' -S 2020-01-01 -o JobIDRaw,State,ElapsedRaw,AllocTRES,JobName,Submit >sacct.txt
-sreport -n -P -t Seconds -T gres/gpu cluster AccountUtilizationByUser start=2020-01-01 end=now+1day >sreport.txt || true
+# slurmdbd adds up usage once an hour; here it is told to, the hour under way included.
+from=$(date -d '2 hours ago' +%Y-%m-%dT%H:00:00) to=$(date -d '2 hours' +%Y-%m-%dT%H:00:00)
+sacctmgr -i roll $from $to >/dev/null
+sreport -n -P -t Seconds -T gres/gpu,cpu cluster AccountUtilizationByUser start=$from end=$to >sreport.txt
 $B stats --by application --history h --json >stats.json
+$B stats --by account,user --history h --json >by_user.json
 $B report report.html --history h >/dev/null
 no=mysql+pymysql://nobody:nobody@127.0.0.1:33306/slurm_acct_db
 if $B import slurmdbd $no --history h 2>denied.txt; then exit 1; fi
@@ -54,7 +59,7 @@ def test_what_a_real_slurm_recorded_is_what_berth_imports(tmp_path: Path) -> Non
     pytest.importorskip("pymysql", reason="the extra 'slurm' is not installed")
     folder = tmp_path / "c"
     story = STORY.format(berth=Path(sys.executable).parent / "berth")
-    done = subprocess.run([CLUSTER, folder, story], capture_output=True, text=True, timeout=240, check=False)
+    done = subprocess.run([CLUSTER, folder, story], capture_output=True, text=True, timeout=600, check=False)
     if "unshare" in done.stderr and "not permitted" in done.stderr:
         pytest.skip("this machine allows no network namespaces")
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
@@ -84,6 +89,16 @@ def test_what_a_real_slurm_recorded_is_what_berth_imports(tmp_path: Path) -> Non
     stats = json.loads((folder / "stats.json").read_text())
     gpu_seconds = sum(int(row[2]) * _gpus(row[3]) for row in rows)
     assert round(stats["totals"]["gpu_hours"] * 3600) == gpu_seconds
+    reported = [line.split("|") for line in (folder / "sreport.txt").read_text().splitlines()]
+    used = {(row[1], row[2]): int(row[5]) for row in reported if row[2] and row[4] == "gres/gpu"}
+    by_user = json.loads((folder / "by_user.json").read_text())["rows"]
+    assert used
+    assert {
+        (row["account"], row["user"]): round(row["gpu_hours"] * 3600) for row in by_user if row["gpu_hours"]
+    } == used
+    cpu_seconds = {(row[1], row[2]): int(row[5]) for row in reported if row[2] and row[4] == "cpu"}
+    imported = sum(r.cpu_milli * (r.end_ms - (r.start_ms or r.end_ms)) // 1_000_000 for r in records.values())
+    assert sum(cpu_seconds.values()) == imported
     assert stats["totals"]["jobs"] == len({row[0] for row in rows}) + 1
     page = (folder / "report.html").read_text()
     assert "<script>alert(1)</script>" not in page

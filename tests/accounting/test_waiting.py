@@ -110,9 +110,9 @@ def test_nothing_of_the_future_is_a_feature(real_data: Callable[[str], Path], tm
 
 @pytest.mark.slow
 def test_waits_of_a_real_cluster_are_told_better_than_asked(real_data: Callable[[str], Path]) -> None:
-    from berth.cli.waiting import _questions
+    from berth.cli.waiting import questions_of
 
-    found = evaluate(_questions(real_data("drac/drac_graham_submitday.parquet"), Path("history")))
+    found = evaluate(questions_of(real_data("drac/drac_graham_submitday.parquet"), Path("history")))
     assert found.mse_log10 < 0.275
     assert 0.78 <= found.coverage_80 <= 0.82
     assert json.dumps(found.to_dict(), allow_nan=False)

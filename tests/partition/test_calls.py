@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from berth.partition.regions import read, regions_in
 from conftest import Card
 
 FAMILIES = [
     "linear", "pitch", "managed", "array", "mipmap", "vmm", "nccl", "async", "async_per_thread", "pool",
-    "graph", "capture", "ipc", "view", "threads", "fork", "guest", "launch", "missing", "data", "legacy",
+    "graph", "capture", "ipc", "view", "threads", "fork", "guest", "launch", "data", "legacy",
 ]  # fmt: skip
 
 
@@ -27,11 +28,19 @@ def test_contexts_and_modules_count_as_the_driver_takes_them(card: Card) -> None
     assert card.run("check", "context") == (0, "")
 
 
+def test_calls_that_an_old_driver_lacks_say_so_to_a_linked_program(card: Card) -> None:
+    old = str(card.native / "old")
+    assert card.run("missing", LD_LIBRARY_PATH=old) == (
+        0,
+        "500 500 500 2 0\n",
+    )  # not found, out of memory, success
+
+
 def test_every_family_has_its_snippet_run(native: Path) -> None:
     listed = subprocess.run(
         [native / "check", "--list"], capture_output=True, text=True, check=True
     ).stdout.split()
-    apart = {"context", "none", "two_gpus", "total", "hold", "half"}
+    apart = {"context", "none", "two_gpus", "total", "over", "hold", "half"}
     assert set(listed) - apart == set(FAMILIES)
 
 
@@ -141,11 +150,10 @@ def test_a_region_kept_open_by_nobody_in_another_pid_namespace_is_given_back(car
     holder.kill()
     holder.wait()
     holder.communicate()
-    for _ in range(50):  # the namespace ends a moment after its first process
-        code, output = card.run("check", "linear")
-        if code == 0:
-            break
-    assert (code, output) == (0, "")
+    deadline = time.monotonic() + 120  # the namespace ends a moment after its first process
+    while (seen := card.run("check", "linear")) != (0, "") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert seen == (0, "")
 
 
 def test_one_killed_at_any_moment_of_its_start_keeps_nobody_waiting(card: Card) -> None:
@@ -154,9 +162,7 @@ def test_one_killed_at_any_moment_of_its_start_keeps_nobody_waiting(card: Card) 
         time.sleep(after_us / 1e6)
         starting.kill()
         starting.communicate()
-        begun = time.monotonic()
-        assert card.run("check", "linear") == (0, "")
-        assert time.monotonic() - begun < 2
+        assert card.run("check", "linear") == (0, "")  # its limit of time is what a stuck lock would reach
 
 
 def test_the_refused_call_is_recorded_for_the_operator(card: Card) -> None:
@@ -173,11 +179,23 @@ def storm(card: Card, *words: str, mib: int) -> dict[str, float]:
 
 @pytest.mark.slow
 def test_no_interleaving_and_no_kill_exceeds_the_limit_or_leaves_anything(card: Card) -> None:
-    seen = storm(card, "64", "6", "50", mib=1024)
+    """Ten seconds of it; bench/partition_storm.py does the minute."""
+    seen = storm(card, "64", "10", "50", mib=1024)
     assert (seen["violations"], seen["left_bytes"], seen["driver_bytes"], seen["failed"]) == (0, 0, 0, 0)
-    assert seen["killed"] > 10
+    assert seen["killed"] == 199
     assert seen["refused"] > 100
-    assert seen["worst_call_cpu_ms"] < 100
+    assert seen["longest_wait_ms"] < 100
+    region = card.folder / "region"
+    (now,) = (read(region, uuid, "") for uuid in regions_in(region))
+    assert (now.used_bytes, now.processes) == (0, ())
+
+
+@pytest.mark.slow
+def test_the_drivers_ledger_sees_who_goes_over(card: Card) -> None:
+    """The same storm without the library: a checker that saw nothing then would be none."""
+    words, mib = ("16", "1", "50"), 256
+    _, output = card.run("storm", *words, LD_PRELOAD=None, BERTH_FAKE_WATCH=f"1:{mib << 20}")
+    assert json.loads(output)["violations"] > 0
 
 
 @pytest.mark.slow

@@ -6,7 +6,19 @@ from typing import Annotated
 
 import typer
 
-from berth.cli import compare, experiment, importing, partition, policies, stats, trace, waiting
+from berth.cli import (
+    advice,
+    compare,
+    experiment,
+    importing,
+    partition,
+    policies,
+    sampling,
+    stats,
+    trace,
+    train,
+    waiting,
+)
 
 __all__ = ["app"]
 
@@ -29,6 +41,9 @@ app.command("report")(stats.report)
 app.command("plot")(stats.plot)
 app.command("applications")(stats.applications)
 app.add_typer(waiting.app, name="predict-wait")
+app.command("advise")(advice.advise)
+app.command("sample")(sampling.sample)
+app.command("train")(train.train)
 app.command("run", context_settings={"allow_interspersed_args": False})(partition.run)
 app.add_typer(partition.app, name="partition")
 

@@ -218,6 +218,43 @@ def records(
     tell(import_records(open_history(history), file, Options(cluster)), daily, as_json)
 
 
+@app.command()
+def samples(
+    spool: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A spool of `berth sample`, or one segment of it.")
+    ],
+    history: HistoryFolder = Path("history"),
+    cluster: ClusterName = "",
+    daily: Daily = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take over what `berth sample` has measured: it becomes uGPUcore and uGPUmem of the jobs."""
+    from berth.history.folder import open_history
+    from berth.history.samples import import_samples
+
+    tell(import_samples(open_history(history), spool, cluster), daily, as_json)
+
+
+@app.command()
+def series(
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE…", help="Answers of Prometheus to range queries (JSON), or text of DCGM's exporter."
+        ),
+    ],
+    history: HistoryFolder = Path("history"),
+    cluster: ClusterName = "",
+    daily: Daily = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take over GPU series of DCGM's exporter or of jobstats instead of samples of berth's own."""
+    from berth.history.folder import open_history
+    from berth.history.series import import_series
+
+    tell(import_series(open_history(history), files, cluster), daily, as_json)
+
+
 def _key(path: Path | None, history: Path) -> bytes:
     from berth.history.pseudonyms import read_key
 

@@ -15,9 +15,15 @@ def policies(
     from rich.console import Console
     from rich.table import Table
 
-    from berth.policies import ORDERS, PLACEMENTS, POLICIES, SCHEMES, describe
+    from berth.policies import ORDERS, PLACEMENTS, POLICIES, SCHEMES, WRAPPERS, describe
 
-    groups = {"order": ORDERS, "placement": PLACEMENTS, "scheme": SCHEMES, "policy": POLICIES}
+    groups = {
+        "order": ORDERS,
+        "placement": PLACEMENTS,
+        "scheme": SCHEMES,
+        "wrapper": WRAPPERS,
+        "policy": POLICIES,
+    }
     if as_json:
         print(
             json.dumps(

@@ -37,7 +37,7 @@ def evaluate(
     """Train on the first four fifths by time and say how good the answers to the last fifth are."""
     from berth.waiting import evaluate as judge
 
-    found = judge(_questions(file, history))
+    found = judge(questions_of(file, history))
     if as_json:
         print(json.dumps(found.to_dict()))
         return
@@ -53,7 +53,7 @@ def train(history: HistoryFolder = Path("history")) -> None:
     """Learn from the history, and keep the model in it."""
     from berth.waiting import train as learn
 
-    questions = _questions(None, history)
+    questions = questions_of(None, history)
     learn(questions).save(history / MODEL_NAME)
     print(f"learned from {len(questions):,} waits; wrote {history / MODEL_NAME}")
 
@@ -93,7 +93,7 @@ def request(
             "time_limit_ms": round(hours * 3_600_000),
         },
     }
-    answer = model.answer(_questions(None, history, asked).values[-1])
+    answer = model.answer(questions_of(None, history, asked).values[-1])
     if as_json:
         drivers = [{"feature": name, "factor": factor} for name, factor in answer.drivers]
         print(
@@ -114,7 +114,7 @@ def request(
         print(f"  {name}: × {factor:.2f}")
 
 
-def _questions(file: Path | None, history: Path, asked: dict[str, object] | None = None) -> Questions:
+def questions_of(file: Path | None, history: Path, asked: dict[str, object] | None = None) -> Questions:
     import duckdb
     import numpy as np
 

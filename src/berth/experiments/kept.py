@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from berth.errors import TraceError
 from berth.experiments.kept_file import KeptFile, digest_of, file_mark, kept_path, read_kept, write_kept
 from berth.experiments.sweep import Result, Task
-from berth.interference import no_interference
+from berth.interference import Interference, no_interference
+from berth.interference.profiled import ProfiledInterference
 from berth.model import Reason
 from berth.statistics import Cdf, Distribution, GpuHours, Occupancy, Run, Summary, Timeline, summary_dict
 from berth.traces import Trace
@@ -61,11 +64,24 @@ def digest(task: Task) -> str:
         source: object = file_mark(task.source.path)
     else:
         source = [repr(job) for job in task.source]
-    how = task.interference
-    model = f"{getattr(how, '__module__', '')}:{getattr(how, '__qualname__', repr(how))}"
+    model = _told(task.interference)
     plain = replace(task, source=(), interference=no_interference, events=None, measure=None)
     told = [repr(getattr(plain, field.name)) for field in fields(plain) if field.name != "interference"]
     return digest_of(source, model, told)
+
+
+def _told(how: Interference) -> str:
+    """What names a model of interference: its function, or the profiles and speeds that it was made of."""
+    if not isinstance(how, ProfiledInterference):
+        return f"{getattr(how, '__module__', '')}:{getattr(how, '__qualname__', repr(how))}"
+    told = hashlib.sha256()
+    for name in sorted(how.profiles):
+        profile = how.profiles[name]
+        told.update(repr((name, profile.interval_ms, profile.hardware)).encode() + profile.usage.tobytes())
+    usage = np.random.default_rng(0).integers(0, 1000, (64, 4, 4)).astype(np.int32)
+    present = np.arange(4) < 1 + np.arange(64)[:, None] % 4
+    told.update(np.asarray(how.speeds(usage, present, 0)).tobytes())
+    return told.hexdigest()
 
 
 def _curves(run: Run) -> dict[str, NDArray[Any]]:

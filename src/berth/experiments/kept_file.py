@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 import berth
 from berth.errors import HistoryError
+from berth.experiments.interruption import interruption_put_off
 from berth.experiments.sweep import Progress
 
 __all__ = ["Kept", "KeptFile", "continued", "digest_of", "file_mark", "kept_path", "read_kept", "write_kept"]
@@ -88,7 +89,7 @@ def read_kept(path: Path, task: str) -> KeptFile | None:
     """The run in a file; None where there is none, it is damaged, or it is not of this task."""
     if not path.exists():
         return None
-    with duckdb.connect() as database:
+    with interruption_put_off(), duckdb.connect() as database:
         try:
             row = database.execute(
                 "SELECT policy, seed, trace, task, summary, curves, skipped FROM read_parquet(?)", [str(path)]
@@ -121,7 +122,7 @@ def write_kept(path: Path, kept: KeptFile) -> None:
         "skipped": ("VARCHAR", json.dumps(kept.skipped)),
     }
     chosen = ", ".join(f'?::{kind} AS "{name}"' for name, (kind, _) in columns.items())
-    with duckdb.connect() as database:
+    with interruption_put_off(), duckdb.connect() as database:
         try:
             database.execute(f"CREATE TABLE run AS SELECT {chosen}", [value for _, value in columns.values()])
             quoted = str(aside).replace("'", "''")

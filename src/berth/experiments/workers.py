@@ -6,15 +6,14 @@ a worker may be ended at any moment, in the midst of sending a result as well, a
 
 from __future__ import annotations
 
-import signal
-import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import connection, get_context, resource_tracker
 
 from berth.errors import BerthError, SimulationError
+from berth.experiments.interruption import interruption_put_off
 from berth.experiments.sweep import Loader, Result, Task, run_task, same_jobs
 
 __all__ = ["Turns", "run_in_processes"]
@@ -32,8 +31,9 @@ def run_in_processes(tasks: Sequence[Task], processes: int) -> Iterator[Result]:
     """
     turns = Turns(tasks)
     workers: dict[connection.Connection, _Worker] = {}
+    resource_tracker.ensure_running()  # when it starts it unblocks what is put off here
     try:
-        with _undisturbed():
+        with interruption_put_off():
             for _ in range(min(processes, len(tasks))):
                 worker = _Worker()
                 workers[worker.pipe] = worker
@@ -139,26 +139,3 @@ def _work(pipe: connection.Connection) -> None:
                 pipe.send(SimulationError(f"a run of '{task.policy}' fails in its process: {kind}: {error}"))
                 raise  # its traceback goes to standard error
             pipe.send(answer)
-
-
-@contextmanager
-def _undisturbed() -> Iterator[None]:
-    """Put off an interruption from the keyboard until this is over.
-
-    Processes that are started meanwhile never hear of one: a terminal sends it to them too, and they would die of it
-    while what they have done is still wanted.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield  # interruptions go to the main thread
-        return
-    resource_tracker.ensure_running()  # it unblocks the signal when it starts
-    heard: list[object] = []
-    before = signal.signal(signal.SIGINT, lambda *_: heard.append(None))
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGINT, before)
-    if heard:
-        raise KeyboardInterrupt

@@ -2,7 +2,7 @@
 
     HISTORY/index.json          which files count, and how far each source has been read
     HISTORY/records/*.parquet   a row a try, in the columns of `berth.history.store`
-    HISTORY/usage/*.parquet     what was measured of GPUs, a row a try and source (see `usage.py`)
+    HISTORY/usage/*.parquet     what was measured of GPUs, a row a job, source and hour (see `usage.py`)
     HISTORY/lock                held while something is merged
 
 A try is known by its cluster, its job id and when it was queued. An import first stages everything; then
@@ -17,7 +17,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
@@ -31,6 +31,7 @@ from berth.history.imports import ImportResult, Rejections
 from berth.history.merge import Merge
 from berth.history.staging import Staged, at, connect
 from berth.history.store import SCHEMA, record_of
+from berth.history.usage import UsageRow, best_of_tries, merged, write_usage
 from berth.model import Record
 
 __all__ = ["DEFAULT_FOLDER", "History", "open_history"]
@@ -83,14 +84,10 @@ class History:
             return records
         names = ("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak")
         measured = ", ".join(f"coalesce(u.{name}, r.{name}) AS {name}" for name in names)
-        best = (
-            f"SELECT * FROM {_read_all(self.folder, index.usage)} "
-            "QUALIFY row_number() OVER (PARTITION BY cluster, job_id, start_ms ORDER BY samples DESC) = 1"
-        )
+        best = best_of_tries(records, _read_all(self.folder, index.usage))
         return (
             f"(SELECT r.* REPLACE ({measured}) FROM {records} r LEFT JOIN ({best}) u "
-            "ON u.job_id = r.job_id AND u.cluster = r.cluster AND u.start_ms BETWEEN r.start_ms - 60000 "
-            "AND r.end_ms)"
+            "ON u.job_id = r.job_id AND u.cluster = r.cluster AND u.queued_ms = r.queued_ms)"
         )
 
     @contextmanager
@@ -194,13 +191,26 @@ class History:
             rejections.count,
         )
 
-    def add_usage(self, staged: Path) -> None:
-        """Take over a file of measured use; to be called inside `import_space`."""
-        index = self.index()
-        (self.folder / "usage").mkdir(exist_ok=True)
-        name = f"usage/{index.next_number:06d}.parquet"
-        os.replace(staged, self.folder / name)
-        self._publish(Index(index.records, (*index.usage, name), index.cursors, index.next_number + 1))
+    def merge_usage(self, rows: Sequence[UsageRow], rejections: Rejections) -> ImportResult:
+        """Take over what was measured; rows of a source that had given some replace those."""
+        with self.import_space() as space, connect(space) as database:
+            write_usage(rows, space / "usage.parquet")
+            index = self.index()
+            (self.folder / "usage").mkdir(exist_ok=True)
+            name = f"usage/{index.next_number:06d}.parquet"
+            known = [self.folder / each for each in index.usage]
+            try:
+                new, changed = merged(database, space / "usage.parquet", known, self.folder / name)
+            except duckdb.Error as error:
+                raise HistoryError(f"{self.folder}: {str(error).splitlines()[0]}") from error
+            if new or changed:
+                self._publish(Index(index.records, (name,), index.cursors, index.next_number + 1))
+            else:
+                (self.folder / name).unlink()
+        read = len(rows) + rejections.count
+        return ImportResult(
+            read, new, changed, len(rows) - new - changed, tuple(rejections.listed), rejections.count
+        )
 
     def _publish(self, index: Index) -> None:
         path = self.folder / "index.json"

@@ -22,6 +22,7 @@ __all__ = [
     "PLACEMENTS",
     "POLICIES",
     "SCHEMES",
+    "WRAPPERS",
     "Decision",
     "Order",
     "Ordered",
@@ -64,21 +65,31 @@ SCHEMES = {
 }
 """What else may happen while the first job of an order does not fit; without one, nothing does."""
 
+WRAPPERS = {
+    "limits": "berth.policies.limits:Limits",
+}
+"""What stands around any other policy: classes with `around(rest of the name, settings, Setting)`."""
+
 POLICIES: dict[str, str] = {
     "genetic": "berth.policies.genetic:Genetic",
     "genetic-paper": "berth.policies.genetic_paper:GeneticPaper",
+    "greedy": "berth.policies.greedy:Greedy",
+    "tetris-sharing": "berth.policies.tetris_sharing:TetrisSharing",
+    "dqn": "berth.policies.dqn:Dqn",
+    "deeprm-max": "berth.policies.dqn:DeepRmMax",
+    "deeprm-mean": "berth.policies.dqn:DeepRmMean",
 }
 """What decides on many jobs at once: classes made with a Setting."""
 
 
 def names() -> list[str]:
     """Every name that `make_policy` knows, orders first."""
-    return [*ORDERS, *PLACEMENTS, *SCHEMES, *POLICIES]
+    return [*ORDERS, *PLACEMENTS, *SCHEMES, *WRAPPERS, *POLICIES]
 
 
 def describe(name: str) -> str:
     """The first line of a policy's docstring."""
-    thing = _load({**ORDERS, **PLACEMENTS, **SCHEMES, **POLICIES}[name])
+    thing = _load({**ORDERS, **PLACEMENTS, **SCHEMES, **WRAPPERS, **POLICIES}[name])
     return (inspect.getdoc(thing) or "").split("\n", 1)[0]
 
 
@@ -90,11 +101,17 @@ def make_policy(name: str, setting: Setting | None = None) -> Policy:
     `my.module:thing`, is the user's own: in a sum an order (a function of the queue, or of the queue, the cluster
     and the time) and a placement (a function of a job and the cluster), alone a policy. A class is made with
     `setting` first. With quotas in the setting every order serves each virtual cluster within its own.
-    A policy that has settings takes them as in `genetic?budget_ms=200&fragmentation=0.5`.
+    A policy that has settings takes them as in `genetic?budget_ms=200&fragmentation=0.5`. Around any of them may stand
+    `limits`, with settings of its own: `limits?user_gpus=8+easy+fifo`.
 
     Raises PolicyError where there is no such name, or what it names cannot be what it should.
     """
     setting = setting or Setting()
+    outer, _, rest = name.partition("+")
+    wrapper, settings = options_of(outer)
+    if wrapper in WRAPPERS:
+        wrapped: Policy = _load(WRAPPERS[wrapper]).around(rest, settings, setting)
+        return wrapped
     parts = name.split("+")
     scheme = parts.pop(0) if parts[0] in SCHEMES else ""
     if len(parts) > 2 or not all(parts) or not (scheme or parts):
@@ -169,7 +186,7 @@ def _place(part: str, setting: Setting, name: str) -> Place:
 
 
 def _unknown(kind: str, part: str, choices: dict[str, str], name: str) -> PolicyError:
-    known = {**ORDERS, **PLACEMENTS, **SCHEMES, **POLICIES} if kind == "policy" else choices
+    known = {**ORDERS, **PLACEMENTS, **SCHEMES, **WRAPPERS, **POLICIES} if kind == "policy" else choices
     near = difflib.get_close_matches(part, known, n=1, cutoff=0.5)
     hint = f" (did you mean '{near[0]}'?)" if near else ""
     where = "" if part == name else f" in '{name}'"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from berth.plots import accounting as plots
 from berth.report.page import write_page
 from berth.report.sections import Plot, Section, plot_of
-from berth.statistics.accounting import VARIABLES, Usage
+from berth.statistics.accounting import VARIABLES, Usage, duration_text
 from berth.statistics.spread import Cdf
 from berth.statistics.tables import Tables, Totals
 
@@ -198,15 +198,10 @@ def _percent(share: float | None) -> str:
 def _spread(values: tuple[float | None, ...], unit: str = "s") -> str:
     if any(value is None for value in values):
         return "–"
-    median, p90, _, longest = ((_time(value or 0.0) if unit else f"{value or 0.0:,.1f}") for value in values)
+    median, p90, _, longest = (
+        (duration_text(value or 0.0) if unit else f"{value or 0.0:,.1f}") for value in values
+    )
     return f"median {median}, 90 % within {p90}, longest {longest}"
-
-
-def _time(seconds: float) -> str:
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:,.0f} s"
 
 
 def _tables(page: Accounting) -> dict[str, object]:

@@ -30,6 +30,7 @@ __all__ = [
     "Variable",
     "cdfs",
     "check_dimensions",
+    "duration_text",
     "gpu_hours",
     "run_hours",
     "usage",
@@ -181,6 +182,14 @@ def cdfs(records: Iterable[Record], points: int = CDF_POINTS) -> dict[str, dict[
 def _cdf(values: ArrayLike, points: int) -> Cdf:
     distinct, counts = np.unique(np.asarray(values, np.float64), return_counts=True)
     return cdf_of_counts(distinct, counts, points)
+
+
+def duration_text(seconds: float) -> str:
+    """Seconds for people: `90 s`, `2.5 h`."""
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.1f} {unit}"
+    return f"{seconds:,.0f} s"
 
 
 # --- waiting ---------------------------------------------------------------------------------------

@@ -1,0 +1,121 @@
+"""Every proposal replayed, and which of them is worth having."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from berth.advice.proposals import Proposal, limits_to_try, sharing_to_try
+from berth.advice.replay import Outcome, change_of_users, replay
+from berth.advice.workload import Workload
+
+__all__ = ["DEFAULT_POLICY", "Advice", "Tried", "advise"]
+
+DEFAULT_POLICY: Final = "easy+fifo+best-fit"
+"""What Slurm does by default: first in, first out with backfilling."""
+GAIN: Final = 0.1
+"""A proposal is worth having where the typical user's wait falls by a tenth at least …"""
+LOSS_POINTS: Final = 1.0
+"""… while the use of the GPUs falls by no more than one point, and every job still starts."""
+NOTICED_S: Final = 60.0
+"""A user is affected where his mean wait changes by more than a minute and by more than a hundredth."""
+
+Progress = Callable[[float, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """One proposal and what it would have done."""
+
+    proposal: Proposal
+    outcome: Outcome
+    less: int
+    """Users who would have waited less."""
+    more: int
+    change_s: tuple[float, float, float, float, float]
+    """How users' mean waits change: the least, 10 %, the median, 90 %, the most."""
+    worth_having: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """All that was tried, the best first."""
+
+    policy: str
+    now: Outcome
+    """The replay of things as they are."""
+    recorded_median_s: float
+    recorded_p90_s: float
+    """What the history itself says of the same waits; how far the replay is from it tells how far to trust it."""
+    tried: tuple[Tried, ...]
+    users: int
+
+    @property
+    def limit(self) -> Tried | None:
+        """The limit to set; None where none is worth having."""
+        return next((each for each in self.tried if each.worth_having and each.proposal.limit), None)
+
+    @property
+    def sharing(self) -> Tried | None:
+        """The jobs to let share GPUs; None where that is not worth having."""
+        return next((each for each in self.tried if each.worth_having and not each.proposal.limit), None)
+
+
+def advise(
+    workload: Workload,
+    policy: str = DEFAULT_POLICY,
+    *,
+    share: Mapping[str, int] | None = None,
+    progress: Progress | None = None,
+) -> Advice:
+    """Replay the workload as things are, then under each proposal; `share` names applications to share by so many."""
+    now = replay(workload, policy)
+    proposals = [*limits_to_try(workload, now), *sharing_to_try(workload, share or {})]
+    tried = []
+    for number, proposal in enumerate(proposals):
+        if progress:
+            progress(number + 1, len(proposals) + 1)
+        sharing = proposal.limit is None
+        outcome = replay(workload, proposal.policy(policy), proposal.jobs(workload), sharing=sharing)
+        tried.append(_tried(proposal, now, outcome))
+    recorded = np.array(workload.recorded_wait_s or (0.0,))
+    return Advice(
+        policy=policy,
+        now=now,
+        recorded_median_s=float(np.median(recorded)),
+        recorded_p90_s=float(np.quantile(recorded, 0.9)),
+        tried=tuple(
+            sorted(tried, key=lambda each: (not each.worth_having, each.outcome.typical_user_wait_s))
+        ),
+        users=len(now.user_wait_s),
+    )
+
+
+def better(now: Outcome, then: Outcome, *, sharing: bool = False) -> bool:
+    """Whether one outcome is worth having over another; with `sharing` the same work may hold less of the GPUs."""
+    enough = then.typical_user_wait_s <= (1 - GAIN) * now.typical_user_wait_s
+    noticed = now.typical_user_wait_s - then.typical_user_wait_s > 1
+    used = sharing or then.utilisation_pct >= now.utilisation_pct - LOSS_POINTS
+    return enough and noticed and used and then.never <= now.never
+
+
+def _tried(proposal: Proposal, now: Outcome, outcome: Outcome) -> Tried:
+    changes = change_of_users(now, outcome)
+    noticed = {
+        user: change
+        for user, change in changes.items()
+        if abs(change) > max(NOTICED_S, 0.01 * now.user_wait_s[user])
+    }
+    values = np.array(list(changes.values()) or [0.0])
+    least, low, middle, high, most = (float(each) for each in np.quantile(values, (0, 0.1, 0.5, 0.9, 1)))
+    return Tried(
+        proposal=proposal,
+        outcome=outcome,
+        less=sum(change < 0 for change in noticed.values()),
+        more=sum(change > 0 for change in noticed.values()),
+        change_s=(least, low, middle, high, most),
+        worth_having=better(now, outcome, sharing=proposal.limit is None),
+    )

@@ -1,0 +1,137 @@
+"""A history as something to replay: its jobs as they were submitted, and the cluster that it shows.
+
+A job is a try that ran on GPUs; it is submitted when it became eligible, since what lies before is no scheduler's
+doing, and works as long as it ran. Tries without a GPU and tries that never started are left out and counted.
+Where no cluster is given, a node has as many GPUs as were ever held on it at one time, and the partitions of its
+jobs as labels.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from berth.errors import SettingError
+from berth.gpu_models import gpu_model
+from berth.model import GpuModel, Job, Node, Record
+
+__all__ = ["Workload", "workload_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Jobs in order of submission, in ms since the first of them, and the nodes to run them on."""
+
+    jobs: tuple[Job, ...]
+    """`virtual_cluster` is the QOS, by which a cluster limits; partitions are labels."""
+    nodes: tuple[Node, ...]
+    measured: frozenset[str]
+    """Ids of the jobs that are judged; the others ran already when the period began."""
+    recorded_wait_s: tuple[float, ...]
+    """How long those that are judged waited in truth once eligible."""
+    use: dict[str, tuple[float, float | None]]
+    """By job: mean use of its GPUs and of their memory as fractions, where somebody measured it."""
+    without_gpu: int = 0
+    never_started: int = 0
+    too_large: int = 0
+    """Tries that the given cluster could never start."""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all nodes."""
+        return sum(node.gpus for node in self.nodes)
+
+
+def workload_of(
+    records: Iterable[Record], nodes: Sequence[Node] = (), *, most_jobs: int | None = None
+) -> Workload:
+    """The last `most_jobs` tries of a history as a workload; SettingError where there is nothing to replay."""
+    every = list(records)
+    ran = [record for record in every if record.start_ms is not None and record.end_ms > record.start_ms]
+    on_gpus = sorted(
+        (record for record in ran if record.gpus),
+        key=lambda r: (_asked_ms(r), r.cluster, r.job_id, r.attempt),
+    )
+    if not on_gpus:
+        raise SettingError("no job of the history ran on a GPU in this period; there is nothing to replay")
+    judged = on_gpus[-most_jobs:] if most_jobs else on_gpus
+    origin = _asked_ms(judged[0])
+    before = [record for record in on_gpus[: len(on_gpus) - len(judged)] if record.end_ms > origin]
+    made = tuple(nodes) or _nodes_of([*before, *judged])
+    labels = {label for node in made for label in node.labels}
+    jobs = [*(_job(record, origin, labels) for record in before), *(_job(r, origin, labels) for r in judged)]
+    most = max(node.gpus for node in made)
+    fitting = [job for job in jobs if -(-job.gpus // max(job.nodes, 1)) <= most or job.nodes == 0]
+    names = {_id(record) for record in judged} & {job.id for job in fitting}
+    return Workload(
+        jobs=tuple(sorted(fitting, key=lambda job: job.submit_ms)),
+        nodes=made,
+        measured=frozenset(names),
+        recorded_wait_s=tuple(((r.start_ms or 0) - _asked_ms(r)) / 1000 for r in judged if _id(r) in names),
+        use={_id(r): (r.gpu_use_mean, r.gpu_mem_mean) for r in judged if r.gpu_use_mean is not None},
+        without_gpu=len(ran) - len(on_gpus),
+        never_started=len(every) - len(ran),
+        too_large=len(jobs) - len(fitting),
+    )
+
+
+def _asked_ms(record: Record) -> int:
+    """When it became eligible, between when it was queued and when it started."""
+    eligible = record.queued_ms if record.eligible_ms is None else record.eligible_ms
+    return min(max(eligible, record.queued_ms), record.start_ms or record.queued_ms)
+
+
+def _id(record: Record) -> str:
+    return f"{record.cluster}:{record.job_id}#{record.attempt}"
+
+
+def _job(record: Record, origin_ms: int, labels: set[str]) -> Job:
+    begun = (
+        _asked_ms(record) < origin_ms
+    )  # it ran, or waited, when the period began: it is there from the first
+    many = record.node_count or len(record.nodes)
+    start_ms = record.start_ms or 0
+    return Job(
+        _id(record),
+        max(_asked_ms(record) - origin_ms, 0),
+        record.end_ms - (max(start_ms, origin_ms) if begun else start_ms),
+        user=record.user,
+        application=record.application,
+        gpus=record.gpus,
+        share=record.share,
+        nodes=many if many > 1 and record.gpus % many == 0 else (1 if many == 1 else 0),
+        labels=(record.virtual_cluster,) if record.virtual_cluster in labels else (),
+        time_limit_ms=record.time_limit_ms or None,
+        virtual_cluster=record.qos,
+        retries=0,
+    )
+
+
+def _nodes_of(records: Sequence[Record]) -> tuple[Node, ...]:
+    """Nodes with as many GPUs as were ever held at one time, by the partitions whose jobs ran there."""
+    held: dict[str, list[tuple[int, int]]] = defaultdict(list)
+    models: dict[str, Counter[str]] = defaultdict(Counter)
+    partitions: dict[str, set[str]] = defaultdict(set)
+    for record in records:
+        if not record.nodes:
+            raise SettingError(
+                f"job {record.job_id} does not tell its nodes; say what the cluster is with --cluster FILE or "
+                "--cluster 10x8:V100"
+            )
+        milli = -(-record.gpus * record.share.milli // len(record.nodes))
+        for name in record.nodes:
+            held[name] += [(record.start_ms or 0, milli), (record.end_ms, -milli)]
+            models[name][record.gpu_model] += record.gpus
+            partitions[name].add(record.virtual_cluster)
+    found = []
+    for name in sorted(held):
+        moments = np.array(sorted(held[name]), np.int64)  # an end comes before a start of the same moment
+        gpus = -(-int(np.cumsum(moments[:, 1]).max()) // 1000)
+        known = max(models[name], key=lambda model: (models[name][model], model))
+        model = gpu_model(known) if known else GpuModel("GPU")
+        labels = tuple(sorted(filter(None, partitions[name])))
+        found.append(Node(name, gpus=gpus, gpu_model=replace(model, mem_mib=0), labels=labels))
+    return tuple(found)

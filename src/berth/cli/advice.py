@@ -1,0 +1,265 @@
+"""`berth advise`: which limits to set, by replaying the history under each."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from berth.cli.importing import AsJson, HistoryFolder, moment_ms
+
+if TYPE_CHECKING:
+    from berth.advice.advise import Advice, Tried
+    from berth.advice.replay import Outcome
+    from berth.advice.response import Factor
+    from berth.advice.workload import Workload
+    from berth.policies.limit_settings import LimitSettings
+
+
+def advise(
+    policy: Annotated[
+        str, typer.Option(metavar="NAME", help="How the cluster places jobs today: SCHEME+ORDER+PLACEMENT.")
+    ] = "easy+fifo+best-fit",
+    cluster: Annotated[
+        str,
+        typer.Option(
+            "--cluster",
+            metavar="FILE|SPEC",
+            help="The nodes; by default as many GPUs on each as the history ever held there at one time.",
+        ),
+    ] = "",
+    jobs: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Replay the last so many jobs of the period.")
+    ] = 10_000,
+    share: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="APP=N",
+            help="Try N jobs of an application on one GPU, though nobody measured it; repeatable.",
+        ),
+    ] = None,
+    begin: Annotated[str, typer.Option("--from", metavar="DATE", help="Tries that ended from then on.")] = "",
+    end: Annotated[str, typer.Option("--to", metavar="DATE", help="Tries that ended before then.")] = "",
+    apply_to_policy: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Turn what drives the waits into settings of the policy `limits`, and write them here.",
+        ),
+    ] = None,
+    history: HistoryFolder = Path("history"),
+    as_json: AsJson = False,
+) -> None:
+    """Propose limits of jobs, GPUs and nodes, and jobs that share a GPU, by replaying the history under each.
+
+    Prints the commands of Slurm that would set the best of them; nothing is ever changed.
+    """
+    from berth.advice.advise import advise as ask
+    from berth.cli.progress import progress_bar
+    from berth.policies.limit_settings import write_limits
+
+    workload = _workload(history, cluster, begin, end, jobs)
+    with progress_bar("replaying the history") as progress:
+        advice = ask(workload, policy, share=_shares(share), progress=progress)
+    settings: LimitSettings | None = None
+    factors: tuple[Factor, ...] = ()
+    if apply_to_policy is not None:
+        settings, factors = _respond(history, workload, advice, policy)
+        write_limits(settings, apply_to_policy)
+    if as_json:
+        print(json.dumps(_answer(workload, advice, settings, factors), ensure_ascii=False, allow_nan=False))
+        return
+    _show(workload, advice)
+    if settings is not None:
+        _show_response(settings, factors, advice)
+        print(f"wrote {apply_to_policy}; replay it with --policy 'limits?file={apply_to_policy}'")
+
+
+def _workload(history: Path, cluster: str, begin: str, end: str, jobs: int) -> Workload:
+    from berth.advice.workload import workload_of
+    from berth.history.folder import open_history
+    from berth.traces import read_nodes
+
+    conditions, values = ["true"], []
+    for text, comparison in ((begin, ">="), (end, "<")):
+        if text:
+            conditions.append(f"end_ms {comparison} ?")
+            values.append(moment_ms(text))
+    records = open_history(history, must_exist=True).records(" AND ".join(conditions), values)
+    return workload_of(records, read_nodes(cluster) if cluster else (), most_jobs=jobs)
+
+
+def _shares(texts: list[str] | None) -> dict[str, int]:
+    from berth.errors import SettingError
+
+    found = {}
+    for text in texts or []:
+        name, _, number = text.rpartition("=")
+        if not name or not number.isdecimal() or not 2 <= int(number) <= 100:
+            raise SettingError(
+                f"--share {text}: expected APPLICATION=N with N from 2 to 100, such as python=2"
+            )
+        found[name] = int(number)
+    return found
+
+
+def _respond(
+    history: Path, workload: Workload, advice: Advice, policy: str
+) -> tuple[LimitSettings, tuple[Factor, ...]]:
+    from berth.advice.response import driving_factors, respond
+    from berth.cli.waiting import questions_of
+    from berth.errors import SettingError
+    from berth.waiting import train
+
+    if policy.count("+") != 2 or policy.startswith("limits"):
+        raise SettingError(
+            f"--apply-to-policy changes a policy SCHEME+ORDER+PLACEMENT, which '{policy}' is not"
+        )
+    questions = questions_of(None, history)
+    factors = driving_factors(train(questions), questions)
+    settings, _ = respond(workload, advice, factors, policy)
+    return settings, factors
+
+
+# --- what is printed -------------------------------------------------------------------------------
+
+
+def _numbers(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "wait_median_s": outcome.wait_median_s,
+        "wait_p90_s": outcome.wait_p90_s,
+        "wait_mean_s": outcome.wait_mean_s,
+        "typical_user_wait_s": outcome.typical_user_wait_s,
+        "utilisation_pct": outcome.utilisation_pct,
+        "never": outcome.never,
+        "slowed_pct": outcome.slowed_pct,
+    }
+
+
+def _answer(
+    workload: Workload, advice: Advice, settings: LimitSettings | None, factors: tuple[Factor, ...]
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "policy": advice.policy,
+        "jobs": len(workload.measured),
+        "users": advice.users,
+        "gpus": workload.gpus,
+        "left_out": {
+            "without_gpu": workload.without_gpu,
+            "never_started": workload.never_started,
+            "too_large": workload.too_large,
+        },
+        "recorded": {"wait_median_s": advice.recorded_median_s, "wait_p90_s": advice.recorded_p90_s},
+        "now": _numbers(advice.now),
+        "proposals": [
+            {
+                "proposal": each.proposal.words,
+                "limit": None
+                if each.proposal.limit is None
+                else {key: value for key, value in asdict(each.proposal.limit).items() if value is not None},
+                "share": None
+                if each.proposal.limit
+                else {
+                    "application": each.proposal.application,
+                    "jobs_per_gpu": each.proposal.sharers,
+                    "placement": each.proposal.placement,
+                },
+                **_numbers(each.outcome),
+                "users_waiting_less": each.less,
+                "users_waiting_more": each.more,
+                "change_of_users_s": dict(
+                    zip(("min", "p10", "median", "p90", "max"), each.change_s, strict=True)
+                ),
+                "worth_having": each.worth_having,
+                "commands": list(_commands(workload, each)),
+            }
+            for each in advice.tried
+        ],
+        "advised": [each.proposal.words for each in (advice.limit, advice.sharing) if each],
+    }
+    if settings is not None:
+        found["response"] = {
+            "policy": settings.policy,
+            "limits": [asdict(limit) for limit in settings.limits],
+            **dict(settings.why or {}),
+        }
+    return found
+
+
+def _commands(workload: Workload, tried: Tried) -> tuple[str, ...]:
+    from berth.advice.commands import commands_of
+
+    return commands_of(tried.proposal, {job.virtual_cluster for job in workload.jobs})
+
+
+def _show(workload: Workload, advice: Advice) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console()
+    console.print(
+        f"{len(workload.measured):,} jobs of {advice.users:,} users on {workload.gpus:,} GPUs. In truth they waited "
+        f"{advice.recorded_median_s:,.0f} s (median), {advice.recorded_p90_s:,.0f} s (90 %); replayed by "
+        f"{advice.policy}, {advice.now.wait_median_s:,.0f} and {advice.now.wait_p90_s:,.0f} s.",
+        highlight=False,
+        markup=False,
+    )
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("proposal", no_wrap=True, min_width=32)
+    for heading in ("median", "90 %", "user", "held %", "−/+"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_row("as things are", *_cells(advice.now), "")
+    for each in advice.tried:
+        never = f", {each.outcome.never} never" if each.outcome.never else ""
+        table.add_row(
+            Text(("* " if each.worth_having else "") + each.proposal.words),
+            *_cells(each.outcome),
+            f"{each.less}/{each.more}{never}",
+        )
+    console.print(table)
+    console.print(
+        "* worth having. Waits: median and 90 % of jobs, and the typical user's; how much of the GPUs is held; how "
+        "many users would have waited less, and more (−/+).",
+        highlight=False,
+    )
+    chosen = [each for each in (advice.limit, advice.sharing) if each]
+    if not chosen:
+        console.print("No proposal is worth having.", highlight=False)
+    for each in chosen:
+        least, low, middle, high, most = each.change_s
+        console.print(
+            f"\nAdvised: {each.proposal.words}. Users' mean waits change by {least:+,.0f} s at the least, "
+            f"{low:+,.0f} (10 %), {middle:+,.0f} (median), {high:+,.0f} (90 %), {most:+,.0f} at the most. "
+            "berth runs none of this:",
+            highlight=False,
+            markup=False,
+        )
+        for line in _commands(workload, each):
+            print(line)
+    for number, what in (
+        (workload.without_gpu, "tries without a GPU"),
+        (workload.never_started, "tries that never started"),
+        (workload.too_large, "jobs larger than any node"),
+    ):
+        if number:
+            print(f"left out: {number:,} {what}", file=sys.stderr)
+
+
+def _cells(outcome: Outcome) -> tuple[str, ...]:
+    from berth.statistics.accounting import duration_text
+
+    waits = (outcome.wait_median_s, outcome.wait_p90_s, outcome.typical_user_wait_s)
+    return (*map(duration_text, waits), f"{outcome.utilisation_pct:.1f}")
+
+
+def _show_response(settings: LimitSettings, factors: tuple[Factor, ...], advice: Advice) -> None:
+    print("\nWhat drives the waits:")
+    for factor in factors:
+        print(f"  {factor.share * 100:5.1f} %  {factor.name} ({', '.join(factor.features)})")
+    print(f"Policy within: {settings.policy}; limits: {len(settings.limits)}")

@@ -1,0 +1,132 @@
+"""What was measured of jobs' GPUs, in the history: rows of sums, and how they become the means of a try.
+
+A row is what one source saw of one job on one node over some time. A source is a segment of a spool or an hour of a
+series: taken over again, its rows replace those that it gave before, so that nothing counts twice. Rows need not fit
+tries: those whose middle lies within a try are its.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import Final
+
+import duckdb
+
+from berth.history.parquet import ParquetWriter, rows_to_columns
+from berth.history.staging import at
+
+__all__ = ["USAGE", "UsageRow", "best_of_tries", "merged", "write_usage"]
+
+USAGE: Final = {
+    "kind": "VARCHAR",
+    "source": "VARCHAR",
+    "node": "VARCHAR",
+    "cluster": "VARCHAR",
+    "job_id": "VARCHAR",
+    "begin_ms": "BIGINT",
+    "end_ms": "BIGINT",
+    "samples": "BIGINT",
+    "watched_ms": "DOUBLE",
+    "gpu_ms": "DOUBLE",
+    "use_ms": "DOUBLE",
+    "mem_ms": "DOUBLE",
+    "sm_ms": "DOUBLE",
+    "pcie_kb": "DOUBLE",
+    "energy_j": "DOUBLE",
+    "use_peak": "DOUBLE",
+    "mem_peak": "DOUBLE",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """One row, its fields in the order of USAGE."""
+
+    kind: str
+    """`sampled` by berth, or `series` of a monitoring system; of both for one try that with more GPU time counts."""
+    source: str
+    node: str
+    cluster: str
+    """Empty: whichever cluster has the job."""
+    job_id: str
+    begin_ms: int
+    end_ms: int
+    samples: int
+    watched_ms: float
+    gpu_ms: float
+    use_ms: float | None
+    mem_ms: float | None
+    sm_ms: float | None
+    pcie_kb: float | None
+    energy_j: float | None
+    use_peak: float | None
+    mem_peak: float | None
+
+
+def write_usage(rows: Sequence[UsageRow], path: Path) -> None:
+    """Write rows to a Parquet file."""
+    assert tuple(field.name for field in fields(UsageRow)) == tuple(USAGE)
+    with ParquetWriter(path, USAGE) as writer:
+        writer.write(rows_to_columns([astuple(row) for row in rows], tuple(USAGE)))
+
+
+def merged(
+    database: duckdb.DuckDBPyConnection, staged: Path, known: Sequence[Path], target: Path
+) -> tuple[int, int]:
+    """Write to `target` the known rows with those of the staged file, whose sources they replace.
+
+    A source that had given more samples before than it does now keeps what it gave. Returns how many of the
+    staged rows are new, and how many are otherwise than they were.
+    """
+    key = "kind, source, cluster, job_id, begin_ms"
+    columns = ", ".join(USAGE)
+    if known:
+        files = ", ".join(at(path) for path in known)
+        database.execute(f"CREATE VIEW old AS SELECT {columns} FROM read_parquet([{files}])")
+    else:
+        empty = ", ".join(f"NULL::{kind} AS {name}" for name, kind in USAGE.items())
+        database.execute(f"CREATE VIEW old AS SELECT {empty} WHERE false")
+    sums = "SELECT kind, source, sum(samples) AS samples"
+    fuller = f"{sums} FROM old GROUP BY ALL"
+    database.execute(
+        f"CREATE VIEW fresh AS SELECT {columns} FROM read_parquet({at(staged)}) f WHERE NOT EXISTS (FROM ({fuller}) o "
+        f"JOIN ({sums} FROM read_parquet({at(staged)}) GROUP BY ALL) n USING (kind, source) "
+        "WHERE o.samples > n.samples AND o.kind = f.kind AND o.source = f.source)"
+    )
+    found = database.execute(
+        f"SELECT count(*) FILTER (o.h IS NULL), count(*) FILTER (o.h <> f.h) "
+        f"FROM (SELECT {key}, hash({columns}) AS h FROM fresh) f "
+        f"LEFT JOIN (SELECT {key}, hash({columns}) AS h FROM old) o USING ({key})"
+    ).fetchone()
+    database.execute(
+        f"COPY (SELECT {columns} FROM old WHERE (kind, source) NOT IN (SELECT (kind, source) FROM fresh) "
+        f"UNION ALL SELECT {columns} FROM fresh ORDER BY job_id, begin_ms) "
+        f"TO {at(target)} (FORMAT parquet, COMPRESSION zstd)"
+    )
+    assert found is not None
+    return int(found[0]), int(found[1])
+
+
+def best_of_tries(records: str, usage: str) -> str:
+    """A query of what was measured of each try: its key, means and peaks.
+
+    The mean is over the GPUs that the try held: what was in use over the time that it was watched, on every node, times
+    its GPUs there; where it was known to be on more GPUs than its record says, over those. It is never above 1.
+    """
+    on_node = "r.gpus / greatest(r.node_count, 1)"
+    held = f"greatest(sum(u.gpu_ms), sum(u.watched_ms * {on_node}))"
+    return (
+        "SELECT cluster, job_id, queued_ms, "
+        + ", ".join(
+            f"arg_max({name}, held) AS {name}"
+            for name in ("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak")
+        )
+        + " FROM (SELECT r.cluster, r.job_id, r.queued_ms, u.kind, "
+        f"{held} AS held, least(sum(u.use_ms) / {held}, 1.0) AS gpu_use_mean, max(u.use_peak) AS gpu_use_peak, "
+        f"least(sum(u.mem_ms) / {held}, 1.0) AS gpu_mem_mean, max(u.mem_peak) AS gpu_mem_peak "
+        f"FROM {records} r JOIN {usage} u ON u.job_id = r.job_id AND (u.cluster = r.cluster OR u.cluster = '') "
+        "AND (u.begin_ms + u.end_ms) // 2 BETWEEN r.start_ms AND r.end_ms "
+        "WHERE r.gpus > 0 GROUP BY ALL HAVING held > 0) GROUP BY ALL"
+    )

@@ -1,0 +1,136 @@
+"""The loop of `berth sample`: look at the GPUs at an interval, add up what each job used, write it to the spool."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from berth.sampling.jobs import allotments, jobs_of_processes, jobs_present
+from berth.sampling.readings import GpuReading, JobUse, uses
+from berth.sampling.spool import Slice, SpoolWriter
+
+__all__ = ["Cards", "Settings", "Sums", "sample"]
+
+
+class Cards(Protocol):
+    """What can be looked at: NVML, or in tests a list of looks."""
+
+    def read(self) -> Sequence[GpuReading]:
+        """All GPUs now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a node is sampled."""
+
+    interval_ms: int = 1000
+    flush_ms: int = 10_000
+    """What was seen is written after so long, so that a crash costs no more."""
+    prolog: Path | None = Path("/run/berth/jobs")
+    """Where a Prolog says which GPUs a job was given."""
+    cgroups: Path = Path("/sys/fs/cgroup")
+    proc: Path = Path("/proc")
+    for_ms: int | None = None
+    """Stop after so long; None: never."""
+
+
+@dataclass(slots=True)
+class Sums:
+    """What one job used since it was last written down."""
+
+    begin_ms: int
+    end_ms: int = 0
+    samples: int = 0
+    watched_ms: float = 0.0
+    gpu_ms: float = 0.0
+    totals: dict[str, float] = field(default_factory=dict)
+    peaks: dict[str, float] = field(default_factory=dict)
+
+    def add(self, use: JobUse, now_ms: int, passed_ms: float) -> None:
+        """Count a look for the time that has passed since the one before."""
+        self.end_ms = now_ms
+        self.samples += 1
+        self.watched_ms += passed_ms
+        self.gpu_ms += passed_ms * use.gpus
+        seconds = passed_ms / 1000
+        power = None if use.power_mw is None else use.power_mw / 1000
+        for name, value, factor in (
+            ("use_ms", use.use, passed_ms),
+            ("mem_ms", use.mem, passed_ms),
+            ("sm_ms", use.sm, passed_ms),
+            ("pcie_kb", use.pcie_kbps, seconds),
+            ("energy_j", power, seconds),
+        ):
+            if value is not None:
+                self.totals[name] = self.totals.get(name, 0.0) + value * factor
+        for name, value in (("use_peak", use.use_peak), ("mem_peak", use.mem_peak)):
+            if value is not None:
+                self.peaks[name] = max(self.peaks.get(name, 0.0), value)
+
+    def slice(self, job_id: str) -> Slice:
+        """What is written down."""
+        known = {name: round(value, 3) for name, value in self.totals.items()}
+        return Slice(
+            job_id,
+            self.begin_ms,
+            self.end_ms,
+            self.samples,
+            round(self.watched_ms, 3),
+            round(self.gpu_ms, 3),
+            *(known.get(name) for name in ("use_ms", "mem_ms", "sm_ms", "pcie_kb", "energy_j")),
+            *(self.peaks.get(name) for name in ("use_peak", "mem_peak")),
+        )
+
+
+def sample(
+    cards: Cards,
+    spool: SpoolWriter,
+    settings: Settings,
+    *,
+    stopped: Callable[[], bool] = lambda: False,
+    clock: Callable[[], float] = time.time,
+    wait: Callable[[float], None] = time.sleep,
+) -> int:
+    """Look until it is over; returns how often. What is not written yet is written at the end."""
+    interval_s = settings.interval_ms / 1000
+    begin = last = written = due = clock()
+    sums: dict[str, Sums] = {}
+    looks = 0
+    try:
+        while not stopped():
+            now = clock()
+            # A clock that was set, or a machine that slept, says nothing of what ran meanwhile.
+            passed = min(max(now - last, 0.0), 3 * interval_s) if looks else interval_s
+            last = now
+            readings = cards.read()
+            pids = (process.pid for gpu in readings for process in gpu.processes)
+            found = uses(
+                readings,
+                jobs_of_processes(pids, settings.proc),
+                allotments(settings.prolog),
+                jobs_present(settings.cgroups),
+            )
+            looks += 1
+            for use in found:
+                if use.job_id not in sums:
+                    sums[use.job_id] = Sums(round((now - passed) * 1000))
+                sums[use.job_id].add(use, round(now * 1000), passed * 1000)
+            if now - written >= settings.flush_ms / 1000 or now < written:
+                _flush(spool, sums)
+                written = now
+            if settings.for_ms is not None and (now - begin) * 1000 >= settings.for_ms:
+                break
+            due = due + interval_s if now - interval_s < due <= now + interval_s else now + interval_s
+            wait(max(due - clock(), 0.0))
+    finally:
+        _flush(spool, sums)
+    return looks
+
+
+def _flush(spool: SpoolWriter, sums: dict[str, Sums]) -> None:
+    if sums:
+        spool.write([each.slice(job_id) for job_id, each in sorted(sums.items())])
+        sums.clear()

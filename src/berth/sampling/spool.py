@@ -1,0 +1,177 @@
+"""A spool that survives a crash: segments that are only ever appended to, with a checksum on every line.
+
+    SPOOL/NODE-20261121T080000-1a2b3c4d.spool
+
+A segment belongs to one run of the sampler; its first line says whose it is, every other what a job used over a few
+seconds. A line is the CRC-32 of the rest of it, a space and JSON. What a crash cut off does not fit its checksum and
+is passed over; nothing before it is lost.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from berth.errors import SamplingError
+
+__all__ = ["Segment", "Slice", "SpoolWriter", "read_segment", "segments"]
+
+FORMAT: Final = "berth-spool"
+SUFFIX: Final = ".spool"
+LARGEST_BYTES: Final = 64 << 20
+"""Where a segment has grown to so much, another is begun."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """What one job used of a node's GPUs over a few seconds: sums over time and GPUs, from which means are made."""
+
+    job_id: str
+    begin_ms: int
+    end_ms: int
+    """Milliseconds since 1970."""
+    samples: int
+    watched_ms: float
+    """How long it was looked at."""
+    gpu_ms: float
+    """The same, for each GPU of this node that it was known to be on."""
+    use_ms: float | None
+    """Fraction of a GPU in use × ms."""
+    mem_ms: float | None
+    """Fraction of a GPU's memory in use × ms."""
+    sm_ms: float | None
+    pcie_kb: float | None
+    energy_j: float | None
+    use_peak: float | None
+    mem_peak: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment's first line."""
+
+    name: str
+    node: str
+    cluster: str
+    interval_ms: int
+
+
+class SpoolWriter:
+    """Appends slices to segments; a context manager."""
+
+    def __init__(self, folder: Path, node: str, cluster: str, interval_ms: int) -> None:
+        """SamplingError where the folder cannot be written to."""
+        if not re.fullmatch(r"[\w.-]+", node):
+            raise SamplingError(f"a node's name has letters, digits, '.', '_' and '-', not {node!r}")
+        self.folder = folder
+        self._first = {
+            "format": FORMAT,
+            "version": 1,
+            "node": node,
+            "cluster": cluster,
+            "interval_ms": interval_ms,
+        }
+        self._node = node
+        self._file = -1
+        self._size = 0
+
+    def __enter__(self) -> SpoolWriter:
+        self._begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _begin(self) -> None:
+        stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.urandom(4).hex()}"
+        path = self.folder / f"{self._node}-{stamp}{SUFFIX}"
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(
+                path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644
+            )
+        except OSError as error:
+            raise SamplingError(
+                f"the spool {self.folder} cannot be written to: {error.strerror or error}"
+            ) from error
+        self._size = 0
+        self._append([self._first])
+
+    def write(self, slices: list[Slice]) -> None:
+        """Append slices, all of them or, where the machine dies meanwhile, the first of them."""
+        if self._size >= LARGEST_BYTES:
+            os.close(self._file)
+            self._begin()
+        self._append([asdict(each) for each in slices])
+
+    def _append(self, contents: list[dict[str, Any]]) -> None:
+        data = b"".join(_line(content) for content in contents)
+        try:
+            written = 0
+            while written < len(data):
+                written += os.write(self._file, data[written:])
+            os.fdatasync(self._file)
+        except OSError as error:
+            raise SamplingError(
+                f"the spool {self.folder} cannot be written to: {error.strerror or error}"
+            ) from error
+        self._size += len(data)
+
+
+def _line(content: dict[str, Any]) -> bytes:
+    text = json.dumps(content, separators=(",", ":")).encode()
+    return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def segments(folder: Path) -> list[Path]:
+    """The segments of a spool, or the one that is named; SamplingError where there is none."""
+    if folder.is_file():
+        return [folder]
+    found = sorted(folder.glob(f"*{SUFFIX}"))
+    if not found:
+        raise SamplingError(f"there is no spool in {folder}; `berth sample --spool {folder}` writes one")
+    return found
+
+
+def read_segment(path: Path) -> tuple[Segment, list[Slice], int]:
+    """A segment's first line, its slices, and how many lines do not fit their checksum.
+
+    SamplingError where the first line is none of a spool's.
+    """
+    try:
+        contents = list(_contents(path.read_bytes()))
+    except OSError as error:
+        raise SamplingError(f"{path} cannot be read: {error.strerror or error}") from error
+    first = contents[0] if contents else None
+    if not isinstance(first, dict) or (first.get("format"), first.get("version")) != (FORMAT, 1):
+        raise SamplingError(f"{path} is no segment of a spool: its first line is broken or of something else")
+    names = {field.name for field in fields(Slice)}
+    slices, broken = [], 0
+    for content in contents[1:]:
+        if isinstance(content, dict) and content.keys() == names:
+            slices.append(Slice(**content))
+        else:
+            broken += 1
+    head = Segment(
+        path.name.removesuffix(SUFFIX), str(first["node"]), str(first["cluster"]), int(first["interval_ms"])
+    )
+    return head, slices, broken
+
+
+def _contents(data: bytes) -> Iterator[Any]:
+    """What each line holds; None where it does not fit its checksum."""
+    for line in data.split(b"\n"):
+        if not line:
+            continue
+        checksum, _, text = line.partition(b" ")
+        whole = len(checksum) == 8 and checksum == b"%08x" % zlib.crc32(text)
+        yield json.loads(text) if whole else None

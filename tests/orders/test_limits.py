@@ -1,0 +1,225 @@
+"""Limits of users and virtual clusters: they hold, and hold back nobody else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth.cluster import Cluster
+from berth.engine import simulate
+from berth.errors import PolicyError, SettingError
+from berth.model import Event, EventKind, Job, Node, Outage, Placement
+from berth.policies import make_policy
+from berth.policies.limit_settings import Limit, LimitSettings, read_limits, write_limits
+from berth.policies.limits import Limits
+from berth.queue import Queue
+
+NODES = [Node("a", 4), Node("b", 2)]
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> list[Job]:
+    jobs, now_ms = [], 0
+    for number in range(draw(st.integers(1, 25))):
+        now_ms += draw(st.integers(0, 8))
+        gpus, nodes = draw(st.sampled_from(((1, 1), (1, 1), (2, 1), (4, 2), (0, 1))))
+        jobs.append(
+            Job(
+                f"j{number}",
+                now_ms,
+                draw(st.integers(1, 40)),
+                user=draw(st.sampled_from("ab")),
+                virtual_cluster=draw(st.sampled_from("xy")),
+                gpus=gpus,
+                nodes=nodes,
+                time_limit_ms=draw(st.sampled_from((None, 60))),
+                patience_ms=draw(st.sampled_from((None, None, 30))),
+            )
+        )
+    return jobs
+
+
+limits = st.lists(
+    st.builds(
+        Limit,
+        st.sampled_from(("user", "virtual-cluster")),
+        st.sampled_from(("", "a", "x")),
+        submitted=st.sampled_from((None, None, 2, 5)),
+        running=st.sampled_from((None, 1, 3)),
+        gpus=st.sampled_from((None, 4, 5)),
+        nodes=st.sampled_from((None, 2)),
+    ),
+    min_size=1,
+    max_size=3,
+    unique_by=lambda limit: (limit.scope, limit.name),
+)
+
+
+def plainly(given: list[Limit]) -> object:
+    """First in, first out by first fit within limits, as one would write it down who need not be fast."""
+    of = {(limit.scope, limit.name): limit for limit in given}
+
+    def limits_of(job: Job) -> list[tuple[str, Limit]]:
+        found = []
+        for scope, name in (("user", job.user), ("virtual-cluster", job.virtual_cluster)):
+            limit = of.get((scope, name)) or of.get((scope, ""))
+            if limit:
+                found.append((scope, limit))
+        return found
+
+    def whose(job: Job, scope: str) -> str:
+        return job.user if scope == "user" else job.virtual_cluster
+
+    def policy(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
+        place = make_policy("fifo+first-fit").place  # type: ignore[attr-defined]
+        while True:
+            running = cluster.running.values()
+            waiting = list(queue)
+            chosen = None
+            for job in waiting:
+                fine = True
+                for scope, limit in limits_of(job):
+                    mine = [run for run in running if whose(run.job, scope) == whose(job, scope)]
+                    before = [other for other in waiting if whose(other, scope) == whose(job, scope)]
+                    if limit.running is not None and len(mine) >= limit.running:
+                        fine = False
+                    held = sum(run.job.gpus for run in mine)
+                    if limit.gpus is not None and job.gpus and held + job.gpus > limit.gpus:
+                        fine = False
+                    nodes = sum(len({part.node for part in run.parts}) for run in mine)
+                    if limit.nodes is not None and nodes + job.nodes > limit.nodes:
+                        fine = False
+                    if limit.submitted is not None and before.index(job) >= limit.submitted - len(mine):
+                        fine = False
+                if not fine:
+                    continue
+                slots = place(job, cluster)
+                if slots is not None:
+                    chosen = Placement(job, slots, job.share)
+                    break
+                if job.patience_ms != 0:
+                    return
+            if chosen is None:
+                return
+            yield chosen
+
+    return policy
+
+
+def events(jobs: list[Job], policy: object) -> list[Event]:
+    return list(simulate(jobs, Cluster(NODES), policy))  # type: ignore[arg-type]
+
+
+@settings(max_examples=150, deadline=None)
+@given(jobs=workloads(), given_limits=limits)
+def test_limits_do_what_their_plain_words_say(jobs: list[Job], given_limits: list[Limit]) -> None:
+    if any(limit.submitted is not None for limit in given_limits):
+        # Who is beyond that limit takes a later place, which the plain words do not tell: only that they hold.
+        given_limits = [limit for limit in given_limits if limit.submitted is None] or [
+            Limit("user", running=1)
+        ]
+    assert events(jobs, Limits(make_policy("fifo+first-fit"), given_limits)) == events(
+        jobs, plainly(given_limits)
+    )
+
+
+@pytest.mark.parametrize("inner", ["fifo", "easy+sjf-requested+best-fit", "fair-share", "preempt+fifo"])
+@settings(max_examples=40, deadline=None)
+@given(jobs=workloads(), given_limits=limits)
+def test_no_limit_is_ever_passed_whatever_decides_within(
+    inner: str, jobs: list[Job], given_limits: list[Limit]
+) -> None:
+    of = {(limit.scope, limit.name): limit for limit in given_limits}
+    held: dict[tuple[str, str], list[int]] = {}
+    outages = [Outage(1, 15, 30)]
+    policy = Limits(make_policy(inner), given_limits)
+    for event in simulate(jobs, Cluster(NODES), policy, outages=outages):
+        job = event.job
+        sign = {EventKind.START: 1, EventKind.SUBMIT: 0, EventKind.REJECT: 0}.get(event.kind, -1)
+        for group in (("user", job.user), ("virtual-cluster", job.virtual_cluster)):
+            sums = held.setdefault(group, [0, 0, 0])
+            for at, amount in enumerate((1, job.gpus, len({slot.node for slot in event.slots}))):
+                sums[at] += sign * amount
+            limit = of.get(group) or of.get((group[0], ""))
+            if limit and sign > 0:
+                most = (limit.running, limit.gpus if job.gpus else None, limit.nodes)
+                assert all(
+                    allowed is None or amount <= allowed for amount, allowed in zip(sums, most, strict=True)
+                )
+
+
+@pytest.mark.parametrize("inner", ["fifo+best-fit", "easy+sjf-requested", "fair-share", "genetic-paper"])
+@settings(max_examples=20, deadline=None)
+@given(jobs=workloads())
+def test_limits_that_nobody_reaches_change_nothing(inner: str, jobs: list[Job]) -> None:
+    wide = [Limit("user", running=99, gpus=99, submitted=99), Limit("virtual-cluster", nodes=99)]
+    assert events(jobs, Limits(make_policy(inner), wide)) == events(jobs, make_policy(inner))
+
+
+def test_a_job_held_back_holds_up_nobody_and_keeps_its_place() -> None:
+    jobs = [Job(f"a{n}", n, 100, user="a") for n in range(4)] + [Job("b", 5, 100, user="b")]
+    starts = {
+        event.job.id: event.time_ms
+        for event in simulate(jobs, Cluster([Node("n", 3)]), "limits?user_gpus=2+fifo+first-fit")
+        if event.kind is EventKind.START
+    }
+    assert starts == {"a0": 0, "a1": 1, "b": 5, "a2": 100, "a3": 101}
+
+
+def test_a_job_beyond_the_limit_of_submitted_jobs_takes_its_place_late() -> None:
+    jobs = [Job(f"a{n}", n, 100, user="a") for n in range(3)] + [Job("b", 5, 100, user="b")]
+    for name, order in (("limits?user_submitted=2+fifo", "a0 a1 b a2"), ("fifo", "a0 a1 a2 b")):
+        found = [e.job.id for e in simulate(jobs, Cluster([Node("n", 1)]), name) if e.kind is EventKind.START]
+        assert found == order.split()
+
+
+def test_settings_survive_their_file_and_the_name_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "limits.json"
+    written = LimitSettings(
+        (Limit("user", gpus=4), Limit("virtual-cluster", "x", running=2)), "easy+fifo", {"by": "test"}
+    )
+    write_limits(written, path)
+    assert read_limits(path) == written
+    policy = make_policy(f"limits?file={path}")
+    assert isinstance(policy, Limits)
+    assert tuple(policy.limits.values()) == written.limits
+    assert type(policy.inner).__name__ == "Easy"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", "cannot be read"),
+        ('{"format": "other"}', "holds no limits"),
+        ('{"limits": [{"gpus": 1}]}', "expected an object with 'scope'"),
+        ('{"limits": [{"scope": "user", "gpus": -1}]}', "limit of gpus is -1"),
+        ('{"limits": [{"scope": "team"}]}', "no scope 'team'"),
+    ],
+)
+def test_a_file_that_holds_no_limits_is_refused(tmp_path: Path, content: str, words: str) -> None:
+    path = tmp_path / "limits.json"
+    if content.startswith('{"limits'):
+        content = json.dumps({"format": "berth-limits", "version": 1, **json.loads(content)})
+    path.write_text(content)
+    with pytest.raises(SettingError, match=words):
+        make_policy(f"limits?file={path}")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("limits?user_beds=3", SettingError),
+        ("limits?team_gpus=3", SettingError),
+        ("limits?user_gpus=few", SettingError),
+        ("limits+limits+fifo", PolicyError),
+        ("limits+fofi", PolicyError),
+    ],
+)
+def test_names_that_are_none_are_refused(name: str, kind: type[Exception]) -> None:
+    with pytest.raises(kind):
+        make_policy(name)
