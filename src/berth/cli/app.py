@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from berth.cli import compare, experiment, importing, partition, policies, stats, trace, waiting
+from berth.cli import (
+    compare,
+    experiment,
+    importing,
+    interference,
+    partition,
+    policies,
+    profile,
+    stats,
+    trace,
+    waiting,
+)
 
 __all__ = ["app"]
 
@@ -28,6 +39,8 @@ app.command("stats")(stats.stats)
 app.command("report")(stats.report)
 app.command("plot")(stats.plot)
 app.command("applications")(stats.applications)
+app.add_typer(profile.app, name="profile")
+app.add_typer(interference.app, name="interference")
 app.add_typer(waiting.app, name="predict-wait")
 app.command("run", context_settings={"allow_interspersed_args": False})(partition.run)
 app.add_typer(partition.app, name="partition")
