@@ -129,6 +129,6 @@ def test_what_cannot_be_bounded_is_refused() -> None:
         time_bound([Job("x", 0, 10_000, application="big")], big, make_speeds("measured"), THESIS_GPU)
     with pytest.raises(SettingError, match=r"expected 1…8"):
         least_total_time(workload_jobs("random", 9), make_interference("measured"), THESIS_GPU)
+    interference = ProfiledInterference(big, make_speeds("measured"))
     with pytest.raises(SettingError, match="does not fit"):
-        interference = ProfiledInterference(big, make_speeds("measured"))
         least_total_time([Job("x", 0, 10_000, application="big")], interference, THESIS_GPU)

@@ -64,7 +64,7 @@ class NetworkScores:
             chosen = np.argsort(~allowed[rows], axis=1, kind="stable")[np.arange(len(rows))[:, None], rank]
             part = Seen(*(value[rows] if isinstance(value, np.ndarray) else value for value in seen))
             members = table[chosen]  # (O', width, M)
-            together = joint(part, members, self.speeds, np)
+            together = joint(part, members, self.speeds, self.model.slots, np)
             given = features(part, members, together, np)
             found[rows[:, None], chosen] = scores(self.model.network, given, np)
         return found
