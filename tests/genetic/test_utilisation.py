@@ -41,6 +41,17 @@ POLICIES = ("round-robin", "first-fit", "genetic-paper", "genetic")
 )
 def test_a_case_is_read_as_it_is_written(text: str, case: Case) -> None:
     assert case_of(text) == case
+    assert case_of(f"some/folder/{text}").name == text
+
+
+def test_nothing_is_run_twice_and_nothing_at_all_is_refused() -> None:
+    case = case_of("synthetic:demo?jobs=20")
+    found = measure_utilisation([case, case], ("first-fit", "fgd", "first-fit"), seeds=(0, 0))
+    assert [(one.policy, one.seed) for one in found] == [("first-fit", 0), ("fgd", 0)]
+    with pytest.raises(SettingError, match="at least one case, one policy and one seed"):
+        measure_utilisation([case], (), seeds=(0,))
+    with pytest.raises(SettingError, match="1 or more processes, not 0"):
+        measure_utilisation([case], ("fgd",), processes=0)
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,11 @@ def measure_utilisation(
         raise SettingError("the experiment needs at least one case, one policy and one seed")
     if processes < 1:
         raise SettingError(f"the experiment runs on 1 or more processes, not {processes}")
+    cases, policies, seeds = (
+        list(dict.fromkeys(cases)),
+        list(dict.fromkeys(policies)),
+        list(dict.fromkeys(seeds)),
+    )
     for name in policies:
         make_policy(name)
     tasks = [UseTask(case, name, seed) for case in cases for seed in seeds for name in policies]

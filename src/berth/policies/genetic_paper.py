@@ -14,9 +14,11 @@ from berth.kernels import GPU_MEM, FloatArray, IntArray
 from berth.model import WakeAt
 from berth.policies.batch import Batch, pooled
 from berth.policies.batch_rounds import BatchRounds
-from berth.policies.genetic_kernels import decode, evaluate, evolve, seeded
+from berth.policies.genetic_kernels import evolve
 from berth.policies.options import settings_from
+from berth.policies.paper_fitness import decode, evaluate
 from berth.policies.protocol import Decision, Setting
+from berth.policies.random_kernels import seeded
 from berth.queue import Queue
 
 __all__ = ["GeneticPaper", "PaperSettings", "Solution", "evolve_paper", "fitness_of"]

@@ -15,10 +15,10 @@ from berth.cluster import Cluster
 from berth.kernels import CPU, GPUS, MILLI, FloatArray, IntArray
 from berth.policies.batch import Batch
 from berth.policies.budget import Budget
-from berth.policies.genetic_kernels import seeded
 from berth.policies.genetic_nodes import numbers_among, numbers_of, on_nodes, worth_a_look
 from berth.policies.genetic_settings import GeneticSettings
 from berth.policies.packing_kernels import Packing, Solution, prepare
+from berth.policies.random_kernels import seeded
 from berth.policies.scored import Typical
 from berth.policies.search_kernels import BY_COST, BY_FIRST, BY_ROOM, build, improve
 

@@ -23,7 +23,7 @@ from berth.kernels import (
     compiled,
     node_fragmentation,
 )
-from berth.policies.genetic_kernels import below
+from berth.policies.random_kernels import below
 
 __all__ = ["Packing", "Solution", "add", "best_place", "insert", "is_apart", "prepare", "remove", "total"]
 

@@ -7,8 +7,7 @@ Letters as in `packing_kernels`.
 
 from __future__ import annotations
 
-from berth.kernels import IntArray, compiled
-from berth.policies.genetic_kernels import below, released, uniform
+from berth.kernels import IntArray, compiled, released
 from berth.policies.packing_kernels import (
     Packing,
     Solution,
@@ -20,6 +19,7 @@ from berth.policies.packing_kernels import (
     remove,
     total,
 )
+from berth.policies.random_kernels import below, uniform
 
 __all__ = ["BY_COST", "BY_FIRST", "BY_ROOM", "build", "improve"]
 

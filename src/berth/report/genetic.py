@@ -52,7 +52,7 @@ def _case(
     most = np.mean([one.most_pct for one in here])
     return Chapter(
         case,
-        f"Utilisation is GPU capacity held, from hour {begin:.1f} to hour {end:.1f} of the run (means over seeds): "
+        f"Utilisation is GPU capacity held, from hour {begin:.2f} to hour {end:.2f} of the run (means over seeds): "
         "from when 130 % of the GPUs have been asked for until those who wait under some policy ask for less than "
         "10 % of them; the same time for all policies of a seed. Where that never happens it is the time from the "
         f"first submission to the last. No policy could hold more than {most:.2f} % in that time. Completion is "
