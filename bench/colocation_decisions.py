@@ -13,18 +13,18 @@ import time
 from dataclasses import replace
 
 import numpy as np
-from harness import save
 
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.interference import make_interference
 from berth.kernels import IntArray
-from berth.model import Job, Node, Placement
+from berth.model import Node, Placement
 from berth.policies import Setting, make_policy
 from berth.policies.colocating import Colocating, Scene
 from berth.policies.protocol import Policy
 from berth.profiles import THESIS_GPU, workload_jobs
 from berth.queue import Queue
+from harness import save
 
 FIRST_SEED = 500_000
 
@@ -135,15 +135,15 @@ def main() -> None:
             )
             results[f"{interference}, M = {window}"] = found
             print(
-                f"{interference}, M = {window}: median {found['median_ms']:.2f} ms, p99 {found['p99_ms']:.2f} ms (processor"
-                f" {found['p99_cpu_ms']:.2f} ms) of {found['decisions']:,} decisions"
+                f"{interference}, M = {window}: median {found['median_ms']:.2f} ms, p99 {found['p99_ms']:.2f} ms"
+                f" (processor {found['p99_cpu_ms']:.2f} ms) of {found['decisions']:,} decisions"
             )
         found = whole_pass(interference, asked.gpus, asked.jobs, asked.runs)
         results[f"{interference}, pass"] = found
         print(
             f"{interference}, a pass over {found['gpus']:,.0f} idle GPUs with {asked.jobs:,} waiting jobs:"
-            f" {found['fill_ms']:.0f} ms (processor {found['fill_cpu_ms']:.0f}), {found['started']:,} started; a pass when"
-            f" a tenth has ended: {found['later_ms']:.0f} ms (processor {found['later_cpu_ms']:.0f})"
+            f" {found['fill_ms']:.0f} ms (processor {found['fill_cpu_ms']:.0f}), {found['started']:,} started;"
+            f" a pass when a tenth has ended: {found['later_ms']:.0f} ms (processor {found['later_cpu_ms']:.0f})"
         )
     save("colocation_decisions", results)
 

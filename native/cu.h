@@ -36,6 +36,7 @@ enum {
     CUDA_ERROR_NOT_PERMITTED = 800,
     CUDA_ERROR_NOT_SUPPORTED = 801,
     CUDA_ERROR_CAPTURE_UNSUPPORTED = 900,
+    CUDA_ERROR_CAPTURE_INVALIDATED = 901,
 };
 
 enum { CU_LOCATION_DEVICE = 1 };
@@ -45,7 +46,7 @@ enum { CU_NODE_KERNEL = 0, CU_NODE_GRAPH = 4, CU_NODE_MEM_ALLOC = 10, CU_NODE_ME
 enum { CU_ARRAY_CUBEMAP = 0x04, CU_ARRAY_SPARSE = 0x40, CU_ARRAY_DEFERRED = 0x80 };
 enum { CU_LOOKUP_FOUND = 0, CU_LOOKUP_NO_SYMBOL = 1, CU_LOOKUP_OLD_VERSION = 2 };
 enum { CU_LOOKUP_PER_THREAD = 2 };
-enum { CU_CAPTURE_NONE = 0 };
+enum { CU_CAPTURE_NONE = 0, CU_CAPTURE_RELAXED = 2 };
 
 typedef struct { unsigned char bytes[16]; } CUuuid;
 typedef struct { int type, id; } CUlocation;

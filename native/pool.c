@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { MAX_POOLS = 256, FIRST_STEP_BYTES = 32 << 20 };
+enum { MAX_POOLS = 4096, FIRST_STEP_BYTES = 32 << 20 };
 
 struct pool {
     CUpool handle;         /* NULL for the memory of a device's graphs */
@@ -224,6 +224,21 @@ bool capturing(CUstream stream, bool per_thread)
     return HAVE(cuStreamIsCapturing) && real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_CAPTURE_NONE;
 }
 
+int capture_relax(void)
+{
+    int mode = CU_CAPTURE_RELAXED;
+    if (atomic_load_explicit(&captured, memory_order_relaxed) && HAVE(cuThreadExchangeStreamCaptureMode) &&
+        real.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS)
+        return mode;
+    return -1;
+}
+
+void capture_restore(int mode)
+{
+    if (mode >= 0)
+        real.cuThreadExchangeStreamCaptureMode(&mode);
+}
+
 static struct pool *pool_of_stream(CUstream stream)
 {
     CUpool handle = NULL;
@@ -262,6 +277,9 @@ static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream s
     const char *call = from != NULL ? "cuMemAllocFromPoolAsync" : "cuMemAllocAsync";
     if (atomic_load_explicit(&limiting, memory_order_relaxed) && ptr != NULL && !capturing(stream, per_thread))
         pool = from != NULL ? find(from, device_current()) : pool_of_stream(stream);
+    bool full = pool == NULL && atomic_load(&pool_count) == MAX_POOLS && device_current() != NULL;
+    if (pool == NULL && full)
+        return CUDA_ERROR_OUT_OF_MEMORY; /* more pools than there is room to count */
     if (pool == NULL || pool->device == NULL)
         return ask(ptr, bytes, from, stream, per_thread);
     begin(pool, bytes);
@@ -529,6 +547,26 @@ static CUresult launch_graph(CUexec exec, CUstream stream, bool per_thread)
 
 CUresult cuGraphLaunch(CUexec exec, CUstream stream) { return launch_graph(exec, stream, false); }
 CUresult cuGraphLaunch_ptsz(CUexec exec, CUstream stream) { return launch_graph(exec, stream, true); }
+
+/* Readies a graph for its launch, its memory too. */
+static CUresult upload_graph(CUexec exec, CUstream stream, bool per_thread)
+{
+    struct entry entry;
+    struct graph_take taken;
+    struct pool *pool = NULL;
+    CUresult result = CUDA_SUCCESS;
+    if (atomic_load_explicit(&limiting, memory_order_relaxed) && ledger_get(GRAPH, (uint64_t)(uintptr_t)exec, &entry))
+        pool = graph_begin(device_at(entry.device), entry.bytes, "cuGraphUpload", &taken, &result);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = per_thread ? REAL(cuGraphUpload_ptsz)(exec, stream) : REAL(cuGraphUpload)(exec, stream);
+    if (pool != NULL)
+        graph_end(pool, &taken);
+    return result;
+}
+
+CUresult cuGraphUpload(CUexec exec, CUstream stream) { return upload_graph(exec, stream, false); }
+CUresult cuGraphUpload_ptsz(CUexec exec, CUstream stream) { return upload_graph(exec, stream, true); }
 
 CUresult cuDeviceGraphMemTrim(CUdevice device)
 {

@@ -15,7 +15,7 @@
 
 __extension__ typedef unsigned __int128 u128;
 
-enum { TAG_SLOT_BITS = 16, LOCK_BASE = 1 << 24, GLANCE_NS = 10 * 1000 * 1000, CROWD_NS = 2 * 1000 * 1000 };
+enum { TAG_SLOT_BITS = 16, LOCK_BASE = 1 << 24, GLANCE_NS = 10 * 1000 * 1000, CROWD_NS = 2 * 1000 * 1000, EXEC_NS = 100 * 1000 * 1000 };
 
 uint64_t clock_ns(void)
 {
@@ -130,10 +130,12 @@ static void turn_begin(shared32 *turn)
             return;
         if (tries < 64)
             continue;
+        int error = errno;
         if (tries < 96)
             sched_yield();
         else
             nanosleep(&(struct timespec){ 0, 50000 }, NULL);
+        errno = error;
     }
 }
 
@@ -200,7 +202,8 @@ static uint64_t own_pid_namespace(void)
     return stat("/proc/self/ns/pid", &file) == 0 ? (uint64_t)file.st_ino : 0;
 }
 
-struct life { char state; uint64_t threads, start_ticks; };
+enum { EXITING = 4 }; /* the kernel's PF_EXITING */
+struct life { char state; uint64_t flags, threads, start_ticks; };
 
 /* From /proc/PID/stat; false where it cannot be read. */
 static bool read_life(const char *path, struct life *life)
@@ -224,6 +227,8 @@ static bool read_life(const char *path, struct life *life)
         if (at == NULL)
             return false;
         at++;
+        if (field + 1 == 9)
+            life->flags = strtoull(at, NULL, 10);
         if (field + 1 == 20)
             life->threads = strtoull(at, NULL, 10);
     }
@@ -235,7 +240,7 @@ static bool read_life(const char *path, struct life *life)
    them? The kernel closes them before a process becomes a zombie, but its last thread may be another than the one that
    let go of the memory, and the first thread is a zombie before the others have ended. That is known only in the same
    pid namespace; elsewhere the lock decides, which a thread lets go of after the files that it closes itself. */
-static bool is_gone(const struct berth_slot *slot, uint64_t own_namespace)
+static bool is_gone(struct berth_slot *slot, uint64_t own_namespace)
 {
     if (slot->pid_namespace == 0 || slot->pid_namespace != own_namespace)
         return true;
@@ -247,7 +252,16 @@ static bool is_gone(const struct berth_slot *slot, uint64_t own_namespace)
     if (!read_life(path, &life))
         return true;
     bool ended = (life.state == 'Z' || life.state == 'X') && life.threads <= 1;
-    return ended || life.start_ticks != slot->start_ticks || slot->pid == (uint32_t)getpid();
+    if (ended || life.start_ticks != slot->start_ticks || slot->pid == (uint32_t)getpid())
+        return true;
+    if (life.state == 'Z' || life.state == 'X' || (life.flags & EXITING) != 0)
+        return false;
+    /* It lives and is not about to end: it has become another program. That closes the driver's files a moment
+       after it lets go of the memory. */
+    uint64_t now = clock_ns(), since = 0;
+    if (atomic_compare_exchange_strong(&slot->unproven_ns, &since, now))
+        since = now;
+    return now - since > EXEC_NS;
 }
 
 static void bury(struct berth_use_file *use, uint32_t index)
@@ -265,7 +279,7 @@ int region_reap(struct berth_region *region)
     struct berth_use_file *use = region->use;
     uint32_t seen = LOAD_ACQUIRE(use->slots_seen), dead = 0;
     uint64_t own_namespace = 0;
-    int fd = -1;
+    int fd = -1, error = errno;
     if (seen > BERTH_SLOTS)
         seen = BERTH_SLOTS;
     for (uint32_t index = 0; index < seen; index++) {
@@ -274,7 +288,7 @@ int region_reap(struct berth_region *region)
         if (fd < 0) {
             fd = open(region->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
             if (fd < 0)
-                return 0;
+                break;
             own_namespace = own_pid_namespace();
         }
         if (!lock_byte(fd, F_OFD_GETLK, index) || !is_gone(&use->slots[index], own_namespace))
@@ -290,6 +304,7 @@ int region_reap(struct berth_region *region)
     }
     if (fd >= 0)
         close(fd);
+    errno = error;
     return (int)dead;
 }
 
@@ -343,6 +358,7 @@ bool region_join(struct berth_region *region, struct berth_error *error)
         STORE(slot->held, 0);
         STORE(slot->peak, 0);
         STORE(slot->gpu_ns, 0);
+        STORE(slot->unproven_ns, 0);
         STORE_RELEASE(slot->state, 1);
         uint32_t seen = LOAD(use->slots_seen);
         while (seen < index + 1 && !atomic_compare_exchange_weak(&use->slots_seen, &seen, index + 1)) { }

@@ -287,6 +287,61 @@ static int test_capture(void)
     return 0;
 }
 
+static void *launch_beside(void *context)
+{
+    CUmodule module;
+    CUfunction function;
+    CUstream stream;
+    if (cuCtxSetCurrent(context) != CUDA_SUCCESS || cuModuleLoadData(&module, "") != CUDA_SUCCESS || cuStreamCreate(&stream, 0) != CUDA_SUCCESS ||
+        cuModuleGetFunction(&function, module, "spin_100") != CUDA_SUCCESS)
+        return (void *)1;
+    for (int i = 0; i < 200; i++)
+        if (cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL) != CUDA_SUCCESS)
+            return (void *)2;
+    return NULL;
+}
+
+static int test_capture_beside(void) /* with a compute limit: another thread's launches are measured, and spoil no capture */
+{
+    CUstream stream;
+    CUgraph graph;
+    CUcontext context;
+    pthread_t thread;
+    void *failed;
+    START();
+    OK(cuCtxGetCurrent(&context));
+    OK(cuStreamCreate(&stream, 0));
+    OK(cuStreamBeginCapture_v2(stream, 0));
+    CHECK(pthread_create(&thread, NULL, launch_beside, context) == 0);
+    pthread_join(thread, &failed);
+    CHECK(failed == NULL);
+    OK(cuStreamEndCapture(stream, &graph));
+    return 0;
+}
+
+static int test_became_other(void) /* takes 40 MiB and becomes another program, which is still there */
+{
+    CUdeviceptr a;
+    START();
+    OK(cuMemAlloc_v2(&a, 40 * MIB));
+    execlp("sh", "sh", "-c", "echo became; read line", (char *)NULL);
+    return 9;
+}
+
+static int test_errno(void) /* a call that has to look about leaves the host's errno as it was */
+{
+    CUdeviceptr a;
+    START();
+    errno = 4711;
+    for (int i = 0; i < 3; i++)
+        OOM(cuMemAlloc_v2(&a, LIMIT + 1));
+    HELD(0);
+    CHECK(errno == 4711);
+    void *found = dlsym(RTLD_DEFAULT, "cuMemAlloc_v2");
+    CHECK(found != NULL && errno == 4711);
+    return 0;
+}
+
 static int test_ipc(void)
 {
     CUdeviceptr a, b;
@@ -516,7 +571,10 @@ static int test_none(void) /* limits that cannot be known: no GPU rather than al
     CHECK(cuInit(0) == CUDA_ERROR_NO_DEVICE);
     CHECK(cuDeviceGetCount(&count) == CUDA_ERROR_NO_DEVICE && count == 0);
     CUdeviceptr a;
+    CUcontext context; /* a program that does not listen gets nothing either */
     CHECK(cuMemAlloc_v2(&a, 1) != CUDA_SUCCESS);
+    if (cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS && cuCtxSetCurrent(context) == CUDA_SUCCESS)
+        CHECK(cuMemAlloc_v2(&a, 1) != CUDA_SUCCESS && cuMemAllocManaged(&a, 1, 1) != CUDA_SUCCESS && cuMemAllocAsync(&a, 1, NULL) != CUDA_SUCCESS);
     return 0;
 }
 
@@ -572,6 +630,39 @@ static int test_over(void) /* asks for more than it is told there is, and goes o
     return 0;
 }
 
+static int say(const char *what)
+{
+    char line[8];
+    printf("%s\n", what);
+    fflush(stdout);
+    CHECK(fgets(line, sizeof line, stdin) != NULL);
+    return 0;
+}
+
+static int test_up(void) /* starts, takes a byte, says so, and waits for a line */
+{
+    CUdeviceptr a;
+    START();
+    OK(cuMemAlloc_v2(&a, 1));
+    return say("up");
+}
+
+static int test_resized(void) /* from 64 MiB to 32, and to 128 */
+{
+    CUdeviceptr a, b;
+    size_t total;
+    START();
+    OK(cuMemAlloc_v2(&a, 40 * MIB));
+    CHECK(say("held") == 0);
+    OOM(cuMemAlloc_v2(&b, 1)); /* above the limit by now, and alive */
+    OK(cuDeviceTotalMem_v2(&total, 0));
+    CHECK(total == 32 * MIB && room() == 0 && fake_own_bytes(0) == 40 * MIB);
+    CHECK(say("refused") == 0);
+    OK(cuMemAlloc_v2(&b, 88 * MIB));
+    OOM(cuMemAlloc_v2(&a, 1));
+    return 0;
+}
+
 static int test_hold(void) /* takes 40 MiB, says so, waits for a line, and is often killed meanwhile */
 {
     CUdeviceptr a;
@@ -588,8 +679,8 @@ static int test_hold(void) /* takes 40 MiB, says so, waits for a line, and is of
 static const struct { const char *name; int (*run)(void); } tests[] = {
 #define TEST(name) { #name, test_##name }
     TEST(linear), TEST(pitch), TEST(managed), TEST(array), TEST(mipmap), TEST(vmm), TEST(nccl), TEST(async), TEST(async_per_thread), TEST(pool),
-    TEST(graph), TEST(capture), TEST(ipc), TEST(context), TEST(view), TEST(threads), TEST(fork), TEST(guest), TEST(launch),
-    TEST(none), TEST(data), TEST(two_gpus), TEST(total), TEST(over), TEST(hold), TEST(half), TEST(legacy),
+    TEST(graph), TEST(capture), TEST(capture_beside), TEST(became_other), TEST(errno), TEST(ipc), TEST(context), TEST(view), TEST(threads), TEST(fork), TEST(guest), TEST(launch),
+    TEST(none), TEST(data), TEST(two_gpus), TEST(total), TEST(over), TEST(up), TEST(resized), TEST(hold), TEST(half), TEST(legacy),
 };
 
 int main(int count, char **words)

@@ -14,7 +14,7 @@ extern void *fake_lookup(const char *name, int version, bool per_thread, bool *k
 enum { WAVE_BLOCKS = 132 };
 
 struct CUctx_st { uint32_t gpu; bool primary, alive; };
-struct CUstream_st { uint32_t gpu; struct CUctx_st *context; _Atomic uint64_t tail_ns; CUgraph capture; };
+struct CUstream_st { uint32_t gpu; int capture_mode; struct CUctx_st *context; _Atomic uint64_t tail_ns; CUgraph capture; };
 struct CUevent_st { _Atomic uint64_t at_ns; uint32_t gpu; };
 struct CUfunc_st { uint64_t spin_ns, wave_ns; };
 struct CUmod_st { uint32_t gpu; uint64_t bytes; struct CUctx_st *context; struct CUmod_st *next; };
@@ -55,6 +55,9 @@ static struct CUstream_st legacy_streams[FAKE_GPUS];
 static _Thread_local struct CUctx_st *current;
 static _Thread_local struct CUctx_st *stack[16];
 static _Thread_local int depth;
+static _Thread_local int capture_mode;
+static _Atomic int global_captures;
+static _Atomic bool capture_spoiled;
 static _Thread_local bool measuring;
 static _Thread_local uint64_t waited_ns;
 
@@ -283,6 +286,52 @@ static void after_fork(void)
     depth = 0;
 }
 
+/* CUDA_VISIBLE_DEVICES, by index or UUID: the card behind each ordinal; read at cuInit, as a driver does. */
+static uint32_t order[FAKE_GPUS], visible_count;
+
+static uint32_t read_visible(void)
+{
+    const char *text = getenv("CUDA_VISIBLE_DEVICES");
+    uint32_t count = 0;
+    if (text == NULL) {
+        for (; count < card->gpu_count; count++)
+            order[count] = count;
+        return count;
+    }
+    while (*text != 0 && count < FAKE_GPUS) {
+        uint32_t found = FAKE_GPUS;
+        if (*text >= '0' && *text <= '9')
+            found = (uint32_t)strtoul(text, NULL, 10);
+        for (uint32_t g = 0; g < card->gpu_count && found == FAKE_GPUS; g++) {
+            const unsigned char *b = card->gpus[g].uuid.bytes;
+            char full[48];
+            snprintf(full, sizeof full, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5], b[6],
+                     b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+            if ((strncmp(text, "GPU-", 4) == 0 || strncmp(text, "MIG-", 4) == 0) && strncmp(text + 4, full, strcspn(text + 4, ",")) == 0)
+                found = g;
+        }
+        if (found >= card->gpu_count)
+            break;
+        order[count++] = found;
+        text += strcspn(text, ",");
+        text += *text == ',';
+    }
+    return count;
+}
+
+static uint32_t gpu_at(CUdevice dev)
+{
+    return (uint32_t)dev < visible_count ? order[dev] : 0;
+}
+
+static CUdevice ordinal_of(uint32_t gpu)
+{
+    for (uint32_t i = 0; i < visible_count; i++)
+        if (order[i] == gpu)
+            return (CUdevice)i;
+    return 0;
+}
+
 DO cuInit(unsigned flags)
 {
     if (flags != 0)
@@ -342,6 +391,7 @@ DO cuInit(unsigned flags)
         primaries[g].gpu = g;
         primaries[g].primary = true;
     }
+    visible_count = read_visible();
     initialized = self != NULL;
     unlock();
     return initialized ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -363,63 +413,11 @@ DO cuInit(unsigned flags)
     } while (0)
 #define GPU(dev)                                                                  \
     READY();                                                                      \
-    if ((dev) < 0 || (uint32_t)(dev) >= visible_count())                          \
+    if ((dev) < 0 || (uint32_t)(dev) >= visible_count)                          \
         return CUDA_ERROR_INVALID_DEVICE
 
-/* CUDA_VISIBLE_DEVICES, by index or UUID: the card behind each ordinal. */
-static uint32_t visible(uint32_t *order)
-{
-    const char *text = getenv("CUDA_VISIBLE_DEVICES");
-    uint32_t count = 0;
-    if (text == NULL) {
-        for (; count < card->gpu_count; count++)
-            order[count] = count;
-        return count;
-    }
-    while (*text != 0 && count < FAKE_GPUS) {
-        uint32_t found = FAKE_GPUS;
-        if (*text >= '0' && *text <= '9')
-            found = (uint32_t)strtoul(text, NULL, 10);
-        for (uint32_t g = 0; g < card->gpu_count && found == FAKE_GPUS; g++) {
-            const unsigned char *b = card->gpus[g].uuid.bytes;
-            char full[48];
-            snprintf(full, sizeof full, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5], b[6],
-                     b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
-            if ((strncmp(text, "GPU-", 4) == 0 || strncmp(text, "MIG-", 4) == 0) && strncmp(text + 4, full, strcspn(text + 4, ",")) == 0)
-                found = g;
-        }
-        if (found >= card->gpu_count)
-            break;
-        order[count++] = found;
-        text += strcspn(text, ",");
-        text += *text == ',';
-    }
-    return count;
-}
-
-static uint32_t visible_count(void)
-{
-    uint32_t order[FAKE_GPUS];
-    return visible(order);
-}
-
-static uint32_t gpu_at(CUdevice dev)
-{
-    uint32_t order[FAKE_GPUS];
-    return (uint32_t)dev < visible(order) ? order[dev] : 0;
-}
-
-static CUdevice ordinal_of(uint32_t gpu)
-{
-    uint32_t order[FAKE_GPUS], count = visible(order);
-    for (uint32_t i = 0; i < count; i++)
-        if (order[i] == gpu)
-            return (CUdevice)i;
-    return 0;
-}
-
 DO cuDriverGetVersion(int *version) { *version = card != NULL ? (int)card->driver_version : (int)fake_number("BERTH_FAKE_VERSION", 13050); return CUDA_SUCCESS; }
-DO cuDeviceGetCount(int *count) { READY(); GIVEN(count); *count = (int)visible_count(); return CUDA_SUCCESS; }
+DO cuDeviceGetCount(int *count) { READY(); GIVEN(count); *count = (int)visible_count; return CUDA_SUCCESS; }
 DO cuDeviceGet(CUdevice *dev, int ordinal) { GPU(ordinal); *dev = ordinal; return CUDA_SUCCESS; }
 DO cuDeviceGetUuid(CUuuid *uuid, CUdevice dev) { GPU(dev); *uuid = card->gpus[gpu_at(dev)].uuid; return CUDA_SUCCESS; }
 DO cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev) { return cuDeviceGetUuid(uuid, dev); }
@@ -1190,7 +1188,24 @@ DO cuStreamSynchronize_ptsz(CUstream stream) { return cuStreamSynchronize(stream
 DO cuStreamQuery(CUstream stream) { IN_CONTEXT(); return atomic_load(&stream_of(stream)->tail_ns) > fake_now() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; }
 DO cuCtxSynchronize(void) { return cuStreamSynchronize(NULL); }
 DO cuCtxSynchronize_v2(CUcontext ctx) { GIVEN(ctx); return cuStreamSynchronize(NULL); }
-DO cuEventCreate(CUevent *event, unsigned flags) { IN_CONTEXT(); (void)flags; *event = calloc(1, sizeof **event); return CUDA_SUCCESS; }
+/* While a stream is captured for all to respect, calls that a capture cannot hold spoil it, of threads that do not say
+   that they know what they do. */
+#define UNSAFE()                                                                  \
+    do {                                                                          \
+        if (atomic_load(&global_captures) != 0 && capture_mode != CU_CAPTURE_RELAXED) { \
+            atomic_store(&capture_spoiled, true);                                 \
+            return CUDA_ERROR_CAPTURE_UNSUPPORTED;                                \
+        }                                                                         \
+    } while (0)
+DO cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    GIVEN(mode);
+    int before = capture_mode;
+    capture_mode = *mode;
+    *mode = before;
+    return CUDA_SUCCESS;
+}
+DO cuEventCreate(CUevent *event, unsigned flags) { IN_CONTEXT(); UNSAFE(); (void)flags; *event = calloc(1, sizeof **event); return CUDA_SUCCESS; }
 DO cuEventDestroy_v2(CUevent event) { free(event); return CUDA_SUCCESS; }
 DO cuEventRecord(CUevent event, CUstream stream)
 {
@@ -1201,7 +1216,7 @@ DO cuEventRecord(CUevent event, CUstream stream)
     return CUDA_SUCCESS;
 }
 DO cuEventRecord_ptsz(CUevent event, CUstream stream) { return cuEventRecord(event, stream); }
-DO cuEventQuery(CUevent event) { READY(); return atomic_load(&event->at_ns) > fake_now() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; }
+DO cuEventQuery(CUevent event) { READY(); UNSAFE(); return atomic_load(&event->at_ns) > fake_now() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; }
 DO cuEventSynchronize(CUevent event)
 {
     READY();
@@ -1223,9 +1238,11 @@ DO cuEventElapsedTime(float *ms, CUevent from, CUevent to)
 DO cuStreamBeginCapture_v2(CUstream stream, int mode)
 {
     IN_CONTEXT();
-    (void)mode;
     if ((uintptr_t)stream <= 2)
         return CUDA_ERROR_CAPTURE_UNSUPPORTED;
+    stream->capture_mode = mode;
+    if (mode == 0)
+        atomic_fetch_add(&global_captures, 1);
     stream_of(stream)->capture = calloc(1, sizeof(struct CUgraph_st));
     return CUDA_SUCCESS;
 }
@@ -1235,10 +1252,13 @@ DO cuStreamBeginCapture_ptsz(CUstream stream) { return cuStreamBeginCapture_v2(s
 DO cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUnode *needs, const void *edges, size_t count, int mode)
 {
     IN_CONTEXT();
-    (void)needs, (void)edges, (void)count, (void)mode;
+    (void)needs, (void)edges, (void)count;
     GIVEN(graph);
     if ((uintptr_t)stream <= 2)
         return CUDA_ERROR_CAPTURE_UNSUPPORTED;
+    stream->capture_mode = mode;
+    if (mode == 0)
+        atomic_fetch_add(&global_captures, 1);
     stream_of(stream)->capture = graph;
     return CUDA_SUCCESS;
 }
@@ -1249,8 +1269,11 @@ DO cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUnode
 DO cuStreamEndCapture(CUstream stream, CUgraph *graph)
 {
     IN_CONTEXT();
+    GIVEN(graph);
     *graph = stream_of(stream)->capture;
     stream_of(stream)->capture = NULL;
+    if (*graph != NULL && stream_of(stream)->capture_mode == 0 && atomic_fetch_sub(&global_captures, 1) == 1 && atomic_exchange(&capture_spoiled, false))
+        return CUDA_ERROR_CAPTURE_INVALIDATED;
     return *graph != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 DO cuStreamIsCapturing(CUstream stream, int *status) { IN_CONTEXT(); *status = stream_of(stream)->capture != NULL; return CUDA_SUCCESS; }
@@ -1325,7 +1348,8 @@ DO cuGraphInstantiateWithParams(CUexec *exec, CUgraph graph, void *params) { (vo
 DO cuGraphInstantiate(CUexec *exec, CUgraph graph, CUnode *node, char *log, size_t size) { return cuGraphInstantiate_v2(exec, graph, node, log, size); }
 DO cuGraphInstantiateWithParams_ptsz(CUexec *exec, CUgraph graph, void *params) { return cuGraphInstantiateWithParams(exec, graph, params); }
 DO cuGraphExecDestroy(CUexec exec) { READY(); GIVEN(exec); free(exec); return CUDA_SUCCESS; }
-DO cuGraphLaunch(CUexec exec, CUstream stream)
+/* A graph's memory is there from its upload or its first launch on. */
+static CUresult ready_graph(CUexec exec)
 {
     IN_CONTEXT();
     GIVEN(exec);
@@ -1335,11 +1359,17 @@ DO cuGraphLaunch(CUexec exec, CUstream stream)
     bool had = grow == 0 || charge(exec->gpu, grow);
     graph_reserved[exec->gpu] += had ? grow : 0;
     unlock();
-    if (!had)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (exec->kernel_ns != 0)
+    return had ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+DO cuGraphUpload(CUexec exec, CUstream stream) { (void)stream; return ready_graph(exec); }
+DO cuGraphUpload_ptsz(CUexec exec, CUstream stream) { return cuGraphUpload(exec, stream); }
+DO cuGraphLaunch(CUexec exec, CUstream stream)
+{
+    CUresult result = ready_graph(exec);
+    if (result == CUDA_SUCCESS && exec->kernel_ns != 0)
         work(stream_of(stream), exec->kernel_ns);
-    return CUDA_SUCCESS;
+    return result;
 }
 DO cuGraphLaunch_ptsz(CUexec exec, CUstream stream) { return cuGraphLaunch(exec, stream); }
 DO cuDeviceGetGraphMemAttribute(CUdevice dev, int attribute, void *value)

@@ -543,6 +543,8 @@ SNIPPET(cuGraphInstantiateWithParams_ptsz) { RUNS_GRAPH(cuGraphInstantiateWithPa
 SNIPPET(cuGraphExecDestroy) { RUNS_GRAPH(cuGraphInstantiateWithFlags(exec, graph, 0), cuGraphLaunch); }
 SNIPPET(cuGraphLaunch) { RUNS_GRAPH(cuGraphInstantiateWithFlags(exec, graph, 0), cuGraphLaunch); }
 SNIPPET(cuGraphLaunch_ptsz) { RUNS_GRAPH(cuGraphInstantiateWithFlags(exec, graph, 0), cuGraphLaunch_ptsz); }
+SNIPPET(cuGraphUpload) { RUNS_GRAPH(cuGraphInstantiateWithFlags(exec, graph, 0), cuGraphUpload); }
+SNIPPET(cuGraphUpload_ptsz) { RUNS_GRAPH(cuGraphInstantiateWithFlags(exec, graph, 0), cuGraphUpload_ptsz); }
 SNIPPET(cuDeviceGraphMemTrim) { RUNS_GRAPH(cuGraphInstantiateWithFlags(exec, graph, 0), cuGraphLaunch); }
 
 /* ---- compute ---- */

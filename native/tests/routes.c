@@ -149,7 +149,8 @@ static int test_lookup(void)
 static int test_no_driver(void)
 {
     CHECK(dlopen("libcuda.so.1", RTLD_NOW) == NULL && dlerror() != NULL);
-    CHECK(dlsym(RTLD_DEFAULT, "cuInit") == NULL);
+    CHECK(dlsym(RTLD_DEFAULT, "cuInit") == NULL && dlerror() != NULL);
+    CHECK(dlvsym(RTLD_DEFAULT, "cuInit", "GLIBC_2.2.5") == NULL && dlerror() != NULL);
     return 0;
 }
 

@@ -170,12 +170,13 @@ class _Run:
         decide = False
         while heap and heap[0][0] == now_ms and heap[0][1] < LEAVE:
             entry = heappop(heap)
-            kind, what = entry[1], entry[3]
-            if self._is_dead(entry):
-                continue
+            _, kind, serial, what = entry
             if kind == END:
-                self._end(what, now_ms)
-                decide = True
+                if self.ends.get(what.job.id, NEVER)[1] == serial:
+                    self._end(what, now_ms)
+                    decide = True
+            elif self._is_dead(entry):
+                continue
             elif kind == WAKE:
                 self.wakes.discard(now_ms)
                 decide = True
@@ -263,9 +264,8 @@ class _Run:
         job = placement.job
         if job not in self.queue:
             raise PolicyError(f"at {now_ms} ms the policy starts job '{job.id}', which is not waiting")
-        again = self.again.get(job.id)
         work_ms, attempt = job.work_ms, 1
-        if again is not None:
+        if self.again and (again := self.again.get(job.id)) is not None:
             attempt = again.attempt
             work_ms = again.left_ms + (0 if job.work_ms >= FOREVER_MS else self.recovery.restart_ms)
         try:
@@ -284,7 +284,8 @@ class _Run:
         """A run reaches the end of its work or of its time limit."""
         job = run.job
         self._take_off(job.id, now_ms)
-        self.again.pop(job.id, None)
+        if self.again:
+            self.again.pop(job.id, None)
         if run.left_us > 0:
             self._failed(run, Reason.TIME_LIMIT, now_ms)
         else:

@@ -144,3 +144,43 @@ def test_pseudonyms_hide_people_and_keep_statistics(tmp_path: Path) -> None:
         import_text(history, file, Options())
     with pytest.raises(SettingError, match="lies in the history"):
         read_key(tmp_path / "h" / "key", tmp_path / "h")
+
+
+def test_records_are_pseudonymised_too(tmp_path: Path) -> None:
+    write_records([a_record(name="secret", account="ai", comment="ann's")], tmp_path / "r.parquet")
+    key = read_key(tmp_path / "key", tmp_path / "h")
+    history = open_history(tmp_path / "h")
+    import_records(history, tmp_path / "r.parquet", Options("simulated", key=key))
+    assert [(r.user, r.account, r.name, r.comment, r.application) for r in history.records()] == [
+        (
+            *(
+                pseudonym(key, "user", "ann"),
+                pseudonym(key, "account", "ai"),
+                pseudonym(key, "name", "secret"),
+            ),
+            *("", "pytorch"),
+        )
+    ]
+    with pytest.raises(HistoryError, match="has pseudonyms"):
+        import_records(history, tmp_path / "r.parquet", Options("simulated"))
+
+
+def test_the_gpu_model_of_a_job_that_does_not_tell_is_its_nodes(tmp_path: Path) -> None:
+    rows = [
+        exports.line(JobIDRaw=1, AllocTRES="cpu=1,gres/gpu=1", ReqTRES="", NodeList="gpu02"),
+        exports.line(JobIDRaw=2, AllocTRES="cpu=1,gres/gpu=1", ReqTRES="", NodeList="gpu03"),
+        exports.line(JobIDRaw=3, AllocTRES="cpu=1", ReqTRES="", NodeList="gpu02"),
+        exports.line(JobIDRaw=4, NodeList="gpu02"),
+    ]
+    (tmp_path / "nodes").write_text("gpu01 gpu:a100:8(S:0-1)\ngpu02 gpu:v100:2,shard:4\ngpu03 (null)\n")
+    history = open_history(tmp_path / "h")
+    import_text(history, exports.write(tmp_path / "f", rows), Options(nodes=tmp_path / "nodes"))
+    assert [(r.job_id, r.gpu_model) for r in history.records()] == [
+        ("1", "v100"),
+        ("2", ""),
+        ("3", ""),
+        ("4", "a100"),
+    ]
+    (tmp_path / "nodes").write_text("gpu01\n")
+    with pytest.raises(SettingError, match="names no node with a GPU type"):
+        import_text(history, tmp_path / "f", Options(nodes=tmp_path / "nodes"))

@@ -14,7 +14,7 @@ from conftest import Card
 
 FAMILIES = [
     "linear", "pitch", "managed", "array", "mipmap", "vmm", "nccl", "async", "async_per_thread", "pool",
-    "graph", "capture", "ipc", "view", "threads", "fork", "guest", "launch", "data", "legacy",
+    "graph", "capture", "errno", "ipc", "view", "threads", "fork", "guest", "launch", "data", "legacy",
 ]  # fmt: skip
 
 
@@ -26,6 +26,22 @@ def test_a_family_of_calls_is_accounted_to_the_byte(card: Card, family: str) -> 
 def test_contexts_and_modules_count_as_the_driver_takes_them(card: Card) -> None:
     card.settings = {"BERTH_FAKE_CONTEXT_MIB": "10", "BERTH_FAKE_MODULE_KIB": "1024"}
     assert card.run("check", "context") == (0, "")
+
+
+def test_measuring_launches_spoils_no_other_threads_capture(card: Card) -> None:
+    assert card.run("check", "capture_beside", BERTH_GPU_CORE_PCT="50") == (0, "")
+
+
+def test_what_a_process_held_that_became_another_program_is_given_back(card: Card) -> None:
+    other = card.start("check", "became_other")
+    assert other.stdout is not None
+    assert other.stdout.readline() == "became\n"
+    deadline = time.monotonic() + 120
+    while (seen := card.run("check", "linear")) != (0, "") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert seen == (0, "")
+    assert other.poll() is None
+    other.communicate("\n")
 
 
 def test_calls_that_an_old_driver_lacks_say_so_to_a_linked_program(card: Card) -> None:
@@ -40,7 +56,19 @@ def test_every_family_has_its_snippet_run(native: Path) -> None:
     listed = subprocess.run(
         [native / "check", "--list"], capture_output=True, text=True, check=True
     ).stdout.split()
-    apart = {"context", "none", "two_gpus", "total", "over", "hold", "half"}
+    apart = {
+        "context",
+        "capture_beside",
+        "became_other",
+        "none",
+        "two_gpus",
+        "total",
+        "over",
+        "up",
+        "resized",
+        "hold",
+        "half",
+    }
     assert set(listed) - apart == set(FAMILIES)
 
 
@@ -163,6 +191,22 @@ def test_one_killed_at_any_moment_of_its_start_keeps_nobody_waiting(card: Card) 
         starting.kill()
         starting.communicate()
         assert card.run("check", "linear") == (0, "")  # its limit of time is what a stuck lock would reach
+
+
+def test_three_hundred_processes_start_together_on_a_cold_region(card: Card) -> None:
+    """Nobody waits for a lock that another holds, and every one has a slot of its own."""
+    started = [card.start("check", "up") for _ in range(300)]
+    said = [process.stdout.readline() for process in started if process.stdout is not None]
+    assert said == ["up\n"] * 300
+    region = card.folder / "region"
+    (now,) = (read(region, uuid, "") for uuid in regions_in(region))
+    assert (now.used_bytes, {process.pid for process in now.processes}) == (
+        300,
+        {process.pid for process in started},
+    )
+    assert [process.communicate("\n") for process in started] == [("", None)] * 300
+    (now,) = (read(region, uuid, "") for uuid in regions_in(region))
+    assert (now.used_bytes, now.processes) == (0, ())
 
 
 def test_the_refused_call_is_recorded_for_the_operator(card: Card) -> None:

@@ -11,8 +11,10 @@ from berth.cli import (
     compare,
     experiment,
     importing,
+    interference,
     partition,
     policies,
+    profile,
     sampling,
     stats,
     trace,
@@ -40,6 +42,8 @@ app.command("stats")(stats.stats)
 app.command("report")(stats.report)
 app.command("plot")(stats.plot)
 app.command("applications")(stats.applications)
+app.add_typer(profile.app, name="profile")
+app.add_typer(interference.app, name="interference")
 app.add_typer(waiting.app, name="predict-wait")
 app.command("advise")(advice.advise)
 app.command("sample")(sampling.sample)

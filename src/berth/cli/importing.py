@@ -33,6 +33,14 @@ Rules = Annotated[
 Shards = Annotated[
     int, typer.Option("--shards-per-gpu", min=0, help="How many shards a GPU has; 0: not known.")
 ]
+Nodes = Annotated[
+    Path | None,
+    typer.Option(
+        "--nodes",
+        metavar="FILE",
+        help="What sinfo -h -N -o '%N %G' prints: GPU types of nodes, where jobs do not tell.",
+    ),
+]
 Pseudonymise = Annotated[
     Path | None,
     typer.Option(
@@ -76,6 +84,7 @@ def sacct(
     timezone: Zone = "UTC",
     rules: Rules = None,
     shards_per_gpu: Shards = 0,
+    nodes: Nodes = None,
     pseudonymise: Pseudonymise = None,
     daily: Daily = False,
     as_json: AsJson = False,
@@ -91,7 +100,8 @@ def sacct(
     if run == (file is not None):
         raise SettingError("import sacct reads a FILE, or - for standard input, or runs sacct with --run")
     store = open_history(history)
-    options = Options(cluster, timezone, encoding, shards_per_gpu, rules, key=_key(pseudonymise, history))
+    key = _key(pseudonymise, history)
+    options = Options(cluster, timezone, encoding, shards_per_gpu, rules, key=key, nodes=nodes)
     if run:
         tell(run_sacct(store, options, since=since, until=until), daily, as_json)
         return
@@ -125,6 +135,7 @@ def slurmdbd(
     cluster: ClusterName = "",
     rules: Rules = None,
     shards_per_gpu: Shards = 0,
+    nodes: Nodes = None,
     pseudonymise: Pseudonymise = None,
     daily: Daily = False,
     as_json: AsJson = False,
@@ -138,7 +149,7 @@ def slurmdbd(
     from berth.history.staging import Options
 
     key = _key(pseudonymise, history)
-    options = Options(cluster=cluster, shards_per_gpu=shards_per_gpu, rules=rules, key=key)
+    options = Options(cluster=cluster, shards_per_gpu=shards_per_gpu, rules=rules, key=key, nodes=nodes)
     since_s = moment_ms(since) // 1000 if since else None
     tell(import_slurmdbd(open_history(history), url, options, since_s=since_s), daily, as_json)
 
@@ -207,6 +218,7 @@ def records(
     ],
     history: HistoryFolder = Path("history"),
     cluster: ClusterName = "simulated",
+    pseudonymise: Pseudonymise = None,
     daily: Daily = False,
     as_json: AsJson = False,
 ) -> None:
@@ -215,7 +227,11 @@ def records(
     from berth.history.simulated import import_records
     from berth.history.staging import Options
 
-    tell(import_records(open_history(history), file, Options(cluster)), daily, as_json)
+    tell(
+        import_records(open_history(history), file, Options(cluster, key=_key(pseudonymise, history))),
+        daily,
+        as_json,
+    )
 
 
 @app.command()

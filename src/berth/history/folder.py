@@ -27,9 +27,10 @@ from typing import Any
 import duckdb
 
 from berth.errors import HistoryError
+from berth.history.database import at, connect
 from berth.history.imports import ImportResult, Rejections
 from berth.history.merge import Merge
-from berth.history.staging import Staged, at, connect
+from berth.history.staging import Staged
 from berth.history.store import SCHEMA, record_of
 from berth.history.usage import UsageRow, best_of_tries, merged, write_usage
 from berth.model import Record

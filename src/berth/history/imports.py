@@ -1,11 +1,12 @@
-"""What an import tells when it is done: how many rows it read, what became of them, and why some stayed out."""
+"""What an import is told, and what it tells when it is done: what became of its rows, and why some stayed out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
-__all__ = ["LISTED_PER_REASON", "ImportResult", "Rejected", "Rejections"]
+__all__ = ["LISTED_PER_REASON", "ImportResult", "Options", "Rejected", "Rejections"]
 
 LISTED_PER_REASON = 1000
 """So many rows are listed one by one for each kind of reason; the rest are counted."""
@@ -62,3 +63,24 @@ class ImportResult:
             "rejected_count": self.rejected_count,
             "rejected": [{"where": row.where, "why": row.why} for row in self.rejected],
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the text is to be understood."""
+
+    cluster: str = ""
+    """The cluster's name where the rows do not tell; two clusters in one history need different ones."""
+    timezone: str = "UTC"
+    """In which zone times without one are; numbers are seconds since 1970."""
+    encoding: str = "utf-8"
+    shards_per_gpu: int = 0
+    """How many shards a GPU has; 0: not known, and then a job of shards counts as one without GPUs."""
+    rules: Path | None = None
+    """Rules for applications; None: those that ship with berth."""
+    tres_names: tuple[tuple[str, str], ...] = ()
+    """What a database's numbers of resources stand for."""
+    key: bytes = field(default=b"", repr=False)
+    """With it users, accounts and names are replaced by pseudonyms, and comments and commands left out."""
+    nodes: Path | None = None
+    """What tells the GPU models of nodes, for rows that do not; see `berth.history.node_models`."""

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import duckdb
 
-from berth.history.staging import Staged, at, literal
+from berth.history.database import at, literal
+from berth.history.staging import Staged
 from berth.history.store import SCHEMA
 
 __all__ = ["Counts", "Merge"]

@@ -14,9 +14,10 @@ from typing import BinaryIO, Final
 
 from berth.errors import HistoryError
 from berth.history.columns import layout_of
+from berth.history.database import connect
 from berth.history.folder import History
 from berth.history.imports import ImportResult, Rejections
-from berth.history.staging import Options, connect, stage
+from berth.history.staging import Options, stage
 
 __all__ = ["FIELDS", "SEPARATOR", "import_rows", "import_text", "run_sacct"]
 

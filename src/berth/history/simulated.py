@@ -7,9 +7,12 @@ from pathlib import Path
 import duckdb
 
 from berth.errors import HistoryError
+from berth.history.database import at, connect, literal
 from berth.history.folder import History
 from berth.history.imports import ImportResult, Rejections
-from berth.history.staging import Options, Staged, at, connect, literal
+from berth.history.lookups import hide
+from berth.history.pseudonyms import PSEUDONYMISED, key_mark
+from berth.history.staging import Options, Staged
 from berth.history.store import ADDED, SCHEMA
 
 __all__ = ["import_records"]
@@ -35,9 +38,19 @@ def import_records(history: History, path: Path, options: Options) -> ImportResu
             ]
             own = [name for name in SCHEMA if name not in ("attempt", "submit_ms", "cluster")]
             database.execute(
+                f"CREATE VIEW plain AS SELECT {', '.join(columns)} FROM read_parquet({at(path)})"
+            )
+            source = "plain"
+            if options.key:
+                hide(database, "plain", options.key)
+                names = ", ".join(
+                    f"(SELECT pseudonym FROM hidden h WHERE h.kind = '{kind}' AND h.text = plain.{kind}) AS {kind}"
+                    for kind in PSEUDONYMISED
+                )
+                source = f"(SELECT * REPLACE ({names}, '' AS comment, '' AS command) FROM plain)"
+            database.execute(
                 f"CREATE VIEW staged AS SELECT {', '.join(own)}, coalesce(nullif(cluster, ''), "
-                f"{literal(options.cluster)}) AS cluster "
-                f"FROM (SELECT {', '.join(columns)} FROM read_parquet({at(path)}))"
+                f"{literal(options.cluster)}) AS cluster FROM {source}"
             )
             database.execute(
                 "CREATE VIEW staged_keys AS SELECT cluster, job_id, queued_ms, end_ms FROM staged"
@@ -46,4 +59,4 @@ def import_records(history: History, path: Path, options: Options) -> ImportResu
         except duckdb.Error as error:
             raise HistoryError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
         rows = int(found[0]) if found else 0
-        return history.merge(database, Staged(rows), Rejections())
+        return history.merge(database, Staged(rows, key_mark=key_mark(options.key)), Rejections())

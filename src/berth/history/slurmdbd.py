@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from berth.errors import HistoryError, MissingExtraError, SettingError
 from berth.history.columns import layout_of
+from berth.history.database import connect
 from berth.history.folder import History
 from berth.history.imports import ImportResult, Rejections
 from berth.history.sacct import SEPARATOR
-from berth.history.staging import Options, connect, stage
+from berth.history.staging import Options, stage
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

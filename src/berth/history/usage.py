@@ -14,8 +14,8 @@ from typing import Final
 
 import duckdb
 
+from berth.history.database import at
 from berth.history.parquet import ParquetWriter, rows_to_columns
-from berth.history.staging import at
 
 __all__ = ["USAGE", "UsageRow", "best_of_tries", "merged", "write_usage"]
 

@@ -21,7 +21,7 @@ from berth.interference.speeds import GPU, pcie_shared
 
 __all__ = ["SWITCH_MILLI", "WAIT_MILLI", "time_sliced"]
 
-SWITCH_MILLI = 570
+SWITCH_MILLI = 560
 """What switching costs, per mille of the time during which a second process has kernels to run as well."""
 WAIT_MILLI = 250
 """How much of somebody else's turn is waited for, on average, by a kernel that finds the card taken, per mille."""

@@ -52,7 +52,8 @@ class Decisions:
         """
         environment = self.environment
         scene = environment.scene(state)
-        found = joint(scene, environment.members, environment.speeds_of(state), jnp)
+        seats = environment.settings.places
+        found = joint(scene, environment.members, environment.speeds_of(state), seats, jnp)
         fits = found.fits & environment.startable(state)
         if self.within:
             fits = environment.mask(state)

@@ -45,6 +45,7 @@ class Catalogue(NamedTuple):
     cells: (
         Any  # int32 (A, R, 4): of one step of the horizon from each row on: memory's largest, else the mean
     )
+    between: Any  # int32 (A, R): memory's largest in one step from the middle of each row on, which is one row more
     rest: Any  # int32 (A, R): the largest memory from each row to the end
     stride: Any  # int32 (A,): rows in a step of the horizon, rounded up
 
@@ -70,7 +71,8 @@ def make_catalogue(
     longest = max(len(usage) for usage in usages)
     demanded = np.zeros((len(usages), longest, 4), np.int32)
     table = np.zeros((len(usages), longest, 4), np.int32)
-    cells, rest = np.zeros_like(table), np.zeros((len(usages), longest), np.int32)
+    cells = np.zeros_like(table)
+    between, rest = np.zeros((2, len(usages), longest), np.int32)
     stride = np.array([-(-step_ms // interval) for interval in intervals_ms], np.int32)
     for at, usage in enumerate(usages):
         table[at] = _to_length(np.asarray(usage), longest)
@@ -81,12 +83,14 @@ def make_catalogue(
         follow = _to_length(shown, longest + width)
         windows = np.lib.stride_tricks.sliding_window_view(follow, width + 1, axis=0)
         cells[at] = windows[..., :width].mean(axis=-1).round()
-        # A job in the middle of its row enters one row more before the step is over.
-        cells[at, :, MEMORY] = windows[:, MEMORY].max(axis=-1)
+        cells[at, :, MEMORY] = windows[:, MEMORY, :width].max(axis=-1)
+        between[at] = windows[:, MEMORY].max(axis=-1)
         rest[at] = np.maximum.accumulate(follow[longest - 1 :: -1, MEMORY])[::-1]
     rows = np.array([len(usage) for usage in usages], np.int32)
     intervals = np.array(intervals_ms, np.int32)
-    return Catalogue(table, rows, intervals, _changes(table, intervals), demanded, cells, rest, stride)
+    return Catalogue(
+        table, rows, intervals, _changes(table, intervals), demanded, cells, between, rest, stride
+    )
 
 
 def left_cells(
@@ -102,9 +106,11 @@ def left_cells(
     row = first[..., None] + step * catalogue.stride[application][..., None]
     row = xp.minimum(row, catalogue.rows[application][..., None] - 1)
     cells = catalogue.cells[application[..., None], row]
+    begins = done_ms == first * catalogue.interval_ms[application]
+    mem_mib = xp.where(begins[..., None], cells[..., MEMORY], catalogue.between[application[..., None], row])
     last = catalogue.rest[application, row[..., -1]]
-    beyond = (step == horizon - 1)[:, None] & (xp.arange(4) == MEMORY)
-    cells = xp.where(beyond, last[..., None, None], cells)
+    mem_mib = xp.where(step == horizon - 1, last[..., None], mem_mib)
+    cells = xp.where(xp.arange(4) == MEMORY, mem_mib[..., None], cells)
     return xp.where((step * step_ms < left_ms[..., None])[..., None], cells, 0)
 
 

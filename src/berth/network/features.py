@@ -47,13 +47,19 @@ class Scene(NamedTuple):
 
 
 class Joint(NamedTuple):
-    """How the tenants of each combination would advance together if it were started now."""
+    """How the tenants of each combination would advance together if it were started now.
+
+    P seats hold the tenants of a combination, those who run already first.
+    """
 
     present: Any  # bool (..., C, T): who would run
-    speed_milli: Any  # int32 (..., C, G, T): at the steps `LOOKS`, 0 for who is over by then
+    old: Any  # bool (..., C, P): seats of those who run already
+    new: Any  # bool (..., C, P): seats of those who would start
+    left_ms: Any  # int32 (..., C, P)
+    speed_milli: Any  # int32 (..., C, G, P): at the steps `LOOKS`, 0 for who is over by then
     together_milli: Any  # float32 (..., C): mean of the tenants' speeds summed, over their time together
     mem_mib: Any  # int32 (..., C): the most memory that they may use together, however late they are
-    fits: Any  # bool (..., C): places are enough, and so is memory, always
+    fits: Any  # bool (..., C): seats are enough, and so is memory, always
 
 
 class Features(NamedTuple):
@@ -65,51 +71,56 @@ class Features(NamedTuple):
     combination: Any  # float32 (..., C, COMBINATION_FEATURES)
 
 
-def joint(scene: Scene, members: Any, speeds: Speeds, xp: Any) -> Joint:
+def joint(scene: Scene, members: Any, speeds: Speeds, seats: int, xp: Any) -> Joint:
     """What becomes of each combination; `members` is bool (C, M), as `combinations` gives them or some of them.
 
-    Memory is judged to the end. Until the first tenant ends or its use changes all is known exactly, and who
-    leaves by then is out of the way. From then on a tenant holds at each step the most that it has needed until
-    then, and leaves as late as the slowest predicted speed, less a margin, would let it. So a combination that
-    fits never runs out of memory while nobody else is started; and who is started later is judged with all the
-    others. A combination need not fit: `fits` tells.
+    At most `seats` run together. Memory is judged to the end. Until the first tenant ends or its use changes all is
+    known exactly, and who leaves by then is out of the way. From then on a tenant holds at each step the most that
+    it has needed until then, and leaves as late as the slowest predicted speed, less a margin, would let it. So a
+    combination that fits never runs out of memory while nobody else is started; and who is started later is judged
+    with all the others. A combination need not fit: `fits` tells.
     """
     cells = xp.concatenate([scene.running, scene.waiting], axis=-3)  # (..., T, H, 4)
     now = xp.concatenate([scene.running_now, scene.waiting_now], axis=-2)  # (..., T, 4)
     same_ms = xp.concatenate([scene.running_same_ms, scene.waiting_same_ms], axis=-1)  # (..., T)
     left_ms = xp.concatenate([scene.running_left_ms, scene.waiting_left_ms], axis=-1)
     present = _present(scene, members, xp)
-    horizon = cells.shape[-2]
+    horizon, step_ms = cells.shape[-2], scene.step_ms
     mem_mib = xp.asarray(scene.mem_mib, dtype=xp.int32)
+    # Everything is seen from the seats: index (..., C, P) tells who sits there.
+    order = xp.cumsum(present, axis=-1) * present  # (..., C, T): 1 for the first who is present
+    sits = order[..., None, :] == xp.arange(1, seats + 1)[:, None]  # (..., C, P, T)
+    index, taken = xp.argmax(sits, axis=-1), xp.any(sits, axis=-1)
+    left_ms = xp.where(taken, _of(left_ms, index, xp), 0)
+    same_ms, now_mib = _of(same_ms, index, xp), xp.where(taken, _of(now[..., 1], index, xp), 0)
     looks = xp.asarray([min(look, horizon - 1) for look in LOOKS])
     seen = xp.moveaxis(cells[..., looks, :], -2, -3)  # (..., G, T, 4)
-    alive = left_ms[..., None, :] > (looks * scene.step_ms).astype(xp.int32)[:, None]  # (..., G, T)
     usage = xp.concatenate([seen, now[..., None, :, :], xp.max(cells, axis=-2)[..., None, :, :]], axis=-3)
-    anybody = left_ms[..., None, :] > 0
-    alive = xp.concatenate([alive, anybody, anybody], axis=-2)  # (..., G + 2, T)
-    there = present[..., None, :] & alive[..., None, :, :]  # (..., C, G + 2, T)
-    usage = xp.broadcast_to(usage[..., None, :, :, :], (*there.shape, 4))
+    usage = xp.take_along_axis(
+        usage[..., None, :, :, :], index[..., None, :, None], axis=-2
+    )  # (..., C, G + 2, P, 4)
+    alive = left_ms[..., None, :] > (looks * step_ms).astype(xp.int32)[:, None]  # (..., C, G, P)
+    anybody = taken[..., None, :]
+    there = xp.concatenate([alive, anybody, anybody], axis=-2)  # (..., C, G + 2, P)
     found = speeds(usage, there, xp.broadcast_to(mem_mib[..., None, None], there.shape[:-1]), xp=xp)
     speed_milli = found[..., :-2, :]
-    first = xp.sum(xp.where(present, now[..., None, :, 1], 0), axis=-1, dtype=xp.int32)  # (..., C)
-    gone = _gone_first(present, found[..., -2, :], left_ms, same_ms, xp)
-    stays = present & ~gone
+    stays = taken & ~_gone_first(taken, found[..., -2, :], left_ms, same_ms, xp)
     slowest = xp.maximum(found[..., -1, :] * MARGIN_MILLI // 1000, SLOWEST_MILLI)
     slowest = xp.where(xp.sum(stays, axis=-1, keepdims=True) == 1, 1000, slowest)
     # Until when each may hold its memory, in steps, rounded up.
-    late = -(-left_ms[..., None, :] // (slowest * scene.step_ms // 1000))  # (..., C, T)
-    late = xp.where(stays, late, 0)
+    late = xp.where(stays, -(-left_ms // xp.maximum(slowest * step_ms // 1000, 1)), 0)
     held = _largest_so_far(cells[..., 1], xp)  # (..., T, H)
-    here = late[..., None] > xp.arange(horizon, dtype=xp.int32)  # (..., C, T, H)
-    most = xp.max(xp.sum(xp.where(here, held[..., None, :, :], 0), axis=-2, dtype=xp.int32), axis=-1)
-    most = xp.maximum(most, first)
-    places = xp.sum(present, axis=-1) <= scene.running_left_ms.shape[-1]
+    held = xp.take_along_axis(held[..., None, :, :], index[..., None], axis=-2)  # (..., C, P, H)
+    here = late[..., None] > xp.arange(horizon, dtype=xp.int32)
+    most = xp.max(xp.sum(xp.where(here, held, 0), axis=-2, dtype=xp.int32), axis=-1)
+    most = xp.maximum(most, xp.sum(now_mib, axis=-1, dtype=xp.int32))
     real = xp.all(~members | (scene.waiting_left_ms[..., None, :] > 0), axis=-1)
+    fits = (xp.sum(present, axis=-1) <= seats) & real & (most <= mem_mib[..., None])
     sums = xp.sum(speed_milli, axis=-1)  # (..., C, G)
-    weight = _widths(horizon, xp) * xp.any(there[..., :-2, :], axis=-1)
+    weight = _widths(horizon, xp) * xp.any(alive, axis=-1)
     together = xp.sum(sums * weight, axis=-1) / xp.maximum(xp.sum(weight, axis=-1), 1)
-    fits = places & real & (most <= mem_mib[..., None])
-    return Joint(present, speed_milli, together.astype(xp.float32), most, fits)
+    old = taken & (index < scene.running_left_ms.shape[-1])
+    return Joint(*(present, old, taken & ~old, left_ms, speed_milli, together.astype(xp.float32), most, fits))
 
 
 def features(scene: Scene, members: Any, found: Joint, xp: Any) -> Features:
@@ -122,41 +133,34 @@ def features(scene: Scene, members: Any, found: Joint, xp: Any) -> Features:
     job = _job_features(cells, left_ms, left, scene.step_ms, mem_mib, xp)
     here = found.present.astype(xp.float32)  # (..., C, T)
     running = scene.running_left_ms.shape[-1]
-    old, new = here[..., :running], here[..., running:]  # (..., C, K), (..., C, M)
-    speed = found.speed_milli.astype(xp.float32) / 1000  # (..., C, G, T)
-    now = speed[..., 0, :]
+    speed = found.speed_milli.astype(xp.float32) / 1000  # (..., C, G, P)
+    slowest = xp.min(xp.where(found.speed_milli > 0, speed, 1.0), axis=-2)  # (..., C, P)
+    mine = found.left_ms.astype(xp.float32) / horizon_ms  # (..., C, P)
+    old_left, new_left = xp.where(found.old, mine, 0.0), xp.where(found.new, mine, 0.0)
     waiting = (scene.waiting_left_ms > 0).astype(xp.float32)
-    leave = waiting[..., None, :] - new  # (..., C, M): who goes on waiting
-    mine = left[..., None, :] * here
-    old_left, new_left = mine[..., :running], mine[..., running:]
-    counts = [xp.sum(old, axis=-1), xp.sum(new, axis=-1), xp.sum(leave, axis=-1)]
-    slowest = xp.min(xp.where(found.speed_milli > 0, speed, 1.0), axis=-2)  # (..., C, T)
+    there, starts = xp.sum(here[..., :running], axis=-1), xp.sum(here[..., running:], axis=-1)  # (..., C)
+    stay = xp.sum(waiting, axis=-1)[..., None] - starts
     backlog = xp.asarray(scene.backlog_jobs, dtype=xp.float32)[..., None] / JOBS
     backlog_left = xp.asarray(scene.backlog_ms, dtype=xp.float32)[..., None] / (JOBS * horizon_ms)
-    used = xp.sum(job[..., None, :, -5:-1] * here[..., None], axis=-2)  # (..., C, 4): means, added up
+    used = here @ job[..., -5:-1]  # (..., C, 4): means, added up
     gpu_milli = xp.concatenate([scene.running_now, scene.waiting_now], axis=-2)[..., 0]
-    used_now = gpu_milli[..., None, :] * here
-    shape = counts[0].shape
+    used_now = here @ gpu_milli.astype(xp.float32)[..., None]  # (..., C, 1)
+    numbers = [
+        *(there / 5, starts / 5, stay / 5, starts == 0, there + starts == 0),
+        found.together_milli / 1000,
+        xp.minimum(found.mem_mib.astype(xp.float32) / mem_mib[..., None], 1.0),
+        xp.min(slowest, axis=-1),
+        xp.min(xp.where(found.old, slowest, 1.0), axis=-1),
+        xp.min(xp.where(found.new, slowest, 1.0), axis=-1),
+        xp.sum(xp.where(found.old, speed[..., 0, :], 0.0), axis=-1) / xp.maximum(there, 1),
+        *(xp.max(old_left, axis=-1), xp.max(new_left, axis=-1)),
+        *(xp.sum(old_left, axis=-1), xp.sum(new_left, axis=-1)),
+        xp.abs(xp.max(old_left, axis=-1) - xp.max(new_left, axis=-1)),
+        *(used[..., 0], used[..., 2], used_now[..., 0] / 1000),
+        *(xp.broadcast_to(backlog, there.shape), xp.broadcast_to(backlog_left, there.shape)),
+    ]
     parts = [
-        *[number[..., None] / 5 for number in counts],
-        (counts[1] == 0).astype(xp.float32)[..., None],
-        (counts[0] + counts[1] == 0).astype(xp.float32)[..., None],
-        found.together_milli[..., None] / 1000,
-        xp.minimum(found.mem_mib.astype(xp.float32) / mem_mib[..., None], 1.0)[..., None],
-        xp.min(slowest, axis=-1)[..., None],
-        xp.min(slowest[..., :running], axis=-1)[..., None],
-        xp.min(slowest[..., running:], axis=-1)[..., None],
-        (xp.sum(now[..., :running], axis=-1) / xp.maximum(counts[0], 1))[..., None],
-        xp.max(old_left, axis=-1)[..., None],
-        xp.max(new_left, axis=-1)[..., None],
-        xp.sum(old_left, axis=-1)[..., None],
-        xp.sum(new_left, axis=-1)[..., None],
-        xp.abs(xp.max(old_left, axis=-1) - xp.max(new_left, axis=-1))[..., None],
-        used[..., :1],
-        used[..., 2:3],
-        (xp.sum(used_now, axis=-1) / 1000)[..., None],
-        xp.broadcast_to(backlog, shape)[..., None],
-        xp.broadcast_to(backlog_left, shape)[..., None],
+        *(number[..., None] for number in numbers),
         xp.sum(speed, axis=-1),
         xp.min(xp.where(found.speed_milli > 0, speed, 1.0), axis=-1),
     ]
@@ -164,13 +168,18 @@ def features(scene: Scene, members: Any, found: Joint, xp: Any) -> Features:
     return Features(job, here, waiting, combination)
 
 
-def _gone_first(present: Any, speed_milli: Any, left_ms: Any, same_ms: Any, xp: Any) -> Any:
-    """Who is over before anybody's use changes, with a hundredth to spare: bool (..., C, T)."""
+def _of(values: Any, index: Any, xp: Any) -> Any:
+    """What is known of tenants, (..., T), for who sits in each seat: (..., C, P)."""
+    return xp.take_along_axis(values[..., None, :], index, axis=-1)
+
+
+def _gone_first(taken: Any, speed_milli: Any, left_ms: Any, same_ms: Any, xp: Any) -> Any:
+    """Who is over before anybody's use changes, with a hundredth to spare: bool (..., C, P)."""
     speed = xp.maximum(speed_milli, 1)
-    left, same = xp.minimum(left_ms, LONG_MS)[..., None, :], xp.minimum(same_ms, LONG_MS)[..., None, :]
-    lasts = xp.where(same_ms[..., None, :] < left_ms[..., None, :], same * 1000 // speed, NEVER_MS)
-    change = xp.min(xp.where(present, lasts, NEVER_MS), axis=-1, keepdims=True)
-    return present & (left_ms[..., None, :] < LONG_MS) & (left * 1010 // speed < change)
+    left, same = xp.minimum(left_ms, LONG_MS), xp.minimum(same_ms, LONG_MS)
+    lasts = xp.where(same_ms < left_ms, same * 1000 // speed, NEVER_MS)
+    change = xp.min(xp.where(taken, lasts, NEVER_MS), axis=-1, keepdims=True)
+    return taken & (left_ms < LONG_MS) & (left * 1010 // speed < change)
 
 
 def _present(scene: Scene, members: Any, xp: Any) -> Any:

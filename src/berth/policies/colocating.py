@@ -170,7 +170,8 @@ class Colocating:
     ) -> Iterator[Placement]:
         """Start what the chooser says on each GPU; one that declines is not asked again at this moment."""
         waiting = len(queue)
-        largest = max(1, -(-waiting // len(offered))) if waiting < self.window * len(offered) else MOST
+        idle = sum(not cluster.jobs_on(slot) for slot, _ in self._rooms(cluster, closed))
+        largest = min(MOST, -(-waiting // idle)) if idle else MOST
         backlog_ms = sum(min(job.work_ms, 1 << 40) for job in queue) if waiting <= 1000 else 0
         if not backlog_ms:
             seen = [job.work_ms for _, _, window in offered for job in window]

@@ -28,6 +28,7 @@ from berth.policies.protocol import Setting
 
 __all__ = ["DeepRmMax", "DeepRmMean", "Dqn", "DqnSettings", "model_named", "shielded", "slowed_jobs"]
 
+Scores = Callable[[Scene, NDArray[np.bool_]], NDArray[np.float64]]
 UNTRAINED = "untrained"
 NOT_SLOWED = 1.02
 """A job that takes no longer than this times its run time alone is not slowed (Oh 2019, section V.3.2)."""
@@ -77,7 +78,7 @@ class Dqn(Colocating):
         super().__init__(
             self._chosen, known, window=self.settings.window, recorded=recorded or truth.profiles.get
         )
-        self._scores = NetworkScores(self.model, self.known, known.speeds)
+        self.scores: Scores = NetworkScores(self.model, self.known, known.speeds)
 
     @classmethod
     def with_options(cls, setting: Setting, options: dict[str, str]) -> Dqn:
@@ -86,12 +87,15 @@ class Dqn(Colocating):
         model = model_named(chosen.pop("model", "dqn"), setting.seed)
         return cls(setting, settings_from(DqnSettings, chosen), model)
 
+    def allowed(self, scene: Scene) -> NDArray[np.bool_]:
+        """(O, C): the combinations among which the network chooses."""
+        fits = scene.forecasts.fits
+        return np.asarray(fits & shielded(scene.forecasts)) if self.settings.shield else fits
+
     def _chosen(self, scene: Scene) -> IntArray:
         forecasts = scene.forecasts
-        allowed = forecasts.fits
-        if self.settings.shield:
-            allowed = allowed & shielded(forecasts)
-        score = self._scores(scene, allowed)
+        allowed = self.allowed(scene)
+        score = self.scores(scene, allowed)
         if self.settings.unslowed:
             score -= self.settings.unslowed * 1000 / self.model.step_ms * slowed_jobs(forecasts)
         return best_of(score, allowed, forecasts)
@@ -106,7 +110,7 @@ class _DeepRm(Colocating):
         self.model = model or model_named(self.which)
         knowledge = knowledge_of(setting.interference if setting else None)
         super().__init__(self._chosen, knowledge, window=self.model.slots)
-        self._scores = NetworkScores(self.model, self.known, knowledge.speeds)
+        self.scores = NetworkScores(self.model, self.known, knowledge.speeds)
 
     @classmethod
     def with_options(cls, setting: Setting, options: dict[str, str]) -> _DeepRm:
@@ -116,8 +120,8 @@ class _DeepRm(Colocating):
         return cls(setting, model_named(options.get("model", cls.which), setting.seed))
 
     def _chosen(self, scene: Scene) -> IntArray:
-        allowed = self._scores.within(scene)
-        return best_of(self._scores(scene, allowed), allowed, scene.forecasts)
+        allowed = self.scores.within(scene)
+        return best_of(self.scores(scene, allowed), allowed, scene.forecasts)
 
 
 class DeepRmMax(_DeepRm):

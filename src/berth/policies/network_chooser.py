@@ -43,17 +43,19 @@ class NetworkScores:
     def __call__(self, scene: Scene, allowed: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Scores (O, C), the larger the better, −∞ where it is not allowed (O, C) or the network has no places for it.
 
-        Only what is allowed is looked at: offers with about as many such combinations go through the network together.
+        Only where there is a choice, and only what is allowed, is looked at: offers with about as many such
+        combinations go through the network together.
         """
-        seen = self.seen(scene)
-        slots = seen.waiting_left_ms.shape[-1]
-        table = combinations(slots)
-        tenants = (seen.running_left_ms > 0).sum(axis=1)
+        table = combinations(max(1, max(len(offer.window) for offer in scene.forecasts.offers)))
+        tenants = np.array([len(offer.tenants) for offer in scene.forecasts.offers])
         allowed = allowed & (tenants[:, None] + table.sum(axis=1) <= self.model.slots)
-        found = np.full(allowed.shape, -np.inf)
+        found = np.where(allowed, 0.0, -np.inf)
         counts = allowed.sum(axis=1)
         order = np.argsort(counts, kind="stable")
-        order = order[counts[order] > 0]
+        order = order[counts[order] > 1]
+        if not len(order):
+            return found
+        seen = self.seen(scene)
         for begin in range(0, len(order), TOGETHER):
             rows = order[begin : begin + TOGETHER]
             width = int(counts[rows[-1]])
@@ -62,7 +64,7 @@ class NetworkScores:
             chosen = np.argsort(~allowed[rows], axis=1, kind="stable")[np.arange(len(rows))[:, None], rank]
             part = Seen(*(value[rows] if isinstance(value, np.ndarray) else value for value in seen))
             members = table[chosen]  # (O', width, M)
-            together = joint(part, members, self.speeds, np)
+            together = joint(part, members, self.speeds, self.model.slots, np)
             given = features(part, members, together, np)
             found[rows[:, None], chosen] = scores(self.model.network, given, np)
         return found
@@ -104,21 +106,15 @@ class NetworkScores:
         seen_ms = left_ms[:, most:].sum(axis=1)
         seen_jobs = (left_ms[:, most:] > 0).sum(axis=1)
         return Seen(
-            cells[:, :most],
-            now[:, :most],
-            same_ms[:, :most],
-            left_ms[:, :most],
-            cells[:, most:],
-            now[:, most:],
-            same_ms[:, most:],
-            left_ms[:, most:],
+            cells[:, :most], now[:, :most], same_ms[:, :most], left_ms[:, :most],
+            cells[:, most:], now[:, most:], same_ms[:, most:], left_ms[:, most:],
             np.maximum(scene.backlog_jobs - seen_jobs, 0).astype(np.int32),
             np.clip(scene.backlog_ms - seen_ms, 0, 2**31 - 1).astype(np.int32),
             np.full(
                 len(offers), scene.gpu.mem_mib if scene.gpu and scene.gpu.mem_mib else NEVER_MS, np.int32
             ),
             model.step_ms,
-        )
+        )  # fmt: skip
 
     def _catalogue(self, gpu: GpuModel | None, asked: set[str]) -> tuple[dict[str, int], Catalogue]:
         known = self._catalogues.get(gpu)

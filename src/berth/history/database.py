@@ -1,0 +1,46 @@
+"""A DuckDB in memory that keeps to its bounds, and texts of ours as literals of SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from glob import escape
+from pathlib import Path
+
+import duckdb
+
+__all__ = ["at", "connect", "count", "first_line", "literal"]
+
+MEMORY_MIB = 512
+
+
+@contextmanager
+def connect(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A database in memory that spills into a folder and keeps to a bounded part of the memory."""
+    with duckdb.connect() as database:
+        database.execute(f"SET memory_limit = '{MEMORY_MIB}MiB'")
+        database.execute("SET preserve_insertion_order = false")
+        database.execute("SET temp_directory = ?", [str(folder)])
+        database.execute("SET TimeZone = 'UTC'")
+        yield database
+
+
+def count(database: duckdb.DuckDBPyConnection, query: str) -> int:
+    """The one number that a query asks for."""
+    found = database.execute(query).fetchone()
+    return int(found[0]) if found else 0
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, without where in the SQL."""
+    return str(error).splitlines()[0]
+
+
+def literal(value: object) -> str:
+    """A text as a literal of SQL: for paths and settings of ours, where DuckDB takes no parameters."""
+    return "'" + str(value).replace("'", "''") + "'"
+
+
+def at(path: Path) -> str:
+    """A file to read as a literal of SQL, whatever characters its name has."""
+    return literal(escape(str(path)))

@@ -1,0 +1,101 @@
+"""What there are few different values of in a table of jobs, looked up once for each value and not for each row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from berth.history.applications import Rules
+from berth.history.database import at
+from berth.history.hostlist import expand
+from berth.history.parquet import rows_to_columns
+from berth.history.pseudonyms import PSEUDONYMISED, pseudonym
+from berth.history.tres import resources
+
+__all__ = ["hide", "look_up"]
+
+_LOOKED_UP_AT_ONCE = 50_000
+
+
+def look_up(
+    database: duckdb.DuckDBPyConnection,
+    raw: Path,
+    rules: Rules,
+    tres_names: Mapping[str, str],
+    models: Mapping[str, str],
+) -> None:
+    """Fill the tables `tres`, `hosts` and `apps`, a row for each different value."""
+    file = f"read_parquet({at(raw)})"
+    _table(
+        database,
+        "tres",
+        ("text", "gpus", "gpu_model", "shards", "cpus", "mem_mib", "a_node"),
+        "VARCHAR, BIGINT, VARCHAR, BIGINT, BIGINT, BIGINT, BIGINT",
+        f"SELECT DISTINCT alloc FROM {file} UNION SELECT DISTINCT req FROM {file}",
+        lambda row: (row[0], *resources(row[0], tres_names)),
+    )
+    _table(
+        database,
+        "hosts",
+        ("text", "names", "gpu_model"),
+        "VARCHAR, VARCHAR, VARCHAR",
+        f"SELECT DISTINCT node_list FROM {file}",
+        lambda row: (row[0], *_on_hosts(row[0], models)),
+    )
+    _table(
+        database,
+        "apps",
+        ("name", "comment", "command", "application"),
+        "VARCHAR, VARCHAR, VARCHAR, VARCHAR",
+        f"SELECT DISTINCT name, comment, command FROM {file}",
+        lambda row: (*row, rules.application(row[1], row[0], row[2])),
+    )
+
+
+def hide(database: duckdb.DuckDBPyConnection, source: str, key: bytes) -> None:
+    """Fill the table `hidden`, a row for each user, account and name; empty without a key."""
+    kinds = PSEUDONYMISED if key else ()
+    query = " UNION ALL ".join(f"SELECT DISTINCT '{kind}', {kind} FROM {source}" for kind in kinds)
+    _table(
+        database,
+        "hidden",
+        ("kind", "text", "pseudonym"),
+        "VARCHAR, VARCHAR, VARCHAR",
+        query or "SELECT '', '' WHERE false",
+        lambda row: (row[0], row[1], pseudonym(key, row[0], row[1])),
+    )
+
+
+def _on_hosts(text: str, models: Mapping[str, str]) -> tuple[str, str]:
+    """The names of a list, and the GPU model of the first of them that has a known one."""
+    names = _hosts(text)
+    return "|".join(names), next((models[name] for name in names if name in models), "")
+
+
+def _hosts(text: str) -> tuple[str, ...]:
+    """The names of a list; none where it cannot be read, for the number of nodes is known all the same."""
+    try:
+        return tuple(name for name in expand(text) if "|" not in name)
+    except ValueError:
+        return ()
+
+
+def _table(
+    database: duckdb.DuckDBPyConnection,
+    name: str,
+    columns: Sequence[str],
+    types: str,
+    query: str,
+    make: Callable[[tuple[Any, ...]], tuple[object, ...]],
+) -> None:
+    described = ", ".join(f"{column} {kind}" for column, kind in zip(columns, types.split(", "), strict=True))
+    database.execute(f"CREATE TABLE {name} ({described})")
+    with database.cursor() as reader:
+        found = reader.execute(query)
+        while rows := found.fetchmany(_LOOKED_UP_AT_ONCE):
+            database.register("chunk", rows_to_columns([make(row) for row in rows], columns))
+            database.execute(f"INSERT INTO {name} SELECT {', '.join(columns)} FROM chunk")
+            database.unregister("chunk")
