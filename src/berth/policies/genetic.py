@@ -51,20 +51,20 @@ class Genetic:
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
         """Yield the placements of the best solution found."""
+        budget = Budget(self.settings.budget_ms)
         batch = self._rounds.batch(queue, cluster, now_ms)
         if isinstance(batch, WakeAt):
             yield batch
             return
         if batch is not None:
-            found = self._search(batch, cluster, now_ms)
+            found = self._search(batch, cluster, now_ms, budget)
             yield from batch.placements(found.node, found.devices)
             if found.interrupted:
                 raise KeyboardInterrupt
         yield from self._rounds.spread(queue, cluster)
 
-    def _search(self, batch: Batch, cluster: Cluster, now_ms: int) -> Found:
+    def _search(self, batch: Batch, cluster: Cluster, now_ms: int, budget: Budget) -> Found:
         """The best solution of a round, begun with what others of the round before had for those who wait still."""
-        budget = Budget(self.settings.budget_ms)
         packing = packing_of(batch, cluster, self._typical_of(cluster, batch.jobs), self.settings, now_ms)
         place = {number: at for at, number in enumerate(batch.nodes.tolist())}
         numbers = list(zip((job.id for job in batch.jobs), _part_numbers(batch), strict=True))

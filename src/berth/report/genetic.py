@@ -181,7 +181,7 @@ def convergence_chapter(batch: str, histories: Mapping[str, NDArray[np.float64]]
     return Chapter(
         f"Convergence on batch {batch}",
         "Each search by its own measure, as the part of the way from the mean of its first solutions to the best of "
-        "its last: `genetic` begins with the heuristics' solutions, `genetic-paper` with random ones.",
+        "its last: genetic begins with the heuristics' solutions, genetic-paper with random ones.",
         [
             (
                 "How searches get better over generations",
