@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.errors import SettingError
-from berth.interference.speeds import CORES, GPU, MEM, pcie_shared
+from berth.interference.speeds import CORES, GPU, MEM, pcie_shared, slowest
 
 __all__ = ["GPU_STEP", "MEM_STEP", "RANK", "Contention", "Law", "cell_of"]
 
@@ -95,10 +95,11 @@ class Contention:
         tenants = present.shape[-1]
         others = xp.broadcast_to(~xp.eye(tenants, dtype=bool), (*present.shape, tenants))
         meets = busy[..., :, None] & busy[..., None, :] & others  # (..., K, K)
+        stress = xp.minimum(stress, (2**31 - 1 - STRESS_ONE) // tenants)  # the sum stays within 32 bits
         total = xp.sum(xp.where(meets, stress, 0), axis=-1, dtype=xp.int32)
         cost = xp.where(xp.any(meets, axis=-1), xp.minimum(found[..., -1], 1000), 1000)
         speeds = cost * xp.int32(STRESS_ONE) // (STRESS_ONE + total)
-        return xp.minimum(speeds, pcie_shared(usage, present, xp=xp)).astype(xp.int32)
+        return slowest(xp.minimum(speeds, pcie_shared(usage, present, xp=xp)), present, xp=xp)
 
     def reading_milli(self, usage: Any) -> Int32Array:
         """What a speed of 1000 is read as where speeds are divided by a measured speed alone: int32 (..., K).
