@@ -113,10 +113,10 @@ class Contention:
 
     def _index(self, usage: Any, xp: Any) -> Any:
         """Which row of the table of coefficients counts; the last, which corrects nothing, outside all cells."""
-        cell = cell_of(usage, xp=xp)[..., None]
-        known = np.append(self.cells, np.int32(NO_CELL))
-        same = cell == xp.broadcast_to(xp.asarray(known), (*cell.shape[:-1], len(known)))
-        return xp.where(xp.any(same, axis=-1), xp.argmax(same, axis=-1), len(self.cells))
+        cell = cell_of(usage, xp=xp)
+        known, rows = self._places
+        place = cell % len(known)
+        return xp.where(xp.asarray(known)[place] == cell, xp.asarray(rows)[place], len(self.cells))
 
     def __repr__(self) -> str:
         digest = hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
@@ -134,6 +134,18 @@ class Contention:
         nothing[0, -1] = 1000
         table = np.concatenate([self.coefficients, nothing])
         return logs(self.law.level, self.law.own), logs(0.0, self.law.theirs), powers, table
+
+    @cached_property
+    def _places(self) -> tuple[Int32Array, Int32Array]:
+        """A table in which each cell has the place of its number modulo the table's length to itself: the number of
+        the cell at each place (`NO_CELL` where there is none) and its row among the coefficients."""
+        size = max(1, len(self.cells))
+        while len(np.unique(self.cells % size)) < len(self.cells):
+            size += max(1, size // 50)
+        known, rows = np.full(size, NO_CELL, dtype=np.int32), np.zeros(size, dtype=np.int32)
+        known[self.cells % size] = self.cells
+        rows[self.cells % size] = np.arange(len(self.cells))
+        return known, rows
 
     def to_json(self) -> str:
         """The coefficients as text, a cell a line."""
