@@ -6,7 +6,19 @@ from typing import Annotated
 
 import typer
 
-from berth.cli import compare, experiment, importing, partition, policies, stats, trace, train, waiting
+from berth.cli import (
+    compare,
+    experiment,
+    importing,
+    interference,
+    partition,
+    policies,
+    profile,
+    stats,
+    trace,
+    train,
+    waiting,
+)
 
 __all__ = ["app"]
 
@@ -28,6 +40,8 @@ app.command("stats")(stats.stats)
 app.command("report")(stats.report)
 app.command("plot")(stats.plot)
 app.command("applications")(stats.applications)
+app.add_typer(profile.app, name="profile")
+app.add_typer(interference.app, name="interference")
 app.add_typer(waiting.app, name="predict-wait")
 app.command("train")(train.train)
 app.command("run", context_settings={"allow_interspersed_args": False})(partition.run)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from berth.errors import MissingExtraError, SettingError
@@ -42,21 +43,40 @@ MODELS = {
 """Import string of each model of the simulator; those of `SPEEDS` know the thesis's applications by default."""
 
 
+FITTED = ".json"
+"""How the file of a fitted model ends."""
+
+
 def make_interference(name: str, profiles: Mapping[str, Profile] | None = None) -> Interference:
-    """The model of that name, or the user's own as `my.module:thing`; SettingError where there is none.
+    """The model of that name, the user's own as `my.module:thing`, or a fitted one as FILE.json.
 
-    With `profiles`, a model of `SPEEDS` looks the applications up there instead of among the thesis's.
+    With `profiles`, a model that knows profiles looks the applications up there, and else among the thesis's.
+    Raises SettingError where there is none.
     """
-    if profiles is not None and name in SPEEDS:
-        from berth.interference.profiled import ProfiledInterference
+    if name.endswith(FITTED):
+        from berth.interference.profiled import ProfiledInterference, thesis_measured
 
-        return ProfiledInterference(profiles, make_speeds(name))
+        return ProfiledInterference(
+            thesis_measured.profiles if profiles is None else profiles, make_speeds(name)
+        )
     model: Interference = _found(name, MODELS, "interference model", "(tenants, gpu)")
+    if profiles is not None and hasattr(model, "with_profiles"):
+        model = model.with_profiles(profiles)
     return model
 
 
 def make_speeds(name: str) -> Speeds:
-    """The function of that name which tells co-located jobs' speeds, or the user's own as `my.module:thing`."""
+    """The function of that name which tells co-located jobs' speeds, the user's own as `my.module:thing`, or the
+    one that was fitted to FILE.json; SettingError where there is none."""
+    if name.endswith(FITTED):
+        from berth.interference.contention import Contention
+
+        try:
+            return Contention.from_json(Path(name).read_text(encoding="utf-8"), name)
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingError(
+                f"{name} cannot be read: {error}; make one with `berth interference fit`"
+            ) from error
     speeds: Speeds = _found(name, SPEEDS, "model of speeds", "(usage, present, capacity_mem_mib, xp=…)")
     return speeds
 

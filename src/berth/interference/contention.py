@@ -12,6 +12,7 @@ Whole numbers all through: logarithms and powers are tables, made once. Letters 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import dataclass
@@ -42,6 +43,7 @@ LEAST_LOG2, MOST_LOG2 = -10, 4
 """Stress below 2^−10 counts as that, and above 2^4 as that."""
 OFFSET = 0.01
 """Is added to a fraction before its logarithm is taken, so that 0 has one."""
+NO_CELL = -1
 FORMAT, VERSION = "berth-contention", 1
 
 Int32Array = NDArray[np.int32]
@@ -63,7 +65,7 @@ def cell_of(usage: Any, *, xp: Any = np) -> Any:
     return ((gpu * 51 + cores) * 4096 + mem).astype(xp.int32)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Contention:
     """A fitted model; called as `Speeds` are."""
 
@@ -111,8 +113,13 @@ class Contention:
     def _index(self, usage: Any, xp: Any) -> Any:
         """Which row of the table of coefficients counts; the last, which corrects nothing, outside all cells."""
         cell = cell_of(usage, xp=xp)[..., None]
-        same = cell == xp.broadcast_to(xp.asarray(self.cells), (*cell.shape[:-1], len(self.cells)))
+        known = np.append(self.cells, np.int32(NO_CELL))
+        same = cell == xp.broadcast_to(xp.asarray(known), (*cell.shape[:-1], len(known)))
         return xp.where(xp.any(same, axis=-1), xp.argmax(same, axis=-1), len(self.cells))
+
+    def __repr__(self) -> str:
+        digest = hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+        return f"Contention({len(self.cells)} cells {digest})"
 
     @cached_property
     def _tables(self) -> tuple[Int32Array, Int32Array, Int32Array, Int32Array]:

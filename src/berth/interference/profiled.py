@@ -6,6 +6,7 @@ d ÷ interval of its series; the answer holds until the first tenant enters its 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 
@@ -13,11 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.interference.measured import measured
+from berth.interference.named import NamedPairs, published_names
 from berth.interference.outlook import Outlook, Tenant
 from berth.interference.speeds import MEM, Speeds, crossed
 from berth.interference.time_sliced import time_sliced
 from berth.model import FOREVER_MS, GpuModel, Profile
-from berth.profiles import Series, series, thesis_profiles
+from berth.profiles import Series, profile_text, series, thesis_profiles
 
 __all__ = ["ProfiledInterference", "thesis_measured", "thesis_time_sliced"]
 
@@ -30,15 +32,23 @@ Rows = tuple[tuple[int, int, int, int], ...]
 class ProfiledInterference:
     """How the tenants of a GPU advance together, by their applications' profiles and a model of speeds.
 
-    An application without a profile counts as one that needs the whole GPU, and the memory of its share. In the
-    first millisecond of work in a row the tenant's memory counts as having just changed to what the row says.
+    An application without a profile counts as one that needs the whole GPU, and the memory of its share; where none
+    of the tenants has a profile and `named` knows them all on this card, their speeds come from there. In the first
+    millisecond of work in a row the tenant's memory counts as having just changed to what the row says.
     """
 
-    def __init__(self, profiles: Mapping[str, Profile], speeds: Speeds) -> None:
+    def __init__(
+        self, profiles: Mapping[str, Profile], speeds: Speeds, named: NamedPairs | None = None
+    ) -> None:
         self.profiles = profiles
         self.speeds = speeds
+        self.named = named
         self._series = lru_cache(maxsize=4096)(self._scaled)
         self._answers = lru_cache(maxsize=65_536)(partial(_answer, speeds))
+
+    def with_profiles(self, profiles: Mapping[str, Profile]) -> ProfiledInterference:
+        """The same model over other profiles."""
+        return ProfiledInterference(profiles, self.speeds, self.named)
 
     def __call__(self, tenants: Sequence[Tenant], gpu: GpuModel | None) -> Outlook:
         """The outlook for tenants in the order of their start."""
@@ -61,6 +71,9 @@ class ProfiledInterference:
             left_us.append(0 if last else (row + 1) * found.interval_ms * 1000 - done_us)
         capacity_mem_mib = 0 if gpu is None else gpu.mem_mib
         speeds_milli, full = self._answers(tuple(now), tuple(before), capacity_mem_mib)
+        applications = [tenant.job.application for tenant in tenants]
+        if self.named and gpu and not any(each in self.profiles for each in applications):
+            speeds_milli = self.named.speeds_milli(applications, gpu.name) or speeds_milli
         hold_ms = min(
             (
                 -(-left // speed)
@@ -75,8 +88,16 @@ class ProfiledInterference:
         profile = self.profiles.get(application)
         return None if profile is None else series(profile, gpu)
 
+    def __repr__(self) -> str:
+        """Tells two models apart, for results that are kept by what they were made with."""
+        digest = hashlib.sha256()
+        for name in sorted(self.profiles):
+            digest.update(profile_text(self.profiles[name]).encode())
+        speeds = getattr(self.speeds, "__qualname__", None) or repr(self.speeds)
+        return f"ProfiledInterference({len(self.profiles)} profiles {digest.hexdigest()[:16]}, {speeds})"
+
     def __reduce__(self) -> tuple[object, ...]:
-        return (ProfiledInterference, (self.profiles, self.speeds))
+        return (ProfiledInterference, (self.profiles, self.speeds, self.named))
 
 
 def _answer(
@@ -91,5 +112,5 @@ def _answer(
     return tuple(int(speed) for speed in found), None if full < 0 else full
 
 
-thesis_measured = ProfiledInterference(thesis_profiles(), measured)
+thesis_measured = ProfiledInterference(thesis_profiles(), measured, published_names())
 thesis_time_sliced = ProfiledInterference(thesis_profiles(), time_sliced)

@@ -21,18 +21,20 @@ from berth.interference.speeds import GPU, pcie_shared
 
 __all__ = ["SWITCH_MILLI", "WAIT_MILLI", "time_sliced"]
 
-SWITCH_MILLI = 60
+SWITCH_MILLI = 560
 """What switching costs, per mille of the time during which a second process has kernels to run as well."""
 WAIT_MILLI = 250
 """How much of somebody else's turn is waited for, on average, by a kernel that finds the card taken, per mille."""
 
 
-def time_sliced(usage: Any, present: Any, capacity_mem_mib: Any, *, xp: Any = np) -> Any:
+def time_sliced(
+    usage: Any, present: Any, capacity_mem_mib: Any, *, xp: Any = np, switch_milli: int = SWITCH_MILLI
+) -> Any:
     """Speeds per mille of tenants whose kernels take turns: see `Speeds` for the shapes."""
     wanted = xp.where(present, xp.clip(usage[..., GPU], 0, 1000), 0).astype(xp.int32)
     total = xp.sum(wanted, axis=-1, keepdims=True, dtype=xp.int32)
     overlap = total - xp.max(wanted, axis=-1, keepdims=True)  # of the others, when the busiest runs
-    capacity = xp.int32(1_000_000) // (1000 + SWITCH_MILLI * overlap // 1000)
+    capacity = xp.int32(1_000_000) // (1000 + switch_milli * overlap // 1000)
     level = xp.zeros_like(capacity)  # the largest even part that the card can give to all who want as much
     for bit in (512, 256, 128, 64, 32, 16, 8, 4, 2, 1):
         higher = level + bit
