@@ -27,6 +27,10 @@ SHARE_MILLI = 1000 // MOST
 """What a job is given of a GPU that it shares, so that so many fit. It is a place and no part of the compute, which is
 shared as the model of interference says; GPU memory is not taken either, but judged over time by the profiles."""
 
+LEAD_MS, LEAD_STEP_MS = 5_000, 500
+"""So long before somebody ends, and every so often from then on, a GPU that declined is asked again: who loads little
+by little may begin while another ends."""
+
 
 class Knowledge(NamedTuple):
     """What a co-locating policy knows of applications, and of what happens on a GPU."""
@@ -65,7 +69,7 @@ class Colocating:
 
     GPUs with fewer tenants come first; those that are offered jobs at once see different ones, `window` each. While
     GPUs are idle no combination takes more than its part of the waiting jobs. A GPU that declines is asked again when
-    one of its tenants ends or enters a new row of its profile, or when it would be offered other jobs.
+    one of its tenants ends, is about to, or enters a new row of its profile, or when it would be offered other jobs.
 
     Jobs on several GPUs or none, and jobs of applications without a profile, take theirs whole, in the queue's order;
     one that has no room yet holds up those behind it. What has run alone once is `recorded`, and then shares as all
@@ -196,7 +200,7 @@ class Colocating:
             forecasts = self.forecaster.forecasts(offers, gpu)
             picks = self.choose(Scene(forecasts, gpu, waiting, backlog_ms))
             for number, at in enumerate(group):
-                chosen[at], next_ms[at] = int(picks[number]), int(forecasts.next_ms[number])
+                chosen[at], next_ms[at] = int(picks[number]), _look_again_ms(forecasts, number)
         for (slot, tenants, window), combination, hold_ms in zip(offered, chosen, next_ms, strict=True):
             started = [job for at, job in enumerate(window) if combination >> at & 1]
             some = False
@@ -279,6 +283,14 @@ class Colocating:
                 profile = self.recorded(job.application)
                 if profile is not None:
                     self.known[job.application] = profile
+
+
+def _look_again_ms(forecasts: Forecasts, offer: int) -> int:
+    """After how long a GPU that declines is asked again, if nobody ends until then."""
+    due_ms = int(forecasts.next_ms[offer])
+    ends_ms = forecasts.ends_ms[offer, 0]
+    first_ms = int(ends_ms[ends_ms > 0].min(initial=due_ms + LEAD_MS + 1))
+    return min(due_ms, first_ms - LEAD_MS if first_ms > LEAD_MS else LEAD_STEP_MS)
 
 
 def _tenant(run: Running, now_ms: int) -> Candidate:
