@@ -31,9 +31,7 @@ def test_a_profile_comes_back_from_its_file(name: str, tmp_path: Path) -> None:
 
 def test_a_folder_keeps_one_profile_an_application_whatever_its_name(tmp_path: Path) -> None:
     for name in ("a/b", "a b", "../a", "ResNet-18 (batch size 16)", "vgg16", "vgg16"):
-        keep_profile(
-            Profile(name, "ML", 1, "p", VGG.hardware, VGG.interval_ms, VGG.usage), tmp_path / "kept"
-        )
+        keep_profile(Profile(name, "ML", 1, "p", VGG.hardware, VGG.interval_ms, VGG.usage), tmp_path / "kept")
     assert sorted(Profiles.of_folder(tmp_path / "kept")) == [
         *("../a", "ResNet-18 (batch size 16)", "a b", "a/b", "vgg16")
     ]
@@ -51,11 +49,17 @@ def changed(row: int, column: int, text: str) -> str:
 
 BAD = {
     "negative": (changed(3, 1, "-4"), r"'vgg16', GPU utilisation, row 3 is -0.04, negative; expected"),
-    "over capacity": (changed(4, 2, "12289"), r"'vgg16', GPU memory, row 4 is 1.00008 of what .* over its capacity"),
+    "over capacity": (
+        changed(4, 2, "12289"),
+        r"'vgg16', GPU memory, row 4 is 1.00008 of what .* over its capacity",
+    ),
     "over 100 %": (changed(4, 3, "101"), r"'vgg16', GPU cores, row 4 is 1.01 of what"),
     "PCIe over the link": (changed(4, 4, "32001"), r"'vgg16', PCIe throughput, row 4"),
     "missing": (changed(2, 2, ""), r"'vgg16', mem_mib, row 2 is missing; expected series of equal length"),
-    "short": ("\n".join(profile_text(VGG).splitlines()[:-1]) + "\n110000,95\n", r"mem_mib, row 23 is missing"),
+    "short": (
+        "\n".join(profile_text(VGG).splitlines()[:-1]) + "\n110000,95\n",
+        r"mem_mib, row 23 is missing",
+    ),
     "not a number": (changed(2, 1, "many"), r"'vgg16', gpu_pct, row 2 is 'many'; expected a number"),
     "NaN": (changed(2, 1, "nan"), r"gpu_pct, row 2 is 'nan'; expected a number"),
     "gap": (

@@ -30,7 +30,11 @@ def rows(steps: list[int], value: Callable[[int], float], pod: str = "pod") -> s
 
 
 def test_the_longest_stretch_without_a_gap_becomes_the_profile(tmp_path: Path) -> None:
-    steps = [*range(5), *range(30, 45), *range(47, 60)]  # two samples missing are bridged, twenty-five are not
+    steps = [
+        *range(5),
+        *range(30, 45),
+        *range(47, 60),
+    ]  # two samples missing are bridged, twenty-five are not
     archive(tmp_path, DUTY, rows(steps, lambda step: step))
     archive(tmp_path, MEMORY, rows([*range(70)], lambda step: step * 2**20))
     (profile,) = read_genai(tmp_path, A40)
@@ -50,7 +54,7 @@ def test_a_pod_with_few_samples_has_no_profile(tmp_path: Path) -> None:
 def test_more_memory_than_the_card_has_is_refused(tmp_path: Path) -> None:
     archive(tmp_path, DUTY, rows([*range(12)], lambda step: 1))
     archive(tmp_path, MEMORY, rows([*range(12)], lambda step: 50_000 * 2**20 if step == 4 else 0))
-    with pytest.raises(ProfileError, match="'genai-pod', GPU memory, row 5 is .* over its capacity"):
+    with pytest.raises(ProfileError, match=r"'genai-pod', GPU memory, row 5 is .* over its capacity"):
         list(read_genai(tmp_path, A40))
 
 

@@ -29,7 +29,7 @@ from berth.model import Reason
 from berth.statistics import Cdf, Distribution, GpuHours, Occupancy, Run, Summary, Timeline, summary_dict
 from berth.traces import Trace
 
-__all__ = ["KeptRuns", "digest"]
+__all__ = ["KeptRuns", "digest", "interference_digest"]
 
 
 class KeptRuns:
@@ -108,13 +108,13 @@ def digest(task: Task) -> str:
         source: object = (task.source.path, status and (status.st_size, status.st_mtime_ns))
     else:
         source = [repr(job) for job in task.source]
-    model = _told(task.interference)
+    model = interference_digest(task.interference)
     plain = replace(task, source=(), interference=no_interference, events=None)
     told = [repr(getattr(plain, field.name)) for field in fields(plain) if field.name != "interference"]
     return hashlib.sha256(repr((berth.__version__, source, model, told)).encode()).hexdigest()
 
 
-def _told(how: Interference) -> str:
+def interference_digest(how: Interference) -> str:
     """What names a model of interference: its function, or the profiles and speeds that it was made of."""
     if not isinstance(how, ProfiledInterference):
         return f"{getattr(how, '__module__', '')}:{getattr(how, '__qualname__', repr(how))}"

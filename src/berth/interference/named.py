@@ -18,7 +18,6 @@ from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from berth.errors import ProfileError
 
@@ -94,23 +93,26 @@ def read_named(path: Path) -> dict[str, list[Observation]]:
 
 
 def fit_named(observations: Sequence[Observation]) -> dict[str, tuple[int, int]]:
-    """Sensitivity and pressure of each application on one card: least absolute error, by turns."""
+    """Sensitivity and pressure of each application on one card: least squares of the logarithms of stress, then
+    least absolute error of the speeds, each by turns."""
     names = sorted({name for mine, theirs, _ in observations for name in (mine, theirs)})
     index = {name: number for number, name in enumerate(names)}
     mine = np.array([index[one] for one, _, _ in observations])
     theirs = np.array([index[other] for _, other, _ in observations])
     speed = np.array([value for _, _, value in observations])
-    sensitivity: NDArray[np.int64] = np.zeros(len(names), dtype=np.int64)
-    pressure: NDArray[np.int64] = np.zeros(len(names), dtype=np.int64)
+    logs = LOG_ONE * np.log2(np.clip(1 / np.clip(speed, 1e-3, 1) - 1, 2.0**-8, 2.0**5))
+    sensitivity, pressure = np.zeros(len(names)), np.zeros(len(names))
+    turns = ((sensitivity, mine, pressure, theirs), (pressure, theirs, sensitivity, mine))
     for _ in range(ROUNDS):
-        for number in range(len(names)):
-            for own, other, chosen in (
-                (sensitivity, pressure[theirs], mine),
-                (pressure, sensitivity[mine], theirs),
-            ):
+        for own, chosen, other, facing in turns:
+            seen = np.bincount(chosen, minlength=len(names))
+            own[:] = np.bincount(chosen, logs - other[facing], len(names)) / np.maximum(seen, 1)
+    for _ in range(ROUNDS):
+        for own, chosen, other, facing in turns:
+            for number in range(len(names)):
                 rows = chosen == number
                 if rows.any():
-                    logs = LEVELS[:, None] + other[rows]
-                    error = np.abs(1 / (1 + np.exp2(logs / LOG_ONE)) - speed[rows]).sum(axis=1)
-                    own[number] = LEVELS[error.argmin()]
-    return {name: (int(sensitivity[number]), int(pressure[number])) for name, number in index.items()}
+                    tried = np.append(LEVELS, own[number])
+                    stress = np.exp2((tried[:, None] + other[facing][rows]) / LOG_ONE)
+                    own[number] = tried[np.abs(1 / (1 + stress) - speed[rows]).sum(axis=1).argmin()]
+    return {name: (round(sensitivity[number]), round(pressure[number])) for name, number in index.items()}
