@@ -61,7 +61,9 @@ def speed(runs: int = 7, iterations: int = 20) -> list[dict[str, float | int | s
             f" (best {row['best_steps_per_s']:,.0f}; {row['steps_per_cpu_s']:,.0f} a CPU second), asked {asked:,}"
         )
     if jax.default_backend() == "cpu":
-        print("no accelerator here: JAX sees CPUs only; run this where one is for its steps a second beside these")
+        print(
+            "no accelerator here: JAX sees CPUs only; run this where one is for its steps a second beside these"
+        )
     return rows
 
 
