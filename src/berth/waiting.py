@@ -168,14 +168,14 @@ class WaitModel:
         """`mean`, `low`, `median` or `high` of log10(1 + seconds) for each row (N, F), before it is moved."""
         if what not in self._trees:
             self._trees[what] = _lightgbm().Booster(model_str=self._texts[what])
-        return np.asarray(self._trees[what].predict(values), np.float64)
+        return np.asarray(self._trees[what].predict(values, num_threads=_threads(values)), np.float64)
 
     def answer(self, values: Floats) -> Answer:
         """The answer to one question (F,)."""
         row = values.reshape(1, -1)
         low, median, high = (float(self.predict(row, what)[0]) for what in ("low", "median", "high"))
         low, high = min(low - self.offset, median), max(high + self.offset, median)
-        parts = np.asarray(self._trees["median"].predict(row, pred_contrib=True))[0, :-1]
+        parts = np.asarray(self._trees["median"].predict(row, pred_contrib=True, num_threads=1))[0, :-1]
         order = np.argsort(-np.abs(parts), kind="stable")[:5]
         drivers = tuple((self.names[at], float(10 ** parts[at])) for at in order if parts[at])
         seconds = [max(10**each - 1, 0.0) for each in (median, low, high)]
@@ -203,7 +203,9 @@ class WaitModel:
     def contributions(self, values: Floats) -> Floats:
         """By how much each feature moves the median of each row (N, F), in log10 of the wait (SHAP values)."""
         self.predict(values[:1], "median")
-        return np.asarray(self._trees["median"].predict(values, pred_contrib=True), np.float64)[:, :-1]
+        return np.asarray(
+            self._trees["median"].predict(values, pred_contrib=True, num_threads=_threads(values)), np.float64
+        )[:, :-1]
 
     def save(self, path: Path) -> None:
         """Write it to a file."""
@@ -257,10 +259,8 @@ def _fit(values: Floats, target: Floats, what: str, seed: int) -> str:
     lightgbm = _lightgbm()
     alpha = {"low": 0.1, "median": 0.5, "high": 0.9}.get(what)
     aim: dict[str, Any] = {"objective": "l2"} if alpha is None else {"objective": "quantile", "alpha": alpha}
-    threads = 1 if len(values) < FEW_ROWS else 2
-    trees = lightgbm.train(
-        {**_SETTINGS, **aim, "seed": seed, "num_threads": threads}, lightgbm.Dataset(values, target), ROUNDS
-    )
+    settings = {**_SETTINGS, **aim, "seed": seed, "num_threads": _threads(values)}
+    trees = lightgbm.train(settings, lightgbm.Dataset(values, target), ROUNDS)
     return str(trees.model_to_string())
 
 
@@ -316,6 +316,10 @@ def _bins(low: Floats, median: Floats, high: Floats, target: Floats) -> tuple[Bi
         )
         for part in parts
     )
+
+
+def _threads(values: Floats) -> int:
+    return 1 if len(values) < FEW_ROWS else 2
 
 
 def _lightgbm() -> Any:
