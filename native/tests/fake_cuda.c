@@ -987,10 +987,10 @@ DO cuMemPoolCreate(CUpool *pool, const CUpool_props *props)
     READY();
     GIVEN(pool);
     GIVEN(props);
-    bool device = props->location.type == CU_LOCATION_DEVICE;
-    GPU(device ? props->location.id : 0);
+    bool placed = props->location.type == CU_LOCATION_DEVICE, device = placed || props->type == CU_ALLOCATION_MANAGED;
+    GPU(placed ? props->location.id : 0);
     *pool = calloc(1, sizeof **pool);
-    **pool = (struct CUpool_st){ .gpu = gpu_at(device ? props->location.id : 0), .device = device };
+    **pool = (struct CUpool_st){ .gpu = gpu_at(placed ? props->location.id : 0), .device = device };
     lock();
     (*pool)->next = pool_list;
     pool_list = *pool;
@@ -1171,8 +1171,8 @@ static void settled(uint32_t gpu)
 {
     shrink(&default_pools[gpu], default_pools[gpu].threshold);
     for (struct CUpool_st *pool = pool_list; pool != NULL; pool = pool->next)
-        if (pool->gpu == gpu && !pool->gone)
-            shrink(pool, pool->threshold);
+        if (pool->gpu == gpu)
+            shrink(pool, pool->gone ? 0 : pool->threshold);
 }
 
 DO cuStreamSynchronize(CUstream stream)
