@@ -44,6 +44,7 @@ ROWS = """
             ELSE printf('gpu%03d', (g % 400)::INT) END AS "NodeList",
         ['None', 'Resources', 'Priority', 'AssocGrpGRES', 'QOSMaxGRESPerUser'][1 + (g % 5)::INT] AS "Reason",
         ['pytorch', 'tensorflow', 'python', 'caffe', 'lammps', 'gromacs', '', 'vasp'][1 + (h % 8)::INT] AS "Comment"
+        {measured}
     FROM (
         SELECT *, (CASE WHEN h % 10 < 6 THEN 0 ELSE g % 20000 END)::BIGINT AS wait,
             (60 + (k % 100000) / (1 + h % 7))::BIGINT AS run, (1 << (g % 4))::INT AS gpus,
@@ -54,14 +55,21 @@ ROWS = """
 """
 
 
-def write_jobs(path: Path, jobs: int) -> None:
-    """Text as `sacct -P` prints it, 22 columns."""
+MEASURED = """, ((k % 1000) / 1000.0 * (0.4 + 0.1 * (h % 7)))::DECIMAL(5, 4) AS "uGPUcore",
+        ((k // 1000 % 1000) / 1000.0)::DECIMAL(5, 4) AS "uGPUmem"
+"""
+
+
+def write_jobs(path: Path, jobs: int, *, measured: bool = False) -> None:
+    """Text as `sacct -P` prints it, 22 columns; with `measured` two more, of what GPUs were used for."""
     with duckdb.connect() as database:
         database.execute(
             "CREATE MACRO moment(s) AS strftime(make_timestamp((s)::BIGINT * 1000000), '%Y-%m-%dT%H:%M:%S')"
         )
         options = "(FORMAT csv, DELIMITER '|', HEADER true, QUOTE '')"
-        database.execute(f"COPY ({ROWS.format(jobs=jobs)}) TO '{path}' {options}")
+        database.execute(
+            f"COPY ({ROWS.format(jobs=jobs, measured=MEASURED if measured else '')}) TO '{path}' {options}"
+        )
 
 
 def seconds(code: str, *arguments: object) -> float:

@@ -3,7 +3,7 @@
     python bench/partition_storm.py [--processes 64] [--seconds 60] [--kill-ms 50] [--mem-mib 1024] [--json FILE]
 
 The driver keeps the truth on a ledger of its own, under one lock, and adds up what the living hold at every
-allocation. A wait is time in a call that was neither spent on a CPU nor in line for one, nor at the judge's own lock.
+allocation. A wait is the time that a call took, less that in line for a CPU and that at the judge's own lock.
 """
 
 from __future__ import annotations

@@ -19,13 +19,13 @@
 /* What berth says is left, and what the driver holds, add up to the limit. */
 #define HELD(bytes) CHECK(fake_own_bytes(0) == (bytes) && room() == LIMIT - (bytes))
 
-static uint64_t room(void)
+static inline uint64_t room(void)
 {
     size_t free_bytes = 0, total = 0;
     return cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS ? free_bytes : ~0ull;
 }
 
-static int start(void)
+static inline int start(void)
 {
     CUcontext context;
     OK(cuInit(0));

@@ -45,7 +45,7 @@ static void work(struct seen *seen, unsigned seed, uint64_t largest)
             if (result != CUDA_SUCCESS)
                 held[at] = 0;
         }
-        uint64_t waited = stopwatch_blocked_ns(&watch), others = fake_waited_ns() - at_ledger;
+        uint64_t waited = stopwatch_kept_ns(&watch), others = fake_waited_ns() - at_ledger;
         waited = waited > others ? waited - others : 0;
         if (result == CUDA_ERROR_OUT_OF_MEMORY)
             seen->refused++;

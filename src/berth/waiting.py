@@ -8,15 +8,18 @@ measured on questions later than those that it learned from.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from berth.errors import HistoryError, MissingExtraError, SettingError
+from berth.statistics.conformal import rolling_interval
 
 __all__ = ["Answer", "Evaluation", "Questions", "WaitModel", "evaluate", "train"]
 
@@ -24,12 +27,13 @@ Floats = NDArray[np.float64]
 
 ROUNDS: Final = 80
 COVERAGE: Final = 0.8
-RECENT_S: Final = 3 * 86_400
-"""Clusters change from day to day, so the interval is as wide as the last days called for."""
-FEWEST_RECENT: Final = 1000
-"""Where the last days have fewer, what was measured in training makes them up to so many."""
+_NORMAL: Final = NormalDist()
+_TENTH: Final = -_NORMAL.inv_cdf(0.1)
+"""How many standard deviations the outer tenth begins from the middle."""
 FEWEST: Final = 200
 """So many waits that have ended are the least to learn from."""
+FEW_ROWS: Final = 20_000
+"""A second thread costs more than it gives where there are fewer."""
 _SETTINGS: Final = {
     "learning_rate": 0.1,
     "num_leaves": 15,
@@ -39,7 +43,6 @@ _SETTINGS: Final = {
     "bagging_freq": 1,
     "lambda_l2": 10.0,
     "verbose": -1,
-    "num_threads": 2,
     "deterministic": True,
     "force_row_wise": True,
 }
@@ -81,6 +84,19 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True)
+class Bin:
+    """Questions with like answers, and what came of them; seconds."""
+
+    count: int
+    predicted_s: tuple[float, float, float]
+    """The middle ones of the low ends, the medians and the high ends."""
+    came_s: tuple[float, float, float]
+    """The 10 %, 50 % and 90 % of the true waits."""
+    held: float
+    """The share that lay within their intervals."""
+
+
+@dataclass(frozen=True, slots=True)
 class Evaluation:
     """How a model did on the last fifth by time, having learned from waits that had ended before it."""
 
@@ -94,6 +110,8 @@ class Evaluation:
     tested: int
     calibration: tuple[tuple[float, float], ...]
     """For quantiles from 0.1 to 0.9, the share of waits that were at most the predicted quantile."""
+    bins: tuple[Bin, ...] = ()
+    """By what was predicted, the shortest first."""
 
     def to_dict(self) -> dict[str, object]:
         """What `--json` prints."""
@@ -105,7 +123,28 @@ class Evaluation:
             "trained": self.trained,
             "tested": self.tested,
             "calibration": [list(pair) for pair in self.calibration],
+            "bins": [asdict(each) for each in self.bins],
         }
+
+    def save(self, path: Path) -> None:
+        """Write it to a file, for the report."""
+        aside = path.with_name(path.name + ".part")
+        aside.write_text(json.dumps(self.to_dict()), encoding="utf-8")
+        aside.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Evaluation | None:
+        """Read it again; None where there is none that can be read."""
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            bins = tuple(
+                Bin(each["count"], tuple(each["predicted_s"]), tuple(each["came_s"]), each["held"])
+                for each in content.pop("bins")
+            )
+            calibration = tuple((share, came) for share, came in content.pop("calibration"))
+            return cls(**content, calibration=calibration, bins=bins)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
 
 
 def logged(wait_s: Floats) -> Floats:
@@ -129,23 +168,44 @@ class WaitModel:
         """`mean`, `low`, `median` or `high` of log10(1 + seconds) for each row (N, F), before it is moved."""
         if what not in self._trees:
             self._trees[what] = _lightgbm().Booster(model_str=self._texts[what])
-        return np.asarray(self._trees[what].predict(values), np.float64)
+        return np.asarray(self._trees[what].predict(values, num_threads=_threads(values)), np.float64)
 
     def answer(self, values: Floats) -> Answer:
         """The answer to one question (F,)."""
         row = values.reshape(1, -1)
         low, median, high = (float(self.predict(row, what)[0]) for what in ("low", "median", "high"))
         low, high = min(low - self.offset, median), max(high + self.offset, median)
-        parts = np.asarray(self._trees["median"].predict(row, pred_contrib=True))[0, :-1]
+        parts = np.asarray(self._trees["median"].predict(row, pred_contrib=True, num_threads=1))[0, :-1]
         order = np.argsort(-np.abs(parts), kind="stable")[:5]
         drivers = tuple((self.names[at], float(10 ** parts[at])) for at in order if parts[at])
         seconds = [max(10**each - 1, 0.0) for each in (median, low, high)]
         return Answer(seconds[0], seconds[1], seconds[2], drivers)
 
+    def answer_waiting(self, values: Floats, waited_s: float) -> Answer:
+        """How much longer a job will wait that has waited for so long, from its question at submission (F,).
+
+        The answer for its whole wait is taken for two halves of normal distributions of log10(1 + s) that meet at the
+        median; of these only what is longer than the time that has passed is left.
+        """
+        whole = self.answer(values)
+        low, middle, high = (math.log10(1 + each) for each in (whole.low_s, whole.median_s, whole.high_s))
+        below, above = (max(middle - low, 0.01) / _TENTH, max(high - middle, 0.01) / _TENTH)
+        passed = math.log10(1 + max(waited_s, 0.0))
+        gone = _NORMAL.cdf((passed - middle) / (below if passed < middle else above))
+
+        def left(share: float) -> float:
+            level = min(gone + share * (1 - gone), 1 - 1e-9)
+            score = _NORMAL.inv_cdf(level)
+            return max(float(10 ** (middle + score * (below if score < 0 else above)) - 1) - waited_s, 0.0)
+
+        return Answer(left(0.5), left(0.1), left(0.9), whole.drivers)
+
     def contributions(self, values: Floats) -> Floats:
         """By how much each feature moves the median of each row (N, F), in log10 of the wait (SHAP values)."""
         self.predict(values[:1], "median")
-        return np.asarray(self._trees["median"].predict(values, pred_contrib=True), np.float64)[:, :-1]
+        return np.asarray(
+            self._trees["median"].predict(values, pred_contrib=True, num_threads=_threads(values)), np.float64
+        )[:, :-1]
 
     def save(self, path: Path) -> None:
         """Write it to a file."""
@@ -195,33 +255,12 @@ def _outside(ended: Questions, seed: int) -> Floats:
     return np.maximum(model.predict(late.values, "low") - target, target - model.predict(late.values, "high"))
 
 
-def _offsets(questions: Questions, low: Floats, high: Floats, before: Floats) -> Floats:
-    """By how much the interval of each question (N,) is moved outwards, from what was known when it was asked.
-
-    That is how far outside the waits of the last days lay. Of a wait that had not ended yet only the time that
-    had passed is used. `low` and `high` are the ends before they are moved; `before` is what training measured.
-    """
-    target = logged(questions.wait_s)
-    outside = np.maximum(low - target, target - high)
-    offsets = np.empty(len(questions))
-    days = questions.asked_s // 86_400
-    for day in np.unique(days):
-        today = days == day
-        now = float(questions.asked_s[today][0])
-        recent = (questions.asked_s < now) & (questions.asked_s >= now - RECENT_S)
-        passed = logged(np.maximum(now - questions.asked_s[recent], 0.0)) - high[recent]
-        known = np.where(questions.known_before(now)[recent], outside[recent], passed)
-        lacking = max(FEWEST_RECENT - len(known), 0)
-        pool = np.concatenate((known, before[-lacking:])) if lacking else known
-        offsets[today] = np.quantile(pool, COVERAGE)
-    return offsets
-
-
 def _fit(values: Floats, target: Floats, what: str, seed: int) -> str:
     lightgbm = _lightgbm()
     alpha = {"low": 0.1, "median": 0.5, "high": 0.9}.get(what)
     aim: dict[str, Any] = {"objective": "l2"} if alpha is None else {"objective": "quantile", "alpha": alpha}
-    trees = lightgbm.train({**_SETTINGS, **aim, "seed": seed}, lightgbm.Dataset(values, target), ROUNDS)
+    settings = {**_SETTINGS, **aim, "seed": seed, "num_threads": _threads(values)}
+    trees = lightgbm.train(settings, lightgbm.Dataset(values, target), ROUNDS)
     return str(trees.model_to_string())
 
 
@@ -229,7 +268,8 @@ def evaluate(questions: Questions, seed: int = 0) -> Evaluation:
     """Train on the first four fifths by time, of which only waits that had ended count, and test on the last.
 
     The trees learn once, before the first question of the test. The width of the interval follows, day by day,
-    what had become known by then, as it does for whoever trains every day.
+    what had become known by then (`berth.statistics.conformal`). How it does was chosen on the third and the fourth
+    fifth of a table, each with trees that had learned from what lay before it, and never on the last.
     """
     if len(questions) < 2 * FEWEST:
         raise SettingError(
@@ -243,8 +283,7 @@ def evaluate(questions: Questions, seed: int = 0) -> Evaluation:
     target = logged(tested.wait_s)
     mean, median = model.predict(tested.values, "mean"), model.predict(tested.values, "median")
     low, high = model.predict(tested.values, "low"), model.predict(tested.values, "high")
-    offsets = _offsets(tested, low, high, model.outside)
-    low, high = np.minimum(low - offsets, median), np.maximum(high + offsets, median)
+    low, high = rolling_interval(tested.asked_s, tested.wait_s, (low, median, high), model.outside, COVERAGE)
     return Evaluation(
         mse_log10=float(np.mean((mean - target) ** 2)),
         baseline_mse_log10=float(np.mean((logged(learned.wait_s).mean() - target) ** 2)),
@@ -256,7 +295,31 @@ def evaluate(questions: Questions, seed: int = 0) -> Evaluation:
             (share, float(np.mean(target <= ends)))
             for share, ends in ((0.1, low), (0.5, median), (0.9, high))
         ),
+        bins=_bins(low, median, high, target),
     )
+
+
+def _bins(low: Floats, median: Floats, high: Floats, target: Floats) -> tuple[Bin, ...]:
+    """The questions (N,) in ten parts by what was predicted, and what came of each."""
+    parts = np.array_split(np.argsort(median, kind="stable"), min(10, len(median)))
+
+    def seconds(logs: Floats) -> tuple[float, float, float]:
+        found = 10**logs - 1
+        return float(found[0]), float(found[1]), float(found[2])
+
+    return tuple(
+        Bin(
+            len(part),
+            seconds(np.array([np.median(ends[part]) for ends in (low, median, high)])),
+            seconds(np.quantile(target[part], (0.1, 0.5, 0.9))),
+            float(np.mean((low[part] <= target[part]) & (target[part] <= high[part]))),
+        )
+        for part in parts
+    )
+
+
+def _threads(values: Floats) -> int:
+    return 1 if len(values) < FEW_ROWS else 2
 
 
 def _lightgbm() -> Any:

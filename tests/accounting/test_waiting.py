@@ -9,12 +9,16 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from berth.cli.app import app
 from berth.errors import HistoryError, SettingError
 from berth.history.folder import open_history
+from berth.history.pending import read_queue
 from berth.history.questions import LEAKS, history_features, polled_features
 from berth.history.sacct import import_text
 from berth.history.staging import Options
+from berth.statistics.conformal import censored_quantile, rolling_interval
 from berth.waiting import Questions, WaitModel, evaluate, train
 
 from . import exports
@@ -116,3 +120,142 @@ def test_waits_of_a_real_cluster_are_told_better_than_asked(real_data: Callable[
     assert found.mse_log10 < 0.275
     assert 0.78 <= found.coverage_80 <= 0.82
     assert json.dumps(found.to_dict(), allow_nan=False)
+
+
+# --- intervals --------------------------------------------------------------------------------------
+
+
+def test_a_censored_quantile_counts_who_is_not_over_yet() -> None:
+    values = np.array([1.0, 2.0, 3.0, 4.0])
+    assert censored_quantile(values, np.ones(4, bool), 0.5) == 2.0
+    # The one at 2 is known to last longer: what is left of it goes to those behind it.
+    assert censored_quantile(values, np.array([True, False, True, True]), 0.5) == 3.0
+    assert censored_quantile(values, np.zeros(4, bool), 0.5) == 4.0
+
+
+def drifting(days: int = 60) -> tuple[np.ndarray, np.ndarray]:
+    """Waits that double every ten days, asked eight hundred times a day."""
+    random = np.random.default_rng(3)
+    asked = np.repeat(np.arange(days) * 86_400.0 + 43_200, 800)
+    return asked, 10 ** (2 + 0.03 * asked / 86_400 + random.normal(0, 0.4, len(asked)))
+
+
+def test_the_interval_follows_waits_that_drift_away_from_what_was_learned() -> None:
+    asked, wait = drifting()
+    flat = [np.full(len(asked), 2 + score * 0.4) for score in (-1.2816, 0.0, 1.2816)]
+    target = np.log10(1 + wait)
+    as_learned = float(np.mean((flat[0] <= target) & (target <= flat[2])))
+    low, high = rolling_interval(asked, wait, (flat[0], flat[1], flat[2]), np.zeros(100), 0.8)
+    held = float(np.mean((low <= target) & (target <= high)))
+    assert as_learned < 0.4
+    assert 0.78 < held < 0.82
+
+
+def test_no_interval_knows_what_comes_after_it_was_asked() -> None:
+    asked, wait = drifting(20)
+    ends = tuple(np.full(len(asked), 2 + score * 0.4) for score in (-1.2816, 0.0, 1.2816))
+    before = np.zeros(100)
+    low, high = rolling_interval(asked, wait, ends, before, 0.8)  # type: ignore[arg-type]
+    moment = asked[10 * 800]
+    later = np.where(asked + wait >= moment, wait * 50 + 1e6, wait)
+    again = rolling_interval(asked, later, ends, before, 0.8)  # type: ignore[arg-type]
+    known = asked <= moment
+    np.testing.assert_array_equal(low[known], again[0][known])
+    np.testing.assert_array_equal(high[known], again[1][known])
+
+
+# --- the queue -------------------------------------------------------------------------------------
+
+SQUEUE = {
+    "jobs": [
+        {
+            "job_id": 9001,
+            "job_state": "PENDING",
+            "submit_time": 1_700_400_000,
+            "start_time": 0,
+            "user_name": "ann",
+            "account": "ai",
+            "partition": "a100",
+            "qos": "normal",
+            "time_limit": {"set": True, "infinite": False, "number": 60},
+            "tres_req_str": "cpu=4,mem=4000M,node=1,gres/gpu=2",
+            "node_count": 1,
+            "comment": "pytorch",
+        },
+        {"job_id": 9002, "job_state": ["RUNNING"], "submit_time": 1_700_390_000, "start_time": 1_700_395_000},
+        {"job_id": 9003, "job_state": "COMPLETED", "submit_time": 1_700_390_000},
+    ]
+}
+
+
+def test_the_queue_is_read_from_squeue_and_from_sacct(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(SQUEUE))
+    running, waiting = read_queue(tmp_path / "a.json")
+    assert (running.job_id, running.start_ms) == ("9002", 1_700_395_000_000)
+    assert (waiting.job_id, waiting.gpus, waiting.cpu_milli, waiting.time_limit_ms) == (
+        "9001",
+        2,
+        4000,
+        3_600_000,
+    )
+    (tmp_path / "b.psv").write_text(
+        "JobIDRaw|User|Account|Partition|QOS|State|Submit|Start|Timelimit|ReqTRES|NNodes|Comment\n"
+        "9001|ann|ai|a100|normal|PENDING|2023-11-19T13:20:00|Unknown|01:00:00|cpu=4,mem=4000M,gres/gpu=2|1|pytorch\n"
+        "9001.batch|ann|ai|a100|normal|RUNNING|2023-11-19T13:20:00|Unknown|01:00:00||1|\n"
+    )
+    assert read_queue(tmp_path / "b.psv") == (waiting,)
+    for text, words in (("{", "not what `squeue --json`"), ("A|B\n", "has no column")):
+        (tmp_path / "c").write_text(text)
+        with pytest.raises(HistoryError, match=words):
+            read_queue(tmp_path / "c")
+
+
+def test_who_has_waited_long_is_told_to_wait_on(tmp_path: Path) -> None:
+    model = train(made_up())
+    row = np.array([4.0, 50.0])
+    whole = model.answer(row)
+    fresh, late = model.answer_waiting(row, 0.0), model.answer_waiting(row, whole.high_s)
+    assert fresh.median_s == pytest.approx(whole.median_s, rel=0.05)
+    assert fresh.high_s == pytest.approx(whole.high_s, rel=0.05)
+    assert 0 <= late.low_s <= late.median_s <= late.high_s
+    assert late.median_s > 0
+
+
+@pytest.mark.slow
+def test_every_job_of_the_queue_gets_its_answer_and_the_report_its_calibration(tmp_path: Path) -> None:
+    base = 1_700_000_000
+    random = np.random.default_rng(5)
+    rows = [
+        exports.line(
+            JobIDRaw=n,
+            User=("ann", "bob")[n % 2],
+            Submit=base + n * 600,
+            Eligible=base + n * 600,
+            Start=base + n * 600 + 60 * (1 + n % 7) + int(random.integers(0, 30)),
+            End=base + n * 600 + 4000,
+        )
+        for n in range(600)
+    ]
+    history = tmp_path / "h"
+    import_text(open_history(history), exports.write(tmp_path / "f", rows), Options())
+    (tmp_path / "queue.json").write_text(json.dumps(SQUEUE))
+
+    def run(*words: object) -> str:
+        done = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    run("predict-wait", "train", "--history", history)
+    told = run(
+        *("predict-wait", "queue", tmp_path / "queue.json", "--now", "2023-11-19T14:20:00"),
+        *("--history", history, "--json"),
+    )
+    (answer,) = json.loads(told)
+    assert (answer["job"], answer["waited_s"]) == ("9001", 3600.0)
+    assert 0 <= answer["low_s"] <= answer["median_s"] <= answer["high_s"]
+    assert answer["drivers"]
+    run("predict-wait", "evaluate", "--history", history)
+    run("report", tmp_path / "r.html", "--history", history)
+    page = (tmp_path / "r.html").read_text()
+    assert "Predicted waits" in page
+    assert "Calibration of predicted waits" in page

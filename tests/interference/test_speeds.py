@@ -178,3 +178,8 @@ def test_an_unknown_model_is_refused_with_the_choices() -> None:
         SettingError, match="no model of speeds 'fast'; there are none, measured, time-sliced"
     ):
         make_speeds("fast")
+
+
+@pytest.mark.parametrize("model", SPEEDS)
+def test_in_any_crowd_everybody_gets_on(model: str) -> None:
+    assert min(speeds_of(model, [(1000, 100, 900, 1000)] * 1_500)) >= 1

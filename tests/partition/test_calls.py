@@ -246,3 +246,13 @@ def test_the_drivers_ledger_sees_who_goes_over(card: Card) -> None:
 def test_eight_processes_churning_300_mib_stay_under_1_gib(card: Card) -> None:
     seen = storm(card, "8", "3", "1000", "300", mib=1024)
     assert seen["violations"] == 0
+
+
+@pytest.mark.slow
+def test_a_kill_after_any_instruction_of_an_allocation_leaves_nothing(card: Card) -> None:
+    """Some fourteen hundred processes, each stepped one instruction further than the last and killed."""
+    card.settings = {"BERTH_FAKE_WATCH": "", "BERTH_LOG": ""}
+    region = str(card.folder / "region")
+    code, said = card.run("step", str(card.native / "libberth-region.so"), region, UUIDS[0])
+    assert code == 0, said
+    assert int(said) > 500

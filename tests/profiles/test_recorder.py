@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -52,12 +53,23 @@ def test_a_run_without_a_sample_has_no_profile() -> None:
         profile_of([], 0, V100, "mine")
 
 
-def test_a_command_runs_and_is_sampled_until_it_ends() -> None:
-    card = Counting()
-    wait = "import sys, time; time.sleep(0.4); sys.exit(3)"
-    profile, status = record(card, [sys.executable, "-c", wait], "mine", interval_ms=100)
+def test_a_command_runs_and_is_sampled_until_it_ends(tmp_path: Path) -> None:
+    card, over = Counting(), tmp_path / "over"
+    wait = f"import os, sys, time\nwhile not os.path.exists({str(over)!r}): time.sleep(0.01)\nsys.exit(3)"
+    clock = [0.0]
+
+    def sleep(seconds: float) -> None:
+        """Time that goes by as the recorder sleeps; after 25 samples the command is told to end."""
+        clock[0] += seconds
+        if card.asked > 25:
+            over.touch()
+            time.sleep(0.01)
+
+    profile, status = record(
+        card, [sys.executable, "-c", wait], "mine", interval_ms=100, now_s=lambda: clock[0], sleep=sleep
+    )
     assert status == 3
-    assert len(profile.usage) >= 4
+    assert len(profile.usage) >= 5  # five samples an interval
     assert (np.diff(profile.usage[:, 0]) >= 0).all()
     assert profile.usage[0, 1] > 0
     assert set(profile.usage[:, 2]) == {0.25}

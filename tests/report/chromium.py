@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+ANSWER_S = 180
+"""How long to wait for a browser on a machine that has other things to do."""
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
     "--headless",
@@ -111,7 +113,7 @@ class Chromium:
             width=width, height=height, deviceScaleFactor=1, mobile=mobile,
         )  # fmt: skip
 
-    def open(self, path: Path, ready: str, timeout_s: float = 30) -> None:
+    def open(self, path: Path, ready: str, timeout_s: float = ANSWER_S) -> None:
         """Open a file and wait until the JavaScript expression `ready` is true."""
         self.call("Page.navigate", url=path.resolve().as_uri())
         deadline = time.monotonic() + timeout_s
@@ -139,7 +141,7 @@ class Chromium:
             message["sessionId"] = self._session
         os.write(self._commands, json.dumps(message).encode() + b"\0")
         while True:
-            answer = self._receive(30)
+            answer = self._receive(ANSWER_S)
             if answer.get("id") == self._number:
                 if "error" in answer:
                     raise RuntimeError(f"{method}: {answer['error']}")

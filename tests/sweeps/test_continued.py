@@ -201,7 +201,7 @@ def test_a_ray_address_that_does_not_answer_is_told(address: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["", "ray://"])
 def test_a_port_that_opens_and_stays_silent_or_speaks_something_else_is_no_ray_cluster(scheme: str) -> None:
-    """Without the question that is put first, Ray itself would wait for minutes, or abort the process."""
+    """Without the question that is put first, Ray itself still waits after two minutes."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"{scheme}127.0.0.1:{listener.getsockname()[1]}"
         begin = time.monotonic()

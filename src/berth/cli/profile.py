@@ -133,6 +133,8 @@ def import_(
         found = list(Profiles.of_folder(source).values())
     else:
         found = [read_profile(source)]
+    if not found:
+        raise ProfileError(f"there is no profile in {source}; expected files that end on .profile.csv")
     for profile in found:
         keep_profile(profile, history / IN_HISTORY)
     print(f"{len(found):,} profiles in {history / IN_HISTORY}")

@@ -177,7 +177,9 @@ def report(
     from datetime import UTC, datetime
 
     from berth import __version__
+    from berth.cli.waiting import EVALUATION_NAME
     from berth.report.accounting import collect, write_accounting
+    from berth.waiting import Evaluation
 
     names = _groups(by, measure)
     with tables_of(history, begin, end, only) as tables:
@@ -192,6 +194,7 @@ def report(
             by=names,
             measure=measure,
             capacity=_capacity(gpus),
+            predictions=Evaluation.load(history / EVALUATION_NAME),
         )
     write_accounting(page, out)
     print(f"wrote {out}: {page.totals.jobs:,} jobs")

@@ -47,7 +47,7 @@ def train(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the folder of checkpoints.")] = False,
     curve: Annotated[
-        Path | None, typer.Option(metavar="FILE.html", help="Plot the training curve into this file.")
+        Path | None, typer.Option(metavar="FILE", help="Draw the training curve: .html, .png or .svg.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -113,10 +113,10 @@ def _from_history(plan: Plan, history: Path, profiles: Path | None, seed: int) -
 
 
 def _plot(path: Path, learner: str, found: Trained) -> None:
-    from berth.cli.files import write_aside
     from berth.plots.training import training_curve
+    from berth.report.image import write_image
 
-    write_aside(path, training_curve({learner: found.curve}).to_html(include_plotlyjs=True))
+    write_image(training_curve({learner: found.curve}), path)
 
 
 def _answer(found: Trained, written: list[Path]) -> dict[str, object]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Predict how long a job will wait, from the history.", no_args_is_help=True)
 
 MODEL_NAME = "waiting.json"
+EVALUATION_NAME = "waiting-evaluation.json"
 
 
 @app.callback()
@@ -38,6 +39,8 @@ def evaluate(
     from berth.waiting import evaluate as judge
 
     found = judge(questions_of(file, history))
+    if file is None:
+        found.save(history / EVALUATION_NAME)  # the report shows it
     if as_json:
         print(json.dumps(found.to_dict()))
         return
@@ -114,7 +117,71 @@ def request(
         print(f"  {name}: × {factor:.2f}")
 
 
+@app.command()
+def queue(
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE]",
+            help="What squeue --json printed, or sacct of jobs that are PENDING or RUNNING; by default squeue is run.",
+        ),
+    ] = None,
+    now: Annotated[
+        str, typer.Option(metavar="TIME", help="When the file was made; by default when it was last changed.")
+    ] = "",
+    history: HistoryFolder = Path("history"),
+    as_json: AsJson = False,
+) -> None:
+    """Answer for every job that waits now: how much longer, with an 80 % interval and what drives it."""
+    import numpy as np
+
+    from berth.cli.importing import moment_ms
+    from berth.history.folder import open_history
+    from berth.history.pending import read_queue, run_squeue
+    from berth.history.questions import queue_features
+    from berth.statistics.accounting import duration_text
+    from berth.waiting import WaitModel
+
+    model = WaitModel.load(history / MODEL_NAME)
+    jobs, made_ms = run_squeue() if file is None else (read_queue(file), round(file.stat().st_mtime * 1000))
+    now_ms = moment_ms(now) if now else made_ms
+    with open_history(history, must_exist=True).database() as database:
+        features = queue_features(database, jobs, now_ms)
+    values = np.column_stack([features[name] for name in model.names])
+    answers = [
+        (job, model.answer_waiting(values[at], (now_ms - job.queued_ms) / 1000))
+        for at, job in enumerate(jobs)
+        if job.start_ms is None
+    ]
+    if as_json:
+        print(
+            json.dumps(
+                [
+                    {
+                        "job": job.job_id,
+                        "user": job.user,
+                        "waited_s": (now_ms - job.queued_ms) / 1000,
+                        "median_s": answer.median_s,
+                        "low_s": answer.low_s,
+                        "high_s": answer.high_s,
+                        "drivers": [{"feature": name, "factor": factor} for name, factor in answer.drivers],
+                    }
+                    for job, answer in answers
+                ],
+                ensure_ascii=False,
+            )
+        )
+        return
+    for job, answer in answers:
+        times = [duration_text(each) for each in (answer.median_s, answer.low_s, answer.high_s)]
+        drivers = ", ".join(f"{name} ×{factor:.2f}" for name, factor in answer.drivers[:3])
+        print(f"{job.job_id}: {times[0]} more ({times[1]} to {times[2]}); {drivers}")
+    if not answers:
+        print("nobody waits")
+
+
 def questions_of(file: Path | None, history: Path, asked: dict[str, object] | None = None) -> Questions:
+    """The questions of a table or of the history."""
     import duckdb
     import numpy as np
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from berth.bounds import TimeBound, time_bound
 from berth.errors import SettingError
 from berth.experiments.colocation_outcome import Outcome, outcome_of, read_stays
-from berth.experiments.kept import KeptRuns
+from berth.experiments.kept import KeptRuns, interference_digest
 from berth.experiments.kept_file import kept_path
 from berth.experiments.sweep import Progress, Task, run_all
 from berth.interference import make_interference, make_speeds
@@ -44,6 +44,8 @@ UNTRAINED = "dqn?model=untrained"
 POLICIES = (SJF, "tetris-sharing", "deeprm-max", "deeprm-mean", "greedy", "dqn", UNTRAINED)
 """SJF asks for whole GPUs, so that each job runs alone."""
 MODELS = ("measured", "time-sliced")
+LEARNED = ("dqn", "deeprm-max", "deeprm-mean")
+"""Their runs are kept apart for each set of models that ships."""
 JOBS = 30
 FIRST_TRAINING_SEED = 1_000_000
 """Models are trained on job sets of this seed and later ones; sets to measure with have earlier ones."""
@@ -110,7 +112,7 @@ def measure_colocation(
     sets = {(workload, seed): workload_jobs(workload, jobs, seed) for workload in workloads for seed in seeds}
     total = len(plan) + len(sets)
     with _folder(keep) as folder:
-        kept = folder / f"{interference}-{_shipped()}"
+        kept = folder / f"{interference}-{interference_digest(model)[:12]}"
         outcomes = [
             outcome_of(
                 workload,
@@ -148,10 +150,13 @@ def _runs(
     progress: Progress | None,
 ) -> Iterator[tuple[str, str, int, Path]]:
     """Where the events of each run of the plan are, those run first that are not kept yet."""
+    shipped = f"models-{_shipped()}"
     waiting: list[Task] = []
     places: dict[tuple[str, str, int], tuple[KeptRuns, Task]] = {}
     for workload, policy, seed in plan:
-        kept = KeptRuns(folder / workload)
+        kept = KeptRuns(
+            folder / workload / shipped if policy.partition("?")[0] in LEARNED else folder / workload
+        )
         events = kept_path(kept.folder, policy, seed).with_suffix(".events")
         task = Task(sets[workload, seed], NODE, policy, seed, interference=model, events=str(events))
         places[workload, policy, seed] = kept, task

@@ -20,7 +20,7 @@ from berth.model import Reason
 from berth.statistics import Cdf, Distribution, GpuHours, Occupancy, Run, Summary, Timeline, summary_dict
 from berth.traces import Trace
 
-__all__ = ["KeptRuns", "digest"]
+__all__ = ["KeptRuns", "digest", "interference_digest"]
 
 
 class KeptRuns:
@@ -64,13 +64,13 @@ def digest(task: Task) -> str:
         source: object = file_mark(task.source.path)
     else:
         source = [repr(job) for job in task.source]
-    model = _told(task.interference)
+    model = interference_digest(task.interference)
     plain = replace(task, source=(), interference=no_interference, events=None, measure=None)
     told = [repr(getattr(plain, field.name)) for field in fields(plain) if field.name != "interference"]
     return digest_of(source, model, told)
 
 
-def _told(how: Interference) -> str:
+def interference_digest(how: Interference) -> str:
     """What names a model of interference: its function, or the profiles and speeds that it was made of."""
     if not isinstance(how, ProfiledInterference):
         return f"{getattr(how, '__module__', '')}:{getattr(how, '__qualname__', repr(how))}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from glob import escape
 from pathlib import Path
 from typing import Any, Final
@@ -12,8 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.errors import HistoryError
+from berth.history.pending import Queued
+from berth.history.store import SCHEMA
 
-__all__ = ["LEAKS", "history_features", "polled_features"]
+__all__ = ["LEAKS", "history_features", "polled_features", "queue_features"]
 
 Floats = NDArray[np.float64]
 
@@ -128,25 +130,61 @@ def history_features(
     The queue of that moment is told by tries alone: who had been queued and not started, or was running. With
     `request` one more question is asked last: a job of that user, account … right after all that is known.
     """
+    features, asked, waits, _ = _features(database, request, (), 0)
+    return features, asked, waits
+
+
+def queue_features(
+    database: duckdb.DuckDBPyConnection, queue: Sequence[Queued], now_ms: int
+) -> dict[str, Floats]:
+    """The questions of a queue's jobs (N,) at their submission, which the history and the whole queue tell of.
+
+    Of a job that runs or waits at `now_ms` nothing later is known.
+    """
+    features, _, _, places = _features(database, None, queue, now_ms)
+    at = np.flatnonzero(places >= 0)
+    at = at[np.argsort(places[at])]
+    return {name: column[at] for name, column in features.items()}
+
+
+def _features(
+    database: duckdb.DuckDBPyConnection,
+    request: Mapping[str, object] | None,
+    queue: Sequence[Queued],
+    now_ms: int,
+) -> tuple[dict[str, Floats], Floats, Floats, Floats]:
+    """Features, moments, waits, and the place in the queue (−1 for a try of the history) of every question (N,)."""
     texts = ("user", "account", "virtual_cluster", "application", "qos", "gpu_model")
     codes = ", ".join(f'hash("{name}") % 1000003 AS "{name}"' for name in texts)
     numbers = "gpus * share_milli / 1000.0 AS gpus, cpu_milli, mem_mib, time_limit_ms, greatest(node_count, 1) AS nodes"
     row = f"{codes}, {numbers}, queued_ms, start_ms, end_ms"
-    query, values = f"SELECT {row} FROM records", []
+    columns = (*texts, "gpus", "share_milli", "cpu_milli", "mem_mib", "time_limit_ms", "node_count")
+    query, values = f"SELECT {row}, -1 AS place FROM records", []
     if request is not None:
-        columns = (*texts, "gpus", "share_milli", "cpu_milli", "mem_mib", "time_limit_ms", "node_count")
         values = [request.get(name) for name in columns]
         asked = ", ".join(f'? AS "{name}"' for name in columns)
         last = "(SELECT max(end_ms) + 1 FROM records)"
         query += (
-            f" UNION ALL SELECT {row} FROM "
+            f" UNION ALL SELECT {row}, -1 AS place FROM "
             f"(SELECT {asked}, {last} AS queued_ms, NULL::BIGINT AS start_ms, {last} AS end_ms)"
         )
+    if queue:
+        kinds = ", ".join(
+            f'"{name}" {SCHEMA[name]}' for name in (*columns, "queued_ms", "start_ms", "end_ms")
+        )
+        database.execute(f"CREATE TEMP TABLE queue ({kinds}, place INTEGER)")
+        marks = ", ".join("?" * (len(columns) + 4))
+        rows = [
+            [*(getattr(job, name) for name in columns), job.queued_ms, job.start_ms, now_ms, place]
+            for place, job in enumerate(queue)
+        ]
+        database.executemany(f"INSERT INTO queue VALUES ({marks})", rows)
+        query += f" UNION ALL SELECT {row}, place FROM queue"
     found = database.execute(
-        f'SELECT * FROM ({query}) ORDER BY queued_ms, end_ms, "user", gpus', values
+        f'SELECT * FROM ({query}) ORDER BY queued_ms, end_ms, "user", gpus, place', values
     ).fetchnumpy()
     data = {name: _plain(column) for name, column in found.items()}
-    queued, start, end = (data.pop(name) for name in ("queued_ms", "start_ms", "end_ms"))
+    queued, start, end, places = (data.pop(name) for name in ("queued_ms", "start_ms", "end_ms", "place"))
     began = np.where(np.isnan(start), end, start)  # one that never started left the queue when it ended
     features = dict(data)
     features["hour"] = queued % 86_400_000 / 3_600_000
@@ -160,7 +198,7 @@ def history_features(
         for what, weight in (("jobs", np.ones(len(queued))), ("gpus", data["gpus"])):
             features[f"waiting_{what}_{name}"] = _between(group, queued, began, weight, queued)
             features[f"running_{what}_{name}"] = _between(group, began, end, weight, queued)
-    return features, queued / 1000, (start - queued) / 1000
+    return features, queued / 1000, (start - queued) / 1000, places
 
 
 def _between(group: Floats, begin: Floats, end: Floats, weight: Floats, at: Floats) -> Floats:

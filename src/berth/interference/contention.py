@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.errors import SettingError
-from berth.interference.speeds import CORES, GPU, MEM, pcie_shared
+from berth.interference.speeds import CORES, GPU, MEM, pcie_shared, slowest
 
 __all__ = ["GPU_STEP", "MEM_STEP", "RANK", "Contention", "Law", "cell_of"]
 
@@ -95,10 +95,11 @@ class Contention:
         tenants = present.shape[-1]
         others = xp.broadcast_to(~xp.eye(tenants, dtype=bool), (*present.shape, tenants))
         meets = busy[..., :, None] & busy[..., None, :] & others  # (..., K, K)
+        stress = xp.minimum(stress, (2**31 - 1 - STRESS_ONE) // tenants)  # the sum stays within 32 bits
         total = xp.sum(xp.where(meets, stress, 0), axis=-1, dtype=xp.int32)
         cost = xp.where(xp.any(meets, axis=-1), xp.minimum(found[..., -1], 1000), 1000)
         speeds = cost * xp.int32(STRESS_ONE) // (STRESS_ONE + total)
-        return xp.minimum(speeds, pcie_shared(usage, present, xp=xp)).astype(xp.int32)
+        return slowest(xp.minimum(speeds, pcie_shared(usage, present, xp=xp)), present, xp=xp)
 
     def reading_milli(self, usage: Any) -> Int32Array:
         """What a speed of 1000 is read as where speeds are divided by a measured speed alone: int32 (..., K).
@@ -112,10 +113,10 @@ class Contention:
 
     def _index(self, usage: Any, xp: Any) -> Any:
         """Which row of the table of coefficients counts; the last, which corrects nothing, outside all cells."""
-        cell = cell_of(usage, xp=xp)[..., None]
-        known = np.append(self.cells, np.int32(NO_CELL))
-        same = cell == xp.broadcast_to(xp.asarray(known), (*cell.shape[:-1], len(known)))
-        return xp.where(xp.any(same, axis=-1), xp.argmax(same, axis=-1), len(self.cells))
+        cell = cell_of(usage, xp=xp)
+        known, rows = self._places
+        place = cell % len(known)
+        return xp.where(xp.asarray(known)[place] == cell, xp.asarray(rows)[place], len(self.cells))
 
     def __repr__(self) -> str:
         digest = hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
@@ -133,6 +134,18 @@ class Contention:
         nothing[0, -1] = 1000
         table = np.concatenate([self.coefficients, nothing])
         return logs(self.law.level, self.law.own), logs(0.0, self.law.theirs), powers, table
+
+    @cached_property
+    def _places(self) -> tuple[Int32Array, Int32Array]:
+        """A table in which each cell has the place of its number modulo the table's length to itself: the number of
+        the cell at each place (`NO_CELL` where there is none) and its row among the coefficients."""
+        size = max(1, len(self.cells))
+        while len(np.unique(self.cells % size)) < len(self.cells):
+            size += max(1, size // 50)
+        known, rows = np.full(size, NO_CELL, dtype=np.int32), np.zeros(size, dtype=np.int32)
+        known[self.cells % size] = self.cells
+        rows[self.cells % size] = np.arange(len(self.cells))
+        return known, rows
 
     def to_json(self) -> str:
         """The coefficients as text, a cell a line."""

@@ -50,7 +50,7 @@ class NamedPairs:
         for at, (sensitivity, _) in enumerate(found):
             others = (pressure for other, (_, pressure) in enumerate(found) if other != at)
             stress = sum(2 ** ((sensitivity + pressure) / LOG_ONE) for pressure in others)
-            speeds.append(int(1000 / (1 + stress)))
+            speeds.append(max(1, int(1000 / (1 + stress))))
         return tuple(speeds)
 
     def to_json(self) -> str:

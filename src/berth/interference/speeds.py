@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["CORES", "GPU", "MEM", "PCIE", "Speeds", "crossed", "pcie_shared", "unhindered"]
+__all__ = ["CORES", "GPU", "MEM", "PCIE", "Speeds", "crossed", "pcie_shared", "slowest", "unhindered"]
 
 GPU, MEM, CORES, PCIE = range(4)
 """The columns of usage."""
@@ -43,6 +43,11 @@ def pcie_shared(usage: Any, present: Any, *, xp: Any = np) -> Any:
     total = xp.sum(pcie, axis=-1, keepdims=True, dtype=xp.int32)
     shared = xp.int32(1_000_000) // xp.maximum(total, xp.int32(1000))
     return xp.where(present, xp.where(pcie > 0, shared, xp.int32(1000)), xp.int32(0))
+
+
+def slowest(speeds: Any, present: Any, *, xp: Any = np) -> Any:
+    """The same speeds, at least 1 per mille for who is present: nobody stands still for good. 0 for the others."""
+    return xp.where(present, xp.maximum(speeds, 1), 0).astype(xp.int32)
 
 
 def crossed(usage_now: Any, usage_before: Any, present: Any, capacity_mem_mib: Any, *, xp: Any = np) -> Any:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from berth.interference.speeds import GPU, pcie_shared
+from berth.interference.speeds import GPU, pcie_shared, slowest
 
 __all__ = ["SWITCH_MILLI", "WAIT_MILLI", "time_sliced"]
 
@@ -44,6 +44,5 @@ def time_sliced(
     taken = xp.minimum(total - wanted, 1000)
     waits = xp.int32(1_000_000) // (1000 + wanted * taken // 1000 * WAIT_MILLI // 1000)
     speeds = xp.minimum(xp.where(wanted > 0, fair, 1000), waits)
-    return xp.minimum(xp.where(overlap > 0, speeds, 1000), pcie_shared(usage, present, xp=xp)).astype(
-        xp.int32
-    )
+    shared = xp.minimum(xp.where(overlap > 0, speeds, 1000), pcie_shared(usage, present, xp=xp))
+    return slowest(shared, present, xp=xp)

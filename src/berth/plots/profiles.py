@@ -59,5 +59,7 @@ def profile_figure(profile: Profile) -> go.Figure:
     figure.update_yaxes(
         title={"text": "GPU memory, MiB"}, range=[0, 1.05 * profile.hardware.mem_mib], row=2, col=1
     )
+    figure.update_yaxes(title={"font": {"size": 13}})
+    figure.update_yaxes(tickformat=",d", row=2, col=1)
     figure.update_xaxes(title={"text": "Seconds from its start"}, row=2, col=1)
     return figure

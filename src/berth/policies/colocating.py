@@ -6,6 +6,7 @@ says which of those jobs start there now. Everybody who is asked sees the same f
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
@@ -14,7 +15,7 @@ import numpy as np
 from berth.cluster import Cluster, Running
 from berth.interference import Interference, Speeds, make_speeds
 from berth.interference.profiled import ProfiledInterference
-from berth.kernels import IntArray
+from berth.kernels import LABELS, MODELS, IntArray
 from berth.model import GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
 from berth.policies.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
 from berth.policies.protocol import Decision
@@ -26,6 +27,14 @@ __all__ = ["SHARE_MILLI", "Chooser", "Colocating", "Knowledge", "Scene", "knowle
 SHARE_MILLI = 1000 // MOST
 """What a job is given of a GPU that it shares, so that so many fit. It is a place and no part of the compute, which is
 shared as the model of interference says; GPU memory is not taken either, but judged over time by the profiles."""
+
+LEAD_MS, LEAD_STEP_MS = 5_000, 500
+"""So long before somebody ends, and every so often from then on, a GPU that declined is asked again: who loads little
+by little may begin while another ends."""
+
+
+Room = tuple[GpuSlot, tuple[Running, ...]]
+"""A GPU with room for one more, and its tenants."""
 
 
 class Knowledge(NamedTuple):
@@ -65,7 +74,7 @@ class Colocating:
 
     GPUs with fewer tenants come first; those that are offered jobs at once see different ones, `window` each. While
     GPUs are idle no combination takes more than its part of the waiting jobs. A GPU that declines is asked again when
-    one of its tenants ends or enters a new row of its profile, or when it would be offered other jobs.
+    one of its tenants ends, is about to, or enters a new row of its profile, or when it would be offered other jobs.
 
     Jobs on several GPUs or none, and jobs of applications without a profile, take theirs whole, in the queue's order;
     one that has no room yet holds up those behind it. What has run alone once is `recorded`, and then shares as all
@@ -91,6 +100,7 @@ class Colocating:
         self._models: list[GpuModel | None] = []
         self._alone: dict[str, Job] = {}
         self._declined: dict[GpuSlot, tuple[int, tuple[str, ...], tuple[str, ...]]] = {}
+        self._may: dict[tuple[int, str, int], bool] = {}
         self._woken_ms = -1
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
@@ -100,10 +110,14 @@ class Colocating:
         yield from self._whole(queue, cluster)
         closed: set[GpuSlot] = set()
         while len(queue):
-            offered = self._offers(queue, cluster, now_ms, closed)
+            rooms = self._rooms(cluster, closed)
+            offered = self._offers(rooms, queue, cluster, now_ms, closed)
             if not offered:
                 break
-            yield from self._started(offered, queue, cluster, now_ms, closed)
+            idle = sum(not tenants for _, tenants in rooms)
+            # While GPUs are idle, none takes more than its part of those who wait.
+            largest = min(MOST, -(-len(queue) // idle)) if idle else MOST
+            yield from self._started(offered, largest, queue, cluster, now_ms, closed)
         due_ms = min((due for due, _, _ in self._declined.values() if due > now_ms), default=None)
         if len(queue) and due_ms is not None and due_ms != self._woken_ms:
             self._woken_ms = due_ms
@@ -113,14 +127,12 @@ class Colocating:
         """Forget what was noted of another cluster."""
         if cluster is not self._cluster:
             self._cluster = cluster
-            self._alone, self._declined, self._woken_ms = {}, {}, -1
+            self._alone, self._declined, self._may, self._woken_ms = {}, {}, {}, -1
             self._models = [node.gpu_model for node in cluster.nodes]
 
     # Those that share
 
-    def _rooms(
-        self, cluster: Cluster, closed: Container[GpuSlot]
-    ) -> list[tuple[GpuSlot, tuple[Running, ...]]]:
+    def _rooms(self, cluster: Cluster, closed: Container[GpuSlot]) -> list[Room]:
         """GPUs with room for one more who shares, those with the fewest tenants first."""
         rooms: list[tuple[int, int, GpuSlot, tuple[Running, ...]]] = []
         free, up = cluster.free_milli, cluster.traits[:, 2]
@@ -135,34 +147,36 @@ class Colocating:
         return [room[2:] for room in rooms]
 
     def _offers(
-        self, queue: Queue, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
+        self, rooms: Sequence[Room], queue: Queue, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
     ) -> list[tuple[GpuSlot, tuple[Running, ...], list[Job]]]:
         """GPUs with room, their tenants, and the jobs that each is offered, which are different ones."""
-        rooms = self._rooms(cluster, closed)
-        jobs = self._head(queue, cluster, self.window * len(rooms))
+        pending = deque(self._head(queue, cluster, self.window * len(rooms)))
         offered = []
         for slot, tenants in rooms:
             window: list[Job] = []
-            left: list[Job] = []
-            for at, job in enumerate(jobs):
-                if len(window) == self.window:
-                    left += jobs[at:]
-                    break
-                (window if self._may_run(job, slot, cluster) else left).append(job)
-            if not window:
+            seen: list[Job] = []
+            while pending and len(window) < self.window:
+                job = pending.popleft()
+                seen.append(job)
+                if self._may_run(job, slot, cluster):
+                    window.append(job)
+            due_ms, *before = self._declined.get(slot, (-1, (), ()))
+            same = [tuple(run.job.id for run in tenants), tuple(job.id for job in window)]
+            if not window or (now_ms < due_ms and before == same):
+                if window:
+                    closed.add(slot)
+                pending.extendleft(reversed(seen))
                 continue
-            due_ms, who, seen = self._declined.get(slot, (-1, (), ()))
-            same = tuple(run.job.id for run in tenants), tuple(job.id for job in window)
-            if now_ms < due_ms and (who, seen) == same:
-                closed.add(slot)
-                continue
-            jobs = left
+            if len(seen) > len(window):
+                taken = set(map(id, window))
+                pending.extendleft(job for job in reversed(seen) if id(job) not in taken)
             offered.append((slot, tenants, window))
         return offered
 
     def _started(
         self,
         offered: Sequence[tuple[GpuSlot, tuple[Running, ...], list[Job]]],
+        largest: int,
         queue: Queue,
         cluster: Cluster,
         now_ms: int,
@@ -170,8 +184,6 @@ class Colocating:
     ) -> Iterator[Placement]:
         """Start what the chooser says on each GPU; one that declines is not asked again at this moment."""
         waiting = len(queue)
-        idle = sum(not cluster.jobs_on(slot) for slot, _ in self._rooms(cluster, closed))
-        largest = min(MOST, -(-waiting // idle)) if idle else MOST
         backlog_ms = sum(min(job.work_ms, 1 << 40) for job in queue) if waiting <= 1000 else 0
         if not backlog_ms:
             seen = [job.work_ms for _, _, window in offered for job in window]
@@ -196,7 +208,7 @@ class Colocating:
             forecasts = self.forecaster.forecasts(offers, gpu)
             picks = self.choose(Scene(forecasts, gpu, waiting, backlog_ms))
             for number, at in enumerate(group):
-                chosen[at], next_ms[at] = int(picks[number]), int(forecasts.next_ms[number])
+                chosen[at], next_ms[at] = int(picks[number]), _look_again_ms(forecasts, number)
         for (slot, tenants, window), combination, hold_ms in zip(offered, chosen, next_ms, strict=True):
             started = [job for at, job in enumerate(window) if combination >> at & 1]
             some = False
@@ -230,10 +242,16 @@ class Colocating:
     def _may_run(self, job: Job, slot: GpuSlot, cluster: Cluster) -> bool:
         """Whether the GPU is of a model, and its node of labels, that the job allows, and it fits there alone."""
         number = cluster.request(job)
-        request, traits = cluster.requests[number], cluster.traits[slot.node]
-        if not (traits[0] & request[5]) or (traits[1] & request[6]) != request[6]:
-            return False
-        return self.forecaster.fits_alone(job.application, self._models[slot.node])
+        key = number, job.application, slot.node
+        known = self._may.get(key)
+        if known is None:
+            request, traits = cluster.requests[number], cluster.traits[slot.node]
+            known = self._may[key] = (
+                bool(traits[0] & request[MODELS])
+                and bool((traits[1] & request[LABELS]) == request[LABELS])
+                and self.forecaster.fits_alone(job.application, self._models[slot.node])
+            )
+        return known
 
     def _has_room(self, placement: Placement, cluster: Cluster) -> bool:
         node, index = placement.slots[0]
@@ -279,6 +297,14 @@ class Colocating:
                 profile = self.recorded(job.application)
                 if profile is not None:
                     self.known[job.application] = profile
+
+
+def _look_again_ms(forecasts: Forecasts, offer: int) -> int:
+    """After how long a GPU that declines is asked again, if nobody ends until then."""
+    due_ms = int(forecasts.next_ms[offer])
+    ends_ms = forecasts.ends_ms[offer, 0]
+    first_ms = int(ends_ms[ends_ms > 0].min(initial=due_ms + LEAD_MS + 1))
+    return min(due_ms, first_ms - LEAD_MS if first_ms > LEAD_MS else LEAD_STEP_MS)
 
 
 def _tenant(run: Running, now_ms: int) -> Candidate:

@@ -95,6 +95,11 @@ class _Card:
     entered: int = 0
 
 
+_CARDS: dict[tuple[object, ...], _Card] = {}
+"""What was asked once need not be asked again by the next forecaster of the same profiles and speeds."""
+MOST_CARDS = 32
+
+
 class Forecaster:
     """Runs the model of interference ahead, for GPUs of any model.
 
@@ -153,11 +158,16 @@ class Forecaster:
         asked = {one.application for offer in offers for one in (*offer.tenants, *offer.window)}
         known = card.applications.keys() if card else set()
         if card is None or not asked <= known:
-            card = self._cards[gpu] = self._made(gpu, [*known, *sorted(asked - known)])
+            few = self.profiles.keys() if len(self.profiles) <= FEW else set()
+            card = self._cards[gpu] = self._made(gpu, sorted(known | asked | few))
         return card
 
     def _made(self, gpu: GpuModel | None, applications: Sequence[str]) -> _Card:
         scaled = [self._series(name, gpu) for name in applications]
+        mem_mib = gpu.mem_mib if gpu else 0
+        key = self.speeds, mem_mib, tuple((one.interval_ms, one.usage.tobytes()) for one in scaled)
+        if (same := _CARDS.get((*key, tuple(applications)))) is not None:
+            return same
         lengths = [len(one.usage) for one in scaled]
         rows = np.concatenate([one.usage for one in scaled]) if scaled else np.zeros((0, 4), np.int32)
         usage, classes = np.unique(rows, axis=0, return_inverse=True)
@@ -169,8 +179,10 @@ class Forecaster:
             rows_of = classes[begin : begin + length]
             changes = rows_of[:-1] != rows_of[1:]
             following[rows_of[:-1][changes]] = rows_of[1:][changes]
-        return _Card(
-            gpu.mem_mib if gpu else 0,
+        if len(_CARDS) >= MOST_CARDS:
+            _CARDS.clear()
+        made = _CARDS[*key, tuple(applications)] = _Card(
+            mem_mib,
             {name: at for at, name in enumerate(applications)},
             np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
             classes,
@@ -181,6 +193,7 @@ class Forecaster:
             np.full((1 << 12, 2), -1, dtype=np.int64),
             np.zeros((1 << 12, MOST), dtype=np.int64),
         )
+        return made
 
     def _series(self, application: str, gpu: GpuModel | None) -> Series:
         return series(self.profiles[application], gpu or GpuModel(""))

@@ -10,11 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.plots import accounting as plots
+from berth.plots.waiting import calibration
 from berth.report.page import write_page
 from berth.report.sections import Plot, Section, plot_of
-from berth.statistics.accounting import VARIABLES, Usage, duration_text
+from berth.statistics.accounting import UNKNOWN, VARIABLES, Usage, duration_text
 from berth.statistics.spread import Cdf
 from berth.statistics.tables import Tables, Totals
+from berth.waiting import Evaluation
 
 __all__ = ["Accounting", "collect", "write_accounting"]
 
@@ -48,6 +50,10 @@ class Accounting:
     cdfs: Mapping[str, Mapping[str, Cdf]]
     lines: Mapping[str, tuple[NDArray[np.float64], NDArray[np.int64]]]
     capacity: Mapping[str, int]
+    models: Sequence[Usage] = ()
+    """By GPU model; where several are known they are shown."""
+    predictions: Evaluation | None = None
+    """How well waits were predicted, where somebody had that judged."""
 
 
 def collect(
@@ -61,6 +67,7 @@ def collect(
     by: Sequence[str] = ("application",),
     measure: str = "gpu-hours",
     capacity: Mapping[str, int] | None = None,
+    predictions: Evaluation | None = None,
 ) -> Accounting:
     """Ask the tables for all that the page needs."""
     applications = tables.usage(("application",))
@@ -85,6 +92,8 @@ def collect(
         cdfs=tables.cdfs(largest),
         lines={name: tables.lines(name) for name in largest[:WITH_LINES]},
         capacity=capacity or {},
+        models=tables.usage(("gpu",)),
+        predictions=predictions,
     )
 
 
@@ -109,6 +118,11 @@ def _sections(page: Accounting) -> Iterator[Section]:
                 "by-server",
                 f"{measure} by server type",
                 plots.usage_bars(page.servers, measure, "server type"),
+            ),
+            *(
+                (plot_of("by-gpu", f"{measure} by GPU", plots.usage_bars(page.models, measure, "GPU")),)
+                if len([row for row in page.models if row.keys[0] != UNKNOWN]) > 1
+                else ()
             ),
             plot_of(
                 "by-month", f"{measure} by month and application", plots.share_of_usage(page.months, measure)
@@ -136,6 +150,26 @@ def _sections(page: Accounting) -> Iterator[Section]:
             "begin time’s, a hold’s or an array limit’s; what lies after is that of resources, priority or "
             "the limit named.",
             (plot_of("waits", "Hours waited by cause", plots.waiting_by_cause(page.waits)),),
+        )
+    if page.predictions is not None and page.predictions.bins:
+        yield Section(
+            "Predicted waits",
+            "The last fifth of the history by time, predicted by what had been learned from the waits that had ended "
+            "before it. Jobs are put into ten parts by their predicted wait; a part’s 10 %, 50 % and 90 % as they came "
+            f"stand against those predicted. The 80 % interval held {page.predictions.coverage_80 * 100:.1f} % of "
+            f"{page.predictions.tested:,} waits; the mean squared error of log10(1 + s) is "
+            f"{page.predictions.mse_log10:.3f}, that of a constant {page.predictions.baseline_mse_log10:.3f}.",
+            (
+                plot_of(
+                    "calibration",
+                    "Calibration of predicted waits",
+                    calibration(
+                        [each.predicted_s for each in page.predictions.bins],
+                        [each.came_s for each in page.predictions.bins],
+                        [each.count for each in page.predictions.bins],
+                    ),
+                ),
+            ),
         )
     yield Section(
         "How jobs run",
