@@ -14,7 +14,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from harness import BENCH, save
 
 from berth.interference import make_speeds
 from berth.learning.environment import Environment, Settings
@@ -25,6 +24,7 @@ from berth.learning.training import Point, Trained, TrainingSettings, train
 from berth.network.model_file import model_bytes
 from berth.plots.training import training_curve
 from berth.report.image import write_image
+from harness import BENCH, save
 
 ASKED = {5: 80_000, 3: 250_000}
 ENVIRONMENTS = 32
@@ -61,7 +61,9 @@ def speed(runs: int = 7, iterations: int = 20) -> list[dict[str, float | int | s
             f" (best {row['best_steps_per_s']:,.0f}; {row['steps_per_cpu_s']:,.0f} a CPU second), asked {asked:,}"
         )
     if jax.default_backend() == "cpu":
-        print("no accelerator here: JAX sees CPUs only; run this where one is for its steps a second beside these")
+        print(
+            "no accelerator here: JAX sees CPUs only; run this where one is for its steps a second beside these"
+        )
     return rows
 
 

@@ -1,4 +1,4 @@
-"""A training is the same for a seed, goes on after a kill as if there had been none, and refuses what is not its own."""
+"""A training is the same for a seed, goes on after a kill as if there had been none, and refuses what is not its."""
 
 from __future__ import annotations
 

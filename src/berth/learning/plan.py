@@ -58,7 +58,7 @@ class Plan:
     """Of each set."""
     sets: int = 1000
     """Sets to train on."""
-    validation: int = 40
+    validation: int = 20
     """Sets to measure on."""
     reward: str = ""
     """One of `REWARDS`; by default what the learner has: `saved`, and `unfinished` for the thesis's."""
