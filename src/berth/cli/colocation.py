@@ -88,7 +88,7 @@ def colocation(
             gpu = "one Titan Xp of the thesis: 12 GiB, 3,840 cores, PCIe 32 GB/s"
             written = write_chapters(out, "Learned co-location on one GPU", what, gpu, chapters, answer)
         if not as_json:
-            for chapter in chapters[:-2]:
+            for chapter in chapters:
                 if chapter.rows:
                     show_chapter(chapter, ())
             for path in written:
