@@ -405,7 +405,12 @@ CUresult cuMemPoolCreate(CUpool *handle, const CUpool_props *props)
     if (result == CUDA_SUCCESS && atomic_load_explicit(&limiting, memory_order_relaxed)) {
         /* Managed memory counts wherever it begins, as that of cuMemAllocManaged does. */
         struct device *managed = props->type == CU_ALLOCATION_MANAGED ? device_current() : NULL;
-        find(*handle, props->location.type == CU_LOCATION_DEVICE ? device_of(props->location.id) : managed);
+        struct device *device = props->location.type == CU_LOCATION_DEVICE ? device_of(props->location.id) : managed;
+        struct pool *pool = find(*handle, device);
+        turn_take(&turn);
+        if (pool != NULL && pool->live == 0 && pool->charged == 0)
+            pool->device = device; /* an entry that a failed call left under this name says nothing of it */
+        turn_leave(&turn);
     }
     return result;
 }
