@@ -68,10 +68,10 @@ def speed(runs: int = 7, iterations: int = 20) -> list[dict[str, float | int | s
 
 
 def signs(drawn: str = ".html", iterations: int = 300) -> dict[str, list[dict[str, float | None]]]:
-    """Equation 2 as mended and as printed, once each on `random`; the curves are drawn beside the results."""
+    """Equation 2 as mended and as printed, once each on `GPU_light`; the curves are drawn beside the results."""
     curves: dict[str, tuple[Point, ...]] = {}
     for name in ("dqn-paper", "dqn-paper-as-printed"):
-        plan = Plan(name, "random", ("time-sliced",), sets=200, validation=20)
+        plan = Plan(name, "GPU_light", ("time-sliced",), sets=200, validation=20)
         found = _trained(plan, TrainingSettings(iterations, measure_every=50))
         curves[name] = found.curve
         ends = [point.measured for point in found.curve if point.measured is not None]

@@ -26,6 +26,7 @@ from berth.interference import make_interference, make_speeds
 from berth.interference.profiled import ProfiledInterference
 from berth.model import Job, Node
 from berth.policies import make_policy
+from berth.policies.dqn import shipped_for
 from berth.profiles import THESIS_GPU, WORKLOADS, workload_jobs
 
 __all__ = [
@@ -152,7 +153,7 @@ def _runs(
     waiting: list[Task] = []
     places: dict[tuple[str, str, int], tuple[KeptRuns, Task]] = {}
     for workload, policy, seed in plan:
-        kept = KeptRuns(_place(folder, workload, policy))
+        kept = KeptRuns(_place(folder, workload, policy, model))
         events = kept.path(Task((), NODE, policy, seed)).with_suffix(".events")
         task = Task(sets[workload, seed], NODE, policy, seed, interference=model, events=str(events))
         places[workload, policy, seed] = kept, task
@@ -230,10 +231,10 @@ def _bound(work: tuple[tuple[Job, ...], str]) -> TimeBound:
     return time_bound(jobs, model.profiles, make_speeds(interference), THESIS_GPU)
 
 
-def _place(folder: Path, workload: str, policy: str) -> Path:
+def _place(folder: Path, workload: str, policy: str, interference: ProfiledInterference) -> Path:
     """Where the runs of a policy are kept; those of a policy that learned, for each model that ships under its name."""
     name = policy.partition("?")[0]
-    model = files("berth.network") / "models" / f"{name}.npz"
+    model = files("berth.network") / "models" / f"{shipped_for(name, interference.speeds)}.npz"
     if name not in LEARNED or not model.is_file():
         return folder / workload
     return folder / workload / f"model-{hashlib.sha256(model.read_bytes()).hexdigest()[:12]}"
