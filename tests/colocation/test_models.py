@@ -6,23 +6,29 @@ import pytest
 
 from berth.cluster import Cluster
 from berth.engine import simulate
-from berth.interference import make_interference
+from berth.interference import make_interference, make_speeds
 from berth.model import EventKind, Node
-from berth.policies.dqn import model_named
+from berth.policies.dqn import model_named, shipped_for
 from berth.profiles import THESIS_GPU, workload_jobs
 
 ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
 
 
 @pytest.mark.parametrize(
-    ("name", "demand"), [("dqn", "series"), ("deeprm-max", "peak"), ("deeprm-mean", "mean")]
+    ("name", "demand"),
+    [("dqn", "series"), ("dqn-time-sliced", "series"), ("deeprm-max", "peak"), ("deeprm-mean", "mean")],
 )
 def test_a_model_ships_that_was_trained_for_its_policy(name: str, demand: str) -> None:
     model = model_named(name)
     assert model.demand == demand
     assert model.learner in ("ppo", "double-dqn")
-    assert set(model.interference) == {"measured", "time-sliced"}
+    assert set(model.interference) <= {"measured", "time-sliced"}
     assert model.figures["total_time_to_one_after_the_other"] < 1
+
+
+def test_dqn_takes_the_model_that_was_trained_for_the_speeds_that_it_meets() -> None:
+    assert shipped_for("dqn", make_speeds("time-sliced")) == "dqn-time-sliced"
+    assert shipped_for("dqn", make_speeds("none")) == "dqn"
 
 
 @pytest.mark.parametrize("interference", ["measured", "time-sliced"])

@@ -146,6 +146,7 @@ def model_of(made: Made, trained: Trained, workloads: Iterable[str], seed: int) 
         "iteration": float(trained.iteration),
         "decisions": float(last.decisions if last else 0),
         "seed": float(seed),
+        "seconds": float(last.seconds if last else 0),
     }
     return Model(
         network=trained.network,
