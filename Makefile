@@ -22,7 +22,7 @@ install: .venv/.installed
 native:
 	$(MAKE) -s -C native
 
-# What takes the measure of time has the machine to itself.
+# What starts containers, and processes by the hundred, does so one at a time.
 test: .venv/.dev
 	$(MAKE) -s -C native tests
 	$(BIN)/python -m pytest -q -n 2 --ignore=tests/partition

@@ -28,12 +28,12 @@ def main() -> None:
     answer = optimality_dict(found)
     proven = sum(one.proven for one in found)
     print(f"{len(found)} batches of 40 instances on 12 machines; optimum proven in {proven}")
-    print(f"{'policy':<24}{'median gap':>12}{'mean':>8}{'worst':>8}{'ms, median':>12}{'worst':>8}")
+    columns = ("median gap", "mean", "worst", "ms, median", "worst", "of CPU", "worst")
+    print(f"{'policy':<24}{''.join(f'{column:>11}' for column in columns)}")
     for name, one in answer["policies"].items():  # type: ignore[attr-defined]
-        print(
-            f"{name:<24}{one['gap_median_pct']:>11.2f}%{one['gap_mean_pct']:>7.2f}%{one['gap_worst_pct']:>7.2f}%"
-            f"{1000 * one['seconds_median']:>12.1f}{1000 * one['seconds_worst']:>8.1f}"
-        )
+        gaps = "".join(f"{one[f'gap_{part}_pct']:>10.2f}%" for part in ("median", "mean", "worst"))
+        times = [one[f"{of}_{part}"] for of in ("seconds", "processor_s") for part in ("median", "worst")]
+        print(f"{name:<24}{gaps}{''.join(f'{1000 * seconds:>11.1f}' for seconds in times)}")
     pooled = [100 * (one.pooled_paper_milli / one.optimum_milli - 1) for one in found if one.optimum_milli]
     print(
         f"genetic-paper on pooled GPUs claims {sum(pooled) / len(pooled):.1f} % more than can be placed (mean)"

@@ -1,9 +1,12 @@
-"""Whether a compute limit is kept: GPU time used where some share was set, by the fake driver's own clock.
+"""Whether a compute limit is kept, and whether launches stay smooth, by the fake driver's own ledger.
 
     python bench/partition_shares.py [--seconds 6] [--json FILE]
 
-Kernels of 1, 132, 2,000 and 20,000 blocks take 0.1 ms for every 132 blocks; shares are of one
-process and of three that share a partition.
+Kernels of 1, 132, 2,000 and 20,000 blocks take 0.1 ms for every 132 blocks; shares are of one process and of three that
+share a partition. Then launches of one kernel at a share of 50 %: how long the longest was kept.
+
+Each is run twice: by a simulated clock, which passes only while every process sleeps and so shows what the library
+does on any machine (native/tests/clock.c), and by this machine's own, which shows what the machine adds.
 """
 
 from __future__ import annotations
@@ -15,52 +18,64 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 NATIVE = ROOT / "build" / "native"
 POINTS = 3.0
 """How far from the share that was set, in per cent of the GPU's time."""
+STALL_MS = 20.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the processes of a partition used together, in per cent, and their longest launch."""
+
+    used_pct: float
+    longest_ms: float
 
 
 def build() -> Path:
-    subprocess.run(["make", "-s", "-C", str(ROOT / "native"), "all"], check=True)
+    subprocess.run(["make", "-s", "-C", str(ROOT / "native"), "tests"], check=True)
     program = NATIVE / "partition_shares"
+    source = ROOT / "bench" / "partition_shares.c"
     link = [f"-L{NATIVE / 'fake'}", "-l:libcuda.so.1", "-ldl"]
-    subprocess.run(
-        [
-            shutil.which("cc") or "cc",
-            "-O2",
-            "-std=c11",
-            ROOT / "bench" / "partition_shares.c",
-            "-o",
-            program,
-            *link,
-        ],
-        check=True,
-    )
+    subprocess.run([shutil.which("cc") or "cc", "-O2", "-std=c11", source, "-o", program, *link], check=True)
     return program
 
 
-def shares(program: Path, core_pct: int, processes: Sequence[Sequence[str]]) -> list[dict[str, float]]:
-    """What each of these processes of one partition used, all running at once."""
+def shares(program: Path, core_pct: int, processes: Sequence[Sequence[str]], *, simulated: bool) -> Seen:
+    """Processes of one partition, all running at once."""
     parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="berth-bench-", dir=parent) as folder:
         environment = {
             name: value for name, value in os.environ.items() if not name.startswith(("BERTH_", "LD_"))
         }
-        environment |= {"BERTH_FAKE_CARD": f"{folder}/card", "LD_LIBRARY_PATH": str(NATIVE / "fake")}
+        preload = [str(NATIVE / "libberth.so")]
+        if simulated:
+            preload.insert(0, str(NATIVE / "libclock.so"))
+            environment |= {
+                "BERTH_TEST_CLOCK": f"{folder}/clock",
+                "BERTH_TEST_CLOCK_PARTIES": str(len(processes)),
+            }
         environment |= {
+            "BERTH_FAKE_CARD": f"{folder}/card",
+            "LD_LIBRARY_PATH": str(NATIVE / "fake"),
+            "LD_PRELOAD": " ".join(preload),
             "BERTH_REGION": f"{folder}/region",
             "BERTH_GPU_MEM_MIB": "8192",
             "BERTH_GPU_CORE_PCT": str(core_pct),
         }
-        environment |= {"LD_PRELOAD": str(NATIVE / "libberth.so")}
         running = [
             subprocess.Popen([program, *words], env=environment, stdout=subprocess.PIPE, text=True)
             for words in processes
         ]
-        return [dict(json.loads(process.communicate()[0])) for process in running]
+        answers = [dict(json.loads(process.communicate()[0])) for process in running]
+    return Seen(
+        sum(answer["share_pct"] for answer in answers),
+        max(answer["longest_launch_ms"] for answer in answers),
+    )
 
 
 def main() -> None:
@@ -68,27 +83,52 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6)
     parser.add_argument("--json", type=Path)
     words = parser.parse_args()
-    program = build()
-    figures = []
-    print(f"{'share set':>10}{'blocks':>8}{'processes':>11}{'used':>9}{'apart':>8}{'longest launch':>16}")
+    program, seconds = build(), str(words.seconds)
+    figures: list[dict[str, float]] = []
+    print(f"{'':>26}{'simulated clock':>26}{'this machine':>26}")
+    print(f"{'share':>7}{'blocks':>8}{'processes':>11}" + f"{'used':>13}{'longest':>13}" * 2)
     for core_pct in (10, 20, 50, 80):
         for blocks in (1, 132, 2000, 20000):
             for count in (1, 3):
-                seen = shares(program, core_pct, [("wave_100", str(blocks), str(words.seconds))] * count)
-                used = sum(one["share_pct"] for one in seen)
-                longest = max(one["longest_launch_ms"] for one in seen)
-                kept = "" if abs(used - core_pct) <= POINTS else "  <-- not kept"
-                row = f"{core_pct:>8} %{blocks:>8}{count:>11}{used:>7.1f} %{used - core_pct:>8.1f}"
-                print(f"{row}{longest:>13.1f} ms{kept}", flush=True)
+                runners = [("wave_100", str(blocks), seconds)] * count
+                ideal, own = (
+                    shares(program, core_pct, runners, simulated=simulated) for simulated in (True, False)
+                )
+                kept = (
+                    "" if max(abs(seen.used_pct - core_pct) for seen in (ideal, own)) <= POINTS else "  <--"
+                )
+                row = f"{core_pct:>5} %{blocks:>8}{count:>11}"
+                row += "".join(
+                    f"{seen.used_pct:>11.1f} %{seen.longest_ms:>10.1f} ms" for seen in (ideal, own)
+                )
+                print(row + kept, flush=True)
                 figures.append(
                     {
                         "core_pct": core_pct,
                         "blocks": blocks,
                         "processes": count,
-                        "used_pct": used,
-                        "longest_launch_ms": longest,
+                        "used_pct_simulated": ideal.used_pct,
+                        "used_pct": own.used_pct,
+                        "longest_launch_ms_simulated": ideal.longest_ms,
+                        "longest_launch_ms": own.longest_ms,
                     }
                 )
+    print(f"\nthe longest launch at 50 %, asked below {STALL_MS:g} ms for kernels under 10 ms")
+    print(f"{'kernel':>10}{'simulated clock':>18}{'this machine':>16}")
+    for kernel_us in (100, 1000, 2000, 5000, 8000, 9900):
+        runner = [(f"spin_{kernel_us}", "1", seconds)]
+        ideal, own = (shares(program, 50, runner, simulated=simulated) for simulated in (True, False))
+        print(
+            f"{kernel_us / 1000:>7.1f} ms{ideal.longest_ms:>15.1f} ms{own.longest_ms:>13.1f} ms", flush=True
+        )
+        figures.append(
+            {
+                "kernel_us": kernel_us,
+                "core_pct": 50,
+                "longest_launch_ms_simulated": ideal.longest_ms,
+                "longest_launch_ms": own.longest_ms,
+            }
+        )
     if words.json:
         words.json.parent.mkdir(parents=True, exist_ok=True)
         words.json.write_text(json.dumps(figures, indent=2) + "\n")

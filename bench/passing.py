@@ -1,6 +1,6 @@
 """Controls for the utilisation experiment: placements that pass over a job that does not fit.
 
-    PYTHONPATH=bench berth experiment utilisation --policies first-fit,passing:FirstFit,passing:Tetris,genetic
+    PYTHONPATH=bench berth experiment utilisation --policies first-fit,passing:FirstFit,passing:Fgd,genetic
 
 `fifo` is strict: who does not fit holds up those behind. These tell how much of a margin comes from that alone.
 """
@@ -8,33 +8,60 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from heapq import heapify, heappop, heapreplace
 
 from berth.cluster import Cluster
 from berth.model import Placement
 from berth.policies import Place, Setting
+from berth.policies.batch import Fits
+from berth.policies.fgd import Fgd as PlaceFgd
 from berth.policies.first_fit import FirstFit as PlaceFirstFit
+from berth.policies.keyed import as_queued
 from berth.policies.round_robin import RoundRobin as PlaceRoundRobin
 from berth.policies.tetris import Tetris as PlaceTetris
 from berth.queue import Queue
 
 
 class _Passing:
+    """In the order of the queue; of those that ask for the same the first that does not fit speaks for all.
+
+    For jobs that run on one node each.
+    """
+
     draws = False
 
     def __init__(self, place: Place) -> None:
         self.place = place
+        self.fits: Fits | None = None
+        self.hopeless: tuple[Cluster | None, int, set[int]] = (None, -1, set())
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
-        hopeless: set[int] = set()
-        for job in queue:
-            number = cluster.request(job)
-            if number in hopeless:
-                continue
+        if self.hopeless[:2] != (cluster, cluster.releases):
+            self.hopeless = (cluster, cluster.releases, set())
+            if self.fits is None or self.fits.cluster is not cluster:
+                self.fits = Fits(cluster)
+        hopeless = self.hopeless[2]
+        lanes = queue.lanes(cluster.request, as_queued)
+        new = [number for number in lanes if number not in hopeless]
+        turns = [
+            (lanes[number][0][1], number)
+            for number, fits in zip(new, self.fits.of(new).any(axis=1).tolist(), strict=True)
+            if fits
+        ]
+        heapify(turns)
+        while turns:
+            number = turns[0][1]
+            job = lanes[number][0][2]
             slots = self.place(job, cluster)
             if slots is None:
                 hopeless.add(number)
+                heappop(turns)
+                continue
+            yield Placement(job, slots, job.share)
+            if number in lanes:
+                heapreplace(turns, (lanes[number][0][1], number))
             else:
-                yield Placement(job, slots, job.share)
+                heappop(turns)
 
 
 class FirstFit(_Passing):
@@ -56,3 +83,10 @@ class Tetris(_Passing):
 
     def __init__(self, setting: Setting) -> None:
         super().__init__(PlaceTetris(setting))
+
+
+class Fgd(_Passing):
+    """FGD, passing over jobs that do not fit."""
+
+    def __init__(self, setting: Setting) -> None:
+        super().__init__(PlaceFgd(setting))

@@ -1,17 +1,20 @@
-"""Scale: a million jobs, backfilling, cost against the number of jobs, and a sweep on two processes."""
+"""Scale: a million jobs, backfilling, cost against the number of jobs, a sweep on two processes, a silent Ray."""
 
 from __future__ import annotations
 
+import os
 import resource
+import socket
 import subprocess
 import sys
 import time
-from statistics import median
 
 from berth.cluster import Cluster
 from berth.engine import simulate
+from berth.errors import SettingError
 from berth.experiments.collector import held_collector
 from berth.experiments.compare import compare
+from berth.experiments.ray_sweep import check_address
 from berth.traces import read_nodes, read_trace
 from harness import data_folder, save
 
@@ -92,16 +95,35 @@ def sweep() -> dict[str, float]:
     spec = "synthetic:philly-like?jobs=8000&load=1.1"
     taken = {}
     for processes in (1, 2):
-        times = []
-        for _ in range(1):
-            begin = time.perf_counter()
-            compare(spec, policies, seeds=10, processes=processes)
-            times.append(time.perf_counter() - begin)
-        taken[f"{processes} processes"] = median(times)
-        print(f"10 policies × 10 seeds in {processes} processes: {taken[f'{processes} processes']:.1f} s")
+        begin, cpu = time.perf_counter(), cpu_s()
+        compare(spec, policies, seeds=10, processes=processes)
+        taken[f"{processes} processes"] = time.perf_counter() - begin
+        taken[f"{processes} processes, CPU"] = cpu_s() - cpu
+        print(
+            f"10 policies × 10 seeds in {processes} processes: {taken[f'{processes} processes']:.1f} s"
+            f" ({taken[f'{processes} processes, CPU']:.1f} s of CPU)"
+        )
     taken["speed-up"] = taken["1 processes"] / taken["2 processes"]
     print(f"speed-up: {taken['speed-up']:.2f}")
     return taken
+
+
+def cpu_s() -> float:
+    """Seconds of CPU of this process and of those that it has ended."""
+    return sum(os.times()[:4])
+
+
+def silent_ray() -> dict[str, float]:
+    """How long it takes until an address is refused at which a connection opens and nothing is said."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        begin = time.perf_counter()
+        try:
+            check_address(f"127.0.0.1:{listener.getsockname()[1]}")
+        except SettingError as error:
+            seconds = time.perf_counter() - begin
+            print(f"a Ray address that stays silent: {seconds:.1f} s: {error}")
+            return {"seconds": seconds}
+    raise SystemExit("an address that stays silent was taken for a Ray cluster")
 
 
 if __name__ == "__main__":
@@ -109,4 +131,5 @@ if __name__ == "__main__":
         one(int(sys.argv[1]))
     else:
         print(f"data: {data_folder()}")
-        save("sweeps", {"scale": scale(), "backfilling_seconds": backfilling(), "sweep_seconds": sweep()})
+        results = {"silent_ray": silent_ray(), "scale": scale(), "backfilling_seconds": backfilling()}
+        save("sweeps", {**results, "sweep_seconds": sweep()})

@@ -5,6 +5,7 @@
 #include "cu.h"
 #include "region.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <time.h>
 
@@ -53,10 +54,12 @@ static inline void turn_take(struct turn *turn)
             return;
         if (tries < 64)
             continue;
+        int error = errno;
         if (tries < 96)
             sched_yield();
         else
             nanosleep(&(struct timespec){ 0, 50000 }, NULL);
+        errno = error;
     }
 }
 
@@ -122,6 +125,8 @@ void ledger_put(struct entry entry);
 bool ledger_take(enum kind kind, uint64_t key, struct entry *entry);
 bool ledger_get(enum kind kind, uint64_t key, struct entry *entry);
 /* Takes out everything that belongs to a context; the caller frees the list. */
+/* Puts an entry in unless there is one of its kind and key. */
+bool ledger_add(struct entry entry);
 struct entry *ledger_take_owned(void *owner, size_t *count);
 /* Takes out everything of a device that belongs to any context but pools. */
 void ledger_forget(void);
@@ -131,6 +136,9 @@ void pools_true_up(struct device *device);   /* NULL: all */
 void pools_free(const struct entry *entry);  /* a pooled pointer was freed */
 void pools_forget(void);
 bool capturing(CUstream stream, bool per_thread);
+/* Around calls of our own that another thread's capture would not allow the guest: they are none of its business. */
+int capture_relax(void);
+void capture_restore(int mode);
 extern shared32 pools_dirty;
 
 /* ---- vmm.c ---- */
@@ -147,6 +155,7 @@ void pace_measured(struct probe *probe, CUstream stream, bool per_thread, CUresu
 void pace_forget(void);
 
 /* ---- nvml.c ---- */
+void nvml_forget(void);
 bool nvml_own_bytes(struct device *device, uint64_t *bytes);
 NVdevice nvml_handle(struct device *device);
 

@@ -91,17 +91,20 @@ static bool overhead_end(struct overhead *overhead, uint64_t *bytes)
     return true;
 }
 
-static void note(enum kind kind, void *key, void *owner, struct device *device, uint64_t bytes)
-{
-    ledger_put((struct entry){ .key = (uint64_t)(uintptr_t)key, .bytes = bytes, .owner = owner, .kind = (uint16_t)kind, .device = (uint16_t)device->ordinal });
-}
-
 static void give_entry(const struct entry *entry)
 {
     struct device *device = device_at(entry->device);
     give(device, entry->bytes);
     if (entry->kind == CONTEXT || entry->kind == MODULE || entry->kind == LIBRARY)
         atomic_fetch_sub(&device->overhead, entry->bytes);
+}
+
+/* Of two threads that made the same primary context at once, the second's part is given back: it is one context. */
+static void note(enum kind kind, void *key, void *owner, struct device *device, uint64_t bytes)
+{
+    struct entry entry = { .key = (uint64_t)(uintptr_t)key, .bytes = bytes, .owner = owner, .kind = (uint16_t)kind, .device = (uint16_t)device->ordinal };
+    if (!ledger_add(entry))
+        give_entry(&entry);
 }
 
 /* ---- contexts ---- */
@@ -232,7 +235,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) { return end_primary(dev, REAL
             return CUDA_ERROR_OUT_OF_MEMORY;                                      \
         CUresult result = call;                                                   \
         if (result == CUDA_SUCCESS && overhead_end(&overhead, &bytes)) {          \
-            real.cuCtxGetCurrent(&context);                                       \
+            REAL(cuCtxGetCurrent)(&context);                                      \
             note(kind, *key, context, device, bytes);                             \
             return result;                                                        \
         }                                                                         \

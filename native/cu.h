@@ -35,16 +35,19 @@ enum {
     CUDA_ERROR_NOT_READY = 600,
     CUDA_ERROR_NOT_PERMITTED = 800,
     CUDA_ERROR_NOT_SUPPORTED = 801,
+    CUDA_ERROR_CAPTURE_UNSUPPORTED = 900,
+    CUDA_ERROR_CAPTURE_INVALIDATED = 901,
 };
 
 enum { CU_LOCATION_DEVICE = 1 };
+enum { CU_ALLOCATION_MANAGED = 2 };
 enum { CU_POOL_RELEASE_THRESHOLD = 4, CU_POOL_RESERVED_CURRENT = 5, CU_POOL_USED_CURRENT = 7 };
 enum { CU_GRAPH_MEM_USED_CURRENT = 0, CU_GRAPH_MEM_RESERVED_CURRENT = 2 };
 enum { CU_NODE_KERNEL = 0, CU_NODE_GRAPH = 4, CU_NODE_MEM_ALLOC = 10, CU_NODE_MEM_FREE = 11 };
 enum { CU_ARRAY_CUBEMAP = 0x04, CU_ARRAY_SPARSE = 0x40, CU_ARRAY_DEFERRED = 0x80 };
 enum { CU_LOOKUP_FOUND = 0, CU_LOOKUP_NO_SYMBOL = 1, CU_LOOKUP_OLD_VERSION = 2 };
 enum { CU_LOOKUP_PER_THREAD = 2 };
-enum { CU_CAPTURE_NONE = 0 };
+enum { CU_CAPTURE_NONE = 0, CU_CAPTURE_RELAXED = 2 };
 
 typedef struct { unsigned char bytes[16]; } CUuuid;
 typedef struct { int type, id; } CUlocation;
@@ -113,7 +116,7 @@ typedef struct { unsigned version; unsigned long long total, reserved, free, use
 typedef struct { unsigned pid; unsigned long long bytes; } NVprocess_v1;
 typedef struct { unsigned pid; unsigned long long bytes; unsigned gpu_instance, compute_instance; } NVprocess;
 typedef struct { unsigned pid; unsigned long long time_us; unsigned sm_pct, mem_pct, enc_pct, dec_pct; } NVutilization;
-enum { NV_SUCCESS = 0, NV_NOT_FOUND = 6, NV_INSUFFICIENT_SIZE = 7 };
+enum { NV_SUCCESS = 0, NV_UNINITIALIZED = 1, NV_INVALID_ARGUMENT = 2, NV_NOT_FOUND = 6, NV_INSUFFICIENT_SIZE = 7 };
 _Static_assert(sizeof(NVprocess) == 24, "nvmlProcessInfo_t");
 _Static_assert(sizeof(NVutilization) == 32, "nvmlProcessUtilizationSample_t");
 

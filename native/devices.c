@@ -68,6 +68,20 @@ static bool nothing_of(struct device *device)
     return true;
 }
 
+/* Where a limit cannot be known after all: the driver has started by now, and a program that does not listen to its
+   answer must get nothing from it. */
+static void nothing_of_all(int count)
+{
+    for (int i = 0; i < count && i < MAX_DEVICES; i++) {
+        devices[i].ordinal = i;
+        if (!HAVE(cuDeviceGet) || real.cuDeviceGet(&devices[i].handle, i) != CUDA_SUCCESS)
+            devices[i].handle = i;
+        devices[i].limited = nothing_of(&devices[i]);
+    }
+    atomic_store(&device_count, (uint32_t)(count < MAX_DEVICES ? count : MAX_DEVICES));
+    atomic_store(&limiting, 1);
+}
+
 static bool attach(struct device *device, struct berth_error *error)
 {
     uint64_t mem_mib = 0, core_pct = 0, bytes = 0;
@@ -110,6 +124,7 @@ CUresult devices_start(CUresult result)
 {
     if (!settings.active || result != CUDA_SUCCESS)
         return result;
+    int saved = errno;
     turn_take(&turn);
     if (!started && !devices_none()) {
         static bool watching_forks;
@@ -145,6 +160,7 @@ CUresult devices_start(CUresult result)
         if (error.text[0] != 0) {
             memcpy(settings.wrong, error.text, sizeof settings.wrong);
             log_line("no GPU: %s", settings.wrong);
+            nothing_of_all(count);
         } else {
             started = true;
             atomic_store(&pacing, paced);
@@ -152,6 +168,7 @@ CUresult devices_start(CUresult result)
         }
     }
     turn_leave(&turn);
+    errno = saved;
     return devices_none() ? CUDA_ERROR_NO_DEVICE : result;
 }
 

@@ -92,6 +92,8 @@ HOOK(cuGraphInstantiateWithParams_ptsz, (CUexec *exec, CUgraph graph, void *para
 HOOK(cuGraphExecDestroy, (CUexec exec))
 HOOK(cuGraphLaunch, (CUexec exec, CUstream stream))
 HOOK(cuGraphLaunch_ptsz, (CUexec exec, CUstream stream))
+HOOK(cuGraphUpload, (CUexec exec, CUstream stream))
+HOOK(cuGraphUpload_ptsz, (CUexec exec, CUstream stream))
 HOOK(cuDeviceGraphMemTrim, (CUdevice dev))
 
 /* launch.c: compute */
@@ -131,6 +133,7 @@ NEED(cuDeviceGetGraphMemAttribute, (CUdevice dev, int attribute, void *value))
 NEED(cuStreamGetCtx, (CUstream stream, CUcontext *ctx))
 NEED(cuStreamIsCapturing, (CUstream stream, int *status))
 NEED(cuStreamIsCapturing_ptsz, (CUstream stream, int *status))
+NEED(cuThreadExchangeStreamCaptureMode, (int *mode))
 NEED(cuGraphGetNodes, (CUgraph graph, CUnode *nodes, size_t *count))
 NEED(cuGraphNodeGetType, (CUnode node, int *type))
 NEED(cuGraphMemAllocNodeGetParams, (CUnode node, CUmem_node *params))

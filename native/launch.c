@@ -24,6 +24,7 @@ enum {
     FIRST_COST_NS = 20 * 1000,       /* until it is measured */
     FIRST_WAIT_NS = 100 * 1000 * 1000,
     CHECK_NS = 500 * 1000 * 1000,
+    FREE_PCT = 4,                    /* of the GPU, that a burst leaves to others who use it */
 };
 
 struct kernel {
@@ -77,9 +78,10 @@ static uint32_t share_pct(const struct device *device)
         return 100;
     if (atomic_load_explicit(&device->region.limit->flags, memory_order_relaxed) & BERTH_BURST) {
         /* What others leave is there to be used. Two that both want all of it are each sure of their own share, and
-           what one has beyond it shrinks as the other comes: they settle at their shares. */
+           what one has beyond it shrinks as the other comes: they settle at their shares. A little is left free
+           beside others: on a GPU that is full they could not show that they want more. */
         uint32_t others = atomic_load_explicit(&device->region.use->others_pct, memory_order_relaxed);
-        uint32_t left = others < 100 ? 100 - others : 0;
+        uint32_t most = others == 0 ? 100 : 100 - FREE_PCT, left = others < most ? most - others : 0;
         if (left > pct)
             return left;
     }
@@ -172,9 +174,11 @@ static bool read_probe(struct device *device, struct probe *probe)
 
 static void read_probes(struct device *device)
 {
+    int mode = capture_relax();
     for (int i = 0; i < PROBES; i++)
         if (atomic_load_explicit(&probes[i].state, memory_order_relaxed) == PROBE_SENT)
             read_probe(device, &probes[i]);
+    capture_restore(mode);
 }
 
 static bool can_probe(void)
@@ -202,7 +206,10 @@ static struct probe *probe_begin(struct kernel *kernel, CUstream stream, bool pe
             continue;
         if (probe->context != context) { /* events belong to a context; a gone one took them along */
             probe->context = context;
-            if (real.cuEventCreate(&probe->from, 0) != CUDA_SUCCESS || real.cuEventCreate(&probe->to, 0) != CUDA_SUCCESS) {
+            int mode = capture_relax();
+            bool made = real.cuEventCreate(&probe->from, 0) == CUDA_SUCCESS && real.cuEventCreate(&probe->to, 0) == CUDA_SUCCESS;
+            capture_restore(mode);
+            if (!made) {
                 probe->context = NULL;
                 atomic_store(&probe->state, PROBE_FREE);
                 break;

@@ -86,6 +86,16 @@ void ledger_put(struct entry entry)
     turn_leave(&turn);
 }
 
+bool ledger_add(struct entry entry)
+{
+    turn_take(&turn);
+    bool fresh_key = seek(entry.kind, entry.key) == NULL;
+    if (fresh_key && ((used + 1) * 4 <= slots * 3 || grow() || used + 1 < slots))
+        insert(entry);
+    turn_leave(&turn);
+    return fresh_key;
+}
+
 bool ledger_get(enum kind kind, uint64_t key, struct entry *entry)
 {
     turn_take(&turn);

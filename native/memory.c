@@ -51,79 +51,72 @@ CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes_asked, unsigned flags)
 
 enum { PITCH_STEP = 512 };
 
-/* The pitch is known only afterwards: the usual one is taken first and the difference settled. */
-static CUresult pitched(struct device *device, size_t width, size_t height, CUresult (*ask)(void *, size_t *), void *arguments)
+struct pitched { uint64_t ptr; size_t pitch, width, height; unsigned element; };
+
+static CUresult ask_pitched(struct pitched *call, bool narrow)
 {
-    uint64_t guess = (width + PITCH_STEP - 1) / PITCH_STEP * PITCH_STEP;
-    uint64_t bytes = 0;
-    if (width > SIZE_MAX - PITCH_STEP || __builtin_mul_overflow(guess, (uint64_t)height, &bytes))
-        bytes = UINT64_MAX >> 1;
+    if (!narrow)
+        return REAL(cuMemAllocPitch_v2)(&call->ptr, &call->pitch, call->width, call->height, call->element);
+    unsigned ptr = 0, pitch = 0;
+    CUresult result = REAL(cuMemAllocPitch)(&ptr, &pitch, (unsigned)call->width, (unsigned)call->height, call->element);
+    call->ptr = ptr;
+    call->pitch = pitch;
+    return result;
+}
+
+/* The pitch is known only afterwards: the usual one is taken first and the difference settled. */
+static CUresult allocate_pitched(struct device *device, struct pitched *call, bool narrow)
+{
+    uint64_t bytes = UINT64_MAX >> 1, real_bytes;
+    if (call->width <= SIZE_MAX - PITCH_STEP) {
+        uint64_t guess = (call->width + PITCH_STEP - 1) / PITCH_STEP * PITCH_STEP;
+        if (__builtin_mul_overflow(guess, (uint64_t)call->height, &bytes))
+            bytes = UINT64_MAX >> 1;
+    }
     if (!take(device, bytes, "cuMemAllocPitch"))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    size_t pitch = 0;
-    CUresult result = ask(arguments, &pitch);
+    CUresult result = ask_pitched(call, narrow);
     if (result != CUDA_SUCCESS) {
         give(device, bytes);
         return result;
     }
-    uint64_t real_bytes = (uint64_t)pitch * height, key = *(uint64_t *)arguments;
-    if (real_bytes < bytes)
+    if (__builtin_mul_overflow((uint64_t)call->pitch, (uint64_t)call->height, &real_bytes))
+        real_bytes = UINT64_MAX >> 1;
+    if (real_bytes < bytes) {
         give(device, bytes - real_bytes);
-    else if (real_bytes > bytes && !take(device, real_bytes - bytes, "cuMemAllocPitch")) {
-        REAL(cuMemFree_v2)(key);
+    } else if (real_bytes > bytes && !take(device, real_bytes - bytes, "cuMemAllocPitch")) {
+        (void)(narrow ? REAL(cuMemFree)((unsigned)call->ptr) : REAL(cuMemFree_v2)(call->ptr));
         give(device, bytes);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    keep(device, LINEAR, key, real_bytes);
+    keep(device, LINEAR, call->ptr, real_bytes);
     return CUDA_SUCCESS;
-}
-
-struct pitch_call { uint64_t ptr; size_t width, height; unsigned element; };
-
-static CUresult ask_pitch(void *data, size_t *pitch)
-{
-    struct pitch_call *call = data;
-    return REAL(cuMemAllocPitch_v2)(&call->ptr, pitch, call->width, call->height, call->element);
 }
 
 CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height, unsigned element)
 {
     struct device *device = device_current();
+    struct pitched call = { .width = width, .height = height, .element = element };
     if (device == NULL || ptr == NULL || pitch == NULL)
         return REAL(cuMemAllocPitch_v2)(ptr, pitch, width, height, element);
-    struct pitch_call call = { 0, width, height, element };
-    size_t got = 0;
-    CUresult result = pitched(device, width, height, ask_pitch, &call);
+    CUresult result = allocate_pitched(device, &call, false);
     if (result == CUDA_SUCCESS) {
-        struct entry entry;
         *ptr = call.ptr;
-        got = ledger_get(LINEAR, call.ptr, &entry) && height != 0 ? (size_t)(entry.bytes / height) : 0;
-        *pitch = got;
+        *pitch = call.pitch;
     }
-    return result;
-}
-
-static CUresult ask_pitch_v1(void *data, size_t *pitch)
-{
-    struct pitch_call *call = data;
-    unsigned ptr = 0, narrow = 0;
-    CUresult result = REAL(cuMemAllocPitch)(&ptr, &narrow, (unsigned)call->width, (unsigned)call->height, call->element);
-    call->ptr = ptr;
-    *pitch = narrow;
     return result;
 }
 
 CUresult cuMemAllocPitch(unsigned *ptr, unsigned *pitch, unsigned width, unsigned height, unsigned element)
 {
     struct device *device = device_current();
+    struct pitched call = { .width = width, .height = height, .element = element };
     if (device == NULL || ptr == NULL || pitch == NULL)
         return REAL(cuMemAllocPitch)(ptr, pitch, width, height, element);
-    struct pitch_call call = { 0, width, height, element };
-    CUresult result = pitched(device, width, height, ask_pitch_v1, &call);
+    CUresult result = allocate_pitched(device, &call, true);
     if (result == CUDA_SUCCESS) {
-        struct entry entry;
         *ptr = (unsigned)call.ptr;
-        *pitch = ledger_get(LINEAR, call.ptr, &entry) && height != 0 ? (unsigned)(entry.bytes / height) : 0;
+        *pitch = (unsigned)call.pitch;
     }
     return result;
 }

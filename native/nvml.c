@@ -131,6 +131,11 @@ PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses, NVprocess_v1)
 PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, NVprocess)
 PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, NVprocess)
 
+void nvml_forget(void)
+{
+    atomic_store(&turn.word, 0);
+}
+
 NVdevice nvml_handle(struct device *device)
 {
     static shared32 ready;

@@ -8,14 +8,16 @@
 
 #include <stdlib.h>
 
-enum { MAX_POOLS = 256, FIRST_STEP_BYTES = 32 << 20 };
+enum { MAX_POOLS = 4096, FIRST_STEP_BYTES = 32 << 20 };
 
 struct pool {
     CUpool handle;         /* NULL for the memory of a device's graphs */
     struct device *device; /* NULL: not device memory */
-    uint64_t live, charged, epoch, asked;
-    uint32_t busy, debtors; /* debtors: calls under way that took nothing, because the pool has room for them */
-    bool gone, exact;      /* exact: `charged` is what was reserved at a quiet moment */
+    uint64_t live, charged; /* in use; held for it beside what calls under way have taken */
+    uint64_t asked;        /* by calls under way */
+    uint64_t ended;        /* by how much all calls that have ended may have made it grow */
+    uint32_t busy, debtors; /* calls under way; those of them that took less, because the pool has room for them */
+    bool gone, exact;      /* exact: `charged` is what the driver said was reserved */
 };
 
 static struct turn turn;
@@ -57,7 +59,6 @@ static void begin(struct pool *pool, uint64_t asks)
 {
     turn_take(&turn);
     pool->busy++;
-    pool->epoch++;
     pool->asked += asks;
     turn_leave(&turn);
 }
@@ -81,32 +82,33 @@ static void learn_step(struct device *device, uint64_t growth)
 }
 
 /* Makes what is charged what is reserved. `taken` is held for it besides. False where the driver grew the pool by
-   more than may be had; then everything taken is charged. An answer that another thread's call may have
-   outdated only raises the charge; the next quiet moment lowers it. */
+   more than may be had; then everything taken is charged.
+
+   The driver's answer may be old by the time it is used: another call may have made the pool grow since. One that is
+   still under way holds what it took for that; one that has ended since counts with all that it may have grown by. */
 static bool settle(struct pool *pool, uint64_t taken, bool debtor)
 {
     uint64_t reserved;
     turn_take(&turn);
-    uint64_t epoch = pool->epoch;
-    bool alone = pool->busy <= 1;
+    uint64_t ended = pool->ended;
     turn_leave(&turn);
     bool told = reserved_bytes(pool, &reserved);
     turn_take(&turn);
-    uint64_t before = pool->charged, target = reserved > pool->live ? reserved : pool->live;
-    bool quiet = alone && pool->epoch == epoch, was_exact = pool->exact;
-    if (!quiet && target < before) {
-        target = before;
+    uint64_t before = pool->charged, since = pool->ended - ended;
+    uint64_t target = told && reserved + since > pool->live ? reserved + since : pool->live;
+    if (pool->gone && pool->live != 0)
+        target = before + taken; /* nobody tells any more: it is all held until the last of it is freed */
+    bool alone = pool->busy <= 1 && since == 0, was_exact = pool->exact;
+    if (!alone && target > before + taken)
+        target = before + taken; /* the rest is growth that another call took for and will settle */
+    if (pool->debtors > (uint32_t)debtor && target < before + taken)
+        target = before + taken; /* what this call did not need, one that took less may need yet */
+    if (told && target > reserved)
         atomic_store(&pools_dirty, 1);
-    }
-    if (!quiet && target > before + taken)
-        target = before + taken; /* the rest is a growth that another call took for and will settle */
-    if (pool->debtors > (uint32_t)debtor && target < before + taken) {
-        target = before + taken; /* what this call did not need, one that took nothing may need yet */
-        atomic_store(&pools_dirty, 1);
-    }
     pool->charged = target;
-    pool->exact = told && target == reserved && (quiet || (was_exact && target == before));
-    if (quiet && pool->exact && was_exact && reserved > before)
+    pool->ended += taken + (debtor ? before : 0);
+    pool->exact = told && target == reserved;
+    if (alone && pool->exact && was_exact && reserved > before)
         learn_step(pool->device, reserved - before);
     turn_leave(&turn);
     if (target <= before + taken) {
@@ -122,19 +124,27 @@ static bool settle(struct pool *pool, uint64_t taken, bool debtor)
     return false;
 }
 
+/* A pool that keeps more than is in use may let go of it at any end of a stream: it stays dirty until it has. */
 void pools_true_up(struct device *device)
 {
     atomic_store(&pools_dirty, 0);
     for (int i = 0; i < atomic_load(&pool_count); i++) {
         struct pool *pool = &pools[i];
         turn_take(&turn);
-        bool skip = pool->device == NULL || (device != NULL && pool->device != device) || pool->charged == pool->live;
+        bool keeps = pool->device != NULL && pool->charged != pool->live, ours = device == NULL || pool->device == device;
         turn_leave(&turn);
-        if (skip)
+        if (!keeps)
             continue;
-        begin(pool, 0);
-        settle(pool, 0, false);
-        end(pool, 0, false);
+        if (ours) {
+            begin(pool, 0);
+            settle(pool, 0, false);
+            end(pool, 0, false);
+            turn_take(&turn);
+            keeps = pool->charged != pool->live;
+            turn_leave(&turn);
+        }
+        if (keeps)
+            atomic_store(&pools_dirty, 1);
     }
 }
 
@@ -143,7 +153,6 @@ void pools_free(const struct entry *entry)
     struct pool *pool = entry->owner;
     turn_take(&turn);
     pool->live -= entry->bytes;
-    pool->epoch++;
     bool gone = pool->gone;
     turn_leave(&turn);
     if (gone) {
@@ -171,6 +180,17 @@ static void trim(struct pool *pool)
     settle(pool, 0, false);
 }
 
+/* More than the limit never fits, and must not get into the sums of what is asked. Records the refusal. */
+static bool can_ever_fit(struct device *device, uint64_t bytes, const char *call)
+{
+    if (LIKELY(bytes <= atomic_load_explicit(&device->region.limit->mem_bytes, memory_order_relaxed)))
+        return true;
+    if (!take(device, bytes, call))
+        return false;
+    give(device, bytes); /* resized meanwhile */
+    return true;
+}
+
 /* Takes what growing by `bytes` may need; `taken` says how much. */
 static bool take_for(struct pool *pool, uint64_t bytes, const char *call, uint64_t *taken, bool *debtor)
 {
@@ -190,13 +210,19 @@ static bool take_for(struct pool *pool, uint64_t bytes, const char *call, uint64
         trim(pool);
         if (take_quietly(device, want, &left))
             return true;
-        *taken = 0;
+        /* What the pool has room for need not be taken; `asked` holds this call's bytes too. */
         turn_take(&turn);
-        *debtor = pool->exact && pool->charged >= pool->live + pool->asked; /* its own part of `asked` included */
+        uint64_t others = pool->live + pool->asked - bytes, spare = pool->exact && pool->charged > others ? pool->charged - others : 0;
+        *debtor = spare != 0;
         pool->debtors += *debtor;
         turn_leave(&turn);
-        if (*debtor)
+        *taken = spare < bytes ? (bytes - spare + step - 1) / step * step : 0;
+        if (*debtor && (*taken == 0 || take_quietly(device, *taken, &left)))
             return true;
+        turn_take(&turn);
+        pool->debtors -= *debtor;
+        turn_leave(&turn);
+        *debtor = false;
     }
     *taken = bytes;
     uint64_t reserved; /* a driver that does not tell is taken to reserve what is asked for */
@@ -215,6 +241,21 @@ bool capturing(CUstream stream, bool per_thread)
     if (per_thread && HAVE(cuStreamIsCapturing_ptsz))
         return real.cuStreamIsCapturing_ptsz(stream, &status) == CUDA_SUCCESS && status != CU_CAPTURE_NONE;
     return HAVE(cuStreamIsCapturing) && real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_CAPTURE_NONE;
+}
+
+int capture_relax(void)
+{
+    int mode = CU_CAPTURE_RELAXED;
+    if (atomic_load_explicit(&captured, memory_order_relaxed) && HAVE(cuThreadExchangeStreamCaptureMode) &&
+        real.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS)
+        return mode;
+    return -1;
+}
+
+void capture_restore(int mode)
+{
+    if (mode >= 0)
+        real.cuThreadExchangeStreamCaptureMode(&mode);
 }
 
 static struct pool *pool_of_stream(CUstream stream)
@@ -255,8 +296,13 @@ static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream s
     const char *call = from != NULL ? "cuMemAllocFromPoolAsync" : "cuMemAllocAsync";
     if (atomic_load_explicit(&limiting, memory_order_relaxed) && ptr != NULL && !capturing(stream, per_thread))
         pool = from != NULL ? find(from, device_current()) : pool_of_stream(stream);
+    bool full = pool == NULL && atomic_load(&pool_count) == MAX_POOLS && device_current() != NULL;
+    if (pool == NULL && full)
+        return CUDA_ERROR_OUT_OF_MEMORY; /* more pools than there is room to count */
     if (pool == NULL || pool->device == NULL)
         return ask(ptr, bytes, from, stream, per_thread);
+    if (UNLIKELY(!can_ever_fit(pool->device, bytes, call)))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     begin(pool, bytes);
     uint64_t taken = 0;
     bool debtor = false;
@@ -313,6 +359,14 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t bytes, CUpool poo
     return allocate(ptr, bytes, pool, stream, true);
 }
 
+static bool is_gone(const struct pool *pool)
+{
+    turn_take(&turn);
+    bool gone = pool->gone;
+    turn_leave(&turn);
+    return gone;
+}
+
 static CUresult release(CUdeviceptr ptr, CUstream stream, bool per_thread)
 {
     struct entry entry;
@@ -321,6 +375,9 @@ static CUresult release(CUdeviceptr ptr, CUstream stream, bool per_thread)
     CUresult result = free_async(ptr, stream, per_thread);
     if (!known)
         return result;
+    bool gone = result == CUDA_SUCCESS && entry.kind == POOLED && is_gone(entry.owner);
+    if (gone) /* nobody tells any more when what it kept is free */
+        (void)(per_thread ? REAL(cuStreamSynchronize_ptsz)(stream) : REAL(cuStreamSynchronize)(stream));
     if (result != CUDA_SUCCESS) {
         ledger_put(entry);
     } else if (entry.kind == POOLED) {
@@ -345,24 +402,37 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream)
 CUresult cuMemPoolCreate(CUpool *handle, const CUpool_props *props)
 {
     CUresult result = REAL(cuMemPoolCreate)(handle, props);
-    if (result == CUDA_SUCCESS && atomic_load_explicit(&limiting, memory_order_relaxed))
-        find(*handle, props->location.type == CU_LOCATION_DEVICE ? device_of(props->location.id) : NULL);
+    if (result == CUDA_SUCCESS && atomic_load_explicit(&limiting, memory_order_relaxed)) {
+        /* Managed memory counts wherever it begins, as that of cuMemAllocManaged does. */
+        struct device *managed = props->type == CU_ALLOCATION_MANAGED ? device_current() : NULL;
+        struct device *device = props->location.type == CU_LOCATION_DEVICE ? device_of(props->location.id) : managed;
+        struct pool *pool = find(*handle, device);
+        turn_take(&turn);
+        if (pool != NULL && pool->live == 0 && pool->charged == 0)
+            pool->device = device; /* an entry that a failed call left under this name says nothing of it */
+        turn_leave(&turn);
+    }
     return result;
 }
 
 CUresult cuMemPoolDestroy(CUpool handle)
 {
     struct pool *pool = atomic_load_explicit(&limiting, memory_order_relaxed) && handle != NULL ? find(handle, NULL) : NULL;
+    bool counted = pool != NULL && pool->device != NULL;
+    if (pool != NULL)
+        begin(pool, 0);
+    if (counted)
+        trim(pool); /* what is not in use goes now, while the driver can still be asked */
     CUresult result = REAL(cuMemPoolDestroy)(handle);
     if (result == CUDA_SUCCESS && pool != NULL) {
-        begin(pool, 0);
         turn_take(&turn);
         pool->gone = true;
         turn_leave(&turn);
-        if (pool->device != NULL)
+        if (counted)
             settle(pool, 0, false);
-        end(pool, 0, false);
     }
+    if (pool != NULL)
+        end(pool, 0, false);
     return result;
 }
 
@@ -446,6 +516,10 @@ static struct pool *graph_begin(struct device *device, uint64_t bytes, const cha
     struct pool *pool = find(NULL, device);
     if (pool == NULL)
         return NULL;
+    if (!can_ever_fit(device, bytes, call)) {
+        *refused = CUDA_ERROR_OUT_OF_MEMORY;
+        return NULL;
+    }
     begin(pool, bytes);
     if (!take_for(pool, bytes, call, &taken->taken, &taken->debtor)) {
         end(pool, bytes, false);
@@ -522,6 +596,26 @@ static CUresult launch_graph(CUexec exec, CUstream stream, bool per_thread)
 
 CUresult cuGraphLaunch(CUexec exec, CUstream stream) { return launch_graph(exec, stream, false); }
 CUresult cuGraphLaunch_ptsz(CUexec exec, CUstream stream) { return launch_graph(exec, stream, true); }
+
+/* Readies a graph for its launch, its memory too. */
+static CUresult upload_graph(CUexec exec, CUstream stream, bool per_thread)
+{
+    struct entry entry;
+    struct graph_take taken;
+    struct pool *pool = NULL;
+    CUresult result = CUDA_SUCCESS;
+    if (atomic_load_explicit(&limiting, memory_order_relaxed) && ledger_get(GRAPH, (uint64_t)(uintptr_t)exec, &entry))
+        pool = graph_begin(device_at(entry.device), entry.bytes, "cuGraphUpload", &taken, &result);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = per_thread ? REAL(cuGraphUpload_ptsz)(exec, stream) : REAL(cuGraphUpload)(exec, stream);
+    if (pool != NULL)
+        graph_end(pool, &taken);
+    return result;
+}
+
+CUresult cuGraphUpload(CUexec exec, CUstream stream) { return upload_graph(exec, stream, false); }
+CUresult cuGraphUpload_ptsz(CUexec exec, CUstream stream) { return upload_graph(exec, stream, true); }
 
 CUresult cuDeviceGraphMemTrim(CUdevice device)
 {

@@ -15,7 +15,7 @@
 
 __extension__ typedef unsigned __int128 u128;
 
-enum { TAG_SLOT_BITS = 16, LOCK_BASE = 1 << 24, GLANCE_NS = 10 * 1000 * 1000, CROWD_NS = 2 * 1000 * 1000 };
+enum { TAG_SLOT_BITS = 16, LOCK_BASE = 1 << 24, GLANCE_NS = 10 * 1000 * 1000, CROWD_NS = 2 * 1000 * 1000, EXEC_NS = 100 * 1000 * 1000 };
 
 uint64_t clock_ns(void)
 {
@@ -130,10 +130,12 @@ static void turn_begin(shared32 *turn)
             return;
         if (tries < 64)
             continue;
+        int error = errno;
         if (tries < 96)
             sched_yield();
         else
             nanosleep(&(struct timespec){ 0, 50000 }, NULL);
+        errno = error;
     }
 }
 
@@ -200,8 +202,11 @@ static uint64_t own_pid_namespace(void)
     return stat("/proc/self/ns/pid", &file) == 0 ? (uint64_t)file.st_ino : 0;
 }
 
-/* A process's state and start time, from /proc/PID/stat; false where it cannot be read. */
-static bool read_stat(const char *path, char *state, uint64_t *start_ticks)
+enum { EXITING = 4 }; /* the kernel's PF_EXITING */
+struct life { char state; uint64_t flags, threads, start_ticks; };
+
+/* From /proc/PID/stat; false where it cannot be read. */
+static bool read_life(const char *path, struct life *life)
 {
     char text[1024];
     int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -215,32 +220,48 @@ static bool read_stat(const char *path, char *state, uint64_t *start_ticks)
     char *at = strrchr(text, ')');
     if (at == NULL || at[1] != ' ')
         return false;
-    *state = at[2];
+    life->state = at[2];
     at += 2;
     for (int field = 3; field < 22; field++) {
         at = strchr(at, ' ');
         if (at == NULL)
             return false;
         at++;
+        if (field + 1 == 9)
+            life->flags = strtoull(at, NULL, 10);
+        if (field + 1 == 20)
+            life->threads = strtoull(at, NULL, 10);
     }
-    *start_ticks = strtoull(at, NULL, 10);
+    life->start_ticks = strtoull(at, NULL, 10);
     return true;
 }
 
-/* Called when the lock of the slot is free: has its process also closed its files, the driver's among them?
-   That is known only in the same pid namespace; elsewhere the lock decides. */
-static bool is_gone(const struct berth_slot *slot, uint64_t own_namespace)
+/* Called when the lock of the slot is free, its memory gone: has its process also closed its files, the driver's among
+   them? The kernel closes them before a process becomes a zombie, but its last thread may be another than the one that
+   let go of the memory, and the first thread is a zombie before the others have ended. That is known only in the same
+   pid namespace; elsewhere the lock decides, which a thread lets go of after the files that it closes itself. */
+static bool is_gone(struct berth_slot *slot, uint64_t own_namespace)
 {
     if (slot->pid_namespace == 0 || slot->pid_namespace != own_namespace)
         return true;
     if (kill((pid_t)slot->pid, 0) != 0 && errno == ESRCH)
         return true;
-    char path[40], state = 0;
-    uint64_t start_ticks = 0;
+    char path[40];
+    struct life life = { 0 };
     snprintf(path, sizeof path, "/proc/%u/stat", slot->pid);
-    if (!read_stat(path, &state, &start_ticks))
+    if (!read_life(path, &life))
         return true;
-    return start_ticks != slot->start_ticks || state == 'Z' || state == 'X' || slot->pid == (uint32_t)getpid();
+    bool ended = (life.state == 'Z' || life.state == 'X') && life.threads <= 1;
+    if (ended || life.start_ticks != slot->start_ticks || slot->pid == (uint32_t)getpid())
+        return true;
+    if (life.state == 'Z' || life.state == 'X' || (life.flags & EXITING) != 0)
+        return false;
+    /* It lives and is not about to end: it has become another program. That closes the driver's files a moment
+       after it lets go of the memory. */
+    uint64_t now = clock_ns(), since = 0;
+    if (atomic_compare_exchange_strong(&slot->unproven_ns, &since, now))
+        since = now;
+    return now - since > EXEC_NS;
 }
 
 static void bury(struct berth_use_file *use, uint32_t index)
@@ -258,7 +279,7 @@ int region_reap(struct berth_region *region)
     struct berth_use_file *use = region->use;
     uint32_t seen = LOAD_ACQUIRE(use->slots_seen), dead = 0;
     uint64_t own_namespace = 0;
-    int fd = -1;
+    int fd = -1, error = errno;
     if (seen > BERTH_SLOTS)
         seen = BERTH_SLOTS;
     for (uint32_t index = 0; index < seen; index++) {
@@ -267,7 +288,7 @@ int region_reap(struct berth_region *region)
         if (fd < 0) {
             fd = open(region->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
             if (fd < 0)
-                return 0;
+                break;
             own_namespace = own_pid_namespace();
         }
         if (!lock_byte(fd, F_OFD_GETLK, index) || !is_gone(&use->slots[index], own_namespace))
@@ -283,6 +304,7 @@ int region_reap(struct berth_region *region)
     }
     if (fd >= 0)
         close(fd);
+    errno = error;
     return (int)dead;
 }
 
@@ -326,16 +348,17 @@ bool region_join(struct berth_region *region, struct berth_error *error)
             close(fd);
             return false;
         }
-        char state;
+        struct life life = { 0 };
+        read_life("/proc/self/stat", &life);
         slot->pid = (uint32_t)getpid();
         slot->pid_namespace = own_pid_namespace();
-        slot->start_ticks = 0;
-        read_stat("/proc/self/stat", &state, &slot->start_ticks);
+        slot->start_ticks = life.start_ticks;
         memset(slot->command, 0, sizeof slot->command);
         strncpy(slot->command, program_invocation_short_name, sizeof slot->command - 1);
         STORE(slot->held, 0);
         STORE(slot->peak, 0);
         STORE(slot->gpu_ns, 0);
+        STORE(slot->unproven_ns, 0);
         STORE_RELEASE(slot->state, 1);
         uint32_t seen = LOAD(use->slots_seen);
         while (seen < index + 1 && !atomic_compare_exchange_weak(&use->slots_seen, &seen, index + 1)) { }

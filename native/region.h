@@ -48,7 +48,8 @@ struct berth_slot {
     shared64 seq, next_held, intent; /* the change under way: held after it, its number; 0 when settled */
     shared64 held, peak;
     shared64 gpu_ns;
-    unsigned char pad[32];
+    shared64 unproven_ns; /* since when it is seen to live without its proof: it has become another program */
+    unsigned char pad[24];
     _Alignas(64) shared64 noted; /* the last change of this slot that another process saw done */
     unsigned char pad2[56];
 };

@@ -11,6 +11,7 @@
 #include "elf.h"
 
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -70,34 +71,37 @@ static unsigned long long objects_seen;
 static struct { void *address; const struct hook *hook; } by_address[DRIVER_HOOKS];
 static int by_address_count;
 
-static int compare_address(const void *a, const void *b)
+/* In place: the loader's lock is held, and qsort may call the program's malloc. */
+static void remember(void *address, const struct hook *hook)
 {
-    uintptr_t x = *(const uintptr_t *)a, y = *(const uintptr_t *)b;
-    return (x > y) - (x < y);
+    int at = by_address_count++;
+    for (; at > 0 && (uintptr_t)by_address[at - 1].address > (uintptr_t)address; at--)
+        by_address[at] = by_address[at - 1];
+    by_address[at].address = address;
+    by_address[at].hook = hook;
 }
 
 /* Reads the addresses of a library's entry points, then points their names at the wrappers. */
 static bool adopt(const struct elf *elf, const struct hook *hooks, int count, bool is_driver)
 {
     const ElfW(Sym) *first = NULL, *last = NULL;
+    if (is_driver)
+        by_address_count = 0; /* a fork may have cut this short in the parent */
     for (int i = 0; i < count; i++) {
         const ElfW(Sym) *symbol = elf_symbol(elf, hooks[i].name, NULL);
         if (symbol == NULL)
             continue;
-        *hooks[i].slot = (void *)(elf->base + symbol->st_value);
+        if (elf->base + symbol->st_value != (uintptr_t)hooks[i].wrapper)
+            *hooks[i].slot = (void *)(elf->base + symbol->st_value);
         if (hooks[i].wrapper == NULL)
             continue;
         if (first == NULL || symbol < first)
             first = symbol;
         if (last == NULL || symbol > last)
             last = symbol;
-        if (is_driver) {
-            by_address[by_address_count].address = *hooks[i].slot;
-            by_address[by_address_count++].hook = &hooks[i];
-        }
+        if (is_driver)
+            remember(*hooks[i].slot, &hooks[i]);
     }
-    if (is_driver)
-        qsort(by_address, (size_t)by_address_count, sizeof *by_address, compare_address);
     if (!settings.active || first == NULL || !elf_unlock(elf, first, last, true))
         return false;
     for (int i = 0; i < count; i++) {
@@ -147,10 +151,12 @@ void routes_look(void)
     bool first = true;
     if (atomic_load(&driver_known) && atomic_load(&nvml_known))
         return;
+    int error = errno;
     uint32_t known = atomic_load(&driver_known) + 2 * atomic_load(&nvml_known);
     turn_take(&turn);
     dl_iterate_phdr(visit, &first);
     turn_leave(&turn);
+    errno = error;
     uint32_t found = atomic_load(&driver_known) + 2 * atomic_load(&nvml_known) - known;
     if (libc_dlopen == NULL)
         return;
@@ -208,15 +214,24 @@ static int visit_libc(struct dl_phdr_info *info, size_t size, void *data)
     return 0;
 }
 
+static void after_fork(void)
+{
+    atomic_store(&turn.word, 0);
+    nvml_forget();
+}
+
 static void start(void)
 {
+    int error = errno;
     turn_take(&turn);
     if (!atomic_load(&started)) {
+        pthread_atfork(NULL, NULL, after_fork);
         settings_read();
         dl_iterate_phdr(visit_libc, NULL);
         atomic_store(&started, 1);
     }
     turn_leave(&turn);
+    errno = error;
     routes_look();
 }
 
@@ -279,12 +294,20 @@ static const struct hook *hook_at(void *address)
     return low < by_address_count && by_address[low].address == address ? by_address[low].hook : NULL;
 }
 
-/* A name of the driver's is asked for. True where the answer is NULL: only the wrapper is there, not the driver. */
+/* Only the wrapper is there, not the driver: the loader says so, as it says it of what comes after this library. */
+__attribute__((noinline)) static void *nowhere(const char *name)
+{
+    void *volatile found = libc_dlsym(RTLD_NEXT, name); /* no tail call: the caller must be seen to be here */
+    return found;
+}
+
+/* A name of the driver's is asked for. True where only the wrapper is there. */
 __attribute__((noinline)) static bool notice(const void *handle, const char *name)
 {
     if (!atomic_load(&started))
         start();
-    routes_look();
+    if (!atomic_load(name[0] == 'c' ? &driver_known : &nvml_known))
+        routes_look(); /* a walk through the loader's list, under its lock: not where it can find nothing new */
     if (handle != RTLD_DEFAULT)
         return false;
     const struct hook *hook = hook_named(name);
@@ -310,7 +333,7 @@ BARE void *dlsym(void *restrict handle, const char *restrict name)
         find_libc();
     if (UNLIKELY(is_drivers(name))) {
         if (notice(handle, name))
-            return NULL;
+            return nowhere(name);
         if (atomic_load(&driver_known) && !atomic_load(&driver_patched) && settings.active)
             return answer(handle, name);
     }
@@ -322,7 +345,7 @@ BARE void *dlvsym(void *restrict handle, const char *restrict name, const char *
     if (UNLIKELY(libc_dlvsym == NULL))
         find_libc();
     if (UNLIKELY(is_drivers(name)) && notice(handle, name))
-        return NULL;
+        return nowhere(name);
     return libc_dlvsym(handle, name, version);
 }
 

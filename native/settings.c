@@ -1,4 +1,5 @@
-/* What the environment says: read once, at the start. */
+/* What the environment says: read once, at the start. A program that runs with more rights than its user (setuid) does
+   not listen to it: its limits are the agent's, and it writes to no file that the user names. */
 #define _GNU_SOURCE
 #include "berth.h"
 
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #define AGENT_FOLDER "/run/berth/region"
+#define LOG_BYTES (16ll << 20) /* a program that is refused for ever must not fill a disk */
 
 struct settings settings;
 
@@ -108,8 +110,8 @@ static bool holds_limits(const char *folder, bool *by_agent)
 
 void settings_read(void)
 {
-    const char *mem = getenv("BERTH_GPU_MEM_MIB"), *core = getenv("BERTH_GPU_CORE_PCT");
-    const char *folder = getenv("BERTH_REGION"), *log = getenv("BERTH_LOG"), *burst = getenv("BERTH_GPU_BURST");
+    const char *mem = secure_getenv("BERTH_GPU_MEM_MIB"), *core = secure_getenv("BERTH_GPU_CORE_PCT");
+    const char *folder = secure_getenv("BERTH_REGION"), *log = secure_getenv("BERTH_LOG"), *burst = secure_getenv("BERTH_GPU_BURST");
     struct stat file;
     bool named = folder != NULL && *folder != 0;
 
@@ -157,6 +159,7 @@ void log_line(const char *format, ...)
     char line[600];
     if (settings.log_path[0] == 0)
         return;
+    int error = errno;
     int start = snprintf(line, sizeof line, "berth[%d] ", (int)getpid());
     va_list list;
     va_start(list, format);
@@ -166,8 +169,11 @@ void log_line(const char *format, ...)
     line[size] = '\n';
     int fd = open(settings.log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0644);
     if (fd >= 0) {
-        ssize_t ignored = write(fd, line, (size_t)size + 1);
-        (void)ignored;
+        if (lseek(fd, 0, SEEK_END) < LOG_BYTES) {
+            ssize_t ignored = write(fd, line, (size_t)size + 1);
+            (void)ignored;
+        }
         close(fd);
     }
+    errno = error;
 }

@@ -37,4 +37,5 @@ uint64_t fake_own_busy_ns(int gpu);
 uint64_t fake_used_bytes(int gpu);
 uint64_t fake_violations(int gpu);
 uint64_t fake_worst_bytes(int gpu);
+uint64_t fake_waited_ns(void);
 #endif

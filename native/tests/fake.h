@@ -1,7 +1,14 @@
 /* The fake card: what libcuda.so.1 and libnvidia-ml.so.1 of this folder share, and the ledger by which they judge.
 
-   The ledger is the driver's own truth. A watched group of processes (BERTH_FAKE_WATCH=group:bytes) is checked
-   at every instant at which anything is taken: the sum of what its living processes hold must not pass `bytes`. */
+   The ledger is the driver's own truth: what each process holds, in a cell of its own. A watched group of processes
+   (BERTH_FAKE_WATCH=group:bytes) is checked at every instant at which anything is taken: the sum of what its living
+   processes hold must not pass `bytes`. On a watched card every cell changes under one lock, so that a sum is that of one
+   instant; the lock is the kernel's to give on when its holder is killed, and since a sum is made of the cells anew,
+   a holder that was killed at any instruction leaves nothing to repair.
+
+   A process holds its memory until the kernel has closed its files, as with the real driver: that is when the lock of
+   its slot is free. Who asks for more than there is, and a sum that passes the bound, looks for the dead first: they
+   were closed before anybody could have been given what they held. */
 #ifndef BERTH_FAKE_H
 #define BERTH_FAKE_H
 
@@ -10,6 +17,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -28,7 +36,6 @@ enum { FAKE_GPUS = 8, FAKE_PROCESSES = 1024, FAKE_BUCKETS = 64, FAKE_LOCKS = 1 <
 struct fake_process {
     _Atomic uint32_t state;
     uint32_t pid, group;
-    uint64_t start_ticks, pid_namespace;
     _Atomic uint64_t bytes[FAKE_GPUS], busy_ns[FAKE_GPUS];
     struct { _Atomic uint64_t number, busy_ns; } bucket[FAKE_GPUS][FAKE_BUCKETS];
 };
@@ -44,7 +51,8 @@ struct fake_card {
     uint32_t gpu_count, driver_version;
     uint64_t context_bytes, module_bytes, pool_step_bytes;
     struct fake_gpu gpus[FAKE_GPUS];
-    _Atomic uint32_t seen;
+    _Atomic uint32_t seen, watched;
+    pthread_mutex_t ledger; /* robust; on a watched card every change of `bytes` is made under it */
     struct fake_process processes[FAKE_PROCESSES];
 };
 
@@ -98,6 +106,12 @@ static inline struct fake_card *fake_attach(void)
                 for (int b = 0; b < 16; b++)
                     card->gpus[i].uuid.bytes[b] = (unsigned char)(0xb0 + b * 7 + (int)i * 16);
             }
+            pthread_mutexattr_t kind;
+            pthread_mutexattr_init(&kind);
+            pthread_mutexattr_setpshared(&kind, PTHREAD_PROCESS_SHARED);
+            pthread_mutexattr_setrobust(&kind, PTHREAD_MUTEX_ROBUST);
+            pthread_mutex_init(&card->ledger, &kind);
+            pthread_mutexattr_destroy(&kind);
             atomic_store(&card->ready, 1);
             munmap(card, sizeof *card);
             if (link(draft, path) != 0 && errno != EEXIST) {
@@ -117,27 +131,6 @@ static inline struct fake_card *fake_attach(void)
     return NULL;
 }
 
-static inline bool fake_stat(const char *path, char *state, uint64_t *ticks)
-{
-    char text[1024];
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    ssize_t size = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
-    if (fd >= 0)
-        close(fd);
-    if (size <= 0)
-        return false;
-    text[size] = 0;
-    char *at = strrchr(text, ')');
-    if (at == NULL)
-        return false;
-    *state = at[2];
-    at += 2;
-    for (int field = 3; field < 22 && at != NULL; field++)
-        at = strchr(at, ' ') ? strchr(at, ' ') + 1 : NULL;
-    *ticks = at != NULL ? strtoull(at, NULL, 10) : 0;
-    return at != NULL;
-}
-
 static inline bool fake_lock(int fd, int command, uint32_t index)
 {
     struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = FAKE_LOCKS + (off_t)index, .l_len = 1 };
@@ -145,43 +138,61 @@ static inline bool fake_lock(int fd, int command, uint32_t index)
     return command == F_OFD_GETLK ? answer == 0 && lock.l_type == F_UNLCK : answer == 0;
 }
 
-/* Frees what dead processes held, as a driver does when their files are closed. */
-static inline void fake_reap(struct fake_card *card)
+static inline void fake_lock_ledger(struct fake_card *card)
+{
+    if (pthread_mutex_lock(&card->ledger) == EOWNERDEAD)
+        pthread_mutex_consistent(&card->ledger);
+}
+
+static inline void fake_unlock_ledger(struct fake_card *card)
+{
+    pthread_mutex_unlock(&card->ledger);
+}
+
+/* Frees what dead processes held, as a driver does when their files are closed. The caller holds the ledger of a watched card. */
+static inline void fake_reap_locked(struct fake_card *card)
 {
     int fd = open(fake_path(), O_RDWR | O_CLOEXEC);
     uint32_t seen = atomic_load(&card->seen);
-    struct stat space = { 0 };
-    stat("/proc/self/ns/pid", &space);
     for (uint32_t i = 0; fd >= 0 && i < seen && i < FAKE_PROCESSES; i++) {
         struct fake_process *process = &card->processes[i];
-        if (atomic_load(&process->state) != 1)
-            continue;
-        bool dead = fake_lock(fd, F_OFD_GETLK, i);
-        if (!dead && process->pid_namespace == (uint64_t)space.st_ino) {
-            char path[40], state = 0;
-            uint64_t ticks = 0;
-            snprintf(path, sizeof path, "/proc/%u/stat", process->pid);
-            dead = !fake_stat(path, &state, &ticks) || ticks != process->start_ticks;
-        }
         uint32_t alive = 1;
-        if (dead && atomic_compare_exchange_strong(&process->state, &alive, 2)) {
-            for (int g = 0; g < FAKE_GPUS; g++)
-                atomic_fetch_sub(&card->gpus[g].used, atomic_exchange(&process->bytes[g], 0));
-            atomic_store(&process->state, 0);
-        }
+        if (atomic_load(&process->state) != 1 || !fake_lock(fd, F_OFD_GETLK, i) || !atomic_compare_exchange_strong(&process->state, &alive, 2))
+            continue;
+        for (int g = 0; g < FAKE_GPUS; g++)
+            atomic_fetch_sub(&card->gpus[g].used, atomic_exchange(&process->bytes[g], 0));
+        atomic_store(&process->state, 0);
     }
     if (fd >= 0)
         close(fd);
 }
 
+static inline void fake_reap(struct fake_card *card)
+{
+    bool watched = atomic_load(&card->watched);
+    if (watched)
+        fake_lock_ledger(card);
+    fake_reap_locked(card);
+    if (watched)
+        fake_unlock_ledger(card);
+}
+
+enum { FAKE_ALL = ~0u };
+
+/* What the living processes of a group hold together: of one instant where the ledger is held. */
 static inline uint64_t fake_group_bytes(struct fake_card *card, uint32_t group, uint32_t gpu)
 {
     uint64_t sum = 0;
     uint32_t seen = atomic_load(&card->seen);
     for (uint32_t i = 0; i < seen && i < FAKE_PROCESSES; i++)
-        if (atomic_load(&card->processes[i].state) == 1 && card->processes[i].group == group)
+        if (atomic_load(&card->processes[i].state) == 1 && (group == (uint32_t)FAKE_ALL || card->processes[i].group == group))
             sum += atomic_load(&card->processes[i].bytes[gpu]);
     return sum;
+}
+
+static inline uint64_t fake_used_of(struct fake_card *card, uint32_t gpu)
+{
+    return atomic_load(&card->watched) ? fake_group_bytes(card, FAKE_ALL, gpu) : atomic_load_explicit(&card->gpus[gpu].used, memory_order_relaxed);
 }
 
 #endif

@@ -3,8 +3,8 @@
    Kernels are the functions named `spin_N` (N microseconds each) and `wave_N` (N microseconds for every 132
    blocks, begun or whole); any other runs no time at all. A GPU runs one kernel at a time, in the order of launch. */
 #include "fake.h"
+#include "stopwatch.h"
 
-#include <pthread.h>
 #include <sched.h>
 
 #define DO FAKE_EXPORT CUresult
@@ -14,8 +14,8 @@ extern void *fake_lookup(const char *name, int version, bool per_thread, bool *k
 enum { WAVE_BLOCKS = 132 };
 
 struct CUctx_st { uint32_t gpu; bool primary, alive; };
-struct CUstream_st { uint32_t gpu; struct CUctx_st *context; _Atomic uint64_t tail_ns; CUgraph capture; };
-struct CUevent_st { _Atomic uint64_t at_ns; };
+struct CUstream_st { uint32_t gpu; int capture_mode; struct CUctx_st *context; _Atomic uint64_t tail_ns; CUgraph capture; };
+struct CUevent_st { _Atomic uint64_t at_ns; uint32_t gpu; };
 struct CUfunc_st { uint64_t spin_ns, wave_ns; };
 struct CUmod_st { uint32_t gpu; uint64_t bytes; struct CUctx_st *context; struct CUmod_st *next; };
 struct CUarray_st { uint64_t va; };
@@ -55,6 +55,11 @@ static struct CUstream_st legacy_streams[FAKE_GPUS];
 static _Thread_local struct CUctx_st *current;
 static _Thread_local struct CUctx_st *stack[16];
 static _Thread_local int depth;
+static _Thread_local int capture_mode;
+static _Atomic int global_captures;
+static _Atomic bool capture_spoiled;
+static _Thread_local bool measuring;
+static _Thread_local uint64_t waited_ns;
 
 static void lock(void)
 {
@@ -70,23 +75,53 @@ static void unlock(void)
 
 /* ---- the ledger ---- */
 
-static void judge(uint32_t gpu)
+/* On a watched card, with the ledger held: the sum after the change is that of this instant. */
+static bool charge_watched(uint32_t gpu, uint64_t bytes)
 {
-    if (watch_bytes == 0 || fake_group_bytes(card, watch_group, gpu) <= watch_bytes)
-        return;
-    /* The dying count until their files are closed: look again before accusing. */
-    for (int tries = 0; tries < 20; tries++) {
-        fake_reap(card);
-        if (fake_group_bytes(card, watch_group, gpu) <= watch_bytes)
-            return;
-        usleep(500);
+    struct fake_gpu *device = &card->gpus[gpu];
+    if (fake_group_bytes(card, FAKE_ALL, gpu) + bytes > device->total_bytes) {
+        fake_reap_locked(card);
+        if (fake_group_bytes(card, FAKE_ALL, gpu) + bytes > device->total_bytes)
+            return false;
     }
+    atomic_fetch_add(&self->bytes[gpu], bytes);
+    if (watch_bytes == 0 || fake_group_bytes(card, watch_group, gpu) <= watch_bytes)
+        return true;
+    fake_reap_locked(card);
     uint64_t sum = fake_group_bytes(card, watch_group, gpu);
-    if (sum <= watch_bytes)
+    if (sum > watch_bytes) {
+        atomic_fetch_add(&device->violations, 1);
+        if (atomic_load(&device->worst_bytes) < sum)
+            atomic_store(&device->worst_bytes, sum);
+    }
+    return true;
+}
+
+static void lock_ledger(void)
+{
+    int got = measuring ? pthread_mutex_trylock(&card->ledger) : EBUSY;
+    if (got == EOWNERDEAD)
+        pthread_mutex_consistent(&card->ledger);
+    if (got == 0 || got == EOWNERDEAD)
         return;
-    atomic_fetch_add(&card->gpus[gpu].violations, 1);
-    uint64_t worst = atomic_load(&card->gpus[gpu].worst_bytes);
-    while (worst < sum && !atomic_compare_exchange_weak(&card->gpus[gpu].worst_bytes, &worst, sum)) { }
+    if (!measuring) {
+        fake_lock_ledger(card);
+        return;
+    }
+    struct stopwatch watch;
+    stopwatch_start(&watch);
+    fake_lock_ledger(card);
+    waited_ns += stopwatch_kept_ns(&watch);
+}
+
+static void reap(void)
+{
+    bool watched = atomic_load(&card->watched);
+    if (watched)
+        lock_ledger();
+    fake_reap_locked(card);
+    if (watched)
+        fake_unlock_ledger(card);
 }
 
 static bool charge(uint32_t gpu, uint64_t bytes)
@@ -94,22 +129,32 @@ static bool charge(uint32_t gpu, uint64_t bytes)
     struct fake_gpu *device = &card->gpus[gpu];
     if (bytes > device->total_bytes)
         return false;
+    if (atomic_load_explicit(&card->watched, memory_order_relaxed)) {
+        lock_ledger();
+        bool had = charge_watched(gpu, bytes);
+        fake_unlock_ledger(card);
+        return had;
+    }
     if (atomic_fetch_add(&device->used, bytes) + bytes > device->total_bytes) {
         atomic_fetch_sub(&device->used, bytes);
-        fake_reap(card);
+        reap();
         if (atomic_fetch_add(&device->used, bytes) + bytes > device->total_bytes) {
             atomic_fetch_sub(&device->used, bytes);
             return false;
         }
     }
     atomic_fetch_add(&self->bytes[gpu], bytes);
-    if (watch_bytes != 0)
-        judge(gpu);
     return true;
 }
 
 static void refund(uint32_t gpu, uint64_t bytes)
 {
+    if (atomic_load_explicit(&card->watched, memory_order_relaxed)) {
+        lock_ledger();
+        atomic_fetch_sub(&self->bytes[gpu], bytes);
+        fake_unlock_ledger(card);
+        return;
+    }
     atomic_fetch_sub(&self->bytes[gpu], bytes);
     atomic_fetch_sub(&card->gpus[gpu].used, bytes);
 }
@@ -121,12 +166,15 @@ FAKE_EXPORT uint64_t fake_own_bytes(int gpu) { return atomic_load(&self->bytes[g
 FAKE_EXPORT uint64_t fake_own_busy_ns(int gpu) { return atomic_load(&self->busy_ns[gpu]); }
 FAKE_EXPORT uint64_t fake_used_bytes(int gpu)
 {
-    uint64_t sum = 0;
-    fake_reap(card);
-    for (uint32_t i = 0; i < atomic_load(&card->seen) && i < FAKE_PROCESSES; i++)
-        if (atomic_load(&card->processes[i].state) == 1)
-            sum += atomic_load(&card->processes[i].bytes[gpu]);
-    return sum;
+    reap();
+    return fake_group_bytes(card, FAKE_ALL, (uint32_t)gpu);
+}
+
+/* How long this thread was kept waiting by others at the ledger, from the first call on: the fake's wait and not a guest's. */
+FAKE_EXPORT uint64_t fake_waited_ns(void)
+{
+    measuring = true;
+    return waited_ns;
 }
 
 /* ---- addresses ---- */
@@ -238,90 +286,10 @@ static void after_fork(void)
     depth = 0;
 }
 
-DO cuInit(unsigned flags)
-{
-    if (flags != 0)
-        return CUDA_ERROR_INVALID_VALUE;
-    if (forked)
-        return CUDA_ERROR_NOT_INITIALIZED;
-    lock();
-    if (initialized) {
-        unlock();
-        return CUDA_SUCCESS;
-    }
-    card = fake_attach();
-    if (card == NULL || card->gpu_count == 0) {
-        unlock();
-        return CUDA_ERROR_NO_DEVICE;
-    }
-    const char *watch = getenv("BERTH_FAKE_WATCH");
-    if (watch != NULL && strchr(watch, ':') != NULL) {
-        watch_group = (uint32_t)strtoul(watch, NULL, 10);
-        watch_bytes = strtoull(strchr(watch, ':') + 1, NULL, 10);
-    }
-    fake_reap(card);
-    int fd = open(fake_path(), O_RDWR | O_CLOEXEC);
-    for (uint32_t i = 0; fd >= 0 && i < FAKE_PROCESSES && self == NULL; i++) {
-        struct fake_process *process = &card->processes[i];
-        if (atomic_load(&process->state) != 0 || !fake_lock(fd, F_OFD_SETLK, i))
-            continue;
-        if (atomic_load(&process->state) != 0)
-            continue;
-        void *proof = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
-        if (proof == MAP_FAILED)
-            break;
-        madvise(proof, 4096, MADV_DONTFORK);
-        struct stat space = { 0 };
-        char state;
-        stat("/proc/self/ns/pid", &space);
-        process->pid = (uint32_t)getpid();
-        process->group = watch_group;
-        process->pid_namespace = (uint64_t)space.st_ino;
-        fake_stat("/proc/self/stat", &state, &process->start_ticks);
-        for (int g = 0; g < FAKE_GPUS; g++) {
-            atomic_store(&process->bytes[g], 0);
-            atomic_store(&process->busy_ns[g], 0);
-        }
-        uint32_t seen = atomic_load(&card->seen);
-        while (seen < i + 1 && !atomic_compare_exchange_weak(&card->seen, &seen, i + 1)) { }
-        atomic_store(&process->state, 1);
-        self = process;
-        self_index = i;
-    }
-    if (fd >= 0)
-        close(fd);
-    static bool watching;
-    if (!watching)
-        pthread_atfork(NULL, NULL, after_fork);
-    watching = true;
-    for (uint32_t g = 0; g < card->gpu_count; g++) {
-        default_pools[g] = (struct CUpool_st){ .gpu = g, .device = true };
-        current_pool[g] = &default_pools[g];
-        legacy_streams[g].gpu = g;
-        primaries[g].gpu = g;
-        primaries[g].primary = true;
-    }
-    initialized = self != NULL;
-    unlock();
-    return initialized ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
+/* CUDA_VISIBLE_DEVICES, by index or UUID: the card behind each ordinal; read at cuInit, as a driver does. */
+static uint32_t order[FAKE_GPUS], visible_count;
 
-#define READY()                                                                   \
-    do {                                                                          \
-        if (__builtin_expect(!initialized, 0))                                    \
-            return CUDA_ERROR_NOT_INITIALIZED;                                    \
-    } while (0)
-#define IN_CONTEXT()                                                              \
-    READY();                                                                      \
-    if (__builtin_expect(current == NULL, 0))                                     \
-        return CUDA_ERROR_INVALID_CONTEXT
-#define GPU(dev)                                                                  \
-    READY();                                                                      \
-    if ((dev) < 0 || (uint32_t)(dev) >= visible_count())                          \
-        return CUDA_ERROR_INVALID_DEVICE
-
-/* CUDA_VISIBLE_DEVICES, by index or UUID: the card behind each ordinal. */
-static uint32_t visible(uint32_t *order)
+static uint32_t read_visible(void)
 {
     const char *text = getenv("CUDA_VISIBLE_DEVICES");
     uint32_t count = 0;
@@ -351,33 +319,117 @@ static uint32_t visible(uint32_t *order)
     return count;
 }
 
-static uint32_t visible_count(void)
-{
-    uint32_t order[FAKE_GPUS];
-    return visible(order);
-}
-
 static uint32_t gpu_at(CUdevice dev)
 {
-    uint32_t order[FAKE_GPUS];
-    return (uint32_t)dev < visible(order) ? order[dev] : 0;
+    return (uint32_t)dev < visible_count ? order[dev] : 0;
 }
 
 static CUdevice ordinal_of(uint32_t gpu)
 {
-    uint32_t order[FAKE_GPUS], count = visible(order);
-    for (uint32_t i = 0; i < count; i++)
+    for (uint32_t i = 0; i < visible_count; i++)
         if (order[i] == gpu)
             return (CUdevice)i;
     return 0;
 }
 
+DO cuInit(unsigned flags)
+{
+    if (flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (forked)
+        return CUDA_ERROR_NOT_INITIALIZED;
+    lock();
+    if (initialized) {
+        unlock();
+        return CUDA_SUCCESS;
+    }
+    card = fake_attach();
+    if (card == NULL || card->gpu_count == 0) {
+        unlock();
+        return CUDA_ERROR_NO_DEVICE;
+    }
+    const char *watch = getenv("BERTH_FAKE_WATCH");
+    if (watch != NULL && strchr(watch, ':') != NULL) {
+        watch_group = (uint32_t)strtoul(watch, NULL, 10);
+        watch_bytes = strtoull(strchr(watch, ':') + 1, NULL, 10);
+        atomic_store(&card->watched, 1);
+    }
+    reap();
+    int fd = open(fake_path(), O_RDWR | O_CLOEXEC);
+    for (uint32_t i = 0; fd >= 0 && i < FAKE_PROCESSES && self == NULL; i++) {
+        struct fake_process *process = &card->processes[i];
+        if (atomic_load(&process->state) != 0 || !fake_lock(fd, F_OFD_SETLK, i))
+            continue;
+        if (atomic_load(&process->state) != 0)
+            continue;
+        void *proof = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+        if (proof == MAP_FAILED)
+            break;
+        madvise(proof, 4096, MADV_DONTFORK);
+        process->pid = (uint32_t)getpid();
+        process->group = watch_group;
+        for (int g = 0; g < FAKE_GPUS; g++) {
+            atomic_store(&process->bytes[g], 0);
+            atomic_store(&process->busy_ns[g], 0);
+        }
+        uint32_t seen = atomic_load(&card->seen);
+        while (seen < i + 1 && !atomic_compare_exchange_weak(&card->seen, &seen, i + 1)) { }
+        atomic_store(&process->state, 1);
+        self = process;
+        self_index = i;
+    }
+    if (fd >= 0)
+        close(fd);
+    static bool watching;
+    if (!watching)
+        pthread_atfork(NULL, NULL, after_fork);
+    watching = true;
+    for (uint32_t g = 0; g < card->gpu_count; g++) {
+        default_pools[g] = (struct CUpool_st){ .gpu = g, .device = true };
+        current_pool[g] = &default_pools[g];
+        legacy_streams[g].gpu = g;
+        primaries[g].gpu = g;
+        primaries[g].primary = true;
+    }
+    visible_count = read_visible();
+    initialized = self != NULL;
+    unlock();
+    return initialized ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+#define READY()                                                                   \
+    do {                                                                          \
+        if (__builtin_expect(!initialized, 0))                                    \
+            return CUDA_ERROR_NOT_INITIALIZED;                                    \
+    } while (0)
+#define IN_CONTEXT()                                                              \
+    READY();                                                                      \
+    if (__builtin_expect(current == NULL, 0))                                     \
+        return CUDA_ERROR_INVALID_CONTEXT
+#define GIVEN(pointer)                                                            \
+    do {                                                                          \
+        if (__builtin_expect((pointer) == NULL, 0))                               \
+            return CUDA_ERROR_INVALID_VALUE;                                      \
+    } while (0)
+#define GPU(dev)                                                                  \
+    READY();                                                                      \
+    if ((dev) < 0 || (uint32_t)(dev) >= visible_count)                          \
+        return CUDA_ERROR_INVALID_DEVICE
+
 DO cuDriverGetVersion(int *version) { *version = card != NULL ? (int)card->driver_version : (int)fake_number("BERTH_FAKE_VERSION", 13050); return CUDA_SUCCESS; }
-DO cuDeviceGetCount(int *count) { READY(); *count = (int)visible_count(); return CUDA_SUCCESS; }
+DO cuDeviceGetCount(int *count) { READY(); GIVEN(count); *count = (int)visible_count; return CUDA_SUCCESS; }
 DO cuDeviceGet(CUdevice *dev, int ordinal) { GPU(ordinal); *dev = ordinal; return CUDA_SUCCESS; }
 DO cuDeviceGetUuid(CUuuid *uuid, CUdevice dev) { GPU(dev); *uuid = card->gpus[gpu_at(dev)].uuid; return CUDA_SUCCESS; }
 DO cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev) { return cuDeviceGetUuid(uuid, dev); }
-DO cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev) { GPU(dev); *bytes = card->gpus[gpu_at(dev)].total_bytes; return CUDA_SUCCESS; }
+DO cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev) { GPU(dev); GIVEN(bytes); *bytes = card->gpus[gpu_at(dev)].total_bytes; return CUDA_SUCCESS; }
+DO cuDeviceTotalMem(unsigned *bytes, CUdevice dev)
+{
+    GPU(dev);
+    GIVEN(bytes);
+    uint64_t total = card->gpus[gpu_at(dev)].total_bytes;
+    *bytes = total > 0xffffffffu ? 0xffffffffu : (unsigned)total;
+    return CUDA_SUCCESS;
+}
 DO cuDeviceGetName(char *name, int size, CUdevice dev) { GPU(dev); snprintf(name, (size_t)size, "berth fake GPU"); return CUDA_SUCCESS; }
 DO cuDeviceGetAttribute(int *value, int attribute, CUdevice dev)
 {
@@ -389,15 +441,19 @@ DO cuDeviceGetAttribute(int *value, int attribute, CUdevice dev)
 DO cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
 {
     IN_CONTEXT();
+    GIVEN(free_bytes);
+    GIVEN(total);
     struct fake_gpu *gpu = &card->gpus[current->gpu];
     *total = gpu->total_bytes;
-    *free_bytes = gpu->total_bytes - atomic_load_explicit(&gpu->used, memory_order_relaxed);
+    *free_bytes = gpu->total_bytes - fake_used_of(card, current->gpu);
     return CUDA_SUCCESS;
 }
 
 DO cuMemGetInfo(unsigned *free_bytes, unsigned *total)
 {
     size_t f, t;
+    GIVEN(free_bytes);
+    GIVEN(total);
     CUresult result = cuMemGetInfo_v2(&f, &t);
     if (result == CUDA_SUCCESS) {
         *free_bytes = f > 0xffffffffu ? 0xffffffffu : (unsigned)f;
@@ -425,6 +481,7 @@ DO cuCtxCreate_v2(CUcontext *ctx, unsigned flags, CUdevice dev)
 {
     (void)flags;
     GPU(dev);
+    GIVEN(ctx);
     if (!charge(gpu_at(dev), card->context_bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     *ctx = calloc(1, sizeof **ctx);
@@ -474,10 +531,12 @@ DO cuCtxDestroy_v2(CUcontext ctx)
     return CUDA_SUCCESS;
 }
 DO cuCtxDestroy(CUcontext ctx) { return cuCtxDestroy_v2(ctx); }
+DO cuCtxDetach(CUcontext ctx) { return cuCtxDestroy_v2(ctx); } /* the last who was attached */
 
 DO cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 {
     GPU(dev);
+    GIVEN(ctx);
     uint32_t gpu = gpu_at(dev);
     struct CUctx_st *context = &primaries[gpu];
     lock();
@@ -530,6 +589,7 @@ DO cuDevicePrimaryCtxGetState(CUdevice dev, unsigned *flags, int *active)
 static CUresult load(CUmodule *module)
 {
     IN_CONTEXT();
+    GIVEN(module);
     if (!charge(current->gpu, card->module_bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct CUmod_st *made = calloc(1, sizeof *made);
@@ -635,21 +695,50 @@ static CUresult release(uint64_t va)
 }
 
 DO cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes) { return allocate(ptr, bytes); }
+
+/* The calls of CUDA 2 have addresses of 32 bits: the lower half of what the card's addresses are here. */
 DO cuMemAlloc(unsigned *ptr, unsigned bytes)
 {
     uint64_t va;
+    GIVEN(ptr);
     CUresult result = allocate(&va, bytes);
     if (result == CUDA_SUCCESS)
         *ptr = (unsigned)va;
     return result;
 }
 DO cuMemFree_v2(CUdeviceptr ptr) { return release(ptr); }
+DO cuMemFree(unsigned ptr)
+{
+    READY();
+    uint64_t whole = ptr;
+    lock();
+    for (size_t i = 0; i < node_space && ptr != 0; i++)
+        if (nodes[i].what != FREE && (unsigned)nodes[i].va == ptr)
+            whole = nodes[i].va;
+    unlock();
+    return release(whole);
+}
 DO cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags) { (void)flags; return allocate(ptr, bytes); }
 DO cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height, unsigned element)
 {
     (void)element;
+    GIVEN(ptr);
+    GIVEN(pitch);
     *pitch = (width + 511) / 512 * 512;
     return allocate(ptr, *pitch * height);
+}
+DO cuMemAllocPitch(unsigned *ptr, unsigned *pitch, unsigned width, unsigned height, unsigned element)
+{
+    uint64_t va;
+    size_t wide;
+    GIVEN(ptr);
+    GIVEN(pitch);
+    CUresult result = cuMemAllocPitch_v2(&va, &wide, width, height, element);
+    if (result == CUDA_SUCCESS) {
+        *ptr = (unsigned)va;
+        *pitch = (unsigned)wide;
+    }
+    return result;
 }
 DO cuMemHostAlloc(void **ptr, size_t bytes, unsigned flags) { READY(); (void)flags; *ptr = malloc(bytes); return *ptr != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY; }
 DO cuMemAllocHost_v2(void **ptr, size_t bytes) { return cuMemHostAlloc(ptr, bytes, 0); }
@@ -677,10 +766,13 @@ static CUresult make_array(CUarray *array, uint64_t bytes)
     return result;
 }
 
-DO cuArrayCreate_v2(CUarray *array, const CUarray_desc *d) { return make_array(array, pixels(d->width, d->height, 1, d->format, d->channels)); }
-DO cuArray3DCreate_v2(CUarray *array, const CUarray3d_desc *d) { return make_array(array, pixels(d->width, d->height, d->depth, d->format, d->channels)); }
+DO cuArrayCreate_v2(CUarray *array, const CUarray_desc *d) { GIVEN(array); GIVEN(d); return make_array(array, pixels(d->width, d->height, 1, d->format, d->channels)); }
+DO cuArray3DCreate_v2(CUarray *array, const CUarray3d_desc *d) { GIVEN(array); GIVEN(d); return make_array(array, pixels(d->width, d->height, d->depth, d->format, d->channels)); }
+DO cuArrayCreate(CUarray *array, const CUarray_desc_v1 *d) { GIVEN(array); GIVEN(d); return make_array(array, pixels(d->width, d->height, 1, d->format, d->channels)); }
+DO cuArray3DCreate(CUarray *array, const CUarray3d_desc_v1 *d) { GIVEN(array); GIVEN(d); return make_array(array, pixels(d->width, d->height, d->depth, d->format, d->channels)); }
 DO cuArrayDestroy(CUarray array)
 {
+    GIVEN(array);
     CUresult result = release(array->va);
     free(array);
     return result;
@@ -688,6 +780,8 @@ DO cuArrayDestroy(CUarray array)
 DO cuMipmappedArrayCreate(CUmipmap *mipmap, const CUarray3d_desc *d, unsigned levels)
 {
     uint64_t bytes = 0;
+    GIVEN(mipmap);
+    GIVEN(d);
     for (unsigned level = 0; level < levels; level++) {
         size_t w = d->width >> level, h = d->height >> level, z = d->depth >> level;
         bytes += pixels(w ? w : 1, d->height ? (h ? h : 1) : 0, d->depth ? (z ? z : 1) : 0, d->format, d->channels);
@@ -748,6 +842,9 @@ DO cuMemGetAllocationGranularity(size_t *bytes, const CUalloc_prop *prop, int op
 DO cuMemCreate(CUhandle *handle, size_t bytes, const CUalloc_prop *prop, unsigned long long flags)
 {
     (void)flags;
+    READY();
+    GIVEN(handle);
+    GIVEN(prop);
     GPU(prop->location.type == CU_LOCATION_DEVICE ? prop->location.id : 0);
     uint64_t counted = prop->location.type == CU_LOCATION_DEVICE ? bytes : 0;
     uint32_t gpu = prop->location.type == CU_LOCATION_DEVICE ? gpu_at(prop->location.id) : 0;
@@ -875,10 +972,10 @@ static void shrink(struct CUpool_st *pool, uint64_t keep)
         return;
     lock();
     uint64_t floor = steps(pool->used > keep ? pool->used : keep), gone = pool->reserved > floor ? pool->reserved - floor : 0;
+    if (gone != 0 && pool->device)
+        refund(pool->gpu, gone); /* before anybody can ask and be told that it is free */
     pool->reserved -= gone;
     unlock();
-    if (gone != 0 && pool->device)
-        refund(pool->gpu, gone);
 }
 
 DO cuDeviceGetDefaultMemPool(CUpool *pool, CUdevice dev) { GPU(dev); *pool = &default_pools[gpu_at(dev)]; return CUDA_SUCCESS; }
@@ -887,10 +984,13 @@ DO cuDeviceSetMemPool(CUdevice dev, CUpool pool) { GPU(dev); current_pool[gpu_at
 
 DO cuMemPoolCreate(CUpool *pool, const CUpool_props *props)
 {
-    bool device = props->location.type == CU_LOCATION_DEVICE;
-    GPU(device ? props->location.id : 0);
+    READY();
+    GIVEN(pool);
+    GIVEN(props);
+    bool placed = props->location.type == CU_LOCATION_DEVICE, device = placed || props->type == CU_ALLOCATION_MANAGED;
+    GPU(placed ? props->location.id : 0);
     *pool = calloc(1, sizeof **pool);
-    **pool = (struct CUpool_st){ .gpu = gpu_at(device ? props->location.id : 0), .device = device };
+    **pool = (struct CUpool_st){ .gpu = gpu_at(placed ? props->location.id : 0), .device = device };
     lock();
     (*pool)->next = pool_list;
     pool_list = *pool;
@@ -901,12 +1001,13 @@ DO cuMemPoolCreate(CUpool *pool, const CUpool_props *props)
 DO cuMemPoolDestroy(CUpool pool)
 {
     READY();
+    GIVEN(pool);
     shrink(pool, 0);
     pool->gone = true;
     return CUDA_SUCCESS;
 }
 
-DO cuMemPoolTrimTo(CUpool pool, size_t keep) { READY(); shrink(pool, keep); return CUDA_SUCCESS; }
+DO cuMemPoolTrimTo(CUpool pool, size_t keep) { READY(); GIVEN(pool); shrink(pool, keep); return CUDA_SUCCESS; }
 
 DO cuMemPoolSetAttribute(CUpool pool, int attribute, void *value)
 {
@@ -955,31 +1056,27 @@ static CUresult pool_alloc(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream
         return add_alloc(queue->capture, bytes, ptr, NULL);
     if (pool == NULL)
         pool = current_pool[current->gpu];
-    for (;;) {
-        lock();
-        uint64_t room = pool->reserved - pool->used;
-        if (room >= bytes) {
-            uint64_t at = new_address(bytes);
-            pool->used += bytes;
-            put_node((struct node){ .va = at, .bytes = bytes, .what = ASYNC, .gpu = pool->gpu, .pool = pool });
-            unlock();
-            *ptr = at;
-            return CUDA_SUCCESS;
-        }
-        uint64_t grow = steps(bytes - room);
-        unlock();
-        if (pool->device && !charge(pool->gpu, grow))
-            return CUDA_ERROR_OUT_OF_MEMORY;
-        lock();
+    /* A pool grows for one call at a time, and by no more than that call lacks. */
+    lock();
+    uint64_t room = pool->reserved - pool->used, grow = room < bytes ? steps(bytes - room) : 0, at = 0;
+    bool had = grow == 0 || !pool->device || charge(pool->gpu, grow);
+    if (had) {
         pool->reserved += grow;
-        unlock();
+        pool->used += bytes;
+        at = new_address(bytes);
+        put_node((struct node){ .va = at, .bytes = bytes, .what = ASYNC, .gpu = pool->gpu, .pool = pool });
     }
+    unlock();
+    if (!had)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *ptr = at;
+    return CUDA_SUCCESS;
 }
 
 DO cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, CUstream stream) { return pool_alloc(ptr, bytes, NULL, stream); }
 DO cuMemAllocAsync_ptsz(CUdeviceptr *ptr, size_t bytes, CUstream stream) { return pool_alloc(ptr, bytes, NULL, stream); }
-DO cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream) { return pool_alloc(ptr, bytes, pool, stream); }
-DO cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream) { return pool_alloc(ptr, bytes, pool, stream); }
+DO cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream) { GIVEN(pool); return pool_alloc(ptr, bytes, pool, stream); }
+DO cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream) { GIVEN(pool); return pool_alloc(ptr, bytes, pool, stream); }
 DO cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
 {
     if (stream_of(stream)->capture != NULL)
@@ -1019,6 +1116,8 @@ static void work(struct CUstream_st *stream, uint64_t ns)
 static inline CUresult launch(CUfunction function, uint64_t blocks, CUstream stream)
 {
     IN_CONTEXT();
+    if (function == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
     if (__builtin_expect(function->spin_ns == 0 && function->wave_ns == 0, 1))
         return CUDA_SUCCESS;
     struct CUstream_st *queue = stream_of(stream);
@@ -1039,8 +1138,19 @@ DO cuLaunchKernel(GRID, void **extra) { UNUSED, (void)extra; return launch(f, (u
 DO cuLaunchKernel_ptsz(GRID, void **extra) { UNUSED, (void)extra; return launch(f, (uint64_t)gx * gy * gz, stream); }
 DO cuLaunchCooperativeKernel(GRID) { UNUSED; return launch(f, (uint64_t)gx * gy * gz, stream); }
 DO cuLaunchCooperativeKernel_ptsz(GRID) { UNUSED; return launch(f, (uint64_t)gx * gy * gz, stream); }
-DO cuLaunchKernelEx(const CUlaunch *l, CUfunction f, void **params, void **extra) { (void)params, (void)extra; return launch(f, (uint64_t)l->grid_x * l->grid_y * l->grid_z, l->stream); }
+DO cuLaunchKernelEx(const CUlaunch *l, CUfunction f, void **params, void **extra) { (void)params, (void)extra; GIVEN(l); return launch(f, (uint64_t)l->grid_x * l->grid_y * l->grid_z, l->stream); }
 DO cuLaunchKernelEx_ptsz(const CUlaunch *l, CUfunction f, void **params, void **extra) { return cuLaunchKernelEx(l, f, params, extra); }
+DO cuLaunchCooperativeKernelMultiDevice(CUcooperative *list, unsigned count, unsigned flags)
+{
+    (void)flags;
+    GIVEN(list);
+    for (unsigned i = 0; i < count; i++) {
+        CUresult result = launch(list[i].function, (uint64_t)list[i].grid_x * list[i].grid_y * list[i].grid_z, list[i].stream);
+        if (result != CUDA_SUCCESS)
+            return result;
+    }
+    return CUDA_SUCCESS;
+}
 DO cuLaunch(CUfunction f) { return launch(f, 1, NULL); }
 DO cuLaunchGrid(CUfunction f, int width, int height) { return launch(f, (uint64_t)width * (uint64_t)height, NULL); }
 DO cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream) { return launch(f, (uint64_t)width * (uint64_t)height, stream); }
@@ -1061,8 +1171,8 @@ static void settled(uint32_t gpu)
 {
     shrink(&default_pools[gpu], default_pools[gpu].threshold);
     for (struct CUpool_st *pool = pool_list; pool != NULL; pool = pool->next)
-        if (pool->gpu == gpu && !pool->gone)
-            shrink(pool, pool->threshold);
+        if (pool->gpu == gpu)
+            shrink(pool, pool->gone ? 0 : pool->threshold);
 }
 
 DO cuStreamSynchronize(CUstream stream)
@@ -1077,22 +1187,43 @@ DO cuStreamSynchronize(CUstream stream)
 DO cuStreamSynchronize_ptsz(CUstream stream) { return cuStreamSynchronize(stream); }
 DO cuStreamQuery(CUstream stream) { IN_CONTEXT(); return atomic_load(&stream_of(stream)->tail_ns) > fake_now() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; }
 DO cuCtxSynchronize(void) { return cuStreamSynchronize(NULL); }
-DO cuEventCreate(CUevent *event, unsigned flags) { IN_CONTEXT(); (void)flags; *event = calloc(1, sizeof **event); return CUDA_SUCCESS; }
+DO cuCtxSynchronize_v2(CUcontext ctx) { GIVEN(ctx); return cuStreamSynchronize(NULL); }
+/* While a stream is captured for all to respect, calls that a capture cannot hold spoil it, of threads that do not say
+   that they know what they do. */
+#define UNSAFE()                                                                  \
+    do {                                                                          \
+        if (atomic_load(&global_captures) != 0 && capture_mode != CU_CAPTURE_RELAXED) { \
+            atomic_store(&capture_spoiled, true);                                 \
+            return CUDA_ERROR_CAPTURE_UNSUPPORTED;                                \
+        }                                                                         \
+    } while (0)
+DO cuThreadExchangeStreamCaptureMode(int *mode)
+{
+    GIVEN(mode);
+    int before = capture_mode;
+    capture_mode = *mode;
+    *mode = before;
+    return CUDA_SUCCESS;
+}
+DO cuEventCreate(CUevent *event, unsigned flags) { IN_CONTEXT(); UNSAFE(); (void)flags; *event = calloc(1, sizeof **event); return CUDA_SUCCESS; }
 DO cuEventDestroy_v2(CUevent event) { free(event); return CUDA_SUCCESS; }
 DO cuEventRecord(CUevent event, CUstream stream)
 {
     IN_CONTEXT();
     uint64_t now = fake_now(), tail = atomic_load(&stream_of(stream)->tail_ns);
     atomic_store(&event->at_ns, tail > now ? tail : now);
+    event->gpu = stream_of(stream)->gpu;
     return CUDA_SUCCESS;
 }
 DO cuEventRecord_ptsz(CUevent event, CUstream stream) { return cuEventRecord(event, stream); }
-DO cuEventQuery(CUevent event) { READY(); return atomic_load(&event->at_ns) > fake_now() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; }
+DO cuEventQuery(CUevent event) { READY(); UNSAFE(); return atomic_load(&event->at_ns) > fake_now() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; }
 DO cuEventSynchronize(CUevent event)
 {
     READY();
+    GIVEN(event);
     if (atomic_load(&event->at_ns) > fake_now())
         sleep_to(atomic_load(&event->at_ns));
+    settled(event->gpu);
     return CUDA_SUCCESS;
 }
 DO cuEventElapsedTime(float *ms, CUevent from, CUevent to)
@@ -1107,15 +1238,42 @@ DO cuEventElapsedTime(float *ms, CUevent from, CUevent to)
 DO cuStreamBeginCapture_v2(CUstream stream, int mode)
 {
     IN_CONTEXT();
-    (void)mode;
+    if ((uintptr_t)stream <= 2)
+        return CUDA_ERROR_CAPTURE_UNSUPPORTED;
+    stream->capture_mode = mode;
+    if (mode == 0)
+        atomic_fetch_add(&global_captures, 1);
     stream_of(stream)->capture = calloc(1, sizeof(struct CUgraph_st));
     return CUDA_SUCCESS;
+}
+DO cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode) { return cuStreamBeginCapture_v2(stream, mode); }
+DO cuStreamBeginCapture(CUstream stream) { return cuStreamBeginCapture_v2(stream, 0); }
+DO cuStreamBeginCapture_ptsz(CUstream stream) { return cuStreamBeginCapture_v2(stream, 0); }
+DO cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUnode *needs, const void *edges, size_t count, int mode)
+{
+    IN_CONTEXT();
+    (void)needs, (void)edges, (void)count;
+    GIVEN(graph);
+    if ((uintptr_t)stream <= 2)
+        return CUDA_ERROR_CAPTURE_UNSUPPORTED;
+    stream->capture_mode = mode;
+    if (mode == 0)
+        atomic_fetch_add(&global_captures, 1);
+    stream_of(stream)->capture = graph;
+    return CUDA_SUCCESS;
+}
+DO cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUnode *needs, const void *edges, size_t count, int mode)
+{
+    return cuStreamBeginCaptureToGraph(stream, graph, needs, edges, count, mode);
 }
 DO cuStreamEndCapture(CUstream stream, CUgraph *graph)
 {
     IN_CONTEXT();
+    GIVEN(graph);
     *graph = stream_of(stream)->capture;
     stream_of(stream)->capture = NULL;
+    if (*graph != NULL && stream_of(stream)->capture_mode == 0 && atomic_fetch_sub(&global_captures, 1) == 1 && atomic_exchange(&capture_spoiled, false))
+        return CUDA_ERROR_CAPTURE_INVALIDATED;
     return *graph != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 DO cuStreamIsCapturing(CUstream stream, int *status) { IN_CONTEXT(); *status = stream_of(stream)->capture != NULL; return CUDA_SUCCESS; }
@@ -1124,6 +1282,7 @@ DO cuGraphCreate(CUgraph *graph, unsigned flags) { READY(); (void)flags; *graph 
 DO cuGraphDestroy(CUgraph graph)
 {
     READY();
+    GIVEN(graph);
     while (graph->nodes != NULL) {
         struct CUnode_st *next = graph->nodes->next;
         free(graph->nodes);
@@ -1177,6 +1336,8 @@ DO cuGraphInstantiateWithFlags(CUexec *exec, CUgraph graph, unsigned long long f
 {
     IN_CONTEXT();
     (void)flags;
+    GIVEN(exec);
+    GIVEN(graph);
     *exec = calloc(1, sizeof **exec);
     (*exec)->gpu = current->gpu;
     sum(graph, *exec);
@@ -1184,23 +1345,31 @@ DO cuGraphInstantiateWithFlags(CUexec *exec, CUgraph graph, unsigned long long f
 }
 DO cuGraphInstantiate_v2(CUexec *exec, CUgraph graph, CUnode *node, char *log, size_t size) { (void)node, (void)log, (void)size; return cuGraphInstantiateWithFlags(exec, graph, 0); }
 DO cuGraphInstantiateWithParams(CUexec *exec, CUgraph graph, void *params) { (void)params; return cuGraphInstantiateWithFlags(exec, graph, 0); }
-DO cuGraphExecDestroy(CUexec exec) { READY(); free(exec); return CUDA_SUCCESS; }
-DO cuGraphLaunch(CUexec exec, CUstream stream)
+DO cuGraphInstantiate(CUexec *exec, CUgraph graph, CUnode *node, char *log, size_t size) { return cuGraphInstantiate_v2(exec, graph, node, log, size); }
+DO cuGraphInstantiateWithParams_ptsz(CUexec *exec, CUgraph graph, void *params) { return cuGraphInstantiateWithParams(exec, graph, params); }
+DO cuGraphExecDestroy(CUexec exec) { READY(); GIVEN(exec); free(exec); return CUDA_SUCCESS; }
+/* A graph's memory is there from its upload or its first launch on. */
+static CUresult ready_graph(CUexec exec)
 {
     IN_CONTEXT();
-    uint64_t need = steps(exec->bytes), grow = 0;
+    GIVEN(exec);
+    uint64_t need = steps(exec->bytes);
     lock();
-    if (need > graph_reserved[exec->gpu])
-        grow = need - graph_reserved[exec->gpu];
+    uint64_t grow = need > graph_reserved[exec->gpu] ? need - graph_reserved[exec->gpu] : 0;
+    bool had = grow == 0 || charge(exec->gpu, grow);
+    graph_reserved[exec->gpu] += had ? grow : 0;
     unlock();
-    if (grow != 0 && !charge(exec->gpu, grow))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    lock();
-    graph_reserved[exec->gpu] += grow;
-    unlock();
-    if (exec->kernel_ns != 0)
+    return had ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+DO cuGraphUpload(CUexec exec, CUstream stream) { (void)stream; return ready_graph(exec); }
+DO cuGraphUpload_ptsz(CUexec exec, CUstream stream) { return cuGraphUpload(exec, stream); }
+DO cuGraphLaunch(CUexec exec, CUstream stream)
+{
+    CUresult result = ready_graph(exec);
+    if (result == CUDA_SUCCESS && exec->kernel_ns != 0)
         work(stream_of(stream), exec->kernel_ns);
-    return CUDA_SUCCESS;
+    return result;
 }
 DO cuGraphLaunch_ptsz(CUexec exec, CUstream stream) { return cuGraphLaunch(exec, stream); }
 DO cuDeviceGetGraphMemAttribute(CUdevice dev, int attribute, void *value)
@@ -1213,10 +1382,9 @@ DO cuDeviceGraphMemTrim(CUdevice dev)
 {
     GPU(dev);
     lock();
-    uint64_t gone = graph_reserved[gpu_at(dev)];
+    refund(gpu_at(dev), graph_reserved[gpu_at(dev)]);
     graph_reserved[gpu_at(dev)] = 0;
     unlock();
-    refund(gpu_at(dev), gone);
     return CUDA_SUCCESS;
 }
 

@@ -8,6 +8,14 @@ static int gpu_of(NVdevice device)
     return (int)(uintptr_t)device - 1;
 }
 
+#define GIVEN(device, pointer)                                                    \
+    do {                                                                          \
+        if (card == NULL)                                                         \
+            return NV_UNINITIALIZED;                                              \
+        if (gpu_of(device) < 0 || gpu_of(device) >= (int)card->gpu_count || (pointer) == NULL) \
+            return NV_INVALID_ARGUMENT;                                           \
+    } while (0)
+
 FAKE_EXPORT int nvmlInit_v2(void)
 {
     if (card == NULL)
@@ -74,10 +82,11 @@ FAKE_EXPORT int nvmlDeviceGetHandleByUUID(const char *wanted, NVdevice *device)
 
 FAKE_EXPORT int nvmlDeviceGetMemoryInfo(NVdevice device, NVmemory *memory)
 {
+    GIVEN(device, memory);
     fake_reap(card);
     struct fake_gpu *gpu = &card->gpus[gpu_of(device)];
     memory->total = gpu->total_bytes;
-    memory->used = atomic_load(&gpu->used);
+    memory->used = fake_used_of(card, (uint32_t)gpu_of(device));
     memory->free = memory->total - memory->used;
     return NV_SUCCESS;
 }
@@ -85,6 +94,7 @@ FAKE_EXPORT int nvmlDeviceGetMemoryInfo(NVdevice device, NVmemory *memory)
 FAKE_EXPORT int nvmlDeviceGetMemoryInfo_v2(NVdevice device, NVmemory_v2 *memory)
 {
     NVmemory plain;
+    GIVEN(device, memory);
     int result = nvmlDeviceGetMemoryInfo(device, &plain);
     memory->total = plain.total;
     memory->reserved = 0;
@@ -108,27 +118,41 @@ static unsigned list_processes(NVdevice device, NVprocess *list, unsigned most)
     return count;
 }
 
-FAKE_EXPORT int nvmlDeviceGetComputeRunningProcesses_v3(NVdevice device, unsigned *count, NVprocess *list)
+static int list_with_ids(NVdevice device, unsigned *count, NVprocess *list)
 {
+    GIVEN(device, count);
+    if (*count != 0 && list == NULL)
+        return NV_INVALID_ARGUMENT;
     unsigned most = *count;
     *count = list_processes(device, list, most);
     return *count <= most ? NV_SUCCESS : NV_INSUFFICIENT_SIZE;
 }
 
-FAKE_EXPORT int nvmlDeviceGetComputeRunningProcesses_v2(NVdevice device, unsigned *count, NVprocess *list)
-{
-    return nvmlDeviceGetComputeRunningProcesses_v3(device, count, list);
-}
-
-FAKE_EXPORT int nvmlDeviceGetComputeRunningProcesses(NVdevice device, unsigned *count, NVprocess_v1 *list)
+static int list_without_ids(NVdevice device, unsigned *count, NVprocess_v1 *list)
 {
     NVprocess all[FAKE_PROCESSES];
+    GIVEN(device, count);
+    if (*count != 0 && list == NULL)
+        return NV_INVALID_ARGUMENT;
     unsigned found = list_processes(device, all, FAKE_PROCESSES), most = *count;
     for (unsigned i = 0; i < found && i < most; i++)
         list[i] = (NVprocess_v1){ all[i].pid, all[i].bytes };
     *count = found;
     return found <= most ? NV_SUCCESS : NV_INSUFFICIENT_SIZE;
 }
+
+/* This card's processes compute, draw and are clients of MPS all at once. */
+#define LISTS(name, type, list_of)                                                \
+    FAKE_EXPORT int name(NVdevice device, unsigned *count, type *list) { return list_of(device, count, list); }
+LISTS(nvmlDeviceGetComputeRunningProcesses, NVprocess_v1, list_without_ids)
+LISTS(nvmlDeviceGetComputeRunningProcesses_v2, NVprocess, list_with_ids)
+LISTS(nvmlDeviceGetComputeRunningProcesses_v3, NVprocess, list_with_ids)
+LISTS(nvmlDeviceGetGraphicsRunningProcesses, NVprocess_v1, list_without_ids)
+LISTS(nvmlDeviceGetGraphicsRunningProcesses_v2, NVprocess, list_with_ids)
+LISTS(nvmlDeviceGetGraphicsRunningProcesses_v3, NVprocess, list_with_ids)
+LISTS(nvmlDeviceGetMPSComputeRunningProcesses, NVprocess_v1, list_without_ids)
+LISTS(nvmlDeviceGetMPSComputeRunningProcesses_v2, NVprocess, list_with_ids)
+LISTS(nvmlDeviceGetMPSComputeRunningProcesses_v3, NVprocess, list_with_ids)
 
 FAKE_EXPORT int nvmlDeviceGetProcessUtilization(NVdevice device, NVutilization *samples, unsigned *count, unsigned long long since_us)
 {

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import count, islice
-from typing import NamedTuple
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from berth import kernels
 from berth.errors import ClusterError, DoesNotFit, NotAllowed, NotRunning
-from berth.model import FOREVER_MS, NO_GPU, GpuSlot, Job, Node, Placement, Share
+from berth.model import NO_GPU, GpuSlot, Job, Node, Placement, Share
+from berth.refusals import check_job, check_nodes, check_traits, named, refuse_gpu
+from berth.running import Part, Running, parts_of
 from berth.usage import Usage
 
 __all__ = ["UNCOUNTED", "Cluster", "Part", "Running", "parts_of", "spreadable_gpus"]
@@ -26,45 +26,6 @@ UNCOUNTED = 2**40
 """What a node has of a resource that nobody tells the amount of: enough for everything."""
 
 IntArray = NDArray[np.int64]
-
-
-class Part(NamedTuple):
-    """What a job takes of one node."""
-
-    node: int
-    gpus: int
-    cpu_milli: int
-    mem_mib: int
-
-
-@dataclass(slots=True, eq=False)
-class Running:
-    """A job on the cluster. Written by the cluster alone; to everybody else it is there to be read."""
-
-    job: Job
-    attempt: int
-    slots: tuple[GpuSlot, ...]
-    share: Share
-    start_ms: int
-    left_us: int
-    """Work left at `as_of_ms`, as run time alone: a speed per mille does so many microseconds in a millisecond, so
-    that nothing is lost however often the speed changes."""
-    as_of_ms: int
-    speed_milli: int
-    """Per mille of the speed that it has alone."""
-    parts: tuple[Part, ...]
-    """What it takes of each of its nodes."""
-
-    @property
-    def left_ms(self) -> int:
-        """Work left at `as_of_ms`, rounded up to the next millisecond."""
-        return -(-self.left_us // 1000)
-
-    def end_ms(self) -> int:
-        """When it ends if its speed stays as it is, rounded up; FOREVER_MS where it never does."""
-        if self.job.work_ms >= FOREVER_MS or self.speed_milli <= 0:
-            return FOREVER_MS
-        return self.as_of_ms - (-self.left_us // self.speed_milli)
 
 
 class Cluster:
@@ -80,7 +41,7 @@ class Cluster:
         permutation.
         """
         self.nodes = tuple(nodes)
-        _check_nodes(self.nodes)
+        check_nodes(self.nodes)
         n = len(self.nodes)
         width = max(1, max(node.gpus for node in self.nodes))
         self.gpus: IntArray = np.array([node.gpus for node in self.nodes], dtype=np.int64)  # (N,)
@@ -101,6 +62,8 @@ class Cluster:
             raise ClusterError(f"a rank must be a permutation of 0…{n - 1}, one number a node")
         self.releases = 0
         """How often something was given back: where it has not changed, what did not fit still does not."""
+        self.freed: list[int] = []
+        """The nodes on which something was given back, in that order: elsewhere, what did not fit still does not."""
         self.changes = 0
         """How often anything changed."""
 
@@ -113,6 +76,15 @@ class Cluster:
         self._traits: IntArray = np.array(
             [[self._model_bit(node), self._label_bits(node.labels), 1] for node in self.nodes], dtype=np.int64
         )
+        self._cpu_at, self._mem_at = (
+            kernels.numbers(self._free_cpu_milli),
+            kernels.numbers(self._free_mem_mib),
+        )
+        self._milli_at, self._gpu_mem_at = (
+            kernels.numbers(self._free_milli),
+            kernels.numbers(self._free_gpu_mem_mib),
+        )
+        self._held_at, self._version_at = kernels.numbers(self._held), kernels.numbers(self._version)
         # What everybody else sees of the arrays, and cannot write to.
         self.free_cpu_milli = _shown(self._free_cpu_milli)  # (N,)
         self.free_mem_mib = _shown(self._free_mem_mib)  # (N,)
@@ -261,7 +233,7 @@ class Cluster:
             state.update(array.tobytes())
         state.update(repr([*self.running.items()]).encode())
         state.update(repr([[[run.job.id for run in on] for on in row] for row in self._on]).encode())
-        state.update(repr((self.free_total_milli, self.releases, self.changes)).encode())
+        state.update(repr((self.free_total_milli, self.releases, self.changes, self.freed)).encode())
         return state.hexdigest()
 
     # What changes it
@@ -288,12 +260,20 @@ class Cluster:
         self.changes += 1
         return run
 
-    def release(self, job_id: str) -> Running:
-        """End a job and give back what it held. Raises NotRunning, and then nothing has changed."""
+    def release(self, job_id: str, *, now_ms: int | None = None) -> Running:
+        """End a job and give back what it held, having noted what it has done until now, where that is told.
+
+        Raises NotRunning, and then nothing has changed.
+        """
         run = self.running.pop(job_id, None)
         if run is None:
             raise NotRunning(f"job '{job_id}' cannot be released: it is not running")
+        if now_ms is not None:
+            run.left_us -= (now_ms - run.as_of_ms) * run.speed_milli
+            run.as_of_ms = now_ms
         self._take(run, -1)
+        for part in run.parts:
+            self.freed.append(part[0])
         if self._usage is not None:
             self._usage.stop(run.job, run.share, run.start_ms, run.as_of_ms)
         if run.job.gpus:
@@ -324,6 +304,7 @@ class Cluster:
         self._traits[node, 2] = 1
         self._up[node] = True
         self._version[node] += 1
+        self.freed.append(node)
         self.releases += 1
         self.changes += 1
 
@@ -335,19 +316,20 @@ class Cluster:
         kind_of_whole = milli == 1000
         milli *= sign
         for node, gpus, cpu_milli, mem_mib in run.parts:
-            self._version[node] += 1
+            self._version_at[node] += 1
             if cpu_milli:
-                self._free_cpu_milli[node] -= sign * cpu_milli
+                self._cpu_at[node] -= sign * cpu_milli
             if mem_mib:
-                self._free_mem_mib[node] -= sign * mem_mib
+                self._mem_at[node] -= sign * mem_mib
             if gpus:
-                self._held[node, gpus if kind_of_whole else 0] += sign
+                self._held_at[node, gpus if kind_of_whole else 0] += sign
                 self.free_total_milli -= milli * gpus
         if run.job.gpus:
-            for node, index in run.slots:
-                self._free_milli[node, index] -= milli
+            free_milli = self._milli_at
+            for slot in run.slots:
+                free_milli[slot] -= milli
                 if gpu_mem_mib:
-                    self._free_gpu_mem_mib[node, index] -= sign * gpu_mem_mib
+                    self._gpu_mem_at[slot] -= sign * gpu_mem_mib
 
     def _check(self, job: Job, slots: tuple[GpuSlot, ...], share: Share) -> tuple[Part, ...]:
         """Refuse a placement that cannot be; else say what it takes of each node."""
@@ -364,10 +346,11 @@ class Cluster:
                 f" asks for or less; the placement gives {milli} milli and {gpu_mem_mib} MiB"
             )
         if number > 1 and len(set(slots)) < number:
-            raise NotAllowed(f"job '{job.id}' names the same slot twice: {_named(slots)}")
+            raise NotAllowed(f"job '{job.id}' names the same slot twice: {named(slots)}")
         if gpus != (0 if slots[0][1] == NO_GPU else number):
-            raise NotAllowed(f"job '{job.id}' asks for {gpus} GPUs, not for {_named(slots)}")
+            raise NotAllowed(f"job '{job.id}' asks for {gpus} GPUs, not for {named(slots)}")
         rows, width = self._shape
+        free_milli = self._milli_at
         for node, index in slots:
             if not 0 <= node < rows or not NO_GPU <= index < width:
                 raise NotAllowed(
@@ -375,14 +358,15 @@ class Cluster:
                 )
             if (index == NO_GPU) != (gpus == 0):
                 raise NotAllowed(
-                    f"job '{job.id}' asks for {gpus} GPUs; {_named(slots)} are GPUs in part and in part none"
+                    f"job '{job.id}' asks for {gpus} GPUs; {named(slots)} are GPUs in part and in part none"
                 )
             if gpus == 0:
                 continue
-            if self.free_milli[node, index] < milli or (
-                gpu_mem_mib and self.free_gpu_mem_mib[node, index] < gpu_mem_mib
+            if free_milli[node, index] < milli or (
+                gpu_mem_mib and self._gpu_mem_at[node, index] < gpu_mem_mib
             ):
-                self._refuse_gpu(job, GpuSlot(node, index), share)
+                left = Share(self._milli_at[node, index], self._gpu_mem_at[node, index])
+                refuse_gpu(job, self.nodes[node], GpuSlot(node, index), share, left)
         parts = parts_of(job, slots)
         if job.nodes and (
             len(parts) != job.nodes or (number > 1 and any(p[1] * job.nodes != gpus for p in parts))
@@ -397,43 +381,21 @@ class Cluster:
                     f"job '{job.id}' cannot be placed on node '{self.nodes[node].name}': it is lost"
                 )
             if (job.models and gpus) or job.labels:
-                self._check_traits(job, self.nodes[node])
-            if cpu_milli and self.free_cpu_milli[node] < cpu_milli:
+                check_traits(job, self.nodes[node])
+            if cpu_milli and self._cpu_at[node] < cpu_milli:
                 raise DoesNotFit(
                     f"job '{job.id}' takes {cpu_milli} CPU milli of node '{self.nodes[node].name}',"
                     f" which has {self.free_cpu_milli[node]} left"
                 )
-            if mem_mib and self.free_mem_mib[node] < mem_mib:
+            if mem_mib and self._mem_at[node] < mem_mib:
                 raise DoesNotFit(
                     f"job '{job.id}' takes {mem_mib} MiB of node '{self.nodes[node].name}',"
                     f" which has {self.free_mem_mib[node]} left"
                 )
         return parts
 
-    def _check_traits(self, job: Job, node: Node) -> None:
-        if job.models and job.gpus and (node.gpu_model is None or node.gpu_model.name not in job.models):
-            has = f"GPU model '{node.gpu_model.name}'" if node.gpu_model else "no GPU model"
-            raise NotAllowed(
-                f"job '{job.id}' may run on {' or '.join(job.models)}; node '{node.name}' has {has}"
-            )
-        for label in job.labels:
-            if label not in node.labels:
-                raise NotAllowed(
-                    f"job '{job.id}' asks for label '{label}', which node '{node.name}' does not carry"
-                )
-
-    def _refuse_gpu(self, job: Job, slot: GpuSlot, share: Share) -> None:
-        where = f"GPU {slot.index} of node '{self.nodes[slot.node].name}'"
-        milli = int(self.free_milli[slot])
-        mem = int(self.free_gpu_mem_mib[slot])
-        if milli < 0:
-            raise NotAllowed(f"job '{job.id}' names {where}, which has {self.gpus[slot.node]} GPUs")
-        if milli < share.milli:
-            raise DoesNotFit(f"job '{job.id}' takes {share.milli} milli of {where}, which has {milli} left")
-        raise DoesNotFit(f"job '{job.id}' takes {share.mem_mib} MiB of {where}, which has {mem} left")
-
     def _new_request(self, job: Job, key: tuple[object, ...]) -> int:
-        _check_job(job)
+        check_job(job)
         number = len(self._request_ids)
         if number == len(self.requests):
             self.requests = np.concatenate([self.requests, np.zeros_like(self.requests)])
@@ -483,30 +445,6 @@ def spreadable_gpus(job: Job, fitting: IntArray, cpu_milli: IntArray, mem_mib: I
     return usable
 
 
-def parts_of(job: Job, slots: tuple[GpuSlot, ...]) -> tuple[Part, ...]:
-    """What a placement takes of each of its nodes."""
-    if len(slots) == 1:
-        return (Part(slots[0][0], job.gpus, job.cpu_milli, job.mem_mib),)
-    counts: dict[int, int] = {}
-    for node, _ in slots:
-        counts[node] = counts.get(node, 0) + 1
-    total = len(slots)
-    return tuple(
-        Part(
-            node,
-            there if job.gpus else 0,
-            -(-job.cpu_milli * there // total),
-            -(-job.mem_mib * there // total),
-        )
-        for node, there in counts.items()
-    )
-
-
-def _named(slots: Sequence[GpuSlot]) -> str:
-    shown = ", ".join(f"({node}, {index})" for node, index in slots[:8])
-    return f"slots {shown}" + (f" and {len(slots) - 8} more" if len(slots) > 8 else "")
-
-
 def _shown(array: IntArray) -> IntArray:
     """The same array, to be read only."""
     view = array.view()
@@ -516,30 +454,3 @@ def _shown(array: IntArray) -> IntArray:
 
 def _amounts(values: Iterable[int | None]) -> IntArray:
     return np.array([UNCOUNTED if value is None else value for value in values], dtype=np.int64)
-
-
-def _check_nodes(nodes: tuple[Node, ...]) -> None:
-    if not nodes:
-        raise ClusterError("a cluster needs at least one node")
-    names: set[str] = set()
-    for node, position in zip(nodes, count(1), strict=False):
-        if node.name in names:
-            raise ClusterError(f"two nodes are called '{node.name}' (the second is number {position})")
-        names.add(node.name)
-        amounts = (node.gpus, node.cpu_milli or 0, node.mem_mib or 0)
-        if min(amounts) < 0:
-            raise ClusterError(f"node '{node.name}' has a negative amount of something: {amounts}")
-
-
-def _check_job(job: Job) -> None:
-    """Refuse a job that no cluster could hold, where it first meets one."""
-    if job.gpus < 0 or job.nodes < 0 or job.cpu_milli < 0 or job.mem_mib < 0:
-        raise NotAllowed(f"job '{job.id}' asks for a negative amount of something")
-    if job.nodes > 1 and job.gpus % job.nodes:
-        raise NotAllowed(
-            f"job '{job.id}' asks for {job.gpus} GPUs on exactly {job.nodes} nodes; each must give the same number"
-        )
-    if job.gpus and not 0 < job.share.milli <= 1000:
-        raise NotAllowed(f"job '{job.id}' asks for {job.share.milli} milli of a GPU; a share is 1…1000")
-    if job.share.mem_mib < 0:
-        raise NotAllowed(f"job '{job.id}' asks for {job.share.mem_mib} MiB of GPU memory")

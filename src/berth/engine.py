@@ -22,13 +22,14 @@ from berth.queue import Queue
 
 __all__ = ["simulate"]
 
-END, LOST, BACK, RETIME, WAKE, ARRIVE, LEAVE = range(7)
-"""What can be on the heap, in the order in which it happens at one instant."""
+END, LOST, BACK, RETIME, WAKE, LEAVE = range(6)
+"""What can be on the heap, in the order in which it happens at one instant; jobs arrive before LEAVE."""
 
 SUBMIT, START, FINISH, FAIL, EVICT, REJECT = EventKind
 NO_REASON = Reason.NONE
 AS_THE_JOB_SAYS = Recovery()
 NEVER = (-1, -1)
+NO_MORE = object()
 IN_VAIN = 1_000_000
 """After so many instants in which nothing happened nothing ever will."""
 MEDDLED = "the policy has changed the cluster or the queue that it was shown; it may only yield"
@@ -58,7 +59,8 @@ def simulate(
     decision that cannot be applied.
     """
     if isinstance(policy, str):
-        policy = make_policy(policy, Setting(seed, jobs if isinstance(jobs, Sequence) else ()))
+        workload = jobs if isinstance(jobs, Sequence) else ()
+        policy = make_policy(policy, Setting(seed, workload, interference=interference))
     return _Run(cluster.emptied(), policy, interference, outages, recovery).events(iter(jobs))
 
 
@@ -101,7 +103,9 @@ class _Run:
         self.dirty: dict[GpuSlot, None] = {}  # GPUs whose tenants have changed at this instant
         self.outlooks: dict[GpuSlot, tuple[tuple[Running, ...], Outlook, int]] = {}
         self.known: set[str] = set()
+        self.arrival: Job | None = None  # the next job to come, which is not on the heap
         self.more_jobs = True
+        self.happened: list[Event] = []  # at this instant
         self.in_vain = 0  # instants since the last event
         self.idle_outages = 0  # since a job last started or ended
         self.outages: Iterator[Outage] = iter(())
@@ -114,20 +118,29 @@ class _Run:
 
     def events(self, jobs: Iterator[Job]) -> Iterator[Event]:
         """Yield the events of the whole run."""
-        heap = self.heap
+        heap, happened = self.heap, self.happened
         last_ms = 0
         self._next_arrival(jobs, None)
-        while heap and not (heap[0][1] == RETIME and self._only_services()):
+        while heap or self.arrival is not None:
+            if heap and heap[0][1] == RETIME and self._only_services():
+                break
+            now_ms = heap[0][0] if heap else FOREVER_MS
+            if self.arrival is not None and (self.arrival.submit_ms < now_ms or not heap):
+                now_ms = self.arrival.submit_ms
             self.in_vain += 1
             if self.in_vain > IN_VAIN and not self._will_go_on():
                 raise SimulationError(
-                    f"since {IN_VAIN:,} instants nothing happens, at {heap[0][0]} ms: the policy asks to be woken, or"
+                    f"since {IN_VAIN:,} instants nothing happens, at {now_ms} ms: the policy asks to be woken, or"
                     " the interference model to be asked again, for ever"
                 )
-            for event in self._instant(jobs, heap[0][0]):
-                yield event
-                last_ms = event[0]
-                self.in_vain = 0
+            try:
+                self._instant(jobs, now_ms)
+            finally:  # an error comes after what happened before it
+                if happened:
+                    yield from happened
+                    last_ms = now_ms
+                    self.in_vain = 0
+                    happened.clear()
         for job in list(self.queue):
             yield Event(last_ms, REJECT, job, self._attempt(job), (), job.share, Reason.LEFT_WAITING)
 
@@ -151,42 +164,43 @@ class _Run:
             return self.leaves.get(what.id) != serial
         return kind == RETIME and (what not in self.outlooks or self.outlooks[what][2] != serial)
 
-    def _instant(self, jobs: Iterator[Job], now_ms: int) -> Iterator[Event]:
-        """Everything that happens at one instant, in its order."""
-        heap, queue = self.heap, self.queue
+    def _instant(self, jobs: Iterator[Job], now_ms: int) -> None:
+        """Everything that happens at one instant, in its order; its events are in `happened` then."""
+        heap, happened = self.heap, self.happened
         decide = False
         while heap and heap[0][0] == now_ms and heap[0][1] < LEAVE:
             entry = heappop(heap)
-            kind, what = entry[1], entry[3]
-            if kind == ARRIVE:
-                yield Event(now_ms, SUBMIT, what, 1, (), what.share, NO_REASON)
-                if self._fits_when_empty(what):
-                    self._enqueue(what, now_ms)
+            _, kind, serial, what = entry
+            if kind == END:
+                if self.ends.get(what.job.id, NEVER)[1] == serial:
+                    self._end(what, now_ms)
                     decide = True
-                else:
-                    yield Event(now_ms, REJECT, what, 1, (), what.share, Reason.NEVER_FITS)
-                self._next_arrival(jobs, now_ms)
             elif self._is_dead(entry):
                 continue
-            elif kind == END:
-                yield self._end(what, now_ms)
-                decide = True
             elif kind == WAKE:
                 self.wakes.discard(now_ms)
                 decide = True
             elif kind == RETIME:
                 self.dirty[what] = None
             elif kind == LOST:
-                yield from self._lose(what, now_ms)
+                self._lose(what, now_ms)
                 self._next_outage()
                 decide = True
             else:
                 self._bring_back(what)
                 decide = True
-        if decide and len(queue):
-            yield from self._decide(now_ms)
+        while (job := self.arrival) is not None and job.submit_ms == now_ms:
+            happened.append(Event(now_ms, SUBMIT, job, 1, (), job.share, NO_REASON))
+            if self._fits_when_empty(job):
+                self._enqueue(job, now_ms)
+                decide = True
+            else:
+                happened.append(Event(now_ms, REJECT, job, 1, (), job.share, Reason.NEVER_FITS))
+            self._next_arrival(jobs, now_ms)
+        if decide and len(self.queue):
+            self._decide(now_ms)
         if self.dirty:
-            yield from self._retime(now_ms)
+            self._retime(now_ms)
         while heap and heap[0][0] == now_ms and heap[0][1] == LEAVE:
             entry = heappop(heap)
             if not self._is_dead(entry):
@@ -194,7 +208,7 @@ class _Run:
                 attempt = self._attempt(job)
                 self._unqueue(job)
                 self.again.pop(job.id, None)
-                yield Event(now_ms, REJECT, job, attempt, (), job.share, Reason.PATIENCE)
+                happened.append(Event(now_ms, REJECT, job, attempt, (), job.share, Reason.PATIENCE))
 
     # What happens
 
@@ -204,53 +218,54 @@ class _Run:
         except PlacementError as error:
             raise SimulationError(f"a job makes no sense: {error}") from error
 
-    def _decide(self, now_ms: int) -> Iterator[Event]:
+    def _decide(self, now_ms: int) -> None:
         """Ask the policy, applying each decision before the next is asked for."""
         cluster, queue = self.cluster, self.queue
         shown = cluster.changes + queue.changes  # both only ever grow
-        for decision in self._asked(now_ms):
+        deciding: Iterator[object] | None = None
+        while True:
+            try:
+                if deciding is None:
+                    deciding = iter(self.policy(queue, cluster, now_ms))
+                decision = next(deciding, NO_MORE)
+            except BerthError:
+                raise
+            except Exception as error:
+                raise PolicyError(f"at {now_ms} ms the policy fails: {_told(error)}") from error
             if cluster.changes + queue.changes != shown:
                 raise PolicyError(MEDDLED)
+            if decision is NO_MORE:
+                return
             if isinstance(decision, Placement):
-                yield self._start(decision, now_ms)
+                self._start(decision, now_ms)
             elif isinstance(decision, Evict):
-                if decision.job.id not in cluster.running:
-                    raise PolicyError(
-                        f"at {now_ms} ms the policy evicts job '{decision.job.id}', which is not running"
-                    )
-                run = self._take_off(decision.job.id, now_ms)
-                yield Event(now_ms, EVICT, run.job, run.attempt, run.slots, run.share, NO_REASON)
-                yield self._queue_again(run, now_ms)
+                self._evict(decision.job, now_ms)
             elif isinstance(decision, WakeAt):
-                if decision.time_ms <= now_ms:
-                    raise PolicyError(
-                        f"at {now_ms} ms the policy asks to be woken at {decision.time_ms} ms, not later"
-                    )
-                if decision.time_ms not in self.wakes:
-                    self.wakes.add(decision.time_ms)
-                    self._push(decision.time_ms, WAKE, None)
+                self._wake_at(decision.time_ms, now_ms)
             else:
                 raise PolicyError(f"a policy yields Placement, Evict or WakeAt, not {decision!r}")
             shown = cluster.changes + queue.changes
-        if cluster.changes + queue.changes != shown:
-            raise PolicyError(MEDDLED)
 
-    def _asked(self, now_ms: int) -> Iterator[object]:
-        """The policy's decisions; what it raises is told with its place."""
-        try:
-            yield from self.policy(self.queue, self.cluster, now_ms)
-        except BerthError:
-            raise
-        except Exception as error:
-            raise PolicyError(f"at {now_ms} ms the policy fails: {_told(error)}") from error
+    def _evict(self, job: Job, now_ms: int) -> None:
+        if job.id not in self.cluster.running:
+            raise PolicyError(f"at {now_ms} ms the policy evicts job '{job.id}', which is not running")
+        run = self._take_off(job.id, now_ms)
+        self.happened.append(Event(now_ms, EVICT, run.job, run.attempt, run.slots, run.share, NO_REASON))
+        self._queue_again(run, now_ms)
 
-    def _start(self, placement: Placement, now_ms: int) -> Event:
+    def _wake_at(self, time_ms: int, now_ms: int) -> None:
+        if time_ms <= now_ms:
+            raise PolicyError(f"at {now_ms} ms the policy asks to be woken at {time_ms} ms, not later")
+        if time_ms not in self.wakes:
+            self.wakes.add(time_ms)
+            self._push(time_ms, WAKE, None)
+
+    def _start(self, placement: Placement, now_ms: int) -> None:
         job = placement.job
         if job not in self.queue:
             raise PolicyError(f"at {now_ms} ms the policy starts job '{job.id}', which is not waiting")
-        again = self.again.get(job.id)
         work_ms, attempt = job.work_ms, 1
-        if again is not None:
+        if self.again and (again := self.again.get(job.id)) is not None:
             attempt = again.attempt
             work_ms = again.left_ms + (0 if job.work_ms >= FOREVER_MS else self.recovery.restart_ms)
         try:
@@ -263,18 +278,20 @@ class _Run:
             self._schedule_end(run, now_ms)
         else:
             self.dirty.update(dict.fromkeys(run.slots))
-        return Event(now_ms, START, job, attempt, run.slots, run.share, NO_REASON)
+        self.happened.append(Event(now_ms, START, job, attempt, run.slots, run.share, NO_REASON))
 
-    def _end(self, run: Running, now_ms: int) -> Event:
+    def _end(self, run: Running, now_ms: int) -> None:
         """A run reaches the end of its work or of its time limit."""
         job = run.job
         self._take_off(job.id, now_ms)
-        self.again.pop(job.id, None)
+        if self.again:
+            self.again.pop(job.id, None)
         if run.left_us > 0:
-            return Event(now_ms, FAIL, job, run.attempt, run.slots, run.share, Reason.TIME_LIMIT)
-        return Event(now_ms, FINISH, job, run.attempt, run.slots, run.share, NO_REASON)
+            self._failed(run, Reason.TIME_LIMIT, now_ms)
+        else:
+            self.happened.append(Event(now_ms, FINISH, job, run.attempt, run.slots, run.share, NO_REASON))
 
-    def _lose(self, node: int, now_ms: int) -> Iterator[Event]:
+    def _lose(self, node: int, now_ms: int) -> None:
         self.down[node] += 1
         if self.down[node] > 1:
             return
@@ -282,15 +299,18 @@ class _Run:
         running = self.cluster.running.values()
         for run in [run for run in running if any(part.node == node for part in run.parts)]:
             self._take_off(run.job.id, now_ms)
-            yield Event(now_ms, FAIL, run.job, run.attempt, run.slots, run.share, Reason.NODE_LOST)
-            yield self._queue_again(run, now_ms)
+            self._failed(run, Reason.NODE_LOST, now_ms)
+            self._queue_again(run, now_ms)
 
     def _bring_back(self, node: int) -> None:
         self.down[node] -= 1
         if not self.down[node]:
             self.cluster.restore(node)
 
-    def _queue_again(self, run: Running, now_ms: int, *, out_of_memory: int = 0) -> Event:
+    def _failed(self, run: Running, reason: Reason, now_ms: int) -> None:
+        self.happened.append(Event(now_ms, FAIL, run.job, run.attempt, run.slots, run.share, reason))
+
+    def _queue_again(self, run: Running, now_ms: int, *, out_of_memory: int = 0) -> None:
         """Queue again a job that was taken off its GPUs."""
         job = run.job
         before = self.again.get(job.id) or _Again(1, job.work_ms, 0)
@@ -300,11 +320,11 @@ class _Run:
             left_ms -= self.recovery.kept_ms(done_ms)
         self.again[job.id] = _Again(run.attempt + 1, left_ms, before.out_of_memory + out_of_memory)
         self._enqueue(job, now_ms)
-        return Event(now_ms, SUBMIT, job, run.attempt + 1, (), job.share, NO_REASON)
+        self.happened.append(Event(now_ms, SUBMIT, job, run.attempt + 1, (), job.share, NO_REASON))
 
     # Speeds
 
-    def _retime(self, now_ms: int) -> Iterator[Event]:
+    def _retime(self, now_ms: int) -> None:
         """Ask the interference model about the GPUs whose tenants have changed, and move the ends accordingly."""
         cluster = self.cluster
         touched: dict[str, Running] = {}
@@ -333,10 +353,10 @@ class _Run:
             self._schedule_end(run, now_ms)
         for run in failed.values():
             self._take_off(run.job.id, now_ms)
-            yield Event(now_ms, FAIL, run.job, run.attempt, run.slots, run.share, Reason.OUT_OF_MEMORY)
+            self._failed(run, Reason.OUT_OF_MEMORY, now_ms)
             before = self.again.get(run.job.id)
             if (before.out_of_memory if before else 0) < run.job.retries:
-                yield self._queue_again(run, now_ms, out_of_memory=1)
+                self._queue_again(run, now_ms, out_of_memory=1)
             else:
                 self.again.pop(run.job.id, None)
             self._push(now_ms, WAKE, None)
@@ -344,7 +364,8 @@ class _Run:
     def _outlook(self, runs: tuple[Running, ...], slot: GpuSlot) -> Outlook:
         assert self.interference is not None
         tenants = [
-            Tenant(run.job, run.share, max(0, run.job.work_ms * 1000 - run.left_us) // 1000) for run in runs
+            Tenant(run.job, run.share, *divmod(max(0, run.job.work_ms * 1000 - run.left_us), 1000))
+            for run in runs
         ]
         try:
             outlook = self.interference(tenants, self.cluster.nodes[slot.node].gpu_model)
@@ -378,7 +399,7 @@ class _Run:
         return self.serial
 
     def _next_arrival(self, jobs: Iterator[Job], now_ms: int | None) -> None:
-        job = next(jobs, None)
+        job = self.arrival = next(jobs, None)
         if job is None:
             self.more_jobs = False
             return
@@ -398,7 +419,6 @@ class _Run:
                 f"job '{job.id}' has {job.work_ms} ms of work; expected a whole number, 0 or more"
             )
         self.known.add(job.id)
-        self._push(job.submit_ms, ARRIVE, job)
 
     def _schedule_end(self, run: Running, now_ms: int) -> None:
         end_ms = run.end_ms()
@@ -453,9 +473,8 @@ class _Run:
 
     def _take_off(self, job_id: str, now_ms: int) -> Running:
         """Release a running job; those that shared its GPUs are looked at again."""
-        run = self.cluster.advance(job_id, now_ms, 1000)
+        run = self.cluster.release(job_id, now_ms=now_ms)
         self.ends.pop(job_id, None)
-        self.cluster.release(job_id)
         if self.interference is not None and run.job.gpus:
             self.dirty.update(dict.fromkeys(run.slots))
         return run

@@ -10,9 +10,11 @@ BerthError
 ├── PolicyError           a policy cannot be found or built, or decided on something that is not so
 ├── SimulationError       the engine was given something that it cannot replay
 ├── HistoryError          the store of records cannot be read or written
+├── ProfileError          a profile or measured pair is wrong: the application, the field and the row
 ├── FetchError            a public trace could not be downloaded whole
 ├── SamplingError         the GPUs of a node cannot be read, or what was sampled of them
 ├── PartitionError        a partition of a GPU cannot be made, found or changed
+├── ModelError            a trained model or a checkpoint is not whole, not ours or of another version
 ├── SettingError          a value of an option or setting is outside its range
 └── MissingExtraError     a part of berth that is installed by an extra was asked for without it
 
@@ -28,11 +30,13 @@ __all__ = [
     "FetchError",
     "HistoryError",
     "MissingExtraError",
+    "ModelError",
     "NotAllowed",
     "NotRunning",
     "PartitionError",
     "PlacementError",
     "PolicyError",
+    "ProfileError",
     "SamplingError",
     "SettingError",
     "SimulationError",
@@ -43,7 +47,7 @@ __all__ = [
 EXTRAS = {
     "jax": "learn",
     "optax": "learn",
-    "flax": "learn",
+    "equinox": "learn",
     "gymnasium": "learn",
     "highspy": "optimum",
     "ray": "ray",
@@ -127,6 +131,10 @@ class HistoryError(BerthError):
     """The store of records or events cannot be read or written."""
 
 
+class ProfileError(BerthError):
+    """A profile or a measured pair cannot be what it says: names the application, the field and the row."""
+
+
 class FetchError(BerthError):
     """A public trace could not be downloaded whole."""
 
@@ -137,6 +145,10 @@ class SamplingError(BerthError):
 
 class PartitionError(BerthError):
     """A partition of a GPU cannot be made, found, joined or changed: says why and what to do."""
+
+
+class ModelError(BerthError):
+    """A trained model or a checkpoint is not whole, not ours or of another version; it was not used."""
 
 
 class SettingError(BerthError):

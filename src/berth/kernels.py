@@ -2,7 +2,7 @@
 
 Letters: N nodes, G GPU slots of the largest node, T request types in a cache, M typical requests, K different
 sizes of them. Every function stands at module level and takes arrays and numbers only, so that its compiled
-form is kept on disk between processes. A placement is a number here (`FIRST_FIT` …); its formula stands in the
+form is kept on disk between processes. A placement is a number here (`BEST_FIT` …); its formula stands in the
 file of its policy and in `node_score`. All of it is one module because Numba notices a change only in the file of the
 function that it has kept, not in those of the functions that it calls.
 """
@@ -27,18 +27,19 @@ __all__ = [
     "BEST_FIT",
     "DOT_PRODUCT",
     "FGD",
-    "FIRST_FIT",
     "GPU_CLUSTERING",
     "GPU_PACKING",
     "UNFIT",
     "WORST_FIT",
     "best_node",
     "choose_devices",
+    "first_node",
     "fits",
     "fitting_devices",
     "fitting_nodes",
     "fragmentation_ratios_pct",
     "node_fragmentation",
+    "numbers",
     "spread_over_nodes",
 ]
 
@@ -52,7 +53,17 @@ def compiled(function: Function) -> Function:
     return njit(cache=True, _nrt=False)(function)  # type: ignore[call-overload, no-any-return]
 
 
-FIRST_FIT, ANY_FIT, BEST_FIT, DOT_PRODUCT, GPU_PACKING, GPU_CLUSTERING, FGD, WORST_FIT = range(8)
+def released(function: Function) -> Function:
+    """Compile like `compiled`; while it runs, other threads of Python may."""
+    return njit(cache=True, nogil=True, _nrt=False)(function)  # type: ignore[call-overload, no-any-return]
+
+
+def numbers(array: IntArray) -> memoryview[int]:
+    """The same memory, of which Python reads and writes a number in half of the time that NumPy takes."""
+    return memoryview(array.data).cast("B").cast("q", array.shape)
+
+
+ANY_FIT, BEST_FIT, DOT_PRODUCT, GPU_PACKING, GPU_CLUSTERING, FGD, WORST_FIT = range(7)
 
 # Columns of a request: what a job takes on one node.
 GPUS, MILLI, GPU_MEM, CPU, MEM, MODELS, LABELS = range(7)
@@ -422,8 +433,7 @@ def best_node(
 ) -> int:
     """The node with the highest score for request `number`, or −1 where none fits; its scores are in row `row`.
 
-    Only nodes that have changed are scored again, so that the row is up to date for every node afterwards
-    (for FIRST_FIT, which looks no further, up to the node returned).
+    Only nodes that have changed are scored again, so that the row is up to date for every node afterwards.
     """
     request = requests[number]
     seen = all_seen[row]
@@ -465,7 +475,7 @@ def best_node(
                     parts,
                     scratch,
                 )
-            elif placement in (FIRST_FIT, ANY_FIT):
+            elif placement == ANY_FIT:
                 scores[node] = 0
             else:
                 scores[node] = node_score(
@@ -475,12 +485,38 @@ def best_node(
         if score > best_score or (score == best_score and best >= 0 and rank[node] < rank[best]):
             best = node
             best_score = score
-            if placement == FIRST_FIT:
-                break
     if best >= 0 and request[GPUS] == 1 and placement != FGD:
-        choose_devices(best, request, free_milli, free_gpu_mem, placement != FIRST_FIT, scratch[0])
+        choose_devices(best, request, free_milli, free_gpu_mem, True, scratch[0])
         devices[best] = scratch[0, 0]
     return best
+
+
+@compiled
+def first_node(
+    requests: IntArray,  # (≥ number + 1, 7)
+    number: int,
+    row: int,
+    first: int,  # the node to begin at
+    free_cpu: IntArray,
+    free_mem: IntArray,
+    free_milli: IntArray,
+    free_gpu_mem: IntArray,
+    traits: IntArray,
+    version: IntArray,  # (N,)
+    all_unfit: IntArray,  # (T, N): 1 + the version at which the node did not fit, written
+    chosen: IntArray,  # (G,), written: the slots on the node returned, ascending
+) -> int:
+    """The first node that request `number` fits on, or −1 where none does; what it has seen is in row `row`."""
+    request = requests[number]
+    unfit = all_unfit[row]
+    for node in range(first, version.shape[0]):
+        if unfit[node] == version[node] + 1:
+            continue
+        if fits(node, request, free_cpu, free_mem, free_milli, free_gpu_mem, traits):
+            choose_devices(node, request, free_milli, free_gpu_mem, False, chosen)
+            return node
+        unfit[node] = version[node] + 1
+    return -1
 
 
 @compiled

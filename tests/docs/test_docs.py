@@ -80,6 +80,24 @@ def test_the_interference_model_of_the_docs_works_as_written(tmp_path: Path) -> 
     assert "400 jobs" in run(["bash", "-ec", command], tmp_path)
 
 
+@pytest.mark.slow
+def test_two_profiles_change_the_placement_as_the_docs_say(tmp_path: Path) -> None:
+    pytest.importorskip("jax", reason="training needs the extra 'learn'")
+    page = ROOT / "docs" / "colocation.md"
+    (tmp_path / "make_profiles.py").write_text(blocks(page, "python")[0])
+    run([sys.executable, "make_profiles.py"], tmp_path)
+    lines = [line for block in blocks(page, "sh") for line in block.splitlines()]
+    told = {line: run(["bash", "-ec", line], tmp_path) for line in lines}
+    minutes = {
+        line: float(re.search(r"Makespan +minutes +([\d.]+)", text)[1])  # type: ignore[index]
+        for line, text in told.items()
+        if line.startswith("berth simulate")
+    }
+    without, shipped, own = minutes.values()
+    assert without == 28.0
+    assert max(shipped, own) < 0.7 * without
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     pages = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
     links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text())]

@@ -6,8 +6,9 @@ import pytest
 from berth.cluster import Cluster
 from berth.model import GpuModel, Job, Node, Share
 from berth.policies.batch import batch_of, pooled
-from berth.policies.genetic_kernels import crossover, mutate, seeded, sort_by_fitness, tournament, uniform
+from berth.policies.genetic_kernels import crossover, mutate, sort_by_fitness, tournament
 from berth.policies.genetic_paper import PaperSettings, evolve_paper, fitness_of
+from berth.policies.random_kernels import seeded, uniform
 
 T4 = GpuModel("T4", mem_mib=16_000)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,8 @@ from hypothesis import strategies as st
 
 from berth.cluster import Cluster
 from berth.errors import SettingError
-from berth.model import GpuModel, GpuSlot, Job, Node, Placement, Share
+from berth.interference import Outlook, Tenant, no_interference
+from berth.model import GpuModel, GpuSlot, Job, Node, Placement, Profile, Share
 from berth.policies import Setting, make_policy
 from berth.policies.batch import batch_of, shortage_of
 from berth.policies.fgd import typical_requests
@@ -38,11 +41,13 @@ def clusters(draw: st.DrawFn) -> tuple[Cluster, list[Job]]:
     for at in range(draw(st.integers(1, 25))):
         gpus = draw(st.sampled_from([0, 1, 1, 1, 2, 4, 8]))
         milli = draw(st.sampled_from([100, 250, 333, 500, 700, 1000])) if gpus == 1 else 1000
+        over = draw(st.sampled_from([1, 1, 1, 0, 2, 3]))
+        gpus *= max(1, over)
         jobs.append(
             Job(
                 f"j{at}", 0, 1000, gpus=gpus, share=Share(milli, draw(st.sampled_from([0, 0, 4_000, 20_000]))),
                 cpu_milli=draw(st.sampled_from([0, 1_000, 6_000])), mem_mib=draw(st.sampled_from([0, 8_000])),
-                models=draw(st.sampled_from([(), (), ("T4",), ("V100",)])), nodes=draw(st.sampled_from([1, 1, 0])),
+                models=draw(st.sampled_from([(), (), ("T4",), ("V100",)])), nodes=over,
                 application=draw(st.sampled_from(["", "a", "b"])),
             )
         )  # fmt: skip
@@ -67,7 +72,7 @@ def test_what_is_found_can_be_carried_out_and_nothing_that_fits_is_left(made, se
     for placement in batch.placements(found.node, found.devices):
         cluster.place(placement)  # refuses what does not fit
     left = [job for job, node in zip(batch.jobs, found.node.tolist(), strict=True) if node < 0]
-    assert [job.id for job in left if cluster.fitting_nodes(job).size] == []
+    assert [job.id for job in left if cluster.fitting_nodes(job).size >= max(1, job.nodes)] == []
     assert cluster.free_milli.min() >= -1
 
 
@@ -127,6 +132,33 @@ def test_jobs_that_use_a_gpu_hard_are_kept_apart_where_profiles_tell() -> None:
         found = search(packing_of(batch, cluster, typical_requests(jobs, cluster), chosen), chosen)
         placed[name] = sorted(found.devices.tolist())
     assert placed == {"unknown": [1, 1], "known": [1, 2]}
+
+
+class Profiled:
+    """A model of interference that is made from profiles."""
+
+    def __init__(self, **use: float) -> None:
+        gpu = MODELS[0]
+        self.profiles = {
+            name: Profile(name, "", 0, "", gpu, 1000, np.full((3, 4), value)) for name, value in use.items()
+        }
+
+    def __call__(self, tenants: Sequence[Tenant], gpu: GpuModel | None) -> Outlook:
+        return Outlook((1000,) * len(tenants))
+
+
+def test_the_profiles_of_the_runs_interference_are_used() -> None:
+    jobs = [Job(f"j{at}", 0, 1, share=Share(500), application="hard") for at in range(2)]
+    placed = {}
+    for name, interference in (
+        ("none", no_interference),
+        ("soft", Profiled(hard=0.4)),
+        ("hard", Profiled(hard=0.9)),
+    ):
+        cluster = Cluster([Node("n", 2, MODELS[0])])
+        slots = decide(make_policy("genetic", Setting(0, jobs, interference=interference)), cluster, jobs)
+        placed[name] = len({slot for (slot,) in slots.values()})
+    assert placed == {"none": 1, "soft": 1, "hard": 2}
 
 
 def decide(policy: object, cluster: Cluster, jobs: list[Job]) -> dict[str, tuple[GpuSlot, ...]]:

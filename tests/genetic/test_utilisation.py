@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from berth.bounds import most_held_pct
 from berth.cli.app import app
+from berth.cluster import Cluster
+from berth.engine import simulate
 from berth.errors import SettingError
+from berth.experiments import sweep
 from berth.experiments.inflate import inflate
 from berth.experiments.utilisation import Case, case_of, margins, measure_utilisation
 from berth.model import GpuModel, Job, Node, Share
+from berth.statistics import event_columns
 
 POLICIES = ("round-robin", "first-fit", "genetic-paper", "genetic")
 
@@ -27,6 +41,17 @@ POLICIES = ("round-robin", "first-fit", "genetic-paper", "genetic")
 )
 def test_a_case_is_read_as_it_is_written(text: str, case: Case) -> None:
     assert case_of(text) == case
+    assert case_of(f"some/folder/{text}").name == text
+
+
+def test_nothing_is_run_twice_and_nothing_at_all_is_refused() -> None:
+    case = case_of("synthetic:demo?jobs=20")
+    found = measure_utilisation([case, case], ("first-fit", "fgd", "first-fit"), seeds=(0, 0))
+    assert [(one.policy, one.seed) for one in found] == [("first-fit", 0), ("fgd", 0)]
+    with pytest.raises(SettingError, match="at least one case, one policy and one seed"):
+        measure_utilisation([case], (), seeds=(0,))
+    with pytest.raises(SettingError, match="1 or more processes, not 0"):
+        measure_utilisation([case], ("fgd",), processes=0)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +81,35 @@ def test_everything_is_finished_under_every_policy_and_a_seed_gives_the_same_aga
         ("genetic", "genetic-paper", None),
     }
     assert all(one.points.mean <= one.most_points for one in found)
+
+
+def test_only_missing_runs_are_run_and_kept_ones_give_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[str, int]] = []
+    original = sweep.simulate
+
+    def counted(jobs: list[Job], cluster: object, policy: object, **more: object) -> object:
+        ran.append((type(policy).__name__, len(jobs)))
+        return original(jobs, cluster, policy, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sweep, "simulate", counted)
+    cases = [case_of("synthetic:pai-like?jobs=60&load=8,part=0.01"), case_of("synthetic:demo?jobs=30")]
+    first = measure_utilisation(cases, ("first-fit", "genetic"), seeds=(0, 1), keep=tmp_path)
+    assert ran == [("Ordered", 60), ("Genetic", 60)] * 2 + [("Ordered", 30), ("Genetic", 30)] * 2
+    ran.clear()
+    next((tmp_path / "runs").glob("genetic.*.1.parquet")).write_bytes(b"damaged")
+    again = measure_utilisation(cases, ("first-fit", "genetic", "fgd"), seeds=(0, 1), keep=tmp_path)
+    assert sorted(kind for kind, _ in ran) == ["Genetic", *["Ordered"] * 4]
+    told = [(one.case, one.policy, one.seed, one.completion_s, one.after_pct.tolist()) for one in first]
+    assert told == [
+        (one.case, one.policy, one.seed, one.completion_s, one.after_pct.tolist())
+        for one in again
+        if one.policy != "fgd"
+    ]
+    ran.clear()
+    measure_utilisation([replace(cases[1], compress=2)], ("first-fit",), seeds=(0,), keep=tmp_path)
+    assert len(ran) == 1
 
 
 def test_a_batch_is_decided_on_together_and_what_is_refused_is_gone() -> None:
@@ -88,6 +142,70 @@ def test_the_commands_print_json_alone_and_write_a_report(tmp_path: Path) -> Non
     assert answer.exit_code == 0, answer.output
     assert list(json.loads(answer.stdout)["policies"]) == ["fgd", "genetic"]
     assert "Generations" in (tmp_path / "o/report.html").read_text()
+
+
+@pytest.mark.slow
+def test_an_interrupted_experiment_is_continued(tmp_path: Path) -> None:
+    berth = str(Path(sys.executable).parent / "berth")
+    command = [berth, "experiment", "utilisation", "synthetic:pai-like?jobs=3000&load=20,part=0.1"]
+    command += ["--policies", "first-fit,genetic", "--seeds", "3", "--out", str(tmp_path), "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    give_up = time.monotonic() + 300
+    while not list(tmp_path.glob("runs/*.parquet")) and time.monotonic() < give_up:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=300)
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*.parquet")}
+    assert (process.returncode, out) == (130, "")
+    assert f"{len(times)} finished runs are in" in errors
+    assert 1 <= len(times) < 6
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=600)
+    assert len(json.loads(done.stdout)["runs"]) == 6
+    assert len(list(tmp_path.glob("runs/*.parquet"))) == 6
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+
+
+@pytest.mark.parametrize(
+    ("works", "most"),
+    [
+        ([("T4", 10_000, 0), ("T4", 10_000, 0)], 50.0),  # both GPUs of the model, all the time
+        ([("T4", 10_000, 0)] * 9, 50.0),  # nor more than there is of it
+        ([("T4", 5_000, 0)], 12.5),  # for as long as it works
+        ([("T4", 10_000, 6_000)], 10.0),  # and from when it has come
+        ([("T4", 10_000, 0)] * 9 + [("", 10_000, 0)], 75.0),  # who may run anywhere goes to the others
+        ([("", 10_000, 0)] * 9, 100.0),
+    ],
+)
+def test_what_any_policy_could_hold_at_most(works: list[tuple[str, int, int]], most: float) -> None:
+    nodes = [Node("t", 2, GpuModel("T4")), Node("v", 2, GpuModel("V100"))]
+    jobs = [
+        Job(f"j{at}", submit, work, models=(model,) if model else ())
+        for at, (model, work, submit) in enumerate(works)
+    ]
+    assert most_held_pct(jobs, nodes, 0, 10_000) == pytest.approx(most)
+
+
+@given(st.integers(0, 10_000), st.sampled_from(["first-fit", "genetic", "fgd"]))
+@settings(max_examples=25, deadline=None)
+def test_no_policy_holds_more_than_the_bound(seed: int, policy: str) -> None:
+    draw = random.Random(seed)
+    nodes = [Node("t", draw.randint(1, 3), GpuModel("T4")), Node("v", draw.randint(1, 3), GpuModel("V100"))]
+    arrivals = sorted(draw.randint(0, 9_000) for _ in range(draw.randint(1, 20)))
+    jobs = [
+        Job(
+            f"j{at}", submit, draw.randint(1, 8_000),
+            share=Share(draw.choice([200, 500, 1000])), models=draw.choice([(), ("T4",), ("V100",)]),
+        )
+        for at, submit in enumerate(arrivals)
+    ]  # fmt: skip
+    columns = event_columns(simulate(jobs, Cluster(nodes), policy))
+    begin, end = sorted(draw.sample(range(12_000), 2))
+    held = np.zeros(end, dtype=np.int64)
+    tries = columns.tries
+    for start, stop, milli in zip(tries.start_ms, tries.end_ms, tries.gpus * tries.milli, strict=True):
+        held[start:stop] += milli
+    share = 100 * held[begin:].mean() / (1000 * sum(node.gpus for node in nodes))
+    assert share <= most_held_pct(jobs, nodes, begin, end) + 1e-9
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ class Card:
     def run(self, program: str, *words: str, **limits: str | None) -> tuple[int, str]:
         """The exit status and all that it printed."""
         with self.start(program, *words, **limits) as process:
-            output, _ = process.communicate(timeout=120)
+            output, _ = process.communicate(timeout=600)
         return process.returncode, output
 
     @property

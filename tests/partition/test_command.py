@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -98,6 +99,23 @@ def test_a_partition_is_made_listed_resized_and_removed(berth: Berth) -> None:
     assert "blue" in berth("partition", "watch", "--times", "2", "--every", "0.1")[1]
     assert berth("partition", "remove", "blue") == (0, "")
     assert berth("partition", "remove", "blue") == (2, "error: no partition 'blue'; there are: none\n")
+
+
+def test_a_partition_is_resized_under_a_running_process(berth: Berth, card: Card) -> None:
+    berth("partition", "create", "blue", "--mem", "64M", "--fake-gpu")
+    region = str(card.folder / "root" / "blue")
+    running = card.start(
+        "check", "resized", BERTH_REGION=region, BERTH_GPU_MEM_MIB=None, BERTH_FAKE_WATCH=None
+    )
+    assert running.stdout is not None
+    assert running.stdin is not None
+    for said, mem in (("held\n", "32M"), ("refused\n", "128M")):
+        assert running.stdout.readline() == said
+        assert berth("partition", "resize", "blue", "--mem", mem, "--fake-gpu")[0] == 0
+        running.stdin.write("\n")
+        running.stdin.flush()
+    assert running.communicate() == ("", None)
+    assert running.returncode == 0
 
 
 def test_two_partitions_of_one_name_are_refused(berth: Berth) -> None:
@@ -225,6 +243,38 @@ def test_every_lookup_of_the_runtime_gets_the_drivers_own_variant(native: Path, 
     assert [lookup for lookup in found if not lookup.same] == []
     hooked = {lookup.name for lookup in found if lookup.hooked}
     assert {"cuMemAlloc", "cuMemAllocAsync", "cuLaunchKernel", "cuGetProcAddress", "cuMemGetInfo"} <= hooked
+
+
+def test_every_entry_point_is_looked_up_at_and_between_and_beyond_its_versions(
+    native: Path, tmp_path: Path
+) -> None:
+    """As other runtimes than the recorded ones will: each name just before, at and after each of its versions,
+    and far beyond, with either default stream."""
+    table = (ROOT / "native" / "entry_points.h").read_text()
+    entries = re.findall(r"^ENTRY\((\w+), (\d+), ([01]), (\w+)\)", table, re.MULTILINE)
+    asked = {
+        (name, version, flags)
+        for name, at, _, _ in entries
+        for version in (int(at) - 10, int(at), int(at) + 10, 99000)
+        for flags in (0, 1, 2)
+    }
+    path = tmp_path / "all.tsv"
+    path.write_text("".join(f"{name}\t{version}\t{flags}\n" for name, version, flags in sorted(asked)))
+    found = partitions.resolve(path)
+    assert [lookup for lookup in found if not lookup.same] == []
+    hooks = re.findall(r"^HOOK\((\w+),", (ROOT / "native" / "hooks.h").read_text(), re.MULTILINE)
+    assert [
+        lookup for lookup in found if lookup.symbol is not None and lookup.hooked != (lookup.symbol in hooks)
+    ] == []
+    # What the table says itself, by a rule written anew: of the variants that the version has, the newest, and the
+    # per-thread one where it is asked for and there.
+    for lookup in found:
+        fitting = [
+            (int(thread), int(at), symbol)
+            for name, at, thread, symbol in entries
+            if name == lookup.name and int(at) <= lookup.version and int(thread) <= (lookup.flags & 2) // 2
+        ]
+        assert lookup.symbol == (max(fitting)[2] if fitting else None)
 
 
 def test_a_file_of_lookups_that_is_none_says_where(berth: Berth, tmp_path: Path) -> None:

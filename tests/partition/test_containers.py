@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,8 @@ from typing import Any
 import pytest
 
 from berth import partition as partitions
+from berth.errors import PartitionError
+from berth.partition import oci
 from berth.partition.cdi import specification
 from berth.partition.gpus import gpus
 from conftest import Card
@@ -60,11 +63,22 @@ def apply(edits: dict[str, Any], config: dict[str, Any]) -> None:
         config["mounts"].append(bound | {"options": [*mount["options"], "rbind"]})
 
 
-class Containers:
-    """runc, with bundles in a folder."""
+def hooked(card: Card, partition: str, config: dict[str, Any]) -> None:
+    """What a runtime makes of a hooks.d file that fits: the hook in the configuration, with its annotation."""
+    berth = Path(sys.executable).parent / "berth"
+    made = oci.definition(
+        [str(berth), "partition", "inject"],
+        {"BERTH_ROOT": str(card.folder / "root"), "PATH": os.environ["PATH"]},
+    )
+    config["hooks"] = {stage: [made["hook"]] for stage in made["stages"]}
+    config.setdefault("annotations", {})[oci.ANNOTATION] = partition
 
-    def __init__(self, card: Card) -> None:
-        self.card, self.names = card, list[str]()
+
+class Containers:
+    """runc, with bundles in a folder; partitions come by CDI or by the OCI hook."""
+
+    def __init__(self, card: Card, way: str) -> None:
+        self.card, self.way, self.names = card, way, list[str]()
         self.state = card.folder / "runc"
 
     def runc(self, *words: str, check: bool = True) -> str:
@@ -79,7 +93,8 @@ class Containers:
             raise RuntimeError(f"runc {words}: {answer.stdout} {answer.stderr}")
         return answer.stdout + answer.stderr
 
-    def start(self, name: str, partition: str) -> None:
+    def bundle(self, name: str, partition: str) -> Path:
+        """A container's root file system and configuration, with a partition in it."""
         bundle = self.card.folder / name
         root_file_system(self.card, bundle / "rootfs")
         subprocess.run(["runc", "spec"], cwd=bundle, check=True)
@@ -99,11 +114,19 @@ class Containers:
             "LD_LIBRARY_PATH=/opt/fake",
         ]
         root = self.card.folder / "root"
-        made = specification(partition, partitions.find(partition, root), self.card.native / "libberth.so")
-        apply(made["devices"][0]["containerEdits"], config)
+        if self.way == "cdi":
+            found = partitions.find(partition, root)
+            made = specification(partition, found, self.card.native / "libberth.so")
+            apply(made["devices"][0]["containerEdits"], config)
+        else:
+            hooked(self.card, partition, config)
         config["linux"].pop("resources", None)
         config["linux"]["cgroupsPath"] = ""
         (bundle / "config.json").write_text(json.dumps(config))
+        return bundle
+
+    def start(self, name: str, partition: str) -> None:
+        bundle = self.bundle(name, partition)
         command = ["runc", "--root", str(self.state), "run", "-d", "-b", str(bundle), name]
         with (bundle / "log").open("w") as log:
             ran = subprocess.run(
@@ -137,8 +160,10 @@ class Containers:
             self.runc("delete", "-f", name, check=False)
 
 
-@pytest.fixture
-def containers(card: Card, monkeypatch: pytest.MonkeyPatch) -> Iterator[Containers]:
+@pytest.fixture(params=["cdi", "hook"])
+def containers(
+    card: Card, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Containers]:
     if shutil.which("runc") is None or os.geteuid() != 0:
         pytest.skip("no runc to start containers with, or not root")
     (card.folder / "shared").mkdir()
@@ -146,7 +171,7 @@ def containers(card: Card, monkeypatch: pytest.MonkeyPatch) -> Iterator[Containe
     (gpu,) = gpus(card.native / "fake")
     for name in ("blue", "red"):
         partitions.create(name, gpu, partitions.Limit(64), root=card.folder / "root")
-    made = Containers(card)
+    made = Containers(card, request.param)
     try:
         made.start("blue", "blue")
         made.start("red", "red")
@@ -211,48 +236,28 @@ def test_a_container_that_is_killed_leaves_nothing_behind(containers: Containers
     assert (red.used_bytes, red.processes) == (0, ())
 
 
-def test_podman_injects_a_partition_by_its_cdi_name(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
-    if shutil.which("podman") is None or shutil.which("runc") is None or os.geteuid() != 0:
-        pytest.skip("no podman with runc, or not root")
-    (card.folder / "shared").mkdir()
-    monkeypatch.setenv("BERTH_FAKE_CARD", str(card.folder / "shared" / "card"))
-    (gpu,) = gpus(card.native / "fake")
-    name = f"test-{os.getpid()}"
-    partitions.create(name, gpu, partitions.Limit(64), root=card.folder / "root")
-    root_file_system(card, card.folder / "rootfs")
-    subprocess.run(["tar", "-C", card.folder / "rootfs", "-cf", card.folder / "image.tar", "."], check=True)
-    store = ["--root", str(card.folder / "store"), "--runroot", str(card.folder / "run")]
-    podman = ["podman", *store, "--storage-driver", "vfs", "--cgroup-manager", "cgroupfs"]
-    words = ["run", "--rm", "--network", "none", "--runtime", "runc"]
-    words += ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]
-    device = Path("/var/run/cdi") / f"berth-{name}.json"
-    device.parent.mkdir(parents=True, exist_ok=True)
-    made = specification(name, partitions.find(name, card.folder / "root"), card.native / "libberth.so")
-    device.write_text(json.dumps(made))
-    try:
-        loaded = subprocess.run(
-            [*podman, "import", card.folder / "image.tar", name], capture_output=True, check=False
-        )
-        plain = subprocess.run(
-            [*podman, *words, name, "/bin/echo"], capture_output=True, text=True, check=False
-        )
-        if loaded.returncode != 0 or plain.returncode != 0:
-            pytest.skip(f"podman cannot start a container here: {plain.stderr[-300:]}")
-        words += ["--device", f"berth.dev/gpu={name}", "-v", f"{card.folder / 'shared'}:/card"]
-        words += [
-            "-e",
-            "BERTH_FAKE_CARD=/card/card",
-            "-e",
-            "LD_LIBRARY_PATH=/opt/fake",
-            "-e",
-            "BERTH_TEST_FDS=1",
-            name,
-        ]
-        for command, said in (("total", "64\n"), ("linear", "")):
-            ran = subprocess.run(
-                [*podman, *words, "/opt/check", command], capture_output=True, text=True, check=False
-            )
-            assert (ran.returncode, ran.stdout) == (0, said), ran.stderr
-    finally:
-        device.unlink()
-        subprocess.run([*podman, "system", "reset", "--force"], capture_output=True, check=False)
+@pytest.mark.parametrize("where", ["run", "run/berth", "run/berth/libberth.so", "etc/ld.so.preload"])
+def test_an_images_symbolic_link_does_not_lead_the_hook_out_of_it(tmp_path: Path, where: str) -> None:
+    """Before its root is the root, a container's links point into the host."""
+    root, host = tmp_path / "rootfs", tmp_path / "host"
+    (root / "etc").mkdir(parents=True)
+    host.mkdir()
+    place = root / where
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(host if "." not in place.name else host / "file")
+    inside = f"/{where}" if "." in place.name else "/run/berth/libberth.so"
+    with pytest.raises(PartitionError, match="symbolic link"):
+        os.close(oci._open_inside(root, inside))
+    assert list(host.iterdir()) == []
+
+
+def test_a_container_that_asks_for_no_partition_is_left_alone() -> None:
+    assert oci.partition_asked({}, {"process": {"env": ["PATH=/bin", "BERTH_PARTITION="]}}) is None
+    assert oci.partition_asked({}, {"process": {"env": ["BERTH_PARTITION=blue"]}}) == "blue"
+    assert oci.partition_asked({"annotations": {"dev.berth/partition": "red"}}, {}) == "red"
+
+
+def test_what_is_no_containers_state_is_refused(tmp_path: Path) -> None:
+    for text in ("", "[]", "{}", json.dumps({"bundle": str(tmp_path)})):
+        with pytest.raises(PartitionError, match="not the state of a container"):
+            oci.read_container(text)

@@ -7,6 +7,8 @@ from runs import NODES, curves, made_runs
 
 from berth import plots
 from berth.model import GpuModel, Node
+from berth.plots.profiles import profile_figure
+from berth.profiles import thesis_profiles
 from berth.statistics import HEADLINES, Run, cdf
 
 TWO = ("fifo+first-fit", "sjf+best-fit")
@@ -185,3 +187,16 @@ def test_nothing_to_draw_is_an_empty_figure_and_no_error() -> None:
         assert len(draw([], styles).data) == 0
     assert len(plots.inflation_fragmentation([], styles).data) == 0
     assert len(plots.cluster_map([], [], styles).data) == 0
+
+
+def test_a_profile_is_drawn_as_steps_with_its_memory_below() -> None:
+    profile = thesis_profiles()["QMCPACK"]
+    figure = profile_figure(profile)
+    gpu, cores, pcie, memory = figure.data
+    assert [trace.name for trace in figure.data] == ["GPU", "GPU cores", "PCIe", "GPU memory"]
+    assert (len(gpu.x), gpu.x[-1], gpu.line.shape) == (39, 190, "hv")
+    assert sorted(set(gpu.y)) == [35, 60, 90]
+    assert [round(value) for value in memory.y] == [0] * 19 + [5_135] * 20
+    assert figure.layout.yaxis2.range == (0, 1.05 * 12_288)
+    assert (max(cores.y), max(pcie.y)) == (45, 2)
+    assert figure.layout.title.text == "QMCPACK alone on TITAN-XP-THESIS"

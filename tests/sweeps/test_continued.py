@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import os
+import random
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import duckdb
 import pytest
 
-from berth.errors import SettingError
+from berth.cluster import Cluster
+from berth.errors import PolicyError, SettingError, SimulationError
 from berth.experiments import sweep
 from berth.experiments.compare import compare
 from berth.experiments.kept import KeptRuns, digest
 from berth.experiments.sweep import Task
+from berth.experiments.workers import Turns
+from berth.model import Placement
 from berth.outages import Recovery
+from berth.queue import Queue
 from berth.traces import read_trace
 
 BERTH = Path(sys.executable).parent / "berth"
@@ -97,14 +107,9 @@ def test_an_interrupted_sweep_is_continued(tmp_path: Path) -> None:
         ),
         *("--policies", "fifo+first-fit,sjf+best-fit", "--seeds", "4", "--jobs", "2"),
     ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    give_up = time.monotonic() + 120
-    while not list(tmp_path.glob("runs/*.parquet")) and time.monotonic() < give_up:
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    out, errors = process.communicate(timeout=30)
+    out, errors, status = interrupted(command, tmp_path)
     kept = len(list(tmp_path.glob("runs/*.parquet")))
-    assert (process.returncode, out) == (130, "")
+    assert (status, out) == (130, "")
     assert f"{kept} finished runs are in" in errors
     assert 1 <= kept < 8
     times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*.parquet")}
@@ -114,22 +119,134 @@ def test_an_interrupted_sweep_is_continued(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in times} == times
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [False, True])
+def test_a_sweep_that_is_interrupted_at_any_moment_ends_with_its_runs_kept(
+    group: bool, tmp_path: Path
+) -> None:
+    """Small runs and many, so that a worker is often ended while it sends a result or one is being written."""
+    draw = random.Random(group)
+    command = [str(BERTH), "compare", TRACE, "--policies", "fifo+first-fit,sjf+best-fit", "--seeds", "200"]
+    for number in range(3):
+        folder = tmp_path / str(number)
+        out, errors, status = interrupted(
+            [*command, "--jobs", "2", "--out", str(folder)], folder, draw.random(), group
+        )
+        kept = len(list(folder.glob("runs/*.parquet")))
+        told = f"berth: {kept} finished runs are in {folder / 'runs'}; the same command goes on from there"
+        assert (status, out, errors.splitlines()) == (130, "", [told])
+        assert not list(folder.glob("runs/*.part"))
+
+
+def interrupted(
+    command: list[str], folder: Path, after_s: float = 0, group: bool = False
+) -> tuple[str, str, int]:
+    """Output, errors and status of a command that is interrupted so long after its first run was kept.
+
+    With `group` every process of it is told, as by a terminal.
+    """
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    give_up = time.monotonic() + 240
+    while not list(folder.glob("runs/*.parquet")) and time.monotonic() < give_up:
+        time.sleep(0.05)
+    time.sleep(after_s)
+    if group:
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=240)
+    return out, errors, process.returncode
+
+
+def test_what_fails_in_a_process_is_told_by_the_one_that_asked() -> None:
+    with pytest.raises(PolicyError, match="the policy fails: ZeroDivisionError"):
+        compare(TRACE, [f"{__name__}:fails", "random"], seeds=2, processes=2)
+    with pytest.raises(SimulationError, match="a process of the sweep died"):
+        compare(TRACE, [f"{__name__}:dies", "random"], seeds=2, processes=2)
+
+
+def fails(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
+    yield 1 // 0  # type: ignore[misc]
+
+
+def dies(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
+    os._exit(1)
+
+
+def test_each_trace_is_read_once_while_there_are_more_traces_than_processes() -> None:
+    tasks = [
+        Task(read_trace(f"{TRACE}&seed={seed}"), (), name, seed) for seed in range(3) for name in POLICIES
+    ]
+    turns = Turns(tasks)
+    one = turns.next(None)
+    other = turns.next(None)
+    assert one is tasks[0]
+    assert other is tasks[3]
+    assert [turns.next(one), turns.next(one), turns.next(other)] == [tasks[1], tasks[2], tasks[4]]
+    assert turns.next(one) is tasks[6]  # the third, which nobody has begun
+    assert turns.next(other) is tasks[5]
+    assert turns.next(other) is tasks[7]  # and then what another is at
+    assert [turns.next(one), turns.next(one), turns.next(other)] == [tasks[8], None, None]
+
+
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nowhere.invalid:6379"])
-def test_a_ray_address_that_does_not_answer_is_told_within_ten_seconds(address: str) -> None:
-    begin = time.monotonic()
+def test_a_ray_address_that_does_not_answer_is_told(address: str) -> None:
     with pytest.raises(SettingError, match="no Ray cluster answers at"):
         compare(TRACE, "fifo", ray=address)
-    assert time.monotonic() - begin < 10
     with pytest.raises(SettingError, match="is no address of a Ray cluster"):
         compare(TRACE, "fifo", ray="here")
 
 
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_a_port_that_opens_and_stays_silent_or_speaks_something_else_is_no_ray_cluster(scheme: str) -> None:
+    """Without the question that is put first, Ray itself still waits after two minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"{scheme}127.0.0.1:{listener.getsockname()[1]}"
+        begin = time.monotonic()
+        with pytest.raises(SettingError, match=r"no Ray cluster answers at .*timed out"):
+            compare(TRACE, "fifo", ray=address)
+        assert time.monotonic() - begin < 60  # asked: 10 s, which bench/sweeps.py measures
+
+        def answer() -> None:
+            listener.accept()[0].close()  # the one that gave up
+            connection, _ = listener.accept()
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            connection.close()
+
+        with ThreadPoolExecutor(1) as speaker:
+            speaker.submit(answer)
+            with pytest.raises(SettingError, match=r"says b'HTTP/1.1 400 Bad Req.*, which is not gRPC"):
+                compare(TRACE, "fifo", ray=address)
+
+
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed; pip install 'berth[ray]'"
+)
+
+
+@needs_ray
 @pytest.mark.slow
-def test_ray_gives_what_one_process_gives(tmp_path: Path) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed; pip install 'berth[ray]'")
+def test_ray_gives_what_one_process_gives() -> None:
     command = [str(BERTH), "compare", TRACE, "--policies", ",".join(POLICIES), "--seeds", "2", "--json"]
-    here = subprocess.run(command, capture_output=True, text=True, check=True, timeout=200)
+    here = subprocess.run(command, capture_output=True, text=True, check=True, timeout=400)
     there = subprocess.run(
-        [*command, "--ray", "local"], capture_output=True, text=True, check=True, timeout=200
+        [*command, "--ray", "local"], capture_output=True, text=True, check=True, timeout=400
     )
     assert json.loads(there.stdout) == json.loads(here.stdout)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_an_interrupted_sweep_on_ray_keeps_its_runs_and_is_continued(tmp_path: Path) -> None:
+    command = [str(BERTH), "compare", "synthetic:philly-like?jobs=1000&load=1.3", "--out", str(tmp_path)]
+    command += ["--policies", "fifo+first-fit,sjf+best-fit", "--seeds", "12", "--ray", "local", "--json"]
+    out, errors, status = interrupted(command, tmp_path)
+    kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*.parquet")}
+    assert (status, out) == (130, "")
+    assert f"{len(kept)} finished runs are in" in errors
+    assert 1 <= len(kept) < 24
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=400)
+    assert len(json.loads(done.stdout)["runs"]) == 24
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept

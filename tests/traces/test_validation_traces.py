@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 
 from berth import traces
 from berth.errors import TraceError
+from berth.experiments.ratio import DEFINITION
 from berth.gpu_models import gpu_model
 from berth.model import FOREVER_MS, Job, Node, Share
 
@@ -171,3 +175,22 @@ def test_a_bad_row_is_named_and_can_be_skipped(
     skipped: list[TraceError] = []
     list(traces.read(path, skip_bad=skipped))
     assert [(error.line, error.column, error.value) for error in skipped] == [(line, column, value)]
+
+
+@pytest.mark.slow
+def test_the_slice_of_helios_gives_the_ratio_that_fleetsim_finds_with_its_definition(
+    real_data: Callable[[str], Path],
+) -> None:
+    trace = real_data("helios/helios_venus_2vc_sept.csv.gz")
+    policies = ["--policies", "fifo+best-fit,sjf+best-fit", "--round", "60"]
+    command = [Path(sys.executable).with_name("berth"), "compare", trace, *policies]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=400)
+    told = done.stdout.splitlines()
+    place = next(number for number, line in enumerate(told) if "/" in line and "mean completion" in line)
+    assert told[place].startswith("fifo+best-fit / sjf+best-fit: mean completion 2.75, mean wait ")
+    assert told[place + 1].strip() == DEFINITION
+    made = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
+    means = [run["completion_time_s"]["mean"] for run in made["runs"]]
+    assert [round(mean) for mean in means] == [28_557, 10_373]
+    assert made["fifo_over_sjf"][0]["mean_completion_ratio"] == pytest.approx(means[0] / means[1])
+    assert made["fifo_over_sjf"][0]["definition"] == DEFINITION

@@ -41,6 +41,10 @@ def main() -> None:
         print(f"berth: {where}{error.strerror or error}", file=sys.stderr)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(2)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError) as error:
+        if (
+            isinstance(error, RuntimeError) and str(error) != "Query interrupted"
+        ):  # what DuckDB makes of Ctrl-C
+            raise
         print("berth: interrupted", file=sys.stderr)
         sys.exit(130)

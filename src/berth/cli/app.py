@@ -11,11 +11,14 @@ from berth.cli import (
     compare,
     experiment,
     importing,
+    interference,
     partition,
     policies,
+    profile,
     sampling,
     stats,
     trace,
+    train,
     waiting,
 )
 
@@ -39,9 +42,12 @@ app.command("stats")(stats.stats)
 app.command("report")(stats.report)
 app.command("plot")(stats.plot)
 app.command("applications")(stats.applications)
+app.add_typer(profile.app, name="profile")
+app.add_typer(interference.app, name="interference")
 app.add_typer(waiting.app, name="predict-wait")
 app.command("advise")(advice.advise)
 app.command("sample")(sampling.sample)
+app.command("train")(train.train)
 app.command("run", context_settings={"allow_interspersed_args": False})(partition.run)
 app.add_typer(partition.app, name="partition")
 

@@ -12,6 +12,7 @@ import typer
 
 if TYPE_CHECKING:
     from berth.experiments.compare import Comparison
+    from berth.interference import Interference
 
 Trace = Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or synthetic:NAME?jobs=…&seed=….")]
 Cluster = Annotated[
@@ -45,7 +46,13 @@ InterferenceName = Annotated[
     typer.Option(
         "--interference",
         metavar="NAME",
-        help="How jobs on one GPU slow each other: none, or my.module:thing.",
+        help="How jobs on one GPU slow each other: none, measured, time-sliced, FILE.json, or my.module:thing.",
+    ),
+]
+ProfilesFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--profiles", metavar="DIR", help="Profiles to look applications up in, before the thesis's."
     ),
 ]
 Outages = Annotated[
@@ -87,6 +94,7 @@ def simulate(
     seed: Annotated[int, typer.Option(help="Where random numbers start.")] = 0,
     compress: Compress = 1.0,
     interference: InterferenceName = "none",
+    profiles: ProfilesFolder = None,
     outages: Outages = None,
     mtbf: Mtbf = None,
     mttr: Mttr = 1.0,
@@ -109,7 +117,7 @@ def simulate(
         cluster,
         [seed],
         compress,
-        interference,
+        _interference(interference, profiles),
         under,
         events,
         out,
@@ -130,6 +138,7 @@ def compare(
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds: 0, 1, ….")] = 1,
     compress: Compress = 1.0,
     interference: InterferenceName = "none",
+    profiles: ProfilesFolder = None,
     outages: Outages = None,
     mtbf: Mtbf = None,
     mttr: Mttr = 1.0,
@@ -153,9 +162,19 @@ def compare(
     numbers = list(range(seeds))
     under = _conditions(outages, mtbf, mttr, checkpoint, restart, quota, borrow, every)
     _run(
-        *(trace, names, cluster, numbers, compress, interference, under),
+        *(trace, names, cluster, numbers, compress, _interference(interference, profiles), under),
         *(events, out, map_at, jobs, ray, skip_bad, as_json),
     )
+
+
+def _interference(name: str, folder: Path | None) -> Interference:
+    from berth.interference import make_interference
+
+    if folder is None:
+        return make_interference(name)
+    from berth.profiles import Profiles, thesis_profiles
+
+    return make_interference(name, thesis_profiles() | Profiles.of_folder(folder))
 
 
 def _conditions(
@@ -201,7 +220,7 @@ def _run(
     cluster: str | None,
     seeds: list[int],
     compress: float,
-    interference: str,
+    interference: Interference,
     under: dict[str, Any],
     events: Path | None,
     out: Path | None,
@@ -211,40 +230,28 @@ def _run(
     skip_bad: bool,
     as_json: bool,
 ) -> None:
+    from berth.cli.files import told_what_is_kept
     from berth.cli.progress import progress_bar
     from berth.experiments.compare import compare as compare_policies
-    from berth.interference import make_interference
 
     at_ms = None if map_at is None else [_map_time_ms(hours) for hours in map_at]
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written is refused before the work
-    try:
-        with progress_bar(f"{len(policies)} × {len(seeds)} runs") as progress:
-            result = compare_policies(
-                trace,
-                policies,
-                cluster=cluster,
-                seeds=seeds,
-                compress=compress,
-                interference=make_interference(interference),
-                at_ms=at_ms,
-                events=events,
-                processes=jobs,
-                ray=ray,
-                keep=out,
-                **under,
-                skip_bad=skip_bad,
-                progress=progress,
-            )
-    except KeyboardInterrupt:
-        if out is None:
-            raise
-        kept = len(list((out / "runs").glob("*.parquet")))
-        print(
-            f"berth: {kept} finished runs are in {out / 'runs'}; the same command goes on from there",
-            file=sys.stderr,
+    with progress_bar(f"{len(policies)} × {len(seeds)} runs") as progress, told_what_is_kept(out):
+        result = compare_policies(
+            trace,
+            policies,
+            cluster=cluster,
+            seeds=seeds,
+            compress=compress,
+            interference=interference,
+            at_ms=at_ms,
+            events=events,
+            processes=jobs,
+            ray=ray,
+            keep=out,
+            **under,
+            skip_bad=skip_bad,
+            progress=progress,
         )
-        raise
     written = [] if events is None else [events]
     if out is not None:
         written += _write(result, out)

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from berth.cli import genetic
+from berth.cli import colocation, genetic
 
 if TYPE_CHECKING:
     from berth.experiments.inflate import Inflation
 
 app = typer.Typer(help="Run an experiment of the literature.", no_args_is_help=True)
+app.command()(colocation.colocation)
 app.command()(genetic.optimality)
 app.command()(genetic.utilisation)
 

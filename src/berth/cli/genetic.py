@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+__all__ = ["optimality", "show_chapter", "utilisation", "write_chapters"]
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -66,7 +68,7 @@ def optimality(
         if histories := _histories(tasks[0], seed):
             chapters.append(convergence_chapter(tasks[0].name, histories))
         what = f"{len(tasks)} batches of {batches or f'{instances} random instances on {machines} machines'}"
-        written = _write(out, "Distance to the optimum", what, "see Trace", chapters, answer)
+        written = write_chapters(out, "Distance to the optimum", what, "see Trace", chapters, answer)
     if as_json:
         print(json.dumps(answer, allow_nan=False))
         return
@@ -92,6 +94,7 @@ def utilisation(
     Figures 3 and 4 of Kwon and Bahn, "Scheduling of Artificial Intelligence Workloads in Cloud Environments Using
     Genetic Algorithms", JIIBC 24(3), 2024.
     """
+    from berth.cli.files import told_what_is_kept
     from berth.cli.progress import progress_bar
     from berth.experiments.utilisation import (
         DEFAULT_CASE,
@@ -103,9 +106,9 @@ def utilisation(
 
     names = POLICIES if policies is None else tuple(name.strip() for name in policies.split(","))
     chosen = [case_of(text) for text in cases or [DEFAULT_CASE]]
-    with progress_bar(f"{len(chosen)} × {len(names)} × {seeds} runs") as progress:
+    with progress_bar(f"{len(chosen)} × {len(names)} × {seeds} runs") as progress, told_what_is_kept(out):
         outcomes = measure_utilisation(
-            chosen, names, seeds=tuple(range(seeds)), processes=jobs, progress=progress
+            chosen, names, seeds=tuple(range(seeds)), processes=jobs, keep=out, progress=progress
         )
     answer = utilisation_dict(outcomes)
     written: list[Path] = []
@@ -114,7 +117,7 @@ def utilisation(
 
         what = "; ".join(case.name for case in chosen)
         chapters = utilisation_chapters(outcomes)
-        written = _write(
+        written = write_chapters(
             out, "GPU utilisation under genetic scheduling", what, "of each trace", chapters, answer
         )
     if as_json:
@@ -145,9 +148,10 @@ def _histories(task: PlacingTask, seed: int) -> dict[str, NDArray[np.float64]]:
     return {"genetic-paper": paper.history, "genetic": better.history}
 
 
-def _write(
+def write_chapters(
     out: Path, title: str, trace: str, cluster: str, chapters: Sequence[Chapter], answer: object
 ) -> list[Path]:
+    """Write an experiment's chapters as a report and its answer as JSON into a folder; the files' paths."""
     from datetime import UTC, datetime
 
     from berth import __version__
@@ -176,7 +180,7 @@ def _show_optimality(found: Sequence[Optimality], written: Sequence[Path]) -> No
     from berth.report.genetic import optimality_chapter
 
     chapter = optimality_chapter(found)
-    _show(chapter, written)
+    show_chapter(chapter, written)
     for one in found:
         for line in one.unplaceable:
             print(f"batch {one.batch}: {line}", file=sys.stderr)
@@ -187,10 +191,11 @@ def _show_utilisation(outcomes: Sequence[Outcome], written: Sequence[Path]) -> N
 
     chapters = utilisation_chapters(outcomes)
     for chapter in chapters:
-        _show(chapter, written if chapter is chapters[-1] else ())
+        show_chapter(chapter, written if chapter is chapters[-1] else ())
 
 
-def _show(chapter: Chapter, written: Sequence[Path]) -> None:
+def show_chapter(chapter: Chapter, written: Sequence[Path]) -> None:
+    """Print an experiment's table, and what was written."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table

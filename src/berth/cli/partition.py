@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
@@ -17,6 +19,7 @@ from rich.table import Table
 
 from berth import partition as partitions
 from berth.errors import BerthError, PartitionError
+from berth.partition import oci
 from berth.partition.cdi import specification
 from berth.partition.gpus import gpu_named, gpus
 from berth.partition.sizes import size_text
@@ -300,3 +303,22 @@ def cdi(
 ) -> None:
     """Print a CDI specification that gives a container this partition: device berth.dev/gpu=NAME."""
     _print_json(specification(name, partitions.find(name), partitions.library_path(), device))
+
+
+@app.command()
+@_plainly
+def hook() -> None:
+    """Print the file for /etc/containers/oci/hooks.d that has Podman or CRI-O call `berth partition inject`."""
+    command = [str(Path(sys.argv[0]).resolve()), "partition", "inject"]
+    own = {name: os.environ[name] for name in ("BERTH_ROOT",) if name in os.environ}
+    _print_json(oci.definition(command, own))
+
+
+@app.command()
+@_plainly
+def inject() -> None:
+    """Be the OCI hook: read the container's state from the input and mount the partition that it asks for."""
+    state, config, root = oci.read_container(sys.stdin.read())
+    name = oci.partition_asked(state, config)
+    if name is not None:
+        oci.inject(root, partitions.find(name), partitions.library_path())

@@ -6,17 +6,23 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
-from berth.experiments.compare import Progress
-
-__all__ = ["progress_bar"]
+__all__ = ["Update", "progress_bar"]
 
 QUIET_S = 1.0
 """Nothing is shown of what is over sooner."""
 
 
+class Update(Protocol):
+    """What shows how far something is."""
+
+    def __call__(self, done: float, total: float, said: str = "", /) -> None:
+        """So much of so much is done; `said` stands beside what is done."""
+
+
 @contextmanager
-def progress_bar(what: str) -> Iterator[Progress | None]:
+def progress_bar(what: str) -> Iterator[Update | None]:
     """What to call with (done, total); None where nobody watches, since standard error is no terminal."""
     if not sys.stderr.isatty():
         yield None
@@ -31,12 +37,12 @@ def progress_bar(what: str) -> Iterator[Progress | None]:
     begin = time.monotonic()
     shown = False
 
-    def update(done: float, total: float) -> None:
+    def update(done: float, total: float, said: str = "", /) -> None:
         nonlocal shown
         if not shown and time.monotonic() - begin > QUIET_S:
             bar.start()
             shown = True
-        bar.update(task, completed=done, total=total)
+        bar.update(task, completed=done, total=total, description=f"{what}: {said}" if said else what)
 
     try:
         yield update

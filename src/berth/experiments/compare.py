@@ -176,7 +176,7 @@ def compare(
     runs: dict[tuple[str, int], Run] = {}
     skipped: tuple[TraceError, ...] = ()
     with _event_files(tasks, events) as tasks:
-        for result in _results(tasks, processes, ray, keep, events is None, progress):
+        for result in _results(tasks, processes, ray, keep, progress):
             runs[result.run.policy, result.run.seed] = result.run
             skipped = skipped or result.skipped
     ordered = tuple(runs[name, seed] for name in names for seed in numbers if (name, seed) in runs)
@@ -191,7 +191,6 @@ def _results(
     processes: int,
     ray: str | None,
     keep: str | os.PathLike[str] | None,
-    again: bool,
     progress: Progress | None,
 ) -> Iterator[Result]:
     """The results of all tasks: the kept ones first, then the others as they are done, which are kept in turn."""
@@ -199,20 +198,14 @@ def _results(
         yield from run_all(tasks, processes, progress, ray)
         return
     from berth.experiments.kept import KeptRuns
+    from berth.experiments.kept_file import continued
 
-    kept = KeptRuns(Path(keep))
-    missing: list[Task] = []
-    for task in tasks:
-        found = kept.load(task) if again else None
-        if found is None:
-            missing.append(task)
-        else:
-            yield found
-    of = {(task.policy, task.seed): task for task in missing}
-    done = len(tasks) - len(missing)
-    part = None if progress is None else lambda number, _: progress(done + number, len(tasks))
-    for result in run_all(missing, processes, part, ray) if missing else ():
-        kept.save(of[result.run.policy, result.run.seed], result)
+    def run(missing: Sequence[Task], part: Progress | None) -> Iterator[tuple[Task, Result]]:
+        of = {(task.policy, task.seed): task for task in missing}
+        for result in run_all(missing, processes, part, ray):
+            yield of[result.run.policy, result.run.seed], result
+
+    for _, result in continued(tasks, KeptRuns(Path(keep)), run, progress):
         yield result
 
 

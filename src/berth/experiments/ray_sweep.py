@@ -6,7 +6,9 @@ The jobs go to the cluster with the tasks, so that the trace need not lie there;
 from __future__ import annotations
 
 import logging
+import os
 import socket
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,9 +19,14 @@ from berth.model import Job
 
 __all__ = ["check_address", "run_on_ray"]
 
-ANSWERS_WITHIN_S = 5.0
+ANSWERS_WITHIN_S = 5
 _HERE = ("local", "auto")
 """Addresses that name no other machine: a Ray of one's own, and the one that runs here."""
+
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
+"""How a client of gRPC, which Ray speaks, begins: HTTP/2's preface and an empty SETTINGS frame (RFC 9113, 3.4)."""
+_SETTINGS = b"\x04"
+"""The kind, the fourth byte, of the frame that a server begins with."""
 
 
 def run_on_ray(tasks: Sequence[Task], address: str) -> Iterator[Result]:
@@ -28,6 +35,8 @@ def run_on_ray(tasks: Sequence[Task], address: str) -> Iterator[Result]:
     `local` starts a Ray for these runs alone. SettingError where nobody answers at the address.
     """
     check_address(address)
+    # So many tries, a second each, for what speaks Ray's protocol and is no head of a cluster; read on import.
+    os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", str(ANSWERS_WITHIN_S))
     import ray
 
     alone: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
@@ -42,7 +51,7 @@ def run_on_ray(tasks: Sequence[Task], address: str) -> Iterator[Result]:
 
 
 def check_address(address: str) -> None:
-    """Raise SettingError where the address is none or nobody answers there soon."""
+    """Raise SettingError where the address is none, or what answers there does not speak as Ray does."""
     if address in _HERE:
         return
     host, _, port = address.removeprefix("ray://").rpartition(":")
@@ -51,31 +60,38 @@ def check_address(address: str) -> None:
             f"'{address}' is no address of a Ray cluster; expected HOST:PORT, ray://HOST:PORT or local"
         )
     try:
-        with socket.create_connection((host, int(port)), timeout=ANSWERS_WITHIN_S):
-            pass
+        with socket.create_connection((host, int(port)), timeout=ANSWERS_WITHIN_S) as connection:
+            connection.settimeout(ANSWERS_WITHIN_S - 1)
+            connection.sendall(_GREETING)
+            answer = connection.recv(64)
     except (OSError, OverflowError) as error:
         raise SettingError(
             f"no Ray cluster answers at '{address}' ({error}); start one with: ray start --head --port {port}"
         ) from error
+    if answer[3:4] != _SETTINGS:
+        raise SettingError(
+            f"no Ray cluster answers at '{address}': what listens there says {answer[:20]!r}, which is not gRPC"
+        )
 
 
 def _results(ray: Any, tasks: Sequence[Task]) -> Iterator[Result]:
     run = ray.remote(_run)
-    sent: dict[int, Any] = {}
-    pending: dict[Any, tuple[Any, ...]] = {}
     loader = Loader()
-    for task in tasks:
-        jobs, errors = loader.load(task)
-        key = id(jobs)
-        if key not in sent:
-            sent[key] = ray.put(jobs)
-        pending[run.remote(replace(task, source=()), sent[key])] = errors
+    left = deque(tasks)
+    at_once = 2 + int(ray.cluster_resources().get("CPU", 1))  # a few wait there, so that no CPU does
+    sent: tuple[Any, Any] = (None, None)
+    pending: dict[Any, tuple[Any, ...]] = {}
     try:
-        while pending:
+        while left or pending:
+            while left and len(pending) < at_once:
+                task = left.popleft()
+                jobs, errors = loader.load(task)
+                if sent[0] is not jobs:
+                    sent = (jobs, ray.put(jobs))
+                pending[run.remote(replace(task, source=()), sent[1])] = errors
             done, _ = ray.wait(list(pending), num_returns=1)
             for reference in done:
-                errors = pending.pop(reference)
-                yield Result(ray.get(reference), errors)
+                yield replace(ray.get(reference), skipped=pending.pop(reference))
     finally:
         for reference in pending:
             ray.cancel(reference, force=True)

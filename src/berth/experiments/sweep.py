@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 
 from berth.cluster import Cluster
 from berth.engine import simulate
-from berth.errors import SimulationError, TraceError
+from berth.errors import TraceError
 from berth.experiments.collector import held_collector
 from berth.interference import Interference, no_interference
 from berth.model import Event, Job, Node, Outage
 from berth.outages import FailureRate, Recovery
 from berth.policies import Policy, Setting, make_policy
 from berth.policies.rounds import Rounds
-from berth.statistics import Run, event_columns, run_of
+from berth.statistics import EventColumns, Run, event_columns, run_of
 from berth.traces import Trace
 from berth.traces.compress import compressed
 
-__all__ = ["Loader", "Progress", "Result", "Task", "run_all", "run_task"]
+__all__ = ["Loader", "Progress", "Result", "Task", "run_all", "run_task", "same_jobs"]
 
 AS_THE_JOB_SAYS = Recovery()
 
 Progress = Callable[[float, float], None]
 """Called now and then with how much is done and how much there is, both in runs."""
+
+
+Measure = Callable[[EventColumns, Sequence[Node], Sequence[Job]], object]
+"""Makes something of the events of a run, its nodes and its jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,8 @@ class Task:
     borrow: bool = False
     round_ms: int | None = None
     """The policy decides at whole multiples of this; None: whenever something happens."""
+    measure: Measure | None = None
+    """A function of a module: what else to make of the run."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,13 +64,22 @@ class Result:
     run: Run
     skipped: tuple[TraceError, ...] = ()
     """Bad rows that were left out."""
+    measured: object = None
+    """What the task's `measure` has made of the run."""
 
 
 @held_collector()
-def run_task(task: Task, jobs: Sequence[Job], progress: Callable[[int], None] | None = None) -> Run:
+def run_task(
+    task: Task,
+    jobs: Sequence[Job],
+    skipped: tuple[TraceError, ...] = (),
+    progress: Callable[[int], None] | None = None,
+) -> Result:
     """Replay the jobs of a task; `progress` is called now and then with how many jobs have arrived."""
     quotas = None if task.quotas is None else dict(task.quotas)
-    policy: Policy = make_policy(task.policy, Setting(task.seed, jobs, quotas, task.borrow))
+    policy: Policy = make_policy(
+        task.policy, Setting(task.seed, jobs, quotas, task.borrow, task.interference)
+    )
     if task.round_ms is not None:
         policy = Rounds(policy, task.round_ms)
     outages: Sequence[Outage] | Iterator[Outage] = task.outages
@@ -87,7 +98,9 @@ def run_task(task: Task, jobs: Sequence[Job], progress: Callable[[int], None] | 
         from berth.history.events import written
 
         happened = written(happened, task.nodes, task.events)
-    return run_of(event_columns(happened), task.nodes, task.policy, task.seed, task.at_ms)
+    columns = event_columns(happened)
+    measured = None if task.measure is None else task.measure(columns, task.nodes, jobs)
+    return Result(run_of(columns, task.nodes, task.policy, task.seed, task.at_ms), skipped, measured)
 
 
 def run_all(
@@ -102,63 +115,41 @@ def run_all(
         loader = Loader()
         for number, task in enumerate(tasks):
             jobs, errors = loader.load(task)
-            yield Result(run_task(task, jobs, _part_of(progress, number, len(tasks), len(jobs))), errors)
+            yield run_task(task, jobs, errors, _part_of(progress, number, len(tasks), len(jobs)))
             if progress:
                 progress(number + 1, len(tasks))
         return
     else:
-        results = _run_in_processes(tasks, processes)
+        from berth.experiments.workers import run_in_processes
+
+        results = run_in_processes(tasks, processes)
     for number, result in enumerate(results):
         yield result
         if progress:
             progress(number + 1, len(tasks))
 
 
-def _run_in_processes(tasks: Sequence[Task], processes: int) -> Iterator[Result]:
-    # Spawned, not forked: a fork of a process with threads (a progress bar, DuckDB) may hang.
-    context = get_context("spawn")
-    with ProcessPoolExecutor(min(processes, len(tasks)), mp_context=context, initializer=_deaf) as pool:
-        pending = [pool.submit(_work, task) for task in tasks]
-        try:
-            for future in as_completed(pending):
-                yield future.result()
-        except BrokenProcessPool as error:
-            raise SimulationError(
-                "a process of the sweep died: memory may have run out (try fewer processes), or this is a script that"
-                " starts by itself in each process; put what it does under: if __name__ == '__main__':"
-            ) from error
-        except BaseException:
-            workers = list((getattr(pool, "_processes", None) or {}).values())
-            pool.shutdown(wait=False, cancel_futures=True)
-            for worker in workers:  # or leaving would wait for what they are at
-                worker.terminate()
-            raise
-
-
-def _deaf() -> None:
-    """Leave an interruption from the keyboard to the process that waits for this one."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _work(task: Task) -> Result:
-    jobs, errors = _in_worker.load(task)
-    return Result(run_task(task, jobs), errors)
+def same_jobs(one: Task, other: Task) -> bool:
+    """Whether two tasks replay the same jobs, so that who has read those of one need not read the other's."""
+    files = isinstance(one.source, Trace)  # else jobs: to compare a million of them takes long
+    return (
+        (one.source == other.source if files else one.source is other.source)
+        and one.nodes == other.nodes
+        and (one.compress, one.skip_bad, one.recovery) == (other.compress, other.skip_bad, other.recovery)
+    )
 
 
 class Loader:
     """The trace that was read last, so that it is read once for all tasks on it."""
 
     def __init__(self) -> None:
-        self._key: object = None
+        self._last: Task | None = None
         self._loaded: tuple[tuple[Job, ...], tuple[TraceError, ...]] = ((), ())
 
     @held_collector()
     def load(self, task: Task) -> tuple[tuple[Job, ...], tuple[TraceError, ...]]:
         """The jobs of a task, and the bad rows that were left out."""
-        # By identity: two tasks on the same jobs hold the same tuple, and to compare a million jobs takes long.
-        source = task.source if isinstance(task.source, Trace) else id(task.source)
-        key = (source, task.compress, task.skip_bad, task.recovery, task.nodes)
-        if self._key != key:
+        if self._last is None or not same_jobs(task, self._last):
             errors: list[TraceError] = []
             jobs: Iterable[Job]
             if isinstance(task.source, Trace):
@@ -169,12 +160,8 @@ class Loader:
             else:
                 jobs = task.source
             self._loaded = (_adapted(tuple(jobs), task), tuple(errors))
-            self._key = key
+            self._last = task
         return self._loaded
-
-
-_in_worker = Loader()
-"""What a worker process has read; the process that asks has a Loader for each sweep."""
 
 
 def _adapted(jobs: tuple[Job, ...], task: Task) -> tuple[Job, ...]:

@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from berth.partition.regions import Partition
+from berth.partition.regions import INSIDE, Partition, preload_list
 
 __all__ = ["specification"]
-
-INSIDE = "/run/berth"
-"""Where a container finds the library and its region, also in processes that lost their environment."""
 
 
 def specification(
@@ -19,7 +16,7 @@ def specification(
 ) -> dict[str, Any]:
     """CDI 0.3: mounts of the library, the preload list and the region, whose limits are read-only inside."""
     folder = parts[0].folder
-    mounts = [_mount(library, f"{INSIDE}/libberth.so"), _mount(_preload_list(folder), "/etc/ld.so.preload")]
+    mounts = [_mount(library, f"{INSIDE}/libberth.so"), _mount(preload_list(folder), "/etc/ld.so.preload")]
     for part in parts:
         mounts.append(_mount(folder / f"{part.uuid}.limit", f"{INSIDE}/region/{part.uuid}.limit"))
         mounts.append(_mount(folder / f"{part.uuid}.use", f"{INSIDE}/region/{part.uuid}.use", writable=True))
@@ -36,14 +33,6 @@ def specification(
         "kind": "berth.dev/gpu",
         "devices": [{"name": name, "containerEdits": edits}],
     }
-
-
-def _preload_list(folder: Path) -> Path:
-    """/etc/ld.so.preload for the container: it holds where LD_PRELOAD is lost, as over ssh and `env -i`."""
-    path = folder / "ld.so.preload"
-    path.write_text(f"{INSIDE}/libberth.so\n")
-    path.chmod(0o644)
-    return path
 
 
 def _mount(outside: Path, inside: str, *, writable: bool = False) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from berth.partition.gpus import Gpu
 from berth.partition.library import describe, make_region, resize_region
 
 __all__ = [
+    "INSIDE",
     "Limit",
     "Partition",
     "Process",
@@ -24,12 +25,15 @@ __all__ = [
     "create",
     "find",
     "partitions",
+    "preload_list",
     "remove",
     "resize",
     "root_folder",
 ]
 
 BURST, AGENT = 1, 2
+INSIDE = "/run/berth"
+"""Where a container finds the library and its region, also in processes that lost their environment."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
@@ -157,6 +161,7 @@ def create(
     try:
         root.mkdir(mode=0o755, parents=True, exist_ok=True)
         (root / name).mkdir(mode=0o755, exist_ok=True)
+        preload_list(root / name)  # now: who starts a container may not be who may write here
     except OSError as error:
         raise PartitionError(
             f"{root / name} cannot be made ({error.strerror}); name another root with BERTH_ROOT"
@@ -197,6 +202,16 @@ def remove(name: str, *, force: bool = False, root: Path | None = None) -> None:
             f"{busy} processes use the partition '{name}'; end them first, or remove it with --force"
         )
     shutil.rmtree((root or root_folder()) / name)
+
+
+def preload_list(folder: Path) -> Path:
+    """/etc/ld.so.preload for the container: it holds where LD_PRELOAD is lost, as over ssh and `env -i`."""
+    path = folder / "ld.so.preload"
+    text = f"{INSIDE}/libberth.so\n"
+    if not path.exists() or path.read_text() != text:  # the file stays the one that containers have mounted
+        path.write_text(text)
+        path.chmod(0o644)
+    return path
 
 
 def _plain(uuid: str) -> str:

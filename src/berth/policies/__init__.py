@@ -73,6 +73,11 @@ WRAPPERS = {
 POLICIES: dict[str, str] = {
     "genetic": "berth.policies.genetic:Genetic",
     "genetic-paper": "berth.policies.genetic_paper:GeneticPaper",
+    "greedy": "berth.policies.greedy:Greedy",
+    "tetris-sharing": "berth.policies.tetris_sharing:TetrisSharing",
+    "dqn": "berth.policies.dqn:Dqn",
+    "deeprm-max": "berth.policies.dqn:DeepRmMax",
+    "deeprm-mean": "berth.policies.dqn:DeepRmMean",
 }
 """What decides on many jobs at once: classes made with a Setting."""
 
@@ -117,6 +122,11 @@ def make_policy(name: str, setting: Setting | None = None) -> Policy:
     bare, options = options_of(name)
     if len(parts) == 1 and not scheme and (bare in POLICIES or ":" in name):
         thing = _load(POLICIES.get(bare, name))
+        if setting.quotas is not None and not (inspect.isclass(thing) and ":" in name):
+            raise PolicyError(
+                f"'{name}' has no quotas: it decides on all waiting jobs by itself; take ORDER+PLACEMENT, or a class of"
+                " your own that heeds setting.quotas"
+            )
         if options:
             if not hasattr(thing, "with_options"):
                 raise PolicyError(f"'{name}': {bare} takes no settings")
@@ -134,17 +144,25 @@ def _composed(scheme: str, order: Order, place: Place, setting: Setting, name: s
     from berth.policies.preemptive import Preemptive, Ranks
 
     if setting.quotas is not None:
+        if scheme == "easy":
+            raise PolicyError(
+                f"'{name}' has no quotas: a job beyond its quota waits for its own virtual cluster to give back, and"
+                " easy reserves by when nodes are free; take an order without a scheme, which serves each virtual"
+                " cluster apart"
+            )
         if scheme or isinstance(order, Ranks):
             raise PolicyError(
-                f"'{name}' has no quotas: they go with an order that neither backfills nor evicts"
+                f"'{name}' has no quotas: quotas say who may hold which GPUs, and an order that evicts says it again;"
+                " take one that does not evict"
             )
         from berth.policies.quotas import Quotas
 
         return Quotas(order, place, setting.quotas, setting.borrow)
-    if isinstance(order, Ranks):
+    if isinstance(order, Ranks) and scheme != "preempt":
         if scheme:
             raise PolicyError(
-                f"no policy '{name}': the order evicts by itself and does not go with '{scheme}'"
+                f"no policy '{name}': the order evicts by itself, so that no reservation would hold; it goes with"
+                " preempt"
             )
         return Preemptive(order, place)
     if not scheme:

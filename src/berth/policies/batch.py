@@ -1,6 +1,8 @@
 """A batch of waiting jobs and the nodes that any of them fits on, as the arrays that the searches work on.
 
-Letters: I instances (jobs of the batch), T request types among them, N nodes, G GPU slots of the largest node.
+Letters: I instances (a job on one node is one, a gang as many as it takes nodes), T request types among them,
+N nodes, G GPU slots of the largest node. The instances of a gang follow each other and go to nodes of their own, all
+of them or none.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ class Shortage:
 
     job: Job
     resource: str
-    """GPU model, label, node up, GPUs, GPU memory, CPU, memory, or "together" where none is short alone."""
+    """GPU model, label, node up, GPUs, GPU memory, CPU, memory, nodes of a gang, or "together" where none is short
+    alone."""
     detail: str
 
     def __str__(self) -> str:
@@ -40,7 +43,8 @@ class Batch:
     """What is to be placed and what is free for it. Nothing writes to it."""
 
     jobs: tuple[Job, ...]
-    """Those that some node has room for, in the order of the queue."""
+    """(I,): the job of each instance, in the order of the queue; those that there are nodes enough with room for."""
+    parts: IntArray  # (I,): how many instances the job has, at its first one; 0 at the others
     type_of: IntArray  # (I,)
     requests: IntArray  # (T, 7): columns as in `kernels`
     nodes: IntArray  # (N,): their numbers in the cluster
@@ -53,7 +57,7 @@ class Batch:
     capacity_milli: int
     """Of all GPUs of the cluster, taken or not: what utilisation is measured by."""
     lost: tuple[Job, ...]
-    """The jobs that no node has room for; `shortage_of` says why."""
+    """The jobs that no node has room for, or too few nodes; `shortage_of` says why."""
 
     @property
     def milli(self) -> IntArray:
@@ -69,12 +73,13 @@ class Batch:
 
     def placements(self, node: IntArray, devices: IntArray) -> Iterator[Placement]:
         """Instances as placements: `node` (I,) as a number of this batch, `devices` (I,) as bits."""
-        for job, at, bits in zip(self.jobs, node.tolist(), devices.tolist(), strict=True):
-            if at == UNPLACED:
-                continue
-            number = int(self.nodes[at])
-            indices = [index for index in range(bits.bit_length()) if bits >> index & 1] or [NO_GPU]
-            yield Placement(job, tuple(GpuSlot(number, index) for index in indices), job.share)
+        for at in np.flatnonzero((node != UNPLACED) & (self.parts > 0)).tolist():
+            slots: list[GpuSlot] = []
+            for part in range(at, at + int(self.parts[at])):
+                number, bits = int(self.nodes[node[part]]), int(devices[part])
+                indices = [index for index in range(bits.bit_length()) if bits >> index & 1] or [NO_GPU]
+                slots += [GpuSlot(number, index) for index in indices]
+            yield Placement(self.jobs[at], tuple(slots), self.jobs[at].share)
 
 
 class Fits:
@@ -83,6 +88,7 @@ class Fits:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._rows: dict[int, int] = {}
+        self._of_empty: dict[int, bool] = {}
         self._fit = np.zeros((16, len(cluster.nodes)), dtype=np.bool_)
         self._seen = cluster.version.copy() - 1
 
@@ -102,6 +108,18 @@ class Fits:
                     self._fit = np.concatenate([self._fit, np.zeros_like(self._fit)])
                 kernels.fitting_nodes(cluster.requests[number], *free, cluster.traits, self._fit[row])
         return self._fit[[self._rows[number] for number in types]]
+
+    def of_empty(self, number: int) -> bool:
+        """Whether the type would fit on some node if nothing ran."""
+        known = self._of_empty.get(number)
+        if known is None:
+            cluster = self.cluster
+            found = np.empty(len(cluster.nodes), dtype=np.bool_)
+            most = (cluster.capacity_cpu_milli, cluster.capacity_mem_mib, cluster.capacity_milli)
+            gpu_mem = cluster.capacity_gpu_mem_mib
+            kernels.fitting_nodes(cluster.requests[number], *most, gpu_mem, cluster.traits, found)
+            known = self._of_empty[number] = bool(found.any())
+        return known
 
 
 @kernels.compiled
@@ -126,22 +144,30 @@ def fit_on(
 
 
 def batch_of(jobs: Sequence[Job], cluster: Cluster, fits: Fits | None = None) -> Batch:
-    """The jobs (each on one node: no gangs) and the cluster as it is now, as arrays of their own.
+    """The jobs and the cluster as it is now, as arrays of their own; a job that may spread is to go to one node.
 
     `fits` are those of the cluster from the time before, where there are any.
     """
     numbers = [cluster.request(job) for job in jobs]
-    types = list(dict.fromkeys(numbers))
+    wanted = {number: max(1, job.nodes) for job, number in zip(jobs, numbers, strict=True)}
+    types = list(wanted)
     fit = (Fits(cluster) if fits is None else fits).of(types)
-    somewhere = fit.any(axis=1)
-    of_batch = [number for number, fitting in zip(types, np.asarray(somewhere), strict=True) if fitting]
+    enough = fit.sum(axis=1) >= np.array(list(wanted.values()), dtype=np.int64)
+    of_batch = [number for number, fitting in zip(types, enough, strict=True) if fitting]
     place = {number: at for at, number in enumerate(of_batch)}
-    kept = [(job, place[number]) for job, number in zip(jobs, numbers, strict=True) if number in place]
+    kept = [(job, number) for job, number in zip(jobs, numbers, strict=True) if number in place]
     lost = [job for job, number in zip(jobs, numbers, strict=True) if number not in place]
+    instances = [
+        (job, place[number], 0 if part else wanted[number])
+        for job, number in kept
+        for part in range(wanted[number])
+    ]
+    fit = fit[enough]
     nodes = np.flatnonzero(fit.any(axis=0))
     return Batch(
-        jobs=tuple(job for job, _ in kept),
-        type_of=np.array([at for _, at in kept], dtype=np.int64),
+        jobs=tuple(job for job, _, _ in instances),
+        parts=np.array([parts for _, _, parts in instances], dtype=np.int64),
+        type_of=np.array([at for _, at, _ in instances], dtype=np.int64),
         requests=cluster.requests[np.array(of_batch, dtype=np.int64)],
         nodes=nodes,
         free_cpu=cluster.free_cpu_milli[nodes],
@@ -149,7 +175,7 @@ def batch_of(jobs: Sequence[Job], cluster: Cluster, fits: Fits | None = None) ->
         free_milli=cluster.free_milli[nodes],
         free_gpu_mem=cluster.free_gpu_mem_mib[nodes],
         traits=cluster.traits[nodes],
-        fit=np.ascontiguousarray(fit[somewhere][:, nodes]),
+        fit=np.ascontiguousarray(fit[:, nodes]),
         capacity_milli=int(np.maximum(cluster.capacity_milli, 0).sum()),
         lost=tuple(lost),
     )
@@ -160,17 +186,23 @@ def pooled(batch: Batch) -> Batch:
 
     The first model of Kwon and Bahn 2024, section I. What "fits" so need not fit on any device: an upper bound
     on what the queue's order can place, never a placement. Models and labels are forgotten: the machine has all.
+    A gang is one instance here.
     """
     usable = np.maximum(batch.free_milli, 0)
+    first = np.flatnonzero(batch.parts)
     requests = batch.requests.copy()
+    parts = np.ones(len(requests), dtype=np.int64)
+    parts[batch.type_of[first]] = batch.parts[first]
+    requests[:, [GPUS, CPU, MEM]] *= parts[:, None]
     requests[:, MILLI] *= requests[:, GPUS]
     requests[:, GPU_MEM] *= requests[:, GPUS]
     requests[:, GPUS] = np.minimum(requests[:, GPUS], 1)
     requests[:, MODELS] = -1
     requests[:, LABELS] = 0
     return Batch(
-        jobs=batch.jobs,
-        type_of=batch.type_of,
+        jobs=tuple(batch.jobs[at] for at in first.tolist()),
+        parts=np.ones(len(first), dtype=np.int64),
+        type_of=batch.type_of[first],
         requests=requests,
         nodes=np.array([-1]),
         free_cpu=np.array([batch.free_cpu.sum()], dtype=np.int64),
@@ -217,4 +249,7 @@ def shortage_of(job: Job, cluster: Cluster) -> Shortage:
             )  # fmt: skip
             return Shortage(job, resource, text.format(*most))
         among &= passed
+    if job.nodes > 1:
+        told = f"it runs on {job.nodes} nodes at once, and only {among.sum()} have room for a part of it"
+        return Shortage(job, "nodes", told)
     return Shortage(job, "together", "each resource is there, but not on one node")

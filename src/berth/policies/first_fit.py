@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
 from berth import kernels
 from berth.cluster import Cluster
 from berth.kernels import IntArray
-from berth.policies.scored import Scored
+from berth.model import NO_GPU, GpuSlot, Job
+from berth.policies.protocol import Setting
+from berth.policies.scored import CACHE_BYTES, Scored
 
 
 class FirstFit(Scored):
@@ -17,15 +22,88 @@ class FirstFit(Scored):
     scored. A gang takes the first nodes that fit. The cluster's rank of nodes, which settles ties, is not asked.
     """
 
-    kernel = kernels.FIRST_FIT
+    kernel = kernels.ANY_FIT
     tightest = False
 
-    @property
-    def kernel_for_all(self) -> int:
-        """Looks at every node, where the other stops at the first that fits."""
-        return kernels.ANY_FIT
+    def __init__(self, setting: Setting | None = None) -> None:
+        super().__init__(setting)
+        self._seen: _Seen | None = None
+
+    def __call__(self, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
+        """The slots on the first node, on the first nodes for a gang, or None."""
+        if job.nodes > 1:
+            return super().__call__(job, cluster)
+        gpus = job.gpus
+        if gpus * job.share[0] > cluster.free_total_milli:
+            return None
+        seen = self._seen
+        if seen is None or seen.cluster is not cluster:
+            seen = self._seen = _Seen.of(cluster)
+        node = seen.first_node(job)
+        if node < 0:
+            return cluster.spread(job) if job.nodes == 0 else None
+        if gpus == 1:
+            return (GpuSlot(node, seen.chosen_at[0]),)
+        return tuple(GpuSlot(node, index) for index in seen.chosen_at[:gpus]) or (GpuSlot(node, NO_GPU),)
 
     def several(self, scores: IntArray, cluster: Cluster, wanted: int) -> list[int] | None:
         """The first nodes of the cluster that fit."""
         fitting = np.flatnonzero(scores > kernels.UNFIT)[:wanted]
         return fitting.tolist() if len(fitting) == wanted else None
+
+
+@dataclass(slots=True)
+class _Kind:
+    """What is known of a request type."""
+
+    row: int
+    first: int = 0
+    """No node before this one fitted when it was looked at last."""
+    freed: int = 0
+    """How long the cluster's `freed` was then."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Where each type of request does not fit, so that nobody looks there again. Letters as in kernels."""
+
+    cluster: Cluster
+    kinds: dict[int, _Kind]
+    unfit: IntArray  # (T, N)
+    chosen_at: memoryview[int]
+    arrays: tuple[Any, ...]
+    """What the kernel is given after the request: the cluster's arrays and the ones kept here."""
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> _Seen:
+        nodes, width = cluster.free_milli.shape
+        unfit = np.zeros((max(1, min(4096, CACHE_BYTES // (8 * nodes))), nodes), dtype=np.int64)
+        chosen = np.zeros(width, dtype=np.int64)
+        free = (cluster.free_cpu_milli, cluster.free_mem_mib, cluster.free_milli, cluster.free_gpu_mem_mib)
+        arrays = (*free, cluster.traits, cluster.version, unfit, chosen)
+        return cls(cluster, {}, unfit, kernels.numbers(chosen), arrays)
+
+    def first_node(self, job: Job) -> int:
+        """The first node that the job fits on; −1 for none."""
+        cluster = self.cluster
+        request = cluster.request(job)
+        kind = self.kinds.get(request) or self._new_kind(request)
+        first, freed = kind.first, cluster.freed
+        since = len(freed) - kind.freed
+        if since:
+            first = min(first, *freed[kind.freed :]) if since < len(cluster.nodes) else 0
+            kind.freed = len(freed)
+        elif first == len(cluster.nodes):
+            return -1
+        node: int = kernels.first_node(cluster.requests, request, kind.row, first, *self.arrays)
+        kind.first = node if node >= 0 else len(cluster.nodes)
+        return node
+
+    def _new_kind(self, request: int) -> _Kind:
+        """The type that came first makes room where there is none."""
+        row = len(self.kinds)
+        if row == len(self.unfit):
+            row = self.kinds.pop(next(iter(self.kinds))).row
+            self.unfit[row] = 0
+        kind = self.kinds[request] = _Kind(row, freed=len(self.cluster.freed))
+        return kind

@@ -11,11 +11,14 @@ import numpy as np
 from berth.cluster import Cluster
 from berth.errors import SettingError
 from berth.kernels import GPU_MEM, FloatArray, IntArray
+from berth.model import WakeAt
 from berth.policies.batch import Batch, pooled
 from berth.policies.batch_rounds import BatchRounds
-from berth.policies.genetic_kernels import decode, evaluate, evolve, seeded
+from berth.policies.genetic_kernels import evolve
 from berth.policies.options import settings_from
+from berth.policies.paper_fitness import decode, evaluate
 from berth.policies.protocol import Decision, Setting
+from berth.policies.random_kernels import seeded
 from berth.queue import Queue
 
 __all__ = ["GeneticPaper", "PaperSettings", "Solution", "evolve_paper", "fitness_of"]
@@ -79,7 +82,8 @@ class GeneticPaper:
 
     *Scheduling of Artificial Intelligence Workloads in Cloud Environments Using Genetic Algorithms*, JIIBC
     24(3), 2024, sections II–IV, with each GPU as a resource of its own. A gene is one of the nodes that have
-    room for its instance before the round (section II: only such pairs are candidates). A gang is left to wait.
+    room for its instance before the round (section II: only such pairs are candidates). A gang is as many
+    instances as it takes nodes, and none of them fits where not all do, each on a node of its own.
     """
 
     def __init__(self, setting: Setting | None = None, settings: PaperSettings | None = None) -> None:
@@ -95,14 +99,17 @@ class GeneticPaper:
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
         """Yield the placements of the best solution, in the order of the queue."""
         batch = self._rounds.batch(queue, cluster, now_ms)
-        if not isinstance(batch, Batch):
-            if batch:
-                yield batch
+        if isinstance(batch, WakeAt):
+            yield batch
             return
-        best = evolve_paper(batch, self.settings, seed=(self.setting.seed, self._rounds.number))
-        yield from batch.placements(best.node, best.devices)
-        if best.interrupted:
-            raise KeyboardInterrupt
+        if batch is not None:
+            best = evolve_paper(batch, self.settings, seed=(self.setting.seed, self._rounds.number))
+            yield from batch.placements(best.node, best.devices)
+            if best.interrupted:
+                raise KeyboardInterrupt
+            if (best.node < 0).all():  # nothing starts that could end, and yet there was room
+                yield WakeAt(now_ms + max(1, self.settings.round_ms))
+        yield from self._rounds.spread(queue, cluster)
 
 
 def fitness_of(batch: Batch, genes: IntArray) -> FloatArray:
@@ -166,20 +173,22 @@ def evolve_paper(
         interrupted = True
     best = int(np.argmax(fitness))
     node, devices = np.empty((2, length), dtype=np.int64)
-    type_of, requests, fit, free, width = problem
-    decode(genes[best], type_of, requests, fit, free.copy(), width, node, devices)
+    _, type_of, requests, fit, free, width = problem
+    decode(genes[best], batch.parts, type_of, requests, fit, free.copy(), width, node, devices)
     return Solution(node, devices, float(fitness[best]), history[: done + 1], interrupted)
 
 
 def _arrays(batch: Batch) -> tuple[Any, ...]:
-    """What the kernels need to know of a batch; GPU memory only where anybody asks for it."""
-    parts = [batch.free_cpu[:, None], batch.free_mem[:, None], batch.free_milli]
+    """What the kernels need to know of a batch; parts and GPU memory only where anybody asks for them."""
+    parts = batch.parts if (batch.parts != 1).any() else batch.parts[:0]
+    columns = [batch.free_cpu[:, None], batch.free_mem[:, None], batch.free_milli]
     if batch.requests[:, GPU_MEM].any():
-        parts.append(batch.free_gpu_mem)
-    return batch.type_of, batch.requests, batch.fit, np.concatenate(parts, axis=1), batch.free_milli.shape[1]
+        columns.append(batch.free_gpu_mem)
+    free = np.concatenate(columns, axis=1)
+    return parts, batch.type_of, batch.requests, batch.fit, free, batch.free_milli.shape[1]
 
 
 def _scratch(batch: Batch) -> tuple[Any, ...]:
     count = len(batch.nodes)
     stamp, first = np.zeros(count + 1, dtype=np.int64), np.zeros(count, dtype=np.int64)
-    return stamp, first, np.empty_like(_arrays(batch)[3])
+    return stamp, first, np.empty_like(_arrays(batch)[4]), np.zeros(len(batch.jobs), dtype=np.int64)

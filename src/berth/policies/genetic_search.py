@@ -5,7 +5,6 @@ Letters as in `packing_kernels`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,12 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from berth.cluster import Cluster
-from berth.kernels import GPUS, MILLI, FloatArray, IntArray
+from berth.kernels import CPU, GPUS, MILLI, FloatArray, IntArray
 from berth.policies.batch import Batch
-from berth.policies.genetic_kernels import seeded
+from berth.policies.budget import Budget
 from berth.policies.genetic_nodes import numbers_among, numbers_of, on_nodes, worth_a_look
 from berth.policies.genetic_settings import GeneticSettings
 from berth.policies.packing_kernels import Packing, Solution, prepare
+from berth.policies.random_kernels import seeded
 from berth.policies.scored import Typical
 from berth.policies.search_kernels import BY_COST, BY_FIRST, BY_ROOM, build, improve
 
@@ -58,16 +58,20 @@ def packing_of(
     of_batch = kinds[0].astype(np.int64)
     requests = np.ascontiguousarray(batch.requests[of_batch])
     milli = requests[:, GPUS] * requests[:, MILLI]
+    type_of = np.ascontiguousarray(type_of.reshape(-1), dtype=np.int64)
     waited_h = np.array([(now_ms - job.submit_ms) / 3_600_000 for job in batch.jobs])
-    worth = weights.utilisation * milli[type_of] / 1000 + weights.waiting * (1 + np.maximum(waited_h, 0))
+    together = np.array([max(1, job.nodes) for job in batch.jobs])
+    started = weights.waiting * (1 + np.maximum(waited_h, 0))  # a job is worth that once, a gang in parts
+    worth = weights.utilisation * milli[type_of] / 1000 + started / together
     top = np.argsort(-typical.weight, kind="stable")[: settings.typical]
     weight = typical.weight[top]
     return Packing(
-        type_of=np.ascontiguousarray(type_of.reshape(-1), dtype=np.int64),
+        parts=batch.parts,
+        type_of=type_of,
         requests=requests,
         use=np.ascontiguousarray(kinds[1]),
         worth=worth,
-        size=worth + 1e-6 * requests[type_of.reshape(-1), 3],
+        size=together * (worth + 1e-6 * requests[type_of, CPU]),
         fit=np.ascontiguousarray(batch.fit[of_batch]),
         cpu=batch.free_cpu,
         mem=batch.free_mem,
@@ -102,21 +106,21 @@ def search(
     seed: Sequence[int] = (0,),
     hints: Sequence[IntArray] = (),
     progress: Callable[[float, float], None] | None = None,
+    budget: Budget | None = None,
 ) -> Found:
     """Look for the best solution of a batch.
 
     `hints` (I,) are nodes to begin some solutions with, −1 where there is none, from a search before. Stopped by
-    the keyboard, or by the budget, it returns the best so far.
+    the keyboard, or by the budget (which begins now by default), it returns the best so far.
     """
-    begin = time.monotonic()
-    deadline = float("inf") if settings.budget_ms is None else begin + settings.budget_ms / 1000
+    budget = budget or Budget(settings.budget_ms)
     count, length = settings.population, len(packing.type_of)
     empty, kept = worth_a_look(packing, _empty(packing))
     packing = on_nodes(packing, kept)
     hints = [numbers_among(kept, hint) for hint in hints]
     pool = ThreadPoolExecutor(settings.threads) if settings.threads > 1 and length >= SMALL else None
     try:
-        solutions, values = _first(packing, empty, count, seed, hints, pool, deadline)
+        solutions, values = _first(packing, empty, count, seed, hints, pool, budget)
         history = [(values.max(), values.mean())]
         interrupted = False
         stale = 0
@@ -124,11 +128,11 @@ def search(
         steps = min(settings.steps, 2 * length) if length > 1 else 0
         try:
             for generation in range(settings.generations):
-                if time.monotonic() >= deadline or stale >= settings.patience or not steps:
+                if not budget.has_time() or stale >= settings.patience or not steps:
                     break
                 genes = [solution.node.copy() for solution in solutions]
                 values = _bettered(
-                    packing, solutions, values, genes, generation, most, steps, settings, pool, deadline
+                    packing, solutions, values, genes, generation, most, steps, settings, pool, budget
                 )
                 stale = 0 if values.max() > history[-1][0] + NEGLIGIBLE else stale + 1
                 history.append((values.max(), values.mean()))
@@ -162,7 +166,7 @@ def _first(
     seed: Sequence[int],
     hints: Sequence[IntArray],
     pool: ThreadPoolExecutor | None,
-    deadline: float,
+    budget: Budget,
 ) -> tuple[list[Solution], FloatArray]:
     """The first solutions: those of the heuristics, of the hints, and of random orders."""
     length = len(packing.type_of)
@@ -178,13 +182,14 @@ def _first(
         plans.append((noisy, nowhere, BY_COST))
     # The first is made whatever the budget: without it there is nothing to return.
     solutions = [_copy(empty, (*seed, number)) for number in range(1)]
-    values = [build(packing, solutions[0], *plans[0])]
+    values = [budget.timed(build, packing, solutions[0], *plans[0])]
+    budget.reserve()  # for what is placed in the end
 
     def make(number: int) -> tuple[Solution, float] | None:
-        if time.monotonic() >= deadline:
+        if not budget.has_time():
             return None
         solution = _copy(empty, (*seed, number))
-        return solution, build(packing, solution, *plans[number])
+        return solution, budget.timed(build, packing, solution, *plans[number])
 
     numbers = range(1, count)
     for made in pool.map(make, numbers) if pool else map(make, numbers):
@@ -204,17 +209,20 @@ def _bettered(
     steps: int,
     settings: GeneticSettings,
     pool: ThreadPoolExecutor | None,
-    deadline: float,
+    budget: Budget,
 ) -> FloatArray:
     """What the solutions are worth after one round."""
     count = len(solutions)
 
     def better(number: int) -> float:
-        if time.monotonic() >= deadline:
-            return float(values[number])
         partner = genes[(number + 1 + generation % max(1, count - 1)) % count]
         crossing = settings.crossing if count > 1 else 0.0
-        value: float = improve(packing, solutions[number], values[number], steps, most, partner, crossing)
+        value, left = float(values[number]), steps
+        while left and budget.has_time():
+            piece = budget.steps(left)
+            left -= piece
+            how = (piece, most, partner, crossing)
+            value = budget.timed(improve, packing, solutions[number], value, *how)
         return value
 
     numbers = range(count)

@@ -54,14 +54,15 @@ class GeneticSettings:
     short the result depends on how fast the machine is."""
     window: int = 500
     """So many waiting jobs, the first of the queue that fit somewhere, are decided on at once."""
-    round_ms: int = 10_000
-    """It decides not more often than this; what comes meanwhile waits."""
+    round_ms: int = 1_000
+    """It decides not more often than this; what comes meanwhile waits, and what is given back is idle."""
     typical: int = 64
     """So many of the usual requests at most are looked at to tell what is stranded."""
     threads: int = 2
     """Solutions bettered at the same time; the result does not depend on it."""
     profiles: Mapping[str, float] = field(default_factory=dict)
-    """Mean use of a GPU by application, as a fraction; jobs of applications that are not in it do not interfere."""
+    """Mean use of a GPU by application, as a fraction; jobs of applications that are not in it do not interfere. By
+    default those of the interference model of the run, where it is made from profiles."""
 
     def __post_init__(self) -> None:
         for name, low, high in (

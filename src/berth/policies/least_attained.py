@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from berth.cluster import Cluster, Running
 from berth.model import Job
-from berth.policies.preemptive import Ranks
+from berth.policies.preemptive import Rank, Ranks
 from berth.policies.protocol import Setting
 from berth.queue import Key, Queue
 from berth.usage import Usage
@@ -35,13 +35,13 @@ class LeastAttainedService(Ranks):
             self.key = self._new_key(self._usage)
         return queue.by(self.key)
 
-    def waiting(self, job: Job) -> int:
+    def waiting(self, job: Job) -> Rank:
         """The level of a waiting job."""
-        return 0 if self._usage is None else _level(self._usage.jobs.get(job.id, 0))
+        return (0 if self._usage is None else _level(self._usage.jobs.get(job.id, 0)),)
 
-    def running(self, run: Running, now_ms: int) -> int:
+    def running(self, run: Running, now_ms: int) -> Rank:
         """The level of a running job."""
-        return _level(self._had(run, now_ms))
+        return (_level(self._had(run, now_ms)),)
 
     def next_ms(self, cluster: Cluster, now_ms: int) -> int | None:
         """When the next running job enters a later queue."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from berth.cluster import Cluster
-from berth.model import Job, Placement
-from berth.policies.keyed import as_queued
+from berth.model import Placement
+from berth.policies.partitions import Labels, Partitions, labels_waiting
 from berth.policies.protocol import Order, Place
 from berth.queue import Queue
 
 __all__ = ["Ordered"]
-
-Labels = tuple[str, ...]
 
 
 class Ordered:
@@ -29,19 +27,19 @@ class Ordered:
         self.draws = bool(getattr(place, "draws", True))
         """Whether its decisions may depend on the seed."""
         self._stuck: tuple[Cluster | None, int, set[str]] = (None, -1, set())
-        self._meet: dict[tuple[Labels, Labels], bool] = {}
+        self._partitions: Partitions
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
         """Yield placements in the order's order."""
         # What did not fit still does not where nothing was given back: not worth another look.
         if self._stuck[0] is not cluster or self._stuck[1] != cluster.releases:
             if self._stuck[0] is not cluster:
-                self._meet = {}
+                self._partitions = Partitions(cluster)
             self._stuck = (cluster, cluster.releases, set())
-        stuck = self._stuck[2]
+        stuck, is_held_up = self._stuck[2], self._partitions.is_held_up
         blocked: set[Labels] = set()
         for job in self.order(queue, cluster, now_ms):
-            if blocked and self._is_blocked(job.labels, blocked, cluster):
+            if blocked and is_held_up(job.labels, blocked):
                 continue
             slots = None if job.id in stuck else self.place(job, cluster)
             if slots is not None:
@@ -51,23 +49,5 @@ class Ordered:
                 if not cluster.labels:
                     return
                 blocked.add(job.labels)
-                if all(
-                    self._is_blocked(labels, blocked, cluster) for labels in queue.lanes(_labels, as_queued)
-                ):
+                if all(is_held_up(labels, blocked) for labels in labels_waiting(queue)):
                     return
-
-    def _is_blocked(self, labels: object, blocked: set[Labels], cluster: Cluster) -> bool:
-        return labels in blocked or any(self._can_meet(labels, other, cluster) for other in blocked)
-
-    def _can_meet(self, one: object, other: Labels, cluster: Cluster) -> bool:
-        """Whether some node carries the labels of both."""
-        assert isinstance(one, tuple)
-        known = self._meet.get((one, other))
-        if known is None:
-            both = {*one, *other}
-            known = self._meet[one, other] = any(both.issubset(node.labels) for node in cluster.nodes)
-        return known
-
-
-def _labels(job: Job) -> Labels:
-    return job.labels

@@ -23,9 +23,9 @@ from berth.kernels import (
     compiled,
     node_fragmentation,
 )
-from berth.policies.genetic_kernels import below
+from berth.policies.random_kernels import below
 
-__all__ = ["Packing", "Solution", "add", "best_place", "insert", "prepare", "remove", "total"]
+__all__ = ["Packing", "Solution", "add", "best_place", "insert", "is_apart", "prepare", "remove", "total"]
 
 NEVER = 1e300
 """The cost of a node that a request does not fit on."""
@@ -37,11 +37,12 @@ TIGHT = 1e-7
 class Packing(NamedTuple):
     """The batch, as all its solutions see it; nothing writes to it."""
 
+    parts: IntArray  # (I,): how many instances its job has, at the first one; 0 at the others
     type_of: IntArray  # (I,)
     requests: IntArray  # (T, 7)
     use: FloatArray  # (T,): what one GPU of the type is used, as a fraction; what its profile says
     worth: FloatArray  # (I,): what placing the instance is worth, in GPUs
-    size: FloatArray  # (I,): what makes an instance hard to place: the largest go first
+    size: FloatArray  # (I,): what makes the job of an instance hard to place: the largest go first
     fit: BoolArray  # (T, N): whether the type fits on the node with nothing of the batch on it
     cpu: IntArray  # (N,): what is free with nothing of the batch placed
     mem: IntArray  # (N,)
@@ -183,12 +184,24 @@ def consider(p: Packing, s: Solution, kind: int, node: int) -> None:
 
 
 @compiled
-def best_place(p: Packing, s: Solution, kind: int, blink: float) -> int:
-    """The node where inserting the type costs least, −1 where it fits nowhere.
+def is_apart(s: Solution, first: int, i: int, node: int) -> bool:
+    """Whether a node holds none of the instances from the first of a gang up to this one."""
+    apart = True
+    for other in range(first, i):
+        apart = apart and s.node[other] != node
+    return apart
+
+
+@compiled
+def best_place(p: Packing, s: Solution, first: int, i: int, blink: float) -> int:
+    """The node where inserting an instance costs least, −1 where it fits nowhere.
+
+    Where it is not the `first` of its gang, nodes with another instance of it are left out.
 
     Each better node is passed over with the probability `blink` (Christiaens and Vanden Berghe, "Slack Induction
     by String Removals", Transportation Science 54(2), 2020), so that not every try builds the same.
     """
+    kind = p.type_of[i]
     best = -1
     least = NEVER
     seen = s.seen[kind]
@@ -196,7 +209,11 @@ def best_place(p: Packing, s: Solution, kind: int, blink: float) -> int:
     for node in range(s.version.shape[0]):
         if seen[node] != s.version[node]:
             consider(p, s, kind, node)
-        if cost[node] < least and (blink == 0.0 or below(s.random, 1000) >= blink * 1000.0):
+        if (
+            cost[node] < least
+            and is_apart(s, first, i, node)
+            and (blink == 0.0 or below(s.random, 1000) >= blink * 1000.0)
+        ):
             least = cost[node]
             best = node
     return best

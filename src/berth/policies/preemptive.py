@@ -12,7 +12,10 @@ from berth.policies.protocol import Order, Place
 from berth.policies.shadow import Shadow
 from berth.queue import Queue
 
-__all__ = ["ByPriority", "Preemptive", "Ranks"]
+__all__ = ["ByPriority", "Preemptive", "Rank", "Ranks"]
+
+Rank = tuple[int, ...]
+"""The smaller comes first."""
 
 
 class Ranks(ABC):
@@ -23,11 +26,11 @@ class Ranks(ABC):
         """The waiting jobs, the smallest rank first."""
 
     @abstractmethod
-    def waiting(self, job: Job) -> int:
+    def waiting(self, job: Job) -> Rank:
         """The rank of a waiting job."""
 
     @abstractmethod
-    def running(self, run: Running, now_ms: int) -> int:
+    def running(self, run: Running, now_ms: int) -> Rank:
         """The rank of a running job now."""
 
     def next_ms(self, cluster: Cluster, now_ms: int) -> int | None:
@@ -36,10 +39,11 @@ class Ranks(ABC):
 
 
 class ByPriority(Ranks):
-    """Jobs of a higher priority first, in an order of their own among equals."""
+    """Jobs of a higher priority first, in an order of their own among equals, which may rank those too."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
+        self._ranks = order if isinstance(order, Ranks) else None
         self._key = None if (key := key_of(order)) is None else lambda job: (-job.priority, key(job))
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Job]:
@@ -48,13 +52,17 @@ class ByPriority(Ranks):
             return queue.by(self._key)
         return iter(sorted(self._order(queue, cluster, now_ms), key=self.waiting))
 
-    def waiting(self, job: Job) -> int:
+    def waiting(self, job: Job) -> Rank:
         """A higher priority is a smaller rank."""
-        return -job.priority
+        return (-job.priority, *(self._ranks.waiting(job) if self._ranks else ()))
 
-    def running(self, run: Running, now_ms: int) -> int:
-        """The priority of the job."""
-        return -run.job.priority
+    def running(self, run: Running, now_ms: int) -> Rank:
+        """The priority of the job first."""
+        return (-run.job.priority, *(self._ranks.running(run, now_ms) if self._ranks else ()))
+
+    def next_ms(self, cluster: Cluster, now_ms: int) -> int | None:
+        """When the order ranks a running job anew; priorities stay."""
+        return self._ranks.next_ms(cluster, now_ms) if self._ranks else None
 
 
 class Preemptive:

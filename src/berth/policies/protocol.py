@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from berth.cluster import Cluster
+from berth.interference import Interference
 from berth.model import Evict, GpuSlot, Job, Placement, WakeAt
 from berth.queue import Queue
 
@@ -53,3 +54,6 @@ class Setting:
     """GPUs of each virtual cluster, for orders with a placement; None where nobody has a quota."""
     borrow: bool = False
     """Whether a virtual cluster may hold more than its quota while nobody waits within his."""
+    interference: Interference | None = None
+    """How jobs on one GPU slow each other, for policies that co-locate; None: as the thesis's applications do under
+    `measured`."""

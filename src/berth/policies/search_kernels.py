@@ -1,13 +1,13 @@
 """How a solution is built, changed and bettered: the genetic operators of `genetic`, compiled.
 
-A step takes some instances out, puts them and those that wait back in another way, and keeps what is no worse.
+A step takes some instances out, puts them and those that wait back in another way, and keeps what is no worse. The
+instances of a gang go together: all of them are placed, each on a node of its own, or none.
 Letters as in `packing_kernels`.
 """
 
 from __future__ import annotations
 
-from berth.kernels import IntArray, compiled
-from berth.policies.genetic_kernels import below, released, uniform
+from berth.kernels import IntArray, compiled, released
 from berth.policies.packing_kernels import (
     Packing,
     Solution,
@@ -15,9 +15,11 @@ from berth.policies.packing_kernels import (
     best_place,
     consider,
     insert,
+    is_apart,
     remove,
     total,
 )
+from berth.policies.random_kernels import below, uniform
 
 __all__ = ["BY_COST", "BY_FIRST", "BY_ROOM", "build", "improve"]
 
@@ -34,17 +36,17 @@ EPSILON = 1e-9
 
 
 @compiled
-def place_by(p: Packing, s: Solution, i: int, how: int) -> int:
-    """The node for an instance, by one of the heuristics; −1 where it fits nowhere."""
+def place_by(p: Packing, s: Solution, first: int, i: int, how: int, blink: float) -> int:
+    """The node for an instance of the gang that begins with `first`, by one of the heuristics; −1: it fits nowhere."""
     kind = p.type_of[i]
     if how == BY_COST:
-        return best_place(p, s, kind, 0.0)
+        return best_place(p, s, first, i, blink)
     best = -1
     least = 1 << 60
     for node in range(s.version.shape[0]):
         if s.seen[kind, node] != s.version[node]:
             consider(p, s, kind, node)
-        if s.cost[kind, node] >= 1e299:
+        if s.cost[kind, node] >= 1e299 or not is_apart(s, first, i, node):
             continue
         if how == BY_FIRST:
             return node
@@ -57,6 +59,34 @@ def place_by(p: Packing, s: Solution, i: int, how: int) -> int:
     return best
 
 
+@compiled
+def settle(p: Packing, s: Solution, i: int, how: int, blink: float) -> None:
+    """Put a job, told by its first instance, where the heuristic says, if there is room for all of it."""
+    for part in range(i, i + p.parts[i]):
+        node = place_by(p, s, i, part, how, blink)
+        if node < 0:
+            for other in range(i, part):
+                remove(p, s, other)
+            return
+        insert(p, s, part, node)
+
+
+@compiled
+def settle_as(p: Packing, s: Solution, i: int, wish: IntArray) -> None:
+    """Put a job, told by its first instance, on the nodes of `wish` (I,), if those are some and have room."""
+    for part in range(i, i + p.parts[i]):
+        node = wish[part]
+        fits = node >= 0 and is_apart(s, i, part, node)
+        if fits:
+            consider(p, s, p.type_of[part], node)
+            fits = s.cost[p.type_of[part], node] < 1e299
+        if not fits:
+            for other in range(i, part):
+                remove(p, s, other)
+            return
+        insert(p, s, part, node)
+
+
 @released
 def build(p: Packing, s: Solution, order: IntArray, wish: IntArray, how: int) -> float:
     """Build a solution on one with nothing placed, and say what it is worth.
@@ -65,30 +95,27 @@ def build(p: Packing, s: Solution, order: IntArray, wish: IntArray, how: int) ->
     where the heuristic `how` says.
     """
     for at in range(order.shape[0]):
-        i = order[at]
-        node = wish[i]
-        if node >= 0:
-            consider(p, s, p.type_of[i], node)
-            if s.cost[p.type_of[i], node] < 1e299:
-                insert(p, s, i, node)
+        if s.node[order[at]] < 0:
+            settle_as(p, s, order[at], wish)
     for at in range(order.shape[0]):
-        i = order[at]
-        if s.node[i] < 0:
-            node = place_by(p, s, i, how)
-            if node >= 0:
-                insert(p, s, i, node)
+        if s.node[order[at]] < 0:
+            settle(p, s, order[at], how, 0.0)
     return total(p, s)
 
 
 @compiled
 def take_out(p: Packing, s: Solution, i: int, count: int) -> int:
-    """Take an instance out and remember where it was; how many are out now."""
-    s.taken[count] = i
-    s.old_node[count] = s.node[i]
-    s.old_devices[count] = s.devices[i]
-    s.versions[count] = s.version[s.node[i]]
-    remove(p, s, i)
-    return count + 1
+    """Take an instance out, with its gang, and remember where it was; how many are out now."""
+    while p.parts[i] == 0:
+        i -= 1
+    for part in range(i, i + p.parts[i]):
+        s.taken[count] = part
+        s.old_node[count] = s.node[part]
+        s.old_devices[count] = s.devices[part]
+        s.versions[count] = s.version[s.node[part]]
+        remove(p, s, part)
+        count += 1
+    return count
 
 
 @compiled
@@ -146,15 +173,16 @@ def recreate(p: Packing, s: Solution, count: int) -> int:
     for step in range(length):
         i = begin + step
         i = i if i < length else i - length
-        if s.node[i] >= 0:
+        if s.node[i] >= 0 or p.parts[i] == 0:
             continue
         out = False
         for at in range(count):
             out = out or s.taken[at] == i
         if out:
             continue
-        s.order[tried] = i
-        tried += 1
+        for part in range(i, i + p.parts[i]):
+            s.order[tried] = part
+            tried += 1
         waiting += 1
         if waiting == TRIED:
             break
@@ -178,10 +206,7 @@ def recreate(p: Packing, s: Solution, count: int) -> int:
         s.order[place] = i
         s.key[place] = key
     for at in range(tried):
-        i = s.order[at]
-        node = best_place(p, s, p.type_of[i], BLINK)
-        if node >= 0:
-            insert(p, s, i, node)
+        settle(p, s, s.order[at], BY_COST, BLINK)
     return tried
 
 
@@ -211,15 +236,10 @@ def cross(p: Packing, s: Solution, other: IntArray, most: int) -> int:
         i = i if i < length else i - length
         if s.node[i] >= 0 and s.node[i] != other[i]:
             count = take_out(p, s, i, count)
-            if count == most:
+            if count >= most:
                 break
     for at in range(count):
-        i = s.taken[at]
-        node = other[i]
-        if node >= 0:
-            consider(p, s, p.type_of[i], node)
-            if s.cost[p.type_of[i], node] < 1e299:
-                insert(p, s, i, node)
+        settle_as(p, s, s.taken[at], other)
     return count
 
 
@@ -241,12 +261,9 @@ def improve(
             count = cross(p, s, other, most)
             tried = count
             for at in range(count):
-                i = s.taken[at]
-                s.order[at] = i
-                if s.node[i] < 0:
-                    node = best_place(p, s, p.type_of[i], 0.0)
-                    if node >= 0:
-                        insert(p, s, i, node)
+                s.order[at] = s.taken[at]
+                if s.node[s.taken[at]] < 0:
+                    settle(p, s, s.taken[at], BY_COST, 0.0)
         else:
             count = ruin(p, s, most)
             tried = recreate(p, s, count)

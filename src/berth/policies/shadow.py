@@ -36,6 +36,16 @@ class Shadow:
         """As if it ran on."""
         self._change(run.job, run.slots, run.share, -1)
 
+    def limit(self, other: Shadow) -> None:
+        """As if no more were free than is free in another one, too."""
+        for mine, others in (
+            (self.cpu_milli, other.cpu_milli),
+            (self.mem_mib, other.mem_mib),
+            (self.milli, other.milli),
+            (self.gpu_mem_mib, other.gpu_mem_mib),
+        ):
+            np.minimum(mine, others, out=mine)
+
     def has_room(self, job: Job, slots: Sequence[GpuSlot]) -> bool:
         """Whether the job could take these slots."""
         milli, gpu_mem = job.share

@@ -1,26 +1,32 @@
-"""The best possible: the most GPU that a batch of jobs can be given at once, exactly or as a bound.
+"""The most GPU that a batch of jobs can be given at once, exactly or as a bound.
 
 Both are mixed-integer models solved by HiGHS (Huangfu and Hall, "Parallelizing the dual revised simplex method",
 Mathematical Programming Computation 10, 2018), which the extra `optimum` brings. The exact one knows every GPU;
-its relaxation knows each node's sums. Letters as in `policies.batch`.
+its relaxation knows each node's sums. Over time the bound knows what came, and how much there is of each GPU model.
+Letters as in `policies.batch`.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.errors import MissingExtraError
+from berth.bounds.highs import Maximum
 from berth.kernels import CPU, GPU_MEM, GPUS, MEM, MILLI, IntArray
+from berth.model import Job, Node
 from berth.policies.batch import Batch
 
-__all__ = ["Optimum", "optimum", "pooled_milli", "reachable", "relaxed_milli"]
+__all__ = ["Optimum", "most_held_pct", "optimum", "pooled_milli", "reachable", "relaxed_milli"]
 
 Floats = NDArray[np.float64]
+
+MOST_MODELS = 12
+"""With more GPU models than so many, which of them jobs may run on is left out of `most_held_pct`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +49,7 @@ def optimum(batch: Batch, *, time_limit_s: float = 60.0, threads: int = 1) -> Op
     Whole numbers: how many GPUs d of node v instances of type t take, and how many instances on v that is. No
     more than the GPU, its memory, the node's CPU and memory, and as many instances as there are.
     """
-    model = _Model()
+    model = Maximum()
     requests, caps = batch.requests, _caps(batch)
     counts = np.bincount(batch.type_of, minlength=len(requests))
     on_device: dict[tuple[int, int, int], int] = {}
@@ -93,7 +99,7 @@ def relaxed_milli(batch: Batch, *, time_limit_s: float = 60.0) -> float:
     Nodes in the same state are one, and instances may be split. Kept of single GPUs is how much of each one the
     requests can fill at all, and that two requests for more than half of a GPU need two GPUs.
     """
-    model = _Model()
+    model = Maximum()
     requests, caps = batch.requests, _caps(batch)
     counts = np.bincount(batch.type_of, minlength=len(requests))
     states = np.concatenate(
@@ -134,6 +140,35 @@ def relaxed_milli(batch: Batch, *, time_limit_s: float = 60.0) -> float:
 def pooled_milli(batch: Batch) -> int:
     """What would be placed if all GPUs were one: the least of what is asked for and what is free."""
     return min(int(batch.milli.sum()), int(np.maximum(batch.free_milli, 0).sum()))
+
+
+def most_held_pct(jobs: Sequence[Job], nodes: Sequence[Node], begin_ms: int, end_ms: int) -> float:
+    """The most of all GPU capacity that any policy could hold, averaged over a time.
+
+    A job holds GPUs from its submission at the earliest, for its work alone, and only of models that it may run on;
+    no model holds more than there is of it. What these allow together is a flow from jobs to models, and no more
+    than its least cut (Ford and Fulkerson, "Maximal Flow through a Network", Canadian Journal of Mathematics 8,
+    1956): over all sets of models, what is in the set and what the jobs ask for that may run outside of it.
+    """
+    models = sorted({node.gpu_model.name for node in nodes if node.gpu_model and node.gpus})
+    there = np.zeros(len(models))
+    for node in nodes:
+        if node.gpu_model and node.gpus:
+            there[models.index(node.gpu_model.name)] += 1000.0 * node.gpus * (end_ms - begin_ms)
+    everything = 1000.0 * sum(node.gpus for node in nodes) * (end_ms - begin_ms)
+    asked: dict[frozenset[str], float] = {}
+    for job in jobs:
+        longest = min(job.work_ms, end_ms - max(job.submit_ms, begin_ms))
+        if job.gpus and longest > 0:
+            among = frozenset(job.models).intersection(models) if job.models else frozenset(models)
+            asked[among] = asked.get(among, 0.0) + float(job.gpus * job.share.milli) * longest
+    most = min(everything, sum(asked.values()))
+    if len(there) and there.sum() == everything and len(models) <= MOST_MODELS:
+        for chosen in itertools.product((False, True), repeat=len(models)):
+            within = frozenset(name for name, taken in zip(models, chosen, strict=True) if taken)
+            outside = sum(milli_ms for among, milli_ms in asked.items() if not among <= within)
+            most = min(most, float(there[list(chosen)].sum()) + outside)
+    return 100 * most / max(everything, 1.0)
 
 
 def reachable(sizes: IntArray, limit: int) -> IntArray:
@@ -180,72 +215,3 @@ def _assign(
             devices[at] = sum(1 << device for _, device in chosen)
             left = [entry for entry in left if entry[0]]
     return node_of, devices
-
-
-class _Model:
-    """A model for HiGHS, collected and then handed over at once. Everything is maximised."""
-
-    def __init__(self) -> None:
-        try:
-            import highspy
-        except ImportError as error:
-            raise MissingExtraError.of(error) or error from error
-        self.highspy = highspy
-        self.upper: list[float] = []
-        self.worth: list[float] = []
-        self.rows: list[tuple[list[tuple[int, float]], float, float]] = []
-
-    def variable(self, upper: float, worth: float) -> int:
-        """A variable from 0 to `upper`."""
-        self.upper.append(float(upper))
-        self.worth.append(worth)
-        return len(self.upper) - 1
-
-    def row(self, entries: list[tuple[int, float]], *, lower: float = -np.inf, upper: float = np.inf) -> None:
-        """A sum that stays between two numbers; one of nothing is left out."""
-        if entries:
-            self.rows.append((entries, lower, upper))
-
-    def solve(self, time_limit_s: float, threads: int, *, integer: bool) -> tuple[Floats, float]:
-        """The values of the variables, and what the objective cannot exceed."""
-        count = len(self.upper)
-        if not count:
-            return np.zeros(0), 0.0
-        made: Any = self.highspy.Highs
-        solver = made()
-        infinite = self.highspy.kHighsInf
-        for name, value in (
-            ("output_flag", False),
-            ("time_limit", float(time_limit_s)),
-            ("threads", threads),
-            ("random_seed", 0),
-            ("mip_rel_gap", 0.0),
-            ("mip_abs_gap", 0.5),
-        ):
-            solver.setOptionValue(name, value)
-        model: Any = self.highspy.HighsLp()
-        model.num_col_ = count
-        model.num_row_ = len(self.rows)
-        model.col_cost_ = np.array(self.worth)
-        model.col_lower_ = np.zeros(count)
-        model.col_upper_ = np.array(self.upper)
-        model.row_lower_ = np.array([-infinite if lower == -np.inf else lower for _, lower, _ in self.rows])
-        model.row_upper_ = np.array([infinite if upper == np.inf else upper for _, _, upper in self.rows])
-        model.sense_ = self.highspy.ObjSense.kMaximize
-        lengths = [len(entries) for entries, _, _ in self.rows]
-        model.a_matrix_.format_ = self.highspy.MatrixFormat.kRowwise
-        model.a_matrix_.start_ = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        model.a_matrix_.index_ = np.array(
-            [v for entries, _, _ in self.rows for v, _ in entries], dtype=np.int32
-        )
-        model.a_matrix_.value_ = np.array([w for entries, _, _ in self.rows for _, w in entries])
-        if integer:
-            model.integrality_ = [self.highspy.HighsVarType.kInteger] * count
-        solver.passModel(model)
-        solver.run()
-        info = solver.getInfo()
-        values = np.array(solver.getSolution().col_value)
-        if not len(values):
-            values = np.zeros(count)
-        bound = info.mip_dual_bound if integer else info.objective_function_value
-        return values, float(bound)

@@ -1,0 +1,152 @@
+"""How fast `dqn` decides: one GPU at a time with M = 5 and M = 10, and a pass over many GPUs with a long queue.
+
+Loading (compiling, reading the model, the first look at each set of applications) is done before; `--cold` says what it
+costs. Times are wall times; the processor's stand beside them, as a machine that is shared makes the former long.
+
+    python bench/colocation_decisions.py [--gpus 1000] [--jobs 10000] [--decisions 2000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import replace
+
+import numpy as np
+
+from berth.cluster import Cluster
+from berth.engine import simulate
+from berth.interference import make_interference
+from berth.kernels import IntArray
+from berth.model import Node, Placement
+from berth.policies import Setting, make_policy
+from berth.policies.colocating import Colocating, Scene
+from berth.policies.protocol import Policy
+from berth.profiles import THESIS_GPU, workload_jobs
+from berth.queue import Queue
+from harness import save
+
+FIRST_SEED = 500_000
+
+
+def one_at_a_time(interference: str, window: int, decisions: int) -> dict[str, float]:
+    """The times of single decisions, from the offer to the choice, on sets that follow one another."""
+    model = make_interference(interference)
+    cluster = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
+    wall: list[float] = []
+    cpu: list[float] = []
+    seed = FIRST_SEED
+
+    def watched(policy: Policy) -> Policy:
+        assert isinstance(policy, Colocating)
+        choose, forecasts = policy.choose, policy.forecaster.forecasts
+        begun = [0.0, 0.0]
+
+        def begin(*arguments: object) -> object:
+            begun[:] = time.perf_counter(), time.process_time()
+            return forecasts(*arguments)  # type: ignore[arg-type]
+
+        def end(scene: Scene) -> IntArray:
+            chosen = choose(scene)
+            wall.append(time.perf_counter() - begun[0])
+            cpu.append(time.process_time() - begun[1])
+            return chosen
+
+        policy.choose, policy.forecaster.forecasts = end, begin  # type: ignore[method-assign,assignment]
+        return policy
+
+    policy = watched(make_policy(f"dqn?window={window}", Setting(0, interference=model)))
+    loaded = 0
+    while len(wall) - loaded < decisions:
+        for _ in simulate(workload_jobs("random", 30, seed), cluster, policy, interference=model):
+            pass
+        seed += 1
+        if seed == FIRST_SEED + 20:
+            loaded = len(wall)
+    measured, processor = np.array(wall[loaded:]) * 1000, np.array(cpu[loaded:]) * 1000
+    return {
+        "decisions": len(measured),
+        "median_ms": float(np.median(measured)),
+        "p99_ms": float(np.percentile(measured, 99)),
+        "p99_cpu_ms": float(np.percentile(processor, 99)),
+        "worst_ms": float(measured.max()),
+    }
+
+
+def whole_pass(interference: str, gpus: int, jobs: int, runs: int) -> dict[str, float]:
+    """One call of the policy that fills a cluster from a long queue; then one when a tenth of the jobs has ended."""
+    model = make_interference(interference)
+    nodes = [Node(f"n{at}", gpus=8, gpu_model=THESIS_GPU) for at in range(-(-gpus // 8))]
+    filled: list[tuple[float, float]] = []
+    later: list[tuple[float, float]] = []
+    started = 0
+    policy = make_policy("dqn", Setting(0, interference=model))
+    for run in range(runs + 1):
+        cluster, queue = Cluster(nodes), Queue()
+        waiting = [
+            replace(job, id=f"{at}") for at, job in enumerate(workload_jobs("random", jobs, FIRST_SEED + run))
+        ]
+        for job in waiting:
+            queue.add(job)
+        first = one_pass(policy, queue, cluster, 0)
+        started = len(cluster.running)
+        for identity in [identity for at, identity in enumerate(cluster.running) if at % 10 == 0]:
+            cluster.release(identity)
+        for job in list(cluster.running.values()):
+            cluster.advance(job.job.id, 20_000, 800)
+        second = one_pass(policy, queue, cluster, 20_000)
+        if run:  # the first loads
+            filled.append(first)
+            later.append(second)
+    return {
+        "gpus": float(cluster.gpus.sum()),
+        "jobs": jobs,
+        "started": started,
+        "fill_ms": float(np.median([wall for wall, _ in filled])),
+        "fill_cpu_ms": float(np.median([cpu for _, cpu in filled])),
+        "later_ms": float(np.median([wall for wall, _ in later])),
+        "later_cpu_ms": float(np.median([cpu for _, cpu in later])),
+    }
+
+
+def one_pass(policy: Policy, queue: Queue, cluster: Cluster, now_ms: int) -> tuple[float, float]:
+    """Wall and processor time in ms of one call, its decisions applied as the engine applies them."""
+    begin, cpu = time.perf_counter(), time.process_time()
+    for decision in policy(queue, cluster, now_ms):
+        if isinstance(decision, Placement):
+            cluster.place(decision, now_ms=now_ms)
+            queue.remove(decision.job)
+    return 1000 * (time.perf_counter() - begin), 1000 * (time.process_time() - cpu)
+
+
+def main() -> None:
+    """Measure, print and save."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gpus", type=int, default=1000)
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--decisions", type=int, default=2000)
+    parser.add_argument("--runs", type=int, default=3)
+    asked = parser.parse_args()
+    results: dict[str, object] = {}
+    for interference in ("measured", "time-sliced"):
+        for window in (5, 10):
+            found = one_at_a_time(
+                interference, window, asked.decisions if window == 5 else asked.decisions // 10
+            )
+            results[f"{interference}, M = {window}"] = found
+            print(
+                f"{interference}, M = {window}: median {found['median_ms']:.2f} ms, p99 {found['p99_ms']:.2f} ms"
+                f" (processor {found['p99_cpu_ms']:.2f} ms) of {found['decisions']:,} decisions"
+            )
+        found = whole_pass(interference, asked.gpus, asked.jobs, asked.runs)
+        results[f"{interference}, pass"] = found
+        print(
+            f"{interference}, a pass over {found['gpus']:,.0f} idle GPUs with {asked.jobs:,} waiting jobs:"
+            f" {found['fill_ms']:.0f} ms (processor {found['fill_cpu_ms']:.0f}), {found['started']:,} started;"
+            f" a pass when a tenth has ended: {found['later_ms']:.0f} ms (processor {found['later_cpu_ms']:.0f})"
+        )
+    save("colocation_decisions", results)
+
+
+if __name__ == "__main__":
+    main()

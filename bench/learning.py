@@ -1,0 +1,154 @@
+"""Steps a second of environment and update, both signs of the thesis's equation 2, and the time to beat the baselines.
+
+`python bench/learning.py [speed] [signs] [beat]`, by default all three. CPU time stands beside wall time: on a machine
+that does other work too, the first tells more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import jax
+import numpy as np
+
+from berth.interference import make_speeds
+from berth.learning.environment import Environment, Settings
+from berth.learning.jobsets import FIRST_TRAINING_SEED, thesis_sets, thesis_task
+from berth.learning.paper import Paper, PaperSettings
+from berth.learning.plan import Plan, make, model_of
+from berth.learning.training import Point, Trained, TrainingSettings, train
+from berth.network.model_file import model_bytes
+from berth.plots.training import training_curve
+from berth.report.image import write_image
+from harness import BENCH, save
+
+ASKED = {5: 80_000, 3: 250_000}
+ENVIRONMENTS = 32
+
+
+def speed(runs: int = 7, iterations: int = 20) -> list[dict[str, float | int | str]]:
+    """Environment and policy-gradient update together: 32 environments, images of 20 steps × 4 resources."""
+    rows: list[dict[str, float | int | str]] = []
+    task = thesis_task()
+    sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 200)
+    for slots, asked in ASKED.items():
+        environment = Environment(task, make_speeds("time-sliced"), settings=Settings(slots))
+        settings = PaperSettings(trajectories=8, sets=ENVIRONMENTS // 8)
+        learner = Paper(environment, sets, settings)
+        many = jax.jit(
+            lambda state, learner=learner: jax.lax.scan(
+                lambda now, _: learner.iterate(now), state, None, length=iterations
+            )
+        )
+        state = jax.block_until_ready(many(learner.begin(0)))[0]
+        steps = iterations * settings.length * ENVIRONMENTS
+        wall, cpu = [], []
+        for _ in range(runs):
+            begun, begun_cpu = time.perf_counter(), time.process_time()
+            state = jax.block_until_ready(many(state))[0]
+            wall.append(steps / (time.perf_counter() - begun))
+            cpu.append(steps / (time.process_time() - begun_cpu))
+        row = {"slots": slots, "device": jax.devices()[0].device_kind, "asked": asked}
+        row |= {"steps_per_s": float(np.median(wall)), "best_steps_per_s": max(wall)}
+        row |= {"steps_per_cpu_s": float(np.median(cpu))}
+        rows.append(row)
+        print(
+            f"M = {slots}, {ENVIRONMENTS} environments on {row['device']}: {row['steps_per_s']:,.0f} steps/s"
+            f" (best {row['best_steps_per_s']:,.0f}; {row['steps_per_cpu_s']:,.0f} a CPU second), asked {asked:,}"
+        )
+    if jax.default_backend() == "cpu":
+        print(
+            "no accelerator here: JAX sees CPUs only; run this where one is for its steps a second beside these"
+        )
+    return rows
+
+
+def signs(drawn: str = ".html", iterations: int = 300) -> dict[str, list[dict[str, float | None]]]:
+    """Equation 2 as mended and as printed, once each on `GPU_light`; the curves are drawn beside the results."""
+    curves: dict[str, tuple[Point, ...]] = {}
+    for name in ("dqn-paper", "dqn-paper-as-printed"):
+        plan = Plan(name, "GPU_light", ("time-sliced",), sets=200, validation=20)
+        found = _trained(plan, TrainingSettings(iterations, measure_every=50))
+        curves[name] = found.curve
+        ends = [point.measured for point in found.curve if point.measured is not None]
+        print(f"{name}: total time of one after the other: {', '.join(f'{value:.3f}' for value in ends)}")
+    (BENCH / "results").mkdir(exist_ok=True)
+    path = BENCH / "results" / f"learning_signs{drawn}"
+    write_image(training_curve(curves), path)
+    print(f"wrote {path}")
+    return {name: [point._asdict() for point in curve] for name, curve in curves.items()}
+
+
+def beat(out: Path | None, iterations: int = 60) -> dict[str, object]:
+    """Train on `random` until it is faster than one after the other and than `greedy` there, on unseen sets."""
+    plan = Plan("dqn", "random", ("time-sliced",), validation=30)
+    begun, begun_cpu = time.perf_counter(), time.process_time()
+    made = make(plan)
+    decisions = made.learner.decisions
+    validation = thesis_sets(made.task, "random", 3_000_000, plan.validation)
+    alone_ms = validation.work_ms.sum(axis=1)
+    greedy = float((np.asarray(jax.jit(decisions.greedy_ms)(validation)[0]) / alone_ms).mean())
+    settled = time.perf_counter() - begun
+    begun, begun_cpu = time.perf_counter(), time.process_time()
+    state = made.learner.begin(0)
+    iterate = jax.jit(made.learner.iterate)
+    total = jax.jit(lambda network: decisions.total_ms(network, validation)[0])
+    asked_s, measured = 60.0, []
+    looking, looking_cpu = 0.0, 0.0
+    for iteration in range(1, iterations + 1):
+        state, _ = jax.block_until_ready(iterate(state))
+        if iteration % 5 == 0:
+            wall, cpu = time.perf_counter() - begun - looking, time.process_time() - begun_cpu - looking_cpu
+            at, at_cpu = time.perf_counter(), time.process_time()
+            worth = float((np.asarray(total(made.learner.network(state))) / alone_ms).mean())
+            looking += time.perf_counter() - at
+            looking_cpu += time.process_time() - at_cpu
+            measured.append({"iteration": iteration, "seconds": wall, "cpu_s": cpu, "total_time": worth})
+            print(f"  after {iteration} iterations, {wall:.0f} s ({cpu:.0f} CPU s): {worth:.4f}")
+            if worth < min(greedy, 1.0):
+                print(
+                    f"beats greedy ({greedy:.4f}) and one after the other (1) after {wall:.0f} s, compiling included"
+                    f" ({cpu:.0f} CPU s); asked {asked_s:.0f} s"
+                )
+                break
+    else:
+        print(f"has not beaten greedy ({greedy:.4f}) in {iterations} iterations")
+    if out is not None:
+        network = jax.tree.map(np.asarray, made.learner.network(state))
+        trained = Trained(network, measured[-1]["total_time"], measured[-1]["iteration"])
+        out.write_bytes(model_bytes(model_of(made, trained, ("random",), 0)))
+    return {"plan": asdict(plan), "greedy": greedy, "setting_up_s": settled, "measured": measured}
+
+
+def _trained(plan: Plan, settings: TrainingSettings) -> Trained:
+    made = make(plan)
+    return train(made.learner, made.measure, settings)
+
+
+def main() -> None:
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", default=[], metavar="speed|signs|beat")
+    parser.add_argument("--out", type=Path, help="write the model of `beat` here")
+    parser.add_argument("--drawn", default=".html", help=".html, .png or .svg for the curves of `signs`")
+    given = parser.parse_args()
+    parts = given.parts or ["speed", "signs", "beat"]
+    results: dict[str, object] = {}
+    path = BENCH / "results" / "learning.json"
+    if path.exists():
+        results = json.loads(path.read_text())["results"]
+    if "speed" in parts:
+        results["speed"] = speed()
+    if "signs" in parts:
+        results["signs"] = signs(given.drawn)
+    if "beat" in parts:
+        results["beat"] = beat(given.out)
+    save("learning", results)
+
+
+if __name__ == "__main__":
+    main()

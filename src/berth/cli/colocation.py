@@ -1,0 +1,97 @@
+"""`berth experiment colocation`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["colocation"]
+
+LOOKED_AT = 5
+"""So many sets of each workload are gone through again to count where the network differs from greedy."""
+
+
+def colocation(
+    workload: Annotated[
+        str, typer.Option(metavar="A,B,…|all", help="Workloads of the thesis: GPU_heavy, …, random.")
+    ] = "all",
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="How many sets of 30 jobs: 0, 1, ….")] = 30,
+    interference: Annotated[str, typer.Option(help="measured or time-sliced.")] = "measured",
+    policies: Annotated[str | None, typer.Option(metavar="A,B,…", help="Policies to compare.")] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="How many runs at the same time.")] = 1,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write report.html and result.json here, and keep finished runs to continue from.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON on standard output, and nothing else.")
+    ] = False,
+) -> None:
+    """Which waiting jobs to start together on one GPU: chapter V of the thesis.
+
+    Total time, use of GPU and memory, slowdowns, training, cost and pairs of applications, with the thesis's numbers
+    beside ours. Oh, "A Job Placement Using Reinforcement Learning in GPU Virtualization Environment", Sookmyung Women's
+    University, 2019.
+    """
+    from berth.cli.genetic import show_chapter, write_chapters
+    from berth.cli.progress import progress_bar
+    from berth.experiments.colocation import POLICIES, measure_colocation
+    from berth.experiments.colocation_answer import colocation_dict
+    from berth.experiments.colocation_looks import disagreement, pairs
+    from berth.interference import make_interference
+    from berth.policies.dqn import model_named
+    from berth.profiles import WORKLOADS
+
+    chosen = tuple(WORKLOADS) if workload == "all" else tuple(name.strip() for name in workload.split(","))
+    names = POLICIES if policies is None else tuple(name.strip() for name in policies.split(","))
+    with progress_bar(f"{len(chosen)} × {len(names)} × {seeds} runs") as progress:
+        result = measure_colocation(
+            chosen,
+            interference=interference,
+            policies=names,
+            seeds=tuple(range(seeds)),
+            processes=jobs,
+            keep=None if out is None else out / "kept",
+            progress=progress,
+        )
+    model = make_interference(interference)
+    looks = []
+    if "dqn" in names:
+        with progress_bar("dqn beside greedy") as progress:
+            for number, name in enumerate(chosen):
+                looks.append(disagreement(name, model, tuple(range(min(seeds, LOOKED_AT)))))
+                if progress:
+                    progress(number + 1, len(chosen))
+    pair_maps = pairs(model)  # type: ignore[arg-type]  # measure_colocation has refused what has no profiles
+    trained = ("dqn", "deeprm-max", "deeprm-mean")
+    training_s = {
+        name: model_named(name).figures["seconds"]
+        for name in trained
+        if name in names and "seconds" in model_named(name).figures
+    }
+    answer = colocation_dict(result, looks, pair_maps, training_s)
+    written: list[Path] = []
+    if out is not None or not as_json:
+        from berth.report.colocation import colocation_chapters
+
+        chapters = colocation_chapters(result, looks, pair_maps, training_s)
+        if out is not None:
+            what = (
+                f"sets of 30 jobs of {', '.join(chosen)}, seeds 0…{seeds - 1}; interference: {interference}"
+            )
+            gpu = "one Titan Xp of the thesis: 12 GiB, 3,840 cores, PCIe 32 GB/s"
+            written = write_chapters(out, "Learned co-location on one GPU", what, gpu, chapters, answer)
+        if not as_json:
+            for chapter in chapters:
+                if chapter.rows:
+                    show_chapter(chapter, ())
+            for path in written:
+                print(f"wrote {path}")
+    if as_json:
+        print(json.dumps(answer, allow_nan=False))

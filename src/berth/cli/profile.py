@@ -1,0 +1,206 @@
+"""`berth profile …`: applications' use of a GPU over their runs, kept with the history."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from berth.cli.importing import AsJson, HistoryFolder
+
+if TYPE_CHECKING:
+    from berth.model import Profile
+    from berth.profiles import Profiles
+
+app = typer.Typer(
+    help="Applications' use of a GPU over their runs, kept with the history.", no_args_is_help=True
+)
+
+Application = Annotated[
+    str, typer.Argument(metavar="APPLICATION", help="A name that `berth profile list` shows.")
+]
+
+
+@app.callback()
+def _profile() -> None:
+    pass
+
+
+@app.command("list")
+def list_(history: HistoryFolder = Path("history"), as_json: AsJson = False) -> None:
+    """List the history's profiles and those that ship, a line each."""
+    from berth.profiles import Profiles, series, thesis_profiles
+
+    kept = Profiles.of_history(history)
+    rows = []
+    for name, profile in (thesis_profiles() | kept).items():
+        shown = series(profile, profile.hardware)
+        gpu_milli, mem_mib, cores_milli, pcie_milli = (
+            round(float(mean)) for mean in shown.usage.mean(axis=0)
+        )
+        rows.append(
+            {
+                "application": name,
+                "kind": profile.kind,
+                "source": "history" if name in kept else "thesis",
+                "gpu": profile.hardware.name,
+                "run_time_s": shown.run_time_ms / 1000,
+                "gpu_mean_milli": gpu_milli,
+                "mem_mean_mib": mem_mib,
+                "mem_peak_mib": shown.peak_mem_mib,
+                "cores_mean_milli": cores_milli,
+                "pcie_mean_milli": pcie_milli,
+            }
+        )
+    if as_json:
+        print(json.dumps(rows, ensure_ascii=False))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("application", "kind", "source", "GPU", "run time s", "GPU %", "memory MiB", "peak MiB"):
+        table.add_column(heading, justify="right" if heading[-1] in "s%B" else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            *(str(row["application"]), str(row["kind"]), str(row["source"]), str(row["gpu"])),
+            *(f"{row['run_time_s']:,.0f}", f"{row['gpu_mean_milli'] / 10:.0f}"),  # type: ignore[operator]
+            *(f"{row['mem_mean_mib']:,}", f"{row['mem_peak_mib']:,}"),
+        )
+    Console().print(table)
+
+
+@app.command()
+def show(
+    application: Application,
+    out: Annotated[
+        Path | None, typer.Argument(metavar="[OUT]", help="A plot: ends on .html, .png or .svg.")
+    ] = None,
+    history: HistoryFolder = Path("history"),
+    as_json: AsJson = False,
+) -> None:
+    """Show what an application uses of its GPU from its start to its end."""
+    profile = _found(application, history)
+    if out is not None:
+        from berth.plots.profiles import profile_figure
+        from berth.report.image import write_image
+
+        write_image(profile_figure(profile), out)
+        print(f"wrote {out}", file=sys.stderr if as_json else sys.stdout)
+    if as_json or out is None:
+        from berth.profiles import profile_text, series
+        from berth.profiles.series import COLUMNS
+
+        if as_json:
+            shown = series(profile, profile.hardware)
+            columns = dict(zip(COLUMNS, shown.usage.T.tolist(), strict=True))
+            print(json.dumps({"application": application, "interval_ms": shown.interval_ms, **columns}))
+        else:
+            print(profile_text(profile), end="")
+
+
+@app.command("import")
+def import_(
+    source: Annotated[
+        Path,
+        typer.Argument(metavar="FILE|FOLDER", help="A profile, a folder of them, or one of GenAI series."),
+    ],
+    genai: Annotated[
+        bool, typer.Option("--genai", help="The folder is Alibaba's cluster-trace-v2026-GenAI.")
+    ] = False,
+    gpu: Annotated[
+        str, typer.Option(metavar="MODEL", help="With --genai: the card, which the series do not name.")
+    ] = "A40",
+    history: HistoryFolder = Path("history"),
+) -> None:
+    """Take profiles over into the history; of the same application the new one counts."""
+    from berth.errors import ProfileError
+    from berth.gpu_models import gpu_model
+    from berth.profiles import IN_HISTORY, Profiles, keep_profile, read_profile
+    from berth.profiles.genai import read_genai
+
+    if genai:
+        card = gpu_model(gpu)
+        if not card.mem_mib:
+            raise ProfileError(
+                f"--gpu {gpu}: nobody knows its memory; expected a card of the catalogue, such as A40"
+            )
+        found = list(read_genai(source, card))
+    elif source.is_dir():
+        found = list(Profiles.of_folder(source).values())
+    else:
+        found = [read_profile(source)]
+    if not found:
+        raise ProfileError(f"there is no profile in {source}; expected files that end on .profile.csv")
+    for profile in found:
+        keep_profile(profile, history / IN_HISTORY)
+    print(f"{len(found):,} profiles in {history / IN_HISTORY}")
+
+
+@app.command()
+def export(
+    application: Application,
+    out: Annotated[
+        Path | None, typer.Argument(metavar="[FILE.csv]", help="By default standard output.")
+    ] = None,
+    history: HistoryFolder = Path("history"),
+) -> None:
+    """Write a profile as CSV with the unit in every column's name; `import` reads it again."""
+    from berth.cli.files import write_aside
+    from berth.profiles import profile_text
+
+    text = profile_text(_found(application, history))
+    if out is None:
+        print(text, end="")
+        return
+    write_aside(out, text)
+    print(f"wrote {out}")
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def record(
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND…", help="What to run, after `--`.")],
+    application: Annotated[str, typer.Option(help="Whose profile it becomes.")],
+    kind: Annotated[str, typer.Option(help="The application's type, such as ML or HPC.")] = "",
+    input_bytes: Annotated[int, typer.Option(min=0, help="Size of its input.")] = 0,
+    parameters: Annotated[str, typer.Option(help="Parameters of its input, in its own words.")] = "",
+    gpu: Annotated[int, typer.Option(min=0, help="Which GPU it runs on, as NVML counts.")] = 0,
+    interval_ms: Annotated[int, typer.Option(min=100, help="A row of the profile is so long.")] = 1000,
+    history: HistoryFolder = Path("history"),
+) -> None:
+    """Run a command alone on a GPU and keep what it uses as its application's profile."""
+    from berth.profiles import IN_HISTORY, keep_profile
+    from berth.profiles.recorder import NvmlCard
+    from berth.profiles.recorder import record as run_and_sample
+
+    profile, status = run_and_sample(
+        NvmlCard.open(gpu),
+        command,
+        application,
+        kind=kind,
+        input_bytes=input_bytes,
+        parameters=parameters,
+        interval_ms=interval_ms,
+    )
+    if status:
+        print(f"berth: the command ended with {status}; its profile is not kept", file=sys.stderr)
+        raise typer.Exit(status if 0 < status < 256 else 1)
+    print(f"wrote {keep_profile(profile, history / IN_HISTORY)}: {len(profile.usage)} rows", file=sys.stderr)
+
+
+def _known(history: Path) -> Profiles:
+    from berth.profiles import Profiles, thesis_profiles
+
+    return thesis_profiles() | Profiles.of_history(history)
+
+
+def _found(application: str, history: Path) -> Profile:
+    from berth.errors import ProfileError
+
+    known = _known(history)
+    if application not in known:
+        raise ProfileError(f"no profile of '{application}'; there are {', '.join(known)}")
+    return known[application]

@@ -1,0 +1,252 @@
+"""Chapter V of the thesis: which jobs to start together on one GPU, each policy on the same sets of 30 jobs.
+
+Oh 2019; see `colocation_thesis` for what it reports. The runs go through the sweep and are kept, so that the
+experiment can be interrupted and continued.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from importlib.resources import files
+from multiprocessing import get_context
+from pathlib import Path
+
+from berth.bounds import TimeBound, time_bound
+from berth.errors import SettingError
+from berth.experiments.colocation_outcome import Outcome, outcome_of, read_stays
+from berth.experiments.kept import KeptRuns, interference_digest
+from berth.experiments.kept_file import kept_path
+from berth.experiments.sweep import Progress, Task, run_all
+from berth.interference import make_interference, make_speeds
+from berth.interference.profiled import ProfiledInterference
+from berth.model import Job, Node
+from berth.policies import make_policy
+from berth.profiles import THESIS_GPU, WORKLOADS, workload_jobs
+
+__all__ = [
+    "FRONTIER_WORKLOAD",
+    "MODELS",
+    "POLICIES",
+    "UNTRAINED",
+    "WEIGHTS",
+    "Colocation",
+    "measure_colocation",
+]
+
+SJF = "sjf+first-fit"
+UNTRAINED = "dqn?model=untrained"
+POLICIES = (SJF, "tetris-sharing", "deeprm-max", "deeprm-mean", "greedy", "dqn", UNTRAINED)
+"""SJF asks for whole GPUs, so that each job runs alone."""
+MODELS = ("measured", "time-sliced")
+LEARNED = ("dqn", "deeprm-max", "deeprm-mean")
+"""Their runs are kept apart for each set of models that ships."""
+JOBS = 30
+FIRST_TRAINING_SEED = 1_000_000
+"""Models are trained on job sets of this seed and later ones; sets to measure with have earlier ones."""
+FRONTIER_WORKLOAD = "random"
+WEIGHTS = (5, 10, 20, 40, 80, 160)
+"""What a job that is not slowed is worth, in seconds of total time, along the frontier."""
+
+NODE = (Node("titan-xp", gpus=1, gpu_model=THESIS_GPU),)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Colocation:
+    """Everything that was measured."""
+
+    interference: str
+    workloads: tuple[str, ...]
+    policies: tuple[str, ...]
+    seeds: tuple[int, ...]
+    outcomes: tuple[Outcome, ...]
+    bounds: Mapping[tuple[str, int], TimeBound]
+    """By workload and seed; empty without the extra `optimum`."""
+    frontier: tuple[Outcome, ...]
+    """`dqn` with each of `WEIGHTS`, on `random`."""
+
+    def of(self, workload: str, policy: str) -> list[Outcome]:
+        """The outcomes of a policy on a workload, in the order of the seeds."""
+        found = {one.seed: one for one in self.outcomes if (one.workload, one.policy) == (workload, policy)}
+        return [found[seed] for seed in self.seeds]
+
+
+def measure_colocation(
+    workloads: Sequence[str] = tuple(WORKLOADS),
+    *,
+    interference: str = "measured",
+    policies: Sequence[str] = POLICIES,
+    seeds: Sequence[int] = tuple(range(30)),
+    jobs: int = JOBS,
+    processes: int = 1,
+    keep: Path | None = None,
+    progress: Progress | None = None,
+) -> Colocation:
+    """Run every policy on every set of every workload, all on one GPU of the thesis.
+
+    With `keep` finished runs stay in that folder and are not run again. Raises SettingError for workloads that the
+    thesis does not have, and for seeds that models are trained on.
+    """
+    if unknown := [name for name in workloads if name not in WORKLOADS]:
+        raise SettingError(f"no workload '{unknown[0]}'; there are {', '.join(WORKLOADS)}, and all")
+    if not workloads or not policies or not seeds:
+        raise SettingError("the experiment needs at least one workload, one policy and one seed")
+    if wrong := [seed for seed in seeds if not 0 <= seed < FIRST_TRAINING_SEED]:
+        raise SettingError(
+            f"seed {wrong[0]} is one that models are trained on; expected 0…{FIRST_TRAINING_SEED - 1}"
+        )
+    model = make_interference(interference)
+    if not isinstance(model, ProfiledInterference):
+        raise SettingError(f"interference '{interference}' knows no profiles; there are {', '.join(MODELS)}")
+    for name in policies:
+        make_policy(name)
+    points = tuple(f"dqn?unslowed={weight}" for weight in WEIGHTS) if "dqn" in policies else ()
+    plan = [(workload, policy, seed) for workload in workloads for policy in policies for seed in seeds]
+    if FRONTIER_WORKLOAD in workloads:
+        plan += [(FRONTIER_WORKLOAD, policy, seed) for policy in points for seed in seeds]
+    sets = {(workload, seed): workload_jobs(workload, jobs, seed) for workload in workloads for seed in seeds}
+    total = len(plan) + len(sets)
+    with _folder(keep) as folder:
+        kept = folder / f"{interference}-{interference_digest(model)[:12]}"
+        outcomes = [
+            outcome_of(
+                workload,
+                policy,
+                seed,
+                read_stays(path, sets[workload, seed]),
+                model.profiles,
+                model,
+                THESIS_GPU,
+            )
+            for workload, policy, seed, path in _runs(
+                plan, sets, model, kept, processes, progress and (lambda done, _: progress(done, total))
+            )
+        ]
+        bounds = _bounds(
+            sets,
+            interference,
+            kept,
+            processes,
+            progress and (lambda done, _: progress(len(plan) + done, total)),
+        )
+    return Colocation(
+        interference, tuple(workloads), tuple(policies), tuple(seeds),
+        tuple(one for one in outcomes if one.policy not in points), bounds,
+        tuple(one for one in outcomes if one.policy in points),
+    )  # fmt: skip
+
+
+def _runs(
+    plan: Sequence[tuple[str, str, int]],
+    sets: Mapping[tuple[str, int], tuple[Job, ...]],
+    model: ProfiledInterference,
+    folder: Path,
+    processes: int,
+    progress: Progress | None,
+) -> Iterator[tuple[str, str, int, Path]]:
+    """Where the events of each run of the plan are, those run first that are not kept yet."""
+    shipped = f"models-{_shipped()}"
+    waiting: list[Task] = []
+    places: dict[tuple[str, str, int], tuple[KeptRuns, Task]] = {}
+    for workload, policy, seed in plan:
+        kept = KeptRuns(
+            folder / workload / shipped if policy.partition("?")[0] in LEARNED else folder / workload
+        )
+        events = kept_path(kept.folder, policy, seed).with_suffix(".events")
+        task = Task(sets[workload, seed], NODE, policy, seed, interference=model, events=str(events))
+        places[workload, policy, seed] = kept, task
+        if kept.load(replace(task, events=None)) is None or not events.is_file():
+            events.parent.mkdir(parents=True, exist_ok=True)
+            waiting.append(task)
+    done = len(plan) - len(waiting)
+    of = {task.events: key for key, (_, task) in places.items()}
+    for workload in dict.fromkeys(of[task.events][0] for task in waiting):
+        here = [task for task in waiting if of[task.events][0] == workload]
+        mine = {(task.policy, task.seed): task for task in here}
+        part = None if progress is None else _shifted(progress, done, len(plan))
+        for result in run_all(here, processes, part):
+            task = mine[result.run.policy, result.run.seed]
+            places[of[task.events]][0].save(task, result)
+            done += 1
+    for key, (_, task) in places.items():
+        yield *key, Path(str(task.events))
+
+
+def _shifted(progress: Progress, before: float, total: float) -> Callable[[float, float], None]:
+    return lambda done, _: progress(before + done, total)
+
+
+def _bounds(
+    sets: Mapping[tuple[str, int], tuple[Job, ...]],
+    interference: str,
+    folder: Path,
+    processes: int,
+    progress: Progress | None,
+) -> dict[tuple[str, int], TimeBound]:
+    """The bound of each set; none where HiGHS is not installed."""
+    try:
+        import highspy  # noqa: F401
+    except ImportError:
+        return {}
+    found: dict[tuple[str, int], TimeBound] = {}
+    missing: list[tuple[str, int]] = []
+    for key in sets:
+        path = _bound_path(folder, key)
+        if path.is_file():
+            found[key] = TimeBound(**json.loads(path.read_text()))
+        else:
+            missing.append(key)
+
+    def note(key: tuple[str, int], bound: TimeBound) -> None:
+        found[key] = bound
+        path = _bound_path(folder, key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(path.name + ".part")
+        aside.write_text(json.dumps(asdict(bound)))
+        aside.replace(path)
+        if progress:
+            progress(len(found), len(sets))
+
+    work = [(sets[key], interference) for key in missing]
+    if processes == 1 or len(work) < 2:
+        for key, one in zip(missing, work, strict=True):
+            note(key, _bound(one))
+    else:
+        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+            for key, bound in zip(missing, pool.map(_bound, work), strict=True):
+                note(key, bound)
+    return {key: found[key] for key in sets}
+
+
+def _bound_path(folder: Path, key: tuple[str, int]) -> Path:
+    return folder / key[0] / f"bound.{key[1]}.json"
+
+
+def _bound(work: tuple[tuple[Job, ...], str]) -> TimeBound:
+    jobs, interference = work
+    model = make_interference(interference)
+    assert isinstance(model, ProfiledInterference)
+    return time_bound(jobs, model.profiles, make_speeds(interference), THESIS_GPU)
+
+
+def _shipped() -> str:
+    """A fingerprint of the models that ship, which decide what `dqn` does."""
+    told = hashlib.sha256()
+    folder = files("berth.network") / "models"
+    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name) if folder.is_dir() else ():
+        told.update(entry.name.encode() + entry.read_bytes())
+    return told.hexdigest()[:12]
+
+
+@contextmanager
+def _folder(keep: Path | None) -> Iterator[Path]:
+    if keep is not None:
+        yield keep
+        return
+    with tempfile.TemporaryDirectory(prefix="berth-colocation-") as folder:
+        yield Path(folder)

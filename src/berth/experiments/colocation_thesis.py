@@ -1,0 +1,99 @@
+"""What the thesis reports of its own experiment: shown beside ours, never as ours.
+
+Oh, *A Job Placement Using Reinforcement Learning in GPU Virtualization Environment*, MSc thesis, Sookmyung Women's
+University, 2019, chapter V. Measured on real jobs on one Titan Xp; only what the text states is here, the bars of its
+figures are not printed as numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = [
+    "CONTRADICTIONS",
+    "COSTS",
+    "COST_SAVED_PCT",
+    "NAMES",
+    "NORMALISED",
+    "NOT_SLOWED",
+    "PUBLISHED",
+    "TRAINING_S",
+    "CostModel",
+    "Published",
+]
+
+NAMES = {
+    "sjf+first-fit": "SJF",
+    "tetris-sharing": "Tetris",
+    "deeprm-max": "DeepRM Max",
+    "deeprm-mean": "DeepRM Mean",
+    "dqn": "DqnGPU",
+}
+"""What the thesis calls our policies."""
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One bar of figures 10 to 14, as far as the text tells it."""
+
+    total_s: float | None = None
+    gpu_use_pct: float | None = None
+    gpu_mem_pct: float | None = None
+
+
+PUBLISHED: dict[tuple[str, str], Published] = {
+    ("GPU_heavy", "sjf+first-fit"): Published(4807, 70.50, 36.44),
+    ("GPU_heavy", "dqn"): Published(4891, 82.09, 59.13),
+    ("GPU_heavy", "deeprm-mean"): Published(5530),
+    ("GPU_light", "sjf+first-fit"): Published(2295),
+    ("GPU_light", "dqn"): Published(1214, 89.31, 88.42),
+    ("GPUmemory_heavy", "dqn"): Published(1214, 89.31, 88.42),
+    ("GPUmemory_light", "dqn"): Published(3928),
+    ("random", "dqn"): Published(2481, 62.16, 20.45),
+}
+"""By workload and policy."""
+
+NORMALISED = {
+    "tetris-sharing": (1.294, 0.0),
+    "dqn": (1.081, 0.054),
+    "deeprm-max": (1.303, 0.048),
+    "deeprm-mean": (1.346, None),
+}
+"""Figure 16: time on random over SJF's, training included, and the part of it that is training (None: not told)."""
+
+TRAINING_S = 123.0
+"""How long the thesis's network was trained."""
+
+NOT_SLOWED = {"dqn": 20, "tetris-sharing": 14, "deeprm-max": 14}
+"""Figure 15: jobs of 30 that were not slowed by more than 2 %; of DeepRM Mean's, 12 were slowed by 10 % or more."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """Section V.3.4, after prices of Amazon EC2 in 2019."""
+
+    name: str
+    alone_usd: float
+    """An hour of an instance with a GPU for one job."""
+    shared_usd: float
+    """An hour of a place on a shared one."""
+    shared: str
+
+
+COSTS = (
+    CostModel("Cost 1", 0.75, 1.204 / 2, "1.204/2: g4dn.4xlarge taken for two g3.xlarge, by GPU memory"),
+    CostModel(
+        "Cost 2", 0.526, 1.204 / 4, "1.204/4: g4dn.4xlarge taken for four g4dn.xlarge, by CPU and memory"
+    ),
+)
+COST_SAVED_PCT = {"Cost 1": 29.86, "Cost 2": 49.98}
+"""What DqnGPU saves of SJF's cost on random (figure 17)."""
+
+CONTRADICTIONS = (
+    "Both cost figures imply that DqnGPU took 0.874 of SJF's time on random (0.7014 × 0.75 ÷ 0.602, and 0.5002 × 0.526 "
+    "÷ 0.301), where figure 16 says 1.027 without training.",
+    "GPUmemory_heavy's figures for DqnGPU (1,214 s, 89.31 %, 88.42 %) repeat those of GPU_light, while the text says "
+    "that SJF was faster there.",
+    "Equation 2 as printed makes actions that turned out better than predicted less likely.",
+)
+"""Where the thesis contradicts itself."""

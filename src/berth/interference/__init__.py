@@ -1,0 +1,97 @@
+"""How fast jobs on one GPU advance together, and when they run out of memory.
+
+A model is a function of the jobs on one GPU at one moment; the simulator asks it again whenever somebody comes
+or goes, or the time has passed that its answer holds for. The models that know profiles are made of a function
+`Speeds` (`speeds.py`), which the learning environment shares to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from berth.errors import MissingExtraError, SettingError
+from berth.interference.outlook import Interference, Outlook, Tenant, no_interference
+from berth.interference.speeds import Speeds
+from berth.model import Profile
+
+__all__ = [
+    "MODELS",
+    "SPEEDS",
+    "Interference",
+    "Outlook",
+    "Speeds",
+    "Tenant",
+    "make_interference",
+    "make_speeds",
+    "no_interference",
+]
+
+SPEEDS = {
+    "none": "berth.interference.speeds:unhindered",
+    "measured": "berth.interference.measured:measured",
+    "time-sliced": "berth.interference.time_sliced:time_sliced",
+}
+"""Import string of each function that tells the speeds of co-located jobs from what they use now."""
+
+MODELS = {
+    "none": "berth.interference:no_interference",
+    "measured": "berth.interference.profiled:thesis_measured",
+    "time-sliced": "berth.interference.profiled:thesis_time_sliced",
+}
+"""Import string of each model of the simulator; those of `SPEEDS` know the thesis's applications by default."""
+
+
+FITTED = ".json"
+"""How the file of a fitted model ends."""
+
+
+def make_interference(name: str, profiles: Mapping[str, Profile] | None = None) -> Interference:
+    """The model of that name, the user's own as `my.module:thing`, or a fitted one as FILE.json.
+
+    With `profiles`, a model that knows profiles looks the applications up there, and else among the thesis's.
+    Raises SettingError where there is none.
+    """
+    if name.endswith(FITTED):
+        from berth.interference.profiled import ProfiledInterference, thesis_measured
+
+        return ProfiledInterference(
+            thesis_measured.profiles if profiles is None else profiles, make_speeds(name)
+        )
+    model: Interference = _found(name, MODELS, "interference model", "(tenants, gpu)")
+    if profiles is not None and hasattr(model, "with_profiles"):
+        model = model.with_profiles(profiles)
+    return model
+
+
+def make_speeds(name: str) -> Speeds:
+    """The function of that name which tells co-located jobs' speeds, the user's own as `my.module:thing`, or the
+    one that was fitted to FILE.json; SettingError where there is none."""
+    if name.endswith(FITTED):
+        from berth.interference.contention import Contention
+
+        try:
+            return Contention.from_json(Path(name).read_text(encoding="utf-8"), name)
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingError(
+                f"{name} cannot be read: {error}; make one with `berth interference fit`"
+            ) from error
+    speeds: Speeds = _found(name, SPEEDS, "model of speeds", "(usage, present, capacity_mem_mib, xp=…)")
+    return speeds
+
+
+def _found(name: str, registry: dict[str, str], what: str, signature: str) -> Any:
+    module_name, _, attribute = registry.get(name, name).partition(":")
+    try:
+        thing = getattr(import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        if isinstance(error, ImportError) and (extra := MissingExtraError.of(error)):
+            raise extra from error
+        raise SettingError(
+            f"no {what} '{name}'; there are {', '.join(registry)}, and your own as my.module:thing ({error})"
+        ) from error
+    if not callable(thing):
+        raise SettingError(f"{what} '{name}' is called with {signature}; {thing!r} cannot be called")
+    return thing

@@ -1,0 +1,44 @@
+"""What a model of interference is asked about one GPU at one moment, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from berth.model import FOREVER_MS, GpuModel, Job, Share
+
+__all__ = ["Interference", "Outlook", "Tenant", "no_interference"]
+
+
+class Tenant(NamedTuple):
+    """A job on a GPU at one moment."""
+
+    job: Job
+    share: Share
+    done_ms: int
+    """How much of its work is done, as run time alone."""
+    rest_us: int = 0
+    """What it has done beyond that: 0…999 µs."""
+
+
+class Outlook(NamedTuple):
+    """What happens on a GPU as long as nobody comes or goes."""
+
+    speeds_milli: tuple[int, ...]
+    """Of each tenant, per mille of its speed alone."""
+    hold_ms: int = FOREVER_MS
+    """How long this holds, at least 1 ms; then the model is asked again."""
+    out_of_memory: int | None = None
+    """Which tenant runs out of memory now; None where all fit."""
+
+
+class Interference(Protocol):
+    """Tells how the tenants of one GPU advance together."""
+
+    def __call__(self, tenants: Sequence[Tenant], gpu: GpuModel | None) -> Outlook:
+        """The outlook for at least one tenant, given in order of their start. A pure function."""
+
+
+def no_interference(tenants: Sequence[Tenant], gpu: GpuModel | None) -> Outlook:
+    """Everybody advances as if alone."""
+    return Outlook((1000,) * len(tenants))

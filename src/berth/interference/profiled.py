@@ -1,0 +1,116 @@
+"""Interference from profiles: where each tenant is in its application's series tells who slows whom, and when.
+
+The simulator's face of the functions in `SPEEDS`. A tenant that has done d milliseconds of its work is in row
+d ÷ interval of its series; the answer holds until the first tenant enters its next row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.interference.measured import measured
+from berth.interference.named import NamedPairs, published_names
+from berth.interference.outlook import Outlook, Tenant
+from berth.interference.speeds import MEM, Speeds, crossed
+from berth.interference.time_sliced import time_sliced
+from berth.model import FOREVER_MS, GpuModel, Profile
+from berth.profiles import Series, profile_text, series, thesis_profiles
+
+__all__ = ["ProfiledInterference", "thesis_measured", "thesis_time_sliced"]
+
+NOTHING_KNOWN = GpuModel("")
+"""Stands for the model of a GPU of which nobody tells anything: profiles are not scaled, memory is not judged."""
+
+Rows = tuple[tuple[int, int, int, int], ...]
+
+
+class ProfiledInterference:
+    """How the tenants of a GPU advance together, by their applications' profiles and a model of speeds.
+
+    An application without a profile counts as one that needs the whole GPU, and the memory of its share; where none
+    of the tenants has a profile and `named` knows them all on this card, their speeds come from there. In the first
+    millisecond of work in a row the tenant's memory counts as having just changed to what the row says.
+    """
+
+    def __init__(
+        self, profiles: Mapping[str, Profile], speeds: Speeds, named: NamedPairs | None = None
+    ) -> None:
+        self.profiles = profiles
+        self.speeds = speeds
+        self.named = named
+        self._series = lru_cache(maxsize=4096)(self._scaled)
+        self._answers = lru_cache(maxsize=65_536)(partial(_answer, speeds))
+
+    def with_profiles(self, profiles: Mapping[str, Profile]) -> ProfiledInterference:
+        """The same model over other profiles."""
+        return ProfiledInterference(profiles, self.speeds, self.named)
+
+    def __call__(self, tenants: Sequence[Tenant], gpu: GpuModel | None) -> Outlook:
+        """The outlook for tenants in the order of their start."""
+        now: list[tuple[int, int, int, int]] = []
+        before: list[int] = []
+        left_us: list[int] = []
+        for tenant in tenants:
+            found = self._series(tenant.job.application, gpu or NOTHING_KNOWN)
+            if found is None:
+                now.append((1000, tenant.share.mem_mib, 1000, 0))
+                before.append(0 if tenant.done_ms == 0 else tenant.share.mem_mib)
+                left_us.append(0)
+                continue
+            row = found.row_at(tenant.done_ms)
+            now.append(found.rows[row])
+            entered = tenant.done_ms == row * found.interval_ms
+            before.append((found.rows[row - 1][MEM] if row else 0) if entered else found.rows[row][MEM])
+            last = row + 1 == len(found.rows)
+            done_us = tenant.done_ms * 1000 + tenant.rest_us
+            left_us.append(0 if last else (row + 1) * found.interval_ms * 1000 - done_us)
+        capacity_mem_mib = 0 if gpu is None else gpu.mem_mib
+        speeds_milli, full = self._answers(tuple(now), tuple(before), capacity_mem_mib)
+        applications = [tenant.job.application for tenant in tenants]
+        if self.named and gpu and not any(each in self.profiles for each in applications):
+            speeds_milli = self.named.speeds_milli(applications, gpu.name) or speeds_milli
+        hold_ms = min(
+            (
+                -(-left // speed)
+                for left, speed in zip(left_us, speeds_milli, strict=True)
+                if left > 0 and speed > 0
+            ),
+            default=FOREVER_MS,
+        )
+        return Outlook(speeds_milli, hold_ms, full)
+
+    def _scaled(self, application: str, gpu: GpuModel) -> Series | None:
+        profile = self.profiles.get(application)
+        return None if profile is None else series(profile, gpu)
+
+    def __repr__(self) -> str:
+        """Tells two models apart, for results that are kept by what they were made with."""
+        digest = hashlib.sha256()
+        for name in sorted(self.profiles):
+            digest.update(profile_text(self.profiles[name]).encode())
+        speeds = getattr(self.speeds, "__qualname__", None) or repr(self.speeds)
+        return f"ProfiledInterference({len(self.profiles)} profiles {digest.hexdigest()[:16]}, {speeds})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (ProfiledInterference, (self.profiles, self.speeds, self.named))
+
+
+def _answer(
+    speeds: Speeds, now: Rows, before: tuple[int, ...], capacity_mem_mib: int
+) -> tuple[tuple[int, ...], int | None]:
+    usage: NDArray[np.int32] = np.array(now, dtype=np.int32)  # (K, 4)
+    present = np.ones(len(now), dtype=np.bool_)
+    usage_before = usage.copy()
+    usage_before[:, MEM] = before
+    full = int(crossed(usage, usage_before, present, capacity_mem_mib))
+    found = speeds(usage, present, capacity_mem_mib)
+    return tuple(int(speed) for speed in found), None if full < 0 else full
+
+
+thesis_measured = ProfiledInterference(thesis_profiles(), measured, published_names())
+thesis_time_sliced = ProfiledInterference(thesis_profiles(), time_sliced)

@@ -1,0 +1,67 @@
+"""How fast jobs that share a GPU advance, from what each would use of it at this moment, in whole numbers.
+
+A function `Speeds` is one definition for the simulator (NumPy), the learning environment (JAX) and anything else
+that speaks the array API: integers only, 32 bits, so that all agree to the bit. Letters: K tenants, in any
+order; `...` any number of leading axes. A row of usage is `(gpu_milli, mem_mib, cores_milli, pcie_milli)` of one
+GPU (`berth.profiles.Series`).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+__all__ = ["CORES", "GPU", "MEM", "PCIE", "Speeds", "crossed", "pcie_shared", "slowest", "unhindered"]
+
+GPU, MEM, CORES, PCIE = range(4)
+"""The columns of usage."""
+
+
+class Speeds(Protocol):
+    """Speeds per mille of each tenant's speed alone: a pure function of what all use at one moment.
+
+    1000 for who is alone, never above, and adding a tenant never raises anybody's; 0 for a row that is not present.
+    """
+
+    def __call__(self, usage: Any, present: Any, capacity_mem_mib: Any, *, xp: Any = np) -> Any:
+        """int32 (..., K, 4), bool (..., K) and the card's memory to int32 (..., K); `xp` is numpy or jax.numpy."""
+
+
+def unhindered(usage: Any, present: Any, capacity_mem_mib: Any, *, xp: Any = np) -> Any:
+    """Everybody advances as if alone."""
+    return xp.where(present, xp.int32(1000), xp.int32(0))
+
+
+def pcie_shared(usage: Any, present: Any, *, xp: Any = np) -> Any:
+    """Speeds where only the PCIe link slows: int32 (..., K).
+
+    A link asked for more than it carries gives everybody the same part of what it asks for; who uses none of it is
+    not slowed.
+    """
+    pcie = xp.where(present, usage[..., PCIE], 0)
+    total = xp.sum(pcie, axis=-1, keepdims=True, dtype=xp.int32)
+    shared = xp.int32(1_000_000) // xp.maximum(total, xp.int32(1000))
+    return xp.where(present, xp.where(pcie > 0, shared, xp.int32(1000)), xp.int32(0))
+
+
+def slowest(speeds: Any, present: Any, *, xp: Any = np) -> Any:
+    """The same speeds, at least 1 per mille for who is present: nobody stands still for good. 0 for the others."""
+    return xp.where(present, xp.maximum(speeds, 1), 0).astype(xp.int32)
+
+
+def crossed(usage_now: Any, usage_before: Any, present: Any, capacity_mem_mib: Any, *, xp: Any = np) -> Any:
+    """Which tenant runs out of GPU memory now: int32 index (...), −1 where all fit.
+
+    `usage_before` is what each used until this moment; a newcomer's memory there is 0. Where the memory in use is
+    more than the card has, the tenant whose memory has just grown fails; of several the last, which is the last
+    started where tenants come in the order of their start (of none, the last present). A card whose memory is not
+    known (0) is never full.
+    """
+    now = xp.where(present, usage_now[..., MEM], 0)
+    full = (xp.sum(now, axis=-1, dtype=xp.int32) > capacity_mem_mib) & (xp.asarray(capacity_mem_mib) > 0)
+    grown = present & (now > usage_before[..., MEM])
+    blamed = xp.where(xp.any(grown, axis=-1, keepdims=True), grown, present)
+    number = xp.arange(1, present.shape[-1] + 1, dtype=xp.int32)
+    last = xp.max(xp.where(blamed, number, 0), axis=-1)
+    return xp.where(full, last - 1, -1).astype(xp.int32)

@@ -1,0 +1,48 @@
+"""Speeds where the kernels of different processes take turns on the GPU, and each change of turn costs something.
+
+That is what a GPU does with processes that do not share a context (no MPS): at any moment the kernels of one
+process run. Two things slow a tenant then:
+
+- **The card is full.** Its time, less what switching takes, is shared out evenly; who asks for less than its part
+  keeps what it asks for (max–min fairness, as round robin gives it).
+- **The card is taken.** Who wants the GPU for a part of the time finds somebody else's kernel on it for a part of
+  *that*, and waits out its turn, even on a card that is not full.
+
+`SWITCH_MILLI` is calibrated, not measured: see docs/interference.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from berth.interference.speeds import GPU, pcie_shared, slowest
+
+__all__ = ["SWITCH_MILLI", "WAIT_MILLI", "time_sliced"]
+
+SWITCH_MILLI = 560
+"""What switching costs, per mille of the time during which a second process has kernels to run as well."""
+WAIT_MILLI = 250
+"""How much of somebody else's turn is waited for, on average, by a kernel that finds the card taken, per mille."""
+
+
+def time_sliced(
+    usage: Any, present: Any, capacity_mem_mib: Any, *, xp: Any = np, switch_milli: int = SWITCH_MILLI
+) -> Any:
+    """Speeds per mille of tenants whose kernels take turns: see `Speeds` for the shapes."""
+    wanted = xp.where(present, xp.clip(usage[..., GPU], 0, 1000), 0).astype(xp.int32)
+    total = xp.sum(wanted, axis=-1, keepdims=True, dtype=xp.int32)
+    overlap = total - xp.max(wanted, axis=-1, keepdims=True)  # of the others, when the busiest runs
+    capacity = xp.int32(1_000_000) // (1000 + switch_milli * overlap // 1000)
+    level = xp.zeros_like(capacity)  # the largest even part that the card can give to all who want as much
+    for bit in (512, 256, 128, 64, 32, 16, 8, 4, 2, 1):
+        higher = level + bit
+        given = xp.sum(xp.minimum(wanted, higher), axis=-1, keepdims=True, dtype=xp.int32)
+        level = xp.where(given <= capacity, higher, level)
+    fair = 1000 * xp.minimum(wanted, level) // xp.maximum(wanted, 1)
+    taken = xp.minimum(total - wanted, 1000)
+    waits = xp.int32(1_000_000) // (1000 + wanted * taken // 1000 * WAIT_MILLI // 1000)
+    speeds = xp.minimum(xp.where(wanted > 0, fair, 1000), waits)
+    shared = xp.minimum(xp.where(overlap > 0, speeds, 1000), pcie_shared(usage, present, xp=xp))
+    return slowest(shared, present, xp=xp)

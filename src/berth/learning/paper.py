@@ -1,0 +1,212 @@
+"""`dqn-paper`: the thesis's algorithm 1 on its images, by either sign of its equation 2.
+
+Oh 2019, section IV.2, figure 6. N trajectories about each set of jobs give the empirical discounted returns v, the
+network the predictions q, and the weights move by α·∇log π(s, a)·(q − v). As printed that is prediction minus
+outcome, which makes actions that turn out better than predicted less likely; `mended` takes outcome minus
+prediction. Where the thesis is silent: the predictions are a second output of the network, drawn to v by least squares;
+actions are drawn from π rather than taken by the largest q, since a policy's gradient needs trajectories of that
+policy; Adam takes the steps. Letters: E trajectories side by side, L steps, C actions, H steps of the horizon.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import Array
+
+from berth.learning.environment import Environment, Observation, State
+from berth.learning.jobsets import JobSets
+from berth.learning.learner import Figures
+
+__all__ = ["ImageNetwork", "Paper", "PaperSettings", "PaperState"]
+
+NEVER = -1e30
+
+
+@dataclass(frozen=True, slots=True)
+class PaperSettings:
+    """How `dqn-paper` learns."""
+
+    trajectories: int = 8
+    """N: so many about each set of jobs."""
+    sets: int = 4
+    """Sets of jobs in an iteration."""
+    length: int = 64
+    """Steps between two updates; what follows is left to the prediction."""
+    hidden: int = 32
+    learning_rate: float = 3e-3
+    discount: float = 0.99
+    """γ, of one step of the horizon's time."""
+    return_scale: float = 0.05
+    mended: bool = True
+    """Outcome minus prediction; False: prediction minus outcome, as printed."""
+
+
+class ImageNetwork(NamedTuple):
+    """One hidden layer over the images of the cluster, of every virtual job slot, and the backlog."""
+
+    cluster: Array  # float32 (H·4, hidden)
+    virtual: Array  # float32 (C, H·4, hidden)
+    backlog: Array  # float32 (2, hidden)
+    bias: Array  # float32 (hidden,)
+    action: Array  # float32 (hidden, C)
+    prediction: Array  # float32 (hidden,)
+    level: Array  # float32 ()
+    offset: Array  # float32 (C,)
+
+
+class PaperState(NamedTuple):
+    """Everything that changes."""
+
+    network: ImageNetwork
+    optimiser: optax.OptState
+    states: State  # of E
+    earned: Array  # float32 (E,)
+    key: Array
+
+
+class _Step(NamedTuple):
+    seen: Observation
+    action: Array
+    reward: Array
+    steps: Array
+    over: Array
+    episode_return: Array
+
+
+class Paper:
+    """The learner; its network is of images and of one number of slots, so that no policy but itself decides by it."""
+
+    name = "dqn-paper"
+
+    def __init__(
+        self, environment: Environment, sets: JobSets, settings: PaperSettings | None = None
+    ) -> None:
+        self.environment = environment
+        self.sets = JobSets(*map(jnp.asarray, sets))
+        self.settings = settings or PaperSettings()
+        self.optimiser = optax.adam(self.settings.learning_rate)
+
+    def begin(self, seed: int) -> PaperState:
+        """An untrained network, and E trajectories at their beginning."""
+        settings = self.settings
+        key, draw, choice = jax.random.split(jax.random.key(seed), 3)
+        first, second, third = jax.random.split(draw, 3)
+        pixels, actions, hidden = self.environment.task.horizon * 4, self.environment.actions, settings.hidden
+        inputs = pixels * (1 + actions)
+        network = ImageNetwork(
+            jax.random.normal(first, (pixels, hidden)) * (2 / inputs) ** 0.5,
+            jax.random.normal(second, (actions, pixels, hidden)) * (2 / inputs) ** 0.5,
+            jnp.zeros((2, hidden)),
+            jnp.zeros(hidden),
+            jax.random.normal(third, (hidden, actions)) * 0.01,
+            jnp.zeros(hidden),
+            jnp.zeros(()),
+            jnp.zeros(actions),
+        )
+        states = self._fresh(choice)
+        count = settings.sets * settings.trajectories
+        return PaperState(network, self.optimiser.init(network), states, jnp.zeros(count), key)
+
+    def network(self, state: PaperState) -> ImageNetwork:
+        """The network as it is now."""
+        return state.network
+
+    def iterate(self, state: PaperState) -> tuple[PaperState, Figures]:
+        """Go on with every trajectory, then move the weights once."""
+        settings, environment = self.settings, self.environment
+
+        def move(carry, _):  # type: ignore[no-untyped-def]
+            states, earned, key = carry
+            key, draw, renew = jax.random.split(key, 3)
+            seen = jax.vmap(environment.observe)(states)
+            score, _ = self.outputs(state.network, seen)
+            action = jax.random.categorical(draw, jnp.where(seen.mask, score, NEVER))
+            after, reward = jax.vmap(environment.step_masked)(states, action, seen.mask)
+            over = jax.vmap(environment.over)(after)
+            steps = (after.now_ms - states.now_ms) / environment.task.step_ms
+            earned = earned + reward
+            step = _Step(seen, action, reward, steps, over, jnp.where(over, earned, jnp.nan))
+            fresh = self._fresh(renew)
+            states = jax.tree.map(
+                lambda new, old: jnp.where(over.reshape(-1, *[1] * (old.ndim - 1)), new, old), fresh, after
+            )
+            return (states, jnp.where(over, 0.0, earned), key), step
+
+        carry = (state.states, state.earned, state.key)
+        (states, earned, key), taken = jax.lax.scan(move, carry, None, length=settings.length)
+        _, last = self.outputs(state.network, jax.vmap(environment.observe)(states))
+        outcome = self._outcomes(taken, last)
+        loss, gradient = jax.value_and_grad(self._loss)(state.network, taken, outcome)
+        change, optimiser = self.optimiser.update(gradient, state.optimiser, state.network)
+        network = optax.apply_updates(state.network, change)
+        figures = Figures(
+            jnp.nanmean(taken.episode_return), loss, jnp.float32(settings.length * earned.shape[0])
+        )
+        return PaperState(network, optimiser, states, earned, key), figures
+
+    def outputs(self, network: ImageNetwork, seen: Observation) -> tuple[Array, Array]:
+        """Scores of the actions (…, C) and the predicted return (…); a softmax of the scores is π.
+
+        The image of a virtual slot is the sum of its members' images, so that its weights may be added up over the
+        slots that each job is in: the same function, at a cost that does not grow with 2^M.
+        """
+        environment = self.environment
+        scale = 1 / environment.capacity.astype(jnp.float32)
+        shape = seen.cluster.shape[:-2]
+        cluster = (seen.cluster * scale).reshape(*shape, -1)
+        jobs = (seen.jobs * scale).reshape(*shape, -1)  # (..., M·H·4)
+        slots = environment.settings.slots
+        members = environment.members.astype(jnp.float32)
+        weight = jnp.tensordot(members.T, network.virtual, axes=1)  # (M, H·4, hidden)
+        hidden = cluster @ network.cluster + jobs @ weight.reshape(slots * weight.shape[1], -1)
+        hidden = hidden + seen.backlog.astype(jnp.float32) @ network.backlog * 0.01 + network.bias
+        hidden = jnp.maximum(hidden, 0)
+        return hidden @ network.action + network.offset, hidden @ network.prediction + network.level
+
+    def played(self, network: ImageNetwork, sets: JobSets) -> tuple[Array, Array]:
+        """Total time and failures of each set when the likeliest action is taken: int32 (N,)."""
+        environment = self.environment
+
+        def move(state: State) -> State:
+            seen = environment.observe(state)
+            score, _ = self.outputs(network, seen)
+            action = jnp.argmax(jnp.where(seen.mask, score, NEVER))
+            return environment.step_masked(state, action, seen.mask)[0]
+
+        states = jax.vmap(environment.reset)(JobSets(*map(jnp.asarray, sets)))
+        # A policy that holds where it could start goes on for ever only if nobody runs, which the mask forbids.
+        done = jax.lax.while_loop(
+            lambda now: ~jnp.all(jax.vmap(environment.over)(now)), jax.vmap(move), states
+        )
+        return done.now_ms, jnp.sum(done.failures, axis=-1)
+
+    def _fresh(self, key: Array) -> State:
+        """N trajectories about each of some sets."""
+        settings = self.settings
+        at = jax.random.randint(key, (settings.sets,), 0, self.sets.application.shape[0])
+        at = jnp.repeat(at, settings.trajectories)
+        return jax.vmap(self.environment.reset)(JobSets(*(part[at] for part in self.sets)))
+
+    def _outcomes(self, taken: _Step, last: Array) -> Array:
+        """The empirical discounted returns v, (L, E)."""
+        settings = self.settings
+        discount = jnp.where(taken.over, 0.0, settings.discount**taken.steps)
+
+        def back(follows: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
+            here = now[0] * settings.return_scale + now[1] * follows
+            return here, here
+
+        return jax.lax.scan(back, last, (taken.reward, discount), reverse=True)[1]
+
+    def _loss(self, network: ImageNetwork, taken: _Step, outcome: Array) -> Array:
+        score, prediction = self.outputs(network, taken.seen)
+        logs = jax.nn.log_softmax(jnp.where(taken.seen.mask, score, NEVER))
+        log = jnp.take_along_axis(logs, taken.action[..., None], -1)[..., 0]
+        better = jax.lax.stop_gradient(outcome - prediction)
+        sign = 1.0 if self.settings.mended else -1.0
+        return -sign * jnp.mean(log * better) + 0.5 * jnp.mean(jnp.square(prediction - outcome))

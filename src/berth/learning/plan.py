@@ -1,0 +1,169 @@
+"""A training as one says it: which learner, on which jobs, under which interference. Everything else follows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from berth.errors import SettingError
+from berth.interference import make_speeds
+from berth.learning.decisions import Decisions
+from berth.learning.double_dqn import DoubleDqn
+from berth.learning.environment import Environment, Settings
+from berth.learning.jobsets import FIRST_TRAINING_SEED, JobSets, Task, thesis_sets, thesis_task
+from berth.learning.paper import Paper, PaperSettings
+from berth.learning.ppo import Ppo
+from berth.learning.rewards import REWARDS, saved
+from berth.learning.training import Trained
+from berth.network.catalogue import Demand
+from berth.network.combinations import combinations
+from berth.network.model_file import Model
+
+__all__ = ["LEARNERS", "Made", "Plan", "make", "model_of"]
+
+LEARNERS: dict[str, tuple[str, Demand]] = {
+    "dqn": ("ppo", "series"),
+    "ppo": ("ppo", "series"),
+    "double-dqn": ("double-dqn", "series"),
+    "deeprm-max": ("ppo", "peak"),
+    "deeprm-mean": ("ppo", "mean"),
+    "dqn-paper": ("dqn-paper", "series"),
+    "dqn-paper-as-printed": ("dqn-paper", "series"),
+}
+"""Each learner: how it learns, and what it is shown of a job. `dqn` is the better of the two stronger ones."""
+
+HORIZON, PAPER_HORIZON = 32, 20
+STEPS_OF_THE_LONGEST = 60
+"""The step is so fine a part of the longest run: the near future matters most, and the last step has the rest."""
+VALIDATION_SEED = 2_000_000
+"""Sets of jobs that say which network is best; neither trained on nor tested on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to train."""
+
+    learner: str = "dqn"
+    workload: str = "all"
+    """One of the thesis's, or `all`."""
+    interference: tuple[str, ...] = ("measured", "time-sliced")
+    """Models of speeds; each episode has one of them."""
+    slots: int = 5
+    """Waiting jobs that are seen, M."""
+    jobs: int = 30
+    """Of each set."""
+    sets: int = 1000
+    """Sets to train on."""
+    validation: int = 20
+    """Sets to measure on."""
+    reward: str = ""
+    """One of `REWARDS`; by default what the learner has: `saved`, and `unfinished` for the thesis's."""
+
+    def __post_init__(self) -> None:
+        combinations(self.slots)
+        choices = ((self.learner, LEARNERS, "learner"), (self.reward or "saved", REWARDS, "reward"))
+        for name, known, what in choices:
+            if name not in known:
+                raise SettingError(f"no {what} '{name}'; there are {', '.join(known)}")
+        if min(self.jobs, self.sets, self.validation, len(self.interference)) < 1:
+            raise SettingError(
+                "a training needs a job, a set, a set to measure on and a model of interference"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """What a plan comes to."""
+
+    plan: Plan
+    learner: Any
+    """As in `Learner`."""
+    task: Task
+    measure: Callable[[Any], float]
+    """Mean over the sets to measure on, and the models of interference, of total time over that of all jobs in turn."""
+    described: dict[str, Any]
+    """What a checkpoint says of the training, in plain values."""
+
+
+def make(plan: Plan, *, task: Task | None = None, sets: JobSets | None = None) -> Made:
+    """The learner of a plan; by default about the thesis's applications, else about `sets` of a `task`.
+
+    Of given sets the last ones are kept to measure on.
+    """
+    kind, demand = LEARNERS[plan.learner]
+    paper = kind == "dqn-paper"
+    if task is None:
+        task = _stepped(thesis_task(), paper)
+        training = thesis_sets(task, plan.workload, FIRST_TRAINING_SEED, plan.sets, jobs=plan.jobs)
+        validation = thesis_sets(task, plan.workload, VALIDATION_SEED, plan.validation, jobs=plan.jobs)
+    else:
+        if sets is None:
+            raise SettingError("a task of one's own needs sets of its jobs")
+        task = _stepped(task, paper)
+        held = min(plan.validation, max(1, len(sets.work_ms) // 10))
+        training = JobSets(*(part[: max(1, len(part) - held)] for part in sets))
+        validation = JobSets(*(part[-held:] for part in sets))
+    reward = REWARDS[plan.reward] if plan.reward else None
+    speeds = [make_speeds(name) for name in plan.interference]
+    learner: Any
+    if paper:
+        environment = Environment(
+            task, speeds[0], settings=Settings(plan.slots), **({"reward": reward} if reward else {})
+        )
+        learner = Paper(environment, training, PaperSettings(mended=plan.learner == "dqn-paper"))
+        play = learner.played
+    else:
+        step_ms = task.step_ms
+        settings = Settings(plan.slots, demand=demand, tick_ms=3 * step_ms, lead_ms=step_ms * 9 // 10)
+        environment = Environment(task, *speeds, settings=settings, reward=reward or saved)
+        decisions = Decisions(environment, training, within=demand != "series")
+        learner = (Ppo if kind == "ppo" else DoubleDqn)(decisions)
+        play = decisions.total_ms
+    alone_ms = validation.work_ms.sum(axis=1)
+    played = jax.jit(lambda network: play(network, validation)[0])
+
+    def measure(network: Any) -> float:
+        return float(np.mean(np.asarray(played(network)) / alone_ms))
+
+    described = asdict(plan) | {"settings": repr(learner.settings), "step_ms": task.step_ms}
+    described |= {"applications": list(task.applications), "card": task.gpu.name}
+    described |= {"interference": list(plan.interference), "work_ms": int(training.work_ms.sum())}
+    return Made(plan, learner, task, measure, described)
+
+
+def model_of(made: Made, trained: Trained, workloads: Iterable[str], seed: int) -> Model:
+    """The file that a policy decides by, without JAX; not for `dqn-paper`, whose network is of images."""
+    kind, demand = LEARNERS[made.plan.learner]
+    if kind == "dqn-paper":
+        raise SettingError(f"the network of {made.plan.learner} is of images, and no policy decides by it")
+    last = trained.curve[-1] if trained.curve else None
+    figures = {
+        "total_time_to_one_after_the_other": trained.measured,
+        "iteration": float(trained.iteration),
+        "decisions": float(last.decisions if last else 0),
+        "seed": float(seed),
+    }
+    return Model(
+        network=trained.network,
+        learner=kind,
+        slots=made.plan.slots,
+        horizon=made.task.horizon,
+        step_ms=made.task.step_ms,
+        interference=made.plan.interference,
+        workloads=tuple(workloads),
+        demand=demand,
+        figures=figures,
+    )
+
+
+def _stepped(task: Task, paper: bool) -> Task:
+    """The task with the horizon of its learner."""
+    longest_ms = max(one.run_time_ms for one in task.series)
+    if paper:
+        return task.with_horizon(PAPER_HORIZON)
+    step_ms = max(1000, -(-longest_ms // (1000 * STEPS_OF_THE_LONGEST)) * 1000)
+    return task.with_horizon(HORIZON, step_ms)

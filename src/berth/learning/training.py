@@ -1,0 +1,157 @@
+"""Training: iterations of a learner, what they were worth now and then, checkpoints in between.
+
+The best network of those that were measured is what comes of it, on sets of jobs that were not trained on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from berth.errors import SettingError
+from berth.learning.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from berth.learning.learner import Figures
+
+__all__ = ["CHECKPOINT", "Point", "Progress", "Trained", "TrainingSettings", "train"]
+
+CHECKPOINT = "checkpoint.npz"
+"""The name of the file in the folder of checkpoints."""
+
+Best = tuple[Any, Any, Any]
+"""A network, what it was worth, and after which iteration."""
+
+Progress = Callable[[float, float, str], None]
+"""Called with what is done, of how much, and the current return in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSettings:
+    """How long to train, and how often to look."""
+
+    iterations: int = 200
+    seed: int = 0
+    measure_every: int = 20
+    """Iterations between two measurements on other sets of jobs."""
+    keep_every: int = 10
+    """Iterations between two checkpoints."""
+    budget_s: float | None = None
+    """Stop after so long; what comes then depends on how fast the machine is."""
+
+    def __post_init__(self) -> None:
+        if min(self.iterations, self.measure_every, self.keep_every) < 1 or (self.budget_s or 1) <= 0:
+            raise SettingError(
+                f"{self.iterations} iterations, measured every {self.measure_every}, kept every {self.keep_every},"
+                f" in {self.budget_s} s; expected more than 0 of each"
+            )
+
+
+class Point(NamedTuple):
+    """One iteration on the training curve."""
+
+    iteration: int
+    decisions: int
+    """So far, over all environments."""
+    seconds: float
+    """Since the beginning, those of earlier runs included."""
+    episode_return: float | None
+    """Mean over the episodes that ended in it; None where none did."""
+    measured: float | None
+    """What `measure` said; None where it was not asked."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trained:
+    """What came of a training."""
+
+    network: Any
+    """The best network that was measured."""
+    measured: float
+    """What it was worth, the less the better."""
+    iteration: int
+    """After which iteration it was."""
+    curve: tuple[Point, ...] = field(default=())
+
+
+def train(
+    learner: Any,
+    measure: Callable[[Any], float],
+    settings: TrainingSettings,
+    *,
+    training: Mapping[str, Any] | None = None,
+    folder: Path | None = None,
+    resume: bool = False,
+    progress: Progress | None = None,
+) -> Trained:
+    """Train until the iterations, or the time, are over.
+
+    `measure` tells what a network is worth, the less the better. With a `folder` the training is kept there, and
+    `resume` goes on from what is; the result is the same as without the interruption. `training` says in plain
+    values what is trained: a checkpoint of anything else is refused. `learner` is as in `Learner`.
+    """
+    begun = time.monotonic()
+    state = learner.begin(settings.seed)
+    best: Best = (learner.network(state), jnp.float32(jnp.inf), jnp.int32(0))
+    curve: list[Point] = []
+    described = {"learner": learner.name, "seed": settings.seed, **(training or {})}
+    described["measure_every"] = settings.measure_every
+    path = None if folder is None else folder / CHECKPOINT
+    if path is not None and path.exists():
+        if not resume:
+            raise SettingError(
+                f"{path} is there already; go on from it with --resume, or name another folder"
+            )
+        found = read_checkpoint(path, described, (state, best))
+        state, best = found.state
+        curve = [Point(*entry) for entry in found.notes["curve"]]
+    elif path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    before = curve[-1].seconds if curve else 0.0
+    iterate = jax.jit(learner.iterate)
+    if not curve:
+        best = _better(best, learner.network(state), measure(learner.network(state)), 0)
+    while len(curve) < settings.iterations:
+        state, figures = iterate(state)
+        iteration = len(curve) + 1
+        measured = None
+        if iteration % settings.measure_every == 0 or iteration == settings.iterations:
+            measured = measure(learner.network(state))
+            best = _better(best, learner.network(state), measured, iteration)
+        seconds = before + time.monotonic() - begun
+        curve.append(_point(curve, figures, seconds, measured))
+        over = settings.budget_s is not None and seconds >= settings.budget_s
+        last = over or iteration == settings.iterations
+        if path is not None and (last or iteration % settings.keep_every == 0):
+            notes = {"curve": [list(point) for point in curve]}
+            write_checkpoint(path, described, Checkpoint((state, best), notes))
+        if progress is not None:
+            progress(iteration, settings.iterations, _said(curve))
+        if over:
+            break
+    network = jax.tree.map(np.asarray, best[0])
+    return Trained(network, float(best[1]), int(best[2]), tuple(curve))
+
+
+def _better(best: Best, network: Any, worth: float, iteration: int) -> Best:
+    """The better of the two, the earlier of equals."""
+    return (network, jnp.float32(worth), jnp.int32(iteration)) if worth < float(best[1]) else best
+
+
+def _point(curve: list[Point], figures: Figures, seconds: float, measured: float | None) -> Point:
+    earned = float(figures.episode_return)
+    decisions = int(figures.decisions) + (curve[-1].decisions if curve else 0)
+    return Point(len(curve) + 1, decisions, seconds, None if np.isnan(earned) else earned, measured)
+
+
+def _said(curve: list[Point]) -> str:
+    """The current return in words."""
+    earned = next(
+        (point.episode_return for point in reversed(curve) if point.episode_return is not None), None
+    )
+    return "no episode has ended yet" if earned is None else f"return {earned:.1f}"

@@ -1,0 +1,77 @@
+"""The network: embeds each job, adds up the members of a combination, and scores it.
+
+In the manner of deep sets (Zaheer et al., "Deep Sets", NeurIPS 2017): what it has learned holds for any number of
+waiting jobs and any order of them, so that ten (1,023 combinations) cost little more than five.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from berth.network.features import COMBINATION_FEATURES, JOB_FEATURES, Features
+
+__all__ = ["Layer", "Network", "Sizes", "new_network", "scores", "shapes_of"]
+
+
+class Sizes(NamedTuple):
+    """How wide the network's layers are."""
+
+    job: tuple[int, ...] = (32, 16)
+    combination: tuple[int, ...] = (64, 32)
+
+
+class Layer(NamedTuple):
+    """x ↦ x·weight + bias."""
+
+    weight: Any  # float32 (inputs, outputs)
+    bias: Any  # float32 (outputs,)
+
+
+class Network(NamedTuple):
+    """The weights of the network; arrays of NumPy or JAX."""
+
+    job: tuple[Layer, ...]
+    combination: tuple[Layer, ...]  # the last has one output, the score
+
+
+def shapes_of(sizes: Sizes) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
+    """(inputs, outputs) of each layer for jobs, and of each layer for combinations."""
+    job = (JOB_FEATURES, *sizes.job)
+    pooled = 4 * sizes.job[-1] + COMBINATION_FEATURES
+    combination = (pooled, *sizes.combination, 1)
+    return tuple(pairwise(job)), tuple(pairwise(combination))
+
+
+def new_network(seed: int, sizes: Sizes | None = None) -> Network:
+    """An untrained network: weights drawn as He et al. 2015 propose, the score's small; the same for a seed."""
+    draw = np.random.default_rng(seed)
+    job, combination = shapes_of(sizes or Sizes())
+
+    def layer(inputs: int, outputs: int, gain: float) -> Layer:
+        weight = draw.normal(0.0, gain * np.sqrt(2.0 / inputs), (inputs, outputs)).astype(np.float32)
+        return Layer(weight, np.zeros(outputs, np.float32))
+
+    hidden = tuple(layer(*shape, 1.0) for shape in combination[:-1])
+    return Network(tuple(layer(*shape, 1.0) for shape in job), (*hidden, layer(*combination[-1], 0.1)))
+
+
+def scores(network: Network, seen: Features, xp: Any) -> Any:
+    """The score of each combination, float32 (..., C): the larger, the better; whether it fits is not asked."""
+    embedded = seen.job
+    for layer in network.job:
+        embedded = xp.maximum(embedded @ layer.weight + layer.bias, 0)  # (..., T, E)
+    running = embedded.shape[-2] - seen.waiting.shape[-1]
+    old, new = seen.present[..., :running], seen.present[..., running:]
+    neighbours = old @ embedded[..., :running, :]
+    members = new @ embedded[..., running:, :]
+    largest = xp.max(new[..., None] * embedded[..., None, running:, :], axis=-2)
+    left = seen.waiting[..., None, :] - new
+    others = left @ embedded[..., running:, :] / xp.maximum(xp.sum(left, axis=-1, keepdims=True), 1)
+    hidden = xp.concatenate([neighbours, members, largest, others, seen.combination], axis=-1)
+    for layer in network.combination[:-1]:
+        hidden = xp.maximum(hidden @ layer.weight + layer.bias, 0)
+    last = network.combination[-1]
+    return (hidden @ last.weight + last.bias)[..., 0]

@@ -1,0 +1,47 @@
+"""Time to search in: whether what comes next would still be over before the time is."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["Budget"]
+
+STEPS_A_LOOK = 8
+"""So many steps of a search pass between two looks at the clock, where there is a budget."""
+
+
+class Budget:
+    """So many milliseconds from now on, of the clock on the wall; None: as many as it takes.
+
+    The next piece of work is expected to take as long as the last one, or half of what was expected then, whichever
+    is longer: on a busy machine a short piece may wait long for the processor, and does so again. Threads may share
+    a budget.
+    """
+
+    def __init__(self, budget_ms: int | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.clock = clock
+        self.end_s = float("inf") if budget_ms is None else clock() + budget_ms / 1000
+        self.reserved_s = 0.0
+        """What is to be done when the search has ended takes so long."""
+        self._expected_s = 0.0
+
+    def has_time(self) -> bool:
+        """Whether another piece of work is expected to end in time."""
+        return self.end_s == float("inf") or self.clock() + self._expected_s + self.reserved_s < self.end_s
+
+    def steps(self, wanted: int) -> int:
+        """How many steps to do in one piece, of so many."""
+        return wanted if self.end_s == float("inf") else min(wanted, STEPS_A_LOOK)
+
+    def timed(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Do a piece of work and learn from it."""
+        begin_s = self.clock()
+        result = work(*arguments)
+        self._expected_s = max(self.clock() - begin_s, self._expected_s / 2)
+        return result
+
+    def reserve(self) -> None:
+        """Note that what comes after the search takes as long as the last piece of work."""
+        self.reserved_s = self._expected_s

@@ -1,0 +1,182 @@
+"""Learned co-location: a trained network chooses which of the waiting jobs start together on each GPU.
+
+Oh, *A Job Placement Using Reinforcement Learning in GPU Virtualization Environment*, MSc thesis, Sookmyung Women's
+University, 2019: algorithm 2. The models that ship decide in plain NumPy; `berth train` makes others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import as_file, files
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.errors import ModelError, SettingError
+from berth.kernels import IntArray
+from berth.model import Profile
+from berth.network.model_file import Model, read_model
+from berth.network.scores import new_network
+from berth.policies.colocating import Colocating, Knowledge, Scene, knowledge_of
+from berth.policies.forecast import Forecasts
+from berth.policies.network_chooser import NetworkScores, best_of
+from berth.policies.options import settings_from
+from berth.policies.protocol import Setting
+
+__all__ = ["DeepRmMax", "DeepRmMean", "Dqn", "DqnSettings", "model_named", "shielded", "slowed_jobs"]
+
+Scores = Callable[[Scene, NDArray[np.bool_]], NDArray[np.float64]]
+UNTRAINED = "untrained"
+NOT_SLOWED = 1.02
+"""A job that takes no longer than this times its run time alone is not slowed (Oh 2019, section V.3.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DqnSettings:
+    """How `dqn` decides."""
+
+    window: int = 5
+    """So many waiting jobs, the first of the queue, are combined: M. The network decides on any number."""
+    unslowed: float = 0.0
+    """What a job that is not slowed is worth, in seconds of total time: 0 looks at total time alone. Each combination
+    pays this for every job that it is predicted to slow by more than 2 % and that was not slowed before."""
+    shield: int = 1
+    """1: no combination is started that would end later together than one after the other; 0: as the network says."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.window <= 10 or not 0 <= self.unslowed <= 1e6 or self.shield not in (0, 1):
+            raise SettingError(
+                f"window is {self.window}, unslowed {self.unslowed:g} and shield {self.shield}; expected from 1 to 10,"
+                " from 0 to 1,000,000, and 0 or 1"
+            )
+
+
+class Dqn(Colocating):
+    """A trained network chooses the combination, and a shield refuses what would end later together than in turn.
+
+    It never starts what its forecast says will run out of memory. `model` is a file that `berth train` wrote, by
+    default the model that ships; `model=untrained` is a network that has learned nothing.
+    """
+
+    def __init__(
+        self,
+        setting: Setting | None = None,
+        settings: DqnSettings | None = None,
+        model: Model | None = None,
+        *,
+        knowledge: Knowledge | None = None,
+        recorded: Callable[[str], Profile | None] | None = None,
+    ) -> None:
+        self.settings = settings or DqnSettings()
+        self.model = model or model_named("dqn")
+        truth = knowledge_of(setting.interference if setting else None)
+        known = knowledge or truth
+        # In the simulator, what would be recorded of an application is what the simulator knows of it.
+        super().__init__(
+            self._chosen, known, window=self.settings.window, recorded=recorded or truth.profiles.get
+        )
+        self.scores: Scores = NetworkScores(self.model, self.known, known.speeds)
+
+    @classmethod
+    def with_options(cls, setting: Setting, options: dict[str, str]) -> Dqn:
+        """Made with the settings in a policy's name."""
+        chosen = dict(options)
+        model = model_named(chosen.pop("model", "dqn"), setting.seed)
+        return cls(setting, settings_from(DqnSettings, chosen), model)
+
+    def allowed(self, scene: Scene) -> NDArray[np.bool_]:
+        """(O, C): the combinations among which the network chooses."""
+        fits = scene.forecasts.fits
+        return np.asarray(fits & shielded(scene.forecasts)) if self.settings.shield else fits
+
+    def _chosen(self, scene: Scene) -> IntArray:
+        forecasts = scene.forecasts
+        allowed = self.allowed(scene)
+        score = self.scores(scene, allowed)
+        if self.settings.unslowed:
+            score -= self.settings.unslowed * 1000 / self.model.step_ms * slowed_jobs(forecasts)
+        return best_of(score, allowed, forecasts)
+
+
+class _DeepRm(Colocating):
+    """What the two have in common: they believe one demand, and know of no interference."""
+
+    which = ""
+
+    def __init__(self, setting: Setting | None = None, model: Model | None = None) -> None:
+        self.model = model or model_named(self.which)
+        knowledge = knowledge_of(setting.interference if setting else None)
+        super().__init__(self._chosen, knowledge, window=self.model.slots)
+        self.scores = NetworkScores(self.model, self.known, knowledge.speeds)
+
+    @classmethod
+    def with_options(cls, setting: Setting, options: dict[str, str]) -> _DeepRm:
+        """Made with the settings in a policy's name."""
+        if odd := sorted(options.keys() - {"model"}):
+            raise SettingError(f"no setting '{odd[0]}'; there is model, a file that `berth train` wrote")
+        return cls(setting, model_named(options.get("model", cls.which), setting.seed))
+
+    def _chosen(self, scene: Scene) -> IntArray:
+        allowed = self.scores.within(scene)
+        return best_of(self.scores(scene, allowed), allowed, scene.forecasts)
+
+
+class DeepRmMax(_DeepRm):
+    """The same learner, shown each job's peak use for all of its run: never out of memory, often left idle.
+
+    Oh 2019, section V.1, after Mao et al., "Resource Management with Deep Reinforcement Learning", HotNets 2016.
+    """
+
+    which = "deeprm-max"
+
+
+class DeepRmMean(_DeepRm):
+    """The same learner, shown each job's mean use for all of its run: it runs out of memory where peaks meet.
+
+    Oh 2019, section V.1, after Mao et al., "Resource Management with Deep Reinforcement Learning", HotNets 2016.
+    """
+
+    which = "deeprm-mean"
+
+
+def shielded(forecasts: Forecasts) -> NDArray[np.bool_]:
+    """(O, C): which combinations would not end later together than one after the other."""
+    total_ms = forecasts.total_ms
+    return np.asarray(total_ms <= total_ms[:, :1] + forecasts.alone_ms())
+
+
+def slowed_jobs(forecasts: Forecasts) -> IntArray:
+    """(O, C): how many jobs a combination slows by more than 2 % that nobody has slowed so far."""
+    offers, _, places = forecasts.ends_ms.shape
+    ran_ms = np.zeros((offers, places), dtype=np.int64)
+    work_ms = np.full((offers, places), 1 << 60, dtype=np.int64)
+    for at, offer in enumerate(forecasts.offers):
+        for place, one in enumerate((*offer.tenants, *offer.window)):
+            ran_ms[at, place], work_ms[at, place] = one.ran_ms, -(-one.work_us // 1000)
+    ends_ms = ran_ms[:, None] + forecasts.ends_ms
+    late = (forecasts.ends_ms > 0) & (ends_ms > NOT_SLOWED * work_ms[:, None])
+    before = late[:, :1]  # who is late even if nobody starts
+    found: IntArray = (late & ~before).sum(axis=2)
+    return found
+
+
+def model_named(name: str, seed: int = 0) -> Model:
+    """The model that ships under a name, one of a file, or an untrained one; ModelError where it cannot be read."""
+    if name == UNTRAINED:
+        return Model(new_network(seed), UNTRAINED, 5, 20, 15_000, ())
+    shipped = files("berth.network") / "models" / f"{name}.npz"
+    if shipped.is_file():
+        return _shipped(name)
+    path = Path(name)
+    if not path.is_file():
+        raise ModelError(f"no model '{name}'; expected a file that `berth train` wrote")
+    return read_model(path)
+
+
+@cache
+def _shipped(name: str) -> Model:
+    with as_file(files("berth.network") / "models" / f"{name}.npz") as path:
+        return read_model(path)

@@ -1,0 +1,30 @@
+"""Applications' resource-use histories: what each uses of a GPU from its start to its end, alone.
+
+A `Profile` (in `berth.model`) is what was measured on one card; a `Series` is the same in whole numbers of one
+GPU of any model, which is what simulator, policies and the learning environment compute with.
+"""
+
+from __future__ import annotations
+
+from berth.profiles.checking import checked
+from berth.profiles.file import profile_text, read_profile
+from berth.profiles.profiles import IN_HISTORY, Profiles, keep_profile
+from berth.profiles.series import Series, peak_mem_mib, run_time_ms, series
+from berth.profiles.thesis import THESIS_GPU, WORKLOADS, thesis_profiles, workload_jobs
+
+__all__ = [
+    "IN_HISTORY",
+    "THESIS_GPU",
+    "WORKLOADS",
+    "Profiles",
+    "Series",
+    "checked",
+    "keep_profile",
+    "peak_mem_mib",
+    "profile_text",
+    "read_profile",
+    "run_time_ms",
+    "series",
+    "thesis_profiles",
+    "workload_jobs",
+]

@@ -1,0 +1,140 @@
+"""A profile as a file: one line that says what was measured on what, then CSV with the unit in every column's name.
+
+    # berth-profile 1 {"application": "vgg16", "kind": "ML", …, "interval_ms": 5000}
+    time_ms,gpu_pct,mem_mib,cores_pct,pcie_mbps
+    0,5.0,1762,2.0,9600.0
+
+A row an interval: what was used on average from `time_ms` until the next row.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+
+from berth.errors import ProfileError
+from berth.model import GpuModel, Profile
+from berth.profiles.checking import FIELDS, checked
+
+__all__ = ["profile_text", "read_profile"]
+
+MARK = "# berth-profile 1 "
+COLUMNS = ("time_ms", "gpu_pct", "mem_mib", "cores_pct", "pcie_mbps")
+OTHER_UNITS = {
+    "gpu_pct": ("gpu", "gpu_milli", "gpu_fraction"),
+    "mem_mib": ("mem", "mem_mb", "mem_gb", "mem_bytes", "mem_kib", "mem_gib", "mem_pct"),
+    "cores_pct": ("cores", "cores_milli", "cores_fraction"),
+    "pcie_mbps": ("pcie", "pcie_kbps", "pcie_gbps", "pcie_pct"),
+    "time_ms": ("time", "time_s", "timestamp"),
+}
+"""Columns that say the same in another unit, to tell so."""
+
+
+def profile_text(profile: Profile) -> str:
+    """The profile as the text of a file."""
+    hardware = profile.hardware
+    head = {
+        "application": profile.application,
+        "kind": profile.kind,
+        "input_bytes": profile.input_bytes,
+        "parameters": profile.parameters,
+        "gpu": hardware.name,
+        "architecture": hardware.architecture,
+        "mem_mib": hardware.mem_mib,
+        "cores": hardware.cores,
+        "pcie_mbps": hardware.pcie_mbps,
+        "interval_ms": profile.interval_ms,
+    }
+    scale = np.array([100, hardware.mem_mib, 100, hardware.pcie_mbps])
+    lines = [MARK + json.dumps(head, ensure_ascii=False), ",".join(COLUMNS)]
+    for row, values in enumerate((profile.usage * scale).tolist()):
+        lines.append(
+            ",".join([str(row * profile.interval_ms), *(f"{round(value, 6):g}" for value in values)])
+        )
+    return "\n".join(lines) + "\n"
+
+
+def read_profile(path: Path) -> Profile:
+    """Read a profile's file. Raises ProfileError naming the file or application, the field and the row (row 1 is
+    the first below the columns) for a gap, a missing value, another unit or more than the hardware has."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ProfileError(f"{path} is not a profile: {error}") from error
+    first, _, rest = text.partition("\n")
+    if not first.startswith(MARK):
+        raise ProfileError(f"{path} is not a profile; expected its first line to begin with '{MARK.strip()}'")
+    head = _head(path, first.removeprefix(MARK))
+    try:
+        hardware = GpuModel(
+            *(str(head["gpu"]), str(head["architecture"])),
+            *(int(head["mem_mib"]), int(head["cores"]), int(head["pcie_mbps"])),
+        )
+        interval_ms, input_bytes = int(head["interval_ms"]), int(head["input_bytes"])
+        name, kind, parameters = (str(head[key]) for key in ("application", "kind", "parameters"))
+    except KeyError as error:
+        raise ProfileError(f"{path}, line 1: no field {error}; export a profile to see all") from error
+    except (TypeError, ValueError) as error:
+        raise ProfileError(f"{path}, line 1: {error}; expected whole numbers") from error
+    values = _values(name, rest, interval_ms)
+    whole = np.array([100, hardware.mem_mib, 100, hardware.pcie_mbps], dtype=np.float64)
+    for column in np.flatnonzero(whole <= 0):
+        if values[:, column].any():
+            raise ProfileError(
+                f"profile of '{name}', {FIELDS[column]}: the hardware has 0 of it; say in line 1 how much it has"
+            )
+    usage = values / np.where(whole > 0, whole, 1)
+    usage.flags.writeable = False
+    return checked(Profile(name, kind, input_bytes, parameters, hardware, interval_ms, usage))
+
+
+def _head(path: Path, text: str) -> dict[str, str | int]:
+    try:
+        head = json.loads(text)
+    except ValueError as error:
+        raise ProfileError(f"{path}, line 1 cannot be read: {error}") from error
+    if not isinstance(head, dict):
+        raise ProfileError(f"{path}, line 1 holds {text[:40]!r}; expected an object of JSON")
+    return head
+
+
+def _values(name: str, text: str, interval_ms: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+    """(steps, 4) in the units of the columns."""
+    reader = csv.DictReader(io.StringIO(text))
+    there = tuple(reader.fieldnames or ())
+    for column in COLUMNS:
+        if column not in there:
+            other = next((unit for unit in OTHER_UNITS[column] if unit in there), None)
+            instead = f" but '{other}', which is another unit" if other else ""
+            raise ProfileError(
+                f"profile of '{name}': no column '{column}'{instead}; expected {', '.join(COLUMNS)}"
+            )
+    rows = []
+    for number, row in enumerate(reader, start=1):
+        found = [_number(name, column, number, row[column]) for column in COLUMNS]
+        if found[0] != (number - 1) * interval_ms:
+            raise ProfileError(
+                f"profile of '{name}', time_ms, row {number} is {row['time_ms']}: a gap; expected"
+                f" {(number - 1) * interval_ms}, every {interval_ms} ms"
+            )
+        rows.append(found[1:])
+    return np.array(rows, dtype=np.float64).reshape(len(rows), 4)
+
+
+def _number(name: str, column: str, row: int, text: str | None) -> float:
+    if text is None or not text.strip():
+        raise ProfileError(
+            f"profile of '{name}', {column}, row {row} is missing; expected series of equal length"
+        )
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ProfileError(f"profile of '{name}', {column}, row {row} is {text!r}; expected a number")
+    return value

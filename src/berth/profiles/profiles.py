@@ -1,0 +1,74 @@
+"""Profiles by the name of their application, and the folder that keeps them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from berth.errors import ProfileError
+from berth.model import Profile
+from berth.profiles.checking import checked
+from berth.profiles.file import profile_text, read_profile
+
+__all__ = ["IN_HISTORY", "Profiles", "keep_profile"]
+
+IN_HISTORY = "profiles"
+"""The folder of a history that holds its profiles, a file each."""
+ENDING = ".profile.csv"
+
+
+class Profiles(Mapping[str, Profile]):
+    """A read-only mapping from an application to its profile; of two of one application the later counts."""
+
+    def __init__(self, profiles: Iterable[Profile] = ()) -> None:
+        self._by_application = {profile.application: profile for profile in profiles}
+
+    def __getitem__(self, application: str) -> Profile:
+        return self._by_application[application]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_application)
+
+    def __len__(self) -> int:
+        return len(self._by_application)
+
+    def __or__(self, others: Mapping[str, Profile]) -> Profiles:
+        """All of both; where both know an application, the other's counts."""
+        return Profiles([*self.values(), *others.values()])
+
+    @classmethod
+    def of_folder(cls, folder: str | os.PathLike[str]) -> Profiles:
+        """All profiles of a folder. Raises ProfileError for a folder that is not there, or a file that is wrong."""
+        path = Path(folder)
+        if not path.is_dir():
+            raise ProfileError(f"there is no folder {path}; make one with `berth profile import` or `record`")
+        return cls(read_profile(file) for file in sorted(path.glob(f"*{ENDING}")))
+
+    @classmethod
+    def of_history(cls, history: str | os.PathLike[str]) -> Profiles:
+        """The profiles of a history; none where it has none yet."""
+        path = Path(history) / IN_HISTORY
+        return cls.of_folder(path) if path.is_dir() else cls()
+
+
+def keep_profile(profile: Profile, folder: str | os.PathLike[str]) -> Path:
+    """Write a profile into a folder of profiles, in place of the same application's; says where."""
+    path = Path(folder) / file_name(profile.application)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(path.name + ".part")
+    try:
+        aside.write_text(profile_text(checked(profile)), encoding="utf-8")
+        aside.replace(path)
+    finally:
+        aside.unlink(missing_ok=True)
+    return path
+
+
+def file_name(application: str) -> str:
+    """The application's name as far as any file system takes it; with a digest where that is not all of it."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", application)[:80].lstrip(".")
+    digest = hashlib.sha256(application.encode()).hexdigest()[:8]
+    return (plain if plain == application else f"{plain}-{digest}") + ENDING

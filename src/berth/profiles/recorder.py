@@ -1,0 +1,191 @@
+"""Records a profile: runs a command and samples its GPU through NVML until it ends.
+
+The card should run nothing else: what it used before the command starts is taken off the memory, everything else
+counts as the command's.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from berth.errors import ProfileError
+from berth.gpu_models import GPU_MODELS
+from berth.model import GpuModel, Profile
+from berth.profiles.checking import checked
+
+__all__ = ["Card", "NvmlCard", "Sample", "profile_of", "record"]
+
+NVML = "libnvidia-ml.so.1"
+TX, RX = 0, 1  # nvmlPcieUtilCounter_t
+
+
+class Sample(NamedTuple):
+    """What a card does at one moment."""
+
+    gpu: float
+    """Part of the time in which some kernel ran, 0…1."""
+    mem_mib: float
+    cores: float
+    """How hard the cores work, 0…1; NVML tells how busy the memory was, which stands for it (as in `measured`)."""
+    pcie_mbps: float
+
+
+class Card(Protocol):
+    """A GPU that can be asked what it does."""
+
+    model: GpuModel
+
+    def sample(self) -> Sample:
+        """What it does now."""
+
+
+class _Utilisation(ctypes.Structure):
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+class NvmlCard:
+    """A GPU of this machine; `open` finds it."""
+
+    def __init__(self, nvml: ctypes.CDLL, handle: ctypes.c_void_p, model: GpuModel) -> None:
+        self.model = model
+        self._nvml = nvml
+        self._handle = handle
+
+    @classmethod
+    def open(cls, index: int = 0, driver_folder: Path | None = None) -> NvmlCard:
+        """The card of that number; ProfileError where there is none, or no driver."""
+        try:
+            nvml = ctypes.CDLL(str(driver_folder / NVML) if driver_folder else NVML)
+        except OSError as error:
+            raise ProfileError(f"there is no {NVML} on this machine; install NVIDIA's driver") from error
+        handle = ctypes.c_void_p()
+        if nvml.nvmlInit_v2() != 0 or nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) != 0:
+            raise ProfileError(f"NVML shows no GPU {index}; see what nvidia-smi says")
+        return cls(nvml, handle, _model_of(nvml, handle))
+
+    def sample(self) -> Sample:
+        """What it does now; ProfileError where NVML does not tell its use or memory."""
+        rates, memory = _Utilisation(), _Memory()
+        if (
+            _asked(self._nvml, "nvmlDeviceGetUtilizationRates", self._handle, ctypes.byref(rates)) != 0
+            or _asked(self._nvml, "nvmlDeviceGetMemoryInfo", self._handle, ctypes.byref(memory)) != 0
+        ):
+            raise ProfileError(
+                f"NVML does not tell how GPU '{self.model.name}' is used; see what nvidia-smi says"
+            )
+        kbps = 0
+        for direction in (TX, RX):
+            counter = ctypes.c_uint()
+            if (
+                _asked(
+                    self._nvml, "nvmlDeviceGetPcieThroughput", self._handle, direction, ctypes.byref(counter)
+                )
+                == 0
+            ):
+                kbps += counter.value
+        return Sample(rates.gpu / 100, memory.used / 2**20, rates.memory / 100, kbps / 1000)
+
+
+def record(
+    card: Card,
+    command: Sequence[str],
+    application: str,
+    *,
+    kind: str = "",
+    input_bytes: int = 0,
+    parameters: str = "",
+    interval_ms: int = 1000,
+    samples_an_interval: int = 5,
+    now_s: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> tuple[Profile, int]:
+    """Run a command, sample its card until it ends, and return the profile and the command's exit status.
+
+    Raises ProfileError where the command cannot be started.
+    """
+    before_mib = card.sample().mem_mib
+    try:
+        process = subprocess.Popen(list(command))
+    except OSError as error:
+        raise ProfileError(f"'{command[0]}' cannot be started: {error.strerror or error}") from error
+    begin_s = now_s()
+    taken: list[tuple[int, Sample]] = []
+    try:
+        while process.poll() is None:
+            at_ms = int((now_s() - begin_s) * 1000)
+            taken.append((at_ms, card.sample()))
+            sleep(interval_ms / 1000 / samples_an_interval)
+        status = process.wait()
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+    profile = profile_of(
+        taken, before_mib, card.model, application, kind, input_bytes, parameters, interval_ms
+    )
+    return profile, status
+
+
+def profile_of(
+    taken: Sequence[tuple[int, Sample]],
+    before_mib: float,
+    hardware: GpuModel,
+    application: str,
+    kind: str = "",
+    input_bytes: int = 0,
+    parameters: str = "",
+    interval_ms: int = 1000,
+) -> Profile:
+    """The profile of samples `(at_ms, sample)` in order of time: a row an interval, the mean of its samples, of
+    memory the most. An interval without a sample is as the one before it. Raises ProfileError for no samples."""
+    if not taken:
+        raise ProfileError(f"nothing was sampled of '{application}': it ended at once")
+    rows = [list[Sample]() for _ in range(taken[-1][0] // interval_ms + 1)]
+    for at_ms, sample in taken:
+        rows[at_ms // interval_ms].append(sample)
+    usage = np.zeros((len(rows), 4))
+    whole = np.array([1, max(1, hardware.mem_mib), 1, max(1, hardware.pcie_mbps)])
+    for number, samples in enumerate(rows):
+        if not samples:
+            usage[number] = usage[number - 1] if number else np.nan
+            continue
+        values = np.array(samples, dtype=np.float64)
+        row = values.mean(axis=0)
+        row[1] = max(0.0, values[:, 1].max() - before_mib)
+        usage[number] = row / whole
+    usage[:, 3] = np.minimum(usage[:, 3], 1.0) if hardware.pcie_mbps else 0.0
+    usage.flags.writeable = False
+    return checked(Profile(application, kind, input_bytes, parameters, hardware, interval_ms, usage))
+
+
+def _model_of(nvml: ctypes.CDLL, handle: ctypes.c_void_p) -> GpuModel:
+    """The card as NVML knows it; what it does not tell, from the catalogue's card that its name holds."""
+    name, memory = ctypes.create_string_buffer(96), _Memory()
+    _asked(nvml, "nvmlDeviceGetName", handle, name, 96)
+    _asked(nvml, "nvmlDeviceGetMemoryInfo", handle, ctypes.byref(memory))
+    cores = ctypes.c_uint()
+    _asked(nvml, "nvmlDeviceGetNumGpuCores", handle, ctypes.byref(cores))
+    said = name.value.decode(errors="replace")
+    words = said.upper().replace("-", " ").split()
+    known = next((model for key, model in GPU_MODELS.items() if key.split("-")[0] in words), GpuModel(""))
+    return GpuModel(
+        *(said or known.name, known.architecture, memory.total >> 20),
+        *(cores.value or known.cores, known.pcie_mbps),
+    )
+
+
+def _asked(nvml: ctypes.CDLL, function: str, *arguments: object) -> int:
+    """The status of a call, −1 where this NVML does not have it."""
+    call = getattr(nvml, function, None)
+    return -1 if call is None else int(call(*arguments))

@@ -1,0 +1,131 @@
+"""`berth profile` and `berth interference` as a user types them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .test_commands import answer, berth
+
+ALONE = "model,dataset,batchsize,amp,gpu_util,gmem_util,gmem\na,d,1,0,90,60,5000\nb,d,1,0,40,20,3000\n"
+PAIRS = "model1,dataset1,batchsize1,amp1,speed1,model2,dataset2,batchsize2,amp2,speed2\n" + (
+    "a,d,1,0,0.6,b,d,1,0,0.7\na,d,1,0,0.52,a,d,1,0,0.5\nb,d,1,0,0.9,b,d,1,0,0.88\n"
+)
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> tuple[Path, Path]:
+    alone, pairs = tmp_path / "alone.csv", tmp_path / "pairs.csv"
+    alone.write_text(ALONE)
+    pairs.write_text(PAIRS)
+    return alone, pairs
+
+
+def ended(result: dict[str, Any]) -> int:
+    """Jobs that finished, or were ended by their time limit."""
+    (run,) = result["runs"]
+    return int(run["finished"]) + sum(run["failures"].values())
+
+
+def test_a_profile_goes_out_and_comes_back_into_the_history(tmp_path: Path) -> None:
+    history, file = tmp_path / "history", tmp_path / "mine.csv"
+    assert berth("profile", "export", "LAMMPS", file).stdout == f"wrote {file}\n"
+    file.write_text(file.read_text().replace('"LAMMPS"', '"mine"'))
+    assert berth("profile", "import", file, "--history", history).returncode == 0
+    rows = answer("profile", "list", "--history", history, "--json")
+    assert isinstance(rows, list)
+    assert {
+        row["application"]: row["source"] for row in rows if row["application"] in ("mine", "LAMMPS")
+    } == {
+        "mine": "history",
+        "LAMMPS": "thesis",
+    }
+    mine, lammps = (
+        answer("profile", "show", name, "--history", history, "--json") for name in ("mine", "LAMMPS")
+    )
+    assert isinstance(mine, dict)
+    assert isinstance(lammps, dict)
+    assert mine["mem_mib"] == lammps["mem_mib"]
+    assert (mine["mem_mib"][0], max(mine["mem_mib"])) == (363, 8_499)
+
+
+def test_a_profile_is_listed_and_drawn(tmp_path: Path) -> None:
+    listed = berth("profile", "list", "--history", tmp_path)
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert listed.stdout.count("thesis") == 12
+    out = tmp_path / "qmcpack.html"
+    assert berth("profile", "show", "QMCPACK", out, "--history", tmp_path).stdout == f"wrote {out}\n"
+    assert "QMCPACK alone on TITAN-XP-THESIS" in out.read_text()
+
+
+def test_a_wrong_profile_ends_with_one_message(tmp_path: Path) -> None:
+    missing = berth("profile", "show", "mine", "--history", tmp_path)
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert missing.stderr.startswith("berth: no profile of 'mine'; there are googlenet")
+    bad = tmp_path / "bad.csv"
+    bad.write_text("x")
+    assert "is not a profile" in berth("profile", "import", bad).stderr
+    absent = berth("profile", "import", tmp_path / "absent.csv")
+    assert (absent.returncode, "No such file" in absent.stderr) == (2, True)
+    assert "nobody knows its memory" in berth("profile", "import", tmp_path, "--genai", "--gpu", "G9").stderr
+
+
+def test_evaluate_prints_the_error_and_the_number_of_pairs(measured: tuple[Path, Path]) -> None:
+    files = ("--alone", measured[0], "--pairs", measured[1])
+    none = answer("interference", "evaluate", *files, "--model", "none", "--json")
+    assert none == {"mae": round((0.4 + 0.3 + 0.48 + 0.5 + 0.1 + 0.12) / 6, 6), "pairs": 3}
+    found = answer("interference", "evaluate", *files, "--json")
+    assert isinstance(found, dict)
+    assert list(found) == ["mae", "pairs"]
+    assert found["mae"] < 0.2
+
+
+def test_a_fitted_model_is_used_by_its_file(measured: tuple[Path, Path], tmp_path: Path) -> None:
+    files = ("--alone", measured[0], "--pairs", measured[1])
+    model = tmp_path / "mine.json"
+    fitted = answer("interference", "fit", *files, model, "--folds", "3", "--json")
+    assert isinstance(fitted, dict)
+    assert (fitted["pairs"], fitted["model"]) == (3, str(model))
+    found = answer("interference", "evaluate", *files, "--model", model, "--json")
+    assert isinstance(found, dict)
+    assert found["mae"] < 0.1
+    runs = answer("simulate", "synthetic:demo?jobs=40", "--interference", model, "--json")
+    assert isinstance(runs, dict)
+    assert ended(runs) == 40
+    assert "cannot be dealt to 5 folds" in berth("interference", "fit", *files, model).stderr
+    assert "expected a name that ends on .json" in berth("interference", "fit", *files, tmp_path / "m").stderr
+
+
+def test_a_missing_model_or_column_ends_with_one_message(measured: tuple[Path, Path], tmp_path: Path) -> None:
+    files = ("--alone", measured[0], "--pairs", measured[1])
+    gone = berth("interference", "evaluate", *files, "--model", tmp_path / "gone.json")
+    assert (gone.returncode, gone.stderr.count("\n")) == (2, 1)
+    assert "make one with `berth interference fit`" in gone.stderr
+    measured[0].write_text("model\n")
+    assert "has no column 'dataset'" in berth("interference", "evaluate", *files).stderr
+
+
+def test_the_profiles_of_a_folder_stand_before_the_thesis_s(tmp_path: Path) -> None:
+    history = tmp_path / "history"
+    file = tmp_path / "vgg16.csv"
+    berth("profile", "export", "vgg16", file)
+    berth("profile", "import", file, "--history", history)
+    done = answer(
+        *("simulate", "synthetic:demo?jobs=40", "--interference", "time-sliced"),
+        *("--profiles", history / "profiles", "--json"),
+    )
+    assert isinstance(done, dict)
+    assert ended(done) == 40
+    wrong = berth("simulate", "synthetic:demo?jobs=40", "--profiles", tmp_path / "none")
+    assert (wrong.returncode, "there is no folder" in wrong.stderr) == (2, True)
+
+
+def test_lucid_s_pairs_are_predicted(real_data: Callable[[str], Path]) -> None:
+    files = ("--alone", real_data("lucid/single.csv"), "--pairs", real_data("lucid/colocate.csv"))
+    found = json.loads(berth("interference", "evaluate", *files, "--json").stdout)
+    assert found["pairs"] == 972
+    assert found["mae"] <= 0.037

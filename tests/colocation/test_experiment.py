@@ -1,0 +1,156 @@
+"""The experiment of chapter V: what it measures, that it goes on where it was stopped, and what its command writes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from berth.bounds import TimeBound
+from berth.cli.app import app
+from berth.errors import SettingError
+from berth.experiments.colocation import Colocation, measure_colocation
+from berth.experiments.colocation_answer import above_bound_pct, colocation_dict, costs, difference_pct
+from berth.experiments.colocation_looks import pairs
+from berth.experiments.colocation_outcome import Outcome, Stay, outcome_of
+from berth.interference import make_interference, make_speeds
+from berth.interference.profiled import ProfiledInterference
+from berth.model import Job, Profile
+from berth.profiles import THESIS_GPU
+from berth.report.colocation import colocation_chapters
+
+POLICIES = ("sjf+first-fit", "greedy", "dqn?model=untrained")
+
+
+def flat(gpu: float, mem: float) -> Profile:
+    return Profile("a", "", 0, "", THESIS_GPU, 1000, np.full((100, 4), [gpu, mem, 0.0, 0.0]))
+
+
+def test_an_outcome_is_what_one_works_out_by_hand() -> None:
+    profiles = {"a": flat(0.4, 0.25)}
+    interference = ProfiledInterference(profiles, make_speeds("none"))
+    one, two = (Job(name, 0, 100_000, application="a") for name in ("one", "two"))
+    stays = [
+        Stay(one, 0, 100_000, False),
+        Stay(two, 50_000, 60_000, True),
+        Stay(two, 100_000, 200_000, False),
+    ]
+    found = outcome_of("w", "p", 3, stays, profiles, interference, THESIS_GPU)
+    assert found == Outcome(
+        "w", "p", 3, 200.0, pytest.approx(42.0), pytest.approx(26.25), 6144, 2, 1, (1, 0, 0, 1)
+    )  # two of the first tries of job two count for what they use, and its slowdown from its first start
+
+
+def test_runs_are_kept_and_what_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"seeds": (0, 1), "jobs": 4, "keep": tmp_path, "policies": POLICIES}
+    calls: list[tuple[float, float]] = []
+
+    def stop(done: float, total: float) -> None:
+        calls.append((done, total))
+        if done >= 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        measure_colocation(["GPU_light"], progress=stop, **asked)  # type: ignore[arg-type]
+    kept = len(list(tmp_path.rglob("*.parquet")))
+    assert 1 <= kept < 6
+    first = measure_colocation(["GPU_light"], **asked)  # type: ignore[arg-type]
+    written = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")}
+    again = measure_colocation(["GPU_light"], **asked)  # type: ignore[arg-type]
+    assert written == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.parquet")}
+    assert first.outcomes == again.outcomes
+    assert first.bounds == again.bounds
+    assert {(one.policy, one.seed, one.finished, one.out_of_memory) for one in first.outcomes} == {
+        (policy, seed, 4, 0) for policy in POLICIES for seed in (0, 1)
+    }
+    for one in first.outcomes:
+        if first.bounds:
+            assert one.total_s * 1000 >= first.bounds["GPU_light", one.seed].total_ms
+
+
+def made_up(dqn: float, greedy: float, bound: float) -> Colocation:
+    """Two seeds on random: SJF takes 100 s and 120 s."""
+    totals = {"sjf+first-fit": 100.0, "greedy": greedy, "dqn": dqn}
+    outcomes = tuple(
+        Outcome("random", policy, seed, total + 20 * seed, 50.0, 50.0, 100, 30, 0, (25, 5, 0, 0))
+        for policy, total in totals.items()
+        for seed in (0, 1)
+    )
+    bounds = {("random", seed): TimeBound(1000 * (bound + 20 * seed), 0, 0, 0) for seed in (0, 1)}
+    return Colocation("measured", ("random",), tuple(totals), (0, 1), outcomes, bounds, ())
+
+
+def test_the_claims_of_the_json_follow_from_its_numbers() -> None:
+    result = made_up(80.0, 90.0, 78.0)
+    assert difference_pct(result, "random", "dqn", "greedy").mean == pytest.approx(-10.0)
+    assert above_bound_pct(result, "random", "dqn") == pytest.approx([100 * 2 / 78, 100 * 2 / 98])
+    assert [cost.saved_pct for cost in costs(result)] == pytest.approx(
+        [100 * (1 - 90 / 110 * 0.602 / 0.75), 100 * (1 - 90 / 110 * 0.301 / 0.526)]
+    )
+    claims = colocation_dict(result, [], [], {})["claims"]
+    assert claims == {
+        "lowest_mean_total_time": {"random": True},
+        "paired_interval_below_zero": {"random, sjf+first-fit": "below", "random, greedy": "below"},
+        "no_out_of_memory": True,
+        "above_bound_pct": {"random": pytest.approx(np.mean([100 * 2 / 78, 100 * 2 / 98]))},
+        "within_5_pct_of_bound_on_average": True,
+    }
+    worse = colocation_dict(made_up(95.0, 90.0, 60.0), [], [], {})["claims"]
+    assert isinstance(worse, dict)
+    assert worse["lowest_mean_total_time"] == {"random": False}
+    assert worse["paired_interval_below_zero"]["random, greedy"] == "above"
+    assert worse["within_5_pct_of_bound_on_average"] is False
+
+
+def test_the_report_shows_the_thesis_s_numbers_as_the_thesis_s_and_where_it_contradicts_itself() -> None:
+    interference = make_interference("measured")
+    assert isinstance(interference, ProfiledInterference)
+    chapters = colocation_chapters(made_up(80.0, 90.0, 78.0), [], pairs(interference), {"dqn": 60.0})
+    titles = [chapter.title for chapter in chapters]
+    assert titles[0] == "Total time on the five workloads (figures 10–14)"
+    rows = {row[0]: row for row in chapters[0].rows}
+    assert rows["random, dqn"][1:4] == ("90 ± 127 [2,481]", "50.0 [62.16]", "50.0 [20.45]")
+    told = chapters[-1].hint
+    assert "0.874" in told
+    assert "1,214 s" in told
+    overhead = next(chapter for chapter in chapters if "figure 16" in chapter.title)
+    assert ("dqn", "0.818", "0.545", "1.364", "1.081", "0.054") in overhead.rows
+    maps = next(chapter for chapter in chapters if "figure 3" in chapter.title)
+    assert "Out of memory: CNN with vgg16, LAMMPS with LAMMPS, vgg16 with vgg16." in maps.hint
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"workloads": ["heavy"]}, "no workload 'heavy'; there are GPU_heavy"),
+        ({"seeds": [1_000_000]}, "seed 1000000 is one that models are trained on"),
+        ({"seeds": []}, "at least one workload, one policy and one seed"),
+        ({"interference": "none"}, "interference 'none' knows no profiles; there are measured, time-sliced"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(asked: dict[str, object], message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        measure_colocation(**asked)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_the_command_prints_json_alone_and_writes_the_report(tmp_path: Path) -> None:
+    arguments = ["experiment", "colocation", "--workload", "GPU_light,random", "--seeds", "2", "--policies"]
+    arguments += ["sjf+first-fit,tetris-sharing,greedy,dqn", "--interference", "time-sliced"]
+    answer = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path), "--json"])
+    assert answer.exit_code == 0, answer.output
+    told = json.loads(answer.stdout)
+    assert told == json.loads((tmp_path / "result.json").read_text())
+    assert {(one["workload"], one["policy"]) for one in told["summary"]} == {
+        (workload, policy)
+        for workload in ("GPU_light", "random")
+        for policy in ("sjf+first-fit", "tetris-sharing", "greedy", "dqn")
+    }
+    assert told["claims"]["no_out_of_memory"] is True
+    assert len(told["frontier"]) == 7
+    page = (tmp_path / "report.html").read_text()
+    for text in ("figures 10–14", "figure 15", "figure 16", "figure 17", "figure 3", "2,481", "0.874"):
+        assert text in page

@@ -1,0 +1,131 @@
+"""Forecasts are the simulator's own future: ends to the millisecond, and who runs out of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth.cluster import Cluster
+from berth.engine import simulate
+from berth.interference import make_speeds
+from berth.interference.profiled import ProfiledInterference
+from berth.model import EventKind, GpuModel, GpuSlot, Job, Node, Placement, Profile, Share
+from berth.policies.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
+from berth.profiles import THESIS_GPU, WORKLOADS, run_time_ms, thesis_profiles
+from berth.queue import Queue
+
+PROFILES = thesis_profiles()
+SLOT = GpuSlot(0, 0)
+ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
+
+
+def job(number: int, application: str, submit_ms: int) -> Job:
+    return Job(str(number), submit_ms, run_time_ms(PROFILES[application]), application=application, retries=0)
+
+
+def candidate(application: str) -> Candidate:
+    work_us = 1000 * run_time_ms(PROFILES[application])
+    return Candidate(application, work_us, work_us)
+
+
+class Together:
+    """Starts everybody as they come, and forecasts at the second coming what will become of all."""
+
+    def __init__(self, forecaster: Forecaster) -> None:
+        self.forecaster = forecaster
+        self.found: tuple[int, tuple[str, ...], Forecasts] | None = None
+
+    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
+        if now_ms > 0 and self.found is None:
+            tenants = cluster.jobs_on(SLOT)
+            there = tuple(
+                Candidate(
+                    run.job.application,
+                    run.left_us - (now_ms - run.as_of_ms) * run.speed_milli,
+                    run.job.work_ms * 1000,
+                )
+                for run in tenants
+            )
+            window = list(queue)
+            offer = Offer(there, tuple(candidate(one.application) for one in window))
+            names = (*(run.job.id for run in tenants), *(one.id for one in window))
+            self.found = now_ms, names, self.forecaster.forecasts([offer], THESIS_GPU)
+        for one in queue:
+            yield Placement(one, (SLOT,), Share(100, 0))
+
+
+applications = st.sampled_from(WORKLOADS["random"])
+
+
+@pytest.mark.parametrize("model", ["measured", "time-sliced"])
+@given(
+    first=st.lists(applications, min_size=1, max_size=3),
+    second=st.lists(applications, min_size=1, max_size=3, unique=True),
+    later_ms=st.integers(1, 50_000),
+)
+@settings(max_examples=25)
+def test_a_forecast_is_what_the_simulator_then_does(
+    model: str, first: list[str], second: list[str], later_ms: int
+) -> None:
+    speeds = make_speeds(model)
+    policy = Together(Forecaster(PROFILES, speeds))
+    jobs = [job(at, name, 0) for at, name in enumerate(first)]
+    jobs += [job(len(first) + at, name, later_ms) for at, name in enumerate(second)]
+    interference = ProfiledInterference(PROFILES, speeds)
+    events = list(simulate(jobs, ONE, policy, interference=interference))
+    assert policy.found is not None
+    now_ms, names, forecasts = policy.found
+    everybody = (1 << len(second)) - 1
+    after = [event for event in events if event.time_ms >= now_ms]
+    failed = [event for event in after if event.kind == EventKind.FAIL]
+    assert bool(forecasts.fits[0, everybody]) == (not failed)
+    if not failed:
+        ends = {event.job.id: event.time_ms - now_ms for event in after if event.kind == EventKind.FINISH}
+        forecast = dict(zip(names, forecasts.ends_ms[0, everybody].tolist(), strict=True))
+        assert {name: ms for name, ms in forecast.items() if ms} == {
+            name: ms for name, ms in ends.items() if ms
+        }
+
+
+def test_the_pairs_that_the_thesis_names_run_out_of_memory_and_no_others_of_its_figure() -> None:
+    forecaster = Forecaster(PROFILES, make_speeds("measured"))
+    names = ("LAMMPS", "GROMACS", "googlenet", "CNN", "vgg16")
+    full = set()
+    for one in names:
+        for other in names:
+            found = forecaster.forecasts([Offer((), (candidate(one), candidate(other)))], THESIS_GPU)
+            if not found.fits[0, 3]:
+                full.add(frozenset((one, other)))
+    assert full == {frozenset(pair) for pair in (("LAMMPS",), ("vgg16", "CNN"), ("vgg16",))}
+
+
+def test_of_equal_combinations_the_first_is_offered_and_places_are_counted() -> None:
+    forecaster = Forecaster(PROFILES, make_speeds("measured"))
+    window = tuple(candidate(name) for name in ("GROMACS", "alexnet", "GROMACS"))
+    found = forecaster.forecasts([Offer((), window), Offer((), window, largest=1)], THESIS_GPU)
+    assert np.flatnonzero(found.fits[0]).tolist() == [0b000, 0b001, 0b010, 0b011, 0b101, 0b111]
+    assert np.flatnonzero(found.fits[1]).tolist() == [0b000, 0b001, 0b010]
+    idle = Profile("idle", "", 0, "", THESIS_GPU, 1000, np.full((3, 4), 0.01))
+    many = Forecaster({"idle": idle}, make_speeds("time-sliced"))
+    tenants = tuple(Candidate("idle", 3_000_000 - at, 3_000_000) for at in range(MOST - 1))
+    found = many.forecasts(
+        [Offer(tenants, tuple(Candidate("idle", 3_000_000 + at, 3_000_000) for at in (1, 2)))], None
+    )
+    assert found.fits[0].tolist() == [True, True, True, False]
+
+
+def test_a_series_of_very_many_different_rows_is_rounded_up_and_still_fits_where_it_did() -> None:
+    draw = np.random.default_rng(5)
+    usage = draw.random((6000, 4)) * [0.3, 0.2, 0.3, 0.1]
+    big = GpuModel("big", "", 1_000_000, 4000, 32_000)
+    profile = Profile("noisy", "", 0, "", big, 1000, usage)
+    forecaster = Forecaster({"noisy": profile}, make_speeds("time-sliced"))
+    one = Candidate("noisy", 6_000_000_000, 6_000_000_000)
+    found = forecaster.forecasts([Offer((), (one, one._replace(left_us=5_000_000_000)))], big)
+    assert found.fits[0].tolist() == [True] * 4
+    assert found.ends_ms[0, 1, 0] == 6_000_000
+    assert found.ends_ms[0, 3].min() >= 5_000_000

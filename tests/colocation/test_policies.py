@@ -1,0 +1,202 @@
+"""Policies that co-locate: who shares, who runs alone, and what no network can talk them into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from berth.cluster import Cluster
+from berth.engine import simulate
+from berth.errors import ModelError, PolicyError, SettingError
+from berth.interference import make_interference, make_speeds
+from berth.interference.profiled import ProfiledInterference
+from berth.model import Event, EventKind, GpuModel, Job, Node, Profile, Reason, Share
+from berth.network.model_file import Model
+from berth.network.scores import new_network
+from berth.policies import Setting, make_policy
+from berth.policies.colocating import Knowledge
+from berth.policies.dqn import Dqn, DqnSettings
+from berth.policies.greedy import best_progress, joint_progress
+from berth.profiles import THESIS_GPU, WORKLOADS, Profiles, run_time_ms, thesis_profiles, workload_jobs
+
+PROFILES = thesis_profiles()
+ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
+MODEL = Model(new_network(0), "test", 5, 20, 15_000, ())
+"""A network that has learned nothing."""
+COLOCATING = ("greedy", "tetris-sharing", "dqn?model=untrained")
+
+
+def named(application: str, number: int, **others: object) -> Job:
+    return Job(
+        f"{application}-{number}", 0, run_time_ms(PROFILES[application]), application=application, **others
+    )  # type: ignore[arg-type]
+
+
+def run(jobs: Sequence[Job], cluster: Cluster, policy: object, model: str = "measured") -> list[Event]:
+    return list(simulate(jobs, cluster, policy, interference=make_interference(model)))  # type: ignore[arg-type]
+
+
+def total_ms(events: Sequence[Event]) -> int:
+    return max(event.time_ms for event in events if event.kind == EventKind.FINISH)
+
+
+@pytest.mark.parametrize("model", ["measured", "time-sliced"])
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_no_network_makes_a_set_end_later_than_one_after_the_other_or_out_of_memory(
+    workload: str, model: str
+) -> None:
+    jobs = workload_jobs(workload, 8, 7)
+    for seed in range(2):
+        policy = make_policy("dqn?model=untrained", Setting(seed, interference=make_interference(model)))
+        events = run(jobs, ONE, policy, model)
+        assert [event.reason for event in events if event.kind == EventKind.FAIL] == []
+        assert total_ms(events) <= sum(job.work_ms for job in jobs)
+
+
+def test_without_its_shield_a_network_that_loves_company_is_later_than_one_after_the_other() -> None:
+    crowd = thesis_profiles()["vgg16"]
+    small = replace(crowd, usage=np.array(crowd.usage) * [1, 0.1, 1, 1])
+    profiles = {"vgg16": small}
+    interference = ProfiledInterference(profiles, make_speeds("time-sliced"))
+    jobs = [Job(f"j{at}", 0, run_time_ms(small), application="vgg16") for at in range(5)]
+
+    def total(shield: int) -> int:
+        policy = Dqn(Setting(interference=interference), DqnSettings(shield=shield), MODEL)
+        policy.choose = lambda scene: np.array(  # type: ignore[assignment]
+            [np.flatnonzero(policy.allowed(scene)[0]).max()]
+        )
+        return total_ms(list(simulate(jobs, ONE, policy, interference=interference)))
+
+    assert total(0) > sum(job.work_ms for job in jobs) >= total(1)
+
+
+@pytest.mark.parametrize("name", COLOCATING)
+def test_an_application_without_a_profile_runs_alone_once_and_then_shares(name: str) -> None:
+    known = Profiles([PROFILES["GROMACS"]])
+    truth = make_interference("measured")
+    policy = make_policy(name, Setting(0, interference=truth))
+    assert not isinstance(policy, str)
+    learner = Dqn(
+        Setting(interference=truth),
+        model=MODEL,
+        knowledge=Knowledge(known, make_speeds("measured")),
+        recorded=PROFILES.get,
+    )
+    learner.choose = best_progress  # who has learned nothing may leave everybody alone
+    chosen = learner if name.startswith("dqn") else policy
+    if chosen is policy:
+        chosen.known.pop("alexnet")  # type: ignore[union-attr]
+        chosen.recorded = PROFILES.get  # type: ignore[union-attr]
+    jobs = [named("alexnet", 0), named("alexnet", 1), *(named("GROMACS", at) for at in range(4))]
+    events = run(jobs, ONE, chosen)
+    spans = {
+        event.job.id: [
+            other.time_ms for other in events if other.job.id == event.job.id and other.kind != "submit"
+        ]
+        for event in events
+    }
+    first = spans["alexnet-0"]
+    assert first[1] - first[0] == jobs[0].work_ms
+    assert not any(first[0] < begin < first[1] or first[0] < end < first[1] for begin, end in spans.values())
+    second = spans["alexnet-1"]
+    assert any(
+        begin < second[1] and second[0] < end for who, (begin, end) in spans.items() if who != "alexnet-1"
+    )
+
+
+@pytest.mark.parametrize("name", COLOCATING)
+def test_a_job_larger_than_any_gpu_is_reported_at_once_and_the_rest_goes_on(name: str) -> None:
+    big = Job("big", 0, 1000, application="huge", share=Share(1000, 20_000))
+    jobs = [big, *(named("GROMACS", at) for at in range(3))]
+    events = run(jobs, ONE, name)
+    assert [(e.time_ms, e.job.id, e.reason) for e in events if e.kind == EventKind.REJECT] == [
+        (0, "big", Reason.NEVER_FITS)
+    ]
+    assert sum(event.kind == EventKind.FINISH for event in events) == 3
+
+
+@pytest.mark.parametrize("name", COLOCATING)
+def test_a_profile_that_fits_on_one_of_the_gpus_goes_there(name: str) -> None:
+    small = GpuModel("small", "", 6_144, 1_920, 16_000)
+    cluster = Cluster([Node("small", gpus=1, gpu_model=small), Node("large", gpus=1, gpu_model=THESIS_GPU)])
+    jobs = [named("vgg16", 0), named("vgg16", 1), named("alexnet", 0), named("alexnet", 1)]
+    events = run(jobs, cluster, name)
+    starts = {event.job.id: event.slots[0].node for event in events if event.kind == EventKind.START}
+    assert {starts["vgg16-0"], starts["vgg16-1"]} == {1}
+    assert len(starts) == 4
+    assert [event for event in events if event.kind == EventKind.FAIL] == []
+
+
+def test_while_gpus_are_idle_jobs_spread_before_they_share() -> None:
+    cluster = Cluster([Node("n", gpus=4, gpu_model=THESIS_GPU)])
+    jobs = [named("GROMACS", at) for at in range(4)]
+    events = run(jobs, cluster, "greedy")
+    assert len({event.slots for event in events if event.kind == EventKind.START}) == 4
+    assert total_ms(events) == jobs[0].work_ms
+
+
+def test_a_job_on_several_gpus_is_not_overtaken_for_ever() -> None:
+    cluster = Cluster([Node("n", gpus=2, gpu_model=THESIS_GPU)])
+    jobs = [*(named("GROMACS", at) for at in range(6)), Job("both", 1, 10_000, gpus=2)]
+    jobs += [replace(named("GROMACS", 10 + at), submit_ms=2 + at) for at in range(20)]
+    events = run(jobs, cluster, "greedy")
+    started = [event.job.id for event in events if event.kind == EventKind.START]
+    assert started.index("both") == 6
+
+
+def test_more_than_ten_never_share() -> None:
+    tiny = Profile("tiny", "", 0, "", THESIS_GPU, 1000, np.full((30, 4), 0.02))
+    interference = ProfiledInterference({"tiny": tiny}, make_speeds("measured"))
+    jobs = [Job(str(at), 0, 30_000, application="tiny") for at in range(25)]
+    there: set[str] = set()
+    most = 0
+    for event in simulate(jobs, ONE, "greedy?window=10", interference=interference):
+        if event.kind == EventKind.START:
+            there.add(event.job.id)
+            most = max(most, len(there))
+        elif event.kind == EventKind.FINISH:
+            there.discard(event.job.id)
+    assert most == 10
+
+
+def test_jobs_worth_more_unslowed_are_slowed_less() -> None:
+    jobs = workload_jobs("random", 15, 3)
+
+    def slowed(unslowed: float) -> int:
+        policy = Dqn(
+            Setting(interference=make_interference("measured")), DqnSettings(unslowed=unslowed), MODEL
+        )
+        policy.scores = lambda scene, allowed: np.where(allowed, joint_progress(scene.forecasts), -np.inf)
+        began: dict[str, int] = {}
+        count = 0
+        for event in run(jobs, ONE, policy):
+            if event.kind == EventKind.START:
+                began[event.job.id] = event.time_ms
+            elif event.kind == EventKind.FINISH:
+                count += event.time_ms - began[event.job.id] > 1.02 * event.job.work_ms
+        return count
+
+    assert slowed(1000) == 0 < slowed(0)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("dqn?model=no-such-file.npz", ModelError, "no model 'no-such-file.npz'; expected a file"),
+        ("dqn?window=11", SettingError, "window is 11"),
+        ("dqn?shield=2", SettingError, "shield 2"),
+        ("greedy?window=0", SettingError, "window is 0"),
+        ("tetris-sharing?demand=most", SettingError, "demand is 'most'"),
+        ("deeprm-max?window=3", SettingError, "no setting 'window'; there is model"),
+        ("greedy?speed=3", SettingError, "no setting 'speed'"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_refused_with_what_can(
+    name: str, kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message.replace("?", r"\?")):
+        make_policy(name)
+    assert not issubclass(kind, PolicyError)

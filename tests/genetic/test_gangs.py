@@ -1,0 +1,148 @@
+"""Gangs under both genetic policies: every node of it at once, or none; and jobs that no node could hold."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth.cluster import Cluster
+from berth.engine import simulate
+from berth.model import Event, EventKind, GpuModel, Job, Node, Placement, Share
+from berth.policies import Setting, make_policy
+from berth.policies.batch import batch_of, pooled, shortage_of
+from berth.policies.genetic_paper import PaperSettings, evolve_paper, fitness_of
+from berth.queue import Queue
+
+T4 = GpuModel("T4", mem_mib=16_000)
+POLICIES = ["genetic", "genetic-paper"]
+
+
+def nodes(*gpus: int, cpu_milli: int = 32_000) -> list[Node]:
+    return [Node(f"n{at}", count, T4, cpu_milli, 64_000) for at, count in enumerate(gpus)]
+
+
+def gang(
+    name: str, over: int, each: int, *, submit_ms: int = 0, work_ms: int = 1_000, milli: int = 1000
+) -> Job:
+    return Job(name, submit_ms, work_ms, gpus=over * each, nodes=over, share=Share(milli))
+
+
+def replay(jobs: list[Job], cluster: list[Node], policy: str) -> list[Event]:
+    return list(simulate(jobs, Cluster(cluster), make_policy(policy, Setting(1, jobs))))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_gang_gets_all_of_its_nodes_and_the_rest_goes_beside_it(policy: str) -> None:
+    queue, cluster = Queue(), Cluster(nodes(2, 2, 2))
+    for job in (gang("three", 3, 1), Job("whole", 0, 1, gpus=1), gang("half", 2, 1, milli=500)):
+        queue.add(job)
+    for decision in make_policy(policy)(queue, cluster, 0):
+        assert isinstance(decision, Placement)
+        cluster.place(decision)  # refuses a gang on fewer nodes, or not the same on each
+        queue.remove(decision.job)
+    assert set(cluster.running) == {"three", "whole", "half"}
+    assert {slot.node for slot in cluster.running["three"].slots} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_gang_waits_whole_until_there_are_nodes_enough(policy: str) -> None:
+    jobs = [Job("first", 0, 60_000, gpus=2), gang("pair", 2, 2, submit_ms=1)]
+    events = replay(jobs, nodes(2, 2), policy)
+    assert [
+        (event.kind, event.job.id, event.time_ms) for event in events if event.kind is not EventKind.SUBMIT
+    ] == [
+        (EventKind.START, "first", 0),
+        (EventKind.FINISH, "first", 60_000),
+        (EventKind.START, "pair", 60_000),
+        (EventKind.FINISH, "pair", 61_000),
+    ]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_job_that_no_node_could_hold_is_spread(policy: str) -> None:
+    jobs = [Job("wide", 0, 1_000, gpus=5, nodes=0), Job("small", 0, 1_000)]
+    events = replay(jobs, nodes(2, 2, 2), policy)
+    assert sorted(event.job.id for event in events if event.kind is EventKind.FINISH) == ["small", "wide"]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@given(seed=st.integers(0, 10_000))
+@settings(max_examples=25, deadline=None)
+def test_everybody_is_served_in_the_end_with_gangs_among_them(policy: str, seed: int) -> None:
+    draw = random.Random(seed)
+    cluster = nodes(*(draw.choice([1, 2, 4]) for _ in range(draw.randint(2, 5))))
+    jobs, at_ms = [], 0
+    for number in range(draw.randint(1, 25)):
+        at_ms += draw.choice([0, 0, 500, 20_000])
+        jobs.append(
+            gang(
+                f"j{number}", draw.randint(1, 3), draw.choice([0, 1, 1, 2]), submit_ms=at_ms,
+                work_ms=draw.randint(1, 60_000), milli=draw.choice([300, 1000]),
+            )
+        )  # fmt: skip
+    events = replay(jobs, cluster, policy)
+    possible = {job.id for job in jobs if Cluster(cluster).fits_when_empty(job)}
+    assert {event.job.id for event in events if event.kind is EventKind.FINISH} == possible
+
+
+def test_a_gang_that_too_few_nodes_have_room_for_is_named() -> None:
+    cluster = Cluster(nodes(2, 1, 1))
+    job = gang("pair", 2, 2)
+    assert [str(shortage_of(lost, cluster)) for lost in batch_of([job], cluster).lost] == [
+        "job 'pair' fits on no node: it runs on 2 nodes at once, and only 1 have room for a part of it"
+    ]
+
+
+def test_the_papers_fitness_of_a_gang_is_that_of_taking_all_or_nothing() -> None:
+    cluster = Cluster(nodes(2, 2))
+    jobs = [Job("one", 0, 1, gpus=1), gang("pair", 2, 2), gang("twice", 2, 1, milli=500)]
+    batch = batch_of([jobs[0], jobs[2]], cluster)
+    # 4 GPUs: one whole, and half of one on each node; on one node alone the gang has no place.
+    assert fitness_of(batch, np.array([[0, 0, 1], [0, 1, 0], [0, 1, 1]])) == pytest.approx(
+        [2 / 4, 2 / 4, 1 / 4 - 2]
+    )
+    full = batch_of(jobs[:2], cluster)
+    assert fitness_of(full, np.array([[0, 0, 1]])) == pytest.approx([1 / 4 - 2])
+    assert evolve_paper(full, PaperSettings(generations=3)).fitness == pytest.approx(1 / 4 - 2)
+
+
+def test_fitness_with_gangs_is_what_can_be_carried_out() -> None:
+    draw = random.Random(4)
+    cluster = Cluster(nodes(2, 4, 1, 2, cpu_milli=9_000))
+    jobs = [
+        Job(
+            f"j{at}", 0, 1, gpus=(over := draw.choice([1, 1, 2, 3])) * draw.choice([1, 2]), nodes=over,
+            share=Share(draw.choice([250, 600, 1000])), cpu_milli=over * draw.choice([0, 2_000]),
+        )
+        for at in range(8)
+    ]  # fmt: skip
+    batch = batch_of(jobs, cluster)
+    starts, candidates = batch.candidates()
+    options = [candidates[starts[kind] : starts[kind + 1]].tolist() for kind in batch.type_of.tolist()]
+    genes = np.array([[draw.choice(choice) for choice in options] for _ in range(200)])
+    for row, fitness in zip(genes, fitness_of(batch, genes), strict=True):
+        tried = Cluster(cluster.nodes)
+        placed = misfits = 0
+        for at in np.flatnonzero(batch.parts).tolist():
+            job, count = batch.jobs[at], int(batch.parts[at])
+            where = [int(batch.nodes[node]) for node in row[at : at + count]]
+            fits = len(set(where)) == count and set(where) <= set(tried.fitting_nodes(job).tolist())
+            if not fits:
+                misfits += count
+                continue
+            slots = itertools.chain(*(tried.slots_on(node, job, tightest=True) for node in where))
+            tried.place(Placement(job, tuple(slots), job.share))
+            placed += job.gpus * job.share.milli
+        assert fitness == pytest.approx(placed / 9_000 - misfits)
+
+
+def test_on_pooled_gpus_a_gang_is_one_instance() -> None:
+    batch = batch_of([gang("pair", 2, 1), Job("one", 0, 1)], Cluster(nodes(1, 1, 1)))
+    one = pooled(batch)
+    assert (len(batch.jobs), len(one.jobs)) == (3, 2)
+    assert fitness_of(one, np.zeros((1, 2), dtype=np.int64)) == pytest.approx([1.0])

@@ -1,0 +1,182 @@
+"""The fit finds what made the data, its file survives, and on the published pairs it is as good as is claimed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from berth.errors import ProfileError, SettingError
+from berth.interference import make_speeds
+from berth.interference.contention import Contention, Law
+from berth.interference.fitting import evaluate, fit, folds_of_applications, folds_of_pairs
+from berth.interference.measured import measured
+from berth.interference.measurements import Measurements, read_measurements
+from berth.interference.named import fit_named, read_named
+
+ALONE = "model,dataset,batchsize,amp,speed,gpu_util,gmem_util,gmem,label\n"
+PAIRS = "model1,dataset1,batchsize1,amp1,speed1,model2,dataset2,batchsize2,amp2,speed2\n"
+
+
+def made(seed: int = 0, readings: bool = False) -> Measurements:
+    """Twelve applications of three models under a law of our own; one model read 20 % too high."""
+    draw = np.random.default_rng(seed)
+    usage = np.stack(
+        [draw.integers(100, 1001, 12), 1000 + 900 * np.arange(12), draw.integers(50, 900, 12), np.zeros(12)],
+        axis=1,
+    ).astype(np.int32)
+    law = Contention(Law(-0.3, 1.2, 0.8), np.zeros(0, np.int32), np.zeros((0, 7), np.int32))
+    pairs = np.array([(one, other) for one in range(12) for other in range(one, 12)])
+    speeds = law(usage[pairs], np.ones(pairs.shape, dtype=bool), 0) / 1000
+    models = tuple("abc"[at % 3] for at in range(12))
+    if readings:
+        speeds = speeds * np.where(np.array(models)[pairs] == "a", 1.2, 1.0)
+    return Measurements(tuple(f"{at}" for at in range(12)), models, usage, pairs, speeds)
+
+
+def test_the_fit_finds_the_law_that_made_the_data() -> None:
+    found = fit(made())
+    assert np.allclose(found.law, (-0.3, 1.2, 0.8), atol=0.1)
+    assert evaluate(found, made()).mae < 0.01
+
+
+def test_speeds_read_too_high_are_not_taken_for_speeds() -> None:
+    data = made(readings=True)
+    found = fit(data)
+    quality = evaluate(found, data)
+    assert quality.mae < 0.02 < quality.mae_speed
+    read = found.reading_milli(data.usage)
+    of_a = np.array(data.models) == "a"
+    assert (read[of_a] > 1100).all()
+    assert (read[~of_a] < 1100).all()
+
+
+def test_the_same_measurements_give_the_same_model_and_its_file_comes_back() -> None:
+    found = fit(made())
+    again = Contention.from_json(found.to_json(), "here")
+    assert fit(made()).to_json() == found.to_json() == again.to_json()
+    assert evaluate(again, made()) == evaluate(found, made())
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "here cannot be read"),
+        ("[]", "here cannot be read"),
+        ('{"format": "berth-model", "version": 1}', "here is berth-model 1; expected a model written by"),
+        ('{"format": "berth-contention", "version": 9}', "here is berth-contention 9"),
+        ('{"format": "berth-contention", "version": 1, "law": [1, 2], "cells": []}', "here cannot be read"),
+        ('{"format": "berth-contention", "version": 1, "law": [1, NaN, 1], "cells": []}', "beyond reason"),
+        ('{"format": "berth-contention", "version": 1, "law": [1, -1, 1], "cells": []}', "falls with use"),
+        (
+            '{"format": "berth-contention", "version": 1, "law": [1, 1, 1], "cells": [[1, 2]]}',
+            "cannot be read",
+        ),
+        (
+            '{"format": "berth-contention", "version": 1, "law": [1, 1, 1], "cells": [[1, 0, 0, 0, 0, 0, 0, 0]]}',
+            "a factor of 0",
+        ),
+    ],
+)
+def test_a_file_that_is_not_ours_is_refused(text: str, message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        Contention.from_json(text, "here")
+
+
+def test_folds_hold_out_every_pair_once_and_whole_models() -> None:
+    data = made()
+    pairs = folds_of_pairs(data, 3)
+    assert sorted(np.concatenate([test for _, test in pairs]).tolist()) == list(range(len(data)))
+    assert all(not set(train) & set(test) for train, test in pairs)
+    for train, test in folds_of_applications(data, 3, folds=3):
+        seen = {data.models[at] for at in data.pairs[train].ravel()}
+        held = set("abc") - seen
+        assert len(held) == 1
+        assert all(held & {data.models[at] for at in data.pairs[pair]} for pair in test)
+
+
+BAD = {
+    "no column": ("model,dataset\n", PAIRS, r"alone.csv has no column 'batchsize'; it has model, dataset"),
+    "over 100 %": (
+        ALONE + "a,d,1,0,9,101,5,100,0\n",
+        PAIRS,
+        r"line 2, column 'gpu_util': '101'; .* 0 to 100",
+    ),
+    "negative": (ALONE + "a,d,1,0,9,10,5,-1,0\n", PAIRS, r"line 2, column 'gmem': '-1'"),
+    "not a number": (ALONE + "a,d,1,0,9,10,x,1,0\n", PAIRS, r"column 'gmem_util': 'x'"),
+    "twice": (ALONE + "a,d,1,0,9,10,5,1,0\n" * 2, PAIRS, r"line 3: application 'a/d/1/0' stands there twice"),
+    "unknown": (
+        ALONE + "a,d,1,0,9,10,5,1,0\n",
+        PAIRS + "a,d,1,0,1,b,d,1,0,1\n",
+        r"pairs.csv, line 2: application 'b/d/1/0' is not in .*; measure it alone",
+    ),
+    "no pairs": (ALONE + "a,d,1,0,9,10,5,1,0\n", PAIRS, r"pairs.csv has no pairs"),
+    "ends early": (ALONE + "a,d,1\n", PAIRS, r"line 2: the line ends early"),
+    "speed": (
+        ALONE + "a,d,1,0,9,10,5,1,0\n",
+        PAIRS + "a,d,1,0,-1,a,d,1,0,1\n",
+        r"line 2, column 'speed1': '-1'",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_measurements_are_refused_with_line_and_column(what: str, tmp_path: Path) -> None:
+    alone, pairs, message = BAD[what]
+    (tmp_path / "alone.csv").write_text(alone)
+    (tmp_path / "pairs.csv").write_text(pairs)
+    with pytest.raises(ProfileError, match=message):
+        read_measurements(tmp_path / "alone.csv", tmp_path / "pairs.csv")
+
+
+def test_sensitivity_and_pressure_by_name_are_found() -> None:
+    names = "abcde"
+    stress = {
+        (one, other): 2 ** ((at - 2) / 2 + (to - 3) / 2)
+        for at, one in enumerate(names)
+        for to, other in enumerate(names)
+    }
+    found = fit_named([(one, other, 1 / (1 + value)) for (one, other), value in stress.items()])
+    for (one, other), value in stress.items():
+        predicted = 1 / (1 + 2 ** ((found[one][0] + found[other][1]) / 256))
+        assert predicted == pytest.approx(1 / (1 + value), abs=0.05)
+
+
+def test_named_pairs_are_read_and_those_that_made_no_step_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text("gpu,job,other,solo_steps_per_s,shared_steps_per_s\nk80,a,b,2,1\nk80,b,a,4,0\n")
+    assert read_named(path) == {"K80": [("a", "b", 0.5)]}
+    path.write_text("gpu,job,other,solo_steps_per_s,shared_steps_per_s\nk80,a,b,0,1\n")
+    with pytest.raises(ProfileError, match=r"line 2: .*expected gpu, job, other, solo_steps_per_s above 0"):
+        read_named(path)
+
+
+@pytest.mark.slow
+def test_it_is_as_good_on_unseen_pairs_as_is_claimed(real_data: Callable[[str], Path]) -> None:
+    data = read_measurements(real_data("lucid/single.csv"), real_data("lucid/colocate.csv"))
+
+    def mae(folds: list[tuple[np.ndarray, np.ndarray]]) -> float:
+        found = [evaluate(fit(data.of(train)), data.of(test)) for train, test in folds]
+        return sum(one.mae * one.pairs for one in found) / sum(one.pairs for one in found)
+
+    assert mae(folds_of_pairs(data, 7)) <= 0.037
+    assert mae(folds_of_applications(data, 7)) <= 0.068
+    assert evaluate(measured, data).mae < 0.03
+    assert evaluate(make_speeds("none"), data).mae > 0.08
+
+
+def test_what_ships_holds_coefficients_and_no_measurement(real_data: Callable[[str], Path]) -> None:
+    import berth.interference as package
+
+    text = (Path(package.__file__).parent / "measured.json").read_text()
+    shipped = json.loads(text)
+    assert len(shipped["cells"]) <= 66
+    for line in real_data("lucid/single.csv").read_text().splitlines()[1:]:
+        model, *_, speed, gpu, memory, mib, _ = line.split(",")
+        assert model not in text
+        assert f"{float(gpu) * 10:.0f}, {float(mib):.0f}" not in text
+        assert speed not in text.replace(",", " ").split()
+        assert memory

@@ -1,0 +1,200 @@
+"""What decides is what was trained: the same numbers from NumPy and JAX, and files that are whole or refused."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from berth.errors import ModelError
+from berth.interference import make_speeds
+from berth.learning.decisions import Decisions, best_allowed
+from berth.learning.environment import Environment, Settings
+from berth.learning.jobsets import thesis_sets, thesis_task
+from berth.network.catalogue import Catalogue
+from berth.network.features import COMBINATION_FEATURES, JOB_FEATURES, Scene, features, joint
+from berth.network.model_file import Model, archive_bytes, model_bytes, read_model
+from berth.network.scores import new_network, scores
+
+MODEL = Model(new_network(3), "ppo", 5, 32, 5000, ("measured",), ("random",), figures={"seed": 3.0})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["measured", "time-sliced"])
+def test_numpy_and_jax_see_and_score_the_same(name: str) -> None:
+    task = thesis_task(horizon=32, step_ms=5000)
+    sets = thesis_sets(task, "random", 0, 6)
+    network = new_network(1)
+    speeds = make_speeds(name)
+    environment = Environment(task, speeds, settings=Settings(4, tick_ms=15_000))
+    decisions = Decisions(environment, sets)
+
+    def move(state):
+        seen = decisions.see(state)
+        return decisions.act(state, best_allowed(seen.together_milli, seen.allowed), seen.allowed)[0]
+
+    def look(state):
+        scene = environment.scene(state)
+        found = joint(scene, environment.members, speeds, 4, jnp)
+        seen = features(scene, environment.members, found, jnp)
+        return scene._replace(step_ms=jnp.int32(0)), found, seen, scores(network, seen, jnp)
+
+    @jax.jit
+    def looked(states):
+        states = jax.lax.fori_loop(0, 7, lambda _, now: jax.vmap(move)(now), states)
+        return jax.vmap(look)(states)
+
+    scene, theirs, given, score = jax.tree.map(np.asarray, looked(jax.vmap(environment.reset)(sets)))
+    plain = Scene(*scene)._replace(step_ms=task.step_ms)
+    members = np.asarray(environment.members)
+    found = joint(plain, members, speeds, 4, np)
+    seen = features(plain, members, found, np)
+    assert np.array_equal(theirs.speed_milli, found.speed_milli)
+    assert np.array_equal(theirs.mem_mib, found.mem_mib)
+    assert np.array_equal(theirs.fits, found.fits)
+    np.testing.assert_allclose(given.combination, seen.combination, atol=1e-5)
+    np.testing.assert_allclose(given.job, seen.job, atol=1e-5)
+    np.testing.assert_allclose(score, scores(network, seen, np), atol=1e-4)
+    assert (seen.job.shape[-1], seen.combination.shape[-1]) == (JOB_FEATURES, COMBINATION_FEATURES)
+    slowed = (found.speed_milli > 0) & (found.speed_milli < 1000)
+    assert found.fits.any()
+    assert slowed.any()
+
+
+def test_the_order_of_the_waiting_jobs_changes_no_score() -> None:
+    task = thesis_task(horizon=32, step_ms=5000)
+    environment = Environment(task, make_speeds("time-sliced"), settings=Settings(3))
+    sets = thesis_sets(task, "random", 5, 1)
+    network = new_network(2)
+    members = np.asarray(environment.members)
+
+    @jax.jit
+    def score(jobs):
+        scene = environment.scene(environment.reset(jobs))
+        found = joint(scene, environment.members, environment.models[0], 3, jnp)
+        return scores(network, features(scene, environment.members, found, jnp), jnp)
+
+    def scored(order: list[int]) -> np.ndarray:
+        jobs = sets.take(0)
+        return np.asarray(score(type(jobs)(*(np.concatenate([part[:3][order], part[3:]]) for part in jobs))))
+
+    straight, turned = scored([0, 1, 2]), scored([2, 0, 1])
+    for action, member in enumerate(members):
+        there = [[2, 0, 1].index(slot) for slot in np.flatnonzero(member)]
+        assert turned[sum(1 << slot for slot in there)] == pytest.approx(straight[action], abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["measured", "time-sliced"])
+def test_what_fits_never_runs_out_of_memory(name: str) -> None:
+    task = thesis_task(horizon=32, step_ms=5000)
+    environment = Environment(task, make_speeds(name), settings=Settings(4, tick_ms=5000, lead_ms=4500))
+    sets = thesis_sets(task, "all", 100, 10, jobs=12)
+    decisions = Decisions(environment, sets)
+    network = new_network(4)
+
+    def decide(moment):
+        # An untrained network is as wild as any, and starts whenever it may.
+        score = scores(network, moment.features, jnp).at[0].add(-5.0)
+        return best_allowed(score, moment.allowed)
+
+    total_ms, failures = jax.jit(lambda sets: decisions.played(decide, sets))(sets)
+    assert np.asarray(failures).sum() == 0
+    assert (np.asarray(total_ms)[0] < 3 * sets.work_ms.sum(axis=1)).all()
+    assert (np.asarray(total_ms)[0] != sets.work_ms.sum(axis=1)).any()
+
+
+def test_a_model_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    path = tmp_path / "model.npz"
+    path.write_bytes(model_bytes(MODEL))
+    assert model_bytes(MODEL) == path.read_bytes()
+    found = read_model(path)
+    assert jax.tree.all(jax.tree.map(np.array_equal, found.network, MODEL.network))
+    assert (found.learner, found.slots, found.horizon, found.step_ms) == ("ppo", 5, 32, 5000)
+    assert (found.interference, found.workloads, found.figures) == (("measured",), ("random",), {"seed": 3.0})
+
+
+def damaged(what: str) -> bytes:
+    whole = model_bytes(MODEL)
+    if what == "truncated":
+        return whole[: len(whole) // 2]
+    if what == "text":
+        return b"not a model\n"
+    if what == "bits":
+        middle = len(whole) // 2
+        return whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :]
+    arrays = {name: array for name, array in np.load(io.BytesIO(whole)).items() if name != "header"}
+    header = {"format": "berth-model", "version": 1, "job_features": JOB_FEATURES}
+    header["combination_features"] = COMBINATION_FEATURES
+    if what == "foreign":
+        return archive_bytes({"format": "other"}, arrays)
+    if what == "version":
+        return archive_bytes(header | {"version": 99}, arrays)
+    if what == "features":
+        return archive_bytes(header | {"job_features": 7}, arrays)
+    if what == "header":
+        return archive_bytes(header, arrays)
+    out = io.BytesIO()
+    np.savez(out, header=np.array([object()], dtype=object), allow_pickle=True)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("what", "expected"),
+    [
+        ("truncated", "not a whole berth-model"),
+        ("text", "not a whole berth-model"),
+        ("bits", "not a whole berth-model"),
+        ("foreign", "format 'other', version None; expected 'berth-model', version 1"),
+        ("version", "version 99; expected 'berth-model', version 1"),
+        ("features", f"sees 7 job features; expected {JOB_FEATURES}"),
+        ("header", "its header is not that of a model"),
+        ("pickle", "not a whole berth-model"),
+    ],
+)
+def test_what_is_no_model_is_refused_with_what_was_expected(tmp_path: Path, what: str, expected: str) -> None:
+    path = tmp_path / "model.npz"
+    path.write_bytes(damaged(what))
+    with pytest.raises(ModelError, match=expected):
+        read_model(path)
+
+
+@pytest.mark.parametrize("change", ["shape", "type", "nan", "missing"])
+def test_arrays_that_are_not_the_networks_are_refused(tmp_path: Path, change: str) -> None:
+    path = tmp_path / "model.npz"
+    path.write_bytes(model_bytes(MODEL))
+    with zipfile.ZipFile(path) as archive:
+        header = archive.read("header.npy")
+    arrays = dict(np.load(path).items())
+    del arrays["header"]
+    name = "job0.weight"
+    if change == "missing":
+        del arrays[name]
+    else:
+        arrays[name] = {
+            "shape": arrays[name][:-1],
+            "type": arrays[name].astype(np.float64),
+            "nan": arrays[name] * np.nan,
+        }[change]
+    out = io.BytesIO()
+    np.savez(out, **arrays)
+    with zipfile.ZipFile(out, "a") as archive:
+        archive.writestr("header.npy", header)
+    path.write_bytes(out.getvalue())
+    with pytest.raises(ModelError, match=r"job0\.weight|missing: job0"):
+        read_model(path)
+
+
+def test_a_catalogue_is_for_whole_rows_of_every_demand() -> None:
+    task = thesis_task()
+    lammps = task.applications.index("LAMMPS")
+    series, peak, mean = (task.catalogue(demand) for demand in ("series", "peak", "mean"))
+    assert isinstance(series, Catalogue)
+    assert series.cells[lammps, 0].tolist()[1] < peak.cells[lammps, 0].tolist()[1] == 8499
+    assert mean.cells[lammps, 0, 1] == round(float(task.series[lammps].usage[:, 1].mean()))
+    assert np.array_equal(series.usage, mean.usage), "what happens does not depend on what is shown"

@@ -1,0 +1,220 @@
+"""A training is the same for a seed, goes on after a kill as if there had been none, and refuses what is not its."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from berth.errors import ModelError, SettingError
+from berth.interference import make_speeds
+from berth.learning.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from berth.learning.decisions import Decisions
+from berth.learning.double_dqn import DoubleDqn, DoubleDqnSettings
+from berth.learning.environment import Environment, Settings
+from berth.learning.history_jobs import history_sets
+from berth.learning.imitation import Imitation
+from berth.learning.jobsets import FIRST_TRAINING_SEED, thesis_sets, thesis_task
+from berth.learning.paper import Paper, PaperSettings
+from berth.learning.plan import VALIDATION_SEED, Plan, make
+from berth.learning.ppo import Ppo, PpoSettings
+from berth.learning.rewards import saved
+from berth.learning.training import CHECKPOINT, TrainingSettings, train
+from berth.model import Record, RecordState, Share
+from berth.plots.training import training_curve
+
+NONE = Imitation(length=0)
+SHORT = Imitation(length=8, environments=4, batches=8, batch=16)
+
+
+def learner_of(name: str):
+    if name.startswith("dqn-paper"):
+        task = thesis_task()
+        environment = Environment(task, make_speeds("time-sliced"), settings=Settings(2))
+        settings = PaperSettings(2, 2, 8, hidden=8, mended=name == "dqn-paper")
+        return Paper(environment, thesis_sets(task, "random", FIRST_TRAINING_SEED, 3, jobs=5), settings)
+    task = thesis_task(horizon=32, step_ms=5000)
+    environment = Environment(
+        task, make_speeds("time-sliced"), settings=Settings(2, tick_ms=15_000, lead_ms=4500), reward=saved
+    )
+    decisions = Decisions(environment, thesis_sets(task, "random", FIRST_TRAINING_SEED, 3, jobs=5))
+    if name == "ppo":
+        return Ppo(decisions, PpoSettings(4, 8, passes=1, parts=2, imitation=SHORT))
+    settings = DoubleDqnSettings(4, 4, memory=8, ahead=2, updates=2, batch=8, imitation=NONE)
+    return DoubleDqn(decisions, settings)
+
+
+def norm(network) -> float:
+    """Stands in for a measurement: deterministic, and different for every network."""
+    return float(sum(float(jnp.sum(jnp.abs(leaf))) for leaf in jax.tree.leaves(network)))
+
+
+def equal(one, other) -> bool:
+    return jax.tree.all(jax.tree.map(np.array_equal, one, other))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["dqn-paper", "ppo", "double-dqn"])
+def test_the_same_seed_gives_the_same_weights_and_another_others(name: str, tmp_path: Path) -> None:
+    learner = learner_of(name)
+    settings = TrainingSettings(4, seed=5, measure_every=2, keep_every=2)
+    whole = train(learner, norm, settings)
+    assert equal(whole.network, train(learner, norm, settings).network)
+    assert not equal(whole.network, train(learner, norm, TrainingSettings(4, seed=6)).network)
+    # The same in two runs, the second of which goes on from what the first has kept.
+    half = TrainingSettings(2, seed=5, measure_every=2, keep_every=2)
+    train(learner, norm, half, folder=tmp_path)
+    rest = train(learner, norm, settings, folder=tmp_path, resume=True)
+    assert equal(whole.network, rest.network)
+    assert [(p.decisions, p.episode_return, p.measured) for p in whole.curve] == [
+        (p.decisions, p.episode_return, p.measured) for p in rest.curve
+    ]
+
+
+KILLED = """
+from pathlib import Path
+from tests.learning.test_training import learner_of, norm
+from berth.learning.training import TrainingSettings, train
+settings = TrainingSettings({iterations}, seed=5, measure_every=2, keep_every=1)
+train(learner_of("dqn-paper"), norm, settings, folder=Path({folder!r}), resume=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_training_goes_on_to_the_same_result(tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    code = KILLED.format(iterations=100_000, folder=str(tmp_path))
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=root)
+    path = tmp_path / CHECKPOINT
+    deadline = time.monotonic() + 300
+    while not path.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert path.exists(), "nothing was kept before it was killed"
+    learner = learner_of("dqn-paper")
+    settings = TrainingSettings(2, seed=5, measure_every=2, keep_every=1)
+    described = {"learner": learner.name, "seed": 5, "measure_every": 2}
+    begun = learner.begin(5)
+    kept = read_checkpoint(path, described, (begun, (learner.network(begun), jnp.float32(0), jnp.int32(0))))
+    done = len(kept.notes["curve"])
+    longer = TrainingSettings(done + 3 + done % 2, seed=5, measure_every=2, keep_every=1)
+    resumed = train(learner, norm, longer, folder=tmp_path, resume=True)
+    assert equal(resumed.network, train(learner, norm, longer).network)
+    assert settings.iterations <= len(resumed.curve)
+
+
+def checkpoint_in(folder: Path, **training: object) -> tuple[Path, dict[str, object]]:
+    path = folder / CHECKPOINT
+    state = {"a": np.arange(4, dtype=np.int32), "key": jax.random.key(3)}
+    write_checkpoint(path, {"seed": 1} | training, Checkpoint(state, {"curve": []}))
+    return path, state
+
+
+def test_a_checkpoint_comes_back_as_it_was(tmp_path: Path) -> None:
+    path, state = checkpoint_in(tmp_path)
+    found = read_checkpoint(path, {"seed": 1}, state)
+    assert np.array_equal(found.state["a"], state["a"])
+    assert np.array_equal(jax.random.key_data(found.state["key"]), jax.random.key_data(state["key"]))
+    assert [entry.name for entry in tmp_path.iterdir()] == [CHECKPOINT]
+
+
+def test_checkpoints_of_something_else_are_refused_with_what_was_expected(tmp_path: Path) -> None:
+    path, state = checkpoint_in(tmp_path)
+    with pytest.raises(ModelError, match=r"its seed is 1; expected 2"):
+        read_checkpoint(path, {"seed": 2}, state)
+    with pytest.raises(ModelError, match=r"a is int32 \(4,\); expected int32 \(5,\)"):
+        read_checkpoint(path, {"seed": 1}, state | {"a": np.arange(5, dtype=np.int32)})
+    with pytest.raises(ModelError, match="b, too many or missing"):
+        read_checkpoint(path, {"seed": 1}, state | {"b": np.zeros(1)})
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ModelError, match="not a whole berth-checkpoint"):
+        read_checkpoint(path, {"seed": 1}, state)
+
+
+def test_a_folder_with_a_training_is_not_overwritten(tmp_path: Path) -> None:
+    checkpoint_in(tmp_path)
+    with pytest.raises(SettingError, match="go on from it with --resume"):
+        train(learner_of("dqn-paper"), norm, TrainingSettings(1), folder=tmp_path)
+
+
+@pytest.mark.parametrize(("name", "direction"), [("dqn-paper", 1), ("dqn-paper-as-printed", -1)])
+def test_the_mended_sign_makes_what_turned_out_better_likelier_and_the_printed_one_does_not(
+    name: str, direction: int
+) -> None:
+    learner = learner_of(name)
+    environment = learner.environment
+    state = environment.reset(learner.sets.take(0))
+    seen = jax.tree.map(lambda x: x[None], environment.observe(state))
+    network = learner.begin(0).network
+    action = jnp.array([1])
+    assert bool(seen.mask[0, 1])
+
+    class Taken:
+        pass
+
+    taken = Taken()
+    taken.seen, taken.action = seen, action
+
+    def log(network):
+        score = jnp.where(seen.mask, learner.outputs(network, seen)[0], -1e30)
+        return jax.nn.log_softmax(score)[0, 1]
+
+    prediction = learner.outputs(network, seen)[1]
+    gradient = jax.grad(learner._loss)(network, taken, prediction + 1.0)
+    moved = network._replace(action=network.action - 0.1 * gradient.action)
+    moved = moved._replace(offset=network.offset - 0.1 * gradient.offset)
+    assert np.sign(float(log(moved) - log(network))) == direction
+
+
+def test_training_and_test_sets_share_no_seed() -> None:
+    assert min(FIRST_TRAINING_SEED, VALIDATION_SEED) > 999
+    plan = Plan()
+    assert FIRST_TRAINING_SEED + plan.sets <= VALIDATION_SEED
+
+
+def test_plans_that_make_no_sense_are_refused() -> None:
+    with pytest.raises(SettingError, match="no learner 'sarsa'; there are dqn"):
+        Plan("sarsa")
+    with pytest.raises(SettingError, match="no reward 'gold'; there are unfinished"):
+        Plan(reward="gold")
+    with pytest.raises(SettingError, match="no workload 'heavy'"):
+        make(Plan(workload="heavy"))
+
+
+def record(number: int, application: str, state: RecordState = RecordState.COMPLETED) -> Record:
+    return Record(
+        *(str(number), 1, "u", application, "", number * 1000, number * 1000, number * 1000),
+        *(number * 1000 + 60_000, state, 1, Share(), 0, 0, ("n",), "", None),
+    )
+
+
+def test_a_history_gives_sets_of_the_jobs_that_followed_each_other() -> None:
+    task = thesis_task()
+    records = [record(at, "vgg16" if at % 2 else "alexnet") for at in range(7)]
+    records += [record(7, "unknown"), record(8, "vgg16", RecordState.FAILED)]
+    sets = history_sets(task, records, jobs=4, sets=20, seed=1)
+    names = np.array(task.applications)[sets.application]
+    assert names.shape == (20, 4)
+    assert set(names.reshape(-1)) == {"vgg16", "alexnet"}
+    assert (sets.work_ms == 60_000).all()
+    with pytest.raises(SettingError, match="no completed job on one GPU of an application with a profile"):
+        history_sets(task, [record(1, "unknown")], jobs=4, sets=2, seed=1)
+
+
+def test_the_training_curve_shows_returns_and_measurements() -> None:
+    learner = learner_of("dqn-paper")
+    found = train(learner, norm, TrainingSettings(6, measure_every=3))
+    figure = training_curve({"mended": found.curve})
+    returns, measured = figure.data
+    ended = [point for point in found.curve if point.episode_return is not None]
+    assert list(returns.x) == [point.decisions for point in ended]
+    assert list(measured.x) == [found.curve[2].decisions, found.curve[5].decisions]

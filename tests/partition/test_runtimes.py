@@ -1,0 +1,231 @@
+"""The same partition through whole runtimes: Podman with CDI and the hook, containerd with the hook, rootless."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import site
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_containers import Containers, hooked, root_file_system
+
+from berth import partition as partitions
+from berth.partition import oci
+from berth.partition.cdi import specification
+from berth.partition.gpus import gpus
+from conftest import ROOT, Card
+
+pytestmark = pytest.mark.slow
+
+INSIDE = ["BERTH_FAKE_CARD=/card/card", "LD_LIBRARY_PATH=/opt/fake", "BERTH_TEST_FDS=1"]
+
+
+def made_partition(card: Card, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A partition of 64 MiB of a fake card that containers see as /card/card."""
+    (card.folder / "shared").mkdir()
+    monkeypatch.setenv("BERTH_FAKE_CARD", str(card.folder / "shared" / "card"))
+    (gpu,) = gpus(card.native / "fake")
+    name = f"test-{os.getpid()}"
+    partitions.create(name, gpu, partitions.Limit(64), root=card.folder / "root")
+    return name
+
+
+@dataclass
+class Podman:
+    """Podman with a store and an image of its own."""
+
+    card: Card
+    name: str
+    runtime: str
+
+    @property
+    def command(self) -> list[str]:
+        store = ["--root", str(self.card.folder / "store"), "--runroot", str(self.card.folder / "run")]
+        podman = [
+            shutil.which("podman") or "podman",
+            *store,
+            "--storage-driver",
+            "vfs",
+            "--cgroup-manager",
+            "cgroupfs",
+        ]
+        return [*podman, "--hooks-dir", str(self.card.folder / "hooks"), "--runtime", self.runtime]
+
+    def __call__(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [*self.command, *words], capture_output=True, text=True, check=False, timeout=300
+        )
+
+    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+        limits = ["--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024"]
+        variables = [word for value in INSIDE for word in ("-e", value)]
+        shared = ["-v", f"{self.card.folder / 'shared'}:/card"]
+        return self("run", "--rm", "--network", "none", *limits, *variables, *shared, *words)
+
+
+@pytest.fixture
+def podman(card: Card, monkeypatch: pytest.MonkeyPatch) -> Iterator[Podman]:
+    runtime = shutil.which("runc")
+    if shutil.which("podman") is None or runtime is None or os.geteuid() != 0:
+        pytest.skip("no podman with runc, or not root")
+    made = Podman(card, made_partition(card, monkeypatch), runtime)
+    (card.folder / "hooks").mkdir()
+    root_file_system(card, card.folder / "rootfs")
+    subprocess.run(["tar", "-C", card.folder / "rootfs", "-cf", card.folder / "image.tar", "."], check=True)
+    try:
+        loaded = made("import", str(card.folder / "image.tar"), made.name)
+        plain = made.run(made.name, "/bin/echo")
+        if loaded.returncode != 0 or plain.returncode != 0:
+            pytest.skip(f"podman cannot start a container here: {loaded.stderr[-200:]} {plain.stderr[-300:]}")
+        yield made
+    finally:
+        made("rmi", "--force", made.name)
+        subprocess.run(["umount", card.folder / "store" / "vfs"], capture_output=True, check=False)
+
+
+def keeps_to_its_limit(podman: Podman, *asks: str) -> None:
+    for command, said in (("total", "64\n"), ("linear", "")):
+        ran = podman.run(*asks, podman.name, "/opt/check", command)
+        assert (ran.returncode, ran.stdout) == (0, said), ran.stderr
+    stranger = podman.run(podman.name, "/opt/check", "total")
+    assert (stranger.returncode, stranger.stdout) == (0, "16384\n")  # who asks for no partition gets none
+
+
+def test_podman_injects_a_partition_by_its_cdi_name(podman: Podman) -> None:
+    device = Path("/var/run/cdi") / f"berth-{podman.name}.json"
+    device.parent.mkdir(parents=True, exist_ok=True)
+    found = partitions.find(podman.name, podman.card.folder / "root")
+    device.write_text(json.dumps(specification(podman.name, found, podman.card.native / "libberth.so")))
+    try:
+        keeps_to_its_limit(podman, "--device", f"berth.dev/gpu={podman.name}")
+    finally:
+        device.unlink()
+
+
+def test_podman_injects_a_partition_by_the_hook(podman: Podman) -> None:
+    command = [str(Path(sys.executable).parent / "berth"), "partition", "inject"]
+    made = oci.definition(
+        command, {"BERTH_ROOT": str(podman.card.folder / "root"), "PATH": os.environ["PATH"]}
+    )
+    (podman.card.folder / "hooks" / "berth.json").write_text(json.dumps(made))
+    keeps_to_its_limit(podman, "--annotation", f"{oci.ANNOTATION}={podman.name}")
+    missing = podman.run("--annotation", f"{oci.ANNOTATION}=none-such", podman.name, "/bin/echo")
+    assert missing.returncode != 0
+    assert "no partition 'none-such'" in missing.stderr
+
+
+@pytest.fixture
+def containerd(card: Card) -> Iterator[Path]:
+    """The socket of a containerd of its own."""
+    if shutil.which("containerd") is None or shutil.which("ctr") is None or os.geteuid() != 0:
+        pytest.skip("no containerd, or not root")
+    folder = card.folder / "containerd"
+    folder.mkdir()
+    socket = folder / "socket"
+    (folder / "config.toml").write_text(
+        "version = 2\n"
+        f'root = "{folder}/root"\nstate = "{folder}/state"\n'
+        'disabled_plugins = ["io.containerd.grpc.v1.cri"]\n'
+        f'[grpc]\naddress = "{socket}"\n[ttrpc]\naddress = "{socket}.ttrpc"\n'
+    )
+    with (folder / "log").open("w") as log:
+        server = subprocess.Popen(
+            ["containerd", "--config", folder / "config.toml"], stdout=log, stderr=subprocess.STDOUT
+        )
+    try:
+        deadline = time.monotonic() + 120
+        while subprocess.run(["ctr", "-a", socket, "version"], capture_output=True, check=False).returncode:
+            if server.poll() is not None or time.monotonic() > deadline:
+                pytest.skip(f"containerd does not start here: {(folder / 'log').read_text()[-300:]}")
+            time.sleep(0.1)
+        yield socket
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def test_containerd_injects_a_partition_by_the_hook(
+    card: Card, containerd: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("runc") is None:
+        pytest.skip("no runc")
+    name = made_partition(card, monkeypatch)
+    bundle = Containers(card, "hook").bundle("blue", name)
+    config = json.loads((bundle / "config.json").read_text())
+    config["root"]["path"] = str(bundle / "rootfs")
+    for number, (command, said) in enumerate((("total", "64\n"), ("linear", ""))):
+        config["process"]["args"] = ["/opt/check", command]
+        (bundle / "config.json").write_text(json.dumps(config))
+        words = ["ctr", "-a", str(containerd), "run", "--rm", "--config", str(bundle / "config.json")]
+        ran = subprocess.run(
+            [*words, f"{name}-{number}"], capture_output=True, text=True, check=False, timeout=300
+        )
+        assert (ran.returncode, ran.stdout) == (0, said), ran.stderr
+
+
+def command_for_anybody(user: list[str]) -> dict[str, Any]:
+    """The hook as that user may run it: this Python may lie where only its owner gets to."""
+    path = os.pathsep.join(str(folder) for folder in (ROOT / "src", *site.getsitepackages()))
+    program = "import sys, berth.cli; sys.argv[0] = 'berth'; berth.cli.main()"
+    for python in (sys.executable, "/usr/bin/python3"):
+        try:
+            can = subprocess.run(
+                [*user, python, "-c", "import berth.cli.partition"],
+                env={"PYTHONPATH": path},
+                capture_output=True,
+                check=False,
+            )
+        except OSError:
+            continue
+        if can.returncode == 0:
+            args = [python, "-c", program, "partition", "inject"]
+            return {"path": python, "args": args, "more": f"PYTHONPATH={path}"}
+    pytest.skip("no Python that another user may run, with what berth needs")
+
+
+def test_a_rootless_container_gets_its_partition_by_the_hook(
+    card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """runc as a user without privileges, in a user namespace; the partition is the operator's."""
+    if shutil.which("runc") is None or shutil.which("setpriv") is None or os.geteuid() != 0:
+        pytest.skip("no runc or setpriv, or not root")
+    user = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups", "env"]
+    name = made_partition(card, monkeypatch)
+    card.folder.chmod(0o755)
+    (card.folder / "shared").chmod(0o777)
+    bundle = card.folder / "own"
+    root_file_system(card, bundle / "rootfs")
+    subprocess.run(["chown", "-R", "12345:12345", bundle], check=True)
+    subprocess.run([*user, "runc", "spec", "--rootless"], cwd=bundle, check=True)
+    config = json.loads((bundle / "config.json").read_text())
+    config["process"] |= {"terminal": False, "args": ["/bin/true"]}
+    config["root"]["readonly"] = False
+    shared = {"destination": "/card", "source": str(card.folder / "shared"), "type": "bind"}
+    config["mounts"].append(shared | {"options": ["rw", "rbind"]})
+    config["process"]["env"] += INSIDE
+
+    def run(*command: str) -> subprocess.CompletedProcess[str]:
+        config["process"]["args"] = list(command)
+        (bundle / "config.json").write_text(json.dumps(config))
+        words = [*user, "runc", "--root", str(bundle / "state"), "run", "-b", str(bundle), f"{name}-own"]
+        return subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
+
+    plain = run("/bin/echo")
+    if plain.returncode != 0:
+        pytest.skip(f"runc cannot start a rootless container here: {plain.stderr[-300:]}")
+    hooked(card, name, config)
+    (hook,) = config["hooks"]["createContainer"]
+    anybody = command_for_anybody(user)
+    hook["env"].append(anybody.pop("more"))
+    hook |= anybody
+    for command, said in (("total", "64\n"), ("linear", "")):
+        ran = run("/opt/check", command)
+        assert (ran.returncode, ran.stdout) == (0, said), ran.stderr
