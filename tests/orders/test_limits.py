@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth.cluster import Cluster
+from berth.cluster import Cluster, Running
 from berth.engine import simulate
 from berth.errors import PolicyError, SettingError
-from berth.model import Event, EventKind, Job, Node, Outage, Placement
+from berth.model import Event, EventKind, GpuSlot, Job, Node, Outage, Placement
 from berth.policies import make_policy
 from berth.policies.limit_settings import Limit, LimitSettings, read_limits, write_limits
 from berth.policies.limits import Limits
@@ -27,7 +27,7 @@ def workloads(draw: st.DrawFn) -> list[Job]:
     jobs, now_ms = [], 0
     for number in range(draw(st.integers(1, 25))):
         now_ms += draw(st.integers(0, 8))
-        gpus, nodes = draw(st.sampled_from(((1, 1), (1, 1), (2, 1), (4, 2), (0, 1))))
+        gpus, nodes = draw(st.sampled_from(((1, 1), (1, 1), (2, 1), (4, 2), (5, 0), (0, 1))))
         jobs.append(
             Job(
                 f"j{number}",
@@ -75,6 +75,14 @@ def plainly(given: list[Limit]) -> object:
     def whose(job: Job, scope: str) -> str:
         return job.user if scope == "user" else job.virtual_cluster
 
+    def spread_fits(job: Job, slots: tuple[GpuSlot, ...], running: Collection[Running]) -> bool:
+        for scope, limit in limits_of(job):
+            mine = [run for run in running if whose(run.job, scope) == whose(job, scope)]
+            nodes = sum(len({part.node for part in run.parts}) for run in mine)
+            if limit.nodes is not None and nodes + len({slot.node for slot in slots}) > limit.nodes:
+                return False
+        return True
+
     def policy(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
         place = make_policy("fifo+first-fit").place  # type: ignore[attr-defined]
         while True:
@@ -92,13 +100,15 @@ def plainly(given: list[Limit]) -> object:
                     if limit.gpus is not None and job.gpus and held + job.gpus > limit.gpus:
                         fine = False
                     nodes = sum(len({part.node for part in run.parts}) for run in mine)
-                    if limit.nodes is not None and nodes + job.nodes > limit.nodes:
+                    if limit.nodes is not None and nodes + max(job.nodes, 1) > limit.nodes:
                         fine = False
                     if limit.submitted is not None and before.index(job) >= limit.submitted - len(mine):
                         fine = False
                 if not fine:
                     continue
                 slots = place(job, cluster)
+                if slots is not None and not spread_fits(job, slots, running):
+                    continue
                 if slots is not None:
                     chosen = Placement(job, slots, job.share)
                     break
@@ -161,14 +171,46 @@ def test_limits_that_nobody_reaches_change_nothing(inner: str, jobs: list[Job]) 
     assert events(jobs, Limits(make_policy(inner), wide)) == events(jobs, make_policy(inner))
 
 
+def starts(jobs: list[Job], nodes: list[Node], name: str) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for event in simulate(jobs, Cluster(nodes), name):
+        if event.kind is EventKind.START:
+            found.setdefault(event.job.id, []).append(event.time_ms)
+    return found
+
+
+def test_a_reservation_heeds_those_whose_start_took_their_user_to_his_limit() -> None:
+    jobs = [
+        Job("a0", 0, 100, user="a"),
+        Job("a1", 0, 100, user="a", patience_ms=50),  # is hidden when a0 starts
+        Job("head", 1, 10, user="b", gpus=2),
+        Job("long", 2, 500, user="c"),
+        Job("short", 3, 90, user="c"),
+    ]
+    found = starts(jobs, [Node("n", 2)], "limits?user_running=1+easy+fifo+best-fit")
+    assert found == {"a0": [0], "short": [3], "head": [100], "long": [110]}
+
+
+@pytest.mark.parametrize("inner", ["genetic", "genetic-paper", "genetic-paper?round_ms=0"])
+def test_a_limit_that_is_reached_does_not_cost_the_rest_of_a_batch(inner: str) -> None:
+    jobs = [Job(f"{user}{n}", 0, 50_000, user=user) for user in "abc" for n in range(2)]
+    found = starts(jobs, [Node("n", 8)], f"limits?user_running=1+{inner}")
+    assert sorted(found.values()) == [[0]] * 3 + [[50_000]] * 3
+    assert sorted(job[0] for job, at in found.items() if at == [0]) == ["a", "b", "c"]
+
+
+def test_who_has_no_limit_and_is_evicted_starts_again(tmp_path: Path) -> None:
+    path = tmp_path / "limits.json"
+    write_limits(LimitSettings((Limit("user", "somebody", running=1),), "preempt+fifo"), path)
+    jobs = [Job("low", 0, 100, user="l"), Job("high", 10, 100, user="h", priority=1)]
+    found = starts(jobs, [Node("n", 1)], f"limits?file={path}")
+    assert found == {"low": [0, 110], "high": [10]}
+
+
 def test_a_job_held_back_holds_up_nobody_and_keeps_its_place() -> None:
     jobs = [Job(f"a{n}", n, 100, user="a") for n in range(4)] + [Job("b", 5, 100, user="b")]
-    starts = {
-        event.job.id: event.time_ms
-        for event in simulate(jobs, Cluster([Node("n", 3)]), "limits?user_gpus=2+fifo+first-fit")
-        if event.kind is EventKind.START
-    }
-    assert starts == {"a0": 0, "a1": 1, "b": 5, "a2": 100, "a3": 101}
+    found = starts(jobs, [Node("n", 3)], "limits?user_gpus=2+fifo+first-fit")
+    assert found == {"a0": [0], "a1": [1], "b": [5], "a2": [100], "a3": [101]}
 
 
 def test_a_job_beyond_the_limit_of_submitted_jobs_takes_its_place_late() -> None:

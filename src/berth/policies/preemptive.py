@@ -78,7 +78,6 @@ class Preemptive:
         self.place = place
         self.draws = bool(getattr(place, "draws", True))
         """Whether its decisions may depend on the seed."""
-        self._stuck: tuple[Cluster, int, str, int] | None = None
         self._asked_ms = -1
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement | Evict | WakeAt]:
@@ -86,6 +85,8 @@ class Preemptive:
         ranks = self.ranks
         blocked = False
         for job in ranks(queue, cluster, now_ms):
+            if job not in queue:
+                continue  # limits have hidden it since
             slots = self.place(job, cluster)
             if slots is None and job.patience_ms != 0:
                 for run in self._victims(job, cluster, now_ms):
