@@ -207,6 +207,12 @@ def test_who_has_no_limit_and_is_evicted_starts_again(tmp_path: Path) -> None:
     assert found == {"low": [0, 110], "high": [10]}
 
 
+def test_the_nodes_of_a_job_that_spreads_count_before_it_starts() -> None:
+    jobs = [Job("wide", 0, 100, user="a", gpus=3, nodes=0), Job("next", 1, 100, user="b")]
+    found = starts(jobs, [Node("x", 2), Node("y", 2)], "limits?user_nodes=1+fifo+first-fit")
+    assert found == {"next": [1]}
+
+
 def test_a_job_held_back_holds_up_nobody_and_keeps_its_place() -> None:
     jobs = [Job(f"a{n}", n, 100, user="a") for n in range(4)] + [Job("b", 5, 100, user="b")]
     found = starts(jobs, [Node("n", 3)], "limits?user_gpus=2+fifo+first-fit")
