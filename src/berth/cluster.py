@@ -62,6 +62,8 @@ class Cluster:
             raise ClusterError(f"a rank must be a permutation of 0…{n - 1}, one number a node")
         self.releases = 0
         """How often something was given back: where it has not changed, what did not fit still does not."""
+        self.losses = 0
+        """How often a node was lost: only then does what fitted when somebody ends not fit any more."""
         self.freed: list[int] = []
         """The nodes on which something was given back, in that order: elsewhere, what did not fit still does not."""
         self.changes = 0
@@ -233,7 +235,9 @@ class Cluster:
             state.update(array.tobytes())
         state.update(repr([*self.running.items()]).encode())
         state.update(repr([[[run.job.id for run in on] for on in row] for row in self._on]).encode())
-        state.update(repr((self.free_total_milli, self.releases, self.changes, self.freed)).encode())
+        state.update(
+            repr((self.free_total_milli, self.releases, self.losses, self.changes, self.freed)).encode()
+        )
         return state.hexdigest()
 
     # What changes it
@@ -297,6 +301,7 @@ class Cluster:
         self._traits[node, 2] = 0
         self._up[node] = False
         self._version[node] += 1
+        self.losses += 1
         self.changes += 1
 
     def restore(self, node: int) -> None:

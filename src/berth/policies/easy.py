@@ -234,6 +234,7 @@ class _State:
         self._ends: SortedList = SortedList()  # (expected end, id, run)
         self._expected: dict[str, tuple[int, Running]] = {}
         self._releases = cluster.releases
+        self._losses = cluster.losses
         self._stuck: tuple[set[str], int] = (set(), -1)
         self._unfit: dict[int, Job] = {}
         self._seen: IntArray = cluster.version.copy()
@@ -241,8 +242,11 @@ class _State:
             self._note(run)
 
     def catch_up(self) -> None:
-        """See who has ended since the last time, whether anybody left before he was expected to."""
+        """See who has ended since the last time, whether anybody left before he was expected to, and what was lost."""
         cluster = self.cluster
+        if cluster.losses != self._losses:
+            self._reservations.clear()
+            self._losses = cluster.losses
         if cluster.releases != self._releases:
             self._see_ends()
         if len(self._expected) != len(cluster.running):  # somebody else has started some
