@@ -244,6 +244,19 @@ def test_easy_reserves_anew_when_an_idle_node_is_lost() -> None:
     assert found == [("a", 0), ("c", 0), ("head", 100), ("wide", 110), ("fill", 110)]
 
 
+def test_an_evicting_order_asks_to_be_woken_in_each_run() -> None:
+    hour_ms = 3_600_000
+    jobs = [Job("a", 0, 3 * hour_ms), Job("b", 1, hour_ms // 2)]
+    policy = make_policy("least-attained-service")
+    for later_ms in (0, 3 * hour_ms // 2):
+        found = run(
+            [replace(job, submit_ms=job.submit_ms + later_ms) for job in jobs], [Node("n", 1)], policy
+        )
+        assert starts(found) == [
+            ("a", later_ms), ("b", later_ms + hour_ms), ("a", later_ms + 3 * hour_ms // 2),
+        ]  # fmt: skip
+
+
 def test_easy_reserves_for_the_first_job_of_each_partition() -> None:
     """Without a reservation of its own the head of B would wait for the long job that fits beside it."""
     nodes = [Node("a", 2, labels=("A",)), Node("b", 2, labels=("B",))]
