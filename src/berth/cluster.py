@@ -145,10 +145,6 @@ class Cluster:
         """Who runs on a GPU, in order of their start."""
         return tuple(self._on[slot.node][slot.index])
 
-    def used_milli(self) -> IntArray:
-        """(N, G): GPU milli in use; 0 where there is no GPU."""
-        return self.capacity_milli - self.free_milli
-
     def fitting_nodes(self, job: Job) -> IntArray:
         """Numbers of the nodes that the job would fit on whole (one of its parts, for a gang), ascending."""
         number = self.request(job)  # first: a new type may grow the table
