@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth.cluster import Cluster, Running
+from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.errors import PolicyError, SettingError
-from berth.model import Event, EventKind, GpuSlot, Job, Node, Outage, Placement
+from berth.model import Event, EventKind, Job, Node, Outage, Placement
 from berth.policies import make_policy
 from berth.policies.limit_settings import Limit, LimitSettings, read_limits, write_limits
 from berth.policies.limits import Limits
 from berth.queue import Queue
 
 NODES = [Node("a", 4), Node("b", 2)]
+SIZES = ((1, 1), (1, 1), (2, 1), (4, 2), (0, 1))
 
 
 @st.composite
-def workloads(draw: st.DrawFn) -> list[Job]:
+def workloads(draw: st.DrawFn, spreading: bool = False) -> list[Job]:
     jobs, now_ms = [], 0
     for number in range(draw(st.integers(1, 25))):
         now_ms += draw(st.integers(0, 8))
-        gpus, nodes = draw(st.sampled_from(((1, 1), (1, 1), (2, 1), (4, 2), (5, 0), (0, 1))))
+        gpus, nodes = draw(st.sampled_from((*SIZES, (5, 0)) if spreading else SIZES))
         jobs.append(
             Job(
                 f"j{number}",
@@ -75,14 +76,6 @@ def plainly(given: list[Limit]) -> object:
     def whose(job: Job, scope: str) -> str:
         return job.user if scope == "user" else job.virtual_cluster
 
-    def spread_fits(job: Job, slots: tuple[GpuSlot, ...], running: Collection[Running]) -> bool:
-        for scope, limit in limits_of(job):
-            mine = [run for run in running if whose(run.job, scope) == whose(job, scope)]
-            nodes = sum(len({part.node for part in run.parts}) for run in mine)
-            if limit.nodes is not None and nodes + len({slot.node for slot in slots}) > limit.nodes:
-                return False
-        return True
-
     def policy(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
         place = make_policy("fifo+first-fit").place  # type: ignore[attr-defined]
         while True:
@@ -100,15 +93,13 @@ def plainly(given: list[Limit]) -> object:
                     if limit.gpus is not None and job.gpus and held + job.gpus > limit.gpus:
                         fine = False
                     nodes = sum(len({part.node for part in run.parts}) for run in mine)
-                    if limit.nodes is not None and nodes + max(job.nodes, 1) > limit.nodes:
+                    if limit.nodes is not None and nodes + job.nodes > limit.nodes:
                         fine = False
                     if limit.submitted is not None and before.index(job) >= limit.submitted - len(mine):
                         fine = False
                 if not fine:
                     continue
                 slots = place(job, cluster)
-                if slots is not None and not spread_fits(job, slots, running):
-                    continue
                 if slots is not None:
                     chosen = Placement(job, slots, job.share)
                     break
@@ -140,7 +131,7 @@ def test_limits_do_what_their_plain_words_say(jobs: list[Job], given_limits: lis
 
 @pytest.mark.parametrize("inner", ["fifo", "easy+sjf-requested+best-fit", "fair-share", "preempt+fifo"])
 @settings(max_examples=40, deadline=None)
-@given(jobs=workloads(), given_limits=limits)
+@given(jobs=workloads(spreading=True), given_limits=limits)
 def test_no_limit_is_ever_passed_whatever_decides_within(
     inner: str, jobs: list[Job], given_limits: list[Limit]
 ) -> None:
