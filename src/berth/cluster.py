@@ -62,6 +62,8 @@ class Cluster:
             raise ClusterError(f"a rank must be a permutation of 0…{n - 1}, one number a node")
         self.releases = 0
         """How often something was given back: where it has not changed, what did not fit still does not."""
+        self.losses = 0
+        """How often a node was lost: only then does what fitted when somebody ends not fit any more."""
         self.freed: list[int] = []
         """The nodes on which something was given back, in that order: elsewhere, what did not fit still does not."""
         self.changes = 0
@@ -142,10 +144,6 @@ class Cluster:
     def jobs_on(self, slot: GpuSlot) -> tuple[Running, ...]:
         """Who runs on a GPU, in order of their start."""
         return tuple(self._on[slot.node][slot.index])
-
-    def used_milli(self) -> IntArray:
-        """(N, G): GPU milli in use; 0 where there is no GPU."""
-        return self.capacity_milli - self.free_milli
 
     def fitting_nodes(self, job: Job) -> IntArray:
         """Numbers of the nodes that the job would fit on whole (one of its parts, for a gang), ascending."""
@@ -233,7 +231,9 @@ class Cluster:
             state.update(array.tobytes())
         state.update(repr([*self.running.items()]).encode())
         state.update(repr([[[run.job.id for run in on] for on in row] for row in self._on]).encode())
-        state.update(repr((self.free_total_milli, self.releases, self.changes, self.freed)).encode())
+        state.update(
+            repr((self.free_total_milli, self.releases, self.losses, self.changes, self.freed)).encode()
+        )
         return state.hexdigest()
 
     # What changes it
@@ -297,6 +297,7 @@ class Cluster:
         self._traits[node, 2] = 0
         self._up[node] = False
         self._version[node] += 1
+        self.losses += 1
         self.changes += 1
 
     def restore(self, node: int) -> None:

@@ -1,7 +1,7 @@
 """The waiting jobs, as policies see them: in the order in which they were queued, or by any key.
 
 The engine alone adds and removes; policies iterate. An iteration goes on rightly while the jobs that it has
-yielded are started and leave the queue.
+yielded are started and leave the queue, and while limits show and hide others.
 """
 
 from __future__ import annotations

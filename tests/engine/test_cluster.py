@@ -27,7 +27,7 @@ def slots(*pairs: tuple[int, int]) -> tuple[GpuSlot, ...]:
 
 def test_place_takes_what_the_job_asks_for_and_release_gives_it_back() -> None:
     cluster = Cluster(NODES)
-    before = cluster.used_milli().tolist(), cluster.free_cpu_milli.tolist(), cluster.free_gpu_mem_mib.tolist()
+    before = cluster.free_milli.tolist(), cluster.free_cpu_milli.tolist(), cluster.free_gpu_mem_mib.tolist()
     shared = job(share=Share(300, 4000), cpu_milli=2000, mem_mib=500)
     run = cluster.place(Placement(shared, slots((0, 2)), shared.share), now_ms=7)
     assert cluster.free_milli[0].tolist() == [1000, 1000, 700, 1000]
@@ -37,7 +37,7 @@ def test_place_takes_what_the_job_asks_for_and_release_gives_it_back() -> None:
     assert (run.start_ms, run.left_ms, run.end_ms()) == (7, 1000, 1007)
     assert cluster.free_total_milli == 5700
     cluster.release("j")
-    after = cluster.used_milli().tolist(), cluster.free_cpu_milli.tolist(), cluster.free_gpu_mem_mib.tolist()
+    after = cluster.free_milli.tolist(), cluster.free_cpu_milli.tolist(), cluster.free_gpu_mem_mib.tolist()
     assert (after, cluster.held.sum(), cluster.free_total_milli) == (before, 0, 6000)
 
 

@@ -132,3 +132,8 @@ def test_what_cannot_be_inflated_is_refused(tmp_path: Path) -> None:
 def test_nodes_of_many_gpus_are_inflated_too() -> None:
     curve = inflate([Node("big", gpus=100)], PODS, "fgd", seed=1).curve
     assert curve.allocation_pct[130] == 100.0
+
+
+def test_nodes_without_gpus_may_come_first() -> None:
+    plain = [Node(f"plain{number}", 0) for number in range(8)]
+    assert inflate([*plain, Node("gpus", gpus=8)], PODS, "fgd", seed=1).curve.allocation_pct[130] > 0

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from berth.cluster import Cluster
 from berth.engine import simulate
-from berth.model import Event, EventKind, GpuModel, Job, Node, Placement, Share
+from berth.errors import SettingError
+from berth.model import Event, EventKind, GpuModel, Job, Node, Outage, Placement, Share
 from berth.policies import Setting, make_policy
 from berth.policies.batch import batch_of, pooled, shortage_of
 from berth.policies.genetic_paper import PaperSettings, evolve_paper, fitness_of
@@ -68,6 +69,31 @@ def test_a_job_that_no_node_could_hold_is_spread(policy: str) -> None:
     jobs = [Job("wide", 0, 1_000, gpus=5, nodes=0), Job("small", 0, 1_000)]
     events = replay(jobs, nodes(2, 2, 2), policy)
     assert sorted(event.job.id for event in events if event.kind is EventKind.FINISH) == ["small", "wide"]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_job_is_spread_only_while_the_node_that_could_hold_it_is_lost(policy: str) -> None:
+    jobs = [
+        Job("meanwhile", 1_000, 5_000, gpus=4, nodes=0),
+        Job("blocker", 30_000, 100_000, gpus=3),
+        Job("after", 50_000, 5_000, gpus=4, nodes=0),
+    ]
+    lost = [Outage(0, 0, 20_000)]
+    made = make_policy(policy, Setting(1, jobs))
+    found = {
+        event.job.id: sorted({slot.node for slot in event.slots})
+        for event in simulate(jobs, Cluster(nodes(4, 2, 2)), made, outages=lost)
+        if event.kind is EventKind.START
+    }
+    assert found == {"meanwhile": [1, 2], "blocker": [0], "after": [0]}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_nodes_of_more_gpus_than_can_be_told_apart_are_refused(policy: str) -> None:
+    jobs = [Job("whole", 0, 1_000, gpus=63)]
+    assert [event.slots[-1].index for event in replay(jobs, nodes(63), policy) if event.slots] == [62, 62]
+    with pytest.raises(SettingError, match=r"a node has 64 GPUs; .* 63 of a node"):
+        replay(jobs, nodes(64), policy)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

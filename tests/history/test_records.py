@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -171,3 +173,29 @@ def test_the_history_is_a_trace_of_the_jobs_that_made_it(tmp_path: Path) -> None
         Job("job", 5, 100, "ada", "bert", 2, Share(600), nodes=0, cpu_milli=9, virtual_cluster="vc"),
     ]
     assert unknown.id not in {job.id for job in trace.jobs()}
+
+
+def test_jobs_of_two_clusters_stay_two_and_keep_their_time_limits(tmp_path: Path) -> None:
+    path = tmp_path / "history"
+    again = (
+        _record(1, 5, 7, 9, RecordState.PREEMPTED, "a"),
+        _record(2, 9, 20, 120, RecordState.COMPLETED, "a"),
+    )
+    alpha = [replace(record, cluster="alpha", time_limit_ms=500) for record in again]
+    beta = replace(_record(1, 5, 30, 60, RecordState.COMPLETED, "b"), cluster="beta", work_ms=30, user="bob")
+    alone = replace(beta, job_id="alone", submit_ms=6)
+    write_records([*alpha, beta, alone], path)
+    job = Job("alpha/job", 5, 100, "ada", "bert", 2, Share(600), cpu_milli=9, virtual_cluster="vc")
+    assert list(traces.read(path)) == [
+        replace(job, time_limit_ms=500),
+        replace(job, id="beta/job", work_ms=30, user="bob"),
+        replace(job, id="alone", submit_ms=6, work_ms=30, user="bob"),
+    ]
+
+
+def test_records_of_before_there_were_clusters_and_limits_are_a_trace_still(tmp_path: Path) -> None:
+    path, old = tmp_path / "history", tmp_path / "old.parquet"
+    write_records([_record(1, 5, 7, 107, RecordState.COMPLETED, "a")], path)
+    chosen = f"SELECT * EXCLUDE (cluster, time_limit_ms) FROM read_parquet('{path}')"
+    duckdb.sql(f"COPY ({chosen}) TO '{old}' (FORMAT parquet)")
+    assert list(traces.read(old)) == list(traces.read(path))

@@ -20,14 +20,15 @@ from berth.policies.limits import Limits
 from berth.queue import Queue
 
 NODES = [Node("a", 4), Node("b", 2)]
+SIZES = ((1, 1), (1, 1), (2, 1), (4, 2), (0, 1))
 
 
 @st.composite
-def workloads(draw: st.DrawFn) -> list[Job]:
+def workloads(draw: st.DrawFn, spreading: bool = False) -> list[Job]:
     jobs, now_ms = [], 0
     for number in range(draw(st.integers(1, 25))):
         now_ms += draw(st.integers(0, 8))
-        gpus, nodes = draw(st.sampled_from(((1, 1), (1, 1), (2, 1), (4, 2), (0, 1))))
+        gpus, nodes = draw(st.sampled_from((*SIZES, (5, 0)) if spreading else SIZES))
         jobs.append(
             Job(
                 f"j{number}",
@@ -130,7 +131,7 @@ def test_limits_do_what_their_plain_words_say(jobs: list[Job], given_limits: lis
 
 @pytest.mark.parametrize("inner", ["fifo", "easy+sjf-requested+best-fit", "fair-share", "preempt+fifo"])
 @settings(max_examples=40, deadline=None)
-@given(jobs=workloads(), given_limits=limits)
+@given(jobs=workloads(spreading=True), given_limits=limits)
 def test_no_limit_is_ever_passed_whatever_decides_within(
     inner: str, jobs: list[Job], given_limits: list[Limit]
 ) -> None:
@@ -161,14 +162,52 @@ def test_limits_that_nobody_reaches_change_nothing(inner: str, jobs: list[Job]) 
     assert events(jobs, Limits(make_policy(inner), wide)) == events(jobs, make_policy(inner))
 
 
+def starts(jobs: list[Job], nodes: list[Node], name: str) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for event in simulate(jobs, Cluster(nodes), name):
+        if event.kind is EventKind.START:
+            found.setdefault(event.job.id, []).append(event.time_ms)
+    return found
+
+
+def test_a_reservation_heeds_those_whose_start_took_their_user_to_his_limit() -> None:
+    jobs = [
+        Job("a0", 0, 100, user="a"),
+        Job("a1", 0, 100, user="a", patience_ms=50),  # is hidden when a0 starts
+        Job("head", 1, 10, user="b", gpus=2),
+        Job("long", 2, 500, user="c"),
+        Job("short", 3, 90, user="c"),
+    ]
+    found = starts(jobs, [Node("n", 2)], "limits?user_running=1+easy+fifo+best-fit")
+    assert found == {"a0": [0], "short": [3], "head": [100], "long": [110]}
+
+
+@pytest.mark.parametrize("inner", ["genetic", "genetic-paper", "genetic-paper?round_ms=0"])
+def test_a_limit_that_is_reached_does_not_cost_the_rest_of_a_batch(inner: str) -> None:
+    jobs = [Job(f"{user}{n}", 0, 50_000, user=user) for user in "abc" for n in range(2)]
+    found = starts(jobs, [Node("n", 8)], f"limits?user_running=1+{inner}")
+    assert sorted(found.values()) == [[0]] * 3 + [[50_000]] * 3
+    assert sorted(job[0] for job, at in found.items() if at == [0]) == ["a", "b", "c"]
+
+
+def test_who_has_no_limit_and_is_evicted_starts_again(tmp_path: Path) -> None:
+    path = tmp_path / "limits.json"
+    write_limits(LimitSettings((Limit("user", "somebody", running=1),), "preempt+fifo"), path)
+    jobs = [Job("low", 0, 100, user="l"), Job("high", 10, 100, user="h", priority=1)]
+    found = starts(jobs, [Node("n", 1)], f"limits?file={path}")
+    assert found == {"low": [0, 110], "high": [10]}
+
+
+def test_the_nodes_of_a_job_that_spreads_count_before_it_starts() -> None:
+    jobs = [Job("wide", 0, 100, user="a", gpus=3, nodes=0), Job("next", 1, 100, user="b")]
+    found = starts(jobs, [Node("x", 2), Node("y", 2)], "limits?user_nodes=1+fifo+first-fit")
+    assert found == {"next": [1]}
+
+
 def test_a_job_held_back_holds_up_nobody_and_keeps_its_place() -> None:
     jobs = [Job(f"a{n}", n, 100, user="a") for n in range(4)] + [Job("b", 5, 100, user="b")]
-    starts = {
-        event.job.id: event.time_ms
-        for event in simulate(jobs, Cluster([Node("n", 3)]), "limits?user_gpus=2+fifo+first-fit")
-        if event.kind is EventKind.START
-    }
-    assert starts == {"a0": 0, "a1": 1, "b": 5, "a2": 100, "a3": 101}
+    found = starts(jobs, [Node("n", 3)], "limits?user_gpus=2+fifo+first-fit")
+    assert found == {"a0": [0], "a1": [1], "b": [5], "a2": [100], "a3": [101]}
 
 
 def test_a_job_beyond_the_limit_of_submitted_jobs_takes_its_place_late() -> None:

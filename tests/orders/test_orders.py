@@ -27,7 +27,7 @@ def starts(events: list[Event]) -> list[tuple[str, int]]:
     return [(event.job.id, event.time_ms) for event in events if event.kind is START]
 
 
-def run(jobs: list[Job], nodes: list[Node], policy: str, **more: object) -> list[Event]:
+def run(jobs: list[Job], nodes: list[Node], policy: object, **more: object) -> list[Event]:
     return list(simulate(jobs, Cluster(nodes), policy, **more))  # type: ignore[arg-type]
 
 
@@ -228,6 +228,33 @@ def test_easy_never_delays_the_reservation_of_the_first_job_where_ends_are_known
     if order == "fifo":
         assert {name: started[name] <= at for name, at in promised.items()} == dict.fromkeys(promised, True)
     assert sum(event.kind is FINISH for event in events) == len(jobs)
+
+
+def test_easy_reserves_anew_when_an_idle_node_is_lost() -> None:
+    """The head was to start at 50 on B and C; without B it starts at 100 on A and C, if nobody takes of A."""
+    jobs = [
+        Job("a", 0, 100, gpus=2),
+        Job("c", 0, 50, gpus=3),
+        Job("head", 1, 10, gpus=6, nodes=2),
+        Job("wide", 2, 200, gpus=3),
+        Job("fill", 6, 200),
+    ]
+    nodes = [Node("A", 3), Node("C", 3), Node("B", 3)]
+    found = starts(run(jobs, nodes, "easy", outages=[Outage(2, 3, None)]))
+    assert found == [("a", 0), ("c", 0), ("head", 100), ("wide", 110), ("fill", 110)]
+
+
+def test_an_evicting_order_asks_to_be_woken_in_each_run() -> None:
+    hour_ms = 3_600_000
+    jobs = [Job("a", 0, 3 * hour_ms), Job("b", 1, hour_ms // 2)]
+    policy = make_policy("least-attained-service")
+    for later_ms in (0, 3 * hour_ms // 2):
+        found = run(
+            [replace(job, submit_ms=job.submit_ms + later_ms) for job in jobs], [Node("n", 1)], policy
+        )
+        assert starts(found) == [
+            ("a", later_ms), ("b", later_ms + hour_ms), ("a", later_ms + 3 * hour_ms // 2),
+        ]  # fmt: skip
 
 
 def test_easy_reserves_for_the_first_job_of_each_partition() -> None:

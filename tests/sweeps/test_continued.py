@@ -21,12 +21,15 @@ import pytest
 from berth.cluster import Cluster
 from berth.errors import PolicyError, SettingError, SimulationError
 from berth.experiments import sweep
+from berth.experiments.cases import Case
 from berth.experiments.compare import compare
 from berth.experiments.kept import KeptRuns, digest
 from berth.experiments.sweep import Task
+from berth.experiments.utilisation_run import UseTask, _digest
 from berth.experiments.workers import Turns
 from berth.model import Placement
 from berth.outages import Recovery
+from berth.policies.limit_settings import Limit, LimitSettings, write_limits
 from berth.queue import Queue
 from berth.traces import read_trace
 
@@ -92,6 +95,23 @@ def test_the_digest_tells_conditions_and_files_apart(tmp_path: Path) -> None:
     path.write_text("id,submit_ms,work_ms\na,0,12\n")
     assert digest(task) != before
     assert KeptRuns(tmp_path).load(task) is None
+
+
+@pytest.mark.parametrize("policy", ["limits?file={}+fifo", "limits?user_running=1&file={}+easy+sjf+best-fit"])
+def test_a_run_is_not_kept_for_a_policy_whose_settings_file_has_changed(tmp_path: Path, policy: str) -> None:
+    path = tmp_path / "limits.json"
+    name = policy.format(path)
+    task = Task(read_trace(TRACE), (), name, 0)
+    write_limits(LimitSettings((Limit("user", running=1),)), path)
+    narrow, before = compare(TRACE, [name], keep=tmp_path), digest(task)
+    use = _digest(UseTask(Case(TRACE), name, 0))
+    write_limits(LimitSettings((Limit("user", running=10),)), path)
+    assert digest(task) != before
+    assert _digest(UseTask(Case(TRACE), name, 0)) != use
+    fresh = compare(TRACE, [name])
+    assert compare(TRACE, [name], keep=tmp_path).to_dict() == fresh.to_dict()
+    if "user_running" not in name:
+        assert fresh.to_dict() != narrow.to_dict()
 
 
 @pytest.mark.slow
@@ -197,6 +217,27 @@ def test_a_ray_address_that_does_not_answer_is_told(address: str) -> None:
         compare(TRACE, "fifo", ray=address)
     with pytest.raises(SettingError, match="is no address of a Ray cluster"):
         compare(TRACE, "fifo", ray="here")
+
+
+def test_events_of_runs_on_other_machines_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="on a Ray cluster may be another machine"):
+        compare(TRACE, "fifo", ray="127.0.0.1:1", events=tmp_path / "events.parquet")
+
+
+def test_an_interruption_of_what_fails_is_heard_all_the_same() -> None:
+    """In a process of its own, for it gets a real SIGINT."""
+    code = """
+import os, signal
+from berth.experiments.interruption import interruption_put_off
+try:
+    with interruption_put_off():
+        os.kill(os.getpid(), signal.SIGINT)
+        raise ValueError("fails")
+except KeyboardInterrupt as interruption:
+    print("interrupted after", repr(interruption.__context__))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert (done.stdout, done.stderr) == ("interrupted after ValueError('fails')\n", "")
 
 
 @pytest.mark.parametrize("scheme", ["", "ray://"])

@@ -2,14 +2,12 @@
 
 Both are mixed-integer models solved by HiGHS (Huangfu and Hall, "Parallelizing the dual revised simplex method",
 Mathematical Programming Computation 10, 2018), which the extra `optimum` brings. The exact one knows every GPU;
-its relaxation knows each node's sums. Over time the bound knows what came, and how much there is of each GPU model.
+its relaxation knows each node's sums.
 Letters as in `policies.batch`.
 """
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -18,15 +16,11 @@ from numpy.typing import NDArray
 
 from berth.bounds.highs import Maximum
 from berth.kernels import CPU, GPU_MEM, GPUS, MEM, MILLI, IntArray
-from berth.model import Job, Node
 from berth.policies.batch import Batch
 
-__all__ = ["Optimum", "most_held_pct", "optimum", "pooled_milli", "reachable", "relaxed_milli"]
+__all__ = ["Optimum", "optimum", "pooled_milli", "reachable", "relaxed_milli"]
 
 Floats = NDArray[np.float64]
-
-MOST_MODELS = 12
-"""With more GPU models than so many, which of them jobs may run on is left out of `most_held_pct`."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,35 +134,6 @@ def relaxed_milli(batch: Batch, *, time_limit_s: float = 60.0) -> float:
 def pooled_milli(batch: Batch) -> int:
     """What would be placed if all GPUs were one: the least of what is asked for and what is free."""
     return min(int(batch.milli.sum()), int(np.maximum(batch.free_milli, 0).sum()))
-
-
-def most_held_pct(jobs: Sequence[Job], nodes: Sequence[Node], begin_ms: int, end_ms: int) -> float:
-    """The most of all GPU capacity that any policy could hold, averaged over a time.
-
-    A job holds GPUs from its submission at the earliest, for its work alone, and only of models that it may run on;
-    no model holds more than there is of it. What these allow together is a flow from jobs to models, and no more
-    than its least cut (Ford and Fulkerson, "Maximal Flow through a Network", Canadian Journal of Mathematics 8,
-    1956): over all sets of models, what is in the set and what the jobs ask for that may run outside of it.
-    """
-    models = sorted({node.gpu_model.name for node in nodes if node.gpu_model and node.gpus})
-    there = np.zeros(len(models))
-    for node in nodes:
-        if node.gpu_model and node.gpus:
-            there[models.index(node.gpu_model.name)] += 1000.0 * node.gpus * (end_ms - begin_ms)
-    everything = 1000.0 * sum(node.gpus for node in nodes) * (end_ms - begin_ms)
-    asked: dict[frozenset[str], float] = {}
-    for job in jobs:
-        longest = min(job.work_ms, end_ms - max(job.submit_ms, begin_ms))
-        if job.gpus and longest > 0:
-            among = frozenset(job.models).intersection(models) if job.models else frozenset(models)
-            asked[among] = asked.get(among, 0.0) + float(job.gpus * job.share.milli) * longest
-    most = min(everything, sum(asked.values()))
-    if len(there) and there.sum() == everything and len(models) <= MOST_MODELS:
-        for chosen in itertools.product((False, True), repeat=len(models)):
-            within = frozenset(name for name, taken in zip(models, chosen, strict=True) if taken)
-            outside = sum(milli_ms for among, milli_ms in asked.items() if not among <= within)
-            most = min(most, float(there[list(chosen)].sum()) + outside)
-    return 100 * most / max(everything, 1.0)
 
 
 def reachable(sizes: IntArray, limit: int) -> IntArray:

@@ -39,10 +39,8 @@ class Case:
 
     def load(self, seed: int) -> tuple[tuple[Node, ...], list[Job]]:
         """Its nodes and jobs with this seed."""
-        trace = self.trace
-        if trace.startswith("synthetic:") and "seed=" not in trace:
-            trace += f"{'&' if '?' in trace else '?'}seed={seed}"
-        nodes = read_trace(trace).nodes if self.cluster is None else read_nodes(self.cluster)
+        trace = read_trace(self.trace).with_seed(seed)
+        nodes = trace.nodes if self.cluster is None else read_nodes(self.cluster)
         if not nodes:
             raise SettingError(
                 f"the trace '{self.trace}' brings no cluster; say which: {self.trace},cluster=10x8:V100"
@@ -50,7 +48,7 @@ class Case:
         if self.part < 1:
             count = max(1, round(self.part * len(nodes)))
             nodes = tuple(nodes[at] for at in sorted(random.Random(seed).sample(range(len(nodes)), count)))
-        return nodes, list(read(trace, nodes=(), compress=self.compress))
+        return nodes, list(read(trace.path, nodes=(), compress=self.compress))
 
 
 def case_of(text: str) -> Case:

@@ -147,10 +147,15 @@ def compare(
     if ray is not None:
         from berth.experiments.ray_sweep import check_address
 
+        if events is not None and ray != "local":
+            raise SettingError(
+                "events are written where a run is, which on a Ray cluster may be another machine; leave out the"
+                " events, or the address"
+            )
         check_address(ray)
     tasks: list[Task] = []
     for seed in numbers:
-        seeded = _with_seed(source, seed)
+        seeded = source.with_seed(seed) if isinstance(source, Trace) else source
         for name in names:
             if seeded is source and seed != numbers[0] and not _draws(name):
                 continue
@@ -219,13 +224,6 @@ def _nodes(
     if isinstance(source, Trace) and source.nodes:
         return source.nodes
     raise SettingError("the trace brings no cluster; say which with --cluster FILE or --cluster 10x8:V100")
-
-
-def _with_seed(source: Trace | tuple[Job, ...], seed: int) -> Trace | tuple[Job, ...]:
-    """A synthetic trace that names no seed, with this one; any other as it is."""
-    if isinstance(source, Trace) and source.format == "synthetic" and "seed=" not in source.path:
-        return replace(source, path=f"{source.path}{'&' if '?' in source.path else '?'}seed={seed}")
-    return source
 
 
 def _draws(name: str) -> bool:

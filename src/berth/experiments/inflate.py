@@ -188,7 +188,7 @@ def _load_kernels(policy: str, jobs: Sequence[Job], nodes: Sequence[Node]) -> No
     """Place a few jobs on a few nodes, so that what is timed afterwards finds its kernels loaded."""
     if not jobs or ":" in policy:
         return
-    cluster = Cluster(nodes[:8])
+    cluster = Cluster([node for node in nodes if node.gpus][:8])
     few = jobs[:64]
     events = list(simulate(few, cluster, make_policy(policy, Setting(0, few))))
     _curve(events, few, few, cluster, policy, 0)

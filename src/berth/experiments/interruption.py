@@ -28,5 +28,5 @@ def interruption_put_off() -> Iterator[None]:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGINT, before)
-    if heard:
-        raise KeyboardInterrupt
+        if heard:
+            raise KeyboardInterrupt  # of an error, too, which is told as what came before

@@ -12,7 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.errors import TraceError
-from berth.experiments.kept_file import KeptFile, digest_of, file_mark, kept_path, read_kept, write_kept
+from berth.experiments.kept_file import (
+    KeptFile,
+    digest_of,
+    file_mark,
+    kept_path,
+    policy_marks,
+    read_kept,
+    write_kept,
+)
 from berth.experiments.sweep import Result, Task
 from berth.interference import Interference, no_interference
 from berth.interference.profiled import ProfiledInterference
@@ -58,7 +66,8 @@ class KeptRuns:
 def digest(task: Task) -> str:
     """A fingerprint of all that decides the result of a task, the program's version included.
 
-    A trace file counts by its path, size and time of change; a function of the user's by its name alone.
+    A trace file, and one that the policy's settings mention, counts by its path, size and time of change; a function
+    of the user's by its name alone.
     """
     if isinstance(task.source, Trace):
         source: object = file_mark(task.source.path)
@@ -67,7 +76,7 @@ def digest(task: Task) -> str:
     model = interference_digest(task.interference)
     plain = replace(task, source=(), interference=no_interference, events=None, measure=None)
     told = [repr(getattr(plain, field.name)) for field in fields(plain) if field.name != "interference"]
-    return digest_of(source, model, told)
+    return digest_of(source, model, told, *policy_marks(task.policy))
 
 
 def interference_digest(how: Interference) -> str:

@@ -25,8 +25,19 @@ import berth
 from berth.errors import HistoryError
 from berth.experiments.interruption import interruption_put_off
 from berth.experiments.sweep import Progress
+from berth.policies.options import files_named
 
-__all__ = ["Kept", "KeptFile", "continued", "digest_of", "file_mark", "kept_path", "read_kept", "write_kept"]
+__all__ = [
+    "Kept",
+    "KeptFile",
+    "continued",
+    "digest_of",
+    "file_mark",
+    "kept_path",
+    "policy_marks",
+    "read_kept",
+    "write_kept",
+]
 
 Work = TypeVar("Work")
 Done = TypeVar("Done")
@@ -139,8 +150,13 @@ def digest_of(*told: object) -> str:
     return hashlib.sha256(repr((berth.__version__, *told)).encode()).hexdigest()
 
 
+def policy_marks(name: str) -> list[object]:
+    """Marks of the files that a policy's settings mention, such as limits or a model."""
+    return [file_mark(path) for path in files_named(name)]
+
+
 def file_mark(path: str) -> object:
-    """By what a trace file is told from another, or from itself after a change: path, size and time of change."""
+    """By what a file is told from another, or from itself after a change: path, size and time of change."""
     file = Path(path)
     status = file.stat() if file.exists() else None
     return path, status and (status.st_size, status.st_mtime_ns)

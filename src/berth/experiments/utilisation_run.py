@@ -14,7 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.experiments.cases import Case
-from berth.experiments.kept_file import KeptFile, digest_of, file_mark, kept_path, read_kept, write_kept
+from berth.experiments.kept_file import (
+    KeptFile,
+    digest_of,
+    file_mark,
+    kept_path,
+    policy_marks,
+    read_kept,
+    write_kept,
+)
 from berth.experiments.sweep import Progress, Task, run_all
 from berth.model import EventKind, Job, Node
 from berth.statistics import EventColumns, completion_time_s
@@ -123,7 +131,8 @@ def _told(progress: Progress, before: int, total: int, done: float, _: float) ->
 def _digest(task: UseTask) -> str:
     case = task.case
     cluster = None if case.cluster is None else file_mark(case.cluster)
-    return digest_of(file_mark(case.trace), cluster, case.part, case.compress, task.policy, task.seed)
+    told = file_mark(case.trace), cluster, case.part, case.compress, task.policy, task.seed
+    return digest_of(*told, *policy_marks(task.policy))
 
 
 def _use_of(columns: EventColumns, nodes: Sequence[Node], jobs: Sequence[Job]) -> Use:

@@ -15,11 +15,14 @@ from numpy.typing import NDArray
 
 from berth import kernels
 from berth.cluster import Cluster
+from berth.errors import SettingError
 from berth.kernels import CPU, GPU_MEM, GPUS, LABELS, MEM, MILLI, MODELS, IntArray
 from berth.model import NO_GPU, GpuSlot, Job, Placement
 
 __all__ = ["Batch", "Fits", "Shortage", "batch_of", "pooled", "shortage_of"]
 
+MOST_GPUS = 63
+"""Of a node: those of an instance are bits of a signed number of 64."""
 UNPLACED = -1
 """The node of an instance that is not placed."""
 
@@ -89,6 +92,7 @@ class Fits:
         self.cluster = cluster
         self._rows: dict[int, int] = {}
         self._of_empty: dict[int, bool] = {}
+        self._up = cluster.traits[:, 2].copy()
         self._fit = np.zeros((16, len(cluster.nodes)), dtype=np.bool_)
         self._seen = cluster.version.copy() - 1
 
@@ -110,10 +114,13 @@ class Fits:
         return self._fit[[self._rows[number] for number in types]]
 
     def of_empty(self, number: int) -> bool:
-        """Whether the type would fit on some node if nothing ran."""
+        """Whether the type would fit on some node that is up if nothing ran."""
+        cluster = self.cluster
+        if (cluster.traits[:, 2] != self._up).any():
+            self._of_empty.clear()
+            self._up = cluster.traits[:, 2].copy()
         known = self._of_empty.get(number)
         if known is None:
-            cluster = self.cluster
             found = np.empty(len(cluster.nodes), dtype=np.bool_)
             most = (cluster.capacity_cpu_milli, cluster.capacity_mem_mib, cluster.capacity_milli)
             gpu_mem = cluster.capacity_gpu_mem_mib
@@ -146,8 +153,14 @@ def fit_on(
 def batch_of(jobs: Sequence[Job], cluster: Cluster, fits: Fits | None = None) -> Batch:
     """The jobs and the cluster as it is now, as arrays of their own; a job that may spread is to go to one node.
 
-    `fits` are those of the cluster from the time before, where there are any.
+    `fits` are those of the cluster from the time before, where there are any. SettingError for a node of more GPUs
+    than a number has bits.
     """
+    if (width := cluster.free_milli.shape[1]) > MOST_GPUS:
+        raise SettingError(
+            f"a node has {width} GPUs; who decides on many jobs at once can tell {MOST_GPUS} of a node apart: take"
+            " ORDER+PLACEMENT, or smaller nodes"
+        )
     numbers = [cluster.request(job) for job in jobs]
     wanted = {number: max(1, job.nodes) for job, number in zip(jobs, numbers, strict=True)}
     types = list(wanted)

@@ -13,7 +13,7 @@ from sortedcontainers import SortedList
 from berth.cluster import Cluster, Running
 from berth.kernels import IntArray
 from berth.model import FOREVER_MS, GpuSlot, Job, Placement
-from berth.policies.keyed import as_queued, key_of
+from berth.policies.keyed import LAST, as_queued, key_of
 from berth.policies.partitions import Labels, Partitions, labels_waiting
 from berth.policies.protocol import Order, Place
 from berth.policies.shadow import Shadow
@@ -65,6 +65,8 @@ class Easy:
         is_held_up = state.partitions.is_held_up
         heads: dict[Labels, Job] = {}
         for job in self.order(queue, cluster, now_ms):
+            if job not in queue:
+                continue  # limits have hidden it since
             if heads and is_held_up(job.labels, heads):
                 continue
             slots = None if state.is_stuck(job) else self.place(job, cluster)
@@ -88,7 +90,7 @@ class Easy:
         while turns:
             turn = heappop(turns)
             key, serial, lane, job = turn
-            if not state.is_stuck(job):
+            if job in queue and not state.is_stuck(job):
                 slots = self.place(job, cluster)
                 if slots is None:
                     state.does_not_fit(lane, job)
@@ -100,9 +102,9 @@ class Easy:
                     lanes.nothing_spare(lane)
                 else:
                     yield Placement(job, slots, job.share)
-                    state.started(job)
-                    for reservation in late:
-                        reservation.taken(job, slots)
+                    if state.started(job):
+                        for reservation in late:
+                            reservation.taken(job, slots)
             if following := lanes.after(lane, (key, serial)):
                 heappush(turns, following)
 
@@ -172,7 +174,7 @@ class _Gaps:
             lengths = self.by_length[lane]
             short = lengths.bisect_right((window_ms, 2**62))
             if short * short > len(waiting):
-                place = 0 if before is None else waiting.bisect_right((*before, _LAST))
+                place = 0 if before is None else waiting.bisect_right((*before, LAST))
                 for key, serial, job in waiting.islice(place):
                     if expected_ms(job) <= window_ms:
                         return key, serial, lane, job
@@ -181,24 +183,11 @@ class _Gaps:
             if before is not None:
                 turns = (turn for turn in turns if turn[:2] > before)
             return min(turns, default=None, key=itemgetter(0, 1))
-        place = 0 if before is None else waiting.bisect_right((*before, _LAST))
+        place = 0 if before is None else waiting.bisect_right((*before, LAST))
         if place == len(waiting):
             return None
         key, serial, job = waiting[place]
         return key, serial, lane, job
-
-
-class _Last:
-    """Greater than any job, to find a place behind an entry."""
-
-    def __gt__(self, other: object) -> bool:
-        return True
-
-    def __lt__(self, other: object) -> bool:
-        return False
-
-
-_LAST = _Last()
 
 
 class _Reservation:
@@ -245,6 +234,7 @@ class _State:
         self._ends: SortedList = SortedList()  # (expected end, id, run)
         self._expected: dict[str, tuple[int, Running]] = {}
         self._releases = cluster.releases
+        self._losses = cluster.losses
         self._stuck: tuple[set[str], int] = (set(), -1)
         self._unfit: dict[int, Job] = {}
         self._seen: IntArray = cluster.version.copy()
@@ -252,10 +242,21 @@ class _State:
             self._note(run)
 
     def catch_up(self) -> None:
-        """See who has ended since the last time, and whether anybody left before he was expected to."""
+        """See who has ended since the last time, whether anybody left before he was expected to, and what was lost."""
         cluster = self.cluster
-        if cluster.releases == self._releases:
-            return
+        if cluster.losses != self._losses:
+            self._reservations.clear()
+            self._losses = cluster.losses
+        if cluster.releases != self._releases:
+            self._see_ends()
+        if len(self._expected) != len(cluster.running):  # somebody else has started some
+            self._reservations.clear()
+            for run in cluster.running.values():
+                if run.job.id not in self._expected:
+                    self._note(run)
+
+    def _see_ends(self) -> None:
+        cluster = self.cluster
         ends, running = self._ends, cluster.running
         on_time = 0
         while ends and running.get(ends[0][1]) is not ends[0][2]:
@@ -264,15 +265,18 @@ class _State:
             on_time += 1
         if on_time != cluster.releases - self._releases:
             self._reservations.clear()
-            for job_id in self._expected.keys() - running.keys():
+            gone = [job_id for job_id, (_, run) in self._expected.items() if running.get(job_id) is not run]
+            for job_id in gone:
                 end_ms, run = self._expected.pop(job_id)
                 ends.remove((end_ms, job_id, run))
         self._releases = cluster.releases
 
-    def started(self, job: Job) -> None:
-        """A placement has been applied."""
-        if (run := self.cluster.running.get(job.id)) is not None:
+    def started(self, job: Job) -> bool:
+        """A placement was yielded; returns whether it has been applied."""
+        run = self.cluster.running.get(job.id)
+        if run is not None:
             self._note(run)
+        return run is not None
 
     def is_stuck(self, job: Job) -> bool:
         """Whether the job did not fit, and nothing was given back since."""

@@ -7,7 +7,7 @@ from heapq import heapify, heappop, heappush
 
 from berth.cluster import Cluster
 from berth.model import Job
-from berth.policies.keyed import as_queued
+from berth.policies.keyed import LAST, as_queued
 from berth.queue import Queue
 from berth.usage import Account
 
@@ -24,23 +24,22 @@ def fair_share(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Job]:
     users = cluster.usage().users
     lanes = queue.lanes(_user, as_queued)
 
-    def entry(user: str, place: int) -> tuple[float, int, int, str, int]:
+    def entry(user: str, behind: float) -> tuple[float, int, float, str, Job] | None:
+        waiting = lanes.get(user, ())
+        place = waiting.bisect_right((0, behind, LAST)) if waiting else 0
+        if place == len(waiting):
+            return None
+        _, serial, job = waiting[place]
         account = users.get(user, _NOBODY)
-        return (account.used(now_ms), account.held_milli, lanes[user][place][1], user, place)
+        return (account.used(now_ms), account.held_milli, serial, user, job)
 
-    turns = [entry(str(user), 0) for user in lanes]
+    turns = [turn for user in lanes if (turn := entry(str(user), -1))]
     heapify(turns)
     while turns:
-        *_, user, place = heappop(turns)
-        waiting = lanes[user]
-        job: Job = waiting[place][2]
+        _, _, serial, user, job = heappop(turns)
         yield job
-        if user not in lanes or lanes[user] is not waiting:
-            continue  # the lane has emptied
-        if job in queue:
-            place += 1
-        if place < len(waiting):
-            heappush(turns, entry(user, place))
+        if turn := entry(user, serial):
+            heappush(turns, turn)
 
 
 def _user(job: Job) -> str:

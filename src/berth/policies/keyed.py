@@ -9,9 +9,21 @@ from berth.cluster import Cluster
 from berth.model import Job
 from berth.queue import Key, Queue
 
-__all__ = ["OfQueue", "as_queued", "key_of", "keyed"]
+__all__ = ["LAST", "OfQueue", "as_queued", "key_of", "keyed"]
 
 Function = Callable[[Queue], Iterator[Job]]
+
+
+class _Last:
+    def __gt__(self, other: object) -> bool:
+        return True
+
+    def __lt__(self, other: object) -> bool:
+        return False
+
+
+LAST = _Last()
+"""Greater than any job, to find the place behind an entry (key, serial, job) of a lane: (key, serial, LAST)."""
 
 
 def keyed(key: Key) -> Callable[[Function], Function]:

@@ -10,7 +10,7 @@ from sortedcontainers import SortedList
 
 from berth.cluster import Cluster
 from berth.errors import PolicyError, SettingError
-from berth.model import Job, Placement
+from berth.model import Evict, Job, Placement
 from berth.policies.keyed import as_queued, key_of
 from berth.policies.limit_settings import AMOUNTS, Limit, read_limits
 from berth.policies.protocol import Decision, Policy, Setting
@@ -30,7 +30,8 @@ class Limits:
 
     As Slurm's limits of associations and of a QOS do (MaxJobs, MaxSubmitJobs, MaxTRESPerUser): a job that is held
     back holds up nobody, and takes its place by the time of its submission again when its user is within his limits.
-    One beyond the limit of submitted jobs takes its place when there is room. Settings in the name:
+    One beyond the limit of submitted jobs takes its place when there is room. A job that may spread is held back where
+    its nodes, as the other policy places it, are too many. Settings in the name:
     `limits?user_gpus=8&user_running=20+easy+fifo`, with `user_` or `vc_` (each virtual cluster together) before
     `submitted`, `running`, `gpus` and `nodes`; or `limits?file=limits.json`, as `berth advise` writes it.
     """
@@ -79,10 +80,15 @@ class Limits:
         while again and len(seen.shown):
             again = False
             for decision in self.inner(seen.shown, cluster, now_ms):
-                yield decision
-                if isinstance(decision, Placement) and seen.started(decision.job):
-                    again = True  # somebody has reached his limit: the other policy begins anew without him
-                    break
+                if not isinstance(decision, Placement):
+                    yield decision
+                    if isinstance(decision, Evict):
+                        seen.catch_up()
+                elif not seen.holds_back(decision):
+                    yield decision
+                    # It is let go on, for it may have more to note or to yield, and where others are shown or hidden
+                    # now it is asked again when it has ended.
+                    again |= seen.started(decision.job)
 
 
 class _Shown(Queue):
@@ -174,6 +180,22 @@ class _Seen:
                 if self._limits_of(group).submitted is not None:
                     stale |= self._groups[group]
         return stale
+
+    def holds_back(self, placement: Placement) -> bool:
+        """Whether a waiting job has come to be beyond a limit since it was shown, or is with so many nodes."""
+        job = placement.job
+        if job not in self.queue:
+            return False  # not the limits' business
+        if job not in self.shown:
+            return True
+        nodes = len({slot.node for slot in placement.slots})
+        if nodes <= max(job.nodes, 1):
+            return False  # as many as it was shown for
+        for group in self._groups_of(job):
+            most = self._limits_of(group).nodes
+            if most is not None and self._held.get(group, (0, 0, 0))[2] + nodes > most:
+                return True
+        return False
 
     def started(self, job: Job) -> bool:
         """A job that was shown has started; returns whether others are not shown any more."""

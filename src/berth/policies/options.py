@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from berth.errors import PolicyError, SettingError
 
-__all__ = ["options_of", "settings_from"]
+__all__ = ["files_named", "options_of", "settings_from"]
 
 Settings = TypeVar("Settings")
 
@@ -20,6 +21,12 @@ def options_of(name: str) -> tuple[str, dict[str, str]]:
         return bare, dict(parse_qsl(query, strict_parsing=bool(asked)))
     except ValueError as error:
         raise PolicyError(f"'{name}': settings are written KEY=VALUE&KEY=VALUE, not '{query}'") from error
+
+
+def files_named(name: str) -> list[str]:
+    """The files that settings in a policy's name mention: what is in them decides, too."""
+    values = [value for part in name.split("+") for value in options_of(part)[1].values()]
+    return [value for value in values if Path(value).is_file()]
 
 
 def settings_from(kind: type[Settings], options: dict[str, str], **known: Any) -> Settings:

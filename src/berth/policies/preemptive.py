@@ -78,14 +78,15 @@ class Preemptive:
         self.place = place
         self.draws = bool(getattr(place, "draws", True))
         """Whether its decisions may depend on the seed."""
-        self._stuck: tuple[Cluster, int, str, int] | None = None
-        self._asked_ms = -1
+        self._asked: tuple[Cluster | None, int] = (None, -1)
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement | Evict | WakeAt]:
         """Yield placements in the order's order, and evictions before them."""
         ranks = self.ranks
         blocked = False
         for job in ranks(queue, cluster, now_ms):
+            if job not in queue:
+                continue  # limits have hidden it since
             slots = self.place(job, cluster)
             if slots is None and job.patience_ms != 0:
                 for run in self._victims(job, cluster, now_ms):
@@ -97,8 +98,9 @@ class Preemptive:
                 blocked = True
                 break
         next_ms = ranks.next_ms(cluster, now_ms) if blocked else None
-        if next_ms is not None and (next_ms < self._asked_ms or self._asked_ms <= now_ms):
-            self._asked_ms = next_ms
+        asked_ms = self._asked[1] if self._asked[0] is cluster else -1
+        if next_ms is not None and (next_ms < asked_ms or asked_ms <= now_ms):
+            self._asked = (cluster, next_ms)
             yield WakeAt(next_ms)
 
     def _victims(self, job: Job, cluster: Cluster, now_ms: int) -> list[Running]:

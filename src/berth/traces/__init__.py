@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from berth.errors import TraceError
@@ -38,6 +38,13 @@ class Trace:
         """The jobs in order of submission; see `read`. `nodes` is asked where the trace brings no cluster."""
         against = None if self.nodes else nodes
         return read(self.path, nodes=against, skip_bad=skip_bad, compress=compress)
+
+    def with_seed(self, seed: int) -> Trace:
+        """A synthetic trace that names no seed, with this one; any other as it is."""
+        _, asked, query = self.path.partition("?")
+        if self.format != "synthetic" or any(part.startswith("seed=") for part in query.split("&")):
+            return self
+        return replace(self, path=f"{self.path}{'&' if asked else '?'}seed={seed}")
 
 
 def read_trace(path: str | os.PathLike[str]) -> Trace:

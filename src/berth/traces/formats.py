@@ -141,7 +141,7 @@ FORMATS: dict[str, Format] = {
             ("job_id", "attempt", "submit_ms", "end_ms", "state", "gpus"),
             (
                 *("start_ms", "work_ms", "user", "application", "virtual_cluster", "share_milli"),
-                *("share_mem_mib", "cpu_milli", "mem_mib", "nodes"),
+                *("share_mem_mib", "cpu_milli", "mem_mib", "nodes", "cluster", "time_limit_ms"),
             ),
             "berth.traces.native:NativeReader",
             prepare="berth.traces.recorded:jobs_table",

@@ -3,7 +3,8 @@
 A job works as long as its record says; where that is unknown, as long as its last completed try took, else as
 its longest one. A try's share may be less than the job asked for, so the largest counts. A record does not
 tell whether several nodes were asked for or came about: a job that ran on several, or on none, may run on as
-few as will hold it. Models, labels, limits and retries are not recorded and have their defaults.
+few as will hold it. A job is told by its cluster and id; an id that several clusters have comes as CLUSTER/ID.
+Models asked for, labels and retries are not recorded and have their defaults.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ __all__ = ["jobs_table"]
 
 _JOBS: Final = """
     SELECT
-        job_id AS id,
+        CASE
+            WHEN count(*) OVER (PARTITION BY job_id) > 1 THEN concat_ws('/', nullif({cluster}, ''), job_id)
+            ELSE job_id
+        END AS id,
         min(submit_ms) AS submit_ms,
         coalesce(
             max(work_ms),
@@ -32,9 +36,10 @@ _JOBS: Final = """
         CASE WHEN max(len(nodes)) = 1 OR max(gpus) <= 1 THEN 1 ELSE 0 END AS nodes,
         max(cpu_milli) AS cpu_milli,
         max(mem_mib) AS mem_mib,
-        first(virtual_cluster ORDER BY attempt) AS virtual_cluster
+        first(virtual_cluster ORDER BY attempt) AS virtual_cluster,
+        nullif(first({limit} ORDER BY attempt), 0) AS time_limit_ms
     FROM read_parquet(?, file_row_number = true)
-    GROUP BY job_id
+    GROUP BY job_id, {cluster}
     ORDER BY min(submit_ms), min(file_row_number)
 """
 
@@ -44,4 +49,6 @@ def jobs_table(table: Table) -> Table:
     table.close()
     if not isinstance(table, ParquetTable):
         raise TraceError(table.path, "a Parquet file, as records are written", line=table.header_line)
-    return ParquetTable(table.path, _JOBS)
+    cluster = "coalesce(cluster, '')" if "cluster" in table.header else "''"
+    limit = "time_limit_ms" if "time_limit_ms" in table.header else "NULL::BIGINT"
+    return ParquetTable(table.path, _JOBS.format(cluster=cluster, limit=limit))
