@@ -205,6 +205,39 @@ def test_a_damaged_region_gives_no_gpu_and_says_what_to_do(
     assert "make the partition anew" in card.log
 
 
+def test_a_damaged_region_hides_no_other_partition_and_can_be_removed(berth: Berth, card: Card) -> None:
+    root = card.folder / "root"
+    berth("partition", "create", "blue", "--mem", "64M", "--fake-gpu")
+    berth("partition", "create", "red", "--mem", "64M", "--fake-gpu")
+    (use,) = (root / "blue").glob("*.use")
+    os.truncate(use, 100)
+    assert [one.name for one in partitions.partitions(root)] == ["red"]
+    (bad,) = (one for one in partitions.regions(root) if isinstance(one, partitions.Unreadable))
+    assert (bad.name, bad.folder, bad.uuid) == ("blue", root / "blue", use.stem)
+    code, output = berth("partition", "list")
+    assert code == 1
+    assert " red " in output
+    assert f"berth: the partition 'blue' cannot be read: {use}: is damaged (100 bytes" in output
+    assert berth("partition", "create", "green", "--mem", "64M", "--fake-gpu")[0] == 0
+    assert berth("partition", "resize", "red", "--mem", "32M", "--fake-gpu")[0] == 0
+    assert berth("partition", "remove", "red") == (0, "")
+    for command in (("resize", "blue", "--mem", "1G"), ("cdi", "blue")):
+        code, output = berth("partition", *command)
+        assert (code, "the partition 'blue' cannot be read" in output) == (2, True)
+    code, output = berth("partition", "remove", "blue")
+    assert (code, "cannot be told whether processes use the partition 'blue'" in output) == (2, True)
+    assert berth("partition", "remove", "blue", "--force") == (0, "")
+    assert [path.name for path in root.iterdir()] == ["green"]
+
+
+def test_a_folder_that_is_no_partition_is_not_removed(berth: Berth, card: Card) -> None:
+    other = card.folder / "root" / "other"
+    other.mkdir(parents=True)
+    for name in ("other", "..", "."):
+        assert berth("partition", "remove", name, "--force")[0] == 2
+    assert other.is_dir()
+
+
 def test_a_truncated_region_gives_no_gpu(card: Card) -> None:
     assert card.run("check", "total")[0] == 0
     for path in (card.folder / "region").iterdir():

@@ -144,11 +144,17 @@ def create(
 @_plainly
 def list_partitions(as_json: AsJson = False) -> None:
     """Show every partition: limit, use, peak, share of time, refused calls."""
-    found = partitions.partitions()
+    regions = partitions.regions()
+    found = [one for one in regions if isinstance(one, partitions.Partition)]
     if as_json:
         _print_json([_plain(one) for one in found])
     else:
         Console().print(_table(found, {}))
+    unreadable = [one for one in regions if isinstance(one, partitions.Unreadable)]
+    for region in unreadable:
+        typer.echo(f"berth: the partition '{region.name}' cannot be read: {region.why}", err=True)
+    if unreadable:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -22,10 +22,12 @@ __all__ = [
     "Partition",
     "Process",
     "Refusal",
+    "Unreadable",
     "create",
     "find",
     "partitions",
     "preload_list",
+    "regions",
     "remove",
     "resize",
     "root_folder",
@@ -106,6 +108,16 @@ class Partition:
     """The last few, oldest first."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A region that is damaged, of another version or another user's, and why it cannot be told what it holds."""
+
+    name: str
+    uuid: str
+    folder: Path
+    why: str
+
+
 def root_folder() -> Path:
     """Where this machine's partitions are: `$BERTH_ROOT`, or /dev/shm/berth."""
     return Path(os.environ.get("BERTH_ROOT", "/dev/shm/berth"))
@@ -129,22 +141,47 @@ def regions_in(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.limit"))
 
 
+def regions(root: Path | None = None) -> list[Partition | Unreadable]:
+    """Every region of this machine by name and GPU; one that cannot be read hides no other."""
+    return [region for name in _names(root) for region in _regions_of(name, root)]
+
+
 def partitions(root: Path | None = None) -> list[Partition]:
-    """Every partition of this machine, one for each of its GPUs, by name."""
-    folders = sorted(
-        path for path in (root or root_folder()).glob("*") if path.is_dir() and not path.name.startswith(".")
-    )
-    return [read(folder, uuid, folder.name) for folder in folders for uuid in regions_in(folder)]
+    """Every partition of this machine that can be read, one for each of its GPUs, by name."""
+    return [region for region in regions(root) if isinstance(region, Partition)]
 
 
 def find(name: str, root: Path | None = None) -> list[Partition]:
     """The partition of this name, one for each of its GPUs."""
-    known = partitions(root)
-    matching = [partition for partition in known if partition.name == name]
-    if not matching:
-        choices = ", ".join(sorted({partition.name for partition in known})) or "none"
-        raise PartitionError(f"no partition '{name}'; there are: {choices}")
-    return matching
+    _check_there(name, root)
+    found = _regions_of(name, root)
+    for region in found:
+        if isinstance(region, Unreadable):
+            raise PartitionError(f"the partition '{name}' cannot be read: {region.why}")
+    return [region for region in found if isinstance(region, Partition)]
+
+
+def _names(root: Path | None) -> list[str]:
+    """Folders with a limit in them; no other folder is a partition."""
+    root = root or root_folder()
+    return sorted(path.name for path in root.glob("[!.]*") if path.is_dir() and regions_in(path))
+
+
+def _check_there(name: str, root: Path | None) -> None:
+    known = _names(root)
+    if name not in known:
+        raise PartitionError(f"no partition '{name}'; there are: {', '.join(known) or 'none'}")
+
+
+def _regions_of(name: str, root: Path | None) -> list[Partition | Unreadable]:
+    folder = (root or root_folder()) / name
+    found: list[Partition | Unreadable] = []
+    for uuid in regions_in(folder):
+        try:
+            found.append(read(folder, uuid, name))
+        except PartitionError as error:
+            found.append(Unreadable(name, uuid, folder, str(error)))
+    return found
 
 
 def create(
@@ -196,12 +233,25 @@ def resize(
 
 def remove(name: str, *, force: bool = False, root: Path | None = None) -> None:
     """Take a partition away; one in use is kept unless forced, and its processes keep their limits."""
-    busy = sum(len(partition.processes) for partition in find(name, root))
-    if busy and not force:
+    _check_there(name, root)
+    if not force:
+        _check_idle(name, root)
+    shutil.rmtree((root or root_folder()) / name)
+
+
+def _check_idle(name: str, root: Path | None) -> None:
+    busy = 0
+    for region in _regions_of(name, root):
+        if isinstance(region, Unreadable):
+            raise PartitionError(
+                f"it cannot be told whether processes use the partition '{name}': {region.why}; "
+                "end them, and remove it with --force"
+            )
+        busy += len(region.processes)
+    if busy:
         raise PartitionError(
             f"{busy} processes use the partition '{name}'; end them first, or remove it with --force"
         )
-    shutil.rmtree((root or root_folder()) / name)
 
 
 def preload_list(folder: Path) -> Path:
