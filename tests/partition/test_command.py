@@ -101,6 +101,53 @@ def test_a_partition_is_made_listed_resized_and_removed(berth: Berth) -> None:
     assert berth("partition", "remove", "blue") == (2, "error: no partition 'blue'; there are: none\n")
 
 
+CARDS = [
+    Gpu(0, "GPU-b0b7bec5-ccd3-dae1-e8ef-f6fd040b1219", 16384),
+    Gpu(1, "GPU-c0c7ced5-dce3-eaf1-f8ff-060d141b2229", 16384),
+]
+
+
+def limits(root: Path) -> list[tuple[int, int, bool]]:
+    return [(one.limit_bytes >> 20, one.core_pct, one.burst) for one in partitions.find("blue", root)]
+
+
+def test_a_resize_of_one_limit_leaves_the_others_as_they_are_on_every_gpu(berth: Berth, card: Card) -> None:
+    root = card.folder / "root"
+    partitions.create("blue", CARDS[0], partitions.Limit(4096, 10), root=root)
+    partitions.create("blue", CARDS[1], partitions.Limit(8192, burst=True), root=root)
+    code, output = berth("partition", "resize", "blue", "--core-pct", "30", "--fake-gpu")
+    assert (code, output) == (
+        0,
+        f"blue: 4 GiB of GPU {CARDS[0].uuid[4:]}, 0 B in use\nblue: 8 GiB of GPU {CARDS[1].uuid[4:]}, 0 B in use\n",
+    )
+    assert limits(root) == [(4096, 30, False), (8192, 30, True)]
+    berth("partition", "resize", "blue", "--mem", "2G", "--fake-gpu")
+    assert limits(root) == [(2048, 30, False), (2048, 30, True)]
+
+
+def test_a_resize_that_one_gpu_has_no_room_for_changes_none(card: Card) -> None:
+    root = card.folder / "root"
+    for gpu in CARDS:
+        partitions.create("blue", gpu, partitions.Limit(4096), root=root)
+    partitions.create("red", CARDS[1], partitions.Limit(12288), root=root)
+    with pytest.raises(PartitionError, match="of GPU 1, but only 4096 of"):
+        partitions.resize("blue", mem_mib=5120, gpus=CARDS, root=root)
+    assert limits(root) == [(4096, 0, False), (4096, 0, False)]
+
+
+def test_a_resize_to_no_more_than_it_has_needs_no_room(berth: Berth, card: Card) -> None:
+    half = ("--mem", "10G", "--core-pct", "60", "--fake-gpu")
+    berth("partition", "create", "blue", *half)
+    berth("partition", "create", "red", *half, "--overcommit")
+    assert berth("partition", "resize", "blue", "--fake-gpu")[0] == 0
+    assert berth("partition", "resize", "blue", "--mem", "9G", "--burst", "--fake-gpu")[0] == 0
+    assert limits(card.folder / "root") == [(9216, 60, True)]
+    assert (
+        "MiB are not promised to others"
+        in berth("partition", "resize", "blue", "--mem", "10G", "--fake-gpu")[1]
+    )
+
+
 def test_a_partition_is_resized_under_a_running_process(berth: Berth, card: Card) -> None:
     berth("partition", "create", "blue", "--mem", "64M", "--fake-gpu")
     region = str(card.folder / "root" / "blue")

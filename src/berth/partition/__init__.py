@@ -20,5 +20,6 @@ from berth.partition.sizes import mem_mib
 
 __all__ = [
     "Limit", "Lookup", "Partition", "Process", "Refusal", "Summary", "Unreadable", "create",
-    "fake_driver_folder", "find", "library_path", "mem_mib", "partitions", "regions", "remove", "resize", "resolve", "run",
+    "fake_driver_folder", "find", "library_path", "mem_mib", "partitions", "regions", "remove",
+    "resize", "resolve", "run",
 ]  # fmt: skip

@@ -214,19 +214,35 @@ def create(
 
 def resize(
     name: str,
-    limit: Limit,
     *,
+    mem_mib: int | None = None,
+    core_pct: int | None = None,
+    burst: bool | None = None,
     gpus: list[Gpu] | None = None,
     overcommit: bool = False,
     root: Path | None = None,
 ) -> list[Partition]:
-    """Change the limits of a partition in use; a smaller one refuses new allocations and ends nothing."""
-    current = find(name, root)
+    """Change limits of a partition in use, on each of its GPUs; what is not given stays as it is there.
+
+    A smaller limit refuses new allocations and ends nothing. What no GPU of it has room for changes none.
+    """
+    changes = [
+        (
+            partition,
+            Limit(
+                partition.limit_bytes >> 20 if mem_mib is None else mem_mib,
+                partition.core_pct if core_pct is None else core_pct,
+                partition.burst if burst is None else burst,
+            ),
+        )
+        for partition in find(name, root)
+    ]
     others = [partition for partition in partitions(root) if partition.name != name]
     cards = {_plain(gpu.uuid): gpu for gpu in gpus or []}
-    for partition in current:
+    for partition, limit in changes:
         if partition.uuid in cards:
-            _check_room(cards[partition.uuid], limit, others, overcommit)
+            _check_room(cards[partition.uuid], limit, others, overcommit, held=partition)
+    for partition, limit in changes:
         resize_region(partition.folder, partition.uuid, limit.mem_mib << 20, limit.core_pct, limit.flags)
     return find(name, root)
 
@@ -268,21 +284,26 @@ def _plain(uuid: str) -> str:
     return uuid.removeprefix("GPU-").removeprefix("MIG-").lower()
 
 
-def _check_room(gpu: Gpu, limit: Limit, existing: list[Partition], overcommit: bool) -> None:
-    if limit.mem_mib > gpu.mem_mib:
+def _check_room(
+    gpu: Gpu, limit: Limit, existing: list[Partition], overcommit: bool, held: Partition | None = None
+) -> None:
+    """Refuse what a GPU has no room for; no more than the partition has already is never too much."""
+    more_mem = held is None or limit.mem_mib > held.limit_bytes >> 20
+    more_time = held is None or limit.core_pct > held.core_pct
+    if more_mem and limit.mem_mib > gpu.mem_mib:
         raise PartitionError(
             f"a limit of {limit.mem_mib} MiB, but GPU {gpu.index} has {gpu.mem_mib} MiB; ask for that or less"
         )
     here = [partition for partition in existing if partition.uuid == _plain(gpu.uuid)]
     promised_mib = sum(partition.limit_bytes for partition in here) >> 20
     promised_pct = sum(partition.core_pct for partition in here)
-    if promised_mib + limit.mem_mib > gpu.mem_mib and not overcommit:
+    if more_mem and promised_mib + limit.mem_mib > gpu.mem_mib and not overcommit:
         left = max(gpu.mem_mib - promised_mib, 0)
         raise PartitionError(
             f"{limit.mem_mib} MiB of GPU {gpu.index}, but only {left} of its {gpu.mem_mib} MiB "
             "are not promised to others; ask for less, or promise more than there is with --overcommit"
         )
-    if promised_pct + limit.core_pct > 100 and not overcommit:
+    if more_time and promised_pct + limit.core_pct > 100 and not overcommit:
         raise PartitionError(
             f"{limit.core_pct} % of GPU {gpu.index}'s time, but {promised_pct} % are promised to others; "
             "ask for less, or promise more than there is with --overcommit"
