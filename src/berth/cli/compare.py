@@ -62,7 +62,8 @@ Mtbf = Annotated[
     float | None, typer.Option(metavar="HOURS", help="Nodes fail by themselves, after so long in the mean.")
 ]
 Mttr = Annotated[
-    float, typer.Option(metavar="HOURS", help="How long the repair of such a node takes in the mean.")
+    float | None,
+    typer.Option(metavar="HOURS", help="How long the repair of such a node takes in the mean; 1 by default."),
 ]
 Checkpoint = Annotated[
     float | None,
@@ -97,7 +98,7 @@ def simulate(
     profiles: ProfilesFolder = None,
     outages: Outages = None,
     mtbf: Mtbf = None,
-    mttr: Mttr = 1.0,
+    mttr: Mttr = None,
     checkpoint: Checkpoint = None,
     restart: Restart = 0.0,
     quota: Quota = None,
@@ -141,7 +142,7 @@ def compare(
     profiles: ProfilesFolder = None,
     outages: Outages = None,
     mtbf: Mtbf = None,
-    mttr: Mttr = 1.0,
+    mttr: Mttr = None,
     checkpoint: Checkpoint = None,
     restart: Restart = 0.0,
     quota: Quota = None,
@@ -180,7 +181,7 @@ def _interference(name: str, folder: Path | None) -> Interference:
 def _conditions(
     outages: Path | None,
     mtbf: float | None,
-    mttr: float,
+    mttr: float | None,
     checkpoint: float | None,
     restart: float,
     quota: str | None,
@@ -188,18 +189,35 @@ def _conditions(
     every: float | None,
 ) -> dict[str, Any]:
     """What every run is under, as `berth.compare` takes it."""
+    from berth.errors import SettingError
     from berth.outages import FailureRate, Recovery
 
+    failures = None
+    if mtbf is not None:
+        up_ms = _whole_ms(mtbf, 3_600_000, "--mtbf")
+        failures = FailureRate(up_ms, _whole_ms(1.0 if mttr is None else mttr, 3_600_000, "--mttr"))
+    elif mttr is not None:
+        raise SettingError("--mttr tells how long repairs take of nodes that fail by --mtbf; give both")
     return {
         "outages": () if outages is None else outages,
-        "failures": None if mtbf is None else FailureRate(round(mtbf * 3_600_000), round(mttr * 3_600_000)),
+        "failures": failures,
         "recovery": Recovery(
-            None if checkpoint is None else round(checkpoint * 60_000), round(restart * 1000)
+            None if checkpoint is None else _whole_ms(checkpoint, 60_000, "--checkpoint"),
+            _whole_ms(restart, 1000, "--restart"),
         ),
         "quotas": None if quota is None else _quotas(quota),
         "borrow": borrow,
-        "round_ms": None if every is None else round(every * 1000),
+        "round_ms": None if every is None else _whole_ms(every, 1000, "--round"),
     }
+
+
+def _whole_ms(value: float, unit_ms: int, option: str) -> int:
+    """A time as whole milliseconds; SettingError for one that is no number or without end."""
+    from berth.errors import SettingError
+
+    if not math.isfinite(value):
+        raise SettingError(f"{option} is {value}; expected a number")
+    return round(value * unit_ms)
 
 
 def _quotas(text: str) -> dict[str, int]:

@@ -155,8 +155,9 @@ def _composed(scheme: str, order: Order, place: Place, setting: Setting, name: s
                 f"'{name}' has no quotas: quotas say who may hold which GPUs, and an order that evicts says it again;"
                 " take one that does not evict"
             )
-        from berth.policies.quotas import Quotas
+        from berth.policies.quotas import Quotas, check_names
 
+        check_names(setting.quotas, setting.workload)
         return Quotas(order, place, setting.quotas, setting.borrow)
     if isinstance(order, Ranks) and scheme != "preempt":
         if scheme:

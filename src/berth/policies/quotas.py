@@ -12,7 +12,7 @@ from berth.policies.protocol import Order, Place
 from berth.queue import Queue
 from berth.usage import Account
 
-__all__ = ["Quotas", "check_quotas"]
+__all__ = ["Quotas", "check_names", "check_quotas"]
 
 _NOBODY = Account()
 
@@ -96,6 +96,16 @@ def check_quotas(quotas: Mapping[str, int], nodes: Sequence[Node]) -> None:
             raise SettingError(f"the quota of '{name}' is {quota} GPUs; expected 0 or more")
         if quota > gpus:
             raise SettingError(f"the quota of '{name}' is {quota} GPUs; the cluster has only {gpus}")
+
+
+def check_names(quotas: Mapping[str, int], workload: Sequence[Job]) -> None:
+    """Refuse quotas of virtual clusters none of which any job is of: they are most likely misspelt."""
+    there = {job.virtual_cluster for job in workload}
+    if quotas and there and there.isdisjoint(quotas):
+        named = ", ".join(repr(pool) for pool in sorted(there)[:10])
+        raise SettingError(
+            f"quotas of {', '.join(repr(name) for name in quotas)}, of which there is no job; the jobs are of {named}"
+        )
 
 
 def _pool(job: Job) -> str:

@@ -150,7 +150,7 @@ METRICS = (
         "Held GPU time that went into work of jobs that finished: not lost to failures, restarts or slow neighbours",
     ),
     Metric(
-        "Finish-time fairness",
+        "p90 finish-time fairness",
         Unit.TIMES,
         lambda summary: summary.finish_time_fairness.p90,
         min,
