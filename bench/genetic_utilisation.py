@@ -29,7 +29,7 @@ from berth.experiments.utilisation import (
 from berth.statistics import Interval, confidence_interval_95, paired_difference_95
 from harness import data_folder, save
 
-CONTROLS = ("passing:FirstFit", "genetic?round_ms=1000")
+CONTROLS = ("passing:FirstFit", "genetic?round_ms=10000")
 
 
 def case_text(name: str, data: Path) -> str:

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from harness import BENCH, save
 
 from berth.interference import make_speeds
 from berth.learning.environment import Environment, Settings
@@ -25,6 +24,7 @@ from berth.learning.training import Point, Trained, TrainingSettings, train
 from berth.network.model_file import model_bytes
 from berth.plots.training import training_curve
 from berth.report.image import write_image
+from harness import BENCH, save
 
 ASKED = {5: 80_000, 3: 250_000}
 ENVIRONMENTS = 32
@@ -68,10 +68,10 @@ def speed(runs: int = 7, iterations: int = 20) -> list[dict[str, float | int | s
 
 
 def signs(drawn: str = ".html", iterations: int = 300) -> dict[str, list[dict[str, float | None]]]:
-    """Equation 2 as mended and as printed, once each on `random`; the curves are drawn beside the results."""
+    """Equation 2 as mended and as printed, once each on `GPU_light`; the curves are drawn beside the results."""
     curves: dict[str, tuple[Point, ...]] = {}
     for name in ("dqn-paper", "dqn-paper-as-printed"):
-        plan = Plan(name, "random", ("time-sliced",), sets=200, validation=20)
+        plan = Plan(name, "GPU_light", ("time-sliced",), sets=200, validation=20)
         found = _trained(plan, TrainingSettings(iterations, measure_every=50))
         curves[name] = found.curve
         ends = [point.measured for point in found.curve if point.measured is not None]

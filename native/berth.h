@@ -127,6 +127,8 @@ bool ledger_get(enum kind kind, uint64_t key, struct entry *entry);
 /* Takes out everything that belongs to a context; the caller frees the list. */
 /* Puts an entry in unless there is one of its kind and key. */
 bool ledger_add(struct entry entry);
+/* Adds to the count of an entry; false where there is none or the count would pass below 0. */
+bool ledger_count(enum kind kind, uint64_t key, int by);
 struct entry *ledger_take_owned(void *owner, size_t *count);
 /* Takes out everything of a device that belongs to any context but pools. */
 void ledger_forget(void);

@@ -162,7 +162,33 @@ static CUresult destroy(CUcontext ctx, CUresult (*call)(CUcontext))
 
 CUresult cuCtxDestroy(CUcontext ctx) { return destroy(ctx, REAL(cuCtxDestroy)); }
 CUresult cuCtxDestroy_v2(CUcontext ctx) { return destroy(ctx, REAL(cuCtxDestroy_v2)); }
-CUresult cuCtxDetach(CUcontext ctx) { return destroy(ctx, REAL(cuCtxDetach)); }
+
+static bool attached(CUcontext ctx, int by)
+{
+    return atomic_load_explicit(&limiting, memory_order_relaxed) && ctx != NULL && ledger_count(CONTEXT, (uint64_t)(uintptr_t)ctx, by);
+}
+
+/* An attachment is counted before the driver makes it, so that no other thread's detaching is taken for the last. */
+CUresult cuCtxAttach(CUcontext *ctx, unsigned flags)
+{
+    CUcontext current = NULL;
+    bool counted = HAVE(cuCtxGetCurrent) && real.cuCtxGetCurrent(&current) == CUDA_SUCCESS && attached(current, 1);
+    CUresult result = REAL(cuCtxAttach)(ctx, flags);
+    if (result != CUDA_SUCCESS && counted)
+        attached(current, -1);
+    return result;
+}
+
+/* Ends the context where it was the last that held it. */
+CUresult cuCtxDetach(CUcontext ctx)
+{
+    if (!attached(ctx, -1))
+        return destroy(ctx, REAL(cuCtxDetach));
+    CUresult result = REAL(cuCtxDetach)(ctx);
+    if (result != CUDA_SUCCESS)
+        attached(ctx, 1);
+    return result;
+}
 
 static bool primary_active(CUdevice dev)
 {

@@ -25,6 +25,7 @@ HOOK(cuCtxCreate_v3, (CUcontext *ctx, void *affinity, int count, unsigned flags,
 HOOK(cuCtxCreate_v4, (CUcontext *ctx, void *params, unsigned flags, CUdevice dev))
 HOOK(cuCtxDestroy, (CUcontext ctx))
 HOOK(cuCtxDestroy_v2, (CUcontext ctx))
+HOOK(cuCtxAttach, (CUcontext *ctx, unsigned flags))
 HOOK(cuCtxDetach, (CUcontext ctx))
 HOOK(cuDevicePrimaryCtxRetain, (CUcontext *ctx, CUdevice dev))
 HOOK(cuDevicePrimaryCtxRelease, (CUdevice dev))

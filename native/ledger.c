@@ -106,6 +106,17 @@ bool ledger_get(enum kind kind, uint64_t key, struct entry *entry)
     return found != NULL;
 }
 
+bool ledger_count(enum kind kind, uint64_t key, int by)
+{
+    turn_take(&turn);
+    struct entry *found = seek(kind, key);
+    bool counted = found != NULL && (int64_t)found->count + by >= 0;
+    if (counted)
+        found->count = (uint32_t)((int64_t)found->count + by);
+    turn_leave(&turn);
+    return counted;
+}
+
 bool ledger_take(enum kind kind, uint64_t key, struct entry *entry)
 {
     turn_take(&turn);

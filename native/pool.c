@@ -16,7 +16,7 @@ struct pool {
     uint64_t live, charged; /* in use; held for it beside what calls under way have taken */
     uint64_t asked;        /* by calls under way */
     uint64_t ended;        /* by how much all calls that have ended may have made it grow */
-    uint32_t busy, debtors; /* calls under way; those of them that took nothing, because the pool has room for them */
+    uint32_t busy, debtors; /* calls under way; those of them that took less, because the pool has room for them */
     bool gone, exact;      /* exact: `charged` is what the driver said was reserved */
 };
 
@@ -96,11 +96,13 @@ static bool settle(struct pool *pool, uint64_t taken, bool debtor)
     turn_take(&turn);
     uint64_t before = pool->charged, since = pool->ended - ended;
     uint64_t target = told && reserved + since > pool->live ? reserved + since : pool->live;
+    if (pool->gone && pool->live != 0)
+        target = before + taken; /* nobody tells any more: it is all held until the last of it is freed */
     bool alone = pool->busy <= 1 && since == 0, was_exact = pool->exact;
     if (!alone && target > before + taken)
         target = before + taken; /* the rest is growth that another call took for and will settle */
     if (pool->debtors > (uint32_t)debtor && target < before + taken)
-        target = before + taken; /* what this call did not need, one that took nothing may need yet */
+        target = before + taken; /* what this call did not need, one that took less may need yet */
     if (told && target > reserved)
         atomic_store(&pools_dirty, 1);
     pool->charged = target;
@@ -178,6 +180,17 @@ static void trim(struct pool *pool)
     settle(pool, 0, false);
 }
 
+/* More than the limit never fits, and must not get into the sums of what is asked. Records the refusal. */
+static bool can_ever_fit(struct device *device, uint64_t bytes, const char *call)
+{
+    if (LIKELY(bytes <= atomic_load_explicit(&device->region.limit->mem_bytes, memory_order_relaxed)))
+        return true;
+    if (!take(device, bytes, call))
+        return false;
+    give(device, bytes); /* resized meanwhile */
+    return true;
+}
+
 /* Takes what growing by `bytes` may need; `taken` says how much. */
 static bool take_for(struct pool *pool, uint64_t bytes, const char *call, uint64_t *taken, bool *debtor)
 {
@@ -197,13 +210,19 @@ static bool take_for(struct pool *pool, uint64_t bytes, const char *call, uint64
         trim(pool);
         if (take_quietly(device, want, &left))
             return true;
-        *taken = 0;
+        /* What the pool has room for need not be taken; `asked` holds this call's bytes too. */
         turn_take(&turn);
-        *debtor = pool->exact && pool->charged >= pool->live + pool->asked; /* its own part of `asked` included */
+        uint64_t others = pool->live + pool->asked - bytes, spare = pool->exact && pool->charged > others ? pool->charged - others : 0;
+        *debtor = spare != 0;
         pool->debtors += *debtor;
         turn_leave(&turn);
-        if (*debtor)
+        *taken = spare < bytes ? (bytes - spare + step - 1) / step * step : 0;
+        if (*debtor && (*taken == 0 || take_quietly(device, *taken, &left)))
             return true;
+        turn_take(&turn);
+        pool->debtors -= *debtor;
+        turn_leave(&turn);
+        *debtor = false;
     }
     *taken = bytes;
     uint64_t reserved; /* a driver that does not tell is taken to reserve what is asked for */
@@ -282,6 +301,8 @@ static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream s
         return CUDA_ERROR_OUT_OF_MEMORY; /* more pools than there is room to count */
     if (pool == NULL || pool->device == NULL)
         return ask(ptr, bytes, from, stream, per_thread);
+    if (UNLIKELY(!can_ever_fit(pool->device, bytes, call)))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     begin(pool, bytes);
     uint64_t taken = 0;
     bool debtor = false;
@@ -338,6 +359,14 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t bytes, CUpool poo
     return allocate(ptr, bytes, pool, stream, true);
 }
 
+static bool is_gone(const struct pool *pool)
+{
+    turn_take(&turn);
+    bool gone = pool->gone;
+    turn_leave(&turn);
+    return gone;
+}
+
 static CUresult release(CUdeviceptr ptr, CUstream stream, bool per_thread)
 {
     struct entry entry;
@@ -346,6 +375,9 @@ static CUresult release(CUdeviceptr ptr, CUstream stream, bool per_thread)
     CUresult result = free_async(ptr, stream, per_thread);
     if (!known)
         return result;
+    bool gone = result == CUDA_SUCCESS && entry.kind == POOLED && is_gone(entry.owner);
+    if (gone) /* nobody tells any more when what it kept is free */
+        (void)(per_thread ? REAL(cuStreamSynchronize_ptsz)(stream) : REAL(cuStreamSynchronize)(stream));
     if (result != CUDA_SUCCESS) {
         ledger_put(entry);
     } else if (entry.kind == POOLED) {
@@ -370,24 +402,37 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream)
 CUresult cuMemPoolCreate(CUpool *handle, const CUpool_props *props)
 {
     CUresult result = REAL(cuMemPoolCreate)(handle, props);
-    if (result == CUDA_SUCCESS && atomic_load_explicit(&limiting, memory_order_relaxed))
-        find(*handle, props->location.type == CU_LOCATION_DEVICE ? device_of(props->location.id) : NULL);
+    if (result == CUDA_SUCCESS && atomic_load_explicit(&limiting, memory_order_relaxed)) {
+        /* Managed memory counts wherever it begins, as that of cuMemAllocManaged does. */
+        struct device *managed = props->type == CU_ALLOCATION_MANAGED ? device_current() : NULL;
+        struct device *device = props->location.type == CU_LOCATION_DEVICE ? device_of(props->location.id) : managed;
+        struct pool *pool = find(*handle, device);
+        turn_take(&turn);
+        if (pool != NULL && pool->live == 0 && pool->charged == 0)
+            pool->device = device; /* an entry that a failed call left under this name says nothing of it */
+        turn_leave(&turn);
+    }
     return result;
 }
 
 CUresult cuMemPoolDestroy(CUpool handle)
 {
     struct pool *pool = atomic_load_explicit(&limiting, memory_order_relaxed) && handle != NULL ? find(handle, NULL) : NULL;
+    bool counted = pool != NULL && pool->device != NULL;
+    if (pool != NULL)
+        begin(pool, 0);
+    if (counted)
+        trim(pool); /* what is not in use goes now, while the driver can still be asked */
     CUresult result = REAL(cuMemPoolDestroy)(handle);
     if (result == CUDA_SUCCESS && pool != NULL) {
-        begin(pool, 0);
         turn_take(&turn);
         pool->gone = true;
         turn_leave(&turn);
-        if (pool->device != NULL)
+        if (counted)
             settle(pool, 0, false);
-        end(pool, 0, false);
     }
+    if (pool != NULL)
+        end(pool, 0, false);
     return result;
 }
 
@@ -471,6 +516,10 @@ static struct pool *graph_begin(struct device *device, uint64_t bytes, const cha
     struct pool *pool = find(NULL, device);
     if (pool == NULL)
         return NULL;
+    if (!can_ever_fit(device, bytes, call)) {
+        *refused = CUDA_ERROR_OUT_OF_MEMORY;
+        return NULL;
+    }
     begin(pool, bytes);
     if (!take_for(pool, bytes, call, &taken->taken, &taken->debtor)) {
         end(pool, bytes, false);

@@ -306,7 +306,8 @@ __attribute__((noinline)) static bool notice(const void *handle, const char *nam
 {
     if (!atomic_load(&started))
         start();
-    routes_look();
+    if (!atomic_load(name[0] == 'c' ? &driver_known : &nvml_known))
+        routes_look(); /* a walk through the loader's list, under its lock: not where it can find nothing new */
     if (handle != RTLD_DEFAULT)
         return false;
     const struct hook *hook = hook_named(name);

@@ -232,6 +232,30 @@ static int test_pool(void)
     OK(cuMemFreeAsync(a, NULL));
     OK(cuMemPoolDestroy(pool));
     HELD(0);
+    CUpool_props managed = { .type = CU_ALLOCATION_MANAGED }, host = { .type = 1, .location = { 2, 0 } };
+    OK(cuMemPoolCreate(&pool, &managed));
+    OOM(cuMemAllocFromPoolAsync(&a, LIMIT + 1, pool, NULL));
+    OK(cuMemAllocFromPoolAsync(&a, LIMIT, pool, NULL));
+    HELD(LIMIT);
+    OK(cuMemFreeAsync(a, NULL));
+    OK(cuStreamSynchronize(NULL));
+    HELD(0);
+    OK(cuMemPoolDestroy(pool));
+    OK(cuMemPoolCreate(&pool, &props));
+    OK(cuMemAllocFromPoolAsync(&a, 5 * MIB, pool, NULL));
+    OK(cuMemAllocFromPoolAsync(&b, 40 * MIB, pool, NULL));
+    OK(cuMemFreeAsync(b, NULL));
+    HELD(LIMIT);
+    OK(cuMemPoolDestroy(pool)); /* what is in use lives on, with the rest of its step */
+    HELD(32 * MIB);
+    OOM(cuMemAlloc_v2(&b, 32 * MIB + 1));
+    OK(cuMemFreeAsync(a, NULL));
+    OK(cuMemAlloc_v2(&b, LIMIT));
+    HELD(LIMIT);
+    OK(cuMemFree_v2(b));
+    OK(cuMemPoolCreate(&pool, &host)); /* the host's memory is not the GPU's */
+    OK(cuMemAllocFromPoolAsync(&a, 2 * LIMIT, pool, NULL));
+    HELD(0);
     return 0;
 }
 

@@ -13,7 +13,7 @@ extern void *fake_lookup(const char *name, int version, bool per_thread, bool *k
 
 enum { WAVE_BLOCKS = 132 };
 
-struct CUctx_st { uint32_t gpu; bool primary, alive; };
+struct CUctx_st { uint32_t gpu, attached; bool primary, alive; };
 struct CUstream_st { uint32_t gpu; int capture_mode; struct CUctx_st *context; _Atomic uint64_t tail_ns; CUgraph capture; };
 struct CUevent_st { _Atomic uint64_t at_ns; uint32_t gpu; };
 struct CUfunc_st { uint64_t spin_ns, wave_ns; };
@@ -531,7 +531,24 @@ DO cuCtxDestroy_v2(CUcontext ctx)
     return CUDA_SUCCESS;
 }
 DO cuCtxDestroy(CUcontext ctx) { return cuCtxDestroy_v2(ctx); }
-DO cuCtxDetach(CUcontext ctx) { return cuCtxDestroy_v2(ctx); } /* the last who was attached */
+DO cuCtxAttach(CUcontext *ctx, unsigned flags)
+{
+    IN_CONTEXT();
+    GIVEN(ctx);
+    if (flags != 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    current->attached++;
+    *ctx = current;
+    return CUDA_SUCCESS;
+}
+DO cuCtxDetach(CUcontext ctx)
+{
+    READY();
+    if (ctx == NULL || !ctx->alive || ctx->attached == 0)
+        return cuCtxDestroy_v2(ctx);
+    ctx->attached--;
+    return CUDA_SUCCESS;
+}
 
 DO cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
 {
@@ -987,10 +1004,10 @@ DO cuMemPoolCreate(CUpool *pool, const CUpool_props *props)
     READY();
     GIVEN(pool);
     GIVEN(props);
-    bool device = props->location.type == CU_LOCATION_DEVICE;
-    GPU(device ? props->location.id : 0);
+    bool placed = props->location.type == CU_LOCATION_DEVICE, device = placed || props->type == CU_ALLOCATION_MANAGED;
+    GPU(placed ? props->location.id : 0);
     *pool = calloc(1, sizeof **pool);
-    **pool = (struct CUpool_st){ .gpu = gpu_at(device ? props->location.id : 0), .device = device };
+    **pool = (struct CUpool_st){ .gpu = gpu_at(placed ? props->location.id : 0), .device = device };
     lock();
     (*pool)->next = pool_list;
     pool_list = *pool;
@@ -1171,8 +1188,8 @@ static void settled(uint32_t gpu)
 {
     shrink(&default_pools[gpu], default_pools[gpu].threshold);
     for (struct CUpool_st *pool = pool_list; pool != NULL; pool = pool->next)
-        if (pool->gpu == gpu && !pool->gone)
-            shrink(pool, pool->threshold);
+        if (pool->gpu == gpu)
+            shrink(pool, pool->gone ? 0 : pool->threshold);
 }
 
 DO cuStreamSynchronize(CUstream stream)

@@ -169,6 +169,24 @@ SNIPPET(cuCtxDestroy) { return destroys(cuCtxDestroy); }
 SNIPPET(cuCtxDestroy_v2) { return destroys(cuCtxDestroy_v2); }
 SNIPPET(cuCtxDetach) { return destroys(cuCtxDetach); }
 
+/* A context lives until all who attached to it have detached. */
+SNIPPET(cuCtxAttach)
+{
+    CUcontext context, same = NULL;
+    CUdeviceptr a;
+    START();
+    OK(cuCtxCreate_v2(&context, 0, 0));
+    OK(cuMemAlloc_v2(&a, 20 * MIB));
+    OK(cuCtxAttach(&same, 0));
+    CHECK(same == context && cuCtxAttach(&same, 7) == CUDA_ERROR_INVALID_VALUE);
+    OK(cuCtxDetach(context));
+    HELD(2 * CONTEXT + 20 * MIB);
+    OOM(cuMemAlloc_v2(&a, LIMIT - 2 * CONTEXT - 20 * MIB + 1));
+    OK(cuCtxDetach(context));
+    HELD(CONTEXT);
+    return 0;
+}
+
 SNIPPET(cuDevicePrimaryCtxRetain)
 {
     CUcontext first, second;

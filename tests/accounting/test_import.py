@@ -227,6 +227,38 @@ def test_a_file_that_is_no_export_is_refused(tmp_path: Path, text: str, words: s
         read(open_history(tmp_path / "h"), tmp_path / "f")
 
 
+def test_a_file_that_is_cut_off_gives_what_was_whole_and_the_next_run_the_rest(tmp_path: Path) -> None:
+    history = open_history(tmp_path / "h")
+    path = exports.write(tmp_path / "f", [exports.line(JobIDRaw=n) for n in range(4)])
+    whole = path.read_text()
+    path.write_text(whole[: whole.rindex("|")])
+    result = read(history, path)
+    assert (result.read, result.imported, result.rejected_count) == (4, 3, 1)
+    assert "the line is cut off" in result.rejected[0].why
+    path.write_text(whole)
+    assert read(history, path) == ImportResult(4, 1, 0, 3, (), 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [('{"jobs": [{"job_id": 1', "no whole JSON"), ('{"a": 1}', "no list 'jobs'"), ("[]", "no list")],
+)
+def test_json_that_is_cut_off_or_of_something_else_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "f").write_text(text)
+    with pytest.raises(HistoryError, match=words):
+        list(json_rows(tmp_path / "f", Rejections()))
+
+
+def test_jobs_of_json_in_an_unknown_form_are_named_and_left_out(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text('{"jobs": [{"job_id": 7, "time": 5}, {"no": 1}]}')
+    rejections = Rejections()
+    assert list(json_rows(tmp_path / "f", rejections)) == []
+    assert [row.where for row in rejections.listed] == [
+        f"{tmp_path / 'f'}, jobs[0], job 7",
+        f"{tmp_path / 'f'}, jobs[1]",
+    ]
+
+
 SAMPLES = {
     "sacct_X_us.txt": (242, 242, {}),
     "sacct_X_ALL.psv": (242, 206, {"8 more": 0}),

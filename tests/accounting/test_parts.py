@@ -9,6 +9,9 @@ import pytest
 from berth.errors import SettingError
 from berth.history.applications import read_rules
 from berth.history.hostlist import expand
+from berth.history.sacct import SEPARATOR
+from berth.history.slurmdbd import _HEADER as HEADER
+from berth.history.slurmdbd import is_whole
 from berth.history.tres import Resources, resources
 
 
@@ -78,3 +81,14 @@ def test_a_bad_rule_is_refused_with_its_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "rules").write_text(text + "\n")
     with pytest.raises(SettingError, match="rules"):
         read_rules(tmp_path / "rules")
+
+
+@pytest.mark.parametrize("change", ["", "cut", "\x1f", "\n", "\r", "\0"])
+def test_rows_that_a_database_packed_are_taken_only_where_nothing_in_them_separates(change: str) -> None:
+    row = SEPARATOR.join(["x"] * len(HEADER))
+    text = "\n".join([row] * 3)
+    if change == "cut":
+        assert not is_whole(text[:-5], 3)
+    else:
+        assert is_whole(text[:10] + change + text[10:], 3) == (change == "")
+    assert not is_whole(None, 0)

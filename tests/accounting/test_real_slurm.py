@@ -18,6 +18,9 @@ CLUSTER = Path(__file__).parent / "slurm_cluster.sh"
 STORY = r"""
 B={berth}
 sacctmgr -i add account ai >/dev/null; sacctmgr -i add user $(id -un) account=ai >/dev/null
+for i in $(seq 300); do # until the controller has heard of it: a job of before would be nobody's
+    scontrol -o show assoc_mgr users=$(id -un) flags=assoc | grep -q "Account=ai UserName=$(id -un)(" && break; sleep .2
+done
 J() {{ sbatch -A ai --parsable -o /dev/null "$@"; }}
 J --comment=pytorch --gres=gpu:1 -J '한글 <script>alert(1)</script>' --wrap 'sleep 1' >/dev/null
 J --array=1-4%2 --gres=gpu:1 -J "arr|'; DROP TABLE x; --" --comment=caffe --wrap 'sleep 1' >/dev/null
@@ -37,15 +40,55 @@ $B import slurmdbd $BERTH_SLURMDBD --history h --json >first.json
 $B import slurmdbd $BERTH_SLURMDBD --history h --json >second.json
 $B import sacct --run --cluster sandbox --history h --json >run.json
 sacct -X -a -D -P --delimiter=$'\x1f' -S 2020-01-01 -o JobIDRaw,State,ElapsedRaw,AllocTRES,JobName,Submit >sacct.txt
-# slurmdbd adds up usage once an hour; here it is told to, the hour under way included.
-from=$(date -d '2 hours ago' +%Y-%m-%dT%H:00:00) to=$(date -d '2 hours' +%Y-%m-%dT%H:00:00)
+# slurmdbd adds up usage once an hour, and here when it is told to. sreport leaves out the hour under way, before its
+# half: what was added up is put two hours back.
+from=$(date -d '4 hours ago' +%Y-%m-%dT%H:00:00) to=$(date -d '1 hour' +%Y-%m-%dT%H:00:00)
 sacctmgr -i roll $from $to >/dev/null
+mariadb -uroot -S "$PWD/database.socket" slurm_acct_db -e \
+    "update sandbox_assoc_usage_hour_table set time_start = time_start - 7200;
+    update sandbox_usage_hour_table set time_start = time_start - 7200;
+    update sandbox_event_table set time_start = time_start - 7200"
 sreport -n -P -t Seconds -T gres/gpu,cpu cluster AccountUtilizationByUser start=$from end=$to >sreport.txt
 $B stats --by application --history h --json >stats.json
 $B stats --by account,user --history h --json >by_user.json
 $B report report.html --history h >/dev/null
 no=mysql+pymysql://nobody:nobody@127.0.0.1:33306/slurm_acct_db
 if $B import slurmdbd $no --history h 2>denied.txt; then exit 1; fi
+sql() {{ mariadb -uroot -S "$PWD/database.socket" "$@"; }}
+sql -e "create database other; create table other.old_job_table (id_job int, job_name text);
+    create table other.tres_table (id int, type text, name text); grant select on other.* to reader@'%'"
+other=mysql+pymysql://reader:reader@127.0.0.1:33306/other
+if $B import slurmdbd $other --history o 2>version.txt; then exit 1; fi
+[ ! -e o/index.json ]
+{python} - >lost.txt <<'END'
+import os, subprocess
+from berth.errors import HistoryError
+from berth.history import slurmdbd
+from berth.history.folder import open_history
+from berth.history.staging import Options
+
+stream, calls = slurmdbd._stream, []
+
+
+def cut(connection, query, values):
+    calls.append(query)
+    if len(calls) == 2:
+        number = connection.exec_driver_sql("select connection_id()").scalar()
+        subprocess.run(["mariadb", "-uroot", "-Sdatabase.socket", "-e", "kill " + str(number)], check=True)
+    yield from stream(connection, query, values)
+
+
+slurmdbd._stream = cut
+url, history = os.environ["BERTH_SLURMDBD"], open_history("lost")
+try:
+    slurmdbd.import_slurmdbd(history, url, Options(), window=4)
+except HistoryError as error:
+    print(error)
+print(len(history))
+slurmdbd._stream = stream
+slurmdbd.import_slurmdbd(history, url, Options(), window=4)
+print(len(history))
+END
 """
 
 
@@ -58,7 +101,7 @@ def test_what_a_real_slurm_recorded_is_what_berth_imports(tmp_path: Path) -> Non
     pytest.importorskip("sqlalchemy", reason="the extra 'slurm' is not installed")
     pytest.importorskip("pymysql", reason="the extra 'slurm' is not installed")
     folder = tmp_path / "c"
-    story = STORY.format(berth=Path(sys.executable).parent / "berth")
+    story = STORY.format(berth=Path(sys.executable).parent / "berth", python=sys.executable)
     done = subprocess.run([CLUSTER, folder, story], capture_output=True, text=True, timeout=600, check=False)
     if "unshare" in done.stderr and "not permitted" in done.stderr:
         pytest.skip("this machine allows no network namespaces")
@@ -104,6 +147,11 @@ def test_what_a_real_slurm_recorded_is_what_berth_imports(tmp_path: Path) -> Non
     assert "<script>alert(1)</script>" not in page
     assert "Access denied" in (folder / "denied.txt").read_text()
     assert "nobody:nobody" not in (folder / "denied.txt").read_text()
+    assert "it is of a Slurm version that berth does not know" in (folder / "version.txt").read_text()
+    # The connection was lost in the second window: the first is there, and the next import goes on to the end.
+    *told, half, whole = (folder / "lost.txt").read_text().splitlines()
+    assert "What came before is kept" in " ".join(told)
+    assert 0 < int(half) < int(whole) == total
 
 
 def _gpus(tres: str) -> int:

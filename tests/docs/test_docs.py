@@ -50,6 +50,8 @@ OTHERS = (
     "berth stats",
     "berth report",
     "predict-wait",
+    "berth sample",
+    "berth advise",
 )
 """What marks a line that needs the network, a file or history of the reader's, or a GPU."""
 

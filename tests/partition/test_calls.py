@@ -237,7 +237,7 @@ def test_no_interleaving_and_no_kill_exceeds_the_limit_or_leaves_anything(card: 
 @pytest.mark.slow
 def test_the_drivers_ledger_sees_who_goes_over(card: Card) -> None:
     """The same storm without the library: a checker that saw nothing then would be none."""
-    words, mib = ("16", "1", "50"), 256
+    words, mib = ("16", "3", "50"), 256
     _, output = card.run("storm", *words, LD_PRELOAD=None, BERTH_FAKE_WATCH=f"1:{mib << 20}")
     assert json.loads(output)["violations"] > 0
 

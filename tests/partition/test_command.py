@@ -101,6 +101,53 @@ def test_a_partition_is_made_listed_resized_and_removed(berth: Berth) -> None:
     assert berth("partition", "remove", "blue") == (2, "error: no partition 'blue'; there are: none\n")
 
 
+CARDS = [
+    Gpu(0, "GPU-b0b7bec5-ccd3-dae1-e8ef-f6fd040b1219", 16384),
+    Gpu(1, "GPU-c0c7ced5-dce3-eaf1-f8ff-060d141b2229", 16384),
+]
+
+
+def limits(root: Path) -> list[tuple[int, int, bool]]:
+    return [(one.limit_bytes >> 20, one.core_pct, one.burst) for one in partitions.find("blue", root)]
+
+
+def test_a_resize_of_one_limit_leaves_the_others_as_they_are_on_every_gpu(berth: Berth, card: Card) -> None:
+    root = card.folder / "root"
+    partitions.create("blue", CARDS[0], partitions.Limit(4096, 10), root=root)
+    partitions.create("blue", CARDS[1], partitions.Limit(8192, burst=True), root=root)
+    code, output = berth("partition", "resize", "blue", "--core-pct", "30", "--fake-gpu")
+    assert (code, output) == (
+        0,
+        f"blue: 4 GiB of GPU {CARDS[0].uuid[4:]}, 0 B in use\nblue: 8 GiB of GPU {CARDS[1].uuid[4:]}, 0 B in use\n",
+    )
+    assert limits(root) == [(4096, 30, False), (8192, 30, True)]
+    berth("partition", "resize", "blue", "--mem", "2G", "--fake-gpu")
+    assert limits(root) == [(2048, 30, False), (2048, 30, True)]
+
+
+def test_a_resize_that_one_gpu_has_no_room_for_changes_none(card: Card) -> None:
+    root = card.folder / "root"
+    for gpu in CARDS:
+        partitions.create("blue", gpu, partitions.Limit(4096), root=root)
+    partitions.create("red", CARDS[1], partitions.Limit(12288), root=root)
+    with pytest.raises(PartitionError, match="of GPU 1, but only 4096 of"):
+        partitions.resize("blue", mem_mib=5120, gpus=CARDS, root=root)
+    assert limits(root) == [(4096, 0, False), (4096, 0, False)]
+
+
+def test_a_resize_to_no_more_than_it_has_needs_no_room(berth: Berth, card: Card) -> None:
+    half = ("--mem", "10G", "--core-pct", "60", "--fake-gpu")
+    berth("partition", "create", "blue", *half)
+    berth("partition", "create", "red", *half, "--overcommit")
+    assert berth("partition", "resize", "blue", "--fake-gpu")[0] == 0
+    assert berth("partition", "resize", "blue", "--mem", "9G", "--burst", "--fake-gpu")[0] == 0
+    assert limits(card.folder / "root") == [(9216, 60, True)]
+    assert (
+        "MiB are not promised to others"
+        in berth("partition", "resize", "blue", "--mem", "10G", "--fake-gpu")[1]
+    )
+
+
 def test_a_partition_is_resized_under_a_running_process(berth: Berth, card: Card) -> None:
     berth("partition", "create", "blue", "--mem", "64M", "--fake-gpu")
     region = str(card.folder / "root" / "blue")
@@ -203,6 +250,39 @@ def test_a_damaged_region_gives_no_gpu_and_says_what_to_do(
     assert card.run("check", "none") == (0, "")
     assert said in card.log
     assert "make the partition anew" in card.log
+
+
+def test_a_damaged_region_hides_no_other_partition_and_can_be_removed(berth: Berth, card: Card) -> None:
+    root = card.folder / "root"
+    berth("partition", "create", "blue", "--mem", "64M", "--fake-gpu")
+    berth("partition", "create", "red", "--mem", "64M", "--fake-gpu")
+    (use,) = (root / "blue").glob("*.use")
+    os.truncate(use, 100)
+    assert [one.name for one in partitions.partitions(root)] == ["red"]
+    (bad,) = (one for one in partitions.regions(root) if isinstance(one, partitions.Unreadable))
+    assert (bad.name, bad.folder, bad.uuid) == ("blue", root / "blue", use.stem)
+    code, output = berth("partition", "list")
+    assert code == 1
+    assert " red " in output
+    assert f"berth: the partition 'blue' cannot be read: {use}: is damaged (100 bytes" in output
+    assert berth("partition", "create", "green", "--mem", "64M", "--fake-gpu")[0] == 0
+    assert berth("partition", "resize", "red", "--mem", "32M", "--fake-gpu")[0] == 0
+    assert berth("partition", "remove", "red") == (0, "")
+    for command in (("resize", "blue", "--mem", "1G"), ("cdi", "blue")):
+        code, output = berth("partition", *command)
+        assert (code, "the partition 'blue' cannot be read" in output) == (2, True)
+    code, output = berth("partition", "remove", "blue")
+    assert (code, "cannot be told whether processes use the partition 'blue'" in output) == (2, True)
+    assert berth("partition", "remove", "blue", "--force") == (0, "")
+    assert [path.name for path in root.iterdir()] == ["green"]
+
+
+def test_a_folder_that_is_no_partition_is_not_removed(berth: Berth, card: Card) -> None:
+    other = card.folder / "root" / "other"
+    other.mkdir(parents=True)
+    for name in ("other", "..", "."):
+        assert berth("partition", "remove", name, "--force")[0] == 2
+    assert other.is_dir()
 
 
 def test_a_truncated_region_gives_no_gpu(card: Card) -> None:

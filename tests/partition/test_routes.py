@@ -12,7 +12,7 @@ from conftest import ROOT, Card
 
 ROUTES = [
     "dlsym", "dlvsym_dlsym", "libc_dlsym", "global", "next", "linked_plugin", "deepbind_linked",
-    "deepbind_lazy", "deepbind_dlsym", "runpath", "dlmopen", "dlclose", "lookup",
+    "deepbind_lazy", "deepbind_dlsym", "runpath", "dlmopen", "dlclose", "crowd", "lookup",
 ]  # fmt: skip
 
 

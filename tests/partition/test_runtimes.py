@@ -80,11 +80,11 @@ def podman(card: Card, monkeypatch: pytest.MonkeyPatch) -> Iterator[Podman]:
     (card.folder / "hooks").mkdir()
     root_file_system(card, card.folder / "rootfs")
     subprocess.run(["tar", "-C", card.folder / "rootfs", "-cf", card.folder / "image.tar", "."], check=True)
-    loaded = made("import", str(card.folder / "image.tar"), made.name)
-    plain = made.run(made.name, "/bin/echo")
-    if loaded.returncode != 0 or plain.returncode != 0:
-        pytest.skip(f"podman cannot start a container here: {loaded.stderr[-200:]} {plain.stderr[-300:]}")
     try:
+        loaded = made("import", str(card.folder / "image.tar"), made.name)
+        plain = made.run(made.name, "/bin/echo")
+        if loaded.returncode != 0 or plain.returncode != 0:
+            pytest.skip(f"podman cannot start a container here: {loaded.stderr[-200:]} {plain.stderr[-300:]}")
         yield made
     finally:
         made("rmi", "--force", made.name)

@@ -44,8 +44,8 @@ def colocation(
     from berth.experiments.colocation import POLICIES, measure_colocation
     from berth.experiments.colocation_answer import colocation_dict
     from berth.experiments.colocation_looks import disagreement, pairs
-    from berth.interference import make_interference
-    from berth.policies.dqn import model_named
+    from berth.interference import make_interference, make_speeds
+    from berth.policies.dqn import model_named, shipped_for
     from berth.profiles import WORKLOADS
 
     chosen = tuple(WORKLOADS) if workload == "all" else tuple(name.strip() for name in workload.split(","))
@@ -71,9 +71,10 @@ def colocation(
     pair_maps = pairs(model)  # type: ignore[arg-type]  # measure_colocation has refused what has no profiles
     trained = ("dqn", "deeprm-max", "deeprm-mean")
     training_s = {
-        name: model_named(name).figures["seconds"]
+        name: figures["seconds"]
         for name in trained
-        if name in names and "seconds" in model_named(name).figures
+        if name in names
+        and "seconds" in (figures := model_named(shipped_for(name, make_speeds(interference))).figures)
     }
     answer = colocation_dict(result, looks, pair_maps, training_s)
     written: list[Path] = []
@@ -88,7 +89,7 @@ def colocation(
             gpu = "one Titan Xp of the thesis: 12 GiB, 3,840 cores, PCIe 32 GB/s"
             written = write_chapters(out, "Learned co-location on one GPU", what, gpu, chapters, answer)
         if not as_json:
-            for chapter in chapters[:-2]:
+            for chapter in chapters:
                 if chapter.rows:
                     show_chapter(chapter, ())
             for path in written:

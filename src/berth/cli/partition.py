@@ -144,11 +144,17 @@ def create(
 @_plainly
 def list_partitions(as_json: AsJson = False) -> None:
     """Show every partition: limit, use, peak, share of time, refused calls."""
-    found = partitions.partitions()
+    regions = partitions.regions()
+    found = [one for one in regions if isinstance(one, partitions.Partition)]
     if as_json:
         _print_json([_plain(one) for one in found])
     else:
         Console().print(_table(found, {}))
+    unreadable = [one for one in regions if isinstance(one, partitions.Unreadable)]
+    for region in unreadable:
+        typer.echo(f"berth: the partition '{region.name}' cannot be read: {region.why}", err=True)
+    if unreadable:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -236,21 +242,24 @@ def resize(
     as_json: AsJson = False,
 ) -> None:
     """Change a partition's limits while it is in use; downwards, new allocations are refused."""
-    now = partitions.find(name)[0]
-    limit = partitions.Limit(
-        now.limit_bytes >> 20 if mem is None else partitions.mem_mib(mem),
-        now.core_pct if core_pct is None else core_pct,
-        now.burst if burst is None else burst,
-    )
     try:
         known = _known_gpus(fake_gpu)
     except BerthError:
         known = []
-    changed = partitions.resize(name, limit, gpus=known, overcommit=overcommit)
+    changed = partitions.resize(
+        name,
+        mem_mib=None if mem is None else partitions.mem_mib(mem),
+        core_pct=core_pct,
+        burst=burst,
+        gpus=known,
+        overcommit=overcommit,
+    )
     if as_json:
         _print_json([_plain(one) for one in changed])
     else:
-        typer.echo(f"{name}: {size_text(changed[0].limit_bytes)}, {size_text(changed[0].used_bytes)} in use")
+        for one in changed:
+            where = f" of GPU {one.uuid}" if len(changed) > 1 else ""
+            typer.echo(f"{name}: {size_text(one.limit_bytes)}{where}, {size_text(one.used_bytes)} in use")
 
 
 @app.command()

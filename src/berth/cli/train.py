@@ -103,7 +103,7 @@ def _from_history(plan: Plan, history: Path, profiles: Path | None, seed: int) -
     from berth.learning.plan import make
     from berth.profiles import Profiles
 
-    known = Profiles.of_folder(profiles or history)
+    known = Profiles.of_folder(profiles) if profiles else Profiles.of_history(history)
     records = list(open_history(history).records())
     gpu = next(iter(known.values())).hardware if known else None
     if gpu is None:

@@ -27,6 +27,7 @@ from berth.interference import make_interference, make_speeds
 from berth.interference.profiled import ProfiledInterference
 from berth.model import Job, Node
 from berth.policies import make_policy
+from berth.policies.dqn import shipped_for
 from berth.profiles import THESIS_GPU, WORKLOADS, workload_jobs
 
 __all__ = [
@@ -150,13 +151,10 @@ def _runs(
     progress: Progress | None,
 ) -> Iterator[tuple[str, str, int, Path]]:
     """Where the events of each run of the plan are, those run first that are not kept yet."""
-    shipped = f"models-{_shipped()}"
     waiting: list[Task] = []
     places: dict[tuple[str, str, int], tuple[KeptRuns, Task]] = {}
     for workload, policy, seed in plan:
-        kept = KeptRuns(
-            folder / workload / shipped if policy.partition("?")[0] in LEARNED else folder / workload
-        )
+        kept = KeptRuns(_place(folder, workload, policy, model))
         events = kept_path(kept.folder, policy, seed).with_suffix(".events")
         task = Task(sets[workload, seed], NODE, policy, seed, interference=model, events=str(events))
         places[workload, policy, seed] = kept, task
@@ -234,13 +232,13 @@ def _bound(work: tuple[tuple[Job, ...], str]) -> TimeBound:
     return time_bound(jobs, model.profiles, make_speeds(interference), THESIS_GPU)
 
 
-def _shipped() -> str:
-    """A fingerprint of the models that ship, which decide what `dqn` does."""
-    told = hashlib.sha256()
-    folder = files("berth.network") / "models"
-    for entry in sorted(folder.iterdir(), key=lambda entry: entry.name) if folder.is_dir() else ():
-        told.update(entry.name.encode() + entry.read_bytes())
-    return told.hexdigest()[:12]
+def _place(folder: Path, workload: str, policy: str, interference: ProfiledInterference) -> Path:
+    """Where the runs of a policy are kept; those of a policy that learned, for each model that ships under its name."""
+    name = policy.partition("?")[0]
+    model = files("berth.network") / "models" / f"{shipped_for(name, interference.speeds)}.npz"
+    if name not in LEARNED or not model.is_file():
+        return folder / workload
+    return folder / workload / f"model-{hashlib.sha256(model.read_bytes()).hexdigest()[:12]}"
 
 
 @contextmanager

@@ -8,7 +8,7 @@ lost half-way costs one window.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -188,25 +188,25 @@ def _write_rows(connection: Connection, table: Table, begin: int, end: int | Non
     )
     values = (begin,) if end is None else (begin, end)
     connection.rollback()
-    # A driver in Python takes its time for each row that comes, so the server packs many into one text. One
-    # that is too long for it would be cut off: then, which the counts tell, rows come one by one.
+    # A driver in Python takes its time for each row that comes, so the server packs many into one text. Where one is
+    # too long and cut off, or a value holds what separates rows and fields, rows come one by one and are cleaned.
     connection.exec_driver_sql("SET SESSION group_concat_max_len = 8388608")
     packed = (
-        f"SELECT count(*), group_concat({_row(table)} SEPARATOR '\n') {rows} "
-        f"GROUP BY j.job_db_inx DIV {PACKED_ROWS}"
+        f"SELECT count(*), group_concat({_row(table, _plain)} SEPARATOR '\n') {rows} "
+        f"GROUP BY j.job_db_inx DIV {PACKED_ROWS} ORDER BY NULL"
     )
     whole = True
     with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
         file.write(SEPARATOR.join(_HEADER) + "\n")
         for number, text in _stream(connection, packed, values):
-            whole = whole and text is not None and text.count("\n") + 1 == number
+            whole = whole and is_whole(text, number)
             file.write(f"{text}\n")
         if not whole:
             file.seek(0)
             file.truncate()
             file.write(SEPARATOR.join(_HEADER) + "\n")
             file.writelines(
-                f"{row[0]}\n" for row in _stream(connection, f"SELECT {_row(table)} {rows}", values)
+                f"{row[0]}\n" for row in _stream(connection, f"SELECT {_row(table, _clean)} {rows}", values)
             )
     if end is not None:
         return end
@@ -224,8 +224,15 @@ def _stream(connection: Connection, query: str, values: tuple[int, ...]) -> Iter
     found.close()
 
 
-def _row(table: Table) -> str:
-    """A row as one text of SQL, its fields in the order of the header."""
+def is_whole(text: str | None, rows: int) -> bool:
+    """Whether a text holds so many rows, and no value holds what separates rows and fields."""
+    if text is None or "\r" in text or "\0" in text:
+        return False
+    return text.count("\n") + 1 == rows and text.count(SEPARATOR) == rows * (len(_HEADER) - 1)
+
+
+def _row(table: Table, text_of: Callable[[str], str]) -> str:
+    """A row as one text of SQL, its fields in the order of the header; `text_of` makes an expression of a text."""
     # A try that was given up to be queued again is "pending" with a flag, and has an end.
     names = ", ".join(f"'{name}'" for name in _STATES)
     ended = f"coalesce(elt((j.state & 255) + 1, {names}), j.state)"
@@ -233,23 +240,28 @@ def _row(table: Table) -> str:
     reasons = ", ".join(f"'{name}'" for name in _reasons())
     reason = f"coalesce(elt(j.state_reason_prev + 1, {reasons}), j.state_reason_prev)"
     optional = [
-        _clean(f"j.{name}") if name in table.columns else "''" for name in ("container", "submit_line")
+        text_of(f"j.{name}") if name in table.columns else "''" for name in ("container", "submit_line")
     ]
     fields = [
         "j.id_job",
         f"'{table.cluster}'",
-        _clean("j.job_name"),
-        _clean("coalesce(a.user, '')"),
-        _clean("j.account"),
-        _clean("j.`partition`"),
-        _clean("q.name"),
+        text_of("j.job_name"),
+        text_of("coalesce(a.user, '')"),
+        text_of("j.account"),
+        text_of("j.`partition`"),
+        text_of("q.name"),
         state,
         *("j.time_submit", "j.time_eligible", "j.time_start", "j.time_end", "j.timelimit", "j.nodes_alloc"),
         *("j.cpus_req", "j.tres_alloc", "j.tres_req", "coalesce(j.nodelist, '')", reason),
-        _clean("j.derived_es"),
+        text_of("j.derived_es"),
         *optional,
     ]
     return f"CONCAT_WS(CHAR(31 USING utf8mb4), {', '.join(fields)})"
+
+
+def _plain(column: str) -> str:
+    """A text as it is."""
+    return f"coalesce({column}, '')"
 
 
 def _clean(column: str) -> str:

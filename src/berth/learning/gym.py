@@ -16,7 +16,8 @@ from berth.network.catalogue import NEVER_MS
 
 __all__ = ["GymEnvironment"]
 
-Shown = dict[str, NDArray[np.int32]]
+Shown = dict[str, Any]
+"""Arrays by their names; int32."""
 
 
 class GymEnvironment(gym.Env[Shown, np.int64]):

@@ -38,7 +38,7 @@ class PaperSettings:
     length: int = 64
     """Steps between two updates; what follows is left to the prediction."""
     hidden: int = 32
-    learning_rate: float = 1e-3
+    learning_rate: float = 3e-3
     discount: float = 0.99
     """γ, of one step of the horizon's time."""
     return_scale: float = 0.05
@@ -55,6 +55,7 @@ class ImageNetwork(NamedTuple):
     bias: Array  # float32 (hidden,)
     action: Array  # float32 (hidden, C)
     prediction: Array  # float32 (hidden,)
+    level: Array  # float32 ()
     offset: Array  # float32 (C,)
 
 
@@ -104,6 +105,7 @@ class Paper:
             jnp.zeros(hidden),
             jax.random.normal(third, (hidden, actions)) * 0.01,
             jnp.zeros(hidden),
+            jnp.zeros(()),
             jnp.zeros(actions),
         )
         states = self._fresh(choice)
@@ -164,7 +166,7 @@ class Paper:
         hidden = cluster @ network.cluster + jobs @ weight.reshape(slots * weight.shape[1], -1)
         hidden = hidden + seen.backlog.astype(jnp.float32) @ network.backlog * 0.01 + network.bias
         hidden = jnp.maximum(hidden, 0)
-        return hidden @ network.action + network.offset, hidden @ network.prediction
+        return hidden @ network.action + network.offset, hidden @ network.prediction + network.level
 
     def played(self, network: ImageNetwork, sets: JobSets) -> tuple[Array, Array]:
         """Total time and failures of each set when the likeliest action is taken: int32 (N,)."""

@@ -58,7 +58,7 @@ class Plan:
     """Of each set."""
     sets: int = 1000
     """Sets to train on."""
-    validation: int = 40
+    validation: int = 20
     """Sets to measure on."""
     reward: str = ""
     """One of `REWARDS`; by default what the learner has: `saved`, and `unfinished` for the thesis's."""
@@ -146,6 +146,7 @@ def model_of(made: Made, trained: Trained, workloads: Iterable[str], seed: int) 
         "iteration": float(trained.iteration),
         "decisions": float(last.decisions if last else 0),
         "seed": float(seed),
+        "seconds": float(last.seconds if last else 0),
     }
     return Model(
         network=trained.network,

@@ -37,7 +37,7 @@ class TrainingSettings:
 
     iterations: int = 200
     seed: int = 0
-    measure_every: int = 10
+    measure_every: int = 20
     """Iterations between two measurements on other sets of jobs."""
     keep_every: int = 10
     """Iterations between two checkpoints."""

@@ -8,15 +8,18 @@ from berth.partition.regions import (
     Partition,
     Process,
     Refusal,
+    Unreadable,
     create,
     find,
     partitions,
+    regions,
     remove,
     resize,
 )
 from berth.partition.sizes import mem_mib
 
 __all__ = [
-    "Limit", "Lookup", "Partition", "Process", "Refusal", "Summary", "create", "fake_driver_folder", "find",
-    "library_path", "mem_mib", "partitions", "remove", "resize", "resolve", "run",
+    "Limit", "Lookup", "Partition", "Process", "Refusal", "Summary", "Unreadable", "create",
+    "fake_driver_folder", "find", "library_path", "mem_mib", "partitions", "regions", "remove",
+    "resize", "resolve", "run",
 ]  # fmt: skip

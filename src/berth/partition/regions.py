@@ -22,10 +22,12 @@ __all__ = [
     "Partition",
     "Process",
     "Refusal",
+    "Unreadable",
     "create",
     "find",
     "partitions",
     "preload_list",
+    "regions",
     "remove",
     "resize",
     "root_folder",
@@ -106,6 +108,16 @@ class Partition:
     """The last few, oldest first."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A region that is damaged, of another version or another user's, and why it cannot be told what it holds."""
+
+    name: str
+    uuid: str
+    folder: Path
+    why: str
+
+
 def root_folder() -> Path:
     """Where this machine's partitions are: `$BERTH_ROOT`, or /dev/shm/berth."""
     return Path(os.environ.get("BERTH_ROOT", "/dev/shm/berth"))
@@ -129,22 +141,47 @@ def regions_in(folder: Path) -> list[str]:
     return sorted(path.stem for path in folder.glob("*.limit"))
 
 
+def regions(root: Path | None = None) -> list[Partition | Unreadable]:
+    """Every region of this machine by name and GPU; one that cannot be read hides no other."""
+    return [region for name in _names(root) for region in _regions_of(name, root)]
+
+
 def partitions(root: Path | None = None) -> list[Partition]:
-    """Every partition of this machine, one for each of its GPUs, by name."""
-    folders = sorted(
-        path for path in (root or root_folder()).glob("*") if path.is_dir() and not path.name.startswith(".")
-    )
-    return [read(folder, uuid, folder.name) for folder in folders for uuid in regions_in(folder)]
+    """Every partition of this machine that can be read, one for each of its GPUs, by name."""
+    return [region for region in regions(root) if isinstance(region, Partition)]
 
 
 def find(name: str, root: Path | None = None) -> list[Partition]:
     """The partition of this name, one for each of its GPUs."""
-    known = partitions(root)
-    matching = [partition for partition in known if partition.name == name]
-    if not matching:
-        choices = ", ".join(sorted({partition.name for partition in known})) or "none"
-        raise PartitionError(f"no partition '{name}'; there are: {choices}")
-    return matching
+    _check_there(name, root)
+    found = _regions_of(name, root)
+    for region in found:
+        if isinstance(region, Unreadable):
+            raise PartitionError(f"the partition '{name}' cannot be read: {region.why}")
+    return [region for region in found if isinstance(region, Partition)]
+
+
+def _names(root: Path | None) -> list[str]:
+    """Folders with a limit in them; no other folder is a partition."""
+    root = root or root_folder()
+    return sorted(path.name for path in root.glob("[!.]*") if path.is_dir() and regions_in(path))
+
+
+def _check_there(name: str, root: Path | None) -> None:
+    known = _names(root)
+    if name not in known:
+        raise PartitionError(f"no partition '{name}'; there are: {', '.join(known) or 'none'}")
+
+
+def _regions_of(name: str, root: Path | None) -> list[Partition | Unreadable]:
+    folder = (root or root_folder()) / name
+    found: list[Partition | Unreadable] = []
+    for uuid in regions_in(folder):
+        try:
+            found.append(read(folder, uuid, name))
+        except PartitionError as error:
+            found.append(Unreadable(name, uuid, folder, str(error)))
+    return found
 
 
 def create(
@@ -177,31 +214,60 @@ def create(
 
 def resize(
     name: str,
-    limit: Limit,
     *,
+    mem_mib: int | None = None,
+    core_pct: int | None = None,
+    burst: bool | None = None,
     gpus: list[Gpu] | None = None,
     overcommit: bool = False,
     root: Path | None = None,
 ) -> list[Partition]:
-    """Change the limits of a partition in use; a smaller one refuses new allocations and ends nothing."""
-    current = find(name, root)
+    """Change limits of a partition in use, on each of its GPUs; what is not given stays as it is there.
+
+    A smaller limit refuses new allocations and ends nothing. What no GPU of it has room for changes none.
+    """
+    changes = [
+        (
+            partition,
+            Limit(
+                partition.limit_bytes >> 20 if mem_mib is None else mem_mib,
+                partition.core_pct if core_pct is None else core_pct,
+                partition.burst if burst is None else burst,
+            ),
+        )
+        for partition in find(name, root)
+    ]
     others = [partition for partition in partitions(root) if partition.name != name]
     cards = {_plain(gpu.uuid): gpu for gpu in gpus or []}
-    for partition in current:
+    for partition, limit in changes:
         if partition.uuid in cards:
-            _check_room(cards[partition.uuid], limit, others, overcommit)
+            _check_room(cards[partition.uuid], limit, others, overcommit, held=partition)
+    for partition, limit in changes:
         resize_region(partition.folder, partition.uuid, limit.mem_mib << 20, limit.core_pct, limit.flags)
     return find(name, root)
 
 
 def remove(name: str, *, force: bool = False, root: Path | None = None) -> None:
     """Take a partition away; one in use is kept unless forced, and its processes keep their limits."""
-    busy = sum(len(partition.processes) for partition in find(name, root))
-    if busy and not force:
+    _check_there(name, root)
+    if not force:
+        _check_idle(name, root)
+    shutil.rmtree((root or root_folder()) / name)
+
+
+def _check_idle(name: str, root: Path | None) -> None:
+    busy = 0
+    for region in _regions_of(name, root):
+        if isinstance(region, Unreadable):
+            raise PartitionError(
+                f"it cannot be told whether processes use the partition '{name}': {region.why}; "
+                "end them, and remove it with --force"
+            )
+        busy += len(region.processes)
+    if busy:
         raise PartitionError(
             f"{busy} processes use the partition '{name}'; end them first, or remove it with --force"
         )
-    shutil.rmtree((root or root_folder()) / name)
 
 
 def preload_list(folder: Path) -> Path:
@@ -218,21 +284,26 @@ def _plain(uuid: str) -> str:
     return uuid.removeprefix("GPU-").removeprefix("MIG-").lower()
 
 
-def _check_room(gpu: Gpu, limit: Limit, existing: list[Partition], overcommit: bool) -> None:
-    if limit.mem_mib > gpu.mem_mib:
+def _check_room(
+    gpu: Gpu, limit: Limit, existing: list[Partition], overcommit: bool, held: Partition | None = None
+) -> None:
+    """Refuse what a GPU has no room for; no more than the partition has already is never too much."""
+    more_mem = held is None or limit.mem_mib > held.limit_bytes >> 20
+    more_time = held is None or limit.core_pct > held.core_pct
+    if more_mem and limit.mem_mib > gpu.mem_mib:
         raise PartitionError(
             f"a limit of {limit.mem_mib} MiB, but GPU {gpu.index} has {gpu.mem_mib} MiB; ask for that or less"
         )
     here = [partition for partition in existing if partition.uuid == _plain(gpu.uuid)]
     promised_mib = sum(partition.limit_bytes for partition in here) >> 20
     promised_pct = sum(partition.core_pct for partition in here)
-    if promised_mib + limit.mem_mib > gpu.mem_mib and not overcommit:
+    if more_mem and promised_mib + limit.mem_mib > gpu.mem_mib and not overcommit:
         left = max(gpu.mem_mib - promised_mib, 0)
         raise PartitionError(
             f"{limit.mem_mib} MiB of GPU {gpu.index}, but only {left} of its {gpu.mem_mib} MiB "
             "are not promised to others; ask for less, or promise more than there is with --overcommit"
         )
-    if promised_pct + limit.core_pct > 100 and not overcommit:
+    if more_time and promised_pct + limit.core_pct > 100 and not overcommit:
         raise PartitionError(
             f"{limit.core_pct} % of GPU {gpu.index}'s time, but {promised_pct} % are promised to others; "
             "ask for less, or promise more than there is with --overcommit"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, timedelta
 from html import escape
 from typing import Any
 
@@ -67,7 +67,13 @@ def parallel_coordinates(lines: Floats, counts: NDArray[np.int64], application: 
                 "cmin": 1,
                 "cmax": max(most, 2),
                 "showscale": True,
-                "colorbar": {"title": {"text": "nodes"}, "thickness": 12, "len": 0.9, "outlinewidth": 0},
+                "colorbar": {
+                    "title": {"text": "nodes"},
+                    "thickness": 12,
+                    "len": 0.9,
+                    "outlinewidth": 0,
+                    "tickvals": _ticks(max(most, 2), whole=True),
+                },
             },
             labelfont={"size": 13},
             tickfont={"size": 11},
@@ -293,8 +299,8 @@ def waiting_by_cause(hours: Mapping[str, float]) -> go.Figure:
     return figure
 
 
-def _day(number: int) -> datetime:
-    return datetime.combine(EPOCH + timedelta(days=number), datetime.min.time(), UTC).replace(tzinfo=None)
+def _day(number: int) -> str:
+    return (EPOCH + timedelta(days=number)).isoformat()
 
 
 def _short(name: str, most: int = 28) -> str:

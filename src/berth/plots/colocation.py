@@ -77,13 +77,10 @@ def bars_by_workload(
                     hovertemplate="%{y:,.1f} " + unit,
                 )
             )
-    if least:
-        figure.add_trace(
-            go.Scatter(
-                x=list(least), y=list(least.values()), mode="markers", name="lower bound",
-                marker={"symbol": "line-ew-open", "size": 64, "color": INK, "line": {"width": 2}},
-                hovertemplate="%{y:,.1f} " + unit,
-            )
+    for at, value in enumerate((least or {}).values()):
+        figure.add_shape(
+            type="line", x0=at - 0.46, x1=at + 0.46, y0=value, y1=value, line={"color": INK, "width": 2, "dash": "dot"},
+            showlegend=at == 0, name="lower bound", legendgroup="least", label={"text": ""}, layer="above",
         )  # fmt: skip
     dress(figure, title, 460)
     figure.update_layout(barmode="group", scattermode="group", hovermode="x", margin={"t": 140})

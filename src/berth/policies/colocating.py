@@ -101,6 +101,7 @@ class Colocating:
         self._alone: dict[str, Job] = {}
         self._declined: dict[GpuSlot, tuple[int, tuple[str, ...], tuple[str, ...]]] = {}
         self._may: dict[tuple[int, str, int], bool] = {}
+        self._candidates: dict[tuple[str, int], Candidate] = {}
         self._woken_ms = -1
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
@@ -127,7 +128,8 @@ class Colocating:
         """Forget what was noted of another cluster."""
         if cluster is not self._cluster:
             self._cluster = cluster
-            self._alone, self._declined, self._may, self._woken_ms = {}, {}, {}, -1
+            self._alone, self._declined, self._may, self._candidates = {}, {}, {}, {}
+            self._woken_ms = -1
             self._models = [node.gpu_model for node in cluster.nodes]
 
     # Those that share
@@ -197,10 +199,7 @@ class Colocating:
             offers = [
                 Offer(
                     tuple(_tenant(run, now_ms) for run in offered[at][1]),
-                    tuple(
-                        Candidate(job.application, job.work_ms * 1000, job.work_ms * 1000)
-                        for job in offered[at][2]
-                    ),
+                    tuple(map(self._candidate, offered[at][2])),
                     largest,
                 )
                 for at in group
@@ -223,6 +222,15 @@ class Colocating:
                 closed.add(slot)
                 who = tuple(run.job.id for run in tenants), tuple(job.id for job in window)
                 self._declined[slot] = (now_ms + hold_ms if tenants else -1, *who)
+
+    def _candidate(self, job: Job) -> Candidate:
+        """A waiting job as a forecast sees it."""
+        key = job.application, job.work_ms
+        known = self._candidates.get(key)
+        if known is None:
+            work_us = job.work_ms * 1000
+            known = self._candidates[key] = Candidate(job.application, work_us, work_us)
+        return known
 
     def _head(self, queue: Queue, cluster: Cluster, most: int) -> list[Job]:
         """The first jobs that may share, up to one that has no room yet and must have a GPU for itself."""

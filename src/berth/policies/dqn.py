@@ -10,12 +10,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import as_file, files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from berth.errors import ModelError, SettingError
+from berth.interference import SPEEDS, Speeds, make_speeds
 from berth.kernels import IntArray
 from berth.model import Profile
 from berth.network.model_file import Model, read_model
@@ -26,7 +28,16 @@ from berth.policies.network_chooser import NetworkScores, best_of
 from berth.policies.options import settings_from
 from berth.policies.protocol import Setting
 
-__all__ = ["DeepRmMax", "DeepRmMean", "Dqn", "DqnSettings", "model_named", "shielded", "slowed_jobs"]
+__all__ = [
+    "DeepRmMax",
+    "DeepRmMean",
+    "Dqn",
+    "DqnSettings",
+    "model_named",
+    "shielded",
+    "shipped_for",
+    "slowed_jobs",
+]
 
 Scores = Callable[[Scene, NDArray[np.bool_]], NDArray[np.float64]]
 UNTRAINED = "untrained"
@@ -58,7 +69,7 @@ class Dqn(Colocating):
     """A trained network chooses the combination, and a shield refuses what would end later together than in turn.
 
     It never starts what its forecast says will run out of memory. `model` is a file that `berth train` wrote, by
-    default the model that ships; `model=untrained` is a network that has learned nothing.
+    default the model that ships for these speeds; `model=untrained` is a network that has learned nothing.
     """
 
     def __init__(
@@ -71,8 +82,8 @@ class Dqn(Colocating):
         recorded: Callable[[str], Profile | None] | None = None,
     ) -> None:
         self.settings = settings or DqnSettings()
-        self.model = model or model_named("dqn")
         truth = knowledge_of(setting.interference if setting else None)
+        self.model = model or model_named(shipped_for("dqn", truth.speeds))
         known = knowledge or truth
         # In the simulator, what would be recorded of an application is what the simulator knows of it.
         super().__init__(
@@ -84,7 +95,8 @@ class Dqn(Colocating):
     def with_options(cls, setting: Setting, options: dict[str, str]) -> Dqn:
         """Made with the settings in a policy's name."""
         chosen = dict(options)
-        model = model_named(chosen.pop("model", "dqn"), setting.seed)
+        name = chosen.pop("model", None)
+        model = None if name is None else model_named(name, setting.seed)
         return cls(setting, settings_from(DqnSettings, chosen), model)
 
     def allowed(self, scene: Scene) -> NDArray[np.bool_]:
@@ -163,12 +175,24 @@ def slowed_jobs(forecasts: Forecasts) -> IntArray:
     return found
 
 
+def shipped_for(name: str, speeds: Speeds) -> str:
+    """The name of the model that ships for these speeds where there is one, else of the one for all."""
+    for known in SPEEDS:
+        own = f"{name}-{known}"
+        if _file(own).is_file() and make_speeds(known) is speeds:
+            return own
+    return name
+
+
+def _file(name: str) -> Traversable:
+    return files("berth.network") / "models" / f"{name}.npz"
+
+
 def model_named(name: str, seed: int = 0) -> Model:
     """The model that ships under a name, one of a file, or an untrained one; ModelError where it cannot be read."""
     if name == UNTRAINED:
         return Model(new_network(seed), UNTRAINED, 5, 20, 15_000, ())
-    shipped = files("berth.network") / "models" / f"{name}.npz"
-    if shipped.is_file():
+    if _file(name).is_file():
         return _shipped(name)
     path = Path(name)
     if not path.is_file():
@@ -178,5 +202,5 @@ def model_named(name: str, seed: int = 0) -> Model:
 
 @cache
 def _shipped(name: str) -> Model:
-    with as_file(files("berth.network") / "models" / f"{name}.npz") as path:
+    with as_file(_file(name)) as path:
         return read_model(path)

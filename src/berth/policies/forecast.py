@@ -5,7 +5,7 @@ It is the simulator's own arithmetic on profiles, run ahead for every combinatio
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -88,7 +88,7 @@ class _Card:
     row_class: IntArray
     class_mem: IntArray
     interval_ms: IntArray
-    following: IntArray  # (classes,): the row that comes next, the same where none does
+    further: IntArray  # (AHEAD, classes): the row that comes so many changes later, the last where none does
     usage: NDArray[np.int32]  # (classes, 4)
     keys: IntArray
     known: IntArray
@@ -179,6 +179,9 @@ class Forecaster:
             rows_of = classes[begin : begin + length]
             changes = rows_of[:-1] != rows_of[1:]
             following[rows_of[:-1][changes]] = rows_of[1:][changes]
+        further = [following]
+        while len(further) < AHEAD:
+            further.append(following[further[-1]])
         if len(_CARDS) >= MOST_CARDS:
             _CARDS.clear()
         made = _CARDS[*key, tuple(applications)] = _Card(
@@ -188,7 +191,7 @@ class Forecaster:
             classes,
             usage[:, 1].astype(np.int64),
             np.array([one.interval_ms for one in scaled], dtype=np.int64),
-            following,
+            np.array(further),
             usage,
             np.full((1 << 12, 2), -1, dtype=np.int64),
             np.zeros((1 << 12, MOST), dtype=np.int64),
@@ -198,25 +201,23 @@ class Forecaster:
     def _series(self, application: str, gpu: GpuModel | None) -> Series:
         return series(self.profiles[application], gpu or GpuModel(""))
 
-    def _ahead(self, card: _Card, missing: IntArray) -> Iterator[IntArray]:
+    def _ahead(self, card: _Card, missing: IntArray) -> IntArray:
         """The same sets when one of their members is some rows further: they are asked for next."""
+        members = int(missing[:, MOST].max(initial=0))
         place = np.arange(MOST)
-        for member in range(int(missing[:, MOST].max(initial=0))):
-            ahead = missing
-            for _ in range(AHEAD):
-                moved = np.where(place == member, card.following[ahead[:, :MOST]], ahead[:, :MOST])
-                changed = (moved != ahead[:, :MOST]).any(axis=1) & (ahead[:, MOST] > member)
-                if not changed.any():
-                    break
-                ahead = np.column_stack([moved, ahead[:, MOST]])[changed]
-                order = np.where(place < ahead[:, MOST:], ahead[:, :MOST], 1 << BITS)
-                sorted_sets = np.sort(order, axis=1)
-                yield np.column_stack([np.where(sorted_sets < 1 << BITS, sorted_sets, 0), ahead[:, MOST]])
+        further = card.further[:, missing[:, :MOST]]  # (AHEAD, n, MOST)
+        moves = (place == np.arange(members)[:, None])[:, None, None, :]  # (members, 1, 1, MOST)
+        sets = np.where(moves, further, missing[:, :MOST])  # (members, AHEAD, n, MOST)
+        counts = np.broadcast_to(missing[:, MOST], sets.shape[:-1])
+        there = place < counts[..., None]
+        ordered = np.sort(np.where(there, sets, 1 << BITS), axis=-1)
+        found: IntArray = np.concatenate([np.where(there, ordered, 0), counts[..., None]], axis=-1)
+        return found.reshape(-1, MOST + 1)
 
     def _learn(self, card: _Card, missing: IntArray) -> None:
         """Ask the model for the speeds of sets of rows that it was not asked for before."""
         if len(missing) <= FEW:
-            missing = np.concatenate([missing, *self._ahead(card, missing)])
+            missing = np.concatenate([missing, self._ahead(card, missing)])
         # One of those that are equal; should two that differ have one sum, the other is missing once more.
         _, first = np.unique(missing @ MIX, return_index=True)
         sets = missing[first]

@@ -54,8 +54,8 @@ class GeneticSettings:
     short the result depends on how fast the machine is."""
     window: int = 500
     """So many waiting jobs, the first of the queue that fit somewhere, are decided on at once."""
-    round_ms: int = 10_000
-    """It decides not more often than this; what comes meanwhile waits."""
+    round_ms: int = 1_000
+    """It decides not more often than this; what comes meanwhile waits, and what is given back is idle."""
     typical: int = 64
     """So many of the usual requests at most are looked at to tell what is stranded."""
     threads: int = 2

@@ -21,6 +21,7 @@ from berth.experiments.colocation_outcome import CLASSES, Outcome
 from berth.experiments.colocation_thesis import (
     CONTRADICTIONS,
     COST_SAVED_PCT,
+    COSTS,
     NORMALISED,
     NOT_SLOWED,
     PUBLISHED,
@@ -75,12 +76,10 @@ def _totals(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
             rows.append(
                 (
                     f"{workload}, {policy}",
-                    _said(confidence_interval_95([one.total_s for one in runs]), 1),
-                    "" if told.total_s is None else f"{told.total_s:,.0f}",
-                    f"{np.mean([one.gpu_use_pct for one in runs]):.1f}",
-                    "" if told.gpu_use_pct is None else f"{told.gpu_use_pct:.2f}",
-                    f"{np.mean([one.gpu_mem_pct for one in runs]):.1f}",
-                    "" if told.gpu_mem_pct is None else f"{told.gpu_mem_pct:.2f}",
+                    _beside(_said(confidence_interval_95([one.total_s for one in runs]), 0), told.total_s, 0),
+                    _beside(f"{np.mean([one.gpu_use_pct for one in runs]):.1f}", told.gpu_use_pct, 2),
+                    _beside(f"{np.mean([one.gpu_mem_pct for one in runs]):.1f}", told.gpu_mem_pct, 2),
+                    f"{max(one.gpu_mem_peak_mib for one in runs):,}",
                     f"{sum(one.out_of_memory for one in runs):,}",
                 )
             )
@@ -88,8 +87,8 @@ def _totals(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
         "Total time on the five workloads (figures 10–14)",
         "From the first submission to the last end of 30 jobs on one GPU, the mean over sets with its 95 % interval. "
         "Crosses are the thesis's own numbers, measured on real jobs: compare their order, not their size. The line "
-        "is the mean of the lower bounds: no schedule ends below. GPU use counts what tenants use at the speed "
-        "they have.",
+        "is the mean of the lower bounds: no schedule ends below. GPU use counts what tenants use at the speed that "
+        "they have. In brackets: the thesis's.",
         [
             (
                 "Total time of each policy on each workload",
@@ -99,10 +98,7 @@ def _totals(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
                 ),
             )
         ],
-        (
-            "Workload, policy", "total time, s", "the thesis's", "GPU use, %", "the thesis's",
-            "GPU memory, %", "the thesis's", "out of memory, tries",
-        ),
+        ("Workload, policy", "total time, s", "GPU use, %", "GPU memory, %", "its peak, MiB", "out of memory"),
         rows,
         result.policies,
         result.seeds,
@@ -257,7 +253,7 @@ def _costs(result: Colocation) -> list[Chapter]:
         Chapter(
             "Cost, alone against shared, on random (figure 17)",
             "Total time at the hourly price of Amazon EC2 in 2019, after section V.3.4: an instance for each job "
-            "against a place on a shared one.",
+            "against a place on a shared one. " + " ".join(f"{one.name}: {one.shared}." for one in COSTS),
             [
                 (
                     "Cost of SJF alone and of dqn shared",
@@ -272,18 +268,21 @@ def _costs(result: Colocation) -> list[Chapter]:
                     ),
                 )
             ],
-            ("Cost model", "alone, $ an hour", "shared, $ an hour", "SJF, $", "dqn, $", "saved, %", "the thesis's, %"),
+            ("Cost model", "alone, $/h", "shared, $/h", "SJF, $", "dqn, $", "saved, %", "the thesis's"),
             [
                 (
-                    f"{one.model.name} ({one.model.shared})",
-                    f"{one.model.alone_usd:.3f}", f"{one.model.shared_usd:.3f}",
-                    f"{one.sjf_usd:.3f}", f"{one.dqn_usd:.3f}", f"{one.saved_pct:.2f}",
+                    one.model.name,
+                    f"{one.model.alone_usd:.3f}",
+                    f"{one.model.shared_usd:.3f}",
+                    f"{one.sjf_usd:.3f}",
+                    f"{one.dqn_usd:.3f}",
+                    f"{one.saved_pct:.2f}",
                     f"{COST_SAVED_PCT[one.model.name]:.2f}",
                 )
                 for one in found
             ],
         )
-    ]  # fmt: skip
+    ]
 
 
 def _frontier(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
@@ -361,10 +360,7 @@ def _pairs(found: Sequence[Pair], interference: str) -> Chapter:
 def _contradictions() -> Chapter:
     return Chapter(
         "Where the thesis contradicts itself",
-        "Its numbers are shown as it prints them.",
-        (),
-        ("", "what it says"),
-        [(str(number + 1), text) for number, text in enumerate(CONTRADICTIONS)],
+        " ".join(f"({number}) {text}" for number, text in enumerate(CONTRADICTIONS, 1)),
     )
 
 
@@ -380,6 +376,11 @@ def _by_policy(result: Colocation, of: Callable[[Outcome], float]) -> dict[str, 
 
 def _told(of: Callable[[Published], float | None]) -> dict[tuple[str, str], float]:
     return {key: value for key, told in PUBLISHED.items() if (value := of(told)) is not None}
+
+
+def _beside(ours: str, told: float | None, decimals: int) -> str:
+    """Our number, and the thesis's in brackets where it prints one."""
+    return ours if told is None else f"{ours} [{told:,.{decimals}f}]"
 
 
 def _said(interval: Interval, decimals: int) -> str:

@@ -275,10 +275,15 @@ class Tables:
         """
         values = [f"({value})::DOUBLE AS v{at}" for at, value in enumerate(_VARIABLES.values())]
         name = "" if application == UNKNOWN else application
-        every = f"SELECT {', '.join(values)} {self._from} AND application = ? AND start_ms IS NOT NULL"
-        limits = self._all(
-            f"SELECT count(*), {', '.join(f'max(v{at})' for at in range(6))} FROM ({every})", name
-        )[0]
+        # Cells are counted again and again, and so what they are made of is read once.
+        self._database.execute(
+            f"CREATE OR REPLACE TEMP TABLE line_values AS SELECT {', '.join(values)} {self._from} "
+            "AND application = ? AND start_ms IS NOT NULL",
+            [*self._values, name],
+        )
+        limits = self._database.execute(
+            f"SELECT count(*), {', '.join(f'max(v{at})' for at in range(6))} FROM line_values"
+        ).fetchall()[0]
         if not limits[0]:
             return np.empty((0, 6)), np.empty(0, np.int64)
         steps = 1_000_000 if limits[0] <= most else 64
@@ -286,14 +291,16 @@ class Tables:
             cells = ", ".join(
                 f"CAST(round(v{at} / {float(limits[at + 1] or 1)!r} * {steps}) AS INTEGER)" for at in range(6)
             )
-            picked = ", ".join(f"arg_min(v{at}, hash(v2, v3, v0, v1)) AS v{at}" for at in range(6))
-            columns = self._database.execute(
-                f"SELECT {picked}, count(*) AS n FROM ({every}) GROUP BY {cells} ORDER BY ALL",
-                [*self._values, name],
-            ).fetchnumpy()
-            if len(columns["n"]) <= most or steps <= 2:
+            counted = self._database.execute(
+                f"SELECT count(*) FROM (SELECT DISTINCT {cells} FROM line_values)"
+            ).fetchall()[0][0]
+            if counted <= most or steps <= 2:
                 break
             steps = steps * 3 // 4
+        picked = ", ".join(f"arg_min(v{at}, hash(v2, v3, v0, v1)) AS v{at}" for at in range(6))
+        columns = self._database.execute(
+            f"SELECT {picked}, count(*) AS n FROM line_values GROUP BY {cells} ORDER BY ALL"
+        ).fetchnumpy()
         lines = np.column_stack(
             [np.ma.filled(np.ma.asarray(columns[f"v{at}"], np.float64), np.nan) for at in range(6)]
         )

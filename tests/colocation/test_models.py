@@ -1,0 +1,47 @@
+"""The models that ship: whole, small, for what they say, and better than a network that has learned nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from berth.cluster import Cluster
+from berth.engine import simulate
+from berth.interference import make_interference, make_speeds
+from berth.model import EventKind, Node
+from berth.policies.dqn import model_named, shipped_for
+from berth.profiles import THESIS_GPU, workload_jobs
+
+ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
+
+
+@pytest.mark.parametrize(
+    ("name", "demand"),
+    [("dqn", "series"), ("dqn-time-sliced", "series"), ("deeprm-max", "peak"), ("deeprm-mean", "mean")],
+)
+def test_a_model_ships_that_was_trained_for_its_policy(name: str, demand: str) -> None:
+    model = model_named(name)
+    assert model.demand == demand
+    assert model.learner in ("ppo", "double-dqn")
+    assert set(model.interference) <= {"measured", "time-sliced"}
+    assert model.figures["total_time_to_one_after_the_other"] < 1
+
+
+def test_dqn_takes_the_model_that_was_trained_for_the_speeds_that_it_meets() -> None:
+    assert shipped_for("dqn", make_speeds("time-sliced")) == "dqn-time-sliced"
+    assert shipped_for("dqn", make_speeds("none")) == "dqn"
+
+
+@pytest.mark.parametrize("interference", ["measured", "time-sliced"])
+def test_what_was_learned_is_worth_something_on_sets_that_were_not_trained_on(interference: str) -> None:
+    model = make_interference(interference)
+    totals = {}
+    for policy in ("dqn", "dqn?model=untrained"):
+        totals[policy] = sum(
+            max(
+                event.time_ms
+                for event in simulate(workload_jobs("GPU_light", 15, seed), ONE, policy, interference=model)
+                if event.kind == EventKind.FINISH
+            )
+            for seed in range(3)
+        )
+    assert totals["dqn"] < totals["dqn?model=untrained"]
