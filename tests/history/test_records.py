@@ -9,12 +9,17 @@ import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from berth import traces
-from berth.errors import HistoryError, TraceError
+from berth.cli.app import app
+from berth.cluster import Cluster
+from berth.engine import simulate
+from berth.errors import HistoryError, SettingError, TraceError
+from berth.experiments.compare import compare
 from berth.gpu_models import gpu_model
 from berth.history.records import records
-from berth.history.store import read_records, write_records
+from berth.history.store import read_records, recorded, write_records
 from berth.model import Event, EventKind, GpuSlot, Job, Node, Reason, Record, RecordState, Share
 
 NODES = (Node("a", 2, gpu_model("T4")), Node("b", 2, gpu_model("P100")))
@@ -199,3 +204,37 @@ def test_records_of_before_there_were_clusters_and_limits_are_a_trace_still(tmp_
     chosen = f"SELECT * EXCLUDE (cluster, time_limit_ms) FROM read_parquet('{path}')"
     duckdb.sql(f"COPY ({chosen}) TO '{old}' (FORMAT parquet)")
     assert list(traces.read(old)) == list(traces.read(path))
+
+
+def test_the_records_of_a_simulation_are_those_of_its_events_and_its_trace_again(tmp_path: Path) -> None:
+    path, trace = tmp_path / "records.parquet", "synthetic:demo?jobs=80"
+    asked = ["simulate", trace, "--policy", "sjf", "--seed", "3", "--records", str(path), "--json"]
+    done = CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    seeded = traces.read_trace(f"{trace}&seed=3")
+    nodes = seeded.nodes or ()
+    jobs = tuple(seeded.jobs())
+    assert list(read_records(path)) == list(records(simulate(jobs, Cluster(nodes), "sjf"), nodes))
+    assert [
+        (job.id, job.submit_ms, job.work_ms, job.gpus, job.time_limit_ms) for job in traces.read(path)
+    ] == [(job.id, job.submit_ms, job.work_ms, job.gpus, job.time_limit_ms) for job in jobs]
+    path.unlink()
+    CliRunner().invoke(app, [*asked, "--out", str(tmp_path / "out")])
+    assert path.exists()  # a run that is kept is made anew for its records
+
+
+def test_events_pass_while_records_are_written(tmp_path: Path) -> None:
+    events = [_event(5, EventKind.SUBMIT), _event(7, EventKind.START, (0, 0), (0, 1))]
+    path = tmp_path / "records.parquet"
+    assert list(recorded(events, NODES, path)) == events  # the try has not ended, and has no record
+    assert list(read_records(path)) == []
+    events.append(_event(9, EventKind.FINISH, (0, 0), (0, 1)))
+    assert list(recorded(events, NODES, path)) == events
+    assert len(list(read_records(path))) == 1
+
+
+def test_records_are_of_one_run(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="records are of one run, not of 2"):
+        compare("synthetic:demo?jobs=5", ["fifo", "sjf"], records=tmp_path / "records.parquet")
+    with pytest.raises(SettingError, match=r"records are to be written to .* no folder"):
+        compare("synthetic:demo?jobs=5", "fifo", records=tmp_path / "none" / "records.parquet")

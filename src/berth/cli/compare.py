@@ -23,7 +23,9 @@ Compress = Annotated[float, typer.Option(metavar="FACTOR", help="Divide the time
 Events = Annotated[Path | None, typer.Option(metavar="FILE.parquet", help="Write every event here.")]
 Records = Annotated[
     Path | None,
-    typer.Option(metavar="FILE.parquet", help="Write a record of every try here, as berth's history."),
+    typer.Option(
+        metavar="FILE.parquet", help="Write a record of every try here, as a history has them: a trace again."
+    ),
 ]
 Out = Annotated[
     Path | None,
@@ -105,6 +107,7 @@ def simulate(
     borrow: Borrow = False,
     every: Round = None,
     events: Events = None,
+    records: Records = None,
     out: Out = None,
     map_at: MapAt = None,
     skip_bad: SkipBad = False,
@@ -127,6 +130,7 @@ def simulate(
         None,
         skip_bad,
         as_json,
+        records,
     )
 
 
@@ -247,6 +251,7 @@ def _run(
     ray: str | None,
     skip_bad: bool,
     as_json: bool,
+    records: Path | None = None,
 ) -> None:
     from berth.cli.files import told_what_is_kept
     from berth.cli.progress import progress_bar
@@ -263,6 +268,7 @@ def _run(
             interference=interference,
             at_ms=at_ms,
             events=events,
+            records=records,
             processes=jobs,
             ray=ray,
             keep=out,
@@ -270,7 +276,7 @@ def _run(
             skip_bad=skip_bad,
             progress=progress,
         )
-    written = [] if events is None else [events]
+    written = [path for path in (events, records) if path is not None]
     if out is not None:
         written += _write(result, out)
     if as_json:

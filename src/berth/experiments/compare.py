@@ -93,6 +93,7 @@ def compare(
     round_ms: int | None = None,
     at_ms: Sequence[int] | None = None,
     events: str | os.PathLike[str] | None = None,
+    records: str | os.PathLike[str] | None = None,
     processes: int = 1,
     ray: str | None = None,
     keep: str | os.PathLike[str] | None = None,
@@ -105,14 +106,15 @@ def compare(
     `seeds` is how many (0, 1, …) or which. The seed goes to the policies that draw; a synthetic trace that
     names no seed of its own is drawn anew with each, and otherwise a policy that does not draw has one run, on the
     first seed: others would give the same. Arrivals are compressed by dividing times of submission. The cluster's
-    state is kept at the times `at_ms`. With `events` all runs' events go into one Parquet file.
+    state is kept at the times `at_ms`. With `events` all runs' events go into one Parquet file,
+    and with `records` those of a single run: a record of every try, which is a trace and can be imported.
 
     Nodes are lost as `outages` says (a file or values), or at the rate `failures`, drawn from the seed; `recovery`
     tells what stopped jobs keep, and with checkpoints every job keeps its work. `quotas` are GPUs of each virtual
     cluster, which may `borrow`. With `round_ms` policies decide at whole multiples of it only.
     The runs are spread over `processes`, or over the Ray cluster at the address `ray`.
     With `keep` each finished run is written into that folder, and not run again where it is there already (with
-    `events` all are run again).
+    `events` or `records` all are run again).
 
     Raises SettingError where no cluster is known, TraceError for a bad row (with `skip_bad` those are listed
     in the result instead), PolicyError for an unknown policy.
@@ -147,10 +149,10 @@ def compare(
     if ray is not None:
         from berth.experiments.ray_sweep import check_address
 
-        if events is not None and ray != "local":
+        if (events is not None or records is not None) and ray != "local":
             raise SettingError(
-                "events are written where a run is, which on a Ray cluster may be another machine; leave out the"
-                " events, or the address"
+                "events and records are written where a run is, which on a Ray cluster may be another machine; leave"
+                " them out, or the address"
             )
         check_address(ray)
     tasks: list[Task] = []
@@ -170,14 +172,17 @@ def compare(
                     interference,
                     tuple(outages),
                     None if at_ms is None else tuple(at_ms),
-                    None,
-                    failures,
-                    recovery,
-                    None if quotas is None else tuple(sorted(quotas.items())),
-                    borrow,
-                    round_ms,
+                    failures=failures,
+                    recovery=recovery,
+                    quotas=None if quotas is None else tuple(sorted(quotas.items())),
+                    borrow=borrow,
+                    round_ms=round_ms,
                 )
             )
+    if records is not None:
+        if len(tasks) > 1:
+            raise SettingError(f"records are of one run, not of {len(tasks)}: name one policy and one seed")
+        tasks = [replace(tasks[0], records=_writable(records, "records"))]
     runs: dict[tuple[str, int], Run] = {}
     skipped: tuple[TraceError, ...] = ()
     with _event_files(tasks, events) as tasks:
@@ -233,6 +238,13 @@ def _draws(name: str) -> bool:
     return own_order or bool(getattr(make_policy(name), "draws", True))
 
 
+def _writable(target: str | os.PathLike[str], what: str) -> str:
+    path = Path(target)
+    if not path.parent.is_dir():
+        raise SettingError(f"{what} are to be written to '{path}', but there is no folder '{path.parent}'")
+    return os.fspath(path)
+
+
 @contextmanager
 def _event_files(tasks: list[Task], target: str | os.PathLike[str] | None) -> Iterator[list[Task]]:
     """The tasks, each told to write its events into a folder of their own; afterwards one file is made of them."""
@@ -241,9 +253,7 @@ def _event_files(tasks: list[Task], target: str | os.PathLike[str] | None) -> It
         return
     from berth.history.events import join_events
 
-    path = Path(target)
-    if not path.parent.is_dir():
-        raise SettingError(f"events are to be written to '{path}', but there is no folder '{path.parent}'")
+    path = Path(_writable(target, "events"))
     with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
         told = [replace(task, events=f"{folder}/{number}") for number, task in enumerate(tasks)]
         yield told

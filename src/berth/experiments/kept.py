@@ -30,6 +30,9 @@ from berth.traces import Trace
 
 __all__ = ["KeptRuns", "digest", "interference_digest"]
 
+OTHERWISE = ("interference", "records")
+"""Fields of a task that count otherwise for its digest, or not at all."""
+
 
 class KeptRuns:
     """The runs of one folder."""
@@ -38,8 +41,8 @@ class KeptRuns:
         self.folder = folder / "runs"
 
     def load(self, task: Task) -> Result | None:
-        """The finished run of a task; None where there is none, one under other conditions, or events are wanted."""
-        if task.events is not None:
+        """The finished run of a task; None for none, one under other conditions, or if events or records are wanted."""
+        if task.events is not None or task.records is not None:
             return None
         kept = read_kept(self._path(task), digest(task))
         if kept is None:
@@ -74,8 +77,8 @@ def digest(task: Task) -> str:
     else:
         source = [repr(job) for job in task.source]
     model = interference_digest(task.interference)
-    plain = replace(task, source=(), interference=no_interference, events=None, measure=None)
-    told = [repr(getattr(plain, field.name)) for field in fields(plain) if field.name != "interference"]
+    plain = replace(task, source=(), interference=no_interference, events=None, records=None, measure=None)
+    told = [repr(getattr(plain, field.name)) for field in fields(plain) if field.name not in OTHERWISE]
     return digest_of(source, model, told, *policy_marks(task.policy))
 
 

@@ -45,6 +45,8 @@ class Task:
     at_ms: tuple[int, ...] | None = None
     events: str | None = None
     """Where to write the events as Parquet."""
+    records: str | None = None
+    """Where to write a record of every try as Parquet."""
     failures: FailureRate | None = None
     """Outages at a rate, from this task's seed, after those named."""
     recovery: Recovery = AS_THE_JOB_SAYS
@@ -98,6 +100,10 @@ def run_task(
         from berth.history.events import written
 
         happened = written(happened, task.nodes, task.events)
+    if task.records is not None:
+        from berth.history.store import recorded
+
+        happened = recorded(happened, task.nodes, task.records)
     columns = event_columns(happened)
     measured = None if task.measure is None else task.measure(columns, task.nodes, jobs)
     return Result(run_of(columns, task.nodes, task.policy, task.seed, task.at_ms), skipped, measured)

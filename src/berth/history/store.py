@@ -6,7 +6,7 @@ a trace, too: `berth.traces.read` makes jobs of it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from glob import escape
 from itertools import islice
 from pathlib import Path
@@ -16,9 +16,10 @@ import duckdb
 
 from berth.errors import HistoryError
 from berth.history.parquet import ParquetWriter, rows_to_columns
-from berth.model import Record, RecordState, Share
+from berth.history.records import records
+from berth.model import Event, Node, Record, RecordState, Share
 
-__all__ = ["ADDED", "SCHEMA", "read_records", "record_of", "write_records"]
+__all__ = ["ADDED", "SCHEMA", "read_records", "record_of", "recorded", "write_records"]
 
 SCHEMA: Final = {
     "job_id": "VARCHAR",
@@ -73,15 +74,35 @@ _CHUNK_ROWS = 250_000
 _FETCHED_ROWS = 4096
 
 
-def write_records(records: Iterable[Record], path: str | Path) -> int:
+def write_records(found: Iterable[Record], path: str | Path) -> int:
     """Write records to a Parquet file as they come; returns how many there were."""
-    written = 0
-    source = iter(records)
+    return sum(_written(iter(found), path))
+
+
+def recorded(events: Iterable[Event], nodes: Sequence[Node], path: str | Path) -> Iterator[Event]:
+    """Pass events on, and write a record of every try to a Parquet file; the file is there when all have passed."""
+    passed: list[Event] = []
+
+    def noted() -> Iterator[Event]:
+        for event in events:
+            passed.append(event)
+            yield event
+
+    for _ in _written(records(noted(), nodes), path):
+        yield from passed
+        passed.clear()
+
+
+def _written(found: Iterator[Record], path: str | Path) -> Iterator[int]:
+    """Write records a chunk at a time; yields how many are in each, the last one of none when there are no more."""
     with ParquetWriter(path, SCHEMA) as writer:
-        while chunk := list(islice(source, _CHUNK_ROWS)):
-            writer.write(rows_to_columns([_row(record) for record in chunk], tuple(SCHEMA)))
-            written += len(chunk)
-    return written
+        while True:
+            chunk = list(islice(found, _CHUNK_ROWS))
+            if chunk:
+                writer.write(rows_to_columns([_row(record) for record in chunk], tuple(SCHEMA)))
+            yield len(chunk)
+            if not chunk:
+                return
 
 
 def read_records(path: str | Path) -> Iterator[Record]:
