@@ -104,6 +104,7 @@ struct device {
 };
 extern shared32 limiting;    /* some device has a limit: the wrappers' one question */
 extern shared32 pacing;      /* some device has a compute limit */
+extern shared32 several;     /* there is more than one device */
 struct device *device_current(void);       /* of the calling thread's context; NULL where there is no limit */
 struct device *device_of(CUdevice handle);
 struct device *device_by_uuid(const unsigned char uuid[16]);
@@ -154,6 +155,8 @@ struct probe;
 /* Before a launch: charges it, waits its turn, and perhaps begins to measure it. */
 struct probe *pace(void *what, uint64_t blocks, CUstream stream, bool per_thread);
 void pace_measured(struct probe *probe, CUstream stream, bool per_thread, CUresult result);
+/* A context is gone, or is about to go: what was made in it must not be used again. */
+void pace_context_ends(CUcontext context, bool gone);
 void pace_forget(void);
 
 /* ---- nvml.c ---- */
