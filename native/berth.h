@@ -5,10 +5,6 @@
 #include "cu.h"
 #include "region.h"
 
-#include <errno.h>
-#include <sched.h>
-#include <time.h>
-
 #define EXPORT __attribute__((visibility("default")))
 #define LIKELY(x) __builtin_expect(!!(x), 1)
 #define UNLIKELY(x) __builtin_expect(!!(x), 0)
@@ -41,32 +37,6 @@ extern struct real real;
 /* Calls the driver; an entry point that it lacks answers CUDA_ERROR_NOT_FOUND. */
 #define REAL(name) (LIKELY(real.name != NULL) ? real.name : (__typeof__(real.name))routes_find(#name))
 #define HAVE(name) (real.name != NULL)
-
-struct turn { shared32 word; };
-
-/* In turns, never across a system call that waits or a driver call. */
-static inline void turn_take(struct turn *turn)
-{
-    for (unsigned tries = 0;; tries++) {
-        uint32_t free_turn = 0;
-        if (atomic_load_explicit(&turn->word, memory_order_relaxed) == 0 &&
-            atomic_compare_exchange_weak_explicit(&turn->word, &free_turn, 1, memory_order_acquire, memory_order_relaxed))
-            return;
-        if (tries < 64)
-            continue;
-        int error = errno;
-        if (tries < 96)
-            sched_yield();
-        else
-            nanosleep(&(struct timespec){ 0, 50000 }, NULL);
-        errno = error;
-    }
-}
-
-static inline void turn_leave(struct turn *turn)
-{
-    atomic_store_explicit(&turn->word, 0, memory_order_release);
-}
 
 /* ---- routes.c ---- */
 void *routes_find(const char *name);
@@ -104,6 +74,7 @@ struct device {
 };
 extern shared32 limiting;    /* some device has a limit: the wrappers' one question */
 extern shared32 pacing;      /* some device has a compute limit */
+extern shared32 several;     /* there is more than one device */
 struct device *device_current(void);       /* of the calling thread's context; NULL where there is no limit */
 struct device *device_of(CUdevice handle);
 struct device *device_by_uuid(const unsigned char uuid[16]);
@@ -154,6 +125,8 @@ struct probe;
 /* Before a launch: charges it, waits its turn, and perhaps begins to measure it. */
 struct probe *pace(void *what, uint64_t blocks, CUstream stream, bool per_thread);
 void pace_measured(struct probe *probe, CUstream stream, bool per_thread, CUresult result);
+/* A context is gone, or is about to go: what was made in it must not be used again. */
+void pace_context_ends(CUcontext context, bool gone);
 void pace_forget(void);
 
 /* ---- nvml.c ---- */

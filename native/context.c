@@ -148,6 +148,8 @@ static CUresult destroy(CUcontext ctx, CUresult (*call)(CUcontext))
 {
     size_t count = 0;
     struct entry *list = atomic_load_explicit(&limiting, memory_order_relaxed) && ctx != NULL ? ledger_take_owned(ctx, &count) : NULL;
+    if (ctx != NULL)
+        pace_context_ends(ctx, false);
     CUresult result = call(ctx);
     for (size_t i = 0; i < count; i++) {
         if (result == CUDA_SUCCESS)
@@ -233,6 +235,7 @@ static CUresult end_primary(CUdevice dev, CUresult (*call)(CUdevice))
     CUresult result = call(dev);
     if (result == CUDA_SUCCESS && context != NULL && !primary_active(dev)) {
         size_t count = 0;
+        pace_context_ends(context, true);
         struct entry *list = ledger_take_owned(context, &count);
         for (size_t i = 0; i < count; i++)
             give_entry(&list[i]);

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-shared32 limiting, pacing;
+shared32 limiting, pacing, several;
 
 static struct device devices[MAX_DEVICES];
 static shared32 device_count, context_changes;
@@ -164,6 +164,7 @@ CUresult devices_start(CUresult result)
         } else {
             started = true;
             atomic_store(&pacing, paced);
+            atomic_store(&several, count > 1);
             atomic_store(&limiting, 1);
         }
     }

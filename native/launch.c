@@ -30,13 +30,14 @@ enum {
 struct kernel {
     void *_Atomic what;
     shared64 blocks;
+    _Atomic(CUcontext) context;      /* the same one may be launched in several, also on several GPUs */
     shared64 cost_ns;                /* 0: not measured yet */
     shared64 charged_unknown;        /* launches charged by guess */
     shared64 samples[SAMPLES];
     shared32 sample_count, probing;
 };
 
-struct probe { struct kernel *kernel; CUcontext context; CUevent from, to; shared32 state; uint64_t charged_ns; };
+struct probe { struct kernel *kernel; _Atomic(CUcontext) context; CUevent from, to; shared32 state; };
 enum { PROBE_FREE, PROBE_OPEN, PROBE_SENT, PROBE_READING };
 
 static struct kernel kernels[KERNELS];
@@ -44,9 +45,9 @@ static struct probe probes[PROBES];
 static shared32 generation; /* threads forget what they bought when it changes */
 
 static _Thread_local struct {
-    int64_t credit_ns;
+    int64_t credit_ns[MAX_DEVICES];
     uint32_t generation;
-    struct { void *what; uint64_t blocks; int64_t cost_ns; int64_t until_probe; struct kernel *kernel; } cache[CACHE];
+    struct { void *what; uint64_t blocks; CUcontext context; int64_t cost_ns, until_probe; uint32_t device; } cache[CACHE];
 } mine;
 
 static size_t place(const void *what, uint64_t blocks)
@@ -55,7 +56,7 @@ static size_t place(const void *what, uint64_t blocks)
     return (size_t)(mixed >> 40);
 }
 
-static struct kernel *kernel_of(void *what, uint64_t blocks)
+static struct kernel *kernel_of(void *what, uint64_t blocks, CUcontext context)
 {
     size_t start = place(what, blocks);
     for (size_t i = 0; i < 32; i++) {
@@ -63,9 +64,10 @@ static struct kernel *kernel_of(void *what, uint64_t blocks)
         void *seen = atomic_load(&kernel->what);
         if (seen == NULL && atomic_compare_exchange_strong(&kernel->what, &seen, what)) {
             atomic_store(&kernel->blocks, blocks);
+            atomic_store(&kernel->context, context);
             return kernel;
         }
-        if (seen == what && atomic_load(&kernel->blocks) == blocks)
+        if (seen == what && atomic_load(&kernel->blocks) == blocks && atomic_load(&kernel->context) == context)
             return kernel;
     }
     return &kernels[start % KERNELS]; /* a crowd shares */
@@ -172,11 +174,12 @@ static bool read_probe(struct device *device, struct probe *probe)
     return true;
 }
 
-static void read_probes(struct device *device)
+/* Those of the caller's context: another's may end at any moment, and its time is another GPU's. */
+static void read_probes(struct device *device, CUcontext context)
 {
     int mode = capture_relax();
     for (int i = 0; i < PROBES; i++)
-        if (atomic_load_explicit(&probes[i].state, memory_order_relaxed) == PROBE_SENT)
+        if (atomic_load_explicit(&probes[i].state, memory_order_relaxed) == PROBE_SENT && atomic_load(&probes[i].context) == context)
             read_probe(device, &probes[i]);
     capture_restore(mode);
 }
@@ -194,33 +197,83 @@ static void record(CUevent event, CUstream stream, bool per_thread)
         real.cuEventRecord(event, stream);
 }
 
-static struct probe *probe_begin(struct kernel *kernel, CUstream stream, bool per_thread)
+static void drop_events(struct probe *probe)
 {
-    CUcontext context = NULL;
-    if (!can_probe() || capturing(stream, per_thread) || real.cuCtxGetCurrent(&context) != CUDA_SUCCESS || atomic_exchange(&kernel->probing, 1) != 0)
-        return NULL;
-    for (int i = 0; i < PROBES; i++) {
-        uint32_t free_state = PROBE_FREE;
-        struct probe *probe = &probes[i];
-        if (!atomic_compare_exchange_strong(&probe->state, &free_state, PROBE_OPEN))
-            continue;
-        if (probe->context != context) { /* events belong to a context; a gone one took them along */
-            probe->context = context;
-            int mode = capture_relax();
-            bool made = real.cuEventCreate(&probe->from, 0) == CUDA_SUCCESS && real.cuEventCreate(&probe->to, 0) == CUDA_SUCCESS;
-            capture_restore(mode);
-            if (!made) {
-                probe->context = NULL;
-                atomic_store(&probe->state, PROBE_FREE);
-                break;
-            }
+    if (HAVE(cuEventDestroy_v2)) {
+        real.cuEventDestroy_v2(probe->from);
+        real.cuEventDestroy_v2(probe->to);
+    }
+    atomic_store(&probe->context, NULL);
+}
+
+/* Events belong to a context: the probe gets new ones where it has another's. */
+static bool make_events(struct probe *probe, CUcontext context)
+{
+    if (atomic_load(&probe->context) == context)
+        return true;
+    int mode = capture_relax();
+    if (atomic_load(&probe->context) != NULL)
+        drop_events(probe);
+    bool made = real.cuEventCreate(&probe->from, 0) == CUDA_SUCCESS;
+    if (made && real.cuEventCreate(&probe->to, 0) != CUDA_SUCCESS) {
+        made = false;
+        if (HAVE(cuEventDestroy_v2))
+            real.cuEventDestroy_v2(probe->from);
+    }
+    capture_restore(mode);
+    if (made)
+        atomic_store(&probe->context, context);
+    return made;
+}
+
+/* One that has events of this context, else one that has none, else any. */
+static struct probe *free_probe(CUcontext context)
+{
+    for (int choice = 0; choice < 3; choice++)
+        for (int i = 0; i < PROBES; i++) {
+            uint32_t free_state = PROBE_FREE;
+            CUcontext has = atomic_load(&probes[i].context);
+            if ((choice == 2 || has == (choice == 0 ? context : NULL)) && atomic_compare_exchange_strong(&probes[i].state, &free_state, PROBE_OPEN))
+                return &probes[i];
         }
+    return NULL;
+}
+
+static struct probe *probe_begin(struct kernel *kernel, CUcontext context, CUstream stream, bool per_thread)
+{
+    if (!can_probe() || capturing(stream, per_thread) || atomic_exchange(&kernel->probing, 1) != 0)
+        return NULL;
+    struct probe *probe = free_probe(context);
+    if (probe != NULL && make_events(probe, context)) {
         probe->kernel = kernel;
         record(probe->from, stream, per_thread);
         return probe;
     }
+    if (probe != NULL)
+        atomic_store(&probe->state, PROBE_FREE);
     atomic_store(&kernel->probing, 0);
     return NULL;
+}
+
+void pace_context_ends(CUcontext context, bool gone)
+{
+    for (int i = 0; i < PROBES; i++) {
+        struct probe *probe = &probes[i];
+        uint32_t state = atomic_load(&probe->state);
+        if (atomic_load(&probe->context) != context || (state != PROBE_FREE && state != PROBE_SENT) ||
+            !atomic_compare_exchange_strong(&probe->state, &state, PROBE_READING))
+            continue;
+        if (atomic_load(&probe->context) == context) {
+            if (gone) /* and took its events along */
+                atomic_store(&probe->context, NULL);
+            else
+                drop_events(probe);
+            if (state == PROBE_SENT)
+                atomic_store(&probe->kernel->probing, 0);
+            state = PROBE_FREE;
+        }
+        atomic_store(&probe->state, state);
+    }
 }
 
 void pace_measured(struct probe *probe, CUstream stream, bool per_thread, CUresult result)
@@ -287,9 +340,16 @@ static void check(struct device *device)
 
 /* ---- a launch ---- */
 
+static CUcontext current_context(void)
+{
+    CUcontext context = NULL;
+    return HAVE(cuCtxGetCurrent) && real.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
+}
+
 __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t blocks, CUstream stream, bool per_thread)
 {
     struct device *device = device_current();
+    CUcontext context = current_context();
     uint32_t now_generation = atomic_load(&generation);
     size_t at = place(what, blocks) % CACHE;
     if (mine.generation != now_generation) {
@@ -299,52 +359,58 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
     if (device == NULL || atomic_load(&device->region.limit->core_pct) == 0) {
         mine.cache[at].what = what;
         mine.cache[at].blocks = blocks;
+        mine.cache[at].context = context;
+        mine.cache[at].device = 0;
         mine.cache[at].cost_ns = 0;
         mine.cache[at].until_probe = 1024; /* then look again: the partition may have got a limit */
         return NULL;
     }
     if (capturing(stream, per_thread))
         return NULL; /* it becomes a node and is charged when its graph runs */
-    read_probes(device);
+    read_probes(device, context);
     check(device);
-    struct kernel *kernel = kernel_of(what, blocks);
+    struct kernel *kernel = kernel_of(what, blocks, context);
     uint64_t cost = atomic_load(&kernel->cost_ns);
     if (cost == 0 && atomic_load(&kernel->probing) && can_probe()) { /* the first one tells what the next will cost */
         uint64_t until = clock_ns() + FIRST_WAIT_NS;
         for (uint64_t pause = 20000; (cost = atomic_load(&kernel->cost_ns)) == 0 && atomic_load(&kernel->probing) && clock_ns() < until; pause += pause / 2) {
             sleep_until(clock_ns() + (pause < 1000000 ? pause : 1000000));
-            read_probes(device);
+            read_probes(device, context);
         }
     }
     bool guess = cost == 0;
     cost = guess ? FIRST_COST_NS : scaled(device, cost);
     if (cost == 0)
         cost = 1;
-    if (mine.credit_ns < (int64_t)cost) {
+    int64_t *credit_ns = &mine.credit_ns[device->ordinal];
+    if (*credit_ns < (int64_t)cost) {
         uint64_t launches = !guess && cost < AHEAD_NS ? AHEAD_NS / cost : 1;
         buy(device, launches * cost);
-        mine.credit_ns += (int64_t)(launches * cost);
+        *credit_ns += (int64_t)(launches * cost);
     }
-    mine.credit_ns -= (int64_t)cost;
-    bool measure = guess || mine.cache[at].what != what || mine.cache[at].blocks != blocks || atomic_load(&kernel->sample_count) < 4 ||
+    *credit_ns -= (int64_t)cost;
+    bool measure = guess || mine.cache[at].what != what || mine.cache[at].blocks != blocks || mine.cache[at].context != context || atomic_load(&kernel->sample_count) < 4 ||
                    --mine.cache[at].until_probe <= 0;
     if (guess)
         atomic_fetch_add(&kernel->charged_unknown, 1);
     mine.cache[at].what = guess ? NULL : what;
     mine.cache[at].blocks = blocks;
+    mine.cache[at].context = context;
+    mine.cache[at].device = (uint32_t)device->ordinal;
     mine.cache[at].cost_ns = (int64_t)cost;
-    mine.cache[at].kernel = kernel;
     if (measure)
         mine.cache[at].until_probe = cost < PROBE_EVERY_NS ? (int64_t)(PROBE_EVERY_NS / cost) : 1;
-    return measure ? probe_begin(kernel, stream, per_thread) : NULL;
+    return measure ? probe_begin(kernel, context, stream, per_thread) : NULL;
 }
 
 struct probe *pace(void *what, uint64_t blocks, CUstream stream, bool per_thread)
 {
     size_t at = place(what, blocks) % CACHE;
-    if (LIKELY(mine.cache[at].what == what && mine.cache[at].blocks == blocks && mine.credit_ns >= mine.cache[at].cost_ns &&
+    int64_t *credit_ns = &mine.credit_ns[mine.cache[at].device];
+    if (LIKELY(mine.cache[at].what == what && mine.cache[at].blocks == blocks && *credit_ns >= mine.cache[at].cost_ns &&
+               (!atomic_load_explicit(&several, memory_order_relaxed) || mine.cache[at].context == current_context()) &&
                mine.cache[at].until_probe-- > 0)) {
-        mine.credit_ns -= mine.cache[at].cost_ns;
+        *credit_ns -= mine.cache[at].cost_ns;
         return NULL;
     }
     return pace_slowly(what, blocks, stream, per_thread);

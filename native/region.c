@@ -3,7 +3,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -120,29 +119,7 @@ static void settle(struct berth_use_file *use, uint32_t index)
     STORE_RELEASE(slot->intent, 0);
 }
 
-/* ---- this process's turn ---- */
-
-static void turn_begin(shared32 *turn)
-{
-    for (unsigned tries = 0;; tries++) {
-        uint32_t free_turn = 0;
-        if (LOAD(*turn) == 0 && atomic_compare_exchange_weak_explicit(turn, &free_turn, 1, memory_order_acquire, memory_order_relaxed))
-            return;
-        if (tries < 64)
-            continue;
-        int error = errno;
-        if (tries < 96)
-            sched_yield();
-        else
-            nanosleep(&(struct timespec){ 0, 50000 }, NULL);
-        errno = error;
-    }
-}
-
-static void turn_end(shared32 *turn)
-{
-    STORE_RELEASE(*turn, 0);
-}
+/* ---- in this process's slot ---- */
 
 static bool take_bytes(struct berth_region *region, uint64_t bytes, uint64_t *left, bool estimate)
 {
@@ -152,9 +129,9 @@ static bool take_bytes(struct berth_region *region, uint64_t bytes, uint64_t *le
         *left = 0;
         return false;
     }
-    turn_begin(&region->turn);
+    turn_take(&region->turn);
     enum outcome outcome = change(region->use, (uint32_t)region->slot, bytes, 0, limit_of(region), left, estimate);
-    turn_end(&region->turn);
+    turn_leave(&region->turn);
     return outcome == DONE;
 }
 
@@ -175,14 +152,9 @@ void region_give(struct berth_region *region, uint64_t bytes)
 {
     if (bytes == 0 || region->slot < 0)
         return;
-    turn_begin(&region->turn);
+    turn_take(&region->turn);
     change(region->use, (uint32_t)region->slot, 0, bytes, 0, NULL, false);
-    turn_end(&region->turn);
-}
-
-uint64_t region_held(const struct berth_region *region)
-{
-    return region->slot < 0 ? 0 : LOAD(region->use->slots[region->slot].held);
+    turn_leave(&region->turn);
 }
 
 /* ---- who lives ---- */
@@ -559,10 +531,10 @@ void region_close(struct berth_region *region)
     if (region->slot >= 0) {
         struct berth_use_file *use = region->use;
         uint32_t index = (uint32_t)region->slot;
-        turn_begin(&region->turn);
+        turn_take(&region->turn);
         bury(use, index);
         region->slot = -1;
-        turn_end(&region->turn);
+        turn_leave(&region->turn);
         munmap(region->proof, 4096);
     }
     if (region->use != NULL)
@@ -577,7 +549,7 @@ void region_forget(struct berth_region *region)
 {
     region->slot = -1;
     region->proof = NULL;
-    STORE(region->turn, 0);
+    STORE(region->turn.word, 0);
 }
 
 /* A whole file or none: written beside its name, then linked to it. An existing one is left alone. */

@@ -14,6 +14,8 @@
 #ifndef BERTH_REGION_H
 #define BERTH_REGION_H
 
+#include "turn.h"
+
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -94,7 +96,7 @@ struct berth_region {
     struct berth_use_file *use;
     void *proof;          /* the mapping whose lock says that this process lives; not inherited by fork */
     int slot;             /* -1: looks only */
-    shared32 turn;        /* this process's threads take turns at the slot; never across a system call or driver call */
+    struct turn turn;     /* this process's threads take turns at the slot; never across a system call or driver call */
     shared64 looked_ns;
     char path[256];       /* of the use file */
 };
@@ -116,7 +118,6 @@ bool region_take(struct berth_region *region, uint64_t bytes, uint64_t *left);
 /* Takes as much of `bytes` as fits. */
 uint64_t region_take_some(struct berth_region *region, uint64_t bytes);
 void region_give(struct berth_region *region, uint64_t bytes);
-uint64_t region_held(const struct berth_region *region);
 /* Gives back what dead processes held; returns how many were found. */
 int region_reap(struct berth_region *region);
 /* The same, at most every few milliseconds. */

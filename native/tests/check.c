@@ -589,6 +589,93 @@ static int test_launch(void)
     return 0;
 }
 
+/* ---- with a compute limit, by a clock of the test's own: tests/partition reads what each GPU was charged ---- */
+
+static int launch_of(CUfunction *function, const char *name)
+{
+    CUmodule module;
+    OK(cuModuleLoadData(&module, ""));
+    OK(cuModuleGetFunction(function, module, name));
+    return 0;
+}
+
+static int two_contexts(CUcontext contexts[2], CUfunction functions[2], const char *first, const char *second)
+{
+    OK(cuInit(0));
+    for (int i = 0; i < 2; i++) {
+        OK(cuDevicePrimaryCtxRetain(&contexts[i], i));
+        OK(cuCtxSetCurrent(contexts[i]));
+        CHECK(launch_of(&functions[i], i == 0 ? first : second) == 0);
+    }
+    return 0;
+}
+
+static int launches(CUfunction function, unsigned blocks)
+{
+    OK(cuLaunchKernel(function, blocks, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    OK(cuCtxSynchronize());
+    return 0;
+}
+
+static int test_paced_in_turns(void) /* 2 ms on each of two GPUs, a launch here and a launch there */
+{
+    CUcontext contexts[2];
+    CUfunction functions[2];
+    CHECK(two_contexts(contexts, functions, "spin_10", "spin_10") == 0);
+    for (int i = 0; i < 400; i++) {
+        OK(cuCtxSetCurrent(contexts[i % 2]));
+        CHECK(launches(functions[i % 2], 1) == 0);
+    }
+    return 0;
+}
+
+static int test_paced_apart(void) /* 10 ms on one GPU, a launch on the other before they are measured */
+{
+    CUcontext contexts[2];
+    CUfunction functions[2];
+    CHECK(two_contexts(contexts, functions, "spin_5000", "spin_10") == 0);
+    for (int i = 0; i < 3; i++) {
+        OK(cuCtxSetCurrent(contexts[i % 2]));
+        CHECK(launches(functions[i % 2], 1) == 0);
+    }
+    return 0;
+}
+
+static int test_paced_events(void) /* each probe has two events, whatever contexts it was used in */
+{
+    CUcontext contexts[2];
+    CUfunction functions[2];
+    CHECK(two_contexts(contexts, functions, "spin_10", "spin_10") == 0);
+    for (unsigned i = 0; i < 400; i++) {
+        OK(cuCtxSetCurrent(contexts[i % 2]));
+        CHECK(launches(functions[i % 2], 1 + i) == 0);
+    }
+    CHECK(fake_own_events() >= 2 && fake_own_events() <= 2 * 64);
+    return 0;
+}
+
+static int paced_after(CUresult (*end)(CUdevice)) /* 2 ms, then 40 ms in the context that comes after it, by the same address */
+{
+    CUcontext before, after;
+    CUfunction function;
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&before, 0));
+    OK(cuCtxSetCurrent(before));
+    CHECK(launch_of(&function, "spin_1000") == 0 && launches(function, 1) == 0 && launches(function, 1) == 0);
+    OK(end(0));
+    CHECK(fake_own_events() == 0);
+    OK(cuDevicePrimaryCtxRetain(&after, 0));
+    CHECK(before == after);
+    OK(cuCtxSetCurrent(after));
+    CHECK(launch_of(&function, "spin_2000") == 0);
+    for (int i = 0; i < 20; i++)
+        CHECK(launches(function, 2) == 0);
+    return 0;
+}
+
+static int test_paced_after_reset(void) { return paced_after(cuDevicePrimaryCtxReset_v2); }
+static int test_paced_after_release(void) { return paced_after(cuDevicePrimaryCtxRelease_v2); }
+
 static int test_none(void) /* limits that cannot be known: no GPU rather than all of it */
 {
     int count = 7;
@@ -705,6 +792,7 @@ static const struct { const char *name; int (*run)(void); } tests[] = {
     TEST(linear), TEST(pitch), TEST(managed), TEST(array), TEST(mipmap), TEST(vmm), TEST(nccl), TEST(async), TEST(async_per_thread), TEST(pool),
     TEST(graph), TEST(capture), TEST(capture_beside), TEST(became_other), TEST(errno), TEST(ipc), TEST(context), TEST(view), TEST(threads), TEST(fork), TEST(guest), TEST(launch),
     TEST(none), TEST(data), TEST(two_gpus), TEST(total), TEST(over), TEST(up), TEST(resized), TEST(hold), TEST(half), TEST(legacy),
+    TEST(paced_in_turns), TEST(paced_apart), TEST(paced_events), TEST(paced_after_reset), TEST(paced_after_release),
 };
 
 int main(int count, char **words)

@@ -35,6 +35,7 @@ CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes);
 uint64_t fake_own_bytes(int gpu);
 uint64_t fake_own_busy_ns(int gpu);
 uint64_t fake_used_bytes(int gpu);
+unsigned fake_own_events(void);
 uint64_t fake_violations(int gpu);
 uint64_t fake_worst_bytes(int gpu);
 uint64_t fake_waited_ns(void);

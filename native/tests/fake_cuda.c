@@ -15,7 +15,7 @@ enum { WAVE_BLOCKS = 132 };
 
 struct CUctx_st { uint32_t gpu, attached; bool primary, alive; };
 struct CUstream_st { uint32_t gpu; int capture_mode; struct CUctx_st *context; _Atomic uint64_t tail_ns; CUgraph capture; };
-struct CUevent_st { _Atomic uint64_t at_ns; uint32_t gpu; };
+struct CUevent_st { _Atomic uint64_t at_ns; uint32_t gpu; struct CUctx_st *context; struct CUevent_st *next; };
 struct CUfunc_st { uint64_t spin_ns, wave_ns; };
 struct CUmod_st { uint32_t gpu; uint64_t bytes; struct CUctx_st *context; struct CUmod_st *next; };
 struct CUarray_st { uint64_t va; };
@@ -50,6 +50,7 @@ static struct physical *physicals;
 static struct map *maps;
 static uint64_t next_handle = 0x1000;
 static struct CUmod_st *modules;
+static struct CUevent_st *events; /* those that live; one whose context is gone has none */
 static struct CUstream_st legacy_streams[FAKE_GPUS];
 
 static _Thread_local struct CUctx_st *current;
@@ -513,6 +514,15 @@ static void end_context(struct CUctx_st *context)
         refund(module->gpu, module->bytes);
         *at = module->next;
         free(module);
+    }
+    for (struct CUevent_st **at = &events; *at != NULL;) {
+        struct CUevent_st *event = *at;
+        if (event->context != context) {
+            at = &event->next;
+            continue;
+        }
+        event->context = NULL; /* kept, so that whoever uses it still is told */
+        *at = event->next;
     }
     unlock();
     refund(context->gpu, card->context_bytes);
@@ -1222,18 +1232,59 @@ DO cuThreadExchangeStreamCaptureMode(int *mode)
     *mode = before;
     return CUDA_SUCCESS;
 }
-DO cuEventCreate(CUevent *event, unsigned flags) { IN_CONTEXT(); UNSAFE(); (void)flags; *event = calloc(1, sizeof **event); return CUDA_SUCCESS; }
-DO cuEventDestroy_v2(CUevent event) { free(event); return CUDA_SUCCESS; }
+DO cuEventCreate(CUevent *event, unsigned flags)
+{
+    IN_CONTEXT();
+    UNSAFE();
+    (void)flags;
+    *event = calloc(1, sizeof **event);
+    (*event)->context = current;
+    lock();
+    (*event)->next = events;
+    events = *event;
+    unlock();
+    return CUDA_SUCCESS;
+}
+#define LIVES(event)                                                              \
+    do {                                                                          \
+        if (__builtin_expect((event)->context == NULL, 0))                        \
+            return CUDA_ERROR_INVALID_HANDLE;                                     \
+    } while (0)
+DO cuEventDestroy_v2(CUevent event)
+{
+    READY();
+    GIVEN(event);
+    LIVES(event);
+    lock();
+    for (struct CUevent_st **at = &events; *at != NULL; at = &(*at)->next)
+        if (*at == event) {
+            *at = event->next;
+            break;
+        }
+    unlock();
+    free(event);
+    return CUDA_SUCCESS;
+}
+FAKE_EXPORT unsigned fake_own_events(void)
+{
+    unsigned count = 0;
+    lock();
+    for (struct CUevent_st *event = events; event != NULL; event = event->next)
+        count++;
+    unlock();
+    return count;
+}
 DO cuEventRecord(CUevent event, CUstream stream)
 {
     IN_CONTEXT();
+    LIVES(event);
     uint64_t now = fake_now(), tail = atomic_load(&stream_of(stream)->tail_ns);
     atomic_store(&event->at_ns, tail > now ? tail : now);
     event->gpu = stream_of(stream)->gpu;
     return CUDA_SUCCESS;
 }
 DO cuEventRecord_ptsz(CUevent event, CUstream stream) { return cuEventRecord(event, stream); }
-DO cuEventQuery(CUevent event) { READY(); UNSAFE(); return atomic_load(&event->at_ns) > fake_now() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; }
+DO cuEventQuery(CUevent event) { READY(); UNSAFE(); LIVES(event); return atomic_load(&event->at_ns) > fake_now() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; }
 DO cuEventSynchronize(CUevent event)
 {
     READY();
@@ -1246,6 +1297,8 @@ DO cuEventSynchronize(CUevent event)
 DO cuEventElapsedTime(float *ms, CUevent from, CUevent to)
 {
     READY();
+    LIVES(from);
+    LIVES(to);
     *ms = (float)((double)(int64_t)(atomic_load(&to->at_ns) - atomic_load(&from->at_ns)) / 1e6);
     return CUDA_SUCCESS;
 }

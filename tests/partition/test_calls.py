@@ -32,6 +32,40 @@ def test_measuring_launches_spoils_no_other_threads_capture(card: Card) -> None:
     assert card.run("check", "capture_beside", BERTH_GPU_CORE_PCT="50") == (0, "")
 
 
+def by_a_clock_of_its_own(card: Card, gpus: int) -> dict[str, str]:
+    return {
+        "BERTH_FAKE_GPUS": str(gpus),
+        "BERTH_FAKE_WATCH": "",
+        "BERTH_GPU_CORE_PCT": "50",
+        "BERTH_TEST_CLOCK": str(card.folder / "clock"),
+        "BERTH_TEST_CLOCK_PARTIES": "1",
+        "LD_PRELOAD": f"{card.native / 'libclock.so'} {card.native / 'libberth.so'}",
+    }
+
+
+CHARGES = {
+    "paced_in_turns": [2_000, 2_000],
+    "paced_apart": [10_000, 20],  # 20 us is the guess until it is measured
+    "paced_after_reset": [42_000],
+    "paced_after_release": [42_000],
+}
+"""What each GPU is charged, in us."""
+
+
+@pytest.mark.parametrize("program", CHARGES)
+def test_each_gpu_is_charged_what_ran_on_it(card: Card, program: str) -> None:
+    card.settings = by_a_clock_of_its_own(card, len(CHARGES[program]))
+    assert card.run("check", program) == (0, "")
+    region = card.folder / "region"
+    charged = [read(region, uuid, "").gpu_ns // 1000 for uuid in regions_in(region)]
+    assert charged == pytest.approx(CHARGES[program], abs=200)  # a thread buys as much ahead
+
+
+def test_measuring_in_several_contexts_leaves_no_events(card: Card) -> None:
+    card.settings = by_a_clock_of_its_own(card, 2)
+    assert card.run("check", "paced_events") == (0, "")
+
+
 def test_what_a_process_held_that_became_another_program_is_given_back(card: Card) -> None:
     other = card.start("check", "became_other")
     assert other.stdout is not None
@@ -68,6 +102,8 @@ def test_every_family_has_its_snippet_run(native: Path) -> None:
         "resized",
         "hold",
         "half",
+        *CHARGES,
+        "paced_events",
     }
     assert set(listed) - apart == set(FAMILIES)
 

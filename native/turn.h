@@ -1,0 +1,37 @@
+/* How this process's threads take turns: a lock that a guest may hold, without a word to the kernel where nobody waits. */
+#ifndef BERTH_TURN_H
+#define BERTH_TURN_H
+
+#include <errno.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <time.h>
+
+struct turn { _Atomic uint32_t word; };
+
+/* In turns, never across a system call that waits or a driver call. */
+static inline void turn_take(struct turn *turn)
+{
+    for (unsigned tries = 0;; tries++) {
+        uint32_t free_turn = 0;
+        if (atomic_load_explicit(&turn->word, memory_order_relaxed) == 0 &&
+            atomic_compare_exchange_weak_explicit(&turn->word, &free_turn, 1, memory_order_acquire, memory_order_relaxed))
+            return;
+        if (tries < 64)
+            continue;
+        int error = errno;
+        if (tries < 96)
+            sched_yield();
+        else
+            nanosleep(&(struct timespec){ 0, 50000 }, NULL);
+        errno = error;
+    }
+}
+
+static inline void turn_leave(struct turn *turn)
+{
+    atomic_store_explicit(&turn->word, 0, memory_order_release);
+}
+
+#endif
