@@ -71,8 +71,8 @@ def bars_by_workload(
                     marker={
                         "symbol": "x",
                         "size": 9,
-                        "color": styles[policy].colour,
-                        "line": {"width": 1, "color": INK},
+                        "color": "#000000",
+                        "line": {"width": 1, "color": "#FFFFFF"},
                     },
                     hovertemplate="%{y:,.1f} " + unit,
                 )
