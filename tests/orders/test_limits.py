@@ -230,6 +230,18 @@ def test_settings_survive_their_file_and_the_name_reads_it(tmp_path: Path) -> No
     assert type(policy.inner).__name__ == "Easy"
 
 
+def test_settings_that_cannot_be_written_leave_the_file_as_it_was_and_nothing_beside_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "limits.json"
+    before = LimitSettings((Limit("user", gpus=4),))
+    write_limits(before, path)
+    with pytest.raises(UnicodeEncodeError):
+        write_limits(LimitSettings((Limit("user", "\ud800", gpus=1),)), path)
+    assert read_limits(path) == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

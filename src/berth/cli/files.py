@@ -8,17 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from berth.whole_file import whole_file
+
 __all__ = ["command_line", "told_what_is_kept", "write_aside"]
 
 
 def write_aside(path: Path, text: str) -> None:
     """Write a text under another name first, so that nobody ever finds half of it."""
-    aside = path.with_name(path.name + ".part")
-    try:
+    with whole_file(path) as aside:
         aside.write_text(text, encoding="utf-8")
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def command_line() -> str:

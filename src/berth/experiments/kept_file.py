@@ -26,6 +26,7 @@ from berth.errors import HistoryError
 from berth.experiments.interruption import interruption_put_off
 from berth.experiments.sweep import Progress
 from berth.policies.options import files_named
+from berth.whole_file import whole_file
 
 __all__ = [
     "Kept",
@@ -118,7 +119,6 @@ def read_kept(path: Path, task: str) -> KeptFile | None:
 def write_kept(path: Path, kept: KeptFile) -> None:
     """Write the file of a run aside and rename it. HistoryError where that cannot be."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".part")
     stream = io.BytesIO()
     arrays: dict[str, Any] = dict(kept.curves)
     np.savez_compressed(stream, **arrays)
@@ -136,13 +136,11 @@ def write_kept(path: Path, kept: KeptFile) -> None:
     with interruption_put_off(), duckdb.connect() as database:
         try:
             database.execute(f"CREATE TABLE run AS SELECT {chosen}", [value for _, value in columns.values()])
-            quoted = str(aside).replace("'", "''")
-            database.execute(f"COPY run TO '{quoted}' (FORMAT parquet)")
-            aside.replace(path)
+            with whole_file(path) as aside:
+                quoted = str(aside).replace("'", "''")
+                database.execute(f"COPY run TO '{quoted}' (FORMAT parquet)")
         except (duckdb.Error, OSError) as error:
             raise HistoryError(f"{path} cannot be written: {str(error).splitlines()[0]}") from error
-        finally:
-            aside.unlink(missing_ok=True)
 
 
 def digest_of(*told: object) -> str:

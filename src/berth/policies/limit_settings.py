@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from berth.errors import SettingError
+from berth.whole_file import whole_file
 
 __all__ = ["AMOUNTS", "SCOPES", "Limit", "LimitSettings", "read_limits", "write_limits"]
 
@@ -92,6 +93,5 @@ def write_limits(settings: LimitSettings, path: Path) -> None:
     content = {"format": FORMAT, "version": 1, "policy": settings.policy, "limits": limits}
     if settings.why is not None:
         content["why"] = dict(settings.why)
-    aside = path.with_name(path.name + ".part")
-    aside.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    aside.replace(path)
+    with whole_file(path) as aside:
+        aside.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

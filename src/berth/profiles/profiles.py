@@ -12,6 +12,7 @@ from berth.errors import ProfileError
 from berth.model import Profile
 from berth.profiles.checking import checked
 from berth.profiles.file import profile_text, read_profile
+from berth.whole_file import whole_file
 
 __all__ = ["IN_HISTORY", "Profiles", "keep_profile"]
 
@@ -58,12 +59,8 @@ def keep_profile(profile: Profile, folder: str | os.PathLike[str]) -> Path:
     """Write a profile into a folder of profiles, in place of the same application's; says where."""
     path = Path(folder) / file_name(profile.application)
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".part")
-    try:
+    with whole_file(path) as aside:
         aside.write_text(profile_text(checked(profile)), encoding="utf-8")
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
     return path
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from berth.errors import TraceError
+from berth.whole_file import whole_file
 
 __all__ = ["write_table"]
 
@@ -20,9 +21,8 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[objec
     The file is written under its name with `.part` after it and renamed when it is whole. None becomes an
     empty text.
     """
-    aside = path.with_name(path.name + ".part")
     try:
-        with aside.open("wb") as raw:
+        with whole_file(path) as aside, aside.open("wb") as raw:
             packed = gzip.GzipFile("", "wb", 6, raw, mtime=0) if path.suffix == ".gz" else raw
             with io.TextIOWrapper(cast(BinaryIO, packed), "utf-8", newline="") as stream:
                 plain = csv.writer(stream, lineterminator="\n")
@@ -33,10 +33,7 @@ def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[objec
                     (
                         quoted if any(isinstance(text, str) and "\r" in text for text in row) else plain
                     ).writerow(row)
-        aside.replace(path)
     except UnicodeEncodeError as error:
         raise TraceError(str(path), "texts that UTF-8 can write", value=str(error.object)) from error
     except OSError as error:
         raise TraceError(str(path), f"a place that can be written to ({error.strerror or error})") from error
-    finally:
-        aside.unlink(missing_ok=True)
