@@ -89,7 +89,7 @@ static uint64_t graph_bytes(CUgraph graph, int depth)
             return result;                                                        \
         result = call;                                                            \
         if (pool != NULL)                                                         \
-            pools_end_graph(pool, &growth);                                           \
+            pools_end_graph(pool, &growth);                                       \
         if (result == CUDA_SUCCESS)                                               \
             ledger_put((struct entry){ .key = (uint64_t)(uintptr_t)*exec, .bytes = bytes, .kind = GRAPH, .device = (uint16_t)device->ordinal }); \
         return result;                                                            \

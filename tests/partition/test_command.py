@@ -11,11 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from berth import partition as partitions
-from berth.cli.partition import app, run
+from berth.cli import main
 from berth.errors import PartitionError, SettingError
 from berth.partition.gpus import Gpu, gpus
 from conftest import ROOT, Card
@@ -26,21 +24,21 @@ Berth = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def berth(card: Card, monkeypatch: pytest.MonkeyPatch) -> Berth:
+def berth(card: Card, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Berth:
     """Runs a command; its exit status and everything that it printed."""
-    main = typer.Typer()
-    main.command("run", context_settings={"allow_interspersed_args": False})(run)
-    main.add_typer(app, name="partition")
     monkeypatch.setenv("BERTH_ROOT", str(card.folder / "root"))
     monkeypatch.setenv("BERTH_FAKE_CARD", str(card.folder / "card"))
     monkeypatch.setenv("BERTH_TEST_FDS", "1")
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "path", list(sys.path))
 
     def command(*words: str) -> tuple[int, str]:
-        result = CliRunner().invoke(main, list(words))
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result.exit_code, result.output
+        monkeypatch.setattr(sys, "argv", ["berth", *words])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out + captured.err
 
     return command
 
@@ -71,18 +69,18 @@ def test_run_passes_the_exit_status_on(berth: Berth) -> None:
 def test_a_size_that_is_none_is_refused(berth: Berth, size: str) -> None:
     code, output = berth("run", f"--mem={size}", "--fake-gpu", "--", "true")
     assert code == 2
-    said = f"error: '{size}' is not a size of GPU memory; write a number above zero and M, G or T, such as"
+    said = f"berth: '{size}' is not a size of GPU memory; write a number above zero and M, G or T, such as"
     assert output == f"{said} 512M, 4G or 1.5G\n"
 
 
 def test_run_without_a_limit_or_a_command_says_what_to_give(berth: Berth) -> None:
     assert (
         berth("run", "--fake-gpu", "--", "true")[1]
-        == "error: no limit to run under; give --mem, --core-pct or --partition\n"
+        == "berth: no limit to run under; give --mem, --core-pct or --partition\n"
     )
     assert (
         berth("run", "--mem", "1G", "--fake-gpu", "--", "/no/such")[1]
-        == "error: '/no/such' cannot be run (No such file or directory)\n"
+        == "berth: '/no/such' cannot be run (No such file or directory)\n"
     )
 
 
@@ -98,7 +96,7 @@ def test_a_partition_is_made_listed_resized_and_removed(berth: Berth) -> None:
     )
     assert "blue" in berth("partition", "watch", "--times", "2", "--every", "0.1")[1]
     assert berth("partition", "remove", "blue") == (0, "")
-    assert berth("partition", "remove", "blue") == (2, "error: no partition 'blue'; there are: none\n")
+    assert berth("partition", "remove", "blue") == (2, "berth: no partition 'blue'; there are: none\n")
 
 
 CARDS = [
@@ -170,7 +168,7 @@ def test_two_partitions_of_one_name_are_refused(berth: Berth) -> None:
     again = berth("partition", "create", "blue", "--mem", "4G", "--fake-gpu")
     assert again == (
         2,
-        "error: there is a partition 'blue' of GPU 0 already; resize or remove it, or take another name\n",
+        "berth: there is a partition 'blue' of GPU 0 already; resize or remove it, or take another name\n",
     )
 
 
@@ -208,7 +206,7 @@ def test_a_partition_is_resized_under_its_processes_and_nothing_ends(berth: Bert
     (blue,) = partitions.find("blue", card.folder / "root")
     assert [(one.command, one.held_bytes) for one in blue.processes] == [("check", 40 << 20)]
     assert (blue.refusals[-1].call, blue.refusals[-1].left_bytes, blue.refused) == ("cuMemAlloc", 0, 1)
-    assert berth("partition", "remove", "blue")[1].startswith("error: 1 processes use the partition 'blue'")
+    assert berth("partition", "remove", "blue")[1].startswith("berth: 1 processes use the partition 'blue'")
     assert berth("partition", "resize", "blue", "--mem", "64M", "--fake-gpu")[0] == 0
     assert holder.communicate("\n")[0] == ""
     assert holder.returncode == 0

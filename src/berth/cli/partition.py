@@ -6,11 +6,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict
-from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -30,7 +28,6 @@ app = typer.Typer(
     help="Named partitions of this machine's GPUs, which processes and containers join.", no_args_is_help=True
 )
 
-Words = ParamSpec("Words")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Mem = Annotated[str, typer.Option("--mem", help="GPU memory, such as 512M, 4G or 1.5G.")]
 CorePct = Annotated[
@@ -44,20 +41,6 @@ Overcommit = Annotated[bool, typer.Option("--overcommit", help="Promise more tha
 Name = Annotated[str, typer.Argument(help="The partition's name.")]
 
 
-def _plainly(command: Callable[Words, None]) -> Callable[Words, None]:
-    """Errors that berth raises on purpose are printed without a traceback."""
-
-    @wraps(command)
-    def told(*args: Words.args, **kwargs: Words.kwargs) -> None:
-        try:
-            command(*args, **kwargs)
-        except BerthError as error:
-            typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(2) from error
-
-    return told
-
-
 def _plain(value: partitions.Partition) -> dict[str, Any]:
     return asdict(value) | {"folder": str(value.folder)}
 
@@ -66,7 +49,6 @@ def _print_json(values: object) -> None:
     typer.echo(json.dumps(values, indent=2, default=str))
 
 
-@_plainly
 def run(
     command: Annotated[list[str], typer.Argument(help="The command, after --.")],
     mem: Annotated[str | None, typer.Option("--mem", help="GPU memory, such as 512M, 4G or 1.5G.")] = None,
@@ -121,7 +103,6 @@ def _known_gpus(fake_gpu: bool) -> list[Any]:
 
 
 @app.command()
-@_plainly
 def create(
     name: Name,
     mem: Mem,
@@ -141,7 +122,6 @@ def create(
 
 
 @app.command("list")
-@_plainly
 def list_partitions(as_json: AsJson = False) -> None:
     """Show every partition: limit, use, peak, share of time, refused calls."""
     regions = partitions.regions()
@@ -158,7 +138,6 @@ def list_partitions(as_json: AsJson = False) -> None:
 
 
 @app.command()
-@_plainly
 def watch(
     every_s: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between looks.")] = 1.0,
     times: Annotated[int, typer.Option("--times", min=0, help="End after so many looks; 0: at Ctrl-C.")] = 0,
@@ -229,7 +208,6 @@ def _table(found: list[partitions.Partition], used_pct: dict[str, float]) -> Tab
 
 
 @app.command()
-@_plainly
 def resize(
     name: Name,
     mem: Annotated[str | None, typer.Option("--mem", help="GPU memory; default: as it is.")] = None,
@@ -263,7 +241,6 @@ def resize(
 
 
 @app.command()
-@_plainly
 def remove(
     name: Name, force: Annotated[bool, typer.Option("--force", help="Even while processes use it.")] = False
 ) -> None:
@@ -272,14 +249,12 @@ def remove(
 
 
 @app.command()
-@_plainly
 def library() -> None:
     """Print the path of libberth.so, for LD_PRELOAD."""
     typer.echo(str(partitions.library_path()))
 
 
 @app.command()
-@_plainly
 def lookups(
     path: Annotated[
         Path, typer.Argument(metavar="FILE.tsv", help="Lines of name, version and flags, with tabs between.")
@@ -297,12 +272,11 @@ def lookups(
             typer.echo(f"{asked}\t{one.symbol or '-'}\t{one.driver_symbol or '-'}{mark}")
     differing = sum(not one.same for one in found)
     if differing:
-        typer.echo(f"error: {differing} of {len(found)} lookups differ from the driver's", err=True)
+        typer.echo(f"berth: {differing} of {len(found)} lookups differ from the driver's", err=True)
         raise typer.Exit(1)
 
 
 @app.command()
-@_plainly
 def cdi(
     name: Name,
     device: Annotated[
@@ -315,7 +289,6 @@ def cdi(
 
 
 @app.command()
-@_plainly
 def hook() -> None:
     """Print the file for /etc/containers/oci/hooks.d that has Podman or CRI-O call `berth partition inject`."""
     command = [str(Path(sys.argv[0]).resolve()), "partition", "inject"]
@@ -324,7 +297,6 @@ def hook() -> None:
 
 
 @app.command()
-@_plainly
 def inject() -> None:
     """Be the OCI hook: read the container's state from the input and mount the partition that it asks for."""
     state, config, root = oci.read_container(sys.stdin.read())
