@@ -206,7 +206,7 @@ def test_a_partition_is_resized_under_its_processes_and_nothing_ends(berth: Bert
     (blue,) = partitions.find("blue", card.folder / "root")
     assert [(one.command, one.held_bytes) for one in blue.processes] == [("check", 40 << 20)]
     assert (blue.refusals[-1].call, blue.refusals[-1].left_bytes, blue.refused) == ("cuMemAlloc", 0, 1)
-    assert berth("partition", "remove", "blue")[1].startswith("berth: 1 processes use the partition 'blue'")
+    assert berth("partition", "remove", "blue")[1].startswith("berth: 1 process uses the partition 'blue'")
     assert berth("partition", "resize", "blue", "--mem", "64M", "--fake-gpu")[0] == 0
     assert holder.communicate("\n")[0] == ""
     assert holder.returncode == 0
@@ -273,6 +273,42 @@ def test_a_damaged_region_hides_no_other_partition_and_can_be_removed(berth: Ber
     assert (code, "cannot be told whether processes use the partition 'blue'" in output) == (2, True)
     assert berth("partition", "remove", "blue", "--force") == (0, "")
     assert [path.name for path in root.iterdir()] == ["green"]
+
+
+def test_half_a_region_is_told_of_and_can_be_removed(berth: Berth, card: Card) -> None:
+    berth("partition", "create", "blue", "--mem", "64M", "--fake-gpu")
+    (limit,) = (card.folder / "root" / "blue").glob("*.limit")
+    limit.unlink()
+    assert f"{limit} is missing; remove it" in berth("partition", "list")[1]
+    assert berth("partition", "remove", "blue", "--force") == (0, "")
+
+
+def test_a_process_on_two_gpus_is_one_that_uses_the_partition(card: Card) -> None:
+    root = card.folder / "root"
+    for gpu in CARDS:
+        partitions.create("blue", gpu, partitions.Limit(64), root=root)
+    settings = {"BERTH_FAKE_GPUS": "2", "BERTH_REGION": str(root / "blue"), "BERTH_GPU_MEM_MIB": None}
+    holder = card.start("check", "up", **settings)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "up\n"
+    with pytest.raises(PartitionError, match=r"^1 process uses the partition 'blue'"):
+        partitions.remove("blue", root=root)
+    assert holder.communicate("\n") == ("", None)
+
+
+def test_limits_are_not_put_where_another_user_could_change_them(card: Card) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder away")
+    root = card.folder / "root"
+    root.mkdir()
+    os.chown(root, 12345, -1)
+    with pytest.raises(PartitionError, match="root belongs to the user 12345, who could change the limits"):
+        partitions.create("blue", CARDS[0], partitions.Limit(64), root=root)
+    os.chown(root, 0, -1)
+    (root / "blue").mkdir()
+    os.chown(root / "blue", 12345, -1)
+    with pytest.raises(PartitionError, match="blue belongs to the user 12345"):
+        partitions.create("blue", CARDS[0], partitions.Limit(64), root=root)
 
 
 def test_a_folder_that_is_no_partition_is_not_removed(berth: Berth, card: Card) -> None:
