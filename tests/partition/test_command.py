@@ -51,6 +51,27 @@ def test_run_keeps_a_process_tree_to_its_limit_and_sums_up(berth: Berth, card: C
     )
 
 
+def test_run_in_a_partition_tells_of_this_run_and_whose_peak_it_is(berth: Berth, card: Card) -> None:
+    berth("partition", "create", "blue", "--mem", "64M", "--core-pct", "50", "--fake-gpu")
+    command = (
+        "run",
+        "--partition",
+        "blue",
+        "--fake-gpu",
+        "--json",
+        "--",
+        str(card.native / "check"),
+        "launch",
+    )
+    first, again = (json.loads(berth(*command)[1]) for _ in range(2))
+    (blue,) = partitions.find("blue", card.folder / "root")
+    assert (first["exit_status"], again["exit_status"], first["partition"]) == (0, 0, "blue")
+    assert first["gpu_ns"] > 0
+    assert first["gpu_ns"] + again["gpu_ns"] == blue.gpu_ns
+    said = berth("run", "--partition", "blue", "--fake-gpu", "--", str(card.native / "check"), "linear")[1]
+    assert said.startswith("berth: peak of the partition 'blue' so far 64 MiB of 64 MiB, 2 refused calls, ")
+
+
 def test_run_prints_why_there_is_no_gpu(berth: Berth, card: Card) -> None:
     (card.folder / "lib").mkdir()
     with pytest.MonkeyPatch.context() as patch:
