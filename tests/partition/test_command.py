@@ -126,6 +126,19 @@ CARDS = [
 ]
 
 
+def test_the_table_can_be_read_in_a_narrow_terminal(
+    berth: Berth, card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    berth("partition", "create", "training", "--mem", "12.5G", "--core-pct", "30", "--burst", "--fake-gpu")
+    monkeypatch.setenv("COLUMNS", "80")
+    output = berth("partition", "list")[1]
+    assert "…" not in output
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines() if "│" in line]
+    assert rows == [["training", "b0b7bec5", "12.5 GiB", "0 B", "30 % +", "0.0 s", "0"]]
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "last refused" in berth("partition", "list")[1]
+
+
 def limits(root: Path) -> list[tuple[int, int, bool]]:
     return [(one.limit_bytes >> 20, one.core_pct, one.burst) for one in partitions.find("blue", root)]
 

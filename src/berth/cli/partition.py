@@ -129,7 +129,8 @@ def list_partitions(as_json: AsJson = False) -> None:
     if as_json:
         _print_json([_plain(one) for one in found])
     else:
-        Console().print(_table(found, {}))
+        console = Console()
+        console.print(_table(found, {}, console.width))
     unreadable = [one for one in regions if isinstance(one, partitions.Unreadable)]
     for region in unreadable:
         typer.echo(f"berth: the partition '{region.name}' cannot be read: {region.why}", err=True)
@@ -160,7 +161,7 @@ def watch(
             if as_json:
                 typer.echo(json.dumps([_plain(one) for one in found]))
             else:
-                live.update(_table(found, used), refresh=True)
+                live.update(_table(found, used, live.console.width), refresh=True)
             looks += 1
             if looks == times:
                 return
@@ -170,41 +171,39 @@ def watch(
                 return
 
 
-def _table(found: list[partitions.Partition], used_pct: dict[str, float]) -> Table:
-    table = Table(
-        "partition",
-        "GPU",
-        "limit",
-        "in use",
-        "peak",
-        "share",
-        "GPU time",
-        "processes",
-        "refused",
-        "last refused",
-    )
+_WIDE = 120
+"""Columns of a terminal that has room for all of the table."""
+
+
+def _table(found: list[partitions.Partition], used_pct: dict[str, float], columns: int) -> Table:
+    """A narrow terminal gets what fits; `--json` has all."""
+    wide = columns >= _WIDE
+    rest = ("peak", "processes", "refused", "last refused") if wide else ("refused",)
+    table = Table("partition", "GPU", "limit", "in use", "share", "GPU time", *rest)
     for one in found:
         share = f"{one.core_pct} %{' +' if one.burst else ''}" if one.core_pct else "-"
         key = one.name + one.uuid
         time_used = f"{used_pct[key]:.0f} %" if key in used_pct else f"{one.gpu_ns / 1e9:.1f} s"
-        last = one.refusals[-1] if one.refusals else None
-        said = (
-            f"{last.command} {last.call} {size_text(last.asked_bytes)}, {size_text(last.left_bytes)} left"
-            if last
-            else ""
-        )
-        amounts = (size_text(one.limit_bytes), size_text(one.used_bytes), size_text(one.peak_bytes))
-        table.add_row(
-            one.name,
-            one.uuid[:8],
-            *amounts,
-            share,
-            time_used if one.core_pct else "-",
-            str(len(one.processes)),
-            str(one.refused),
-            said,
-        )
+        cells = [one.name, one.uuid[:8], size_text(one.limit_bytes), size_text(one.used_bytes), share]
+        cells.append(time_used if one.core_pct else "-")
+        if wide:
+            cells += [
+                size_text(one.peak_bytes),
+                str(len(one.processes)),
+                str(one.refused),
+                _last_refused(one),
+            ]
+        else:
+            cells.append(str(one.refused))
+        table.add_row(*cells)
     return table
+
+
+def _last_refused(one: partitions.Partition) -> str:
+    if not one.refusals:
+        return ""
+    last = one.refusals[-1]
+    return f"{last.command} {last.call} {size_text(last.asked_bytes)}, {size_text(last.left_bytes)} left"
 
 
 @app.command()
