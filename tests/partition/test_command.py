@@ -345,6 +345,23 @@ def test_limits_are_not_put_where_another_user_could_change_them(card: Card) -> 
         partitions.create("blue", CARDS[0], partitions.Limit(64), root=root)
 
 
+def test_one_who_may_not_remove_a_partition_is_told(card: Card) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can be another user")
+    card.folder.chmod(0o755)
+    root = card.folder / "root"
+    partitions.create("blue", CARDS[0], partitions.Limit(64), root=root)
+    os.seteuid(12345)
+    try:
+        with pytest.raises(
+            PartitionError, match=r"'blue' cannot be removed \(Permission denied: .*its maker may"
+        ):
+            partitions.remove("blue", root=root)
+    finally:
+        os.seteuid(0)
+    assert len(partitions.find("blue", root)) == 1
+
+
 def test_a_folder_that_is_no_partition_is_not_removed(berth: Berth, card: Card) -> None:
     other = card.folder / "root" / "other"
     other.mkdir(parents=True)
