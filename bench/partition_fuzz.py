@@ -30,7 +30,10 @@ def build(folder: Path) -> Path | None:
     if compiler is None:
         print("not run: no clang here; Debian has it as clang with libclang-rt-14-dev")
         return None
-    sources = [NATIVE / "tests" / "fuzz_region.c", NATIVE / "region.c", NATIVE / "settings.c"]
+    sources = [
+        NATIVE / "tests" / "fuzz_region.c",
+        *(NATIVE / name for name in ("region.c", "region_files.c", "settings.c")),
+    ]
     program = folder / "fuzz"
     built = subprocess.run(
         [compiler, *FLAGS, *sources, "-o", program], capture_output=True, text=True, check=False

@@ -93,26 +93,32 @@ void give(struct device *device, uint64_t bytes);
 enum kind { LINEAR = 1, ARRAY, MIPMAP, POOLED, HANDLE, CONTEXT, MODULE, LIBRARY, GRAPH };
 struct entry { uint64_t key, bytes; void *owner; uint16_t kind, device; uint32_t count; };
 void ledger_put(struct entry entry);
-bool ledger_take(enum kind kind, uint64_t key, struct entry *entry);
-bool ledger_get(enum kind kind, uint64_t key, struct entry *entry);
-/* Takes out everything that belongs to a context; the caller frees the list. */
 /* Puts an entry in unless there is one of its kind and key. */
 bool ledger_add(struct entry entry);
+bool ledger_take(enum kind kind, uint64_t key, struct entry *entry);
+bool ledger_get(enum kind kind, uint64_t key, struct entry *entry);
 /* Adds to the count of an entry; false where there is none or the count would pass below 0. */
 bool ledger_count(enum kind kind, uint64_t key, int by);
+/* Takes out everything that belongs to a context; the caller frees the list. */
 struct entry *ledger_take_owned(void *owner, size_t *count);
-/* Takes out everything of a device that belongs to any context but pools. */
+/* After a fork: the child holds nothing. */
 void ledger_forget(void);
 
 /* ---- pool.c ---- */
 void pools_true_up(struct device *device);   /* NULL: all */
 void pools_free(const struct entry *entry);  /* a pooled pointer was freed */
 void pools_forget(void);
+extern shared32 pools_dirty;
+/* Around a call that may make a graph's memory real. */
+struct growth { uint64_t bytes, taken; bool debtor; };
+struct pool *pools_begin_graph(struct device *device, uint64_t bytes, const char *call, struct growth *growth, CUresult *refused);
+void pools_end_graph(struct pool *pool, const struct growth *growth);
+
+/* ---- graph.c ---- */
 bool capturing(CUstream stream, bool per_thread);
 /* Around calls of our own that another thread's capture would not allow the guest: they are none of its business. */
 int capture_relax(void);
 void capture_restore(int mode);
-extern shared32 pools_dirty;
 
 /* ---- vmm.c ---- */
 void vmm_forget(void);

@@ -114,6 +114,8 @@ static void note(enum kind kind, void *key, void *owner, struct device *device, 
         struct device *device = device_of(dev);                                   \
         struct overhead overhead;                                                 \
         uint64_t bytes;                                                           \
+        if (UNLIKELY(devices_none()))                                             \
+            return CUDA_ERROR_NO_DEVICE;                                          \
         if (device == NULL || ctx == NULL)                                        \
             return call;                                                          \
         if (!overhead_begin(&overhead, device, &device->region.use->context_bytes, FIRST_CONTEXT_BYTES, "cuCtxCreate")) \
@@ -204,6 +206,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
     struct device *device = device_of(dev);
     struct overhead overhead;
     uint64_t bytes;
+    if (UNLIKELY(devices_none()))
+        return CUDA_ERROR_NO_DEVICE;
     if (device == NULL || ctx == NULL || primary_active(dev)) {
         CUresult result = REAL(cuDevicePrimaryCtxRetain)(ctx, dev);
         if (result == CUDA_SUCCESS && device != NULL && ctx != NULL)

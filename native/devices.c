@@ -95,6 +95,8 @@ static bool attach(struct device *device, struct berth_error *error)
             bytes = card;
         else if (settings_for(&settings.mem_mib, position, device->uuid, &mem_mib))
             bytes = mem_mib << 20;
+        else
+            log_line("nothing of GPU %d: the list of limits names others only", position);
         if (card != 0 && bytes > card) {
             log_line("the limit of %llu MiB is above the card, which has %llu MiB; the card's size is the limit",
                      (unsigned long long)mem_mib, (unsigned long long)(card >> 20));

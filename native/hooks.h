@@ -4,7 +4,7 @@
    NVHOOK(symbol, parameters)   of libnvidia-ml.so.1
    NEED(symbol, parameters)     called, never replaced */
 
-/* init.c: the device count, and no device at all where the limits cannot be known */
+/* devices.c: the device count, and no device at all where the limits cannot be known */
 HOOK(cuInit, (unsigned flags))
 HOOK(cuDeviceGetCount, (int *count))
 
@@ -64,7 +64,7 @@ HOOK(cuMemMap, (CUdeviceptr ptr, size_t bytes, size_t offset, CUhandle handle, u
 HOOK(cuMemUnmap, (CUdeviceptr ptr, size_t bytes))
 HOOK(cuMemRetainAllocationHandle, (CUhandle *handle, void *address))
 
-/* pool.c: stream-ordered memory and graphs */
+/* pool.c: stream-ordered memory */
 HOOK(cuMemAllocAsync, (CUdeviceptr *ptr, size_t bytes, CUstream stream))
 HOOK(cuMemAllocAsync_ptsz, (CUdeviceptr *ptr, size_t bytes, CUstream stream))
 HOOK(cuMemAllocFromPoolAsync, (CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream))
@@ -79,6 +79,8 @@ HOOK(cuStreamSynchronize_ptsz, (CUstream stream))
 HOOK(cuEventSynchronize, (CUevent event))
 HOOK(cuCtxSynchronize, (void))
 HOOK(cuCtxSynchronize_v2, (CUcontext ctx))
+
+/* graph.c: captures and graphs */
 HOOK(cuStreamBeginCapture, (CUstream stream))
 HOOK(cuStreamBeginCapture_ptsz, (CUstream stream))
 HOOK(cuStreamBeginCapture_v2, (CUstream stream, int mode))

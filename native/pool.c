@@ -6,8 +6,6 @@
 #define _GNU_SOURCE
 #include "berth.h"
 
-#include <stdlib.h>
-
 enum { MAX_POOLS = 4096, FIRST_STEP_BYTES = 32 << 20 };
 
 struct pool {
@@ -23,7 +21,6 @@ struct pool {
 static struct turn turn;
 static struct pool pools[MAX_POOLS];
 static _Atomic int pool_count;
-static shared32 captured;
 shared32 pools_dirty;
 
 static struct pool *find(CUpool handle, struct device *device)
@@ -233,31 +230,6 @@ static bool take_for(struct pool *pool, uint64_t bytes, const char *call, uint64
     return false;
 }
 
-bool capturing(CUstream stream, bool per_thread)
-{
-    int status = CU_CAPTURE_NONE;
-    if (!atomic_load_explicit(&captured, memory_order_relaxed))
-        return false;
-    if (per_thread && HAVE(cuStreamIsCapturing_ptsz))
-        return real.cuStreamIsCapturing_ptsz(stream, &status) == CUDA_SUCCESS && status != CU_CAPTURE_NONE;
-    return HAVE(cuStreamIsCapturing) && real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_CAPTURE_NONE;
-}
-
-int capture_relax(void)
-{
-    int mode = CU_CAPTURE_RELAXED;
-    if (atomic_load_explicit(&captured, memory_order_relaxed) && HAVE(cuThreadExchangeStreamCaptureMode) &&
-        real.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS)
-        return mode;
-    return -1;
-}
-
-void capture_restore(int mode)
-{
-    if (mode >= 0)
-        real.cuThreadExchangeStreamCaptureMode(&mode);
-}
-
 static struct pool *pool_of_stream(CUstream stream)
 {
     CUpool handle = NULL;
@@ -459,60 +431,10 @@ CUresult cuEventSynchronize(CUevent event) { AFTER_SYNC(REAL(cuEventSynchronize)
 CUresult cuCtxSynchronize(void) { AFTER_SYNC(REAL(cuCtxSynchronize)()); }
 CUresult cuCtxSynchronize_v2(CUcontext context) { AFTER_SYNC(REAL(cuCtxSynchronize_v2)(context)); }
 
-/* ---- graphs ---- */
-
-/* From the first capture on, a stream is asked before its allocations are counted: captured ones are graph nodes. */
-#define CAPTURE(call)                                                             \
-    do {                                                                          \
-        atomic_store(&captured, 1);                                               \
-        return call;                                                              \
-    } while (0)
-
-CUresult cuStreamBeginCapture(CUstream stream) { CAPTURE(REAL(cuStreamBeginCapture)(stream)); }
-CUresult cuStreamBeginCapture_ptsz(CUstream stream) { CAPTURE(REAL(cuStreamBeginCapture_ptsz)(stream)); }
-CUresult cuStreamBeginCapture_v2(CUstream stream, int mode) { CAPTURE(REAL(cuStreamBeginCapture_v2)(stream, mode)); }
-CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode) { CAPTURE(REAL(cuStreamBeginCapture_v2_ptsz)(stream, mode)); }
-CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUnode *needs, const void *edges, size_t count, int mode)
-{
-    CAPTURE(REAL(cuStreamBeginCaptureToGraph)(stream, graph, needs, edges, count, mode));
-}
-CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUnode *needs, const void *edges, size_t count, int mode)
-{
-    CAPTURE(REAL(cuStreamBeginCaptureToGraph_ptsz)(stream, graph, needs, edges, count, mode));
-}
-
-/* What a graph's nodes allocate, its child graphs' too. */
-static uint64_t graph_bytes(CUgraph graph, int depth)
-{
-    size_t count = 0;
-    uint64_t bytes = 0;
-    if (depth > 16 || !HAVE(cuGraphGetNodes) || !HAVE(cuGraphNodeGetType) || real.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
-        return 0;
-    CUnode *nodes = malloc(count * sizeof *nodes);
-    if (nodes == NULL || real.cuGraphGetNodes(graph, nodes, &count) != CUDA_SUCCESS)
-        count = 0;
-    for (size_t i = 0; i < count; i++) {
-        CUmem_node memory;
-        CUgraph child;
-        int type = -1;
-        if (real.cuGraphNodeGetType(nodes[i], &type) != CUDA_SUCCESS)
-            continue;
-        if (type == CU_NODE_MEM_ALLOC && HAVE(cuGraphMemAllocNodeGetParams) && real.cuGraphMemAllocNodeGetParams(nodes[i], &memory) == CUDA_SUCCESS)
-            bytes += memory.bytes;
-        if (type == CU_NODE_GRAPH && HAVE(cuGraphChildGraphNodeGetGraph) && real.cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS)
-            bytes += graph_bytes(child, depth + 1);
-    }
-    free(nodes);
-    return bytes;
-}
-
-struct graph_take { uint64_t bytes, taken; bool debtor; };
-
-/* Around a call that may make a graph's memory real. */
-static struct pool *graph_begin(struct device *device, uint64_t bytes, const char *call, struct graph_take *taken, CUresult *refused)
+struct pool *pools_begin_graph(struct device *device, uint64_t bytes, const char *call, struct growth *growth, CUresult *refused)
 {
     *refused = CUDA_SUCCESS;
-    *taken = (struct graph_take){ .bytes = bytes };
+    *growth = (struct growth){ .bytes = bytes };
     struct pool *pool = find(NULL, device);
     if (pool == NULL)
         return NULL;
@@ -521,106 +443,16 @@ static struct pool *graph_begin(struct device *device, uint64_t bytes, const cha
         return NULL;
     }
     begin(pool, bytes);
-    if (!take_for(pool, bytes, call, &taken->taken, &taken->debtor)) {
+    if (!take_for(pool, bytes, call, &growth->taken, &growth->debtor)) {
         end(pool, bytes, false);
         *refused = CUDA_ERROR_OUT_OF_MEMORY;
     }
     return pool;
 }
 
-static void graph_end(struct pool *pool, const struct graph_take *taken)
+void pools_end_graph(struct pool *pool, const struct growth *growth)
 {
-    if (!settle(pool, taken->taken, taken->debtor))
+    if (!settle(pool, growth->taken, growth->debtor))
         trim(pool);
-    end(pool, taken->bytes, taken->debtor);
-}
-
-#define INSTANTIATE(call)                                                         \
-    do {                                                                          \
-        struct device *device = device_current();                                 \
-        uint64_t bytes = device != NULL && exec != NULL ? graph_bytes(graph, 0) : 0; \
-        struct graph_take taken;                                                  \
-        if (bytes == 0)                                                           \
-            return call;                                                          \
-        CUresult result;                                                          \
-        struct pool *pool = graph_begin(device, bytes, "cuGraphInstantiate", &taken, &result); \
-        if (result != CUDA_SUCCESS)                                               \
-            return result;                                                        \
-        result = call;                                                            \
-        if (pool != NULL)                                                         \
-            graph_end(pool, &taken);                                               \
-        if (result == CUDA_SUCCESS)                                               \
-            ledger_put((struct entry){ .key = (uint64_t)(uintptr_t)*exec, .bytes = bytes, .kind = GRAPH, .device = (uint16_t)device->ordinal }); \
-        return result;                                                            \
-    } while (0)
-
-CUresult cuGraphInstantiate(CUexec *exec, CUgraph graph, CUnode *node, char *log, size_t size) { INSTANTIATE(REAL(cuGraphInstantiate)(exec, graph, node, log, size)); }
-CUresult cuGraphInstantiate_v2(CUexec *exec, CUgraph graph, CUnode *node, char *log, size_t size) { INSTANTIATE(REAL(cuGraphInstantiate_v2)(exec, graph, node, log, size)); }
-CUresult cuGraphInstantiateWithFlags(CUexec *exec, CUgraph graph, unsigned long long flags) { INSTANTIATE(REAL(cuGraphInstantiateWithFlags)(exec, graph, flags)); }
-CUresult cuGraphInstantiateWithParams(CUexec *exec, CUgraph graph, void *params) { INSTANTIATE(REAL(cuGraphInstantiateWithParams)(exec, graph, params)); }
-CUresult cuGraphInstantiateWithParams_ptsz(CUexec *exec, CUgraph graph, void *params) { INSTANTIATE(REAL(cuGraphInstantiateWithParams_ptsz)(exec, graph, params)); }
-
-CUresult cuGraphExecDestroy(CUexec exec)
-{
-    struct entry entry;
-    if (atomic_load_explicit(&limiting, memory_order_relaxed))
-        ledger_take(GRAPH, (uint64_t)(uintptr_t)exec, &entry);
-    CUresult result = REAL(cuGraphExecDestroy)(exec);
-    if (atomic_load_explicit(&limiting, memory_order_relaxed))
-        pools_true_up(NULL);
-    return result;
-}
-
-static CUresult launch_graph(CUexec exec, CUstream stream, bool per_thread)
-{
-    struct entry entry;
-    struct graph_take taken;
-    struct pool *pool = NULL;
-    struct probe *probe = NULL;
-    CUresult result = CUDA_SUCCESS;
-    if (atomic_load_explicit(&limiting, memory_order_relaxed)) {
-        if (ledger_get(GRAPH, (uint64_t)(uintptr_t)exec, &entry))
-            pool = graph_begin(device_at(entry.device), entry.bytes, "cuGraphLaunch", &taken, &result);
-        if (result != CUDA_SUCCESS)
-            return result;
-        if (atomic_load_explicit(&pacing, memory_order_relaxed))
-            probe = pace(exec, 0, stream, per_thread);
-    }
-    result = per_thread ? REAL(cuGraphLaunch_ptsz)(exec, stream) : REAL(cuGraphLaunch)(exec, stream);
-    if (probe != NULL)
-        pace_measured(probe, stream, per_thread, result);
-    if (pool != NULL)
-        graph_end(pool, &taken);
-    return result;
-}
-
-CUresult cuGraphLaunch(CUexec exec, CUstream stream) { return launch_graph(exec, stream, false); }
-CUresult cuGraphLaunch_ptsz(CUexec exec, CUstream stream) { return launch_graph(exec, stream, true); }
-
-/* Readies a graph for its launch, its memory too. */
-static CUresult upload_graph(CUexec exec, CUstream stream, bool per_thread)
-{
-    struct entry entry;
-    struct graph_take taken;
-    struct pool *pool = NULL;
-    CUresult result = CUDA_SUCCESS;
-    if (atomic_load_explicit(&limiting, memory_order_relaxed) && ledger_get(GRAPH, (uint64_t)(uintptr_t)exec, &entry))
-        pool = graph_begin(device_at(entry.device), entry.bytes, "cuGraphUpload", &taken, &result);
-    if (result != CUDA_SUCCESS)
-        return result;
-    result = per_thread ? REAL(cuGraphUpload_ptsz)(exec, stream) : REAL(cuGraphUpload)(exec, stream);
-    if (pool != NULL)
-        graph_end(pool, &taken);
-    return result;
-}
-
-CUresult cuGraphUpload(CUexec exec, CUstream stream) { return upload_graph(exec, stream, false); }
-CUresult cuGraphUpload_ptsz(CUexec exec, CUstream stream) { return upload_graph(exec, stream, true); }
-
-CUresult cuDeviceGraphMemTrim(CUdevice device)
-{
-    CUresult result = REAL(cuDeviceGraphMemTrim)(device);
-    if (atomic_load_explicit(&limiting, memory_order_relaxed))
-        pools_true_up(NULL);
-    return result;
+    end(pool, growth->bytes, growth->debtor);
 }

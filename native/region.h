@@ -21,7 +21,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { BERTH_VERSION = 1, BERTH_SLOTS = 1024, BERTH_REFUSALS = 256, BERTH_NAME = 64 };
+enum { BERTH_VERSION = 1, BERTH_SLOTS = 1024, BERTH_REFUSALS = 256, BERTH_NAME = 64, BERTH_TAG_SLOT_BITS = 16 };
 #define BERTH_LIMIT_MAGIC 0x314c485452454231ull
 #define BERTH_USE_MAGIC 0x3155485452454231ull
 
@@ -68,7 +68,7 @@ struct berth_use_file {
     uint32_t version, size;
     unsigned char uuid[16];
     unsigned char pad0[32];
-    struct { _Alignas(16) shared64 used; shared64 tag; } total; /* tag: number of the change << 16 | slot + 1 */
+    struct { _Alignas(16) shared64 used; shared64 tag; } total; /* tag: number of the change << BERTH_TAG_SLOT_BITS | slot + 1 */
     unsigned char pad1[48];
     shared64 peak, refused, refused_bytes;
     shared32 slots_seen, pad2;

@@ -167,7 +167,7 @@ void log_line(const char *format, ...)
     va_end(list);
     size = start + (size < (int)sizeof line - start - 2 ? size : (int)sizeof line - start - 2);
     line[size] = '\n';
-    int fd = open(settings.log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY, 0644);
+    int fd = open(settings.log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
     if (fd >= 0) {
         if (lseek(fd, 0, SEEK_END) < LOG_BYTES) {
             ssize_t ignored = write(fd, line, (size_t)size + 1);

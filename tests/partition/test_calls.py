@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -158,6 +159,16 @@ def test_a_malformed_limit_gives_no_gpu_and_says_why(card: Card, limit: str) -> 
 def test_a_malformed_share_gives_no_gpu_and_says_why(card: Card, share: str) -> None:
     assert card.run("check", "none", BERTH_GPU_CORE_PCT=share) == (0, "")
     assert f"BERTH_GPU_CORE_PCT='{share}' is not a limit: a whole number from 1 to 100" in card.log
+
+
+def test_a_gpu_that_the_list_of_limits_does_not_name_is_told_of(card: Card) -> None:
+    assert card.run("check", "total", BERTH_GPU_MEM_MIB="1:64") == (0, "0\n")
+    assert "nothing of GPU 0: the list of limits names others only" in card.log
+
+
+def test_a_log_that_nobody_reads_keeps_nobody_waiting(card: Card) -> None:
+    os.mkfifo(card.folder / "log")
+    assert card.run("check", "none", BERTH_GPU_MEM_MIB="many") == (0, "")
 
 
 def test_a_region_without_limits_gives_no_gpu(card: Card) -> None:

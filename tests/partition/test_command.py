@@ -11,11 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from berth import partition as partitions
-from berth.cli.partition import app, run
+from berth.cli import main
 from berth.errors import PartitionError, SettingError
 from berth.partition.gpus import Gpu, gpus
 from conftest import ROOT, Card
@@ -26,21 +24,21 @@ Berth = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
-def berth(card: Card, monkeypatch: pytest.MonkeyPatch) -> Berth:
+def berth(card: Card, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Berth:
     """Runs a command; its exit status and everything that it printed."""
-    main = typer.Typer()
-    main.command("run", context_settings={"allow_interspersed_args": False})(run)
-    main.add_typer(app, name="partition")
     monkeypatch.setenv("BERTH_ROOT", str(card.folder / "root"))
     monkeypatch.setenv("BERTH_FAKE_CARD", str(card.folder / "card"))
     monkeypatch.setenv("BERTH_TEST_FDS", "1")
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "path", list(sys.path))
 
     def command(*words: str) -> tuple[int, str]:
-        result = CliRunner().invoke(main, list(words))
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result.exit_code, result.output
+        monkeypatch.setattr(sys, "argv", ["berth", *words])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out + captured.err
 
     return command
 
@@ -51,6 +49,27 @@ def test_run_keeps_a_process_tree_to_its_limit_and_sums_up(berth: Berth, card: C
         0,
         "berth: peak 64 MiB of 64 MiB, 2 refused calls, GPU time not measured without --core-pct\n",
     )
+
+
+def test_run_in_a_partition_tells_of_this_run_and_whose_peak_it_is(berth: Berth, card: Card) -> None:
+    berth("partition", "create", "blue", "--mem", "64M", "--core-pct", "50", "--fake-gpu")
+    command = (
+        "run",
+        "--partition",
+        "blue",
+        "--fake-gpu",
+        "--json",
+        "--",
+        str(card.native / "check"),
+        "launch",
+    )
+    first, again = (json.loads(berth(*command)[1]) for _ in range(2))
+    (blue,) = partitions.find("blue", card.folder / "root")
+    assert (first["exit_status"], again["exit_status"], first["partition"]) == (0, 0, "blue")
+    assert first["gpu_ns"] > 0
+    assert first["gpu_ns"] + again["gpu_ns"] == blue.gpu_ns
+    said = berth("run", "--partition", "blue", "--fake-gpu", "--", str(card.native / "check"), "linear")[1]
+    assert said.startswith("berth: peak of the partition 'blue' so far 64 MiB of 64 MiB, 2 refused calls, ")
 
 
 def test_run_prints_why_there_is_no_gpu(berth: Berth, card: Card) -> None:
@@ -71,18 +90,18 @@ def test_run_passes_the_exit_status_on(berth: Berth) -> None:
 def test_a_size_that_is_none_is_refused(berth: Berth, size: str) -> None:
     code, output = berth("run", f"--mem={size}", "--fake-gpu", "--", "true")
     assert code == 2
-    said = f"error: '{size}' is not a size of GPU memory; write a number above zero and M, G or T, such as"
+    said = f"berth: '{size}' is not a size of GPU memory; write a number above zero and M, G or T, such as"
     assert output == f"{said} 512M, 4G or 1.5G\n"
 
 
 def test_run_without_a_limit_or_a_command_says_what_to_give(berth: Berth) -> None:
     assert (
         berth("run", "--fake-gpu", "--", "true")[1]
-        == "error: no limit to run under; give --mem, --core-pct or --partition\n"
+        == "berth: no limit to run under; give --mem, --core-pct or --partition\n"
     )
     assert (
         berth("run", "--mem", "1G", "--fake-gpu", "--", "/no/such")[1]
-        == "error: '/no/such' cannot be run (No such file or directory)\n"
+        == "berth: '/no/such' cannot be run (No such file or directory)\n"
     )
 
 
@@ -98,13 +117,26 @@ def test_a_partition_is_made_listed_resized_and_removed(berth: Berth) -> None:
     )
     assert "blue" in berth("partition", "watch", "--times", "2", "--every", "0.1")[1]
     assert berth("partition", "remove", "blue") == (0, "")
-    assert berth("partition", "remove", "blue") == (2, "error: no partition 'blue'; there are: none\n")
+    assert berth("partition", "remove", "blue") == (2, "berth: no partition 'blue'; there are: none\n")
 
 
 CARDS = [
     Gpu(0, "GPU-b0b7bec5-ccd3-dae1-e8ef-f6fd040b1219", 16384),
     Gpu(1, "GPU-c0c7ced5-dce3-eaf1-f8ff-060d141b2229", 16384),
 ]
+
+
+def test_the_table_can_be_read_in_a_narrow_terminal(
+    berth: Berth, card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    berth("partition", "create", "training", "--mem", "12.5G", "--core-pct", "30", "--burst", "--fake-gpu")
+    monkeypatch.setenv("COLUMNS", "80")
+    output = berth("partition", "list")[1]
+    assert "…" not in output
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines() if "│" in line]
+    assert rows == [["training", "b0b7bec5", "12.5 GiB", "0 B", "30 % +", "0.0 s", "0"]]
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "last refused" in berth("partition", "list")[1]
 
 
 def limits(root: Path) -> list[tuple[int, int, bool]]:
@@ -170,7 +202,7 @@ def test_two_partitions_of_one_name_are_refused(berth: Berth) -> None:
     again = berth("partition", "create", "blue", "--mem", "4G", "--fake-gpu")
     assert again == (
         2,
-        "error: there is a partition 'blue' of GPU 0 already; resize or remove it, or take another name\n",
+        "berth: there is a partition 'blue' of GPU 0 already; resize or remove it, or take another name\n",
     )
 
 
@@ -208,7 +240,7 @@ def test_a_partition_is_resized_under_its_processes_and_nothing_ends(berth: Bert
     (blue,) = partitions.find("blue", card.folder / "root")
     assert [(one.command, one.held_bytes) for one in blue.processes] == [("check", 40 << 20)]
     assert (blue.refusals[-1].call, blue.refusals[-1].left_bytes, blue.refused) == ("cuMemAlloc", 0, 1)
-    assert berth("partition", "remove", "blue")[1].startswith("error: 1 processes use the partition 'blue'")
+    assert berth("partition", "remove", "blue")[1].startswith("berth: 1 process uses the partition 'blue'")
     assert berth("partition", "resize", "blue", "--mem", "64M", "--fake-gpu")[0] == 0
     assert holder.communicate("\n")[0] == ""
     assert holder.returncode == 0
@@ -275,6 +307,59 @@ def test_a_damaged_region_hides_no_other_partition_and_can_be_removed(berth: Ber
     assert (code, "cannot be told whether processes use the partition 'blue'" in output) == (2, True)
     assert berth("partition", "remove", "blue", "--force") == (0, "")
     assert [path.name for path in root.iterdir()] == ["green"]
+
+
+def test_half_a_region_is_told_of_and_can_be_removed(berth: Berth, card: Card) -> None:
+    berth("partition", "create", "blue", "--mem", "64M", "--fake-gpu")
+    (limit,) = (card.folder / "root" / "blue").glob("*.limit")
+    limit.unlink()
+    assert f"{limit} is missing; remove it" in berth("partition", "list")[1]
+    assert berth("partition", "remove", "blue", "--force") == (0, "")
+
+
+def test_a_process_on_two_gpus_is_one_that_uses_the_partition(card: Card) -> None:
+    root = card.folder / "root"
+    for gpu in CARDS:
+        partitions.create("blue", gpu, partitions.Limit(64), root=root)
+    settings = {"BERTH_FAKE_GPUS": "2", "BERTH_REGION": str(root / "blue"), "BERTH_GPU_MEM_MIB": None}
+    holder = card.start("check", "up", **settings)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "up\n"
+    with pytest.raises(PartitionError, match=r"^1 process uses the partition 'blue'"):
+        partitions.remove("blue", root=root)
+    assert holder.communicate("\n") == ("", None)
+
+
+def test_limits_are_not_put_where_another_user_could_change_them(card: Card) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder away")
+    root = card.folder / "root"
+    root.mkdir()
+    os.chown(root, 12345, -1)
+    with pytest.raises(PartitionError, match="root belongs to the user 12345, who could change the limits"):
+        partitions.create("blue", CARDS[0], partitions.Limit(64), root=root)
+    os.chown(root, 0, -1)
+    (root / "blue").mkdir()
+    os.chown(root / "blue", 12345, -1)
+    with pytest.raises(PartitionError, match="blue belongs to the user 12345"):
+        partitions.create("blue", CARDS[0], partitions.Limit(64), root=root)
+
+
+def test_one_who_may_not_remove_a_partition_is_told(card: Card) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can be another user")
+    card.folder.chmod(0o755)
+    root = card.folder / "root"
+    partitions.create("blue", CARDS[0], partitions.Limit(64), root=root)
+    os.seteuid(12345)
+    try:
+        with pytest.raises(
+            PartitionError, match=r"'blue' cannot be removed \(Permission denied: .*its maker may"
+        ):
+            partitions.remove("blue", root=root)
+    finally:
+        os.seteuid(0)
+    assert len(partitions.find("blue", root)) == 1
 
 
 def test_a_folder_that_is_no_partition_is_not_removed(berth: Berth, card: Card) -> None:

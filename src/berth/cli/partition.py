@@ -6,11 +6,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict
-from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -30,7 +28,6 @@ app = typer.Typer(
     help="Named partitions of this machine's GPUs, which processes and containers join.", no_args_is_help=True
 )
 
-Words = ParamSpec("Words")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Mem = Annotated[str, typer.Option("--mem", help="GPU memory, such as 512M, 4G or 1.5G.")]
 CorePct = Annotated[
@@ -44,20 +41,6 @@ Overcommit = Annotated[bool, typer.Option("--overcommit", help="Promise more tha
 Name = Annotated[str, typer.Argument(help="The partition's name.")]
 
 
-def _plainly(command: Callable[Words, None]) -> Callable[Words, None]:
-    """Errors that berth raises on purpose are printed without a traceback."""
-
-    @wraps(command)
-    def told(*args: Words.args, **kwargs: Words.kwargs) -> None:
-        try:
-            command(*args, **kwargs)
-        except BerthError as error:
-            typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(2) from error
-
-    return told
-
-
 def _plain(value: partitions.Partition) -> dict[str, Any]:
     return asdict(value) | {"folder": str(value.folder)}
 
@@ -66,7 +49,6 @@ def _print_json(values: object) -> None:
     typer.echo(json.dumps(values, indent=2, default=str))
 
 
-@_plainly
 def run(
     command: Annotated[list[str], typer.Argument(help="The command, after --.")],
     mem: Annotated[str | None, typer.Option("--mem", help="GPU memory, such as 512M, 4G or 1.5G.")] = None,
@@ -121,7 +103,6 @@ def _known_gpus(fake_gpu: bool) -> list[Any]:
 
 
 @app.command()
-@_plainly
 def create(
     name: Name,
     mem: Mem,
@@ -141,7 +122,6 @@ def create(
 
 
 @app.command("list")
-@_plainly
 def list_partitions(as_json: AsJson = False) -> None:
     """Show every partition: limit, use, peak, share of time, refused calls."""
     regions = partitions.regions()
@@ -149,7 +129,8 @@ def list_partitions(as_json: AsJson = False) -> None:
     if as_json:
         _print_json([_plain(one) for one in found])
     else:
-        Console().print(_table(found, {}))
+        console = Console()
+        console.print(_table(found, {}, console.width))
     unreadable = [one for one in regions if isinstance(one, partitions.Unreadable)]
     for region in unreadable:
         typer.echo(f"berth: the partition '{region.name}' cannot be read: {region.why}", err=True)
@@ -158,7 +139,6 @@ def list_partitions(as_json: AsJson = False) -> None:
 
 
 @app.command()
-@_plainly
 def watch(
     every_s: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between looks.")] = 1.0,
     times: Annotated[int, typer.Option("--times", min=0, help="End after so many looks; 0: at Ctrl-C.")] = 0,
@@ -181,7 +161,7 @@ def watch(
             if as_json:
                 typer.echo(json.dumps([_plain(one) for one in found]))
             else:
-                live.update(_table(found, used), refresh=True)
+                live.update(_table(found, used, live.console.width), refresh=True)
             looks += 1
             if looks == times:
                 return
@@ -191,45 +171,42 @@ def watch(
                 return
 
 
-def _table(found: list[partitions.Partition], used_pct: dict[str, float]) -> Table:
-    table = Table(
-        "partition",
-        "GPU",
-        "limit",
-        "in use",
-        "peak",
-        "share",
-        "GPU time",
-        "processes",
-        "refused",
-        "last refused",
-    )
+_WIDE = 120
+"""Columns of a terminal that has room for all of the table."""
+
+
+def _table(found: list[partitions.Partition], used_pct: dict[str, float], columns: int) -> Table:
+    """A narrow terminal gets what fits; `--json` has all."""
+    wide = columns >= _WIDE
+    rest = ("peak", "processes", "refused", "last refused") if wide else ("refused",)
+    table = Table("partition", "GPU", "limit", "in use", "share", "GPU time", *rest)
     for one in found:
         share = f"{one.core_pct} %{' +' if one.burst else ''}" if one.core_pct else "-"
         key = one.name + one.uuid
         time_used = f"{used_pct[key]:.0f} %" if key in used_pct else f"{one.gpu_ns / 1e9:.1f} s"
-        last = one.refusals[-1] if one.refusals else None
-        said = (
-            f"{last.command} {last.call} {size_text(last.asked_bytes)}, {size_text(last.left_bytes)} left"
-            if last
-            else ""
-        )
-        amounts = (size_text(one.limit_bytes), size_text(one.used_bytes), size_text(one.peak_bytes))
-        table.add_row(
-            one.name,
-            one.uuid[:8],
-            *amounts,
-            share,
-            time_used if one.core_pct else "-",
-            str(len(one.processes)),
-            str(one.refused),
-            said,
-        )
+        cells = [one.name, one.uuid[:8], size_text(one.limit_bytes), size_text(one.used_bytes), share]
+        cells.append(time_used if one.core_pct else "-")
+        if wide:
+            cells += [
+                size_text(one.peak_bytes),
+                str(len(one.processes)),
+                str(one.refused),
+                _last_refused(one),
+            ]
+        else:
+            cells.append(str(one.refused))
+        table.add_row(*cells)
     return table
 
 
+def _last_refused(one: partitions.Partition) -> str:
+    if not one.refusals:
+        return ""
+    last = one.refusals[-1]
+    return f"{last.command} {last.call} {size_text(last.asked_bytes)}, {size_text(last.left_bytes)} left"
+
+
 @app.command()
-@_plainly
 def resize(
     name: Name,
     mem: Annotated[str | None, typer.Option("--mem", help="GPU memory; default: as it is.")] = None,
@@ -263,7 +240,6 @@ def resize(
 
 
 @app.command()
-@_plainly
 def remove(
     name: Name, force: Annotated[bool, typer.Option("--force", help="Even while processes use it.")] = False
 ) -> None:
@@ -272,14 +248,12 @@ def remove(
 
 
 @app.command()
-@_plainly
 def library() -> None:
     """Print the path of libberth.so, for LD_PRELOAD."""
     typer.echo(str(partitions.library_path()))
 
 
 @app.command()
-@_plainly
 def lookups(
     path: Annotated[
         Path, typer.Argument(metavar="FILE.tsv", help="Lines of name, version and flags, with tabs between.")
@@ -297,12 +271,11 @@ def lookups(
             typer.echo(f"{asked}\t{one.symbol or '-'}\t{one.driver_symbol or '-'}{mark}")
     differing = sum(not one.same for one in found)
     if differing:
-        typer.echo(f"error: {differing} of {len(found)} lookups differ from the driver's", err=True)
+        typer.echo(f"berth: {differing} of {len(found)} lookups differ from the driver's", err=True)
         raise typer.Exit(1)
 
 
 @app.command()
-@_plainly
 def cdi(
     name: Name,
     device: Annotated[
@@ -315,7 +288,6 @@ def cdi(
 
 
 @app.command()
-@_plainly
 def hook() -> None:
     """Print the file for /etc/containers/oci/hooks.d that has Podman or CRI-O call `berth partition inject`."""
     command = [str(Path(sys.argv[0]).resolve()), "partition", "inject"]
@@ -324,7 +296,6 @@ def hook() -> None:
 
 
 @app.command()
-@_plainly
 def inject() -> None:
     """Be the OCI hook: read the container's state from the input and mount the partition that it asks for."""
     state, config, root = oci.read_container(sys.stdin.read())

@@ -24,19 +24,23 @@ class Summary:
     exit_status: int
     """As a shell tells it: 128 and the signal's number where one ended it."""
     peak_bytes: int
+    """Where it joined a named partition: the partition's, since it was made."""
     limit_bytes: int
     refused: int
     gpu_ns: int | None
     """GPU time; None where no compute limit was set, since nobody measured it."""
     messages: tuple[str, ...]
     """What the library had to say, such as why there was no GPU."""
+    partition: str | None = None
+    """The named partition that it joined."""
 
     def __str__(self) -> str:
         time = "not measured without --core-pct" if self.gpu_ns is None else f"{self.gpu_ns / 1e9:.2f} s"
         if self.limit_bytes == 0:
             return "berth: no GPU was used"
+        peak = "peak" if self.partition is None else f"peak of the partition '{self.partition}' so far"
         return (
-            f"berth: peak {size_text(self.peak_bytes)} of {size_text(self.limit_bytes)}, "
+            f"berth: {peak} {size_text(self.peak_bytes)} of {size_text(self.limit_bytes)}, "
             f"{self.refused} refused {'call' if self.refused == 1 else 'calls'}, GPU time {time}"
         )
 
@@ -115,11 +119,11 @@ def run(
         )
         if fake_gpu and "BERTH_FAKE_CARD" not in words:
             words["BERTH_FAKE_CARD"] = str(Path(scratch) / "card")
-        before = {seen.uuid: seen.refused for seen in joined}
+        before = {seen.uuid: seen for seen in joined}
         status = _wait(command, words)
         seen = [read(region, uuid, partition or "") for uuid in regions_in(region)] if region.exists() else []
         messages = tuple(log.read_text().splitlines()) if log.exists() else ()
-        return _summary(status, seen, before, messages)
+        return _summary(status, seen, before, messages, partition)
 
 
 def _wait(command: Sequence[str], environment: Mapping[str, str]) -> int:
@@ -137,15 +141,22 @@ def _wait(command: Sequence[str], environment: Mapping[str, str]) -> int:
 
 
 def _summary(
-    status: int, seen: Sequence[Partition], before: Mapping[str, int], messages: tuple[str, ...]
+    status: int,
+    seen: Sequence[Partition],
+    before: Mapping[str, Partition],
+    messages: tuple[str, ...],
+    partition: str | None,
 ) -> Summary:
-    used = [partition for partition in seen if partition.peak_bytes] or list(seen[:1])
-    timed = [partition.gpu_ns for partition in used if partition.core_pct]
+    used = [one for one in seen if one.peak_bytes] or list(seen[:1])
+    timed = [one for one in used if one.core_pct]
+    refused_before = sum(before[one.uuid].refused for one in used if one.uuid in before)
+    gpu_ns_before = sum(before[one.uuid].gpu_ns for one in timed if one.uuid in before)
     return Summary(
         exit_status=status,
-        peak_bytes=sum(partition.peak_bytes for partition in used),
-        limit_bytes=sum(partition.limit_bytes for partition in used),
-        refused=sum(partition.refused - before.get(partition.uuid, 0) for partition in used),
-        gpu_ns=sum(timed) if timed else None,
+        peak_bytes=sum(one.peak_bytes for one in used),
+        limit_bytes=sum(one.limit_bytes for one in used),
+        refused=sum(one.refused for one in used) - refused_before,
+        gpu_ns=sum(one.gpu_ns for one in timed) - gpu_ns_before if timed else None,
         messages=messages,
+        partition=partition,
     )

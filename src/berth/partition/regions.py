@@ -162,9 +162,13 @@ def find(name: str, root: Path | None = None) -> list[Partition]:
 
 
 def _names(root: Path | None) -> list[str]:
-    """Folders with a limit in them; no other folder is a partition."""
+    """Folders with a region in them, if half of one; no other folder is a partition."""
     root = root or root_folder()
-    return sorted(path.name for path in root.glob("[!.]*") if path.is_dir() and regions_in(path))
+    return sorted(path.name for path in root.glob("[!.]*") if path.is_dir() and _regions_and_halves(path))
+
+
+def _regions_and_halves(folder: Path) -> list[str]:
+    return sorted({*regions_in(folder), *(path.stem for path in folder.glob("*.use"))})
 
 
 def _check_there(name: str, root: Path | None) -> None:
@@ -176,8 +180,12 @@ def _check_there(name: str, root: Path | None) -> None:
 def _regions_of(name: str, root: Path | None) -> list[Partition | Unreadable]:
     folder = (root or root_folder()) / name
     found: list[Partition | Unreadable] = []
-    for uuid in regions_in(folder):
+    for uuid in _regions_and_halves(folder):
         try:
+            if not (folder / f"{uuid}.limit").exists():
+                raise PartitionError(
+                    f"{folder / uuid}.limit is missing; remove it and make the partition anew"
+                )
             found.append(read(folder, uuid, name))
         except PartitionError as error:
             found.append(Unreadable(name, uuid, folder, str(error)))
@@ -196,8 +204,9 @@ def create(
     uuid = _plain(gpu.uuid)
     _check_room(gpu, limit, partitions(root), overcommit)
     try:
-        root.mkdir(mode=0o755, parents=True, exist_ok=True)
-        (root / name).mkdir(mode=0o755, exist_ok=True)
+        for folder in (root, root / name):
+            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            _check_owner(folder)
         preload_list(root / name)  # now: who starts a container may not be who may write here
     except OSError as error:
         raise PartitionError(
@@ -210,6 +219,15 @@ def create(
         )
     make_region(root / name, uuid, name, limit.mem_mib << 20, limit.core_pct, limit.flags)
     return read(root / name, uuid, name)
+
+
+def _check_owner(folder: Path) -> None:
+    owner = folder.stat().st_uid
+    if owner not in (0, os.geteuid()):
+        raise PartitionError(
+            f"{folder} belongs to the user {owner}, who could change the limits that are kept there; "
+            "name another root with BERTH_ROOT, or take that folder away"
+        )
 
 
 def resize(
@@ -252,22 +270,26 @@ def remove(name: str, *, force: bool = False, root: Path | None = None) -> None:
     _check_there(name, root)
     if not force:
         _check_idle(name, root)
-    shutil.rmtree((root or root_folder()) / name)
+    try:
+        shutil.rmtree((root or root_folder()) / name)
+    except OSError as error:
+        raise PartitionError(
+            f"the partition '{name}' cannot be removed ({error.strerror}: {error.filename}); its maker may"
+        ) from error
 
 
 def _check_idle(name: str, root: Path | None) -> None:
-    busy = 0
+    busy = set()
     for region in _regions_of(name, root):
         if isinstance(region, Unreadable):
             raise PartitionError(
                 f"it cannot be told whether processes use the partition '{name}': {region.why}; "
                 "end them, and remove it with --force"
             )
-        busy += len(region.processes)
+        busy |= {(process.pid_namespace, process.pid) for process in region.processes}
     if busy:
-        raise PartitionError(
-            f"{busy} processes use the partition '{name}'; end them first, or remove it with --force"
-        )
+        some = "1 process uses" if len(busy) == 1 else f"{len(busy)} processes use"
+        raise PartitionError(f"{some} the partition '{name}'; end them first, or remove it with --force")
 
 
 def preload_list(folder: Path) -> Path:
