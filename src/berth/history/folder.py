@@ -4,10 +4,12 @@
     HISTORY/records/*.parquet   a row a try, in the columns of `berth.history.store`
     HISTORY/usage/*.parquet     what was measured of GPUs, a row a job, source and hour (see `usage.py`)
     HISTORY/lock                held while something is merged
+    HISTORY/readers             shared by who reads; while somebody does, no file is removed
 
 A try is known by its cluster, its job id and when it was queued. An import first stages everything; then
 new files are written beside the old ones, and at last `index.json` is replaced: whoever reads sees all of an
-import or nothing of it, and one that was cut off leaves only files that no index names.
+import or nothing of it, and one that was cut off leaves only files that no index names. These, and those that an
+import has replaced, are removed once nobody reads, at the latest by the next import that finds it so.
 """
 
 from __future__ import annotations
@@ -93,13 +95,31 @@ class History:
 
     @contextmanager
     def database(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A database with the view `records`."""
-        with tempfile.TemporaryDirectory(prefix="berth-") as folder, connect(Path(folder)) as database:
+        """A database with the view `records`: as they are now, whatever is imported meanwhile."""
+        with (
+            self._reading(),
+            tempfile.TemporaryDirectory(prefix="berth-") as folder,
+            connect(Path(folder)) as database,
+        ):
             try:
                 database.execute(f"CREATE VIEW records AS SELECT * FROM {self.source()}")
                 yield database
             except duckdb.Error as error:
                 raise HistoryError(f"{self.folder}: {str(error).splitlines()[0]}") from error
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Keep the files that the index names now from being removed."""
+        try:
+            file = os.open(self.folder / "readers", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            yield  # no import has made it: there is nothing to remove yet
+            return
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(file)
 
     def records(self, where: str = "true", values: list[Any] | None = None) -> Iterator[Record]:
         """Yield records in order of submission; `where` is a condition of SQL with `?` for each value."""
@@ -231,12 +251,17 @@ class History:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Remove what a cut-off import left, and files that nothing names any more."""
-        index = self.index()
-        for kind, names in (("records", index.records), ("usage", index.usage)):
-            for path in (self.folder / kind).glob("*"):
-                if f"{kind}/{path.name}" not in names:
-                    path.unlink(missing_ok=True)
+        """Remove what a cut-off import left, and files that nothing names any more; not while somebody reads."""
+        with (self.folder / "readers").open("a") as readers:
+            try:
+                fcntl.flock(readers, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            index = self.index()
+            for kind, names in (("records", index.records), ("usage", index.usage)):
+                for path in (self.folder / kind).glob("*"):
+                    if f"{kind}/{path.name}" not in names:
+                        path.unlink(missing_ok=True)
 
 
 def open_history(folder: str | os.PathLike[str], *, must_exist: bool = False) -> History:
