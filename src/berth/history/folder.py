@@ -21,7 +21,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,11 @@ class Index:
 
     records: tuple[str, ...] = ()
     usage: tuple[str, ...] = ()
-    cursors: Mapping[str, int] | None = None
+    cursors: Mapping[str, int] = field(default_factory=dict)
+    """How far each source has been read."""
     next_number: int = 1
+    key_mark: int | None = None
+    """Of the key to the pseudonyms, 0 for real names (see `pseudonyms.key_mark`); None before any record."""
 
 
 class History:
@@ -74,7 +77,15 @@ class History:
             raise HistoryError(f"{path} cannot be read: {error}") from error
         if not isinstance(read, dict) or read.get("version") != VERSION:
             raise HistoryError(f"{path} is not of version {VERSION} of berth's history")
-        return Index(tuple(read["records"]), tuple(read["usage"]), read["cursors"], read["next_number"])
+        cursors = read["cursors"]
+        mark = cursors.pop("key", None)  # where it once was
+        return Index(
+            tuple(read["records"]),
+            tuple(read["usage"]),
+            cursors,
+            read["next_number"],
+            read.get("key_mark", mark),
+        )
 
     def source(self) -> str:
         """All records as something that SQL can select from, with what was measured of their GPUs."""
@@ -170,8 +181,7 @@ class History:
     ) -> ImportResult:
         """Take over what was staged in this database; to be called inside `import_space`."""
         index = self.index()
-        known = (index.cursors or {}).get("key", staged.key_mark)
-        if known != staged.key_mark and index.records:
+        if index.records and index.key_mark not in (None, staged.key_mark):
             hidden = "has pseudonyms by another key, or real names" if staged.key_mark else "has pseudonyms"
             raise HistoryError(
                 f"{self.folder} {hidden}; import with the key that it began with, or into another"
@@ -199,8 +209,9 @@ class History:
             Index(
                 tuple(files),
                 index.usage,
-                {**(index.cursors or {}), **(cursors or {}), "key": staged.key_mark},
+                {**index.cursors, **(cursors or {})},
                 next(numbers),
+                staged.key_mark,
             )
         )
         return ImportResult(
@@ -225,7 +236,7 @@ class History:
             except duckdb.Error as error:
                 raise HistoryError(f"{self.folder}: {str(error).splitlines()[0]}") from error
             if new or changed:
-                self._publish(Index(index.records, (name,), index.cursors, index.next_number + 1))
+                self._publish(replace(index, usage=(name,), next_number=index.next_number + 1))
             else:
                 (self.folder / name).unlink()
         read = len(rows) + rejections.count
@@ -240,8 +251,9 @@ class History:
             "version": VERSION,
             "records": list(index.records),
             "usage": list(index.usage),
-            "cursors": dict(index.cursors or {}),
+            "cursors": dict(index.cursors),
             "next_number": index.next_number,
+            "key_mark": index.key_mark,
         }
         with aside.open("w", encoding="utf-8") as file:
             json.dump(content, file, indent=1)
