@@ -25,6 +25,8 @@ __all__ = ["Answer", "Evaluation", "Questions", "WaitModel", "evaluate", "train"
 
 Floats = NDArray[np.float64]
 
+VERSION: Final = 1
+"""Of a model's file."""
 ROUNDS: Final = 80
 COVERAGE: Final = 0.8
 _NORMAL: Final = NormalDist()
@@ -164,6 +166,16 @@ class WaitModel:
         self.offset = float(np.quantile(outside, COVERAGE))
         """By how much the interval of an answer is moved outwards at both ends."""
 
+    def values_of(self, features: Mapping[str, Floats]) -> Floats:
+        """Questions by the name of their features, as rows (N, F); HistoryError where it learned from others."""
+        if set(features) != set(self.names):
+            differing = ", ".join(sorted(set(features) ^ set(self.names)))
+            raise HistoryError(
+                f"the model of waiting times learned from other features ({differing}); make one anew with "
+                "`berth predict-wait train`"
+            )
+        return np.column_stack([features[name] for name in self.names])
+
     def predict(self, values: Floats, what: str) -> Floats:
         """`mean`, `low`, `median` or `high` of log10(1 + seconds) for each row (N, F), before it is moved."""
         if what not in self._trees:
@@ -209,18 +221,28 @@ class WaitModel:
 
     def save(self, path: Path) -> None:
         """Write it to a file."""
-        content = {"version": 1, "names": self.names, "trees": self._texts, "outside": self.outside.tolist()}
+        content = {
+            "version": VERSION,
+            "names": self.names,
+            "trees": self._texts,
+            "outside": self.outside.tolist(),
+        }
         aside = path.with_name(path.name + ".part")
         aside.write_text(json.dumps(content), encoding="utf-8")
         aside.replace(path)
 
     @classmethod
     def load(cls, path: Path) -> WaitModel:
-        """Read it again; HistoryError where there is none."""
+        """Read it again; HistoryError where there is none, or one of another version."""
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
+            if content["version"] != VERSION:
+                raise HistoryError(
+                    f"{path} holds a model of version {content['version']}, not {VERSION}; make one anew with "
+                    "`berth predict-wait train`"
+                )
             return cls(content["names"], content["trees"], np.asarray(content["outside"], np.float64))
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise HistoryError(
                 f"{path} holds no trained model; make one with `berth predict-wait train`"
             ) from error

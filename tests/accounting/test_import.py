@@ -140,7 +140,25 @@ def test_an_import_that_is_cut_off_leaves_nothing_and_the_next_goes_on(
             read(history, file)
     assert [(r.job_id, r.comment) for r in history.records()] == [("1", "pytorch")]
     assert read(history, file) == ImportResult(2, 1, 1, 0, (), 0)
-    assert sorted(path.name for path in (tmp_path / "h").iterdir()) == ["index.json", "lock", "records"]
+    assert sorted(path.name for path in (tmp_path / "h").iterdir()) == [
+        *("index.json", "lock", "readers", "records")
+    ]
+
+
+def test_who_reads_while_imports_publish_sees_what_was_there_when_it_began(tmp_path: Path) -> None:
+    history = open_history(tmp_path / "h")
+    read(history, exports.write(tmp_path / "0", [exports.line(JobIDRaw=1)]))
+    count = "SELECT comment, count(*) FROM records GROUP BY ALL"
+    with history.database() as database:
+        for number in (1, 2):
+            rows = [exports.line(JobIDRaw=1, Comment=f"x{number}")]
+            assert read(history, exports.write(tmp_path / "1", rows)).updated == 1
+        assert database.execute(count).fetchall() == [("pytorch", 1)]
+    with history.database() as database:
+        assert database.execute(count).fetchall() == [("x2", 1)]
+    read(history, tmp_path / "1")
+    left = sorted(f"records/{path.name}" for path in (tmp_path / "h" / "records").iterdir())
+    assert left == sorted(history.index().records)
 
 
 def test_times_are_of_the_zone_and_numbers_are_seconds(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from berth.errors import HistoryError, SettingError
 from berth.history.folder import open_history
 from berth.history.imports import ImportResult, Rejected, Rejections
 from berth.history.pbs import HEADER, pbs_rows
-from berth.history.pseudonyms import pseudonym, read_key
+from berth.history.pseudonyms import key_mark, pseudonym, read_key
 from berth.history.sacct import import_rows, import_text
 from berth.history.simulated import import_records
 from berth.history.staging import Options
@@ -142,6 +143,11 @@ def test_pseudonyms_hide_people_and_keep_statistics(tmp_path: Path) -> None:
         assert path.is_dir() or not any(word in path.read_bytes() for word in (b"ann", b"secret", key))
     with pytest.raises(HistoryError, match="has pseudonyms"):
         import_text(history, file, Options())
+    index = json.loads((tmp_path / "h" / "index.json").read_text())
+    assert (index["cursors"], index.pop("key_mark")) == ({}, key_mark(key))
+    index["cursors"]["key"] = key_mark(key)  # as it was written once
+    (tmp_path / "h" / "index.json").write_text(json.dumps(index))
+    assert (history.index().cursors, history.index().key_mark) == ({}, key_mark(key))
     with pytest.raises(SettingError, match="lies in the history"):
         read_key(tmp_path / "h" / "key", tmp_path / "h")
 

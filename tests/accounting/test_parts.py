@@ -61,6 +61,7 @@ def test_a_databases_numbers_of_resources_have_names() -> None:
         ("pytorch", "job", "", "pytorch"),
         ("", "pt_resnet50", "", "pytorch"),
         ("", "train_tf", "", "tensorflow"),
+        ("", "jax_tf", "", "tensorflow"),
         ("", "job", "docker://nvcr.io/nvidia/pytorch:23.01-py3 sbatch run.sh", "pytorch"),
         ("vasp", "pytorch", "", "vasp"),
         ("", "lmp", "srun /opt/lammps/bin/lmp_gpu -in x", "lammps"),
@@ -74,6 +75,12 @@ def test_a_databases_numbers_of_resources_have_names() -> None:
 )
 def test_rules_know_applications(comment: str, name: str, command: str, application: str) -> None:
     assert read_rules().application(comment, name, command) == application
+
+
+@pytest.mark.parametrize("text", ["my-bert", "bert my-bert", "my-bertha"])
+def test_the_first_rule_wins_also_where_a_later_one_begins_earlier(tmp_path: Path, text: str) -> None:
+    (tmp_path / "rules").write_text("first: bert\nsecond: my-bert\n")
+    assert read_rules(tmp_path / "rules").application("", text, "") == "first"
 
 
 @pytest.mark.parametrize("text", ["no colon here", "x: (", "x: (a)", "x: a*", "# nothing"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -414,3 +415,28 @@ def test_rows_of_an_unnamed_cluster_find_their_job_in_any(tmp_path: Path) -> Non
         writer.write([replace(each) for each in slices])
     import_samples(history, tmp_path / "spool")
     assert [r.gpu_use_mean for r in history.records()] == [pytest.approx(0.25)]
+
+
+@pytest.mark.parametrize("cause", ["no file", "no first line"])
+def test_a_spool_that_cannot_begin_its_next_segment_says_so_and_keeps_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: str
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    one = Slice("1", 0, 1000, 1, 1000.0, 1000.0, *(None,) * 7)
+    original = os.open
+    with SpoolWriter(tmp_path, "node1", "c", 1000) as writer, monkeypatch.context() as patch:
+        writer.write([one])
+        patch.setattr("berth.sampling.spool.LARGEST_BYTES", 1)
+        if cause == "no file":
+            patch.setattr(
+                os, "open", lambda path, *more: full() if ".spool" in str(path) else original(path, *more)
+            )
+        else:
+            patch.setattr(os, "write", full)
+        for _ in range(2):  # once more, as who flushes at the end does
+            with pytest.raises(SamplingError, match="cannot be written to: No space left"):
+                writer.write([one])
+    (segment,) = segments(tmp_path)
+    assert read_segment(segment)[1:] == ([one], 0)

@@ -113,3 +113,14 @@ def test_what_is_no_series_is_refused(tmp_path: Path, text: str, words: str) -> 
     (tmp_path / "x").write_text(text)
     with pytest.raises(HistoryError, match=words):
         import_series(open_history(tmp_path / "h"), [tmp_path / "x"])
+
+
+def test_two_clusters_whose_nodes_have_the_same_names_keep_each_their_own(tmp_path: Path) -> None:
+    history = a_history(tmp_path)
+    import_text(history, tmp_path / "f", Options("d"))
+    file = jobstats(tmp_path / "a.json")
+    import_series(history, [file], "c")
+    assert use(history) == [(0.5, 0.25), (0.4, 0.0625)]
+    second = import_series(history, [file], "d")
+    assert (second.imported, second.updated) == (3, 0)
+    assert use(history) == [(0.5, 0.25), (0.4, 0.0625)] * 2

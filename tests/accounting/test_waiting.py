@@ -68,6 +68,26 @@ def test_too_few_waits_and_a_missing_model_are_refused(tmp_path: Path) -> None:
         WaitModel.load(tmp_path / "none.json")
 
 
+@pytest.mark.parametrize("text", ["[]", '{"version": 2, "names": [], "trees": {}, "outside": [0.0]}'])
+def test_a_model_of_another_form_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "model.json").write_text(text)
+    with pytest.raises(HistoryError, match="predict-wait train"):
+        WaitModel.load(tmp_path / "model.json")
+
+
+def test_a_model_that_learned_from_other_features_is_not_asked(tmp_path: Path) -> None:
+    import_text(
+        open_history(tmp_path / "h"), exports.write(tmp_path / "f", [exports.line(JobIDRaw=1)]), Options()
+    )
+    train(made_up(1000)).save(tmp_path / "h" / "waiting.json")
+    (tmp_path / "queue.json").write_text(json.dumps(SQUEUE))
+    for words in (["request"], ["queue", str(tmp_path / "queue.json"), "--now", "2023-11-19T14:20:00"]):
+        with pytest.raises(HistoryError, match=r"other features.*predict-wait train"):
+            CliRunner().invoke(
+                app, ["predict-wait", *words, "--history", str(tmp_path / "h")], catch_exceptions=False
+            )
+
+
 def test_the_queue_is_counted_as_it_was_at_the_moment_of_asking(tmp_path: Path) -> None:
     base = 1_700_000_000
     rows = [

@@ -24,8 +24,9 @@ from berth.engine import simulate
 from berth.errors import SettingError
 from berth.experiments import sweep
 from berth.experiments.inflate import inflate
-from berth.experiments.utilisation import Case, case_of, margins, measure_utilisation
+from berth.experiments.utilisation import Case, Outcome, case_of, margins, measure_utilisation
 from berth.model import GpuModel, Job, Node, Share
+from berth.report.genetic import utilisation_chapters
 from berth.statistics import event_columns
 
 POLICIES = ("round-robin", "first-fit", "genetic-paper", "genetic")
@@ -219,3 +220,13 @@ def test_in_batches_of_500_genetic_is_above_fgds_published_allocation(real_data)
     arrivals = read_arrivals(real_data("fgd_orders/openb_pod_list_default.npz"), 42)
     found = inflate(nodes, pods, "genetic?generations=5", seed=42, arrivals=arrivals, batch=500)
     assert found.curve.allocation_pct[130] > 95.39
+
+
+def test_the_most_that_a_margin_could_be_is_told_of_what_the_other_policy_holds() -> None:
+    def outcome(policy: str, held_pct: float) -> Outcome:
+        return Outcome(
+            "case", policy, 0, held_pct, 1.0, 1.0, 1, np.array([1]), np.array([held_pct]), (0, 1), 80.0
+        )
+
+    told = utilisation_chapters([outcome("genetic", 60.0), outcome("first-fit", 40.0)])[-1]
+    assert told.rows == [("genetic", "first-fit", "20.00", "50.00", "6.5 %", "40.00", "100.0")]

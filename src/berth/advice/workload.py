@@ -66,6 +66,11 @@ def workload_of(
     most = max(node.gpus for node in made)
     fitting = [job for job in jobs if -(-job.gpus // max(job.nodes, 1)) <= most or job.nodes == 0]
     names = {_id(record) for record in judged} & {job.id for job in fitting}
+    if not names:
+        raise SettingError(
+            f"none of the {len(judged)} tries that ran on GPUs fits the cluster: no node has more than {most} GPUs; "
+            "say with --cluster where they ran"
+        )
     return Workload(
         jobs=tuple(sorted(fitting, key=lambda job: job.submit_ms)),
         nodes=made,

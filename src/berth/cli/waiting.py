@@ -96,7 +96,8 @@ def request(
             "time_limit_ms": round(hours * 3_600_000),
         },
     }
-    answer = model.answer(questions_of(None, history, asked).values[-1])
+    questions = questions_of(None, history, asked)
+    answer = model.answer(model.values_of(dict(zip(questions.names, questions.values.T, strict=True)))[-1])
     if as_json:
         drivers = [{"feature": name, "factor": factor} for name, factor in answer.drivers]
         print(
@@ -133,8 +134,6 @@ def queue(
     as_json: AsJson = False,
 ) -> None:
     """Answer for every job that waits now: how much longer, with an 80 % interval and what drives it."""
-    import numpy as np
-
     from berth.cli.importing import moment_ms
     from berth.history.folder import open_history
     from berth.history.pending import read_queue, run_squeue
@@ -147,7 +146,7 @@ def queue(
     now_ms = moment_ms(now) if now else made_ms
     with open_history(history, must_exist=True).database() as database:
         features = queue_features(database, jobs, now_ms)
-    values = np.column_stack([features[name] for name in model.names])
+    values = model.values_of(features)
     answers = [
         (job, model.answer_waiting(values[at], (now_ms - job.queued_ms) / 1000))
         for at, job in enumerate(jobs)

@@ -84,6 +84,13 @@ class Margin:
     """The paper's margin over this one."""
     most_points: float
     """No policy could be further above: what any could hold at most, less what the other one does."""
+    over_pct: float
+    """What the other one holds, the mean over seeds."""
+
+    @property
+    def most_relative_pct(self) -> float | None:
+        """`most_points` of what the other one holds; None where that is nothing."""
+        return 100 * self.most_points / self.over_pct if self.over_pct > 0 else None
 
 
 def measure_utilisation(
@@ -150,6 +157,7 @@ def margins(outcomes: Sequence[Outcome], case: str) -> list[Margin]:
                     confidence_interval_95(relative),
                     PAPER_MARGINS_PCT.get(over),
                     float(np.mean([most[seed] for seed in seeds]) - np.mean(theirs)),
+                    float(np.mean(theirs)),
                 )
             )
     return found

@@ -27,7 +27,7 @@ class Rules:
 
     names: tuple[str, ...]
     pattern: re.Pattern[str]
-    """All of them as one, with a group `r0`, `r1` … for each."""
+    """All of them as one, with a group `r0`, `r1` … for each; it looks ahead, so that no match hides another."""
 
     def application(self, comment: str, name: str, command: str) -> str:
         """The application's name; empty where no rule knows it."""
@@ -83,4 +83,4 @@ def _rules(lines: Sequence[str], where: str) -> Rules:
         patterns.append(f"(?P<r{len(patterns)}>{found[2]})")
     if not names:
         raise SettingError(f"{where} holds no rule; expected lines 'application: pattern'")
-    return Rules(tuple(names), re.compile("|".join(patterns), re.IGNORECASE))
+    return Rules(tuple(names), re.compile(f"(?={'|'.join(patterns)})", re.IGNORECASE))

@@ -4,10 +4,12 @@
     HISTORY/records/*.parquet   a row a try, in the columns of `berth.history.store`
     HISTORY/usage/*.parquet     what was measured of GPUs, a row a job, source and hour (see `usage.py`)
     HISTORY/lock                held while something is merged
+    HISTORY/readers             shared by who reads; while somebody does, no file is removed
 
 A try is known by its cluster, its job id and when it was queued. An import first stages everything; then
 new files are written beside the old ones, and at last `index.json` is replaced: whoever reads sees all of an
-import or nothing of it, and one that was cut off leaves only files that no index names.
+import or nothing of it, and one that was cut off leaves only files that no index names. These, and those that an
+import has replaced, are removed once nobody reads, at the latest by the next import that finds it so.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -49,8 +51,11 @@ class Index:
 
     records: tuple[str, ...] = ()
     usage: tuple[str, ...] = ()
-    cursors: Mapping[str, int] | None = None
+    cursors: Mapping[str, int] = field(default_factory=dict)
+    """How far each source has been read."""
     next_number: int = 1
+    key_mark: int | None = None
+    """Of the key to the pseudonyms, 0 for real names (see `pseudonyms.key_mark`); None before any record."""
 
 
 class History:
@@ -72,7 +77,15 @@ class History:
             raise HistoryError(f"{path} cannot be read: {error}") from error
         if not isinstance(read, dict) or read.get("version") != VERSION:
             raise HistoryError(f"{path} is not of version {VERSION} of berth's history")
-        return Index(tuple(read["records"]), tuple(read["usage"]), read["cursors"], read["next_number"])
+        cursors = read["cursors"]
+        mark = cursors.pop("key", None)  # where it once was
+        return Index(
+            tuple(read["records"]),
+            tuple(read["usage"]),
+            cursors,
+            read["next_number"],
+            read.get("key_mark", mark),
+        )
 
     def source(self) -> str:
         """All records as something that SQL can select from, with what was measured of their GPUs."""
@@ -93,13 +106,31 @@ class History:
 
     @contextmanager
     def database(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A database with the view `records`."""
-        with tempfile.TemporaryDirectory(prefix="berth-") as folder, connect(Path(folder)) as database:
+        """A database with the view `records`: as they are now, whatever is imported meanwhile."""
+        with (
+            self._reading(),
+            tempfile.TemporaryDirectory(prefix="berth-") as folder,
+            connect(Path(folder)) as database,
+        ):
             try:
                 database.execute(f"CREATE VIEW records AS SELECT * FROM {self.source()}")
                 yield database
             except duckdb.Error as error:
                 raise HistoryError(f"{self.folder}: {str(error).splitlines()[0]}") from error
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Keep the files that the index names now from being removed."""
+        try:
+            file = os.open(self.folder / "readers", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            yield  # no import has made it: there is nothing to remove yet
+            return
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(file)
 
     def records(self, where: str = "true", values: list[Any] | None = None) -> Iterator[Record]:
         """Yield records in order of submission; `where` is a condition of SQL with `?` for each value."""
@@ -150,8 +181,7 @@ class History:
     ) -> ImportResult:
         """Take over what was staged in this database; to be called inside `import_space`."""
         index = self.index()
-        known = (index.cursors or {}).get("key", staged.key_mark)
-        if known != staged.key_mark and index.records:
+        if index.records and index.key_mark not in (None, staged.key_mark):
             hidden = "has pseudonyms by another key, or real names" if staged.key_mark else "has pseudonyms"
             raise HistoryError(
                 f"{self.folder} {hidden}; import with the key that it began with, or into another"
@@ -179,8 +209,9 @@ class History:
             Index(
                 tuple(files),
                 index.usage,
-                {**(index.cursors or {}), **(cursors or {}), "key": staged.key_mark},
+                {**index.cursors, **(cursors or {})},
                 next(numbers),
+                staged.key_mark,
             )
         )
         return ImportResult(
@@ -205,7 +236,7 @@ class History:
             except duckdb.Error as error:
                 raise HistoryError(f"{self.folder}: {str(error).splitlines()[0]}") from error
             if new or changed:
-                self._publish(Index(index.records, (name,), index.cursors, index.next_number + 1))
+                self._publish(replace(index, usage=(name,), next_number=index.next_number + 1))
             else:
                 (self.folder / name).unlink()
         read = len(rows) + rejections.count
@@ -220,8 +251,9 @@ class History:
             "version": VERSION,
             "records": list(index.records),
             "usage": list(index.usage),
-            "cursors": dict(index.cursors or {}),
+            "cursors": dict(index.cursors),
             "next_number": index.next_number,
+            "key_mark": index.key_mark,
         }
         with aside.open("w", encoding="utf-8") as file:
             json.dump(content, file, indent=1)
@@ -231,12 +263,17 @@ class History:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Remove what a cut-off import left, and files that nothing names any more."""
-        index = self.index()
-        for kind, names in (("records", index.records), ("usage", index.usage)):
-            for path in (self.folder / kind).glob("*"):
-                if f"{kind}/{path.name}" not in names:
-                    path.unlink(missing_ok=True)
+        """Remove what a cut-off import left, and files that nothing names any more; not while somebody reads."""
+        with (self.folder / "readers").open("a") as readers:
+            try:
+                fcntl.flock(readers, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            index = self.index()
+            for kind, names in (("records", index.records), ("usage", index.usage)):
+                for path in (self.folder / kind).glob("*"):
+                    if f"{kind}/{path.name}" not in names:
+                        path.unlink(missing_ok=True)
 
 
 def open_history(folder: str | os.PathLike[str], *, must_exist: bool = False) -> History:

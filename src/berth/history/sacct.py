@@ -108,7 +108,7 @@ def run_sacct(
     where the last run that read so far ended, an hour earlier.
     """
     key = f"sacct:{options.cluster}"
-    known = (history.index().cursors or {}).get(key)
+    known = history.index().cursors.get(key)
     if not since:
         since = (
             f"{datetime.fromtimestamp(max(known - 3600, 0), UTC):%Y-%m-%dT%H:%M:%S}"

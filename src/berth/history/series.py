@@ -56,7 +56,7 @@ class _Gpu:
 
 
 def import_series(history: History, files: Sequence[Path], cluster: str = "") -> ImportResult:
-    """Take over series; those of the same GPU and hour replace what was there of them.
+    """Take over series; those of the same cluster, GPU and hour replace what was there of them.
 
     HistoryError where a file is of neither form; what else cannot be used is noted.
     """
@@ -194,7 +194,8 @@ def _rows(cluster: str, node: str, index: str, gpu: _Gpu) -> Iterator[UsageRow]:
         watched = float(sum(passed for _, _, passed in picked))
         energy = total(power)
         yield UsageRow(
-            *("series", f"{node}/{index}/{hour}", node, cluster, job, picked[0][1]),
+            *("series", "/".join((*filter(None, (cluster,)), node, index, str(hour)))),
+            *(node, cluster, job, picked[0][1]),
             *(picked[-1][1] + picked[-1][2], len(picked)),
             # Each GPU has rows of its own, so the time that the job was watched for is in those of its GPUs alone.
             *(0.0, watched),

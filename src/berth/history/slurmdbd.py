@@ -73,7 +73,7 @@ def import_slurmdbd(
         names = _tres_names(connection)
         for table in _tables(connection, options.cluster, shown):
             key = f"slurmdbd:{table.cluster}"
-            reached = (history.index().cursors or {}).get(key)
+            reached = history.index().cursors.get(key)
             begin = since_s if since_s is not None else max((reached or 0) - AGAIN_S, 1)
             while True:
                 end = _window_end(connection, table, begin, window)

@@ -122,7 +122,7 @@ def _margins(case: str, here: Sequence[Outcome], styles: Mapping[str, Style]) ->
                     _said(m.relative_pct),
                     "" if m.paper_pct is None else f"{m.paper_pct:.1f} %",
                     f"{m.most_points:.2f}",
-                    f"{100 * m.most_points / (100 - m.most_points):.1f}" if m.most_points < 100 else "",
+                    "" if m.most_relative_pct is None else f"{m.most_relative_pct:.1f}",
                 )
                 for m in found
             ],

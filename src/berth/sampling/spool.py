@@ -92,24 +92,31 @@ class SpoolWriter:
             self._file = -1
 
     def _begin(self) -> None:
+        """Go on in a new segment; where there can be none, the last one stays."""
         stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.urandom(4).hex()}"
         path = self.folder / f"{self._node}-{stamp}{SUFFIX}"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(
-                path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644
-            )
+            new = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise SamplingError(
                 f"the spool {self.folder} cannot be written to: {error.strerror or error}"
             ) from error
-        self._size = 0
-        self._append([self._first])
+        last = self._file, self._size
+        self._file, self._size = new, 0
+        try:
+            self._append([self._first])
+        except SamplingError:
+            self._file, self._size = last
+            os.close(new)
+            path.unlink(missing_ok=True)
+            raise
+        if last[0] >= 0:
+            os.close(last[0])
 
     def write(self, slices: list[Slice]) -> None:
         """Append slices, all of them or, where the machine dies meanwhile, the first of them."""
         if self._size >= LARGEST_BYTES:
-            os.close(self._file)
             self._begin()
         self._append([asdict(each) for each in slices])
 
