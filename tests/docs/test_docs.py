@@ -52,8 +52,9 @@ OTHERS = (
     "predict-wait",
     "berth sample",
     "berth advise",
+    "berth train",
 )
-"""What marks a line that needs the network, a file or history of the reader's, or a GPU."""
+"""What marks a line that needs the network, a file or history of the reader's, a GPU, or many minutes."""
 
 
 @pytest.mark.slow

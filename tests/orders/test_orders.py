@@ -154,6 +154,19 @@ def test_a_gang_of_a_higher_priority_evicts_as_few_as_it_needs_under_every_order
     assert sum(event.kind is FINISH for event in events) == 7
 
 
+@pytest.mark.parametrize("order", ORDERS)
+def test_who_is_evicted_waits_before_those_of_a_lower_priority_under_every_order(order: str) -> None:
+    """On two nodes of 4 GPUs: what the urgent one leaves free is not enough for the gang, and not for the last."""
+    jobs = [
+        Job("gang", 0, 100, "c", gpus=8, nodes=2, priority=5, time_limit_ms=100, estimate_ms=100),
+        Job("last", 10, 10, "b", gpus=4, time_limit_ms=10, estimate_ms=10),
+        Job("urgent", 40, 10, "e", gpus=4, priority=9, time_limit_ms=10, estimate_ms=10),
+    ]
+    events = run(jobs, [Node("x", 4), Node("y", 4)], f"preempt+{order}")
+    assert [event.job.id for event in events if event.kind is EVICT] == ["gang"]
+    assert starts(events) == [("gang", 0), ("urgent", 40), ("gang", 50), ("last", 150)]
+
+
 def test_nobody_is_evicted_for_an_equal_or_in_vain() -> None:
     running = Job("running", 0, 100, priority=1)
     for other in (Job("equal", 5, 10, priority=1), Job("lower", 5, 10, priority=0)):

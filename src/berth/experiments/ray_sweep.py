@@ -27,6 +27,9 @@ _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0,
 """How a client of gRPC, which Ray speaks, begins: HTTP/2's preface and an empty SETTINGS frame (RFC 9113, 3.4)."""
 _SETTINGS = b"\x04"
 """The kind, the fourth byte, of the frame that a server begins with."""
+_HEAD = "/ray.rpc.NodeInfoGcsService/CheckAlive"
+_CLIENT = "/ray.rpc.RayletDriver/ClusterInfo"
+"""Calls that the head of a cluster knows, and its server for clients (ray://)."""
 
 
 def run_on_ray(tasks: Sequence[Task], address: str) -> Iterator[Result]:
@@ -72,6 +75,38 @@ def check_address(address: str) -> None:
         raise SettingError(
             f"no Ray cluster answers at '{address}': what listens there says {answer[:20]!r}, which is not gRPC"
         )
+    _check_service(address, f"{host}:{port}")
+
+
+def _check_service(address: str, target: str) -> None:
+    """Raise SettingError where what speaks gRPC is no Ray, or one that wants a token that is not given."""
+    try:
+        import grpc
+    except ImportError:
+        return  # the import of Ray, of whose extra it is, says so
+
+    with grpc.insecure_channel(target) as channel:
+        try:
+            channel.unary_unary(_CLIENT if address.startswith("ray://") else _HEAD)(
+                b"", timeout=ANSWERS_WITHIN_S - 1
+            )
+        except grpc.RpcError as error:
+            code = error.code()
+            if code is grpc.StatusCode.UNAUTHENTICATED:
+                if os.environ.get("RAY_AUTH_MODE") != "token":
+                    raise SettingError(
+                        f"the Ray cluster at '{address}' wants a token; set RAY_AUTH_MODE=token, and the token in"
+                        " RAY_AUTH_TOKEN or ~/.ray/auth_token"
+                    ) from error
+            elif code in (
+                grpc.StatusCode.UNIMPLEMENTED,
+                grpc.StatusCode.UNAVAILABLE,
+                grpc.StatusCode.DEADLINE_EXCEEDED,
+            ):
+                raise SettingError(
+                    f"no Ray cluster answers at '{address}': what listens there speaks gRPC, but not as Ray does"
+                    f" ({code.name})"
+                ) from error
 
 
 def _results(ray: Any, tasks: Sequence[Task]) -> Iterator[Result]:

@@ -83,20 +83,26 @@ class Preemptive:
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement | Evict | WakeAt]:
         """Yield placements in the order's order, and evictions before them."""
         ranks = self.ranks
-        blocked = False
-        for job in ranks(queue, cluster, now_ms):
-            if job not in queue:
-                continue  # limits have hidden it since
-            slots = self.place(job, cluster)
-            if slots is None and job.patience_ms != 0:
-                for run in self._victims(job, cluster, now_ms):
-                    yield Evict(run.job)
+        blocked = anew = True
+        while anew:
+            blocked = anew = False
+            for job in ranks(queue, cluster, now_ms):
+                if job not in queue:
+                    continue  # limits have hidden it since
                 slots = self.place(job, cluster)
-            if slots is not None:
-                yield Placement(job, slots, job.share)
-            elif job.patience_ms != 0:
-                blocked = True
-                break
+                if slots is None and job.patience_ms != 0:
+                    for run in self._victims(job, cluster, now_ms):
+                        yield Evict(run.job)
+                        anew = True  # who was evicted waits before those that rank behind it
+                    slots = self.place(job, cluster)
+                if slots is not None:
+                    yield Placement(job, slots, job.share)
+                elif job.patience_ms != 0:
+                    blocked = True
+                    break
+                if anew:
+                    break
+            anew = anew and not blocked
         next_ms = ranks.next_ms(cluster, now_ms) if blocked else None
         asked_ms = self._asked[1] if self._asked[0] is cluster else -1
         if next_ms is not None and (next_ms < asked_ms or asked_ms <= now_ms):
