@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
+from statistics import median
 
 import pytest
 from typer.testing import CliRunner
@@ -20,6 +22,7 @@ from berth.model import Job, Record, RecordState, Share
 from berth.policies import make_policy
 from berth.policies.limit_settings import Limit, read_limits
 from berth.policies.limits import Limits
+from berth.waiting import Questions
 
 from .histories import NODES, even, history_of, hog
 
@@ -62,7 +65,10 @@ def test_every_proposal_says_what_it_does_to_waits_use_and_users(tmp_path: Path)
     }
     assert kinds == {"submitted", "running", "gpus"}
     for each in advice.tried:
-        assert list(each.change_s) == sorted(each.change_s)
+        waits = each.outcome.user_wait_s
+        changes = [waits[user] - wait for user, wait in advice.now.user_wait_s.items()]
+        least, _, middle, _, most = each.change_s
+        assert (least, middle, most) == pytest.approx((min(changes), median(changes), max(changes)))
         assert each.less + each.more <= advice.users == 8
         name = each.proposal.policy("easy+fifo+best-fit")
         assert isinstance(make_policy(name), Limits)
@@ -164,6 +170,37 @@ def test_the_driving_factors_become_settings_that_a_policy_reads(tmp_path: Path)
     assert isinstance(policy, Limits)
     outcome = replay(workload_of(history.records()), f"limits?file={out}")
     assert round(outcome.typical_user_wait_s, 1) == taken[-1]["typical_user_wait_s"]
+
+
+def test_what_cannot_be_applied_to_a_policy_is_refused_before_anything_is_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = history_of(hog(), tmp_path)
+
+    def replayed(*_: object, **__: object) -> None:
+        raise AssertionError("it was replayed")
+
+    monkeypatch.setattr(import_module("berth.advice.advise"), "advise", replayed)
+    words = ["advise", "--history", str(history.folder), "--apply-to-policy", str(tmp_path / "out")]
+    with pytest.raises(SettingError, match="changes a policy SCHEME"):
+        CliRunner().invoke(
+            app, [*words, "--policy", "limits?max_user_gpus=1+easy+fifo+best-fit"], catch_exceptions=False
+        )
+
+
+def test_the_driving_factors_are_those_of_the_period(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("lightgbm", reason="the extra 'account' is not installed")
+    history = history_of(hog(), tmp_path)
+    asked_days: list[float] = []
+
+    def told(_: object, questions: Questions) -> None:
+        asked_days.extend((questions.asked_s.min() / 86_400, questions.asked_s.max() / 86_400))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(import_module("berth.advice.response"), "driving_factors", told)
+    words = ["advise", "--history", str(history.folder), "--apply-to-policy", str(tmp_path / "out")]
+    CliRunner().invoke(app, [*words, "--from", "1970-01-03", "--to", "1970-01-05"])
+    assert (round(asked_days[0], 6), int(asked_days[1])) == (2.0, 3)
 
 
 def test_the_table_names_the_best_and_its_commands(tmp_path: Path) -> None:

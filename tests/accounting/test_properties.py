@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from berth.history.folder import open_history
 from berth.history.sacct import import_text
 from berth.history.staging import Options
-from berth.statistics.accounting import DIMENSIONS, cdfs, usage, waits_by_cause
+from berth.statistics.accounting import DIMENSIONS, VARIABLES
 from berth.statistics.tables import Tables
 
 from . import exports
+from .by_records import GROUPS, VALUES, cdfs, usage, waits_by_cause
 
 REASONS = (
     "None",
@@ -94,6 +95,7 @@ def test_tables_by_sql_are_those_of_the_records(lines) -> None:  # type: ignore[
         records = list(history.records())
         with history.database() as database:
             tables = Tables(database)
+            assert (tuple(GROUPS), tuple(VALUES)) == (DIMENSIONS, tuple(each.name for each in VARIABLES))
             for by in ((), *((name,) for name in DIMENSIONS), ("application", "month")):
                 found, expected = tables.usage(by), usage(records, by)
                 assert sorted(row.keys for row in found) == sorted(row.keys for row in expected)

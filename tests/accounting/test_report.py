@@ -16,7 +16,7 @@ from berth.cli.app import app
 from berth.history.folder import open_history
 from berth.history.sacct import import_text
 from berth.history.staging import Options
-from berth.plots.accounting import calendar, parallel_coordinates, variable_cdfs
+from berth.plots.accounting import calendar, parallel_coordinates, variable_cdfs, waiting_by_cause
 from berth.report.image import BROWSERS
 from berth.statistics.spread import cdf
 
@@ -113,6 +113,14 @@ def test_a_distribution_is_drawn_from_nothing_to_all() -> None:
     figure = variable_cdfs({"pytorch": {"WAIT_h": cdf([0.0, 0.0, 1.0, 2.0])}, "vasp": {}}, "WAIT_h")
     (trace,) = figure.data
     assert (list(trace.x), list(trace.y)) == ([0, 0, 1, 2], [0, 50, 75, 100])
+
+
+def test_causes_are_drawn_by_the_hours_waited_and_the_smallest_are_one_bar() -> None:
+    figure = waiting_by_cause({f"cause {n:02}": float(n) for n in range(1, 15)})
+    (bars,) = figure.data
+    assert list(bars.x) == [*map(float, range(14, 2, -1)), 3.0]
+    assert list(bars.customdata) == [*(f"cause {n:02}" for n in range(14, 2, -1)), "2 more"]
+    assert figure.layout.title.text == "Hours waited by cause"
 
 
 def test_each_year_of_a_calendar_has_a_row() -> None:

@@ -59,16 +59,19 @@ def advise(
     Prints the commands of Slurm that would set the best of them; nothing is ever changed.
     """
     from berth.advice.advise import advise as ask
+    from berth.advice.response import respond
     from berth.cli.progress import progress_bar
     from berth.policies.limit_settings import write_limits
 
     workload = _workload(history, cluster, begin, end, jobs)
+    factors: tuple[Factor, ...] = ()
+    if apply_to_policy is not None:  # first: it may be refused, and replays take minutes
+        factors = _factors(history, policy, begin, end)
     with progress_bar("replaying the history") as progress:
         advice = ask(workload, policy, share=_shares(share), progress=progress)
     settings: LimitSettings | None = None
-    factors: tuple[Factor, ...] = ()
     if apply_to_policy is not None:
-        settings, factors = _respond(history, workload, advice, policy)
+        settings, _ = respond(workload, advice, factors, policy)
         write_limits(settings, apply_to_policy)
     if as_json:
         print(json.dumps(_answer(workload, advice, settings, factors), ensure_ascii=False, allow_nan=False))
@@ -107,10 +110,11 @@ def _shares(texts: list[str] | None) -> dict[str, int]:
     return found
 
 
-def _respond(
-    history: Path, workload: Workload, advice: Advice, policy: str
-) -> tuple[LimitSettings, tuple[Factor, ...]]:
-    from berth.advice.response import driving_factors, respond
+def _factors(history: Path, policy: str, begin: str, end: str) -> tuple[Factor, ...]:
+    """What drives the waits of tries that were submitted in the period, by a model of all of the history."""
+    import numpy as np
+
+    from berth.advice.response import driving_factors
     from berth.cli.waiting import questions_of
     from berth.errors import SettingError
     from berth.waiting import train
@@ -120,9 +124,12 @@ def _respond(
             f"--apply-to-policy changes a policy SCHEME+ORDER+PLACEMENT, which '{policy}' is not"
         )
     questions = questions_of(None, history)
-    factors = driving_factors(train(questions), questions)
-    settings, _ = respond(workload, advice, factors, policy)
-    return settings, factors
+    first_s = moment_ms(begin) / 1000 if begin else -np.inf
+    last_s = moment_ms(end) / 1000 if end else np.inf
+    within = questions.at((questions.asked_s >= first_s) & (questions.asked_s < last_s))
+    if not len(within):
+        raise SettingError("nothing was submitted in this period; there are no waits to tell the causes of")
+    return driving_factors(train(questions), within)
 
 
 # --- what is printed -------------------------------------------------------------------------------

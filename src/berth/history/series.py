@@ -178,6 +178,7 @@ def _rows(cluster: str, node: str, index: str, gpu: _Gpu) -> Iterator[UsageRow]:
     mem = _memory(gpu, moments)
     groups: dict[tuple[str, int], list[tuple[int, int, int]]] = defaultdict(list)
     jobs = _jobs(gpu.job, moments, 2 * usual)
+    place = f"{cluster}/{node}/{index}" if cluster else f"{node}/{index}"
     for at, moment in enumerate(moments):
         passed = min(int(steps[at]), 2 * usual, LONGEST_STEP_MS) if at < len(steps) else usual
         if jobs[at]:
@@ -194,8 +195,7 @@ def _rows(cluster: str, node: str, index: str, gpu: _Gpu) -> Iterator[UsageRow]:
         watched = float(sum(passed for _, _, passed in picked))
         energy = total(power)
         yield UsageRow(
-            *("series", "/".join((*filter(None, (cluster,)), node, index, str(hour)))),
-            *(node, cluster, job, picked[0][1]),
+            *("series", f"{place}/{hour}", node, cluster, job, picked[0][1]),
             *(picked[-1][1] + picked[-1][2], len(picked)),
             # Each GPU has rows of its own, so the time that the job was watched for is in those of its GPUs alone.
             *(0.0, watched),

@@ -127,13 +127,18 @@ def variable_cdfs(cdfs: Mapping[str, Mapping[str, Cdf]], variable: str) -> go.Fi
 
 def usage_bars(rows: Sequence[Usage], measure: str, dimension: str) -> go.Figure:
     """One dimension's groups as bars, the largest on top; what is beyond a dozen is one bar."""
-    ordered = sorted(rows, key=lambda row: (-row.measure(measure), row.keys))
+    return _bars({row.keys[0]: row.measure(measure) for row in rows}, f"{measure} by {dimension}")
+
+
+def _bars(groups: Mapping[str, float], title: str) -> go.Figure:
+    """Groups as bars, the largest on top; what is beyond a dozen is one bar."""
+    ordered = sorted(groups.items(), key=lambda group: (-group[1], group[0]))
     kept, rest = ordered[:LARGEST_SHOWN], ordered[LARGEST_SHOWN:]
-    names = [_short(row.keys[0]) for row in kept]
-    values = [row.measure(measure) for row in kept]
+    names = [_short(name) for name, _ in kept]
+    values = [value for _, value in kept]
     if rest:
         names.append(f"{len(rest):,} more")
-        values.append(sum(row.measure(measure) for row in rest))
+        values.append(sum(value for _, value in rest))
     total = sum(values) or 1.0
     figure = go.Figure(
         go.Bar(
@@ -148,7 +153,7 @@ def usage_bars(rows: Sequence[Usage], measure: str, dimension: str) -> go.Figure
             hovertemplate="%{customdata}: %{x:,.1f}<extra></extra>",
         )
     )
-    dress(figure, f"{measure} by {dimension}", 110 + 30 * max(len(values), 2))
+    dress(figure, title, 110 + 30 * max(len(values), 2))
     figure.update_layout(hovermode="closest", margin={"r": 64})
     figure.update_yaxes(
         tickvals=list(range(len(names))), ticktext=names, autorange="reversed", showgrid=False
@@ -293,10 +298,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 def waiting_by_cause(hours: Mapping[str, float]) -> go.Figure:
     """Hours waited by cause, the most on top."""
-    rows = [Usage((cause,), value, value, 0, 0, 0.0, 0.0, 0.0) for cause, value in hours.items()]
-    figure = usage_bars(rows, "run-hours", "cause")
-    figure.update_layout(title={"text": "Hours waited by cause"})
-    return figure
+    return _bars(hours, "Hours waited by cause")
 
 
 def _day(number: int) -> str:

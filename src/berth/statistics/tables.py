@@ -1,4 +1,4 @@
-"""Tables of a history by SQL: what `berth.statistics.accounting` computes of Records, for millions of them."""
+"""Tables of a history by SQL: use, waits and distributions of millions of records."""
 
 from __future__ import annotations
 
@@ -225,7 +225,11 @@ class Tables:
         return {name or UNKNOWN: share for name, share in sorted(rows)}
 
     def waits_by_cause(self) -> dict[str, float]:
-        """Hours of waiting by cause; see `berth.statistics.waits_by_cause`."""
+        """Hours that tries waited before they started, by cause; their sum is all waiting.
+
+        Waiting counts from submission. The part until a job was eligible is its dependency's, its begin time's,
+        a hold's or an array limit's; the rest is that of resources, priority or a limit.
+        """
         eligible = "least(greatest(coalesce(eligible_ms, queued_ms), queued_ms), start_ms)"
         rows = self._all(
             f"SELECT wait_reason, sum({eligible} - queued_ms), sum(start_ms - {eligible}) {self._from} "
