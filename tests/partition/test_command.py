@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from ctypes.util import find_library
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,9 @@ def test_a_partition_is_made_listed_resized_and_removed(berth: Berth) -> None:
         0,
         "blue: 2 GiB, 0 B in use\n",
     )
-    assert "blue" in berth("partition", "watch", "--times", "2", "--every", "0.1")[1]
+    watched = berth("partition", "watch", "--times", "2", "--every", "0.1")[1]
+    assert "blue" in watched
+    assert watched.endswith("┘\n")
     assert berth("partition", "remove", "blue") == (0, "")
     assert berth("partition", "remove", "blue") == (2, "berth: no partition 'blue'; there are: none\n")
 
@@ -165,6 +168,23 @@ def test_a_resize_that_one_gpu_has_no_room_for_changes_none(card: Card) -> None:
     with pytest.raises(PartitionError, match="of GPU 1, but only 4096 of"):
         partitions.resize("blue", mem_mib=5120, gpus=CARDS, root=root)
     assert limits(root) == [(4096, 0, False), (4096, 0, False)]
+
+
+def test_a_resize_that_cannot_ask_the_card_says_so(card: Card) -> None:
+    """In a process of its own: this one has loaded the fake driver."""
+    if find_library("nvidia-ml") is not None:
+        pytest.skip("this machine has a driver to ask")
+    partitions.create("blue", CARDS[0], partitions.Limit(64), root=card.folder / "root")
+    words = ["partition", "resize", "blue", "--mem", "200G"]
+    ran = subprocess.run(
+        [sys.executable, "-c", "from berth.cli import main; main()", *words],
+        env=os.environ | {"BERTH_ROOT": str(card.folder / "root")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (0, "blue: 200 GiB, 0 B in use\n")
+    assert ran.stderr.startswith("berth: not checked against the GPU's size: there is no libnvidia-ml.so.1")
 
 
 def test_a_resize_to_no_more_than_it_has_needs_no_room(berth: Berth, card: Card) -> None:

@@ -164,11 +164,13 @@ def watch(
                 live.update(_table(found, used, live.console.width), refresh=True)
             looks += 1
             if looks == times:
-                return
+                break
             try:
                 time.sleep(every_s)
             except KeyboardInterrupt:
-                return
+                break
+    if not as_json and not live.console.is_terminal:
+        typer.echo()  # in a terminal the table ends its line itself
 
 
 _WIDE = 120
@@ -221,8 +223,9 @@ def resize(
     """Change a partition's limits while it is in use; downwards, new allocations are refused."""
     try:
         known = _known_gpus(fake_gpu)
-    except BerthError:
+    except BerthError as error:
         known = []
+        typer.echo(f"berth: not checked against the GPU's size: {error}", err=True)
     changed = partitions.resize(
         name,
         mem_mib=None if mem is None else partitions.mem_mib(mem),
