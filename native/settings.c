@@ -117,7 +117,8 @@ void settings_read(void)
 
     if (log != NULL && strlen(log) < sizeof settings.log_path)
         strcpy(settings.log_path, log);
-    if (!named && stat(AGENT_FOLDER, &file) == 0)
+    /* What the node's agent has put there stands, whatever else the container names. */
+    if (stat(AGENT_FOLDER, &file) == 0)
         folder = AGENT_FOLDER, named = true;
     if (!named && mem == NULL && core == NULL)
         return;

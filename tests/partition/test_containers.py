@@ -213,8 +213,9 @@ def test_the_limit_holds_without_an_environment(containers: Containers) -> None:
 
 
 def test_a_container_cannot_raise_its_own_limit(containers: Containers) -> None:
-    words = ("/bin/env", "BERTH_GPU_MEM_MIB=8192", "/opt/check", "total")
-    assert containers.run("blue", *words) == (0, "64\n")
+    for more in ((), ("BERTH_REGION=/tmp/mine",), ("BERTH_REGION=/tmp/mine", "BERTH_GPU_CORE_PCT=100")):
+        words = ("/bin/env", "BERTH_GPU_MEM_MIB=8192", *more, "/opt/check", "total")
+        assert containers.run("blue", *words) == (0, "64\n")
     (limit,) = (containers.card.folder / "root" / "blue").glob("*.limit")
     code, said = containers.run("blue", "/bin/sh", "-c", f"echo > /run/berth/region/{limit.name}")
     assert code != 0
