@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from berth.errors import HistoryError
 from berth.history.folder import History, open_history
+from berth.history.imports import ImportResult
 from berth.history.sacct import import_text
 from berth.history.series import import_series
 from berth.history.staging import Options
@@ -36,7 +38,7 @@ def a_history(folder: Path) -> History:
     return history
 
 
-def matrix(*series: tuple[dict[str, str], list[tuple[float, float]]]) -> dict[str, object]:
+def matrix(*series: tuple[dict[str, str], list[tuple[float, object]]]) -> dict[str, object]:
     result = [{"metric": labels, "values": [[t, str(v)] for t, v in values]} for labels, values in series]
     return {"status": "success", "data": {"resultType": "matrix", "result": result}}
 
@@ -53,7 +55,7 @@ def jobstats(path: Path, begin_s: int = BASE_S, end_s: int = BASE_S + 1200) -> P
             ("nvidia_gpu_memory_total_bytes", 16 * 2**30, 16 * 2**30),
             ("nvidia_gpu_jobId", 1, 2 if minor == "0" else 0),
         ):
-            values = [(t, before if t < BASE_S + 600 else after) for t in times]
+            values: list[tuple[float, object]] = [(t, before if t < BASE_S + 600 else after) for t in times]
             answers.append(matrix(({"__name__": name, **labels}, values)))
     path.write_text(json.dumps(answers))
     return path
@@ -124,3 +126,65 @@ def test_two_clusters_whose_nodes_have_the_same_names_keep_each_their_own(tmp_pa
     second = import_series(history, [file], "d")
     assert (second.imported, second.updated) == (3, 0)
     assert use(history) == [(0.5, 0.25), (0.4, 0.0625)] * 2
+
+
+def dcgm(
+    index: str, job: str, values: Sequence[object], name: str = "DCGM_FI_DEV_GPU_UTIL"
+) -> dict[str, object]:
+    """A series of DCGM's exporter, every 60 s from BASE_S, of one GPU and the job that the label names."""
+    labels = {"__name__": name, "Hostname": "node1", "gpu": index, "UUID": f"GPU-{index}", "hpc_job": job}
+    return matrix((labels, [(BASE_S + 60 * at, value) for at, value in enumerate(values)]))
+
+
+def imported(
+    folder: Path, *answers: dict[str, object]
+) -> tuple[dict[str, tuple[object, object]], ImportResult]:
+    """The means of use and of memory by job, and what the import said."""
+    history = a_history(folder)
+    (folder / "d.json").write_text(json.dumps(answers))
+    result = import_series(history, [folder / "d.json"])
+    rounded = {
+        r.job_id: tuple(None if v is None else round(v, 4) for v in (r.gpu_use_mean, r.gpu_mem_mean))
+        for r in history.records()
+    }
+    return {job: (found[0], found[1]) for job, found in rounded.items()}, result
+
+
+def test_two_jobs_on_one_gpu_keep_it_both(tmp_path: Path) -> None:
+    rows = [
+        exports.line(JobIDRaw=job, Submit=BASE_S, Eligible=BASE_S, Start=BASE_S, End=BASE_S + 600)
+        for job in (1, 2)
+    ]
+    history = open_history(tmp_path / "h")
+    import_text(history, exports.write(tmp_path / "f", rows), Options("c"))
+    answers = [dcgm("0", "1", [50] * 10), dcgm("1", "1", [100] * 10), dcgm("0", "2", [50] * 10)]
+    for turn, order in enumerate((answers, answers[::-1])):
+        (tmp_path / "d.json").write_text(json.dumps(order))
+        result = import_series(history, [tmp_path / "d.json"])
+        assert result.imported == (0 if turn else 3)
+        assert {r.job_id: r.gpu_use_mean for r in history.records()} == {"1": 0.75, "2": 0.5}
+
+
+def test_what_has_no_series_of_memory_has_no_mean_of_it(tmp_path: Path) -> None:
+    means, _ = imported(tmp_path, dcgm("0", "1", [80] * 10))
+    assert means == {"1": (0.8, None), "2": (None, None)}
+
+
+def test_values_that_cannot_be_are_named_and_the_others_count(tmp_path: Path) -> None:
+    good: list[object] = [80] * 10
+    bad: list[object] = [80, 80, 150, -4, "1e300", "x", "+Inf", "NaN", 80, 80]
+    memory = [
+        dcgm("0", "1", [part] * 10, f"DCGM_FI_DEV_FB_{name}") for name, part in (("USED", 1), ("FREE", 3))
+    ]
+    means, result = imported(tmp_path, dcgm("0", "1", bad), *memory)
+    assert means["1"] == (0.8, 0.25)
+    at = f"{tmp_path / 'd.json'}, "
+    assert sorted((row.where.removeprefix(at), row.why) for row in result.rejected) == [
+        (f"DCGM_FI_DEV_GPU_UTIL of node1/0 at {BASE_S + 120}: 150", "not 0 to 100"),
+        (f"DCGM_FI_DEV_GPU_UTIL of node1/0 at {BASE_S + 180}: -4", "not 0 to 100"),
+        (f"DCGM_FI_DEV_GPU_UTIL of node1/0 at {BASE_S + 240}: 1e+300", "not 0 to 100"),
+        (f"DCGM_FI_DEV_GPU_UTIL of node1/0 at {BASE_S + 360}: inf", "not 0 to 100"),
+        (f"result[0] at {BASE_S + 300}: 'x'", "no number"),
+    ]
+    (tmp_path / "again").mkdir()
+    assert imported(tmp_path / "again", dcgm("0", "1", good), *memory)[0] == means

@@ -10,6 +10,7 @@ A job is known by the label `hpc_job` (DCGM's exporter with its job mapping) or 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,18 +42,29 @@ _MEM_FREE: Final = {"DCGM_FI_DEV_FB_FREE": 1.0}
 _MEM_TOTAL: Final = {"DCGM_FI_DEV_FB_TOTAL": 1.0, "nvidia_gpu_memory_total_bytes": 1 / 2**20}
 _POWER: Final = {"DCGM_FI_DEV_POWER_USAGE": 1.0, "nvidia_gpu_power_usage_milliwatts": 1e-3}
 _JOB: Final = "nvidia_gpu_jobId"
+_MOST: Final = {**_USE, **_SM}
 _KNOWN: Final = {*_USE, *_SM, *_MEM_USED, *_MEM_FREE, *_MEM_TOTAL, *_POWER, _JOB}
 
 _LINE = re.compile(r"([A-Za-z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+(-?\d+(?:\.\d+)?))?\s*")
 _LABEL = re.compile(r'([A-Za-z_]\w*)="((?:[^"\\]|\\.)*)"\s*,?\s*')
 
 
+_Metrics = dict[str, dict[int, float]]
+"""By metric: value by moment, in ms."""
+
+
+def _no_metrics() -> _Metrics:
+    return defaultdict(dict)
+
+
 @dataclass(slots=True)
 class _Gpu:
-    """All that is known of one GPU, by metric: value by moment, in ms."""
+    """All that is known of one GPU."""
 
-    metrics: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
+    metrics: dict[str, _Metrics] = field(default_factory=lambda: defaultdict(_no_metrics))
+    """By the job that the labels name; under an empty name what was told without one."""
     job: dict[int, str] = field(default_factory=dict)
+    """Which job a series says to have the GPU, by moment, in ms."""
 
 
 def import_series(history: History, files: Sequence[Path], cluster: str = "") -> ImportResult:
@@ -78,11 +90,13 @@ def import_series(history: History, files: Sequence[Path], cluster: str = "") ->
             job = labels.get("hpc_job") or labels.get("jobid") or ""
             for moment, value in values:
                 if name == _JOB:
-                    gpu.job[moment] = str(int(value)) if value > 0 else ""
-                    continue
-                gpu.metrics[name][moment] = value
-                if job:
-                    gpu.job[moment] = job
+                    gpu.job[moment] = str(int(value)) if 0 < value < math.inf else ""
+                elif not 0 <= value <= _MOST.get(name, math.inf):
+                    most = f" to {_MOST[name]:g}" if name in _MOST else " or more"
+                    where = f"{path}, {name} of {node}/{index} at {moment / 1000:.0f}: {value:g}"
+                    rejections.add(where, f"not 0{most}")
+                else:
+                    gpu.metrics[job][name][moment] = value
     rows = [row for key, gpu in sorted(gpus.items()) for row in _rows(*key, gpu)]
     return history.merge_usage(rows, rejections)
 
@@ -134,12 +148,18 @@ def _matrix(result: list[Any], path: Path, rejections: Rejections) -> Iterator[S
     for number, each in enumerate(result):
         try:
             labels = {str(key): str(value) for key, value in each["metric"].items()}
-            values = [(round(float(moment) * 1000), float(value)) for moment, value in each["values"]]
+            told = [(round(float(moment) * 1000), value) for moment, value in each["values"]]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             rejections.add(f"{path}, result[{number}]", f"no series with 'metric' and 'values': {error!r}")
             continue
-        finite = [(moment, value) for moment, value in values if np.isfinite(value)]
-        yield labels.get("__name__", ""), labels, finite
+        values = []
+        for moment, text in told:
+            try:
+                values.append((moment, float(text)))
+            except (TypeError, ValueError):
+                rejections.add(f"{path}, result[{number}] at {moment / 1000:.0f}: {text!r}", "no number")
+        known = [(moment, value) for moment, value in values if not math.isnan(value)]
+        yield labels.get("__name__", ""), labels, known
 
 
 def _exposition(text: str, path: Path, modified_ms: int, rejections: Rejections) -> Iterator[Series]:
@@ -156,7 +176,7 @@ def _exposition(text: str, path: Path, modified_ms: int, rejections: Rejections)
             rejections.add(f"{path}, line {number}", "no line of Prometheus' text form")
             continue
         labels = {name: re.sub(r"\\(.)", r"\1", quoted) for name, quoted in _LABEL.findall(found[2] or "")}
-        if np.isfinite(value):
+        if not math.isnan(value):
             yield found[1], labels, [(moment, value)]
 
 
@@ -169,30 +189,60 @@ def _ms(moment: float) -> int:
 
 
 def _rows(cluster: str, node: str, index: str, gpu: _Gpu) -> Iterator[UsageRow]:
-    moments = sorted({moment for values in gpu.metrics.values() for moment in values})
-    if not moments:
-        return
-    steps = np.diff(np.array(moments, np.int64))
+    """The rows of one GPU: of each job that labels name, and of those that the series of jobs names."""
+    every = sorted(
+        {moment for metrics in gpu.metrics.values() for name in metrics for moment in metrics[name]}
+    )
+    steps = np.diff(np.array(every, np.int64))
     usual = min(int(np.median(steps)) if len(steps) else 15_000, LONGEST_STEP_MS)
-    use, sm, power = (_known(gpu, names, moments) for names in (_USE, _SM, _POWER))
-    mem = _memory(gpu, moments)
-    groups: dict[tuple[str, int], list[tuple[int, int, int]]] = defaultdict(list)
-    jobs = _jobs(gpu.job, moments, 2 * usual)
     place = f"{cluster}/{node}/{index}" if cluster else f"{node}/{index}"
-    for at, moment in enumerate(moments):
-        passed = min(int(steps[at]), 2 * usual, LONGEST_STEP_MS) if at < len(steps) else usual
-        if jobs[at]:
-            groups[jobs[at], moment // HOUR_MS].append((at, moment, passed))
-    for (job, hour), picked in sorted(groups.items()):
+    nameless = gpu.metrics.get("", {})
+    for label, metrics in sorted(gpu.metrics.items()):
+        moments = sorted({moment for values in metrics.values() for moment in values})
+        if label:
+            jobs = [label] * len(moments)
+            metrics = {
+                name: {**nameless.get(name, {}), **metrics.get(name, {})} for name in {*nameless, *metrics}
+            }
+        else:
+            told = _jobs(gpu.job, moments, 2 * usual)
+            jobs = ["" if job in gpu.metrics else job for job in told]
+        yield from _rows_of(place, node, cluster, metrics, moments, jobs, usual)
 
-        def total(values: list[float | None], picked: list[tuple[int, int, int]] = picked) -> float | None:
-            told = [value * passed for at, _, passed in picked if (value := values[at]) is not None]
-            return sum(told) if told else None
+
+def _rows_of(
+    place: str,
+    node: str,
+    cluster: str,
+    metrics: Mapping[str, Mapping[int, float]],
+    moments: Sequence[int],
+    jobs: Sequence[str],
+    usual: int,
+) -> Iterator[UsageRow]:
+    """Rows by job and hour; `jobs` tells at each moment which one has the GPU, empty where none has."""
+    use, sm, power = (_known(metrics, names, moments) for names in (_USE, _SM, _POWER))
+    mem = _memory(metrics, moments)
+    groups: dict[tuple[str, int], list[tuple[int, int, int]]] = defaultdict(list)
+    for at, moment in enumerate(moments):
+        step = moments[at + 1] - moment if at + 1 < len(moments) else usual
+        if jobs[at]:
+            groups[jobs[at], moment // HOUR_MS].append((at, moment, min(step, 2 * usual, LONGEST_STEP_MS)))
+    for (job, hour), picked in sorted(groups.items()):
+        watched = float(sum(passed for _, _, passed in picked))
+
+        def total(
+            values: list[float | None],
+            picked: list[tuple[int, int, int]] = picked,
+            watched: float = watched,
+        ) -> float | None:
+            """The mean of what is known, over all the time; a moment without a value says nothing."""
+            told = [(value * passed, passed) for at, _, passed in picked if (value := values[at]) is not None]
+            known_ms = sum(passed for _, passed in told)
+            return sum(part for part, _ in told) * watched / known_ms if known_ms else None
 
         def peak(values: list[float | None], picked: list[tuple[int, int, int]] = picked) -> float | None:
             return max((value for at, _, _ in picked if (value := values[at]) is not None), default=None)
 
-        watched = float(sum(passed for _, _, passed in picked))
         energy = total(power)
         yield UsageRow(
             *("series", f"{place}/{hour}", node, cluster, job, picked[0][1]),
@@ -204,21 +254,23 @@ def _rows(cluster: str, node: str, index: str, gpu: _Gpu) -> Iterator[UsageRow]:
         )
 
 
-def _known(gpu: _Gpu, names: Mapping[str, float], moments: Sequence[int]) -> list[float | None]:
+def _known(
+    metrics: Mapping[str, Mapping[int, float]], names: Mapping[str, float], moments: Sequence[int]
+) -> list[float | None]:
     """The first of these metrics that there is, as fractions or in its unit, at each moment."""
     for name, scale in names.items():
-        if values := gpu.metrics.get(name):
+        if values := metrics.get(name):
             factor = 1 / scale if names is _USE else scale
             return [values[moment] * factor if moment in values else None for moment in moments]
     return [None] * len(moments)
 
 
-def _memory(gpu: _Gpu, moments: Sequence[int]) -> list[float | None]:
-    used, free, whole = (_known(gpu, names, moments) for names in (_MEM_USED, _MEM_FREE, _MEM_TOTAL))
+def _memory(metrics: Mapping[str, Mapping[int, float]], moments: Sequence[int]) -> list[float | None]:
+    used, free, whole = (_known(metrics, names, moments) for names in (_MEM_USED, _MEM_FREE, _MEM_TOTAL))
     found: list[float | None] = []
     for held, left, total in zip(used, free, whole, strict=True):
         there = total if total is not None else (None if held is None or left is None else held + left)
-        found.append(held / there if held is not None and there else None)
+        found.append(held / there if held is not None and there and held <= there else None)
     return found
 
 

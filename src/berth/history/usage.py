@@ -117,6 +117,11 @@ def best_of_tries(records: str, usage: str) -> str:
     """
     on_node = "r.gpus / greatest(r.node_count, 1)"
     held = f"greatest(sum(u.gpu_ms), sum(u.watched_ms * {on_node}))"
+
+    def mean(name: str) -> str:
+        # Where nothing was measured there is no mean; least() alone would pass over what is NULL.
+        return f"CASE WHEN sum(u.{name}) IS NULL THEN NULL ELSE least(sum(u.{name}) / {held}, 1.0) END"
+
     return (
         "SELECT cluster, job_id, queued_ms, "
         + ", ".join(
@@ -124,8 +129,8 @@ def best_of_tries(records: str, usage: str) -> str:
             for name in ("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak")
         )
         + " FROM (SELECT r.cluster, r.job_id, r.queued_ms, u.kind, "
-        f"{held} AS held, least(sum(u.use_ms) / {held}, 1.0) AS gpu_use_mean, max(u.use_peak) AS gpu_use_peak, "
-        f"least(sum(u.mem_ms) / {held}, 1.0) AS gpu_mem_mean, max(u.mem_peak) AS gpu_mem_peak "
+        f"{held} AS held, {mean('use_ms')} AS gpu_use_mean, max(u.use_peak) AS gpu_use_peak, "
+        f"{mean('mem_ms')} AS gpu_mem_mean, max(u.mem_peak) AS gpu_mem_peak "
         f"FROM {records} r JOIN {usage} u ON u.job_id = r.job_id AND (u.cluster = r.cluster OR u.cluster = '') "
         "AND (u.begin_ms + u.end_ms) // 2 BETWEEN r.start_ms AND r.end_ms "
         "WHERE r.gpus > 0 GROUP BY ALL HAVING held > 0) GROUP BY ALL"
