@@ -93,6 +93,29 @@ def test_broken_rows_stay_out_and_each_says_why(tmp_path: Path) -> None:
     }
 
 
+def test_times_that_no_job_has_stay_out(tmp_path: Path) -> None:
+    epoch = "1970-01-01T00:00:00"
+    rows = [
+        exports.line(JobIDRaw=1, Submit=epoch, Eligible=epoch, Start=epoch),
+        exports.line(JobIDRaw=2, Submit=60, Eligible=60),
+        exports.line(JobIDRaw=3, Submit="0001-01-01T00:00:00"),
+        exports.line(JobIDRaw=4, Start="2999-01-01T00:00:00", End="2999-01-01T01:00:00"),
+        exports.line(JobIDRaw=5, End="2100-01-01T00:00:00"),
+        exports.line(JobIDRaw=6, End="2026-01-01T01:10:00"),
+        exports.line(JobIDRaw=7, Submit=60, Eligible=60, Start=120, End=180),
+    ]
+    history = open_history(tmp_path / "h")
+    result = read(history, exports.write(tmp_path / "f", rows))
+    assert [record.job_id for record in history.records()] == ["7", "6"]
+    assert {(row.where.rpartition(" ")[2], row.why) for row in result.rejected} == {
+        ("1", "Submit is 1970-01-01 00:00:00 UTC, which cannot be"),
+        ("2", "Submit is 1970-01-01 00:01:00 UTC, which cannot be"),
+        ("3", "Submit is 0001-01-01 00:00:00 UTC, which cannot be"),
+        ("4", "Start is 2999-01-01 00:00:00 UTC, which cannot be"),
+        ("5", "End is 2100-01-01 00:00:00 UTC, which cannot be"),
+    }
+
+
 def test_a_requeued_jobs_tries_are_numbered_whichever_comes_first(tmp_path: Path) -> None:
     first = exports.line(State="NODE_FAIL", End="2026-01-01T00:20:00")
     second = exports.line(Submit="2026-01-01T00:20:00", Start="2026-01-01T00:30:00")

@@ -95,6 +95,22 @@ def test_a_csv_table_is_read_by_its_map(tmp_path: Path) -> None:
     assert (record.user, record.gpus, record.gpu_use_mean, record.gpu_mem_mean) == ("ann, b", 2, 0.25, None)
 
 
+def test_gpus_of_a_csv_table_are_whole_numbers_from_0_on(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    given = ["2", "eins", "-1", "", "4.0", "1.5", "nan", "inf", "1e300", "0"]
+    lines = [f"{at},1767225600,1767225660,1767229260,{text}" for at, text in enumerate(given)]
+    path.write_text("\n".join(["id,made,began,done,cards", *lines]) + "\n")
+    columns = read_map("job=id,submit=made,start=began,end=done,gpus=cards")
+    history = open_history(tmp_path / "h")
+    rejections = Rejections()
+    rows = csv_rows(path, columns, rejections)
+    result = import_rows(history, rows, header_of(columns), Options(), str(path), rejections)
+    assert sorted((r.job_id, r.gpus) for r in history.records()) == [("0", 2), ("3", 0), ("4", 4), ("9", 0)]
+    assert [(row.where, row.why) for row in result.rejected] == [
+        (f"{path}, line {at + 2}", f"{given[at]!r} is no number of GPUs") for at in (1, 2, 5, 6, 7, 8)
+    ]
+
+
 @pytest.mark.parametrize("text", ["job=id", "odd=x", "job"])
 def test_a_map_names_known_fields_and_those_needed(text: str) -> None:
     with pytest.raises(SettingError, match="--map"):

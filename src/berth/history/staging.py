@@ -68,7 +68,22 @@ def stage(
     return Staged(rows + bad, layout.absent(), key_mark=key_mark(options.key))
 
 
-_WHY = """
+_YEAR_1971_MS = 31_536_000_000
+_YEAR_2100_MS = 4_102_444_800_000
+_DAY_MS = 86_400_000
+"""A time in 1970 is a clock or a field that stood at nothing, unless the whole table counts from there."""
+
+
+def _impossible(name: str) -> str:
+    """The reason why a job that ended cannot have this time."""
+    time = f"{name}_ms"
+    outside = f"{time} NOT BETWEEN {-_DAY_MS} AND {_YEAR_2100_MS - 1}"
+    unset = f"{time} < {_YEAR_1971_MS} AND end_ms >= {_YEAR_1971_MS}"
+    shown = f"strftime(make_timestamp({time} * 1000), '%Y-%m-%d %H:%M:%S')"
+    return f"WHEN {outside} OR ({unset}) THEN '{name.title()} is ' || {shown} || ' UTC, which cannot be'"
+
+
+_WHY = f"""
     CASE
         WHEN contains(label, '.') OR contains(id, '.') THEN 'step'
         WHEN id = '' THEN 'no job id'
@@ -78,6 +93,7 @@ _WHY = """
         WHEN end_bad IS NOT NULL THEN 'End is ''' || end_bad || ''', which is no time'
         WHEN submit_ms IS NULL THEN 'no time of submission'
         WHEN state = '…' OR end_ms IS NULL THEN 'has not ended; it comes in once it has'
+        {" ".join(_impossible(name) for name in ("submit", "start", "end"))}
         WHEN end_ms < submit_ms THEN 'ends before it was submitted'
         WHEN start_ms > end_ms THEN 'ends before it starts'
         WHEN start_ms < submit_ms THEN 'starts before it was submitted'

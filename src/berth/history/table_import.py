@@ -43,6 +43,9 @@ FIELDS: Final = {
 }
 """What a map may name, and sacct's column for it. Times are ISO 8601 or seconds since 1970; use is 0 to 1."""
 
+MOST_GPUS: Final = 1_000_000
+"""No job has more; a larger number is something else, such as bytes."""
+
 _NEEDED: Final = ("job", "submit", "start", "end")
 
 
@@ -82,9 +85,24 @@ def csv_rows(path: Path, columns: Mapping[str, str], rejections: Rejections) -> 
                     why = f"{len(values)} fields, expected {len(header)}"
                     rejections.add(f"{path}, line {reader.line_num}", why)
                     continue
-                row = [f"gres/gpu={values[at]}" if field == "gpus" else values[at] for field, at in places]
+                if "gpus" in columns and not _is_count(gpus := values[header.index(columns["gpus"])]):
+                    rejections.add(f"{path}, line {reader.line_num}", f"{gpus!r} is no number of GPUs")
+                    continue
+                row = [
+                    f"gres/gpu={round(float(values[at] or 0))}" if field == "gpus" else values[at]
+                    for field, at in places
+                ]
                 yield tuple(row if "state" in columns else [*row, "COMPLETED"])
     except OSError as error:
         raise HistoryError(f"{path} cannot be read: {error.strerror or error}") from error
     except csv.Error as error:
         raise HistoryError(f"{path} is no CSV: {error}") from error
+
+
+def _is_count(text: str) -> bool:
+    """Whether it is a whole number from 0 on; nothing is 0, and 2.0 is 2."""
+    try:
+        number = float(text or 0)
+    except ValueError:
+        return False
+    return number.is_integer() and 0 <= number <= MOST_GPUS
