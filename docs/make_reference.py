@@ -1,4 +1,7 @@
-"""Write docs/reference.md from the code: `python docs/make_reference.py`; a test sees that it is up to date."""
+"""Write docs/reference.md from the code and docs/gallery.md from the examples; a test sees that both are up to date.
+
+Run it as `python docs/make_reference.py`.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,8 @@ from berth.traces.formats import FORMATS
 from berth.traces.synthetic import WORKLOADS, defaults_of
 
 PAGE = Path(__file__).with_name("reference.md")
+GALLERY = PAGE.with_name("gallery.md")
+EXAMPLES = PAGE.parents[1] / "examples"
 
 
 def reference() -> str:
@@ -33,6 +38,22 @@ def reference() -> str:
         *_python(),
         *_errors(),
     ]
+    return "\n\n".join(parts) + "\n"
+
+
+def gallery() -> str:
+    """The page of worked examples, each with what it prints."""
+    parts = [
+        "# Gallery",
+        "Worked examples, as they stand in `examples/`, each with what it prints; a test runs them all. Run one with"
+        " `.venv/bin/python examples/NAME.py`.",
+    ]
+    for script in sorted(EXAMPLES.glob("*.py")):
+        first, _, rest = script.read_text("utf-8").partition("\n")
+        title = script.stem.replace("_", " ").capitalize()
+        printed = script.with_suffix(".out").read_text("utf-8").rstrip("\n")
+        code = rest.strip("\n")
+        parts += [f"## {title}", first.strip('"'), f"```python\n{code}\n```", f"```text\n{printed}\n```"]
     return "\n\n".join(parts) + "\n"
 
 
@@ -123,5 +144,6 @@ def _text(text: str | None) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(reference(), "utf-8")
-    print(f"wrote {PAGE}")
+    for page, text in ((PAGE, reference()), (GALLERY, gallery())):
+        page.write_text(text, "utf-8")
+        print(f"wrote {page}")
