@@ -130,7 +130,7 @@ def test_a_profile_that_fits_on_one_of_the_gpus_goes_there(name: str) -> None:
     assert sum(event.kind == EventKind.FINISH for event in events) == 4
 
 
-@pytest.mark.parametrize("name", ("greedy", "dqn?model=untrained"))
+@pytest.mark.parametrize("name", ["greedy", "dqn?model=untrained"])
 def test_who_forecasts_the_series_of_all_tenants_runs_out_of_memory_on_no_gpu(name: str) -> None:
     """Tetris adds up series as if nobody were slowed, and may."""
     small = GpuModel("small", "", 6_144, 1_920, 16_000)
