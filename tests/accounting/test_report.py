@@ -13,10 +13,12 @@ import pytest
 from typer.testing import CliRunner
 
 from berth.cli.app import app
+from berth.cli.stats import tables_of
 from berth.history.folder import open_history
 from berth.history.sacct import import_text
 from berth.history.staging import Options
 from berth.plots.accounting import calendar, parallel_coordinates, variable_cdfs, waiting_by_cause
+from berth.report.accounting import collect, write_accounting
 from berth.report.image import BROWSERS
 from berth.statistics.spread import cdf
 
@@ -62,7 +64,20 @@ def test_the_report_shows_usage_and_nothing_of_a_job_becomes_markup(history: Pat
 
 def test_a_period_without_jobs_has_a_page_that_says_so(history: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.html"
-    run("report", out, "--history", history, "--from", "2030-01-01")
+    with tables_of(history, "2030-01-01", "", None) as tables:
+        page = collect(
+            tables,
+            title="GPU accounting",
+            period="from 2030 on",
+            command="",
+            created="",
+            version="",
+            by=["user"],
+            measure="jobs",
+            capacity={},
+            predictions=None,
+        )
+    write_accounting(page, out)
     assert "No job ended in this period." in out.read_text(encoding="utf-8")
 
 
