@@ -119,46 +119,9 @@ def stats(
                 }
             print(json.dumps(answer, ensure_ascii=False, allow_nan=False))
             return
-    _show(names, measure, rows, whole, totals, waits)
+    from berth.cli.usage_table import show_usage
 
-
-def _show(
-    names: list[str], measure: str, rows: list[Any], whole: float, totals: Any, waits: dict[str, float]
-) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in names:
-        table.add_column(name)
-    for heading in ("GPU-hours", "run-hours", "jobs", "users", f"share of {measure}", "failed GPU-hours"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(
-            *(Text(key) for key in row.keys),
-            f"{row.gpu_hours:,.2f}",
-            f"{row.run_hours:,.2f}",
-            f"{row.jobs:,}",
-            f"{row.users:,}",
-            f"{row.measure(measure) / whole * 100:.2f} %",
-            f"{row.wasted_gpu_hours:,.2f}",
-        )
-    console = Console()
-    console.print(table)
-    console.print(
-        f"{totals.jobs:,} jobs in {totals.tries:,} tries of {totals.users:,} users, {totals.gpu_hours:,.1f} GPU-hours",
-        highlight=False,
-    )
-    if totals.wait_s[0] is not None:
-        console.print(
-            f"waited: median {totals.wait_s[0]:,.0f} s, 90 % within {totals.wait_s[1]:,.0f} s; "
-            f"ran: median {totals.run_s[0]:,.0f} s",
-            highlight=False,
-        )
-    for cause, hours in sorted(waits.items(), key=lambda item: -item[1]):
-        console.print(f"  {hours:,.2f} h waited for {cause}", highlight=False, markup=False)
+    show_usage(names, measure, rows, whole, totals, waits)
 
 
 def report(
