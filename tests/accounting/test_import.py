@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -290,13 +291,27 @@ def test_json_that_is_cut_off_or_of_something_else_is_refused(tmp_path: Path, te
         list(json_rows(tmp_path / "f", Rejections()))
 
 
-def test_jobs_of_json_in_an_unknown_form_are_named_and_left_out(tmp_path: Path) -> None:
-    (tmp_path / "f").write_text('{"jobs": [{"job_id": 7, "time": 5}, {"no": 1}]}')
+def test_jobs_of_json_in_an_unknown_form_are_left_out_and_each_says_why(tmp_path: Path) -> None:
+    time = {"submission": 1, "eligible": 1, "start": 1, "end": 2}
+    jobs = [
+        {"job_id": 7, "time": 5, "state": {"current": "COMPLETED"}},
+        {"no": 1},
+        {"job_id": "a"},
+        {"job_id": 8, "submit_time": 1, "job_state": ["RUNNING"]},
+        {"job_id": 9, "time": {**time, "end": "x"}, "state": {"current": ["COMPLETED"]}},
+        {"job_id": 10, "time": time, "state": {"current": []}},
+    ]
+    (tmp_path / "f").write_text(json.dumps({"jobs": jobs}))
     rejections = Rejections()
     assert list(json_rows(tmp_path / "f", rejections)) == []
-    assert [row.where for row in rejections.listed] == [
-        f"{tmp_path / 'f'}, jobs[0], job 7",
-        f"{tmp_path / 'f'}, jobs[1]",
+    kind = "something in it is of another kind than `sacct --json` writes, such as a text for a list"
+    assert [(row.where.removeprefix(f"{tmp_path / 'f'}, "), row.why) for row in rejections.listed] == [
+        ("jobs[0], job 7", kind),
+        ("jobs[1]", "no job with a 'job_id'"),
+        ("jobs[2], job a", "no 'time' in it, as `sacct --json` writes it"),
+        ("jobs[3], job 8", "a job of squeue's, which tells of no end; import what `sacct --json` prints"),
+        ("jobs[4], job 9", "'x' stands where a number was expected"),
+        ("jobs[5], job 10", kind),
     ]
 
 

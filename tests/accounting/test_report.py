@@ -6,17 +6,22 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 from berth.cli.app import app
+from berth.cli.stats import tables_of
+from berth.cli.usage_table import usage_table
 from berth.history.folder import open_history
 from berth.history.sacct import import_text
 from berth.history.staging import Options
 from berth.plots.accounting import calendar, parallel_coordinates, variable_cdfs, waiting_by_cause
+from berth.report.accounting import collect, write_accounting
 from berth.report.image import BROWSERS
 from berth.statistics.spread import cdf
 
@@ -60,9 +65,47 @@ def test_the_report_shows_usage_and_nothing_of_a_job_becomes_markup(history: Pat
     ]
 
 
+def test_long_names_are_never_cut_off(tmp_path: Path) -> None:
+    names = [f"a_partition_with_a_name_that_goes_on_{number}" for number in (1, 2)]
+    rows = [exports.line(JobIDRaw=at, Partition=name, Account=name) for at, name in enumerate(names, 1)]
+    import_text(open_history(tmp_path / "h"), exports.write(tmp_path / "f", rows), Options())
+    text = run("stats", "--history", tmp_path / "h", "--by", "account,server")
+    assert [text.count(name) for name in names] == [2, 2]
+    assert "…" not in text
+    with tables_of(tmp_path / "h", "", "", None) as tables:
+        found = tables.usage(["account", "server"])
+    for width in (80, 120):
+        console = Console(width=width, file=StringIO(), record=True)
+        console.print(usage_table(["account", "server"], "jobs", found, 2.0))
+        told = console.export_text()
+        assert max(map(len, told.splitlines())) <= width
+        assert "…" not in told
+        rule = next(at for at, line in enumerate(told.splitlines()) if "──" in line)
+        folded = "".join(line.split()[0] for line in told.splitlines()[rule + 1 :] if line.strip())
+        assert sorted(folded.split("a_partition_")) == [
+            "",
+            *(name.removeprefix("a_partition_") for name in names),
+        ]
+        assert told.count("50.00 %") == 2
+        assert told.count(" 0.00") == 2  # the last column, too
+
+
 def test_a_period_without_jobs_has_a_page_that_says_so(history: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.html"
-    run("report", out, "--history", history, "--from", "2030-01-01")
+    with tables_of(history, "2030-01-01", "", None) as tables:
+        page = collect(
+            tables,
+            title="GPU accounting",
+            period="from 2030 on",
+            command="",
+            created="",
+            version="",
+            by=["user"],
+            measure="jobs",
+            capacity={},
+            predictions=None,
+        )
+    write_accounting(page, out)
     assert "No job ended in this period." in out.read_text(encoding="utf-8")
 
 

@@ -188,3 +188,11 @@ def test_values_that_cannot_be_are_named_and_the_others_count(tmp_path: Path) ->
     ]
     (tmp_path / "again").mkdir()
     assert imported(tmp_path / "again", dcgm("0", "1", good), *memory)[0] == means
+
+
+def test_what_is_no_series_is_told_in_plain_words(tmp_path: Path) -> None:
+    odd = {"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}}]}}
+    _, result = imported(tmp_path, odd, dcgm("0", "1", [80] * 10))
+    assert [row.why for row in result.rejected] == [
+        "no series: expected 'metric' with labels, and 'values' of [seconds, \"value\"]"
+    ]

@@ -17,6 +17,7 @@ from berth.cli.importing import AsJson, HistoryFolder, moment_ms
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
+    from berth.errors import HistoryError
     from berth.statistics.tables import Tables
 
 By = Annotated[
@@ -118,46 +119,9 @@ def stats(
                 }
             print(json.dumps(answer, ensure_ascii=False, allow_nan=False))
             return
-    _show(names, measure, rows, whole, totals, waits)
+    from berth.cli.usage_table import show_usage
 
-
-def _show(
-    names: list[str], measure: str, rows: list[Any], whole: float, totals: Any, waits: dict[str, float]
-) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name in names:
-        table.add_column(name)
-    for heading in ("GPU-hours", "run-hours", "jobs", "users", f"share of {measure}", "failed GPU-hours"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(
-            *(Text(key) for key in row.keys),
-            f"{row.gpu_hours:,.2f}",
-            f"{row.run_hours:,.2f}",
-            f"{row.jobs:,}",
-            f"{row.users:,}",
-            f"{row.measure(measure) / whole * 100:.2f} %",
-            f"{row.wasted_gpu_hours:,.2f}",
-        )
-    console = Console()
-    console.print(table)
-    console.print(
-        f"{totals.jobs:,} jobs in {totals.tries:,} tries of {totals.users:,} users, {totals.gpu_hours:,.1f} GPU-hours",
-        highlight=False,
-    )
-    if totals.wait_s[0] is not None:
-        console.print(
-            f"waited: median {totals.wait_s[0]:,.0f} s, 90 % within {totals.wait_s[1]:,.0f} s; "
-            f"ran: median {totals.run_s[0]:,.0f} s",
-            highlight=False,
-        )
-    for cause, hours in sorted(waits.items(), key=lambda item: -item[1]):
-        console.print(f"  {hours:,.2f} h waited for {cause}", highlight=False, markup=False)
+    show_usage(names, measure, rows, whole, totals, waits)
 
 
 def report(
@@ -196,6 +160,8 @@ def report(
             capacity=_capacity(gpus),
             predictions=Evaluation.load(history / EVALUATION_NAME),
         )
+    if not page.totals.tries:
+        raise _nothing(history, begin, end, only)
     write_accounting(page, out)
     print(f"wrote {out}: {page.totals.jobs:,} jobs")
 
@@ -234,13 +200,36 @@ def plot(
     names = _groups(by, measure)
     with tables_of(history, begin, end, only) as tables:
         figure = _figure(tables, kind, application, variable, names, measure)
+    if figure is None:
+        raise _nothing(history, begin, end, only, application, variable if kind == "ecdf" else "")
     write_image(figure, out)
     print(f"wrote {out}")
 
 
+def _nothing(
+    history: Path, begin: str, end: str, only: list[str] | None, application: str = "", variable: str = ""
+) -> HistoryError:
+    """That there is nothing to show under these conditions."""
+    from berth.errors import HistoryError
+
+    conditions = [
+        *([f"--from {begin}"] if begin else []),
+        *([f"--to {end}"] if end else []),
+        *(f"--only {text}" for text in only or []),
+        *([f"--application {application}"] if application else []),
+        *([f"--variable {variable}"] if variable else []),
+    ]
+    under = f" under {', '.join(conditions)}" if conditions else ""
+    return HistoryError(
+        f"{history} has nothing to show{under}, so nothing was written; `berth stats --by application,month` "
+        "lists what it has"
+    )
+
+
 def _figure(
     tables: Tables, kind: str, application: str, variable: str, by: list[str], measure: str
-) -> Figure:
+) -> Figure | None:
+    """The picture, or None where there is nothing in it."""
     from berth.errors import SettingError
     from berth.plots import accounting as plots
     from berth.statistics.accounting import VARIABLES
@@ -248,21 +237,29 @@ def _figure(
     largest = [row.keys[0] for row in tables.usage(("application",))[:6]]
     if kind == "pcc":
         name = application or (largest[0] if largest else "")
-        return plots.parallel_coordinates(*tables.lines(name), name)
+        lines, counts = tables.lines(name)
+        return plots.parallel_coordinates(lines, counts, name) if len(lines) else None
     if kind == "ecdf":
         if variable not in {each.name for each in VARIABLES}:
             raise SettingError(
                 f"no variable '{variable}'; there are {', '.join(each.name for each in VARIABLES)}"
             )
-        return plots.variable_cdfs(tables.cdfs([application] if application else largest), variable)
+        cdfs = tables.cdfs([application] if application else largest)
+        return (
+            plots.variable_cdfs(cdfs, variable) if any(variable in found for found in cdfs.values()) else None
+        )
     if kind == "usage":
-        return plots.usage_bars(tables.usage(by[:1]), measure, by[0])
+        rows = tables.usage(by[:1])
+        return plots.usage_bars(rows, measure, by[0]) if rows else None
     if kind == "servers":
-        return plots.gpus_over_time(tables.daily_gpu_hours(), {})
+        days = tables.daily_gpu_hours()
+        return plots.gpus_over_time(days, {}) if days else None
     if kind == "calendar":
-        return plots.calendar(*tables.heat())
+        heat = tables.heat()
+        return plots.calendar(*heat) if len(heat[0]) else None
     if kind == "waits":
-        return plots.waiting_by_cause(tables.waits_by_cause())
+        waits = tables.waits_by_cause()
+        return plots.waiting_by_cause(waits) if any(waits.values()) else None
     raise SettingError(f"no picture '{kind}'; there are pcc, ecdf, usage, servers, calendar and waits")
 
 

@@ -100,8 +100,12 @@ def _of_json(text: str, path: Path) -> Iterator[Queued]:
                 queued_ms=(_number(job["submit_time"]) or 0) * 1000,
                 start_ms=(_number(job.get("start_time")) or 0) * 1000 if state == "RUNNING" else None,
             )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise HistoryError(f"{path} is not what `squeue --json` prints: {error!r}") from error
+    except KeyError as error:
+        raise HistoryError(
+            f"{path} is not what `squeue --json` prints: there is no '{error.args[0]}' in a job"
+        ) from error
+    except (ValueError, TypeError, AttributeError, IndexError) as error:
+        raise HistoryError(f"{path} is not what `squeue --json` prints: {error}") from error
 
 
 def _number(value: Any) -> int | None:

@@ -24,6 +24,10 @@ HEADER: Final = (
 )
 
 
+class _NoNumberError(Exception):
+    """What stands where a number was expected."""
+
+
 def json_rows(path: Path | None, rejections: Rejections) -> Iterator[tuple[object, ...]]:
     """Yield a row for each job; a job that cannot be read is noted instead."""
     where = str(path) if path else "standard input"
@@ -44,8 +48,19 @@ def json_rows(path: Path | None, rejections: Rejections) -> Iterator[tuple[objec
             continue
         try:
             yield _row(job)
-        except (KeyError, TypeError, AttributeError) as error:
-            rejections.add(f"{place}, job {job['job_id']}", f"not in a form that is known: {error!r}")
+        except KeyError as error:
+            here = f"{place}, job {job['job_id']}"
+            if "submit_time" in job:
+                rejections.add(
+                    here, "a job of squeue's, which tells of no end; import what `sacct --json` prints"
+                )
+            else:
+                rejections.add(here, f"no '{error.args[0]}' in it, as `sacct --json` writes it")
+        except _NoNumberError as error:
+            rejections.add(f"{place}, job {job['job_id']}", str(error))
+        except (TypeError, AttributeError, IndexError):
+            why = "something in it is of another kind than `sacct --json` writes, such as a text for a list"
+            rejections.add(f"{place}, job {job['job_id']}", why)
 
 
 def _row(job: Mapping[str, Any]) -> tuple[object, ...]:
@@ -77,7 +92,7 @@ def _number(value: Any) -> int | None:
     if isinstance(value, dict):
         value = value.get("number") if value.get("set") and not value.get("infinite") else None
     if value is not None and not isinstance(value, int):
-        raise TypeError(f"{value!r} is no number")
+        raise _NoNumberError(f"{value!r} stands where a number was expected")
     return value
 
 

@@ -149,8 +149,9 @@ def _matrix(result: list[Any], path: Path, rejections: Rejections) -> Iterator[S
         try:
             labels = {str(key): str(value) for key, value in each["metric"].items()}
             told = [(round(float(moment) * 1000), value) for moment, value in each["values"]]
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            rejections.add(f"{path}, result[{number}]", f"no series with 'metric' and 'values': {error!r}")
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+            why = "no series: expected 'metric' with labels, and 'values' of [seconds, \"value\"]"
+            rejections.add(f"{path}, result[{number}]", why)
             continue
         values = []
         for moment, text in told:

@@ -95,12 +95,15 @@ def _connection(url: str) -> Iterator[tuple[Connection, str]]:
         from sqlalchemy.exc import ArgumentError, SQLAlchemyError
     except ImportError as error:
         raise MissingExtraError("berth import slurmdbd", "slurm") from error
+    wanted = "expected mysql+pymysql://user:password@host/database"
     try:
         address = sql.make_url(url)
-    except ArgumentError as error:
+    except (ArgumentError, ValueError) as error:
+        raise SettingError(f"no address of a database; {wanted}") from error
+    if address.get_backend_name() not in ("mysql", "mariadb"):
         raise SettingError(
-            "no address of a database; expected mysql+pymysql://user:password@host/database"
-        ) from error
+            f"slurmdbd keeps its jobs in MySQL or MariaDB, not in '{address.get_backend_name()}'; {wanted}"
+        )
     shown = address.render_as_string(hide_password=True)
     try:
         engine = sql.create_engine(address, poolclass=sql.pool.NullPool, connect_args={"charset": "utf8mb4"})

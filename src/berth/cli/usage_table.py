@@ -1,0 +1,76 @@
+"""The table of `berth stats`: who used what, in a terminal or a file."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from berth.statistics.accounting import Usage
+    from berth.statistics.tables import Totals
+
+__all__ = ["show_usage", "usage_table"]
+
+FILE_WIDTH = 400
+"""Columns where the output is no terminal."""
+
+
+def usage_table(names: Sequence[str], measure: str, rows: Sequence[Usage], whole: float) -> Table:
+    """A row for each group; a name that the terminal is too narrow for goes on in the next line, never cut off."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in names:
+        table.add_column(name, overflow="fold")
+    cells = [_cells(row, measure, whole) for row in rows]
+    for at, heading in enumerate(
+        ("GPU-hours", "run-hours", "jobs", "users", f"share of {measure}", "failed GPU-hours")
+    ):
+        widest = max(len(text) for text in (*heading.split(), *(row[at] for row in cells)))
+        table.add_column(heading, justify="right", overflow="fold", min_width=widest)
+    for row, numbers in zip(rows, cells, strict=True):
+        table.add_row(*(Text(key) for key in row.keys), *numbers)
+    return table
+
+
+def _cells(row: Usage, measure: str, whole: float) -> tuple[str, ...]:
+    return (
+        f"{row.gpu_hours:,.2f}",
+        f"{row.run_hours:,.2f}",
+        f"{row.jobs:,}",
+        f"{row.users:,}",
+        f"{row.measure(measure) / whole * 100:.2f} %",
+        f"{row.wasted_gpu_hours:,.2f}",
+    )
+
+
+def show_usage(
+    names: Sequence[str],
+    measure: str,
+    rows: Sequence[Usage],
+    whole: float,
+    totals: Totals,
+    waits: Mapping[str, float],
+) -> None:
+    """Print the table, and what all of its jobs were and waited for."""
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
+    console.print(usage_table(names, measure, rows, whole))
+    console.print(
+        f"{totals.jobs:,} jobs in {totals.tries:,} tries of {totals.users:,} users, {totals.gpu_hours:,.1f} GPU-hours",
+        highlight=False,
+    )
+    if totals.wait_s[0] is not None:
+        console.print(
+            f"waited: median {totals.wait_s[0]:,.0f} s, 90 % within {totals.wait_s[1]:,.0f} s; "
+            f"ran: median {totals.run_s[0]:,.0f} s",
+            highlight=False,
+        )
+    for cause, hours in sorted(waits.items(), key=lambda item: -item[1]):
+        console.print(f"  {hours:,.2f} h waited for {cause}", highlight=False, markup=False)

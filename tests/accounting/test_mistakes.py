@@ -1,0 +1,68 @@
+"""Mistakes that one makes with accounting, from the command line: one line that says what to do, and status 2."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from berth.history.folder import open_history
+from berth.history.sacct import import_text
+from berth.history.staging import Options
+
+from . import exports
+
+BERTH = Path(sys.executable).parent / "berth"
+
+
+def berth(*words: object) -> tuple[int, str, str]:
+    """Status, output and errors of a command."""
+    done = subprocess.run([BERTH, *map(str, words)], capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("sqlite:////tmp/x.db", "slurmdbd keeps its jobs in MySQL or MariaDB, not in 'sqlite'"),
+        ("postgresql://a:secret@h/d", "slurmdbd keeps its jobs in MySQL or MariaDB, not in 'postgresql'"),
+        ("mysql+pymysql://a:secret@h:port/d", "no address of a database"),
+        ("odd", "no address of a database"),
+    ],
+)
+def test_an_address_that_is_no_slurmdbds_is_told_in_a_line(tmp_path: Path, url: str, told: str) -> None:
+    pytest.importorskip("sqlalchemy", reason="the extra slurm is not installed")
+    wanted = "expected mysql+pymysql://user:password@host/database"
+    found = berth("import", "slurmdbd", url, "--history", tmp_path / "h")
+    assert found == (2, "", f"berth: {told}; {wanted}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "conditions"),
+    [
+        (("report", "--from", "2030-01-01"), "--from 2030-01-01"),
+        (("report", "--only", "user=nobody", "--to", "2027-01-01"), "--to 2027-01-01, --only user=nobody"),
+        (("plot pcc", "--application", "nosuch"), "--application nosuch"),
+        (("plot ecdf", "--variable", "uGPUcore"), "--variable uGPUcore"),
+        (("plot ecdf", "--application", "nosuch"), "--application nosuch, --variable WAIT_h"),
+        *(
+            ((f"plot {kind}", "--only", "user=nobody"), "--only user=nobody")
+            for kind in ("pcc", "usage", "servers", "calendar", "waits")
+        ),
+    ],
+)
+def test_a_page_or_picture_with_nothing_in_it_is_not_written(
+    tmp_path: Path, words: tuple[str, ...], conditions: str
+) -> None:
+    import_text(
+        open_history(tmp_path / "h"), exports.write(tmp_path / "f", [exports.line(JobIDRaw=1)]), Options("c")
+    )
+    out = tmp_path / "out.html"
+    status, output, errors = berth(*words[0].split(), out, *words[1:], "--history", tmp_path / "h")
+    assert (status, output, out.exists()) == (2, "", False)
+    assert errors == (
+        f"berth: {tmp_path / 'h'} has nothing to show under {conditions}, so nothing was written; "
+        "`berth stats --by application,month` lists what it has\n"
+    )
