@@ -52,6 +52,20 @@ def test_run_keeps_a_process_tree_to_its_limit_and_sums_up(berth: Berth, card: C
     )
 
 
+def test_a_limit_of_the_environment_counts_where_run_names_none(
+    berth: Berth, card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = str(card.native / "check")
+    monkeypatch.setenv("BERTH_GPU_MEM_MIB", "64")
+    assert " of 64 MiB" in berth("run", "--core-pct", "50", "--fake-gpu", "--", check, "linear")[1]
+    assert " of 32 MiB" in berth("run", "--mem", "32M", "--fake-gpu", "--", check, "linear")[1]
+    monkeypatch.setenv("BERTH_GPU_MEM_MIB", "4GB")
+    assert (
+        "no GPU: BERTH_GPU_MEM_MIB"
+        in berth("run", "--core-pct", "50", "--fake-gpu", "--", check, "linear")[1]
+    )
+
+
 def test_run_in_a_partition_tells_of_this_run_and_whose_peak_it_is(berth: Berth, card: Card) -> None:
     berth("partition", "create", "blue", "--mem", "64M", "--core-pct", "50", "--fake-gpu")
     command = (

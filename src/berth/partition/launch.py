@@ -56,12 +56,13 @@ def environment(
     burst: bool = False,
     fake_gpu: bool = False,
 ) -> dict[str, str]:
-    """The environment of a process under these limits; without memory and share the region's own count."""
-    ours = {
-        name: value
-        for name, value in base.items()
-        if not name.startswith(("BERTH_GPU_", "BERTH_REGION", "BERTH_LOG"))
-    }
+    """The environment of a process under these limits; without memory and share the region's own count.
+
+    A region of its own also heeds those limits that `base` names and this call does not.
+    """
+    limited = mem_mib is not None or core_pct is not None
+    gone = ("BERTH_REGION", "BERTH_LOG") if limited else ("BERTH_GPU_", "BERTH_REGION", "BERTH_LOG")
+    ours = {name: value for name, value in base.items() if not name.startswith(gone)}
     preload = [str(library_path()), *base.get("LD_PRELOAD", "").split()]
     ours |= {"LD_PRELOAD": " ".join(preload), "BERTH_REGION": str(region)}
     if log is not None:
