@@ -66,3 +66,19 @@ def test_a_page_or_picture_with_nothing_in_it_is_not_written(
         f"berth: {tmp_path / 'h'} has nothing to show under {conditions}, so nothing was written; "
         "`berth stats --by application,month` lists what it has\n"
     )
+
+
+@pytest.mark.parametrize("order", [("", "neuron"), ("neuron", "")])
+def test_jobs_with_a_clusters_name_and_without_are_warned_of(tmp_path: Path, order: tuple[str, str]) -> None:
+    file = exports.write(tmp_path / "f", [exports.line(JobIDRaw=1), exports.line(JobIDRaw=2)])
+    words = ["import", "sacct", file, "--history", tmp_path / "h"]
+    told = []
+    for cluster in (*order, "other"):
+        status, _, errors = berth(*words, *(["--cluster", cluster] if cluster else []))
+        assert status == 0
+        told.append(errors)
+    warning = (
+        "warning: 2 of these jobs are in the history twice, with a cluster's name and without, and count twice; "
+        "import into a new history, with --cluster NAME for what names none\n"
+    )
+    assert told == ["", warning, warning]

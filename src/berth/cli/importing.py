@@ -300,6 +300,12 @@ def _is_json(path: Path) -> bool:
 
 def tell(result: ImportResult, daily: bool, as_json: bool) -> None:
     """Print what became of an import; with `daily` nothing, unless rows are broken."""
+    if result.nameless:
+        print(
+            f"warning: {result.nameless:,} of these jobs are in the history twice, with a cluster's name and without, "
+            "and count twice; import into a new history, with --cluster NAME for what names none",
+            file=sys.stderr,
+        )
     if as_json:
         print(json.dumps(result.to_dict(), ensure_ascii=False))
         return

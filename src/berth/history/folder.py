@@ -191,7 +191,7 @@ class History:
         files = list(index.records)
         try:
             merge = Merge(database, staged, [self.folder / name for name in files])
-            counts = merge.counts()
+            counts, nameless = merge.counts(), merge.nameless()
             if counts.imported or counts.updated:
                 for path in merge.segments_to_rewrite():
                     new = f"records/{next(numbers):06d}.parquet"
@@ -221,6 +221,7 @@ class History:
             staged.read - counts.imported - counts.updated - rejections.count,
             tuple(rejections.listed),
             rejections.count,
+            nameless,
         )
 
     def merge_usage(self, rows: Sequence[UsageRow], rejections: Rejections) -> ImportResult:

@@ -52,6 +52,8 @@ class ImportResult:
     unchanged: int
     rejected: tuple[Rejected, ...]
     rejected_count: int
+    nameless: int = 0
+    """Tries that the history holds twice: for a cluster with a name, and without one."""
 
     def to_dict(self) -> dict[str, object]:
         """What `--json` prints."""

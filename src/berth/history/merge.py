@@ -39,6 +39,7 @@ class Merge:
     def __init__(self, database: duckdb.DuckDBPyConnection, staged: Staged, segments: Sequence[Path]) -> None:
         self._database = database
         self._segments = tuple(segments)
+        self._staged = staged.keys
         own = ", ".join(f'"{name}"' for name in _OWN)
         # Hashes find the few rows that need care, cheaply: what comes twice, and jobs of several tries.
         database.execute(
@@ -119,6 +120,17 @@ class Merge:
             return Counts(self._one(f"SELECT count(*) FROM ({self._keys})"), 0)
         updated = self._one("SELECT count(*) FROM changed WHERE was_there")
         return Counts(self._one("SELECT count(*) FROM changed") - updated, updated)
+
+    def nameless(self) -> int:
+        """How many tries that come are there already for a cluster with a name, or come with one, the other without."""
+        if not self._segments:
+            return 0
+        files = ", ".join(at(path) for path in self._segments)
+        return self._one(
+            f"SELECT count(DISTINCT (k.job_id, k.queued_ms)) FROM {self._staged} k "
+            f"JOIN read_parquet([{files}]) o ON k.job_id = o.job_id AND k.queued_ms = o.queued_ms "
+            "WHERE (k.cluster = '') <> (o.cluster = '')"
+        )
 
     def segments_to_rewrite(self) -> tuple[Path, ...]:
         """The files that hold something which is written anew."""

@@ -290,4 +290,5 @@ def _sum(one: ImportResult, other: ImportResult) -> ImportResult:
         one.unchanged + other.unchanged,
         one.rejected + other.rejected,
         one.rejected_count + other.rejected_count,
+        one.nameless + other.nameless,
     )
