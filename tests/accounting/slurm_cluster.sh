@@ -15,13 +15,16 @@ fi
 dir=$1 command=$2 me=$(id -un) host=$(hostname -s)
 export PATH=$PATH:/usr/sbin:/sbin
 umask 022
-mkdir -p "$dir"/{log,state,database,munge,spool}
+mkdir -p "$dir"/{log,state,database,munge}
+# The name of a socket has 108 characters at most, and slurmstepd puts a long one behind its folder's.
+spool=$(mktemp -d /tmp/slurm.XXXXXX)
 chmod 700 "$dir/munge"
 
 stop() {
     for name in slurmd.node1 slurmd.node2 slurmctld slurmdbd database munge; do
         pid=$(cat "$dir/$name.pid" 2>/dev/null) && kill "$pid" 2>/dev/null && timeout 10 tail --pid="$pid" -f /dev/null
     done || true
+    rm -rf "$spool"
 }
 trap stop EXIT
 
@@ -78,7 +81,7 @@ SlurmdUser=$me
 AuthType=auth/munge
 AuthInfo=socket=$dir/munge/socket
 StateSaveLocation=$dir/state
-SlurmdSpoolDir=$dir/spool/%n
+SlurmdSpoolDir=$spool/%n
 SlurmctldPidFile=$dir/slurmctld.pid
 SlurmdPidFile=$dir/slurmd.%n.pid
 SlurmctldLogFile=$dir/log/slurmctld
@@ -107,7 +110,7 @@ export SLURM_CONF=$dir/slurm.conf
 slurmdbd; until_works 100 sacctmgr -n list cluster
 sacctmgr -i add cluster sandbox >/dev/null 2>&1 || true
 slurmctld; until_works 100 scontrol ping
-for node in node1 node2; do mkdir -p "$dir/spool/$node"; slurmd -N "$node"; done
+for node in node1 node2; do mkdir -p "$spool/$node"; slurmd -N "$node"; done
 idle() { [ "$(sinfo -h -N -t idle -o %n | wc -l)" = 2 ]; }
 until_works 150 idle
 export BERTH_SLURMDBD=mysql+pymysql://reader:reader@127.0.0.1:33306/slurm_acct_db
