@@ -19,7 +19,7 @@ def train(
     learner: Annotated[
         str,
         typer.Option(
-            help="dqn, the best of ppo and double-dqn; deeprm-max, deeprm-mean, dqn-paper, dqn-paper-as-printed."
+            help="dqn, which is ppo today; double-dqn, deeprm-max, deeprm-mean, dqn-paper, dqn-paper-as-printed."
         ),
     ] = "dqn",
     workload: Annotated[
