@@ -34,7 +34,8 @@ LEARNERS: dict[str, tuple[str, Demand]] = {
     "dqn-paper": ("dqn-paper", "series"),
     "dqn-paper-as-printed": ("dqn-paper", "series"),
 }
-"""Each learner: how it learns, and what it is shown of a job. `dqn` is `ppo`; the two stronger ones were not compared at length yet."""
+"""Each learner: how it learns, and what it is shown of a job. `dqn` is `ppo`, which was not compared with the other at
+length yet."""
 
 HORIZON, PAPER_HORIZON = 32, 20
 STEPS_OF_THE_LONGEST = 60
