@@ -418,7 +418,19 @@ DO cuInit(unsigned flags)
         return CUDA_ERROR_INVALID_DEVICE
 
 DO cuDriverGetVersion(int *version) { *version = card != NULL ? (int)card->driver_version : (int)fake_number("BERTH_FAKE_VERSION", 13050); return CUDA_SUCCESS; }
-DO cuDeviceGetCount(int *count) { READY(); GIVEN(count); *count = (int)visible_count; return CUDA_SUCCESS; }
+/* For tests: what to do while the driver is asked how many devices there are. */
+static void (*when_counting)(void);
+FAKE_EXPORT void fake_when_counting(void (*call)(void)) { when_counting = call; }
+
+DO cuDeviceGetCount(int *count)
+{
+    READY();
+    GIVEN(count);
+    if (when_counting != NULL)
+        when_counting();
+    *count = (int)visible_count;
+    return CUDA_SUCCESS;
+}
 DO cuDeviceGet(CUdevice *dev, int ordinal) { GPU(ordinal); *dev = ordinal; return CUDA_SUCCESS; }
 DO cuDeviceGetUuid(CUuuid *uuid, CUdevice dev) { GPU(dev); *uuid = card->gpus[gpu_at(dev)].uuid; return CUDA_SUCCESS; }
 DO cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev) { return cuDeviceGetUuid(uuid, dev); }
