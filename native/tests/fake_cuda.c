@@ -359,6 +359,11 @@ DO cuInit(unsigned flags)
     int fd = open(fake_path(), O_RDWR | O_CLOEXEC);
     for (uint32_t i = 0; fd >= 0 && i < FAKE_PROCESSES && self == NULL; i++) {
         struct fake_process *process = &card->processes[i];
+        int failed = i < atomic_load(&card->seen) ? 0 : fake_reserve(fd, offsetof(struct fake_card, processes) + i * sizeof *process, sizeof *process);
+        if (failed != 0) {
+            fake_complain("has no room for another process", failed);
+            break;
+        }
         if (atomic_load(&process->state) != 0 || !fake_lock(fd, F_OFD_SETLK, i))
             continue;
         if (atomic_load(&process->state) != 0)
