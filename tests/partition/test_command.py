@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -342,6 +343,66 @@ def test_a_damaged_region_hides_no_other_partition_and_can_be_removed(berth: Ber
     assert (code, "cannot be told whether processes use the partition 'blue'" in output) == (2, True)
     assert berth("partition", "remove", "blue", "--force") == (0, "")
     assert [path.name for path in root.iterdir()] == ["green"]
+
+
+def test_a_region_cut_short_ends_its_own_processes_and_no_others(berth: Berth, card: Card) -> None:
+    """Whoever may write the counters may cut them short: docs/partition.md says what that does."""
+    root = card.folder / "root"
+    running = {}
+    for name in ("blue", "red"):
+        berth("partition", "create", name, "--mem", "64M", "--fake-gpu")
+        settings = {"BERTH_REGION": str(root / name), "BERTH_GPU_MEM_MIB": None, "BERTH_FAKE_WATCH": None}
+        running[name] = card.start("check", "hold", **settings)
+        assert running[name].stdout.readline() == "held\n"  # type: ignore[union-attr]
+    (use,) = (root / "blue").glob("*.use")
+    os.truncate(use, 0)
+    running["blue"].communicate("\n")
+    assert running["blue"].returncode == -signal.SIGBUS
+    said = f"the partition 'blue' cannot be read: {use}: is damaged (0 bytes, not "
+    code, output = berth("partition", "list")
+    assert (code, f"berth: {said}" in output, " red " in output) == (1, True, True)
+    watched = berth("partition", "watch", "--times", "2", "--every", "0.1")[1]
+    assert (watched.count("damaged (0 bytes"), " red " in watched) == (1, True)
+    watched = berth("partition", "watch", "--times", "1", "--json")[1]
+    assert (f"berth: {said}" in watched, '"name": "red", ' in watched) == (True, True)
+    code, output = berth("partition", "resize", "blue", "--mem", "32M", "--fake-gpu")
+    assert (code, said in output) == (2, True)
+    assert berth("partition", "remove", "blue")[0] == 2
+    assert berth("partition", "remove", "blue", "--force") == (0, "")
+    assert berth("partition", "resize", "red", "--mem", "48M", "--fake-gpu")[0] == 0
+    assert berth("partition", "resize", "red", "--mem", "64M", "--fake-gpu")[0] == 0
+    assert running["red"].communicate("\n") == ("", None)
+    assert running["red"].returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (("list",), 1),
+        (("watch", "--times", "1"), 0),
+        (("resize", "blue", "--mem", "32M"), 2),
+        (("remove", "blue"), 2),
+    ],
+)
+def test_a_region_cut_short_while_it_is_looked_at_ends_no_command(
+    berth: Berth, card: Card, words: tuple[str, ...], status: int
+) -> None:
+    berth("partition", "create", "blue", "--mem", "64M", "--fake-gpu")
+    blue = card.folder / "root" / "blue"
+    holder = card.start("check", "hold", BERTH_REGION=str(blue), BERTH_GPU_MEM_MIB=None)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    answer = subprocess.run(
+        [sys.executable, "-c", "from berth.cli import main; main()", "partition", *words],
+        env=os.environ | {"LD_PRELOAD": str(card.native / "libcut.so"), "BERTH_ROOT": str(blue.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    holder.kill()
+    holder.communicate()
+    output = answer.stdout + answer.stderr
+    assert (answer.returncode, "was cut short while it was looked at; stop its" in output) == (status, True)
 
 
 def test_half_a_region_is_told_of_and_can_be_removed(berth: Berth, card: Card) -> None:
