@@ -163,7 +163,6 @@ def rootless_podman(card: Card, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod
     (home / "run").chmod(0o700)
     card.folder.chmod(0o755)
     (card.folder / "shared").chmod(0o777)
-    (card.folder / "shared" / "card").chmod(0o666)
     try:
         loaded = made("import", str(card.folder / "image.tar"), made.name)
         plain = made.run(made.name, "/bin/echo")

@@ -59,7 +59,9 @@ def test_the_routes_have_no_finding_either(card: Card, route: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["threads", "linear", "async", "pool", "fork", "capture_beside"])
+@pytest.mark.parametrize(
+    "family", ["threads", "linear", "async", "pool", "fork", "start_beside", "capture_beside"]
+)
 def test_thread_sanitizer_finds_nothing(card: Card, family: str) -> None:
     options = {"TSAN_OPTIONS": "exitcode=66"}
     if family == "capture_beside":
