@@ -106,7 +106,7 @@ def configurations(
     tenants = tenants[:count].copy()
     moved = (owner[1:] == owner[:-1]) & (segment[1:] != segment[:-1])
     late = np.append(0.0, np.where(moved, LATE_MS * np.concatenate(entered)[1:], 0.0))
-    left_ms: NDArray[np.float64] = np.bincount(segment, weights=work - late, minlength=len(usage))
+    left_ms = np.bincount(segment, weights=work - late, minlength=len(usage)).astype(np.float64)
     found = segment_speeds(rows, segment, tenants, speeds, gpu.mem_mib)
     return Configurations(usage, left_ms, tenants, found)
 
