@@ -32,8 +32,8 @@ def look_up(
     _table(
         database,
         "tres",
-        ("text", "gpus", "gpu_model", "shards", "cpus", "mem_mib", "a_node"),
-        "VARCHAR, BIGINT, VARCHAR, BIGINT, BIGINT, BIGINT, BIGINT",
+        ("text", "gpus", "gpu_model", "shards", "cpus", "mem_mib", "a_node", "nodes", "unknown"),
+        "VARCHAR, BIGINT, VARCHAR, BIGINT, BIGINT, BIGINT, BIGINT, BIGINT, VARCHAR",
         f"SELECT DISTINCT alloc FROM {file} UNION SELECT DISTINCT req FROM {file}",
         lambda row: (row[0], *resources(row[0], tres_names)),
     )

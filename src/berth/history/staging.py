@@ -13,7 +13,7 @@ import duckdb
 from berth.errors import HistoryError
 from berth.history.applications import read_rules
 from berth.history.columns import STATE_CASE, Layout
-from berth.history.database import at, first_line
+from berth.history.database import at, count, first_line
 from berth.history.imports import LISTED_PER_REASON, Options, Rejected, Rejections
 from berth.history.lookups import hide, look_up
 from berth.history.node_models import read_models
@@ -55,8 +55,8 @@ def stage(
     rules = read_rules(options.rules)
     try:
         bad = read_table(database, source, delimiter, layout, raw, options, rejections, where)
-        rows = _rejected_rows(database, raw, layout, rejections, where)
         look_up(database, raw, rules, dict(options.tres_names), read_models(options.nodes))
+        rows = _rejected_rows(database, raw, layout, rejections, where)
         hide(database, f"read_parquet({at(raw)})", options.key)
         database.execute(f"CREATE VIEW staged AS SELECT * EXCLUDE whole_gpus FROM ({_final(options)})")
         database.execute(
@@ -102,6 +102,29 @@ _WHY = f"""
     END
 """
 
+_RESOURCES = {"gpu": "GPUs", "cpu": "CPUs", "mem": "memory"}
+
+
+def _no_number(what: str) -> str:
+    """The reason why a job stays out of whose resources one has a mark of Slurm's for none, and nobody tells more."""
+
+    def among(text: str, condition: str) -> str:
+        return f"{text} IN (SELECT text FROM tres WHERE {condition})"
+
+    marked = f"contains(unknown, ' {what}')"
+    if what == "gpu":
+        odd = among("CASE WHEN start_ms IS NULL THEN req ELSE alloc END", marked)
+    else:
+        told = {"cpu": "cpus > 0", "mem": "mem_mib > 0"}[what]
+        odd = f"({among('alloc', marked)} OR {among('req', marked)})"
+        odd += f" AND NOT {among('alloc', told)} AND NOT {among('req', told)}"
+        odd += " AND coalesce(cpus, 0) = 0" if what == "cpu" else ""
+    name = _RESOURCES[what]
+    return (
+        f"WHEN {odd} THEN 'AllocTRES and ReqTRES tell no number for {name}, but a mark of Slurm''s for none'"
+    )
+
+
 STEP = "a step; its job's own row counts it"
 
 
@@ -110,14 +133,17 @@ def _rejected_rows(
 ) -> int:
     """Make the view `judged` of all rows and why they stay out; note those; returns how many rows there are."""
     label = "" if layout.labelled else "id AS label, "
+    why = _WHY
+    if count(database, "SELECT count(*) FROM tres WHERE unknown <> ''"):
+        why = f"CASE WHEN {_WHY} IS NOT NULL THEN {_WHY} {' '.join(map(_no_number, _RESOURCES))} END"
     database.execute(
-        f"CREATE VIEW judged AS SELECT *, {_WHY} AS why FROM "
+        f"CREATE VIEW judged AS SELECT *, {why} AS why FROM "
         f"(SELECT *, {label}{STATE_CASE.format(column='state_text')} AS state FROM read_parquet({at(raw)}))"
     )
     counts = database.execute(
         "SELECT coalesce(why, ''), count(*) FROM judged GROUP BY 1 ORDER BY 1"
     ).fetchall()
-    for why, count in counts:
+    for why, number in counts:
         if why:
             listed = database.execute(
                 "SELECT label, submit_ms FROM judged WHERE why = ? ORDER BY label, submit_ms LIMIT ?",
@@ -125,15 +151,18 @@ def _rejected_rows(
             ).fetchall()
             text = STEP if why == "step" else why
             rejections.extend(
-                (Rejected(f"{where}, job {label}", text) for label, _ in listed), count - len(listed)
+                (Rejected(f"{where}, job {label}", text) for label, _ in listed), number - len(listed)
             )
-    return sum(count for _, count in counts)
+    return sum(number for _, number in counts)
 
 
 def _final(options: Options) -> str:
     """What a try is: a SELECT over `judged` and the tables of looked-up values."""
     ran = "start_ms IS NOT NULL"
-    gpus = "coalesce(nullif({0}.gpus, 0), {0}.a_node * greatest(coalesce(node_count, 0), 1))"
+    # A number of nodes that Slurm marks as none, or that is not there, is that of the names, or of the resources.
+    names = "nullif(CASE WHEN hosts.names = '' THEN 0 ELSE len(string_split(hosts.names, '|')) END, 0)"
+    nodes = f"coalesce(node_count, {names}, nullif(given.nodes, 0), nullif(asked.nodes, 0), 0)"
+    gpus = f"coalesce(nullif({{0}}.gpus, 0), {{0}}.a_node * greatest({nodes}, 1))"
     given, asked = gpus.format("given"), gpus.format("asked")
     milli, of_shards = "1000", ""
     if options.shards_per_gpu:
@@ -167,7 +196,7 @@ def _final(options: Options) -> str:
             NULL::BIGINT AS work_ms, gpu_use AS gpu_use_mean, NULL::DOUBLE AS gpu_use_peak,
             gpu_mem AS gpu_mem_mean, NULL::DOUBLE AS gpu_mem_peak, cluster, {name} AS name,
             {account} AS account, qos,
-            (CASE WHEN {ran} THEN coalesce(node_count, 0) ELSE 0 END)::INTEGER AS node_count,
+            (CASE WHEN {ran} THEN {nodes} ELSE 0 END)::INTEGER AS node_count,
             limit_min * 60000 AS time_limit_ms, eligible_ms,
             (CASE WHEN reason = 'None' THEN '' ELSE reason END) AS wait_reason,
             {comment} AS comment, {command} AS command

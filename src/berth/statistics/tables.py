@@ -70,7 +70,7 @@ _MEASURED: Final = (
 
 _VARIABLES: Final = {
     "nNODE": "CASE WHEN start_ms IS NULL THEN NULL WHEN node_count > 0 THEN node_count::DOUBLE "
-    "ELSE len(nodes)::DOUBLE END",
+    "ELSE nullif(len(nodes), 0)::DOUBLE END",
     "nGPU": "CASE WHEN start_ms IS NOT NULL THEN gpus * share_milli / 1000.0 END",
     "WAIT_h": f"(start_ms - queued_ms) / {HOUR}",
     "RUN_h": f"(end_ms - start_ms) / {HOUR}",
