@@ -16,7 +16,10 @@ from berth.experiments.colocation import Colocation, measure_colocation
 from berth.experiments.colocation_answer import above_bound_pct, colocation_dict, costs, difference_pct
 from berth.experiments.colocation_looks import pairs
 from berth.experiments.colocation_outcome import Outcome, Stay, outcome_of
+from berth.experiments.kept import interference_digest
 from berth.interference import make_interference, make_speeds
+from berth.interference.contention import Contention, Law, cell_of
+from berth.interference.named import NamedPairs
 from berth.interference.profiled import ProfiledInterference
 from berth.model import Job, Profile
 from berth.profiles import THESIS_GPU
@@ -69,6 +72,37 @@ def test_runs_are_kept_and_what_was_stopped_goes_on(tmp_path: Path, monkeypatch:
     for one in first.outcomes:
         if first.bounds:
             assert one.total_s * 1000 >= first.bounds["GPU_light", one.seed].total_ms
+
+
+def test_kept_bounds_are_those_of_the_same_jobs(tmp_path: Path) -> None:
+    pytest.importorskip("highspy", reason="the bound needs the extra 'optimum'")
+    asked = {"seeds": (0,), "policies": ("greedy",)}
+    for jobs in (3, 2, 3):
+        kept = measure_colocation(["GPU_light"], jobs=jobs, keep=tmp_path, **asked)  # type: ignore[arg-type]
+        fresh = measure_colocation(["GPU_light"], jobs=jobs, **asked)  # type: ignore[arg-type]
+        assert kept.bounds == fresh.bounds
+    assert len(list(tmp_path.rglob("bound.*.json"))) == 2
+
+
+def test_a_fitted_model_named_by_its_whole_path_keeps_its_runs_in_the_folder(tmp_path: Path) -> None:
+    mine = tmp_path / "elsewhere" / "mine.json"
+    mine.parent.mkdir()
+    mine.write_text(json.dumps({"format": "berth-contention", "version": 1, "law": [0, 1, 1], "cells": []}))
+    keep = tmp_path / "kept"
+    asked = {"seeds": (0,), "jobs": 2, "policies": ("greedy",), "interference": str(mine), "keep": keep}
+    measure_colocation(["GPU_light"], **asked)  # type: ignore[arg-type]
+    assert [path.name for path in mine.parent.iterdir()] == ["mine.json"]
+    assert list(keep.rglob("*.parquet"))
+
+
+def test_models_that_differ_in_a_cell_alone_keep_their_runs_apart() -> None:
+    law, usage = Law(0.0, 1.0, 1.0), np.array([[500, 9_000, 500, 0]], dtype=np.int32)
+    table = np.array([[300, 300, 0, 0, 0, 0, 900]], dtype=np.int32)
+    models = [Contention(law, np.asarray(cell_of(usage))[:many], table[:many]) for many in (0, 1)]
+    named = NamedPairs({"K80": {"a": (1, 2)}})
+    made = [ProfiledInterference({}, speeds, names) for speeds in models for names in (None, named)]
+    assert len({interference_digest(one) for one in made}) == 4
+    assert len({repr(one) for one in made}) == 4
 
 
 def made_up(dqn: float, greedy: float, bound: float) -> Colocation:
