@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from berth import Cluster, Job, Node, Share, simulate
 from berth.errors import SettingError
 from berth.interference import Outlook, Tenant, make_interference, make_speeds
-from berth.interference.profiled import ProfiledInterference
+from berth.interference.profiled import ProfiledInterference, thesis_measured
 from berth.interference.speeds import unhindered
 from berth.model import FOREVER_MS, EventKind, GpuModel, Profile
 from berth.profiles import THESIS_GPU, Profiles, thesis_profiles, workload_jobs
@@ -172,3 +174,22 @@ def test_other_profiles_take_the_place_of_the_thesis_s() -> None:
         SettingError, match="no interference model 'fast'; there are none, measured, time-sliced"
     ):
         make_interference("fast", thesis_profiles())
+
+
+def test_nothing_is_read_or_made_before_it_is_asked_for() -> None:
+    asked = (
+        "from berth.interference.measured import measured\n"
+        "from berth.interference.named import published_names\n"
+        "from berth.interference.profiled import thesis_measured, thesis_time_sliced\n"
+        "for made in (measured, published_names, thesis_measured, thesis_time_sliced):\n"
+        "    assert made.cache_info().currsize == 0, made\n"
+        "    assert made() is made()\n"
+    )
+    subprocess.run([sys.executable, "-c", asked], check=True)
+
+
+def test_a_model_tells_whether_it_knows_pairs_by_name() -> None:
+    known = thesis_measured()
+    without = ProfiledInterference(known.profiles, known.speeds)
+    assert known.named is not None
+    assert repr(known) == repr(without)[:-1] + f", {known.named})"
