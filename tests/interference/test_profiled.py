@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from berth import Cluster, Job, Node, Share, simulate
@@ -131,12 +131,15 @@ APPLICATIONS = st.lists(
 
 @pytest.mark.parametrize("name", ["measured", "time-sliced"])
 @given(series_of=APPLICATIONS, gap_ms=st.integers(0, 1_700))
-def test_every_job_ends_once_and_no_sooner_than_alone(
+@example(
+    series_of=[[(437, 924), (0, 0), (0, 723)], [(0, 278), (0, 0), (0, 77)]], gap_ms=0
+)  # by turns, for ever
+def test_every_job_ends_once_or_uses_up_its_tries_and_no_sooner_than_alone(
     name: str, series_of: list[list[tuple[int, int]]], gap_ms: int
 ) -> None:
     # Without memory in its first second, nobody fails at the instant at which it starts.
     made = [profile(f"app{at}", [(100, 0), *rows]) for at, rows in enumerate(series_of)]
-    jobs = [job(one.application, len(one.usage), at * gap_ms, retries=1000) for at, one in enumerate(made)]
+    jobs = [job(one.application, len(one.usage), at * gap_ms, retries=60) for at, one in enumerate(made)]
     model = ProfiledInterference(Profiles(made), make_speeds(name))
     running: dict[str, int] = {}
     ended = []
@@ -145,6 +148,8 @@ def test_every_job_ends_once_and_no_sooner_than_alone(
             running[event.job.id] = event.time_ms
         elif event.kind == EventKind.FAIL:
             assert event.time_ms - running.pop(event.job.id) >= 1_000
+            if event.attempt == 61:
+                ended.append(event.job.id)
         elif event.kind == EventKind.FINISH:
             assert event.time_ms - running.pop(event.job.id) >= event.job.work_ms
             ended.append(event.job.id)
