@@ -26,7 +26,7 @@ from berth.interference.profiled import ProfiledInterference
 from berth.model import Job, Node
 from berth.policies import make_policy
 from berth.policies.dqn import shipped_for
-from berth.profiles import THESIS_GPU, WORKLOADS, workload_jobs
+from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, WORKLOADS, workload_jobs
 
 __all__ = [
     "FRONTIER_WORKLOAD",
@@ -46,8 +46,6 @@ MODELS = ("measured", "time-sliced")
 LEARNED = ("dqn", "deeprm-max", "deeprm-mean")
 """Their runs are kept apart for each set of models that ships."""
 JOBS = 30
-FIRST_TRAINING_SEED = 1_000_000
-"""Models are trained on job sets of this seed and later ones; sets to measure with have earlier ones."""
 FRONTIER_WORKLOAD = "random"
 WEIGHTS = (5, 10, 20, 40, 80, 160)
 """What a job that is not slowed is worth, in seconds of total time, along the frontier."""
