@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from berth.cli.app import app
 from berth.errors import SettingError
 from berth.experiments.colocation import Colocation, measure_colocation
 from berth.experiments.colocation_answer import above_bound_pct, colocation_dict, costs, difference_pct
-from berth.experiments.colocation_looks import pairs
+from berth.experiments.colocation_looks import _Beside, disagreement, pairs
 from berth.experiments.colocation_outcome import Outcome, Stay, outcome_of
 from berth.experiments.kept import interference_digest
 from berth.interference import make_interference, make_speeds
@@ -139,6 +141,27 @@ def test_the_claims_of_the_json_follow_from_its_numbers() -> None:
     assert worse["within_5_pct_of_bound_on_average"] is False
 
 
+def test_of_one_set_nothing_is_said_that_takes_an_interval() -> None:
+    two = made_up(95.0, 90.0, 60.0)
+    one = replace(two, seeds=(0,), outcomes=tuple(each for each in two.outcomes if each.seed == 0))
+    claims = colocation_dict(one, [], [], {})["claims"]
+    assert isinstance(claims, dict)
+    assert set(claims["paired_interval_below_zero"].values()) == {"one set, no interval"}
+
+
+def test_a_chooser_is_counted_where_it_decides_otherwise_than_greedy() -> None:
+    interference = make_interference("time-sliced")
+    found = disagreement("GPU_light", interference, (0,))
+    assert found.decisions > 30 / 5
+    assert 0 < found.other_combination + found.holds + found.starts <= found.decisions
+    beside = _Beside(lambda scene: np.array([1, 0, 2, 0, 1]))
+    fits = np.array([[True, True], [True, True], [True, True], [True, True], [True, False]])
+    scene = SimpleNamespace(forecasts=SimpleNamespace(fits=fits))
+    beside.counted(lambda scene: np.array([0, 1, 1, 0, 0]))(scene)  # type: ignore[arg-type]
+    counted = beside.decisions, beside.other_combination, beside.holds, beside.starts
+    assert counted == (4, 1, 1, 1)
+
+
 def test_the_report_shows_the_thesis_s_numbers_as_the_thesis_s_and_where_it_contradicts_itself() -> None:
     interference = make_interference("measured")
     assert isinstance(interference, ProfiledInterference)
@@ -147,6 +170,14 @@ def test_the_report_shows_the_thesis_s_numbers_as_the_thesis_s_and_where_it_cont
     assert titles[0] == "Total time on the five workloads (figures 10–14)"
     rows = {row[0]: row for row in chapters[0].rows}
     assert rows["random, dqn"][1:4] == ("90 ± 127 [2,481]", "50.0 [62.16]", "50.0 [20.45]")
+    light = replace(
+        made_up(80.0, 90.0, 78.0),
+        workloads=("GPU_light",),
+        outcomes=tuple(replace(one, workload="GPU_light") for one in made_up(80.0, 90.0, 78.0).outcomes),
+        bounds={},
+    )
+    table = colocation_chapters(light, [], pairs(interference), {})[0]
+    assert {row[0]: row[4] for row in table.rows}["GPU_light, dqn"] == "100 [11,755]"
     told = chapters[-1].hint
     assert "0.874" in told
     assert "1,214 s" in told
