@@ -45,7 +45,8 @@ def totals(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
         "From the first submission to the last end of 30 jobs on one GPU, the mean over sets with its 95 % interval. "
         "Crosses are the thesis's own numbers, measured on real jobs: compare their order, not their size. The line "
         "is the mean of the lower bounds: no schedule ends below. GPU use counts what tenants use at the speed that "
-        "they have. In brackets: the thesis's, whose peak of memory is in MB.",
+        "they have. In brackets: the thesis's, whose peak of memory is in MB. greedy and dqn plan by the very model of "
+        "interference that the simulator runs by: that is the best case, with exact forecasts.",
         [
             (
                 "Total time of each policy on each workload",
