@@ -335,8 +335,13 @@ def test_a_model_of_another_view_is_no_start() -> None:
 def test_the_training_curve_shows_returns_and_measurements() -> None:
     learner = learner_of("dqn-paper")
     found = train(learner, norm, TrainingSettings(6, measure_every=3))
-    figure = training_curve({"mended": found.curve})
+    assert found.begun == norm(learner.network(learner.begin(0)))
+    figure = training_curve({"mended": found.curve}, begun={"mended": found.begun}, others={"greedy": 0.5})
     returns, measured = figure.data
     ended = [point for point in found.curve if point.episode_return is not None]
     assert list(returns.x) == [point.decisions for point in ended]
-    assert list(measured.x) == [found.curve[2].decisions, found.curve[5].decisions]
+    assert list(measured.x) == [0, found.curve[2].decisions, found.curve[5].decisions]
+    assert measured.y[0] == found.begun
+    texts = [one.text for one in figure.layout.annotations]
+    assert "greedy" in texts
+    assert "Return of an episode, mean of 5 iterations" in texts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -39,8 +40,10 @@ def colocation(
     beside ours. Oh, "A Job Placement Using Reinforcement Learning in GPU Virtualization Environment", Sookmyung Women's
     University, 2019.
     """
+    from berth.cli.files import told_what_is_kept
     from berth.cli.genetic import show_chapter, write_chapters
     from berth.cli.progress import progress_bar
+    from berth.errors import install_command
     from berth.experiments.colocation import POLICIES, measure_colocation
     from berth.experiments.colocation_answer import colocation_dict
     from berth.experiments.colocation_looks import disagreement, pairs
@@ -50,7 +53,8 @@ def colocation(
 
     chosen = tuple(WORKLOADS) if workload == "all" else tuple(name.strip() for name in workload.split(","))
     names = POLICIES if policies is None else tuple(name.strip() for name in policies.split(","))
-    with progress_bar(f"{len(chosen)} × {len(names)} × {seeds} runs") as progress:
+    what = f"{len(chosen)} × {len(names)} × {seeds} runs"
+    with told_what_is_kept(out, "kept"), progress_bar(what, long=True) as progress:
         result = measure_colocation(
             chosen,
             interference=interference,
@@ -60,10 +64,15 @@ def colocation(
             keep=None if out is None else out / "kept",
             progress=progress,
         )
+    if not result.bounds:
+        print(
+            f"berth: lower bounds are left out; they need the extra 'optimum': {install_command('optimum')}",
+            file=sys.stderr,
+        )
     model = make_interference(interference)
     looks = []
     if "dqn" in names:
-        with progress_bar("dqn beside greedy") as progress:
+        with progress_bar("dqn beside greedy", long=True) as progress:
             for number, name in enumerate(chosen):
                 looks.append(disagreement(name, model, tuple(range(min(seeds, LOOKED_AT)))))
                 if progress:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from berth.errors import SettingError
 from berth.whole_file import whole_file
 
-__all__ = ["command_line", "told_what_is_kept", "write_aside"]
+__all__ = ["checked_place", "command_line", "told_what_is_kept", "write_aside"]
 
 
 def write_aside(path: Path, text: str) -> None:
@@ -19,23 +21,33 @@ def write_aside(path: Path, text: str) -> None:
         aside.write_text(text, encoding="utf-8")
 
 
+def checked_place(path: Path) -> Path:
+    """The same path; SettingError where no file can be written there, before the work that it is to hold."""
+    folder = path.parent
+    if not folder.is_dir():
+        raise SettingError(f"{path}: there is no folder {folder}; make it first")
+    if path.is_dir() or not os.access(folder, os.W_OK):
+        raise SettingError(f"{path}: {'is a folder' if path.is_dir() else f'{folder} cannot be written to'}")
+    return path
+
+
 def command_line() -> str:
     """The command that runs, as one could type it."""
     return shlex.join(["berth", *sys.argv[1:]])
 
 
 @contextmanager
-def told_what_is_kept(out: Path | None) -> Iterator[None]:
-    """Make the folder of an experiment's runs; on an interruption say how many are in it."""
+def told_what_is_kept(out: Path | None, folder: str = "runs") -> Iterator[None]:
+    """Make the folder of an experiment's runs; on an interruption say how many are in its `folder`."""
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)  # a folder that cannot be written is refused before the work
     try:
         yield
     except KeyboardInterrupt:
         if out is not None:
-            kept = len(list((out / "runs").glob("*.parquet")))
+            kept = len(list((out / folder).rglob("*.parquet")))
             print(
-                f"berth: {kept} finished runs are in {out / 'runs'}; the same command goes on from there",
+                f"berth: {kept} finished runs are in {out / folder}; the same command goes on from there",
                 file=sys.stderr,
             )
         raise

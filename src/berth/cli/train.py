@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +15,7 @@ from berth.cli.importing import AsJson
 
 if TYPE_CHECKING:
     from berth.learning.plan import Made, Plan
-    from berth.learning.training import Trained
+    from berth.learning.training import Trained, TrainingSettings
     from berth.network.model_file import Model
 
 
@@ -29,7 +32,9 @@ def train(
     interference: Annotated[
         str, typer.Option(metavar="A,B,…", help="Models of interference; each episode has one.")
     ] = "measured,time-sliced",
-    slots: Annotated[int, typer.Option("--slots", "-M", help="Waiting jobs that are seen at once.")] = 5,
+    slots: Annotated[
+        int, typer.Option("--slots", "-M", min=1, max=10, help="Waiting jobs that are seen at once.")
+    ] = 5,
     iterations: Annotated[int, typer.Option(min=1, help="Stop after so many.")] = 200,
     budget_s: Annotated[
         float | None, typer.Option(min=0.1, help="Stop after so many seconds; then no two runs are the same.")
@@ -49,7 +54,12 @@ def train(
             help="Go on from this model; by default with --from-history from the one that ships, else from none.",
         ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The model.")] = Path("model.npz"),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="FILE", help="The model, by default model.npz; dqn-paper has none."
+        ),
+    ] = None,
     checkpoints: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Keep the training here, to go on from.")
     ] = None,
@@ -63,12 +73,14 @@ def train(
 
     Writes the best network that was measured as a model which decides without JAX: `--policies dqn?model=FILE`.
     """
+    from berth.cli.files import checked_place
     from berth.cli.progress import progress_bar
     from berth.learning.plan import LEARNERS, Plan, make, model_of
-    from berth.learning.training import TrainingSettings
+    from berth.learning.training import CHECKPOINT, TrainingSettings
     from berth.learning.training import train as learn
     from berth.network.model_file import model_bytes
     from berth.profiles import WORKLOADS
+    from berth.report.image import image_kind
     from berth.whole_file import whole_file
 
     models = tuple(name.strip() for name in interference.split(",") if name.strip())
@@ -76,28 +88,44 @@ def train(
     settings = TrainingSettings(iterations, seed, budget_s=budget_s)
     if resume and checkpoints is None:
         raise typer.BadParameter("name the folder to go on from with --checkpoints", param_hint="--resume")
+    decides = LEARNERS[learner].ships_as is not None
+    if out is not None and not decides:
+        raise typer.BadParameter(
+            f"no model is written: the network of {learner} is of images, and no policy decides by it;"
+            " --curve draws what it learned, --checkpoints keeps it",
+            param_hint="--out",
+        )
+    model = checked_place(out or Path("model.npz")) if decides else None
+    if curve is not None:
+        image_kind(checked_place(curve))
+    if resume and checkpoints is not None and not (checkpoints / CHECKPOINT).exists():
+        print(f"berth: {checkpoints} has no checkpoint; the training begins anew", file=sys.stderr)
     first = _start(plan, start or ("shipped" if from_history else "none"))
     made = (
         _from_history(plan, from_history, profiles, seed, first) if from_history else make(plan, start=first)
     )
-    with progress_bar(f"training {learner}") as progress:
+    with (
+        _told_how_to_go_on(checkpoints, settings),
+        progress_bar(f"training {learner}", long=True) as progress,
+    ):
         found = learn(
             made.learner, made.measure, settings,
             training=made.described, folder=checkpoints, resume=resume, progress=progress,
         )  # fmt: skip
     written = []
-    if LEARNERS[learner].ships_as is not None:
+    if model is not None:
         names = (
             (str(from_history),) if from_history else tuple(WORKLOADS) if workload == "all" else (workload,)
         )
-        with whole_file(out) as aside:
+        with whole_file(model) as aside:
             aside.write_bytes(model_bytes(model_of(made, found, names, seed)))
-        written.append(out)
+        written.append(model)
+    greedy = made.greedy() if curve is not None and made.greedy is not None else None
     if curve is not None:
-        _plot(curve, learner, found)
+        _plot(curve, learner, found, greedy)
         written.append(curve)
     if as_json:
-        print(json.dumps(_answer(found, written), allow_nan=False))
+        print(json.dumps(_answer(found, written, greedy), allow_nan=False))
         return
     last = found.curve[-1]
     print(
@@ -106,6 +134,37 @@ def train(
     )
     for path in written:
         print(f"wrote {path}")
+    if model is None:
+        print(f"no model is written: the network of {learner} is of images, and no policy decides by it")
+
+
+@contextmanager
+def _told_how_to_go_on(folder: Path | None, settings: TrainingSettings) -> Iterator[None]:
+    """On an interruption say how much is kept, and how one goes on from it."""
+    from berth.errors import ModelError
+    from berth.learning.checkpoint import FORMAT, VERSION
+    from berth.learning.training import CHECKPOINT
+    from berth.network.model_file import read_arrays
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        every = f"every {settings.keep_every} iterations"
+        if folder is None:
+            said = f"nothing is kept; --checkpoints FOLDER keeps the training {every}"
+        elif not (path := folder / CHECKPOINT).is_file():
+            said = f"nothing is kept yet in {folder}, which happens {every}; the same command begins anew"
+        else:
+            try:
+                done = len(read_arrays(path, FORMAT, VERSION)[0]["notes"]["curve"])
+            except (ModelError, KeyError, TypeError):
+                raise KeyboardInterrupt from None
+            said = (
+                f"{done} of {settings.iterations} iterations are in {path};"
+                " the same command with --resume goes on from there"
+            )
+        print(f"berth: {said}", file=sys.stderr)
+        raise
 
 
 def _start(plan: Plan, name: str) -> Model | None:
@@ -142,17 +201,23 @@ def _from_history(plan: Plan, history: Path, profiles: Path | None, seed: int, s
     return make(plan, task=task, sets=sets, start=start)
 
 
-def _plot(path: Path, learner: str, found: Trained) -> None:
+def _plot(path: Path, learner: str, found: Trained, greedy: float | None) -> None:
     from berth.plots.training import training_curve
     from berth.report.image import write_image
 
-    write_image(training_curve({learner: found.curve}), path)
+    begun = {} if found.begun is None else {learner: found.begun}
+    others = {} if greedy is None else {"greedy": greedy}
+    write_image(training_curve({learner: found.curve}, begun=begun, others=others), path)
 
 
-def _answer(found: Trained, written: list[Path]) -> dict[str, object]:
+def _answer(found: Trained, written: list[Path], greedy: float | None) -> dict[str, object]:
+    from berth.learning.training import Point
+
+    curve = found.curve if found.begun is None else (Point(0, 0, 0.0, None, found.begun), *found.curve)
     return {
         "measured": found.measured,
         "iteration": found.iteration,
+        "greedy": greedy,
         "files": [str(path) for path in written],
-        "curve": [point._asdict() for point in found.curve],
+        "curve": [point._asdict() for point in curve],
     }

@@ -20,7 +20,8 @@ from berth.experiments.colocation_bounds import kept_bounds
 from berth.experiments.colocation_outcome import Outcome, outcome_of, read_stays
 from berth.experiments.kept import KeptRuns, interference_digest
 from berth.experiments.kept_file import kept_path
-from berth.experiments.sweep import Progress, Task, run_all
+from berth.experiments.sweep import Progress as RunProgress
+from berth.experiments.sweep import Task, run_all
 from berth.interference import make_interference
 from berth.interference.profiled import ProfiledInterference
 from berth.model import Job, Node
@@ -49,6 +50,9 @@ JOBS = 30
 FRONTIER_WORKLOAD = "random"
 WEIGHTS = (5, 10, 20, 40, 80, 160)
 """What a job that is not slowed is worth, in seconds of total time, along the frontier."""
+
+Progress = Callable[[float, float, str], None]
+"""Called with how much is done, how much there is, runs and bounds alike, and which of them is at hand."""
 
 NODE = (Node("titan-xp", gpus=1, gpu_model=THESIS_GPU),)
 
@@ -87,8 +91,9 @@ def measure_colocation(
     """Run every policy on every set of every workload, all on one GPU of the thesis.
 
     With `keep` finished runs stay in that folder and are not run again. Raises SettingError for workloads that the
-    thesis does not have, and for seeds that models are trained on.
+    thesis does not have, and for seeds that models are trained on. `sjf` is `SJF`, whose placement does not matter.
     """
+    policies = tuple(dict.fromkeys(SJF if name == "sjf" else name for name in policies))
     if unknown := [name for name in workloads if name not in WORKLOADS]:
         raise SettingError(f"no workload '{unknown[0]}'; there are {', '.join(WORKLOADS)}, and all")
     if not workloads or not policies or not seeds:
@@ -121,7 +126,12 @@ def measure_colocation(
                 THESIS_GPU,
             )
             for workload, policy, seed, path in _runs(
-                plan, sets, model, kept, processes, progress and (lambda done, _: progress(done, total))
+                plan,
+                sets,
+                model,
+                kept,
+                processes,
+                progress and (lambda done, _: progress(done, total, "runs")),
             )
         ]
         bounds = kept_bounds(
@@ -130,7 +140,7 @@ def measure_colocation(
             THESIS_GPU,
             kept,
             processes,
-            progress and (lambda done, _: progress(len(plan) + done, total)),
+            progress and (lambda done, _: progress(len(plan) + done, total, "lower bounds")),
         )
     return Colocation(
         interference, tuple(workloads), tuple(policies), tuple(seeds),
@@ -145,7 +155,7 @@ def _runs(
     model: ProfiledInterference,
     folder: Path,
     processes: int,
-    progress: Progress | None,
+    progress: RunProgress | None,
 ) -> Iterator[tuple[str, str, int, Path]]:
     """Where the events of each run of the plan are, those run first that are not kept yet."""
     waiting: list[Task] = []
@@ -172,7 +182,7 @@ def _runs(
         yield *key, Path(str(task.events))
 
 
-def _shifted(progress: Progress, before: float, total: float) -> Callable[[float, float], None]:
+def _shifted(progress: RunProgress, before: float, total: float) -> Callable[[float, float], None]:
     return lambda done, _: progress(before + done, total)
 
 

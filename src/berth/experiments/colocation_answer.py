@@ -11,7 +11,8 @@ import numpy as np
 from berth.experiments.colocation import FRONTIER_WORKLOAD, SJF, UNTRAINED, Colocation
 from berth.experiments.colocation_looks import Disagreement, Pair
 from berth.experiments.colocation_outcome import CLASSES, Outcome
-from berth.experiments.colocation_thesis import COSTS, CostModel
+from berth.experiments.colocation_thesis import COSTS, CostModel, thesis_dict
+from berth.experiments.colocation_untrained import untrained_beside
 from berth.statistics import Interval, confidence_interval_95, paired_difference_95
 
 __all__ = [
@@ -22,12 +23,16 @@ __all__ = [
     "costs",
     "difference_pct",
     "frontier_points",
+    "interval_95",
     "jobs_by_class",
     "weight_of",
 ]
 
 RIVALS = (SJF, "tetris-sharing", "greedy")
 """Whom `dqn` is held against in pairs."""
+LEAST_SETS = 3
+"""Of fewer sets there is no interval: two leave one degree of freedom, and an interval six times as wide as of three
+equally scattered ones tells nothing."""
 NOTHING_TO_WIN_PCT = 1.0
 """Where the other policy is no further above the bound than this, there was nothing to be won."""
 
@@ -46,10 +51,20 @@ class Cost:
         return 100 * (1 - self.dqn_usd / self.sjf_usd)
 
 
+def interval_95(values: Sequence[float]) -> Interval:
+    """The mean with its 95 % interval; its limits are NaN for fewer than `LEAST_SETS` values."""
+    return _of_enough(confidence_interval_95(values))
+
+
+def _of_enough(interval: Interval) -> Interval:
+    enough = interval.count >= LEAST_SETS
+    return interval if enough else Interval(interval.mean, math.nan, math.nan, interval.count)
+
+
 def difference_pct(result: Colocation, workload: str, policy: str, other: str) -> Interval:
     """By how much a policy's total time is above another's on the same sets, in per cent of the other's mean."""
     ours, theirs = (np.array([one.total_s for one in result.of(workload, name)]) for name in (policy, other))
-    interval = paired_difference_95(ours, theirs)
+    interval = _of_enough(paired_difference_95(ours, theirs))
     scale = 100 / float(theirs.mean())
     return Interval(interval.mean * scale, interval.low * scale, interval.high * scale, interval.count)
 
@@ -114,6 +129,7 @@ def colocation_dict(
             for other in result.policies
             if other != "dqn" and "dqn" in result.policies
         ],
+        "bounds": "computed" if result.bounds else "left out: they need the extra 'optimum'",
         "bounds_s": [
             {"workload": workload, "seed": seed, "total_s": bound.total_ms / 1000}
             for (workload, seed), bound in result.bounds.items()
@@ -138,6 +154,8 @@ def colocation_dict(
         ],
         "training_s": dict(training_s),
         "differs_from_greedy": [{**asdict(look), "different_pct": look.different_pct} for look in looks],
+        "untrained": [{**asdict(one), "sets": one.sets} for one in untrained_beside(result)],
+        "thesis": thesis_dict(),
         "pairs": [asdict(pair) for pair in pairs],
         "claims": _claims(result),
         "runs": [asdict(one) for one in (*result.outcomes, *result.frontier)],
@@ -174,8 +192,13 @@ def _claims(result: Colocation) -> dict[str, object]:
             float(np.mean([value or 0.0 for value in above.values()])) <= 5
         )
     if UNTRAINED in result.policies:
-        found["untrained_loses"] = {
+        found[
+            "untrained_loses"
+        ] = {  # its mean is above dqn's; not that it loses to everybody: see `untrained`
             workload: means[workload, UNTRAINED] > means[workload, "dqn"] for workload in result.workloads
+        }
+        found["untrained_beats_on_sets"] = {
+            f"{one.workload}, {one.over}": f"{one.better} of {one.sets}" for one in untrained_beside(result)
         }
     if result.frontier and SJF in result.policies:
         sjf_s = means[FRONTIER_WORKLOAD, SJF]
@@ -189,11 +212,11 @@ def _claims(result: Colocation) -> dict[str, object]:
 def _wins(result: Colocation, workload: str, other: str) -> str:
     """`below`, `touches zero, nothing to win`, `touches zero` or `above`, with the bound as the judge.
 
-    `one set, no interval` where there is nothing to tell chance by.
+    `too few sets, no interval` where there is nothing to tell chance by.
     """
     interval = difference_pct(result, workload, "dqn", other)
     if math.isnan(interval.high):
-        return "one set, no interval"
+        return "too few sets, no interval"
     if interval.high < 0:
         return "below"
     if interval.low > 0:
@@ -228,7 +251,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _interval(values: Sequence[float]) -> dict[str, object]:
-    return _plain(confidence_interval_95(values))
+    return _plain(interval_95(values))
 
 
 def _plain(interval: Interval) -> dict[str, object]:

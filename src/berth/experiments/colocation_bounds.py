@@ -50,6 +50,8 @@ def kept_bounds(
         if path.is_file()
     }
     missing = [key for key in sets if key not in found]
+    if progress and missing:
+        progress(len(found), len(sets))  # the first takes a while
     work = [(tuple(sets[key]), model, gpu) for key in missing]
 
     def note(key: Key, bound: TimeBound) -> None:

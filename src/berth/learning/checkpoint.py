@@ -19,7 +19,7 @@ from berth.errors import ModelError
 from berth.network.model_file import archive_bytes, read_arrays
 from berth.whole_file import whole_file
 
-__all__ = ["FORMAT", "VERSION", "Checkpoint", "read_checkpoint", "write_checkpoint"]
+__all__ = ["FORMAT", "VERSION", "Checkpoint", "checked_notes", "read_checkpoint", "write_checkpoint"]
 
 FORMAT = "berth-checkpoint"
 VERSION = 1
@@ -48,16 +48,7 @@ def read_checkpoint(path: Path, training: Mapping[str, Any], like: Any) -> Check
     Raises ModelError, with what was expected, for a file that is not whole, not ours, of another version or of
     another training.
     """
-    header, arrays = read_arrays(path, FORMAT, VERSION)
-    theirs, ours = header.get("training"), json.loads(json.dumps(dict(training)))
-    if not isinstance(theirs, dict) or not isinstance(header.get("notes"), dict):
-        raise ModelError(f"{path}: its header is not that of a checkpoint; expected one of `berth train`")
-    for name in sorted(ours.keys() | theirs.keys()):
-        if ours.get(name) != theirs.get(name):
-            raise ModelError(
-                f"{path}: it is of another training: its {name} is {theirs.get(name)!r}; expected {ours.get(name)!r}."
-                " Train with that, or into another folder"
-            )
+    header, arrays = _of_training(path, training)
     expected = _named(like)
     if set(arrays) != set(expected):
         odd = sorted(set(arrays) ^ set(expected))[:3]
@@ -74,6 +65,30 @@ def read_checkpoint(path: Path, training: Mapping[str, Any], like: Any) -> Check
             )
         leaves.append(_as_was(came, leaf))
     return Checkpoint(jax.tree.unflatten(jax.tree.structure(like), leaves), header["notes"])
+
+
+def checked_notes(path: Path, training: Mapping[str, Any]) -> dict[str, Any]:
+    """What the checkpoint of this very training notes, without its state: soon told, before anything is compiled.
+
+    Raises ModelError as `read_checkpoint` does.
+    """
+    notes: dict[str, Any] = _of_training(path, training)[0]["notes"]
+    return notes
+
+
+def _of_training(path: Path, training: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Header and arrays of a checkpoint; ModelError where it is not whole, not ours or of another training."""
+    header, arrays = read_arrays(path, FORMAT, VERSION)
+    theirs, ours = header.get("training"), json.loads(json.dumps(dict(training)))
+    if not isinstance(theirs, dict) or not isinstance(header.get("notes"), dict):
+        raise ModelError(f"{path}: its header is not that of a checkpoint; expected one of `berth train`")
+    for name in sorted(ours.keys() | theirs.keys()):
+        if ours.get(name) != theirs.get(name):
+            raise ModelError(
+                f"{path}: it is of another training: its {name} is {theirs.get(name)!r}; expected {ours.get(name)!r}."
+                " Train with that, or into another folder"
+            )
+    return header, arrays
 
 
 def _named(tree: Any) -> dict[str, Any]:

@@ -99,6 +99,8 @@ class Made:
     """A unit of the task's times; 1 but for histories of days."""
     measure: Callable[[Any], float]
     """Mean over the sets to measure on, and the models of interference, of total time over that of all jobs in turn."""
+    greedy: Callable[[], float] | None
+    """The same measure of `greedy`; None for learners that are not shown what it goes by."""
     described: dict[str, Any]
     """What a checkpoint says of the training, in plain values."""
 
@@ -137,6 +139,7 @@ def make(
         )
         learner = Paper(environment, training, PaperSettings(mended=plan.learner == "dqn-paper"))
         play = learner.played
+        greedy_ms = None
     else:
         step_ms = task.step_ms
         settings = Settings(plan.slots, demand=demand, tick_ms=3 * step_ms, lead_ms=step_ms * 9 // 10)
@@ -145,18 +148,23 @@ def make(
         network = None if start is None else start.network
         learner = Ppo(decisions, start=network) if kind == "ppo" else DoubleDqn(decisions, start=network)
         play = decisions.total_ms
+        greedy_ms = decisions.greedy_ms if demand == "series" else None
     alone_ms = validation.work_ms.sum(axis=1)
     played = jax.jit(lambda network: play(network, validation)[0])
 
     def measure(network: Any) -> float:
         return float(np.mean(np.asarray(played(network)) / alone_ms))
 
+    def greedy() -> float:
+        assert greedy_ms is not None
+        return float(np.mean(np.asarray(jax.jit(greedy_ms)(validation)[0]) / alone_ms))
+
     described = asdict(plan) | {"settings": repr(learner.settings), "step_ms": task.step_ms}
     described |= {"applications": list(task.applications), "card": task.gpu.name}
     described |= {"interference": list(plan.interference), "jobs_digest": _digest(training, validation)}
     described |= {"profiles_digest": _digest(*(one.usage for one in task.series))}
     described |= {"start_digest": None if start is None else _digest(*jax.tree.leaves(start.network))}
-    return Made(plan, learner, task, unit_ms, measure, described)
+    return Made(plan, learner, task, unit_ms, measure, greedy if greedy_ms else None, described)
 
 
 def model_of(made: Made, trained: Trained, workloads: Iterable[str], seed: int) -> Model:

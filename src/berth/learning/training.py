@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from berth.errors import ModelError, SettingError
-from berth.learning.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from berth.learning.checkpoint import Checkpoint, checked_notes, read_checkpoint, write_checkpoint
 from berth.learning.learner import Figures, Learner
 
 __all__ = ["CHECKPOINT", "Point", "Progress", "Trained", "TrainingSettings", "train"]
@@ -28,7 +28,7 @@ Best = tuple[Any, Any, Any]
 """A network, what it was worth, and after which iteration."""
 
 Progress = Callable[[float, float, str], None]
-"""Called with what is done, of how much, and the current return in words."""
+"""Called with what is done, of how much, and the current return, or what goes on, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,8 @@ class Trained:
     iteration: int
     """After which iteration it was."""
     curve: tuple[Point, ...] = field(default=())
+    begun: float | None = None
+    """What the network was worth that it began with; None where the checkpoint gone on from does not tell."""
 
 
 def train(
@@ -97,9 +99,8 @@ def train(
     anything else is refused.
     """
     begun = time.monotonic()
-    state = learner.begin(settings.seed)
-    best: Best = (learner.network(state), jnp.float32(jnp.inf), jnp.int32(0))
     curve: list[Point] = []
+    first: float | None = None
     described = {"learner": learner.name, "seed": settings.seed, **(training or {})}
     described["measure_every"] = settings.measure_every
     path = None if folder is None else folder / CHECKPOINT
@@ -108,15 +109,27 @@ def train(
             raise SettingError(
                 f"{path} is there already; go on from it with --resume, or name another folder"
             )
-        found = read_checkpoint(path, described, (state, best))
-        state, best = found.state
-        curve = _curve_of(path, found.notes)
+        curve = _curve_of(path, notes := checked_notes(path, described))
+        first = notes.get("begun")
     elif path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
+
+    def stage(said: str) -> None:
+        if progress is not None:
+            progress(len(curve), settings.iterations, said)
+
+    stage("the first network is made and compiled, which takes a while")
+    state = learner.begin(settings.seed)
+    best: Best = (learner.network(state), jnp.float32(jnp.inf), jnp.int32(0))
+    if path is not None and curve:
+        state, best = read_checkpoint(path, described, (state, best)).state
     before = curve[-1].seconds if curve else 0.0
     iterate = jax.jit(learner.iterate)
     if not curve:
-        best = _better(best, learner.network(state), measure(learner.network(state)), 0)
+        stage("the first network is measured")
+        first = measure(learner.network(state))
+        best = _better(best, learner.network(state), first, 0)
+    stage("an iteration is compiled")
     while len(curve) < settings.iterations:
         state, figures = iterate(state)
         iteration = len(curve) + 1
@@ -129,7 +142,7 @@ def train(
         over = settings.budget_s is not None and seconds >= settings.budget_s
         last = over or iteration == settings.iterations
         if path is not None and (last or iteration % settings.keep_every == 0):
-            notes = {"curve": [list(point) for point in curve]}
+            notes = {"curve": [list(point) for point in curve], "begun": first}
             write_checkpoint(path, described, Checkpoint((state, best), notes))
         if progress is not None:
             progress(iteration, settings.iterations, _said(curve))
@@ -142,7 +155,7 @@ def train(
         best = _better(best, learner.network(state), measured, len(curve))
         curve[-1] = curve[-1]._replace(measured=measured)
     network = jax.tree.map(np.asarray, best[0])
-    return Trained(network, float(best[1]), int(best[2]), tuple(curve))
+    return Trained(network, float(best[1]), int(best[2]), tuple(curve), first)
 
 
 def _curve_of(path: Path, notes: Mapping[str, Any]) -> list[Point]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
+from plotly.colors import sample_colorscale
 
 from berth.plots.style import INK, Style, dress
 from berth.statistics import Interval
@@ -25,6 +27,7 @@ __all__ = [
 
 CLASS_COLOURS = ("#009E73", "#F0E442", "#E69F00", "#D55E00")
 MISSING = "#8A8A8A"
+DARK, LIGHT = "#1D2329", "#FFFFFF"
 
 
 def bars_by_workload(
@@ -33,14 +36,16 @@ def bars_by_workload(
     title: str,
     unit: str,
     *,
-    thesis: Mapping[tuple[str, str], float] | None = None,
+    thesis: Mapping[tuple[str, str], tuple[float, bool]] | None = None,
     least: Mapping[str, float] | None = None,
 ) -> go.Figure:
     """A bar a policy for each workload, with its 95 % interval; a cross where the thesis prints a number of its own.
 
-    `values` is by policy and workload; `least` is drawn as a line that no bar can be below.
+    `values` is by policy and workload; `thesis` by both, with whether the number is doubtful: such a cross is open.
+    `least` is drawn as a line that no bar can be below. Intervals end at 0, and at 100 where the unit is %.
     """
     figure = go.Figure()
+    most = 100.0 if unit == "%" else math.inf
     for policy, by_workload in values.items():
         figure.add_trace(
             go.Bar(
@@ -48,7 +53,9 @@ def bars_by_workload(
                 y=[interval.mean for interval in by_workload.values()],
                 error_y={
                     "type": "data",
-                    "array": [_half(interval) for interval in by_workload.values()],
+                    "symmetric": False,
+                    "array": [min(_half(one), max(0.0, most - one.mean)) for one in by_workload.values()],
+                    "arrayminus": [min(_half(one), one.mean) for one in by_workload.values()],
                     "thickness": 1.5,
                 },
                 name=escape(policy),
@@ -63,13 +70,13 @@ def bars_by_workload(
             figure.add_trace(
                 go.Scatter(
                     x=[workload for workload, _ in told],
-                    y=[value for _, value in told],
+                    y=[value for _, (value, _) in told],
                     mode="markers",
                     name=f"{escape(policy)}, the thesis's",
                     legendgroup=policy,
                     offsetgroup=policy,
                     marker={
-                        "symbol": "x",
+                        "symbol": ["x-thin-open" if doubtful else "x" for _, (_, doubtful) in told],
                         "size": 9,
                         "color": "#000000",
                         "line": {"width": 1, "color": "#FFFFFF"},
@@ -84,7 +91,9 @@ def bars_by_workload(
         )  # fmt: skip
     dress(figure, title, 460)
     figure.update_layout(barmode="group", scattermode="group", hovermode="x", margin={"t": 140})
-    figure.update_yaxes(rangemode="tozero", ticksuffix=f" {unit}")
+    figure.update_yaxes(rangemode="tozero", ticksuffix=f" {unit}", tickformat=",~r")
+    if unit == "%":
+        figure.update_yaxes(range=[0, 100])
     return figure
 
 
@@ -166,6 +175,7 @@ def slowdown_classes(
     dress(figure, title, 130 + 40 * len(shares))
     figure.update_layout(barmode="stack", margin={"t": 110}, hovermode="y unified")
     figure.update_yaxes(autorange="reversed", showgrid=False, ticksuffix=" ")
+    figure.update_xaxes(title={"text": "Jobs of a set"})
     return figure
 
 
@@ -175,8 +185,9 @@ def stacked(
     suffix: str,
     *,
     thesis: Mapping[str, float] | None = None,
+    told_as: str = "the thesis's",
 ) -> go.Figure:
-    """Bars of several parts, a bar a row; a cross where the thesis prints a number of its own."""
+    """Bars of several parts, a bar a row; a cross where there is a number of the thesis's, which `told_as` names."""
     figure = go.Figure()
     names = list(dict.fromkeys(name for row in parts.values() for name in row))
     for at, name in enumerate(names):
@@ -193,7 +204,7 @@ def stacked(
     if thesis:
         figure.add_trace(
             go.Scatter(
-                x=list(thesis.values()), y=[escape(row) for row in thesis], mode="markers", name="the thesis's",
+                x=list(thesis.values()), y=[escape(row) for row in thesis], mode="markers", name=told_as,
                 marker={"symbol": "x", "size": 10, "color": "#000000", "line": {"width": 1, "color": "#FFFFFF"}},
                 hovertemplate="%{x:.3f}" + suffix,
             )
@@ -222,7 +233,7 @@ def frontier(
             y=[seconds for _, _, seconds in line],
             text=[escape(name) for name, _, _ in line],
             mode="lines+markers+text",
-            textposition="top center",
+            textposition=_sides([(jobs, seconds) for _, jobs, seconds in line]),
             name="dqn, by what a job that is not slowed is worth",
             line={"color": styles["dqn"].colour if "dqn" in styles else INK, "width": 2},
             hovertemplate="%{text}: %{x:.1f} jobs, %{y:,.0f} s",
@@ -239,26 +250,63 @@ def frontier(
     dress(figure, title, 460)
     figure.update_layout(hovermode="closest", margin={"t": 120})
     figure.update_xaxes(title={"text": "Jobs not slowed (≤ 2 %), mean over seeds"}, range=[-1, 31.5])
-    figure.update_yaxes(ticksuffix=" s")
+    figure.update_yaxes(ticksuffix=" s", tickformat=",~r")
     return figure
+
+
+def _sides(points: Sequence[tuple[float, float]]) -> list[str]:
+    """On which side of each point its label stands, so that neighbours' labels do not lie on one another.
+
+    The side with the most room: the labels are small, and where three points are one there is no good side left.
+    """
+    sides = {
+        "top center": (0.0, 1.0), "bottom center": (0.0, -1.0), "middle right": (1.4, 0.0), "middle left": (-1.4, 0.0)
+    }  # fmt: skip
+    high = max((seconds for _, seconds in points), default=1.0) - min((s for _, s in points), default=0.0)
+    places = [
+        (jobs, 12 * seconds / max(high, 1e-9)) for jobs, seconds in points
+    ]  # a label is about 1.4 by 1 here
+    taken: list[tuple[float, float]] = []
+    chosen = []
+    for at, (x, y) in enumerate(places):
+        others = [*taken, *(place for number, place in enumerate(places) if number != at)]
+
+        def room(
+            side: str, x: float = x, y: float = y, others: Sequence[tuple[float, float]] = others
+        ) -> float:
+            dx, dy = sides[side]
+            return min((math.hypot(x + dx - a, y + dy - b) for a, b in others), default=math.inf)
+
+        best = max(sides, key=room)
+        chosen.append(best)
+        taken.append((x + sides[best][0], y + sides[best][1]))
+    return chosen
 
 
 def pair_map(names: Sequence[str], values: NDArray[np.float64], title: str, unit: str) -> go.Figure:
     """A square of pairs of applications, darker for more; NaN is where they run out of memory."""
     text = [[("out of memory" if np.isnan(v) else f"{v:.0f} {unit}") for v in row] for row in values]
-    heat: dict[str, Any] = {"colorscale": "Oranges" if unit == "% longer" else "Greens", "showscale": False}
+    scale = "Oranges" if unit == "% longer" else "Greens"
+    most = max(float(np.nanmax(values, initial=0.0)), 1e-9)
+    heat: dict[str, Any] = {"colorscale": scale, "showscale": False}
     figure = go.Figure(
         go.Heatmap(
             x=[escape(name) for name in names],
             y=[escape(name) for name in names],
             z=values,
             text=text,
-            texttemplate="%{text}",
             hovertemplate="%{y} with %{x}: %{text}<extra></extra>",
             zmin=0,
+            zmax=most,
             **heat,
         )
     )
+    for row, one in enumerate(names):
+        for column, other in enumerate(names):
+            figure.add_annotation(
+                x=escape(other), y=escape(one), text=text[row][column], showarrow=False,
+                font={"size": 12, "color": _readable(scale, values[row, column] / most)},
+            )  # fmt: skip
     dress(figure, title, 380)
     figure.update_layout(hovermode="closest", plot_bgcolor=MISSING)
     figure.update_yaxes(autorange="reversed", showgrid=False)
@@ -266,8 +314,26 @@ def pair_map(names: Sequence[str], values: NDArray[np.float64], title: str, unit
     return figure
 
 
+def _readable(scale: str, part: float) -> str:
+    """Dark or light, whichever stands out more from a colour scale at this part of it; NaN is `MISSING`."""
+    ground = MISSING if np.isnan(part) else sample_colorscale(scale, [part], colortype="tuple")[0]
+    return max((DARK, LIGHT), key=lambda ink: contrast(ink, ground))
+
+
+def contrast(one: str | tuple[float, ...], other: str | tuple[float, ...]) -> float:
+    """The ratio of luminances of two colours, from 1 to 21 (Web Content Accessibility Guidelines 2.2)."""
+    low, high = sorted(_luminance(colour) for colour in (one, other))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: str | tuple[float, ...]) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)] if isinstance(colour, str) else colour
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
 def _half(interval: Interval) -> float:
-    return interval.high - interval.mean if interval.count > 1 else 0.0
+    return 0.0 if math.isnan(interval.high) else interval.high - interval.mean
 
 
 def _pattern(style: Style) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from berth.experiments.colocation import FRONTIER_WORKLOAD, Colocation
 from berth.experiments.colocation_looks import PAIR_APPLICATIONS, Disagreement, Pair
 from berth.experiments.colocation_thesis import CONTRADICTIONS
+from berth.experiments.colocation_untrained import Beside, untrained_beside
 from berth.plots import policy_styles
 from berth.plots.colocation import pair_map
 from berth.report.colocation_random import cost, not_slowed, overhead, slowdowns
@@ -32,6 +33,8 @@ def colocation_chapters(
             chapters.append(not_slowed(result, styles))
     if looks:
         chapters.append(_looks(looks))
+    if beside := untrained_beside(result):
+        chapters.append(_untrained(beside))
     chapters.append(_pairs(pairs, result.interference))
     chapters.append(_contradictions())
     return chapters
@@ -41,7 +44,7 @@ def _looks(looks: Sequence[Disagreement]) -> Chapter:
     return Chapter(
         "How often the network differs from greedy",
         f"At each decision of dqn at which somebody could start, what greedy would have done; on the first "
-        f"{looks[0].seeds} sets of each workload.",
+        f"{f'{looks[0].seeds} sets' if looks[0].seeds > 1 else 'set'} of each workload.",
         (),
         (
             "Workload", "decisions", "different, %", "another combination", "holds where greedy starts",
@@ -53,6 +56,27 @@ def _looks(looks: Sequence[Disagreement]) -> Chapter:
                 f"{one.holds:,}", f"{one.starts:,}",
             )
             for one in looks
+        ],
+    )  # fmt: skip
+
+
+def _untrained(beside: Sequence[Beside]) -> Chapter:
+    ahead = sum(one.better for one in beside if one.over != "dqn")
+    sets = sum(one.sets for one in beside if one.over != "dqn")
+    return Chapter(
+        "A network that has learned nothing",
+        "dqn?model=untrained has random weights, but the forecast and the shield of dqn: it starts nothing that would "
+        "run out of memory or end later together than in turn. Much of what dqn gains over running one job after the "
+        f"other is theirs: untrained, it is sooner done than another policy in {ahead:,} of {sets:,} comparisons set "
+        "by set, dqn itself left aside. What training adds is the rows of dqn.",
+        (),
+        ("Workload, other policy", "its mean against the other's, %", "sooner, sets", "the same", "later"),
+        [
+            (
+                f"{one.workload}, {one.over}", f"{one.difference_pct:+.2f}", f"{one.better:,}", f"{one.equal:,}",
+                f"{one.worse:,}",
+            )
+            for one in beside
         ],
     )  # fmt: skip
 

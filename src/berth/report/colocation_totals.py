@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from berth.experiments.colocation import UNTRAINED, Colocation
-from berth.experiments.colocation_answer import RIVALS, above_bound_pct, difference_pct
+from berth.experiments.colocation_answer import RIVALS, above_bound_pct, difference_pct, interval_95
 from berth.experiments.colocation_outcome import Outcome
-from berth.experiments.colocation_thesis import PUBLISHED, Published
+from berth.experiments.colocation_thesis import PUBLISHED, RATIO_TO_SJF, Published
 from berth.plots import Style
 from berth.plots.colocation import above_bound, bars_by_workload, paired_differences
 from berth.report.report import Chapter
-from berth.statistics import Interval, confidence_interval_95
+from berth.statistics import Interval
 
 __all__ = ["pairwise", "to_bound", "totals", "use"]
 
@@ -34,19 +34,25 @@ def totals(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
             rows.append(
                 (
                     f"{workload}, {policy}",
-                    _beside(_said(confidence_interval_95([one.total_s for one in runs]), 0), told.total_s, 0),
-                    _beside(f"{np.mean([one.gpu_use_pct for one in runs]):.1f}", told.gpu_use_pct, 2),
-                    _beside(f"{np.mean([one.gpu_mem_pct for one in runs]):.1f}", told.gpu_mem_pct, 2),
-                    _beside(f"{max(one.gpu_mem_peak_mib for one in runs):,}", told.gpu_mem_peak_mb, 0),
+                    _beside(_said(interval_95([one.total_s for one in runs]), 0), told, told.total_s, 0),
+                    _beside(f"{np.mean([one.gpu_use_pct for one in runs]):.1f}", told, told.gpu_use_pct, 2),
+                    _beside(f"{np.mean([one.gpu_mem_pct for one in runs]):.1f}", told, told.gpu_mem_pct, 2),
+                    _beside(f"{max(one.gpu_mem_peak_mib for one in runs):,}", told, told.gpu_mem_peak_mb, 0),
                     f"{sum(one.out_of_memory for one in runs):,}",
                 )
             )
     return Chapter(
         "Total time on the five workloads (figures 10–14)",
         "From the first submission to the last end of 30 jobs on one GPU, the mean over sets with its 95 % interval. "
-        "Crosses are the thesis's own numbers, measured on real jobs: compare their order, not their size. The line "
-        "is the mean of the lower bounds: no schedule ends below. GPU use counts what tenants use at the speed that "
-        "they have. In brackets: the thesis's, whose peak of memory is in MB. greedy and dqn plan by the very model of "
+        "Crosses are the thesis's own numbers, measured on real jobs: compare their order, not their size. "
+        + (
+            "The line is the mean of the lower bounds: no schedule ends below. "
+            if result.bounds
+            else "Lower bounds are left out, since the extra 'optimum' is not installed. "
+        )
+        + "GPU use counts what tenants use at the speed that "
+        "they have. In brackets: the thesis's, whose peak of memory is in MB; a question mark and an open cross where "
+        "it contradicts itself, see the last section. greedy and dqn plan by the very model of "
         "interference that the simulator runs by: that is the best case, with exact forecasts.",
         [
             (
@@ -100,7 +106,13 @@ def pairwise(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
     return Chapter(
         "dqn against the others, set by set",
         "The difference of total times on the same sets, in per cent of the other's mean, with its 95 % interval: "
-        "below 0 dqn is faster. The figure shows SJF, Tetris and greedy; the table all.",
+        "below 0 dqn is faster. The figure shows SJF, Tetris and greedy; the table all. Of fewer than three sets there "
+        "is no interval. The thesis's DqnGPU against SJF: "
+        + ", ".join(
+            f"{workload} {100 * (ratio - 1):+.1f} % ({ratio:.3f}{', doubtful' if workload == 'random' else ''})"
+            for (workload, _), ratio in RATIO_TO_SJF.items()
+        )
+        + "; time-sliced is calibrated by the first.",
         [
             (
                 "Paired differences of total time",
@@ -150,27 +162,28 @@ def to_bound(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
 def _by_policy(result: Colocation, of: Callable[[Outcome], float]) -> dict[str, dict[str, Interval]]:
     return {
         policy: {
-            workload: confidence_interval_95([of(one) for one in result.of(workload, policy)])
+            workload: interval_95([of(one) for one in result.of(workload, policy)])
             for workload in result.workloads
         }
         for policy in result.policies
     }
 
 
-def _told(of: Callable[[Published], float | None]) -> dict[tuple[str, str], float]:
-    return {key: value for key, told in PUBLISHED.items() if (value := of(told)) is not None}
+def _told(of: Callable[[Published], float | None]) -> dict[tuple[str, str], tuple[float, bool]]:
+    """By workload and policy the thesis's number, and whether it is doubtful."""
+    return {key: (value, told.doubtful) for key, told in PUBLISHED.items() if (value := of(told)) is not None}
 
 
 def _signed(value: float) -> str:
-    """With two decimals; nothing for a limit that one set alone does not have."""
+    """With two decimals; nothing for a limit that few sets do not have."""
     return "" if math.isnan(value) else f"{value:+.2f}"
 
 
-def _beside(ours: str, told: float | None, decimals: int) -> str:
-    """Our number, and the thesis's in brackets where it prints one."""
-    return ours if told is None else f"{ours} [{told:,.{decimals}f}]"
+def _beside(ours: str, told: Published, value: float | None, decimals: int) -> str:
+    """Our number, and the thesis's in brackets where it prints one, with a question mark where it is doubtful."""
+    return ours if value is None else f"{ours} [{value:,.{decimals}f}{'?' if told.doubtful else ''}]"
 
 
 def _said(interval: Interval, decimals: int) -> str:
-    half = f" ± {interval.high - interval.mean:,.{decimals}f}" if interval.count > 1 else ""
+    half = "" if math.isnan(interval.high) else f" ± {interval.high - interval.mean:,.{decimals}f}"
     return f"{interval.mean:,.{decimals}f}{half}"

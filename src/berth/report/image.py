@@ -16,7 +16,7 @@ from plotly.offline import get_plotlyjs
 
 from berth.errors import SettingError
 
-__all__ = ["BROWSERS", "write_image"]
+__all__ = ["BROWSERS", "image_kind", "write_image"]
 
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 TIMEOUT_S: Final = 120
@@ -36,9 +36,7 @@ Plotly.newPlot("plot", figure.data, figure.layout, {displaylogo: false}).then(as
 
 def write_image(figure: go.Figure, out: Path) -> None:
     """Write .html, .png or .svg; SettingError for another ending, or where there is no browser to draw."""
-    kind = out.suffix.lower().removeprefix(".")
-    if kind not in ("html", "png", "svg"):
-        raise SettingError(f"{out}: a picture's file ends on .png, .svg or .html")
+    kind = image_kind(out)
     figure.update_layout(paper_bgcolor="#FFFFFF", plot_bgcolor="#FFFFFF")
     data = figure.to_json()
     for character in "<>&":  # in JSON they stand only inside strings
@@ -57,13 +55,28 @@ def write_image(figure: go.Figure, out: Path) -> None:
         out.write_text(unquote(body), encoding="utf-8")
 
 
-def _drawn(page: str) -> str:
-    """The picture as a data URL."""
-    browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    if browser is None:
+def image_kind(out: Path) -> str:
+    """`html`, `png` or `svg`, as the file's name ends; SettingError, as when it is written, where it cannot be."""
+    kind = out.suffix.lower().removeprefix(".")
+    if kind not in ("html", "png", "svg"):
+        raise SettingError(f"{out}: a picture's file ends on .png, .svg or .html")
+    if kind != "html":
+        _browser()
+    return kind
+
+
+def _browser() -> str:
+    found = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if found is None:
         raise SettingError(
             f"a PNG or SVG is drawn by a browser, and there is none of {', '.join(BROWSERS)}; write .html"
         )
+    return found
+
+
+def _drawn(page: str) -> str:
+    """The picture as a data URL."""
+    browser = _browser()
     with tempfile.TemporaryDirectory(prefix="berth-plot-") as folder:
         path = Path(folder) / "page.html"
         path.write_text(page, encoding="utf-8")
