@@ -23,6 +23,9 @@ Each message says what was wanted, what came, where, and what to do.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 __all__ = [
     "BerthError",
     "ClusterError",
@@ -155,11 +158,18 @@ class SettingError(BerthError):
     """A value of an option or setting is outside its range."""
 
 
+def _install(extra: str) -> str:
+    """The command that installs an extra into the Python that runs, from the checkout where it runs from one."""
+    root = Path(__file__).parents[2]
+    package = f"-e '{root}[{extra}]'" if (root / "pyproject.toml").is_file() else f"'berth[{extra}]'"
+    return f"{sys.executable} -m pip install {package}"
+
+
 class MissingExtraError(BerthError):
     """A part of berth that is installed by an extra was asked for without it."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs the extra '{extra}'; install it with: pip install 'berth[{extra}]'")
+        super().__init__(f"{what} needs the extra '{extra}'; install it with: {_install(extra)}")
         self.what = what
         self.extra = extra
 

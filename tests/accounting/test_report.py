@@ -143,6 +143,17 @@ def test_only_and_dimensions_are_checked(history: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(("jobs", "lines"), [(14, 14), (1500, 1500), (1501, 1)])
+def test_up_to_1500_tries_each_is_a_line_and_of_more_the_like_are_one(
+    tmp_path: Path, jobs: int, lines: int
+) -> None:
+    rows = [exports.line(JobIDRaw=number) for number in range(jobs)]
+    import_text(open_history(tmp_path / "h"), exports.write(tmp_path / "f", rows), Options())
+    run("plot", "pcc", tmp_path / "x.html", "--application", "pytorch", "--history", tmp_path / "h")
+    title = re.findall(r"pytorch: [\w, ]+ tries[\w, ]*", (tmp_path / "x.html").read_text())[0]
+    assert title == f"pytorch: {jobs:,} tries" + (f", {lines:,} lines stand for them" if lines < jobs else "")
+
+
 def test_an_axis_that_nobody_measured_is_left_out() -> None:
     lines = np.array([[1.0, 2, 0.5, 3, np.nan, np.nan], [4.0, 16, 0, 1, np.nan, np.nan]])
     figure = parallel_coordinates(lines, np.array([3, 1]), "pytorch <b>")
