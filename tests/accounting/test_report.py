@@ -166,7 +166,16 @@ def test_an_axis_that_nobody_measured_is_left_out() -> None:
 def test_a_distribution_is_drawn_from_nothing_to_all() -> None:
     figure = variable_cdfs({"pytorch": {"WAIT_h": cdf([0.0, 0.0, 1.0, 2.0])}, "vasp": {}}, "WAIT_h")
     (trace,) = figure.data
-    assert (list(trace.x), list(trace.y)) == ([0, 0, 1, 2], [0, 50, 75, 100])
+    assert (list(trace.x), list(trace.y)) == ([0, 0, 1, 2, 2.08], [0, 50, 75, 100, 100])
+    assert figure.layout.title.text == "pytorch: WAIT_h, hours"
+    assert list(figure.layout.xaxis.range) == [0, 2.08]
+
+
+def test_nodes_and_gpus_are_counted_in_whole_numbers_also_where_all_have_one() -> None:
+    ones = {"nNODE": cdf([1.0, 1.0])}
+    figure = variable_cdfs({"<b>": ones, "vasp": ones}, "nNODE")
+    assert figure.layout.title.text == "nNODE, nodes"
+    assert (list(figure.layout.xaxis.tickvals), list(figure.layout.xaxis.range)) == ([0, 1], [0, 1.04])
 
 
 def test_causes_are_drawn_by_the_hours_waited_and_the_smallest_are_one_bar() -> None:

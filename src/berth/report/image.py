@@ -40,7 +40,7 @@ def write_image(figure: go.Figure, out: Path) -> None:
     kind = out.suffix.lower().removeprefix(".")
     if kind not in ("html", "png", "svg"):
         raise SettingError(f"{out}: a picture's file ends on .png, .svg or .html")
-    figure.update_layout(paper_bgcolor="#FFFFFF", plot_bgcolor="#FFFFFF")
+    figure.update_layout(paper_bgcolor="#FFFFFF", plot_bgcolor="#FFFFFF", title={"pad": {"l": 12, "t": 8}})
     data = figure.to_json()
     for character in "<>&":  # in JSON they stand only inside strings
         data = data.replace(character, f"\\u{ord(character):04x}")
