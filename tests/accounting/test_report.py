@@ -65,6 +65,20 @@ def test_the_report_shows_usage_and_nothing_of_a_job_becomes_markup(history: Pat
     ]
 
 
+def test_the_reports_table_is_in_the_order_of_its_measure(tmp_path: Path) -> None:
+    rows = [
+        exports.line(JobIDRaw=1, Comment="vasp", AllocTRES="cpu=1,gres/gpu=8", End="2026-01-01T00:40:00"),
+        exports.line(JobIDRaw=2, Comment="caffe", AllocTRES="cpu=1,gres/gpu=1", End="2026-01-01T02:10:00"),
+    ]
+    import_text(open_history(tmp_path / "h"), exports.write(tmp_path / "f", rows), Options())
+    for measure, order in (("gpu-hours", ["vasp", "caffe"]), ("run-hours", ["caffe", "vasp"])):
+        with tables_of(tmp_path / "h", "", "", None) as tables:
+            names = dict.fromkeys(("title", "period", "command", "created", "version"), "")
+            page = collect(tables, **names, measure=measure)
+        assert [row.keys[0] for row in page.usage] == order
+        assert [row.keys[0] for row in page.applications] == order
+
+
 def test_long_names_are_never_cut_off(tmp_path: Path) -> None:
     names = [f"a_partition_with_a_name_that_goes_on_{number}" for number in (1, 2)]
     rows = [exports.line(JobIDRaw=at, Partition=name, Account=name) for at, name in enumerate(names, 1)]

@@ -271,7 +271,7 @@ def calendar(days: NDArray[np.int64], hours: Floats) -> go.Figure:
                 zmax=most,
                 colorscale=[[0, "#dbe9f4"], [0.5, "#4a93c6"], [1, "#08306b"]],
                 showscale=row == 0,
-                colorbar={"thickness": 12, "outlinewidth": 0, "title": {"text": "GPU-hours"}},
+                colorbar={"thickness": 12, "outlinewidth": 0, "nticks": 3, "title": {"text": "GPU-hours"}},
                 xaxis=f"x{suffix}",
                 yaxis=f"y{suffix}",
             )
