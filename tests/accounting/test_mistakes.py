@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-import berth as berth_package
-from berth.errors import MissingExtraError
 from berth.history.folder import open_history
 from berth.history.sacct import import_text
 from berth.history.staging import Options
@@ -81,14 +78,6 @@ def test_a_place_that_is_not_there_is_named_as_it_was_given(tmp_path: Path, word
     place = tmp_path / "none" / words[-1]
     found = berth(*words[:-1], place, "--history", tmp_path / "h")
     assert found == (2, "", f"berth: {place}: No such file or directory\n")
-
-
-def test_a_missing_extra_is_told_with_the_command_that_installs_it_here() -> None:
-    root = Path(berth_package.__file__).parents[2]
-    command = f"{sys.executable} -m pip install -e '{root}[sample]'"
-    error = MissingExtraError("berth sample", "sample")
-    assert str(error) == f"berth sample needs the extra 'sample'; install it with: {command}"
-    assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
 @pytest.mark.parametrize("order", [("", "neuron"), ("neuron", "")])
