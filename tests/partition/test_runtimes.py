@@ -71,6 +71,23 @@ class Podman:
         return self("run", "--rm", "--network", "none", *limits, *variables, *shared, *words)
 
 
+def wait_for_its_cleaners(folder: Path) -> None:
+    """Podman has another process clean up after each container, which writes into the store once more."""
+
+    def busy() -> bool:
+        for process in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if str(folder).encode() in process.read_bytes():
+                    return True
+            except OSError:  # it has ended meanwhile
+                continue
+        return False
+
+    deadline = time.monotonic() + 120
+    while busy() and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
 @pytest.fixture
 def podman(card: Card, monkeypatch: pytest.MonkeyPatch) -> Iterator[Podman]:
     runtime = shutil.which("runc")
@@ -88,6 +105,7 @@ def podman(card: Card, monkeypatch: pytest.MonkeyPatch) -> Iterator[Podman]:
         yield made
     finally:
         made("rmi", "--force", made.name)
+        wait_for_its_cleaners(card.folder)
         subprocess.run(["umount", card.folder / "store" / "vfs"], capture_output=True, check=False)
 
 
@@ -131,7 +149,7 @@ class RootlessPodman(Podman):
         home = self.card.folder / "home"
         known = f"for name in passwd group subuid subgid; do mount --bind {home}/$name /etc/$name || exit 125; done"
         user = "setpriv --reuid 12345 --regid 12345 --clear-groups"
-        variables = f"HOME={home} XDG_RUNTIME_DIR={home}/run"
+        variables = f"HOME={home} TMPDIR={home} XDG_RUNTIME_DIR={home}/run"
         become = f'cd {home}; exec {user} env {variables} "$@"'
         return ["unshare", "-m", "sh", "-c", f"{known}; {become}", "sh", *super().command]
 
@@ -163,7 +181,6 @@ def rootless_podman(card: Card, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod
     (home / "run").chmod(0o700)
     card.folder.chmod(0o755)
     (card.folder / "shared").chmod(0o777)
-    (card.folder / "shared" / "card").chmod(0o666)
     try:
         loaded = made("import", str(card.folder / "image.tar"), made.name)
         plain = made.run(made.name, "/bin/echo")
@@ -171,7 +188,10 @@ def rootless_podman(card: Card, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod
             pytest.skip(f"podman is not rootless here: {loaded.stderr[-200:]} {plain.stderr[-300:]}")
         yield made
     finally:
+        wait_for_its_cleaners(card.folder)
         made("system", "reset", "--force")  # ends the process that holds its user namespace, too
+        wait_for_its_cleaners(card.folder)
+        Path("/dev/shm/libpod_rootless_lock_12345").unlink(missing_ok=True)
 
 
 def test_rootless_podman_injects_a_partition_by_its_cdi_name(rootless_podman: Podman) -> None:
