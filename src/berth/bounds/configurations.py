@@ -40,9 +40,9 @@ class Configurations:
     """Run time alone that all jobs together spend in each segment, less `LATE_MS` for each time that a job enters it
     from another one."""
     begins_ms: NDArray[np.float64]  # (S,)
-    """Work that a job has done at least when it comes to be in the segment."""
+    """Work that a job has done at least when it is asked about in the segment."""
     ends_ms: NDArray[np.float64]  # (S,)
-    """Work that a job has left at least when it is in the segment, less `LATE_MS`."""
+    """Work that a job has left at least while it is asked about in the segment."""
     tenants: IntArray  # (n, K): segments, ascending; S where there is nobody
     speeds_milli: IntArray  # (n, K)
 
@@ -69,9 +69,9 @@ def configurations(
     capacity = gpu.mem_mib or np.iinfo(np.int32).max
     alone_ms: list[NDArray[np.float64]] = []  # of each application's rows, by all its jobs
     entered: list[NDArray[np.float64]] = []  # how many of its jobs come to the row
-    done: list[NDArray[np.float64]] = []  # work that a job has done at least in the row
-    left: list[NDArray[np.float64]] = []  # work that one has left at least
     usages: list[NDArray[np.int32]] = []
+    done: list[NDArray[np.float64]] = []  # at least, by a job in the row
+    left: list[NDArray[np.float64]] = []  # at least, of a job in the row
     many = np.zeros(len(names), dtype=np.int64)
     for number, name in enumerate(names):
         one = series(profiles[name], gpu)
@@ -84,17 +84,17 @@ def configurations(
                 many[number] += count
                 row_ms += count * np.clip(work_ms - begin_ms, 0.0, length_ms)
                 come += count * (work_ms > begin_ms)
-                after_ms = np.clip(work_ms - begin_ms - length_ms - LATE_MS, 0.0, None)
-                rest_ms = np.where(work_ms > begin_ms, np.minimum(rest_ms, after_ms), rest_ms)
+                after_ms = np.maximum(work_ms - (begin_ms + length_ms) - LATE_MS, 0.0)
+                rest_ms = np.minimum(rest_ms, np.where(work_ms > begin_ms, after_ms, np.inf))
         reached = max(1, int((come > 0).sum()))
         peak_mib = int(one.usage[:reached, MEM].max())
         if peak_mib > capacity:
             raise SettingError(f"{name} takes {peak_mib} MiB; a {gpu.name} has {gpu.mem_mib}")
         alone_ms.append(row_ms[:reached])
         entered.append(come[:reached])
-        done.append(begin_ms[:reached])
-        left.append(rest_ms[:reached])
         usages.append(one.usage[:reached])
+        done.append(begin_ms[:reached])
+        left.append(np.where(np.isfinite(rest_ms), rest_ms, 0.0)[:reached])
     rows, work = np.concatenate(usages), np.concatenate(alone_ms)
     owner = np.repeat(np.arange(len(names)), [len(one) for one in usages])
     merging = _Merging(rows, owner, work)
@@ -117,16 +117,12 @@ def configurations(
     tenants = tenants[:count].copy()
     moved = (owner[1:] == owner[:-1]) & (segment[1:] != segment[:-1])
     late = np.append(0.0, np.where(moved, LATE_MS * np.concatenate(entered)[1:], 0.0))
-    work_of = np.bincount(segment, weights=work - late, minlength=len(usage)).astype(np.float64)
+    left_ms = np.bincount(segment, weights=work - late, minlength=len(usage)).astype(np.float64)
+    begins_ms, ends_ms = np.full((2, len(usage)), np.inf)
+    np.minimum.at(begins_ms, segment, np.concatenate(done))
+    np.minimum.at(ends_ms, segment, np.concatenate(left))
     found = segment_speeds(rows, segment, tenants, speeds, gpu.mem_mib)
-    return Configurations(usage, work_of, _least(done, segment), _least(left, segment), tenants, found)
-
-
-def _least(of_rows: Sequence[NDArray[np.float64]], segment: IntArray) -> NDArray[np.float64]:
-    """(S,): the least of the rows of each segment."""
-    least: NDArray[np.float64] = np.full(int(segment.max()) + 1, np.inf)
-    np.minimum.at(least, segment, np.concatenate(of_rows))
-    return least
+    return Configurations(usage, left_ms, begins_ms, ends_ms, tenants, found)
 
 
 class _Merging:

@@ -72,7 +72,8 @@ def time_bound(
 
     At the begin and the end it is tighter. Let a schedule take T, and let a job's work earn its segment's price. In
     all, Σ prices × work is earned. No moment earns more than 1 a GPU. As nobody is faster than alone, who runs t after
-    the begin has done no more than t of its work, and who runs t before the end has no more than t left: a moment
+    the begin has done no more than t of its work, and who runs t before the end has no more than t left (of a segment
+    that it is asked about, up to a millisecond less): a moment
     earns at most a(t), the most of all configurations of segments that somebody can be in by then, and c(t) likewise
     from the end. A try that runs out of memory earns nothing, and a configuration less some of its tenants, whom that
     does not slow, is a configuration. So for any X ≤ T ÷ 2, and T is no less than the bound without this:
