@@ -147,6 +147,10 @@ def test_of_one_set_nothing_is_said_that_takes_an_interval() -> None:
     claims = colocation_dict(one, [], [], {})["claims"]
     assert isinstance(claims, dict)
     assert set(claims["paired_interval_below_zero"].values()) == {"one set, no interval"}
+    interference = make_interference("measured")
+    assert isinstance(interference, ProfiledInterference)
+    paired = colocation_chapters(one, [], pairs(interference), {})[2]
+    assert ("random, greedy", "+5.56", "", "") in paired.rows
 
 
 def test_a_chooser_is_counted_where_it_decides_otherwise_than_greedy() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -144,7 +145,7 @@ def pairwise(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
         else [],
         ("Workload, other policy", "difference, %", "from", "to"),
         [
-            (f"{workload}, {other}", f"{one.mean:+.2f}", f"{one.low:+.2f}", f"{one.high:+.2f}")
+            (f"{workload}, {other}", *(_signed(value) for value in (one.mean, one.low, one.high)))
             for workload, other, one in rows
         ],
     )
@@ -192,6 +193,11 @@ def _by_policy(result: Colocation, of: Callable[[Outcome], float]) -> dict[str, 
 
 def _told(of: Callable[[Published], float | None]) -> dict[tuple[str, str], float]:
     return {key: value for key, told in PUBLISHED.items() if (value := of(told)) is not None}
+
+
+def _signed(value: float) -> str:
+    """With two decimals; nothing for a limit that one set alone does not have."""
+    return "" if math.isnan(value) else f"{value:+.2f}"
 
 
 def _beside(ours: str, told: float | None, decimals: int) -> str:
