@@ -122,6 +122,40 @@ def test_the_report_shows_the_thesis_s_numbers_as_the_thesis_s_and_where_it_cont
     assert "Out of memory: CNN with vgg16, LAMMPS with LAMMPS, vgg16 with vgg16." in maps.hint
 
 
+def test_the_page_says_every_claim_as_the_json_does() -> None:
+    interference = make_interference("measured")
+    assert isinstance(interference, ProfiledInterference)
+    for result in (made_up(80.0, 90.0, 78.0), made_up(95.0, 90.0, 60.0)):
+        claims = colocation_dict(result, [], [], {})["claims"]
+        assert isinstance(claims, dict)
+        flat = [
+            one
+            for value in claims.values()
+            for one in (value.values() if isinstance(value, dict) else [value])
+        ]
+        said = {True: "yes", False: "no"}
+        expected = [f"{one:.2f}" if isinstance(one, float) else said.get(one, one) for one in flat]
+        chapter = next(
+            one
+            for one in colocation_chapters(result, [], pairs(interference), {})
+            if one.title.startswith("What is asked")
+        )
+        assert [row[-1] for row in chapter.rows] == expected
+        assert len({row[0] for row in chapter.rows}) == len(chapter.rows)
+
+
+def test_where_a_model_does_not_say_how_long_its_training_took_the_page_and_the_json_say_so() -> None:
+    interference = make_interference("measured")
+    assert isinstance(interference, ProfiledInterference)
+    result = made_up(80.0, 90.0, 78.0)
+    assert colocation_dict(result, [], [], {})["training_s"] == {"dqn": None}
+    assert colocation_dict(result, [], [], {"dqn": 60.0})["training_s"] == {"dqn": 60.0}
+    chapters = colocation_chapters(result, [], pairs(interference), {})
+    overhead = next(chapter for chapter in chapters if "figure 16" in chapter.title)
+    assert ("dqn", "0.818", "not recorded", "0.818", "1.081", "0.054") in overhead.rows
+    assert ("greedy", "0.909", "", "0.909", "", "") in overhead.rows
+
+
 @pytest.mark.parametrize(
     ("asked", "message"),
     [

@@ -34,6 +34,10 @@ class Configurations:
     usage: NDArray[np.int32]  # (S, 4)
     work_ms: NDArray[np.float64]  # (S,)
     """Run time alone that all jobs together spend in each segment."""
+    begins_ms: NDArray[np.float64]  # (S,)
+    """Work that a job has done at least when it comes to be in the segment."""
+    ends_ms: NDArray[np.float64]  # (S,)
+    """Work that a job has left at least when it is in the segment."""
     tenants: IntArray  # (n, K): segments, ascending; S where there is nobody
     speeds_milli: IntArray  # (n, K)
 
@@ -67,10 +71,18 @@ def configurations(
     work = np.repeat(
         [count * one.interval_ms for count, one in zip(many.tolist(), scaled, strict=True)], lengths
     )
-    merging = _Merging(rows, owner, work.astype(np.float64))
+    done = np.concatenate(
+        [np.arange(length) * one.interval_ms for length, one in zip(lengths, scaled, strict=True)]
+    )
+    left = np.concatenate(
+        [np.arange(length)[::-1] * one.interval_ms for length, one in zip(lengths, scaled, strict=True)]
+    )
+    merging = _Merging(
+        rows, owner, work.astype(np.float64), np.stack([done, left], axis=1).astype(np.float64)
+    )
     limit = segments
     while True:
-        usage, alone_ms, owners = merging.down_to(limit)
+        usage, alone_ms, owners, from_ms = merging.down_to(limit)
         most = np.where(owners, many, 0).sum(axis=1)  # (S,): how many jobs can be in it at once
         exclusive = np.where(owners.sum(axis=1) == 1, owners.argmax(axis=1), -1)
         tenants = np.full((MOST_CONFIGURATIONS + 1, most_tenants), len(usage), dtype=np.int64)
@@ -85,13 +97,22 @@ def configurations(
             )
         limit -= 1
     tenants = tenants[:count].copy()
-    return Configurations(usage, alone_ms, tenants, _speeds(usage, tenants, speeds, gpu.mem_mib))
+    begins_ms, ends_ms = from_ms.T
+    return Configurations(
+        usage, alone_ms, begins_ms, ends_ms, tenants, _speeds(usage, tenants, speeds, gpu.mem_mib)
+    )
 
 
 class _Merging:
     """Rows merged step by step, always the two whose merging changes least: work times how much less is used."""
 
-    def __init__(self, rows: NDArray[np.int32], owner: IntArray, work: NDArray[np.float64]) -> None:
+    def __init__(
+        self,
+        rows: NDArray[np.int32],
+        owner: IntArray,
+        work: NDArray[np.float64],
+        from_ms: NDArray[np.float64],
+    ) -> None:
         usage, group = np.unique(rows, axis=0, return_inverse=True)
         self.use = usage.astype(np.float64)  # (S, 4)
         self.work: NDArray[np.float64] = np.bincount(
@@ -99,10 +120,15 @@ class _Merging:
         ).astype(np.float64)
         self.owners: NDArray[np.bool_] = np.zeros((len(usage), int(owner.max()) + 1), dtype=np.bool_)
         self.owners[group.reshape(-1), owner] = True
+        self.from_ms: NDArray[np.float64] = np.full((len(usage), 2), np.inf)
+        np.minimum.at(self.from_ms, group.reshape(-1), from_ms)  # the least of both: done, and left
         self.scale = np.maximum(rows.max(axis=0), 1)
 
-    def down_to(self, limit: int) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.bool_]]:
-        """Use (S, 4), work in ms (S,) and owners (S, applications) of so many segments at most."""
+    def down_to(
+        self, limit: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.bool_], NDArray[np.float64]]:
+        """Use (S, 4), work in ms (S,), owners (S, applications) and least work done and left in ms (S, 2) of so many
+        segments at most."""
         while len(self.use) > max(1, limit):
             least = np.minimum(self.use[:, None], self.use[None, :])  # (S, S, 4)
             loss = ((self.use[:, None] - least) / self.scale).sum(axis=2) * self.work[:, None]
@@ -112,10 +138,12 @@ class _Merging:
             self.use[kept] = least[kept, gone]
             self.work[kept] += self.work[gone]
             self.owners[kept] |= self.owners[gone]
+            self.from_ms[kept] = np.minimum(self.from_ms[kept], self.from_ms[gone])
             rest = np.arange(len(self.use)) != gone
             self.use, self.work, self.owners = self.use[rest], self.work[rest], self.owners[rest]
+            self.from_ms = self.from_ms[rest]
         use: NDArray[np.int32] = self.use.astype(np.int32)
-        return use, self.work.copy(), self.owners.copy()
+        return use, self.work.copy(), self.owners.copy(), self.from_ms.copy()
 
 
 @compiled

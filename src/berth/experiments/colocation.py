@@ -32,6 +32,7 @@ from berth.profiles import THESIS_GPU, WORKLOADS, workload_jobs
 
 __all__ = [
     "FRONTIER_WORKLOAD",
+    "LEARNED",
     "MODELS",
     "POLICIES",
     "UNTRAINED",

@@ -189,13 +189,8 @@ def shielded(forecasts: Forecasts) -> NDArray[np.bool_]:
 
 def slowed_jobs(forecasts: Forecasts) -> IntArray:
     """(O, C): how many jobs a combination slows by more than 2 % that nobody has slowed so far."""
-    offers, _, places = forecasts.ends_ms.shape
-    ran_ms = np.zeros((offers, places), dtype=np.int64)
-    work_ms = np.full((offers, places), 1 << 60, dtype=np.int64)
-    for at, offer in enumerate(forecasts.offers):
-        for place, one in enumerate((*offer.tenants, *offer.window)):
-            ran_ms[at, place], work_ms[at, place] = one.ran_ms, -(-one.work_us // 1000)
-    ends_ms = ran_ms[:, None] + forecasts.ends_ms
+    work_ms = np.where(forecasts.work_us > 0, -(-forecasts.work_us // 1000), 1 << 60)
+    ends_ms = forecasts.ran_ms[:, None] + forecasts.ends_ms
     late = (forecasts.ends_ms > 0) & (ends_ms > NOT_SLOWED * work_ms[:, None])
     before = late[:, :1]  # who is late even if nobody starts
     found: IntArray = (late & ~before).sum(axis=2)
