@@ -114,7 +114,7 @@ def train(
     elif path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
     before = curve[-1].seconds if curve else 0.0
-    iterate = jax.jit(learner.iterate)
+    iterate = jax.jit(learner.iterate) if learner.compiled else learner.iterate
     if not curve:
         best = _better(best, learner.network(state), measure(learner.network(state)), 0)
     while len(curve) < settings.iterations:
