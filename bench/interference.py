@@ -78,7 +78,9 @@ def named_error(known: dict[str, tuple[int, int]], card: str, unseen: list[Obser
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path)
     parser.add_argument("--write", action="store_true", help="Write the coefficients that ship.")
     asked = parser.parse_args()

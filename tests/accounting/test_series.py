@@ -195,6 +195,14 @@ def test_values_that_cannot_be_are_named_and_the_others_count(tmp_path: Path) ->
     assert imported(tmp_path / "again", dcgm("0", "1", good), *memory)[0] == means
 
 
+def test_infinite_memory_is_named_and_does_not_count(tmp_path: Path) -> None:
+    used: list[object] = [1, "+Inf", 1]
+    memory = [dcgm("0", "1", used, "DCGM_FI_DEV_FB_USED"), dcgm("0", "1", [3] * 3, "DCGM_FI_DEV_FB_FREE")]
+    means, result = imported(tmp_path, *memory)
+    assert means["1"] == (None, 0.25)
+    assert [row.why for row in result.rejected] == ["not 0 or more"]
+
+
 def test_what_is_no_series_is_told_in_plain_words(tmp_path: Path) -> None:
     odd = {"status": "success", "data": {"resultType": "matrix", "result": [{"metric": {}}]}}
     _, result = imported(tmp_path, odd, dcgm("0", "1", [80] * 10))

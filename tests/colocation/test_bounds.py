@@ -30,7 +30,7 @@ def flat(name: str, gpu: float, mem: float, seconds: int) -> Profile:
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_the_bound_is_below_the_shortest_schedule_of_all(workload: str, model: str) -> None:
-    for seed, count in ((0, 2), (1, 3), (2, 4)):
+    for seed, count in ((0, 2), (1, 3), (2, 4), (3, 5), (4, 1)):
         jobs = workload_jobs(workload, count, seed)
         bound = time_bound(jobs, PROFILES, make_speeds(model), THESIS_GPU)
         exact = least_total_time(jobs, make_interference(model), THESIS_GPU)
@@ -83,6 +83,20 @@ def test_where_nobody_fits_beside_another_the_bound_is_all_work() -> None:
     jobs = [Job(str(at), 0, 1000 * (50 if at % 2 else 70), application="ba"[at % 2]) for at in range(5)]
     bound = time_bound(jobs, profiles, make_speeds("measured"), THESIS_GPU)
     assert bound.total_ms == pytest.approx(sum(job.work_ms for job in jobs))
+
+
+def test_what_nobody_can_do_at_the_begin_and_the_end_is_added() -> None:
+    """Who loads, alone on the GPU's memory, for 10 s before it works: that much of a pair of others is lost."""
+    usage = np.repeat(
+        [[0.1, 0.2, 0.1, 0.0], [0.9, 0.2, 0.9, 0.0], [0.1, 0.2, 0.1, 0.0]], [10, 30, 20], axis=0
+    )
+    profiles = {"a": Profile("a", "", 0, "", THESIS_GPU, 1000, usage)}
+    jobs = [Job(str(at), 0, 60_000, application="a") for at in range(4)]
+    bound = time_bound(jobs, profiles, make_speeds("time-sliced"), THESIS_GPU)
+    exact = least_total_time(jobs, ProfiledInterference(profiles, make_speeds("time-sliced")), THESIS_GPU)
+    # Nobody works in the first 10 s, nor in the last 20.
+    assert bound.ramps_ms > 10_000
+    assert bound.work_ms + bound.ramps_ms == bound.total_ms <= exact.total_ms
 
 
 def test_merging_segments_only_lowers_the_bound() -> None:

@@ -18,7 +18,7 @@ from berth.cli.colocation import colocation
 from berth.errors import SettingError
 from berth.experiments.colocation import Colocation, measure_colocation
 from berth.experiments.colocation_answer import above_bound_pct, colocation_dict, costs, difference_pct
-from berth.experiments.colocation_looks import _Beside, disagreement, pairs
+from berth.experiments.colocation_looks import PAIR_APPLICATIONS, Pair, _Beside, disagreement, pairs
 from berth.experiments.colocation_outcome import Outcome, Stay, outcome_of
 from berth.experiments.colocation_thesis import CONTRADICTIONS
 from berth.experiments.kept import interference_digest
@@ -125,6 +125,11 @@ def made_up(dqn: float, greedy: float, bound: float) -> Colocation:
     return Colocation("measured", ("random",), tuple(totals), (0, 1, 2), outcomes, bounds, ())
 
 
+def figure_3() -> list[Pair]:
+    """Figure 3, for tests of something else."""
+    return [Pair(one, other, 1.0, 2.0, 3.0, 4.0) for one in PAIR_APPLICATIONS for other in PAIR_APPLICATIONS]
+
+
 def test_the_claims_of_the_json_follow_from_its_numbers() -> None:
     result = made_up(80.0, 90.0, 78.0)
     assert difference_pct(result, "random", "dqn", "greedy").mean == pytest.approx(-1000 / 110)
@@ -215,7 +220,7 @@ def test_what_the_thesis_says_is_in_the_json_and_what_is_doubtful_is_marked_wher
         outcomes=tuple(replace(one, workload="GPUmemory_heavy") for one in result.outcomes),
         bounds={},
     )
-    chapters = colocation_chapters(memory, [], [], {})
+    chapters = colocation_chapters(memory, [], figure_3(), {})
     assert {row[0]: row[1] for row in chapters[0].rows}["GPUmemory_heavy, dqn"] == "100 ± 50 [1,214?]"
     crosses = [one for one in chapters[0].figures[0][1].data if one.type == "scatter"]
     assert [one.marker.symbol for one in crosses] == [("x-thin-open",)]
@@ -238,7 +243,9 @@ def test_where_the_untrained_network_is_better_is_told_set_by_set() -> None:
     assert claims["untrained_beats_on_sets"] == {
         "random, sjf+first-fit": "2 of 3", "random, greedy": "1 of 3", "random, dqn": "0 of 3",
     }  # fmt: skip
-    chapter = next(one for one in colocation_chapters(result, [], [], {}) if "learned nothing" in one.title)
+    chapter = next(
+        one for one in colocation_chapters(result, [], figure_3(), {}) if "learned nothing" in one.title
+    )
     assert ("random, greedy", "+4.55", "1", "1", "1") in chapter.rows
     assert "in 3 of 6 comparisons set by set" in chapter.hint
 
@@ -300,6 +307,40 @@ def test_the_report_shows_the_thesis_s_numbers_as_the_thesis_s_and_where_it_cont
     assert ("dqn", "0.833", "0.500", "1.333", "1.081", "0.054") in overhead.rows
     maps = next(chapter for chapter in chapters if "figure 3" in chapter.title)
     assert "Out of memory: CNN with vgg16, LAMMPS with LAMMPS, vgg16 with vgg16." in maps.hint
+
+
+def test_the_page_says_every_claim_as_the_json_does() -> None:
+    interference = make_interference("measured")
+    assert isinstance(interference, ProfiledInterference)
+    for result in (made_up(80.0, 90.0, 78.0), made_up(95.0, 90.0, 60.0)):
+        claims = colocation_dict(result, [], [], {})["claims"]
+        assert isinstance(claims, dict)
+        flat = [
+            one
+            for value in claims.values()
+            for one in (value.values() if isinstance(value, dict) else [value])
+        ]
+        said = {True: "yes", False: "no"}
+        expected = [f"{one:.2f}" if isinstance(one, float) else said.get(one, one) for one in flat]
+        chapter = next(
+            one
+            for one in colocation_chapters(result, [], pairs(interference), {})
+            if one.title.startswith("What is asked")
+        )
+        assert [row[-1] for row in chapter.rows] == expected
+        assert len({row[0] for row in chapter.rows}) == len(chapter.rows)
+
+
+def test_where_a_model_does_not_say_how_long_its_training_took_the_page_and_the_json_say_so() -> None:
+    interference = make_interference("measured")
+    assert isinstance(interference, ProfiledInterference)
+    result = made_up(80.0, 90.0, 78.0)
+    assert colocation_dict(result, [], [], {})["training_s"] == {"dqn": None}
+    assert colocation_dict(result, [], [], {"dqn": 60.0})["training_s"] == {"dqn": 60.0}
+    chapters = colocation_chapters(result, [], pairs(interference), {})
+    overhead = next(chapter for chapter in chapters if "figure 16" in chapter.title)
+    assert ("dqn", "0.818", "not recorded", "0.818", "1.081", "0.054") in overhead.rows
+    assert ("greedy", "0.909", "", "0.909", "", "") in overhead.rows
 
 
 @pytest.mark.parametrize(

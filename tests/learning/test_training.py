@@ -124,6 +124,7 @@ class Counting:
     """A learner whose network is a number that grows by one with each iteration."""
 
     name = "counting"
+    compiled = True
 
     def begin(self, seed: int):
         return {"number": jnp.float32(seed)}

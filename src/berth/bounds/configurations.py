@@ -39,6 +39,10 @@ class Configurations:
     work_ms: NDArray[np.float64]  # (S,)
     """Run time alone that all jobs together spend in each segment, less `LATE_MS` for each time that a job enters it
     from another one."""
+    begins_ms: NDArray[np.float64]  # (S,)
+    """Work that a job has done at least when it is asked about in the segment."""
+    ends_ms: NDArray[np.float64]  # (S,)
+    """Work that a job has left at least while it is asked about in the segment."""
     tenants: IntArray  # (n, K): segments, ascending; S where there is nobody
     speeds_milli: IntArray  # (n, K)
 
@@ -66,17 +70,22 @@ def configurations(
     alone_ms: list[NDArray[np.float64]] = []  # of each application's rows, by all its jobs
     entered: list[NDArray[np.float64]] = []  # how many of its jobs come to the row
     usages: list[NDArray[np.int32]] = []
+    done: list[NDArray[np.float64]] = []  # at least, by a job in the row
+    left: list[NDArray[np.float64]] = []  # at least, of a job in the row
     many = np.zeros(len(names), dtype=np.int64)
     for number, name in enumerate(names):
         one = series(profiles[name], gpu)
         begin_ms = np.arange(len(one.usage), dtype=np.float64) * one.interval_ms
         length_ms = np.append(np.full(len(one.usage) - 1, float(one.interval_ms)), np.inf)
         row_ms, come = np.zeros(len(one.usage)), np.zeros(len(one.usage))
+        rest_ms = np.full(len(one.usage), np.inf)
         for (application, work_ms), count in kinds.items():
             if application == name:
                 many[number] += count
                 row_ms += count * np.clip(work_ms - begin_ms, 0.0, length_ms)
                 come += count * (work_ms > begin_ms)
+                after_ms = np.maximum(work_ms - (begin_ms + length_ms) - LATE_MS, 0.0)
+                rest_ms = np.minimum(rest_ms, np.where(work_ms > begin_ms, after_ms, np.inf))
         reached = max(1, int((come > 0).sum()))
         peak_mib = int(one.usage[:reached, MEM].max())
         if peak_mib > capacity:
@@ -84,6 +93,8 @@ def configurations(
         alone_ms.append(row_ms[:reached])
         entered.append(come[:reached])
         usages.append(one.usage[:reached])
+        done.append(begin_ms[:reached])
+        left.append(np.where(np.isfinite(rest_ms), rest_ms, 0.0)[:reached])
     rows, work = np.concatenate(usages), np.concatenate(alone_ms)
     owner = np.repeat(np.arange(len(names)), [len(one) for one in usages])
     merging = _Merging(rows, owner, work)
@@ -107,8 +118,11 @@ def configurations(
     moved = (owner[1:] == owner[:-1]) & (segment[1:] != segment[:-1])
     late = np.append(0.0, np.where(moved, LATE_MS * np.concatenate(entered)[1:], 0.0))
     left_ms = np.bincount(segment, weights=work - late, minlength=len(usage)).astype(np.float64)
+    begins_ms, ends_ms = np.full((2, len(usage)), np.inf)
+    np.minimum.at(begins_ms, segment, np.concatenate(done))
+    np.minimum.at(ends_ms, segment, np.concatenate(left))
     found = segment_speeds(rows, segment, tenants, speeds, gpu.mem_mib)
-    return Configurations(usage, left_ms, tenants, found)
+    return Configurations(usage, left_ms, begins_ms, ends_ms, tenants, found)
 
 
 class _Merging:

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from berth.bounds.configurations import configurations
 from berth.bounds.highs import Maximum
@@ -19,6 +20,8 @@ from berth.interference import Speeds
 from berth.model import GpuModel, Job, Profile
 
 __all__ = ["TimeBound", "time_bound"]
+
+Floats = NDArray[np.float64]
 
 ROUNDS = 200
 NEW_ROWS = 60
@@ -30,13 +33,15 @@ class TimeBound:
     """What no schedule is below."""
 
     total_ms: float
-    """The larger of the next two."""
+    """The larger of `work_ms` with `ramps_ms`, and `longest_ms`."""
     work_ms: float
     """What the linear program says: all work, on all GPUs, at the best mix of configurations."""
     longest_ms: float
     """The longest job's run time alone."""
     alone_ms: float
     """All run times alone, one after the other, on so many GPUs: what there is to win from."""
+    ramps_ms: float = 0.0
+    """What is lost at the begin and the end, when the best mix of configurations cannot run."""
 
 
 def time_bound(
@@ -64,6 +69,16 @@ def time_bound(
 
     Cutting planes on the dual: a price for the work of each segment such that no configuration earns more than 1;
     the prices are scaled down to where none does, so that the bound holds however exactly the program was solved.
+
+    At the begin and the end it is tighter. Let a schedule take T, and let a job's work earn its segment's price. In
+    all, Σ prices × work is earned. No moment earns more than 1 a GPU. As nobody is faster than alone, who runs t after
+    the begin has done no more than t of its work, and who runs t before the end has no more than t left (of a segment
+    that it is asked about, up to a millisecond less): a moment
+    earns at most a(t), the most of all configurations of segments that somebody can be in by then, and c(t) likewise
+    from the end. A try that runs out of memory earns nothing, and a configuration less some of its tenants, whom that
+    does not slow, is a configuration. So for any X ≤ T ÷ 2, and T is no less than the bound without this:
+    Σ prices × work ≤ gpus × (∫a + (T − 2X) + ∫c), both from 0 to X, which is
+    T ≥ Σ prices × work ÷ gpus + ∫(1 − a) + ∫(1 − c).
     """
     if gpus < 1 or not jobs:
         raise SettingError(f"a bound for {len(jobs)} jobs on {gpus} GPUs; expected 1 or more of each")
@@ -91,9 +106,23 @@ def time_bound(
             break
         cuts += new
         known.update(new)
-    earned_most = float((np.append(prices, 0.0)[tenants] * speed).sum(axis=1).max(initial=1.0))
-    least_ms = float(prices @ work) / max(1.0, earned_most) / gpus
+    earned = (np.append(prices, 0.0)[tenants] * speed).sum(axis=1)
+    most = max(1.0, float(earned.max(initial=1.0)))
+    earned /= most
+    least_ms = float(prices @ work) / most / gpus
     longest_ms = float(max((job.work_ms for job in jobs), default=0))
-    return TimeBound(
-        max(least_ms, longest_ms), least_ms, longest_ms, float(sum(job.work_ms for job in jobs)) / gpus
+    half_ms = max(least_ms, longest_ms) / 2
+    ramps_ms = sum(
+        _lost_ms(np.append(least, 0.0)[tenants].max(axis=1), earned, half_ms)
+        for least in (listed.begins_ms, listed.ends_ms)
     )
+    alone_ms = float(sum(job.work_ms for job in jobs)) / gpus
+    return TimeBound(max(least_ms + ramps_ms, longest_ms), least_ms, longest_ms, alone_ms, ramps_ms)
+
+
+def _lost_ms(from_ms: Floats, earned: Floats, until_ms: float) -> float:
+    """∫(1 − a) from 0 to `until_ms`, a(t) the most that is earned by configurations that there are from t on."""
+    order = np.argsort(from_ms, kind="stable")
+    times = np.clip(np.concatenate([[0.0], from_ms[order], [until_ms]]), 0.0, until_ms)
+    most = np.maximum.accumulate(np.concatenate([[0.0], earned[order]]))
+    return float(((1.0 - most) * np.diff(times)).sum())

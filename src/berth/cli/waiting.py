@@ -269,6 +269,7 @@ def questions_of(file: Path | None, history: Path, asked: dict[str, object] | No
     import numpy as np
 
     from berth.errors import HistoryError
+    from berth.history.database import first_line
     from berth.history.folder import open_history
     from berth.history.questions import history_features, polled_features
     from berth.waiting import Questions
@@ -281,7 +282,7 @@ def questions_of(file: Path | None, history: Path, asked: dict[str, object] | No
             try:
                 columns = {row[0] for row in database.from_parquet(str(file)).description}
             except duckdb.Error as error:
-                raise HistoryError(f"{file} cannot be read: {str(error).splitlines()[0]}") from error
+                raise HistoryError(f"{file} cannot be read: {first_line(error)}") from error
             if "queued_ms" in columns and "gpus" in columns:
                 database.from_parquet(str(file)).create_view("records")
                 features, moments, waits = history_features(database)

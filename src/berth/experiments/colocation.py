@@ -31,6 +31,7 @@ from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, WORKLOADS, workload_
 
 __all__ = [
     "FRONTIER_WORKLOAD",
+    "LEARNED",
     "MODELS",
     "POLICIES",
     "UNTRAINED",

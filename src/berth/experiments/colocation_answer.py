@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from berth.experiments.colocation import FRONTIER_WORKLOAD, SJF, UNTRAINED, Colocation
+from berth.experiments.colocation import FRONTIER_WORKLOAD, LEARNED, SJF, UNTRAINED, Colocation
 from berth.experiments.colocation_looks import Disagreement, Pair
 from berth.experiments.colocation_outcome import CLASSES, Outcome
 from berth.experiments.colocation_thesis import COSTS, CostModel, thesis_dict
@@ -19,6 +19,7 @@ __all__ = [
     "RIVALS",
     "Cost",
     "above_bound_pct",
+    "claims",
     "colocation_dict",
     "costs",
     "difference_pct",
@@ -152,17 +153,17 @@ def colocation_dict(
             }
             for cost in costs(result)
         ],
-        "training_s": dict(training_s),
+        "training_s": {name: training_s.get(name) for name in LEARNED if name in result.policies},
         "differs_from_greedy": [{**asdict(look), "different_pct": look.different_pct} for look in looks],
         "untrained": [{**asdict(one), "sets": one.sets} for one in untrained_beside(result)],
         "thesis": thesis_dict(),
         "pairs": [asdict(pair) for pair in pairs],
-        "claims": _claims(result),
+        "claims": claims(result),
         "runs": [asdict(one) for one in (*result.outcomes, *result.frontier)],
     }
 
 
-def _claims(result: Colocation) -> dict[str, object]:
+def claims(result: Colocation) -> dict[str, object]:
     """Whether what is asked of `dqn` holds, each by itself."""
     if "dqn" not in result.policies:
         return {}

@@ -11,7 +11,7 @@ from pathlib import Path
 import duckdb
 
 from berth.errors import HistoryError
-from berth.history.applications import read_rules
+from berth.history.applications import Rules, read_rules
 from berth.history.columns import STATE_CASE, Layout
 from berth.history.database import at, count, first_line
 from berth.history.imports import LISTED_PER_REASON, Options, Rejected, Rejections
@@ -36,6 +36,10 @@ class Staged:
     """Tries with every column of a record but for `attempt` and `submit_ms`."""
     key_mark: int = 0
     """Which key its names are hidden by; 0: none."""
+    silent: str = ""
+    """A view of the keys of those tries of which no resources are told; empty for none."""
+    rules: Rules | None = None
+    """By which the applications were told from name, comment and command; None where they were told as such."""
 
 
 def stage(
@@ -63,9 +67,19 @@ def stage(
             "CREATE VIEW staged_keys AS "
             "SELECT cluster, id AS job_id, submit_ms AS queued_ms, end_ms FROM judged WHERE why IS NULL"
         )
+        database.execute(
+            "CREATE VIEW staged_silent AS SELECT cluster, id AS job_id, submit_ms AS queued_ms FROM judged "
+            "WHERE why IS NULL AND alloc = '' AND req = ''"
+        )
     except duckdb.Error as error:
         raise HistoryError(f"{where}: {first_line(error)}") from error
-    return Staged(rows + bad, layout.absent(), key_mark=key_mark(options.key))
+    return Staged(
+        rows + bad,
+        layout.absent(),
+        key_mark=key_mark(options.key),
+        silent="staged_silent",
+        rules=None if layout.has("application") else rules,
+    )
 
 
 _YEAR_1971_MS = 31_536_000_000

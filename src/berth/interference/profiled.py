@@ -18,7 +18,7 @@ from berth.interference.named import NamedPairs, published_names
 from berth.interference.outlook import Outlook, Tenant
 from berth.interference.speeds import MEM, Speeds, crossed
 from berth.interference.time_sliced import time_sliced
-from berth.model import FOREVER_MS, GpuModel, Profile
+from berth.model import FOREVER_MS, GpuModel, Job, Profile
 from berth.profiles import Series, profile_text, series, thesis_profiles
 
 __all__ = ["ProfiledInterference", "thesis_measured", "thesis_time_sliced"]
@@ -83,6 +83,11 @@ class ProfiledInterference:
             default=FOREVER_MS,
         )
         return Outlook(speeds_milli, hold_ms, full)
+
+    def fits_alone(self, job: Job, gpu: GpuModel | None) -> bool:
+        """Whether the job never uses more memory than the card has, as far as its profile is known."""
+        found = self._series(job.application, gpu or NOTHING_KNOWN)
+        return found is None or not gpu or not gpu.mem_mib or found.peak_within(job.work_ms) <= gpu.mem_mib
 
     def _scaled(self, application: str, gpu: GpuModel) -> Series | None:
         profile = self.profiles.get(application)

@@ -69,6 +69,7 @@ class DoubleDqn:
     """The learner; see `Learner`."""
 
     name = "double-dqn"
+    compiled = True
 
     def __init__(
         self, decisions: Decisions, settings: DoubleDqnSettings | None = None, *, start: Network | None = None

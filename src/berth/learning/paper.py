@@ -82,6 +82,7 @@ class Paper:
     """The learner; its network is of images and of one number of slots, so that no policy but itself decides by it."""
 
     name = "dqn-paper"
+    compiled = True
 
     def __init__(
         self, environment: Environment, sets: JobSets, settings: PaperSettings | None = None

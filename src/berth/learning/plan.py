@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from functools import partial
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ from berth.learning.learner import Learner
 from berth.learning.paper import Paper, PaperSettings
 from berth.learning.ppo import Ppo
 from berth.learning.rewards import REWARDS, saved
+from berth.learning.rollout_learner import RolloutLearner
 from berth.learning.training import Trained
 from berth.network.catalogue import Demand
 from berth.network.combinations import combinations
@@ -41,13 +43,14 @@ class Way(NamedTuple):
 LEARNERS: dict[str, Way] = {
     "dqn": Way("ppo", "series", "dqn"),
     "ppo": Way("ppo", "series", "dqn"),
+    "rollouts": Way("rollouts", "series", "dqn"),
     "double-dqn": Way("double-dqn", "series", "dqn"),
     "deeprm-max": Way("ppo", "peak", "deeprm-max"),
     "deeprm-mean": Way("ppo", "mean", "deeprm-mean"),
     "dqn-paper": Way("dqn-paper", "series", None),
     "dqn-paper-as-printed": Way("dqn-paper", "series", None),
 }
-"""`dqn` is `ppo`, which was not compared with the other at length yet."""
+"""`dqn` is `ppo`; the models that ship went on from it with `rollouts`."""
 
 HORIZON, PAPER_HORIZON = 32, 20
 STEPS_OF_THE_LONGEST = 60
@@ -140,6 +143,10 @@ def make(
         learner = Paper(environment, training, PaperSettings(mended=plan.learner == "dqn-paper"))
         play = learner.played
         greedy_ms = None
+    elif kind == "rollouts":
+        learner = RolloutLearner(task, speeds, training, start=None if start is None else start.network)
+        play = None
+        greedy_ms = None
     else:
         step_ms = task.step_ms
         settings = Settings(plan.slots, demand=demand, tick_ms=3 * step_ms, lead_ms=step_ms * 9 // 10)
@@ -150,7 +157,10 @@ def make(
         play = decisions.total_ms
         greedy_ms = decisions.greedy_ms if demand == "series" else None
     alone_ms = validation.work_ms.sum(axis=1)
-    played = jax.jit(lambda network: play(network, validation)[0])
+    if play is None:
+        played = partial(learner.total_ms, sets=validation)
+    else:
+        played = jax.jit(lambda network: play(network, validation)[0])
 
     def measure(network: Any) -> float:
         return float(np.mean(np.asarray(played(network)) / alone_ms))

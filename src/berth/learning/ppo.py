@@ -72,6 +72,7 @@ class Ppo:
     """The learner; see `Learner`."""
 
     name = "ppo"
+    compiled = True
 
     def __init__(
         self, decisions: Decisions, settings: PpoSettings | None = None, *, start: Network | None = None

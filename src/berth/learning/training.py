@@ -124,7 +124,7 @@ def train(
     if path is not None and curve:
         state, best = read_checkpoint(path, described, (state, best)).state
     before = curve[-1].seconds if curve else 0.0
-    iterate = jax.jit(learner.iterate)
+    iterate = jax.jit(learner.iterate) if learner.compiled else learner.iterate
     if not curve:
         stage("the first network is measured")
         first = measure(learner.network(state))

@@ -13,7 +13,7 @@ from berth.experiments.colocation_untrained import Beside, untrained_beside
 from berth.plots import policy_styles
 from berth.plots.colocation import pair_map
 from berth.report.colocation_random import cost, not_slowed, overhead, slowdowns
-from berth.report.colocation_totals import pairwise, to_bound, totals, use
+from berth.report.colocation_totals import claimed, pairwise, to_bound, totals, use
 from berth.report.report import Chapter
 
 __all__ = ["colocation_chapters"]
@@ -24,7 +24,9 @@ def colocation_chapters(
 ) -> list[Chapter]:
     """Everything that was measured, in the order of the thesis; parts without anything to show are left out."""
     styles = policy_styles(result.policies)
-    chapters = [totals(result, styles), use(result, styles), pairwise(result, styles)]
+    chapters = [totals(result, styles), use(result, styles)]
+    if "dqn" in result.policies:
+        chapters += [claimed(result), pairwise(result, styles)]
     if result.bounds:
         chapters.append(to_bound(result, styles))
     if FRONTIER_WORKLOAD in result.workloads:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from berth.experiments.colocation import FRONTIER_WORKLOAD, SJF, UNTRAINED, Colocation
+from berth.experiments.colocation import FRONTIER_WORKLOAD, LEARNED, SJF, UNTRAINED, Colocation
 from berth.experiments.colocation_answer import costs, frontier_points, jobs_by_class, weight_of
 from berth.experiments.colocation_outcome import CLASSES
 from berth.experiments.colocation_thesis import COST_SAVED_PCT, COSTS, NORMALISED, NOT_SLOWED
@@ -57,18 +57,17 @@ def overhead(result: Colocation, training_s: Mapping[str, float]) -> list[Chapte
         Chapter(
             "Time with training, over SJF's, on random (figure 16)",
             "The run and the training that the model needed, over SJF's total time. A model that ships is trained "
-            "once, so its first placement waits for no training. "
-            + ("" if training_s else "These models do not tell how long they were trained. ")
-            + "The thesis: Tetris 1.294, DqnGPU 1.081 of which "
-            "0.054 (123 s) is training (1.027 without, which is doubtful: see the last section), "
-            "DeepRM Max 1.303 of which 0.048, DeepRM Mean 1.346.",
+            "once, so its first placement waits for no training; where the model's file does not say how long its "
+            "training took, it is left out and said. The thesis: Tetris 1.294, DqnGPU 1.081 of which "
+            "0.054 (123 s) is training (1.027 without, which is doubtful: see the last section), DeepRM Max 1.303 of "
+            "which 0.048, DeepRM Mean 1.346.",
             [("Time with training, over SJF's", stacked(parts, "Total time over SJF's", "", thesis=told))],
             ("Policy", "run", "training", "together", "the thesis's", "of which training"),
             [
                 (
                     policy,
                     f"{one['run']:.3f}",
-                    f"{one['training']:.3f}" if policy in training_s else "",
+                    _training_ours(policy, training_s, one.get("training", 0.0)),
                     f"{sum(one.values()):.3f}",
                     f"{NORMALISED[policy][0]:.3f}" if policy in NORMALISED else "",
                     _training_told(policy),
@@ -77,6 +76,12 @@ def overhead(result: Colocation, training_s: Mapping[str, float]) -> list[Chapte
             ],
         )
     ]
+
+
+def _training_ours(policy: str, training_s: Mapping[str, float], part: float) -> str:
+    if policy in training_s:
+        return f"{part:.3f}"
+    return "not recorded" if policy in LEARNED else ""
 
 
 def _training_told(policy: str) -> str:

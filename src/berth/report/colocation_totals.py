@@ -8,7 +8,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from berth.experiments.colocation import UNTRAINED, Colocation
-from berth.experiments.colocation_answer import RIVALS, above_bound_pct, difference_pct, interval_95
+from berth.experiments.colocation_answer import (
+    RIVALS,
+    above_bound_pct,
+    claims,
+    difference_pct,
+    interval_95,
+)
 from berth.experiments.colocation_outcome import Outcome
 from berth.experiments.colocation_thesis import PUBLISHED, RATIO_TO_SJF, Published
 from berth.plots import Style
@@ -16,7 +22,7 @@ from berth.plots.colocation import above_bound, bars_by_workload, paired_differe
 from berth.report.report import Chapter
 from berth.statistics import Interval
 
-__all__ = ["pairwise", "to_bound", "totals", "use"]
+__all__ = ["claimed", "pairwise", "to_bound", "totals", "use"]
 
 
 def totals(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
@@ -92,6 +98,40 @@ def use(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
             ),
         ],
     )  # fmt: skip
+
+
+ASKED = {
+    "lowest_mean_total_time": "dqn has the lowest mean total time",
+    "paired_interval_below_zero": "95 % interval of dqn's paired difference, against zero",
+    "no_out_of_memory": "dqn never ran out of memory",
+    "above_bound_pct": "dqn above the lower bound, %",
+    "within_5_pct_of_bound_on_average": "dqn within 5 % of the lower bound on average",
+    "untrained_loses": "an untrained network is slower than dqn",
+    "24_of_30_not_slowed_below_sjf": "a point of the frontier with 24 of 30 not slowed, faster than SJF",
+}
+
+
+def claimed(result: Colocation) -> Chapter:
+    """What is asked of `dqn`, and what was found: the claims of the JSON."""
+    rows = []
+    for key, value in claims(result).items():
+        if isinstance(value, dict):
+            rows += [(f"{ASKED[key]}: {where}", _found(one)) for where, one in value.items()]
+        else:
+            rows.append((ASKED[key], _found(value)))
+    return Chapter(
+        "What is asked of dqn, and what was found",
+        f"The same as `claims` in result.json, over {len(result.seeds)} sets a workload.",
+        (),
+        ("Asked", "found"),
+        rows,
+    )
+
+
+def _found(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
 
 
 def pairwise(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
