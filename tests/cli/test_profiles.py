@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,8 @@ def test_a_profile_goes_out_and_comes_back_into_the_history(tmp_path: Path) -> N
     history, file = tmp_path / "history", tmp_path / "mine.csv"
     assert berth("profile", "export", "LAMMPS", file).stdout == f"wrote {file}\n"
     file.write_text(file.read_text().replace('"LAMMPS"', '"mine"'))
-    assert berth("profile", "import", file, "--history", history).returncode == 0
+    taken = berth("profile", "import", file, "--history", history)
+    assert (taken.returncode, taken.stdout) == (0, f"took 1 profile over into {history / 'profiles'}: mine\n")
     rows = answer("profile", "list", "--history", history, "--json")
     assert isinstance(rows, list)
     assert {
@@ -60,6 +62,59 @@ def test_a_profile_is_listed_and_drawn(tmp_path: Path) -> None:
     out = tmp_path / "qmcpack.html"
     assert berth("profile", "show", "QMCPACK", out, "--history", tmp_path).stdout == f"wrote {out}\n"
     assert "QMCPACK alone on TITAN-XP-THESIS" in out.read_text()
+
+
+def test_a_profile_is_shown_in_short_and_exported_whole(tmp_path: Path) -> None:
+    shown = berth("profile", "show", "LAMMPS", "--history", tmp_path).stdout
+    assert shown.startswith(
+        "LAMMPS (HPC): 300 s alone on TITAN-XP-THESIS (12,288 MiB, 3,840 cores, PCIe 32,000 MB/s), 60 rows of 5 s\n"
+    )
+    assert re.search(r"GPU memory +mean +[\d,]+ MiB +peak +8,499 MiB\n", shown)
+    assert "berth profile export LAMMPS" in shown
+    assert berth("profile", "export", "LAMMPS").stdout.count("\n") == 2 + 60
+
+
+def test_the_list_is_not_cut_where_it_is_read_by_a_program(tmp_path: Path) -> None:
+    listed = berth("profile", "list", "--history", tmp_path).stdout
+    assert "…" not in listed
+    assert listed.count("TITAN-XP-THESIS") == 12
+    assert "peak MiB" in listed
+
+
+def test_a_file_that_is_wrong_is_named_and_the_others_count(tmp_path: Path) -> None:
+    folder = tmp_path / "profiles"
+    export = berth("profile", "export", "vgg16", tmp_path / "mine.csv")
+    assert export.returncode == 0
+    (tmp_path / "mine.csv").write_text((tmp_path / "mine.csv").read_text().replace('"vgg16"', '"mine"'))
+    (tmp_path / "jobs.csv").write_text("id,submit_ms\n")
+    taken = berth("profile", "import", tmp_path, "--history", tmp_path)
+    assert (taken.stdout, taken.stderr) == (
+        f"took 1 profile over into {folder}: mine\n",
+        "berth: not profiles, and left out: jobs.csv\n",
+    )
+    (folder / "junk.profile.csv").write_text("junk")
+    listed = berth("profile", "list", "--history", tmp_path, "--json")
+    assert "mine" in [row["application"] for row in json.loads(listed.stdout)]
+    left = f"berth: left out: {folder / 'junk.profile.csv'} is not a profile"
+    assert listed.stderr.startswith(left)
+    simulated = (
+        "simulate",
+        "synthetic:demo?jobs=5",
+        "--interference",
+        "measured",
+        "--profiles",
+        folder,
+        "--json",
+    )
+    done = berth(*simulated)
+    assert (done.returncode, done.stderr.startswith(left)) == (0, True)
+
+
+def test_fractions_where_per_cent_is_expected_are_refused(measured: tuple[Path, Path]) -> None:
+    measured[0].write_text(ALONE.replace(",90,", ",0.9,").replace(",40,", ",0.4,"))
+    refused = berth("interference", "evaluate", "--alone", measured[0], "--pairs", measured[1])
+    assert refused.returncode == 2
+    assert "column 'gpu_util': no value is above 1; expected per cent" in refused.stderr
 
 
 def test_a_wrong_profile_ends_with_one_message(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from berth.network.model_file import Model
 from berth.network.scores import new_network
 from berth.policies import Setting, make_policy
 from berth.policies.colocating import Knowledge
-from berth.policies.dqn import Dqn, DqnSettings
+from berth.policies.dqn import DeepRmMax, DeepRmMean, Dqn, DqnSettings
 from berth.policies.greedy import best_progress, joint_progress
 from berth.profiles import THESIS_GPU, WORKLOADS, Profiles, run_time_ms, thesis_profiles, workload_jobs
 
@@ -218,8 +218,22 @@ def test_jobs_worth_more_unslowed_are_slowed_less() -> None:
     ("name", "kind", "message"),
     [
         ("dqn?model=no-such-file.npz", ModelError, "no model 'no-such-file.npz'; expected a file"),
-        ("dqn?window=11", SettingError, "window is 11"),
-        ("dqn?shield=2", SettingError, "shield 2"),
+        ("dqn?model=", ModelError, "no model ''; expected a file"),
+        ("dqn?window=11", SettingError, "^window is 11; expected from 1 to 10$"),
+        ("dqn?unslowed=-1", SettingError, "^unslowed is -1 s; expected from 0 to 1,000,000$"),
+        ("dqn?shield=2", SettingError, "^shield is 2; expected 0 or 1$"),
+        ("dqn?speed=3", SettingError, "^no setting 'speed'; there are model, window, unslowed, shield$"),
+        (
+            "dqn?model=deeprm-max",
+            ModelError,
+            "model 'deeprm-max' learned from the peak of jobs; dqn is shown their series",
+        ),
+        (
+            "deeprm-mean?model=deeprm-max",
+            ModelError,
+            "deeprm-mean is shown their mean: .*--learner deeprm-mean",
+        ),
+        ("deeprm-max?model=dqn", ModelError, "model 'dqn' learned from the series of jobs"),
         ("greedy?window=0", SettingError, "window is 0"),
         ("tetris-sharing?demand=most", SettingError, "demand is 'most'"),
         ("deeprm-max?window=3", SettingError, "no setting 'window'; there is model"),
@@ -232,3 +246,10 @@ def test_a_setting_that_cannot_be_is_refused_with_what_can(
     with pytest.raises(kind, match=message.replace("?", r"\?")):
         make_policy(name)
     assert not issubclass(kind, PolicyError)
+
+
+def test_an_untrained_network_is_shown_what_its_policy_is_shown() -> None:
+    for name, demand in (("dqn", "series"), ("deeprm-max", "peak"), ("deeprm-mean", "mean")):
+        policy = make_policy(f"{name}?model=untrained")
+        assert isinstance(policy, Dqn | DeepRmMax | DeepRmMean)
+        assert policy.model.demand == demand

@@ -170,6 +170,16 @@ def test_gymnasium_finds_nothing_wrong() -> None:
     check_env(wrapped, skip_render_check=True)
 
 
+def test_what_is_no_action_is_refused() -> None:
+    task = thesis_task()
+    environment = Environment(task, make_speeds("time-sliced"), settings=Settings(2))
+    wrapped = GymEnvironment(environment, thesis_sets(task, "random", 0, 1, jobs=2))
+    wrapped.reset(seed=0)
+    for action in (-1, 4, 1.5):
+        with pytest.raises(SettingError, match=rf"action {action}; expected a whole number from 0 to 3"):
+            wrapped.step(action)  # type: ignore[arg-type]
+
+
 def test_an_agent_that_follows_the_mask_finishes_every_job() -> None:
     task = thesis_task()
     environment = Environment(task, make_speeds("time-sliced"), settings=Settings(3))

@@ -11,7 +11,15 @@ import pytest
 from berth.errors import ProfileError
 from berth.gpu_models import gpu_model
 from berth.model import Profile
-from berth.profiles import Profiles, checked, keep_profile, profile_text, read_profile, thesis_profiles
+from berth.profiles import (
+    Profiles,
+    checked,
+    is_profile,
+    keep_profile,
+    profile_text,
+    read_profile,
+    thesis_profiles,
+)
 from berth.profiles.profiles import file_name
 
 VGG = thesis_profiles()["vgg16"]
@@ -77,11 +85,24 @@ BAD = {
     "no field": (profile_text(VGG).replace('"cores"', '"kernels"', 1), r"line 1: no field 'cores'"),
     "no interval": (
         profile_text(VGG).replace('"interval_ms": 5000', '"interval_ms": 0'),
-        r"time_ms, row 2 is 5000: a gap|interval of 0 ms",
+        r"line 1: an interval of 0 ms; expected 1 or more",
     ),
     "no link": (
         profile_text(VGG).replace('"pcie_mbps": 32000', '"pcie_mbps": 0'),
         r"PCIe throughput: the hardware has 0 of it",
+    ),
+    "more values than columns": (
+        changed(3, 4, "9600,7"),
+        r"'vgg16', row 3 has 1 more values than .*'7' the first; expected 5",
+    ),
+    "a deep head": (f"# berth-profile 1 {'[' * 100_000}\n", r"bad.profile.csv, line 1 cannot be read"),
+    "a line break in the name": (
+        profile_text(VGG).replace('"vgg16"', '"vgg\\n16"'),
+        r"profile of 'vgg\\n16': its name has line breaks or control characters",
+    ),
+    "less than no cores": (
+        profile_text(VGG).replace('"cores": 3840', '"cores": -1'),
+        r"with -1 cores and 32000 MB/s; expected 0 \(not known\) or more",
     ),
     "a head that is a list": ("# berth-profile 1 [1]\n", r"holds '\[1\]'; expected an object"),
 }
@@ -94,6 +115,25 @@ def test_a_bad_file_is_refused_with_field_and_row(what: str, tmp_path: Path) -> 
     path.write_text(text)
     with pytest.raises(ProfileError, match=message):
         read_profile(path)
+
+
+def test_a_byte_order_mark_before_a_profile_is_no_matter(tmp_path: Path) -> None:
+    path = tmp_path / "vgg16.profile.csv"
+    path.write_bytes(b"\xef\xbb\xbf" + profile_text(VGG).encode())
+    assert profile_text(read_profile(path)) == profile_text(VGG)
+    assert is_profile(path)
+    path.write_text("time_ms\n")
+    assert not is_profile(path)
+
+
+def test_who_asks_for_what_is_wrong_is_given_the_other_profiles(tmp_path: Path) -> None:
+    keep_profile(VGG, tmp_path)
+    (tmp_path / "junk.profile.csv").write_text("junk")
+    with pytest.raises(ProfileError, match=r"junk.profile.csv is not a profile"):
+        Profiles.of_folder(tmp_path)
+    wrong: list[ProfileError] = []
+    assert list(Profiles.of_folder(tmp_path, wrong=wrong)) == ["vgg16"]
+    assert ["junk.profile.csv is not a profile" in str(error) for error in wrong] == [True]
 
 
 def test_a_binary_file_and_a_folder_that_is_not_there_are_refused(tmp_path: Path) -> None:

@@ -177,9 +177,10 @@ def _interference(name: str, folder: Path | None) -> Interference:
 
     if folder is None:
         return make_interference(name)
-    from berth.profiles import Profiles, thesis_profiles
+    from berth.cli.profile import read_profiles
+    from berth.profiles import thesis_profiles
 
-    return make_interference(name, thesis_profiles() | Profiles.of_folder(folder))
+    return make_interference(name, thesis_profiles() | read_profiles(folder))
 
 
 def _conditions(

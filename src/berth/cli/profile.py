@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +14,7 @@ from berth.cli.importing import AsJson, HistoryFolder
 
 if TYPE_CHECKING:
     from berth.model import Profile
-    from berth.profiles import Profiles
+    from berth.profiles import Profiles, Series
 
 app = typer.Typer(
     help="Applications' use of a GPU over their runs, kept with the history.", no_args_is_help=True
@@ -32,9 +33,9 @@ def _profile() -> None:
 @app.command("list")
 def list_(history: HistoryFolder = Path("history"), as_json: AsJson = False) -> None:
     """List the history's profiles and those that ship, a line each."""
-    from berth.profiles import Profiles, series, thesis_profiles
+    from berth.profiles import series, thesis_profiles
 
-    kept = Profiles.of_history(history)
+    kept = read_profiles(history, in_history=True)
     rows = []
     for name, profile in (thesis_profiles() | kept).items():
         shown = series(profile, profile.hardware)
@@ -62,15 +63,17 @@ def list_(history: HistoryFolder = Path("history"), as_json: AsJson = False) -> 
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for heading in ("application", "kind", "source", "GPU", "run time s", "GPU %", "memory MiB", "peak MiB"):
-        table.add_column(heading, justify="right" if heading[-1] in "s%B" else "left", no_wrap=True)
+    for heading in ("application", "kind", "source", "GPU"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("run s", "GPU %", "MiB", "peak MiB"):
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(
             *(str(row["application"]), str(row["kind"]), str(row["source"]), str(row["gpu"])),
             *(f"{row['run_time_s']:,.0f}", f"{row['gpu_mean_milli'] / 10:.0f}"),  # type: ignore[operator]
             *(f"{row['mem_mean_mib']:,}", f"{row['mem_peak_mib']:,}"),
         )
-    Console().print(table)
+    Console(width=None if sys.stdout.isatty() else 400).print(table)
 
 
 @app.command()
@@ -82,7 +85,10 @@ def show(
     history: HistoryFolder = Path("history"),
     as_json: AsJson = False,
 ) -> None:
-    """Show what an application uses of its GPU from its start to its end."""
+    """Show what an application uses of its GPU, from its start to its end as a plot, in short without one.
+
+    `berth profile export` writes every row.
+    """
     profile = _found(application, history)
     if out is not None:
         from berth.plots.profiles import profile_figure
@@ -91,15 +97,35 @@ def show(
         write_image(profile_figure(profile), out)
         print(f"wrote {out}", file=sys.stderr if as_json else sys.stdout)
     if as_json or out is None:
-        from berth.profiles import profile_text, series
+        from berth.profiles import series
         from berth.profiles.series import COLUMNS
 
+        shown = series(profile, profile.hardware)
         if as_json:
-            shown = series(profile, profile.hardware)
             columns = dict(zip(COLUMNS, shown.usage.T.tolist(), strict=True))
             print(json.dumps({"application": application, "interval_ms": shown.interval_ms, **columns}))
         else:
-            print(profile_text(profile), end="")
+            _summarise(profile, shown)
+
+
+def _summarise(profile: Profile, shown: Series) -> None:
+    """The mean and the peak of each of the four, and where the rows are."""
+    card = profile.hardware
+    of = [f"{card.mem_mib:,} MiB"]
+    of += [f"{card.cores:,} cores"] if card.cores else []
+    of += [f"PCIe {card.pcie_mbps:,} MB/s"] if card.pcie_mbps else []
+    kind = f" ({profile.kind})" if profile.kind else ""
+    print(
+        f"{profile.application}{kind}: {shown.run_time_ms / 1000:,.0f} s alone on {card.name} ({', '.join(of)}),"
+        f" {len(shown.usage):,} rows of {profile.interval_ms / 1000:g} s"
+    )
+    rows = (("GPU", "%", 0), ("GPU memory", "MiB", 1), ("GPU cores", "%", 2), ("PCIe", "%", 3))
+    for name, unit, column in rows:
+        values = shown.usage[:, column] / (10 if unit == "%" else 1)
+        print(f"  {name:<10}  mean {values.mean():>7,.0f} {unit:<3}  peak {values.max():>7,.0f} {unit}")
+    print(
+        f"every row: berth profile export {shlex.quote(profile.application)}; a plot: add a file's name, as out.html"
+    )
 
 
 @app.command("import")
@@ -119,7 +145,7 @@ def import_(
     """Take profiles over into the history; of the same application the new one counts."""
     from berth.errors import ProfileError
     from berth.gpu_models import gpu_model
-    from berth.profiles import IN_HISTORY, Profiles, keep_profile, read_profile
+    from berth.profiles import IN_HISTORY, is_profile, keep_profile, read_profile
     from berth.profiles.genai import read_genai
 
     if genai:
@@ -130,14 +156,27 @@ def import_(
             )
         found = list(read_genai(source, card))
     elif source.is_dir():
-        found = list(Profiles.of_folder(source).values())
+        files = sorted(source.glob("*.csv"))
+        found = [read_profile(file) for file in files if is_profile(file)]
+        if left := [file.name for file in files if not is_profile(file)]:
+            print(f"berth: not profiles, and left out: {', '.join(left)}", file=sys.stderr)
     else:
         found = [read_profile(source)]
     if not found:
-        raise ProfileError(f"there is no profile in {source}; expected files that end on .profile.csv")
+        raise ProfileError(
+            f"there is no profile in {source}; expected files that end on .csv and begin as one"
+        )
     for profile in found:
         keep_profile(profile, history / IN_HISTORY)
-    print(f"{len(found):,} profiles in {history / IN_HISTORY}")
+        if not profile.hardware.cores:
+            print(
+                f"berth: '{profile.application}': its card has 0 cores, which is taken for not known: its use of the"
+                " GPU is not scaled to other cards",
+                file=sys.stderr,
+            )
+    names = ", ".join(profile.application for profile in found[:5]) + (", …" if len(found) > 5 else "")
+    many = "1 profile" if len(found) == 1 else f"{len(found):,} profiles"
+    print(f"took {many} over into {history / IN_HISTORY}: {names}")
 
 
 @app.command()
@@ -191,10 +230,22 @@ def record(
     print(f"wrote {keep_profile(profile, history / IN_HISTORY)}: {len(profile.usage)} rows", file=sys.stderr)
 
 
-def _known(history: Path) -> Profiles:
-    from berth.profiles import Profiles, thesis_profiles
+def read_profiles(folder: Path, *, in_history: bool = False) -> Profiles:
+    """The profiles of a folder, or of a history; files that are wrong are named on standard error and left out."""
+    from berth.errors import ProfileError
+    from berth.profiles import Profiles
 
-    return thesis_profiles() | Profiles.of_history(history)
+    wrong: list[ProfileError] = []
+    found = (Profiles.of_history if in_history else Profiles.of_folder)(folder, wrong=wrong)
+    for error in wrong:
+        print(f"berth: left out: {error}", file=sys.stderr)
+    return found
+
+
+def _known(history: Path) -> Profiles:
+    from berth.profiles import thesis_profiles
+
+    return thesis_profiles() | read_profiles(history, in_history=True)
 
 
 def _found(application: str, history: Path) -> Profile:

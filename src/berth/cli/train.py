@@ -184,13 +184,13 @@ def _start(plan: Plan, name: str) -> Model | None:
 
 
 def _from_history(plan: Plan, history: Path, profiles: Path | None, seed: int, start: Model | None) -> Made:
+    from berth.cli.profile import read_profiles
     from berth.history.folder import open_history
     from berth.learning.history_jobs import history_sets
     from berth.learning.jobsets import make_task
     from berth.learning.plan import make
-    from berth.profiles import Profiles
 
-    known = Profiles.of_folder(profiles) if profiles else Profiles.of_history(history)
+    known = read_profiles(profiles) if profiles else read_profiles(history, in_history=True)
     records = list(open_history(history).records())
     if not known:
         raise typer.BadParameter(f"no profiles in {profiles or history}", param_hint="--profiles")

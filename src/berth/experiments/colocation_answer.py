@@ -198,9 +198,6 @@ def claims(result: Colocation) -> dict[str, object]:
         ] = {  # its mean is above dqn's; not that it loses to everybody: see `untrained`
             workload: means[workload, UNTRAINED] > means[workload, "dqn"] for workload in result.workloads
         }
-        found["untrained_beats_on_sets"] = {
-            f"{one.workload}, {one.over}": f"{one.better} of {one.sets}" for one in untrained_beside(result)
-        }
     if result.frontier and SJF in result.policies:
         sjf_s = means[FRONTIER_WORKLOAD, SJF]
         found["24_of_30_not_slowed_below_sjf"] = any(

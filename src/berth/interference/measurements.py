@@ -66,6 +66,11 @@ def read_measurements(alone: Path, pairs: Path) -> Measurements:
         index[name] = len(index)
         models.append(row["model"])
         usage.append((round(gpu * 10), round(mem_mib), round(cores * 10), 0))
+    if usage and 0 < max(row[0] for row in usage) <= 10:
+        raise ProfileError(
+            f"{alone}, column 'gpu_util': no value is above 1; expected per cent, 80 for a GPU that is busy 80 % of"
+            " the time, not 0.8"
+        )
     found: list[tuple[int, int]] = []
     speeds: list[tuple[float, float]] = []
     for line, row in _rows(pairs, tuple(f"{column}{side}" for side in (1, 2) for column in (*KEY, "speed"))):

@@ -10,6 +10,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from berth.errors import SettingError
 from berth.learning.environment import Environment, Observation
 from berth.learning.jobsets import JobSets
 from berth.network.catalogue import NEVER_MS
@@ -57,7 +58,11 @@ class GymEnvironment(gym.Env[Shown, np.int64]):
         return self._shown(), {"set": at, "now_ms": 0}
 
     def step(self, action: np.int64) -> tuple[Shown, float, bool, bool, dict[str, Any]]:
-        """Hold, or start a combination."""
+        """Hold, or start a combination. Raises SettingError for what is no action of the space."""
+        if not self.action_space.contains(action):
+            raise SettingError(
+                f"action {action!r}; expected a whole number from 0 to {self.environment.actions - 1}"
+            )
         self._state, reward = self._step(self._state, int(action))
         over = bool(self._over(self._state))
         return self._shown(), float(reward), over, False, {"now_ms": int(self._state.now_ms)}

@@ -7,7 +7,7 @@ University, 2019: algorithm 2. The models that ship decide in plain NumPy; `bert
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.resources import as_file, files
 from importlib.resources.abc import Traversable
@@ -21,6 +21,7 @@ from berth.errors import ModelError, SettingError
 from berth.interference import SPEEDS, Speeds, make_speeds
 from berth.kernels import IntArray
 from berth.model import GpuModel, Profile
+from berth.network.catalogue import Demand
 from berth.network.model_file import Model, read_model
 from berth.network.scores import new_network
 from berth.policies.colocating import Colocating, Knowledge, Scene, knowledge_of
@@ -61,11 +62,12 @@ class DqnSettings:
     """1: no combination is started that would end later together than one after the other; 0: as the network says."""
 
     def __post_init__(self) -> None:
-        if not 1 <= self.window <= 10 or not 0 <= self.unslowed <= 1e6 or self.shield not in (0, 1):
-            raise SettingError(
-                f"window is {self.window}, unslowed {self.unslowed:g} and shield {self.shield}; expected from 1 to 10,"
-                " from 0 to 1,000,000, and 0 or 1"
-            )
+        if not 1 <= self.window <= 10:
+            raise SettingError(f"window is {self.window}; expected from 1 to 10")
+        if not 0 <= self.unslowed <= 1e6:
+            raise SettingError(f"unslowed is {self.unslowed:g} s; expected from 0 to 1,000,000")
+        if self.shield not in (0, 1):
+            raise SettingError(f"shield is {self.shield}; expected 0 or 1")
 
 
 class Dqn(Colocating):
@@ -102,7 +104,11 @@ class Dqn(Colocating):
         """Made with the settings in a policy's name."""
         chosen = dict(options)
         name = chosen.pop("model", None)
-        model = None if name is None else model_named(name, setting.seed)
+        if odd := sorted(chosen.keys() - {field.name for field in fields(DqnSettings)}):
+            raise SettingError(
+                f"no setting '{odd[0]}'; there are model, {', '.join(field.name for field in fields(DqnSettings))}"
+            )
+        model = None if name is None else _shown(name, "series", "dqn", setting.seed)
         return cls(setting, settings_from(DqnSettings, chosen), model)
 
     def allowed(self, scene: Scene) -> NDArray[np.bool_]:
@@ -144,6 +150,7 @@ class _DeepRm(Colocating):
     """What the two have in common: they believe one demand, and know of no interference."""
 
     which = ""
+    demand: Demand
 
     def __init__(self, setting: Setting | None = None, model: Model | None = None) -> None:
         self.model = model or model_named(self.which)
@@ -156,7 +163,7 @@ class _DeepRm(Colocating):
         """Made with the settings in a policy's name."""
         if odd := sorted(options.keys() - {"model"}):
             raise SettingError(f"no setting '{odd[0]}'; there is model, a file that `berth train` wrote")
-        return cls(setting, model_named(options.get("model", cls.which), setting.seed))
+        return cls(setting, _shown(options.get("model", cls.which), cls.demand, cls.which, setting.seed))
 
     def _chosen(self, scene: Scene) -> IntArray:
         allowed = self.scores.within(scene)
@@ -170,6 +177,7 @@ class DeepRmMax(_DeepRm):
     """
 
     which = "deeprm-max"
+    demand = "peak"
 
 
 class DeepRmMean(_DeepRm):
@@ -179,6 +187,7 @@ class DeepRmMean(_DeepRm):
     """
 
     which = "deeprm-mean"
+    demand = "mean"
 
 
 def shielded(forecasts: Forecasts) -> NDArray[np.bool_]:
@@ -220,6 +229,19 @@ def model_named(name: str, seed: int = 0) -> Model:
     if not path.is_file():
         raise ModelError(f"no model '{name}'; expected a file that `berth train` wrote")
     return read_model(path)
+
+
+def _shown(name: str, demand: Demand, policy: str, seed: int) -> Model:
+    """The model of a policy that is shown this of jobs; ModelError for one that was trained on another view."""
+    model = model_named(name, seed)
+    if model.learner == UNTRAINED:
+        return replace(model, demand=demand)
+    if model.demand != demand:
+        raise ModelError(
+            f"model '{name}' learned from the {model.demand} of jobs; {policy} is shown their {demand}: use one that"
+            f" `berth train --learner {policy}` wrote"
+        )
+    return model
 
 
 @cache

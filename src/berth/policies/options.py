@@ -19,7 +19,7 @@ def options_of(name: str) -> tuple[str, dict[str, str]]:
     """A policy's name without its settings, and the settings. Raises PolicyError where they are not KEY=VALUE."""
     bare, asked, query = name.partition("?")
     try:
-        pairs = parse_qsl(query, strict_parsing=bool(asked))
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(asked))
         if twice := sorted({key for key, _ in pairs if [other for other, _ in pairs].count(key) > 1}):
             raise PolicyError(f"'{name}': {', '.join(twice)} is set twice; expected each setting once")
         return bare, dict(pairs)

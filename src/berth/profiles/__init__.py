@@ -7,7 +7,7 @@ GPU of any model, which is what simulator, policies and the learning environment
 from __future__ import annotations
 
 from berth.profiles.checking import checked
-from berth.profiles.file import profile_text, read_profile
+from berth.profiles.file import is_profile, profile_text, read_profile
 from berth.profiles.profiles import IN_HISTORY, Profiles, keep_profile
 from berth.profiles.series import Series, peak_mem_mib, run_time_ms, series
 from berth.profiles.thesis import FIRST_TRAINING_SEED, THESIS_GPU, WORKLOADS, thesis_profiles, workload_jobs
@@ -20,6 +20,7 @@ __all__ = [
     "Profiles",
     "Series",
     "checked",
+    "is_profile",
     "keep_profile",
     "peak_mem_mib",
     "profile_text",

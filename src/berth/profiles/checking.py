@@ -19,6 +19,10 @@ def checked(profile: Profile) -> Profile:
     name = profile.application
     if not name:
         raise ProfileError("a profile has no application; expected its name")
+    if not name.isprintable():
+        raise ProfileError(
+            f"profile of {name!r}: its name has line breaks or control characters; expected none"
+        )
     if profile.interval_ms < 1:
         raise ProfileError(
             f"profile of '{name}': an interval of {profile.interval_ms} ms; expected 1 or more"
@@ -26,6 +30,11 @@ def checked(profile: Profile) -> Profile:
     if profile.hardware.mem_mib < 1:
         raise ProfileError(
             f"profile of '{name}': hardware '{profile.hardware.name}' with no memory; expected the card's in MiB"
+        )
+    if min(profile.hardware.cores, profile.hardware.pcie_mbps) < 0:
+        raise ProfileError(
+            f"profile of '{name}': hardware '{profile.hardware.name}' with {profile.hardware.cores} cores and"
+            f" {profile.hardware.pcie_mbps} MB/s; expected 0 (not known) or more"
         )
     usage = np.asarray(profile.usage)
     if usage.ndim != 2 or usage.shape[1] != len(FIELDS) or not len(usage):

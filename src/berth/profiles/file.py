@@ -21,7 +21,7 @@ from berth.errors import ProfileError
 from berth.model import GpuModel, Profile
 from berth.profiles.checking import FIELDS, checked
 
-__all__ = ["profile_text", "read_profile"]
+__all__ = ["is_profile", "profile_text", "read_profile"]
 
 MARK = "# berth-profile 1 "
 COLUMNS = ("time_ms", "gpu_pct", "mem_mib", "cores_pct", "pcie_mbps")
@@ -63,7 +63,7 @@ def read_profile(path: Path) -> Profile:
     """Read a profile's file. Raises ProfileError naming the file or application, the field and the row (row 1 is
     the first below the columns) for a gap, a missing value, another unit or more than the hardware has."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise ProfileError(f"{path} is not a profile: {error}") from error
     first, _, rest = text.partition("\n")
@@ -81,6 +81,8 @@ def read_profile(path: Path) -> Profile:
         raise ProfileError(f"{path}, line 1: no field {error}; export a profile to see all") from error
     except (TypeError, ValueError) as error:
         raise ProfileError(f"{path}, line 1: {error}; expected whole numbers") from error
+    if interval_ms < 1:
+        raise ProfileError(f"{path}, line 1: an interval of {interval_ms} ms; expected 1 or more")
     values = _values(name, rest, interval_ms)
     whole = np.array([100, hardware.mem_mib, 100, hardware.pcie_mbps], dtype=np.float64)
     for column in np.flatnonzero(whole <= 0):
@@ -93,10 +95,17 @@ def read_profile(path: Path) -> Profile:
     return checked(Profile(name, kind, input_bytes, parameters, hardware, interval_ms, usage))
 
 
+def is_profile(path: Path) -> bool:
+    """Whether a file begins as one does, right or wrong."""
+    mark = MARK.encode()
+    with path.open("rb") as file:
+        return file.read(len(mark) + 3).removeprefix(b"\xef\xbb\xbf").startswith(mark)
+
+
 def _head(path: Path, text: str) -> dict[str, str | int]:
     try:
         head = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ProfileError(f"{path}, line 1 cannot be read: {error}") from error
     if not isinstance(head, dict):
         raise ProfileError(f"{path}, line 1 holds {text[:40]!r}; expected an object of JSON")
@@ -116,6 +125,11 @@ def _values(name: str, text: str, interval_ms: int) -> np.ndarray[tuple[int, int
             )
     rows = []
     for number, row in enumerate(reader, start=1):
+        if more := row.get(None):  # what DictReader calls values without a column
+            raise ProfileError(
+                f"profile of '{name}', row {number} has {len(more)} more values than there are columns, {more[0]!r}"
+                f" the first; expected {len(there)}"
+            )
         found = [_number(name, column, number, row[column]) for column in COLUMNS]
         if found[0] != (number - 1) * interval_ms:
             raise ProfileError(

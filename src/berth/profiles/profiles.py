@@ -41,18 +41,34 @@ class Profiles(Mapping[str, Profile]):
         return Profiles([*self.values(), *others.values()])
 
     @classmethod
-    def of_folder(cls, folder: str | os.PathLike[str]) -> Profiles:
-        """All profiles of a folder. Raises ProfileError for a folder that is not there, or a file that is wrong."""
+    def of_folder(
+        cls, folder: str | os.PathLike[str], *, wrong: list[ProfileError] | None = None
+    ) -> Profiles:
+        """All profiles of a folder. Raises ProfileError for a folder that is not there, or a file that is wrong.
+
+        With `wrong` what is to be said of such files goes there, and the others are read.
+        """
         path = Path(folder)
         if not path.is_dir():
             raise ProfileError(f"there is no folder {path}; make one with `berth profile import` or `record`")
-        return cls(read_profile(file) for file in sorted(path.glob(f"*{ENDING}")))
+        found = []
+        for file in sorted(path.glob(f"*{ENDING}")):
+            try:
+                found.append(read_profile(file))
+            except ProfileError as error:
+                if wrong is None:
+                    raise
+                said = str(error) if str(file) in str(error) else f"{file}: {error}"
+                wrong.append(ProfileError(said))
+        return cls(found)
 
     @classmethod
-    def of_history(cls, history: str | os.PathLike[str]) -> Profiles:
-        """The profiles of a history; none where it has none yet."""
+    def of_history(
+        cls, history: str | os.PathLike[str], *, wrong: list[ProfileError] | None = None
+    ) -> Profiles:
+        """The profiles of a history; none where it has none yet. `wrong` as for a folder."""
         path = Path(history) / IN_HISTORY
-        return cls.of_folder(path) if path.is_dir() else cls()
+        return cls.of_folder(path, wrong=wrong) if path.is_dir() else cls()
 
 
 def keep_profile(profile: Profile, folder: str | os.PathLike[str]) -> Path:

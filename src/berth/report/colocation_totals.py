@@ -106,7 +106,7 @@ ASKED = {
     "no_out_of_memory": "dqn never ran out of memory",
     "above_bound_pct": "dqn above the lower bound, %",
     "within_5_pct_of_bound_on_average": "dqn within 5 % of the lower bound on average",
-    "untrained_loses": "an untrained network is slower than dqn",
+    "untrained_loses": "an untrained network's mean total time is above dqn's",
     "24_of_30_not_slowed_below_sjf": "a point of the frontier with 24 of 30 not slowed, faster than SJF",
 }
 
@@ -121,11 +121,16 @@ def claimed(result: Colocation) -> Chapter:
             rows.append((ASKED[key], _found(value)))
     return Chapter(
         "What is asked of dqn, and what was found",
-        f"The same as `claims` in result.json, over {len(result.seeds)} sets a workload.",
+        f"The same as the claims in result.json, over {_sets(len(result.seeds))} a workload. How the untrained network "
+        "fares set by set has a section of its own.",
         (),
         ("Asked", "found"),
         rows,
     )
+
+
+def _sets(count: int) -> str:
+    return f"{count} set{'' if count == 1 else 's'}"
 
 
 def _found(value: object) -> str:
