@@ -71,15 +71,17 @@ def speed(runs: int = 7, iterations: int = 20) -> list[dict[str, float | int | s
 def signs(drawn: str = ".html", iterations: int = 300) -> dict[str, list[dict[str, float | None]]]:
     """Equation 2 as mended and as printed, once each on `GPU_light`; the curves are drawn beside the results."""
     curves: dict[str, tuple[Point, ...]] = {}
+    begun: dict[str, float] = {}
     for name in ("dqn-paper", "dqn-paper-as-printed"):
         plan = Plan(name, "GPU_light", ("time-sliced",), sets=200, validation=20)
         found = _trained(plan, TrainingSettings(iterations, measure_every=50))
         curves[name] = found.curve
+        begun |= {} if found.begun is None else {name: found.begun}
         ends = [point.measured for point in found.curve if point.measured is not None]
         print(f"{name}: total time of one after the other: {', '.join(f'{value:.3f}' for value in ends)}")
     (BENCH / "results").mkdir(exist_ok=True)
     path = BENCH / "results" / f"learning_signs{drawn}"
-    write_image(training_curve(curves), path)
+    write_image(training_curve(curves, begun=begun), path)
     print(f"wrote {path}")
     return {name: [point._asdict() for point in curve] for name, curve in curves.items()}
 

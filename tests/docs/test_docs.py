@@ -99,6 +99,20 @@ def test_two_profiles_change_the_placement_as_the_docs_say(tmp_path: Path) -> No
     assert max(shipped, own) < 0.7 * without
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "first", "package"), [("colocation", 1, "highspy"), ("learning", 0, "jax")])
+def test_the_python_of_the_docs_prints_what_stands_below_it(
+    page: str, first: int, package: str, tmp_path: Path
+) -> None:
+    pytest.importorskip(package, reason="the examples need the extra")
+    path = ROOT / "docs" / f"{page}.md"
+    scripts, printed = blocks(path, "python")[first:], blocks(path, "text")
+    assert len(scripts) == len(printed) > 0
+    for script, text in zip(scripts, printed, strict=True):
+        (tmp_path / "block.py").write_text(script)
+        assert run([sys.executable, "block.py"], tmp_path) == text
+
+
 def test_links_between_pages_lead_somewhere() -> None:
     pages = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
     links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text())]
