@@ -201,7 +201,7 @@ def shipped_for(name: str, speeds: Speeds) -> str:
     """The name of the model that ships for these speeds where there is one, else of the one for all."""
     for known in SPEEDS:
         own = f"{name}-{known}"
-        if _file(own).is_file() and make_speeds(known) is speeds:
+        if _file(own).is_file() and make_speeds(known) == speeds:
             return own
     return name
 
