@@ -20,7 +20,7 @@ from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.interference import make_interference, make_speeds
 from berth.learning.environment import Environment, Settings
-from berth.learning.jobsets import FIRST_TRAINING_SEED, thesis_sets, thesis_task
+from berth.learning.jobsets import thesis_sets, thesis_task
 from berth.learning.paper import Paper, PaperSettings
 from berth.learning.plan import Plan, make, model_of
 from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
@@ -30,7 +30,7 @@ from berth.network.model_file import Model, model_bytes
 from berth.plots.training import training_curve
 from berth.policies import Setting
 from berth.policies.dqn import Dqn
-from berth.profiles import THESIS_GPU, workload_jobs
+from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, workload_jobs
 from berth.report.image import write_image
 from harness import BENCH, save
 

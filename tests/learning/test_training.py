@@ -21,7 +21,7 @@ from berth.learning.double_dqn import DoubleDqn, DoubleDqnSettings
 from berth.learning.environment import Environment, Settings
 from berth.learning.history_jobs import history_sets
 from berth.learning.imitation import Imitation
-from berth.learning.jobsets import FIRST_TRAINING_SEED, LONGEST_SET_MS, JobSets, thesis_sets, thesis_task
+from berth.learning.jobsets import LONGEST_SET_MS, JobSets, thesis_sets, thesis_task
 from berth.learning.learner import Figures
 from berth.learning.paper import Paper, PaperSettings
 from berth.learning.plan import VALIDATION_SEED, Plan, make
@@ -32,6 +32,7 @@ from berth.model import Job, Record, RecordState, Share
 from berth.network.scores import new_network
 from berth.plots.training import training_curve
 from berth.policies.dqn import model_named
+from berth.profiles import FIRST_TRAINING_SEED
 
 NONE = Imitation(length=0)
 SHORT = Imitation(length=8, environments=4, batches=8, batch=16)
@@ -90,6 +91,7 @@ KILLED = """
 from pathlib import Path
 from tests.learning.test_training import learner_of, norm
 from berth.learning.training import TrainingSettings, train
+from berth.profiles import FIRST_TRAINING_SEED
 settings = TrainingSettings({iterations}, seed=5, measure_every=2, keep_every=1)
 train(learner_of("dqn-paper"), norm, settings, folder=Path({folder!r}), resume=True)
 """

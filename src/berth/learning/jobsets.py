@@ -14,10 +14,7 @@ from berth.model import GpuModel, Job, Profile
 from berth.network.catalogue import NEVER_MS, Catalogue, Demand, horizon_step_ms, make_catalogue
 from berth.profiles import THESIS_GPU, WORKLOADS, Series, series, thesis_profiles, workload_jobs
 
-__all__ = ["FIRST_TRAINING_SEED", "JobSets", "Task", "make_task", "thesis_sets", "thesis_task"]
-
-FIRST_TRAINING_SEED = 1_000_000
-"""Job sets to train on have this seed or a later one, those to measure with an earlier one."""
+__all__ = ["JobSets", "Task", "make_task", "thesis_sets", "thesis_task"]
 
 
 LONGEST_SET_MS = 2**30

@@ -16,7 +16,7 @@ from berth.interference import make_speeds
 from berth.learning.decisions import Decisions
 from berth.learning.double_dqn import DoubleDqn
 from berth.learning.environment import Environment, Settings
-from berth.learning.jobsets import FIRST_TRAINING_SEED, JobSets, Task, thesis_sets, thesis_task
+from berth.learning.jobsets import JobSets, Task, thesis_sets, thesis_task
 from berth.learning.learner import Learner
 from berth.learning.paper import Paper, PaperSettings
 from berth.learning.ppo import Ppo
@@ -26,6 +26,7 @@ from berth.learning.training import Trained
 from berth.network.catalogue import Demand
 from berth.network.combinations import combinations
 from berth.network.model_file import Model
+from berth.profiles import FIRST_TRAINING_SEED
 
 __all__ = ["LEARNERS", "Made", "Plan", "Way", "make", "model_of"]
 

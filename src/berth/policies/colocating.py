@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from itertools import islice
-from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -21,6 +19,7 @@ from berth.kernels import LABELS, MODELS, IntArray
 from berth.model import GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
 from berth.policies.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
 from berth.policies.protocol import Decision
+from berth.policies.queue_head import QueueHead
 from berth.profiles import thesis_profiles
 from berth.queue import Queue
 
@@ -39,10 +38,6 @@ by little may begin while another ends."""
 
 Room = tuple[GpuSlot, tuple[Running, ...]]
 """A GPU with room for one more, and its tenants."""
-
-_asks = attrgetter(
-    "application", "work_ms", "gpus", "nodes", "share", "cpu_milli", "mem_mib", "models", "labels"
-)
 
 
 class Knowledge(NamedTuple):
@@ -119,7 +114,7 @@ class Colocating:
         self._record(queue, cluster)
         yield from self._whole(queue, cluster)
         closed: set[GpuSlot] = set()
-        head = _Head(queue, self._sharing)
+        head = QueueHead(queue, self._sharing)
         while len(queue):
             rooms = self._rooms(cluster, closed)
             offered = self._offers(rooms, head, cluster, now_ms, closed)
@@ -167,7 +162,7 @@ class Colocating:
         return [room[2:] for room in rooms]
 
     def _offers(
-        self, rooms: Sequence[Room], head: _Head, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
+        self, rooms: Sequence[Room], head: QueueHead, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
     ) -> list[tuple[GpuSlot, tuple[Running, ...], list[Job]]]:
         """GPUs with room, their tenants, and the jobs that each is offered, which are different ones."""
         pending = deque(head.first(self.window * len(rooms)))
@@ -335,37 +330,6 @@ class Colocating:
                 profile = self.recorded(job.application)
                 if profile is not None:
                     self.known[job.application] = profile
-
-
-class _Head:
-    """The first jobs of the queue that may share, kept while a pass starts some of them."""
-
-    def __init__(self, queue: Queue, sharing: Callable[[Queue], Iterator[Job]]) -> None:
-        self.queue = queue
-        self.sharing = sharing
-        self.started: set[str] = set()
-        """Ids of those that were started since the last look."""
-        self.kinds: dict[tuple[object, ...], Job] = {}
-        """One job of each kind that may be among them, by what it asks for."""
-        self._begin()
-
-    def _begin(self) -> None:
-        self._jobs: list[Job] = []
-        self._rest = self.sharing(self.queue)
-        self._changes = self.queue.changes
-
-    def first(self, most: int) -> list[Job]:
-        """So many of them, or all."""
-        if self.queue.changes != self._changes + len(self.started):
-            self._begin()  # others have come or gone
-        elif self.started:
-            self._jobs = [job for job in self._jobs if job.id not in self.started]
-            self._changes = self.queue.changes
-        self.started.clear()
-        for job in islice(self._rest, max(0, most - len(self._jobs))):
-            self._jobs.append(job)
-            self.kinds.setdefault(_asks(job), job)
-        return self._jobs[:most]
 
 
 def _look_again_ms(forecasts: Forecasts) -> IntArray:
