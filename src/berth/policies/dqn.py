@@ -7,7 +7,7 @@ University, 2019: algorithm 2. The models that ship decide in plain NumPy; `bert
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import as_file, files
 from importlib.resources.abc import Traversable
@@ -213,7 +213,8 @@ def _file(name: str) -> Traversable:
 def model_named(name: str, seed: int = 0) -> Model:
     """The model that ships under a name, one of a file, or an untrained one; ModelError where it cannot be read."""
     if name == UNTRAINED:
-        return Model(new_network(seed), UNTRAINED, 5, 20, 15_000, ())
+        shipped = _shipped("dqn")  # it sees what the trained ones see
+        return replace(shipped, network=new_network(seed), learner=UNTRAINED, interference=(), figures={})
     if _file(name).is_file():
         return _shipped(name)
     path = Path(name)
