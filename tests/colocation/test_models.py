@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from berth.cluster import Cluster
@@ -36,6 +38,8 @@ def test_dqn_takes_the_model_that_was_trained_for_the_speeds_that_it_meets() -> 
     assert shipped_for("dqn", make_speeds("time-sliced")) == "dqn-time-sliced"
     assert shipped_for("dqn", make_speeds("measured")) == "dqn-measured"
     assert shipped_for("dqn", make_speeds("none")) == "dqn"
+    sent = pickle.loads(pickle.dumps(make_speeds("measured")))  # as a process of a sweep has it
+    assert shipped_for("dqn", sent) == "dqn-measured"
 
 
 @pytest.mark.parametrize("interference", ["measured", "time-sliced"])

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from berth.interference import make_speeds
-from berth.learning.jobsets import FIRST_TRAINING_SEED, JobSets, thesis_sets, thesis_task
+from berth.learning.jobsets import JobSets, thesis_sets, thesis_task
 from berth.learning.queue_kernels import SEATS
 from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
 from berth.learning.rollouts import Rollouts, habit
 from berth.policies.dqn import shielded
 from berth.policies.forecast import Candidate, Forecaster, Offer
-from berth.profiles import THESIS_GPU, thesis_profiles
+from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, thesis_profiles
 
 PROGRESS = habit((0, 1.0))
 

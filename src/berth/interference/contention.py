@@ -141,9 +141,18 @@ class Contention:
         place = cell % len(known)
         return xp.where(xp.asarray(known)[place] == cell, xp.asarray(rows)[place], len(self.cells))
 
+    @cached_property
+    def _digest(self) -> str:
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
     def __repr__(self) -> str:
-        digest = hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
-        return f"Contention({len(self.cells)} cells {digest})"
+        return f"Contention({len(self.cells)} cells {self._digest})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Contention) and self._digest == other._digest
+
+    def __hash__(self) -> int:
+        return hash(self._digest)
 
     @cached_property
     def _tables(self) -> tuple[Int32Array, Int32Array, Int32Array, Int32Array]:

@@ -158,7 +158,7 @@ def make(
         greedy_ms = decisions.greedy_ms if demand == "series" else None
     alone_ms = validation.work_ms.sum(axis=1)
     if play is None:
-        played = partial(learner.total_ms, sets=validation)
+        played: Callable[[Any], Any] = partial(learner.total_ms, sets=validation)
     else:
         played = jax.jit(lambda network: play(network, validation)[0])
 

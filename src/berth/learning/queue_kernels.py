@@ -81,10 +81,10 @@ def room_for(jobs: int) -> Room:
 @compiled
 def _place(key: int, keys: IntArray) -> int:
     """Where a key is, or −1 − where it would be."""
-    size = keys.shape[0]
+    size: int = keys.shape[0]
     mixed = key ^ (key >> 29)
     mixed = (mixed * 0x9E3779B1) ^ (mixed >> 17)
-    at = (mixed ^ (mixed >> 31)) & (size - 1)
+    at: int = (mixed ^ (mixed >> 31)) & (size - 1)
     while keys[at] != NONE:
         if keys[at] == key:
             return at
@@ -213,7 +213,7 @@ def _chosen(
                 for other in range(job):  # of equal jobs the first
                     same = queue[head + other, 0] == queue[head + job, 0]
                     same = same and queue[head + other, 1] == queue[head + job, 1]
-                    real = real and (mask >> other & 1 or not same)
+                    real = real and (mask >> other & 1 != 0 or not same)
                 if not real:
                     break
                 then[size, 0] = queue[head + job, 0]

@@ -210,10 +210,11 @@ class RolloutLearner:
         parts = []
         for begin in range(0, len(masks), TOGETHER):
             some = slice(begin, begin + TOGETHER)
-            part = Scene(*(value[some] if isinstance(value, np.ndarray) else value for value in scene))
+            values: list[Any] = [value[some] if isinstance(value, np.ndarray) else value for value in scene]
+            part = Scene(*values)
             members = combinations(SEEN)[masks[some]]
             parts.append(features(part, members, joint(part, members, model.speeds, SEATS, np), np))
-        return Features(*(np.concatenate(values) for values in zip(*parts, strict=True)))
+        return Features(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
     def _updated(
         self, network: Network, optimiser: optax.OptState, seen: Seen

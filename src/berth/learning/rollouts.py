@@ -73,7 +73,7 @@ class Worlds:
     def take(self, rows: IntArray) -> Worlds:
         """Some of them."""
         return Worlds(
-            *(part[rows] for part in (self.tenants, self.queue, self.head, self.now_ms, self.allowed))
+            self.tenants[rows], self.queue[rows], self.head[rows], self.now_ms[rows], self.allowed[rows]
         )
 
 
@@ -96,17 +96,16 @@ class Rollouts:
 
     def advance(self, worlds: Worlds, action: IntArray) -> Worlds:
         """What comes of the actions (W,) by the next moment with a choice, or by the end."""
-        tenants, queue, head, now_ms, allowed = (
-            part.copy() for part in (worlds.tenants, worlds.queue, worlds.head, worlds.now_ms, worlds.allowed)
-        )
+        tenants, queue, head = worlds.tenants.copy(), worlds.queue.copy(), worlds.head.copy()
+        now_ms, allowed = worlds.now_ms.copy(), worlds.allowed.copy()
         unknown, action = np.full(len(head), NONE, np.int64), action.copy()
         room, usual = room_for(queue.shape[1]), habit((1, 1.0))
         rows = np.arange(len(head))
         while True:
-            part = [tenants[rows], queue[rows], head[rows], now_ms[rows], action[rows]]
+            mine, line, first, now, does = tenants[rows], queue[rows], head[rows], now_ms[rows], action[rows]
             may, missing = allowed[rows], unknown[rows]
-            next_choice(self._card, usual, *part, TICK_MS, STEP_MS, room, may, missing)
-            tenants[rows], queue[rows], head[rows], now_ms[rows], action[rows] = part
+            next_choice(self._card, usual, mine, line, first, now, does, TICK_MS, STEP_MS, room, may, missing)
+            tenants[rows], queue[rows], head[rows], now_ms[rows], action[rows] = mine, line, first, now, does
             allowed[rows] = may
             rows = rows[missing != NONE]
             if not len(rows):
@@ -158,7 +157,7 @@ class Rollouts:
         application, left_us, work_us = np.moveaxis(worlds.tenants, -1, 0)
         sizes = self.task.step_ms, self.task.horizon
 
-        def looked(application: IntArray, done_ms: IntArray, left_ms: IntArray) -> tuple[Any, ...]:
+        def looked(application: IntArray, done_ms: IntArray, left_ms: IntArray) -> tuple[Any, Any, Any, Any]:
             left = np.minimum(left_ms, NEVER_MS - 1).astype(np.int32)
             cells = left_cells(catalogue, application, done_ms, left, *sizes, np)
             return cells, *use_now(catalogue, application, done_ms, left, np), left
@@ -204,7 +203,9 @@ class Rollouts:
     @cached_property
     def _card(self) -> Card:
         usage, kinds = self._classes
-        first, kind, until_us = [], [], []
+        first: list[int] = []
+        kind: list[int] = []
+        until_us: list[int] = []
         for one in self.task.series:
             rows, kinds = kinds[: len(one.usage)], kinds[len(one.usage) :]
             ends = np.flatnonzero(np.append(rows[1:] != rows[:-1], True))

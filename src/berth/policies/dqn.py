@@ -210,7 +210,7 @@ def shipped_for(name: str, speeds: Speeds) -> str:
     """The name of the model that ships for these speeds where there is one, else of the one for all."""
     for known in SPEEDS:
         own = f"{name}-{known}"
-        if _file(own).is_file() and make_speeds(known) is speeds:
+        if _file(own).is_file() and make_speeds(known) == speeds:
             return own
     return name
 
@@ -222,7 +222,8 @@ def _file(name: str) -> Traversable:
 def model_named(name: str, seed: int = 0) -> Model:
     """The model that ships under a name, one of a file, or an untrained one; ModelError where it cannot be read."""
     if name == UNTRAINED:
-        return Model(new_network(seed), UNTRAINED, 5, 20, 15_000, ())
+        shipped = _shipped("dqn")  # it sees what the trained ones see
+        return replace(shipped, network=new_network(seed), learner=UNTRAINED, interference=(), figures={})
     if _file(name).is_file():
         return _shipped(name)
     path = Path(name)
