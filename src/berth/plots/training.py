@@ -80,7 +80,7 @@ def training_curve(
             annotation={"text": escape(name), "font": {"size": 12}}, annotation_position="top right",
         )  # fmt: skip
     dress(figure, "Training", height=560)
-    figure.update_layout(margin={"t": 90}, showlegend=len(curves) > 1)
+    figure.update_layout(margin={"t": 104}, legend={"y": 1.06}, showlegend=len(curves) > 1)
     for row, text in enumerate(
         (
             f"Return of an episode, mean of {SMOOTH} iterations",
