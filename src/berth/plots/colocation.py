@@ -54,6 +54,7 @@ def bars_by_workload(
                 error_y={
                     "type": "data",
                     "symmetric": False,
+                    "visible": any(_half(interval) for interval in by_workload.values()),
                     "array": [min(_half(one), max(0.0, most - one.mean)) for one in by_workload.values()],
                     "arrayminus": [min(_half(one), one.mean) for one in by_workload.values()],
                     "thickness": 1.5,
@@ -227,13 +228,17 @@ def frontier(
     A point is its weight in words, jobs not slowed, total time in seconds.
     """
     figure = go.Figure()
+    names: dict[tuple[float, float], list[str]] = {}
+    for name, *place in line:
+        names.setdefault((place[0], place[1]), []).append(name)  # points that are one have one label
     figure.add_trace(
         go.Scatter(
-            x=[jobs for _, jobs, _ in line],
-            y=[seconds for _, _, seconds in line],
-            text=[escape(name) for name, _, _ in line],
+            x=[jobs for jobs, _ in names],
+            y=[seconds for _, seconds in names],
+            text=[escape(", ".join(together)) for together in names.values()],
             mode="lines+markers+text",
-            textposition=_sides([(jobs, seconds) for _, jobs, seconds in line]),
+            textposition=_sides(list(names)),
+            cliponaxis=False,
             name="dqn, by what a job that is not slowed is worth",
             line={"color": styles["dqn"].colour if "dqn" in styles else INK, "width": 2},
             hovertemplate="%{text}: %{x:.1f} jobs, %{y:,.0f} s",
@@ -249,16 +254,13 @@ def frontier(
         )  # fmt: skip
     dress(figure, title, 460)
     figure.update_layout(hovermode="closest", margin={"t": 120})
-    figure.update_xaxes(title={"text": "Jobs not slowed (≤ 2 %), mean over seeds"}, range=[-1, 31.5])
+    figure.update_xaxes(title={"text": "Jobs not slowed (≤ 2 %), mean over seeds"}, range=[-1, 32.5])
     figure.update_yaxes(ticksuffix=" s", tickformat=",~r")
     return figure
 
 
 def _sides(points: Sequence[tuple[float, float]]) -> list[str]:
-    """On which side of each point its label stands, so that neighbours' labels do not lie on one another.
-
-    The side with the most room: the labels are small, and where three points are one there is no good side left.
-    """
+    """On which side of each point its label stands: the first with room for it, else the one with the most."""
     sides = {
         "top center": (0.0, 1.0), "bottom center": (0.0, -1.0), "middle right": (1.4, 0.0), "middle left": (-1.4, 0.0)
     }  # fmt: skip
@@ -277,7 +279,7 @@ def _sides(points: Sequence[tuple[float, float]]) -> list[str]:
             dx, dy = sides[side]
             return min((math.hypot(x + dx - a, y + dy - b) for a, b in others), default=math.inf)
 
-        best = max(sides, key=room)
+        best = next((side for side in sides if room(side) >= 1.2), max(sides, key=room))
         chosen.append(best)
         taken.append((x + sides[best][0], y + sides[best][1]))
     return chosen

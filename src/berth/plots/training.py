@@ -79,7 +79,7 @@ def training_curve(
             level, row=2, col=1, line={"color": INK, "width": 1, "dash": "dot"},
             annotation={"text": escape(name), "font": {"size": 12}}, annotation_position="top right",
         )  # fmt: skip
-    dress(figure, "Training", height=560)
+    dress(figure, f"Training of {escape(next(iter(curves)))}" if len(curves) == 1 else "Training", height=560)
     figure.update_layout(margin={"t": 104}, legend={"y": 1.06}, showlegend=len(curves) > 1)
     for row, text in enumerate(
         (
