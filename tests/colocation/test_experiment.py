@@ -113,6 +113,9 @@ def test_the_report_shows_the_thesis_s_numbers_as_the_thesis_s_and_where_it_cont
     assert titles[0] == "Total time on the five workloads (figures 10–14)"
     rows = {row[0]: row for row in chapters[0].rows}
     assert rows["random, dqn"][1:4] == ("90 ± 127 [2,481]", "50.0 [62.16]", "50.0 [20.45]")
+    bars = chapters[0].figures[0][1]
+    lowest, highest = bars.layout.yaxis.range
+    assert (lowest, highest) == (0, pytest.approx(1.2 * 2481))  # 127 s of interval reach below 0 and are cut
     told = chapters[-1].hint
     assert "0.874" in told
     assert "1,214 s" in told

@@ -84,7 +84,13 @@ def bars_by_workload(
         )  # fmt: skip
     dress(figure, title, 460)
     figure.update_layout(barmode="group", scattermode="group", hovermode="x", margin={"t": 140})
-    figure.update_yaxes(rangemode="tozero", ticksuffix=f" {unit}")
+    # Of a few sets an interval may be wider than everything that is shown, and reach below 0.
+    shown = [interval.mean for by_workload in values.values() for interval in by_workload.values()]
+    shown += (least or {}).values()
+    shown += [
+        told for (workload, policy), told in (thesis or {}).items() if workload in values.get(policy, ())
+    ]
+    figure.update_yaxes(range=[0, 1.2 * max(shown, default=1.0)], ticksuffix=f" {unit}")
     return figure
 
 

@@ -91,7 +91,8 @@ def _totals(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
         "From the first submission to the last end of 30 jobs on one GPU, the mean over sets with its 95 % interval. "
         "Crosses are the thesis's own numbers, measured on real jobs: compare their order, not their size. The line "
         "is the mean of the lower bounds: no schedule ends below. GPU use counts what tenants use at the speed that "
-        "they have. In brackets: the thesis's.",
+        "they have. In brackets: the thesis's; what it prints for GPUmemory_heavy repeats GPU_light, as said at the "
+        "end of this page.",
         [
             (
                 "Total time of each policy on each workload",
@@ -151,7 +152,7 @@ def _claims(result: Colocation) -> Chapter:
             rows.append((ASKED[key], _found(value)))
     return Chapter(
         "What is asked of dqn, and what was found",
-        f"The same as `claims` in result.json, over {len(result.seeds)} sets a workload.",
+        f"The same as “claims” in result.json, over {len(result.seeds)} sets a workload.",
         (),
         ("Asked", "found"),
         rows,
@@ -342,7 +343,7 @@ def _frontier(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
     }
     return Chapter(
         "Total time against jobs that are not slowed, on random",
-        "One weight, `dqn?unslowed=…`, says how many seconds of total time a job is worth that is not slowed by more "
+        "One weight, dqn?unslowed=…, says how many seconds of total time a job is worth that is not slowed by more "
         "than 2 %. At 0 only the total time counts.",
         [
             (
