@@ -253,6 +253,7 @@ def pair_map(names: Sequence[str], values: NDArray[np.float64], title: str, unit
     """A square of pairs of applications, darker for more; NaN is where they run out of memory."""
     text = [[("out of memory" if np.isnan(v) else f"{v:.0f} {unit}") for v in row] for row in values]
     heat: dict[str, Any] = {"colorscale": "Oranges" if unit == "% longer" else "Greens", "showscale": False}
+    heat |= {"zmax": 1.6 * max(1.0, float(np.nanmax(values)))}  # no cell too dark for its text
     figure = go.Figure(
         go.Heatmap(
             x=[escape(name) for name in names],
