@@ -19,6 +19,7 @@ from berth.network.scores import new_network
 from berth.policies import Setting, make_policy
 from berth.policies.colocating import Knowledge
 from berth.policies.dqn import Dqn, DqnSettings
+from berth.policies.forecast import Candidate, Forecaster, Offer
 from berth.policies.greedy import best_progress, joint_progress
 from berth.profiles import THESIS_GPU, WORKLOADS, Profiles, run_time_ms, thesis_profiles, workload_jobs
 
@@ -177,6 +178,64 @@ def test_a_job_on_several_gpus_is_not_overtaken_for_ever() -> None:
     events = run(jobs, cluster, "greedy")
     started = [event.job.id for event in events if event.kind == EventKind.START]
     assert started.index("both") == 6
+
+
+@pytest.mark.parametrize("name", COLOCATING)
+def test_a_gpu_is_offered_jobs_that_fit_however_far_behind_they_wait(name: str) -> None:
+    small = GpuModel("small", "", 6_144, 1_920, 16_000)
+    cluster = Cluster([Node("small", gpus=1, gpu_model=small), Node("large", gpus=1, gpu_model=THESIS_GPU)])
+    jobs = [*(named("vgg16", at) for at in range(12)), named("HOOMD", 0), named("HOOMD", 1)]
+    starts = [event for event in run(jobs, cluster, name) if event.kind == EventKind.START]
+    assert min(event.time_ms for event in starts if event.slots[0].node == 0) == 0
+
+
+@pytest.mark.parametrize("name", COLOCATING)
+def test_applications_without_a_profile_do_not_overtake_those_that_have_one(name: str) -> None:
+    strangers = [Job(f"s{at}", 50_000 * at, 60_000, application="stranger") for at in range(8)]
+    known = [replace(named("alexnet", at), submit_ms=1_000) for at in range(2)]
+    jobs = sorted([*strangers, *known], key=lambda job: job.submit_ms)
+    starts = [event.job.id for event in run(jobs, ONE, name) if event.kind == EventKind.START]
+    assert set(starts[1:3]) == {"alexnet-0", "alexnet-1"}
+    assert [one for one in starts if one[0] == "s"] == [job.id for job in strangers]
+
+
+@pytest.mark.parametrize("name", ["greedy", "dqn?model=untrained"])
+def test_a_combination_is_started_whole_or_not_at_all(name: str) -> None:
+    """Three fit together and two of them do not: where there is CPU for two alone, they are not started."""
+    random = np.random.default_rng(0)
+    speeds, seen = make_speeds("time-sliced"), 0
+    for _ in range(400):
+        profiles = {}
+        for application in "abc":
+            steps = int(random.integers(10, 40))
+            usage = np.full((steps, 4), 0.0)
+            usage[:, 0] = random.random() * 0.9 + 0.1
+            usage[:, 1] = 0.1
+            begin = int(random.integers(2, steps - 4))
+            usage[begin : begin + 4, 1] = 0.7
+            profiles[application] = Profile(application, "", 0, "", THESIS_GPU, 1000, usage)
+        work = {name: run_time_ms(profile) for name, profile in profiles.items()}
+        offer = Offer((), tuple(Candidate(name, 1000 * ms, 1000 * ms) for name, ms in work.items()))
+        fits = Forecaster(profiles, speeds).forecasts([offer], THESIS_GPU).fits[0]
+        if not fits[7] or fits[3]:
+            continue
+        seen += 1
+        jobs = [Job(one, 0, ms, application=one, cpu_milli=1000) for one, ms in work.items()]
+        cluster = Cluster([Node("g", gpus=1, gpu_model=THESIS_GPU, cpu_milli=2000)])
+        interference = ProfiledInterference(profiles, speeds)
+        events = list(simulate(jobs, cluster, name, interference=interference))
+        assert [event.reason for event in events if event.kind == EventKind.FAIL] == []
+        assert sum(event.kind == EventKind.FINISH for event in events) == 3
+    assert seen > 5
+
+
+@pytest.mark.parametrize("name", COLOCATING)
+def test_gpus_of_one_node_share_its_cpus(name: str) -> None:
+    cluster = Cluster([Node("n", gpus=3, gpu_model=THESIS_GPU, cpu_milli=4000)])
+    jobs = [replace(named("alexnet", at), cpu_milli=1000) for at in range(9)]
+    events = run(jobs, cluster, name)
+    assert sum(event.kind == EventKind.FINISH for event in events) == 9
+    assert 3 <= sum(event.kind == EventKind.START and event.time_ms == 0 for event in events) <= 4
 
 
 def test_more_than_ten_never_share() -> None:

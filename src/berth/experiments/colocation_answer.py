@@ -188,8 +188,13 @@ def claims(result: Colocation) -> dict[str, object]:
 
 
 def _wins(result: Colocation, workload: str, other: str) -> str:
-    """`below`, `touches zero, nothing to win`, `touches zero` or `above`, with the bound as the judge."""
+    """`below`, `touches zero, nothing to win`, `touches zero` or `above`, with the bound as the judge.
+
+    `one set, no interval` where there is nothing to tell chance by.
+    """
     interval = difference_pct(result, workload, "dqn", other)
+    if math.isnan(interval.high):
+        return "one set, no interval"
     if interval.high < 0:
         return "below"
     if interval.low > 0:

@@ -11,9 +11,9 @@ from pathlib import Path
 import duckdb
 
 from berth.errors import HistoryError
-from berth.history.applications import read_rules
+from berth.history.applications import Rules, read_rules
 from berth.history.columns import STATE_CASE, Layout
-from berth.history.database import at, first_line
+from berth.history.database import at, count, first_line
 from berth.history.imports import LISTED_PER_REASON, Options, Rejected, Rejections
 from berth.history.lookups import hide, look_up
 from berth.history.node_models import read_models
@@ -36,6 +36,10 @@ class Staged:
     """Tries with every column of a record but for `attempt` and `submit_ms`."""
     key_mark: int = 0
     """Which key its names are hidden by; 0: none."""
+    silent: str = ""
+    """A view of the keys of those tries of which no resources are told; empty for none."""
+    rules: Rules | None = None
+    """By which the applications were told from name, comment and command; None where they were told as such."""
 
 
 def stage(
@@ -55,17 +59,27 @@ def stage(
     rules = read_rules(options.rules)
     try:
         bad = read_table(database, source, delimiter, layout, raw, options, rejections, where)
-        rows = _rejected_rows(database, raw, layout, rejections, where)
         look_up(database, raw, rules, dict(options.tres_names), read_models(options.nodes))
+        rows = _rejected_rows(database, raw, layout, rejections, where)
         hide(database, f"read_parquet({at(raw)})", options.key)
         database.execute(f"CREATE VIEW staged AS SELECT * EXCLUDE whole_gpus FROM ({_final(options)})")
         database.execute(
             "CREATE VIEW staged_keys AS "
             "SELECT cluster, id AS job_id, submit_ms AS queued_ms, end_ms FROM judged WHERE why IS NULL"
         )
+        database.execute(
+            "CREATE VIEW staged_silent AS SELECT cluster, id AS job_id, submit_ms AS queued_ms FROM judged "
+            "WHERE why IS NULL AND alloc = '' AND req = ''"
+        )
     except duckdb.Error as error:
         raise HistoryError(f"{where}: {first_line(error)}") from error
-    return Staged(rows + bad, layout.absent(), key_mark=key_mark(options.key))
+    return Staged(
+        rows + bad,
+        layout.absent(),
+        key_mark=key_mark(options.key),
+        silent="staged_silent",
+        rules=None if layout.has("application") else rules,
+    )
 
 
 _YEAR_1971_MS = 31_536_000_000
@@ -102,6 +116,29 @@ _WHY = f"""
     END
 """
 
+_RESOURCES = {"gpu": "GPUs", "cpu": "CPUs", "mem": "memory"}
+
+
+def _no_number(what: str) -> str:
+    """The reason why a job stays out of whose resources one has a mark of Slurm's for none, and nobody tells more."""
+
+    def among(text: str, condition: str) -> str:
+        return f"{text} IN (SELECT text FROM tres WHERE {condition})"
+
+    marked = f"contains(unknown, ' {what}')"
+    if what == "gpu":
+        odd = among("CASE WHEN start_ms IS NULL THEN req ELSE alloc END", marked)
+    else:
+        told = {"cpu": "cpus > 0", "mem": "mem_mib > 0"}[what]
+        odd = f"({among('alloc', marked)} OR {among('req', marked)})"
+        odd += f" AND NOT {among('alloc', told)} AND NOT {among('req', told)}"
+        odd += " AND coalesce(cpus, 0) = 0" if what == "cpu" else ""
+    name = _RESOURCES[what]
+    return (
+        f"WHEN {odd} THEN 'AllocTRES and ReqTRES tell no number for {name}, but a mark of Slurm''s for none'"
+    )
+
+
 STEP = "a step; its job's own row counts it"
 
 
@@ -110,14 +147,17 @@ def _rejected_rows(
 ) -> int:
     """Make the view `judged` of all rows and why they stay out; note those; returns how many rows there are."""
     label = "" if layout.labelled else "id AS label, "
+    why = _WHY
+    if count(database, "SELECT count(*) FROM tres WHERE unknown <> ''"):
+        why = f"CASE WHEN {_WHY} IS NOT NULL THEN {_WHY} {' '.join(map(_no_number, _RESOURCES))} END"
     database.execute(
-        f"CREATE VIEW judged AS SELECT *, {_WHY} AS why FROM "
+        f"CREATE VIEW judged AS SELECT *, {why} AS why FROM "
         f"(SELECT *, {label}{STATE_CASE.format(column='state_text')} AS state FROM read_parquet({at(raw)}))"
     )
     counts = database.execute(
         "SELECT coalesce(why, ''), count(*) FROM judged GROUP BY 1 ORDER BY 1"
     ).fetchall()
-    for why, count in counts:
+    for why, number in counts:
         if why:
             listed = database.execute(
                 "SELECT label, submit_ms FROM judged WHERE why = ? ORDER BY label, submit_ms LIMIT ?",
@@ -125,15 +165,18 @@ def _rejected_rows(
             ).fetchall()
             text = STEP if why == "step" else why
             rejections.extend(
-                (Rejected(f"{where}, job {label}", text) for label, _ in listed), count - len(listed)
+                (Rejected(f"{where}, job {label}", text) for label, _ in listed), number - len(listed)
             )
-    return sum(count for _, count in counts)
+    return sum(number for _, number in counts)
 
 
 def _final(options: Options) -> str:
     """What a try is: a SELECT over `judged` and the tables of looked-up values."""
     ran = "start_ms IS NOT NULL"
-    gpus = "coalesce(nullif({0}.gpus, 0), {0}.a_node * greatest(coalesce(node_count, 0), 1))"
+    # A number of nodes that Slurm marks as none, or that is not there, is that of the names, or of the resources.
+    names = "nullif(CASE WHEN hosts.names = '' THEN 0 ELSE len(string_split(hosts.names, '|')) END, 0)"
+    nodes = f"coalesce(node_count, {names}, nullif(given.nodes, 0), nullif(asked.nodes, 0), 0)"
+    gpus = f"coalesce(nullif({{0}}.gpus, 0), {{0}}.a_node * greatest({nodes}, 1))"
     given, asked = gpus.format("given"), gpus.format("asked")
     milli, of_shards = "1000", ""
     if options.shards_per_gpu:
@@ -167,7 +210,7 @@ def _final(options: Options) -> str:
             NULL::BIGINT AS work_ms, gpu_use AS gpu_use_mean, NULL::DOUBLE AS gpu_use_peak,
             gpu_mem AS gpu_mem_mean, NULL::DOUBLE AS gpu_mem_peak, cluster, {name} AS name,
             {account} AS account, qos,
-            (CASE WHEN {ran} THEN coalesce(node_count, 0) ELSE 0 END)::INTEGER AS node_count,
+            (CASE WHEN {ran} THEN {nodes} ELSE 0 END)::INTEGER AS node_count,
             limit_min * 60000 AS time_limit_ms, eligible_ms,
             (CASE WHEN reason = 'None' THEN '' ELSE reason END) AS wait_reason,
             {comment} AS comment, {command} AS command

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,7 +99,10 @@ class ProfiledInterference:
         for name in sorted(self.profiles):
             digest.update(profile_text(self.profiles[name]).encode())
         speeds = getattr(self.speeds, "__qualname__", None) or repr(self.speeds)
-        return f"ProfiledInterference({len(self.profiles)} profiles {digest.hexdigest()[:16]}, {speeds})"
+        named = f", {self.named}" if self.named else ""
+        return (
+            f"ProfiledInterference({len(self.profiles)} profiles {digest.hexdigest()[:16]}, {speeds}{named})"
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return (ProfiledInterference, (self.profiles, self.speeds, self.named))
@@ -117,5 +120,13 @@ def _answer(
     return tuple(int(speed) for speed in found), None if full < 0 else full
 
 
-thesis_measured = ProfiledInterference(thesis_profiles(), measured, published_names())
-thesis_time_sliced = ProfiledInterference(thesis_profiles(), time_sliced)
+@cache
+def thesis_measured() -> ProfiledInterference:
+    """The model `measured` over the thesis's applications, and Gavel's pairs by name."""
+    return ProfiledInterference(thesis_profiles(), measured(), published_names())
+
+
+@cache
+def thesis_time_sliced() -> ProfiledInterference:
+    """The model `time-sliced` over the thesis's applications."""
+    return ProfiledInterference(thesis_profiles(), time_sliced)

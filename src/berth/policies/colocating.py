@@ -6,11 +6,11 @@ says which of those jobs start there now. Everybody who is asked sees the same f
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from berth.cluster import Cluster, Running
 from berth.interference import Interference, Speeds, make_speeds
@@ -79,9 +79,9 @@ class Colocating:
     GPUs are idle no combination takes more than its part of the waiting jobs. A GPU that declines is asked again when
     one of its tenants ends, is about to, or enters a new row of its profile, or when it would be offered other jobs.
 
-    Jobs on several GPUs or none, and jobs of applications without a profile, take theirs whole, in the queue's order;
-    one that has no room yet holds up those behind it. What has run alone once is `recorded`, and then shares as all
-    others do. Jobs whose profile does not fit on any GPU are passed over.
+    Jobs on several GPUs or none, and jobs of applications without a profile, take theirs whole, after those before them
+    in the queue have been offered; one that has no room yet holds up those behind it. What has run alone once is
+    `recorded`, and then shares as all others do.
     """
 
     draws = False
@@ -112,8 +112,23 @@ class Colocating:
         """Yield placements, and when to be asked again."""
         self._begin(cluster)
         self._record(queue, cluster)
-        yield from self._whole(queue, cluster)
         closed: set[GpuSlot] = set()
+        goes_on = True
+        while goes_on:
+            yield from self._shared(queue, cluster, now_ms, closed)
+            goes_on = False
+            for placement in self._whole(queue, cluster):
+                goes_on = True  # those behind it are next
+                yield placement
+        due_ms = min((due for due, _, _ in self._declined.values() if due > now_ms), default=None)
+        if len(queue) and due_ms is not None and due_ms != self._woken_ms:
+            self._woken_ms = due_ms
+            yield WakeAt(due_ms)
+
+    def _shared(
+        self, queue: Queue, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
+    ) -> Iterator[Placement]:
+        """Start what the chooser says of those before the first job that takes its GPUs whole."""
         head = QueueHead(queue, self._sharing)
         while len(queue):
             rooms = self._rooms(cluster, closed)
@@ -126,10 +141,6 @@ class Colocating:
             for placement in self._started(offered, largest, queue, cluster, now_ms, closed):
                 head.started.add(placement.job.id)
                 yield placement
-        due_ms = min((due for due, _, _ in self._declined.values() if due > now_ms), default=None)
-        if len(queue) and due_ms is not None and due_ms != self._woken_ms:
-            self._woken_ms = due_ms
-            yield WakeAt(due_ms)
 
     def _begin(self, cluster: Cluster) -> None:
         """Forget what was noted of another cluster."""
@@ -164,36 +175,37 @@ class Colocating:
     def _offers(
         self, rooms: Sequence[Room], head: QueueHead, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
     ) -> list[tuple[GpuSlot, tuple[Running, ...], list[Job]]]:
-        """GPUs with room, their tenants, and the jobs that each is offered, which are different ones."""
-        pending = deque(head.first(self.window * len(rooms)))
-        one_of = {self._alike[slot.node]: slot for slot, _ in rooms}
-        picky = {
-            number: not all(self._may_run(job, slot, cluster) for job in head.kinds.values())
-            for number, slot in one_of.items()
-        }
+        """GPUs with room, their tenants, and the jobs that each is offered, which are different ones.
+
+        Each is offered the first that it may run, however far behind they are. Nodes of one number may run the same
+        jobs, so that the next of them goes on where the one before came to.
+        """
+        head.look()
+        taken: set[int] = set()
+        begins: dict[int, int] = {}
+        may: dict[tuple[int, int], bool] = {}
         offered = []
         for slot, tenants in rooms:
-            if not pending:
-                break
-            if picky[self._alike[slot.node]]:
-                window: list[Job] = []
-                seen: list[Job] = []
-                while pending and len(window) < self.window:
-                    job = pending.popleft()
-                    seen.append(job)
-                    if self._may_run(job, slot, cluster):
-                        window.append(job)
-            else:
-                window = seen = [pending.popleft() for _ in range(min(self.window, len(pending)))]
-            if not window or self._declines_still(slot, tenants, window, now_ms):
-                if window:
-                    closed.add(slot)
-                pending.extendleft(reversed(seen))
+            number = self._alike[slot.node]
+            at = begins.get(number, 0)
+            window: list[Job] = []
+            places: list[int] = []
+            while len(window) < self.window and (one := head.at(at)) is not None:
+                job, kind = one
+                allowed = may.get((number, kind))
+                if allowed is None:
+                    allowed = may[number, kind] = self._may_run(head.kinds[kind], slot, cluster)
+                if allowed and at not in taken:
+                    window.append(job)
+                    places.append(at)
+                at += 1
+            if window and self._declines_still(slot, tenants, window, now_ms):
+                closed.add(slot)
                 continue
-            if len(seen) > len(window):
-                taken = set(map(id, window))
-                pending.extendleft(job for job in reversed(seen) if id(job) not in taken)
-            offered.append((slot, tenants, window))
+            begins[number] = at
+            taken.update(places)
+            if window:
+                offered.append((slot, tenants, window))
         return offered
 
     def _declines_still(
@@ -225,6 +237,7 @@ class Colocating:
             by_model.setdefault(self._models[slot.node], []).append(at)
         chosen = [0] * len(offered)
         next_ms = [0] * len(offered)
+        short = [False] * len(offered)  # of CPU or memory of the node, which others may give back
         known = self._candidates
         for gpu, group in by_model.items():
             offers = []
@@ -234,23 +247,28 @@ class Colocating:
                 run = tuple([_tenant(run, now_ms) for run in tenants]) if tenants else ()
                 offers.append(Offer(run, tuple(wait), largest))
             forecasts = self.forecaster.forecasts(offers, gpu)
+            for row, at in enumerate(group):
+                slot, _, window = offered[at]
+                room = self._has_room(window, slot, cluster, forecasts.fits.shape[1])
+                short[at] = not room.all()
+                forecasts.fits[row] &= room
             picks = self.choose(Scene(forecasts, gpu, waiting, backlog_ms)).tolist()
             for at, pick, hold_ms in zip(group, picks, _look_again_ms(forecasts).tolist(), strict=True):
                 chosen[at], next_ms[at] = pick, hold_ms
-        for (slot, tenants, window), combination, hold_ms in zip(offered, chosen, next_ms, strict=True):
-            some = False
-            for at, job in enumerate(window):
-                if not combination >> at & 1:
-                    continue
-                share = PLACE if job.share.milli >= SHARE_MILLI else Share(job.share.milli, 0)
-                placement = Placement(job, (slot,), share)
-                if self._has_room(placement, cluster):
-                    some = True
-                    yield placement
-            if some:
-                self._declined.pop(slot, None)
+        for number, (slot, tenants, window) in enumerate(offered):
+            combination, hold_ms = chosen[number], next_ms[number]
+            members = [job for at, job in enumerate(window) if combination >> at & 1]
+            if members:
+                # Another GPU of its node may have taken what they need: then it is offered jobs again.
+                if self._has_room(members, slot, cluster)[-1]:
+                    self._declined.pop(slot, None)
+                    for job in members:
+                        yield Placement(job, (slot,), _place(job))
             else:
                 closed.add(slot)
+                if short[number]:
+                    self._declined.pop(slot, None)
+                    continue
                 who = tuple(run.job.id for run in tenants), tuple(job.id for job in window)
                 self._declined[slot] = (now_ms + hold_ms if tenants else -1, *who)
 
@@ -285,25 +303,41 @@ class Colocating:
             )
         return known
 
-    def _has_room(self, placement: Placement, cluster: Cluster) -> bool:
-        node, index = placement.slots[0]
-        job = placement.job
-        return bool(
-            cluster.free_milli[node, index] >= placement.share.milli
-            and cluster.free_cpu_milli[node] >= job.cpu_milli
-            and cluster.free_mem_mib[node] >= job.mem_mib
+    def _has_room(
+        self, window: Sequence[Job], slot: GpuSlot, cluster: Cluster, count: int = 0
+    ) -> NDArray[np.bool_]:
+        """Which combinations of these jobs have room on the node and on the GPU: bool (C,), or one for `count`.
+
+        Somebody who is forecast with others is never started without them: beside fewer he is elsewhere in his run
+        when memory is short.
+        """
+        node, index = slot
+        combinations = count or 1 << len(window)
+        left = (
+            int(cluster.free_milli[node, index]),
+            int(cluster.free_cpu_milli[node]),
+            int(cluster.free_mem_mib[node]),
         )
+        asked = [(_place(job).milli, job.cpu_milli, job.mem_mib) for job in window]
+        if all(sum(of) <= most for of, most in zip(zip(*asked, strict=True), left, strict=True)):
+            return np.ones(combinations, dtype=np.bool_)
+        member = np.arange(combinations)[:, None] >> np.arange(len(window)) & 1  # (C, M)
+        return np.asarray((member @ np.array(asked, dtype=np.int64) <= np.array(left)).all(axis=1))
 
     # Those that do not
 
     def _whole(self, queue: Queue, cluster: Cluster) -> Iterator[Placement]:
-        """Start the jobs that take their GPUs whole, in the queue's order, until one has no room."""
+        """Start the first jobs that take their GPUs whole, until one has no room or one that may share is next."""
         known = self.known
+        some = False
         for job in queue:
             if job.gpus == 1 and job.application in known:
+                if some:
+                    return
                 continue
             slots = self._whole_slots(job, cluster)
             if slots is not None:
+                some = True
                 if job.gpus == 1:
                     self._alone[job.id] = job
                 yield Placement(job, slots, job.share)
@@ -330,6 +364,11 @@ class Colocating:
                 profile = self.recorded(job.application)
                 if profile is not None:
                     self.known[job.application] = profile
+
+
+def _place(job: Job) -> Share:
+    """What a job is given of a GPU that it shares."""
+    return PLACE if job.share.milli >= SHARE_MILLI else Share(job.share.milli, 0)
 
 
 def _look_again_ms(forecasts: Forecasts) -> IntArray:

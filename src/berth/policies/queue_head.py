@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import islice
 from operator import attrgetter
 
 from berth.model import Job
@@ -18,31 +17,40 @@ _asks = attrgetter(
 
 
 class QueueHead:
-    """The first jobs of the queue that may share, kept while a pass starts some of them."""
+    """The jobs of the queue that may share, looked at from the first on, kept while a pass starts some of them."""
 
     def __init__(self, queue: Queue, sharing: Callable[[Queue], Iterator[Job]]) -> None:
         self.queue = queue
         self.sharing = sharing
         self.started: set[str] = set()
         """Ids of those that were started since the last look."""
-        self.kinds: dict[tuple[object, ...], Job] = {}
-        """One job of each kind that may be among them, by what it asks for."""
+        self.kinds: list[Job] = []
+        """One job of each kind among them, by what it asks for."""
+        self._numbers: dict[tuple[object, ...], int] = {}
         self._begin()
 
     def _begin(self) -> None:
-        self._jobs: list[Job] = []
+        self._jobs: list[tuple[Job, int]] = []
         self._rest = self.sharing(self.queue)
         self._changes = self.queue.changes
 
-    def first(self, most: int) -> list[Job]:
-        """So many of them, or all."""
+    def look(self) -> None:
+        """Leave out those that were started since; begin anew where others have come or gone."""
         if self.queue.changes != self._changes + len(self.started):
-            self._begin()  # others have come or gone
+            self._begin()
         elif self.started:
-            self._jobs = [job for job in self._jobs if job.id not in self.started]
+            self._jobs = [one for one in self._jobs if one[0].id not in self.started]
             self._changes = self.queue.changes
         self.started.clear()
-        for job in islice(self._rest, max(0, most - len(self._jobs))):
-            self._jobs.append(job)
-            self.kinds.setdefault(_asks(job), job)
-        return self._jobs[:most]
+
+    def at(self, number: int) -> tuple[Job, int] | None:
+        """The job with this number, and its kind; None behind the last."""
+        while number >= len(self._jobs):
+            job = next(self._rest, None)
+            if job is None:
+                return None
+            kind = self._numbers.setdefault(_asks(job), len(self.kinds))
+            if kind == len(self.kinds):
+                self.kinds.append(job)
+            self._jobs.append((job, kind))
+        return self._jobs[number]

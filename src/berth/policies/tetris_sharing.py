@@ -16,7 +16,7 @@ from berth.network.catalogue import DEMANDS, Demand
 from berth.policies.colocating import SHARE_MILLI, Colocating, Scene, knowledge_of
 from berth.policies.forecast import MOST
 from berth.policies.options import settings_from
-from berth.policies.protocol import Decision, Setting
+from berth.policies.protocol import Setting
 from berth.profiles import series
 from berth.queue import Queue
 
@@ -62,11 +62,10 @@ class TetrisSharing(Colocating):
         demand: Demand = chosen.pop("demand", "series")  # type: ignore[assignment]
         return cls(setting, settings_from(TetrisSettings, chosen, demand=demand))
 
-    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
-        """Yield placements."""
-        self._begin(cluster)
-        self._record(queue, cluster)
-        yield from self._whole(queue, cluster)
+    def _shared(
+        self, queue: Queue, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
+    ) -> Iterator[Placement]:
+        """Fill one GPU after the other with those before the first job that takes its GPUs whole."""
         for slot, tenants in self._rooms(cluster, set()):
             while len(queue) and len(tenants) < MOST:
                 job = self._aligned(queue, cluster, slot, tenants, now_ms)
@@ -89,9 +88,7 @@ class TetrisSharing(Colocating):
         for job in kinds.values():
             if not self._may_run(job, slot, cluster):
                 continue
-            if not self._has_room(
-                Placement(job, (slot,), Share(min(SHARE_MILLI, job.share.milli), 0)), cluster
-            ):
+            if not self._has_room([job], slot, cluster)[-1]:
                 continue
             demand = self._demand(job.application, gpu)
             together = _added([*used, demand])
