@@ -84,7 +84,13 @@ def bars_by_workload(
         )  # fmt: skip
     dress(figure, title, 460)
     figure.update_layout(barmode="group", scattermode="group", hovermode="x", margin={"t": 140})
-    figure.update_yaxes(rangemode="tozero", ticksuffix=f" {unit}")
+    # Of a few sets an interval may be wider than everything that is shown, and reach below 0.
+    shown = [interval.mean for by_workload in values.values() for interval in by_workload.values()]
+    shown += (least or {}).values()
+    shown += [
+        told for (workload, policy), told in (thesis or {}).items() if workload in values.get(policy, ())
+    ]
+    figure.update_yaxes(range=[0, 1.2 * max(shown, default=1.0)], ticksuffix=f" {unit}")
     return figure
 
 
@@ -247,6 +253,7 @@ def pair_map(names: Sequence[str], values: NDArray[np.float64], title: str, unit
     """A square of pairs of applications, darker for more; NaN is where they run out of memory."""
     text = [[("out of memory" if np.isnan(v) else f"{v:.0f} {unit}") for v in row] for row in values]
     heat: dict[str, Any] = {"colorscale": "Oranges" if unit == "% longer" else "Greens", "showscale": False}
+    heat |= {"zmax": 1.6 * max(1.0, float(np.nanmax(values)))}  # no cell too dark for its text
     figure = go.Figure(
         go.Heatmap(
             x=[escape(name) for name in names],

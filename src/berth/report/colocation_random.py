@@ -142,7 +142,7 @@ def not_slowed(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
     }
     return Chapter(
         "Total time against jobs that are not slowed, on random",
-        "One weight, `dqn?unslowed=…`, says how many seconds of total time a job is worth that is not slowed by more "
+        "One weight, dqn?unslowed=…, says how many seconds of total time a job is worth that is not slowed by more "
         "than 2 %. At 0 only the total time counts.",
         [
             (

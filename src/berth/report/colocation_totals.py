@@ -109,7 +109,7 @@ def claimed(result: Colocation) -> Chapter:
             rows.append((ASKED[key], _found(value)))
     return Chapter(
         "What is asked of dqn, and what was found",
-        f"The same as `claims` in result.json, over {len(result.seeds)} sets a workload.",
+        f"The same as “claims” in result.json, over {len(result.seeds)} sets a workload.",
         (),
         ("Asked", "found"),
         rows,
