@@ -177,7 +177,7 @@ def _import_window(
         rejections = Rejections()
         with connect(space) as database:
             layout = layout_of(SEPARATOR.join(_HEADER), SEPARATOR, where)
-            staged = stage(database, path, SEPARATOR, layout, space / "raw", plain, rejections, where)
+            staged = stage(database, path, SEPARATOR, layout, space, plain, rejections, where)
             return history.merge(database, staged, rejections, {key: reached} if reached else {})
 
 
