@@ -12,8 +12,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from berth.history.folder import History, open_history
-from berth.history.imports import ImportResult, Options
-from berth.history.plain_rows import Plain
+from berth.history.imports import ImportResult, Options, Plain
 from berth.history.sacct import import_text
 
 from . import exports

@@ -28,6 +28,7 @@ __all__ = [
     "TIME",
     "Lines",
     "PlainLines",
+    "get_ready",
     "pair_codes",
     "split_lines",
     "words",
@@ -113,6 +114,13 @@ def split_lines(text: Bytes, lines: Lines) -> PlainLines:
         odd=odd[: most - plain],
         lines=most,
     )
+
+
+def get_ready() -> None:
+    """Load the compiled loop, which takes a moment, before there is something to split."""
+    one = np.zeros(1, np.int64)
+    split_lines(np.array([10], np.uint8), Lines(124, one, one, one, 1, 1, 1))
+    pair_codes(np.zeros(1, np.int32), np.zeros(1, np.int32))
 
 
 def words(plain: PlainLines, dictionary: int) -> list[str]:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from berth.history.applications import read_rules
 from berth.history.columns import STATES, Layout
 from berth.history.database import literal
-from berth.history.imports import Options
+from berth.history.imports import Options, Plain
 from berth.history.lookups import on_hosts
 from berth.history.node_models import read_models
 from berth.history.parquet import rows_to_columns, typed
@@ -49,7 +49,7 @@ from berth.history.store import SCHEMA
 from berth.history.tres import resources
 from berth.history.tries import Rows, tries_of
 
-__all__ = ["PLAIN", "Plain", "PlainParts", "take_plain"]
+__all__ = ["PlainParts", "take_plain"]
 
 
 _YEAR_1971_MS: Final = 31_536_000_000
@@ -68,23 +68,11 @@ _WRITTEN: Final = (
 _WORDS: Final = {"text": "BIGINT", "word": "VARCHAR"}
 _REMEMBERED: Final = 1 << 18
 _LINE_END: Final = 10
+_LONG_LINE: Final = 1 << 16
 _FORMAT: Final = "(FORMAT parquet, COMPRESSION snappy, PARQUET_VERSION V2)"
 """Times as differences: smaller than zstd makes them without, in half of the time."""
 _ENUM_WORDS: Final = 20_000
 """With more different words than these a column is written as plain texts."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plain:
-    """How plain lines are taken; nothing but time and memory depends on it."""
-
-    from_bytes: int = 8 << 20
-    """A smaller file is read carefully as a whole: starting the compiled loop would take longer."""
-    block_bytes: int = 64 << 20
-    """So much text at a time becomes a file of records; two blocks are in memory."""
-
-
-PLAIN: Final = Plain()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,17 +106,17 @@ def take_plain(
         or options.encoding.lower() not in ("utf-8", "latin-1")
         or layout.has("gpu_use")
         or layout.has("gpu_mem")
-        or source.stat().st_size < way.from_bytes
     ):
         return None
     writer = _Writer(database, layout, options)
+    block_bytes = min(way.block_bytes, max(source.stat().st_size // 4 + _LONG_LINE, 2 * _LONG_LINE))
     odd = space / "odd.txt"
     paths: list[Path] = []
     odd_lines: array[int] = array("q")
     rows, line = 0, 2
     with source.open("rb") as file, odd.open("wb") as others, ThreadPoolExecutor(1) as pool:
         others.write(file.readline())
-        for text, plain in _blocks(file, _lines(layout, delimiter), pool, way.block_bytes):
+        for text, plain in _blocks(file, _lines(layout, delimiter), pool, block_bytes):
             good = writer.good(plain)
             if not paths and 2 * int(good.sum()) < plain.lines:
                 return None  # hardly a line is plain: reading them twice would cost more than it saves

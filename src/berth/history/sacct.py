@@ -16,8 +16,7 @@ from berth.errors import HistoryError
 from berth.history.columns import layout_of
 from berth.history.database import connect
 from berth.history.folder import History
-from berth.history.imports import ImportResult, Rejections
-from berth.history.plain_rows import PLAIN, Plain
+from berth.history.imports import PLAIN, ImportResult, Plain, Rejections
 from berth.history.staging import Options, stage
 
 __all__ = ["FIELDS", "SEPARATOR", "import_rows", "import_text", "run_sacct"]

@@ -14,10 +14,9 @@ from berth.errors import HistoryError
 from berth.history.applications import read_rules
 from berth.history.columns import STATE_CASE, Layout
 from berth.history.database import at, first_line
-from berth.history.imports import LISTED_PER_REASON, Options, Rejected, Rejections
+from berth.history.imports import LISTED_PER_REASON, PLAIN, Options, Plain, Rejected, Rejections
 from berth.history.lookups import hide, look_up
 from berth.history.node_models import read_models
-from berth.history.plain_rows import PLAIN, Plain, take_plain
 from berth.history.pseudonyms import PSEUDONYMISED, key_mark
 from berth.history.text_table import read_table
 from berth.history.tries import Rows, tries_of
@@ -61,7 +60,11 @@ def stage(
     rules = read_rules(options.rules)
     raw = space / "raw"
     try:
-        taken = take_plain(database, source, delimiter, layout, space, options, plain)
+        taken = None
+        if source.stat().st_size >= plain.from_bytes:
+            from berth.history.plain_rows import take_plain  # brings Numba
+
+            taken = take_plain(database, source, delimiter, layout, space, options, plain)
         lines = None if taken is None else taken.odd_lines
         careful = source if taken is None else taken.odd
         bad = read_table(database, careful, delimiter, layout, raw, options, rejections, where, lines)
