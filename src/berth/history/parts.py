@@ -28,13 +28,15 @@ def set_apart(
     """The parts that can be taken over as they are, and what is to be merged."""
     if not staged.parts:
         return (), staged
+    others = database.execute(f"SELECT count(*) FROM {staged.keys}").fetchone() != (0,)
+    if staged.distinct and not others and not segments:
+        return staged.parts, staged
     database.execute("CREATE TABLE part_jobs (h UBIGINT, part INTEGER)")
     for number, path in enumerate(staged.parts):
         database.execute(f"INSERT INTO part_jobs SELECT {_JOB}, {number} FROM read_parquet({at(path)})")
-    met = (
-        f"SELECT h FROM (SELECT h FROM part_jobs UNION ALL SELECT {_JOB} FROM {staged.keys}) "
-        "GROUP BY h HAVING count(*) > 1"
-    )
+    met = f"SELECT {_JOB} FROM {staged.keys}"
+    if not staged.distinct:
+        met += " UNION ALL SELECT h FROM part_jobs GROUP BY h HAVING count(*) > 1"
     if segments:
         files = ", ".join(at(path) for path in segments)
         met += f" UNION ALL SELECT {_JOB} FROM read_parquet([{files}])"

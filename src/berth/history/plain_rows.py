@@ -66,7 +66,7 @@ _WRITTEN: Final = (
     *("cluster", "user", "account", "partition", "qos", "reason", "state", "name", "comment", "command"),
 )
 _WORDS: Final = {"text": "BIGINT", "word": "VARCHAR"}
-_REMEMBERED: Final = 1 << 18
+_REMEMBERED: Final = 1 << 16
 _LINE_END: Final = 10
 _LONG_LINE: Final = 1 << 16
 _FORMAT: Final = "(FORMAT parquet, COMPRESSION snappy, PARQUET_VERSION V2)"
@@ -86,6 +86,8 @@ class PlainParts:
     """A text table of the other lines, with the header."""
     odd_lines: array[int]
     """The number, in the whole file, of each of its lines."""
+    distinct: bool
+    """True where ids rise from row to row: no two of the rows are of one job."""
 
 
 def take_plain(
@@ -113,7 +115,7 @@ def take_plain(
     odd = space / "odd.txt"
     paths: list[Path] = []
     odd_lines: array[int] = array("q")
-    rows, line = 0, 2
+    rows, line, last, distinct = 0, 2, -1, True
     with source.open("rb") as file, odd.open("wb") as others, ThreadPoolExecutor(1) as pool:
         others.write(file.readline())
         for text, plain in _blocks(file, _lines(layout, delimiter), pool, block_bytes):
@@ -127,10 +129,13 @@ def take_plain(
             odd_lines.extend((strange + line).tolist())
             line += plain.lines
             if good.any():
+                ids = plain.numbers[_NUMBERS.index("id")][good]
+                distinct = distinct and last < ids[0] and bool((np.diff(ids) > 0).all())
+                last = int(ids[-1])
                 paths.append(space / f"plain-{len(paths):06d}.parquet")
                 writer.write(plain, good, paths[-1])
                 rows += int(good.sum())
-    return PlainParts(tuple(paths), rows, odd, odd_lines)
+    return PlainParts(tuple(paths), rows, odd, odd_lines, distinct)
 
 
 def _blocks(
@@ -157,7 +162,7 @@ def _blocks(
         size = block.rfind(b"\n", 0, filled) + 1
         if not filled:
             return None
-        plain = split_lines(np.frombuffer(block, np.uint8)[:size], lines)
+        plain = split_lines(np.frombuffer(block, np.uint8)[:size], block.count(b"\n", 0, size), lines)
         return block, plain, bytes(block[size:filled])
 
     coming: Future[tuple[bytearray, PlainLines, bytes] | None] = pool.submit(split, b"")
@@ -198,9 +203,12 @@ class _Writer:
         self._options = options
         self._rules = read_rules(options.rules)
         self._models = read_models(options.nodes)
-        self._tres_names = dict(options.tres_names)
+        names = dict(options.tres_names)
+        # Blocks say much the same, and what a text stands for is worked out once for all.
         self._application = lru_cache(_REMEMBERED)(self._rules.application)
         self._pseudonym = lru_cache(_REMEMBERED)(pseudonym)
+        self._on_hosts = lru_cache(_REMEMBERED)(lambda text: on_hosts(text, self._models))
+        self._resources = lru_cache(_REMEMBERED)(lambda text: resources(text, names))
 
     def good(self, plain: PlainLines) -> NDArray[np.bool_]:
         """Which plain lines (L,) are tries with nothing unusual; a start that never was is removed from them."""
@@ -220,8 +228,11 @@ class _Writer:
 
     def write(self, plain: PlainLines, good: NDArray[np.bool_], path: Path) -> None:
         """Write the good lines to a file of records."""
-        columns: dict[str, NDArray[Any]] = {name: plain.numbers[at][good] for at, name in enumerate(_NUMBERS)}
-        codes = {name: self._codes(plain, name)[good] for name in _TEXTS}
+        picked: NDArray[np.bool_] | slice = slice(None) if good.all() else good
+        columns: dict[str, NDArray[Any]] = {
+            name: plain.numbers[at][picked] for at, name in enumerate(_NUMBERS)
+        }
+        codes = {name: self._codes(plain, name)[picked] for name in _TEXTS}
         dictionaries = {name: self._words(plain, name) for name in _TEXTS if name != "req"}
         codes["command"], dictionaries["command"] = self._commands(codes, dictionaries)
         codes["app"], dictionaries["app"] = self._applications(codes, dictionaries)
@@ -309,11 +320,11 @@ class _Writer:
 
     def _look_up(self, dictionaries: Mapping[str, Sequence[str]]) -> None:
         """Make the tables `plain_tres`, `plain_hosts` and `plain_apps`, by the codes of texts."""
-        given = [(at, *resources(word, self._tres_names)) for at, word in enumerate(dictionaries["alloc"])]
+        given = [(at, *self._resources(word)) for at, word in enumerate(dictionaries["alloc"])]
         names = ("text", "gpus", "gpu_model", "shards", "cpus", "mem_mib", "a_node")
         kinds = {name: "VARCHAR" if name == "gpu_model" else "BIGINT" for name in names}
         self._table("tres", [(NOTHING, *resources("")), *given], kinds)
-        hosts = [(at, *on_hosts(word, self._models)) for at, word in enumerate(dictionaries["node_list"])]
+        hosts = [(at, *self._on_hosts(word)) for at, word in enumerate(dictionaries["node_list"])]
         self._table("hosts", hosts, {"text": "BIGINT", "names": "VARCHAR[]", "gpu_model": "VARCHAR"})
         self._table("apps", list(enumerate(dictionaries["app"])), _WORDS)
 

@@ -5,7 +5,7 @@ Nothing is taken over yet: a row becomes a try, or is noted with the reason why 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import duckdb
@@ -39,6 +39,8 @@ class Staged:
     """Which key its names are hidden by; 0: none."""
     parts: tuple[Path, ...] = ()
     """Files of more tries, with every column of a record, each as if it were its job's only one."""
+    distinct: bool = False
+    """Whether it is known that no two tries of the parts are of one job."""
 
 
 def stage(
@@ -80,8 +82,10 @@ def stage(
         )
     except duckdb.Error as error:
         raise HistoryError(f"{where}: {first_line(error)}") from error
-    parts, more = ((), 0) if taken is None else (taken.paths, taken.rows)
-    return Staged(rows + bad + more, layout.absent(), key_mark=key_mark(options.key), parts=parts)
+    found = Staged(rows + bad, layout.absent(), key_mark=key_mark(options.key))
+    if taken is None:
+        return found
+    return replace(found, read=found.read + taken.rows, parts=taken.paths, distinct=taken.distinct)
 
 
 _YEAR_1971_MS = 31_536_000_000
