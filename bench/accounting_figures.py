@@ -46,7 +46,9 @@ def figures(history: Path, out: Path, ending: str, variables: tuple[str, ...]) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("out", type=Path)
     parser.add_argument("--jobs", type=int, default=1_000_000)
     given = parser.parse_args()

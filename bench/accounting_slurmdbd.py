@@ -70,7 +70,9 @@ END
 def main() -> None:
     from berth.history.sacct import FIELDS
 
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--jobs", type=int, default=300_000)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--out", type=Path)

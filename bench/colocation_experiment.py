@@ -13,8 +13,13 @@ from typing import Any
 
 from berth.experiments.colocation import MODELS, POLICIES, measure_colocation
 from berth.experiments.colocation_answer import colocation_dict, difference_pct
+from berth.experiments.colocation_looks import disagreement
+from berth.interference import make_interference
 from berth.profiles import WORKLOADS
 from harness import save
+
+LOOKED_AT = 5
+"""So many sets of each workload are gone through again beside `greedy`."""
 
 
 def main() -> None:
@@ -36,7 +41,10 @@ def main() -> None:
             processes=asked.jobs,
             keep=asked.keep,
         )
-        answer: dict[str, Any] = colocation_dict(found, [], [], {})
+        sets = tuple(range(min(asked.seeds, LOOKED_AT)))
+        model = make_interference(interference)
+        looks = [disagreement(name, model, sets) for name in WORKLOADS] if "dqn" in policies else []
+        answer: dict[str, Any] = colocation_dict(found, looks, [], {})
         del answer["runs"]
         results[interference] = answer
         for one in answer["summary"]:
@@ -60,6 +68,13 @@ def main() -> None:
                 f"{interference}, random, {point['unslowed_worth_s']} s for a job not slowed:"
                 f" {point['not_slowed']:.1f} not slowed, {point['total_s']:,.0f} s"
             )
+        for look in looks:
+            print(
+                f"{interference}, {look.workload}: dqn differs from greedy in {look.different_pct:.0f} % of"
+                f" {look.decisions:,} decisions on {look.seeds} sets"
+            )
+        for cost in answer["costs"]:
+            print(f"{interference}, random, {cost['name']}: sharing saves {cost['saved_pct']:.1f} %")
         print(f"{interference}: {answer['claims']}")
     save("colocation_experiment", results)
 

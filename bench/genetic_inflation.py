@@ -30,7 +30,9 @@ def published(data: Path, workload: str) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, default=data_folder())
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--policy", default="genetic")

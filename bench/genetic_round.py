@@ -28,7 +28,9 @@ from harness import save
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=7)
     asked = parser.parse_args()
     nodes, jobs = case_of("synthetic:pai-like?jobs=500").load(1)

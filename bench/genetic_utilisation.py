@@ -77,7 +77,9 @@ def said(interval: Interval) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--case", choices=("a", "b", "c"), default="a")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--policies", default=",".join((*POLICIES, *CONTROLS)))

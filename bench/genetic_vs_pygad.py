@@ -162,7 +162,9 @@ def problem(instances: int, seed: int = 0) -> tuple[Batch, Cluster, list[Job], i
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--generations", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=10)
     asked = parser.parse_args()

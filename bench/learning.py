@@ -17,12 +17,13 @@ import numpy as np
 
 from berth.interference import make_speeds
 from berth.learning.environment import Environment, Settings
-from berth.learning.jobsets import FIRST_TRAINING_SEED, thesis_sets, thesis_task
+from berth.learning.jobsets import thesis_sets, thesis_task
 from berth.learning.paper import Paper, PaperSettings
 from berth.learning.plan import Plan, make, model_of
 from berth.learning.training import Point, Trained, TrainingSettings, train
 from berth.network.model_file import model_bytes
 from berth.plots.training import training_curve
+from berth.profiles import FIRST_TRAINING_SEED
 from berth.report.image import write_image
 from harness import BENCH, save
 

@@ -28,7 +28,9 @@ def processor_s(pid: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=int, default=120)
     parser.add_argument("--programs", type=int, default=4)
     parser.add_argument("--real", action="store_true")

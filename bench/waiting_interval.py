@@ -38,7 +38,9 @@ def predicted(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path)
     parser.add_argument("--last", action="store_true", help="judge the chosen way on the last fifth, too")
     given = parser.parse_args()

@@ -62,6 +62,11 @@ bool settings_parse(struct setting *setting, const char *variable, const char *t
 bool settings_for(const struct setting *setting, int index, const unsigned char uuid[16], uint64_t *value);
 void log_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* ---- cards.c ---- */
+struct card { CUdevice handle; unsigned char uuid[16]; size_t bytes; int position; NVdevice nvml; };
+/* How many there are; an error where one cannot be told from others. The driver is called: with no lock held. */
+int cards_ask(struct card cards[MAX_DEVICES], struct berth_error *error);
+
 /* ---- devices.c ---- */
 struct device {
     int ordinal;
@@ -138,6 +143,7 @@ void pace_forget(void);
 /* ---- nvml.c ---- */
 void nvml_forget(void);
 bool nvml_own_bytes(struct device *device, uint64_t *bytes);
+NVdevice nvml_named(const unsigned char uuid[16]); /* NULL where there is no NVML, or none of that name */
 NVdevice nvml_handle(struct device *device);
 
 #endif

@@ -3,8 +3,6 @@
 #include "berth.h"
 
 #include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -13,7 +11,7 @@ shared32 limiting, pacing, several;
 static struct device devices[MAX_DEVICES];
 static shared32 device_count, context_changes;
 static struct turn turn;
-static bool started;
+static shared32 started;
 
 static _Thread_local struct { CUcontext context; struct device *device; uint32_t changes; } last;
 
@@ -24,7 +22,7 @@ static void after_fork(void)
             region_forget(&devices[i].region);
         atomic_store(&devices[i].overhead, 0);
     }
-    started = false;
+    atomic_store(&started, 0);
     atomic_store(&turn.word, 0);
     last.context = NULL;
     ledger_forget();
@@ -32,27 +30,6 @@ static void after_fork(void)
     vmm_forget();
     context_forget();
     pace_forget();
-}
-
-/* Where CUDA_VISIBLE_DEVICES reorders, the position among all of the container's GPUs; -1 where it cannot be told. */
-static int position_of(struct device *device)
-{
-    const char *visible = getenv("CUDA_VISIBLE_DEVICES");
-    if (visible == NULL || *visible == 0)
-        return device->ordinal;
-    for (int i = 0; i < device->ordinal && visible != NULL; i++) {
-        visible = strchr(visible, ',');
-        visible = visible != NULL ? visible + 1 : NULL;
-    }
-    char *end = NULL;
-    long position = visible != NULL && *visible >= '0' && *visible <= '9' ? strtol(visible, &end, 10) : -1;
-    if (position >= 0 && (*end == 0 || *end == ','))
-        return (int)position;
-    unsigned index = 0;
-    NVdevice nvml = nvml_handle(device);
-    if (nvml != NULL && HAVE(nvmlDeviceGetIndex) && real.nvmlDeviceGetIndex(nvml, &index) == NV_SUCCESS)
-        return (int)index;
-    return -1;
 }
 
 /* A GPU that has no limit of its own where others have one: nothing of it. */
@@ -70,40 +47,35 @@ static bool nothing_of(struct device *device)
 
 /* Where a limit cannot be known after all: the driver has started by now, and a program that does not listen to its
    answer must get nothing from it. */
-static void nothing_of_all(int count)
+static void nothing_of_all(const struct card *cards, int count)
 {
-    for (int i = 0; i < count && i < MAX_DEVICES; i++) {
+    for (int i = 0; i < count; i++) {
         devices[i].ordinal = i;
-        if (!HAVE(cuDeviceGet) || real.cuDeviceGet(&devices[i].handle, i) != CUDA_SUCCESS)
-            devices[i].handle = i;
+        devices[i].handle = cards[i].handle;
         devices[i].limited = nothing_of(&devices[i]);
     }
-    atomic_store(&device_count, (uint32_t)(count < MAX_DEVICES ? count : MAX_DEVICES));
+    atomic_store(&device_count, (uint32_t)count);
     atomic_store(&limiting, 1);
 }
 
-static bool attach(struct device *device, struct berth_error *error)
+static bool attach(struct device *device, const struct card *card, struct berth_error *error)
 {
     uint64_t mem_mib = 0, core_pct = 0, bytes = 0;
-    size_t card = 0;
-    int position = settings.mem_mib.per_device || settings.core_pct.per_device ? position_of(device) : device->ordinal;
     error->text[0] = 0;
     if (settings.mem_mib.given || settings.core_pct.given) {
-        if (!HAVE(cuDeviceTotalMem_v2) || real.cuDeviceTotalMem_v2(&card, device->handle) != CUDA_SUCCESS)
-            card = 0;
         if (!settings.mem_mib.given)
-            bytes = card;
-        else if (settings_for(&settings.mem_mib, position, device->uuid, &mem_mib))
+            bytes = card->bytes;
+        else if (settings_for(&settings.mem_mib, card->position, device->uuid, &mem_mib))
             bytes = mem_mib << 20;
         else
-            log_line("nothing of GPU %d: the list of limits names others only", position);
-        if (card != 0 && bytes > card) {
+            log_line("nothing of GPU %d: the list of limits names others only", card->position);
+        if (card->bytes != 0 && bytes > card->bytes) {
             log_line("the limit of %llu MiB is above the card, which has %llu MiB; the card's size is the limit",
-                     (unsigned long long)mem_mib, (unsigned long long)(card >> 20));
-            bytes = card;
+                     (unsigned long long)mem_mib, (unsigned long long)(card->bytes >> 20));
+            bytes = card->bytes;
         }
         if (settings.core_pct.given)
-            settings_for(&settings.core_pct, position, device->uuid, &core_pct);
+            settings_for(&settings.core_pct, card->position, device->uuid, &core_pct);
         if (!region_make(settings.folder, device->uuid, "", bytes, (uint32_t)core_pct, settings.burst ? BERTH_BURST : 0, error))
             return false;
     }
@@ -117,6 +89,28 @@ static bool attach(struct device *device, struct berth_error *error)
     return region_join(&device->region, error);
 }
 
+/* With the turn held: each device gets its region and this process a slot in it. */
+static bool join_all(const struct card *cards, int count, struct berth_error *error)
+{
+    bool paced = false;
+    for (int i = 0; i < count; i++) {
+        struct device *device = &devices[i];
+        bool known = device->limited; /* before a fork */
+        device->ordinal = i;
+        device->handle = cards[i].handle;
+        memcpy(device->uuid, cards[i].uuid, 16);
+        if (cards[i].nvml != NULL)
+            atomic_store(&device->nvml, cards[i].nvml);
+        if (known ? !region_join(&device->region, error) && device->region.use->magic != 0 : !attach(device, &cards[i], error))
+            return false;
+        error->text[0] = 0;
+        paced = paced || atomic_load(&device->region.limit->core_pct) != 0 || (atomic_load(&device->region.limit->flags) & BERTH_AGENT);
+        atomic_store(&device_count, (uint32_t)i + 1);
+    }
+    atomic_store(&pacing, paced);
+    return true;
+}
+
 bool devices_none(void)
 {
     return settings.wrong[0] != 0;
@@ -126,48 +120,26 @@ CUresult devices_start(CUresult result)
 {
     if (!settings.active || result != CUDA_SUCCESS)
         return result;
-    int saved = errno;
+    int saved = errno, count = 0;
+    struct card cards[MAX_DEVICES];
+    struct berth_error error = { "" };
+    bool first = !atomic_load(&started) && !devices_none();
+    /* Two threads may both ask; the driver answers them the same. */
+    if (first)
+        count = cards_ask(cards, &error);
     turn_take(&turn);
-    if (!started && !devices_none()) {
+    if (first && !atomic_load(&started) && !devices_none()) {
         static bool watching_forks;
-        struct berth_error error = { "" };
-        int count = 0;
         if (!watching_forks && pthread_atfork(NULL, NULL, after_fork) == 0)
             watching_forks = true;
-        if (!HAVE(cuDeviceGetCount) || real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
-            count = 0;
-        bool paced = false;
-        for (int i = 0; i < count && i < MAX_DEVICES && error.text[0] == 0; i++) {
-            struct device *device = &devices[i];
-            CUuuid uuid;
-            bool known = device->limited; /* before a fork */
-            device->ordinal = i;
-            device->handle = i;
-            if (HAVE(cuDeviceGet))
-                real.cuDeviceGet(&device->handle, i);
-            CUresult asked = HAVE(cuDeviceGetUuid_v2) ? real.cuDeviceGetUuid_v2(&uuid, device->handle) : CUDA_ERROR_NOT_FOUND;
-            if (asked != CUDA_SUCCESS && HAVE(cuDeviceGetUuid))
-                asked = real.cuDeviceGetUuid(&uuid, device->handle);
-            if (asked != CUDA_SUCCESS) {
-                snprintf(error.text, sizeof error.text, "GPU %d has no UUID, by which its region is named; the driver is too old", i);
-                break;
-            }
-            memcpy(device->uuid, uuid.bytes, 16);
-            if (known ? !region_join(&device->region, &error) && device->region.use->magic != 0 : !attach(device, &error))
-                break;
-            error.text[0] = 0;
-            paced = paced || atomic_load(&device->region.limit->core_pct) != 0 || (atomic_load(&device->region.limit->flags) & BERTH_AGENT);
-            atomic_store(&device_count, (uint32_t)i + 1);
-        }
-        if (error.text[0] != 0) {
-            memcpy(settings.wrong, error.text, sizeof settings.wrong);
-            log_line("no GPU: %s", settings.wrong);
-            nothing_of_all(count);
-        } else {
-            started = true;
-            atomic_store(&pacing, paced);
+        if (error.text[0] == 0 && join_all(cards, count, &error)) {
             atomic_store(&several, count > 1);
             atomic_store(&limiting, 1);
+            atomic_store(&started, 1);
+        } else {
+            memcpy(settings.wrong, error.text, sizeof settings.wrong);
+            log_line("no GPU: %s", settings.wrong);
+            nothing_of_all(cards, count);
         }
     }
     turn_leave(&turn);

@@ -136,12 +136,9 @@ void nvml_forget(void)
     atomic_store(&turn.word, 0);
 }
 
-NVdevice nvml_handle(struct device *device)
+NVdevice nvml_named(const unsigned char uuid[16])
 {
     static shared32 ready;
-    NVdevice known = atomic_load(&device->nvml);
-    if (known != NULL)
-        return known;
     if (!routes_have_nvml() || !HAVE(nvmlInit_v2) || !HAVE(nvmlDeviceGetHandleByUUID))
         return NULL;
     if (!atomic_load(&ready) && real.nvmlInit_v2() != NV_SUCCESS)
@@ -149,14 +146,21 @@ NVdevice nvml_handle(struct device *device)
     atomic_store(&ready, 1);
     char text[48] = "GPU-";
     NVdevice handle = NULL;
-    region_uuid_text(device->uuid, text + 4);
+    region_uuid_text(uuid, text + 4);
     if (real.nvmlDeviceGetHandleByUUID(text, &handle) != NV_SUCCESS) {
         memcpy(text, "MIG-", 4);
         if (real.nvmlDeviceGetHandleByUUID(text, &handle) != NV_SUCCESS)
             return NULL;
     }
-    atomic_store(&device->nvml, handle);
     return handle;
+}
+
+NVdevice nvml_handle(struct device *device)
+{
+    NVdevice known = atomic_load(&device->nvml);
+    if (known == NULL && (known = nvml_named(device->uuid)) != NULL)
+        atomic_store(&device->nvml, known);
+    return known;
 }
 
 bool nvml_own_bytes(struct device *device, uint64_t *bytes)

@@ -1,6 +1,7 @@
 /* What the operator's tools call: make, resize and read a region. They run in their own process, never in a guest's. */
 #define _GNU_SOURCE
 #include "berth.h"
+#include "guard.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -21,16 +22,26 @@ static int fail(char *text, size_t size, const char *why)
     return -1;
 }
 
+static int fail_cut_short(char *text, size_t size, const char *folder, const char *uuid)
+{
+    snprintf(text, size, "%.200s/%.40s.use: was cut short while it was looked at; stop its processes, remove it and make the partition anew", folder, uuid);
+    return -1;
+}
+
 int berth_make(const char *folder, const char *uuid, const char *name, uint64_t mem_bytes, uint32_t core_pct, uint32_t flags, char *error, size_t size)
 {
     unsigned char bytes[16];
     struct berth_error why = { "" };
     if (!region_uuid_parse(uuid, bytes))
         return fail(error, size, "not the UUID of a GPU");
-    return region_make(folder, bytes, name, mem_bytes, core_pct, flags, &why) ? 0 : fail(error, size, why.text);
+    guard_begin();
+    bool made = region_make(folder, bytes, name, mem_bytes, core_pct, flags, &why);
+    if (!guard_end())
+        return fail_cut_short(error, size, folder, uuid);
+    return made ? 0 : fail(error, size, why.text);
 }
 
-int berth_resize(const char *folder, const char *uuid, uint64_t mem_bytes, uint32_t core_pct, uint32_t flags, char *error, size_t size)
+static int resize(const char *folder, const char *uuid, uint64_t mem_bytes, uint32_t core_pct, uint32_t flags, char *error, size_t size)
 {
     unsigned char bytes[16];
     char text[37], path[300];
@@ -78,9 +89,16 @@ static void add_name(struct text *text, const char *name, size_t size)
     add(text, "\"");
 }
 
+int berth_resize(const char *folder, const char *uuid, uint64_t mem_bytes, uint32_t core_pct, uint32_t flags, char *error, size_t size)
+{
+    guard_begin();
+    int result = resize(folder, uuid, mem_bytes, core_pct, flags, error, size);
+    return guard_end() ? result : fail_cut_short(error, size, folder, uuid);
+}
+
 #define U(x) ((unsigned long long)atomic_load(&(x)))
 
-int berth_describe(const char *folder, const char *uuid, char *json, size_t size)
+static int describe(const char *folder, const char *uuid, char *json, size_t size)
 {
     unsigned char bytes[16];
     struct berth_region region;
@@ -130,5 +148,15 @@ int berth_describe(const char *folder, const char *uuid, char *json, size_t size
     }
     add(&text, "]}");
     region_close(&region);
+    struct stat file; /* what is left of a page that the end has gone from reads as zeros */
+    if (stat(region.path, &file) == 0 && (size_t)file.st_size < sizeof *use)
+        return fail_cut_short(json, size, folder, uuid);
     return text.at == text.end ? fail(json, size, "the description does not fit") : 0;
+}
+
+int berth_describe(const char *folder, const char *uuid, char *json, size_t size)
+{
+    guard_begin();
+    int result = describe(folder, uuid, json, size);
+    return guard_end() ? result : fail_cut_short(json, size, folder, uuid);
 }

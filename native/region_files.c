@@ -166,12 +166,13 @@ static bool publish(const char *folder, const char *path, const void *bytes, siz
 {
     char draft[256];
     static shared32 count;
+    const char *elsewhere = mode == 0600 ? "BERTH_REGION" : "BERTH_ROOT";
     if (access(path, F_OK) == 0)
         return true;
     snprintf(draft, sizeof draft, "%.200s/.%u-%llu-%u", folder, (unsigned)getpid(), (unsigned long long)clock_ns(), atomic_fetch_add(&count, 1));
     int fd = open(draft, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) {
-        snprintf(error->text, sizeof error->text, "%.150s: a region cannot be made there (%s); name another folder with BERTH_REGION", folder, strerror(errno));
+        snprintf(error->text, sizeof error->text, "%.150s: a region cannot be made there (%s); name another folder with %s", folder, strerror(errno), elsewhere);
         return false;
     }
     /* Space is reserved now: a full /dev/shm must be an error here and no SIGBUS later. */
@@ -185,7 +186,7 @@ static bool publish(const char *folder, const char *path, const void *bytes, siz
         failed = errno;
     unlink(draft);
     if (failed != 0)
-        snprintf(error->text, sizeof error->text, "%.150s: cannot be made (%s); free some space there or name another folder with BERTH_REGION", path, strerror(failed));
+        snprintf(error->text, sizeof error->text, "%.150s: cannot be made (%s); free some space there or name another folder with %s", path, strerror(failed), elsewhere);
     return failed == 0;
 }
 
@@ -209,7 +210,8 @@ bool region_make(const char *folder, const unsigned char uuid[16], const char *n
     memcpy(head.uuid, uuid, 16);
 
     if (mkdir(folder, flags & BERTH_AGENT ? 0755 : 0700) != 0 && errno != EEXIST) {
-        snprintf(error->text, sizeof error->text, "%.150s: cannot be made (%s); name another folder with BERTH_REGION", folder, strerror(errno));
+        snprintf(error->text, sizeof error->text, "%.150s: cannot be made (%s); name another folder with %s", folder, strerror(errno),
+                 flags & BERTH_AGENT ? "BERTH_ROOT" : "BERTH_REGION");
         return false;
     }
     snprintf(path, sizeof path, "%s/%s.use", folder, text); /* before the limit: who finds a limit finds both */

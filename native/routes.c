@@ -66,6 +66,7 @@ static dlmopen_call *libc_dlmopen;
 static shared32 started, driver_known, nvml_known, driver_patched;
 static struct turn turn;
 static unsigned long long objects_seen;
+static _Atomic uintptr_t driver_base; /* where the process's one driver is */
 
 /* address in the driver -> hook, sorted, for cuGetProcAddress */
 static struct { void *address; const struct hook *hook; } by_address[DRIVER_HOOKS];
@@ -121,6 +122,7 @@ static void consider(const struct elf *elf)
         if (elf_symbol(elf, "cuInit", NULL) == NULL)
             return;
         bool patched = adopt(elf, driver_hooks, DRIVER_HOOKS, true);
+        atomic_store(&driver_base, elf->base);
         atomic_store(&driver_patched, patched);
         atomic_store(&driver_known, 1);
         if (settings.active && !patched)
@@ -349,20 +351,38 @@ BARE void *dlvsym(void *restrict handle, const char *restrict name, const char *
     return libc_dlvsym(handle, name, version);
 }
 
+static const char *file_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash != NULL ? slash + 1 : path;
+}
+
 static bool is_driver_file(const char *name)
 {
     if (name == NULL)
         return false;
-    const char *slash = strrchr(name, '/');
-    name = slash != NULL ? slash + 1 : name;
+    name = file_of(name);
     return strncmp(name, "libcuda.so", 10) == 0 || strncmp(name, "libnvidia-ml.so", 15) == 0;
 }
 
+/* One process, one driver: a second copy of it, from another folder or in a namespace of its own, would know nothing of
+   the first's memory. Whoever opens one gets the first. */
 __attribute__((noinline)) static void *open_driver(const char *name, int flags)
 {
     void *handle = libc_dlopen(name, flags & ~RTLD_DEEPBIND);
+    struct link_map *map = NULL;
     routes_look();
-    return handle;
+    uintptr_t first = atomic_load(&driver_base);
+    if (!settings.active || handle == NULL || first == 0 || dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map->l_addr == first ||
+        strncmp(file_of(name), "libcuda.so", 10) != 0)
+        return handle;
+    void *one = libc_dlopen("libcuda.so.1", flags & ~RTLD_DEEPBIND);
+    if (one == NULL || dlinfo(one, RTLD_DI_LINKMAP, &map) != 0 || map->l_addr != first) {
+        log_line("%s is a second driver in this process, whose calls cannot be limited", name);
+        return handle;
+    }
+    dlclose(handle);
+    return one;
 }
 
 /* What is bound deeply finds its own dependencies before the wrappers: have the driver's table edited by then. */
@@ -389,7 +409,6 @@ void *dlmopen(Lmid_t space, const char *name, int flags)
         start();
     if (libc_dlmopen == NULL)
         return NULL;
-    /* One process, one driver: a second copy in a namespace of its own would know nothing of the first's memory. */
     if (settings.active && space != LM_ID_BASE && is_driver_file(name) && libc_dlopen != NULL)
         return open_driver(name, flags);
     void *handle = libc_dlmopen(space, name, flags);

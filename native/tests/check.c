@@ -504,6 +504,42 @@ static int test_fork(void)
     return 0;
 }
 
+static _Atomic int counting, second_is_through;
+
+static void stay_in_the_driver(void) /* the first to get there, until the second is through or has waited in vain */
+{
+    if (counting++ == 0)
+        for (int tries = 0; tries < 120000 && !second_is_through; tries++)
+            usleep(1000);
+}
+
+static void *start_first(void *data)
+{
+    (void)data;
+    return cuInit(0) == CUDA_SUCCESS ? NULL : (void *)1;
+}
+
+static int test_start_beside(void) /* no lock is held over a driver call: one that takes its time at the start keeps nobody waiting */
+{
+    pthread_t first;
+    void *failed;
+    CUdeviceptr a;
+    fake_when_counting(stay_in_the_driver);
+    CHECK(pthread_create(&first, NULL, start_first, NULL) == 0);
+    while (counting == 0)
+        usleep(1000);
+    START();
+    CHECK(counting == 2);
+    OK(cuMemAlloc_v2(&a, LIMIT));
+    second_is_through = 1;
+    pthread_join(first, &failed);
+    CHECK(failed == NULL);
+    HELD(LIMIT);
+    OK(cuMemFree_v2(a));
+    HELD(0);
+    return 0;
+}
+
 /* Run by others while they hold 40 MiB. */
 static int test_half(void)
 {
@@ -790,7 +826,7 @@ static int test_hold(void) /* takes 40 MiB, says so, waits for a line, and is of
 static const struct { const char *name; int (*run)(void); } tests[] = {
 #define TEST(name) { #name, test_##name }
     TEST(linear), TEST(pitch), TEST(managed), TEST(array), TEST(mipmap), TEST(vmm), TEST(nccl), TEST(async), TEST(async_per_thread), TEST(pool),
-    TEST(graph), TEST(capture), TEST(capture_beside), TEST(became_other), TEST(errno), TEST(ipc), TEST(context), TEST(view), TEST(threads), TEST(fork), TEST(guest), TEST(launch),
+    TEST(graph), TEST(capture), TEST(capture_beside), TEST(became_other), TEST(errno), TEST(ipc), TEST(context), TEST(view), TEST(threads), TEST(fork), TEST(start_beside), TEST(guest), TEST(launch),
     TEST(none), TEST(data), TEST(two_gpus), TEST(total), TEST(over), TEST(up), TEST(resized), TEST(hold), TEST(half), TEST(legacy),
     TEST(paced_in_turns), TEST(paced_apart), TEST(paced_events), TEST(paced_after_reset), TEST(paced_after_release),
 };

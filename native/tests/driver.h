@@ -39,4 +39,5 @@ unsigned fake_own_events(void);
 uint64_t fake_violations(int gpu);
 uint64_t fake_worst_bytes(int gpu);
 uint64_t fake_waited_ns(void);
+void fake_when_counting(void (*call)(void));
 #endif

@@ -21,6 +21,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,6 +80,29 @@ static inline const char *fake_path(void)
     return path;
 }
 
+/* Why there is no fake card, to the file where the library tells its reasons too. */
+static inline void fake_complain(const char *what, int why)
+{
+    const char *log = getenv("BERTH_LOG");
+    char line[400];
+    int size = snprintf(line, sizeof line, "no GPU: the fake card %.200s %s (%s); free some room there or name another file with BERTH_FAKE_CARD\n",
+                        fake_path(), what, strerror(why));
+    int fd = log != NULL && *log != 0 ? open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644) : -1;
+    if (fd >= 0) {
+        ssize_t ignored = write(fd, line, (size_t)size < sizeof line ? (size_t)size : sizeof line - 1);
+        (void)ignored;
+        close(fd);
+    }
+}
+
+/* Room for a part of the card, which is sparse: a full file system must be an error now and no SIGBUS later. */
+static inline int fake_reserve(int fd, size_t from, size_t size)
+{
+    if (fallocate(fd, 0, (off_t)from, (off_t)size) == 0 || errno == EOPNOTSUPP)
+        return 0;
+    return errno;
+}
+
 /* Maps the card, making it by the environment if it is not there. */
 static inline struct fake_card *fake_attach(void)
 {
@@ -89,13 +113,20 @@ static inline struct fake_card *fake_attach(void)
             char draft[256];
             snprintf(draft, sizeof draft, "%s.%d.%llu", path, (int)getpid(), (unsigned long long)fake_now());
             fd = open(draft, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-            if (fd < 0 || ftruncate(fd, sizeof(struct fake_card)) != 0)
+            int failed = fd < 0 || ftruncate(fd, sizeof(struct fake_card)) != 0 ? errno : fake_reserve(fd, 0, offsetof(struct fake_card, processes));
+            struct fake_card *card = MAP_FAILED;
+            if (failed == 0 && (card = mmap(NULL, sizeof *card, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) == MAP_FAILED)
+                failed = errno;
+            if (fd >= 0) {
+                fchmod(fd, 0666);
+                close(fd);
+            }
+            if (failed != 0) {
+                if (fd >= 0)
+                    unlink(draft);
+                fake_complain("cannot be made", failed);
                 return NULL;
-            fchmod(fd, 0666);
-            struct fake_card *card = mmap(NULL, sizeof *card, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-            close(fd);
-            if (card == MAP_FAILED)
-                return NULL;
+            }
             card->gpu_count = (uint32_t)fake_number("BERTH_FAKE_GPUS", 1);
             card->driver_version = (uint32_t)fake_number("BERTH_FAKE_VERSION", 13050);
             card->context_bytes = fake_number("BERTH_FAKE_CONTEXT_MIB", 0) << 20;
@@ -115,6 +146,7 @@ static inline struct fake_card *fake_attach(void)
             atomic_store(&card->ready, 1);
             munmap(card, sizeof *card);
             if (link(draft, path) != 0 && errno != EEXIST) {
+                fake_complain("cannot be made", errno);
                 unlink(draft);
                 return NULL;
             }

@@ -359,6 +359,11 @@ DO cuInit(unsigned flags)
     int fd = open(fake_path(), O_RDWR | O_CLOEXEC);
     for (uint32_t i = 0; fd >= 0 && i < FAKE_PROCESSES && self == NULL; i++) {
         struct fake_process *process = &card->processes[i];
+        int failed = i < atomic_load(&card->seen) ? 0 : fake_reserve(fd, offsetof(struct fake_card, processes) + i * sizeof *process, sizeof *process);
+        if (failed != 0) {
+            fake_complain("has no room for another process", failed);
+            break;
+        }
         if (atomic_load(&process->state) != 0 || !fake_lock(fd, F_OFD_SETLK, i))
             continue;
         if (atomic_load(&process->state) != 0)
@@ -418,7 +423,19 @@ DO cuInit(unsigned flags)
         return CUDA_ERROR_INVALID_DEVICE
 
 DO cuDriverGetVersion(int *version) { *version = card != NULL ? (int)card->driver_version : (int)fake_number("BERTH_FAKE_VERSION", 13050); return CUDA_SUCCESS; }
-DO cuDeviceGetCount(int *count) { READY(); GIVEN(count); *count = (int)visible_count; return CUDA_SUCCESS; }
+/* For tests: what to do while the driver is asked how many devices there are. */
+static void (*when_counting)(void);
+FAKE_EXPORT void fake_when_counting(void (*call)(void)) { when_counting = call; }
+
+DO cuDeviceGetCount(int *count)
+{
+    READY();
+    GIVEN(count);
+    if (when_counting != NULL)
+        when_counting();
+    *count = (int)visible_count;
+    return CUDA_SUCCESS;
+}
 DO cuDeviceGet(CUdevice *dev, int ordinal) { GPU(ordinal); *dev = ordinal; return CUDA_SUCCESS; }
 DO cuDeviceGetUuid(CUuuid *uuid, CUdevice dev) { GPU(dev); *uuid = card->gpus[gpu_at(dev)].uuid; return CUDA_SUCCESS; }
 DO cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev) { return cuDeviceGetUuid(uuid, dev); }

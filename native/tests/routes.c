@@ -26,6 +26,9 @@ typedef CUresult set_call(CUcontext);
 typedef CUresult alloc_call(CUdeviceptr *, size_t);
 typedef CUresult async_call(CUdeviceptr *, size_t, CUstream);
 typedef CUresult free_call(CUdeviceptr);
+typedef CUresult create_call(CUcontext *, unsigned, CUdevice);
+typedef CUresult release_call(CUdevice);
+typedef CUresult info_call(size_t *, size_t *);
 typedef CUresult lookup_call(const char *, void **, int, uint64_t);
 typedef CUresult lookup2_call(const char *, void **, int, uint64_t, int *);
 typedef void *dlsym_call(void *, const char *);
@@ -118,6 +121,33 @@ static int test_dlmopen(void)
     void *other = dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW);
     CHECK(other != NULL && begin(other) == 0);
     return limited(dlsym(other, "cuMemAlloc_v2"));
+}
+static int test_second_copy(void) /* of the driver, from another folder: the process's one driver answers for it */
+{
+    const char *copy = getenv("BERTH_TEST_COPY");
+    CHECK(copy != NULL && begin(driver()) == 0);
+    void *opened = dlopen(copy, RTLD_NOW), *apart = dlmopen(LM_ID_NEWLM, copy, RTLD_NOW);
+    CHECK(opened == driver() && apart == opened);
+    CHECK(dlopen("/nonexistent/libcuda.so.1", RTLD_NOW) == NULL && dlerror() != NULL);
+    return limited(dlsym(opened, "cuMemAlloc_v2"));
+}
+static int test_dlmopen_shares(void) /* with the one driver its current context: memory goes with the context that it was made in */
+{
+    CUcontext mine;
+    CUdeviceptr ptr;
+    size_t free_bytes, total;
+    void *first = driver();
+    CHECK(((init_call *)dlsym(first, "cuInit"))(0) == CUDA_SUCCESS && ((create_call *)dlsym(first, "cuCtxCreate_v2"))(&mine, 0, 0) == CUDA_SUCCESS);
+    void *other = dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW);
+    CHECK(other != NULL && begin(other) == 0); /* makes its primary context the current one, here too */
+    info_call *info = (info_call *)dlsym(first, "cuMemGetInfo_v2");
+    CHECK(((alloc_call *)dlsym(first, "cuMemAlloc_v2"))(&ptr, 40 << 20) == CUDA_SUCCESS);
+    CHECK(((set_call *)dlsym(first, "cuCtxDestroy_v2"))(mine) == CUDA_SUCCESS);
+    uint64_t (*held)(int) = (uint64_t (*)(int))dlsym(first, "fake_own_bytes");
+    CHECK(info(&free_bytes, &total) == CUDA_SUCCESS && total - free_bytes == 40 << 20 && held(0) == 40 << 20);
+    CHECK(((release_call *)dlsym(other, "cuDevicePrimaryCtxRelease_v2"))(0) == CUDA_SUCCESS && held(0) == 0);
+    CHECK(begin(first) == 0 && info(&free_bytes, &total) == CUDA_SUCCESS && free_bytes == total);
+    return 0;
 }
 static int test_dlclose(void)
 {
@@ -242,7 +272,7 @@ static int test_cost(void) /* ns for one dlsym of a symbol that is nobody's */
 static const struct { const char *name; int (*run)(void); } tests[] = {
 #define TEST(name) { #name, test_##name }
     TEST(dlsym), TEST(dlvsym_dlsym), TEST(libc_dlsym), TEST(global), TEST(next), TEST(linked_plugin), TEST(deepbind_linked), TEST(deepbind_lazy),
-    TEST(deepbind_dlsym), TEST(runpath), TEST(dlmopen), TEST(dlclose), TEST(crowd), TEST(lookup), TEST(no_driver), TEST(old_driver), TEST(nvml), TEST(cost),
+    TEST(deepbind_dlsym), TEST(runpath), TEST(dlmopen), TEST(dlmopen_shares), TEST(second_copy), TEST(dlclose), TEST(crowd), TEST(lookup), TEST(no_driver), TEST(old_driver), TEST(nvml), TEST(cost),
 };
 
 int main(int count, char **words)

@@ -8,14 +8,26 @@ in a tie is settled by the order in which things were scheduled, so that the sam
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from berth.cluster import Cluster, Running
 from berth.errors import BerthError, PlacementError, PolicyError, SimulationError
 from berth.interference import Interference, Outlook, Tenant, no_interference
-from berth.model import FOREVER_MS, Event, EventKind, Evict, GpuSlot, Job, Outage, Placement, Reason, WakeAt
+from berth.model import (
+    FOREVER_MS,
+    Event,
+    EventKind,
+    Evict,
+    GpuModel,
+    GpuSlot,
+    Job,
+    Outage,
+    Placement,
+    Reason,
+    WakeAt,
+)
 from berth.outages import Recovery
 from berth.policies import Policy, Setting, make_policy
 from berth.queue import Queue
@@ -103,6 +115,7 @@ class _Run:
         self.dirty: dict[GpuSlot, None] = {}  # GPUs whose tenants have changed at this instant
         self.outlooks: dict[GpuSlot, tuple[tuple[Running, ...], Outlook, int]] = {}
         self.known: set[str] = set()
+        self.models_of: dict[tuple[object, object], dict[GpuModel | None, None]] = {}
         self.arrival: Job | None = None  # the next job to come, which is not on the heap
         self.more_jobs = True
         self.happened: list[Event] = []  # at this instant
@@ -213,10 +226,25 @@ class _Run:
     # What happens
 
     def _fits_when_empty(self, job: Job) -> bool:
+        """Whether the job could start at all, and its memory, where that is known, fits somewhere to the end."""
         try:
-            return self.cluster.fits_when_empty(job)
+            fits = self.cluster.fits_when_empty(job)
         except PlacementError as error:
             raise SimulationError(f"a job makes no sense: {error}") from error
+        fits_alone: Callable[[Job, GpuModel | None], bool] | None
+        fits_alone = getattr(self.interference, "fits_alone", None)
+        if not fits or fits_alone is None or not job.gpus:
+            return fits
+        kind = job.models, job.labels
+        models = self.models_of.get(kind)
+        if models is None:
+            bits, labels = self.cluster.model_bits(job.models), set(job.labels)
+            models = self.models_of[kind] = {
+                node.gpu_model: None
+                for node, traits in zip(self.cluster.nodes, self.cluster.traits.tolist(), strict=True)
+                if node.gpus and traits[0] & bits and labels <= set(node.labels)
+            }
+        return any(fits_alone(job, model) for model in models)
 
     def _decide(self, now_ms: int) -> None:
         """Ask the policy, applying each decision before the next is asked for."""

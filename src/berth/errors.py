@@ -23,6 +23,8 @@ Each message says what was wanted, what came, where, and what to do.
 
 from __future__ import annotations
 
+import sys
+
 __all__ = [
     "BerthError",
     "ClusterError",
@@ -155,11 +157,31 @@ class SettingError(BerthError):
     """A value of an option or setting is outside its range."""
 
 
+def install_command(extra: str) -> str:
+    """The command that adds an extra to this installation: from its source where it was installed from one.
+
+    An index may hold another project by berth's name, so a bare `pip install berth` is never advised.
+    """
+    import json
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import unquote
+
+    try:
+        origin = distribution("berth").read_text("direct_url.json")
+    except PackageNotFoundError:
+        origin = None
+    found = json.loads(origin) if origin else {}
+    source = str(found.get("url", "berth's source"))
+    where = unquote(source.removeprefix("file://"))
+    editable = "-e " if found.get("dir_info", {}).get("editable") else ""
+    return f"{sys.executable} -m pip install {editable}'{where}[{extra}]'"
+
+
 class MissingExtraError(BerthError):
     """A part of berth that is installed by an extra was asked for without it."""
 
     def __init__(self, what: str, extra: str) -> None:
-        super().__init__(f"{what} needs the extra '{extra}'; install it with: pip install 'berth[{extra}]'")
+        super().__init__(f"{what} needs the extra '{extra}'; install it with: {install_command(extra)}")
         self.what = what
         self.extra = extra
 

@@ -244,7 +244,7 @@ class Record:
     account: str = ""
     qos: str = ""
     node_count: int = 0
-    """On how many nodes it ran; more than `nodes` names where their names are not known."""
+    """On how many nodes it ran; more than `nodes` names where their names are not known, 0 where neither is."""
     time_limit_ms: int | None = None
     eligible_ms: int | None = None
     """When nothing but resources, priority and limits kept it waiting any more."""

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from berth.errors import HistoryError, MissingExtraError, SettingError
 from berth.statistics.conformal import rolling_interval
+from berth.whole_file import whole_file
 
 __all__ = ["Answer", "Evaluation", "Questions", "WaitModel", "evaluate", "train"]
 
@@ -130,9 +131,8 @@ class Evaluation:
 
     def save(self, path: Path) -> None:
         """Write it to a file, for the report."""
-        aside = path.with_name(path.name + ".part")
-        aside.write_text(json.dumps(self.to_dict()), encoding="utf-8")
-        aside.replace(path)
+        with whole_file(path) as aside:
+            aside.write_text(json.dumps(self.to_dict()), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> Evaluation | None:
@@ -227,9 +227,8 @@ class WaitModel:
             "trees": self._texts,
             "outside": self.outside.tolist(),
         }
-        aside = path.with_name(path.name + ".part")
-        aside.write_text(json.dumps(content), encoding="utf-8")
-        aside.replace(path)
+        with whole_file(path) as aside:
+            aside.write_text(json.dumps(content), encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> WaitModel:

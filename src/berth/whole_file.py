@@ -16,5 +16,9 @@ def whole_file(path: Path) -> Iterator[Path]:
     try:
         yield aside
         aside.replace(path)
+    except OSError as error:
+        if error.filename == str(aside):  # nobody asked for that name
+            error.filename = str(path)
+        raise
     finally:
         aside.unlink(missing_ok=True)

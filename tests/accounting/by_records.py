@@ -45,7 +45,7 @@ def _wait_hours(record: Record) -> float | None:
 
 
 VALUES: Final[Mapping[str, Callable[[Record], float | None]]] = {
-    "nNODE": lambda r: float(r.node_count or len(r.nodes)) if r.start_ms is not None else None,
+    "nNODE": lambda r: (float(r.node_count or len(r.nodes)) or None) if r.start_ms is not None else None,
     "nGPU": lambda r: r.gpus * r.share.milli / 1000 if r.start_ms is not None else None,
     "WAIT_h": _wait_hours,
     "RUN_h": lambda r: None if r.start_ms is None else run_hours(r),

@@ -24,7 +24,7 @@ from berth.policies.limit_settings import Limit, read_limits
 from berth.policies.limits import Limits
 from berth.waiting import Questions
 
-from .histories import NODES, even, history_of, hog
+from .histories import HOUR_MS, NODES, even, history_of, hog
 
 
 def test_the_cluster_is_what_the_history_shows_and_the_replay_is_what_was_recorded(tmp_path: Path) -> None:
@@ -53,6 +53,40 @@ def test_a_history_of_one_hog_advises_a_limit_and_an_even_one_does_not(tmp_path:
     assert chosen.outcome.utilisation_pct >= unfair.now.utilisation_pct - 1
     assert chosen.outcome.never == 0
     assert fair.limit is None
+
+
+def test_another_hog_gets_another_limit(tmp_path: Path) -> None:
+    advised = []
+    for name, many, hours in (("few", 40, 3), ("many", 16, 10)):
+        (tmp_path / name).mkdir()
+        jobs = [
+            replace(job, work_ms=hours * HOUR_MS) if job.user == "hog" else job
+            for job in hog()
+            if job.user != "hog" or int(job.id.split("-")[1]) < many
+        ]
+        advice = advise(workload_of(history_of(jobs, tmp_path / name).records()))
+        assert advice.limit is not None
+        advised.append(advice.limit.proposal.words)
+    assert advised[0] != advised[1]
+
+
+def test_what_counts_as_a_user_affected_is_told_and_held_to(tmp_path: Path) -> None:
+    history = history_of(hog(), tmp_path)
+    words = ["advise", "--history", str(history.folder), "--json"]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    answer = json.loads(done.stdout)
+    least = answer["users_counted_from"]
+    assert least == {"change_s": 60.0, "change_share": 0.01}
+    advice = advise(workload_of(history.records()))
+    now = advice.now.user_wait_s
+    for told in answer["proposals"]:
+        (each,) = (each for each in advice.tried if each.proposal.words == told["proposal"])
+        changes = {user: each.outcome.user_wait_s[user] - wait for user, wait in now.items()}
+        counted = [c for u, c in changes.items() if abs(c) > max(60.0, 0.01 * now[u])]
+        assert (told["users_waiting_less"], told["users_waiting_more"]) == (
+            sum(c < 0 for c in counted),
+            sum(c > 0 for c in counted),
+        )
 
 
 def test_every_proposal_says_what_it_does_to_waits_use_and_users(tmp_path: Path) -> None:
@@ -209,4 +243,6 @@ def test_the_table_names_the_best_and_its_commands(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert "as things are" in done.stdout
     assert "Advised: at most" in done.stdout
+    legend = " ".join(done.stdout.split())
+    assert "waited less, and more (−/+), by over 60 s and 1 % of their mean wait." in legend
     assert "sacctmgr -i modify qos normal set Max" in done.stdout

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from berth.history.table_import import FIELDS
 from berth.policies import make_policy
 
 from .test_real_slurm import PROGRAMS
@@ -59,3 +60,54 @@ def test_one_documented_sequence_imports_reports_plots_advises_and_predicts(tmp_
     assert advice["proposals"]
     assert advice["response"]["factors"]
     make_policy(f"limits?file={folder / 'limits.json'}")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler to build the fake driver with")
+def test_sampling_can_be_tried_without_a_gpu_as_documented(tmp_path: Path) -> None:
+    pytest.importorskip("pynvml", reason="the extra 'sample' is not installed")
+    text = (ROOT / "docs" / "accounting.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```sh\n(make -s -C native tests.*?)```", text, re.DOTALL)
+    for name in ("tests", "native", "build", "Makefile"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-euc", block],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "out" / "stats.json").read_text())["cdf"]["unknown"]
+    (use,), (mem,) = found["uGPUcore"]["values"], found["uGPUmem"]["values"]
+    assert 0 < use <= 1
+    assert mem == pytest.approx(0.25, abs=0.01)
+
+
+@pytest.mark.slow
+def test_a_simulation_comes_into_the_history_as_documented(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "accounting.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```console\n(berth simulate .*?)```", text, re.DOTALL)
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment.pop("BERTH_HISTORY", None)
+    done = subprocess.run(
+        ["bash", "-euc", block],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.search(r"read ([\d,]+), imported \1, updated 0", done.stdout)
+    assert "fifo" in done.stdout.rpartition("imported")[2]
+
+
+def test_the_documented_fields_of_a_map_are_those_there_are() -> None:
+    text = (ROOT / "docs" / "accounting.md").read_text(encoding="utf-8")
+    paragraph = text.partition("The fields of `--map` are")[2].partition("Times are")[0]
+    assert set(re.findall(r"`([a-z_]+)`", paragraph)) == set(FIELDS)

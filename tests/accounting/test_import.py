@@ -16,6 +16,7 @@ from berth.history.sacct_json import HEADER as JSON_HEADER
 from berth.history.sacct_json import json_rows
 from berth.history.staging import Options
 from berth.model import Record, RecordState, Share
+from berth.statistics.tables import Tables
 
 from . import exports
 
@@ -216,6 +217,44 @@ def test_sentinels_are_no_values(tmp_path: Path) -> None:
     (record,) = history.records()
     assert (record.start_ms, record.eligible_ms, record.time_limit_ms, record.nodes) == (None, None, None, ())
     assert (record.state, record.gpus, record.node_count) == (RecordState.CANCELLED, 4, 0)
+
+
+SENTINELS = (2**32 - 3, 2**32 - 2, 2**32 - 1, 2**64 - 3, 2**64 - 2, 2**64 - 1)
+
+
+@pytest.mark.parametrize("mark", SENTINELS)
+def test_a_mark_for_no_number_is_never_0(tmp_path: Path, mark: int) -> None:
+    nothing = {"NodeList": "", "AllocTRES": "cpu=1,gres/gpu=2", "ReqTRES": ""}
+    rows = [
+        exports.line(JobIDRaw=1, NNodes=mark, NodeList="gpu[1-3]"),
+        exports.line(JobIDRaw=2, NNodes=mark, NodeList="", AllocTRES="cpu=1,gres/gpu=2,node=2"),
+        exports.line(JobIDRaw=3, NNodes=mark, **nothing),
+        exports.line(JobIDRaw=4, AllocTRES=f"cpu=1,gres/gpu={mark}"),
+        exports.line(JobIDRaw=5, AllocTRES=f"cpu=1,gres/gpu={mark},gres/gpu:a100=2,node=1"),
+        exports.line(JobIDRaw=6, AllocTRES=f"cpu={mark},mem={mark}M,gres/gpu=2", NCPUS=mark),
+        exports.line(JobIDRaw=7, AllocTRES=f"cpu={mark},gres/gpu=2", ReqTRES="", NCPUS=mark),
+        exports.line(JobIDRaw=8, AllocTRES=f"cpu=1,mem={mark}M,gres/gpu=2", ReqTRES="mem=0"),
+        exports.line(JobIDRaw=9, Start="None", State="CANCELLED", ReqTRES=f"cpu=1,gres/gpu={mark}"),
+    ]
+    history = open_history(tmp_path / "h")
+    result = read(history, exports.write(tmp_path / "f", rows))
+    said = "AllocTRES and ReqTRES tell no number for {}, but a mark of Slurm's for none"
+    assert {(row.where.rpartition(" ")[2], row.why) for row in result.rejected} == {
+        ("4", said.format("GPUs")),
+        ("7", said.format("CPUs")),
+        ("8", said.format("memory")),
+        ("9", said.format("GPUs")),
+    }
+    found = {r.job_id: (r.gpus, r.node_count, r.cpu_milli, r.mem_mib) for r in history.records()}
+    assert found == {
+        "1": (2, 3, 8000, 16384),
+        "2": (2, 2, 1000, 16384),
+        "3": (2, 0, 1000, 0),
+        "5": (2, 1, 1000, 16384),
+        "6": (2, 1, 8000, 16384),
+    }
+    with history.database() as database:
+        assert Tables(database).cdfs(["pytorch"])["pytorch"]["nNODE"].count == 4
 
 
 def test_latin_1_is_read_where_it_is_said_and_left_out_where_not(tmp_path: Path) -> None:

@@ -68,6 +68,18 @@ def test_a_page_or_picture_with_nothing_in_it_is_not_written(
     )
 
 
+@pytest.mark.parametrize(
+    "words", [("report", "x.html"), ("plot", "usage", "x.html"), ("plot", "pcc", "x.html")]
+)
+def test_a_place_that_is_not_there_is_named_as_it_was_given(tmp_path: Path, words: tuple[str, ...]) -> None:
+    import_text(
+        open_history(tmp_path / "h"), exports.write(tmp_path / "f", [exports.line(JobIDRaw=1)]), Options("c")
+    )
+    place = tmp_path / "none" / words[-1]
+    found = berth(*words[:-1], place, "--history", tmp_path / "h")
+    assert found == (2, "", f"berth: {place}: No such file or directory\n")
+
+
 @pytest.mark.parametrize("order", [("", "neuron"), ("neuron", "")])
 def test_jobs_with_a_clusters_name_and_without_are_warned_of(tmp_path: Path, order: tuple[str, str]) -> None:
     file = exports.write(tmp_path / "f", [exports.line(JobIDRaw=1), exports.line(JobIDRaw=2)])

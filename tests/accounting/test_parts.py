@@ -38,12 +38,22 @@ def test_what_is_no_list_of_hosts_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("billing=4,cpu=4,gres/gpu:v100=2,gres/gpu=2,mem=4000M,node=1", Resources(2, "v100", 0, 4, 4000)),
+        (
+            "billing=4,cpu=4,gres/gpu:v100=2,gres/gpu=2,mem=4000M,node=1",
+            Resources(2, "v100", 0, 4, 4000, nodes=1),
+        ),
         ("cpu=1,mem=64G,energy=18446744073709551614", Resources(0, "", 0, 1, 65536)),
         ("gres/gpu:a100=1,gres/gpu:v100=3", Resources(4, "v100")),
         ("gpu:v100:2", Resources(0, "v100", gpus_a_node=2)),
         ("cpu=1,gres/shard=3", Resources(shards=3, cpus=1)),
         ("", Resources()),
+        (
+            "gres/gpu=4294967294,cpu=4294967295,mem=4294967294M,node=2",
+            Resources(nodes=2, unknown=" cpu gpu mem"),
+        ),
+        ("gres/gpu=18446744073709551614,gres/gpu:v100=2", Resources(2, "v100")),
+        ("cpu=18446744073709551613,mem=18446744073709551615", Resources(unknown=" cpu mem")),
+        ("mem=4294967296M,gres/gpu=2147483648", Resources(mem_mib=2**32, unknown=" gpu")),
     ],
 )
 def test_resources_are_read_in_old_and_new_forms(text: str, found: Resources) -> None:

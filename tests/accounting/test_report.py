@@ -65,6 +65,20 @@ def test_the_report_shows_usage_and_nothing_of_a_job_becomes_markup(history: Pat
     ]
 
 
+def test_the_reports_table_is_in_the_order_of_its_measure(tmp_path: Path) -> None:
+    rows = [
+        exports.line(JobIDRaw=1, Comment="vasp", AllocTRES="cpu=1,gres/gpu=8", End="2026-01-01T00:40:00"),
+        exports.line(JobIDRaw=2, Comment="caffe", AllocTRES="cpu=1,gres/gpu=1", End="2026-01-01T02:10:00"),
+    ]
+    import_text(open_history(tmp_path / "h"), exports.write(tmp_path / "f", rows), Options())
+    for measure, order in (("gpu-hours", ["vasp", "caffe"]), ("run-hours", ["caffe", "vasp"])):
+        with tables_of(tmp_path / "h", "", "", None) as tables:
+            names = dict.fromkeys(("title", "period", "command", "created", "version"), "")
+            page = collect(tables, **names, measure=measure)
+        assert [row.keys[0] for row in page.usage] == order
+        assert [row.keys[0] for row in page.applications] == order
+
+
 def test_long_names_are_never_cut_off(tmp_path: Path) -> None:
     names = [f"a_partition_with_a_name_that_goes_on_{number}" for number in (1, 2)]
     rows = [exports.line(JobIDRaw=at, Partition=name, Account=name) for at, name in enumerate(names, 1)]
@@ -143,6 +157,17 @@ def test_only_and_dimensions_are_checked(history: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(("jobs", "lines"), [(14, 14), (1500, 1500), (1501, 1)])
+def test_up_to_1500_tries_each_is_a_line_and_of_more_the_like_are_one(
+    tmp_path: Path, jobs: int, lines: int
+) -> None:
+    rows = [exports.line(JobIDRaw=number) for number in range(jobs)]
+    import_text(open_history(tmp_path / "h"), exports.write(tmp_path / "f", rows), Options())
+    run("plot", "pcc", tmp_path / "x.html", "--application", "pytorch", "--history", tmp_path / "h")
+    title = re.findall(r"pytorch: [\w, ]+ tries[\w, ]*", (tmp_path / "x.html").read_text())[0]
+    assert title == f"pytorch: {jobs:,} tries" + (f", {lines:,} lines stand for them" if lines < jobs else "")
+
+
 def test_an_axis_that_nobody_measured_is_left_out() -> None:
     lines = np.array([[1.0, 2, 0.5, 3, np.nan, np.nan], [4.0, 16, 0, 1, np.nan, np.nan]])
     figure = parallel_coordinates(lines, np.array([3, 1]), "pytorch <b>")
@@ -155,7 +180,16 @@ def test_an_axis_that_nobody_measured_is_left_out() -> None:
 def test_a_distribution_is_drawn_from_nothing_to_all() -> None:
     figure = variable_cdfs({"pytorch": {"WAIT_h": cdf([0.0, 0.0, 1.0, 2.0])}, "vasp": {}}, "WAIT_h")
     (trace,) = figure.data
-    assert (list(trace.x), list(trace.y)) == ([0, 0, 1, 2], [0, 50, 75, 100])
+    assert (list(trace.x), list(trace.y)) == ([0, 0, 1, 2, 2.08], [0, 50, 75, 100, 100])
+    assert figure.layout.title.text == "pytorch: WAIT_h, hours"
+    assert list(figure.layout.xaxis.range) == [0, 2.08]
+
+
+def test_nodes_and_gpus_are_counted_in_whole_numbers_also_where_all_have_one() -> None:
+    ones = {"nNODE": cdf([1.0, 1.0])}
+    figure = variable_cdfs({"<b>": ones, "vasp": ones}, "nNODE")
+    assert figure.layout.title.text == "nNODE, nodes"
+    assert (list(figure.layout.xaxis.tickvals), list(figure.layout.xaxis.range)) == ([0, 1], [0, 1.04])
 
 
 def test_causes_are_drawn_by_the_hours_waited_and_the_smallest_are_one_bar() -> None:

@@ -15,11 +15,12 @@ from berth.cli.app import app
 from berth.errors import HistoryError, SettingError
 from berth.history.folder import open_history
 from berth.history.pending import read_queue
+from berth.history.pseudonyms import pseudonym, read_key
 from berth.history.questions import LEAKS, history_features, polled_features
 from berth.history.sacct import import_text
 from berth.history.staging import Options
 from berth.statistics.conformal import censored_quantile, rolling_interval
-from berth.waiting import Questions, WaitModel, evaluate, train
+from berth.waiting import Answer, Questions, WaitModel, evaluate, train
 
 from . import exports
 
@@ -224,7 +225,11 @@ def test_the_queue_is_read_from_squeue_and_from_sacct(tmp_path: Path) -> None:
         "9001.batch|ann|ai|a100|normal|RUNNING|2023-11-19T13:20:00|Unknown|01:00:00||1|\n"
     )
     assert read_queue(tmp_path / "b.psv") == (waiting,)
-    for text, words in (("{", "not what `squeue --json`"), ("A|B\n", "has no column")):
+    for text, words in (
+        ("{", "not what `squeue --json`"),
+        ("A|B\n", "has no column"),
+        ('{"jobs": [{"job_id": 1, "time": {}, "state": {}}]}', "is what `sacct --json` prints"),
+    ):
         (tmp_path / "c").write_text(text)
         with pytest.raises(HistoryError, match=words):
             read_queue(tmp_path / "c")
@@ -241,8 +246,8 @@ def test_who_has_waited_long_is_told_to_wait_on(tmp_path: Path) -> None:
     assert late.median_s > 0
 
 
-@pytest.mark.slow
-def test_every_job_of_the_queue_gets_its_answer_and_the_report_its_calibration(tmp_path: Path) -> None:
+def a_trained_history(folder: Path, **values: object) -> Path:
+    """600 jobs of two users on a100 with a short wait each, and the model of their waits."""
     base = 1_700_000_000
     random = np.random.default_rng(5)
     rows = [
@@ -256,16 +261,87 @@ def test_every_job_of_the_queue_gets_its_answer_and_the_report_its_calibration(t
         )
         for n in range(600)
     ]
-    history = tmp_path / "h"
-    import_text(open_history(history), exports.write(tmp_path / "f", rows), Options())
-    (tmp_path / "queue.json").write_text(json.dumps(SQUEUE))
-
-    def run(*words: object) -> str:
-        done = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
-        assert done.exit_code == 0, done.output
-        return done.stdout
-
+    history = folder / "h"
+    import_text(open_history(history), exports.write(folder / "f", rows), Options(**values))  # type: ignore[arg-type]
     run("predict-wait", "train", "--history", history)
+    return history
+
+
+def run(*words: object, status: int = 0) -> str:
+    """What a command prints on standard output; where it fails, what it says."""
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    if status:
+        assert isinstance(done.exception, SettingError | HistoryError), done.output
+        return str(done.exception)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return a_trained_history(tmp_path_factory.mktemp("trained"))
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--partition", "the history has no partition 'nosuch'; it has a100"),
+        ("--qos", "the history has no QOS 'nosuch'; it has normal"),
+        ("--gpu-model", "the history has no GPU model 'nosuch'; it has a100"),
+    ],
+)
+def test_what_the_cluster_does_not_have_is_refused(trained: Path, option: str, words: str) -> None:
+    asked = ("predict-wait", "request", option, "nosuch", "--history", trained)
+    assert run(*asked, status=2) == words
+
+
+def test_who_is_new_and_more_gpus_than_ever_are_warned_of(trained: Path) -> None:
+    known = ("--partition", "a100", "--user", "ann", "--account", "ai", "--application", "pytorch")
+    ask = ("predict-wait", "request", "--history", trained, "--json")
+    assert json.loads(run(*ask, *known, "--gpus", 2))["warnings"] == []
+    new = ("--user", "zoe", "--account", "new", "--application", "odd", "--gpus", 900)
+    assert json.loads(run(*ask, *new))["warnings"] == [
+        "the history has no user 'zoe', so the answer is that of a new one",
+        "the history has no account 'new', so the answer is that of a new one",
+        "the history has no application 'odd', so the answer is that of a new one",
+        "no job of the history had 900 GPUs, but 2 at the most; the answer is a guess",
+    ]
+    told = CliRunner().invoke(app, [*map(str, ask[:-1]), "--user", "zoe"])
+    assert "warning: the history has no user 'zoe'" in told.stderr
+    assert told.stdout.startswith("median ")
+
+
+def test_questions_to_a_history_with_pseudonyms_are_asked_by_its_key(tmp_path: Path) -> None:
+    key = read_key(tmp_path / "key", tmp_path / "h")
+    read_key(tmp_path / "other", tmp_path / "h")
+    history = a_trained_history(tmp_path, key=key)
+    (tmp_path / "queue.json").write_text(json.dumps(SQUEUE))
+    ask = ("predict-wait", "request", "--user", "ann", "--history", history)
+    queue = ("predict-wait", "queue", tmp_path / "queue.json", "--history", history)
+    for words in (ask, queue):
+        assert "has pseudonyms; name the key" in run(*words, status=2)
+        assert "by another key" in run(*words, "--pseudonymise", tmp_path / "other", status=2)
+        assert "there is no key in" in run(*words, "--pseudonymise", tmp_path / "none", status=2)
+    assert not (tmp_path / "none").exists()
+    assert json.loads(run(*ask, "--pseudonymise", tmp_path / "key", "--json"))["warnings"] == []
+    (answer,) = json.loads(run(*queue, "--pseudonymise", tmp_path / "key", "--json"))
+    assert answer["user"] == pseudonym(key, "user", "ann")
+
+
+def test_an_answer_that_nothing_drives_ends_where_it_ends(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "queue.json").write_text(json.dumps(SQUEUE))
+    monkeypatch.setattr(WaitModel, "answer", lambda *_: Answer(10.0, 1.0, 100.0, ()))
+    told = run("predict-wait", "queue", tmp_path / "queue.json", "--history", trained)
+    assert told.startswith("9001: ")
+    assert told.rstrip().endswith(")")
+
+
+@pytest.mark.slow
+def test_every_job_of_the_queue_gets_its_answer_and_the_report_its_calibration(tmp_path: Path) -> None:
+    history = a_trained_history(tmp_path)
+    (tmp_path / "queue.json").write_text(json.dumps(SQUEUE))
     told = run(
         *("predict-wait", "queue", tmp_path / "queue.json", "--now", "2023-11-19T14:20:00"),
         *("--history", history, "--json"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,7 +31,8 @@ def test_compare_prints_json_and_nothing_else() -> None:
     result = answer("compare", "synthetic:demo?jobs=80", "--policies", "fgd,random", "--seeds", "2", "--json")
     assert isinstance(result, dict)
     assert list(result) == [
-        *("trace", "cluster", "policies", "seeds", "compress", "runs", "metrics", "fifo_over_sjf", "skipped")
+        *("trace", "cluster", "policies", "seeds", "compress", "runs", "metrics", "fifo_over_sjf", "skipped"),
+        "never_fitting",
     ]
     assert (result["policies"], result["seeds"], len(result["runs"])) == (["fgd", "random"], [0, 1], 4)
     assert {run["finished"] for run in result["runs"]} == {80}
@@ -70,7 +73,10 @@ def test_inflate_prints_what_the_documentation_says() -> None:
         "experiment", "inflate", "--nodes", "4x4:V100", "--pods", "synthetic:demo?jobs=50", "--json"
     )
     assert isinstance(result, dict)
-    assert list(result) == ["policy", "seed", "allocation_pct", "fragmentation_ratio_pct", "seconds"]
+    assert list(result) == [
+        *("policy", "seed", "allocation_pct", "fragmentation_ratio_pct", "seconds"),
+        *("batch", "arrivals", "placed", "nodes", "gpus"),
+    ]
     assert (result["policy"], result["seed"]) == ("fgd", 42)
     assert (len(result["allocation_pct"]), len(result["fragmentation_ratio_pct"])) == (131, 131)
 
@@ -144,6 +150,50 @@ def test_bad_rows_can_be_left_out_and_are_listed(tmp_path: Path) -> None:
     assert "line 3, column 'duration': '-1'" in done.stderr
     assert "line 4, column 'num_gpus': 'x'" in done.stderr
     assert "2 bad rows left out" in done.stderr
+
+
+def test_jobs_that_no_node_could_hold_are_named_with_what_is_short(tmp_path: Path) -> None:
+    trace = tmp_path / "jobs.csv"
+    rows = "".join(f"j{at},0,1000,1,{9000 if at % 2 else 10}\n" for at in range(14))
+    trace.write_text("id,submit_ms,work_ms,gpus,cpu_milli\n" + rows)
+    nodes = tmp_path / "nodes.csv"
+    nodes.write_text("name,gpus,model,gpu_mem_mib,cpu_milli,mem_mib,labels\na,2,T4,16000,4000,1000,\n")
+    done = berth("simulate", trace, "--cluster", nodes, "--policy", "fifo")
+    assert done.returncode == 0, done.stderr
+    assert "7 jobs ask for what no node of this cluster has, even empty: rejected" in done.stderr
+    assert (
+        "job 'j1' fits on no node: it takes 9000 CPU milli; no such node has more than 4000 free"
+        in done.stderr
+    )
+    assert "and 2 more" in done.stderr
+
+
+@pytest.mark.slow
+def test_an_interruption_is_told(tmp_path: Path) -> None:
+    settings = "genetic?generations=1000000&patience=1000000"
+    command = [
+        "experiment",
+        "optimality",
+        "--count",
+        "2",
+        "--policies",
+        settings,
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    child = subprocess.Popen(
+        [str(Path(sys.executable).with_name("berth")), *command],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        time.sleep(10)  # where it is by then does not matter
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=300)
+    finally:
+        child.kill()
+    assert child.returncode == 130
+    assert errors.endswith("berth: interrupted\n")
+    assert "Traceback" not in errors
 
 
 def test_rows_are_checked_against_the_cluster_that_is_named_where_the_trace_brings_none(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,9 +16,12 @@ from berth.cli.app import app
 from berth.errors import SettingError
 from berth.experiments.colocation import Colocation, measure_colocation
 from berth.experiments.colocation_answer import above_bound_pct, colocation_dict, costs, difference_pct
-from berth.experiments.colocation_looks import pairs
+from berth.experiments.colocation_looks import _Beside, disagreement, pairs
 from berth.experiments.colocation_outcome import Outcome, Stay, outcome_of
+from berth.experiments.kept import interference_digest
 from berth.interference import make_interference, make_speeds
+from berth.interference.contention import Contention, Law, cell_of
+from berth.interference.named import NamedPairs
 from berth.interference.profiled import ProfiledInterference
 from berth.model import Job, Profile
 from berth.profiles import THESIS_GPU
@@ -71,6 +76,37 @@ def test_runs_are_kept_and_what_was_stopped_goes_on(tmp_path: Path, monkeypatch:
             assert one.total_s * 1000 >= first.bounds["GPU_light", one.seed].total_ms
 
 
+def test_kept_bounds_are_those_of_the_same_jobs(tmp_path: Path) -> None:
+    pytest.importorskip("highspy", reason="the bound needs the extra 'optimum'")
+    asked = {"seeds": (0,), "policies": ("greedy",)}
+    for jobs in (3, 2, 3):
+        kept = measure_colocation(["GPU_light"], jobs=jobs, keep=tmp_path, **asked)  # type: ignore[arg-type]
+        fresh = measure_colocation(["GPU_light"], jobs=jobs, **asked)  # type: ignore[arg-type]
+        assert kept.bounds == fresh.bounds
+    assert len(list(tmp_path.rglob("bound.*.json"))) == 2
+
+
+def test_a_fitted_model_named_by_its_whole_path_keeps_its_runs_in_the_folder(tmp_path: Path) -> None:
+    mine = tmp_path / "elsewhere" / "mine.json"
+    mine.parent.mkdir()
+    mine.write_text(json.dumps({"format": "berth-contention", "version": 1, "law": [0, 1, 1], "cells": []}))
+    keep = tmp_path / "kept"
+    asked = {"seeds": (0,), "jobs": 2, "policies": ("greedy",), "interference": str(mine), "keep": keep}
+    measure_colocation(["GPU_light"], **asked)  # type: ignore[arg-type]
+    assert [path.name for path in mine.parent.iterdir()] == ["mine.json"]
+    assert list(keep.rglob("*.parquet"))
+
+
+def test_models_that_differ_in_a_cell_alone_keep_their_runs_apart() -> None:
+    law, usage = Law(0.0, 1.0, 1.0), np.array([[500, 9_000, 500, 0]], dtype=np.int32)
+    table = np.array([[300, 300, 0, 0, 0, 0, 900]], dtype=np.int32)
+    models = [Contention(law, np.asarray(cell_of(usage))[:many], table[:many]) for many in (0, 1)]
+    named = NamedPairs({"K80": {"a": (1, 2)}})
+    made = [ProfiledInterference({}, speeds, names) for speeds in models for names in (None, named)]
+    assert len({interference_digest(one) for one in made}) == 4
+    assert len({repr(one) for one in made}) == 4
+
+
 def made_up(dqn: float, greedy: float, bound: float) -> Colocation:
     """Two seeds on random: SJF takes 100 s and 120 s."""
     totals = {"sjf+first-fit": 100.0, "greedy": greedy, "dqn": dqn}
@@ -105,6 +141,31 @@ def test_the_claims_of_the_json_follow_from_its_numbers() -> None:
     assert worse["within_5_pct_of_bound_on_average"] is False
 
 
+def test_of_one_set_nothing_is_said_that_takes_an_interval() -> None:
+    two = made_up(95.0, 90.0, 60.0)
+    one = replace(two, seeds=(0,), outcomes=tuple(each for each in two.outcomes if each.seed == 0))
+    claims = colocation_dict(one, [], [], {})["claims"]
+    assert isinstance(claims, dict)
+    assert set(claims["paired_interval_below_zero"].values()) == {"one set, no interval"}
+    interference = make_interference("measured")
+    assert isinstance(interference, ProfiledInterference)
+    paired = colocation_chapters(one, [], pairs(interference), {})[2]
+    assert ("random, greedy", "+5.56", "", "") in paired.rows
+
+
+def test_a_chooser_is_counted_where_it_decides_otherwise_than_greedy() -> None:
+    interference = make_interference("time-sliced")
+    found = disagreement("GPU_light", interference, (0,))
+    assert found.decisions > 30 / 5
+    assert 0 < found.other_combination + found.holds + found.starts <= found.decisions
+    beside = _Beside(lambda scene: np.array([1, 0, 2, 0, 1]))
+    fits = np.array([[True, True], [True, True], [True, True], [True, True], [True, False]])
+    scene = SimpleNamespace(forecasts=SimpleNamespace(fits=fits))
+    beside.counted(lambda scene: np.array([0, 1, 1, 0, 0]))(scene)  # type: ignore[arg-type]
+    counted = beside.decisions, beside.other_combination, beside.holds, beside.starts
+    assert counted == (4, 1, 1, 1)
+
+
 def test_the_report_shows_the_thesis_s_numbers_as_the_thesis_s_and_where_it_contradicts_itself() -> None:
     interference = make_interference("measured")
     assert isinstance(interference, ProfiledInterference)
@@ -113,6 +174,14 @@ def test_the_report_shows_the_thesis_s_numbers_as_the_thesis_s_and_where_it_cont
     assert titles[0] == "Total time on the five workloads (figures 10–14)"
     rows = {row[0]: row for row in chapters[0].rows}
     assert rows["random, dqn"][1:4] == ("90 ± 127 [2,481]", "50.0 [62.16]", "50.0 [20.45]")
+    light = replace(
+        made_up(80.0, 90.0, 78.0),
+        workloads=("GPU_light",),
+        outcomes=tuple(replace(one, workload="GPU_light") for one in made_up(80.0, 90.0, 78.0).outcomes),
+        bounds={},
+    )
+    table = colocation_chapters(light, [], pairs(interference), {})[0]
+    assert {row[0]: row[4] for row in table.rows}["GPU_light, dqn"] == "100 [11,755]"
     told = chapters[-1].hint
     assert "0.874" in told
     assert "1,214 s" in told
@@ -120,6 +189,40 @@ def test_the_report_shows_the_thesis_s_numbers_as_the_thesis_s_and_where_it_cont
     assert ("dqn", "0.818", "0.545", "1.364", "1.081", "0.054") in overhead.rows
     maps = next(chapter for chapter in chapters if "figure 3" in chapter.title)
     assert "Out of memory: CNN with vgg16, LAMMPS with LAMMPS, vgg16 with vgg16." in maps.hint
+
+
+def test_the_page_says_every_claim_as_the_json_does() -> None:
+    interference = make_interference("measured")
+    assert isinstance(interference, ProfiledInterference)
+    for result in (made_up(80.0, 90.0, 78.0), made_up(95.0, 90.0, 60.0)):
+        claims = colocation_dict(result, [], [], {})["claims"]
+        assert isinstance(claims, dict)
+        flat = [
+            one
+            for value in claims.values()
+            for one in (value.values() if isinstance(value, dict) else [value])
+        ]
+        said = {True: "yes", False: "no"}
+        expected = [f"{one:.2f}" if isinstance(one, float) else said.get(one, one) for one in flat]
+        chapter = next(
+            one
+            for one in colocation_chapters(result, [], pairs(interference), {})
+            if one.title.startswith("What is asked")
+        )
+        assert [row[-1] for row in chapter.rows] == expected
+        assert len({row[0] for row in chapter.rows}) == len(chapter.rows)
+
+
+def test_where_a_model_does_not_say_how_long_its_training_took_the_page_and_the_json_say_so() -> None:
+    interference = make_interference("measured")
+    assert isinstance(interference, ProfiledInterference)
+    result = made_up(80.0, 90.0, 78.0)
+    assert colocation_dict(result, [], [], {})["training_s"] == {"dqn": None}
+    assert colocation_dict(result, [], [], {"dqn": 60.0})["training_s"] == {"dqn": 60.0}
+    chapters = colocation_chapters(result, [], pairs(interference), {})
+    overhead = next(chapter for chapter in chapters if "figure 16" in chapter.title)
+    assert ("dqn", "0.818", "not recorded", "0.818", "1.081", "0.054") in overhead.rows
+    assert ("greedy", "0.909", "", "0.909", "", "") in overhead.rows
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,11 @@ from berth.engine import simulate
 from berth.interference import make_speeds
 from berth.interference.profiled import ProfiledInterference
 from berth.model import EventKind, GpuModel, GpuSlot, Job, Node, Placement, Profile, Share
+from berth.network.model_file import Model
+from berth.network.scores import new_network
+from berth.policies.colocating import Scene
 from berth.policies.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
+from berth.policies.network_chooser import NetworkScores
 from berth.profiles import THESIS_GPU, WORKLOADS, run_time_ms, thesis_profiles
 from berth.queue import Queue
 
@@ -129,3 +133,47 @@ def test_a_series_of_very_many_different_rows_is_rounded_up_and_still_fits_where
     assert found.fits[0].tolist() == [True] * 4
     assert found.ends_ms[0, 1, 0] == 6_000_000
     assert found.ends_ms[0, 3].min() >= 5_000_000
+
+
+@pytest.mark.parametrize("model", ["measured", "time-sliced"])
+def test_many_gpus_at_once_are_forecast_and_scored_as_one_after_the_other(model: str) -> None:
+    draw = np.random.default_rng(3)
+    names = WORKLOADS["random"]
+    offers = []
+    for number in range(160):  # idle ones, and some with a tenant in the middle of its run
+        window = tuple(candidate(names[at]) for at in draw.integers(0, len(names), 4))
+        running = candidate(names[number % len(names)])
+        tenants = (running._replace(left_us=running.left_us // 2, ran_ms=9_000),) if number % 8 == 0 else ()
+        offers.append(Offer(tenants, window))
+    speeds = make_speeds(model)
+    together = Forecaster(PROFILES, speeds).forecasts(offers, THESIS_GPU)
+    scores = NetworkScores(Model(new_network(1), "test", 5, 20, 15_000, ()), PROFILES, speeds)
+    scored = scores(Scene(together, THESIS_GPU, 700, 70_000_000), together.fits)
+    for number, offer in enumerate(offers):
+        alone = Forecaster(PROFILES, speeds).forecasts([offer], THESIS_GPU)
+        places = len(offer.tenants) + len(offer.window)
+        assert (together.fits[number] == alone.fits[0]).all()
+        assert (together.ends_ms[number, :, :places] == alone.ends_ms[0]).all()
+        assert together.next_ms[number] == alone.next_ms[0]
+        one = scores(Scene(alone, THESIS_GPU, 700, 70_000_000), alone.fits)
+        np.testing.assert_allclose(scored[number], one[0], rtol=1e-4, atol=1e-4)
+
+
+def test_speeds_that_could_not_be_told_are_asked_for_again() -> None:
+    measured = make_speeds("measured")
+    broken = [True]
+
+    def speeds(usage, present, capacity_mem_mib, *, xp=np):  # type: ignore[no-untyped-def]
+        if broken[0]:
+            raise ArithmeticError("not now")
+        return measured(usage, present, capacity_mem_mib, xp=xp)
+
+    forecaster = Forecaster(PROFILES, speeds)
+    offer = Offer((), (candidate("LAMMPS"), candidate("GROMACS")))
+    with pytest.raises(ArithmeticError, match="not now"):
+        forecaster.forecasts([offer], THESIS_GPU)
+    broken[0] = False
+    expected = Forecaster(PROFILES, measured).forecasts([offer], THESIS_GPU)
+    found = forecaster.forecasts([offer], THESIS_GPU)
+    assert (found.ends_ms == expected.ends_ms).all()
+    assert (found.fits == expected.fits).all()

@@ -16,18 +16,25 @@ ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
 
 @pytest.mark.parametrize(
     ("name", "demand"),
-    [("dqn", "series"), ("dqn-time-sliced", "series"), ("deeprm-max", "peak"), ("deeprm-mean", "mean")],
+    [
+        ("dqn", "series"),
+        ("dqn-time-sliced", "series"),
+        ("dqn-measured", "series"),
+        ("deeprm-max", "peak"),
+        ("deeprm-mean", "mean"),
+    ],
 )
 def test_a_model_ships_that_was_trained_for_its_policy(name: str, demand: str) -> None:
     model = model_named(name)
     assert model.demand == demand
-    assert model.learner in ("ppo", "double-dqn")
+    assert model.learner in ("ppo", "double-dqn", "rollouts")
     assert set(model.interference) <= {"measured", "time-sliced"}
     assert model.figures["total_time_to_one_after_the_other"] < 1
 
 
 def test_dqn_takes_the_model_that_was_trained_for_the_speeds_that_it_meets() -> None:
     assert shipped_for("dqn", make_speeds("time-sliced")) == "dqn-time-sliced"
+    assert shipped_for("dqn", make_speeds("measured")) == "dqn-measured"
     assert shipped_for("dqn", make_speeds("none")) == "dqn"
 
 

@@ -118,6 +118,29 @@ def test_a_job_larger_than_any_gpu_is_reported_at_once_and_the_rest_goes_on(name
     assert sum(event.kind == EventKind.FINISH for event in events) == 3
 
 
+@pytest.mark.parametrize("name", ["sjf+first-fit", *COLOCATING])
+def test_a_job_whose_profile_is_larger_than_any_gpu_it_may_run_on_is_reported_when_it_comes(
+    name: str,
+) -> None:
+    small = GpuModel("small", "", 8_000, 3_840, 32_000)
+    cluster = Cluster([Node("small", gpus=1, gpu_model=small), Node("large", gpus=1, gpu_model=THESIS_GPU)])
+    lammps = named("LAMMPS", 0)  # up to 8,499 MiB
+    jobs = [
+        named("GROMACS", 0),
+        named("alexnet", 0),
+        replace(lammps, id="nowhere", submit_ms=3_000, models=("small",)),
+        replace(lammps, id="large", submit_ms=3_000, models=(THESIS_GPU.name,)),
+        # It ends before its memory has grown so much.
+        replace(lammps, id="short", submit_ms=3_000, work_ms=5_000, models=("small",)),
+    ]
+    events = run(jobs, cluster, name)
+    assert [(e.time_ms, e.job.id, e.reason) for e in events if e.kind == EventKind.REJECT] == [
+        (3_000, "nowhere", Reason.NEVER_FITS)
+    ]
+    finished = {event.job.id for event in events if event.kind == EventKind.FINISH}
+    assert finished == {"GROMACS-0", "large", "short", "alexnet-0"}
+
+
 @pytest.mark.parametrize("name", COLOCATING)
 def test_a_profile_that_fits_on_one_of_the_gpus_goes_there(name: str) -> None:
     small = GpuModel("small", "", 6_144, 1_920, 16_000)

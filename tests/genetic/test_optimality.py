@@ -15,6 +15,7 @@ from berth.errors import TraceError
 from berth.experiments.batch_file import PlacingTask, random_batches, read_batches
 from berth.experiments.optimality import measure_optimality, optimality_dict
 from berth.model import GpuModel, Job, Node, Share
+from berth.policies import genetic_search
 from berth.policies.batch import batch_of
 
 pytest.importorskip("highspy", reason="the optimum needs the extra 'optimum'")
@@ -125,11 +126,52 @@ def test_a_bad_file_of_batches_is_refused_at_the_entry(change: dict, said: str, 
         read_batches(file)
 
 
-def test_not_a_file_of_batches(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[", "a readable JSON file of batches"),
+        ("[" * 100_000, "a readable JSON file of batches"),
+        ("[]", "a list of them under"),
+        ('{"machines": [], "instances": [], "machine": []}', r"batches\[0\]'.*machine"),
+        (
+            '{"machines": [{"gpus": 1}], "instances": [{"gpus": 1, "id": "x"}, {"gpus": 1, "id": "x"}]}',
+            r"instances\[1\].id': 'x'.*an id that instances\[0\] has not",
+        ),
+        ('{"machines": [{}], "instances": []}', r"machines\[0\].gpus'.*how many gpus"),
+    ],
+)
+def test_not_a_file_of_batches(text: str, said: str, tmp_path: Path) -> None:
     file = tmp_path / "batches.json"
-    file.write_text("[")
-    with pytest.raises(TraceError, match="a readable JSON file of batches"):
+    file.write_text(text)
+    with pytest.raises(TraceError, match=said):
         read_batches(file)
+
+
+def test_an_interrupted_policy_ends_it_with_the_best_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks = random_batches(3, instances=20, machines=6)
+    calls = []
+    real = genetic_search.improve
+
+    def improve(*given: object) -> object:
+        calls.append(given)
+        if len(calls) > 40:
+            raise KeyboardInterrupt
+        return real(*given)
+
+    monkeypatch.setattr(genetic_search, "improve", improve)
+    found = measure_optimality(tasks, ["first-fit", "genetic", "fgd"])
+    last = found[-1]
+    assert last.interrupted
+    assert len(found) < 3 or len(last.gaps) == 2
+    assert [gap.policy for gap in last.gaps] == ["first-fit", "genetic"]
+    cluster = tasks[len(found) - 1].cluster()
+    for placement in last.gaps[-1].placements:
+        cluster.place(placement)  # refuses what cannot be
+    assert last.gaps[-1].placed_milli > 0
+    answer = optimality_dict(found)
+    told = answer["batches"][-1]["placements"]["genetic"]  # type: ignore[index]
+    assert [one["instance"] for one in told] == [one.job.id for one in last.gaps[-1].placements]
+    assert all(name in last.machines for one in told for name, _ in one["gpus"])
 
 
 def test_the_cluster_of_a_task_holds_what_is_not_free() -> None:

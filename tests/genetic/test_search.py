@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth.cluster import Cluster
-from berth.errors import SettingError
+from berth.errors import PolicyError, SettingError
 from berth.interference import Outlook, Tenant, no_interference
 from berth.model import GpuModel, GpuSlot, Job, Node, Placement, Profile, Share
 from berth.policies import Setting, make_policy
@@ -189,7 +189,7 @@ def test_a_job_that_fits_nowhere_is_named_with_what_is_short_and_the_rest_is_pla
         "job 'model' fits on no node: no node has GPU model A100",
         "job 'gpus' fits on no node: it takes 8 × 1000 milli of GPU; no such node has more than 4 such GPUs free",
         "job 'memory of the card' fits on no node: it takes 40000 MiB of GPU memory on each of 1 GPUs;"
-        " no such node has more than 0 such",
+        " no such node has more than 0 such, and the most that one has free is 32000 MiB",
         "job 'cpu' fits on no node: it takes 9000 CPU milli; no such node has more than 8000 free",
         "job 'memory' fits on no node: it takes 20000 MiB; no such node has more than 10000 free",
     ]
@@ -204,7 +204,9 @@ def test_a_job_that_fits_nowhere_is_named_with_what_is_short_and_the_rest_is_pla
         ("utilisation=0&fragmentation=0&waiting=0&interference=0", "their sum above 0"),
         ("utilisation=-1", "expected each from 0 to 1,000,000"),
         ("speed=3", "no setting 'speed'; there are population, generations"),
-        ("budget_ms=soon", "setting 'budget_ms' is 'soon'; expected a number"),
+        ("budget_ms=soon", "setting 'budget_ms' is 'soon'; expected a whole number"),
+        ("waiting=nan", "utilisation 1, fragmentation 1, waiting nan"),
+        ("seedy=1", "typical, threads, fragmentation, interference"),
     ],
 )
 def test_settings_out_of_range_are_refused_with_the_range(setting: str, said: str) -> None:
@@ -215,6 +217,11 @@ def test_settings_out_of_range_are_refused_with_the_range(setting: str, said: st
 def test_the_papers_settings_are_checked_too() -> None:
     with pytest.raises(SettingError, match="population is 1; expected from 2 to 100,000"):
         make_policy("genetic-paper?population=1")
+
+
+def test_a_setting_is_given_once() -> None:
+    with pytest.raises(PolicyError, match="budget_ms is set twice"):
+        make_policy("genetic?budget_ms=5&budget_ms=6")
 
 
 @pytest.mark.parametrize("policy", ["genetic", "genetic-paper"])

@@ -164,7 +164,7 @@ def test_it_is_as_good_on_unseen_pairs_as_is_claimed(real_data: Callable[[str], 
 
     assert mae(folds_of_pairs(data, 7)) <= 0.037
     assert mae(folds_of_applications(data, 7)) <= 0.068
-    assert evaluate(measured, data).mae < 0.03
+    assert evaluate(measured(), data).mae < 0.03
     assert evaluate(make_speeds("none"), data).mae > 0.08
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import pickle
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from berth import Cluster, Job, Node, Share, simulate
 from berth.errors import SettingError
 from berth.interference import Outlook, Tenant, make_interference, make_speeds
-from berth.interference.profiled import ProfiledInterference
+from berth.interference.profiled import ProfiledInterference, thesis_measured
 from berth.interference.speeds import unhindered
 from berth.model import FOREVER_MS, EventKind, GpuModel, Profile
 from berth.profiles import THESIS_GPU, Profiles, thesis_profiles, workload_jobs
@@ -129,12 +131,15 @@ APPLICATIONS = st.lists(
 
 @pytest.mark.parametrize("name", ["measured", "time-sliced"])
 @given(series_of=APPLICATIONS, gap_ms=st.integers(0, 1_700))
-def test_every_job_ends_once_and_no_sooner_than_alone(
+@example(
+    series_of=[[(437, 924), (0, 0), (0, 723)], [(0, 278), (0, 0), (0, 77)]], gap_ms=0
+)  # by turns, for ever
+def test_every_job_ends_once_or_uses_up_its_tries_and_no_sooner_than_alone(
     name: str, series_of: list[list[tuple[int, int]]], gap_ms: int
 ) -> None:
     # Without memory in its first second, nobody fails at the instant at which it starts.
     made = [profile(f"app{at}", [(100, 0), *rows]) for at, rows in enumerate(series_of)]
-    jobs = [job(one.application, len(one.usage), at * gap_ms, retries=1000) for at, one in enumerate(made)]
+    jobs = [job(one.application, len(one.usage), at * gap_ms, retries=60) for at, one in enumerate(made)]
     model = ProfiledInterference(Profiles(made), make_speeds(name))
     running: dict[str, int] = {}
     ended = []
@@ -143,6 +148,8 @@ def test_every_job_ends_once_and_no_sooner_than_alone(
             running[event.job.id] = event.time_ms
         elif event.kind == EventKind.FAIL:
             assert event.time_ms - running.pop(event.job.id) >= 1_000
+            if event.attempt == 61:
+                ended.append(event.job.id)
         elif event.kind == EventKind.FINISH:
             assert event.time_ms - running.pop(event.job.id) >= event.job.work_ms
             ended.append(event.job.id)
@@ -172,3 +179,22 @@ def test_other_profiles_take_the_place_of_the_thesis_s() -> None:
         SettingError, match="no interference model 'fast'; there are none, measured, time-sliced"
     ):
         make_interference("fast", thesis_profiles())
+
+
+def test_nothing_is_read_or_made_before_it_is_asked_for() -> None:
+    asked = (
+        "from berth.interference.measured import measured\n"
+        "from berth.interference.named import published_names\n"
+        "from berth.interference.profiled import thesis_measured, thesis_time_sliced\n"
+        "for made in (measured, published_names, thesis_measured, thesis_time_sliced):\n"
+        "    assert made.cache_info().currsize == 0, made\n"
+        "    assert made() is made()\n"
+    )
+    subprocess.run([sys.executable, "-c", asked], check=True)
+
+
+def test_a_model_tells_whether_it_knows_pairs_by_name() -> None:
+    known = thesis_measured()
+    without = ProfiledInterference(known.profiles, known.speeds)
+    assert known.named is not None
+    assert repr(known) == repr(without)[:-1] + f", {known.named})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import zipfile
 from pathlib import Path
 
@@ -139,6 +140,24 @@ def damaged(what: str) -> bytes:
         return archive_bytes(header | {"job_features": 7}, arrays)
     if what == "header":
         return archive_bytes(header, arrays)
+    if what == "sizes":
+        theirs = json.loads(np.load(io.BytesIO(whole))["header"].tobytes())
+        return archive_bytes(theirs | {"sizes": {"job": [], "combination": []}}, arrays)
+    if what == "demand":
+        theirs = json.loads(np.load(io.BytesIO(whole))["header"].tobytes())
+        return archive_bytes(theirs | {"demand": ["series"]}, arrays)
+    if what == "claim":
+        out, member = io.BytesIO(), io.BytesIO()
+        claimed = {"descr": "<f4", "fortran_order": False, "shape": (10**14,)}
+        np.lib.format.write_array_header_1_0(member, claimed)
+        with zipfile.ZipFile(out, "w") as archive:
+            archive.writestr("job0.weight.npy", member.getvalue())
+        return out.getvalue()
+    if what == "encrypted":
+        content = bytearray(whole)
+        content[content.find(b"PK\x03\x04") + 6] |= 1
+        content[content.find(b"PK\x01\x02") + 8] |= 1
+        return bytes(content)
     out = io.BytesIO()
     np.savez(out, header=np.array([object()], dtype=object), allow_pickle=True)
     return out.getvalue()
@@ -155,6 +174,10 @@ def damaged(what: str) -> bytes:
         ("features", f"sees 7 job features; expected {JOB_FEATURES}"),
         ("header", "its header is not that of a model"),
         ("pickle", "not a whole berth-model"),
+        ("sizes", "its header is not that of a model"),
+        ("demand", "expected one of series"),
+        ("claim", "which is 400000000000000 bytes; it has 0"),
+        ("encrypted", "not a whole berth-model"),
     ],
 )
 def test_what_is_no_model_is_refused_with_what_was_expected(tmp_path: Path, what: str, expected: str) -> None:

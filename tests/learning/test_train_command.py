@@ -40,4 +40,6 @@ def test_without_the_extra_train_says_what_to_install(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, "train"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 2
-    assert "pip install 'berth[learn]'" in done.stderr
+    assert "-m pip install" in done.stderr
+    assert "[learn]'" in done.stderr
+    assert "'berth[learn]'" not in done.stderr, "an index has another project of that name"

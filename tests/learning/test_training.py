@@ -21,14 +21,18 @@ from berth.learning.double_dqn import DoubleDqn, DoubleDqnSettings
 from berth.learning.environment import Environment, Settings
 from berth.learning.history_jobs import history_sets
 from berth.learning.imitation import Imitation
-from berth.learning.jobsets import FIRST_TRAINING_SEED, thesis_sets, thesis_task
+from berth.learning.jobsets import LONGEST_SET_MS, JobSets, thesis_sets, thesis_task
+from berth.learning.learner import Figures
 from berth.learning.paper import Paper, PaperSettings
 from berth.learning.plan import VALIDATION_SEED, Plan, make
 from berth.learning.ppo import Ppo, PpoSettings
 from berth.learning.rewards import saved
 from berth.learning.training import CHECKPOINT, TrainingSettings, train
-from berth.model import Record, RecordState, Share
+from berth.model import Job, Record, RecordState, Share
+from berth.network.scores import new_network
 from berth.plots.training import training_curve
+from berth.policies.dqn import model_named
+from berth.profiles import FIRST_TRAINING_SEED
 
 NONE = Imitation(length=0)
 SHORT = Imitation(length=8, environments=4, batches=8, batch=16)
@@ -38,8 +42,8 @@ def learner_of(name: str):
     if name.startswith("dqn-paper"):
         task = thesis_task()
         environment = Environment(task, make_speeds("time-sliced"), settings=Settings(2))
-        settings = PaperSettings(2, 2, 8, hidden=8, mended=name == "dqn-paper")
-        return Paper(environment, thesis_sets(task, "random", FIRST_TRAINING_SEED, 3, jobs=5), settings)
+        settings = PaperSettings(2, 2, 96, hidden=8, mended=name == "dqn-paper")
+        return Paper(environment, thesis_sets(task, "random", FIRST_TRAINING_SEED, 3, jobs=2), settings)
     task = thesis_task(horizon=32, step_ms=5000)
     environment = Environment(
         task, make_speeds("time-sliced"), settings=Settings(2, tick_ms=15_000, lead_ms=4500), reward=saved
@@ -87,6 +91,7 @@ KILLED = """
 from pathlib import Path
 from tests.learning.test_training import learner_of, norm
 from berth.learning.training import TrainingSettings, train
+from berth.profiles import FIRST_TRAINING_SEED
 settings = TrainingSettings({iterations}, seed=5, measure_every=2, keep_every=1)
 train(learner_of("dqn-paper"), norm, settings, folder=Path({folder!r}), resume=True)
 """
@@ -105,15 +110,82 @@ def test_a_killed_training_goes_on_to_the_same_result(tmp_path: Path) -> None:
     process.wait()
     assert path.exists(), "nothing was kept before it was killed"
     learner = learner_of("dqn-paper")
-    settings = TrainingSettings(2, seed=5, measure_every=2, keep_every=1)
     described = {"learner": learner.name, "seed": 5, "measure_every": 2}
     begun = learner.begin(5)
     kept = read_checkpoint(path, described, (begun, (learner.network(begun), jnp.float32(0), jnp.int32(0))))
     done = len(kept.notes["curve"])
-    longer = TrainingSettings(done + 3 + done % 2, seed=5, measure_every=2, keep_every=1)
+    longer = TrainingSettings(done + 3, seed=5, measure_every=2, keep_every=1)
     resumed = train(learner, norm, longer, folder=tmp_path, resume=True)
     assert equal(resumed.network, train(learner, norm, longer).network)
-    assert settings.iterations <= len(resumed.curve)
+    assert len(resumed.curve) == done + 3
+
+
+class Counting:
+    """A learner whose network is a number that grows by one with each iteration."""
+
+    name = "counting"
+    compiled = True
+
+    def begin(self, seed: int):
+        return {"number": jnp.float32(seed)}
+
+    def iterate(self, state):
+        return {"number": state["number"] + 1}, Figures(jnp.float32(0), jnp.float32(0), jnp.float32(1))
+
+    def network(self, state):
+        return state
+
+
+def test_the_last_network_of_a_budget_is_measured() -> None:
+    found = train(
+        Counting(), lambda network: -float(network["number"]), TrainingSettings(1000, budget_s=1e-6)
+    )
+    assert len(found.curve) == found.iteration == 1
+    assert found.curve[-1].measured == found.measured == -1
+
+
+def test_a_training_that_is_made_longer_gives_what_one_run_of_that_length_gives(tmp_path: Path) -> None:
+    worth = {0.0: 9.0, 10.0: 1.0}
+
+    def measure(network) -> float:
+        return worth.get(float(network["number"]), 5.0)
+
+    short = train(Counting(), measure, TrainingSettings(10), folder=tmp_path)
+    assert (short.iteration, short.measured) == (10, 1.0)
+    longer = train(Counting(), measure, TrainingSettings(40), folder=tmp_path, resume=True)
+    once = train(Counting(), measure, TrainingSettings(40))
+    assert (longer.iteration, longer.measured) == (once.iteration, once.measured) == (20, 5.0)
+    assert [point.measured for point in longer.curve] == [point.measured for point in once.curve]
+
+
+def test_a_checkpoint_without_a_curve_is_refused(tmp_path: Path) -> None:
+    learner = Counting()
+    begun = learner.begin(0)
+    state = (begun, (begun, jnp.float32(1), jnp.int32(0)))
+    described = {"learner": "counting", "seed": 0, "measure_every": 20}
+    write_checkpoint(tmp_path / CHECKPOINT, described, Checkpoint(state, {}))
+    with pytest.raises(ModelError, match="its curve is not that of a training"):
+        train(learner, norm, TrainingSettings(2), folder=tmp_path, resume=True)
+
+
+def test_every_v_is_the_return_of_a_whole_trajectory_and_all_n_are_about_the_same_set() -> None:
+    learner = learner_of("dqn-paper")
+    settings = learner.settings
+    states = learner._fresh(jax.random.key(1))
+    jobs = np.asarray(states.application).reshape(settings.sets, settings.trajectories, -1)
+    assert (jobs == jobs[:, :1]).all()
+
+    class Taken:
+        pass
+
+    taken = Taken()
+    taken.reward = jnp.array([[-1.0], [-2.0], [-4.0], [-8.0]])
+    taken.steps = jnp.ones((4, 1))
+    taken.over = jnp.array([[False], [True], [False], [False]])
+    outcome, whole = learner._outcomes(taken)
+    assert whole[:, 0].tolist() == [True, True, False, False]
+    scale, discount = settings.return_scale, settings.discount
+    np.testing.assert_allclose(outcome[:2, 0], [scale * (-1 - 2 * discount), scale * -2], rtol=1e-6)
 
 
 def checkpoint_in(folder: Path, **training: object) -> tuple[Path, dict[str, object]]:
@@ -174,7 +246,7 @@ def test_the_mended_sign_makes_what_turned_out_better_likelier_and_the_printed_o
         return jax.nn.log_softmax(score)[0, 1]
 
     prediction = learner.outputs(network, seen)[1]
-    gradient = jax.grad(learner._loss)(network, taken, prediction + 1.0)
+    gradient = jax.grad(learner._loss)(network, taken, prediction + 1.0, jnp.array([True]))
     moved = network._replace(action=network.action - 0.1 * gradient.action)
     moved = moved._replace(offset=network.offset - 0.1 * gradient.offset)
     assert np.sign(float(log(moved) - log(network))) == direction
@@ -195,10 +267,12 @@ def test_plans_that_make_no_sense_are_refused() -> None:
         make(Plan(workload="heavy"))
 
 
-def record(number: int, application: str, state: RecordState = RecordState.COMPLETED) -> Record:
+def record(
+    number: int, application: str, state: RecordState = RecordState.COMPLETED, work_ms: int = 60_000
+) -> Record:
     return Record(
         *(str(number), 1, "u", application, "", number * 1000, number * 1000, number * 1000),
-        *(number * 1000 + 60_000, state, 1, Share(), 0, 0, ("n",), "", None),
+        *(number * 1000 + work_ms, state, 1, Share(), 0, 0, ("n",), "", None),
     )
 
 
@@ -206,13 +280,57 @@ def test_a_history_gives_sets_of_the_jobs_that_followed_each_other() -> None:
     task = thesis_task()
     records = [record(at, "vgg16" if at % 2 else "alexnet") for at in range(7)]
     records += [record(7, "unknown"), record(8, "vgg16", RecordState.FAILED)]
-    sets = history_sets(task, records, jobs=4, sets=20, seed=1)
+    sets, _ = history_sets(task, records, jobs=4, sets=(20, 2), seed=1)
     names = np.array(task.applications)[sets.application]
     assert names.shape == (20, 4)
     assert set(names.reshape(-1)) == {"vgg16", "alexnet"}
     assert (sets.work_ms == 60_000).all()
-    with pytest.raises(SettingError, match="no completed job on one GPU of an application with a profile"):
-        history_sets(task, [record(1, "unknown")], jobs=4, sets=2, seed=1)
+    with pytest.raises(SettingError, match="0 completed jobs on one GPU of an application with a profile"):
+        history_sets(task, [record(1, "unknown")], jobs=4, sets=(2, 2), seed=1)
+
+
+def test_what_is_measured_on_came_after_what_is_trained_on() -> None:
+    task = thesis_task()
+    records = [record(at, "vgg16", work_ms=60_000 + at) for at in range(96)]
+    training, measured = history_sets(task, records, jobs=30, sets=(1000, 20), seed=0)
+    assert training.work_ms.max() < measured.work_ms.min()
+    assert training.work_ms.shape == (1000, 30)
+    assert measured.work_ms.shape == (20, 30)
+
+
+def test_jobs_of_days_are_counted_in_coarser_units() -> None:
+    day_ms = 86_400_000
+    task = thesis_task()
+    records = [record(at, "vgg16", work_ms=30 * day_ms) for at in range(10)]
+    coarse, (training, measured), unit_ms = task.counted(
+        *history_sets(task, records, jobs=30, sets=(4, 2), seed=0)
+    )
+    assert training.work_ms.sum(axis=1, dtype=np.int64).max() <= LONGEST_SET_MS
+    assert training.work_ms.dtype == measured.work_ms.dtype == np.int32
+    assert int(training.work_ms[0, 0]) * unit_ms - 30 * day_ms in range(unit_ms)
+    for one, other in zip(task.series, coarse.series, strict=True):
+        assert one.interval_ms == other.interval_ms * unit_ms
+    assert task.counted(training)[2] == 1
+    with pytest.raises(SettingError, match="ms of work together"):
+        task.counted(JobSets(training.application, np.full((4, 30), 2**45)))
+    with pytest.raises(SettingError, match="work together; expected at most"):
+        task.sets([[Job(str(at), 0, day_ms, application="vgg16") for at in range(30)]])
+
+
+@pytest.mark.slow
+def test_a_training_goes_on_from_a_model() -> None:
+    decisions = learner_of("ppo").decisions
+    start = new_network(7)
+    for learner in (Ppo(decisions, start=start), DoubleDqn(decisions, start=start)):
+        assert equal(learner.network(learner.begin(0)), start)
+
+
+def test_a_model_of_another_view_is_no_start() -> None:
+    model = model_named("deeprm-max")
+    with pytest.raises(SettingError, match="was shown the peak of jobs"):
+        make(Plan("dqn", validation=1, sets=1), start=model)
+    with pytest.raises(SettingError, match="is of images"):
+        make(Plan("dqn-paper", validation=1, sets=1), start=model)
 
 
 def test_the_training_curve_shows_returns_and_measurements() -> None:

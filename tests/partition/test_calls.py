@@ -15,7 +15,8 @@ from conftest import Card
 
 FAMILIES = [
     "linear", "pitch", "managed", "array", "mipmap", "vmm", "nccl", "async", "async_per_thread", "pool",
-    "graph", "capture", "errno", "ipc", "view", "threads", "fork", "guest", "launch", "data", "legacy",
+    "graph", "capture", "errno", "ipc", "view", "threads", "fork", "start_beside", "guest", "launch", "data",
+    "legacy",
 ]  # fmt: skip
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ctypes.util import find_library
 from pathlib import Path
 
@@ -343,6 +345,66 @@ def test_a_damaged_region_hides_no_other_partition_and_can_be_removed(berth: Ber
     assert [path.name for path in root.iterdir()] == ["green"]
 
 
+def test_a_region_cut_short_ends_its_own_processes_and_no_others(berth: Berth, card: Card) -> None:
+    """Whoever may write the counters may cut them short: docs/partition.md says what that does."""
+    root = card.folder / "root"
+    running = {}
+    for name in ("blue", "red"):
+        berth("partition", "create", name, "--mem", "64M", "--fake-gpu")
+        settings = {"BERTH_REGION": str(root / name), "BERTH_GPU_MEM_MIB": None, "BERTH_FAKE_WATCH": None}
+        running[name] = card.start("check", "hold", **settings)
+        assert running[name].stdout.readline() == "held\n"  # type: ignore[union-attr]
+    (use,) = (root / "blue").glob("*.use")
+    os.truncate(use, 0)
+    running["blue"].communicate("\n")
+    assert running["blue"].returncode == -signal.SIGBUS
+    said = f"the partition 'blue' cannot be read: {use}: is damaged (0 bytes, not "
+    code, output = berth("partition", "list")
+    assert (code, f"berth: {said}" in output, " red " in output) == (1, True, True)
+    watched = berth("partition", "watch", "--times", "2", "--every", "0.1")[1]
+    assert (watched.count("damaged (0 bytes"), " red " in watched) == (1, True)
+    watched = berth("partition", "watch", "--times", "1", "--json")[1]
+    assert (f"berth: {said}" in watched, '"name": "red", ' in watched) == (True, True)
+    code, output = berth("partition", "resize", "blue", "--mem", "32M", "--fake-gpu")
+    assert (code, said in output) == (2, True)
+    assert berth("partition", "remove", "blue")[0] == 2
+    assert berth("partition", "remove", "blue", "--force") == (0, "")
+    assert berth("partition", "resize", "red", "--mem", "48M", "--fake-gpu")[0] == 0
+    assert berth("partition", "resize", "red", "--mem", "64M", "--fake-gpu")[0] == 0
+    assert running["red"].communicate("\n") == ("", None)
+    assert running["red"].returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (("list",), 1),
+        (("watch", "--times", "1"), 0),
+        (("resize", "blue", "--mem", "32M"), 2),
+        (("remove", "blue"), 2),
+    ],
+)
+def test_a_region_cut_short_while_it_is_looked_at_ends_no_command(
+    berth: Berth, card: Card, words: tuple[str, ...], status: int
+) -> None:
+    berth("partition", "create", "blue", "--mem", "64M", "--fake-gpu")
+    blue = card.folder / "root" / "blue"
+    holder = card.start("check", "hold", BERTH_REGION=str(blue), BERTH_GPU_MEM_MIB=None)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    answer = subprocess.run(
+        [sys.executable, "-c", "from berth.cli import main; main()", "partition", *words],
+        env=os.environ | {"LD_PRELOAD": str(card.native / "libcut.so"), "BERTH_ROOT": str(blue.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    holder.kill()
+    holder.communicate()
+    output = answer.stdout + answer.stderr
+    assert (answer.returncode, "was cut short while it was looked at; stop its" in output) == (status, True)
+
+
 def test_half_a_region_is_told_of_and_can_be_removed(berth: Berth, card: Card) -> None:
     berth("partition", "create", "blue", "--mem", "64M", "--fake-gpu")
     (limit,) = (card.folder / "root" / "blue").glob("*.limit")
@@ -413,17 +475,122 @@ def test_a_truncated_region_gives_no_gpu(card: Card) -> None:
 
 
 def test_a_full_folder_is_an_error_and_no_crash(card: Card) -> None:
-    full = card.folder / "full"
-    full.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(full)]
-    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
-        pytest.skip("this user may not mount a small tmpfs")
-    try:
+    with small_tmpfs(card.folder / "full", "64k") as full:
         assert card.run("check", "none", BERTH_REGION=str(full / "region")) == (0, "")
         assert "No space left on device" in card.log
         assert "free some space there or name another folder with BERTH_REGION" in card.log
+        with pytest.raises(
+            PartitionError, match="free some space there or name another folder with BERTH_ROOT"
+        ):
+            partitions.create("blue", CARDS[0], partitions.Limit(64), root=full / "root")
+
+
+@contextmanager
+def small_tmpfs(folder: Path, size: str) -> Iterator[Path]:
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("this user may not mount a small tmpfs")
+    try:
+        yield folder
     finally:
-        subprocess.run(["umount", str(full)], check=True)
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_fake_card_that_has_no_room_is_an_error_and_no_crash(card: Card) -> None:
+    with small_tmpfs(card.folder / "full", "64k") as full:
+        place = str(full / "card")
+        holder = card.start("check", "up", BERTH_FAKE_CARD=place)
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "up\n"
+        fill = ["dd", "if=/dev/zero", f"of={full / 'rest'}", "bs=4096"]
+        assert "No space left" in subprocess.run(fill, capture_output=True, text=True, check=False).stderr
+        code, output = card.run("check", "total", BERTH_FAKE_CARD=place)
+        assert (code, "cuInit(0)" in output) == (1, True)
+        assert f"the fake card {place} has no room for another process (No space left on device)" in card.log
+        assert holder.communicate("\n") == ("", None)  # who was there notices nothing
+        holder.wait()
+        assert card.run("check", "total", BERTH_FAKE_CARD=place) == (0, "64\n")
+        (full / "card").unlink()
+        fill[2] = f"of={full / 'more'}"
+        assert subprocess.run(fill, capture_output=True, check=False).returncode == 1
+        assert card.run("check", "total", BERTH_FAKE_CARD=place)[0] == 1
+        assert f"the fake card {place} cannot be made (No space left on device); free some room" in card.log
+        create = ["-c", "from berth.cli import main; main()", "partition", "create", "blue", "--mem", "64M"]
+        words = [sys.executable, *create, "--fake-gpu"]
+        variables = os.environ | {"BERTH_FAKE_CARD": place, "BERTH_ROOT": str(card.folder / "root")}
+        answer = subprocess.run(words, env=variables, capture_output=True, text=True, check=False)
+        assert (answer.returncode, "elsewhere with BERTH_FAKE_CARD" in answer.stderr) == (2, True)
+
+
+def in_a_full_shm(card: Card, *words: str, **variables: str) -> tuple[int, str]:
+    """A command where /dev/shm has 64 KiB; its exit status and all that it printed."""
+    berth = [sys.executable, "-c", "from berth.cli import main; main()", *words]
+    mount = 'mount -t tmpfs -o size=64k none /dev/shm && exec "$@"'
+    if subprocess.run(["unshare", "-m", "sh", "-c", mount, "sh", "true"], check=False).returncode != 0:
+        pytest.skip("this user may not mount a small tmpfs")
+    answer = subprocess.run(
+        ["unshare", "-m", "sh", "-c", mount, "sh", *berth],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return answer.returncode, answer.stdout + answer.stderr
+
+
+def test_run_in_a_full_shm_keeps_its_limits_elsewhere(card: Card, tmp_path: Path) -> None:
+    command = ("run", "--mem", "64M", "--fake-gpu", "--", str(card.native / "check"), "linear")
+    code, output = in_a_full_shm(card, *command, TMPDIR=str(tmp_path), BERTH_TEST_FDS="1")
+    assert (code, output) == (
+        0,
+        "berth: peak 64 MiB of 64 MiB, 2 refused calls, GPU time not measured without --core-pct\n",
+    )
+    code, output = in_a_full_shm(card, *command, TMPDIR="/dev/shm")
+    assert (code, output) == (
+        2,
+        "berth: there are not 4 MiB left for the limits to be kept in, in /dev/shm; "
+        "free some there, or name another folder with TMPDIR\n",
+    )
+
+
+@pytest.mark.parametrize("asked", [("--mem", "128M"), ("--mem", "32M"), ("--core-pct", "50")])
+def test_a_run_inside_a_run_does_not_get_other_limits(
+    berth: Berth, card: Card, monkeypatch: pytest.MonkeyPatch, asked: tuple[str, str]
+) -> None:
+    inner = [sys.executable, "-c", "from berth.cli import main; main()", "run", *asked, "--fake-gpu", "--"]
+    monkeypatch.setenv("BERTH_LOG", "")
+    answer = subprocess.run(
+        [*inner[:3], "run", "--mem", "64M", "--fake-gpu", "--", *inner, str(card.native / "check"), "total"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = {"128M": "128 MiB of GPU memory", "32M": "32 MiB of GPU memory", "50": "50 % of the GPU's time"}
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert (
+        f"berth: {said[asked[1]]} cannot be given here, under a limit already: BERTH_GPU_MEM_MIB=64; "
+        "run the command as it is" in answer.stderr
+    )
+
+
+def test_a_run_inside_a_partition_joins_no_other(berth: Berth, card: Card) -> None:
+    for name in ("blue", "red"):
+        berth("partition", "create", name, "--mem", "64M", "--fake-gpu")
+    inner = [sys.executable, "-c", "from berth.cli import main; main()", "run", "--fake-gpu", "--partition"]
+
+    def nested(name: str) -> subprocess.CompletedProcess[str]:
+        check = [str(card.native / "check"), "total"]
+        words = [*inner, "blue", "--", *inner, name, "--", *check]
+        return subprocess.run(words, capture_output=True, text=True, check=False)
+
+    assert nested("blue").returncode == 0  # it is in it already
+    other = nested("red")
+    assert other.returncode == 2
+    said = (
+        "another partition cannot be given here, under a limit already: 64 MiB of GPU memory; run the command"
+    )
+    assert said in other.stderr
 
 
 def test_a_maker_that_died_half_way_leaves_nothing_in_the_way(card: Card) -> None:

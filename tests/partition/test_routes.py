@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from conftest import ROOT, Card
 
 ROUTES = [
     "dlsym", "dlvsym_dlsym", "libc_dlsym", "global", "next", "linked_plugin", "deepbind_linked",
-    "deepbind_lazy", "deepbind_dlsym", "runpath", "dlmopen", "dlclose", "crowd", "lookup",
+    "deepbind_lazy", "deepbind_dlsym", "runpath", "dlmopen", "dlmopen_shares", "dlclose", "crowd", "lookup",
 ]  # fmt: skip
 
 
@@ -21,11 +22,18 @@ def test_a_route_to_the_driver_ends_at_the_limit(card: Card, route: str) -> None
     assert card.run("routes", route) == (0, "")
 
 
+def test_a_second_copy_of_the_driver_is_the_first(card: Card) -> None:
+    copy = card.folder / "elsewhere" / "libcuda.so.1"
+    copy.parent.mkdir()
+    shutil.copy(card.native / "fake" / "libcuda.so.1", copy)
+    assert card.run("routes", "second_copy", BERTH_TEST_COPY=str(copy)) == (0, "")
+
+
 def test_every_route_is_run(native: Path) -> None:
     listed = subprocess.run(
         [native / "routes", "--list"], capture_output=True, text=True, check=True
     ).stdout.split()
-    assert set(listed) - {"no_driver", "old_driver", "nvml", "cost"} == set(ROUTES)
+    assert set(listed) - {"second_copy", "no_driver", "old_driver", "nvml", "cost"} == set(ROUTES)
 
 
 def test_a_machine_without_a_driver_looks_like_one(card: Card) -> None:

@@ -71,6 +71,23 @@ class Podman:
         return self("run", "--rm", "--network", "none", *limits, *variables, *shared, *words)
 
 
+def wait_for_its_cleaners(folder: Path) -> None:
+    """Podman has another process clean up after each container, which writes into the store once more."""
+
+    def busy() -> bool:
+        for process in Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                if str(folder).encode() in process.read_bytes():
+                    return True
+            except OSError:  # it has ended meanwhile
+                continue
+        return False
+
+    deadline = time.monotonic() + 120
+    while busy() and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
 @pytest.fixture
 def podman(card: Card, monkeypatch: pytest.MonkeyPatch) -> Iterator[Podman]:
     runtime = shutil.which("runc")
@@ -88,6 +105,7 @@ def podman(card: Card, monkeypatch: pytest.MonkeyPatch) -> Iterator[Podman]:
         yield made
     finally:
         made("rmi", "--force", made.name)
+        wait_for_its_cleaners(card.folder)
         subprocess.run(["umount", card.folder / "store" / "vfs"], capture_output=True, check=False)
 
 
@@ -120,6 +138,73 @@ def test_podman_injects_a_partition_by_the_hook(podman: Podman) -> None:
     missing = podman.run("--annotation", f"{oci.ANNOTATION}=none-such", podman.name, "/bin/echo")
     assert missing.returncode != 0
     assert "no partition 'none-such'" in missing.stderr
+
+
+@dataclass
+class RootlessPodman(Podman):
+    """Podman as a user without privileges, whom only a mount namespace of its own knows."""
+
+    @property
+    def command(self) -> list[str]:
+        home = self.card.folder / "home"
+        known = f"for name in passwd group subuid subgid; do mount --bind {home}/$name /etc/$name || exit 125; done"
+        user = "setpriv --reuid 12345 --regid 12345 --clear-groups"
+        variables = f"HOME={home} TMPDIR={home} XDG_RUNTIME_DIR={home}/run"
+        become = f'cd {home}; exec {user} env {variables} "$@"'
+        return ["unshare", "-m", "sh", "-c", f"{known}; {become}", "sh", *super().command]
+
+
+@pytest.fixture
+def rootless_podman(card: Card, monkeypatch: pytest.MonkeyPatch) -> Iterator[Podman]:
+    needed = ("podman", "runc", "newuidmap", "unshare", "setpriv")
+    if not all(map(shutil.which, needed)) or os.geteuid() != 0 or not Path("/etc/subuid").exists():
+        pytest.skip(f"one of {', '.join(needed)} or /etc/subuid is not here, or not root")
+    made = RootlessPodman(card, made_partition(card, monkeypatch), shutil.which("runc") or "runc")
+    home = card.folder / "home"
+    for name in ("", "run", "hooks", "store"):
+        (home / name).mkdir()
+    for name, line in (
+        ("passwd", f"berth-test:x:12345:12345::{home}:/bin/sh"),
+        ("group", "berth-test:x:12345:"),
+    ):
+        (home / name).write_text(Path(f"/etc/{name}").read_text() + line + "\n")
+    for name in ("subuid", "subgid"):
+        (home / name).write_text("berth-test:200000:65536\n")
+    root_file_system(card, card.folder / "rootfs")
+    subprocess.run(["tar", "-C", card.folder / "rootfs", "-cf", card.folder / "image.tar", "."], check=True)
+    for name in ("store", "run", "hooks"):
+        (card.folder / name).mkdir()
+    subprocess.run(
+        ["chown", "-R", "12345:12345", home, *(card.folder / name for name in ("store", "run", "hooks"))],
+        check=True,
+    )
+    (home / "run").chmod(0o700)
+    card.folder.chmod(0o755)
+    (card.folder / "shared").chmod(0o777)
+    try:
+        loaded = made("import", str(card.folder / "image.tar"), made.name)
+        plain = made.run(made.name, "/bin/echo")
+        if loaded.returncode != 0 or plain.returncode != 0:
+            pytest.skip(f"podman is not rootless here: {loaded.stderr[-200:]} {plain.stderr[-300:]}")
+        yield made
+    finally:
+        wait_for_its_cleaners(card.folder)
+        made("system", "reset", "--force")  # ends the process that holds its user namespace, too
+        wait_for_its_cleaners(card.folder)
+        Path("/dev/shm/libpod_rootless_lock_12345").unlink(missing_ok=True)
+
+
+def test_rootless_podman_injects_a_partition_by_its_cdi_name(rootless_podman: Podman) -> None:
+    card, name = rootless_podman.card, rootless_podman.name
+    library = card.folder / "libberth.so"  # where any user gets to
+    shutil.copy(card.native / "libberth.so", library)
+    device = Path("/var/run/cdi") / f"berth-{name}.json"
+    device.parent.mkdir(parents=True, exist_ok=True)
+    device.write_text(json.dumps(specification(name, partitions.find(name, card.folder / "root"), library)))
+    try:
+        keeps_to_its_limit(rootless_podman, "--device", f"berth.dev/gpu={name}")
+    finally:
+        device.unlink()
 
 
 @pytest.fixture
@@ -169,6 +254,77 @@ def test_containerd_injects_a_partition_by_the_hook(
             [*words, f"{name}-{number}"], capture_output=True, text=True, check=False, timeout=300
         )
         assert (ran.returncode, ran.stdout) == (0, said), ran.stderr
+
+
+@pytest.fixture
+def docker(card: Card) -> Iterator[list[str]]:
+    """The client's words for a dockerd of its own, without a network."""
+    if shutil.which("dockerd") is None or shutil.which("docker") is None or os.geteuid() != 0:
+        pytest.skip("no dockerd and docker, or not root")
+    folder = card.folder / "docker"
+    folder.mkdir()
+    client = ["docker", "-H", f"unix://{folder}/socket"]
+    words = [
+        "dockerd",
+        "-H",
+        f"unix://{folder}/socket",
+        "--pidfile",
+        folder / "pid",
+        "--storage-driver",
+        "vfs",
+    ]
+    words += ["--data-root", folder / "root", "--exec-root", folder / "exec", "--bridge", "none"]
+    with (folder / "log").open("w") as log:
+        server = subprocess.Popen(
+            [*words, "--iptables=false", "--ip6tables=false"], stdout=log, stderr=subprocess.STDOUT
+        )
+    try:
+        deadline = time.monotonic() + 120
+        while subprocess.run([*client, "version"], capture_output=True, check=False).returncode:
+            if server.poll() is not None or time.monotonic() > deadline:
+                pytest.skip(f"dockerd does not start here: {(folder / 'log').read_text()[-300:]}")
+            time.sleep(0.1)
+        yield client
+    finally:
+        server.terminate()
+        server.wait()
+        subprocess.run(["umount", folder / "root" / "vfs"], capture_output=True, check=False)
+
+
+def test_docker_without_cdi_takes_the_specifications_mounts(
+    card: Card, docker: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What docs/partition.md says of Docker before 25: each mount of the specification as `-v`."""
+    name = made_partition(card, monkeypatch)
+    root_file_system(card, card.folder / "rootfs")
+    subprocess.run(["tar", "-C", card.folder / "rootfs", "-cf", card.folder / "image.tar", "."], check=True)
+    loaded = subprocess.run(
+        [*docker, "import", card.folder / "image.tar", name], capture_output=True, text=True, check=False
+    )
+    found = partitions.find(name, card.folder / "root")
+    (device,) = specification(name, found, card.native / "libberth.so")["devices"]
+    mounts = device["containerEdits"]["mounts"]
+    volumes = [
+        word
+        for mount in mounts
+        for word in ("-v", f"{mount['hostPath']}:{mount['containerPath']}:{mount['options'][0]}")
+    ]
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        variables = [word for value in INSIDE for word in ("-e", value)]
+        shared = ["-v", f"{card.folder / 'shared'}:/card"]
+        command = [*docker, "run", "--rm", "--network", "none", *variables, *shared, *words]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+    plain = run(name, "/bin/echo")
+    if loaded.returncode != 0 or plain.returncode != 0:
+        pytest.skip(f"docker cannot start a container here: {loaded.stderr[-200:]} {plain.stderr[-300:]}")
+    for command, said in (("total", "64\n"), ("linear", "")):
+        ran = run(*volumes, name, "/opt/check", command)
+        assert (ran.returncode, ran.stdout) == (0, said), ran.stderr
+    more = ["-e", "BERTH_GPU_MEM_MIB=9999", "-e", "BERTH_REGION=/tmp/other"]
+    assert run(*volumes, *more, name, "/opt/check", "total").stdout == "64\n"
+    assert run(name, "/opt/check", "total").stdout == "16384\n"
 
 
 def command_for_anybody(user: list[str]) -> dict[str, Any]:

@@ -53,13 +53,15 @@ def test_address_and_undefined_behaviour_sanitizers_find_nothing(card: Card, fam
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("route", ["dlsym", "lookup", "global", "dlclose"])
+@pytest.mark.parametrize("route", ["dlsym", "lookup", "global", "dlclose", "dlmopen_shares"])
 def test_the_routes_have_no_finding_either(card: Card, route: str) -> None:
     finds_nothing(card, "asan", "libasan.so", {"ASAN_OPTIONS": "detect_leaks=0"}, "routes", route)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["threads", "linear", "async", "pool", "fork", "capture_beside"])
+@pytest.mark.parametrize(
+    "family", ["threads", "linear", "async", "pool", "fork", "start_beside", "capture_beside"]
+)
 def test_thread_sanitizer_finds_nothing(card: Card, family: str) -> None:
     options = {"TSAN_OPTIONS": "exitcode=66"}
     if family == "capture_beside":

@@ -263,7 +263,7 @@ def test_a_port_that_opens_and_stays_silent_or_speaks_something_else_is_no_ray_c
 
 
 needs_ray = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="Ray is not installed; pip install 'berth[ray]'"
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed; the extra `ray` brings it"
 )
 
 

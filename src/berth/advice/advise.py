@@ -12,7 +12,7 @@ from berth.advice.proposals import Proposal, limits_to_try, sharing_to_try
 from berth.advice.replay import Outcome, change_of_users, replay
 from berth.advice.workload import Workload
 
-__all__ = ["DEFAULT_POLICY", "Advice", "Tried", "advise"]
+__all__ = ["DEFAULT_POLICY", "NOTICED_S", "NOTICED_SHARE", "Advice", "Tried", "advise"]
 
 DEFAULT_POLICY: Final = "easy+fifo+best-fit"
 """What Slurm does by default: first in, first out with backfilling."""
@@ -21,7 +21,9 @@ GAIN: Final = 0.1
 LOSS_POINTS: Final = 1.0
 """… while the use of the GPUs falls by no more than one point, and every job still starts."""
 NOTICED_S: Final = 60.0
-"""A user is affected where his mean wait changes by more than a minute and by more than a hundredth."""
+"""A user is affected where his mean wait changes by more than a minute …"""
+NOTICED_SHARE: Final = 0.01
+"""… and by more than a hundredth of what it was."""
 
 Progress = Callable[[float, float], None]
 
@@ -33,7 +35,7 @@ class Tried:
     proposal: Proposal
     outcome: Outcome
     less: int
-    """Users who would have waited less."""
+    """Users who would have waited less, by more than NOTICED_S and NOTICED_SHARE."""
     more: int
     change_s: tuple[float, float, float, float, float]
     """How users' mean waits change: the least, 10 %, the median, 90 %, the most."""
@@ -107,7 +109,7 @@ def _tried(proposal: Proposal, now: Outcome, outcome: Outcome) -> Tried:
     noticed = {
         user: change
         for user, change in changes.items()
-        if abs(change) > max(NOTICED_S, 0.01 * now.user_wait_s[user])
+        if abs(change) > max(NOTICED_S, NOTICED_SHARE * now.user_wait_s[user])
     }
     values = np.array(list(changes.values()) or [0.0])
     least, low, middle, high, most = (float(each) for each in np.quantile(values, (0, 0.1, 0.5, 0.9, 1)))

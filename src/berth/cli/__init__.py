@@ -23,6 +23,10 @@ def main() -> None:
             app(prog_name="berth")
         finally:
             sys.stdout.flush()
+    except SystemExit as error:
+        if _interrupted(error):
+            print("berth: interrupted", file=sys.stderr)
+        raise
     except BerthError as error:
         print(f"berth: {error}", file=sys.stderr)
         sys.exit(2)
@@ -48,3 +52,11 @@ def main() -> None:
             raise
         print("berth: interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def _interrupted(error: SystemExit) -> bool:
+    """Whether Ctrl-C came before this: Typer makes an exit of it, with nothing said."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+        cause = cause.__cause__ or cause.__context__
+    return cause is not None

@@ -150,6 +150,8 @@ def _numbers(outcome: Outcome) -> dict[str, Any]:
 def _answer(
     workload: Workload, advice: Advice, settings: LimitSettings | None, factors: tuple[Factor, ...]
 ) -> dict[str, Any]:
+    from berth.advice.advise import NOTICED_S, NOTICED_SHARE
+
     found: dict[str, Any] = {
         "policy": advice.policy,
         "jobs": len(workload.measured),
@@ -162,6 +164,7 @@ def _answer(
         },
         "recorded": {"wait_median_s": advice.recorded_median_s, "wait_p90_s": advice.recorded_p90_s},
         "now": _numbers(advice.now),
+        "users_counted_from": {"change_s": NOTICED_S, "change_share": NOTICED_SHARE},
         "proposals": [
             {
                 "proposal": each.proposal.words,
@@ -209,6 +212,8 @@ def _show(workload: Workload, advice: Advice) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from berth.advice.advise import NOTICED_S, NOTICED_SHARE
+
     console = Console()
     console.print(
         f"{len(workload.measured):,} jobs of {advice.users:,} users on {workload.gpus:,} GPUs. In truth they waited "
@@ -232,7 +237,8 @@ def _show(workload: Workload, advice: Advice) -> None:
     console.print(table)
     console.print(
         "* worth having. Waits: median and 90 % of jobs, and the typical user's; how much of the GPUs is held; how "
-        "many users would have waited less, and more (−/+).",
+        f"many users would have waited less, and more (−/+), by over {NOTICED_S:.0f} s and {NOTICED_SHARE * 100:.0f} % "
+        "of their mean wait.",
         highlight=False,
     )
     chosen = [each for each in (advice.limit, advice.sharing) if each]

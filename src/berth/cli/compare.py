@@ -332,6 +332,10 @@ def _show(result: Comparison, written: list[Path]) -> None:
         print(
             f"{never:,} jobs ask for what no node of this cluster has, even empty: rejected", file=sys.stderr
         )
+        for shortage in result.never_fitting:
+            print(f"  {shortage}", file=sys.stderr)
+        if never > len(result.never_fitting):
+            print(f"  and {never - len(result.never_fitting):,} more", file=sys.stderr)
     for ratio in result.ratios():
         console.print(
             f"{ratio.fifo} / {ratio.sjf}: mean completion {ratio.completion:.2f}, mean wait {ratio.waiting:.2f}",

@@ -33,7 +33,7 @@ def optimality(
         Path | None, typer.Option(metavar="FILE.json", help="Machines and instances; by default random ones.")
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="How many random batches.")] = 50,
-    instances: Annotated[int, typer.Option(min=1, help="Instances of each random batch.")] = 40,
+    instances: Annotated[int, typer.Option(min=1, max=4000, help="Instances of each random batch.")] = 40,
     machines: Annotated[int, typer.Option(min=1, max=1814, help="Machines of each random batch.")] = 12,
     policies: Policies = None,
     seed: Annotated[int, typer.Option(help="Where random numbers start.")] = 0,
@@ -59,20 +59,25 @@ def optimality(
         tasks = read_batches(batches)
     with progress_bar(f"{len(tasks)} batches") as progress:
         found = measure_optimality(tasks, names, seed=seed, time_limit_s=limit_s, progress=progress)
-    answer = optimality_dict(found)
+    answer = {"seed": None if batches else seed} | optimality_dict(found)
+    whole = [one for one in found if not one.interrupted]
     written: list[Path] = []
-    if out is not None:
-        from berth.report.genetic import convergence_chapter, optimality_chapter
+    if out is not None and whole:
+        from berth.report.genetic import batches_chapter, convergence_chapter, optimality_chapter
 
-        chapters = [optimality_chapter(found)]
-        if histories := _histories(tasks[0], seed):
+        chapters = [optimality_chapter(whole), batches_chapter(whole)]
+        if len(whole) == len(tasks) and (histories := _histories(tasks[0], seed)):
             chapters.append(convergence_chapter(tasks[0].name, histories))
-        what = f"{len(tasks)} batches of {batches or f'{instances} random instances on {machines} machines'}"
+        drawn = f"{instances} random instances on {machines} machines, seed {seed}"
+        what = f"{len(whole)} {'batch' if len(whole) == 1 else 'batches'} of {batches or drawn}"
         written = write_chapters(out, "Distance to the optimum", what, "see Trace", chapters, answer)
     if as_json:
         print(json.dumps(answer, allow_nan=False))
-        return
-    _show_optimality(found, written)
+    else:
+        _show_optimality(whole, written)
+    if len(found) > len(whole):
+        _show_interrupted(found[-1], out if written else None)
+        raise KeyboardInterrupt
 
 
 def utilisation(
@@ -176,9 +181,22 @@ def write_chapters(
     return [report, numbers]
 
 
+def _show_interrupted(one: Optimality, out: Path | None) -> None:
+    """What had been found when Ctrl-C came."""
+    gap = one.gaps[-1]
+    print(
+        f"batch {one.batch}: {gap.policy} was stopped; the best that it had found places {gap.placed_milli:,} of"
+        f" {one.asked_milli:,} milli, {len(gap.placements):,} instances"
+        f" ({'result.json' if out else '--json'} has each with its GPUs)",
+        file=sys.stderr,
+    )
+
+
 def _show_optimality(found: Sequence[Optimality], written: Sequence[Path]) -> None:
     from berth.report.genetic import optimality_chapter
 
+    if not found:
+        return
     chapter = optimality_chapter(found)
     show_chapter(chapter, written)
     for one in found:

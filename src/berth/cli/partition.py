@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from berth import partition as partitions
 from berth.errors import BerthError, PartitionError
@@ -133,7 +134,7 @@ def list_partitions(as_json: AsJson = False) -> None:
         console.print(_table(found, {}, console.width))
     unreadable = [one for one in regions if isinstance(one, partitions.Unreadable)]
     for region in unreadable:
-        typer.echo(f"berth: the partition '{region.name}' cannot be read: {region.why}", err=True)
+        typer.echo(f"berth: {_unreadable_text(region)}", err=True)
     if unreadable:
         raise typer.Exit(1)
 
@@ -149,7 +150,9 @@ def watch(
     looks = 0
     with Live(console=Console(), auto_refresh=False, transient=False) as live:
         while True:
-            found, now = partitions.partitions(), time.monotonic()
+            regions, now = partitions.regions(), time.monotonic()
+            found = [one for one in regions if isinstance(one, partitions.Partition)]
+            lost = [_unreadable_text(one) for one in regions if isinstance(one, partitions.Unreadable)]
             used = {
                 one.name + one.uuid: (one.gpu_ns - before[one.name + one.uuid][1])
                 / 1e7
@@ -160,8 +163,11 @@ def watch(
             before = {one.name + one.uuid: (now, one.gpu_ns) for one in found}
             if as_json:
                 typer.echo(json.dumps([_plain(one) for one in found]))
+                for text in lost:
+                    typer.echo(f"berth: {text}", err=True)
             else:
-                live.update(_table(found, used, live.console.width), refresh=True)
+                table = _table(found, used, live.console.width)
+                live.update(Group(table, *map(Text, lost)), refresh=True)
             looks += 1
             if looks == times:
                 break
@@ -171,6 +177,10 @@ def watch(
                 break
     if not as_json and not live.console.is_terminal:
         typer.echo()  # in a terminal the table ends its line itself
+
+
+def _unreadable_text(region: partitions.Unreadable) -> str:
+    return f"the partition '{region.name}' cannot be read: {region.why}"
 
 
 _WIDE = 120

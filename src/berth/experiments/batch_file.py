@@ -24,6 +24,7 @@ from berth.traces import read, read_nodes
 __all__ = ["PlacingTask", "random_batches", "read_batches"]
 
 MACHINE_KEYS = {"name", "gpus", "model", "cpu_milli", "mem_mib", "gpu_mem_mib", "free_milli"}
+BATCH_KEYS = {"name", "machines", "instances"}
 INSTANCE_KEYS = {"id", "gpus", "milli", "cpu_milli", "mem_mib", "gpu_mem_mib", "models"}
 
 
@@ -79,10 +80,10 @@ def read_batches(path: str | os.PathLike[str]) -> list[PlacingTask]:
     """The batches of a file. Raises TraceError that says at which batch and entry it is not as it should be."""
     name = os.fspath(path)
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        content = json.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
         raise TraceError(name, f"a readable JSON file of batches ({error})") from error
-    batches = content.get("batches", [content]) if isinstance(content, Mapping) else content
+    batches = content.get("batches", [content]) if isinstance(content, Mapping) else None
     if not isinstance(batches, list) or not batches:
         raise TraceError(name, 'a batch, or a list of them under "batches"')
     return [_batch(name, at, batch) for at, batch in enumerate(batches)]
@@ -94,6 +95,10 @@ def _batch(path: str, at: int, batch: Any) -> PlacingTask:
         isinstance(batch.get(key), list) for key in ("machines", "instances")
     ):
         raise TraceError(path, 'an object with the lists "machines" and "instances"', column=where)
+    if unknown := sorted(set(batch) - BATCH_KEYS):
+        raise TraceError(
+            path, "machines, instances and a name, nothing else", column=where, value=str(unknown)
+        )
     nodes, free = [], []
     for number, machine in enumerate(batch["machines"]):
         here = f"{where}.machines[{number}]"
@@ -104,6 +109,11 @@ def _batch(path: str, at: int, batch: Any) -> PlacingTask:
         _instance(path, f"{where}.instances[{number}]", number, instance)
         for number, instance in enumerate(batch["instances"])
     ]
+    seen: dict[str, int] = {}
+    for number, job in enumerate(jobs):
+        if (other := seen.setdefault(job.id, number)) != number:
+            here = f"{where}.instances[{number}].id"
+            raise TraceError(path, f"an id that instances[{other}] has not", column=here, value=job.id)
     task = PlacingTask(str(batch.get("name", at)), tuple(nodes), tuple(free), tuple(jobs))
     try:
         cluster = task.cluster()
@@ -162,10 +172,11 @@ def _instance(path: str, where: str, number: int, entry: Any) -> Job:
 def _check_keys(path: str, where: str, entry: Any, keys: set[str]) -> None:
     if not isinstance(entry, Mapping):
         raise TraceError(path, "an object", column=where, value=str(entry))
-    unknown = sorted(set(entry) - keys)
-    if unknown or "gpus" not in entry:
+    if "gpus" not in entry:
+        raise TraceError(path, "how many gpus it has or takes", column=f"{where}.gpus")
+    if unknown := sorted(set(entry) - keys):
         raise TraceError(
-            path, f"gpus, and of {', '.join(sorted(keys))} what is known", column=where, value=str(unknown)
+            path, f"of {', '.join(sorted(keys))} what is known", column=where, value=str(unknown)
         )
 
 

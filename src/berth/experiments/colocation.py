@@ -7,31 +7,30 @@ experiment can be interrupted and continued.
 from __future__ import annotations
 
 import hashlib
-import json
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from importlib.resources import files
-from multiprocessing import get_context
 from pathlib import Path
 
-from berth.bounds import TimeBound, time_bound
+from berth.bounds import TimeBound
 from berth.errors import SettingError
+from berth.experiments.colocation_bounds import kept_bounds
 from berth.experiments.colocation_outcome import Outcome, outcome_of, read_stays
 from berth.experiments.kept import KeptRuns, interference_digest
 from berth.experiments.kept_file import kept_path
 from berth.experiments.sweep import Progress, Task, run_all
-from berth.interference import make_interference, make_speeds
+from berth.interference import make_interference
 from berth.interference.profiled import ProfiledInterference
 from berth.model import Job, Node
 from berth.policies import make_policy
 from berth.policies.dqn import shipped_for
-from berth.profiles import THESIS_GPU, WORKLOADS, workload_jobs
+from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, WORKLOADS, workload_jobs
 
 __all__ = [
     "FRONTIER_WORKLOAD",
+    "LEARNED",
     "MODELS",
     "POLICIES",
     "UNTRAINED",
@@ -48,8 +47,6 @@ MODELS = ("measured", "time-sliced")
 LEARNED = ("dqn", "deeprm-max", "deeprm-mean")
 """Their runs are kept apart for each set of models that ships."""
 JOBS = 30
-FIRST_TRAINING_SEED = 1_000_000
-"""Models are trained on job sets of this seed and later ones; sets to measure with have earlier ones."""
 FRONTIER_WORKLOAD = "random"
 WEIGHTS = (5, 10, 20, 40, 80, 160)
 """What a job that is not slowed is worth, in seconds of total time, along the frontier."""
@@ -113,7 +110,7 @@ def measure_colocation(
     sets = {(workload, seed): workload_jobs(workload, jobs, seed) for workload in workloads for seed in seeds}
     total = len(plan) + len(sets)
     with _folder(keep) as folder:
-        kept = folder / f"{interference}-{interference_digest(model)[:12]}"
+        kept = folder / interference_digest(model)[:12]  # the name may be a path, which would lead elsewhere
         outcomes = [
             outcome_of(
                 workload,
@@ -128,9 +125,10 @@ def measure_colocation(
                 plan, sets, model, kept, processes, progress and (lambda done, _: progress(done, total))
             )
         ]
-        bounds = _bounds(
+        bounds = kept_bounds(
             sets,
-            interference,
+            model,
+            THESIS_GPU,
             kept,
             processes,
             progress and (lambda done, _: progress(len(plan) + done, total)),
@@ -177,59 +175,6 @@ def _runs(
 
 def _shifted(progress: Progress, before: float, total: float) -> Callable[[float, float], None]:
     return lambda done, _: progress(before + done, total)
-
-
-def _bounds(
-    sets: Mapping[tuple[str, int], tuple[Job, ...]],
-    interference: str,
-    folder: Path,
-    processes: int,
-    progress: Progress | None,
-) -> dict[tuple[str, int], TimeBound]:
-    """The bound of each set; none where HiGHS is not installed."""
-    try:
-        import highspy  # noqa: F401
-    except ImportError:
-        return {}
-    found: dict[tuple[str, int], TimeBound] = {}
-    missing: list[tuple[str, int]] = []
-    for key in sets:
-        path = _bound_path(folder, key)
-        if path.is_file():
-            found[key] = TimeBound(**json.loads(path.read_text()))
-        else:
-            missing.append(key)
-
-    def note(key: tuple[str, int], bound: TimeBound) -> None:
-        found[key] = bound
-        path = _bound_path(folder, key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(path.name + ".part")
-        aside.write_text(json.dumps(asdict(bound)))
-        aside.replace(path)
-        if progress:
-            progress(len(found), len(sets))
-
-    work = [(sets[key], interference) for key in missing]
-    if processes == 1 or len(work) < 2:
-        for key, one in zip(missing, work, strict=True):
-            note(key, _bound(one))
-    else:
-        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-            for key, bound in zip(missing, pool.map(_bound, work), strict=True):
-                note(key, bound)
-    return {key: found[key] for key in sets}
-
-
-def _bound_path(folder: Path, key: tuple[str, int]) -> Path:
-    return folder / key[0] / f"bound.{key[1]}.json"
-
-
-def _bound(work: tuple[tuple[Job, ...], str]) -> TimeBound:
-    jobs, interference = work
-    model = make_interference(interference)
-    assert isinstance(model, ProfiledInterference)
-    return time_bound(jobs, model.profiles, make_speeds(interference), THESIS_GPU)
 
 
 def _place(folder: Path, workload: str, policy: str, interference: ProfiledInterference) -> Path:

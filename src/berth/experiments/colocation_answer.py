@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from berth.experiments.colocation import FRONTIER_WORKLOAD, SJF, UNTRAINED, Colocation
+from berth.experiments.colocation import FRONTIER_WORKLOAD, LEARNED, SJF, UNTRAINED, Colocation
 from berth.experiments.colocation_looks import Disagreement, Pair
 from berth.experiments.colocation_outcome import CLASSES, Outcome
 from berth.experiments.colocation_thesis import COSTS, CostModel
@@ -18,6 +18,7 @@ __all__ = [
     "RIVALS",
     "Cost",
     "above_bound_pct",
+    "claims",
     "colocation_dict",
     "costs",
     "difference_pct",
@@ -136,15 +137,15 @@ def colocation_dict(
             }
             for cost in costs(result)
         ],
-        "training_s": dict(training_s),
+        "training_s": {name: training_s.get(name) for name in LEARNED if name in result.policies},
         "differs_from_greedy": [{**asdict(look), "different_pct": look.different_pct} for look in looks],
         "pairs": [asdict(pair) for pair in pairs],
-        "claims": _claims(result),
+        "claims": claims(result),
         "runs": [asdict(one) for one in (*result.outcomes, *result.frontier)],
     }
 
 
-def _claims(result: Colocation) -> dict[str, object]:
+def claims(result: Colocation) -> dict[str, object]:
     """Whether what is asked of `dqn` holds, each by itself."""
     if "dqn" not in result.policies:
         return {}
@@ -187,8 +188,13 @@ def _claims(result: Colocation) -> dict[str, object]:
 
 
 def _wins(result: Colocation, workload: str, other: str) -> str:
-    """`below`, `touches zero, nothing to win`, `touches zero` or `above`, with the bound as the judge."""
+    """`below`, `touches zero, nothing to win`, `touches zero` or `above`, with the bound as the judge.
+
+    `one set, no interval` where there is nothing to tell chance by.
+    """
     interval = difference_pct(result, workload, "dqn", other)
+    if math.isnan(interval.high):
+        return "one set, no interval"
     if interval.high < 0:
         return "below"
     if interval.low > 0:

@@ -14,7 +14,7 @@ from berth.interference import Interference
 from berth.interference.profiled import ProfiledInterference
 from berth.kernels import IntArray
 from berth.model import GpuModel, Node
-from berth.policies.colocating import Scene
+from berth.policies.colocating import Chooser, Colocating, Scene, knowledge_of
 from berth.policies.dqn import Dqn
 from berth.policies.forecast import Candidate, Forecaster, Offer
 from berth.policies.greedy import best_progress
@@ -94,24 +94,41 @@ def pairs(interference: ProfiledInterference, gpu: GpuModel = THESIS_GPU) -> lis
 
 def disagreement(workload: str, interference: Interference, seeds: Sequence[int]) -> Disagreement:
     """Let `dqn` run, and ask `greedy` at each of its decisions what it would do."""
-    counts = [0, 0, 0, 0]
-
-    class Watched(Dqn):
-        def _chosen(self, scene: Scene) -> IntArray:
-            chosen, other = super()._chosen(scene), best_progress(scene)
-            possible = scene.forecasts.fits[:, 1:].any(axis=1)
-            counts[0] += int(possible.sum())
-            counts[1] += int((possible & (chosen != other) & (chosen > 0) & (other > 0)).sum())
-            counts[2] += int((possible & (chosen == 0) & (other > 0)).sum())
-            counts[3] += int((possible & (chosen > 0) & (other == 0)).sum())
-            return chosen
-
+    beside = _Beside(best_progress)
     cluster = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
     for seed in seeds:
-        policy = Watched(Setting(seed, interference=interference))
+        network = Dqn(Setting(seed, interference=interference))
+        policy = Colocating(beside.counted(network.choose), knowledge_of(interference), window=network.window)
         for _ in simulate(workload_jobs(workload, 30, seed), cluster, policy, interference=interference):
             pass
-    return Disagreement(workload, len(seeds), *counts)
+    return Disagreement(
+        workload, len(seeds), beside.decisions, beside.other_combination, beside.holds, beside.starts
+    )
+
+
+@dataclass(slots=True)
+class _Beside:
+    """Counts where choosers decide otherwise than another one would in their place."""
+
+    other: Chooser
+    decisions: int = 0
+    other_combination: int = 0
+    holds: int = 0
+    starts: int = 0
+
+    def counted(self, choose: Chooser) -> Chooser:
+        """The same chooser, with its decisions counted."""
+
+        def counted(scene: Scene) -> IntArray:
+            chosen, other = choose(scene), self.other(scene)
+            possible = scene.forecasts.fits[:, 1:].any(axis=1)
+            self.decisions += int(possible.sum())
+            self.other_combination += int((possible & (chosen != other) & (chosen > 0) & (other > 0)).sum())
+            self.holds += int((possible & (chosen == 0) & (other > 0)).sum())
+            self.starts += int((possible & (chosen > 0) & (other == 0)).sum())
+            return chosen
+
+        return counted
 
 
 def _together(one: NDArray[np.int32], other: NDArray[np.int32]) -> int:

@@ -6,22 +6,28 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from berth.cluster import Cluster
 from berth.errors import SettingError, TraceError
 from berth.experiments.ratio import Ratio, fifo_over_sjf
 from berth.experiments.sweep import AS_THE_JOB_SAYS, Progress, Result, Task, run_all, run_task
 from berth.experiments.table import TextTable, text_table
 from berth.interference import Interference, no_interference
-from berth.model import Job, Node, Outage
+from berth.model import Job, Node, Outage, Reason
 from berth.outages import FailureRate, Recovery, read_outages
 from berth.policies import Setting, make_policy
+from berth.policies.batch import Shortage, shortage_of
 from berth.policies.quotas import check_quotas
 from berth.statistics import METRICS, Run, standings, summary_dict
 from berth.traces import Trace, read_nodes, read_trace
 
 __all__ = ["Comparison", "Progress", "Task", "compare", "run_task"]
+
+TOLD = 5
+"""So many of the jobs that no node could hold are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +42,8 @@ class Comparison:
     runs: tuple[Run, ...]
     skipped: tuple[TraceError, ...] = ()
     """Bad rows that were left out because the caller asked for it."""
+    never_fitting: tuple[Shortage, ...] = ()
+    """Of the jobs that no node could hold, even empty, the first five, with what they are short of."""
 
     def table(self) -> TextTable:
         """Metrics down, policies across, means with half of their 95 % interval over seeds, as text."""
@@ -70,6 +78,7 @@ class Comparison:
             ],
             "fifo_over_sjf": [ratio.to_dict() for ratio in self.ratios()],
             "skipped": [str(error) for error in self.skipped],
+            "never_fitting": [str(shortage) for shortage in self.never_fitting],
         }
 
     def ratios(self) -> tuple[Ratio, ...]:
@@ -193,7 +202,18 @@ def compare(
     label = source.path if isinstance(source, Trace) else f"{len(source):,} jobs"
     if not any(run.summary.jobs for run in ordered):
         raise SettingError(f"{label} has no jobs to replay" + (f"; {skipped[0]}" if skipped else ""))
-    return Comparison(label, nodes, names, numbers, compress, ordered, skipped)
+    never: tuple[Shortage, ...] = ()
+    if any(run.summary.rejections.get(Reason.NEVER_FITS) for run in ordered):
+        never = tuple(islice(_never_fitting(tasks[0]), TOLD))
+    return Comparison(label, nodes, names, numbers, compress, ordered, skipped, never)
+
+
+def _never_fitting(task: Task) -> Iterator[Shortage]:
+    """The jobs of a run that fit on no node, even empty, with what each is short of."""
+    empty = Cluster(task.nodes)
+    source = task.source
+    jobs = source.jobs(nodes=task.nodes, skip_bad=[]) if isinstance(source, Trace) else source
+    return (shortage_of(job, empty) for job in jobs if not empty.fits_when_empty(job))
 
 
 def _results(

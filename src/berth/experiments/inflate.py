@@ -64,6 +64,8 @@ class Inflation:
     nodes: tuple[Node, ...]
     workload: str
     """What the workload is called."""
+    batch: int = 1
+    """So many jobs were decided on at once."""
 
 
 def inflate(
@@ -98,7 +100,7 @@ def inflate(
         curve = _curve(events, jobs, workload, cluster, policy, seed)
         seconds = time.perf_counter() - begin
     placed = sum(event.kind is EventKind.START for event in events)
-    return Inflation(curve, seconds, len(jobs), placed, tuple(nodes), name)
+    return Inflation(curve, seconds, len(jobs), placed, tuple(nodes), name, batch)
 
 
 def inflation_dict(result: Inflation) -> dict[str, object]:
@@ -109,6 +111,11 @@ def inflation_dict(result: Inflation) -> dict[str, object]:
         "allocation_pct": result.curve.allocation_pct.tolist(),
         "fragmentation_ratio_pct": result.curve.fragmentation_ratio_pct.tolist(),
         "seconds": result.seconds,
+        "batch": result.batch,
+        "arrivals": result.arrivals,
+        "placed": result.placed,
+        "nodes": len(result.nodes),
+        "gpus": sum(node.gpus for node in result.nodes),
     }
 
 

@@ -23,6 +23,7 @@ from berth.experiments.kept_file import (
 )
 from berth.experiments.sweep import Result, Task
 from berth.interference import Interference, no_interference
+from berth.interference.contention import Contention
 from berth.interference.profiled import ProfiledInterference
 from berth.model import Reason
 from berth.statistics import Cdf, Distribution, GpuHours, Occupancy, Run, Summary, Timeline, summary_dict
@@ -83,10 +84,14 @@ def digest(task: Task) -> str:
 
 
 def interference_digest(how: Interference) -> str:
-    """What names a model of interference: its function, or the profiles and speeds that it was made of."""
+    """What names a model of interference: its function, or the profiles, speeds and named pairs that it was made of.
+
+    A function of the user's counts by what it answers, a fitted model by all its coefficients.
+    """
     if not isinstance(how, ProfiledInterference):
         return f"{getattr(how, '__module__', '')}:{getattr(how, '__qualname__', repr(how))}"
-    told = hashlib.sha256()
+    fitted = how.speeds if isinstance(how.speeds, Contention) else None
+    told = hashlib.sha256(repr((fitted, how.named)).encode())
     for name in sorted(how.profiles):
         profile = how.profiles[name]
         told.update(repr((name, profile.interval_ms, profile.hardware)).encode() + profile.usage.tobytes())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -38,6 +39,9 @@ class Gap:
     """Wall time of its decisions, its kernels loaded."""
     processor_s: float
     """Time of the processor in it, of all threads together: what a busy machine does not change."""
+    placements: tuple[Placement, ...]
+    interrupted: bool
+    """Whether Ctrl-C came first; then it is the best that had been found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,13 @@ class Optimality:
     gaps: tuple[Gap, ...]
     unplaceable: tuple[str, ...]
     """Instances that fit on no machine, each with what it is short of."""
+    machines: tuple[str, ...]
+    """Their names, by the numbers in the slots of placements."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether its last policy was; then those that follow did not run."""
+        return any(gap.interrupted for gap in self.gaps)
 
 
 def measure_optimality(
@@ -71,14 +82,20 @@ def measure_optimality(
     time_limit_s: float = 60.0,
     progress: Progress | None = None,
 ) -> list[Optimality]:
-    """Let each policy decide on each batch, and compare with the optimum."""
+    """Let each policy decide on each batch, and compare with the optimum.
+
+    Ctrl-C while a policy decides ends it with that policy's best so far: the last batch is then `interrupted`.
+    """
     if not tasks or not policies:
         raise SettingError(f"{len(tasks)} batches and {len(policies)} policies; expected at least 1 of each")
     for name in policies:
-        _run(tasks[0], name, seed)  # loads its kernels
+        if _run(replace(tasks[0], jobs=tasks[0].jobs[:2]), name, seed).interrupted:  # loads its kernels
+            raise KeyboardInterrupt
     found = []
     for number, task in enumerate(tasks):
         found.append(_measure(task, policies, seed, time_limit_s))
+        if found[-1].interrupted:
+            break
         if progress:
             progress(number + 1, len(tasks))
     return found
@@ -94,9 +111,15 @@ def _measure(task: PlacingTask, policies: Sequence[str], seed: int, time_limit_s
     best = exact.milli if exact is not None and exact.proven else bound
     gaps = []
     for name in policies:
-        placed, *times = _run(task, name, seed)
-        gaps.append(Gap(name, placed, 100 * max(0.0, best - placed) / best if best > 0 else 0.0, *times))
-    paper = evolve_paper(batch, seed=(seed,), model="pooled") if batch.jobs else None
+        run = _run(task, name, seed)
+        left = 100 * max(0.0, best - run.placed_milli) / best if best > 0 else 0.0
+        gaps.append(
+            Gap(name, run.placed_milli, left, run.wall_s, run.processor_s, run.placements, run.interrupted)
+        )
+        if run.interrupted:
+            break
+    stopped = any(gap.interrupted for gap in gaps)
+    paper = evolve_paper(batch, seed=(seed,), model="pooled") if batch.jobs and not stopped else None
     return Optimality(
         task.name,
         sum(job.gpus * job.share.milli for job in task.jobs),
@@ -108,28 +131,44 @@ def _measure(task: PlacingTask, policies: Sequence[str], seed: int, time_limit_s
         int(batch.milli[paper.node >= 0].sum()) if paper else 0,
         tuple(gaps),
         tuple(str(shortage_of(job, cluster)) for job in batch.lost),
+        tuple(node.name for node in task.nodes),
     )
 
 
-def _run(task: PlacingTask, name: str, seed: int) -> tuple[int, float, float]:
-    """GPU milli that a policy places of a batch, and how long it thinks: on the wall, and of the processor."""
+class _Run(NamedTuple):
+    placed_milli: int
+    wall_s: float
+    processor_s: float
+    placements: tuple[Placement, ...]
+    interrupted: bool
+
+
+def _run(task: PlacingTask, name: str, seed: int) -> _Run:
+    """What a policy places of a batch, and how long it thinks."""
     cluster, queue = task.cluster(), Queue()
     for job in task.jobs:
         queue.add(replace(job, patience_ms=0))  # one that does not fit holds up nobody
     policy = make_policy(name, Setting(seed, task.jobs))
     before = cluster.free_total_milli
     begin_s, worked_s = time.perf_counter(), time.process_time()
-    for decision in policy(queue, cluster, 0):
-        if isinstance(decision, Placement):
-            cluster.place(decision)
-            queue.remove(decision.job)
+    placed: list[Placement] = []
+    interrupted = False
+    try:
+        for decision in policy(queue, cluster, 0):
+            if isinstance(decision, Placement):
+                cluster.place(decision)
+                queue.remove(decision.job)
+                placed.append(decision)
+    except KeyboardInterrupt:
+        interrupted = True
     wall_s, processor_s = time.perf_counter() - begin_s, time.process_time() - worked_s
-    return before - cluster.free_total_milli, wall_s, processor_s
+    return _Run(before - cluster.free_total_milli, wall_s, processor_s, tuple(placed), interrupted)
 
 
 def optimality_dict(found: Sequence[Optimality]) -> dict[str, object]:
-    """What `berth experiment optimality --json` prints."""
-    names = [gap.policy for gap in found[0].gaps]
+    """What `berth experiment optimality --json` prints; an interrupted batch is in no policy's figures."""
+    whole = [one for one in found if not one.interrupted]
+    names = [gap.policy for gap in whole[0].gaps] if whole else []
     return {
         "policies": {
             name: {
@@ -142,22 +181,35 @@ def optimality_dict(found: Sequence[Optimality]) -> dict[str, object]:
                 "processor_s_worst": float(np.max([gap.processor_s for gap in gaps])),
             }
             for at, name in enumerate(names)
-            for gaps in [[one.gaps[at] for one in found]]
+            for gaps in [[one.gaps[at] for one in whole]]
         },
-        "batches": [
-            {
-                "batch": one.batch,
-                "asked_milli": one.asked_milli,
-                "optimum_milli": one.optimum_milli,
-                "bound_milli": one.bound_milli,
-                "proven": one.proven,
-                "relaxed_milli": one.relaxed_milli,
-                "pooled_milli": one.pooled_milli,
-                "pooled_paper_milli": one.pooled_paper_milli,
-                "placed_milli": {gap.policy: gap.placed_milli for gap in one.gaps},
-                "gap_pct": {gap.policy: gap.gap_pct for gap in one.gaps},
-                "unplaceable": list(one.unplaceable),
-            }
-            for one in found
-        ],
+        "batches": [_batch_dict(one) for one in found],
+    }
+
+
+def _batch_dict(one: Optimality) -> dict[str, object]:
+    return {
+        "batch": one.batch,
+        "asked_milli": one.asked_milli,
+        "optimum_milli": one.optimum_milli,
+        "bound_milli": one.bound_milli,
+        "proven": one.proven,
+        "relaxed_milli": one.relaxed_milli,
+        "pooled_milli": one.pooled_milli,
+        "pooled_paper_milli": one.pooled_paper_milli,
+        "interrupted": one.interrupted,
+        "placed_milli": {gap.policy: gap.placed_milli for gap in one.gaps},
+        "gap_pct": {gap.policy: gap.gap_pct for gap in one.gaps},
+        "placements": {
+            gap.policy: [
+                {
+                    "instance": placement.job.id,
+                    "milli": placement.share.milli,
+                    "gpus": [[one.machines[node], index] for node, index in placement.slots],
+                }
+                for placement in gap.placements
+            ]
+            for gap in one.gaps
+        },
+        "unplaceable": list(one.unplaceable),
     }

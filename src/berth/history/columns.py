@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from berth.errors import HistoryError
+from berth.history.database import quoted_name
 from berth.model import RecordState
 
 __all__ = ["STATES", "STATE_CASE", "Layout", "layout_of"]
@@ -115,7 +116,7 @@ class Layout:
     def text(self, thing: str) -> str:
         """The column as an expression; an empty text where there is none."""
         name = self._at.get(thing)
-        return "''" if name is None else quoted(name)
+        return "''" if name is None else quoted_name(name)
 
     def place(self, thing: str) -> int:
         """Which field of a line holds it; KeyError where none does."""
@@ -153,8 +154,3 @@ class Layout:
 def layout_of(header_line: str, delimiter: str, where: str) -> Layout:
     """The layout of a file whose first line this is."""
     return Layout(header_line.rstrip("\r\n").split(delimiter), where)
-
-
-def quoted(name: str) -> str:
-    """A column's name as an identifier of SQL."""
-    return '"' + name.replace('"', '""') + '"'

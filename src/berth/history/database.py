@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from glob import escape
 from pathlib import Path
 
 import duckdb
 
-__all__ = ["at", "connect", "count", "first_line", "literal"]
+__all__ = ["at", "connect", "count", "first_line", "literal", "quoted_name", "read_parquet"]
 
 MEMORY_MIB = 512
 
@@ -44,3 +44,13 @@ def literal(value: object) -> str:
 def at(path: Path) -> str:
     """A file to read as a literal of SQL, whatever characters its name has."""
     return literal(escape(str(path)))
+
+
+def read_parquet(paths: Iterable[Path]) -> str:
+    """Parquet files as a table that SQL selects from."""
+    return f"read_parquet([{', '.join(map(at, paths))}])"
+
+
+def quoted_name(name: str) -> str:
+    """A column's name as an identifier of SQL."""
+    return '"' + name.replace('"', '""') + '"'

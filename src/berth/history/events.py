@@ -19,8 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.errors import HistoryError
+from berth.history.database import first_line, literal
 from berth.history.parquet import ParquetWriter
 from berth.model import NO_GPU, Event, GpuSlot, Node
+from berth.whole_file import whole_file
 
 __all__ = ["SCHEMA", "join_events", "write_events", "written"]
 
@@ -123,23 +125,14 @@ def join_events(parts: Sequence[tuple[Path, str, int]], path: Path) -> None:
     """
     import duckdb
 
-    aside = path.with_name(path.name + ".part")
     rows = " UNION ALL ".join("SELECT *, ? AS policy, ?::BIGINT AS seed FROM read_parquet(?)" for _ in parts)
     values = [value for part, policy, seed in parts for value in (policy, seed, escape(str(part)))]
     try:
-        with duckdb.connect() as database:
+        with whole_file(path) as aside, duckdb.connect() as database:
             database.execute("SET preserve_insertion_order = true")
-            database.execute(
-                f"COPY ({rows}) TO '{_quoted(aside)}' (FORMAT parquet, COMPRESSION zstd)", values
-            )
-        aside.replace(path)
+            database.execute(f"COPY ({rows}) TO {literal(aside)} (FORMAT parquet, COMPRESSION zstd)", values)
     except (duckdb.Error, OSError) as error:
-        raise HistoryError(f"{path} cannot be written: {str(error).splitlines()[0]}") from error
+        raise HistoryError(f"{path} cannot be written: {first_line(error)}") from error
     finally:
-        aside.unlink(missing_ok=True)
         for part, _, _ in parts:
             part.unlink(missing_ok=True)
-
-
-def _quoted(path: Path) -> str:
-    return str(path).replace("'", "''")

@@ -3,6 +3,7 @@
     HISTORY/index.json          which files count, and how far each source has been read
     HISTORY/records/*.parquet   a row a try, in the columns of `berth.history.store`
     HISTORY/usage/*.parquet     what was measured of GPUs, a row a job, source and hour (see `usage.py`)
+    HISTORY/series/*.parquet    the values of series that some of it was made of (see `series_merge.py`)
     HISTORY/lock                held while something is merged
     HISTORY/readers             shared by who reads; while somebody does, no file is removed
 
@@ -29,14 +30,16 @@ from typing import Any
 import duckdb
 
 from berth.errors import HistoryError
-from berth.history.database import at, connect
+from berth.history.database import connect, first_line, quoted_name, read_parquet
 from berth.history.imports import ImportResult, Rejections
 from berth.history.merge import Merge
 from berth.history.parts import part_rows, set_apart
+from berth.history.series_merge import SeriesMerge
 from berth.history.staging import Staged
 from berth.history.store import SCHEMA, record_of
 from berth.history.usage import UsageRow, best_of_tries, merged, write_usage
 from berth.model import Record
+from berth.whole_file import whole_file
 
 __all__ = ["DEFAULT_FOLDER", "History", "open_history"]
 
@@ -52,6 +55,7 @@ class Index:
 
     records: tuple[str, ...] = ()
     usage: tuple[str, ...] = ()
+    series: tuple[str, ...] = ()
     cursors: Mapping[str, int] = field(default_factory=dict)
     """How far each source has been read."""
     next_number: int = 1
@@ -83,10 +87,14 @@ class History:
         return Index(
             tuple(read["records"]),
             tuple(read["usage"]),
+            tuple(read.get("series", ())),
             cursors,
             read["next_number"],
             read.get("key_mark", mark),
         )
+
+    def _table(self, names: Sequence[str]) -> str:
+        return read_parquet(self.folder / name for name in names)
 
     def source(self) -> str:
         """All records as something that SQL can select from, with what was measured of their GPUs."""
@@ -94,12 +102,12 @@ class History:
         if not index.records:
             empty = ", ".join(f"NULL::{kind} AS {quoted_name(name)}" for name, kind in SCHEMA.items())
             return f"(SELECT {empty} WHERE false)"
-        records = _read_all(self.folder, index.records)
+        records = self._table(index.records)
         if not index.usage:
             return records
         names = ("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak")
         measured = ", ".join(f"coalesce(u.{name}, r.{name}) AS {name}" for name in names)
-        best = best_of_tries(records, _read_all(self.folder, index.usage))
+        best = best_of_tries(records, self._table(index.usage))
         return (
             f"(SELECT r.* REPLACE ({measured}) FROM {records} r LEFT JOIN ({best}) u "
             "ON u.job_id = r.job_id AND u.cluster = r.cluster AND u.queued_ms = r.queued_ms)"
@@ -117,7 +125,7 @@ class History:
                 database.execute(f"CREATE VIEW records AS SELECT * FROM {self.source()}")
                 yield database
             except duckdb.Error as error:
-                raise HistoryError(f"{self.folder}: {str(error).splitlines()[0]}") from error
+                raise HistoryError(f"{self.folder}: {first_line(error)}") from error
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -210,17 +218,17 @@ class History:
                 by_size = sorted(files, key=lambda name: (self.folder / name).stat().st_size)
                 small = by_size[: len(files) - SEGMENTS // 2]
                 new = f"records/{next(numbers):06d}.parquet"
-                merge.copy(f"SELECT * FROM {_read_all(self.folder, small)}", self.folder / new)
+                merge.copy(f"SELECT * FROM {self._table(small)}", self.folder / new)
                 files = [*(name for name in files if name not in small), new]
         except duckdb.Error as error:
-            raise HistoryError(f"{self.folder}: {str(error).splitlines()[0]}") from error
+            raise HistoryError(f"{self.folder}: {first_line(error)}") from error
         self._publish(
-            Index(
-                tuple(files),
-                index.usage,
-                {**index.cursors, **(cursors or {})},
-                next(numbers),
-                staged.key_mark,
+            replace(
+                index,
+                records=tuple(files),
+                cursors={**index.cursors, **(cursors or {})},
+                next_number=next(numbers),
+                key_mark=staged.key_mark,
             )
         )
         return ImportResult(
@@ -236,40 +244,83 @@ class History:
     def merge_usage(self, rows: Sequence[UsageRow], rejections: Rejections) -> ImportResult:
         """Take over what was measured; rows of a source that had given some replace those."""
         with self.import_space() as space, connect(space) as database:
-            write_usage(rows, space / "usage.parquet")
             index = self.index()
-            (self.folder / "usage").mkdir(exist_ok=True)
-            name = f"usage/{index.next_number:06d}.parquet"
-            known = [self.folder / each for each in index.usage]
-            try:
-                new, changed = merged(database, space / "usage.parquet", known, self.folder / name)
-            except duckdb.Error as error:
-                raise HistoryError(f"{self.folder}: {str(error).splitlines()[0]}") from error
+            path = space / "usage.parquet"
+            write_usage(rows, path)
+            new, changed, usage = self._merged_usage(database, index, path, None)
             if new or changed:
-                self._publish(replace(index, usage=(name,), next_number=index.next_number + 1))
+                self._publish(replace(index, usage=(usage,), next_number=index.next_number + 1))
             else:
-                (self.folder / name).unlink()
+                (self.folder / usage).unlink()
         read = len(rows) + rejections.count
         return ImportResult(
             read, new, changed, len(rows) - new - changed, tuple(rejections.listed), rejections.count
         )
 
+    def merge_series(
+        self, database: duckdb.DuckDBPyConnection, staged: Path, rejections: Rejections
+    ) -> ImportResult:
+        """Take over staged values of series, and what they say of jobs; to be called inside `import_space`."""
+        index = self.index()
+        try:
+            merge = SeriesMerge(database, staged, [self.folder / name for name in index.series])
+            if merge.new or merge.changed:
+                rows = staged.with_name("usage.parquet")
+                write_usage(merge.rows(), rows)
+                _, _, usage = self._merged_usage(database, index, rows, merge.sources())
+                (self.folder / "series").mkdir(exist_ok=True)
+                number = index.next_number + 1
+                files = [*index.series, f"series/{number:06d}.parquet"]
+                merge.write(self.folder / files[-1])
+                if len(files) > SEGMENTS:
+                    number += 1
+                    new = f"series/{number:06d}.parquet"
+                    merge.compact([self.folder / name for name in files], self.folder / new)
+                    files = [new]
+                self._publish(replace(index, usage=(usage,), series=tuple(files), next_number=number + 1))
+        except duckdb.Error as error:
+            raise HistoryError(f"{self.folder}: {first_line(error)}") from error
+        return ImportResult(
+            merge.read + rejections.count,
+            merge.new,
+            merge.changed,
+            merge.read - merge.new - merge.changed,
+            tuple(rejections.listed),
+            rejections.count,
+        )
+
+    def _merged_usage(
+        self,
+        database: duckdb.DuckDBPyConnection,
+        index: Index,
+        rows: Path,
+        remade: Sequence[str] | None,
+    ) -> tuple[int, int, str]:
+        """Write the file of all that was measured, with these rows; how many are new and changed, and its name."""
+        (self.folder / "usage").mkdir(exist_ok=True)
+        name = f"usage/{index.next_number:06d}.parquet"
+        known = [self.folder / each for each in index.usage]
+        try:
+            new, changed = merged(database, rows, known, self.folder / name, remade)
+        except duckdb.Error as error:
+            raise HistoryError(f"{self.folder}: {first_line(error)}") from error
+        return new, changed, name
+
     def _publish(self, index: Index) -> None:
         path = self.folder / "index.json"
-        aside = path.with_name("index.json.part")
         content = {
             "version": VERSION,
             "records": list(index.records),
             "usage": list(index.usage),
+            "series": list(index.series),
             "cursors": dict(index.cursors),
             "next_number": index.next_number,
             "key_mark": index.key_mark,
         }
-        with aside.open("w", encoding="utf-8") as file:
+        with whole_file(path) as aside, aside.open("w", encoding="utf-8") as file:
             json.dump(content, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(path)
         self._sweep()
 
     def _sweep(self) -> None:
@@ -280,7 +331,11 @@ class History:
             except BlockingIOError:
                 return
             index = self.index()
-            for kind, names in (("records", index.records), ("usage", index.usage)):
+            for kind, names in (
+                ("records", index.records),
+                ("usage", index.usage),
+                ("series", index.series),
+            ):
                 for path in (self.folder / kind).glob("*"):
                     if f"{kind}/{path.name}" not in names:
                         path.unlink(missing_ok=True)
@@ -292,13 +347,3 @@ def open_history(folder: str | os.PathLike[str], *, must_exist: bool = False) ->
     if must_exist and not (path / "index.json").exists():
         raise HistoryError(f"there is no history in {path}; make one with `berth import … --history {path}`")
     return History(path)
-
-
-def quoted_name(name: str) -> str:
-    """A column's name as an identifier of SQL."""
-    return f'"{name}"'
-
-
-def _read_all(folder: Path, names: tuple[str, ...] | list[str]) -> str:
-    files = ", ".join(at(folder / name) for name in names)
-    return f"read_parquet([{files}])"

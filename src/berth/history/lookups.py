@@ -15,7 +15,7 @@ from berth.history.parquet import rows_to_columns, typed
 from berth.history.pseudonyms import PSEUDONYMISED, pseudonym
 from berth.history.tres import resources
 
-__all__ = ["hide", "look_up", "on_hosts"]
+__all__ = ["applications_of", "hide", "look_up", "on_hosts"]
 
 _LOOKED_UP_AT_ONCE = 50_000
 
@@ -32,8 +32,8 @@ def look_up(
     _table(
         database,
         "tres",
-        ("text", "gpus", "gpu_model", "shards", "cpus", "mem_mib", "a_node"),
-        "VARCHAR, BIGINT, VARCHAR, BIGINT, BIGINT, BIGINT, BIGINT",
+        ("text", "gpus", "gpu_model", "shards", "cpus", "mem_mib", "a_node", "nodes", "unknown"),
+        "VARCHAR, BIGINT, VARCHAR, BIGINT, BIGINT, BIGINT, BIGINT, BIGINT, VARCHAR",
         f"SELECT DISTINCT alloc FROM {file} UNION SELECT DISTINCT req FROM {file}",
         lambda row: (row[0], *resources(row[0], tres_names)),
     )
@@ -45,12 +45,17 @@ def look_up(
         f"SELECT DISTINCT node_list FROM {file}",
         lambda row: (row[0], *on_hosts(row[0], models)),
     )
+    applications_of(database, "apps", file, rules)
+
+
+def applications_of(database: duckdb.DuckDBPyConnection, table: str, source: str, rules: Rules) -> None:
+    """Fill a table with the application of each different name, comment and command of a source."""
     _table(
         database,
-        "apps",
+        table,
         ("name", "comment", "command", "application"),
         "VARCHAR, VARCHAR, VARCHAR, VARCHAR",
-        f"SELECT DISTINCT name, comment, command FROM {file}",
+        f"SELECT DISTINCT name, comment, command FROM {source}",
         lambda row: (*row, rules.application(row[1], row[0], row[2])),
     )
 

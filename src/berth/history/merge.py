@@ -3,6 +3,9 @@
 A requeued job has a row for each try. Which of them a row is, and when the job was first submitted, follows
 from all rows of the job that there are, so a late row changes what is stored of its siblings: totals are the
 same however an import is cut into pieces.
+
+What a source does not tell of a try never replaces what another told: neither a column that it lacks, nor a value that
+stands for nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from pathlib import Path
 import duckdb
 
 from berth.history.database import at, literal
+from berth.history.lookups import applications_of
 from berth.history.staging import Staged
 from berth.history.store import SCHEMA
 
@@ -23,6 +27,33 @@ _DERIVED = ("attempt", "submit_ms")
 _OWN = tuple(name for name in SCHEMA if name not in _DERIVED)
 _KEY = "cluster, job_id, queued_ms"
 _JOB = "cluster, job_id"
+
+
+_NEVER_0 = ("cpu_milli", "mem_mib")
+_OF_RESOURCES = ("gpus", "share_milli")
+
+
+def _kept(name: str, staged: Staged) -> str:
+    """The value of a try that comes (f), or that it had (o, NULL where it was not there) where none comes."""
+    new, old = f'f."{name}"', f'o."{name}"'
+    kind = SCHEMA[name]
+    if name in staged.absent:
+        nothing = "true"
+    elif name in ("state", "start_ms", "end_ms") or (name == "application" and staged.rules):
+        return new
+    elif name in _OF_RESOURCES:
+        nothing = "silent IS NOT NULL"
+    elif name in _NEVER_0:
+        nothing = f"{new} = 0"
+    elif name == "node_count":
+        nothing = f"{new} = 0 AND f.start_ms IS NOT NULL"
+    elif kind == "VARCHAR":
+        nothing = f"{new} = ''"
+    elif kind == "VARCHAR[]":
+        nothing = f"len({new}) = 0"
+    else:
+        nothing = f"{new} IS NULL"
+    return f"CASE WHEN {nothing} AND o.row_hash IS NOT NULL THEN {old} ELSE {new} END"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,19 +103,34 @@ class Merge:
             self._database.execute(f"CREATE TABLE old ({columns}, row_hash UBIGINT)")
         self._known = bool(self._one("SELECT count(*) FROM old"))
         if self._known:
-            kept = ", ".join(
-                f'CASE WHEN o.row_hash IS NULL THEN f."{name}" ELSE o."{name}" END AS "{name}"'
-                if name in staged.absent
-                else f'f."{name}"'
-                for name in _OWN
-            )
+            kept = ", ".join(f'{_kept(name, staged)} AS "{name}"' for name in _OWN)
+            silent = staged.silent or f"(SELECT {_KEY} FROM old WHERE false)"
             self._database.execute(
-                f"CREATE TABLE changed AS SELECT {own}, was_there FROM ("
-                f"SELECT {kept}, o.row_hash AS row_hash, o.row_hash IS NOT NULL AS was_there "
-                f"FROM ({self._fresh}) f LEFT JOIN old o USING ({_KEY})) "
+                f"CREATE TABLE changed AS FROM (SELECT {kept}, o.row_hash AS row_hash, "
+                "o.row_hash IS NOT NULL AS was_there, "
+                f"f.name = '' AS nameless, o.application AS was FROM ({self._fresh}) f LEFT JOIN old o USING ({_KEY}) "
+                f"LEFT JOIN (SELECT DISTINCT {_KEY}, true AS silent FROM {silent}) USING ({_KEY})) "
                 f"WHERE row_hash IS DISTINCT FROM hash({own})"
             )
+            self._applications(staged)
+            self._database.execute(f"DELETE FROM changed WHERE row_hash = hash({own})")
             self._fresh = f"SELECT {own} FROM changed"
+
+    def _applications(self, staged: Staged) -> None:
+        """Tell the applications of changed tries that were there from all that is known of them now."""
+        if staged.rules is None or staged.key_mark:
+            # Told as such, or from texts that are hidden now: what was told from more, or at all, stays.
+            less = {"name", "comment", "command"} & set(staged.absent) if staged.rules else ()
+            kept = "was <> ''" if less else ("nameless" if staged.rules else "application = ''")
+            self._database.execute(f"UPDATE changed SET application = was WHERE was_there AND {kept}")
+            return
+        others = "(SELECT name, comment, command FROM changed WHERE was_there)"
+        applications_of(self._database, "changed_apps", others, staged.rules)
+        self._database.execute(
+            "UPDATE changed SET application = CASE concat(a.name, a.comment, a.command) WHEN '' THEN was "
+            "ELSE a.application END FROM changed_apps a WHERE was_there "
+            "AND a.name = changed.name AND a.comment = changed.comment AND a.command = changed.command"
+        )
 
     def _rank(self, own: str) -> None:
         """Make the view `tries` of all that is to be written, with its number among its job's tries."""

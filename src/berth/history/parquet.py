@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from glob import escape
 from pathlib import Path
 from tempfile import mkdtemp
 from types import TracebackType
@@ -20,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.errors import HistoryError
+from berth.history.database import first_line, literal, read_parquet
 
 __all__ = ["ParquetWriter", "rows_to_columns", "typed"]
 
@@ -69,8 +69,7 @@ class ParquetWriter:
             self._copy(last, self._aside)
         else:
             self._spill(last)
-            chunks = ", ".join(_quoted(Path(escape(str(chunk)))) for chunk in self._spilled)
-            self._run(f"COPY (SELECT * FROM read_parquet([{chunks}])) TO {_quoted(self._aside)} {_COPY}")
+            self._run(f"COPY (FROM {read_parquet(self._spilled)}) TO {literal(self._aside)} {_COPY}")
         try:
             self._aside.replace(self.path)
         except OSError as error:
@@ -85,14 +84,14 @@ class ParquetWriter:
 
     def _copy(self, columns: Mapping[str, NDArray[Any]], to: Path) -> None:
         self._database.register("chunk", dict(columns))
-        self._run(f"COPY (SELECT {self._select} FROM chunk) TO {_quoted(to)} {_COPY}")
+        self._run(f"COPY (SELECT {self._select} FROM chunk) TO {literal(to)} {_COPY}")
         self._database.unregister("chunk")
 
     def _run(self, statement: str) -> None:
         try:
             self._database.execute(statement)
         except duckdb.Error as error:
-            raise HistoryError(f"{self.path} cannot be written: {str(error).splitlines()[0]}") from error
+            raise HistoryError(f"{self.path} cannot be written: {first_line(error)}") from error
 
 
 def rows_to_columns(rows: Sequence[Sequence[object]], names: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -111,7 +110,3 @@ def typed(name: str, kind: str) -> str:
             f"""CASE WHEN "{name}" = '' THEN [] ELSE string_split("{name}"::VARCHAR, '|') END AS "{name}\""""
         )
     return f'"{name}"::{kind} AS "{name}"'
-
-
-def _quoted(path: Path) -> str:
-    return "'" + str(path).replace("'", "''") + "'"

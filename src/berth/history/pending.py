@@ -6,18 +6,19 @@ import csv
 import json
 import re
 import subprocess
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from berth.errors import HistoryError
 from berth.history.applications import read_rules
+from berth.history.pseudonyms import pseudonym
 from berth.history.sacct import SEPARATOR
 from berth.history.tres import resources
 
-__all__ = ["Queued", "read_queue", "run_squeue"]
+__all__ = ["Queued", "hidden", "read_queue", "run_squeue"]
 
 _NEEDED: Final = ("jobidraw", "state", "submit")
 _MINUTES = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
@@ -71,6 +72,14 @@ def run_squeue(command: str = "squeue") -> tuple[tuple[Queued, ...], int]:
     return tuple(sorted(rows, key=lambda job: (job.queued_ms, job.job_id))), now_ms
 
 
+def hidden(jobs: Sequence[Queued], key: bytes) -> tuple[Queued, ...]:
+    """The same jobs with pseudonyms for users and accounts."""
+    return tuple(
+        replace(job, user=pseudonym(key, "user", job.user), account=pseudonym(key, "account", job.account))
+        for job in jobs
+    )
+
+
 def _of_json(text: str, path: Path) -> Iterator[Queued]:
     try:
         jobs = json.loads(text)["jobs"]
@@ -101,6 +110,11 @@ def _of_json(text: str, path: Path) -> Iterator[Queued]:
                 start_ms=(_number(job.get("start_time")) or 0) * 1000 if state == "RUNNING" else None,
             )
     except KeyError as error:
+        if error.args[0] == "job_state" and "time" in job:
+            raise HistoryError(
+                f"{path} is what `sacct --json` prints, which `berth import sacct` reads; the queue is what "
+                "`squeue --json` prints"
+            ) from error
         raise HistoryError(
             f"{path} is not what `squeue --json` prints: there is no '{error.args[0]}' in a job"
         ) from error

@@ -16,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.history.tres import MOST
 from berth.kernels import released
 
 __all__ = [
@@ -43,9 +44,6 @@ SKIPPED, LABEL, ID, TIME, COUNT, TEXT = range(6)
 
 NOTHING: Final = -1
 """Stands for no number; all that there are are 0 or more."""
-
-_MOST_COUNT = 4_294_967_000
-"""Larger counts are Slurm's marks for none and for no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +263,7 @@ def _count(text: Bytes, first: Any, length: int) -> tuple[bool, int]:
     if 97 <= letter <= 122:
         return True, NOTHING
     good, value = _digits(text, first, length)
-    return good, value if value <= _MOST_COUNT else NOTHING
+    return good, value if value <= MOST else NOTHING
 
 
 @released

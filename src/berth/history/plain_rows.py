@@ -106,6 +106,7 @@ def take_plain(
         or delimiter in "\r\n\0-:T0123456789"
         or options.timezone != "UTC"
         or options.encoding.lower() not in ("utf-8", "latin-1")
+        or not (layout.has("alloc") or layout.has("req"))
         or layout.has("gpu_use")
         or layout.has("gpu_mem")
     ):
@@ -216,15 +217,23 @@ class _Writer:
             if not self._layout.has(name):
                 plain.numbers[_NUMBERS.index(name)] = NOTHING
         submit, start, end = (plain.numbers[_NUMBERS.index(name)] for name in ("submit", "start", "end"))
-        if self._layout.has("alloc"):
-            empty = [at for at, word in enumerate(words(plain, _dictionary("alloc"))) if not word]
-            never = np.isin(plain.codes[_TEXTS.index("alloc")], empty) & (start == end)
-            start[never] = NOTHING
+        # A row that tells no resources, or has a mark of Slurm's for none among them, is not plain.
+        texts = self._words(plain, "alloc")
+        empty = np.array([not text for text in texts], np.bool_)
+        known = np.array([not self._resources(text).unknown for text in texts], np.bool_)
+        silent, clear = np.ones(len(start), np.bool_), np.ones(len(start), np.bool_)
+        for name in ("alloc", "req"):
+            if self._layout.has(name):
+                codes = plain.codes[_TEXTS.index(name)]
+                silent &= empty[codes]
+                clear &= known[codes]
+                if name == "alloc":
+                    start[empty[codes] & (start == end)] = NOTHING
         ended = np.array([_state(word) is not None for word in self._words(plain, "state")], np.bool_)
         started = start != NOTHING
         possible = (submit >= _YEAR_1971_MS) & (submit <= end) & (end < _YEAR_2100_MS)
         ran = ~started | ((submit <= start) & (start <= end))
-        return np.asarray(possible & ran & ended[plain.codes[_TEXTS.index("state")]])
+        return np.asarray(possible & ran & clear & ~silent & ended[plain.codes[_TEXTS.index("state")]])
 
     def write(self, plain: PlainLines, good: NDArray[np.bool_], path: Path) -> None:
         """Write the good lines to a file of records."""
@@ -321,8 +330,8 @@ class _Writer:
     def _look_up(self, dictionaries: Mapping[str, Sequence[str]]) -> None:
         """Make the tables `plain_tres`, `plain_hosts` and `plain_apps`, by the codes of texts."""
         given = [(at, *self._resources(word)) for at, word in enumerate(dictionaries["alloc"])]
-        names = ("text", "gpus", "gpu_model", "shards", "cpus", "mem_mib", "a_node")
-        kinds = {name: "VARCHAR" if name == "gpu_model" else "BIGINT" for name in names}
+        names = ("text", "gpus", "gpu_model", "shards", "cpus", "mem_mib", "a_node", "nodes", "unknown")
+        kinds = {name: "VARCHAR" if name in ("gpu_model", "unknown") else "BIGINT" for name in names}
         self._table("tres", [(NOTHING, *resources("")), *given], kinds)
         hosts = [(at, *self._on_hosts(word)) for at, word in enumerate(dictionaries["node_list"])]
         self._table("hosts", hosts, {"text": "BIGINT", "names": "VARCHAR[]", "gpu_model": "VARCHAR"})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from glob import escape
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.errors import HistoryError
+from berth.history.database import first_line, read_parquet
 from berth.history.pending import Queued
 from berth.history.store import SCHEMA
 
@@ -52,7 +52,7 @@ def polled_features(path: Path) -> tuple[dict[str, Floats], Floats, Floats]:
     """
     with duckdb.connect() as database:
         try:
-            table = f"read_parquet('{escape(str(path)).replace(chr(39), chr(39) * 2)}')"
+            table = read_parquet([path])
             columns = [row[0] for row in database.execute(f"DESCRIBE SELECT * FROM {table}").fetchall()]
             if lacking := [name for name in _NEEDED if name not in columns]:
                 raise HistoryError(
@@ -73,7 +73,7 @@ def polled_features(path: Path) -> tuple[dict[str, Floats], Floats, Floats]:
                 f"account_id AS account FROM {table} ORDER BY poll_time_s, submit_time_s, hash(req_tres, account_id)"
             ).fetchnumpy()
         except duckdb.Error as error:
-            raise HistoryError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+            raise HistoryError(f"{path} cannot be read: {first_line(error)}") from error
     data = {name: _plain(column) for name, column in found.items() if name not in ("shape", "account")}
     asked, submitted, eligible = (
         data.pop(f"{name}_s") for name in ("poll_time", "submit_time", "eligible_time")

@@ -24,6 +24,10 @@ HEADER: Final = (
 )
 
 
+NO_NUMBER: Final = 2**64 - 2
+"""What sacct prints for a number that is not set."""
+
+
 class _NoNumberError(Exception):
     """What stands where a number was expected."""
 
@@ -101,6 +105,5 @@ def _tres(items: list[Mapping[str, Any]]) -> str:
     for item in items:
         kind = f"{item['type']}/{item['name']}" if item.get("name") else item["type"]
         count = _number(item.get("count"))
-        if count is not None:
-            parts.append(f"{kind}={count}")
+        parts.append(f"{kind}={NO_NUMBER if count is None else count}")
     return ",".join(parts)

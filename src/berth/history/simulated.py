@@ -7,7 +7,7 @@ from pathlib import Path
 import duckdb
 
 from berth.errors import HistoryError
-from berth.history.database import at, connect, literal
+from berth.history.database import at, connect, first_line, literal
 from berth.history.folder import History
 from berth.history.imports import ImportResult, Rejections
 from berth.history.lookups import hide
@@ -57,6 +57,6 @@ def import_records(history: History, path: Path, options: Options) -> ImportResu
             )
             found = database.execute("SELECT count(*) FROM staged").fetchone()
         except duckdb.Error as error:
-            raise HistoryError(f"{path} cannot be read: {str(error).splitlines()[0]}") from error
+            raise HistoryError(f"{path} cannot be read: {first_line(error)}") from error
         rows = int(found[0]) if found else 0
         return history.merge(database, Staged(rows, key_mark=key_mark(options.key)), Rejections())

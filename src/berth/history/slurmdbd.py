@@ -240,9 +240,8 @@ def _packed(
         # The rows lie one after the other in the table: taken so, the server need not sort them into packs.
         query = f"{packed} {jobs} FORCE INDEX (PRIMARY) {joins} {where} AND j.job_db_inx BETWEEN %s AND %s"
         for low in range(first, last + 1, PACKED_ROWS):
-            found = connection.exec_driver_sql(query, (*values, low, low + PACKED_ROWS - 1)).one()
-            if found[0]:
-                yield found
+            pack = _stream(connection, query, (*values, low, low + PACKED_ROWS - 1))
+            yield from (found for found in pack if found[0])
     else:
         groups = f"GROUP BY j.job_db_inx DIV {PACKED_ROWS} ORDER BY NULL"
         yield from _stream(connection, f"{packed} {jobs} {joins} {where} {groups}", values)

@@ -5,15 +5,15 @@ Nothing is taken over yet: a row becomes a try, or is noted with the reason why 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
 
 from berth.errors import HistoryError
-from berth.history.applications import read_rules
+from berth.history.applications import Rules, read_rules
 from berth.history.columns import STATE_CASE, Layout
-from berth.history.database import at, first_line
+from berth.history.database import at, count, first_line
 from berth.history.imports import LISTED_PER_REASON, PLAIN, Options, Plain, Rejected, Rejections
 from berth.history.lookups import hide, look_up
 from berth.history.node_models import read_models
@@ -37,6 +37,10 @@ class Staged:
     """Tries with every column of a record but for `attempt` and `submit_ms`."""
     key_mark: int = 0
     """Which key its names are hidden by; 0: none."""
+    silent: str = ""
+    """A view of the keys of those tries of which no resources are told; empty for none."""
+    rules: Rules | None = None
+    """By which the applications were told from name, comment and command; None where they were told as such."""
     parts: tuple[Path, ...] = ()
     """Files of more tries, with every column of a record, each as if it were its job's only one."""
     distinct: bool = False
@@ -70,8 +74,8 @@ def stage(
         lines = None if taken is None else taken.odd_lines
         careful = source if taken is None else taken.odd
         bad = read_table(database, careful, delimiter, layout, raw, options, rejections, where, lines)
-        rows = _rejected_rows(database, raw, layout, rejections, where)
         look_up(database, raw, rules, dict(options.tres_names), read_models(options.nodes))
+        rows = _rejected_rows(database, raw, layout, rejections, where)
         hide(database, f"read_parquet({at(raw)})", options.key)
         database.execute(
             f"CREATE VIEW staged AS SELECT * EXCLUDE whole_gpus FROM ({tries_of(_hidden(options), options)})"
@@ -80,12 +84,21 @@ def stage(
             "CREATE VIEW staged_keys AS "
             "SELECT cluster, id AS job_id, submit_ms AS queued_ms, end_ms FROM judged WHERE why IS NULL"
         )
+        database.execute(
+            "CREATE VIEW staged_silent AS SELECT cluster, id AS job_id, submit_ms AS queued_ms FROM judged "
+            "WHERE why IS NULL AND alloc = '' AND req = ''"
+        )
     except duckdb.Error as error:
         raise HistoryError(f"{where}: {first_line(error)}") from error
-    found = Staged(rows + bad, layout.absent(), key_mark=key_mark(options.key))
-    if taken is None:
-        return found
-    return replace(found, read=found.read + taken.rows, parts=taken.paths, distinct=taken.distinct)
+    return Staged(
+        rows + bad + (0 if taken is None else taken.rows),
+        layout.absent(),
+        key_mark=key_mark(options.key),
+        silent="staged_silent",
+        rules=None if layout.has("application") else rules,
+        parts=() if taken is None else taken.paths,
+        distinct=taken is not None and taken.distinct,
+    )
 
 
 _YEAR_1971_MS = 31_536_000_000
@@ -122,6 +135,29 @@ _WHY = f"""
     END
 """
 
+_RESOURCES = {"gpu": "GPUs", "cpu": "CPUs", "mem": "memory"}
+
+
+def _no_number(what: str) -> str:
+    """The reason why a job stays out of whose resources one has a mark of Slurm's for none, and nobody tells more."""
+
+    def among(text: str, condition: str) -> str:
+        return f"{text} IN (SELECT text FROM tres WHERE {condition})"
+
+    marked = f"contains(unknown, ' {what}')"
+    if what == "gpu":
+        odd = among("CASE WHEN start_ms IS NULL THEN req ELSE alloc END", marked)
+    else:
+        told = {"cpu": "cpus > 0", "mem": "mem_mib > 0"}[what]
+        odd = f"({among('alloc', marked)} OR {among('req', marked)})"
+        odd += f" AND NOT {among('alloc', told)} AND NOT {among('req', told)}"
+        odd += " AND coalesce(cpus, 0) = 0" if what == "cpu" else ""
+    name = _RESOURCES[what]
+    return (
+        f"WHEN {odd} THEN 'AllocTRES and ReqTRES tell no number for {name}, but a mark of Slurm''s for none'"
+    )
+
+
 STEP = "a step; its job's own row counts it"
 
 
@@ -130,14 +166,17 @@ def _rejected_rows(
 ) -> int:
     """Make the view `judged` of all rows and why they stay out; note those; returns how many rows there are."""
     label = "" if layout.labelled else "id AS label, "
+    why = _WHY
+    if count(database, "SELECT count(*) FROM tres WHERE unknown <> ''"):
+        why = f"CASE WHEN {_WHY} IS NOT NULL THEN {_WHY} {' '.join(map(_no_number, _RESOURCES))} END"
     database.execute(
-        f"CREATE VIEW judged AS SELECT *, {_WHY} AS why FROM "
+        f"CREATE VIEW judged AS SELECT *, {why} AS why FROM "
         f"(SELECT *, {label}{STATE_CASE.format(column='state_text')} AS state FROM read_parquet({at(raw)}))"
     )
     counts = database.execute(
         "SELECT coalesce(why, ''), count(*) FROM judged GROUP BY 1 ORDER BY 1"
     ).fetchall()
-    for why, count in counts:
+    for why, number in counts:
         if why:
             listed = database.execute(
                 "SELECT label, submit_ms FROM judged WHERE why = ? ORDER BY label, submit_ms LIMIT ?",
@@ -145,9 +184,9 @@ def _rejected_rows(
             ).fetchall()
             text = STEP if why == "step" else why
             rejections.extend(
-                (Rejected(f"{where}, job {label}", text) for label, _ in listed), count - len(listed)
+                (Rejected(f"{where}, job {label}", text) for label, _ in listed), number - len(listed)
             )
-    return sum(count for _, count in counts)
+    return sum(number for _, number in counts)
 
 
 def _hidden(options: Options) -> Rows:

@@ -15,6 +15,7 @@ from typing import Any, Final
 import duckdb
 
 from berth.errors import HistoryError
+from berth.history.database import first_line
 from berth.history.parquet import ParquetWriter, rows_to_columns
 from berth.history.records import records
 from berth.model import Event, Node, Record, RecordState, Share
@@ -117,7 +118,7 @@ def read_records(path: str | Path) -> Iterator[Record]:
                 for row in rows:
                     yield record_of(row)
         except (duckdb.Error, ValueError) as error:
-            reason = str(error).splitlines()[0]
+            reason = first_line(error)
             raise HistoryError(f"{path} is not a file of berth's records: {reason}") from error
 
 

@@ -15,6 +15,7 @@ from berth.errors import SettingError
 from berth.history.columns import Layout
 from berth.history.database import at, count, literal
 from berth.history.imports import LISTED_PER_REASON, Options, Rejected, Rejections
+from berth.history.tres import MOST
 
 __all__ = ["read_table", "timezone"]
 
@@ -119,7 +120,7 @@ def _raw(layout: Layout, options: Options, reader: str) -> str:
         f"CASE WHEN cluster_text = '' THEN {literal(options.cluster)} ELSE cluster_text END AS cluster",
         *(f"{_time(name, zone, layout.has('alloc'))} AS {name}_ms" for name in _TIMES),
         *(f"{_unreadable(name)} AS {name}_bad" for name in ("submit", "start", "end")),
-        *(f"CASE WHEN {name} BETWEEN 0 AND 4294967000 THEN {name} END AS {name}" for name in _COUNTS),
+        *(f"CASE WHEN {name} BETWEEN 0 AND {MOST} THEN {name} END AS {name}" for name in _COUNTS),
         "CASE WHEN container = '' THEN submit_line ELSE trim(container || ' ' || submit_line) END AS command",
     ]
     return f"SELECT {', '.join(outer)} FROM (SELECT {', '.join(inner)} FROM {reader})"

@@ -28,7 +28,11 @@ class Rows:
 def tries_of(rows: Rows, options: Options) -> str:
     """A SELECT of tries, with every column of a record but for `attempt` and `submit_ms`, and `whole_gpus`."""
     ran = "start_ms IS NOT NULL"
-    gpus = "coalesce(nullif({0}.gpus, 0), {0}.a_node * greatest(coalesce(node_count, 0), 1))"
+    # A number of nodes that Slurm marks as none, or that is not there, is that of the names, or of the resources.
+    nodes = (
+        "coalesce(node_count, nullif(len(hosts.names), 0), nullif(given.nodes, 0), nullif(asked.nodes, 0), 0)"
+    )
+    gpus = f"coalesce(nullif({{0}}.gpus, 0), {{0}}.a_node * greatest({nodes}, 1))"
     given, asked = gpus.format("given"), gpus.format("asked")
     milli, of_shards = "1000", ""
     if options.shards_per_gpu:
@@ -54,7 +58,7 @@ def tries_of(rows: Rows, options: Options) -> str:
             NULL::BIGINT AS work_ms, gpu_use AS gpu_use_mean, NULL::DOUBLE AS gpu_use_peak,
             gpu_mem AS gpu_mem_mean, NULL::DOUBLE AS gpu_mem_peak, cluster, {rows.name} AS name,
             {rows.account} AS account, qos,
-            (CASE WHEN {ran} THEN coalesce(node_count, 0) ELSE 0 END)::INTEGER AS node_count,
+            (CASE WHEN {ran} THEN {nodes} ELSE 0 END)::INTEGER AS node_count,
             limit_min * 60000 AS time_limit_ms, eligible_ms, {rows.wait_reason} AS wait_reason,
             {comment} AS comment, {command} AS command
         FROM {rows.source}

@@ -1,21 +1,24 @@
 """What was measured of jobs' GPUs, in the history: rows of sums, and how they become the means of a try.
 
 A row is what one source saw of one job on one node over some time. A source is a segment of a spool or an hour of a
-series: taken over again, its rows replace those that it gave before, so that nothing counts twice. Rows need not fit
-tries: those whose middle lies within a try are its.
+GPU's series: taken over again, its rows replace those that it gave before, so that nothing counts twice. Rows need not
+fit tries: those whose middle lies within a try are its.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
 import duckdb
 
-from berth.history.database import at
+from berth.history.database import at, literal, read_parquet
 from berth.history.parquet import ParquetWriter, rows_to_columns
+
+_CHUNK_ROWS = 100_000
 
 __all__ = ["USAGE", "UsageRow", "best_of_tries", "merged", "write_usage"]
 
@@ -65,45 +68,61 @@ class UsageRow:
     mem_peak: float | None
 
 
-def write_usage(rows: Sequence[UsageRow], path: Path) -> None:
+def write_usage(rows: Iterable[UsageRow], path: Path) -> None:
     """Write rows to a Parquet file."""
     assert tuple(field.name for field in fields(UsageRow)) == tuple(USAGE)
+    left = iter(rows)
     with ParquetWriter(path, USAGE) as writer:
-        writer.write(rows_to_columns([astuple(row) for row in rows], tuple(USAGE)))
+        while chunk := list(islice(left, _CHUNK_ROWS)):
+            writer.write(rows_to_columns([astuple(row) for row in chunk], tuple(USAGE)))
 
 
 def merged(
-    database: duckdb.DuckDBPyConnection, staged: Path, known: Sequence[Path], target: Path
+    database: duckdb.DuckDBPyConnection,
+    staged: Path,
+    known: Sequence[Path],
+    target: Path,
+    remade: Sequence[str] | None = None,
 ) -> tuple[int, int]:
     """Write to `target` the known rows with those of the staged file, whose sources they replace.
 
-    A source that had given more samples before than it does now keeps what it gave. Returns how many of the
-    staged rows are new, and how many are otherwise than they were.
+    A source that had given more samples before than it does now keeps what it gave. With `remade`, these sources are
+    replaced in any case, also those of which there are no rows any more. Returns how many of the staged rows are new,
+    and how many are otherwise than they were.
     """
     key = "kind, source, cluster, job_id, begin_ms"
     columns = ", ".join(USAGE)
     if known:
-        files = ", ".join(at(path) for path in known)
-        database.execute(f"CREATE VIEW old AS SELECT {columns} FROM read_parquet([{files}])")
+        database.execute(f"CREATE VIEW old AS SELECT {columns} FROM {read_parquet(known)}")
     else:
         empty = ", ".join(f"NULL::{kind} AS {name}" for name, kind in USAGE.items())
         database.execute(f"CREATE VIEW old AS SELECT {empty} WHERE false")
-    sums = "SELECT kind, source, sum(samples) AS samples"
-    fuller = f"{sums} FROM old GROUP BY ALL"
-    database.execute(
-        f"CREATE VIEW fresh AS SELECT {columns} FROM read_parquet({at(staged)}) f WHERE NOT EXISTS (FROM ({fuller}) o "
-        f"JOIN ({sums} FROM read_parquet({at(staged)}) GROUP BY ALL) n USING (kind, source) "
-        "WHERE o.samples > n.samples AND o.kind = f.kind AND o.source = f.source)"
-    )
+    rows = f"read_parquet({at(staged)})"
+    if remade is None:
+        sums = "SELECT kind, source, sum(samples) AS samples"
+        fuller = f"{sums} FROM old GROUP BY ALL"
+        rows = (
+            f"(SELECT {columns} FROM {rows} f WHERE NOT EXISTS (FROM ({fuller}) o "
+            f"JOIN ({sums} FROM {rows} GROUP BY ALL) n USING (kind, source) "
+            "WHERE o.samples > n.samples AND o.kind = f.kind AND o.source = f.source))"
+        )
+    database.execute(f"CREATE VIEW fresh_rows AS SELECT {columns} FROM {rows}")
+    database.execute("CREATE TABLE replaced AS SELECT DISTINCT kind, source FROM fresh_rows")
+    if remade:
+        database.register(
+            "remade", rows_to_columns([("series", source) for source in remade], ("kind", "source"))
+        )
+        database.execute("INSERT INTO replaced SELECT kind::VARCHAR, source::VARCHAR FROM remade")
+        database.unregister("remade")
     found = database.execute(
         f"SELECT count(*) FILTER (o.h IS NULL), count(*) FILTER (o.h <> f.h) "
-        f"FROM (SELECT {key}, hash({columns}) AS h FROM fresh) f "
+        f"FROM (SELECT {key}, hash({columns}) AS h FROM fresh_rows) f "
         f"LEFT JOIN (SELECT {key}, hash({columns}) AS h FROM old) o USING ({key})"
     ).fetchone()
     database.execute(
-        f"COPY (SELECT {columns} FROM old WHERE (kind, source) NOT IN (SELECT (kind, source) FROM fresh) "
-        f"UNION ALL SELECT {columns} FROM fresh ORDER BY job_id, begin_ms) "
-        f"TO {at(target)} (FORMAT parquet, COMPRESSION zstd)"
+        f"COPY (SELECT {columns} FROM old ANTI JOIN replaced USING (kind, source) "
+        f"UNION ALL SELECT {columns} FROM fresh_rows ORDER BY job_id, begin_ms) "
+        f"TO {literal(target)} (FORMAT parquet, COMPRESSION zstd)"
     )
     assert found is not None
     return int(found[0]), int(found[1])

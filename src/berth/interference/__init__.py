@@ -31,17 +31,18 @@ __all__ = [
 
 SPEEDS = {
     "none": "berth.interference.speeds:unhindered",
-    "measured": "berth.interference.measured:measured",
+    "measured": "berth.interference.measured:measured()",
     "time-sliced": "berth.interference.time_sliced:time_sliced",
 }
-"""Import string of each function that tells the speeds of co-located jobs from what they use now."""
+"""Import string of each function that tells the speeds of co-located jobs from what they use now; with () that of what
+makes it when it is first asked for."""
 
 MODELS = {
     "none": "berth.interference:no_interference",
-    "measured": "berth.interference.profiled:thesis_measured",
-    "time-sliced": "berth.interference.profiled:thesis_time_sliced",
+    "measured": "berth.interference.profiled:thesis_measured()",
+    "time-sliced": "berth.interference.profiled:thesis_time_sliced()",
 }
-"""Import string of each model of the simulator; those of `SPEEDS` know the thesis's applications by default."""
+"""The same for each model of the simulator; those of `SPEEDS` know the thesis's applications by default."""
 
 
 FITTED = ".json"
@@ -57,9 +58,8 @@ def make_interference(name: str, profiles: Mapping[str, Profile] | None = None) 
     if name.endswith(FITTED):
         from berth.interference.profiled import ProfiledInterference, thesis_measured
 
-        return ProfiledInterference(
-            thesis_measured.profiles if profiles is None else profiles, make_speeds(name)
-        )
+        known = thesis_measured().profiles if profiles is None else profiles
+        return ProfiledInterference(known, make_speeds(name))
     model: Interference = _found(name, MODELS, "interference model", "(tenants, gpu)")
     if profiles is not None and hasattr(model, "with_profiles"):
         model = model.with_profiles(profiles)
@@ -85,13 +85,15 @@ def make_speeds(name: str) -> Speeds:
 def _found(name: str, registry: dict[str, str], what: str, signature: str) -> Any:
     module_name, _, attribute = registry.get(name, name).partition(":")
     try:
-        thing = getattr(import_module(module_name), attribute)
+        thing = getattr(import_module(module_name), attribute.removesuffix("()"))
     except (ImportError, AttributeError, ValueError) as error:
         if isinstance(error, ImportError) and (extra := MissingExtraError.of(error)):
             raise extra from error
         raise SettingError(
             f"no {what} '{name}'; there are {', '.join(registry)}, and your own as my.module:thing ({error})"
         ) from error
+    if name in registry and attribute.endswith("()"):
+        thing = thing()
     if not callable(thing):
         raise SettingError(f"{what} '{name}' is called with {signature}; {thing!r} cannot be called")
     return thing

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from berth.errors import SettingError
 from berth.interference.speeds import CORES, GPU, MEM, pcie_shared, slowest
 
-__all__ = ["GPU_STEP", "MEM_STEP", "RANK", "Contention", "Law", "cell_of"]
+__all__ = ["GPU_STEP", "MEM_STEP", "RANK", "STRESS_ONE", "Contention", "Law", "cell_of"]
 
 GPU_STEP = 20
 """Width of a cell in GPU and in cores, per mille."""
@@ -78,19 +78,9 @@ class Contention:
 
     def __call__(self, usage: Any, present: Any, capacity_mem_mib: Any, *, xp: Any = np) -> Any:
         """Speeds per mille: see `Speeds` for the shapes."""
-        own, theirs, powers, table = self._tables
-        found = xp.asarray(table)[self._index(usage, xp)]  # (..., K, 3 + 2R)
+        found = xp.asarray(self._tables[3])[self.place_of(usage, xp=xp)]  # (..., K, 3 + 2R)
         gpu = xp.clip(usage[..., GPU], 0, 1000)
-        cores = xp.clip(usage[..., CORES], 0, 1000)
-        sensitivity = xp.asarray(own)[gpu] + found[..., 0]
-        pressure = xp.asarray(theirs)[cores] + found[..., 1]
-        logs = sensitivity[..., :, None] + pressure[..., None, :]  # (..., K, K): of i under j
-        for rank in range(RANK):
-            affinity, force = found[..., 2 + rank], found[..., 2 + RANK + rank]
-            logs = logs + affinity[..., :, None] * force[..., None, :] // (FACTOR_ONE**2 // LOG_ONE)
-        stress = xp.asarray(powers)[
-            xp.clip(logs, LEAST_LOG2 * LOG_ONE, MOST_LOG2 * LOG_ONE) - LEAST_LOG2 * LOG_ONE
-        ]
+        stress = self._stress(usage, found, usage, found, xp)  # (..., K, K): of i under j
         busy = present & (gpu > 0)
         tenants = present.shape[-1]
         others = xp.broadcast_to(~xp.eye(tenants, dtype=bool), (*present.shape, tenants))
@@ -101,6 +91,38 @@ class Contention:
         speeds = cost * xp.int32(STRESS_ONE) // (STRESS_ONE + total)
         return slowest(xp.minimum(speeds, pcie_shared(usage, present, xp=xp)), present, xp=xp)
 
+    def stress_between(
+        self, usage: Any, places: Any, neighbours: Any, places_of_neighbours: Any
+    ) -> Int32Array:  # (A, 4), (A,), (B, 4), (B,) to (A, B)
+        """How much each of the first is stressed by each of the second, corrected as at these places (`place_of`).
+
+        In `STRESS_ONE`; none where either has nothing to do on the GPU. It never falls with the use of either while
+        the places stay.
+        """
+        table = self._tables[3]
+        stress = self._stress(usage, table[places], neighbours, table[places_of_neighbours], np)
+        meets = (usage[:, GPU] > 0)[:, None] & (neighbours[:, GPU] > 0)
+        found: Int32Array = np.where(meets, stress, 0).astype(np.int32)
+        return found
+
+    def cost_milli(self, places: Any) -> Int32Array:
+        """The speed that is left where neighbours add no stress, at these places: at most 1000."""
+        cost: Int32Array = np.minimum(self._tables[3][places][..., -1], 1000)
+        return cost
+
+    def _stress(self, usage: Any, found: Any, neighbours: Any, of_neighbours: Any, xp: Any) -> Any:
+        """Stress of each under each neighbour (..., K, K), given what corrects them (..., K, 3 + 2R)."""
+        own, theirs, powers, _ = self._tables
+        sensitivity = xp.asarray(own)[xp.clip(usage[..., GPU], 0, 1000)] + found[..., 0]
+        pressure = xp.asarray(theirs)[xp.clip(neighbours[..., CORES], 0, 1000)] + of_neighbours[..., 1]
+        logs = sensitivity[..., :, None] + pressure[..., None, :]
+        for rank in range(RANK):
+            affinity, force = found[..., 2 + rank], of_neighbours[..., 2 + RANK + rank]
+            logs = logs + affinity[..., :, None] * force[..., None, :] // (FACTOR_ONE**2 // LOG_ONE)
+        return xp.asarray(powers)[
+            xp.clip(logs, LEAST_LOG2 * LOG_ONE, MOST_LOG2 * LOG_ONE) - LEAST_LOG2 * LOG_ONE
+        ]
+
     def reading_milli(self, usage: Any) -> Int32Array:
         """What a speed of 1000 is read as where speeds are divided by a measured speed alone: int32 (..., K).
 
@@ -108,11 +130,12 @@ class Contention:
         an application's pairs this is above 1000. It is for comparing with measurements and never part of a speed.
         """
         table = self._tables[3]
-        read: Int32Array = np.maximum(table[self._index(usage, np)][..., -1], 1000)
+        read: Int32Array = np.maximum(table[self.place_of(usage)][..., -1], 1000)
         return read
 
-    def _index(self, usage: Any, xp: Any) -> Any:
-        """Which row of the table of coefficients counts; the last, which corrects nothing, outside all cells."""
+    def place_of(self, usage: Any, *, xp: Any = np) -> Any:
+        """Which row of the coefficients corrects each row of usage: (..., 4) to (...); `len(cells)` outside all cells,
+        where nothing is corrected."""
         cell = cell_of(usage, xp=xp)
         known, rows = self._places
         place = cell % len(known)

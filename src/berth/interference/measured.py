@@ -6,8 +6,8 @@ data. How good it is, and how to fit your own: docs/interference.md.
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.resources import files
-from typing import Final
 
 from berth.interference.contention import Contention
 
@@ -15,5 +15,8 @@ __all__ = ["measured"]
 
 FILE = "measured.json"
 
-measured: Final = Contention.from_json((files("berth.interference") / FILE).read_text(encoding="utf-8"), FILE)
-"""The model that ships, called as `Speeds` are."""
+
+@cache
+def measured() -> Contention:
+    """The model that ships, called as `Speeds` are; always the same object."""
+    return Contention.from_json((files("berth.interference") / FILE).read_text(encoding="utf-8"), FILE)

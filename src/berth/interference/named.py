@@ -10,6 +10,7 @@ fit: of each job on each card how sensitive it is and how much it presses, in th
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ Observation = tuple[str, str, float]
 """An application, its neighbour, and its speed beside it as a fraction of its speed alone."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class NamedPairs:
     """Of each card, by the beginning of its name, the sensitivity and pressure of each application."""
 
@@ -52,6 +53,10 @@ class NamedPairs:
             stress = sum(2 ** ((sensitivity + pressure) / LOG_ONE) for pressure in others)
             speeds.append(max(1, int(1000 / (1 + stress))))
         return tuple(speeds)
+
+    def __repr__(self) -> str:
+        digest = hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+        return f"NamedPairs({', '.join(self.cards)} {digest})"
 
     def to_json(self) -> str:
         """As text, a card a line."""

@@ -33,7 +33,11 @@ class Outlook(NamedTuple):
 
 
 class Interference(Protocol):
-    """Tells how the tenants of one GPU advance together."""
+    """Tells how the tenants of one GPU advance together.
+
+    One that knows how much memory jobs will use may also say so by `fits_alone(job, gpu)`: a job that fits on no GPU
+    that it may run on is rejected when it comes.
+    """
 
     def __call__(self, tenants: Sequence[Tenant], gpu: GpuModel | None) -> Outlook:
         """The outlook for at least one tenant, given in order of their start. A pure function."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +18,7 @@ from berth.interference.named import NamedPairs, published_names
 from berth.interference.outlook import Outlook, Tenant
 from berth.interference.speeds import MEM, Speeds, crossed
 from berth.interference.time_sliced import time_sliced
-from berth.model import FOREVER_MS, GpuModel, Profile
+from berth.model import FOREVER_MS, GpuModel, Job, Profile
 from berth.profiles import Series, profile_text, series, thesis_profiles
 
 __all__ = ["ProfiledInterference", "thesis_measured", "thesis_time_sliced"]
@@ -84,6 +84,11 @@ class ProfiledInterference:
         )
         return Outlook(speeds_milli, hold_ms, full)
 
+    def fits_alone(self, job: Job, gpu: GpuModel | None) -> bool:
+        """Whether the job never uses more memory than the card has, as far as its profile is known."""
+        found = self._series(job.application, gpu or NOTHING_KNOWN)
+        return found is None or not gpu or not gpu.mem_mib or found.peak_within(job.work_ms) <= gpu.mem_mib
+
     def _scaled(self, application: str, gpu: GpuModel) -> Series | None:
         profile = self.profiles.get(application)
         return None if profile is None else series(profile, gpu)
@@ -94,7 +99,10 @@ class ProfiledInterference:
         for name in sorted(self.profiles):
             digest.update(profile_text(self.profiles[name]).encode())
         speeds = getattr(self.speeds, "__qualname__", None) or repr(self.speeds)
-        return f"ProfiledInterference({len(self.profiles)} profiles {digest.hexdigest()[:16]}, {speeds})"
+        named = f", {self.named}" if self.named else ""
+        return (
+            f"ProfiledInterference({len(self.profiles)} profiles {digest.hexdigest()[:16]}, {speeds}{named})"
+        )
 
     def __reduce__(self) -> tuple[object, ...]:
         return (ProfiledInterference, (self.profiles, self.speeds, self.named))
@@ -112,5 +120,13 @@ def _answer(
     return tuple(int(speed) for speed in found), None if full < 0 else full
 
 
-thesis_measured = ProfiledInterference(thesis_profiles(), measured, published_names())
-thesis_time_sliced = ProfiledInterference(thesis_profiles(), time_sliced)
+@cache
+def thesis_measured() -> ProfiledInterference:
+    """The model `measured` over the thesis's applications, and Gavel's pairs by name."""
+    return ProfiledInterference(thesis_profiles(), measured(), published_names())
+
+
+@cache
+def thesis_time_sliced() -> ProfiledInterference:
+    """The model `time-sliced` over the thesis's applications."""
+    return ProfiledInterference(thesis_profiles(), time_sliced)

@@ -7,7 +7,6 @@ says what the training is. It is written beside its place and moved there whole;
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,8 +17,9 @@ from numpy.typing import NDArray
 
 from berth.errors import ModelError
 from berth.network.model_file import archive_bytes, read_arrays
+from berth.whole_file import whole_file
 
-__all__ = ["FORMAT", "VERSION", "Checkpoint", "read_checkpoint", "write_checkpoint", "write_whole"]
+__all__ = ["FORMAT", "VERSION", "Checkpoint", "read_checkpoint", "write_checkpoint"]
 
 FORMAT = "berth-checkpoint"
 VERSION = 1
@@ -38,7 +38,8 @@ def write_checkpoint(path: Path, training: Mapping[str, Any], checkpoint: Checkp
     """Write it whole or not at all. `training` says what is trained, and how, in plain values."""
     header = {"format": FORMAT, "version": VERSION, "training": dict(training), "notes": checkpoint.notes}
     arrays = {name: np.asarray(_plain(leaf)) for name, leaf in _named(checkpoint.state).items()}
-    write_whole(path, archive_bytes(header, arrays))
+    with whole_file(path) as aside:
+        aside.write_bytes(archive_bytes(header, arrays))
 
 
 def read_checkpoint(path: Path, training: Mapping[str, Any], like: Any) -> Checkpoint:
@@ -73,19 +74,6 @@ def read_checkpoint(path: Path, training: Mapping[str, Any], like: Any) -> Check
             )
         leaves.append(_as_was(came, leaf))
     return Checkpoint(jax.tree.unflatten(jax.tree.structure(like), leaves), header["notes"])
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Write under another name first, to the disk, so that nobody ever finds half of it."""
-    aside = path.with_name(path.name + ".part")
-    try:
-        with aside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 def _named(tree: Any) -> dict[str, Any]:

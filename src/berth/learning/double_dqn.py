@@ -69,22 +69,29 @@ class DoubleDqn:
     """The learner; see `Learner`."""
 
     name = "double-dqn"
+    compiled = True
 
-    def __init__(self, decisions: Decisions, settings: DoubleDqnSettings | None = None) -> None:
+    def __init__(
+        self, decisions: Decisions, settings: DoubleDqnSettings | None = None, *, start: Network | None = None
+    ) -> None:
         self.decisions = decisions
         self.settings = settings or DoubleDqnSettings()
+        self.start = start
         self.optimiser = optax.chain(
             optax.clip_by_global_norm(self.settings.largest_gradient),
             optax.adam(self.settings.learning_rate),
         )
 
     def begin(self, seed: int) -> DoubleDqnState:
-        """A network that does as `greedy` does, and an empty memory."""
+        """The network to start with, else one that does as `greedy` does, and an empty memory."""
         settings = self.settings
         key, draw, copy = jax.random.split(jax.random.key(seed), 3)
         world = begin_world(self.decisions, settings.environments, draw)
-        network = jax.tree.map(jnp.asarray, new_network(seed, settings.sizes))
-        network = imitated(self.decisions, network, settings.imitation, copy)
+        if self.start is None:
+            network = jax.tree.map(jnp.asarray, new_network(seed, settings.sizes))
+            network = imitated(self.decisions, network, settings.imitation, copy)
+        else:
+            network = jax.tree.map(jnp.asarray, self.start)
         _, shape = jax.eval_shape(lambda world: self._played(network, world, jnp.float32(1.0)), world)
         memory = jax.tree.map(lambda x: jnp.zeros((settings.memory, *x.shape[1:]), x.dtype), shape)
         return DoubleDqnState(

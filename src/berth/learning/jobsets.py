@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,17 +14,18 @@ from berth.model import GpuModel, Job, Profile
 from berth.network.catalogue import NEVER_MS, Catalogue, Demand, horizon_step_ms, make_catalogue
 from berth.profiles import THESIS_GPU, WORKLOADS, Series, series, thesis_profiles, workload_jobs
 
-__all__ = ["FIRST_TRAINING_SEED", "JobSets", "Task", "make_task", "thesis_sets", "thesis_task"]
+__all__ = ["JobSets", "Task", "make_task", "thesis_sets", "thesis_task"]
 
-FIRST_TRAINING_SEED = 1_000_000
-"""Job sets to train on have this seed or a later one, those to measure with an earlier one."""
+
+LONGEST_SET_MS = 2**30
+"""The work of a set together, 12 days: the environment counts time in 32 bits."""
 
 
 class JobSets(NamedTuple):
     """N sets of J jobs each, all waiting at 0 in this order; arrays of NumPy or JAX."""
 
     application: Any  # int32 (N, J): row of the catalogue
-    work_ms: Any  # int32 (N, J): run time alone
+    work_ms: Any  # int32 (N, J): run time alone; int64 before `Task.counted`
 
     def take(self, at: int) -> JobSets:
         """One of them: arrays (J,)."""
@@ -45,6 +47,26 @@ class Task:
         longest_ms = max(one.run_time_ms for one in self.series)
         return replace(self, horizon=horizon, step_ms=step_ms or horizon_step_ms(longest_ms, horizon))
 
+    def counted(self, *sets: JobSets) -> tuple[Task, tuple[JobSets, ...], int]:
+        """The same with time in coarser units where the work of a set is too long for 32 bits: how many ms a unit is.
+
+        Work is rounded up to whole units. Raises SettingError where the intervals of the profiles have no such unit.
+        """
+        longest_ms = max(int(one.work_ms.sum(axis=1, dtype=np.int64).max()) for one in sets)
+        least = max(1, -(-longest_ms // LONGEST_SET_MS))
+        common_ms = gcd(*(one.interval_ms for one in self.series))
+        unit_ms = next((unit for unit in range(least, common_ms + 1) if common_ms % unit == 0), None)
+        if unit_ms is None:
+            raise SettingError(
+                f"the jobs of a set have {longest_ms:,} ms of work together, more than {LONGEST_SET_MS:,} times the"
+                f" {common_ms} ms that all intervals of the profiles are multiples of; take profiles of longer"
+                " intervals"
+            )
+        coarse = tuple(Series(one.interval_ms // unit_ms, one.usage) for one in self.series)
+        counted = (JobSets(one.application, (-(-one.work_ms // unit_ms)).astype(np.int32)) for one in sets)
+        step_ms = max(1, self.step_ms // unit_ms)
+        return replace(self, series=coarse, step_ms=step_ms), tuple(counted), unit_ms
+
     def catalogue(self, demand: Demand = "series") -> Catalogue:
         """The table, with each job shown as what `demand` says."""
         usages = [one.usage for one in self.series]
@@ -63,6 +85,11 @@ class Task:
                 raise SettingError(f"job '{job.id}' has {job.work_ms} ms of work; expected 1…{NEVER_MS - 1}")
         if len({len(jobs) for jobs in sets}) != 1 or not sets[0]:
             raise SettingError("the sets of jobs to learn from must be equally large, one job or more each")
+        longest_ms = max(sum(job.work_ms for job in jobs) for jobs in sets)
+        if longest_ms > LONGEST_SET_MS:
+            raise SettingError(
+                f"the jobs of a set have {longest_ms:,} ms of work together; expected at most {LONGEST_SET_MS:,}"
+            )
         application = np.array([[index[job.application] for job in jobs] for jobs in sets], np.int32)
         return JobSets(application, np.array([[job.work_ms for job in jobs] for jobs in sets], np.int32))
 

@@ -25,6 +25,8 @@ class Learner(Protocol):
     """Pure functions; whatever changes is in the state, a tree of arrays, so that it can be kept and gone on with."""
 
     name: str
+    compiled: bool
+    """Whether JAX may compile `iterate`."""
 
     def begin(self, seed: int) -> Any:
         """The state before the first iteration; the same for a seed."""

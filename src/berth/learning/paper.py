@@ -1,11 +1,13 @@
 """`dqn-paper`: the thesis's algorithm 1 on its images, by either sign of its equation 2.
 
-Oh 2019, section IV.2, figure 6. N trajectories about each set of jobs give the empirical discounted returns v, the
-network the predictions q, and the weights move by α·∇log π(s, a)·(q − v). As printed that is prediction minus
-outcome, which makes actions that turn out better than predicted less likely; `mended` takes outcome minus
-prediction. Where the thesis is silent: the predictions are a second output of the network, drawn to v by least squares;
-actions are drawn from π rather than taken by the largest q, since a policy's gradient needs trajectories of that
-policy; Adam takes the steps. Letters: E trajectories side by side, L steps, C actions, H steps of the horizon.
+Oh 2019, section IV.2, figure 6. In each iteration N trajectories about each of some sets of jobs give the empirical
+discounted returns v, the network the predictions q, and the weights move by α·∇log π(s, a)·(q − v). As printed that
+is prediction minus outcome, which makes actions that turn out better than predicted less likely; `mended` takes
+outcome minus prediction. Where the thesis is silent: the predictions are a second output of the network, drawn to v by
+least squares; actions are drawn from π rather than taken by the largest q, since a policy's gradient needs trajectories
+of that policy; Adam takes the steps. All trajectories are so many steps long: who is through begins again with the same
+set, and of what is not through at the end nothing is learned, so that every v is of a whole trajectory. Letters: E
+trajectories side by side, L steps, C actions, H steps of the horizon.
 """
 
 from __future__ import annotations
@@ -35,8 +37,8 @@ class PaperSettings:
     """N: so many about each set of jobs."""
     sets: int = 4
     """Sets of jobs in an iteration."""
-    length: int = 64
-    """Steps between two updates; what follows is left to the prediction."""
+    length: int = 512
+    """Steps of each trajectory in an iteration."""
     hidden: int = 32
     learning_rate: float = 3e-3
     discount: float = 0.99
@@ -64,8 +66,6 @@ class PaperState(NamedTuple):
 
     network: ImageNetwork
     optimiser: optax.OptState
-    states: State  # of E
-    earned: Array  # float32 (E,)
     key: Array
 
 
@@ -82,6 +82,7 @@ class Paper:
     """The learner; its network is of images and of one number of slots, so that no policy but itself decides by it."""
 
     name = "dqn-paper"
+    compiled = True
 
     def __init__(
         self, environment: Environment, sets: JobSets, settings: PaperSettings | None = None
@@ -92,9 +93,9 @@ class Paper:
         self.optimiser = optax.adam(self.settings.learning_rate)
 
     def begin(self, seed: int) -> PaperState:
-        """An untrained network, and E trajectories at their beginning."""
+        """An untrained network."""
         settings = self.settings
-        key, draw, choice = jax.random.split(jax.random.key(seed), 3)
+        key, draw = jax.random.split(jax.random.key(seed))
         first, second, third = jax.random.split(draw, 3)
         pixels, actions, hidden = self.environment.task.horizon * 4, self.environment.actions, settings.hidden
         inputs = pixels * (1 + actions)
@@ -108,21 +109,21 @@ class Paper:
             jnp.zeros(()),
             jnp.zeros(actions),
         )
-        states = self._fresh(choice)
-        count = settings.sets * settings.trajectories
-        return PaperState(network, self.optimiser.init(network), states, jnp.zeros(count), key)
+        return PaperState(network, self.optimiser.init(network), key)
 
     def network(self, state: PaperState) -> ImageNetwork:
         """The network as it is now."""
         return state.network
 
     def iterate(self, state: PaperState) -> tuple[PaperState, Figures]:
-        """Go on with every trajectory, then move the weights once."""
+        """Play N trajectories about each of the sets, then move the weights once."""
         settings, environment = self.settings, self.environment
+        key, choice, play = jax.random.split(state.key, 3)
+        begun = self._fresh(choice)
+        count = settings.sets * settings.trajectories
 
-        def move(carry, _):  # type: ignore[no-untyped-def]
-            states, earned, key = carry
-            key, draw, renew = jax.random.split(key, 3)
+        def move(carry, draw):  # type: ignore[no-untyped-def]
+            states, earned = carry
             seen = jax.vmap(environment.observe)(states)
             score, _ = self.outputs(state.network, seen)
             action = jax.random.categorical(draw, jnp.where(seen.mask, score, NEVER))
@@ -131,23 +132,19 @@ class Paper:
             steps = (after.now_ms - states.now_ms) / environment.task.step_ms
             earned = earned + reward
             step = _Step(seen, action, reward, steps, over, jnp.where(over, earned, jnp.nan))
-            fresh = self._fresh(renew)
             states = jax.tree.map(
-                lambda new, old: jnp.where(over.reshape(-1, *[1] * (old.ndim - 1)), new, old), fresh, after
+                lambda new, old: jnp.where(over.reshape(-1, *[1] * (old.ndim - 1)), new, old), begun, after
             )
-            return (states, jnp.where(over, 0.0, earned), key), step
+            return (states, jnp.where(over, 0.0, earned)), step
 
-        carry = (state.states, state.earned, state.key)
-        (states, earned, key), taken = jax.lax.scan(move, carry, None, length=settings.length)
-        _, last = self.outputs(state.network, jax.vmap(environment.observe)(states))
-        outcome = self._outcomes(taken, last)
-        loss, gradient = jax.value_and_grad(self._loss)(state.network, taken, outcome)
+        carry = (begun, jnp.zeros(count))
+        _, taken = jax.lax.scan(move, carry, jax.random.split(play, settings.length))
+        outcome, whole = self._outcomes(taken)
+        loss, gradient = jax.value_and_grad(self._loss)(state.network, taken, outcome, whole)
         change, optimiser = self.optimiser.update(gradient, state.optimiser, state.network)
         network = optax.apply_updates(state.network, change)
-        figures = Figures(
-            jnp.nanmean(taken.episode_return), loss, jnp.float32(settings.length * earned.shape[0])
-        )
-        return PaperState(network, optimiser, states, earned, key), figures
+        figures = Figures(jnp.nanmean(taken.episode_return), loss, jnp.float32(settings.length * count))
+        return PaperState(network, optimiser, key), figures
 
     def outputs(self, network: ImageNetwork, seen: Observation) -> tuple[Array, Array]:
         """Scores of the actions (…, C) and the predicted return (…); a softmax of the scores is π.
@@ -169,7 +166,7 @@ class Paper:
         return hidden @ network.action + network.offset, hidden @ network.prediction + network.level
 
     def played(self, network: ImageNetwork, sets: JobSets) -> tuple[Array, Array]:
-        """Total time and failures of each set when the likeliest action is taken: int32 (N,)."""
+        """Total time and failures of each set when the likeliest action is taken: int32 (I, N), under each model."""
         environment = self.environment
 
         def move(state: State) -> State:
@@ -178,35 +175,49 @@ class Paper:
             action = jnp.argmax(jnp.where(seen.mask, score, NEVER))
             return environment.step_masked(state, action, seen.mask)[0]
 
-        states = jax.vmap(environment.reset)(JobSets(*map(jnp.asarray, sets)))
+        models = len(environment.models)
+        reset = jax.vmap(jax.vmap(environment.reset, (0, None)), (None, 0))
+        states = reset(JobSets(*map(jnp.asarray, sets)), jnp.arange(models))
+        states = jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), states)
         # A policy that holds where it could start goes on for ever only if nobody runs, which the mask forbids.
         done = jax.lax.while_loop(
             lambda now: ~jnp.all(jax.vmap(environment.over)(now)), jax.vmap(move), states
         )
-        return done.now_ms, jnp.sum(done.failures, axis=-1)
+        return done.now_ms.reshape(models, -1), jnp.sum(done.failures, axis=-1).reshape(models, -1)
 
     def _fresh(self, key: Array) -> State:
-        """N trajectories about each of some sets."""
+        """N trajectories about each of some sets, all of a set under the same model of interference; both drawn."""
         settings = self.settings
-        at = jax.random.randint(key, (settings.sets,), 0, self.sets.application.shape[0])
-        at = jnp.repeat(at, settings.trajectories)
-        return jax.vmap(self.environment.reset)(JobSets(*(part[at] for part in self.sets)))
+        sets, models = jax.random.split(key)
+        at = jax.random.randint(sets, (settings.sets,), 0, self.sets.application.shape[0])
+        model = jax.random.randint(models, (settings.sets,), 0, len(self.environment.models))
+        at, model = (jnp.repeat(one, settings.trajectories) for one in (at, model))
+        return jax.vmap(self.environment.reset)(JobSets(*(part[at] for part in self.sets)), model)
 
-    def _outcomes(self, taken: _Step, last: Array) -> Array:
-        """The empirical discounted returns v, (L, E)."""
+    def _outcomes(self, taken: _Step) -> tuple[Array, Array]:
+        """The empirical discounted returns v, and whether the trajectory came to its end: (L, E) both."""
         settings = self.settings
         discount = jnp.where(taken.over, 0.0, settings.discount**taken.steps)
 
-        def back(follows: Array, now: tuple[Array, Array]) -> tuple[Array, Array]:
-            here = now[0] * settings.return_scale + now[1] * follows
+        def back(follows: tuple[Array, Array], now: tuple[Array, Array, Array]):  # type: ignore[no-untyped-def]
+            reward, keeps, over = now
+            here = (reward * settings.return_scale + keeps * follows[0], follows[1] | over)
             return here, here
 
-        return jax.lax.scan(back, last, (taken.reward, discount), reverse=True)[1]
+        count = taken.over.shape[1]
+        last = (jnp.zeros(count), jnp.zeros(count, bool))
+        found: tuple[Array, Array] = jax.lax.scan(
+            back, last, (taken.reward, discount, taken.over), reverse=True
+        )[1]
+        return found
 
-    def _loss(self, network: ImageNetwork, taken: _Step, outcome: Array) -> Array:
+    def _loss(self, network: ImageNetwork, taken: _Step, outcome: Array, whole: Array) -> Array:
         score, prediction = self.outputs(network, taken.seen)
         logs = jax.nn.log_softmax(jnp.where(taken.seen.mask, score, NEVER))
         log = jnp.take_along_axis(logs, taken.action[..., None], -1)[..., 0]
         better = jax.lax.stop_gradient(outcome - prediction)
         sign = 1.0 if self.settings.mended else -1.0
-        return -sign * jnp.mean(log * better) + 0.5 * jnp.mean(jnp.square(prediction - outcome))
+        weight = whole / jnp.maximum(jnp.sum(whole), 1)
+        return -sign * jnp.sum(weight * log * better) + 0.5 * jnp.sum(
+            weight * jnp.square(prediction - outcome)
+        )

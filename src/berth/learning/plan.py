@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from typing import Any
+from functools import partial
+from hashlib import sha256
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -14,28 +16,41 @@ from berth.interference import make_speeds
 from berth.learning.decisions import Decisions
 from berth.learning.double_dqn import DoubleDqn
 from berth.learning.environment import Environment, Settings
-from berth.learning.jobsets import FIRST_TRAINING_SEED, JobSets, Task, thesis_sets, thesis_task
+from berth.learning.jobsets import JobSets, Task, thesis_sets, thesis_task
+from berth.learning.learner import Learner
 from berth.learning.paper import Paper, PaperSettings
 from berth.learning.ppo import Ppo
 from berth.learning.rewards import REWARDS, saved
+from berth.learning.rollout_learner import RolloutLearner
 from berth.learning.training import Trained
 from berth.network.catalogue import Demand
 from berth.network.combinations import combinations
 from berth.network.model_file import Model
+from berth.profiles import FIRST_TRAINING_SEED
 
-__all__ = ["LEARNERS", "Made", "Plan", "make", "model_of"]
+__all__ = ["LEARNERS", "Made", "Plan", "Way", "make", "model_of"]
 
-LEARNERS: dict[str, tuple[str, Demand]] = {
-    "dqn": ("ppo", "series"),
-    "ppo": ("ppo", "series"),
-    "double-dqn": ("double-dqn", "series"),
-    "deeprm-max": ("ppo", "peak"),
-    "deeprm-mean": ("ppo", "mean"),
-    "dqn-paper": ("dqn-paper", "series"),
-    "dqn-paper-as-printed": ("dqn-paper", "series"),
+
+class Way(NamedTuple):
+    """How a learner learns, what it is shown of a job, and under which name a model of its ships."""
+
+    by: str
+    shown: Demand
+    ships_as: str | None
+    """None where no policy decides by its network, which is of images."""
+
+
+LEARNERS: dict[str, Way] = {
+    "dqn": Way("ppo", "series", "dqn"),
+    "ppo": Way("ppo", "series", "dqn"),
+    "rollouts": Way("rollouts", "series", "dqn"),
+    "double-dqn": Way("double-dqn", "series", "dqn"),
+    "deeprm-max": Way("ppo", "peak", "deeprm-max"),
+    "deeprm-mean": Way("ppo", "mean", "deeprm-mean"),
+    "dqn-paper": Way("dqn-paper", "series", None),
+    "dqn-paper-as-printed": Way("dqn-paper", "series", None),
 }
-"""Each learner: how it learns, and what it is shown of a job. `dqn` is `ppo`, which was not compared with the other at
-length yet."""
+"""`dqn` is `ppo`; the models that ship went on from it with `rollouts`."""
 
 HORIZON, PAPER_HORIZON = 32, 20
 STEPS_OF_THE_LONGEST = 60
@@ -81,65 +96,82 @@ class Made:
     """What a plan comes to."""
 
     plan: Plan
-    learner: Any
-    """As in `Learner`."""
+    learner: Learner
     task: Task
+    unit_ms: int
+    """A unit of the task's times; 1 but for histories of days."""
     measure: Callable[[Any], float]
     """Mean over the sets to measure on, and the models of interference, of total time over that of all jobs in turn."""
     described: dict[str, Any]
     """What a checkpoint says of the training, in plain values."""
 
 
-def make(plan: Plan, *, task: Task | None = None, sets: JobSets | None = None) -> Made:
+def make(
+    plan: Plan,
+    *,
+    task: Task | None = None,
+    sets: tuple[JobSets, JobSets] | None = None,
+    start: Model | None = None,
+) -> Made:
     """The learner of a plan; by default about the thesis's applications, else about `sets` of a `task`.
 
-    Of given sets the last ones are kept to measure on.
+    Of given sets the first are trained on and the second measured on. It begins with the network of `start`, by
+    default with one that imitates `greedy`. Raises SettingError where `start` was shown something else.
     """
-    kind, demand = LEARNERS[plan.learner]
-    paper = kind == "dqn-paper"
+    kind, demand, ships_as = LEARNERS[plan.learner]
+    paper = ships_as is None
     if task is None:
         task = _stepped(thesis_task(), paper)
         training = thesis_sets(task, plan.workload, FIRST_TRAINING_SEED, plan.sets, jobs=plan.jobs)
         validation = thesis_sets(task, plan.workload, VALIDATION_SEED, plan.validation, jobs=plan.jobs)
+        unit_ms = 1
     else:
         if sets is None:
             raise SettingError("a task of one's own needs sets of its jobs")
-        task = _stepped(task, paper)
-        held = min(plan.validation, max(1, len(sets.work_ms) // 10))
-        training = JobSets(*(part[: max(1, len(part) - held)] for part in sets))
-        validation = JobSets(*(part[-held:] for part in sets))
+        task, (training, validation), unit_ms = _stepped(task, paper).counted(*sets)
+    if start is not None:
+        _check_start(start, plan, paper, demand)
     reward = REWARDS[plan.reward] if plan.reward else None
     speeds = [make_speeds(name) for name in plan.interference]
     learner: Any
     if paper:
         environment = Environment(
-            task, speeds[0], settings=Settings(plan.slots), **({"reward": reward} if reward else {})
+            task, *speeds, settings=Settings(plan.slots), **({"reward": reward} if reward else {})
         )
         learner = Paper(environment, training, PaperSettings(mended=plan.learner == "dqn-paper"))
         play = learner.played
+    elif kind == "rollouts":
+        learner = RolloutLearner(task, speeds, training, start=None if start is None else start.network)
+        play = None
     else:
         step_ms = task.step_ms
         settings = Settings(plan.slots, demand=demand, tick_ms=3 * step_ms, lead_ms=step_ms * 9 // 10)
         environment = Environment(task, *speeds, settings=settings, reward=reward or saved)
         decisions = Decisions(environment, training, within=demand != "series")
-        learner = (Ppo if kind == "ppo" else DoubleDqn)(decisions)
+        network = None if start is None else start.network
+        learner = Ppo(decisions, start=network) if kind == "ppo" else DoubleDqn(decisions, start=network)
         play = decisions.total_ms
     alone_ms = validation.work_ms.sum(axis=1)
-    played = jax.jit(lambda network: play(network, validation)[0])
+    if play is None:
+        played = partial(learner.total_ms, sets=validation)
+    else:
+        played = jax.jit(lambda network: play(network, validation)[0])
 
     def measure(network: Any) -> float:
         return float(np.mean(np.asarray(played(network)) / alone_ms))
 
     described = asdict(plan) | {"settings": repr(learner.settings), "step_ms": task.step_ms}
     described |= {"applications": list(task.applications), "card": task.gpu.name}
-    described |= {"interference": list(plan.interference), "work_ms": int(training.work_ms.sum())}
-    return Made(plan, learner, task, measure, described)
+    described |= {"interference": list(plan.interference), "jobs_digest": _digest(training, validation)}
+    described |= {"profiles_digest": _digest(*(one.usage for one in task.series))}
+    described |= {"start_digest": None if start is None else _digest(*jax.tree.leaves(start.network))}
+    return Made(plan, learner, task, unit_ms, measure, described)
 
 
 def model_of(made: Made, trained: Trained, workloads: Iterable[str], seed: int) -> Model:
     """The file that a policy decides by, without JAX; not for `dqn-paper`, whose network is of images."""
-    kind, demand = LEARNERS[made.plan.learner]
-    if kind == "dqn-paper":
+    kind, demand, ships_as = LEARNERS[made.plan.learner]
+    if ships_as is None:
         raise SettingError(f"the network of {made.plan.learner} is of images, and no policy decides by it")
     last = trained.curve[-1] if trained.curve else None
     figures = {
@@ -154,12 +186,32 @@ def model_of(made: Made, trained: Trained, workloads: Iterable[str], seed: int) 
         learner=kind,
         slots=made.plan.slots,
         horizon=made.task.horizon,
-        step_ms=made.task.step_ms,
+        step_ms=made.task.step_ms * made.unit_ms,
         interference=made.plan.interference,
         workloads=tuple(workloads),
         demand=demand,
         figures=figures,
     )
+
+
+def _check_start(start: Model, plan: Plan, paper: bool, demand: Demand) -> None:
+    """Refuse a network that another learner, or another view of jobs, would have to begin with."""
+    if paper:
+        raise SettingError(f"the network of {plan.learner} is of images; it cannot begin with a model")
+    if (start.demand, start.horizon) != (demand, HORIZON):
+        raise SettingError(
+            f"the model to begin with was shown the {start.demand} of jobs over {start.horizon} steps;"
+            f" {plan.learner} is shown the {demand} over {HORIZON}"
+        )
+
+
+def _digest(*arrays: Any) -> str:
+    """Of arrays, or of named tuples of them, with their shapes."""
+    digest = sha256()
+    for leaf in jax.tree.leaves(arrays):
+        array = np.ascontiguousarray(leaf)
+        digest.update(f"{array.dtype}{array.shape}".encode() + array.tobytes())
+    return digest.hexdigest()[:16]
 
 
 def _stepped(task: Task, paper: bool) -> Task:

@@ -72,10 +72,14 @@ class Ppo:
     """The learner; see `Learner`."""
 
     name = "ppo"
+    compiled = True
 
-    def __init__(self, decisions: Decisions, settings: PpoSettings | None = None) -> None:
+    def __init__(
+        self, decisions: Decisions, settings: PpoSettings | None = None, *, start: Network | None = None
+    ) -> None:
         self.decisions = decisions
         self.settings = settings or PpoSettings()
+        self.start = start
         rate = optax.linear_schedule(
             self.settings.learning_rate,
             self.settings.learning_rate / 10,
@@ -86,13 +90,16 @@ class Ppo:
         )
 
     def begin(self, seed: int) -> PpoState:
-        """Two networks, of which the first has learned to do as `greedy` does."""
+        """Two networks; the first is the one to start with, else has learned to do as `greedy` does."""
         settings = self.settings
         key, draw, copy = jax.random.split(jax.random.key(seed), 3)
         world = begin_world(self.decisions, settings.environments, draw)
-        actor = jax.tree.map(jnp.asarray, new_network(seed, settings.sizes))
         critic = jax.tree.map(jnp.asarray, new_network(seed + 1, settings.sizes))
-        actor = imitated(self.decisions, actor, settings.imitation, copy)
+        if self.start is None:
+            actor = jax.tree.map(jnp.asarray, new_network(seed, settings.sizes))
+            actor = imitated(self.decisions, actor, settings.imitation, copy)
+        else:
+            actor = jax.tree.map(jnp.asarray, self.start)
         return PpoState(actor, actor, critic, self.optimiser.init((actor, critic)), world, key, jnp.int32(0))
 
     def network(self, state: PpoState) -> Network:

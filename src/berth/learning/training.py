@@ -15,9 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from berth.errors import SettingError
+from berth.errors import ModelError, SettingError
 from berth.learning.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from berth.learning.learner import Figures
+from berth.learning.learner import Figures, Learner
 
 __all__ = ["CHECKPOINT", "Point", "Progress", "Trained", "TrainingSettings", "train"]
 
@@ -80,7 +80,7 @@ class Trained:
 
 
 def train(
-    learner: Any,
+    learner: Learner,
     measure: Callable[[Any], float],
     settings: TrainingSettings,
     *,
@@ -91,9 +91,10 @@ def train(
 ) -> Trained:
     """Train until the iterations, or the time, are over.
 
-    `measure` tells what a network is worth, the less the better. With a `folder` the training is kept there, and
-    `resume` goes on from what is; the result is the same as without the interruption. `training` says in plain
-    values what is trained: a checkpoint of anything else is refused. `learner` is as in `Learner`.
+    `measure` tells what a network is worth, the less the better; the last network is always asked. With a `folder`
+    the training is kept there, and `resume` goes on from what is; the result is the same as without the
+    interruption, also of fewer iterations first. `training` says in plain values what is trained: a checkpoint of
+    anything else is refused.
     """
     begun = time.monotonic()
     state = learner.begin(settings.seed)
@@ -109,18 +110,18 @@ def train(
             )
         found = read_checkpoint(path, described, (state, best))
         state, best = found.state
-        curve = [Point(*entry) for entry in found.notes["curve"]]
+        curve = _curve_of(path, found.notes)
     elif path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
     before = curve[-1].seconds if curve else 0.0
-    iterate = jax.jit(learner.iterate)
+    iterate = jax.jit(learner.iterate) if learner.compiled else learner.iterate
     if not curve:
         best = _better(best, learner.network(state), measure(learner.network(state)), 0)
     while len(curve) < settings.iterations:
         state, figures = iterate(state)
         iteration = len(curve) + 1
         measured = None
-        if iteration % settings.measure_every == 0 or iteration == settings.iterations:
+        if iteration % settings.measure_every == 0:
             measured = measure(learner.network(state))
             best = _better(best, learner.network(state), measured, iteration)
         seconds = before + time.monotonic() - begun
@@ -134,8 +135,24 @@ def train(
             progress(iteration, settings.iterations, _said(curve))
         if over:
             break
+    if (
+        curve and curve[-1].measured is None
+    ):  # after what is kept: one that goes on from there does not measure here
+        measured = measure(learner.network(state))
+        best = _better(best, learner.network(state), measured, len(curve))
+        curve[-1] = curve[-1]._replace(measured=measured)
     network = jax.tree.map(np.asarray, best[0])
     return Trained(network, float(best[1]), int(best[2]), tuple(curve))
+
+
+def _curve_of(path: Path, notes: Mapping[str, Any]) -> list[Point]:
+    """The curve that a checkpoint has kept."""
+    try:
+        return [Point(*entry) for entry in notes["curve"]]
+    except (KeyError, TypeError) as error:
+        raise ModelError(
+            f"{path}: its curve is not that of a training ({error!r}); begin anew elsewhere"
+        ) from error
 
 
 def _better(best: Best, network: Any, worth: float, iteration: int) -> Best:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ __all__ = ["FORMAT", "VERSION", "Model", "archive_bytes", "model_bytes", "read_a
 
 FORMAT = "berth-model"
 VERSION = 1
+UNREADABLE = (zipfile.BadZipFile, zlib.error, ValueError, EOFError, OSError, KeyError, RuntimeError)
+"""What a damaged archive raises; RuntimeError where a member is encrypted, or packed in a way that is not there."""
 LARGEST_BYTES = 64 * 2**20
 """No array is larger; one that claims to be is not read."""
 
@@ -90,9 +94,9 @@ def read_model(path: Path) -> Model:
             sizes=sizes,
             figures={str(key): float(value) for key, value in header["figures"].items()},
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise ModelError(f"{path}: its header is not that of a model: {error!r}") from error
-    if model.demand not in DEMANDS:
+    if not isinstance(model.demand, str) or model.demand not in DEMANDS:
         raise ModelError(f"{path}: a demand '{model.demand}'; expected one of {', '.join(DEMANDS)}")
     return model
 
@@ -117,9 +121,8 @@ def read_arrays(path: Path, kind: str, version: int) -> tuple[dict[str, Any], di
             found = {}
             for entry in archive.infolist():
                 with archive.open(entry) as member:
-                    name = entry.filename.removesuffix(".npy")
-                    found[name] = np.lib.format.read_array(member, allow_pickle=False)
-    except (zipfile.BadZipFile, ValueError, EOFError, OSError, KeyError, NotImplementedError) as error:
+                    found[entry.filename.removesuffix(".npy")] = _array(member.read())
+    except UNREADABLE as error:
         if isinstance(error, OSError) and not path.is_file():
             raise
         raise ModelError(
@@ -135,6 +138,22 @@ def read_arrays(path: Path, kind: str, version: int) -> tuple[dict[str, Any], di
             f"{path}: format {came[0]!r}, version {came[1]!r}; expected {kind!r}, version {version}"
         )
     return header, found
+
+
+def _array(member: bytes) -> NDArray[Any]:
+    """The array of a member; ValueError where it has not the bytes that it claims, before any is set aside for it."""
+    content = io.BytesIO(member)
+    major, _ = np.lib.format.read_magic(content)
+    if major != 1:
+        raise ValueError(f"an array of format {major}; expected 1")
+    shape, _, kind = np.lib.format.read_array_header_1_0(content)
+    claimed = prod(shape) * kind.itemsize
+    if kind.hasobject or claimed != len(member) - content.tell():
+        raise ValueError(
+            f"an array of {kind} {shape}, which is {claimed} bytes; it has {len(member) - content.tell()}"
+        )
+    content.seek(0)
+    return np.lib.format.read_array(content, allow_pickle=False)
 
 
 def _named(network: Network) -> dict[str, Any]:

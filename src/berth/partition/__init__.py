@@ -2,6 +2,7 @@
 
 from berth.partition.launch import Summary, run
 from berth.partition.library import fake_driver_folder, library_path
+from berth.partition.lifecycle import create, remove, resize
 from berth.partition.lookups import Lookup, resolve
 from berth.partition.regions import (
     Limit,
@@ -9,12 +10,9 @@ from berth.partition.regions import (
     Process,
     Refusal,
     Unreadable,
-    create,
     find,
     partitions,
     regions,
-    remove,
-    resize,
 )
 from berth.partition.sizes import mem_mib
 

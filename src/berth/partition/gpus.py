@@ -35,7 +35,12 @@ def gpus(driver_folder: Path | None = None) -> list[Gpu]:
         ) from error
     count = ctypes.c_uint()
     if nvml.nvmlInit_v2() != 0 or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
-        raise PartitionError("NVML does not start; see what nvidia-smi says")
+        raise PartitionError(
+            "NVML does not start; see what nvidia-smi says"
+            if driver_folder is None
+            else "the fake card cannot be made or read; free some room in /dev/shm, "
+            "or name its file elsewhere with BERTH_FAKE_CARD"
+        )
     found = []
     for index in range(count.value):
         handle, memory, uuid = ctypes.c_void_p(), _Memory(), ctypes.create_string_buffer(96)

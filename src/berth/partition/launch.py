@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -11,10 +12,13 @@ from pathlib import Path
 
 from berth.errors import PartitionError
 from berth.partition.library import fake_driver_folder, library_path
-from berth.partition.regions import Partition, find, read, regions_in
+from berth.partition.regions import INSIDE, Partition, find, read, regions_in
 from berth.partition.sizes import size_text
 
 __all__ = ["Summary", "environment", "run"]
+
+_ROOM_MIB = 4
+"""What a run's region, log and fake card may need: 220 KiB a GPU, 8 KiB a process on the fake card."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +107,9 @@ def run(
         raise PartitionError(
             f"the partition '{partition}' has its own limits; leave --mem and --core-pct out, or resize it"
         )
-    parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-    with tempfile.TemporaryDirectory(prefix="berth-run-", dir=parent) as scratch:
-        joined = find(partition, root) if partition is not None else []
+    joined = find(partition, root) if partition is not None else []
+    _check_free(joined[0].folder if joined else None, mem_mib, core_pct)
+    with tempfile.TemporaryDirectory(prefix="berth-run-", dir=_folder_with_room()) as scratch:
         region = joined[0].folder if joined else Path(scratch) / "region"
         log = Path(scratch) / "log"
         words = environment(
@@ -125,6 +129,57 @@ def run(
         seen = [read(region, uuid, partition or "") for uuid in regions_in(region)] if region.exists() else []
         messages = tuple(log.read_text().splitlines()) if log.exists() else ()
         return _summary(status, seen, before, messages, partition)
+
+
+def _folder_with_room() -> Path:
+    """Where the region of a run is made: in memory if there is room, else among the temporary files."""
+    folders = [Path("/dev/shm"), Path(tempfile.gettempdir())]
+    for folder in folders:
+        if os.access(folder, os.W_OK) and shutil.disk_usage(folder).free >= _ROOM_MIB << 20:
+            return folder
+    places = " and in ".join(dict.fromkeys(str(folder) for folder in folders))
+    raise PartitionError(
+        f"there are not {_ROOM_MIB} MiB left for the limits to be kept in, in {places}; "
+        "free some there, or name another folder with TMPDIR"
+    )
+
+
+def _check_free(region: Path | None, mem_mib: int | None, core_pct: int | None) -> None:
+    """Refuse other limits than those that this process is under: a process counts in one region, so that under
+    new ones it would count in the old no more."""
+    if not _is_limited():
+        return
+    above = Path(f"{INSIDE}/region") if Path(f"{INSIDE}/region").exists() else os.environ.get("BERTH_REGION")
+    if region is not None and above is not None and Path(above) == region:
+        return
+    asked = "another partition" if region is not None else _limits_text(mem_mib, core_pct)
+    raise PartitionError(
+        f"{asked} cannot be given here, under a limit already: {_limits_above(above)}; "
+        "run the command as it is, which keeps to that limit, or start it from outside"
+    )
+
+
+def _is_limited() -> bool:
+    """Whether libberth.so is in this process and something is limited."""
+    loaded = "/libberth.so\n" in Path("/proc/self/maps").read_text(errors="replace")
+    named = ("BERTH_REGION", "BERTH_GPU_MEM_MIB", "BERTH_GPU_CORE_PCT")
+    return loaded and (Path(f"{INSIDE}/region").exists() or any(os.environ.get(name) for name in named))
+
+
+def _limits_above(region: Path | str | None) -> str:
+    folder = Path(region) if region is not None else None
+    if folder is not None and folder.is_dir() and (uuids := regions_in(folder)):
+        seen = [read(folder, uuid, "") for uuid in uuids]
+        return ", ".join(_limits_text(one.limit_bytes >> 20, one.core_pct or None) for one in seen)
+    variables = ("BERTH_GPU_MEM_MIB", "BERTH_GPU_CORE_PCT")
+    said = [f"{name}={os.environ[name]}" for name in variables if os.environ.get(name)]
+    return ", ".join(said) or f"BERTH_REGION={region}"
+
+
+def _limits_text(mem_mib: int | None, core_pct: int | None) -> str:
+    memory = None if mem_mib is None else f"{size_text(mem_mib << 20)} of GPU memory"
+    share = None if core_pct is None else f"{core_pct} % of the GPU's time"
+    return " and ".join(filter(None, (memory, share)))
 
 
 def _wait(command: Sequence[str], environment: Mapping[str, str]) -> int:

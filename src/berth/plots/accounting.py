@@ -99,6 +99,8 @@ def _ticks(top: float, whole: bool) -> list[float]:
 def variable_cdfs(cdfs: Mapping[str, Mapping[str, Cdf]], variable: str) -> go.Figure:
     """The share of tries that have at most so much of a variable, a line an application."""
     figure = go.Figure()
+    top = max((float(each[variable].values[-1]) for each in cdfs.values() if variable in each), default=0.0)
+    end = 1.04 * top if top else 1.0
     for at, (application, each) in enumerate(cdfs.items()):
         if variable not in each:
             continue
@@ -106,8 +108,8 @@ def variable_cdfs(cdfs: Mapping[str, Mapping[str, Cdf]], variable: str) -> go.Fi
         name = escape(application)
         figure.add_trace(
             go.Scatter(
-                x=np.concatenate((cdf.values[:1], cdf.values)),
-                y=np.concatenate(([0.0], cdf.shares * 100)),
+                x=np.concatenate((cdf.values[:1], cdf.values, [end])),
+                y=np.concatenate(([0.0], cdf.shares * 100, [100.0])),
                 mode="lines",
                 line={
                     "shape": "hv",
@@ -119,15 +121,23 @@ def variable_cdfs(cdfs: Mapping[str, Mapping[str, Cdf]], variable: str) -> go.Fi
             )
         )
     unit = next(each.unit for each in VARIABLES if each.name == variable)
-    dress(figure, f"{variable}, {unit}", 330)
+    alone = f"{figure.data[0].name}: " if len(figure.data) == 1 else ""
+    dress(figure, f"{alone}{variable}, {unit}", 330)
     figure.update_yaxes(range=[0, 102], ticksuffix=" %")
-    figure.update_xaxes(rangemode="tozero")
+    figure.update_xaxes(range=[0, end])
+    if variable in ("nNODE", "nGPU"):
+        figure.update_xaxes(tickvals=_ticks(max(top, 1.0), whole=True))
     return figure
 
 
 def usage_bars(rows: Sequence[Usage], measure: str, dimension: str) -> go.Figure:
     """One dimension's groups as bars, the largest on top; what is beyond a dozen is one bar."""
-    return _bars({row.keys[0]: row.measure(measure) for row in rows}, f"{measure} by {dimension}")
+    return _bars({row.keys[0]: row.measure(measure) for row in rows}, f"{_title(measure)} by {dimension}")
+
+
+def _title(measure: str) -> str:
+    """A measure at the head of a title."""
+    return {"gpu-hours": "GPU-hours"}.get(measure, measure.capitalize())
 
 
 def _bars(groups: Mapping[str, float], title: str) -> go.Figure:
@@ -179,7 +189,7 @@ def share_of_usage(rows: Sequence[Usage], measure: str) -> go.Figure:
     if rest := names[len(shown) :]:
         sums = [sum(values.get((month, name), 0.0) for name in rest) for month in months]
         figure.add_trace(_stack(months, sums, f"{len(rest):,} more", COLOURS[-1]))
-    dress(figure, f"{measure} by month", 380)
+    dress(figure, f"{_title(measure)} by month", 380)
     figure.update_layout(barmode="stack")
     figure.update_xaxes(type="category")
     figure.update_yaxes(rangemode="tozero")
@@ -261,7 +271,7 @@ def calendar(days: NDArray[np.int64], hours: Floats) -> go.Figure:
                 zmax=most,
                 colorscale=[[0, "#dbe9f4"], [0.5, "#4a93c6"], [1, "#08306b"]],
                 showscale=row == 0,
-                colorbar={"thickness": 12, "outlinewidth": 0, "title": {"text": "GPU-hours"}},
+                colorbar={"thickness": 12, "outlinewidth": 0, "nticks": 3, "title": {"text": "GPU-hours"}},
                 xaxis=f"x{suffix}",
                 yaxis=f"y{suffix}",
             )

@@ -59,6 +59,7 @@ def completion_times(
                 error_x={
                     "type": "data",
                     "array": [_half(interval) / 3600 for interval in shown],
+                    "color": INK,  # with a colour a marker there is none that it could take
                     "thickness": 2,
                 },
                 mode="markers",

@@ -237,6 +237,7 @@ def shortage_of(job: Job, cluster: Cluster) -> Shortage:
     left = np.maximum(cluster.free_milli, 0)
     able = (cluster.free_milli >= milli).sum(axis=1)
     with_mem = ((cluster.free_milli >= milli) & (cluster.free_gpu_mem_mib >= gpu_mem)).sum(axis=1)
+    kind = " or ".join(job.models) if job.models else "GPU"
     checks = (
         ("GPU model", (cluster.traits[:, 0] & request[MODELS]) != 0 if gpus else None,
          f"no node has GPU model {' or '.join(job.models)}"),
@@ -244,9 +245,10 @@ def shortage_of(job: Job, cluster: Cluster) -> Shortage:
          f"no such node carries the labels {', '.join(job.labels)}"),
         ("node up", cluster.traits[:, 2] != 0, "every such node is lost"),
         ("GPUs", able >= gpus if gpus else None,
-         f"it takes {gpus} × {milli} milli of GPU; no such node has more than {{0}} such GPUs free"),
+         f"it takes {gpus} × {milli} milli of {kind}; no such node has more than {{0}} such GPUs free"),
         ("GPU memory", with_mem >= gpus if gpus else None,
-         f"it takes {gpu_mem} MiB of GPU memory on each of {gpus} GPUs; no such node has more than {{1}} such"),
+         f"it takes {gpu_mem} MiB of GPU memory on each of {gpus} GPUs; no such node has more than {{1}} such,"
+         " and the most that one has free is {4} MiB"),
         ("CPU", cluster.free_cpu_milli >= cpu,
          f"it takes {cpu} CPU milli; no such node has more than {{2}} free"),
         ("memory", cluster.free_mem_mib >= mem, f"it takes {mem} MiB; no such node has more than {{3}} free"),
@@ -259,6 +261,7 @@ def shortage_of(job: Job, cluster: Cluster) -> Shortage:
             most = (
                 able[among].max(), with_mem[among].max(),
                 cluster.free_cpu_milli[among].max(), cluster.free_mem_mib[among].max(),
+                cluster.free_gpu_mem_mib[among].max(initial=0),
             )  # fmt: skip
             return Shortage(job, resource, text.format(*most))
         among &= passed

@@ -19,6 +19,7 @@ from berth.kernels import LABELS, MODELS, IntArray
 from berth.model import GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
 from berth.policies.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
 from berth.policies.protocol import Decision
+from berth.policies.queue_head import QueueHead
 from berth.profiles import thesis_profiles
 from berth.queue import Queue
 
@@ -27,6 +28,8 @@ __all__ = ["SHARE_MILLI", "Chooser", "Colocating", "Knowledge", "Scene", "knowle
 SHARE_MILLI = 1000 // MOST
 """What a job is given of a GPU that it shares, so that so many fit. It is a place and no part of the compute, which is
 shared as the model of interference says; GPU memory is not taken either, but judged over time by the profiles."""
+
+PLACE = Share(SHARE_MILLI, 0)
 
 LEAD_MS, LEAD_STEP_MS = 5_000, 500
 """So long before somebody ends, and every so often from then on, a GPU that declined is asked again: who loads little
@@ -100,7 +103,8 @@ class Colocating:
         self._models: list[GpuModel | None] = []
         self._alone: dict[str, Job] = {}
         self._declined: dict[GpuSlot, tuple[int, tuple[str, ...], tuple[str, ...]]] = {}
-        self._may: dict[tuple[int, str, int], bool] = {}
+        self._may: dict[tuple[int, str, int, int], bool] = {}
+        self._alike: list[int] = []
         self._candidates: dict[tuple[str, int], Candidate] = {}
         self._woken_ms = -1
 
@@ -110,15 +114,18 @@ class Colocating:
         self._record(queue, cluster)
         yield from self._whole(queue, cluster)
         closed: set[GpuSlot] = set()
+        head = QueueHead(queue, self._sharing)
         while len(queue):
             rooms = self._rooms(cluster, closed)
-            offered = self._offers(rooms, queue, cluster, now_ms, closed)
+            offered = self._offers(rooms, head, cluster, now_ms, closed)
             if not offered:
                 break
             idle = sum(not tenants for _, tenants in rooms)
             # While GPUs are idle, none takes more than its part of those who wait.
             largest = min(MOST, -(-len(queue) // idle)) if idle else MOST
-            yield from self._started(offered, largest, queue, cluster, now_ms, closed)
+            for placement in self._started(offered, largest, queue, cluster, now_ms, closed):
+                head.started.add(placement.job.id)
+                yield placement
         due_ms = min((due for due, _, _ in self._declined.values() if due > now_ms), default=None)
         if len(queue) and due_ms is not None and due_ms != self._woken_ms:
             self._woken_ms = due_ms
@@ -131,6 +138,12 @@ class Colocating:
             self._alone, self._declined, self._may, self._candidates = {}, {}, {}, {}
             self._woken_ms = -1
             self._models = [node.gpu_model for node in cluster.nodes]
+            # Nodes of one number are the same to every job that shares.
+            numbers: dict[tuple[object, ...], int] = {}
+            self._alike = [
+                numbers.setdefault((model, *traits), len(numbers))
+                for model, traits in zip(self._models, cluster.traits[:, :2].tolist(), strict=True)
+            ]
 
     # Those that share
 
@@ -149,22 +162,30 @@ class Colocating:
         return [room[2:] for room in rooms]
 
     def _offers(
-        self, rooms: Sequence[Room], queue: Queue, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
+        self, rooms: Sequence[Room], head: QueueHead, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
     ) -> list[tuple[GpuSlot, tuple[Running, ...], list[Job]]]:
         """GPUs with room, their tenants, and the jobs that each is offered, which are different ones."""
-        pending = deque(self._head(queue, cluster, self.window * len(rooms)))
+        pending = deque(head.first(self.window * len(rooms)))
+        one_of = {self._alike[slot.node]: slot for slot, _ in rooms}
+        picky = {
+            number: not all(self._may_run(job, slot, cluster) for job in head.kinds.values())
+            for number, slot in one_of.items()
+        }
         offered = []
         for slot, tenants in rooms:
-            window: list[Job] = []
-            seen: list[Job] = []
-            while pending and len(window) < self.window:
-                job = pending.popleft()
-                seen.append(job)
-                if self._may_run(job, slot, cluster):
-                    window.append(job)
-            due_ms, *before = self._declined.get(slot, (-1, (), ()))
-            same = [tuple(run.job.id for run in tenants), tuple(job.id for job in window)]
-            if not window or (now_ms < due_ms and before == same):
+            if not pending:
+                break
+            if picky[self._alike[slot.node]]:
+                window: list[Job] = []
+                seen: list[Job] = []
+                while pending and len(window) < self.window:
+                    job = pending.popleft()
+                    seen.append(job)
+                    if self._may_run(job, slot, cluster):
+                        window.append(job)
+            else:
+                window = seen = [pending.popleft() for _ in range(min(self.window, len(pending)))]
+            if not window or self._declines_still(slot, tenants, window, now_ms):
                 if window:
                     closed.add(slot)
                 pending.extendleft(reversed(seen))
@@ -174,6 +195,15 @@ class Colocating:
                 pending.extendleft(job for job in reversed(seen) if id(job) not in taken)
             offered.append((slot, tenants, window))
         return offered
+
+    def _declines_still(
+        self, slot: GpuSlot, tenants: Sequence[Running], window: Sequence[Job], now_ms: int
+    ) -> bool:
+        """Whether the GPU has declined the same jobs beside the same tenants, and is not asked again yet."""
+        declined = self._declined.get(slot)
+        if declined is None or now_ms >= declined[0]:
+            return False
+        return declined[1:] == (tuple(run.job.id for run in tenants), tuple(job.id for job in window))
 
     def _started(
         self,
@@ -195,24 +225,25 @@ class Colocating:
             by_model.setdefault(self._models[slot.node], []).append(at)
         chosen = [0] * len(offered)
         next_ms = [0] * len(offered)
+        known = self._candidates
         for gpu, group in by_model.items():
-            offers = [
-                Offer(
-                    tuple(_tenant(run, now_ms) for run in offered[at][1]),
-                    tuple(map(self._candidate, offered[at][2])),
-                    largest,
-                )
-                for at in group
-            ]
+            offers = []
+            for at in group:
+                _, tenants, window = offered[at]
+                wait = [known.get((job.application, job.work_ms)) or self._candidate(job) for job in window]
+                run = tuple([_tenant(run, now_ms) for run in tenants]) if tenants else ()
+                offers.append(Offer(run, tuple(wait), largest))
             forecasts = self.forecaster.forecasts(offers, gpu)
-            picks = self.choose(Scene(forecasts, gpu, waiting, backlog_ms))
-            for number, at in enumerate(group):
-                chosen[at], next_ms[at] = int(picks[number]), _look_again_ms(forecasts, number)
+            picks = self.choose(Scene(forecasts, gpu, waiting, backlog_ms)).tolist()
+            for at, pick, hold_ms in zip(group, picks, _look_again_ms(forecasts).tolist(), strict=True):
+                chosen[at], next_ms[at] = pick, hold_ms
         for (slot, tenants, window), combination, hold_ms in zip(offered, chosen, next_ms, strict=True):
-            started = [job for at, job in enumerate(window) if combination >> at & 1]
             some = False
-            for job in started:
-                placement = Placement(job, (slot,), Share(min(SHARE_MILLI, job.share.milli), 0))
+            for at, job in enumerate(window):
+                if not combination >> at & 1:
+                    continue
+                share = PLACE if job.share.milli >= SHARE_MILLI else Share(job.share.milli, 0)
+                placement = Placement(job, (slot,), share)
                 if self._has_room(placement, cluster):
                     some = True
                     yield placement
@@ -224,25 +255,18 @@ class Colocating:
                 self._declined[slot] = (now_ms + hold_ms if tenants else -1, *who)
 
     def _candidate(self, job: Job) -> Candidate:
-        """A waiting job as a forecast sees it."""
-        key = job.application, job.work_ms
-        known = self._candidates.get(key)
-        if known is None:
-            work_us = job.work_ms * 1000
-            known = self._candidates[key] = Candidate(job.application, work_us, work_us)
-        return known
+        """A waiting job as a forecast sees it, the same one for all that are alike."""
+        made = Candidate(job.application, job.work_ms * 1000, job.work_ms * 1000)
+        return self._candidates.setdefault((job.application, job.work_ms), made)
 
-    def _head(self, queue: Queue, cluster: Cluster, most: int) -> list[Job]:
-        """The first jobs that may share, up to one that has no room yet and must have a GPU for itself."""
-        jobs: list[Job] = []
+    def _sharing(self, queue: Queue) -> Iterator[Job]:
+        """The jobs that may share, up to one that has no room yet and must have a GPU for itself."""
+        known = self.known
         for job in queue:
-            if len(jobs) == most:
-                break
-            if self._shares(job):
-                jobs.append(job)
+            if job.gpus == 1 and job.application in known:
+                yield job
             elif job.patience_ms != 0:
-                break
-        return jobs
+                return
 
     def _shares(self, job: Job) -> bool:
         return job.gpus == 1 and job.application in self.known
@@ -250,14 +274,14 @@ class Colocating:
     def _may_run(self, job: Job, slot: GpuSlot, cluster: Cluster) -> bool:
         """Whether the GPU is of a model, and its node of labels, that the job allows, and it fits there alone."""
         number = cluster.request(job)
-        key = number, job.application, slot.node
+        key = number, job.application, job.work_ms, self._alike[slot.node]
         known = self._may.get(key)
         if known is None:
             request, traits = cluster.requests[number], cluster.traits[slot.node]
             known = self._may[key] = (
                 bool(traits[0] & request[MODELS])
                 and bool((traits[1] & request[LABELS]) == request[LABELS])
-                and self.forecaster.fits_alone(job.application, self._models[slot.node])
+                and self.forecaster.fits_alone(job.application, self._models[slot.node], job.work_ms)
             )
         return known
 
@@ -274,8 +298,9 @@ class Colocating:
 
     def _whole(self, queue: Queue, cluster: Cluster) -> Iterator[Placement]:
         """Start the jobs that take their GPUs whole, in the queue's order, until one has no room."""
+        known = self.known
         for job in queue:
-            if self._shares(job):
+            if job.gpus == 1 and job.application in known:
                 continue
             slots = self._whole_slots(job, cluster)
             if slots is not None:
@@ -307,12 +332,11 @@ class Colocating:
                     self.known[job.application] = profile
 
 
-def _look_again_ms(forecasts: Forecasts, offer: int) -> int:
-    """After how long a GPU that declines is asked again, if nobody ends until then."""
-    due_ms = int(forecasts.next_ms[offer])
-    ends_ms = forecasts.ends_ms[offer, 0]
-    first_ms = int(ends_ms[ends_ms > 0].min(initial=due_ms + LEAD_MS + 1))
-    return min(due_ms, first_ms - LEAD_MS if first_ms > LEAD_MS else LEAD_STEP_MS)
+def _look_again_ms(forecasts: Forecasts) -> IntArray:
+    """(O,): after how long a GPU that declines is asked again, if nobody ends until then."""
+    due_ms, ends_ms = forecasts.next_ms, forecasts.ends_ms[:, 0]
+    first_ms = np.where(ends_ms > 0, ends_ms, due_ms[:, None] + LEAD_MS + 1).min(axis=1)
+    return np.minimum(due_ms, np.where(first_ms > LEAD_MS, first_ms - LEAD_MS, LEAD_STEP_MS))
 
 
 def _tenant(run: Running, now_ms: int) -> Candidate:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import as_file, files
 from importlib.resources.abc import Traversable
+from itertools import combinations, product
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +20,12 @@ from numpy.typing import NDArray
 from berth.errors import ModelError, SettingError
 from berth.interference import SPEEDS, Speeds, make_speeds
 from berth.kernels import IntArray
-from berth.model import Profile
+from berth.model import GpuModel, Profile
 from berth.network.model_file import Model, read_model
 from berth.network.scores import new_network
 from berth.policies.colocating import Colocating, Knowledge, Scene, knowledge_of
-from berth.policies.forecast import Forecasts
+from berth.policies.forecast import Candidate, Forecasts, Offer
+from berth.policies.greedy import joint_progress
 from berth.policies.network_chooser import NetworkScores, best_of
 from berth.policies.options import settings_from
 from berth.policies.protocol import Setting
@@ -41,6 +43,7 @@ __all__ = [
 
 Scores = Callable[[Scene, NDArray[np.bool_]], NDArray[np.float64]]
 UNTRAINED = "untrained"
+MOST_PAIRS = 10_000
 NOT_SLOWED = 1.02
 """A job that takes no longer than this times its run time alone is not slowed (Oh 2019, section V.3.2)."""
 
@@ -68,7 +71,9 @@ class DqnSettings:
 class Dqn(Colocating):
     """A trained network chooses the combination, and a shield refuses what would end later together than in turn.
 
-    It never starts what its forecast says will run out of memory. `model` is a file that `berth train` wrote, by
+    It never starts what its forecast says will run out of memory. Where no job offered fits beside another, or beside
+    a tenant as that was when it began, one runs after the other, and *when* the next may load is forecast exactly:
+    as soon as predicted joint progress says so. `model` is a file that `berth train` wrote, by
     default the model that ships for these speeds; `model=untrained` is a network that has learned nothing.
     """
 
@@ -90,6 +95,7 @@ class Dqn(Colocating):
             self._chosen, known, window=self.settings.window, recorded=recorded or truth.profiles.get
         )
         self.scores: Scores = NetworkScores(self.model, self.known, known.speeds)
+        self._pairs: dict[tuple[GpuModel | None, Candidate, Candidate], bool] = {}
 
     @classmethod
     def with_options(cls, setting: Setting, options: dict[str, str]) -> Dqn:
@@ -110,7 +116,28 @@ class Dqn(Colocating):
         score = self.scores(scene, allowed)
         if self.settings.unslowed:
             score -= self.settings.unslowed * 1000 / self.model.step_ms * slowed_jobs(forecasts)
-        return best_of(score, allowed, forecasts)
+        best = best_of(score, allowed, forecasts)
+        waits = np.flatnonzero((best == 0) & allowed[:, 1:].any(axis=1))
+        alone = [at for at in waits if not self._combines(forecasts.offers[at], scene.gpu)]
+        if alone and not self.settings.unslowed:
+            allowed[:, 0] &= best_of(joint_progress(forecasts), allowed, forecasts) == 0
+            best[alone] = best_of(score, allowed, forecasts)[alone]
+        return best
+
+    def _combines(self, offer: Offer, gpu: GpuModel | None) -> bool:
+        """Whether any job offered fits beside another one, or beside a tenant as that was when it began."""
+        begun = (Candidate(one.application, one.work_us, one.work_us) for one in offer.tenants)
+        pairs = (*combinations(offer.window, 2), *product(begun, offer.window))
+        return any(self._fit(one, other, gpu) for one, other in pairs)
+
+    def _fit(self, one: Candidate, other: Candidate, gpu: GpuModel | None) -> bool:
+        found = self._pairs.get((gpu, one, other))
+        if found is None:
+            if len(self._pairs) >= MOST_PAIRS:
+                self._pairs.clear()
+            found = bool(self.forecaster.forecasts([Offer((), (one, other))], gpu).fits[0, 3])
+            self._pairs[gpu, one, other] = found
+        return found
 
 
 class _DeepRm(Colocating):
@@ -162,13 +189,8 @@ def shielded(forecasts: Forecasts) -> NDArray[np.bool_]:
 
 def slowed_jobs(forecasts: Forecasts) -> IntArray:
     """(O, C): how many jobs a combination slows by more than 2 % that nobody has slowed so far."""
-    offers, _, places = forecasts.ends_ms.shape
-    ran_ms = np.zeros((offers, places), dtype=np.int64)
-    work_ms = np.full((offers, places), 1 << 60, dtype=np.int64)
-    for at, offer in enumerate(forecasts.offers):
-        for place, one in enumerate((*offer.tenants, *offer.window)):
-            ran_ms[at, place], work_ms[at, place] = one.ran_ms, -(-one.work_us // 1000)
-    ends_ms = ran_ms[:, None] + forecasts.ends_ms
+    work_ms = np.where(forecasts.work_us > 0, -(-forecasts.work_us // 1000), 1 << 60)
+    ends_ms = forecasts.ran_ms[:, None] + forecasts.ends_ms
     late = (forecasts.ends_ms > 0) & (ends_ms > NOT_SLOWED * work_ms[:, None])
     before = late[:, :1]  # who is late even if nobody starts
     found: IntArray = (late & ~before).sum(axis=2)

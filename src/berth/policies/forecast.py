@@ -15,17 +15,27 @@ from numpy.typing import NDArray
 from berth.interference import Speeds
 from berth.kernels import IntArray
 from berth.model import GpuModel, Profile
-from berth.policies.forecast_kernels import BITS, DONE, MOST, REFUSED, UNKNOWN, enter, forecast, move
+from berth.policies.forecast_kernels import (
+    BITS,
+    DONE,
+    MOST,
+    NOT_FRESH,
+    REFUSED,
+    UNKNOWN,
+    forecast,
+    move,
+)
 from berth.profiles import Series, series
 
 __all__ = ["MOST", "Candidate", "Forecaster", "Forecasts", "Offer"]
 
 
-FEW, AHEAD = 64, 8
-"""When the speeds of a few sets of rows are asked for, those of so many rows further on are asked for with them."""
-MIX: IntArray = np.array(
-    [pow(0x9E3779B97F4A7C15, at + 1, 2**62) | 1 for at in range(MOST + 1)], dtype=np.int64
-)
+FEW = 64
+"""Profiles that are all entered into the table at once; with more, only those that are asked for."""
+AT_ONCE = 4096
+"""Sets of rows whose speeds are asked for at once, at most."""
+FRESH = 1 << 15
+"""Places for what comes of jobs that start together on an idle GPU; half of them are used."""
 
 
 class Candidate(NamedTuple):
@@ -60,6 +70,19 @@ class Forecasts:
     """After how long each job ends, 0 for those that take no part."""
     next_ms: IntArray  # (O,)
     """If nobody starts: how long until somebody ends or enters a new row of its profile."""
+    tenants: IntArray  # (O,)
+    """How many run already; they have the first places."""
+    window: IntArray  # (O,)
+    """How many wait; they have the places behind the tenants."""
+    names: tuple[str, ...]
+    """Applications, some of which the offered jobs are of."""
+    application: IntArray  # (O, K)
+    """Which of them each job is of, 0 where there is nobody."""
+    left_us: IntArray  # (O, K)
+    """Work left, 0 where there is nobody."""
+    work_us: IntArray  # (O, K)
+    ran_ms: IntArray  # (O, K)
+    """How long each has been running."""
 
     @property
     def total_ms(self) -> IntArray:
@@ -70,11 +93,12 @@ class Forecasts:
     def alone_ms(self) -> IntArray:
         """(O, C): the work that each combination starts, as run time one after the other."""
         count = self.fits.shape[1]
-        masks = np.arange(count)
-        work = np.zeros((len(self.offers), count), dtype=np.int64)
-        for number, offer in enumerate(self.offers):
-            for job, candidate in enumerate(offer.window):
-                work[number] += np.where(masks >> job & 1, -(-candidate.left_us // 1000), 0)
+        jobs = max(1, count.bit_length() - 1)
+        at = np.minimum(self.tenants[:, None] + np.arange(jobs), self.left_us.shape[1] - 1)
+        there = np.arange(jobs) < self.window[:, None]
+        left_ms = np.where(there, -(-np.take_along_axis(self.left_us, at, axis=1) // 1000), 0)
+        members = np.arange(count) >> np.arange(jobs)[:, None] & 1  # (M, C)
+        work: IntArray = left_ms @ members
         return work
 
 
@@ -88,11 +112,35 @@ class _Card:
     row_class: IntArray
     class_mem: IntArray
     interval_ms: IntArray
-    further: IntArray  # (AHEAD, classes): the row that comes so many changes later, the last where none does
     usage: NDArray[np.int32]  # (classes, 4)
     keys: IntArray
     known: IntArray
-    entered: int = 0
+    fresh_keys: IntArray
+    fresh_ends: IntArray
+    entered: IntArray  # (2,): entries of the table of speeds, and of that of fresh jobs
+    fresh: dict[Candidate, tuple[int, int, int, int, int]]
+    """Jobs that have done nothing yet, each application and work once, as the compiled part sees them."""
+
+    def entry(self, one: Candidate) -> tuple[int, int, int, int, int]:
+        """A job as the compiled part sees it; only of one that has done nothing yet is the kind told."""
+        application = self.applications[one.application]
+        if one.left_us != one.work_us or one.ran_ms or len(self.fresh) >= (1 << BITS) - 1:
+            return application, one.left_us, one.work_us, NOT_FRESH, one.ran_ms
+        return self.fresh.setdefault(
+            one, (application, one.left_us, one.work_us, len(self.fresh), one.ran_ms)
+        )
+
+    def grow(self) -> None:
+        """A larger table with the same in it."""
+        keys, known = self.keys, self.known
+        self.keys = np.full((4 * len(keys), 2), -1, dtype=np.int64)
+        self.known = np.zeros((4 * len(keys), MOST), dtype=np.int64)
+        move(keys, known, self.keys, self.known)
+
+    def forget(self) -> None:
+        """Empty the table of speeds: what was asked for and not answered stands in it."""
+        self.keys[:] = -1
+        self.entered[0] = 0
 
 
 _CARDS: dict[tuple[object, ...], _Card] = {}
@@ -110,21 +158,18 @@ class Forecaster:
         self.profiles = profiles
         self.speeds = speeds
         self._cards: dict[GpuModel | None, _Card] = {}
-        self._alone: dict[tuple[str, GpuModel | None], bool] = {}
-        self._scratch: IntArray = np.zeros((5, MOST), dtype=np.int64)
+        self._scaled: dict[tuple[str, GpuModel | None], Series] = {}
+        self._scratch: IntArray = np.zeros((8, MOST), dtype=np.int64)
+        self._asked: IntArray = np.zeros((AT_ONCE, MOST + 2), dtype=np.int64)
 
     def knows(self, application: str) -> bool:
         """Whether there is a profile."""
         return application in self.profiles
 
-    def fits_alone(self, application: str, gpu: GpuModel | None) -> bool:
-        """Whether its memory never exceeds the card's."""
-        found = self._alone.get((application, gpu))
-        if found is None:
-            mem_mib = gpu.mem_mib if gpu else 0
-            found = mem_mib == 0 or self._series(application, gpu).peak_mem_mib <= mem_mib
-            self._alone[application, gpu] = found
-        return found
+    def fits_alone(self, application: str, gpu: GpuModel | None, work_ms: int) -> bool:
+        """Whether its memory never exceeds the card's in so much work."""
+        mem_mib = gpu.mem_mib if gpu else 0
+        return mem_mib == 0 or self._series(application, gpu).peak_within(work_ms) <= mem_mib
 
     def forecasts(self, offers: Sequence[Offer], gpu: GpuModel | None) -> Forecasts:
         """What becomes of every combination of each offer, on GPUs of one model."""
@@ -132,10 +177,16 @@ class Forecaster:
         tenants = np.array([len(offer.tenants) for offer in offers], dtype=np.int64)
         window = np.array([len(offer.window) for offer in offers], dtype=np.int64)
         width = int((tenants + window).max(initial=1))
-        there = np.zeros((len(offers), width, 3), dtype=np.int64)
-        for number, offer in enumerate(offers):
-            for at, one in enumerate((*offer.tenants, *offer.window)):
-                there[number, at] = card.applications[one.application], one.left_us, one.work_us
+        flat: IntArray = np.array(
+            [
+                card.fresh.get(one) or card.entry(one)
+                for offer in offers
+                for one in (*offer.tenants, *offer.window)
+            ],
+            dtype=np.int64,
+        ).reshape(-1, 5)
+        there: IntArray = np.zeros((len(offers), width, 5), dtype=np.int64)
+        there[np.arange(width) < (tenants + window)[:, None]] = flat
         largest = np.array([offer.largest for offer in offers], dtype=np.int64)
         combinations = 1 << int(window.max(initial=0))
         status: NDArray[np.int8] = np.where(
@@ -143,15 +194,17 @@ class Forecaster:
         ).astype(np.int8)
         ends_ms = np.zeros((len(offers), combinations, width), dtype=np.int64)
         next_ms = np.zeros(len(offers), dtype=np.int64)
-        missing = np.zeros((max(64, status.size), MOST + 1), dtype=np.int64)
         while misses := forecast(
             card.capacity_mem, card.first_row, card.row_class, card.class_mem, card.interval_ms,
-            card.keys, card.known, there, tenants, window, largest, status, ends_ms, next_ms, missing,
-            self._scratch,
+            card.keys, card.known, card.fresh_keys, card.fresh_ends, there, tenants, window, largest,
+            status, ends_ms, next_ms, self._asked, card.entered, self._scratch,
         ):  # fmt: skip
-            self._learn(card, missing[:misses])
-            missing[:misses] = 0
-        return Forecasts(tuple(offers), status == DONE, ends_ms, next_ms)
+            if misses < 0:
+                card.grow()
+            else:
+                self._learn(card, self._asked[:misses])
+        names, columns = tuple(card.applications), (there[..., at] for at in (0, 1, 2, 4))
+        return Forecasts(tuple(offers), status == DONE, ends_ms, next_ms, tenants, window, names, *columns)
 
     def _card(self, gpu: GpuModel | None, offers: Sequence[Offer]) -> _Card:
         card = self._cards.get(gpu)
@@ -174,14 +227,6 @@ class Forecaster:
         if len(usage) >= 1 << BITS:
             usage, classes = _coarser(rows)
         classes = classes.reshape(-1).astype(np.int64)
-        following: IntArray = np.arange(len(usage), dtype=np.int64)
-        for begin, length in zip(np.cumsum([0, *lengths[:-1]]).tolist(), lengths, strict=True):
-            rows_of = classes[begin : begin + length]
-            changes = rows_of[:-1] != rows_of[1:]
-            following[rows_of[:-1][changes]] = rows_of[1:][changes]
-        further = [following]
-        while len(further) < AHEAD:
-            further.append(following[further[-1]])
         if len(_CARDS) >= MOST_CARDS:
             _CARDS.clear()
         made = _CARDS[*key, tuple(applications)] = _Card(
@@ -191,54 +236,35 @@ class Forecaster:
             classes,
             usage[:, 1].astype(np.int64),
             np.array([one.interval_ms for one in scaled], dtype=np.int64),
-            np.array(further),
             usage,
-            np.full((1 << 12, 2), -1, dtype=np.int64),
-            np.zeros((1 << 12, MOST), dtype=np.int64),
+            np.full((1 << 14, 2), -1, dtype=np.int64),
+            np.zeros((1 << 14, MOST), dtype=np.int64),
+            np.full((FRESH, 2), -1, dtype=np.int64),
+            np.zeros((FRESH, MOST), dtype=np.int64),
+            np.zeros(2, dtype=np.int64),
+            {},
         )
         return made
 
     def _series(self, application: str, gpu: GpuModel | None) -> Series:
-        return series(self.profiles[application], gpu or GpuModel(""))
+        found = self._scaled.get((application, gpu))
+        if found is None:
+            found = series(self.profiles[application], gpu or GpuModel(""))
+            self._scaled[application, gpu] = found
+        return found
 
-    def _ahead(self, card: _Card, missing: IntArray) -> IntArray:
-        """The same sets when one of their members is some rows further: they are asked for next."""
-        members = int(missing[:, MOST].max(initial=0))
-        place = np.arange(MOST)
-        further = card.further[:, missing[:, :MOST]]  # (AHEAD, n, MOST)
-        moves = (place == np.arange(members)[:, None])[:, None, None, :]  # (members, 1, 1, MOST)
-        sets = np.where(moves, further, missing[:, :MOST])  # (members, AHEAD, n, MOST)
-        counts = np.broadcast_to(missing[:, MOST], sets.shape[:-1])
-        there = place < counts[..., None]
-        ordered = np.sort(np.where(there, sets, 1 << BITS), axis=-1)
-        found: IntArray = np.concatenate([np.where(there, ordered, 0), counts[..., None]], axis=-1)
-        return found.reshape(-1, MOST + 1)
-
-    def _learn(self, card: _Card, missing: IntArray) -> None:
+    def _learn(self, card: _Card, asked: IntArray) -> None:
         """Ask the model for the speeds of sets of rows that it was not asked for before."""
-        if len(missing) <= FEW:
-            missing = np.concatenate([missing, self._ahead(card, missing)])
-        # One of those that are equal; should two that differ have one sum, the other is missing once more.
-        _, first = np.unique(missing @ MIX, return_index=True)
-        sets = missing[first]
-        counts = sets[:, MOST]
-        present = np.arange(MOST) < counts[:, None]
-        usage = np.where(present[:, :, None], card.usage[np.where(present, sets[:, :MOST], 0)], 0)
-        speeds = np.asarray(self.speeds(usage, present, card.capacity_mem)).astype(np.int64)
-        if 2 * (card.entered + len(sets)) > len(card.keys):
-            _grow(card, 4 * (card.entered + len(sets)))
-        card.entered += enter(
-            np.ascontiguousarray(sets[:, :MOST]), np.ascontiguousarray(counts), speeds, card.keys, card.known
-        )
-
-
-def _grow(card: _Card, entries: int) -> None:
-    """A larger table with the same in it."""
-    keys, known = card.keys, card.known
-    size = 1 << entries.bit_length()
-    card.keys = np.full((size, 2), -1, dtype=np.int64)
-    card.known = np.zeros((size, MOST), dtype=np.int64)
-    move(keys, known, card.keys, card.known)
+        counts = asked[:, MOST]
+        tenants = int(counts.max())
+        present = np.arange(tenants) < counts[:, None]
+        usage = np.where(present[:, :, None], card.usage[asked[:, :tenants]], 0)
+        try:
+            speeds = np.asarray(self.speeds(usage, present, card.capacity_mem))
+        except BaseException:
+            card.forget()
+            raise
+        card.known[asked[:, MOST + 1], :tenants] = speeds
 
 
 def _coarser(rows: NDArray[np.int32]) -> tuple[NDArray[np.int32], IntArray]:

@@ -4,6 +4,9 @@ Letters: O offers (GPUs), M jobs of an offer's window, C = 2^M combinations of t
 0 is nobody), K places: first the tenants that are there, then the window's jobs. A *class* is a row of usage that
 some series has; the speeds of a set of classes stand in a table, an open-addressed hash of the sorted numbers.
 Rows, speeds and times are those of the engine: whole per mille, work in µs, time rounded up to the millisecond.
+
+Where the table lacks a set, it is asked for, and the combination is followed on at guessed speeds, only to ask at once
+for the sets that come next; nothing that was guessed is kept.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from numpy.typing import NDArray
 
 from berth.kernels import IntArray, compiled
 
-__all__ = ["BITS", "DONE", "FULL", "MOST", "REFUSED", "UNKNOWN", "enter", "forecast", "move"]
+__all__ = ["BITS", "DONE", "FULL", "MOST", "NOT_FRESH", "REFUSED", "UNKNOWN", "forecast", "move"]
 
 MOST = 10
 """Tenants that a set can have."""
@@ -24,6 +27,10 @@ UNKNOWN, DONE, FULL, REFUSED = 0, 1, 2, 3
 same as another)."""
 
 EMPTY = -1
+ASKED = -1
+"""Stands in place of the first speed of a set that was asked for."""
+NOT_FRESH = -1
+"""The kind of a job that has done some of its work."""
 FOREVER = 1 << 62
 
 
@@ -60,28 +67,26 @@ def _key(classes: IntArray, count: int) -> tuple[int, int]:
 
 
 @compiled
-def enter(
-    sets: IntArray,  # (n, MOST): classes, sorted
-    counts: IntArray,  # (n,)
-    speeds: IntArray,  # (n, MOST)
-    keys: IntArray,  # (H, 2)
-    known: IntArray,  # (H, MOST)
-) -> int:
-    """Write the speeds of sets into the table; how many were new."""
-    new = 0
+def _ask(
+    high: int,
+    low: int,
+    classes: IntArray,
+    count: int,
+    keys: IntArray,
+    known: IntArray,
+    asked: IntArray,
+    at: int,
+) -> None:
+    """Make a place in the table for a set that it lacks, and note the set and its place as number `at` of the asked."""
     size = keys.shape[0]
-    for row in range(sets.shape[0]):
-        high, low = _key(sets[row], counts[row])
-        if _find(high, low, keys) >= 0:
-            continue
-        at = _slot(high, low, size)
-        while keys[at, 0] != EMPTY:
-            at = (at + 1) & (size - 1)
-        keys[at, 0], keys[at, 1] = high, low
-        for place in range(counts[row]):
-            known[at, place] = speeds[row, place]
-        new += 1
-    return new
+    row = _slot(high, low, size)
+    while keys[row, 0] != EMPTY:
+        row = (row + 1) & (size - 1)
+    keys[row, 0], keys[row, 1] = high, low
+    known[row, 0] = ASKED
+    for place in range(MOST):
+        asked[at, place] = classes[place] if place < count else 0
+    asked[at, MOST], asked[at, MOST + 1] = count, row
 
 
 @compiled
@@ -115,6 +120,49 @@ def _same_as_another(mask: int, jobs: IntArray, first: int, count: int) -> bool:
 
 
 @compiled
+def _remembered(
+    jobs: IntArray,  # (K, 5)
+    place: IntArray,
+    size: int,
+    kinds: IntArray,  # to work in
+    order: IntArray,  # out: whose each end is
+    keys: IntArray,
+) -> int:
+    """Where the ends of fresh jobs that start together on an idle GPU are kept, −1 where they are not."""
+    for at in range(size):
+        kind = jobs[place[at], 3]
+        to = at
+        while to > 0 and kinds[to - 1] > kind:
+            kinds[to] = kinds[to - 1]
+            order[to] = order[to - 1]
+            to -= 1
+        kinds[to] = kind
+        order[to] = at
+    high, low = _key(kinds, size)
+    return _find(high, low, keys)
+
+
+@compiled
+def _remember(
+    kinds: IntArray,
+    order: IntArray,
+    size: int,
+    ends_ms: IntArray,
+    place: IntArray,
+    keys: IntArray,
+    ends: IntArray,
+) -> None:
+    """Keep the ends of fresh jobs that started together."""
+    high, low = _key(kinds, size)
+    row = _slot(high, low, keys.shape[0])
+    while keys[row, 0] != EMPTY:
+        row = (row + 1) & (keys.shape[0] - 1)
+    keys[row, 0], keys[row, 1] = high, low
+    for at in range(size):
+        ends[row, at] = ends_ms[place[order[at]]]
+
+
+@compiled
 def forecast(
     capacity_mem: int,
     first_row: IntArray,  # (A + 1,): where an application's rows begin
@@ -123,25 +171,33 @@ def forecast(
     interval_ms: IntArray,  # (A,)
     keys: IntArray,  # (H, 2)
     known: IntArray,  # (H, MOST)
-    there: IntArray,  # (O, K, 3): application, work left in µs, work in µs; the tenants, then the window's jobs
+    fresh_keys: IntArray,  # (F, 2): kinds of jobs that started together on an idle GPU
+    fresh_ends: IntArray,  # (F, MOST): after how long each ended; 0 where memory ran out
+    there: IntArray,  # (O, K, 5): application, work left, work (µs), kind, …; the tenants, then the window's jobs
     tenants: IntArray,  # (O,): how many tenants there are
     window: IntArray,  # (O,): how many jobs in the window
     largest: IntArray,  # (O,): the most jobs that may start together
     status: NDArray[np.int8],  # (O, C), in and out
     ends_ms: IntArray,  # (O, C, K), out: after how long each ends; 0 for those that take no part
     next_ms: IntArray,  # (O,), out: how long nobody ends or enters a new row if nobody starts
-    missing: IntArray,  # (misses, MOST + 1), out: sets that the table lacks, and how many classes each has
-    scratch: IntArray,  # (5, MOST): to work in
+    asked: IntArray,  # (misses, MOST + 2), out: sets that the table lacks, how many classes each has, and its place
+    entered: IntArray,  # (2,), in and out: how many entries the table of speeds and that of fresh jobs have
+    scratch: IntArray,  # (8, MOST): to work in
 ) -> int:
-    """Follow every combination of unknown status to its end; how many sets were missing."""
+    """Follow every combination of unknown status to its end; how many sets were missing, −1: the table is full."""
     misses = 0
     place, left, row, sorted_class, order = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4]
+    pace, kinds, whose = scratch[5], scratch[6], scratch[7]
+    room = min(asked.shape[0], keys.shape[0] // 2 - entered[0])
+    if room <= 0:
+        return -1
     for offer in range(there.shape[0]):
         t, m = tenants[offer], window[offer]
         for mask in range(1 << m):
             if status[offer, mask] != UNKNOWN:
                 continue
             size = 0
+            fresh = t == 0
             for at in range(t):
                 if size < MOST:
                     place[size] = at
@@ -150,15 +206,26 @@ def forecast(
             for job in range(m):
                 if mask >> job & 1:
                     started += 1
+                    fresh = fresh and there[offer, t + job, 3] != NOT_FRESH
                     if size < MOST:
                         place[size] = t + job
                     size += 1
             if size > MOST or started > largest[offer] or _same_as_another(mask, there[offer], t, m):
                 status[offer, mask] = REFUSED
                 continue
+            fresh = fresh and size > 0
+            if fresh:
+                found = _remembered(there[offer], place, size, kinds, whose, fresh_keys)
+                if found >= 0:
+                    for at in range(size):
+                        ends_ms[offer, mask, place[whose[at]]] = fresh_ends[found, at]
+                    status[offer, mask] = DONE if fresh_ends[found, 0] > 0 else FULL
+                    continue
             for at in range(size):
                 left[at] = there[offer, place[at], 1]
                 row[at] = -1
+                pace[at] = 1000
+            participants = size
             now, steps = 0, 0
             missed = False
             full = False
@@ -185,26 +252,27 @@ def forecast(
                     order[to] = at
                 high, low = _key(sorted_class, size)
                 found = _find(high, low, keys)
-                if found < 0:
-                    if misses < missing.shape[0]:
-                        for at in range(size):
-                            missing[misses, at] = sorted_class[at]
-                        missing[misses, MOST] = size
-                        misses += 1
+                if found >= 0 and known[found, 0] != ASKED:
+                    for at in range(size):
+                        pace[order[at]] = known[found, at]
+                else:
                     missed = True
-                    break
+                    if found < 0:
+                        if misses >= room:
+                            break
+                        _ask(high, low, sorted_class, size, keys, known, asked, misses)
+                        misses += 1
                 dt = FOREVER
                 for at in range(size):
-                    speed = known[found, at]
+                    speed = pace[at]
                     if speed <= 0:
                         continue
-                    who = order[at]
-                    application = there[offer, place[who], 0]
-                    dt = min(dt, -(-left[who] // speed))
+                    application = there[offer, place[at], 0]
+                    dt = min(dt, -(-left[at] // speed))
                     last = first_row[application + 1] - first_row[application] - 1
-                    if row[who] < last:
-                        done = there[offer, place[who], 2] - left[who]
-                        until = (row[who] + 1) * interval_ms[application] * 1000 - done
+                    if row[at] < last:
+                        done = there[offer, place[at], 2] - left[at]
+                        until = (row[at] + 1) * interval_ms[application] * 1000 - done
                         if until > 0:
                             dt = min(dt, -(-until // speed))
                 if dt >= FOREVER:  # nobody advances any more
@@ -214,18 +282,28 @@ def forecast(
                     next_ms[offer] = dt
                 now += dt
                 steps += 1
-                for at in range(size):
-                    left[order[at]] -= dt * known[found, at]
                 kept = 0
                 for at in range(size):
+                    left[at] -= dt * pace[at]
                     if left[at] <= 0:
                         ends_ms[offer, mask, place[at]] = now
                     else:
-                        place[kept], left[kept] = place[at], left[at]
+                        place[kept], left[kept], pace[kept] = place[at], left[at], pace[at]
                         kept += 1
                 size = kept
+            if missed:
+                continue
+            status[offer, mask] = FULL if full else DONE
             if full:
-                status[offer, mask] = FULL
-            elif not missed:
-                status[offer, mask] = DONE
+                for at in range(ends_ms.shape[2]):
+                    ends_ms[offer, mask, at] = 0
+            if fresh and 2 * (entered[1] + 1) <= fresh_keys.shape[0]:
+                size = 0  # the places anew, as some have left
+                for job in range(m):
+                    if mask >> job & 1:
+                        place[size] = job
+                        size += 1
+                _remember(kinds, whose, participants, ends_ms[offer, mask], place, fresh_keys, fresh_ends)
+                entered[1] += 1
+    entered[0] += misses
     return misses

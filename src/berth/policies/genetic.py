@@ -47,7 +47,7 @@ class Genetic:
         of_weights = {field.name for field in fields(Weights)}
         weights = settings_from(Weights, {key: value for key, value in options.items() if key in of_weights})
         others = {key: value for key, value in options.items() if key not in of_weights}
-        return cls(setting, settings_from(GeneticSettings, others, weights=weights))
+        return cls(setting, settings_from(GeneticSettings, others, also=sorted(of_weights), weights=weights))
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
         """Yield the placements of the best solution found."""

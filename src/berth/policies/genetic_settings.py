@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from berth.errors import SettingError
 
@@ -24,11 +24,11 @@ class Weights:
     """What a GPU's time costs that jobs on one GPU take from each other, by the use that their profiles tell."""
 
     def __post_init__(self) -> None:
-        values = (self.utilisation, self.fragmentation, self.waiting, self.interference)
-        if min(values) < 0 or not sum(values) > 0 or max(values) > 1e6:
+        of = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        if not (all(0 <= value <= 1e6 for value in of.values()) and sum(of.values()) > 0):
             raise SettingError(
-                f"the weights are {', '.join(f'{value:g}' for value in values)}; expected each from 0 to 1,000,000"
-                " and their sum above 0"
+                f"the weights are {', '.join(f'{name} {value:g}' for name, value in of.items())}; expected each from"
+                " 0 to 1,000,000 and their sum above 0"
             )
 
 

@@ -54,6 +54,7 @@ def best_progress(scene: Scene) -> IntArray:
 
 def joint_progress(forecasts: Forecasts) -> NDArray[np.float64]:
     """(O, C): work of all who run, as run time alone, over the time until all have ended; 0 for nobody."""
-    there_ms = np.array([sum(one.left_us for one in offer.tenants) / 1000 for offer in forecasts.offers])
+    runs = np.arange(forecasts.left_us.shape[1]) < forecasts.tenants[:, None]
+    there_ms = np.where(runs, forecasts.left_us, 0).sum(axis=1) / 1000
     work_ms = there_ms[:, None] + forecasts.alone_ms()
     return np.asarray(work_ms / np.maximum(forecasts.total_ms, 1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,7 +19,10 @@ def options_of(name: str) -> tuple[str, dict[str, str]]:
     """A policy's name without its settings, and the settings. Raises PolicyError where they are not KEY=VALUE."""
     bare, asked, query = name.partition("?")
     try:
-        return bare, dict(parse_qsl(query, strict_parsing=bool(asked)))
+        pairs = parse_qsl(query, strict_parsing=bool(asked))
+        if twice := sorted({key for key, _ in pairs if [other for other, _ in pairs].count(key) > 1}):
+            raise PolicyError(f"'{name}': {', '.join(twice)} is set twice; expected each setting once")
+        return bare, dict(pairs)
     except ValueError as error:
         raise PolicyError(f"'{name}': settings are written KEY=VALUE&KEY=VALUE, not '{query}'") from error
 
@@ -29,8 +33,12 @@ def files_named(name: str) -> list[str]:
     return [value for value in values if Path(value).is_file()]
 
 
-def settings_from(kind: type[Settings], options: dict[str, str], **known: Any) -> Settings:
+def settings_from(
+    kind: type[Settings], options: dict[str, str], *, also: Sequence[str] = (), **known: Any
+) -> Settings:
     """A settings dataclass with the numbers of `options`; `known` are fields that are given as they are.
+
+    `also` are settings that the policy takes elsewhere, named where a key is unknown.
 
     Raises SettingError for a key that is no field, or a value that is no number.
     """
@@ -39,9 +47,10 @@ def settings_from(kind: type[Settings], options: dict[str, str], **known: Any) -
     values: dict[str, Any] = dict(known)
     for key, text in options.items():
         if key not in numbers:
-            raise SettingError(f"no setting '{key}'; there are {', '.join(numbers)}")
+            raise SettingError(f"no setting '{key}'; there are {', '.join([*numbers, *also])}")
         try:
             values[key] = int(text) if numbers[key].startswith("int") else float(text)
         except ValueError as error:
-            raise SettingError(f"setting '{key}' is '{text}'; expected a number ({numbers[key]})") from error
+            number = "a whole number" if numbers[key].startswith("int") else "a number"
+            raise SettingError(f"setting '{key}' is '{text}'; expected {number}") from error
     return kind(**values)

@@ -83,7 +83,7 @@ class TetrisSharing(Colocating):
         capacity = np.array([1000, (gpu.mem_mib if gpu else 0) or 2**30, 1000, 1000], dtype=np.int64)
         used = [self._left(run, now_ms, gpu) for run in tenants]
         kinds: dict[tuple[str, int], Job] = {}
-        for job in self._head(queue, cluster, len(queue)):
+        for job in self._sharing(queue):
             kinds.setdefault((job.application, job.work_ms), job)
         best: list[tuple[float, int, Job]] = []
         for job in kinds.values():

@@ -10,9 +10,10 @@ from berth.profiles.checking import checked
 from berth.profiles.file import profile_text, read_profile
 from berth.profiles.profiles import IN_HISTORY, Profiles, keep_profile
 from berth.profiles.series import Series, peak_mem_mib, run_time_ms, series
-from berth.profiles.thesis import THESIS_GPU, WORKLOADS, thesis_profiles, workload_jobs
+from berth.profiles.thesis import FIRST_TRAINING_SEED, THESIS_GPU, WORKLOADS, thesis_profiles, workload_jobs
 
 __all__ = [
+    "FIRST_TRAINING_SEED",
     "IN_HISTORY",
     "THESIS_GPU",
     "WORKLOADS",

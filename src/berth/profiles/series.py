@@ -43,6 +43,14 @@ class Series:
         """The most memory that it uses at any time."""
         return int(self.usage[:, 1].max())
 
+    @cached_property
+    def _peaks_mib(self) -> list[int]:
+        return [int(peak) for peak in np.maximum.accumulate(self.usage[:, 1])]
+
+    def peak_within(self, work_ms: int) -> int:
+        """The most memory, in MiB, that a job with so much work uses."""
+        return self._peaks_mib[self.row_at(max(0, work_ms - 1))]
+
 
 def series(profile: Profile, gpu: GpuModel) -> Series:
     """The profile as it would look on a card of that model.

@@ -22,7 +22,14 @@ from berth.model import GpuModel, Job, Profile, Share
 from berth.profiles.profiles import Profiles
 from berth.profiles.series import peak_mem_mib, run_time_ms
 
-__all__ = ["INTERVAL_MS", "THESIS_GPU", "WORKLOADS", "thesis_profiles", "workload_jobs"]
+__all__ = [
+    "FIRST_TRAINING_SEED",
+    "INTERVAL_MS",
+    "THESIS_GPU",
+    "WORKLOADS",
+    "thesis_profiles",
+    "workload_jobs",
+]
 
 THESIS_GPU = GpuModel("TITAN-XP-THESIS", "Pascal", 12_288, 3_840, 32_000)
 """The card of table 4: 12 GB, 3,840 cores, PCIe as the thesis gives it, 32 GB/s."""
@@ -71,6 +78,10 @@ def thesis_profiles() -> Profiles:
     made.append(_profile("LAMMPS", "HPC", _rows(300, _lammps)))
     made.append(_profile("QMCPACK", "HPC", _rows(190, _qmcpack)))
     return Profiles(made)
+
+
+FIRST_TRAINING_SEED = 1_000_000
+"""Job sets to train on have this seed or a later one, those to measure with an earlier one."""
 
 
 def workload_jobs(name: str, jobs: int = 30, seed: int = 0) -> tuple[Job, ...]:

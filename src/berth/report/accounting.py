@@ -70,7 +70,11 @@ def collect(
     predictions: Evaluation | None = None,
 ) -> Accounting:
     """Ask the tables for all that the page needs."""
-    applications = tables.usage(("application",))
+
+    def largest_first(rows: Sequence[Usage]) -> list[Usage]:
+        return sorted(rows, key=lambda row: (-row.measure(measure), row.keys))
+
+    applications = largest_first(tables.usage(("application",)))
     largest = [row.keys[0] for row in applications[:APPLICATIONS]]
     return Accounting(
         title=title,
@@ -81,7 +85,7 @@ def collect(
         by=tuple(by),
         measure=measure,
         totals=tables.totals(),
-        usage=applications if tuple(by) == ("application",) else tables.usage(by),
+        usage=applications if tuple(by) == ("application",) else largest_first(tables.usage(by)),
         applications=applications,
         servers=tables.usage(("server",)),
         months=tables.usage(("month", "application")),

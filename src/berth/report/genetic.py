@@ -14,7 +14,7 @@ from berth.plots.utilisation import completion_times, convergence, gaps, margins
 from berth.report.report import Chapter
 from berth.statistics import Interval, confidence_interval_95
 
-__all__ = ["convergence_chapter", "optimality_chapter", "utilisation_chapters"]
+__all__ = ["batches_chapter", "convergence_chapter", "optimality_chapter", "utilisation_chapters"]
 
 
 def utilisation_chapters(outcomes: Sequence[Outcome]) -> list[Chapter]:
@@ -174,6 +174,42 @@ def optimality_chapter(found: Sequence[Optimality]) -> Chapter:
         ],
         policies,
     )
+
+
+SHOWN_BATCHES = 200
+
+
+def batches_chapter(found: Sequence[Optimality]) -> Chapter:
+    """What each policy places of each batch, the most there is, and who fits nowhere."""
+    policies = [gap.policy for gap in found[0].gaps]
+    lost = [f"batch {one.batch}: {line}" for one in found for line in one.unplaceable]
+    told = f" Instances that fit on no machine: {'; '.join(lost[:20])}" if lost else ""
+    more = f"; and {len(lost) - 20:,} more (result.json has all)." if len(lost) > 20 else "." if lost else ""
+    cut = f" The first {SHOWN_BATCHES} of {len(found):,} batches." if len(found) > SHOWN_BATCHES else ""
+    return Chapter(
+        "Each batch",
+        "GPUs placed. The bound is what no placement has more than: the optimum where it is proven. Pooled is what "
+        f"would fit if all GPUs were one, an upper bound and never a result.{cut}{told}{more}",
+        [],
+        ("Batch", "asked", "optimum", "bound", "relaxed", "pooled", *policies),
+        [
+            (
+                one.batch,
+                _gpus(one.asked_milli),
+                "" if one.optimum_milli is None else _gpus(one.optimum_milli),
+                _gpus(one.bound_milli),
+                _gpus(one.relaxed_milli),
+                _gpus(one.pooled_milli),
+                *(_gpus(gap.placed_milli) for gap in one.gaps),
+            )
+            for one in found[:SHOWN_BATCHES]
+        ],
+        policies,
+    )
+
+
+def _gpus(milli: float) -> str:
+    return f"{milli / 1000:.2f}"
 
 
 def convergence_chapter(batch: str, histories: Mapping[str, NDArray[np.float64]]) -> Chapter:

@@ -15,6 +15,7 @@ from plotly import graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from berth.errors import SettingError
+from berth.whole_file import whole_file
 
 __all__ = ["BROWSERS", "write_image"]
 
@@ -39,22 +40,27 @@ def write_image(figure: go.Figure, out: Path) -> None:
     kind = out.suffix.lower().removeprefix(".")
     if kind not in ("html", "png", "svg"):
         raise SettingError(f"{out}: a picture's file ends on .png, .svg or .html")
-    figure.update_layout(paper_bgcolor="#FFFFFF", plot_bgcolor="#FFFFFF")
+    figure.update_layout(paper_bgcolor="#FFFFFF", plot_bgcolor="#FFFFFF", title={"pad": {"l": 12, "t": 8}})
     data = figure.to_json()
     for character in "<>&":  # in JSON they stand only inside strings
         data = data.replace(character, f"\\u{ord(character):04x}")
     page = _PAGE % (get_plotlyjs(), data, "null" if kind == "html" else f'"{kind}"')
     if kind == "html":
-        out.write_text(page, encoding="utf-8")
+        _write(page.encode(), out)
         return
     url = _drawn(page)
     head, _, body = url.partition(",")
     if "base64" in head:
-        out.write_bytes(base64.b64decode(body))
+        _write(base64.b64decode(body), out)
     else:
         from urllib.parse import unquote
 
-        out.write_text(unquote(body), encoding="utf-8")
+        _write(unquote(body).encode(), out)
+
+
+def _write(content: bytes, out: Path) -> None:
+    with whole_file(out) as aside:
+        aside.write_bytes(content)
 
 
 def _drawn(page: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from berth.report.report import Report
 from berth.report.sections import policies_of, sections_of, seeds_of
 from berth.statistics import METRICS
 from berth.statistics.table import table_rows
+from berth.whole_file import whole_file
 
 __all__ = ["render", "write", "write_page"]
 
@@ -61,12 +61,8 @@ def _page(template: str, **values: object) -> str:
 
 
 def _write(page: str, path: Path) -> None:
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with whole_file(path) as aside:
         aside.write_text(page, encoding="utf-8", newline="\n")
-        aside.replace(path)
-    finally:
-        aside.unlink(missing_ok=True)
 
 
 @cache

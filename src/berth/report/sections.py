@@ -144,7 +144,8 @@ def _how_long(report: Report, styles: Mapping[str, Style]) -> Section:
 def _inflation(report: Report, styles: Mapping[str, Style]) -> Section:
     return Section(
         "Inflation",
-        "Jobs arrive one after another and none leaves, until more was asked for than there is. The longer "
+        "Jobs arrive in turn, in batches where the command says so, and none leaves, until more was asked for "
+        "than there is. The longer "
         "allocation follows the dotted line, the better a policy packs; what is left out at the left is where "
         "all do, and a double click shows it. The fragmentation ratio is the part "
         "of the idle GPU capacity that the workload's jobs cannot use where it lies: lower is better. "

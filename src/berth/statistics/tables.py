@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -70,7 +70,7 @@ _MEASURED: Final = (
 
 _VARIABLES: Final = {
     "nNODE": "CASE WHEN start_ms IS NULL THEN NULL WHEN node_count > 0 THEN node_count::DOUBLE "
-    "ELSE len(nodes)::DOUBLE END",
+    "ELSE nullif(len(nodes), 0)::DOUBLE END",
     "nGPU": "CASE WHEN start_ms IS NOT NULL THEN gpus * share_milli / 1000.0 END",
     "WAIT_h": f"(start_ms - queued_ms) / {HOUR}",
     "RUN_h": f"(end_ms - start_ms) / {HOUR}",
@@ -274,8 +274,9 @@ class Tables:
     def lines(self, application: str, most: int = 1500) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
         """At most about so many tries (L, 6) of an application, by their six variables, and for how many each stands.
 
-        NaN where nobody measured. Where there are more, the space of the variables is cut into cells and one
-        try stands for all of its cell: what is rare lies in a cell of its own and is never lost.
+        NaN where nobody measured. Up to so many, each stands for itself. Where there are more, the space of the
+        variables is cut into cells and one try stands for all of its cell: what is rare lies in a cell of its own
+        and is never lost.
         """
         values = [f"({value})::DOUBLE AS v{at}" for at, value in enumerate(_VARIABLES.values())]
         name = "" if application == UNKNOWN else application
@@ -290,7 +291,10 @@ class Tables:
         ).fetchall()[0]
         if not limits[0]:
             return np.empty((0, 6)), np.empty(0, np.int64)
-        steps = 1_000_000 if limits[0] <= most else 64
+        if limits[0] <= most:
+            found = self._database.execute("SELECT *, 1 AS n FROM line_values ORDER BY ALL").fetchnumpy()
+            return _six(found), np.asarray(found["n"], np.int64)
+        steps = 64
         while True:
             cells = ", ".join(
                 f"CAST(round(v{at} / {float(limits[at + 1] or 1)!r} * {steps}) AS INTEGER)" for at in range(6)
@@ -305,10 +309,7 @@ class Tables:
         columns = self._database.execute(
             f"SELECT {picked}, count(*) AS n FROM line_values GROUP BY {cells} ORDER BY ALL"
         ).fetchnumpy()
-        lines = np.column_stack(
-            [np.ma.filled(np.ma.asarray(columns[f"v{at}"], np.float64), np.nan) for at in range(6)]
-        )
-        return lines, np.asarray(columns["n"], np.int64)
+        return _six(columns), np.asarray(columns["n"], np.int64)
 
     def unknown(self, limit: int) -> list[tuple[str, str, float, int]]:
         """Names and comments of jobs whose application no rule knows, with GPU-hours and tries; the most first."""
@@ -318,3 +319,10 @@ class Tables:
             limit,
         )
         return [(name, comment, hours or 0.0, count) for name, comment, hours, count in rows]
+
+
+def _six(columns: Mapping[str, Any]) -> NDArray[np.float64]:
+    """The columns `v0` to `v5` as rows (L, 6), NaN for NULL."""
+    return np.column_stack(
+        [np.ma.filled(np.ma.asarray(columns[f"v{at}"], np.float64), np.nan) for at in range(6)]
+    )

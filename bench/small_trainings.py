@@ -1,0 +1,83 @@
+"""Six small trainings on made-up data, for who wants to see how they share a GPU (PyTorch).
+
+    python bench/small_trainings.py NAME SECONDS FILE
+
+Trains for so many seconds after the first steps, and writes to FILE, as JSON, when how many steps were done.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+NAMES = ("mlp", "convolutions", "attention", "recurrent", "embeddings", "tiny")
+WARM_STEPS = 5
+NOTE_S = 0.2
+
+
+def made(name: str, torch: Any) -> tuple[Any, Any, Any]:
+    """A network, its input and its target."""
+    nn = torch.nn
+    if name == "mlp":  # large matrices: the card is full
+        layers = [nn.Linear(4096, 4096), nn.ReLU()] * 4
+        return nn.Sequential(*layers, nn.Linear(4096, 10)), torch.randn(2048, 4096), torch.randn(2048, 10)
+    if name == "convolutions":
+        sizes = ((3, 64), (64, 128), (128, 128), (128, 128))
+        layers = [part for pair in sizes for part in (nn.Conv2d(*pair, 3, padding=1), nn.ReLU())]
+        net = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
+        return net, torch.randn(64, 3, 64, 64), torch.randn(64, 10)
+    if name == "attention":
+        layer = nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True)
+        return nn.TransformerEncoder(layer, 4), torch.randn(32, 128, 512), torch.randn(32, 128, 512)
+    if name == "recurrent":  # many short kernels, one after the other
+
+        class Last(nn.Module):  # type: ignore[misc, name-defined]
+            def __init__(self) -> None:
+                super().__init__()
+                self.cells, self.out = nn.LSTM(256, 512, 2, batch_first=True), nn.Linear(512, 10)
+
+            def forward(self, x: Any) -> Any:
+                return self.out(self.cells(x)[0][:, -1])
+
+        return Last(), torch.randn(64, 200, 256), torch.randn(64, 10)
+    if name == "embeddings":  # memory more than arithmetic
+        net = nn.Sequential(nn.EmbeddingBag(1_000_000, 128), nn.Linear(128, 10))
+        return net, torch.randint(0, 1_000_000, (8192, 32)), torch.randn(8192, 10)
+    if name == "tiny":  # hardly anything: the host is what limits it
+        return nn.Linear(64, 64), torch.randn(32, 64), torch.randn(32, 64)
+    raise SystemExit(f"no training '{name}'; there are {', '.join(NAMES)}")
+
+
+def main() -> None:
+    """Train and write."""
+    import torch
+
+    name, seconds, file = sys.argv[1], float(sys.argv[2]), Path(sys.argv[3])
+    torch.manual_seed(0)
+    net, x, y = (thing.to("cuda") for thing in made(name, torch))
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
+
+    def step() -> None:
+        optimizer.zero_grad(set_to_none=True)
+        torch.nn.functional.mse_loss(net(x), y).backward()
+        optimizer.step()
+        torch.cuda.synchronize()
+
+    for _ in range(WARM_STEPS):
+        step()
+    begin_s = noted_s = time.time()
+    steps, notes = 0, [(begin_s, 0)]
+    while noted_s < begin_s + seconds:
+        step()
+        steps += 1
+        if (now_s := time.time()) >= noted_s + NOTE_S:
+            noted_s = now_s
+            notes.append((now_s, steps))
+    file.write_text(json.dumps(notes))
+
+
+if __name__ == "__main__":
+    main()

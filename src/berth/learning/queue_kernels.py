@@ -1,0 +1,397 @@
+"""One GPU and its queue followed to the end, compiled: what a start is worth if a simple habit goes on from there.
+
+A *habit* is a weighted sum of a few numbers of each combination's forecast (`_traits`); the best sum starts. Rows of
+use that follow each other and are equal are one *segment*. Time, work and rounding are those of the engine. What
+would run out of memory, or end later together than one after the other, is never started. Letters: S seats, J jobs in
+the queue, M of them seen, A applications, F traits.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.kernels import FloatArray, IntArray, compiled
+
+__all__ = [
+    "BITS",
+    "NONE",
+    "SEATS",
+    "SEEN",
+    "TRAITS",
+    "Card",
+    "Room",
+    "enter",
+    "next_choice",
+    "room_for",
+    "worth_of",
+]
+
+SEATS, SEEN = 5, 5
+TRAITS = 8
+BITS = 12
+"""Of a class of use in a key; five of them are one number."""
+LEAD_MS = 5_000
+"""So long before somebody ends the next are asked whether they load meanwhile."""
+FULL_LINE_MS = 600_000
+"""With so much work in the queue, or more, the first weights of a habit hold, with none the second."""
+NEAR_MS = 60_000
+NONE = -1
+FINE, FULL, UNKNOWN = 0, 1, 2
+NOT = -1e300
+
+
+class Card(NamedTuple):
+    """The applications on one card under one model of interference."""
+
+    first: IntArray  # (A,): an application's first segment
+    kind: IntArray  # (segments,): the class of its use
+    until_us: IntArray  # (segments,): work at which it ends, for ever of the last
+    mem_mib: IntArray  # (classes,)
+    capacity_mib: int
+    keys: IntArray  # (H,): sets of classes as numbers, NONE where there is none
+    speeds: IntArray  # (H, S): per mille, of a set's classes in ascending order
+
+
+class Room(NamedTuple):
+    """Arrays to work in: what is compiled here allocates nothing."""
+
+    then: IntArray  # (2 S, 3)
+    mine: IntArray  # (2 S, 3)
+    line: IntArray  # (J, 2)
+    ends_ms: IntArray  # (2 S,)
+    work: IntArray  # (4, 2 S)
+    traits: FloatArray  # (F,)
+    allowed: NDArray[np.bool_]  # (2^M,)
+
+
+def room_for(jobs: int) -> Room:
+    """Room for queues of so many jobs."""
+    seats, many, line = (
+        np.zeros(2 * SEATS, np.int64),
+        np.zeros((2 * SEATS, 3), np.int64),
+        np.zeros((jobs, 2), np.int64),
+    )
+    work = np.zeros((4, 2 * SEATS), np.int64)
+    return Room(many, many.copy(), line, seats, work, np.zeros(TRAITS), np.zeros(1 << SEEN, np.bool_))
+
+
+@compiled
+def _place(key: int, keys: IntArray) -> int:
+    """Where a key is, or −1 − where it would be."""
+    size = keys.shape[0]
+    mixed = key ^ (key >> 29)
+    mixed = (mixed * 0x9E3779B1) ^ (mixed >> 17)
+    at = (mixed ^ (mixed >> 31)) & (size - 1)
+    while keys[at] != NONE:
+        if keys[at] == key:
+            return at
+        at = (at + 1) & (size - 1)
+    return -1 - at
+
+
+@compiled
+def enter(key: int, values: IntArray, keys: IntArray, speeds: IntArray) -> None:
+    """Write the speeds of a set into the table."""
+    at = _place(key, keys)
+    if at < 0:
+        at = -1 - at
+        keys[at] = key
+        for seat in range(values.shape[0]):
+            speeds[at, seat] = values[seat]
+
+
+@compiled
+def _run(
+    card: Card, jobs: IntArray, count: int, limit_ms: int, ends_ms: IntArray, work: IntArray
+) -> tuple[int, int]:
+    """Go on for `limit_ms`, or to the end (0). `jobs` (S, 3) are application, work left and all work, in µs.
+
+    Gives the time that went by and FINE or FULL, or the key of a set of unknown speeds and UNKNOWN.
+    """
+    who, kinds, order, segment = work[0], work[1], work[2], work[3]
+    running = 0
+    for seat in range(count):
+        ends_ms[seat] = 0
+        if jobs[seat, 1] > 0:
+            who[running] = seat
+            running += 1
+            segment[seat] = card.first[jobs[seat, 0]]
+    now = 0
+    while running > 0:
+        mem = 0
+        for at in range(running):
+            seat = who[at]
+            while card.until_us[segment[seat]] <= jobs[seat, 2] - jobs[seat, 1]:
+                segment[seat] += 1
+            kinds[at] = card.kind[segment[seat]]
+            mem += card.mem_mib[kinds[at]]
+            to = at
+            while to > 0 and kinds[order[to - 1]] > kinds[at]:
+                order[to] = order[to - 1]
+                to -= 1
+            order[to] = at
+        if card.capacity_mib > 0 and mem > card.capacity_mib:
+            return now, FULL
+        key = 0
+        for at in range(running):
+            key = (key << BITS) | (kinds[order[at]] + 1)
+        found = _place(key, card.keys)
+        if found < 0:
+            return key, UNKNOWN
+        passes = 1 << 60
+        for at in range(running):
+            seat, speed = who[order[at]], card.speeds[found, at]
+            done, until = jobs[seat, 2] - jobs[seat, 1], card.until_us[segment[seat]]
+            passes = min(passes, -(-jobs[seat, 1] // speed))
+            if until < jobs[seat, 2]:
+                passes = min(passes, -(-(until - done) // speed))
+        if limit_ms > 0:
+            passes = min(passes, limit_ms - now)
+        now += passes
+        for at in range(running):
+            seat = who[order[at]]
+            jobs[seat, 1] = max(0, jobs[seat, 1] - passes * card.speeds[found, at])
+            if jobs[seat, 1] == 0:
+                ends_ms[seat] = now
+        kept = 0
+        for at in range(running):
+            if jobs[who[at], 1] > 0:
+                who[kept] = who[at]
+                kept += 1
+        running = kept
+        if limit_ms > 0 and now >= limit_ms:
+            break
+    return now, FINE
+
+
+@compiled
+def _traits(
+    jobs: IntArray, old: int, count: int, ends_ms: IntArray, total_ms: int, traits: FloatArray
+) -> None:
+    """What a habit goes by: joint progress; the sum of mean speeds, to the end and in the next minute; how many start;
+    the longest of them; the first end; how many run; whether it holds."""
+    for at in range(TRAITS):
+        traits[at] = 0.0
+    first = 1 << 60
+    for seat in range(count):
+        left_ms = jobs[seat, 1] / 1000
+        traits[0] += left_ms / max(total_ms, 1)
+        if ends_ms[seat] > 0:
+            traits[1] += left_ms / ends_ms[seat]
+            traits[2] += left_ms / ends_ms[seat] * min(ends_ms[seat], NEAR_MS) / NEAR_MS
+            first = min(first, ends_ms[seat])
+        if seat >= old:
+            traits[4] = max(traits[4], left_ms / 300_000)
+    traits[3] = (count - old) / SEATS
+    traits[5] = first / 300_000
+    traits[6] = count / SEATS
+    traits[7] = 1.0 if count == old else 0.0
+
+
+@compiled
+def _chosen(
+    card: Card, habit: FloatArray, tenants: IntArray, count: int, queue: IntArray, length: int, head: int,
+    backlog_ms: int,
+    room: Room, allowed: NDArray[np.bool_],
+) -> tuple[int, int, int]:  # fmt: skip
+    """The combination that a habit takes, after how long the first tenant ends, and a set of unknown speeds or NONE."""
+    then, ends_ms, traits = room.then, room.ends_ms, room.traits
+    seen = min(SEEN, length - head)
+    best, most, first, holds_ms = NONE, NOT, 0, 0
+    full = min(1.0, backlog_ms / FULL_LINE_MS)
+    for mask in range(allowed.shape[0]):
+        allowed[mask] = False
+        if mask >= 1 << seen or (mask == 0 and count == 0):
+            continue
+        size, alone_ms, real = count, 0, True
+        for job in range(seen):
+            if mask >> job & 1:
+                real = real and size < SEATS
+                for other in range(job):  # of equal jobs the first
+                    same = queue[head + other, 0] == queue[head + job, 0]
+                    same = same and queue[head + other, 1] == queue[head + job, 1]
+                    real = real and (mask >> other & 1 or not same)
+                if not real:
+                    break
+                then[size, 0] = queue[head + job, 0]
+                then[size, 1] = then[size, 2] = queue[head + job, 1]
+                alone_ms += queue[head + job, 1] // 1000
+                size += 1
+        if not real:
+            continue
+        for seat in range(count):
+            for column in range(3):
+                then[seat, column] = tenants[seat, column]
+        total_ms, state = _run(card, then, size, 0, ends_ms, room.work)
+        if state == UNKNOWN:
+            return NONE, 0, total_ms
+        if mask == 0:
+            holds_ms, first = total_ms, 1 << 60
+            for seat in range(count):
+                if ends_ms[seat] > 0:
+                    first = min(first, ends_ms[seat])
+        if state == FULL or total_ms > holds_ms + alone_ms:
+            continue
+        allowed[mask] = True
+        for seat in range(size):  # as it was before
+            then[seat, 1] = tenants[seat, 1] if seat < count else then[seat, 2]
+        _traits(then, count, size, ends_ms, total_ms, traits)
+        value = 0.0
+        for at in range(TRAITS):
+            value += traits[at] * (habit[0, at] * full + habit[1, at] * (1 - full))
+        if value > most:
+            best, most = mask, value
+    return best, first, NONE
+
+
+@compiled
+def _started(
+    mask: int, tenants: IntArray, count: int, queue: IntArray, length: int, head: int
+) -> tuple[int, int]:
+    """Seat the members of a combination; the others close up. How many run then, and the queue's new head."""
+    seen = min(SEEN, length - head)
+    for job in range(seen):
+        if mask >> job & 1:
+            tenants[count, 0] = queue[head + job, 0]
+            tenants[count, 1] = tenants[count, 2] = queue[head + job, 1]
+            count += 1
+    to = head + seen
+    for job in range(seen - 1, -1, -1):
+        if not mask >> job & 1:
+            to -= 1
+            queue[to, 0], queue[to, 1] = queue[head + job, 0], queue[head + job, 1]
+    return count, to
+
+
+@compiled
+def _held(
+    card: Card, tenants: IntArray, count: int, first_ms: int, tick_ms: int, step_ms: int, room: Room
+) -> tuple[int, int, int]:  # fmt: skip
+    """Go on to the next moment at which to decide: tenants left, the time that went by, and whether it is known."""
+    passes = first_ms - LEAD_MS if first_ms > LEAD_MS else min(first_ms, step_ms)
+    now, state = _run(card, tenants, count, max(1, min(passes, tick_ms)), room.ends_ms, room.work)
+    kept = 0
+    for seat in range(count):
+        if tenants[seat, 1] > 0:
+            for column in range(3):
+                tenants[kept, column] = tenants[seat, column]
+            kept += 1
+    for seat in range(kept, count):
+        for column in range(3):
+            tenants[seat, column] = 0
+    return kept, now, state
+
+
+@compiled
+def _seated(tenants: IntArray, to: IntArray) -> int:
+    """Copy those who run, who come first; how many they are."""
+    count = 0
+    for seat in range(SEATS):
+        for column in range(3):
+            to[seat, column] = tenants[seat, column]
+        count += tenants[seat, 1] > 0
+    return count
+
+
+@compiled
+def _work_ms(queue: IntArray, length: int, head: int) -> int:
+    total = 0
+    for job in range(head, length):
+        total += queue[job, 1] // 1000
+    return total
+
+
+@compiled
+def worth_of(
+    card: Card, habit: FloatArray, tenants: IntArray, queue: IntArray, action: IntArray, behind: IntArray, step_ms: int,
+    room: Room, out: IntArray,
+) -> None:  # fmt: skip
+    """Total time of each entry where `out` is negative: the action first (NONE: what the habit takes), then the habit.
+
+    (E, S, 3), (E, J, 2), (E,), (E,): of each queue so many jobs; where a speed is unknown, −1 − its set's key.
+    """
+    mine, line = room.mine, room.line
+    for entry in range(out.shape[0]):
+        if out[entry] >= 0:
+            continue
+        count, length = _seated(tenants[entry], mine), behind[entry]
+        for job in range(length):
+            line[job, 0], line[job, 1] = queue[entry, job, 0], queue[entry, job, 1]
+        forced, head, now = action[entry], 0, 0
+        backlog_ms = _work_ms(line, length, 0)
+        while True:
+            if head == length:
+                passed, state = _run(card, mine, count, 0, room.ends_ms, room.work)
+                out[entry] = -1 - passed if state == UNKNOWN else now + passed
+                break
+            best, first, unknown = _chosen(
+                card, habit, mine, count, line, length, head, backlog_ms, room, room.allowed
+            )
+            if unknown != NONE:
+                out[entry] = -1 - unknown
+                break
+            if forced != NONE:
+                best, forced = forced, NONE
+            if best > 0:
+                count, head = _started(best, mine, count, line, length, head)
+                backlog_ms = _work_ms(line, length, head)
+                continue
+            count, passed, state = _held(card, mine, count, first, 1 << 40, step_ms, room)
+            if state == UNKNOWN:
+                out[entry] = -1 - passed
+                break
+            now += passed
+
+
+@compiled
+def next_choice(
+    card: Card, habit: FloatArray, tenants: IntArray, queue: IntArray, head: IntArray, now_ms: IntArray,
+    action: IntArray, tick_ms: int, step_ms: int, room: Room, allowed: NDArray[np.bool_], unknown: IntArray,
+) -> None:  # fmt: skip
+    """Do each world's action (NONE: nothing), then go on to where two combinations or more are allowed, or to the end.
+
+    All in place, of E worlds; one whose head is at the queue's end and where nobody runs is over. Where a speed is
+    unknown a world goes no further, what is to be done is in `action`, and the set's key in `unknown`: enter it, and
+    call again.
+    """
+    mine, length = room.mine, queue.shape[1]
+    for world in range(head.shape[0]):
+        unknown[world] = NONE
+        line = queue[world]
+        while True:
+            count = _seated(tenants[world], mine)
+            if head[world] == length:
+                passed, state = _run(card, mine, count, 0, room.ends_ms, room.work)
+                if state == UNKNOWN:
+                    unknown[world] = passed
+                    break
+                now_ms[world] += passed
+                _seated(mine, tenants[world])
+                break
+            backlog_ms = _work_ms(line, length, head[world])
+            best, first, key = _chosen(
+                card, habit, mine, count, line, length, head[world], backlog_ms, room, allowed[world]
+            )
+            if key != NONE:
+                unknown[world] = key
+                break
+            if action[world] == NONE:
+                choices = 0
+                for mask in range(allowed.shape[1]):
+                    choices += allowed[world, mask]
+                if choices > 1:
+                    break
+                action[world] = best
+            if action[world] > 0:
+                _, head[world] = _started(action[world], tenants[world], count, line, length, head[world])
+            else:
+                _, passed, state = _held(card, mine, count, first, tick_ms, step_ms, room)
+                if state == UNKNOWN:
+                    unknown[world] = passed
+                    break
+                _seated(mine, tenants[world])
+                now_ms[world] += passed
+            action[world] = NONE

@@ -1,0 +1,244 @@
+"""What each start is worth, found by going on from it to the end: the teacher of the learner `rollouts`.
+
+Applications, their profiles and the model of interference are known, so that whatever a simple habit makes of a queue
+is known too, exactly and in a millisecond. The worth of a start is the total time if a habit goes on after it, the
+least over several habits (Bertsekas, Tsitsiklis and Wu, "Rollout algorithms for combinatorial optimization", Journal
+of Heuristics 3, 1997). Letters as in `queue_kernels`; N sets of J jobs, W worlds under way, B habits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.interference import Speeds
+from berth.kernels import FloatArray, IntArray
+from berth.learning.jobsets import JobSets, Task
+from berth.learning.queue_kernels import (
+    BITS,
+    NONE,
+    SEATS,
+    SEEN,
+    TRAITS,
+    Card,
+    enter,
+    next_choice,
+    room_for,
+    worth_of,
+)
+from berth.network.catalogue import NEVER_MS, Catalogue, left_cells, use_now
+from berth.network.features import Scene
+
+__all__ = ["Rollouts", "Worlds", "habit"]
+
+TICK_MS, STEP_MS = 15_000, 1_000
+"""How often, while all hold, and how often while somebody is about to end, something may be decided."""
+COARSE_MS = 5_000
+"""The second for habits, which only say what a start is worth."""
+TABLE = 1 << 20
+"""Sets of classes of use whose speeds can be kept."""
+FURTHER = 4
+"""So many changes of use of each member are asked for with a set."""
+
+BoolArray = NDArray[np.bool_]
+
+
+def habit(*weights: tuple[int, float]) -> FloatArray:
+    """A habit that goes by these traits, however much waits: (2, F)."""
+    found = np.zeros((2, TRAITS))
+    for trait, weight in weights:
+        found[:, trait] = weight
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Worlds:
+    """GPUs with a queue each, at moments at which something is to be decided."""
+
+    tenants: IntArray  # (W, S, 3): application, work left and all work in µs, those who run first
+    queue: IntArray  # (W, J, 2): application and work in µs
+    head: IntArray  # (W,): the first job in the queue that waits
+    now_ms: IntArray  # (W,)
+    allowed: BoolArray  # (W, C): what may be started, 0 being to hold
+
+    @property
+    def over(self) -> BoolArray:
+        """(W,): where all jobs have ended."""
+        return np.asarray((self.head == self.queue.shape[1]) & (self.tenants[:, 0, 1] == 0))
+
+    def take(self, rows: IntArray) -> Worlds:
+        """Some of them."""
+        return Worlds(
+            *(part[rows] for part in (self.tenants, self.queue, self.head, self.now_ms, self.allowed))
+        )
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """The applications of a task under one model of interference, and what starting them is worth."""
+
+    task: Task
+    speeds: Speeds
+
+    def begin(self, sets: JobSets) -> Worlds:
+        """Sets of jobs, none of which has started, at the first moment with a choice."""
+        queue = np.stack([sets.application, sets.work_ms.astype(np.int64) * 1000], axis=-1).astype(np.int64)
+        count = len(queue)
+        worlds = Worlds(
+            np.zeros((count, SEATS, 3), np.int64), queue, np.zeros(count, np.int64), np.zeros(count, np.int64),
+            np.zeros((count, 1 << SEEN), np.bool_),
+        )  # fmt: skip
+        return self.advance(worlds, np.full(count, NONE, np.int64))
+
+    def advance(self, worlds: Worlds, action: IntArray) -> Worlds:
+        """What comes of the actions (W,) by the next moment with a choice, or by the end."""
+        tenants, queue, head, now_ms, allowed = (
+            part.copy() for part in (worlds.tenants, worlds.queue, worlds.head, worlds.now_ms, worlds.allowed)
+        )
+        unknown, action = np.full(len(head), NONE, np.int64), action.copy()
+        room, usual = room_for(queue.shape[1]), habit((1, 1.0))
+        rows = np.arange(len(head))
+        while True:
+            part = [tenants[rows], queue[rows], head[rows], now_ms[rows], action[rows]]
+            may, missing = allowed[rows], unknown[rows]
+            next_choice(self._card, usual, *part, TICK_MS, STEP_MS, room, may, missing)
+            tenants[rows], queue[rows], head[rows], now_ms[rows], action[rows] = part
+            allowed[rows] = may
+            rows = rows[missing != NONE]
+            if not len(rows):
+                return replace(
+                    worlds, tenants=tenants, queue=queue, head=head, now_ms=now_ms, allowed=allowed
+                )
+            self._learn(missing[missing != NONE])
+
+    def worth_s(self, worlds: Worlds, habits: FloatArray, ahead: int, draws: int, seed: int) -> FloatArray:
+        """Seconds until all are done that are seen and `ahead` jobs behind them, after each action: (W, C).
+
+        The least over the habits (B, 2, F); the mean over `draws` orders of the jobs that are not seen, the real one
+        and others, because the network knows nothing of that order. Infinite for what is not allowed.
+        """
+        random = np.random.default_rng(seed)
+        world, action = np.nonzero(worlds.allowed)
+        jobs = worlds.queue.shape[1]
+        length = np.minimum(jobs - worlds.head, SEEN + ahead)
+        total = np.zeros(len(world))
+        for draw in range(draws):
+            queue = np.zeros((len(worlds.head), SEEN + ahead, 2), np.int64)
+            for at, head in enumerate(worlds.head):
+                order = np.arange(head, jobs)
+                if draw:
+                    random.shuffle(order[SEEN:])
+                queue[at, : length[at]] = worlds.queue[at, order[: length[at]]]
+            found = [
+                self._followed(one, worlds.tenants[world], queue[world], action, length[world])
+                for one in habits
+            ]
+            total += np.min(found, axis=0) / (1000 * draws)
+        worth = np.full(worlds.allowed.shape, np.inf)
+        worth[world, action] = total
+        return worth
+
+    def habit_ms(self, one: FloatArray, sets: JobSets) -> IntArray:
+        """Total time of each set, (N,), if a habit decides from the beginning."""
+        queue = np.stack([sets.application, sets.work_ms.astype(np.int64) * 1000], axis=-1).astype(np.int64)
+        count, jobs = queue.shape[:2]
+        nobody = np.zeros((count, SEATS, 3), np.int64)
+        return self._followed(one, nobody, queue, np.full(count, NONE), np.full(count, jobs))
+
+    def scene(self, worlds: Worlds, catalogue: Catalogue) -> Scene:
+        """The same moments as the network sees them."""
+        jobs = worlds.queue.shape[1]
+        place = worlds.head[:, None] + np.arange(SEEN)
+        seen = np.take_along_axis(worlds.queue, np.minimum(place, jobs - 1)[..., None], axis=1)
+        seen = np.where((place < jobs)[..., None], seen, 0)
+        application, left_us, work_us = np.moveaxis(worlds.tenants, -1, 0)
+        sizes = self.task.step_ms, self.task.horizon
+
+        def looked(application: IntArray, done_ms: IntArray, left_ms: IntArray) -> tuple[Any, ...]:
+            left = np.minimum(left_ms, NEVER_MS - 1).astype(np.int32)
+            cells = left_cells(catalogue, application, done_ms, left, *sizes, np)
+            return cells, *use_now(catalogue, application, done_ms, left, np), left
+
+        waits = np.where(np.arange(jobs) >= worlds.head[:, None], worlds.queue[..., 1] // 1000, 0).sum(axis=1)
+        return Scene(
+            *looked(application, (work_us - left_us) // 1000, -(-left_us // 1000)),
+            *looked(seen[..., 0], np.zeros_like(place), seen[..., 1] // 1000),
+            np.maximum(jobs - worlds.head - SEEN, 0).astype(np.int32),
+            (waits - seen[..., 1].sum(axis=1) // 1000).astype(np.int32),
+            np.full(len(waits), self.task.gpu.mem_mib or NEVER_MS, np.int32),
+            self.task.step_ms,
+        )
+
+    def _followed(
+        self, one: FloatArray, tenants: IntArray, queue: IntArray, action: IntArray, length: IntArray
+    ) -> IntArray:
+        out: IntArray = np.full(len(action), -1, np.int64)
+        room = room_for(queue.shape[1])
+        while True:
+            worth_of(self._card, one, tenants, queue, action.astype(np.int64), length, COARSE_MS, room, out)
+            missing = out < 0
+            if not missing.any():
+                return out
+            self._learn(-1 - out[missing])
+
+    @cached_property
+    def _classes(self) -> tuple[NDArray[np.int32], IntArray]:
+        usage, kinds = np.unique(
+            np.concatenate([one.usage for one in self.task.series]), axis=0, return_inverse=True
+        )
+        return usage, kinds.reshape(-1).astype(np.int64)
+
+    @cached_property
+    def _following(self) -> IntArray:
+        """The class that comes after each, both counted from 1; itself where none does."""
+        card = self._card
+        after: IntArray = np.arange(len(self._classes[0]) + 1, dtype=np.int64)
+        goes_on = card.until_us[:-1] < 1 << 60
+        after[card.kind[:-1][goes_on] + 1] = card.kind[1:][goes_on] + 1
+        return after
+
+    @cached_property
+    def _card(self) -> Card:
+        usage, kinds = self._classes
+        first, kind, until_us = [], [], []
+        for one in self.task.series:
+            rows, kinds = kinds[: len(one.usage)], kinds[len(one.usage) :]
+            ends = np.flatnonzero(np.append(rows[1:] != rows[:-1], True))
+            first.append(len(kind))
+            kind += rows[ends].tolist()
+            until_us += ((ends + 1) * one.interval_ms * 1000).tolist()
+            until_us[-1] = 1 << 60
+        return Card(
+            np.array(first, np.int64), np.array(kind, np.int64), np.array(until_us, np.int64),
+            usage[:, 1].astype(np.int64), self.task.gpu.mem_mib, np.full(TABLE, NONE, np.int64),
+            np.zeros((TABLE, SEATS), np.int64),
+        )  # fmt: skip
+
+    def _learn(self, keys: IntArray) -> None:
+        """Ask the model for the speeds of sets that it was not asked for before, and of those next to them."""
+        card = self._card
+        sets = (np.unique(keys)[:, None] >> (BITS * np.arange(SEATS - 1, -1, -1))) & ((1 << BITS) - 1)
+        near = [sets]
+        for seat in range(SEATS):  # whose use changes next, or who has ended
+            one, moved = sets[:, seat], sets.copy()
+            for _ in range(FURTHER):
+                one = self._following[one]
+                moved[:, seat] = one
+                near.append(moved.copy())
+            moved[:, seat] = 0
+            near.append(moved)
+        sets = np.unique(np.sort(np.concatenate(near), axis=1), axis=0)
+        present = sets > 0
+        usage = np.where(present[..., None], self._classes[0][np.maximum(sets - 1, 0)], 0)
+        speeds = np.asarray(self.speeds(usage.astype(np.int32), present, self.task.gpu.mem_mib))
+        for row, there, found in zip(sets, present, speeds, strict=True):
+            values = np.zeros(SEATS, np.int64)
+            values[: there.sum()] = found[there]
+            key = 0
+            for one in row[there].tolist():
+                key = key << BITS | one
+            enter(key, values, card.keys, card.speeds)
