@@ -83,21 +83,24 @@ class PlainLines:
 
 def split_lines(text: Bytes, most: int, lines: Lines) -> PlainLines:
     """Split a text (B,) of so many lines, all of which have an end."""
-    places = 1 << max(int(2 * most - 1).bit_length(), 4)
+    places = 1 << max(int(2 * most - 1).bit_length(), 8)
     codes = np.empty((lines.texts, most), np.int32)
     numbers = np.empty((lines.numbers, most), np.int64)
     starts, order = np.empty(most, np.int64), np.empty(most, np.int64)
     # A dictionary that two fields share may grow by two words a line.
-    tables = np.zeros((lines.words, 2 * places), np.int32)  # pages that nobody touches take no memory
+    # Of these only what the words need is ever touched, and takes memory.
+    tables = np.zeros((lines.words, 2 * places), np.int32)
     word_starts = np.empty((lines.words, 2 * most), np.int64)
     word_lengths = np.empty((lines.words, 2 * most), np.int32)
+    masks = np.full(lines.words, 255, np.int64)
     word_counts = np.zeros(lines.words, np.int64)
     arena = np.empty(len(text), np.uint8)
     odd = np.empty((most, 2), np.int64)
     hashes = np.empty((lines.words, 2 * most), np.uint64)
+    words_of = (tables, masks, hashes, word_starts, word_lengths, word_counts, arena)
     plain = _split(
         *(text, lines.separator, lines.kinds, lines.columns, lines.dictionaries, codes, numbers, starts),
-        *(order, tables, hashes, word_starts, word_lengths, word_counts, arena, odd),
+        *(order, *words_of, odd),  # type: ignore[arg-type]
     )
     return PlainLines(
         codes=codes[:, :plain],
@@ -142,6 +145,7 @@ def _split(
     starts: Ints,
     order: Ints,
     tables: Codes,  # (D, H)
+    masks: Ints,  # (D,), of the places in use
     hashes: NDArray[Any],  # (D, most different words)
     word_starts: Ints,
     word_lengths: Codes,
@@ -152,7 +156,7 @@ def _split(
     """Fill the arrays; returns how many lines are plain."""
     # Places in the text are unsigned: of signed ones Numba asks each time whether they count from the end.
     size, at, kept, one = np.uint64(len(text)), np.uint64(0), np.uint64(0), np.uint64(1)
-    fields, mask = len(kinds), tables.shape[1] - 1
+    fields = len(kinds)
     plain = line = 0
     while at < size:
         begin = at
@@ -189,6 +193,7 @@ def _split(
             elif good:
                 if kind == TEXT:
                     which = dictionaries[field]
+                    mask = masks[which]
                     place = np.int64((hash_ ^ (hash_ >> np.uint64(32))) & np.uint64(mask))
                     while True:
                         word = tables[which, place] - 1
@@ -204,6 +209,8 @@ def _split(
                                 arena[kept] = text[own]
                                 kept += one
                                 own += one
+                            if 2 * word_counts[which] > mask:
+                                masks[which] = _widen(tables[which], hashes[which, : word + 1], 4 * mask + 3)
                             break
                         if hashes[which, word] == hash_ and word_lengths[which, word] == length:
                             other, own = np.uint64(word_starts[which, word]), first
@@ -239,6 +246,19 @@ def _split(
             odd[line - plain, 1] = line
         line += 1
     return plain
+
+
+@released
+def _widen(table: Codes, hashes: NDArray[Any], mask: int) -> int:
+    """Put words by their hashes into a larger part of their table; returns the mask of places in it."""
+    mask = min(mask, len(table) - 1)
+    table[: mask + 1] = 0
+    for word in range(len(hashes)):
+        place = np.int64((hashes[word] ^ (hashes[word] >> np.uint64(32))) & np.uint64(mask))
+        while table[place] > 0:
+            place = (place + 1) & mask
+        table[place] = word + 1
+    return mask
 
 
 @released
