@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["import_slurmdbd"]
 
 WINDOW_ROWS: Final = 500_000
-PACKED_ROWS: Final = 1000
-DENSE: Final = 4
-"""With fewer numbers of rows than so many times the rows of a window, these are read in the order of the table."""
+PACKED_ROWS: Final = 200
 AGAIN_S: Final = 86_400
 """How far behind the place that it had reached an import begins: rows are changed after the job has ended."""
 
@@ -187,22 +185,25 @@ def _import_window(
 def _write_rows(connection: Connection, table: Table, begin: int, end: int | None, path: Path) -> int:
     """Stream a window into a file; returns the last second that it had come to, 0 where it is empty."""
     last = "" if end is None else " AND j.time_end <= %s"
-    where = f"WHERE j.time_end >= %s{last} AND j.deleted = 0"
-    joins = (
+    rows = (
+        f"FROM `{table.cluster}_job_table` j "
         f"LEFT JOIN `{table.cluster}_assoc_table` a ON a.id_assoc = j.id_assoc "
-        "LEFT JOIN qos_table q ON q.id = j.id_qos"
+        f"LEFT JOIN qos_table q ON q.id = j.id_qos WHERE j.time_end >= %s{last} AND j.deleted = 0"
     )
-    rows = f"FROM `{table.cluster}_job_table` j {joins} {where}"
     values = (begin,) if end is None else (begin, end)
     connection.rollback()
     # A driver in Python takes its time for each row that comes, so the server packs many into one text. Where one is
     # too long and cut off, or a value holds what separates rows and fields, rows come one by one and are cleaned.
     connection.exec_driver_sql("SET SESSION group_concat_max_len = 8388608")
+    packed = (
+        f"SELECT count(*), group_concat({_row(table, _plain)} SEPARATOR '\n') {rows} "
+        f"GROUP BY j.job_db_inx DIV {PACKED_ROWS} ORDER BY NULL"
+    )
     whole = True
     with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
         file.write(SEPARATOR.join(_HEADER) + "\n")
         ready: Thread | None = None
-        for number, text in _packed(connection, table, joins, where, values):
+        for number, text in _stream(connection, packed, values):
             whole = whole and is_whole(text, number)
             file.write(f"{text}\n")
             if ready is None and file.tell() > PLAIN.from_bytes // 2:
@@ -223,28 +224,6 @@ def _write_rows(connection: Connection, table: Table, begin: int, end: int | Non
         f"SELECT max(time_end) FROM `{table.cluster}_job_table` WHERE time_end >= %s", (begin,)
     ).scalar()
     return int(latest or 0)
-
-
-def _packed(
-    connection: Connection, table: Table, joins: str, where: str, values: tuple[int, ...]
-) -> Iterator[Sequence[Any]]:
-    """How many rows, and these as one text, again and again."""
-    jobs = f"FROM `{table.cluster}_job_table` j"
-    packed = f"SELECT count(*), group_concat({_row(table, _plain)} SEPARATOR '\n')"
-    first, last, count = connection.exec_driver_sql(
-        f"SELECT min(j.job_db_inx), max(j.job_db_inx), count(*) {jobs} {where}", values
-    ).one()
-    if count == 0:
-        return
-    if last - first < DENSE * count:
-        # The rows lie one after the other in the table: taken so, the server need not sort them into packs.
-        query = f"{packed} {jobs} FORCE INDEX (PRIMARY) {joins} {where} AND j.job_db_inx BETWEEN %s AND %s"
-        for low in range(first, last + 1, PACKED_ROWS):
-            pack = _stream(connection, query, (*values, low, low + PACKED_ROWS - 1))
-            yield from (found for found in pack if found[0])
-    else:
-        groups = f"GROUP BY j.job_db_inx DIV {PACKED_ROWS} ORDER BY NULL"
-        yield from _stream(connection, f"{packed} {jobs} {joins} {where} {groups}", values)
 
 
 def _get_ready() -> None:
