@@ -304,6 +304,9 @@ def test_the_report_shows_the_thesis_s_numbers_as_the_thesis_s_and_where_it_cont
     )
     table = colocation_chapters(light, [], pairs(interference), {})[0]
     assert {row[0]: row[4] for row in table.rows}["GPU_light, dqn"] == "100 [11,755]"
+    bars = chapters[0].figures[0][1]
+    # 127 s of interval reach below 0 and are cut.
+    assert tuple(bars.layout.yaxis.range) == (0, pytest.approx(1.2 * 2481))
     told = chapters[-1].hint
     assert "0.874" in told
     assert "1,214 s" in told

@@ -92,9 +92,14 @@ def bars_by_workload(
         )  # fmt: skip
     dress(figure, title, 460)
     figure.update_layout(barmode="group", scattermode="group", hovermode="x", margin={"t": 140})
-    figure.update_yaxes(rangemode="tozero", ticksuffix=f" {unit}", tickformat=",~r")
-    if unit == "%":
-        figure.update_yaxes(range=[0, 100])
+    # An interval may be wider than everything else that is shown.
+    shown = [interval.mean for by_workload in values.values() for interval in by_workload.values()]
+    shown += (least or {}).values()
+    shown += [
+        told for (workload, policy), (told, _) in (thesis or {}).items() if workload in values.get(policy, ())
+    ]
+    high = 100 if unit == "%" else 1.2 * max(shown, default=1.0)
+    figure.update_yaxes(range=[0, high], ticksuffix=f" {unit}", tickformat=",~r")
     return figure
 
 
