@@ -108,6 +108,14 @@ def test_an_application_without_a_profile_runs_alone_once_and_then_shares(name: 
     )
 
 
+@pytest.mark.parametrize("name", ["greedy?known=0", "dqn?known=0"])
+def test_who_begins_without_profiles_lets_each_application_run_alone_once(name: str) -> None:
+    jobs = [named(app, at) for at in range(4) for app in ("alexnet", "GROMACS")]
+    events = [event for event in run(jobs, ONE, name) if event.kind in (EventKind.START, EventKind.FINISH)]
+    assert [event.job.id for event in events[:4]] == ["alexnet-0", "alexnet-0", "GROMACS-0", "GROMACS-0"]
+    assert total_ms(events) < sum(job.work_ms for job in jobs)
+
+
 @pytest.mark.parametrize("name", COLOCATING)
 def test_a_job_larger_than_any_gpu_is_reported_at_once_and_the_rest_goes_on(name: str) -> None:
     big = Job("big", 0, 1000, application="huge", share=Share(1000, 20_000))
