@@ -72,11 +72,22 @@ def write_jobs(path: Path, jobs: int, *, measured: bool = False) -> None:
         )
 
 
-def seconds(code: str, *arguments: object) -> float:
-    """How long a program of Python takes."""
-    begin = time.perf_counter()
+def seconds(code: str, *arguments: object) -> tuple[float, float]:
+    """How long a program of Python takes, and how much processor time."""
+    begin, cpu = time.perf_counter(), processor_s(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, "-c", code, *map(str, arguments)], check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - begin
+    return time.perf_counter() - begin, processor_s(resource.RUSAGE_CHILDREN) - cpu
+
+
+def processor_s(whose: int) -> float:
+    """Processor time so far."""
+    spent = resource.getrusage(whose)
+    return spent.ru_utime + spent.ru_stime
+
+
+def median(pairs: list[tuple[float, float]], which: int) -> float:
+    """Of times (0) or processor times (1)."""
+    return statistics.median(pair[which] for pair in pairs)
 
 
 def main() -> None:
@@ -99,7 +110,7 @@ def main() -> None:
                 others.append(seconds(POLARS, jobs, Path(folder) / "polars.parquet"))
             except subprocess.CalledProcessError:
                 print("Polars is not installed: see requirements/bench.in", file=sys.stderr)
-                others.append(float("nan"))
+                others.append((float("nan"), float("nan")))
             if len(imports) == 1:
                 first_peak_mib = peak_mib
 
@@ -110,23 +121,28 @@ def main() -> None:
         usage, reports = [], []
         with open_history(history).database() as database:
             for _ in range(given.runs):
-                begin = time.perf_counter()
+                begin, cpu = time.perf_counter(), processor_s(resource.RUSAGE_SELF)
                 Tables(database).usage(("application", "month"))
-                usage.append(time.perf_counter() - begin)
-                begin = time.perf_counter()
+                usage.append((time.perf_counter() - begin, processor_s(resource.RUSAGE_SELF) - cpu))
+                begin, cpu = time.perf_counter(), processor_s(resource.RUSAGE_SELF)
                 words = {"title": "bench", "period": "all", "command": "", "created": "", "version": ""}
                 write_accounting(collect(Tables(database), **words), Path(folder) / "report.html")
-                reports.append(time.perf_counter() - begin)
+                reports.append((time.perf_counter() - begin, processor_s(resource.RUSAGE_SELF) - cpu))
         mib = jobs.stat().st_size / 2**20
     found = {
         "jobs": given.jobs,
         "text_mib": mib,
-        "import_s": statistics.median(imports),
-        "polars_s": statistics.median(others),
-        "ratio": statistics.median(imports) / statistics.median(others),
+        "import_s": median(imports, 0),
+        "polars_s": median(others, 0),
+        "ratio": median(imports, 0) / median(others, 0),
+        "import_cpu_s": median(imports, 1),
+        "polars_cpu_s": median(others, 1),
+        "cpu_ratio": median(imports, 1) / median(others, 1),
         "import_peak_mib": first_peak_mib,
-        "usage_by_application_and_month_s": statistics.median(usage),
-        "report_s": statistics.median(reports),
+        "usage_by_application_and_month_s": median(usage, 0),
+        "usage_by_application_and_month_cpu_s": median(usage, 1),
+        "report_s": median(reports, 0),
+        "report_cpu_s": median(reports, 1),
     }
     for name, value in found.items():
         print(f"{name:36} {value:12,.2f}")

@@ -118,6 +118,10 @@ class Layout:
         name = self._at.get(thing)
         return "''" if name is None else quoted_name(name)
 
+    def place(self, thing: str) -> int:
+        """Which field of a line holds it; KeyError where none does."""
+        return self.header.index(self._at[thing])
+
     def has(self, thing: str) -> bool:
         """Whether the header holds it."""
         return thing in self._at

@@ -33,6 +33,7 @@ from berth.errors import HistoryError
 from berth.history.database import connect, first_line, quoted_name, read_parquet
 from berth.history.imports import ImportResult, Rejections
 from berth.history.merge import Merge
+from berth.history.parts import part_rows, set_apart
 from berth.history.series_merge import SeriesMerge
 from berth.history.staging import Staged
 from berth.history.store import SCHEMA, record_of
@@ -44,8 +45,8 @@ __all__ = ["DEFAULT_FOLDER", "History", "open_history"]
 
 DEFAULT_FOLDER = Path("history")
 VERSION = 1
-SEGMENTS = 24
-"""With more files of records than this, they are made one."""
+SEGMENTS = 48
+"""With more files of records than this, the smallest are made one, so that half as many are left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +199,11 @@ class History:
         numbers = count(index.next_number)
         files = list(index.records)
         try:
-            merge = Merge(database, staged, [self.folder / name for name in files])
-            counts, nameless = merge.counts(), merge.nameless()
+            segments = [self.folder / name for name in files]
+            whole, rest = set_apart(database, staged, segments)
+            merge = Merge(database, rest, segments)
+            counts, nameless = merge.counts(), merge.nameless(whole)
+            imported = counts.imported + part_rows(database, whole)
             if counts.imported or counts.updated:
                 for path in merge.segments_to_rewrite():
                     new = f"records/{next(numbers):06d}.parquet"
@@ -207,10 +211,15 @@ class History:
                     files[at : at + 1] = [new] if merge.rewrite(path, self.folder / new) else []
                 files.append(f"records/{next(numbers):06d}.parquet")
                 merge.write(self.folder / files[-1])
+            for part in whole:
+                files.append(f"records/{next(numbers):06d}.parquet")
+                part.replace(self.folder / files[-1])
             if len(files) > SEGMENTS:
+                by_size = sorted(files, key=lambda name: (self.folder / name).stat().st_size)
+                small = by_size[: len(files) - SEGMENTS // 2]
                 new = f"records/{next(numbers):06d}.parquet"
-                merge.copy(f"SELECT * FROM {self._table(files)}", self.folder / new)
-                files = [new]
+                merge.copy(f"SELECT * FROM {self._table(small)}", self.folder / new)
+                files = [*(name for name in files if name not in small), new]
         except duckdb.Error as error:
             raise HistoryError(f"{self.folder}: {first_line(error)}") from error
         self._publish(
@@ -224,9 +233,9 @@ class History:
         )
         return ImportResult(
             staged.read,
-            counts.imported,
+            imported,
             counts.updated,
-            staged.read - counts.imported - counts.updated - rejections.count,
+            staged.read - imported - counts.updated - rejections.count,
             tuple(rejections.listed),
             rejections.count,
             nameless,

@@ -11,11 +11,11 @@ import duckdb
 from berth.history.applications import Rules
 from berth.history.database import at
 from berth.history.hostlist import expand
-from berth.history.parquet import rows_to_columns
+from berth.history.parquet import rows_to_columns, typed
 from berth.history.pseudonyms import PSEUDONYMISED, pseudonym
 from berth.history.tres import resources
 
-__all__ = ["applications_of", "hide", "look_up"]
+__all__ = ["applications_of", "hide", "look_up", "on_hosts"]
 
 _LOOKED_UP_AT_ONCE = 50_000
 
@@ -41,9 +41,9 @@ def look_up(
         database,
         "hosts",
         ("text", "names", "gpu_model"),
-        "VARCHAR, VARCHAR, VARCHAR",
+        "VARCHAR, VARCHAR[], VARCHAR",
         f"SELECT DISTINCT node_list FROM {file}",
-        lambda row: (row[0], *_on_hosts(row[0], models)),
+        lambda row: (row[0], *on_hosts(row[0], models)),
     )
     applications_of(database, "apps", file, rules)
 
@@ -74,7 +74,7 @@ def hide(database: duckdb.DuckDBPyConnection, source: str, key: bytes) -> None:
     )
 
 
-def _on_hosts(text: str, models: Mapping[str, str]) -> tuple[str, str]:
+def on_hosts(text: str, models: Mapping[str, str]) -> tuple[str, str]:
     """The names of a list, and the GPU model of the first of them that has a known one."""
     names = _hosts(text)
     return "|".join(names), next((models[name] for name in names if name in models), "")
@@ -96,11 +96,12 @@ def _table(
     query: str,
     make: Callable[[tuple[Any, ...]], tuple[object, ...]],
 ) -> None:
-    described = ", ".join(f"{column} {kind}" for column, kind in zip(columns, types.split(", "), strict=True))
-    database.execute(f"CREATE TABLE {name} ({described})")
+    kinds = dict(zip(columns, types.split(", "), strict=True))
+    database.execute(f"CREATE TABLE {name} ({', '.join(f'{column} {kinds[column]}' for column in columns)})")
+    chosen = ", ".join(typed(column, kinds[column]) for column in columns)
     with database.cursor() as reader:
         found = reader.execute(query)
         while rows := found.fetchmany(_LOOKED_UP_AT_ONCE):
             database.register("chunk", rows_to_columns([make(row) for row in rows], columns))
-            database.execute(f"INSERT INTO {name} SELECT {', '.join(columns)} FROM chunk")
+            database.execute(f"INSERT INTO {name} SELECT {chosen} FROM chunk")
             database.unregister("chunk")

@@ -167,13 +167,19 @@ class Merge:
         updated = self._one("SELECT count(*) FROM changed WHERE was_there")
         return Counts(self._one("SELECT count(*) FROM changed") - updated, updated)
 
-    def nameless(self) -> int:
-        """How many tries that come are there already for a cluster with a name, or come with one, the other without."""
+    def nameless(self, parts: Sequence[Path] = ()) -> int:
+        """How many tries that come are there already for a cluster with a name, or come with one, the other without.
+
+        With `parts`, those in these files, too.
+        """
         if not self._segments:
             return 0
         files = ", ".join(at(path) for path in self._segments)
+        keys = f"SELECT {_KEY} FROM {self._staged}"
+        if parts:
+            keys += f" UNION ALL SELECT {_KEY} FROM read_parquet([{', '.join(at(path) for path in parts)}])"
         return self._one(
-            f"SELECT count(DISTINCT (k.job_id, k.queued_ms)) FROM {self._staged} k "
+            f"SELECT count(DISTINCT (k.job_id, k.queued_ms)) FROM ({keys}) k "
             f"JOIN read_parquet([{files}]) o ON k.job_id = o.job_id AND k.queued_ms = o.queued_ms "
             "WHERE (k.cluster = '') <> (o.cluster = '')"
         )

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from berth.errors import HistoryError
 from berth.history.database import first_line, literal, read_parquet
 
-__all__ = ["ParquetWriter", "rows_to_columns"]
+__all__ = ["ParquetWriter", "rows_to_columns", "typed"]
 
 _COPY = "(FORMAT parquet, COMPRESSION zstd)"
 
@@ -32,7 +32,7 @@ class ParquetWriter:
 
     def __init__(self, path: str | Path, schema: Mapping[str, str]) -> None:
         self.path = Path(path)
-        self._select = ", ".join(_expression(name, kind) for name, kind in schema.items())
+        self._select = ", ".join(typed(name, kind) for name, kind in schema.items())
         self._schema = schema
         self._aside = self.path.with_name(self.path.name + ".part")
         self._folder: Path | None = None
@@ -103,7 +103,7 @@ def rows_to_columns(rows: Sequence[Sequence[object]], names: Sequence[str]) -> d
     return columns
 
 
-def _expression(name: str, kind: str) -> str:
+def typed(name: str, kind: str) -> str:
     """The column as its type; a list comes as one text, split by `|`."""
     if kind == "VARCHAR[]":
         return (

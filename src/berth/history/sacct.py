@@ -16,7 +16,7 @@ from berth.errors import HistoryError
 from berth.history.columns import layout_of
 from berth.history.database import connect
 from berth.history.folder import History
-from berth.history.imports import ImportResult, Rejections
+from berth.history.imports import PLAIN, ImportResult, Plain, Rejections
 from berth.history.staging import Options, stage
 
 __all__ = ["FIELDS", "SEPARATOR", "import_rows", "import_text", "run_sacct"]
@@ -42,10 +42,12 @@ def import_text(
     delimiter: str | None = None,
     name: str = "",
     cursors: Mapping[str, int] | None = None,
+    plain: Plain = PLAIN,
 ) -> ImportResult:
     """Import a table of text with a header line; None reads standard input.
 
-    The delimiter is found in the header where none is given. HistoryError where the file is no such table.
+    The delimiter is found in the header where none is given. HistoryError where the file is no such table. Of a
+    large file plain lines take the fast way (see `plain_rows.py`), which changes nothing but the time.
     """
     where = name or (str(path) if path else "standard input")
     with history.import_space() as space:
@@ -60,7 +62,7 @@ def import_text(
         rejections = Rejections()
         layout = layout_of(header, chosen, where)
         with connect(space) as database:
-            staged = stage(database, path, chosen, layout, space / "raw", options, rejections, where)
+            staged = stage(database, path, chosen, layout, space, options, rejections, where, plain)
             return history.merge(database, staged, rejections, cursors)
 
 
@@ -86,7 +88,7 @@ def import_rows(
         left_out = rejections.count  # the reader has read them; the file does not hold them
         plain = replace(options, encoding="utf-8")
         with connect(space) as database:
-            staged = stage(database, path, SEPARATOR, layout, space / "raw", plain, rejections, where)
+            staged = stage(database, path, SEPARATOR, layout, space, plain, rejections, where)
             whole = replace(staged, read=staged.read + left_out)
             return history.merge(database, whole, rejections, cursors)
 
@@ -135,7 +137,7 @@ def run_sacct(
         rejections = Rejections()
         layout = layout_of(header, SEPARATOR, "sacct")
         with connect(space) as database:
-            staged = stage(database, path, SEPARATOR, layout, space / "raw", options, rejections, "sacct")
+            staged = stage(database, path, SEPARATOR, layout, space, options, rejections, "sacct")
             return history.merge(database, staged, rejections, {} if until else {key: began_s})
 
 

@@ -14,13 +14,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any, Final
 
 from berth.errors import HistoryError, MissingExtraError, SettingError
 from berth.history.columns import layout_of
 from berth.history.database import connect
 from berth.history.folder import History
-from berth.history.imports import ImportResult, Rejections
+from berth.history.imports import PLAIN, ImportResult, Rejections
 from berth.history.sacct import SEPARATOR
 from berth.history.staging import Options, stage
 
@@ -177,7 +178,7 @@ def _import_window(
         rejections = Rejections()
         with connect(space) as database:
             layout = layout_of(SEPARATOR.join(_HEADER), SEPARATOR, where)
-            staged = stage(database, path, SEPARATOR, layout, space / "raw", plain, rejections, where)
+            staged = stage(database, path, SEPARATOR, layout, space, plain, rejections, where)
             return history.merge(database, staged, rejections, {key: reached} if reached else {})
 
 
@@ -201,9 +202,15 @@ def _write_rows(connection: Connection, table: Table, begin: int, end: int | Non
     whole = True
     with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
         file.write(SEPARATOR.join(_HEADER) + "\n")
+        ready: Thread | None = None
         for number, text in _stream(connection, packed, values):
             whole = whole and is_whole(text, number)
             file.write(f"{text}\n")
+            if ready is None and file.tell() > PLAIN.from_bytes // 2:
+                ready = Thread(target=_get_ready)  # while the server still sends
+                ready.start()
+        if ready is not None:
+            ready.join()
         if not whole:
             file.seek(0)
             file.truncate()
@@ -217,6 +224,12 @@ def _write_rows(connection: Connection, table: Table, begin: int, end: int | Non
         f"SELECT max(time_end) FROM `{table.cluster}_job_table` WHERE time_end >= %s", (begin,)
     ).scalar()
     return int(latest or 0)
+
+
+def _get_ready() -> None:
+    from berth.history.plain_lines import get_ready
+
+    get_ready()
 
 
 def _stream(connection: Connection, query: str, values: tuple[int, ...]) -> Iterator[Sequence[Any]]:

@@ -14,11 +14,12 @@ from berth.errors import HistoryError
 from berth.history.applications import Rules, read_rules
 from berth.history.columns import STATE_CASE, Layout
 from berth.history.database import at, count, first_line
-from berth.history.imports import LISTED_PER_REASON, Options, Rejected, Rejections
+from berth.history.imports import LISTED_PER_REASON, PLAIN, Options, Plain, Rejected, Rejections
 from berth.history.lookups import hide, look_up
 from berth.history.node_models import read_models
 from berth.history.pseudonyms import PSEUDONYMISED, key_mark
 from berth.history.text_table import read_table
+from berth.history.tries import Rows, tries_of
 
 __all__ = ["Options", "Staged", "stage"]
 
@@ -40,6 +41,10 @@ class Staged:
     """A view of the keys of those tries of which no resources are told; empty for none."""
     rules: Rules | None = None
     """By which the applications were told from name, comment and command; None where they were told as such."""
+    parts: tuple[Path, ...] = ()
+    """Files of more tries, with every column of a record, each as if it were its job's only one."""
+    distinct: bool = False
+    """Whether it is known that no two tries of the parts are of one job."""
 
 
 def stage(
@@ -47,22 +52,34 @@ def stage(
     source: Path,
     delimiter: str,
     layout: Layout,
-    raw: Path,
+    space: Path,
     options: Options,
     rejections: Rejections,
     where: str,
+    plain: Plain = PLAIN,
 ) -> Staged:
-    """Read a text table with a header line into the file `raw`, and make views of its tries.
+    """Read a text table with a header line into files in `space`, and make views of what is in no part.
 
-    Notes rows that stay out. The views are good as long as the database and the file are.
+    Notes rows that stay out. The views are good as long as the database and the files are. Of a large one plain
+    lines are taken the fast way, and only the others are read here.
     """
     rules = read_rules(options.rules)
+    raw = space / "raw"
     try:
-        bad = read_table(database, source, delimiter, layout, raw, options, rejections, where)
+        taken = None
+        if source.stat().st_size >= plain.from_bytes:
+            from berth.history.plain_rows import take_plain  # brings Numba
+
+            taken = take_plain(database, source, delimiter, layout, space, options, plain)
+        lines = None if taken is None else taken.odd_lines
+        careful = source if taken is None else taken.odd
+        bad = read_table(database, careful, delimiter, layout, raw, options, rejections, where, lines)
         look_up(database, raw, rules, dict(options.tres_names), read_models(options.nodes))
         rows = _rejected_rows(database, raw, layout, rejections, where)
         hide(database, f"read_parquet({at(raw)})", options.key)
-        database.execute(f"CREATE VIEW staged AS SELECT * EXCLUDE whole_gpus FROM ({_final(options)})")
+        database.execute(
+            f"CREATE VIEW staged AS SELECT * EXCLUDE whole_gpus FROM ({tries_of(_hidden(options), options)})"
+        )
         database.execute(
             "CREATE VIEW staged_keys AS "
             "SELECT cluster, id AS job_id, submit_ms AS queued_ms, end_ms FROM judged WHERE why IS NULL"
@@ -74,11 +91,13 @@ def stage(
     except duckdb.Error as error:
         raise HistoryError(f"{where}: {first_line(error)}") from error
     return Staged(
-        rows + bad,
+        rows + bad + (0 if taken is None else taken.rows),
         layout.absent(),
         key_mark=key_mark(options.key),
         silent="staged_silent",
         rules=None if layout.has("application") else rules,
+        parts=() if taken is None else taken.paths,
+        distinct=taken is not None and taken.distinct,
     )
 
 
@@ -170,53 +189,13 @@ def _rejected_rows(
     return sum(number for _, number in counts)
 
 
-def _final(options: Options) -> str:
-    """What a try is: a SELECT over `judged` and the tables of looked-up values."""
-    ran = "start_ms IS NOT NULL"
-    # A number of nodes that Slurm marks as none, or that is not there, is that of the names, or of the resources.
-    names = "nullif(CASE WHEN hosts.names = '' THEN 0 ELSE len(string_split(hosts.names, '|')) END, 0)"
-    nodes = f"coalesce(node_count, {names}, nullif(given.nodes, 0), nullif(asked.nodes, 0), 0)"
-    gpus = f"coalesce(nullif({{0}}.gpus, 0), {{0}}.a_node * greatest({nodes}, 1))"
-    given, asked = gpus.format("given"), gpus.format("asked")
-    milli, of_shards = "1000", ""
-    if options.shards_per_gpu:
-        shards = f"(CASE WHEN {ran} THEN given.shards ELSE asked.shards END)"
-        of_shards = (
-            f"WHEN {shards} > 0 THEN greatest(1, ceil({shards} / {options.shards_per_gpu}.0))::INTEGER"
-        )
-        held = f"(ceil({shards} / {options.shards_per_gpu}.0)::BIGINT * {options.shards_per_gpu})"
-        one = f"{shards} * 1000 // {held}"
-        milli = f"CASE WHEN whole_gpus = 0 AND {shards} > 0 THEN {one} ELSE 1000 END"
-    hidden, user, account, name = "", "judged.user", "judged.account", "judged.name"
-    comment, command = "judged.comment", "judged.command"
-    if options.key:
-        user, account, name = (f"hidden_{kind}.pseudonym" for kind in PSEUDONYMISED)
-        comment = command = "''"
-        hidden = " ".join(
-            f"JOIN hidden hidden_{kind} ON hidden_{kind}.kind = '{kind}' AND hidden_{kind}.text = judged.{kind}"
-            for kind in PSEUDONYMISED
-        )
-    return f"""
-        SELECT id AS job_id, {user} AS user, coalesce(nullif(judged.application, ''), apps.application) AS application,
-            partition AS virtual_cluster, submit_ms AS queued_ms, start_ms, end_ms, state,
-            (CASE WHEN {ran} THEN {given} ELSE {asked} END) AS whole_gpus,
-            (CASE WHEN whole_gpus > 0 THEN whole_gpus {of_shards} ELSE 0 END)::INTEGER AS gpus,
-            ({milli})::INTEGER AS share_milli, 0::BIGINT AS share_mem_mib,
-            1000 * coalesce(nullif(given.cpus, 0), nullif(asked.cpus, 0), judged.cpus, 0) AS cpu_milli,
-            coalesce(nullif(given.mem_mib, 0), asked.mem_mib) AS mem_mib,
-            (CASE WHEN hosts.names = '' THEN [] ELSE string_split(hosts.names, '|') END) AS nodes,
-            coalesce(nullif(given.gpu_model, ''), nullif(asked.gpu_model, ''),
-                CASE WHEN whole_gpus > 0 THEN hosts.gpu_model ELSE '' END) AS gpu_model,
-            NULL::BIGINT AS work_ms, gpu_use AS gpu_use_mean, NULL::DOUBLE AS gpu_use_peak,
-            gpu_mem AS gpu_mem_mean, NULL::DOUBLE AS gpu_mem_peak, cluster, {name} AS name,
-            {account} AS account, qos,
-            (CASE WHEN {ran} THEN {nodes} ELSE 0 END)::INTEGER AS node_count,
-            limit_min * 60000 AS time_limit_ms, eligible_ms,
-            (CASE WHEN reason = 'None' THEN '' ELSE reason END) AS wait_reason,
-            {comment} AS comment, {command} AS command
-        FROM judged {hidden}
-        JOIN tres given ON given.text = alloc JOIN tres asked ON asked.text = req
-        JOIN hosts ON hosts.text = node_list
-        JOIN apps ON apps.name = judged.name AND apps.comment = judged.comment AND apps.command = judged.command
-        WHERE why IS NULL
-    """
+def _hidden(options: Options) -> Rows:
+    """The judged rows; with a key, joined with the pseudonyms of their names."""
+    if not options.key:
+        return Rows("judged")
+    joins = " ".join(
+        f"JOIN hidden hidden_{kind} ON hidden_{kind}.kind = '{kind}' AND hidden_{kind}.text = judged.{kind}"
+        for kind in PSEUDONYMISED
+    )
+    names = {kind: f"hidden_{kind}.pseudonym" for kind in PSEUDONYMISED}
+    return Rows(f"judged {joins}", **names)

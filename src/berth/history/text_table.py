@@ -5,6 +5,7 @@ The file is read once, in parallel and with bounded memory, by DuckDB; lines tha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -31,8 +32,12 @@ def read_table(
     options: Options,
     rejections: Rejections,
     where: str,
+    numbers: Sequence[int] | None = None,
 ) -> int:
-    """Copy the table to Parquet with times as numbers; returns how many lines were none of its rows."""
+    """Copy the table to Parquet with times as numbers; returns how many lines were none of its rows.
+
+    With `numbers` the lines after the header are some of a longer file, and these are their numbers there.
+    """
     types = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in layout.header)
     reader = (
         f"read_csv({at(source)}, delim = {literal(delimiter)}, quote = '', escape = '', header = true, "
@@ -50,7 +55,10 @@ def read_table(
     total = count(database, "SELECT count(DISTINCT line) FROM reject_errors")
     rejections.extend(
         (
-            Rejected(f"{where}, line {line}", _why_broken(kind, fields, len(layout.header), delimiter))
+            Rejected(
+                f"{where}, line {numbers[line - 2] if numbers else line}",
+                _why_broken(kind, fields, len(layout.header), delimiter),
+            )
             for line, kind, fields in found
         ),
         total - len(found),
