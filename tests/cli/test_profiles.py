@@ -176,8 +176,15 @@ def test_the_profiles_of_a_folder_stand_before_the_thesis_s(tmp_path: Path) -> N
     )
     assert isinstance(done, dict)
     assert ended(done) == 40
-    wrong = berth("simulate", "synthetic:demo?jobs=40", "--profiles", tmp_path / "none")
+    command = ("simulate", "synthetic:demo?jobs=40", "--interference", "measured", "--profiles")
+    wrong = berth(*command, tmp_path / "none")
     assert (wrong.returncode, "there is no folder" in wrong.stderr) == (2, True)
+
+
+def test_profiles_without_a_model_of_interference_are_refused(tmp_path: Path) -> None:
+    done = berth("simulate", "synthetic:demo?jobs=5", "--policy", "dqn", "--profiles", tmp_path)
+    assert done.returncode == 2
+    assert "without --interference" in done.stderr
 
 
 def test_lucid_s_pairs_are_predicted(real_data: Callable[[str], Path]) -> None:

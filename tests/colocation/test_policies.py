@@ -108,6 +108,14 @@ def test_an_application_without_a_profile_runs_alone_once_and_then_shares(name: 
     )
 
 
+@pytest.mark.parametrize("name", ["greedy?known=0", "dqn?known=0"])
+def test_who_begins_without_profiles_lets_each_application_run_alone_once(name: str) -> None:
+    jobs = [named(app, at) for at in range(4) for app in ("alexnet", "GROMACS")]
+    events = [event for event in run(jobs, ONE, name) if event.kind in (EventKind.START, EventKind.FINISH)]
+    assert [event.job.id for event in events[:4]] == ["alexnet-0", "alexnet-0", "GROMACS-0", "GROMACS-0"]
+    assert total_ms(events) < sum(job.work_ms for job in jobs)
+
+
 @pytest.mark.parametrize("name", COLOCATING)
 def test_a_job_larger_than_any_gpu_is_reported_at_once_and_the_rest_goes_on(name: str) -> None:
     big = Job("big", 0, 1000, application="huge", share=Share(1000, 20_000))
@@ -281,7 +289,7 @@ def test_jobs_worth_more_unslowed_are_slowed_less() -> None:
         ("dqn?window=11", SettingError, "^window is 11; expected from 1 to 10$"),
         ("dqn?unslowed=-1", SettingError, "^unslowed is -1 s; expected from 0 to 1,000,000$"),
         ("dqn?shield=2", SettingError, "^shield is 2; expected 0 or 1$"),
-        ("dqn?speed=3", SettingError, "^no setting 'speed'; there are model, window, unslowed, shield$"),
+        ("dqn?speed=3", SettingError, "^no setting 'speed'; there are model, window, unslowed, shield, known$"),
         (
             "dqn?model=deeprm-max",
             ModelError,

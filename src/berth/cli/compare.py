@@ -177,6 +177,12 @@ def _interference(name: str, folder: Path | None) -> Interference:
 
     if folder is None:
         return make_interference(name)
+    if name == "none":
+        raise typer.BadParameter(
+            "profiles say what jobs on one GPU do to each other, and without --interference they do nothing;"
+            " add --interference measured, or leave --profiles out",
+            param_hint="--profiles",
+        )
     from berth.cli.profile import read_profiles
     from berth.profiles import thesis_profiles
 

@@ -129,7 +129,7 @@ def train(
         stage("the first network is measured")
         first = measure(learner.network(state))
         best = _better(best, learner.network(state), first, 0)
-    stage("an iteration is compiled")
+    stage("an iteration is compiled" if learner.compiled else "the first iteration")
     while len(curve) < settings.iterations:
         state, figures = iterate(state)
         iteration = len(curve) + 1

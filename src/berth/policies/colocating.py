@@ -23,7 +23,7 @@ from berth.policies.queue_head import QueueHead
 from berth.profiles import thesis_profiles
 from berth.queue import Queue
 
-__all__ = ["SHARE_MILLI", "Chooser", "Colocating", "Knowledge", "Scene", "knowledge_of"]
+__all__ = ["SHARE_MILLI", "Chooser", "Colocating", "Knowledge", "Scene", "beginning_with", "knowledge_of"]
 
 SHARE_MILLI = 1000 // MOST
 """What a job is given of a GPU that it shares, so that so many fit. It is a place and no part of the compute, which is
@@ -52,6 +52,11 @@ def knowledge_of(interference: Interference | None) -> Knowledge:
     if isinstance(interference, ProfiledInterference):
         return Knowledge(interference.profiles, interference.speeds)
     return Knowledge(thesis_profiles(), make_speeds("measured"))
+
+
+def beginning_with(truth: Knowledge, known: int) -> Knowledge:
+    """All of it, or for 0 no profile: then each application runs alone once before it shares."""
+    return truth if known else Knowledge({}, truth.speeds)
 
 
 class Scene(NamedTuple):

@@ -24,7 +24,7 @@ from berth.model import GpuModel, Profile
 from berth.network.catalogue import Demand
 from berth.network.model_file import Model, read_model
 from berth.network.scores import new_network
-from berth.policies.colocating import Colocating, Knowledge, Scene, knowledge_of
+from berth.policies.colocating import Colocating, Knowledge, Scene, beginning_with, knowledge_of
 from berth.policies.forecast import Candidate, Forecasts, Offer
 from berth.policies.greedy import joint_progress
 from berth.policies.network_chooser import NetworkScores, best_of
@@ -60,8 +60,12 @@ class DqnSettings:
     pays this for every job that it is predicted to slow by more than 2 % and that was not slowed before."""
     shield: int = 1
     """1: no combination is started that would end later together than one after the other; 0: as the network says."""
+    known: int = 1
+    """0: it begins without profiles, and each application runs alone once before it shares."""
 
     def __post_init__(self) -> None:
+        if self.known not in (0, 1):
+            raise SettingError(f"known is {self.known}; expected 0 or 1")
         if not 1 <= self.window <= 10:
             raise SettingError(f"window is {self.window}; expected from 1 to 10")
         if not 0 <= self.unslowed <= 1e6:
@@ -91,7 +95,7 @@ class Dqn(Colocating):
         self.settings = settings or DqnSettings()
         truth = knowledge_of(setting.interference if setting else None)
         self.model = model or model_named(shipped_for("dqn", truth.speeds))
-        known = knowledge or truth
+        known = knowledge or beginning_with(truth, self.settings.known)
         # In the simulator, what would be recorded of an application is what the simulator knows of it.
         super().__init__(
             self._chosen, known, window=self.settings.window, recorded=recorded or truth.profiles.get

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from berth.errors import SettingError
 from berth.kernels import IntArray
-from berth.policies.colocating import Colocating, Scene, knowledge_of
+from berth.policies.colocating import Colocating, Scene, beginning_with, knowledge_of
 from berth.policies.forecast import Forecasts
 from berth.policies.network_chooser import best_of
 from berth.policies.options import settings_from
@@ -24,10 +24,14 @@ class GreedySettings:
 
     window: int = 5
     """So many waiting jobs, the first of the queue, are combined."""
+    known: int = 1
+    """0: it begins without profiles, and each application runs alone once before it shares."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.window <= 10:
             raise SettingError(f"window is {self.window}; expected from 1 to 10")
+        if self.known not in (0, 1):
+            raise SettingError(f"known is {self.known}; expected 0 or 1")
 
 
 class Greedy(Colocating):
@@ -38,8 +42,10 @@ class Greedy(Colocating):
     """
 
     def __init__(self, setting: Setting | None = None, settings: GreedySettings | None = None) -> None:
-        knowledge = knowledge_of(setting.interference if setting else None)
-        super().__init__(best_progress, knowledge, window=(settings or GreedySettings()).window)
+        chosen = settings or GreedySettings()
+        truth = knowledge_of(setting.interference if setting else None)
+        known = beginning_with(truth, chosen.known)
+        super().__init__(best_progress, known, window=chosen.window, recorded=truth.profiles.get)
 
     @classmethod
     def with_options(cls, setting: Setting, options: dict[str, str]) -> Greedy:
