@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -166,24 +167,28 @@ def test_jobs_that_no_node_could_hold_are_named_with_what_is_short(tmp_path: Pat
 
 @pytest.mark.slow
 def test_an_interruption_is_told(tmp_path: Path) -> None:
-    settings = "genetic?generations=1000000&patience=1000000"
-    command = [
-        "experiment",
-        "optimality",
-        "--count",
-        "2",
-        "--policies",
-        settings,
-        "--out",
-        str(tmp_path / "o"),
-    ]
+    (tmp_path / "begun.py").write_text(
+        "from pathlib import Path\n\n\nclass Begun:\n    def __init__(self, setting=None):\n        pass\n\n"
+        "    def __call__(self, queue, cluster, now_ms):\n        Path('begun').touch()\n        return iter(())\n"
+    )
+    policies = "begun:Begun,genetic?generations=1000000&patience=1000000"
     child = subprocess.Popen(
-        [str(Path(sys.executable).with_name("berth")), *command],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        [
+            str(Path(sys.executable).with_name("berth")), "experiment", "optimality", "--count", "2",
+            "--policies", policies, "--out", str(tmp_path / "o"),
+        ],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
     )  # fmt: skip
-    time.sleep(15)  # where it is by then does not matter
-    child.send_signal(signal.SIGINT)
-    _, errors = child.communicate(timeout=120)
+    try:
+        give_up = time.monotonic() + 300
+        while not (tmp_path / "begun").exists() and child.poll() is None and time.monotonic() < give_up:
+            time.sleep(0.05)
+        child.send_signal(signal.SIGINT)
+        _, errors = child.communicate(timeout=300)
+    finally:
+        child.kill()
+        child.wait()
     assert child.returncode == 130
     assert errors.endswith("berth: interrupted\n")
     assert "Traceback" not in errors
