@@ -283,8 +283,9 @@ def test_the_report_says_how_many_there_were_and_who_fits_nowhere(tmp_path: Path
     assert waits.headings == ("Policy", "1: 20 jobs", "2 or 3: 10 jobs", "8 or more: 10 jobs")
     assert [row[-1] for row in waits.rows] == ["none started"] * 2
     curve, times = (figure for _, figure in told.figures)
-    assert "means over 2 seeds" in curve.layout.title.text
-    assert not any(sum(line.error_x.array) for line in times.data)
+    assert curve.layout.xaxis.title.text == "Jobs scheduled so far (means over 2 seeds)"
+    assert times.layout.xaxis.title.text == "Hours (means over 2 seeds)"
+    assert not any(line.error_x.visible for line in times.data)
     answer = utilisation_dict(found)["runs"][0]  # type: ignore[index]
     assert (answer["jobs"], answer["never_fitting"], answer["waits"][4]) == (
         40, 10, {"gpus": "8 or more", "jobs": 10, "started": 0, "mean_wait_s": None},

@@ -53,7 +53,7 @@ def optimality(
         tasks = random_batches(count, instances=instances, machines=machines, seed=seed)
     else:
         tasks = read_batches(batches)
-    with progress_bar(f"{len(tasks)} batches") as progress:
+    with progress_bar(f"{len(tasks):,} {'batch' if len(tasks) == 1 else 'batches'}") as progress:
         found = measure_optimality(tasks, names, seed=seed, time_limit_s=limit_s, progress=progress)
     answer = {"seed": None if batches else seed} | optimality_dict(found)
     whole = [one for one in found if not one.interrupted]

@@ -43,8 +43,8 @@ def utilisation_by_jobs(
                 hovertemplate="%{y:.1f} %",
             )
         )
-    dress(figure, f"GPU utilisation, % of all GPUs ({over})")
-    figure.update_xaxes(title={"text": "Jobs scheduled so far"}, rangemode="tozero")
+    dress(figure, "GPU utilisation, % of all GPUs")
+    figure.update_xaxes(title={"text": f"Jobs scheduled so far ({over})"}, rangemode="tozero")
     figure.update_yaxes(ticksuffix=" %", rangemode="tozero")
     return figure
 
@@ -65,6 +65,7 @@ def completion_times(
                     "array": [_half(interval) / 3600 for interval in shown],
                     "color": INK,  # with a colour a marker there is none that it could take
                     "thickness": 2,
+                    "visible": any(interval.count >= LEAST_SEEDS for interval in shown),
                 },
                 mode="markers",
                 name=name,
@@ -76,9 +77,9 @@ def completion_times(
                 hovertemplate="%{x:.2f} h",
             )
         )
-    dress(figure, f"Mean completion time, hours ({over})", 110 + 34 * len(intervals))
+    dress(figure, "Mean completion time, hours", 130 + 34 * len(intervals))
     figure.update_yaxes(autorange="reversed", showgrid=False, ticksuffix=" ")
-    figure.update_xaxes(rangemode="tozero")
+    figure.update_xaxes(title={"text": f"Hours ({over})"}, rangemode="tozero")
     return figure
 
 
@@ -99,6 +100,7 @@ def margins_over(
                 "type": "data",
                 "array": [_half(interval) for _, interval, _, _ in rows],
                 "thickness": 2,
+                "visible": any(interval.count >= LEAST_SEEDS for _, interval, _, _ in rows),
             },
             mode="markers",
             name="measured, points",
@@ -152,7 +154,7 @@ def convergence(histories: Mapping[str, Floats], styles: Mapping[str, Style], ti
             )
     dress(figure, title)
     figure.update_xaxes(title={"text": "Generations"})
-    figure.update_yaxes(ticksuffix=" %")
+    figure.update_yaxes(ticksuffix=" %", rangemode="tozero")
     return figure
 
 

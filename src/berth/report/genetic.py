@@ -60,9 +60,8 @@ def _case(
     most = np.mean([one.most_pct for one in here])
     jobs = np.mean([one.jobs for one in here])
     never = np.mean([one.never_fitting for one in here])
+    few = ", too few for intervals" if 1 < len(seeds) < LEAST_SEEDS else ""
     over = f"means over {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
-    if 1 < len(seeds) < LEAST_SEEDS:
-        over += ", too few for intervals"
     lost = (
         f" Of {jobs:,.0f} jobs {never:,.0f} ask for what no node has, even empty: they are rejected at once, though "
         "what they ask for counts in the 130 %."
@@ -71,7 +70,7 @@ def _case(
     )
     return Chapter(
         case,
-        f"Utilisation is GPU capacity held, from hour {begin:.2f} to hour {end:.2f} of the run ({over}): "
+        f"Utilisation is GPU capacity held, from hour {begin:.2f} to hour {end:.2f} of the run ({over}{few}): "
         "from when 130 % of the GPUs have been asked for until those who wait under some policy ask for less than "
         "10 % of them; the same time for all policies of a seed. Where that never happens it is the time from the "
         f"first submission to the last. No policy could hold more than {most:.2f} % in that time. Completion is "
@@ -190,7 +189,7 @@ def optimality_chapter(found: Sequence[Optimality]) -> Chapter:
     proven = sum(one.proven for one in found)
     pooled = [100 * (one.pooled_paper_milli / one.bound_milli - 1) for one in found if one.bound_milli > 0]
     return Chapter(
-        f"{len(found)} batches",
+        f"{len(found):,} {'batch' if len(found) == 1 else 'batches'}",
         f"The optimum is the most GPU milli that can be placed at once; HiGHS has proven it for {proven} of "
         f"{len(found)} batches, and of the others the gap is to the bound. On pooled GPUs, where fractions fit that "
         f"no device could hold, the paper's algorithm claims {np.mean(pooled or [0]):.1f} % more than that (mean): "
