@@ -32,7 +32,8 @@ def test_compare_prints_json_and_nothing_else() -> None:
     result = answer("compare", "synthetic:demo?jobs=80", "--policies", "fgd,random", "--seeds", "2", "--json")
     assert isinstance(result, dict)
     assert list(result) == [
-        *("trace", "cluster", "policies", "seeds", "compress", "runs", "metrics", "fifo_over_sjf", "skipped")
+        *("trace", "cluster", "policies", "seeds", "compress", "runs", "metrics", "fifo_over_sjf", "skipped"),
+        "never_fitting",
     ]
     assert (result["policies"], result["seeds"], len(result["runs"])) == (["fgd", "random"], [0, 1], 4)
     assert {run["finished"] for run in result["runs"]} == {80}
@@ -73,7 +74,12 @@ def test_inflate_prints_what_the_documentation_says() -> None:
         "experiment", "inflate", "--nodes", "4x4:V100", "--pods", "synthetic:demo?jobs=50", "--json"
     )
     assert isinstance(result, dict)
-    assert list(result) == ["policy", "seed", "allocation_pct", "fragmentation_ratio_pct", "seconds"]
+    assert set(result) == {
+        *("policy", "seed", "allocation_pct", "fragmentation_ratio_pct", "seconds"),
+        *("batch", "arrivals", "placed", "nodes", "gpus"),
+    }
+    assert (result["batch"], result["nodes"], result["gpus"]) == (1, 4, 16)
+    assert 0 < result["placed"] <= result["arrivals"]
     assert (result["policy"], result["seed"]) == ("fgd", 42)
     assert (len(result["allocation_pct"]), len(result["fragmentation_ratio_pct"])) == (131, 131)
 
@@ -154,7 +160,7 @@ def test_jobs_that_no_node_could_hold_are_named_with_what_is_short(tmp_path: Pat
     rows = "".join(f"j{at},0,1000,1,{9000 if at % 2 else 10}\n" for at in range(14))
     trace.write_text("id,submit_ms,work_ms,gpus,cpu_milli\n" + rows)
     nodes = tmp_path / "nodes.csv"
-    nodes.write_text("name,gpus,cpu_milli,mem_mib\na,2,4000,1000\n")
+    nodes.write_text("name,gpus,model,cpu_milli,mem_mib\na,2,T4,4000,1000\n")
     done = berth("simulate", trace, "--cluster", nodes, "--policy", "fifo")
     assert done.returncode == 0, done.stderr
     assert "7 jobs ask for what no node of this cluster has, even empty: rejected" in done.stderr
