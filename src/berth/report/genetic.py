@@ -114,8 +114,7 @@ def _waits(case: str, here: Sequence[Outcome], policies: Sequence[str]) -> list[
         Chapter(
             f"Waits by size: {case}",
             "Mean wait in hours, by the GPUs that a job asks for, of the jobs that started, and how many did. Who "
-            "passes over what does not fit fills the GPUs and lets large jobs wait: nobody keeps room free for them. "
-            "A larger weight waiting makes genetic prefer who has waited long.",
+            "passes over what does not fit fills the GPUs and lets large jobs wait: nobody keeps room free for them.",
             [],
             ("Policy", *(f"{SIZES[at][0]}: {came[at]:,.0f} jobs" for at in sizes)),
             [(policy, *(_wait_said(of[policy][:, at, :]) for at in sizes)) for policy in policies],
