@@ -177,7 +177,9 @@ def test_an_interruption_is_told(tmp_path: Path) -> None:
         "from pathlib import Path\n\n\nclass Begun:\n    def __init__(self, setting=None):\n        pass\n\n"
         "    def __call__(self, queue, cluster, now_ms):\n        Path('begun').touch()\n        return iter(())\n"
     )
-    policies = "begun:Begun,genetic?generations=1000000&patience=1000000"
+    policies = (
+        "genetic?generations=1,begun:Begun,genetic?generations=1000000&patience=1000000"  # loaded by then
+    )
     child = subprocess.Popen(
         [
             str(Path(sys.executable).with_name("berth")), "experiment", "optimality", "--count", "2",
