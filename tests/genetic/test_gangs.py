@@ -168,7 +168,7 @@ def test_fitness_with_gangs_is_what_can_be_carried_out() -> None:
 
 
 def test_on_pooled_gpus_a_gang_is_one_instance() -> None:
-    batch = batch_of([gang("pair", 2, 1), Job("one", 0, 1)], Cluster(nodes(1, 1, 1)))
-    one = pooled(batch)
+    jobs, cluster = [gang("pair", 2, 1), Job("one", 0, 1)], Cluster(nodes(1, 1, 1))
+    batch, one = batch_of(jobs, cluster), pooled(jobs, cluster)
     assert (len(batch.jobs), len(one.jobs)) == (3, 2)
     assert fitness_of(one, np.zeros((1, 2), dtype=np.int64)) == pytest.approx([1.0])

@@ -50,10 +50,14 @@ def test_gpu_memory_counts_where_somebody_asks_for_it():
 
 
 def test_pooled_gpus_hold_what_no_device_could():
-    one = batch((1, 600), (1, 600), (1, 600), (1, 600), (1, 600), gpus=(2, 1))
-    assert fitness_of(pooled(one), np.zeros((1, 5), dtype=np.int64)) == pytest.approx([1.0])
-    assert evolve_paper(one, model="pooled").fitness == pytest.approx(1.0)
-    assert evolve_paper(one).fitness == pytest.approx(0.6 - 2)
+    cluster, jobs = (
+        Cluster([Node("a", 2, T4), Node("b", 1, T4)]),
+        [Job(f"j{at}", 0, 1000, share=Share(600)) for at in range(5)],
+    )
+    one = pooled(jobs, cluster)
+    assert fitness_of(one, np.zeros((1, 5), dtype=np.int64)) == pytest.approx([1.0])
+    assert evolve_paper(one).fitness == pytest.approx(1.0)
+    assert evolve_paper(batch_of(jobs, cluster)).fitness == pytest.approx(0.6 - 2)
 
 
 def test_a_tournament_over_everybody_is_won_by_the_fittest():

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from berth.bounds import optimum, pooled_milli, reachable, relaxed_milli
+from berth.cli.app import app
 from berth.cluster import Cluster
-from berth.errors import TraceError
+from berth.errors import MissingExtraError, TraceError
+from berth.experiments import optimality
 from berth.experiments.batch_file import PlacingTask, random_batches, read_batches
 from berth.experiments.optimality import measure_optimality, optimality_dict
 from berth.model import GpuModel, Job, Node, Share
+from berth.plots import policy_styles
+from berth.plots.utilisation import convergence
 from berth.policies import genetic_search
-from berth.policies.batch import batch_of
+from berth.policies.batch import Batch, batch_of, pooled
+from berth.report.genetic import convergence_chapter
 
 pytest.importorskip("highspy", reason="the optimum needs the extra 'optimum'")
 
@@ -74,7 +81,8 @@ def test_the_optimum_is_that_of_trying_everything(seed: int) -> None:
     assert (found.milli, found.proven) == (exhaustive(task), True)
     for placement in batch.placements(found.node, found.devices):
         cluster.place(placement)
-    assert found.milli <= round(relaxed_milli(batch)) <= pooled_milli(batch)
+    assert found.milli <= round(relaxed_milli(batch))
+    assert found.milli <= pooled_milli(pooled(task.jobs, task.cluster()))
 
 
 def test_no_policy_is_above_the_optimum_and_genetic_is_near_it() -> None:
@@ -172,6 +180,98 @@ def test_an_interrupted_policy_ends_it_with_the_best_so_far(monkeypatch: pytest.
     told = answer["batches"][-1]["placements"]["genetic"]  # type: ignore[index]
     assert [one["instance"] for one in told] == [one.job.id for one in last.gaps[-1].placements]
     assert all(name in last.machines for one in told for name, _ in one["gpus"])
+
+
+def test_pooled_counts_those_too_that_fit_on_no_single_machine() -> None:
+    node = Node("n", 4, T4, 8_000, 1_000)
+    jobs = (Job("whole", 0, 1), Job("half", 0, 1, share=Share(500)), Job("part", 0, 1, share=Share(400)))
+    task = PlacingTask("0", (node,), ((500, 500, 500, 500),), jobs)
+    one = measure_optimality([task], ["first-fit"])[0]
+    assert (one.optimum_milli, one.pooled_milli, one.pooled_paper_milli) == (900, 1_900, 1_900)
+    assert len(one.unplaceable) == 1
+
+
+@pytest.mark.parametrize(
+    ("free", "sizes", "most"),
+    [
+        ((1000, 1000), (600, 600, 600, 400), 1_800),
+        ((1000, 500), (600, 600), 1_200),
+        ((0, 100), (600,), 0),
+        ((1000,), (), 0),
+    ],
+)
+def test_pooled_is_the_most_that_requests_add_up_to(
+    free: tuple[int, ...], sizes: tuple[int, ...], most: int
+) -> None:
+    jobs = tuple(Job(f"j{at}", 0, 1, share=Share(size)) for at, size in enumerate(sizes))
+    task = PlacingTask("0", (Node("n", len(free), T4),), (free,), jobs)
+    assert pooled_milli(pooled(jobs, task.cluster())) == most
+
+
+def test_the_searches_that_were_measured_are_drawn_and_told_of_by_generation() -> None:
+    heard: list[tuple[float, str]] = []
+
+    def hear(done: float, total: float, said: str = "", /) -> None:
+        assert 0 <= done <= total == 2
+        heard.append((done, said))
+
+    tasks = random_batches(2, instances=20, machines=6)
+    policies = ["first-fit", "genetic-paper?generations=20", "genetic?generations=3"]
+    found = measure_optimality(tasks, policies, progress=hear)
+    assert ("batch 0:0, genetic-paper?generations=20, generation 10 of 20") in [said for _, said in heard]
+    assert any("genetic?generations=3, generation 1 of 3" in said for _, said in heard)
+    assert [len(gap.history) if gap.history is not None else None for gap in found[0].gaps][:2] == [None, 21]
+    told = convergence_chapter(found[0])
+    assert [line.name for line in told[0].figures[0][1].data] == [
+        "genetic-paper?generations=20", "genetic-paper?generations=20, mean",
+        "genetic?generations=3", "genetic?generations=3, mean",
+    ]  # fmt: skip
+    assert convergence_chapter(measure_optimality(tasks[:1], ["first-fit"])[0]) == []
+
+
+def test_where_all_solutions_are_alike_the_way_is_all_gone() -> None:
+    histories = {"a": np.full((3, 2), 0.1 + 0.2), "b": np.array([[0.3, 0.3 + 1e-17], [0.3, 0.3]])}
+    drawn = convergence(histories, policy_styles(histories), "title")
+    assert {float(value) for line in drawn.data for value in line.y} == {100.0}
+
+
+def test_without_the_solver_it_is_refused_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "highspy", None)
+    monkeypatch.setattr(optimality, "make_policy", lambda *_: pytest.fail("a policy was made"))
+    with pytest.raises(MissingExtraError, match="optimum"):
+        measure_optimality(random_batches(1, instances=2, machines=1), ["fgd"])
+
+
+def test_an_interrupted_command_writes_what_there_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def improve(*_: object) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(genetic_search, "improve", improve)
+    arguments = ["--count", "2", "--instances", "20", "--machines", "6", "--policies", "first-fit,genetic"]
+    done = CliRunner().invoke(app, ["experiment", "optimality", *arguments, "--out", str(tmp_path)])
+    assert done.exit_code == 130
+    assert "genetic was stopped; the best that it had found places" in done.stderr
+    assert "0 of 2 batches are done" in done.stderr
+    answer = json.loads((tmp_path / "result.json").read_text())
+    assert answer["batches"][0]["placements"]["genetic"]
+
+
+def test_an_interruption_while_the_optimum_is_looked_for_keeps_the_batches_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tasks, real = random_batches(3, instances=8, machines=3), optimality.relaxed_milli
+    calls: list[object] = []
+
+    def relaxed(batch: Batch, *, time_limit_s: float = 1.0) -> float:
+        calls.append(batch)
+        if len(calls) > 1:
+            raise KeyboardInterrupt
+        return real(batch, time_limit_s=time_limit_s)
+
+    monkeypatch.setattr(optimality, "relaxed_milli", relaxed)
+    assert [one.batch for one in measure_optimality(tasks, ["fgd"])] == [tasks[0].name]
+    with pytest.raises(KeyboardInterrupt):
+        measure_optimality(tasks, ["fgd"])
 
 
 def test_the_cluster_of_a_task_holds_what_is_not_free() -> None:

@@ -22,9 +22,18 @@ from berth.cli.app import app
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.errors import SettingError
-from berth.experiments import sweep
+from berth.experiments import sweep, utilisation_run
 from berth.experiments.inflate import inflate
-from berth.experiments.utilisation import Case, Outcome, case_of, margins, measure_utilisation
+from berth.experiments.kept_file import read_kept, write_kept
+from berth.experiments.utilisation import (
+    Case,
+    Outcome,
+    case_of,
+    margins,
+    measure_utilisation,
+    utilisation_dict,
+)
+from berth.experiments.utilisation_run import KeptUses, UseTask, _waits
 from berth.model import GpuModel, Job, Node, Share
 from berth.report.genetic import utilisation_chapters
 from berth.statistics import event_columns
@@ -155,8 +164,12 @@ def test_an_interrupted_experiment_is_continued(tmp_path: Path) -> None:
     give_up = time.monotonic() + 300
     while not list(tmp_path.glob("runs/*.parquet")) and time.monotonic() < give_up:
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    out, errors = process.communicate(timeout=300)
+    try:
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=300)
+    finally:
+        process.kill()
+        process.wait()
     times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*.parquet")}
     assert (process.returncode, out) == (130, "")
     assert f"{len(times)} finished runs are in" in errors
@@ -230,3 +243,71 @@ def test_the_most_that_a_margin_could_be_is_told_of_what_the_other_policy_holds(
 
     told = utilisation_chapters([outcome("genetic", 60.0), outcome("first-fit", 40.0)])[-1]
     assert told.rows == [("genetic", "first-fit", "20.00", "50.00", "6.5 %", "40.00", "100.0")]
+
+
+def crowd() -> tuple[list[Job], list[Node]]:
+    """Four GPUs, single ones that come all the time, a job that needs all four, and one that fits nowhere."""
+    jobs = [Job(f"one{at}", at * 1_000, 4_000) for at in range(12)]
+    jobs += [Job("all", 4_500, 4_000, gpus=4), Job("half", 5_000, 1_000, share=Share(500))]
+    jobs += [Job("more", 6_000, 1_000, gpus=8)]
+    return sorted(jobs, key=lambda job: job.submit_ms), [Node("n", 4, GpuModel("T4"))]
+
+
+def test_waits_are_told_by_the_gpus_that_a_job_asks_for() -> None:
+    jobs, nodes = crowd()
+    columns = event_columns(simulate(jobs, Cluster(nodes), "first-fit"))
+    waits = _waits(columns)
+    came, started, mean_s = waits.T
+    assert came.tolist() == [1, 12, 0, 1, 1]
+    assert started.tolist() == [1, 12, 0, 1, 0]
+    start = {
+        columns.job_ids[job]: at for job, at in zip(columns.tries.job, columns.tries.start_ms, strict=True)
+    }
+    assert mean_s[3] == (start["all"] - 4_500) / 1000
+    assert mean_s[1] == pytest.approx(np.mean([(start[f"one{at}"] - 1_000 * at) / 1000 for at in range(12)]))
+    assert np.isnan(mean_s[[2, 4]]).all()
+
+
+def test_the_report_says_how_many_there_were_and_who_fits_nowhere(tmp_path: Path) -> None:
+    trace = tmp_path / "jobs.csv"
+    rows = "".join(f"j{at},{at},60000,{16 if at % 4 == 3 else 1 + at % 2}\n" for at in range(40))
+    trace.write_text("id,submit_ms,work_ms,gpus\n" + rows)
+    case = case_of(f"{trace},cluster=1x8:V100")
+    found = measure_utilisation([case], ("first-fit", "genetic"), seeds=(0, 1), keep=tmp_path)
+    assert {(one.jobs, one.never_fitting, one.finished) for one in found} == {(40, 10, 30)}
+    told, waits, _ = utilisation_chapters(found)
+    assert "Of 40 jobs 10 ask for what no node has" in told.hint
+    assert "means over 2 seeds, too few for intervals" in told.hint
+    assert [row[-2:] for row in told.rows] == [("30", "40")] * 2
+    assert not any("±" in cell for row in told.rows for cell in row)
+    assert waits.headings == ("Policy", "1: 20 jobs", "2 or 3: 10 jobs", "8 or more: 10 jobs")
+    assert [row[-1] for row in waits.rows] == ["none started"] * 2
+    curve, times = (figure for _, figure in told.figures)
+    assert curve.layout.xaxis.title.text == "Jobs scheduled so far (means over 2 seeds)"
+    assert times.layout.xaxis.title.text == "Hours (means over 2 seeds)"
+    assert not any(line.error_x.visible for line in times.data)
+    answer = utilisation_dict(found)["runs"][0]  # type: ignore[index]
+    assert (answer["jobs"], answer["never_fitting"], answer["waits"][4]) == (
+        40, 10, {"gpus": "8 or more", "jobs": 10, "started": 0, "mean_wait_s": None},
+    )  # fmt: skip
+
+
+def test_a_run_that_was_kept_before_waits_were_measured_is_still_read(tmp_path: Path) -> None:
+    case = case_of("synthetic:demo?jobs=20")
+    measure_utilisation([case], ("first-fit",), seeds=(0,), keep=tmp_path)
+    kept, task = KeptUses(tmp_path), UseTask(case, "first-fit", 0)
+    use = kept.load(task)
+    assert use is not None
+    assert use.waits.shape == (5, 3)
+    path = next(tmp_path.glob("runs/*.parquet"))
+    file = read_kept(path, utilisation_run._digest(task))
+    assert file is not None
+    del file.curves["waits"]
+    write_kept(path, file)
+    again = measure_utilisation([case], ("first-fit",), seeds=(0,), keep=tmp_path)
+    assert [chapter.title for chapter in utilisation_chapters(again)] == [case.name]
+
+
+def test_a_workload_without_jobs_is_refused() -> None:
+    with pytest.raises(SettingError, match="has no jobs; expected at least 1"):
+        measure_utilisation([case_of("synthetic:pai-like?jobs=0")], ("first-fit",), seeds=(0,))

@@ -8,12 +8,14 @@ a whole queue on a GPU that jobs share: a bound that no schedule ends below, and
 from berth.bounds.batch import Optimum, optimum, pooled_milli, reachable, relaxed_milli
 from berth.bounds.exact import Exact, least_total_time
 from berth.bounds.held import most_held_pct
+from berth.bounds.highs import check_solver
 from berth.bounds.total_time import TimeBound, time_bound
 
 __all__ = [
     "Exact",
     "Optimum",
     "TimeBound",
+    "check_solver",
     "least_total_time",
     "most_held_pct",
     "optimum",

@@ -8,6 +8,7 @@ Letters as in `policies.batch`.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -132,8 +133,19 @@ def relaxed_milli(batch: Batch, *, time_limit_s: float = 60.0) -> float:
 
 
 def pooled_milli(batch: Batch) -> int:
-    """What would be placed if all GPUs were one: the least of what is asked for and what is free."""
-    return min(int(batch.milli.sum()), int(np.maximum(batch.free_milli, 0).sum()))
+    """What would fit if all GPUs were one: the most, within what is free, that some of the requests add up to.
+
+    `batch` is one of `pooled`. CPU and memory are left aside, so it is an upper bound all the same.
+    """
+    free, sizes = int(batch.free_milli[batch.free_milli > 0].sum()), batch.milli[batch.milli > 0]
+    step = math.gcd(*sizes.tolist()) or 1
+    most = free // step
+    reached, within = 1, (1 << (most + 1)) - 1  # bit b: some of them add up to b steps
+    for size in sizes.tolist():
+        if reached >> most:
+            break
+        reached |= (reached << (size // step)) & within
+    return step * (reached.bit_length() - 1)
 
 
 def reachable(sizes: IntArray, limit: int) -> IntArray:

@@ -12,9 +12,14 @@ from numpy.typing import NDArray
 
 from berth.errors import MissingExtraError
 
-__all__ = ["Maximum"]
+__all__ = ["Maximum", "check_solver"]
 
 Floats = NDArray[np.float64]
+
+
+def check_solver() -> None:
+    """MissingExtraError where the extra `optimum` is not there."""
+    Maximum()
 
 
 class Maximum:

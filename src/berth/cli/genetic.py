@@ -13,10 +13,6 @@ import typer
 __all__ = ["optimality", "show_chapter", "utilisation", "write_chapters"]
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
-    from berth.experiments.batch_file import PlacingTask
     from berth.experiments.optimality import Optimality
     from berth.experiments.utilisation import Outcome
     from berth.report import Chapter
@@ -57,7 +53,7 @@ def optimality(
         tasks = random_batches(count, instances=instances, machines=machines, seed=seed)
     else:
         tasks = read_batches(batches)
-    with progress_bar(f"{len(tasks)} batches") as progress:
+    with progress_bar(f"{len(tasks):,} {'batch' if len(tasks) == 1 else 'batches'}") as progress:
         found = measure_optimality(tasks, names, seed=seed, time_limit_s=limit_s, progress=progress)
     answer = {"seed": None if batches else seed} | optimality_dict(found)
     whole = [one for one in found if not one.interrupted]
@@ -66,17 +62,23 @@ def optimality(
         from berth.report.genetic import batches_chapter, convergence_chapter, optimality_chapter
 
         chapters = [optimality_chapter(whole), batches_chapter(whole)]
-        if len(whole) == len(tasks) and (histories := _histories(tasks[0], seed)):
-            chapters.append(convergence_chapter(tasks[0].name, histories))
+        chapters += convergence_chapter(whole[0])
         drawn = f"{instances} random instances on {machines} machines, seed {seed}"
         what = f"{len(whole)} {'batch' if len(whole) == 1 else 'batches'} of {batches or drawn}"
         written = write_chapters(out, "Distance to the optimum", what, "see Trace", chapters, answer)
+    elif out is not None:
+        from berth.cli.files import write_aside
+
+        out.mkdir(parents=True, exist_ok=True)
+        write_aside(out / "result.json", json.dumps(answer, allow_nan=False, indent=1) + "\n")
     if as_json:
         print(json.dumps(answer, allow_nan=False))
     else:
         _show_optimality(whole, written)
-    if len(found) > len(whole):
-        _show_interrupted(found[-1], out if written else None)
+    if len(whole) < len(tasks):
+        if found[-1].interrupted:
+            _show_interrupted(found[-1], out)
+        print(f"{len(whole):,} of {len(tasks):,} batches are done", file=sys.stderr)
         raise KeyboardInterrupt
 
 
@@ -129,28 +131,6 @@ def utilisation(
         print(json.dumps(answer, allow_nan=False))
         return
     _show_utilisation(outcomes, written)
-
-
-def _histories(task: PlacingTask, seed: int) -> dict[str, NDArray[np.float64]]:
-    """Both searches on one batch, watched generation by generation."""
-    from berth.cli.progress import progress_bar
-    from berth.policies.batch import batch_of
-    from berth.policies.fgd import typical_requests
-    from berth.policies.genetic_paper import evolve_paper
-    from berth.policies.genetic_search import packing_of, search
-    from berth.policies.genetic_settings import GeneticSettings
-
-    cluster = task.cluster()
-    batch = batch_of(task.jobs, cluster)
-    if not batch.jobs:
-        return {}
-    with progress_bar("genetic-paper, generations") as progress:
-        paper = evolve_paper(batch, seed=(seed,), progress=progress)
-    settings = GeneticSettings(patience=30)
-    packing = packing_of(batch, cluster, typical_requests(batch.jobs, cluster), settings)
-    with progress_bar("genetic, generations") as progress:
-        better = search(packing, settings, seed=(seed,), progress=progress)
-    return {"genetic-paper": paper.history, "genetic": better.history}
 
 
 def write_chapters(

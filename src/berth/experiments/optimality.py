@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from berth.bounds import optimum, pooled_milli, relaxed_milli
+from berth.bounds import check_solver, optimum, pooled_milli, relaxed_milli
 from berth.errors import SettingError
 from berth.experiments.batch_file import PlacingTask
-from berth.experiments.compare import Progress
+from berth.kernels import FloatArray
 from berth.model import Placement
-from berth.policies import Setting, make_policy
-from berth.policies.batch import batch_of, shortage_of
+from berth.policies import Progress, Searching, Setting, make_policy
+from berth.policies.batch import batch_of, pooled, shortage_of
 from berth.policies.genetic_paper import evolve_paper
 from berth.queue import Queue
 
@@ -25,6 +25,13 @@ POLICIES = ("round-robin", "first-fit", "tetris", "best-fit", "fgd", "genetic-pa
 
 EXACT_UP_TO = 4_000
 """Pairs of an instance's type and a GPU, up to which the optimum is looked for; above, its bound alone."""
+
+
+class Told(Protocol):
+    """What hears how far the experiment is."""
+
+    def __call__(self, done: float, total: float, said: str = "", /) -> None:
+        """So many batches of so many are done, parts of one included; `said` is what goes on now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,8 @@ class Gap:
     placements: tuple[Placement, ...]
     interrupted: bool
     """Whether Ctrl-C came first; then it is the best that had been found."""
+    history: FloatArray | None = field(default=None, compare=False)
+    """(generations + 1, 2): the best and the mean worth of its solutions, where it is a search."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +68,7 @@ class Optimality:
     relaxed_milli: float
     """The bound of the relaxation, which is all there is for large batches."""
     pooled_milli: int
-    """What would fit if all GPUs were one: an upper bound, never a result."""
+    """What would fit if all GPUs were one, those counted too that no GPU could hold: an upper bound, never a result."""
     pooled_paper_milli: int
     """The genetic algorithm of the paper on all GPUs pooled: overstated, shown for that."""
     gaps: tuple[Gap, ...]
@@ -80,20 +89,36 @@ def measure_optimality(
     *,
     seed: int = 0,
     time_limit_s: float = 60.0,
-    progress: Progress | None = None,
+    progress: Told | None = None,
 ) -> list[Optimality]:
     """Let each policy decide on each batch, and compare with the optimum.
 
-    Ctrl-C while a policy decides ends it with that policy's best so far: the last batch is then `interrupted`.
+    Ctrl-C while a policy decides ends it with that policy's best so far: the last batch is then `interrupted`. While
+    the optimum is looked for it ends it with the batches before, where there are any.
+    MissingExtraError where there is nothing that could find the optimum.
     """
+    check_solver()
     if not tasks or not policies:
         raise SettingError(f"{len(tasks)} batches and {len(policies)} policies; expected at least 1 of each")
-    for name in policies:
-        if _run(replace(tasks[0], jobs=tasks[0].jobs[:2]), name, seed).interrupted:  # loads its kernels
-            raise KeyboardInterrupt
+    looked: dict[str, _Run] = {}
+    for name in policies:  # loads its kernels; where it is stopped, what it has is all there is
+        looked[name] = _run(tasks[0], name, seed, _heard(progress, 0, len(tasks), f"first look, {name}"))
+        if looked[name].interrupted:
+            return [_measure(tasks[0], looked, seed, time_limit_s)]
     found = []
     for number, task in enumerate(tasks):
-        found.append(_measure(task, policies, seed, time_limit_s))
+        runs: dict[str, _Run] = {}
+        for at, name in enumerate(policies):
+            done, said = number + at / len(policies), f"batch {task.name}, {name}"
+            runs[name] = _run(task, name, seed, _heard(progress, done, len(tasks), said, 1 / len(policies)))
+            if runs[name].interrupted:
+                break
+        try:
+            found.append(_measure(task, runs, seed, time_limit_s))
+        except KeyboardInterrupt:
+            if not found:
+                raise
+            break
         if found[-1].interrupted:
             break
         if progress:
@@ -101,7 +126,20 @@ def measure_optimality(
     return found
 
 
-def _measure(task: PlacingTask, policies: Sequence[str], seed: int, time_limit_s: float) -> Optimality:
+def _heard(progress: Told | None, before: float, total: int, said: str, part: float = 0.0) -> Progress | None:
+    """What hears of a search's generations and tells how far everything is; `part`: of a batch that the search is."""
+    if progress is None:
+        return None
+
+    def hear(done: float, generations: float) -> None:
+        progress(
+            before + part * done / generations, total, f"{said}, generation {done:,.0f} of {generations:,.0f}"
+        )
+
+    return hear
+
+
+def _measure(task: PlacingTask, runs: Mapping[str, _Run], seed: int, time_limit_s: float) -> Optimality:
     cluster = task.cluster()
     batch = batch_of(task.jobs, cluster)
     pairs = int(batch.fit.sum()) * batch.free_milli.shape[1]
@@ -110,16 +148,19 @@ def _measure(task: PlacingTask, policies: Sequence[str], seed: int, time_limit_s
     bound = relaxed if exact is None else min(relaxed, exact.bound_milli)
     best = exact.milli if exact is not None and exact.proven else bound
     gaps = []
-    for name in policies:
-        run = _run(task, name, seed)
+    for name, run in runs.items():
         left = 100 * max(0.0, best - run.placed_milli) / best if best > 0 else 0.0
         gaps.append(
-            Gap(name, run.placed_milli, left, run.wall_s, run.processor_s, run.placements, run.interrupted)
-        )
-        if run.interrupted:
-            break
+            Gap(
+                name, run.placed_milli, left, run.wall_s, run.processor_s, run.placements, run.interrupted,
+                run.history,
+            )
+        )  # fmt: skip
     stopped = any(gap.interrupted for gap in gaps)
-    paper = evolve_paper(batch, seed=(seed,), model="pooled") if batch.jobs and not stopped else None
+    logical = pooled(task.jobs, cluster)
+    paper = evolve_paper(logical, seed=(seed,)) if logical.jobs and not stopped else None
+    if paper is not None and paper.interrupted:
+        raise KeyboardInterrupt
     return Optimality(
         task.name,
         sum(job.gpus * job.share.milli for job in task.jobs),
@@ -127,8 +168,8 @@ def _measure(task: PlacingTask, policies: Sequence[str], seed: int, time_limit_s
         bound,
         exact is not None and exact.proven,
         relaxed,
-        pooled_milli(batch),
-        int(batch.milli[paper.node >= 0].sum()) if paper else 0,
+        pooled_milli(logical),
+        int(logical.milli[paper.node >= 0].sum()) if paper else 0,
         tuple(gaps),
         tuple(str(shortage_of(job, cluster)) for job in batch.lost),
         tuple(node.name for node in task.nodes),
@@ -141,14 +182,18 @@ class _Run(NamedTuple):
     processor_s: float
     placements: tuple[Placement, ...]
     interrupted: bool
+    history: FloatArray | None
 
 
-def _run(task: PlacingTask, name: str, seed: int) -> _Run:
+def _run(task: PlacingTask, name: str, seed: int, hear: Progress | None = None) -> _Run:
     """What a policy places of a batch, and how long it thinks."""
     cluster, queue = task.cluster(), Queue()
     for job in task.jobs:
         queue.add(replace(job, patience_ms=0))  # one that does not fit holds up nobody
     policy = make_policy(name, Setting(seed, task.jobs))
+    searching = policy if isinstance(policy, Searching) else None
+    if searching is not None:
+        searching.progress = hear
     before = cluster.free_total_milli
     begin_s, worked_s = time.perf_counter(), time.process_time()
     placed: list[Placement] = []
@@ -162,7 +207,10 @@ def _run(task: PlacingTask, name: str, seed: int) -> _Run:
     except KeyboardInterrupt:
         interrupted = True
     wall_s, processor_s = time.perf_counter() - begin_s, time.process_time() - worked_s
-    return _Run(before - cluster.free_total_milli, wall_s, processor_s, tuple(placed), interrupted)
+    return _Run(
+        before - cluster.free_total_milli, wall_s, processor_s, tuple(placed), interrupted,
+        None if searching is None else searching.history,
+    )  # fmt: skip
 
 
 def optimality_dict(found: Sequence[Optimality]) -> dict[str, object]:

@@ -8,24 +8,26 @@ P: points of a curve.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from berth.bounds import most_held_pct
+from berth.cluster import Cluster
 from berth.errors import SettingError
 from berth.experiments.cases import Case, case_of
 from berth.experiments.kept_file import continued
 from berth.experiments.sweep import Progress
-from berth.experiments.utilisation_run import KeptUses, Use, UseTask, run_uses
+from berth.experiments.utilisation_run import SIZES, KeptUses, Use, UseTask, run_uses
 from berth.policies import make_policy
 from berth.statistics import Interval, confidence_interval_95, paired_difference_95
 
 __all__ = [
     "PAPER_MARGINS_PCT",
     "POLICIES",
+    "SIZES",
     "Case",
     "Margin",
     "Outcome",
@@ -68,6 +70,13 @@ class Outcome:
     """The time that `utilisation_pct` is of."""
     most_pct: float
     """What no policy could hold more than in that time, given who had come, for how long and for which GPUs."""
+    jobs: int = 0
+    """How many there were: those that are not `finished` left the queue, or never started."""
+    never_fitting: int = 0
+    """Of them, how many no node could hold, even empty: rejected at once."""
+    waits: Floats = field(default_factory=lambda: np.zeros((0, 3)))
+    """(SIZES, 3): of the jobs of each size how many came and started, and the mean wait in s of the latter; empty
+    where a kept run does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +184,18 @@ def utilisation_dict(outcomes: Sequence[Outcome]) -> dict[str, object]:
                 "utilisation_pct": one.utilisation_pct,
                 "run_time_s": one.run_time_s,
                 "completion_s": one.completion_s,
+                "jobs": one.jobs,
+                "never_fitting": one.never_fitting,
                 "finished": one.finished,
+                "waits": [
+                    {
+                        "gpus": name,
+                        "jobs": int(came),
+                        "started": int(started),
+                        "mean_wait_s": None if mean_s != mean_s else float(mean_s),
+                    }
+                    for (name, _), (came, started, mean_s) in zip(SIZES, one.waits, strict=False)
+                ],
                 "span_ms": list(one.span_ms),
                 "most_pct": one.most_pct,
             }
@@ -210,6 +230,8 @@ def _outcomes(case: Case, seed: int, uses: Mapping[str, Use]) -> Iterator[Outcom
         begin, end = one.begin_ms, max(one.last_submit_ms, one.begin_ms + 1)
     nodes, jobs = case.load(seed)
     most_pct = most_held_pct(jobs, nodes, begin, end)
+    empty = Cluster(nodes)
+    never_fitting = sum(not empty.fits_when_empty(job) for job in jobs)
     for policy, use in uses.items():
         yield Outcome(
             case=case.name,
@@ -223,4 +245,7 @@ def _outcomes(case: Case, seed: int, uses: Mapping[str, Use]) -> Iterator[Outcom
             after_pct=use.after_pct,
             span_ms=(begin, end),
             most_pct=most_pct,
+            jobs=len(jobs),
+            never_fitting=never_fitting,
+            waits=use.waits,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -31,6 +31,8 @@ from berth.statistics.columns import KINDS
 __all__ = ["KeptUses", "Use", "UseTask", "run_uses"]
 
 POINTS = 200
+SIZES = (("a part of one", 0), ("1", 1000), ("2 or 3", 2000), ("4 to 7", 4000), ("8 or more", 8000))
+"""Sizes that waits are told by: what they are called, and the least GPU milli that a job of the size asks for."""
 OVERSUBSCRIBED_PCT = 130
 """Measuring begins when so much of the GPUs has been asked for since the beginning."""
 DEEP_PCT = 10
@@ -68,6 +70,9 @@ class Use:
     completion_s: float
     """Mean time from submission to end, over the same."""
     finished: int
+    waits: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 3)))
+    """(SIZES, 3): of the jobs of each size how many came and started, and the mean wait in s of the latter. Empty in
+    runs that were kept before it was measured."""
 
     def held_pct(self, begin_ms: int, end_ms: int) -> float:
         """GPU capacity held, averaged over a time that ends later than it begins."""
@@ -162,7 +167,23 @@ def _use_of(columns: EventColumns, nodes: Sequence[Node], jobs: Sequence[Job]) -
         run_time_s=float(run_s.mean()) if len(run_s) else math.nan,
         completion_s=float(np.mean(completion_time_s(columns))) if len(run_s) else math.nan,
         finished=int(finished.sum()),
+        waits=_waits(columns),
     )
+
+
+def _waits(columns: EventColumns) -> NDArray[np.float64]:
+    """(SIZES, 3) as in `Use`; jobs without GPUs are in none of them."""
+    asked = columns.gpus * columns.milli
+    size = np.searchsorted([least for _, least in SIZES], np.maximum(asked, 1), side="right") - 1
+    tries = columns.tries
+    _, first = np.unique(tries.job, return_index=True)
+    waited_s = (tries.start_ms - tries.queued_ms)[first] / 1000
+    of_start, asked_there = size[tries.job[first]], asked[tries.job[first]] > 0
+    came = np.bincount(size[asked > 0], minlength=len(SIZES))
+    started = np.bincount(of_start[asked_there], minlength=len(SIZES))
+    sums = np.bincount(of_start[asked_there], waited_s[asked_there], minlength=len(SIZES))
+    mean = np.where(started > 0, sums / np.maximum(started, 1), np.nan)
+    return np.stack([came.astype(np.float64), started.astype(np.float64), mean], axis=1)
 
 
 def _levels(

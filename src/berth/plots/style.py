@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -13,6 +14,16 @@ INK = "#707070"
 GRID = "rgba(128, 128, 128, 0.22)"
 CLEAR = "rgba(0, 0, 0, 0)"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8A8A")
+OF_POLICY = {
+    "first-fit": 0, "fifo": 0, "dqn": 0,
+    "best-fit": 1, "sjf": 1, "tetris-sharing": 1,
+    "fgd": 2, "sjf-estimated": 2, "greedy": 2,
+    "genetic-paper": 3, "random": 3, "fair-share": 3,
+    "tetris": 4, "easy": 4, "dot-product": 4, "deeprm-max": 4,
+    "genetic": 5, "gpu-packing": 5, "largest-first": 5, "deeprm-mean": 5,
+    "round-robin": 6, "worst-fit": 6, "gpu-clustering": 6, "sjf-requested": 6, "least-attained-service": 6,
+}  # fmt: skip
+"""The colour of each policy that has a name of its own: those that are compared with each other differ."""
 DASHES = ("solid", "dash", "dot", "dashdot")
 HEIGHT_PX = 380
 
@@ -30,10 +41,23 @@ class Style(NamedTuple):
 
 
 def policy_styles(policies: Iterable[str]) -> dict[str, Style]:
-    """A style for each policy, by its place among them; repeated names are counted once."""
+    """A style for each policy, on every page the same for one with a name of its own.
+
+    Where two of them have the same colour, and for all others, it is the first that is free. Repeated names are
+    counted once. With settings a policy has the colour of its name where that is free.
+    """
+    names = list(dict.fromkeys(policies))
+    taken: dict[str, int] = {}
+    for bare in (True, False):
+        for name in names:
+            wanted = OF_POLICY.get(name if bare else name.split("?")[0])
+            if name not in taken and wanted is not None and wanted not in taken.values():
+                taken[name] = wanted
+    free = (at for at in itertools.count() if at not in set(taken.values()))
+    numbers = {name: taken[name] if name in taken else next(free) for name in names}
     return {
         name: Style(COLOURS[at % len(COLOURS)], DASHES[at // len(COLOURS) % len(DASHES)])
-        for at, name in enumerate(dict.fromkeys(policies))
+        for name, at in numbers.items()
     }
 
 

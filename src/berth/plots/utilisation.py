@@ -12,16 +12,20 @@ from numpy.typing import NDArray
 from berth.plots.style import INK, Style, dress
 from berth.statistics import Interval
 
-__all__ = ["completion_times", "convergence", "gaps", "margins_over", "utilisation_by_jobs"]
+__all__ = ["LEAST_SEEDS", "completion_times", "convergence", "gaps", "margins_over", "utilisation_by_jobs"]
 
 Floats = NDArray[np.float64]
 POINTS = 200
+LEAST_SEEDS = 3
+"""Of fewer seeds no interval is drawn: with two it is wider than anything that it stands beside."""
+ALIKE = 1e-9
+"""Worths that differ by a smaller part are the same: it is the rounding of a sum."""
 
 
 def utilisation_by_jobs(
-    curves: Mapping[str, Sequence[tuple[NDArray[np.int64], Floats]]], styles: Mapping[str, Style]
+    curves: Mapping[str, Sequence[tuple[NDArray[np.int64], Floats]]], styles: Mapping[str, Style], over: str
 ) -> go.Figure:
-    """GPU utilisation after so many jobs were scheduled, the mean over seeds (Kwon and Bahn 2024, figure 3)."""
+    """GPU utilisation after so many jobs were scheduled (Kwon and Bahn 2024, figure 3); `over` says of which seeds."""
     figure = go.Figure()
     most = min((int(x[-1]) for seeds in curves.values() for x, _ in seeds if len(x)), default=1)
     grid = np.linspace(1, most, POINTS)
@@ -40,13 +44,13 @@ def utilisation_by_jobs(
             )
         )
     dress(figure, "GPU utilisation, % of all GPUs")
-    figure.update_xaxes(title={"text": "Jobs scheduled so far"}, rangemode="tozero")
+    figure.update_xaxes(title={"text": f"Jobs scheduled so far ({over})"}, rangemode="tozero")
     figure.update_yaxes(ticksuffix=" %", rangemode="tozero")
     return figure
 
 
 def completion_times(
-    intervals: Mapping[str, tuple[Interval, Interval]], styles: Mapping[str, Style]
+    intervals: Mapping[str, tuple[Interval, Interval]], styles: Mapping[str, Style], over: str
 ) -> go.Figure:
     """Mean completion time: a square from start to end, as in the paper, a dot from submission to end."""
     figure = go.Figure()
@@ -61,6 +65,7 @@ def completion_times(
                     "array": [_half(interval) / 3600 for interval in shown],
                     "color": INK,  # with a colour a marker there is none that it could take
                     "thickness": 2,
+                    "visible": any(interval.count >= LEAST_SEEDS for interval in shown),
                 },
                 mode="markers",
                 name=name,
@@ -72,9 +77,9 @@ def completion_times(
                 hovertemplate="%{x:.2f} h",
             )
         )
-    dress(figure, "Mean completion time, hours", 110 + 34 * len(intervals))
+    dress(figure, "Mean completion time, hours", 130 + 34 * len(intervals))
     figure.update_yaxes(autorange="reversed", showgrid=False, ticksuffix=" ")
-    figure.update_xaxes(rangemode="tozero")
+    figure.update_xaxes(title={"text": f"Hours ({over})"}, rangemode="tozero")
     return figure
 
 
@@ -95,6 +100,7 @@ def margins_over(
                 "type": "data",
                 "array": [_half(interval) for _, interval, _, _ in rows],
                 "thickness": 2,
+                "visible": any(interval.count >= LEAST_SEEDS for _, interval, _, _ in rows),
             },
             mode="markers",
             name="measured, points",
@@ -121,12 +127,16 @@ def margins_over(
 def convergence(histories: Mapping[str, Floats], styles: Mapping[str, Style], title: str) -> go.Figure:
     """How the best solution (line) and the mean one (thin) get better from generation to generation.
 
-    A history (generations + 1, 2) is drawn as the part of the way from its first mean to its last best.
+    A history (generations + 1, 2) is drawn as the part of the way from its first mean to its best; where there
+    is no way to go, as all of it.
     """
     figure = go.Figure()
     for name, history in histories.items():
         low, high = history[0, 1], history[:, 0].max()
-        part = 100 * (history - low) / max(high - low, 1e-300)
+        if high - low > ALIKE * max(1.0, abs(high)):
+            part = 100 * (history - low) / (high - low)
+        else:
+            part = np.full(history.shape, 100.0)
         for at, (width, label) in enumerate(((2.5, name), (1, f"{name}, mean"))):
             figure.add_trace(
                 go.Scatter(
@@ -144,7 +154,7 @@ def convergence(histories: Mapping[str, Floats], styles: Mapping[str, Style], ti
             )
     dress(figure, title)
     figure.update_xaxes(title={"text": "Generations"})
-    figure.update_yaxes(ticksuffix=" %")
+    figure.update_yaxes(ticksuffix=" %", rangemode="tozero")
     return figure
 
 
@@ -166,4 +176,4 @@ def gaps(by_policy: Mapping[str, Sequence[float]], styles: Mapping[str, Style]) 
 
 
 def _half(interval: Interval) -> float:
-    return interval.high - interval.mean if interval.count > 1 else 0.0
+    return interval.high - interval.mean if interval.count >= LEAST_SEEDS else 0.0

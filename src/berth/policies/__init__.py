@@ -15,7 +15,7 @@ from berth.errors import MissingExtraError, PolicyError
 from berth.policies.keyed import OfQueue
 from berth.policies.options import options_of
 from berth.policies.ordered import Ordered
-from berth.policies.protocol import Decision, Order, Place, Policy, Setting
+from berth.policies.protocol import Decision, Order, Place, Policy, Progress, Searching, Setting
 
 __all__ = [
     "ORDERS",
@@ -28,6 +28,8 @@ __all__ = [
     "Ordered",
     "Place",
     "Policy",
+    "Progress",
+    "Searching",
     "Setting",
     "describe",
     "make_policy",

@@ -194,38 +194,44 @@ def batch_of(jobs: Sequence[Job], cluster: Cluster, fits: Fits | None = None) ->
     )
 
 
-def pooled(batch: Batch) -> Batch:
-    """The same batch with all nodes as one logical machine, and all GPUs as one device of it.
+def pooled(jobs: Sequence[Job], cluster: Cluster) -> Batch:
+    """A batch with all nodes that are up as one logical machine, and all GPUs as one device of it.
 
     The first model of Kwon and Bahn 2024, section I. What "fits" so need not fit on any device: an upper bound
     on what the queue's order can place, never a placement. Models and labels are forgotten: the machine has all.
-    A gang is one instance here.
+    A gang is one instance here. Jobs that no node has room for are in it: together the rests may do.
     """
-    usable = np.maximum(batch.free_milli, 0)
-    first = np.flatnonzero(batch.parts)
-    requests = batch.requests.copy()
-    parts = np.ones(len(requests), dtype=np.int64)
-    parts[batch.type_of[first]] = batch.parts[first]
-    requests[:, [GPUS, CPU, MEM]] *= parts[:, None]
+    up = cluster.traits[:, 2] != 0
+    types: dict[int, int] = {}
+    parts_of: list[int] = []
+    type_of = []
+    for job in jobs:
+        number = cluster.request(job)
+        if number not in types:
+            types[number] = len(types)
+            parts_of.append(max(1, job.nodes))
+        type_of.append(types[number])
+    requests = cluster.requests[np.array(list(types), dtype=np.int64)]
+    requests[:, [GPUS, CPU, MEM]] *= np.array(parts_of, dtype=np.int64)[:, None]
     requests[:, MILLI] *= requests[:, GPUS]
     requests[:, GPU_MEM] *= requests[:, GPUS]
     requests[:, GPUS] = np.minimum(requests[:, GPUS], 1)
     requests[:, MODELS] = -1
     requests[:, LABELS] = 0
     return Batch(
-        jobs=tuple(batch.jobs[at] for at in first.tolist()),
-        parts=np.ones(len(first), dtype=np.int64),
-        type_of=batch.type_of[first],
+        jobs=tuple(jobs),
+        parts=np.ones(len(jobs), dtype=np.int64),
+        type_of=np.array(type_of, dtype=np.int64),
         requests=requests,
         nodes=np.array([-1]),
-        free_cpu=np.array([batch.free_cpu.sum()], dtype=np.int64),
-        free_mem=np.array([batch.free_mem.sum()], dtype=np.int64),
-        free_milli=np.array([[usable.sum()]], dtype=np.int64),
-        free_gpu_mem=np.array([[np.maximum(batch.free_gpu_mem, 0).sum()]], dtype=np.int64),
+        free_cpu=np.array([cluster.free_cpu_milli[up].sum()], dtype=np.int64),
+        free_mem=np.array([cluster.free_mem_mib[up].sum()], dtype=np.int64),
+        free_milli=np.array([[np.maximum(cluster.free_milli[up], 0).sum()]], dtype=np.int64),
+        free_gpu_mem=np.array([[np.maximum(cluster.free_gpu_mem_mib[up], 0).sum()]], dtype=np.int64),
         traits=np.array([[-1, 0, 1]], dtype=np.int64),
         fit=np.ones((len(requests), 1), dtype=np.bool_),
-        capacity_milli=batch.capacity_milli,
-        lost=batch.lost,
+        capacity_milli=int(np.maximum(cluster.capacity_milli, 0).sum()),
+        lost=(),
     )
 
 

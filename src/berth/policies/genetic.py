@@ -16,7 +16,7 @@ from berth.policies.fgd import typical_requests
 from berth.policies.genetic_search import Found, packing_of, search
 from berth.policies.genetic_settings import GeneticSettings, Weights
 from berth.policies.options import settings_from
-from berth.policies.protocol import Decision, Setting
+from berth.policies.protocol import Decision, Progress, Setting
 from berth.policies.scored import Typical
 from berth.queue import Queue
 
@@ -40,6 +40,8 @@ class Genetic:
         self._rounds = BatchRounds(self.settings.window, self.settings.round_ms)
         self._typical: tuple[Cluster | None, Typical] = (None, Typical())
         self._hints: list[dict[tuple[str, int], int]] = []
+        self.progress: Progress | None = None
+        self.history = np.zeros((0, 2))
 
     @classmethod
     def with_options(cls, setting: Setting, options: dict[str, str]) -> Genetic:
@@ -73,7 +75,8 @@ class Genetic:
             for hint in self._hints
         ]
         seed = (self.setting.seed, self._rounds.number)
-        found = search(packing, self.settings, seed=seed, hints=hints, budget=budget)
+        found = search(packing, self.settings, seed=seed, hints=hints, budget=budget, progress=self.progress)
+        self.history = found.history
         waiting = np.flatnonzero(found.node < 0).tolist()
         self._hints = [
             {numbers[at]: int(batch.nodes[nodes[at]]) for at in waiting if nodes[at] >= 0}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +12,12 @@ from berth.cluster import Cluster
 from berth.errors import SettingError
 from berth.kernels import GPU_MEM, FloatArray, IntArray
 from berth.model import WakeAt
-from berth.policies.batch import Batch, pooled
+from berth.policies.batch import Batch
 from berth.policies.batch_rounds import BatchRounds
 from berth.policies.genetic_kernels import evolve
 from berth.policies.options import settings_from
 from berth.policies.paper_fitness import decode, evaluate
-from berth.policies.protocol import Decision, Setting
+from berth.policies.protocol import Decision, Progress, Setting
 from berth.policies.random_kernels import seeded
 from berth.queue import Queue
 
@@ -90,6 +90,8 @@ class GeneticPaper:
         self.setting = setting or Setting()
         self.settings = settings or PaperSettings()
         self._rounds = BatchRounds(self.settings.window, self.settings.round_ms)
+        self.progress: Progress | None = None
+        self.history = np.zeros((0, 2))
 
     @classmethod
     def with_options(cls, setting: Setting, options: dict[str, str]) -> GeneticPaper:
@@ -103,7 +105,9 @@ class GeneticPaper:
             yield batch
             return
         if batch is not None:
-            best = evolve_paper(batch, self.settings, seed=(self.setting.seed, self._rounds.number))
+            seed = (self.setting.seed, self._rounds.number)
+            best = evolve_paper(batch, self.settings, seed=seed, progress=self.progress)
+            self.history = best.history
             yield from batch.placements(best.node, best.devices)
             if best.interrupted:
                 raise KeyboardInterrupt
@@ -126,20 +130,15 @@ def evolve_paper(
     settings: PaperSettings | None = None,
     *,
     seed: Sequence[int] = (0,),
-    model: str = "devices",
-    progress: Callable[[float, float], None] | None = None,
+    progress: Progress | None = None,
 ) -> Solution:
     """Run the algorithm on one batch.
 
-    `model` is "devices" (each GPU a resource of its own) or "pooled" (all GPUs as one logical machine: then
-    `node` is 0 for what "fits" and names no real node). `progress` hears of generations done and to do. Stopped
-    by the keyboard it returns the best so far.
+    With `batch_of` each GPU is a resource of its own; with `pooled` all GPUs are one logical machine: then `node`
+    is 0 for what "fits" and names no real node. `progress` hears of generations done and to do. Stopped by the
+    keyboard it returns the best so far.
     """
     settings = settings or PaperSettings()
-    if model not in ("devices", "pooled"):
-        raise SettingError(f"model is '{model}'; expected devices or pooled")
-    if model == "pooled":
-        batch = pooled(batch)
     count, length = settings.population, len(batch.jobs)
     starts, candidates = batch.candidates()
     random = np.random.default_rng(list(seed))

@@ -5,7 +5,7 @@ Letters as in `packing_kernels`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -18,6 +18,7 @@ from berth.policies.budget import Budget
 from berth.policies.genetic_nodes import numbers_among, numbers_of, on_nodes, worth_a_look
 from berth.policies.genetic_settings import GeneticSettings
 from berth.policies.packing_kernels import Packing, Solution, prepare
+from berth.policies.protocol import Progress
 from berth.policies.random_kernels import seeded
 from berth.policies.scored import Typical
 from berth.policies.search_kernels import BY_COST, BY_FIRST, BY_ROOM, build, improve
@@ -105,7 +106,7 @@ def search(
     *,
     seed: Sequence[int] = (0,),
     hints: Sequence[IntArray] = (),
-    progress: Callable[[float, float], None] | None = None,
+    progress: Progress | None = None,
     budget: Budget | None = None,
 ) -> Found:
     """Look for the best solution of a batch.

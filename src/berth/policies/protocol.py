@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from berth.cluster import Cluster
 from berth.interference import Interference
+from berth.kernels import FloatArray
 from berth.model import Evict, GpuSlot, Job, Placement, WakeAt
 from berth.queue import Queue
 
-__all__ = ["Decision", "Order", "Place", "Policy", "Setting"]
+__all__ = ["Decision", "Order", "Place", "Policy", "Progress", "Searching", "Setting"]
 
 Decision = Placement | Evict | WakeAt
+
+Progress = Callable[[float, float], None]
+"""Called now and then with how much is done and how much there is."""
 
 
 class Policy(Protocol):
@@ -22,6 +26,16 @@ class Policy(Protocol):
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
         """Yield decisions, best first. Each is applied before the next is asked for; never write to what you are
         shown. Called whenever a job came, ended or failed, a node was lost or came back, or at a WakeAt."""
+
+
+@runtime_checkable
+class Searching(Protocol):
+    """What else a policy has that gets better over generations: how far it is, and how it got there."""
+
+    progress: Progress | None
+    """Hears of the generations done and to do in each search; None: nobody listens."""
+    history: FloatArray  # (generations + 1, 2)
+    """The best and the mean worth of the last search's solutions, from the first ones on."""
 
 
 class Order(Protocol):

@@ -8,9 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.experiments.optimality import Optimality, optimality_dict
-from berth.experiments.utilisation import Outcome, margins
+from berth.experiments.utilisation import SIZES, Outcome, margins
 from berth.plots import Style, policy_styles
-from berth.plots.utilisation import completion_times, convergence, gaps, margins_over, utilisation_by_jobs
+from berth.plots.utilisation import (
+    LEAST_SEEDS,
+    completion_times,
+    convergence,
+    gaps,
+    margins_over,
+    utilisation_by_jobs,
+)
 from berth.report.report import Chapter
 from berth.statistics import Interval, confidence_interval_95
 
@@ -18,7 +25,7 @@ __all__ = ["batches_chapter", "convergence_chapter", "optimality_chapter", "util
 
 
 def utilisation_chapters(outcomes: Sequence[Outcome]) -> list[Chapter]:
-    """Two chapters a case: figures 3 and 4 of the paper, and the margins."""
+    """Up to three chapters a case: figures 3 and 4 of the paper, waits by size, and the margins."""
     chapters = []
     for case in dict.fromkeys(one.case for one in outcomes):
         here = [one for one in outcomes if one.case == case]
@@ -26,6 +33,7 @@ def utilisation_chapters(outcomes: Sequence[Outcome]) -> list[Chapter]:
         seeds = tuple(sorted({one.seed for one in here}))
         styles = policy_styles(policies)
         chapters.append(_case(case, here, policies, seeds, styles))
+        chapters += _waits(case, here, policies)
         chapters += _margins(case, here, styles)
     return chapters
 
@@ -50,23 +58,35 @@ def _case(
     }
     begin, end = (np.mean([one.span_ms[at] for one in here]) / 3_600_000 for at in (0, 1))
     most = np.mean([one.most_pct for one in here])
+    jobs = np.mean([one.jobs for one in here])
+    never = np.mean([one.never_fitting for one in here])
+    few = ", too few for intervals" if 1 < len(seeds) < LEAST_SEEDS else ""
+    over = f"means over {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
+    lost = (
+        f" Of {jobs:,.0f} jobs {never:,.0f} ask for what no node has, even empty: they are rejected at once, though "
+        "what they ask for counts in the 130 %."
+        if never
+        else ""
+    )
     return Chapter(
         case,
-        f"Utilisation is GPU capacity held, from hour {begin:.2f} to hour {end:.2f} of the run (means over seeds): "
+        f"Utilisation is GPU capacity held, from hour {begin:.2f} to hour {end:.2f} of the run ({over}{few}): "
         "from when 130 % of the GPUs have been asked for until those who wait under some policy ask for less than "
         "10 % of them; the same time for all policies of a seed. Where that never happens it is the time from the "
         f"first submission to the last. No policy could hold more than {most:.2f} % in that time. Completion is "
-        "measured from start to end as in the paper, where waiting does not show, and from submission to end.",
+        "measured from start to end as in the paper, where waiting does not show, and from submission to end, over "
+        "the jobs that finished under the policy: under another they may be others, and who left the queue is in "
+        f"neither.{lost}",
         (
             (
                 "GPU utilisation against jobs scheduled",
                 utilisation_by_jobs(
-                    {p: [(one.scheduled, one.after_pct) for one in of[p]] for p in policies}, styles
+                    {p: [(one.scheduled, one.after_pct) for one in of[p]] for p in policies}, styles, over
                 ),
             ),
-            ("Mean completion time of each policy", completion_times(times, styles)),
+            ("Mean completion time of each policy", completion_times(times, styles, over)),
         ),
-        ("Policy", "GPU utilisation, %", "start to end, h", "submission to end, h", "jobs finished"),
+        ("Policy", "GPU utilisation, %", "start to end, h", "submission to end, h", "jobs finished", "of"),
         [
             (
                 policy,
@@ -74,12 +94,42 @@ def _case(
                 _said(times[policy][0], 3600),
                 _said(times[policy][1], 3600),
                 f"{np.mean([one.finished for one in of[policy]]):,.0f}",
+                f"{np.mean([one.jobs for one in of[policy]]):,.0f}",
             )
             for policy in policies
         ],
         policies,
         seeds,
     )
+
+
+def _waits(case: str, here: Sequence[Outcome], policies: Sequence[str]) -> list[Chapter]:
+    """How long jobs wait by the GPUs that they ask for; nothing where kept runs do not tell."""
+    if not all(len(one.waits) for one in here):
+        return []
+    of = {policy: np.array([one.waits for one in here if one.policy == policy]) for policy in policies}
+    came = next(iter(of.values()))[:, :, 0].mean(axis=0)
+    sizes = np.flatnonzero(came).tolist()
+    return [
+        Chapter(
+            f"Waits by size: {case}",
+            "Mean wait in hours, by the GPUs that a job asks for, of the jobs that started, and how many did. Who "
+            "passes over what does not fit fills the GPUs and lets large jobs wait: nobody keeps room free for them.",
+            [],
+            ("Policy", *(f"{SIZES[at][0]}: {came[at]:,.0f} jobs" for at in sizes)),
+            [(policy, *(_wait_said(of[policy][:, at, :]) for at in sizes)) for policy in policies],
+            policies,
+        )
+    ]
+
+
+def _wait_said(of_seeds: NDArray[np.float64]) -> str:
+    """(seeds, 3) as a text: the mean wait over all jobs that started under any seed."""
+    started = of_seeds[:, 1]
+    if not started.any():
+        return "none started"
+    mean_h = float(np.sum(np.nan_to_num(of_seeds[:, 2]) * started) / started.sum()) / 3600
+    return f"{mean_h:.2f} ({started.mean():,.0f})"
 
 
 def _margins(case: str, here: Sequence[Outcome], styles: Mapping[str, Style]) -> list[Chapter]:
@@ -90,7 +140,8 @@ def _margins(case: str, here: Sequence[Outcome], styles: Mapping[str, Style]) ->
     return [
         Chapter(
             f"Margins: {case}",
-            "Paired over seeds, with 95 % intervals. The paper's margins are its own figures, for its own trace; it "
+            "Paired over seeds, with 95 % intervals from three seeds on. The paper's margins are its own figures, for "
+            "its own trace; it "
             "does not say whether they are points or relative. The most there is: what no policy could exceed, since "
             "no more had come, or no more of it for GPUs of that model, less what the other one holds. No policy "
             "could be further above it, wherever the paper's margin lies.",
@@ -137,7 +188,7 @@ def optimality_chapter(found: Sequence[Optimality]) -> Chapter:
     proven = sum(one.proven for one in found)
     pooled = [100 * (one.pooled_paper_milli / one.bound_milli - 1) for one in found if one.bound_milli > 0]
     return Chapter(
-        f"{len(found)} batches",
+        f"{len(found):,} {'batch' if len(found) == 1 else 'batches'}",
         f"The optimum is the most GPU milli that can be placed at once; HiGHS has proven it for {proven} of "
         f"{len(found)} batches, and of the others the gap is to the bound. On pooled GPUs, where fractions fit that "
         f"no device could hold, the paper's algorithm claims {np.mean(pooled or [0]):.1f} % more than that (mean): "
@@ -212,21 +263,29 @@ def _gpus(milli: float) -> str:
     return f"{milli / 1000:.2f}"
 
 
-def convergence_chapter(batch: str, histories: Mapping[str, NDArray[np.float64]]) -> Chapter:
-    """How searches get better over generations."""
-    return Chapter(
-        f"Convergence on batch {batch}",
-        "Each search by its own measure, as the part of the way from the mean of its first solutions to the best of "
-        "its last: genetic begins with the heuristics' solutions, genetic-paper with random ones.",
-        [
-            (
-                "How searches get better over generations",
-                convergence(histories, policy_styles(histories), "The best solution, and the mean of all"),
-            )
-        ],
-    )
+def convergence_chapter(one: Optimality) -> list[Chapter]:
+    """How the searches among the policies got better over generations on a batch; nothing where there is none."""
+    histories = {gap.policy: gap.history for gap in one.gaps if gap.history is not None and len(gap.history)}
+    if not histories:
+        return []
+    styles = policy_styles(gap.policy for gap in one.gaps)
+    return [
+        Chapter(
+            f"Convergence on batch {one.batch}",
+            "The searches that were measured, with their settings, on the first batch. Each by its own measure, as "
+            "the part of the way from the mean of its first solutions to the best that it ever had: genetic begins "
+            "with the heuristics' solutions, genetic-paper with random ones. 100 % all along: the first were as "
+            "good as the last.",
+            [
+                (
+                    "How searches get better over generations",
+                    convergence(histories, styles, "The best solution, and the mean of all"),
+                )
+            ],
+        )
+    ]
 
 
 def _said(interval: Interval, per: float = 1.0) -> str:
-    half = f" ± {(interval.high - interval.mean) / per:.2f}" if interval.count > 1 else ""
+    half = f" ± {(interval.high - interval.mean) / per:.2f}" if interval.count >= LEAST_SEEDS else ""
     return f"{interval.mean / per:.2f}{half}"
