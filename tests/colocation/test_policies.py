@@ -289,7 +289,11 @@ def test_jobs_worth_more_unslowed_are_slowed_less() -> None:
         ("dqn?window=11", SettingError, "^window is 11; expected from 1 to 10$"),
         ("dqn?unslowed=-1", SettingError, "^unslowed is -1 s; expected from 0 to 1,000,000$"),
         ("dqn?shield=2", SettingError, "^shield is 2; expected 0 or 1$"),
-        ("dqn?speed=3", SettingError, "^no setting 'speed'; there are model, window, unslowed, shield, known$"),
+        (
+            "dqn?speed=3",
+            SettingError,
+            "^no setting 'speed'; there are model, window, unslowed, shield, known$",
+        ),
         (
             "dqn?model=deeprm-max",
             ModelError,
