@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from berth.errors import HistoryError
 from berth.history.folder import open_history
 from berth.history.sacct import import_text
 from berth.history.staging import Options
@@ -94,3 +95,9 @@ def test_jobs_with_a_clusters_name_and_without_are_warned_of(tmp_path: Path, ord
         "import into a new history, with --cluster NAME for what names none\n"
     )
     assert told == ["", warning, warning]
+
+
+def test_a_line_that_is_a_carriage_return_alone_is_named(tmp_path: Path) -> None:
+    file = exports.write(tmp_path / "f", [exports.line(JobIDRaw=1), "\r", exports.line(JobIDRaw=2)])
+    with pytest.raises(HistoryError, match="line 3: nothing but a carriage return"):
+        import_text(open_history(tmp_path / "h"), file, Options("c"))

@@ -89,7 +89,16 @@ def stage(
             "WHERE why IS NULL AND alloc = '' AND req = ''"
         )
     except duckdb.Error as error:
-        raise HistoryError(f"{where}: {first_line(error)}") from error
+        line = _bare_return(source)
+        told = (
+            f"{where}: {first_line(error)}"
+            if line is None
+            else (
+                f"{where}, line {line}: nothing but a carriage return; expected lines that all end in the same way."
+                f" `tr -d '\\r' < {where}` makes them so"
+            )
+        )
+        raise HistoryError(told) from error
     return Staged(
         rows + bad + (0 if taken is None else taken.rows),
         layout.absent(),
@@ -99,6 +108,12 @@ def stage(
         parts=() if taken is None else taken.paths,
         distinct=taken is not None and taken.distinct,
     )
+
+
+def _bare_return(source: Path) -> int | None:
+    """The first line that is a carriage return alone, which DuckDB cannot read among others; None for none."""
+    with source.open("rb") as file:
+        return next((number for number, line in enumerate(file, 1) if line in (b"\r\n", b"\r")), None)
 
 
 _YEAR_1971_MS = 31_536_000_000
