@@ -90,7 +90,7 @@ def test_an_application_without_a_profile_runs_alone_once_and_then_shares(name: 
     chosen = learner if name.startswith("dqn") else policy
     if chosen is policy:
         chosen.known.pop("alexnet")  # type: ignore[union-attr]
-        chosen.recorded = PROFILES.get  # type: ignore[union-attr]
+        chosen.whole.recorded = PROFILES.get  # type: ignore[union-attr]
     jobs = [named("alexnet", 0), named("alexnet", 1), *(named("GROMACS", at) for at in range(4))]
     events = run(jobs, ONE, chosen)
     spans = {

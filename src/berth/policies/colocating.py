@@ -20,6 +20,7 @@ from berth.model import GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeA
 from berth.policies.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
 from berth.policies.protocol import Decision
 from berth.policies.queue_head import QueueHead
+from berth.policies.whole_gpus import WholeGpus
 from berth.profiles import thesis_profiles
 from berth.queue import Queue
 
@@ -102,11 +103,10 @@ class Colocating:
         self.choose = choose
         self.window = window
         self.known = dict(knowledge.profiles)
-        self.recorded = recorded or (lambda application: None)
+        self.whole = WholeGpus(self.known, recorded or (lambda application: None))
         self.forecaster = Forecaster(self.known, knowledge.speeds)
         self._cluster: Cluster | None = None
         self._models: list[GpuModel | None] = []
-        self._alone: dict[str, Job] = {}
         self._declined: dict[GpuSlot, tuple[int, tuple[str, ...], tuple[str, ...]]] = {}
         self._may: dict[tuple[int, str, int, int], bool] = {}
         self._alike: list[int] = []
@@ -116,13 +116,13 @@ class Colocating:
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
         """Yield placements, and when to be asked again."""
         self._begin(cluster)
-        self._record(queue, cluster)
+        self.whole.record(queue, cluster)
         closed: set[GpuSlot] = set()
         goes_on = True
         while goes_on:
             yield from self._shared(queue, cluster, now_ms, closed)
             goes_on = False
-            for placement in self._whole(queue, cluster):
+            for placement in self.whole.start(queue, cluster):
                 goes_on = True  # those behind it are next
                 yield placement
         due_ms = min((due for due, _, _ in self._declined.values() if due > now_ms), default=None)
@@ -151,7 +151,8 @@ class Colocating:
         """Forget what was noted of another cluster."""
         if cluster is not self._cluster:
             self._cluster = cluster
-            self._alone, self._declined, self._may, self._candidates = {}, {}, {}, {}
+            self.whole.forget()
+            self._declined, self._may, self._candidates = {}, {}, {}
             self._woken_ms = -1
             self._models = [node.gpu_model for node in cluster.nodes]
             # Nodes of one number are the same to every job that shares.
@@ -328,47 +329,6 @@ class Colocating:
             return np.ones(combinations, dtype=np.bool_)
         member = np.arange(combinations)[:, None] >> np.arange(len(window)) & 1  # (C, M)
         return np.asarray((member @ np.array(asked, dtype=np.int64) <= np.array(left)).all(axis=1))
-
-    # Those that do not
-
-    def _whole(self, queue: Queue, cluster: Cluster) -> Iterator[Placement]:
-        """Start the first jobs that take their GPUs whole, until one has no room or one that may share is next."""
-        known = self.known
-        some = False
-        for job in queue:
-            if job.gpus == 1 and job.application in known:
-                if some:
-                    return
-                continue
-            slots = self._whole_slots(job, cluster)
-            if slots is not None:
-                some = True
-                if job.gpus == 1:
-                    self._alone[job.id] = job
-                yield Placement(job, slots, job.share)
-            elif job.patience_ms != 0:
-                return
-
-    def _whole_slots(self, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
-        nodes = cluster.fitting_nodes(job)
-        if job.gpus != 1 or job.share.milli == 1000:
-            return cluster.slots_for(job, nodes[np.argsort(cluster.rank[nodes])])
-        for node in nodes[np.argsort(cluster.rank[nodes])].tolist():
-            for index in cluster.fitting_gpus(node, job):
-                if not cluster.jobs_on(GpuSlot(node, index)):
-                    return (GpuSlot(node, index),)
-        return None
-
-    def _record(self, queue: Queue, cluster: Cluster) -> None:
-        """Learn the profiles of applications that have run alone since."""
-        for identity, job in list(self._alone.items()):
-            if identity in cluster.running:
-                continue
-            del self._alone[identity]
-            if job not in queue and job.application not in self.known:
-                profile = self.recorded(job.application)
-                if profile is not None:
-                    self.known[job.application] = profile
 
 
 def _place(job: Job) -> Share:
