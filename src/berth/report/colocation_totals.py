@@ -69,7 +69,7 @@ def totals(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
                 ),
             )
         ],
-        ("Workload, policy", "total time, s", "GPU use, %", "GPU memory, %", "its peak, MiB", "out of memory"),
+        ("Workload, policy", "total time, s", "GPU use, %", "memory, %", "peak, MiB", "out of memory"),
         rows,
         result.policies,
         result.seeds,
