@@ -8,7 +8,7 @@ that of one job after the other. What comes out best of these points plays furth
     XLA_FLAGS="--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1" OMP_NUM_THREADS=1 \\
         python bench/learners.py [--budget-s 300] [--learners ppo,rollouts] [--interference measured] [--seed 0]
 
-`ppo-then-rollouts` is `ppo` for half of the budget, gone on from by `rollouts` with the other half. Whoever stops the script
+`ppo-then-rollouts` is `ppo` for half of the budget, gone on from by `rollouts` with the other half. Whoever stops it
 goes on with the same command from what is in `--kept`. Writes bench/results/learners.json and a plot.
 """
 

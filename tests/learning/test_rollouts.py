@@ -55,6 +55,20 @@ def test_the_best_start_by_rollouts_is_never_worse_than_what_the_habit_makes_of_
     assert (worth_s.min(axis=1) * 1000 <= rollouts.habit_ms(PROGRESS, sets)).all()
 
 
+def test_a_rollout_that_stops_for_unknown_speeds_ends_as_one_that_knows_them() -> None:
+    task = thesis_task(horizon=32, step_ms=5000)
+    sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 3, jobs=15)
+    rollouts = Rollouts(task, make_speeds("measured"))
+    stopped_ms = rollouts.habit_ms(PROGRESS, sets)  # asks for hundreds of speeds on the way
+    known_ms = rollouts.habit_ms(PROGRESS, sets)
+    assert stopped_ms.tolist() == known_ms.tolist()
+    worlds = rollouts.begin(sets)
+    other = Rollouts(task, make_speeds("measured"))
+    known_s = rollouts.worth_s(worlds, PROGRESS[None], ahead=10, draws=1, seed=0)
+    assert np.array_equal(other.worth_s(worlds, PROGRESS[None], ahead=10, draws=1, seed=0), known_s)
+    assert np.array_equal(rollouts.worth_s(worlds, PROGRESS[None], ahead=10, draws=1, seed=0), known_s)
+
+
 @pytest.mark.slow
 def test_what_it_learns_is_worth_something_and_the_same_for_a_seed() -> None:
     task = thesis_task(horizon=32, step_ms=5000)

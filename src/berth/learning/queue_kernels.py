@@ -93,14 +93,15 @@ def _place(key: int, keys: IntArray) -> int:
 
 
 @compiled
-def enter(key: int, values: IntArray, keys: IntArray, speeds: IntArray) -> None:
-    """Write the speeds of a set into the table."""
-    at = _place(key, keys)
-    if at < 0:
-        at = -1 - at
-        keys[at] = key
-        for seat in range(values.shape[0]):
-            speeds[at, seat] = values[seat]
+def enter(sets: IntArray, values: IntArray, keys: IntArray, speeds: IntArray) -> None:
+    """Write the speeds (N, S) of sets, told by their keys (N,), into the table."""
+    for one in range(sets.shape[0]):
+        at = _place(sets[one], keys)
+        if at < 0:
+            at = -1 - at
+            keys[at] = sets[one]
+            for seat in range(values.shape[1]):
+                speeds[at, seat] = values[one, seat]
 
 
 @compiled
@@ -305,13 +306,29 @@ def _work_ms(queue: IntArray, length: int, head: int) -> int:
 
 
 @compiled
+def _kept(
+    mine: IntArray, count: int, line: IntArray, length: int, head: int, now: int, tenants: IntArray, queue: IntArray,
+    reached: IntArray,
+) -> None:  # fmt: skip
+    """Write down how far one entry has come."""
+    for seat in range(SEATS):
+        for column in range(3):
+            tenants[seat, column] = mine[seat, column] if seat < count else 0
+    for job in range(head, length):
+        queue[job, 0], queue[job, 1] = line[job, 0], line[job, 1]
+    reached[0], reached[1] = head, now
+
+
+@compiled
 def worth_of(
     card: Card, habit: FloatArray, tenants: IntArray, queue: IntArray, action: IntArray, behind: IntArray, step_ms: int,
-    room: Room, out: IntArray,
+    room: Room, reached: IntArray, out: IntArray,
 ) -> None:  # fmt: skip
     """Total time of each entry where `out` is negative: the action first (NONE: what the habit takes), then the habit.
 
-    (E, S, 3), (E, J, 2), (E,), (E,): of each queue so many jobs; where a speed is unknown, −1 − its set's key.
+    (E, S, 3), (E, J, 2), (E,), (E,): of each queue so many jobs. Where a speed is unknown `out` is −1 − its set's key,
+    and tenants, queue, action and `reached` (E, 2), head and time, are what has become of them by then: enter the
+    speeds, and call again.
     """
     mine, line = room.mine, room.line
     for entry in range(out.shape[0]):
@@ -320,10 +337,12 @@ def worth_of(
         count, length = _seated(tenants[entry], mine), behind[entry]
         for job in range(length):
             line[job, 0], line[job, 1] = queue[entry, job, 0], queue[entry, job, 1]
-        forced, head, now = action[entry], 0, 0
-        backlog_ms = _work_ms(line, length, 0)
+        forced, head, now = action[entry], reached[entry, 0], reached[entry, 1]
+        backlog_ms = _work_ms(line, length, head)
         while True:
             if head == length:
+                _kept(mine, count, line, length, head, now, tenants[entry], queue[entry], reached[entry])
+                action[entry] = forced
                 passed, state = _run(card, mine, count, 0, room.ends_ms, room.work)
                 out[entry] = -1 - passed if state == UNKNOWN else now + passed
                 break
@@ -331,6 +350,8 @@ def worth_of(
                 card, habit, mine, count, line, length, head, backlog_ms, room, room.allowed
             )
             if unknown != NONE:
+                _kept(mine, count, line, length, head, now, tenants[entry], queue[entry], reached[entry])
+                action[entry] = forced
                 out[entry] = -1 - unknown
                 break
             if forced != NONE:

@@ -44,6 +44,7 @@ TABLE = 1 << 20
 FURTHER = 4
 """So many changes of use of each member are asked for with a set."""
 
+_SHIFTS = BITS * np.arange(SEATS - 1, -1, -1)
 BoolArray = NDArray[np.bool_]
 
 
@@ -176,9 +177,10 @@ class Rollouts:
         self, one: FloatArray, tenants: IntArray, queue: IntArray, action: IntArray, length: IntArray
     ) -> IntArray:
         out: IntArray = np.full(len(action), -1, np.int64)
-        room = room_for(queue.shape[1])
+        room, reached = room_for(queue.shape[1]), np.zeros((len(action), 2), np.int64)
+        tenants, queue, action = tenants.copy(), queue.copy(), action.astype(np.int64)
         while True:
-            worth_of(self._card, one, tenants, queue, action.astype(np.int64), length, COARSE_MS, room, out)
+            worth_of(self._card, one, tenants, queue, action, length, COARSE_MS, room, reached, out)
             missing = out < 0
             if not missing.any():
                 return out
@@ -222,7 +224,7 @@ class Rollouts:
     def _learn(self, keys: IntArray) -> None:
         """Ask the model for the speeds of sets that it was not asked for before, and of those next to them."""
         card = self._card
-        sets = (np.unique(keys)[:, None] >> (BITS * np.arange(SEATS - 1, -1, -1))) & ((1 << BITS) - 1)
+        sets = (np.unique(keys)[:, None] >> _SHIFTS) & ((1 << BITS) - 1)
         near = [sets]
         for seat in range(SEATS):  # whose use changes next, or who has ended
             one, moved = sets[:, seat], sets.copy()
@@ -236,10 +238,6 @@ class Rollouts:
         present = sets > 0
         usage = np.where(present[..., None], self._classes[0][np.maximum(sets - 1, 0)], 0)
         speeds = np.asarray(self.speeds(usage.astype(np.int32), present, self.task.gpu.mem_mib))
-        for row, there, found in zip(sets, present, speeds, strict=True):
-            values = np.zeros(SEATS, np.int64)
-            values[: there.sum()] = found[there]
-            key = 0
-            for one in row[there].tolist():
-                key = key << BITS | one
-            enter(key, values, card.keys, card.speeds)
+        # Those who are there are the last in a row, and the first in the table.
+        values = np.take_along_axis(speeds, np.argsort(~present, axis=1, kind="stable"), axis=1)
+        enter((sets << _SHIFTS).sum(axis=1), values.astype(np.int64), card.keys, card.speeds)
