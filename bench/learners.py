@@ -34,7 +34,8 @@ from berth.cli.progress import progress_bar
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.interference import make_interference
-from berth.learning.plan import LEARNERS, Plan, make, model_of
+from berth.learning.learners import LEARNERS
+from berth.learning.plan import Plan, make, model_of
 from berth.learning.training import Trained, TrainingSettings, train
 from berth.model import EventKind, Node
 from berth.network.model_file import Model, model_bytes, read_model

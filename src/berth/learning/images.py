@@ -20,4 +20,5 @@ def fields(amounts: Any, capacity: Any, units: int) -> Array:
     """
     wanted = jnp.asarray(amounts) * units
     filled = -(-wanted // to_rank(jnp.asarray(capacity), wanted.ndim))  # (..., H, 4)
-    return jnp.moveaxis(filled, -1, -2)[..., None] > to_rank(jnp.arange(units), wanted.ndim + 1)
+    drawn: Array = jnp.moveaxis(filled, -1, -2)[..., None] > to_rank(jnp.arange(units), wanted.ndim + 1)
+    return drawn

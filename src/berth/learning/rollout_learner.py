@@ -9,7 +9,7 @@ that nothing has to be found out by chance; the network learns what can be seen 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -17,14 +17,16 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax import Array
+from numpy.typing import NDArray
 
 from berth.interference import Speeds
 from berth.kernels import FloatArray, IntArray
 from berth.learning.jobsets import JobSets, Task
 from berth.learning.learner import Figures
-from berth.learning.queue_kernels import SEATS, SEEN, TRAITS
+from berth.learning.queue_kernels import NONE, SEATS, SEEN, TRAITS
 from berth.learning.rollouts import Rollouts, Worlds, habit
-from berth.network.catalogue import make_catalogue
+from berth.network.capacity import within
+from berth.network.catalogue import Demand
 from berth.network.combinations import combinations
 from berth.network.features import Features, Scene, features, joint
 from berth.network.scores import Network, Sizes, new_network, scores
@@ -68,6 +70,9 @@ class RolloutSettings:
     """The network is also to prefer what is nearly as good, about as much."""
     soft: float = 0.2
     """Weight of that."""
+    refused_s: float = 30.0
+    """What a demand of peak or mean offers though memory would run out, or all would end later than in turn, is taught
+    as so much worse than the worst of the others."""
     sizes: Sizes = field(default_factory=Sizes)
 
 
@@ -103,13 +108,14 @@ class RolloutLearner:
         settings: RolloutSettings | None = None,
         *,
         start: Network | None = None,
+        demand: Demand = "series",
     ) -> None:
         self.start = start
+        self.demand = demand
         self.settings = settings or RolloutSettings()
         self.sets = sets
         self.models = [Rollouts(task, one) for one in speeds]
-        usages = [one.usage.astype(np.int64) for one in task.series]
-        self.catalogue = make_catalogue(usages, [one.interval_ms for one in task.series], task.step_ms)
+        self.catalogue = task.catalogue(demand)
         steps = (
             -(-self.settings.sets * 60 // self.settings.batch) * self.settings.passes * self.settings.fading
         )
@@ -166,26 +172,32 @@ class RolloutLearner:
     ) -> tuple[Seen, IntArray]:
         """Each moment of some sets under way; without a network the best is done."""
         worlds, found = model.begin(sets), []
-        while len(rows := np.flatnonzero(~worlds.over)):
-            here = worlds.take(rows)
+        while not worlds.over.all():
+            action, rows, here, offered = self._asked(model, worlds)
+            if not len(rows):
+                worlds = model.advance(worlds, action)
+                continue
+            may = here.allowed
             worth_s = model.worth_s(
                 here, habits, self.settings.ahead, self.settings.draws, int(draw.integers(1 << 30))
             )
-            turn = np.where(here.allowed, draw.random(here.allowed.shape), 2.0)
+            worst_s = np.max(worth_s, axis=1, where=may, initial=0.0)[:, None] + self.settings.refused_s
+            worth_s = np.where(offered & ~may, worst_s, worth_s)
+            scene = model.scene(here, self.catalogue)
+            turn = np.where(offered, draw.random(offered.shape), 2.0)
             best = worth_s.argmin(axis=1)
             turn[np.arange(len(rows)), best] = -1
             masks = np.argsort(turn, axis=1)[:, : self.settings.choices]
-            there = np.take_along_axis(here.allowed, masks, axis=1)
-            shown = self._features(model, here, np.where(there, masks, masks[:, :1]))
+            there, can = (np.take_along_axis(which, masks, axis=1) for which in (offered, may))
+            shown = self._features(model, scene, np.where(there, masks, masks[:, :1]))
             found.append(Seen(shown, there, np.take_along_axis(worth_s, masks, axis=1)))
-            score = np.where(there, -np.take_along_axis(worth_s, masks, axis=1), -np.inf)
+            score = np.where(can, -np.take_along_axis(worth_s, masks, axis=1), -np.inf)
             if network is not None:
-                score = np.where(there, scores(network, shown, np), -np.inf)
+                score = np.where(can, scores(network, shown, np), -np.inf)
             strays = (draw.random(len(rows)) < self.settings.stray)[:, None]
-            score = np.where(strays & there, draw.random(there.shape), score)
-            action = np.zeros(len(worlds.head), np.int64)
+            score = np.where(strays & can, draw.random(there.shape), score)
             action[rows] = np.take_along_axis(masks, score.argmax(axis=1)[:, None], axis=1)[:, 0]
-            worlds = model.advance(worlds, np.where(worlds.over, -1, action))
+            worlds = model.advance(worlds, action)
         joined: Seen = jax.tree.map(lambda *parts: np.concatenate(parts), *found)
         worth = np.where(joined.there, joined.worth_s, 0).astype(np.float32)
         return joined._replace(worth_s=worth), worlds.now_ms
@@ -193,20 +205,42 @@ class RolloutLearner:
     def _decided(self, model: Rollouts, sets: JobSets, network: Network) -> IntArray:
         network = jax.tree.map(np.asarray, network)
         worlds = model.begin(sets)
-        while len(rows := np.flatnonzero(~worlds.over)):
-            here = worlds.take(rows)
-            width = int(here.allowed.sum(axis=1).max())
-            masks = np.argsort(~here.allowed, axis=1, kind="stable")[:, :width]
-            there = np.take_along_axis(here.allowed, masks, axis=1)
-            shown = self._features(model, here, np.where(there, masks, masks[:, :1]))
-            best = np.where(there, scores(network, shown, np), -np.inf).argmax(axis=1)
-            action = np.full(len(worlds.head), -1, np.int64)
-            action[rows] = masks[np.arange(len(rows)), best]
+        while not worlds.over.all():
+            action, rows, here, _ = self._asked(model, worlds)
+            if len(rows):
+                width = int(here.allowed.sum(axis=1).max())
+                masks = np.argsort(~here.allowed, axis=1, kind="stable")[:, :width]
+                there = np.take_along_axis(here.allowed, masks, axis=1)
+                scene = model.scene(here, self.catalogue)
+                shown = self._features(model, scene, np.where(there, masks, masks[:, :1]))
+                best = np.where(there, scores(network, shown, np), -np.inf).argmax(axis=1)
+                action[rows] = masks[np.arange(len(rows)), best]
             worlds = model.advance(worlds, action)
         return worlds.now_ms
 
-    def _features(self, model: Rollouts, worlds: Worlds, masks: IntArray) -> Features:
-        scene = model.scene(worlds, self.catalogue)
+    def _asked(self, model: Rollouts, worlds: Worlds) -> tuple[IntArray, IntArray, Worlds, NDArray[np.bool_]]:
+        """What is done in each world, (W,), NONE where it is over; and the worlds in which the network chooses: which
+        they are, with what may be done in them, and what is offered there (…, C).
+
+        With one demand of each job that is offered which these demands allow, though more may come of it than they say.
+        """
+        action = np.full(len(worlds.head), NONE, np.int64)
+        rows = np.flatnonzero(~worlds.over)
+        here = worlds.take(rows)
+        if self.demand == "series":
+            return action, rows, here, here.allowed
+        members, waiting = combinations(SEEN), here.waiting
+        alike = (waiting[:, :, None] == waiting[:, None]).all(axis=-1) & np.tri(SEEN, k=-1, dtype=np.bool_)
+        again = (members[:, :, None] & ~members[:, None] & alike[:, None]).any(axis=(-1, -2))
+        offered = within(model.scene(here, self.catalogue), members) & ~again  # of equal jobs the first
+        offered[:, 0] = here.allowed[:, 0]
+        may = offered & here.allowed
+        action[rows] = may.argmax(axis=1)
+        chooses = offered.sum(axis=1) > 1
+        here = replace(here, allowed=may).take(np.flatnonzero(chooses))
+        return action, rows[chooses], here, offered[chooses]
+
+    def _features(self, model: Rollouts, scene: Scene, masks: IntArray) -> Features:
         parts = []
         for begin in range(0, len(masks), TOGETHER):
             some = slice(begin, begin + TOGETHER)

@@ -71,6 +71,14 @@ class Worlds:
         """(W,): where all jobs have ended."""
         return np.asarray((self.head == self.queue.shape[1]) & (self.tenants[:, 0, 1] == 0))
 
+    @property
+    def waiting(self) -> IntArray:
+        """(W, M, 2): application and work in µs of the jobs that are seen, 0 where there is none."""
+        jobs = self.queue.shape[1]
+        place = self.head[:, None] + np.arange(SEEN)
+        seen = np.take_along_axis(self.queue, np.minimum(place, jobs - 1)[..., None], axis=1)
+        return np.where((place < jobs)[..., None], seen, 0)
+
     def take(self, rows: IntArray) -> Worlds:
         """Some of them."""
         return Worlds(
@@ -151,10 +159,7 @@ class Rollouts:
 
     def scene(self, worlds: Worlds, catalogue: Catalogue) -> Scene:
         """The same moments as the network sees them."""
-        jobs = worlds.queue.shape[1]
-        place = worlds.head[:, None] + np.arange(SEEN)
-        seen = np.take_along_axis(worlds.queue, np.minimum(place, jobs - 1)[..., None], axis=1)
-        seen = np.where((place < jobs)[..., None], seen, 0)
+        jobs, seen = worlds.queue.shape[1], worlds.waiting
         application, left_us, work_us = np.moveaxis(worlds.tenants, -1, 0)
         sizes = self.task.step_ms, self.task.horizon
 
@@ -166,7 +171,7 @@ class Rollouts:
         waits = np.where(np.arange(jobs) >= worlds.head[:, None], worlds.queue[..., 1] // 1000, 0).sum(axis=1)
         return Scene(
             *looked(application, (work_us - left_us) // 1000, -(-left_us // 1000)),
-            *looked(seen[..., 0], np.zeros_like(place), seen[..., 1] // 1000),
+            *looked(seen[..., 0], np.zeros_like(seen[..., 0]), seen[..., 1] // 1000),
             np.maximum(jobs - worlds.head - SEEN, 0).astype(np.int32),
             (waits - seen[..., 1].sum(axis=1) // 1000).astype(np.int32),
             np.full(len(waits), self.task.gpu.mem_mib or NEVER_MS, np.int32),
