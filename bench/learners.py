@@ -119,7 +119,7 @@ def trained(learner: str, interference: str, asked: Asked) -> Curve:
         return piece(learner, learner, interference, asked, asked.budget_s, learner)
     start = read_model(asked.kept / f"{first}-half-{interference}.npz")
     went_on = piece(learner, second, interference, asked, asked.budget_s / 2, learner, start)
-    return begun + [(seconds + asked.budget_s / 2, worth) for seconds, worth in went_on]
+    return begun + [(seconds + begun[-1][0], worth) for seconds, worth in went_on]
 
 
 def piece(

@@ -8,9 +8,10 @@ import pytest
 
 from berth.interference import make_speeds
 from berth.learning.jobsets import JobSets, thesis_sets, thesis_task
-from berth.learning.queue_kernels import SEATS
+from berth.learning.queue_kernels import SEATS, SEEN
 from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
 from berth.learning.rollouts import Rollouts, habit
+from berth.network.catalogue import Demand
 from berth.policies.dqn import shielded
 from berth.policies.forecast import Candidate, Forecaster, Offer
 from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, thesis_profiles
@@ -67,6 +68,33 @@ def test_a_rollout_that_stops_for_unknown_speeds_ends_as_one_that_knows_them() -
     known_s = rollouts.worth_s(worlds, PROGRESS[None], ahead=10, draws=1, seed=0)
     assert np.array_equal(other.worth_s(worlds, PROGRESS[None], ahead=10, draws=1, seed=0), known_s)
     assert np.array_equal(rollouts.worth_s(worlds, PROGRESS[None], ahead=10, draws=1, seed=0), known_s)
+
+
+@pytest.mark.parametrize("demand", ["peak", "mean"])
+def test_with_one_demand_of_each_job_what_is_offered_is_what_these_demands_allow(demand: Demand) -> None:
+    task = thesis_task(horizon=32, step_ms=5000)
+    sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 30, jobs=12)
+    learner = RolloutLearner(task, [make_speeds("measured")], sets, demand=demand)
+    model = learner.models[0]
+    worlds = model.begin(sets)
+    _, rows, here, offered = learner._asked(model, worlds)
+    assert len(rows) > 10
+    needs = [one.usage.max(axis=0) if demand == "peak" else one.usage.mean(axis=0) for one in task.series]
+    capacity = np.array([1000, task.gpu.mem_mib, 1000, 1000])
+    for row, may in zip(rows, offered, strict=True):
+        head = worlds.queue[row, :SEEN, 0]
+        for mask in range(1, len(may)):
+            chosen = [slot for slot in range(SEEN) if mask >> slot & 1]
+            fits = (np.sum([np.rint(needs[head[slot]]) for slot in chosen], axis=0) <= capacity).all()
+            first = all(
+                head[slot] != head[other] for slot in chosen for other in set(range(slot)) - set(chosen)
+            )
+            assert may[mask] == (fits and first), (row, chosen)
+    assert (here.allowed <= offered).all()
+    failing = offered & ~worlds.allowed[rows]
+    assert failing.any() == (
+        demand == "mean"
+    )  # what memory has no room for, though the means say that it has
 
 
 @pytest.mark.slow

@@ -108,7 +108,7 @@ def train(
     curve: list[Point] = []
     first: float | None = None
     described = {"learner": learner.name, "seed": settings.seed, **(training or {})}
-    described["measure_every"] = settings.measure_every
+    described |= {"measure_every": settings.measure_every, "measure_every_s": settings.measure_every_s}
     path = None if folder is None else folder / CHECKPOINT
     if path is not None and path.exists():
         if not resume:
