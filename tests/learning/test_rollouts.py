@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
 
+from berth.errors import SettingError
 from berth.interference import make_speeds
 from berth.learning.jobsets import JobSets, thesis_sets, thesis_task
-from berth.learning.queue_kernels import SEATS, SEEN
+from berth.learning.queue_kernels import BITS, SEATS, SEEN
 from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
 from berth.learning.rollouts import Rollouts, habit
 from berth.network.catalogue import Demand
 from berth.policies.dqn import shielded
 from berth.policies.forecast import Candidate, Forecaster, Offer
-from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, thesis_profiles
+from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, Series, thesis_profiles
 
 PROGRESS = habit((0, 1.0))
 
@@ -68,6 +71,15 @@ def test_a_rollout_that_stops_for_unknown_speeds_ends_as_one_that_knows_them() -
     known_s = rollouts.worth_s(worlds, PROGRESS[None], ahead=10, draws=1, seed=0)
     assert np.array_equal(other.worth_s(worlds, PROGRESS[None], ahead=10, draws=1, seed=0), known_s)
     assert np.array_equal(rollouts.worth_s(worlds, PROGRESS[None], ahead=10, draws=1, seed=0), known_s)
+
+
+def test_more_rows_of_use_than_can_be_told_apart_are_refused() -> None:
+    task = thesis_task(horizon=32, step_ms=5000)
+    usage = np.tile(np.array([[10, 0, 10, 0]], np.int32), (1 << BITS, 1))
+    usage[:, 1] = np.arange(1 << BITS)
+    many = replace(task, series=(Series(1000, usage), *task.series[1:]))
+    with pytest.raises(SettingError, match=r"rows of use that differ; rollouts tells [\d,]+ apart"):
+        Rollouts(many, make_speeds("measured")).begin(thesis_sets(task, "random", FIRST_TRAINING_SEED, 1))
 
 
 @pytest.mark.parametrize("demand", ["peak", "mean"])

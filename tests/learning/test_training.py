@@ -187,7 +187,7 @@ def test_networks_are_measured_at_equal_times_of_the_clock_that_is_given(tmp_pat
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_every_learner_is_made_with_what_it_is_shown(name: str) -> None:
-    made = make(Plan(name, "random", ("measured",), slots=2, jobs=4, sets=3, validation=2))
+    made = make(Plan(name, "random", ("measured",), jobs=4, sets=3, validation=2))
     way = LEARNERS[name]
     assert made.task.horizon == (20 if way.ships_as is None else 32)
     json.dumps(made.described, allow_nan=False)
@@ -199,6 +199,13 @@ def test_every_learner_is_made_with_what_it_is_shown(name: str) -> None:
     model = model_of(made, found, ("random",), 0)
     assert (model.demand, model.learner, model.interference) == (way.shown, made.learner.name, ("measured",))
     assert model_named(way.ships_as).demand == way.shown
+
+
+def test_rollouts_refuse_what_they_do_not_heed() -> None:
+    with pytest.raises(SettingError, match="rollouts sees 5 waiting jobs; expected --slots 5 and not 3"):
+        make(Plan("rollouts", slots=3, sets=1, validation=1))
+    with pytest.raises(SettingError, match="expected no reward"):
+        make(Plan("rollouts", reward="slowdown", sets=1, validation=1))
 
 
 def test_a_training_that_is_made_longer_gives_what_one_run_of_that_length_gives(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from berth.errors import SettingError
 from berth.interference import Speeds
 from berth.learning.decisions import Decisions
 from berth.learning.double_dqn import DoubleDqn
@@ -16,6 +17,7 @@ from berth.learning.jobsets import JobSets, Task
 from berth.learning.learner import Learner
 from berth.learning.paper import Paper, PaperSettings
 from berth.learning.ppo import Ppo
+from berth.learning.queue_kernels import SEEN
 from berth.learning.rewards import Reward, saved
 from berth.learning.rollout_learner import RolloutLearner
 from berth.network.catalogue import Demand
@@ -70,6 +72,14 @@ def _of_decisions(given: Given, *, kind: type[Ppo] | type[DoubleDqn]) -> Making:
 
 
 def _of_rollouts(given: Given) -> Making:
+    if given.slots != SEEN:
+        raise SettingError(
+            f"rollouts sees {SEEN} waiting jobs; expected --slots {SEEN} and not {given.slots}, or ppo"
+        )
+    if given.reward is not None:
+        raise SettingError(
+            "rollouts goes by total time alone; expected no reward, or another learner, such as ppo"
+        )
     learner = RolloutLearner(given.task, given.speeds, given.sets, start=given.start, demand=given.shown)
     return Making(learner, learner.total_ms, None)
 

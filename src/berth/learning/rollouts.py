@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.errors import SettingError
 from berth.interference import Speeds
 from berth.kernels import FloatArray, IntArray
 from berth.learning.jobsets import JobSets, Task
@@ -196,6 +197,11 @@ class Rollouts:
         usage, kinds = np.unique(
             np.concatenate([one.usage for one in self.task.series]), axis=0, return_inverse=True
         )
+        if len(usage) >= 1 << BITS:
+            raise SettingError(
+                f"the profiles have {len(usage):,} rows of use that differ; rollouts tells {(1 << BITS) - 1:,} apart:"
+                " take profiles of longer intervals, or the learner ppo"
+            )
         return usage, kinds.reshape(-1).astype(np.int64)
 
     @cached_property
