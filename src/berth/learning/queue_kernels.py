@@ -53,6 +53,7 @@ class Card(NamedTuple):
     capacity_mib: int
     keys: IntArray  # (H,): sets of classes as numbers, NONE where there is none
     speeds: IntArray  # (H, S): per mille, of a set's classes in ascending order
+    entered: IntArray  # (1,): how many sets there are
 
 
 class Room(NamedTuple):
@@ -93,15 +94,16 @@ def _place(key: int, keys: IntArray) -> int:
 
 
 @compiled
-def enter(sets: IntArray, values: IntArray, keys: IntArray, speeds: IntArray) -> None:
-    """Write the speeds (N, S) of sets, told by their keys (N,), into the table."""
+def enter(card: Card, sets: IntArray, values: IntArray) -> None:
+    """Write the speeds (N, S) of sets, told by their keys (N,), into the table, which must have room for them."""
     for one in range(sets.shape[0]):
-        at = _place(sets[one], keys)
+        at = _place(sets[one], card.keys)
         if at < 0:
             at = -1 - at
-            keys[at] = sets[one]
+            card.keys[at] = sets[one]
+            card.entered[0] += 1
             for seat in range(values.shape[1]):
-                speeds[at, seat] = values[one, seat]
+                card.speeds[at, seat] = values[one, seat]
 
 
 @compiled

@@ -41,7 +41,7 @@ TICK_MS, STEP_MS = 15_000, 1_000
 COARSE_MS = 5_000
 """The second for habits, which only say what a start is worth."""
 TABLE = 1 << 20
-"""Sets of classes of use whose speeds can be kept."""
+"""Room for sets of classes of use and their speeds; when three quarters are taken it begins anew."""
 FURTHER = 4
 """So many changes of use of each member are asked for with a set."""
 
@@ -229,7 +229,7 @@ class Rollouts:
         return Card(
             np.array(first, np.int64), np.array(kind, np.int64), np.array(until_us, np.int64),
             usage[:, 1].astype(np.int64), self.task.gpu.mem_mib, np.full(TABLE, NONE, np.int64),
-            np.zeros((TABLE, SEATS), np.int64),
+            np.zeros((TABLE, SEATS), np.int64), np.zeros(1, np.int64),
         )  # fmt: skip
 
     def _learn(self, keys: IntArray) -> None:
@@ -251,4 +251,7 @@ class Rollouts:
         speeds = np.asarray(self.speeds(usage.astype(np.int32), present, self.task.gpu.mem_mib))
         # Those who are there are the last in a row, and the first in the table.
         values = np.take_along_axis(speeds, np.argsort(~present, axis=1, kind="stable"), axis=1)
-        enter((sets << _SHIFTS).sum(axis=1), values.astype(np.int64), card.keys, card.speeds)
+        if card.entered[0] + len(sets) > TABLE * 3 // 4:  # a full table would be searched for ever
+            card.keys.fill(NONE)
+            card.entered[0] = 0
+        enter(card, (sets << _SHIFTS).sum(axis=1), values.astype(np.int64))
