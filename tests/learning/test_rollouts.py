@@ -8,7 +8,7 @@ import pytest
 
 from berth.interference import make_speeds
 from berth.learning.jobsets import JobSets, thesis_sets, thesis_task
-from berth.learning.queue_kernels import SEATS
+from berth.learning.queue_kernels import SEEN
 from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
 from berth.learning.rollouts import Rollouts, habit
 from berth.policies.dqn import shielded
@@ -26,7 +26,7 @@ def test_jobs_that_start_together_end_when_the_forecast_says(interference: str) 
     random = np.random.default_rng(0)
     compared = 0
     for _ in range(20):
-        rows = random.integers(0, len(task.applications), random.integers(2, SEATS + 1))
+        rows = random.integers(0, len(task.applications), random.integers(2, SEEN + 1))
         work_ms = np.array([[task.series[row].run_time_ms for row in rows]], np.int32)
         worlds = rollouts.begin(JobSets(rows[None].astype(np.int32), work_ms))
         if worlds.over[0]:
@@ -59,7 +59,7 @@ def test_the_best_start_by_rollouts_is_never_worse_than_what_the_habit_makes_of_
 def test_what_it_learns_is_worth_something_and_the_same_for_a_seed() -> None:
     task = thesis_task(horizon=32, step_ms=5000)
     sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 12, jobs=10)
-    settings = RolloutSettings(sets=6, tuned_on=6, tries=5, ahead=3, draws=1, batch=32)
+    settings = RolloutSettings(sets=6, tuned_on=6, tries=5, ahead=3, draws=1, better=2, batch=32)
     networks = []
     for _ in range(2):
         learner = RolloutLearner(task, [make_speeds("time-sliced")], sets, settings)
