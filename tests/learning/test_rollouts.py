@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import numpy as np
 import pytest
 
+from berth.errors import SettingError
 from berth.interference import make_speeds
+from berth.interference.known_speeds import BITS
 from berth.learning.jobsets import JobSets, thesis_sets, thesis_task
 from berth.learning.queue_kernels import SEEN
 from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
 from berth.learning.rollouts import Rollouts, habit
+from berth.network.catalogue import Demand
 from berth.policies.dqn import shielded
 from berth.policies.forecast import Candidate, Forecaster, Offer
-from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, thesis_profiles
+from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, Series, thesis_profiles
 
 PROGRESS = habit((0, 1.0))
 
@@ -53,6 +58,56 @@ def test_the_best_start_by_rollouts_is_never_worse_than_what_the_habit_makes_of_
     sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 4, jobs=12)
     worth_s = rollouts.worth_s(rollouts.begin(sets), PROGRESS[None], ahead=12, draws=1, seed=0)
     assert (worth_s.min(axis=1) * 1000 <= rollouts.habit_ms(PROGRESS, sets)).all()
+
+
+def test_a_rollout_that_stops_for_unknown_speeds_ends_as_one_that_knows_them() -> None:
+    task = thesis_task(horizon=32, step_ms=5000)
+    sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 3, jobs=15)
+    rollouts = Rollouts(task, make_speeds("measured"))
+    stopped_ms = rollouts.habit_ms(PROGRESS, sets)  # asks for hundreds of speeds on the way
+    known_ms = rollouts.habit_ms(PROGRESS, sets)
+    assert stopped_ms.tolist() == known_ms.tolist()
+    worlds = rollouts.begin(sets)
+    other = Rollouts(task, make_speeds("measured"))
+    known_s = rollouts.worth_s(worlds, PROGRESS[None], ahead=10, draws=1, seed=0)
+    assert np.array_equal(other.worth_s(worlds, PROGRESS[None], ahead=10, draws=1, seed=0), known_s)
+    assert np.array_equal(rollouts.worth_s(worlds, PROGRESS[None], ahead=10, draws=1, seed=0), known_s)
+
+
+def test_more_rows_of_use_than_can_be_told_apart_are_refused() -> None:
+    task = thesis_task(horizon=32, step_ms=5000)
+    usage = np.tile(np.array([[10, 0, 10, 0]], np.int32), (1 << BITS, 1))
+    usage[:, 1] = np.arange(1 << BITS)
+    many = replace(task, series=(Series(1000, usage), *task.series[1:]))
+    with pytest.raises(SettingError, match=r"rows of use that differ; rollouts tells [\d,]+ apart"):
+        Rollouts(many, make_speeds("measured")).begin(thesis_sets(task, "random", FIRST_TRAINING_SEED, 1))
+
+
+@pytest.mark.parametrize("demand", ["peak", "mean"])
+def test_with_one_demand_of_each_job_what_is_offered_is_what_these_demands_allow(demand: Demand) -> None:
+    task = thesis_task(horizon=32, step_ms=5000)
+    sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 30, jobs=12)
+    learner = RolloutLearner(task, [make_speeds("measured")], sets, demand=demand)
+    model = learner.models[0]
+    worlds = model.begin(sets)
+    _, rows, here, offered = learner._asked(model, worlds)
+    assert len(rows) > 10
+    needs = [one.usage.max(axis=0) if demand == "peak" else one.usage.mean(axis=0) for one in task.series]
+    capacity = np.array([1000, task.gpu.mem_mib, 1000, 1000])
+    for row, may in zip(rows, offered, strict=True):
+        head = worlds.queue[row, :SEEN, 0]
+        for mask in range(1, len(may)):
+            chosen = [slot for slot in range(SEEN) if mask >> slot & 1]
+            fits = (np.sum([np.rint(needs[head[slot]]) for slot in chosen], axis=0) <= capacity).all()
+            first = all(
+                head[slot] != head[other] for slot in chosen for other in set(range(slot)) - set(chosen)
+            )
+            assert may[mask] == (fits and first), (row, chosen)
+    assert (here.allowed <= offered).all()
+    failing = offered & ~worlds.allowed[rows]
+    assert failing.any() == (
+        demand == "mean"
+    )  # what memory has no room for, though the means say that it has
 
 
 @pytest.mark.slow

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -23,11 +25,12 @@ from berth.learning.history_jobs import history_sets
 from berth.learning.imitation import Imitation
 from berth.learning.jobsets import LONGEST_SET_MS, JobSets, thesis_sets, thesis_task
 from berth.learning.learner import Figures
+from berth.learning.learners import LEARNERS
 from berth.learning.paper import Paper, PaperSettings
-from berth.learning.plan import VALIDATION_SEED, Plan, make
+from berth.learning.plan import VALIDATION_SEED, Plan, make, model_of
 from berth.learning.ppo import Ppo, PpoSettings
 from berth.learning.rewards import saved
-from berth.learning.training import CHECKPOINT, TrainingSettings, train
+from berth.learning.training import CHECKPOINT, Trained, TrainingSettings, train
 from berth.model import Job, Record, RecordState, Share
 from berth.network.scores import new_network
 from berth.plots.training import training_curve
@@ -142,6 +145,67 @@ def test_the_last_network_of_a_budget_is_measured() -> None:
     )
     assert len(found.curve) == found.iteration == 1
     assert found.curve[-1].measured == found.measured == -1
+
+
+class Ticking(Counting):
+    """The same, where the first state takes 100 s and an iteration 2 s of a clock of its own."""
+
+    compiled = False
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+    def begin(self, seed: int):
+        self.now_s += 100
+        return super().begin(seed)
+
+    def iterate(self, state):
+        self.now_s += 2
+        return super().iterate(state)
+
+
+def test_networks_are_measured_at_equal_times_of_the_clock_that_is_given(tmp_path: Path) -> None:
+    settings = TrainingSettings(1000, measure_every=1000, keep_every=1, budget_s=120, measure_every_s=5)
+
+    def measured(found) -> list[float]:
+        return [point.seconds for point in found.curve if point.measured is not None]
+
+    learner = Ticking()
+    whole = train(learner, norm, settings, clock=learner)
+    assert measured(whole) == [102, 106, 110, 116, 120]
+    learner, shorter = Ticking(), replace(settings, budget_s=110)
+    assert measured(train(learner, norm, shorter, clock=learner, folder=tmp_path)) == [102, 106, 110]
+    learner = Ticking()  # its first state is made again, which does not count
+    rest = train(learner, norm, settings, clock=learner, folder=tmp_path, resume=True)
+    assert measured(rest) == [102, 106, 110, 116, 120]
+    with pytest.raises(SettingError, match="measured every 0 s; expected more than 0"):
+        replace(settings, measure_every_s=0)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_every_learner_is_made_with_what_it_is_shown(name: str) -> None:
+    made = make(Plan(name, "random", ("measured",), jobs=4, sets=3, validation=2))
+    way = LEARNERS[name]
+    assert made.task.horizon == (20 if way.ships_as is None else 32)
+    json.dumps(made.described, allow_nan=False)
+    found = Trained(new_network(0), 0.9, 3)
+    if way.ships_as is None:
+        with pytest.raises(SettingError, match=f"the network of {name} is of images"):
+            model_of(made, found, ("random",), 0)
+        return
+    model = model_of(made, found, ("random",), 0)
+    assert (model.demand, model.learner, model.interference) == (way.shown, made.learner.name, ("measured",))
+    assert model_named(way.ships_as).demand == way.shown
+
+
+def test_rollouts_refuse_what_they_do_not_heed() -> None:
+    with pytest.raises(SettingError, match="rollouts sees 5 waiting jobs; expected --slots 5 and not 3"):
+        make(Plan("rollouts", slots=3, sets=1, validation=1))
+    with pytest.raises(SettingError, match="expected no reward"):
+        make(Plan("rollouts", reward="slowdown", sets=1, validation=1))
 
 
 def test_a_training_that_is_made_longer_gives_what_one_run_of_that_length_gives(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -85,7 +86,7 @@ BAD = {
     "no field": (profile_text(VGG).replace('"cores"', '"kernels"', 1), r"line 1: no field 'cores'"),
     "no interval": (
         profile_text(VGG).replace('"interval_ms": 5000', '"interval_ms": 0'),
-        r"line 1: an interval of 0 ms; expected 1 or more",
+        r"line 1, interval_ms is 0; expected a whole number of 1 or more",
     ),
     "no link": (
         profile_text(VGG).replace('"pcie_mbps": 32000', '"pcie_mbps": 0'),
@@ -102,8 +103,31 @@ BAD = {
     ),
     "less than no cores": (
         profile_text(VGG).replace('"cores": 3840', '"cores": -1'),
-        r"with -1 cores and 32000 MB/s; expected 0 \(not known\) or more",
+        r"line 1, cores is -1; expected a whole number of 1 or more, or null where it is not known",
     ),
+    "no cores": (
+        profile_text(VGG).replace('"cores": 3840', '"cores": 0'),
+        r"line 1, cores is 0; expected a whole number of 1 or more, or null",
+    ),
+    "memory as a text": (
+        profile_text(VGG).replace('"mem_mib": 12288', '"mem_mib": "12_288"'),
+        r'line 1, mem_mib is "12_288"; expected a whole number',
+    ),
+    "memory as a fraction": (
+        profile_text(VGG).replace('"mem_mib": 12288', '"mem_mib": 12288.5'),
+        r"line 1, mem_mib is 12288.5; expected a whole number",
+    ),
+    "memory with an underscore": (
+        changed(2, 2, "7_050"),
+        r"'vgg16', mem_mib, row 2 is '7_050'; expected a number of 0 or more, without an exponent",
+    ),
+    "memory with an exponent": (changed(2, 2, "7e3"), r"'vgg16', mem_mib, row 2 is '7e3'; expected"),
+    "time with an underscore": (
+        changed(2, 0, "5_000"),
+        r"'vgg16', time_ms, row 2 is '5_000'; expected a whole number",
+    ),
+    "time with an exponent": (changed(2, 0, "5e3"), r"'vgg16', time_ms, row 2 is '5e3'; expected a whole"),
+    "digits of another script": (changed(2, 1, "٩"), r"'vgg16', gpu_pct, row 2 is .*; expected a number"),
     "a head that is a list": ("# berth-profile 1 [1]\n", r"holds '\[1\]'; expected an object"),
 }
 
@@ -115,6 +139,25 @@ def test_a_bad_file_is_refused_with_field_and_row(what: str, tmp_path: Path) -> 
     path.write_text(text)
     with pytest.raises(ProfileError, match=message):
         read_profile(path)
+
+
+def test_a_card_whose_cores_are_not_known_is_written_and_read(tmp_path: Path) -> None:
+    card = replace(VGG.hardware, cores=0)
+    text = profile_text(replace(VGG, hardware=card))
+    assert '"cores": null' in text
+    path = tmp_path / "vgg16.profile.csv"
+    path.write_text(text)
+    assert read_profile(path).hardware == card
+
+
+def test_a_tiny_use_is_written_without_an_exponent_and_read(tmp_path: Path) -> None:
+    usage = VGG.usage.copy()
+    usage[1] = 1e-7
+    text = profile_text(replace(VGG, usage=usage))
+    assert text.splitlines()[3] == "5000,0.00001,0.001229,0.00001,0.0032"
+    path = tmp_path / "vgg16.profile.csv"
+    path.write_text(text)
+    assert profile_text(read_profile(path)) == text
 
 
 def test_a_byte_order_mark_before_a_profile_is_no_matter(tmp_path: Path) -> None:

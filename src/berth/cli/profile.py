@@ -170,8 +170,8 @@ def import_(
         keep_profile(profile, history / IN_HISTORY)
         if not profile.hardware.cores:
             print(
-                f"berth: '{profile.application}': its card has 0 cores, which is taken for not known: its use of the"
-                " GPU is not scaled to other cards",
+                f"berth: '{profile.application}': the cores of its card are not known: its use of the GPU is not"
+                " scaled to other cards",
                 file=sys.stderr,
             )
     names = ", ".join(profile.application for profile in found[:5]) + (", …" if len(found) > 5 else "")

@@ -76,7 +76,8 @@ def train(
     """
     from berth.cli.files import checked_place
     from berth.cli.progress import progress_bar
-    from berth.learning.plan import LEARNERS, Plan, make, model_of
+    from berth.learning.learners import LEARNERS
+    from berth.learning.plan import Plan, make, model_of
     from berth.learning.training import CHECKPOINT, TrainingSettings
     from berth.learning.training import train as learn
     from berth.network.model_file import model_bytes
@@ -171,7 +172,7 @@ def _told_how_to_go_on(folder: Path | None, settings: TrainingSettings) -> Itera
 def _start(plan: Plan, name: str) -> Model | None:
     """The model to begin with: none, that of a file, or for `shipped` the one that ships for this plan."""
     from berth.interference import make_speeds
-    from berth.learning.plan import LEARNERS
+    from berth.learning.learners import LEARNERS
     from berth.policies.dqn import model_named, shipped_for
 
     shipped = LEARNERS[plan.learner].ships_as

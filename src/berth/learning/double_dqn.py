@@ -146,7 +146,7 @@ class DoubleDqn:
     def _loss(self, fast: Network, slow: Network, memory: Taken, first: Array, lane: Array) -> Array:
         """The error of Q against the rewards of some decisions and what the second network says of the moment then."""
         settings = self.settings
-        rows = (first[:, None] + jnp.arange(settings.ahead)) % settings.memory  # (B, ahead)
+        rows = (first[:, None] + jnp.arange(settings.ahead)[None]) % settings.memory  # (B, ahead)
         reward, steps, over = (
             part[rows, lane[:, None]] for part in (memory.reward, memory.steps, memory.over)
         )

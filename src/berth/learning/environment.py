@@ -185,7 +185,7 @@ class Environment:
         member = member & (job >= 0)
         count = jnp.sum(state.tenant >= 0, dtype=jnp.int32)
         place = count + jnp.cumsum(member, dtype=jnp.int32) - 1  # (M,)
-        lands = member & (place == jnp.arange(self.settings.places)[:, None])  # (K, M)
+        lands = member[None] & (place[None] == jnp.arange(self.settings.places)[:, None])  # (K, M)
         comes = jnp.any(lands, axis=-1)
         who = jnp.max(jnp.where(lands, job, NOBODY), axis=-1)
         work_ms = state.work_ms[who]
@@ -196,7 +196,7 @@ class Environment:
         follows = state.line[(state.head + turn) % length]
         moves = free & (turn < state.behind)
         moved = jnp.sum(moves, dtype=jnp.int32)
-        begins = jnp.any(member[:, None] & (job[:, None] == jnp.arange(length)), axis=0)
+        begins = jnp.any(member[:, None] & (job[:, None] == jnp.arange(length)[None]), axis=0)
         return replace(
             state,
             slot=jnp.where(moves, follows, jnp.where(free, NOBODY, job)),
@@ -245,7 +245,7 @@ class Environment:
         ends = present & ~full & ((left_ms < 0) | ((left_ms == 0) & (left_us == 0)))
         leaves = ends | (jnp.arange(present.shape[0]) == fails)
         job = jnp.arange(state.work_ms.shape[0])
-        is_tenant = state.tenant[:, None] == job  # (K, J)
+        is_tenant = state.tenant[:, None] == job[None]  # (K, J)
         ended = jnp.any(is_tenant & ends[:, None], axis=0)
         failed = jnp.any(is_tenant & (leaves & ~ends)[:, None], axis=0)
         failures = state.failures + failed
@@ -333,12 +333,12 @@ class Environment:
 
     def startable(self, state: State) -> Array:
         """Which combinations are of waiting jobs, each of them in a slot: bool (C,)."""
-        return jnp.all(~self.members | (state.slot >= 0), axis=-1)
+        return jnp.all(~self.members | (state.slot >= 0)[None], axis=-1)
 
     def _within(self, cluster: Array, jobs: Array) -> Array:
         """Which combinations stay within the capacity: bool (C,)."""
-        together = self.virtual(jobs) + cluster.astype(jnp.float32)
-        return jnp.all(together <= self.capacity.astype(jnp.float32), axis=(-1, -2))
+        together = self.virtual(jobs) + cluster.astype(jnp.float32)[None]
+        return jnp.all(together <= self.capacity.astype(jnp.float32)[None, None], axis=(-1, -2))
 
     def virtual(self, jobs: Array) -> Array:
         """The images of the virtual job slots, float32 (C, H, 4) of whole numbers: their members' added up."""
@@ -373,7 +373,9 @@ def _closed_up(tenant: Array, left_ms: Array, left_us: Array) -> tuple[Array, Ar
     """Those who are left move up, in their order."""
     present = tenant >= 0
     place = jnp.cumsum(present, dtype=jnp.int32) - 1
-    lands = present & (place == jnp.arange(tenant.shape[0])[:, None])  # (K, K): new place, old place
+    lands = present[None] & (
+        place[None] == jnp.arange(tenant.shape[0])[:, None]
+    )  # (K, K): new place, old place
     return (
         jnp.max(jnp.where(lands, tenant, NOBODY), axis=-1),
         jnp.max(jnp.where(lands, left_ms, 0), axis=-1),

@@ -7,6 +7,8 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
+from berth.network.ranks import to_rank
+
 __all__ = ["fields"]
 
 
@@ -16,5 +18,7 @@ def fields(amounts: Any, capacity: Any, units: int) -> Array:
     A resource's `capacity` (4,) is `units` wide; a unit of which only a part is used is filled. What is beyond the
     capacity is not drawn. The environment's observations are the amounts themselves, which say the same in less.
     """
-    filled = -(-jnp.asarray(amounts) * units // jnp.asarray(capacity))  # (..., H, 4)
-    return jnp.moveaxis(filled, -1, -2)[..., None] > jnp.arange(units)
+    wanted = jnp.asarray(amounts) * units
+    filled = -(-wanted // to_rank(jnp.asarray(capacity), wanted.ndim))  # (..., H, 4)
+    drawn: Array = jnp.moveaxis(filled, -1, -2)[..., None] > to_rank(jnp.arange(units), wanted.ndim + 1)
+    return drawn

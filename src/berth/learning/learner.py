@@ -6,8 +6,6 @@ from typing import Any, NamedTuple, Protocol
 
 from jax import Array
 
-from berth.network.scores import Network
-
 __all__ = ["Figures", "Learner"]
 
 
@@ -27,6 +25,8 @@ class Learner(Protocol):
     name: str
     compiled: bool
     """Whether JAX may compile `iterate`."""
+    settings: Any
+    """How it learns; a checkpoint tells it."""
 
     def begin(self, seed: int) -> Any:
         """The state before the first iteration; the same for a seed."""
@@ -34,5 +34,5 @@ class Learner(Protocol):
     def iterate(self, state: Any) -> tuple[Any, Figures]:
         """One iteration: play, then learn from it. Compiled by whoever calls it."""
 
-    def network(self, state: Any) -> Network:
-        """The network as it is now."""
+    def network(self, state: Any) -> Any:
+        """The network as it is now, a tree of arrays."""

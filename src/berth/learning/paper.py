@@ -23,6 +23,7 @@ from jax import Array
 from berth.learning.environment import Environment, Observation, State
 from berth.learning.jobsets import JobSets
 from berth.learning.learner import Figures
+from berth.network.ranks import to_rank
 
 __all__ = ["ImageNetwork", "Paper", "PaperSettings", "PaperState"]
 
@@ -155,15 +156,17 @@ class Paper:
         environment = self.environment
         scale = 1 / environment.capacity.astype(jnp.float32)
         shape = seen.cluster.shape[:-2]
-        cluster = (seen.cluster * scale).reshape(*shape, -1)
-        jobs = (seen.jobs * scale).reshape(*shape, -1)  # (..., M·H·4)
+        cluster = (seen.cluster * to_rank(scale, seen.cluster.ndim)).reshape(*shape, -1)
+        jobs = (seen.jobs * to_rank(scale, seen.jobs.ndim)).reshape(*shape, -1)  # (..., M·H·4)
         slots = environment.settings.slots
         members = environment.members.astype(jnp.float32)
         weight = jnp.tensordot(members.T, network.virtual, axes=1)  # (M, H·4, hidden)
         hidden = cluster @ network.cluster + jobs @ weight.reshape(slots * weight.shape[1], -1)
-        hidden = hidden + seen.backlog.astype(jnp.float32) @ network.backlog * 0.01 + network.bias
+        hidden = hidden + seen.backlog.astype(jnp.float32) @ network.backlog * 0.01
+        hidden = hidden + to_rank(network.bias, hidden.ndim)
         hidden = jnp.maximum(hidden, 0)
-        return hidden @ network.action + network.offset, hidden @ network.prediction + network.level
+        offset = to_rank(network.offset, hidden.ndim)
+        return hidden @ network.action + offset, hidden @ network.prediction + network.level
 
     def played(self, network: ImageNetwork, sets: JobSets) -> tuple[Array, Array]:
         """Total time and failures of each set when the likeliest action is taken: int32 (I, N), under each model."""

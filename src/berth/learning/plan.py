@@ -4,53 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
-from functools import partial
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
 
 from berth.errors import SettingError
 from berth.interference import make_speeds
-from berth.learning.decisions import Decisions
-from berth.learning.double_dqn import DoubleDqn
-from berth.learning.environment import Environment, Settings
 from berth.learning.jobsets import JobSets, Task, thesis_sets, thesis_task
 from berth.learning.learner import Learner
-from berth.learning.paper import Paper, PaperSettings
-from berth.learning.ppo import Ppo
-from berth.learning.rewards import REWARDS, saved
-from berth.learning.rollout_learner import RolloutLearner
+from berth.learning.learners import LEARNERS, Given
+from berth.learning.rewards import REWARDS
 from berth.learning.training import Trained
 from berth.network.catalogue import Demand
 from berth.network.combinations import combinations
 from berth.network.model_file import Model
 from berth.profiles import FIRST_TRAINING_SEED
 
-__all__ = ["LEARNERS", "Made", "Plan", "Way", "make", "model_of"]
+__all__ = ["Made", "Plan", "make", "model_of"]
 
-
-class Way(NamedTuple):
-    """How a learner learns, what it is shown of a job, and under which name a model of its ships."""
-
-    by: str
-    shown: Demand
-    ships_as: str | None
-    """None where no policy decides by its network, which is of images."""
-
-
-LEARNERS: dict[str, Way] = {
-    "dqn": Way("ppo", "series", "dqn"),
-    "ppo": Way("ppo", "series", "dqn"),
-    "rollouts": Way("rollouts", "series", "dqn"),
-    "double-dqn": Way("double-dqn", "series", "dqn"),
-    "deeprm-max": Way("ppo", "peak", "deeprm-max"),
-    "deeprm-mean": Way("ppo", "mean", "deeprm-mean"),
-    "dqn-paper": Way("dqn-paper", "series", None),
-    "dqn-paper-as-printed": Way("dqn-paper", "series", None),
-}
-"""`dqn` is `ppo`; the models that ship went on from it with `rollouts`."""
 
 HORIZON, PAPER_HORIZON = 32, 20
 STEPS_OF_THE_LONGEST = 60
@@ -120,7 +93,7 @@ def make(
     Of given sets the first are trained on and the second measured on. It begins with the network of `start`, by
     default with one that imitates `greedy`. Raises SettingError where `start` was shown something else.
     """
-    kind, demand, ships_as = LEARNERS[plan.learner]
+    made_by, shown, ships_as = LEARNERS[plan.learner]
     paper = ships_as is None
     if task is None:
         task = _stepped(thesis_task(), paper)
@@ -132,54 +105,32 @@ def make(
             raise SettingError("a task of one's own needs sets of its jobs")
         task, (training, validation), unit_ms = _stepped(task, paper).counted(*sets)
     if start is not None:
-        _check_start(start, plan, paper, demand)
-    reward = REWARDS[plan.reward] if plan.reward else None
+        _check_start(start, plan, paper, shown)
     speeds = [make_speeds(name) for name in plan.interference]
-    learner: Any
-    if paper:
-        environment = Environment(
-            task, *speeds, settings=Settings(plan.slots), **({"reward": reward} if reward else {})
-        )
-        learner = Paper(environment, training, PaperSettings(mended=plan.learner == "dqn-paper"))
-        play = learner.played
-        greedy_ms = None
-    elif kind == "rollouts":
-        learner = RolloutLearner(task, speeds, training, start=None if start is None else start.network)
-        play = None
-        greedy_ms = None
-    else:
-        step_ms = task.step_ms
-        settings = Settings(plan.slots, demand=demand, tick_ms=3 * step_ms, lead_ms=step_ms * 9 // 10)
-        environment = Environment(task, *speeds, settings=settings, reward=reward or saved)
-        decisions = Decisions(environment, training, within=demand != "series")
-        network = None if start is None else start.network
-        learner = Ppo(decisions, start=network) if kind == "ppo" else DoubleDqn(decisions, start=network)
-        play = decisions.total_ms
-        greedy_ms = decisions.greedy_ms if demand == "series" else None
+    reward = REWARDS[plan.reward] if plan.reward else None
+    network = None if start is None else start.network
+    making = made_by(Given(task, speeds, plan.slots, training, shown, reward, network))
+    learner = making.learner
     alone_ms = validation.work_ms.sum(axis=1)
-    if play is None:
-        played: Callable[[Any], Any] = partial(learner.total_ms, sets=validation)
-    else:
-        played = jax.jit(lambda network: play(network, validation)[0])
 
     def measure(network: Any) -> float:
-        return float(np.mean(np.asarray(played(network)) / alone_ms))
+        return float(np.mean(np.asarray(making.total_ms(network, validation)) / alone_ms))
 
     def greedy() -> float:
-        assert greedy_ms is not None
-        return float(np.mean(np.asarray(jax.jit(greedy_ms)(validation)[0]) / alone_ms))
+        assert making.greedy_ms is not None
+        return float(np.mean(np.asarray(making.greedy_ms(validation)) / alone_ms))
 
     described = asdict(plan) | {"settings": repr(learner.settings), "step_ms": task.step_ms}
     described |= {"applications": list(task.applications), "card": task.gpu.name}
     described |= {"interference": list(plan.interference), "jobs_digest": _digest(training, validation)}
     described |= {"profiles_digest": _digest(*(one.usage for one in task.series))}
     described |= {"start_digest": None if start is None else _digest(*jax.tree.leaves(start.network))}
-    return Made(plan, learner, task, unit_ms, measure, greedy if greedy_ms else None, described)
+    return Made(plan, learner, task, unit_ms, measure, greedy if making.greedy_ms else None, described)
 
 
 def model_of(made: Made, trained: Trained, workloads: Iterable[str], seed: int) -> Model:
     """The file that a policy decides by, without JAX; not for `dqn-paper`, whose network is of images."""
-    kind, demand, ships_as = LEARNERS[made.plan.learner]
+    _, shown, ships_as = LEARNERS[made.plan.learner]
     if ships_as is None:
         raise SettingError(f"the network of {made.plan.learner} is of images, and no policy decides by it")
     last = trained.curve[-1] if trained.curve else None
@@ -192,13 +143,13 @@ def model_of(made: Made, trained: Trained, workloads: Iterable[str], seed: int) 
     }
     return Model(
         network=trained.network,
-        learner=kind,
+        learner=made.learner.name,
         slots=made.plan.slots,
         horizon=made.task.horizon,
         step_ms=made.task.step_ms * made.unit_ms,
         interference=made.plan.interference,
         workloads=tuple(workloads),
-        demand=demand,
+        demand=shown,
         figures=figures,
     )
 

@@ -296,14 +296,29 @@ def _work_ms(queue: IntArray, length: int, head: int) -> int:
 
 
 @compiled
+def _kept(
+    mine: IntArray, count: int, line: IntArray, length: int, head: int, now: int, tenants: IntArray, queue: IntArray,
+    reached: IntArray,
+) -> None:  # fmt: skip
+    """Write down how far one entry has come."""
+    for seat in range(SEATS):
+        for column in range(3):
+            tenants[seat, column] = mine[seat, column] if seat < count else 0
+    for job in range(head, length):
+        queue[job, 0], queue[job, 1] = line[job, 0], line[job, 1]
+    reached[0], reached[1] = head, now
+
+
+@compiled
 def worth_of(
     card: Card, habit: FloatArray, tenants: IntArray, queue: IntArray, action: IntArray, behind: IntArray, step_ms: int,
-    room: Room, out: IntArray, unknown: IntArray,
+    room: Room, reached: IntArray, out: IntArray, unknown: IntArray,
 ) -> None:  # fmt: skip
     """Total time of each entry where `out` is NONE: the action first (NONE: what the habit takes), then the habit.
 
-    (E, S, 3), (E, J, 2), (E,), (E,): of each queue so many jobs; where a speed is unknown `out` stays NONE, and
-    `unknown` (E, 2) has its set's key: enter it, and call again.
+    (E, S, 3), (E, J, 2), (E,), (E,): of each queue so many jobs. Where a speed is unknown `out` stays NONE, `unknown`
+    (E, 2) has its set's key, and tenants, queue, action and `reached` (E, 2), head and time, are what has become of
+    them by then: enter the speeds, and call again.
     """
     mine, line = room.mine, room.line
     for entry in range(out.shape[0]):
@@ -312,10 +327,12 @@ def worth_of(
         count, length = _seated(tenants[entry], mine), behind[entry]
         for job in range(length):
             line[job, 0], line[job, 1] = queue[entry, job, 0], queue[entry, job, 1]
-        forced, head, now = action[entry], 0, 0
-        backlog_ms = _work_ms(line, length, 0)
+        forced, head, now = action[entry], reached[entry, 0], reached[entry, 1]
+        backlog_ms = _work_ms(line, length, head)
         while True:
             if head == length:
+                _kept(mine, count, line, length, head, now, tenants[entry], queue[entry], reached[entry])
+                action[entry] = forced
                 passed, state = _run(card, mine, count, 0, room.ends_ms, room.work)
                 if state != UNKNOWN:
                     out[entry] = now + passed
@@ -324,6 +341,8 @@ def worth_of(
                 card, habit, mine, count, line, length, head, backlog_ms, room, room.allowed
             )
             if state == UNKNOWN:
+                _kept(mine, count, line, length, head, now, tenants[entry], queue[entry], reached[entry])
+                action[entry] = forced
                 break
             if forced != NONE:
                 best, forced = forced, NONE

@@ -9,7 +9,7 @@ that nothing has to be found out by chance; the network learns what can be seen 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,7 +26,8 @@ from berth.learning.jobsets import JobSets, Task
 from berth.learning.learner import Figures
 from berth.learning.queue_kernels import NONE, SEATS, SEEN, TRAITS
 from berth.learning.rollouts import Rollouts, Worlds, habit
-from berth.network.catalogue import make_catalogue
+from berth.network.capacity import within
+from berth.network.catalogue import Demand
 from berth.network.combinations import combinations
 from berth.network.features import Features, Scene, features, joint, most_tenants
 from berth.network.scores import Network, Sizes, new_network, scores
@@ -74,6 +75,9 @@ class RolloutSettings:
     """The network is also to prefer what is nearly as good, about as much."""
     soft: float = 0.2
     """Weight of that."""
+    refused_s: float = 30.0
+    """What a demand of peak or mean offers though memory would run out, or all would end later than in turn, is taught
+    as so much worse than the worst of the others."""
     sizes: Sizes = field(default_factory=Sizes)
 
 
@@ -109,13 +113,14 @@ class RolloutLearner:
         settings: RolloutSettings | None = None,
         *,
         start: Network | None = None,
+        demand: Demand = "series",
     ) -> None:
         self.start = start
+        self.demand = demand
         self.settings = settings or RolloutSettings()
         self.sets = sets
         self.models = [Rollouts(task, one) for one in speeds]
-        usages = [one.usage.astype(np.int64) for one in task.series]
-        self.catalogue = make_catalogue(usages, [one.interval_ms for one in task.series], task.step_ms)
+        self.catalogue = task.catalogue(demand)
         steps = (
             -(-self.settings.sets * 60 // self.settings.batch) * self.settings.passes * self.settings.fading
         )
@@ -174,26 +179,30 @@ class RolloutLearner:
         """The moments of some sets under way, with what each action costs; without a network the best is done."""
         settings, worlds = self.settings, model.begin(sets)
         moments: list[Worlds] = []
-        while len(rows := np.flatnonzero(~worlds.over)):
-            here = worlds.take(rows)
-            moments.append(here)
-            masks, there = _listed(here.allowed)
-            if network is None:
-                worth_s = self._worth_s(model, here, habits, None, int(draw.integers(1 << 30)))
-                score = -np.take_along_axis(worth_s, masks, axis=1)
-            else:
-                score = self._scores(model, network, here, masks)
-            strays = (draw.random(len(rows)) < settings.stray)[:, None]
-            score = np.where(there, np.where(strays, draw.random(there.shape), score), -np.inf)
-            worlds = model.advance(worlds, _actions(len(worlds.head), rows, masks, score))
-        every = Worlds.joined(moments)
+        offers: list[NDArray[np.bool_]] = []
+        while not worlds.over.all():
+            action, rows, here, offered = self._asked(model, worlds)
+            if len(rows):
+                moments.append(here)
+                offers.append(offered)
+                masks, there = _listed(here.allowed)
+                if network is None:
+                    worth_s = self._worth_s(model, here, habits, None, int(draw.integers(1 << 30)))
+                    score = -np.take_along_axis(worth_s, masks, axis=1)
+                else:
+                    score = self._scores(model, network, here, masks)
+                strays = (draw.random(len(rows)) < settings.stray)[:, None]
+                score = np.where(there, np.where(strays, draw.random(there.shape), score), -np.inf)
+                action[rows] = _best(masks, score)
+            worlds = model.advance(worlds, action)
+        every, offered = Worlds.joined(moments), np.concatenate(offers)
         worth_s = self._worth_s(model, every, habits, network, int(draw.integers(1 << 30)))
-        turn = np.where(every.allowed, draw.random(every.allowed.shape), 2.0)
-        turn[
-            np.arange(len(turn)), worth_s.argmin(axis=1)
-        ] = -1  # the best one is learned from, and some others
+        worst_s = np.max(worth_s, axis=1, where=every.allowed, initial=0.0)[:, None] + settings.refused_s
+        worth_s = np.where(offered & ~every.allowed, worst_s, worth_s)
+        turn = np.where(offered, draw.random(offered.shape), 2.0)
+        turn[np.arange(len(turn)), worth_s.argmin(axis=1)] = -1  # learned from, with some others
         masks = np.argsort(turn, axis=1)[:, : settings.choices]
-        there = np.take_along_axis(every.allowed, masks, axis=1)
+        there = np.take_along_axis(offered, masks, axis=1)
         shown = self._features(model, every, np.where(there, masks, masks[:, :1]))
         worth = np.where(there, np.take_along_axis(worth_s, masks, axis=1), 0).astype(np.float32)
         return Seen(shown, there, worth), worlds.now_ms
@@ -221,12 +230,36 @@ class RolloutLearner:
     def _decided(self, model: Rollouts, worlds: Worlds, network: Network) -> IntArray:
         """When all is done in each world, in ms, if the network decides from here on: (W,)."""
         network = jax.tree.map(np.asarray, network)
-        while len(rows := np.flatnonzero(~worlds.over)):
-            here = worlds.take(rows)
-            masks, there = _listed(here.allowed)
-            score = np.where(there, self._scores(model, network, here, masks), -np.inf)
-            worlds = model.advance(worlds, _actions(len(worlds.head), rows, masks, score))
+        while not worlds.over.all():
+            action, rows, here, _ = self._asked(model, worlds)
+            if len(rows):
+                masks, there = _listed(here.allowed)
+                score = np.where(there, self._scores(model, network, here, masks), -np.inf)
+                action[rows] = _best(masks, score)
+            worlds = model.advance(worlds, action)
         return worlds.now_ms
+
+    def _asked(self, model: Rollouts, worlds: Worlds) -> tuple[IntArray, IntArray, Worlds, NDArray[np.bool_]]:
+        """What is done in each world, (W,), NONE where it is over; and the worlds in which the network chooses: which
+        they are, with what may be done in them, and what is offered there (…, C).
+
+        With one demand of each job that is offered which these demands allow, though more may come of it than they say.
+        """
+        action = np.full(len(worlds.head), NONE, np.int64)
+        rows = np.flatnonzero(~worlds.over)
+        here = worlds.take(rows)
+        if self.demand == "series":
+            return action, rows, here, here.allowed
+        members, waiting = combinations(SEEN), here.waiting
+        alike = (waiting[:, :, None] == waiting[:, None]).all(axis=-1) & np.tri(SEEN, k=-1, dtype=np.bool_)
+        again = (members[:, :, None] & ~members[:, None] & alike[:, None]).any(axis=(-1, -2))
+        offered = within(model.scene(here, self.catalogue), members) & ~again  # of equal jobs the first
+        offered[:, 0] = here.allowed[:, 0]
+        may = offered & here.allowed
+        action[rows] = may.argmax(axis=1)
+        chooses = offered.sum(axis=1) > 1
+        here = replace(here, allowed=may).take(np.flatnonzero(chooses))
+        return action, rows[chooses], here, offered[chooses]
 
     def _scores(self, model: Rollouts, network: Network, worlds: Worlds, masks: IntArray) -> FloatArray:
         """What the network says of combinations (W, C') of each world."""
@@ -237,11 +270,11 @@ class RolloutLearner:
         padded = np.pad(masks, ((0, 0), (0, width - masks.shape[1])), mode="edge")
         for begin in range(0, len(masks), ROWS[-1]):
             rows = np.arange(begin, min(len(masks), begin + ROWS[-1]))
-            many = next(many for many in ROWS if many >= len(rows))
-            part = _rows_of(scene, np.resize(rows, many))
-            seats = most_tenants(part, combinations(SEEN)[padded[np.resize(rows, many)]])
-            seats = next(places for places in PLACES if places >= seats)
-            answer = score(network, part[:-1], padded[np.resize(rows, many)], seats)
+            filled = np.resize(rows, next(many for many in ROWS if many >= len(rows)))
+            part = _rows_of(scene, filled)
+            most = most_tenants(part, combinations(SEEN)[padded[filled]])
+            seats = next(places for places in PLACES if places >= most)
+            answer = score(network, part[:-1], padded[filled], seats)
             found[rows] = np.asarray(answer)[: len(rows), : masks.shape[1]]
         return found
 
@@ -307,11 +340,10 @@ def _listed(allowed: NDArray[np.bool_]) -> tuple[IntArray, NDArray[np.bool_]]:
     return np.where(there, masks, masks[:, :1]), there
 
 
-def _actions(worlds: int, rows: IntArray, masks: IntArray, score: FloatArray) -> IntArray:
-    """What each of so many worlds does: these rows the best of their combinations, the others nothing."""
-    action = np.full(worlds, NONE, np.int64)
-    action[rows] = masks[np.arange(len(rows)), score.argmax(axis=1)]
-    return action
+def _best(masks: IntArray, score: FloatArray) -> IntArray:
+    """(W,): the combinations (W, C') of the best scores."""
+    found: IntArray = masks[np.arange(len(masks)), score.argmax(axis=1)]
+    return found
 
 
 def _rows_of(scene: Scene, rows: IntArray) -> Scene:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.errors import SettingError
 from berth.interference import Speeds
 from berth.interference.known_speeds import BITS, MOST, move
 from berth.kernels import FloatArray, IntArray
@@ -46,6 +47,7 @@ NOBODY = 1 << 30
 FURTHER = 4
 """So many changes of use of each member are asked for with a set."""
 
+_SHIFTS = BITS * np.arange(MOST // 2 - 1, -1, -1)
 BoolArray = NDArray[np.bool_]
 
 
@@ -78,6 +80,14 @@ class Worlds:
         return Worlds(
             *(np.concatenate([getattr(one, field.name) for one in parts]) for field in fields(Worlds))
         )
+
+    @property
+    def waiting(self) -> IntArray:
+        """(W, M, 2): application and work in µs of the jobs that are seen, 0 where there is none."""
+        jobs = self.queue.shape[1]
+        place = self.head[:, None] + np.arange(SEEN)
+        seen = np.take_along_axis(self.queue, np.minimum(place, jobs - 1)[..., None], axis=1)
+        return np.where((place < jobs)[..., None], seen, 0)
 
     def take(self, rows: IntArray) -> Worlds:
         """Some of them."""
@@ -175,10 +185,7 @@ class Rollouts:
 
     def scene(self, worlds: Worlds, catalogue: Catalogue) -> Scene:
         """The same moments as the network sees them."""
-        jobs = worlds.queue.shape[1]
-        place = worlds.head[:, None] + np.arange(SEEN)
-        seen = np.take_along_axis(worlds.queue, np.minimum(place, jobs - 1)[..., None], axis=1)
-        seen = np.where((place < jobs)[..., None], seen, 0)
+        jobs, seen = worlds.queue.shape[1], worlds.waiting
         application, left_us, work_us = np.moveaxis(worlds.tenants, -1, 0)
         sizes = self.task.step_ms, self.task.horizon
 
@@ -190,7 +197,7 @@ class Rollouts:
         waits = np.where(np.arange(jobs) >= worlds.head[:, None], worlds.queue[..., 1] // 1000, 0).sum(axis=1)
         return Scene(
             *looked(application, (work_us - left_us) // 1000, -(-left_us // 1000)),
-            *looked(seen[..., 0], np.zeros_like(place), seen[..., 1] // 1000),
+            *looked(seen[..., 0], np.zeros_like(seen[..., 0]), seen[..., 1] // 1000),
             np.maximum(jobs - worlds.head - SEEN, 0).astype(np.int32),
             (waits - seen[..., 1].sum(axis=1) // 1000).astype(np.int32),
             np.full(len(waits), self.task.gpu.mem_mib or NEVER_MS, np.int32),
@@ -202,9 +209,10 @@ class Rollouts:
     ) -> IntArray:
         out: IntArray = np.full(len(action), NONE, np.int64)
         unknown: IntArray = np.full((len(action), 2), NONE, np.int64)
-        room, action = room_for(queue.shape[1]), action.astype(np.int64)
+        room, reached = room_for(queue.shape[1]), np.zeros((len(action), 2), np.int64)
+        tenants, queue, action = tenants.copy(), queue.copy(), action.astype(np.int64)
         while True:
-            worth_of(self._card, one, tenants, queue, action, length, COARSE_MS, room, out, unknown)
+            worth_of(self._card, one, tenants, queue, action, length, COARSE_MS, room, reached, out, unknown)
             if not len(missing := unknown[out == NONE]):
                 return out
             self._learn(missing)
@@ -214,6 +222,11 @@ class Rollouts:
         usage, kinds = np.unique(
             np.concatenate([one.usage for one in self.task.series]), axis=0, return_inverse=True
         )
+        if len(usage) >= 1 << BITS:
+            raise SettingError(
+                f"the profiles have {len(usage):,} rows of use that differ; rollouts tells {(1 << BITS) - 1:,} apart:"
+                " take profiles of longer intervals, or the learner ppo"
+            )
         return usage, kinds.reshape(-1).astype(np.int64)
 
     @cached_property
@@ -245,9 +258,8 @@ class Rollouts:
 
     def _learn(self, keys: IntArray) -> None:
         """Ask the model for the speeds of sets that it was not asked for before, and of those next to them."""
-        places = BITS * np.arange(MOST // 2 - 1, -1, -1)
         keys = np.unique(keys, axis=0)
-        halves = [(keys[:, [half]] >> places) & ((1 << BITS) - 1) for half in (0, 1)]
+        halves = [(keys[:, [half]] >> _SHIFTS) & ((1 << BITS) - 1) for half in (0, 1)]
         sets = np.concatenate(halves, axis=1)
         near = [sets]
         for seat in range(SEATS):  # whose use changes next, or who has ended

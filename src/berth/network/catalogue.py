@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.errors import SettingError
+from berth.network.ranks import to_rank
 
 __all__ = [
     "DEMANDS",
@@ -102,7 +103,7 @@ def left_cells(
     The last step shows the largest memory from there to the end, so that nothing hides behind the horizon.
     """
     first = xp.minimum(done_ms // catalogue.interval_ms[application], catalogue.rows[application] - 1)
-    step = xp.arange(horizon, dtype=xp.int32)
+    step = to_rank(xp.arange(horizon, dtype=xp.int32), first.ndim + 1)
     row = first[..., None] + step * catalogue.stride[application][..., None]
     row = xp.minimum(row, catalogue.rows[application][..., None] - 1)
     cells = catalogue.cells[application[..., None], row]

@@ -11,6 +11,7 @@ import numpy as np
 
 from berth.interference.speeds import Speeds
 from berth.network.catalogue import NEVER_MS
+from berth.network.ranks import to_rank
 
 __all__ = [
     "COMBINATION_FEATURES",
@@ -105,7 +106,8 @@ def joint(scene: Scene, members: Any, speeds: Speeds, seats: int, xp: Any) -> Jo
     mem_mib = xp.asarray(scene.mem_mib, dtype=xp.int32)
     # Everything is seen from the seats: index (..., C, P) tells who sits there.
     order = xp.cumsum(present, axis=-1) * present  # (..., C, T): 1 for the first who is present
-    sits = order[..., None, :] == xp.arange(1, seats + 1)[:, None]  # (..., C, P, T)
+    number = to_rank(xp.arange(1, seats + 1)[:, None], order.ndim + 1)
+    sits = order[..., None, :] == number  # (..., C, P, T)
     index, taken = xp.argmax(sits, axis=-1), xp.any(sits, axis=-1)
     left_ms = xp.where(taken, _of(left_ms, index, xp), 0)
     same_ms, now_mib = _of(same_ms, index, xp), xp.where(taken, _of(now[..., 1], index, xp), 0)
@@ -115,7 +117,8 @@ def joint(scene: Scene, members: Any, speeds: Speeds, seats: int, xp: Any) -> Jo
     usage = xp.take_along_axis(
         usage[..., None, :, :, :], index[..., None, :, None], axis=-2
     )  # (..., C, G + 2, P, 4)
-    alive = left_ms[..., None, :] > (looks * step_ms).astype(xp.int32)[:, None]  # (..., C, G, P)
+    at_ms = (looks * step_ms).astype(xp.int32)[:, None]
+    alive = left_ms[..., None, :] > to_rank(at_ms, left_ms.ndim + 1)  # (..., C, G, P)
     anybody = taken[..., None, :]
     there = xp.concatenate([alive, anybody, anybody], axis=-2)  # (..., C, G + 2, P)
     found = speeds(usage, there, xp.broadcast_to(mem_mib[..., None, None], there.shape[:-1]), xp=xp)
@@ -127,13 +130,13 @@ def joint(scene: Scene, members: Any, speeds: Speeds, seats: int, xp: Any) -> Jo
     late = xp.where(stays, -(-left_ms // xp.maximum(slowest * step_ms // 1000, 1)), 0)
     held = _largest_so_far(cells[..., 1], xp)  # (..., T, H)
     held = xp.take_along_axis(held[..., None, :, :], index[..., None], axis=-2)  # (..., C, P, H)
-    here = late[..., None] > xp.arange(horizon, dtype=xp.int32)
+    here = late[..., None] > to_rank(xp.arange(horizon, dtype=xp.int32), late.ndim + 1)
     most = xp.max(xp.sum(xp.where(here, held, 0), axis=-2, dtype=xp.int32), axis=-1)
     most = xp.maximum(most, xp.sum(now_mib, axis=-1, dtype=xp.int32))
     real = xp.all(~members | (scene.waiting_left_ms[..., None, :] > 0), axis=-1)
     fits = (xp.sum(present, axis=-1) <= seats) & real & (most <= mem_mib[..., None])
     sums = xp.sum(speed_milli, axis=-1)  # (..., C, G)
-    weight = _widths(horizon, xp) * xp.any(alive, axis=-1)
+    weight = to_rank(_widths(horizon, xp), sums.ndim) * xp.any(alive, axis=-1)
     together = xp.sum(sums * weight, axis=-1) / xp.maximum(xp.sum(weight, axis=-1), 1)
     old = taken & (index < scene.running_left_ms.shape[-1])
     return Joint(*(present, old, taken & ~old, left_ms, speed_milli, together.astype(xp.float32), most, fits))

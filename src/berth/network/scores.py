@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from berth.network.features import COMBINATION_FEATURES, JOB_FEATURES, Features
+from berth.network.ranks import to_rank
 
 __all__ = ["Layer", "Network", "Sizes", "new_network", "scores", "shapes_of"]
 
@@ -62,7 +63,7 @@ def scores(network: Network, seen: Features, xp: Any) -> Any:
     """The score of each combination, float32 (..., C): the larger, the better; whether it fits is not asked."""
     embedded = seen.job
     for layer in network.job:
-        embedded = xp.maximum(embedded @ layer.weight + layer.bias, 0)  # (..., T, E)
+        embedded = xp.maximum(_applied(layer, embedded), 0)  # (..., T, E)
     running = embedded.shape[-2] - seen.waiting.shape[-1]
     old, new = seen.present[..., :running], seen.present[..., running:]
     neighbours = old @ embedded[..., :running, :]
@@ -72,6 +73,10 @@ def scores(network: Network, seen: Features, xp: Any) -> Any:
     others = left @ embedded[..., running:, :] / xp.maximum(xp.sum(left, axis=-1, keepdims=True), 1)
     hidden = xp.concatenate([neighbours, members, largest, others, seen.combination], axis=-1)
     for layer in network.combination[:-1]:
-        hidden = xp.maximum(hidden @ layer.weight + layer.bias, 0)
-    last = network.combination[-1]
-    return (hidden @ last.weight + last.bias)[..., 0]
+        hidden = xp.maximum(_applied(layer, hidden), 0)
+    return _applied(network.combination[-1], hidden)[..., 0]
+
+
+def _applied(layer: Layer, values: Any) -> Any:
+    found = values @ layer.weight
+    return found + to_rank(layer.bias, found.ndim)

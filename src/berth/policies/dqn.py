@@ -157,8 +157,8 @@ class _DeepRm(Colocating):
     demand: Demand
 
     def __init__(self, setting: Setting | None = None, model: Model | None = None) -> None:
-        self.model = model or model_named(self.which)
         knowledge = knowledge_of(setting.interference if setting else None)
+        self.model = model or model_named(shipped_for(self.which, knowledge.speeds))
         super().__init__(self._chosen, knowledge, window=self.model.slots)
         self.scores = NetworkScores(self.model, self.known, knowledge.speeds)
 
@@ -167,7 +167,8 @@ class _DeepRm(Colocating):
         """Made with the settings in a policy's name."""
         if odd := sorted(options.keys() - {"model"}):
             raise SettingError(f"no setting '{odd[0]}'; there is model, a file that `berth train` wrote")
-        return cls(setting, _shown(options.get("model", cls.which), cls.demand, cls.which, setting.seed))
+        name = options.get("model")
+        return cls(setting, None if name is None else _shown(name, cls.demand, cls.which, setting.seed))
 
     def _chosen(self, scene: Scene) -> IntArray:
         allowed = self.scores.within(scene)

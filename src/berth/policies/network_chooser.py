@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from berth.interference import Speeds
 from berth.kernels import IntArray
 from berth.model import GpuModel, Profile
+from berth.network.capacity import within
 from berth.network.catalogue import NEVER_MS, Catalogue, left_cells, make_catalogue, use_now
 from berth.network.combinations import combinations
 from berth.network.features import Joint, features, joint
@@ -26,7 +27,6 @@ from berth.profiles import series
 
 __all__ = ["NetworkScores", "best_of"]
 
-CAPACITY_MILLI = 1000
 LEAST = -1e300
 FEW = 8
 """Offers that are not worth being searched for jobs that are alike."""
@@ -122,14 +122,7 @@ class NetworkScores:
     def within(self, scene: Scene) -> NDArray[np.bool_]:
         """Where for each resource and each step the demands together stay within the card (Oh 2019, IV.2): (O, C)."""
         seen = self.seen(scene)
-        members = combinations(seen.waiting_left_ms.shape[-1])
-        mem_mib = int(np.max(seen.mem_mib)) or np.iinfo(np.int32).max
-        capacity = np.array([CAPACITY_MILLI, mem_mib, CAPACITY_MILLI, CAPACITY_MILLI])
-        there = seen.running.sum(axis=1)[:, None]  # (O, 1, H, 4)
-        started = np.tensordot(members.astype(np.int64), seen.waiting, axes=(1, 1)).swapaxes(0, 1)
-        real = np.all(~members | (seen.waiting_left_ms[:, None, :] > 0), axis=-1)
-        inside = np.all(there + started <= capacity, axis=(-1, -2))
-        return np.asarray(inside & real)
+        return within(seen, combinations(seen.waiting_left_ms.shape[-1]))
 
     def seen(self, scene: Scene) -> Seen:
         """The same moment as the network sees it."""

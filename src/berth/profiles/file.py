@@ -4,7 +4,7 @@
     time_ms,gpu_pct,mem_mib,cores_pct,pcie_mbps
     0,5.0,1762,2.0,9600.0
 
-A row an interval: what was used on average from `time_ms` until the next row.
+A row an interval: what was used on average from `time_ms` until the next row. `cores` is null where it is not known.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from __future__ import annotations
 import csv
 import io
 import json
-import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from berth.errors import ProfileError
 from berth.model import GpuModel, Profile
 from berth.profiles.checking import FIELDS, checked
+from berth.traces.fields import Field, count, decimal
 
 __all__ = ["is_profile", "profile_text", "read_profile"]
 
@@ -46,16 +48,14 @@ def profile_text(profile: Profile) -> str:
         "gpu": hardware.name,
         "architecture": hardware.architecture,
         "mem_mib": hardware.mem_mib,
-        "cores": hardware.cores,
+        "cores": hardware.cores or None,
         "pcie_mbps": hardware.pcie_mbps,
         "interval_ms": profile.interval_ms,
     }
     scale = np.array([100, hardware.mem_mib, 100, hardware.pcie_mbps])
     lines = [MARK + json.dumps(head, ensure_ascii=False), ",".join(COLUMNS)]
     for row, values in enumerate((profile.usage * scale).tolist()):
-        lines.append(
-            ",".join([str(row * profile.interval_ms), *(f"{round(value, 6):g}" for value in values)])
-        )
+        lines.append(",".join([str(row * profile.interval_ms), *map(_plain, values)]))
     return "\n".join(lines) + "\n"
 
 
@@ -71,18 +71,17 @@ def read_profile(path: Path) -> Profile:
         raise ProfileError(f"{path} is not a profile; expected its first line to begin with '{MARK.strip()}'")
     head = _head(path, first.removeprefix(MARK))
     try:
+        cores = (
+            0 if head["cores"] is None else _whole(path, head, "cores", 1, ", or null where it is not known")
+        )
         hardware = GpuModel(
             *(str(head["gpu"]), str(head["architecture"])),
-            *(int(head["mem_mib"]), int(head["cores"]), int(head["pcie_mbps"])),
+            *(_whole(path, head, "mem_mib", 1), cores, _whole(path, head, "pcie_mbps", 0)),
         )
-        interval_ms, input_bytes = int(head["interval_ms"]), int(head["input_bytes"])
+        interval_ms, input_bytes = _whole(path, head, "interval_ms", 1), _whole(path, head, "input_bytes", 0)
         name, kind, parameters = (str(head[key]) for key in ("application", "kind", "parameters"))
     except KeyError as error:
         raise ProfileError(f"{path}, line 1: no field {error}; export a profile to see all") from error
-    except (TypeError, ValueError) as error:
-        raise ProfileError(f"{path}, line 1: {error}; expected whole numbers") from error
-    if interval_ms < 1:
-        raise ProfileError(f"{path}, line 1: an interval of {interval_ms} ms; expected 1 or more")
     values = _values(name, rest, interval_ms)
     whole = np.array([100, hardware.mem_mib, 100, hardware.pcie_mbps], dtype=np.float64)
     for column in np.flatnonzero(whole <= 0):
@@ -102,7 +101,12 @@ def is_profile(path: Path) -> bool:
         return file.read(len(mark) + 3).removeprefix(b"\xef\xbb\xbf").startswith(mark)
 
 
-def _head(path: Path, text: str) -> dict[str, str | int]:
+def _plain(value: float) -> str:
+    """Six digits that count, none of them behind the sixth place, and never an exponent."""
+    return np.format_float_positional(float(f"{round(value, 6):.6g}"), trim="-")
+
+
+def _head(path: Path, text: str) -> dict[str, Any]:
     try:
         head = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -110,6 +114,15 @@ def _head(path: Path, text: str) -> dict[str, str | int]:
     if not isinstance(head, dict):
         raise ProfileError(f"{path}, line 1 holds {text[:40]!r}; expected an object of JSON")
     return head
+
+
+def _whole(path: Path, head: Mapping[str, Any], key: str, least: int, instead: str = "") -> int:
+    value = head[key]
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ProfileError(
+            f"{path}, line 1, {key} is {json.dumps(value)}; expected a whole number of {least} or more{instead}"
+        )
+    return value
 
 
 def _values(name: str, text: str, interval_ms: int) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
@@ -140,15 +153,37 @@ def _values(name: str, text: str, interval_ms: int) -> np.ndarray[tuple[int, int
     return np.array(rows, dtype=np.float64).reshape(len(rows), 4)
 
 
+def _without_exponent(name: str) -> Field[float]:
+    known = decimal(name)
+
+    def parse(text: str) -> float:
+        if "e" in text.lower():
+            raise ValueError(text)
+        return known.parse(text)
+
+    return Field(name, parse, f"{known.expected}, without an exponent")
+
+
+CELLS: dict[str, Field[int] | Field[float]] = {
+    "time_ms": count("time_ms"),
+    "gpu_pct": decimal("gpu_pct"),
+    "mem_mib": _without_exponent("mem_mib"),
+    "cores_pct": decimal("cores_pct"),
+    "pcie_mbps": decimal("pcie_mbps"),
+}
+"""What a cell may hold, as in traces. A value below 0 is read all the same, to be told as such."""
+
+
 def _number(name: str, column: str, row: int, text: str | None) -> float:
     if text is None or not text.strip():
         raise ProfileError(
             f"profile of '{name}', {column}, row {row} is missing; expected series of equal length"
         )
+    size, field = text.strip().removeprefix("-"), CELLS[column]
     try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise ProfileError(f"profile of '{name}', {column}, row {row} is {text!r}; expected a number")
-    return value
+        value = field.parse(size)
+    except ValueError as error:
+        raise ProfileError(
+            f"profile of '{name}', {column}, row {row} is {text!r}; expected {field.expected}"
+        ) from error
+    return -value if text.strip().startswith("-") else value
