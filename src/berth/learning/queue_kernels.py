@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.interference.known_speeds import MOST, find, free_row, key_of
 from berth.kernels import FloatArray, IntArray, compiled
 
 __all__ = [
-    "BITS",
     "NONE",
     "SEATS",
     "SEEN",
@@ -29,10 +29,8 @@ __all__ = [
     "worth_of",
 ]
 
-SEATS, SEEN = 5, 5
+SEATS, SEEN = MOST, 5
 TRAITS = 8
-BITS = 12
-"""Of a class of use in a key; five of them are one number."""
 LEAD_MS = 5_000
 """So long before somebody ends the next are asked whether they load meanwhile."""
 FULL_LINE_MS = 600_000
@@ -51,9 +49,8 @@ class Card(NamedTuple):
     until_us: IntArray  # (segments,): work at which it ends, for ever of the last
     mem_mib: IntArray  # (classes,)
     capacity_mib: int
-    keys: IntArray  # (H,): sets of classes as numbers, NONE where there is none
+    keys: IntArray  # (H, 2): sets of classes as `berth.interference.known_speeds` has them
     speeds: IntArray  # (H, S): per mille, of a set's classes in ascending order
-    entered: IntArray  # (1,): how many sets there are
 
 
 class Room(NamedTuple):
@@ -63,7 +60,7 @@ class Room(NamedTuple):
     mine: IntArray  # (2 S, 3)
     line: IntArray  # (J, 2)
     ends_ms: IntArray  # (2 S,)
-    work: IntArray  # (4, 2 S)
+    work: IntArray  # (6, 2 S); the last row has the key of a set of unknown speeds
     traits: FloatArray  # (F,)
     allowed: NDArray[np.bool_]  # (2^M,)
 
@@ -75,35 +72,25 @@ def room_for(jobs: int) -> Room:
         np.zeros((2 * SEATS, 3), np.int64),
         np.zeros((jobs, 2), np.int64),
     )
-    work = np.zeros((4, 2 * SEATS), np.int64)
+    work = np.zeros((6, 2 * SEATS), np.int64)
     return Room(many, many.copy(), line, seats, work, np.zeros(TRAITS), np.zeros(1 << SEEN, np.bool_))
 
 
 @compiled
-def _place(key: int, keys: IntArray) -> int:
-    """Where a key is, or −1 − where it would be."""
-    size: int = keys.shape[0]
-    mixed = key ^ (key >> 29)
-    mixed = (mixed * 0x9E3779B1) ^ (mixed >> 17)
-    at: int = (mixed ^ (mixed >> 31)) & (size - 1)
-    while keys[at] != NONE:
-        if keys[at] == key:
-            return at
-        at = (at + 1) & (size - 1)
-    return -1 - at
+def enter(sets: IntArray, counts: IntArray, values: IntArray, keys: IntArray, speeds: IntArray) -> int:
+    """Write speeds (n, S) of sets (n, S) of so many classes, in ascending order, into the table, those that it lacks.
 
-
-@compiled
-def enter(card: Card, sets: IntArray, values: IntArray) -> None:
-    """Write the speeds (N, S) of sets, told by their keys (N,), into the table, which must have room for them."""
+    How many these were.
+    """
+    entered = 0
     for one in range(sets.shape[0]):
-        at = _place(sets[one], card.keys)
-        if at < 0:
-            at = -1 - at
-            card.keys[at] = sets[one]
-            card.entered[0] += 1
-            for seat in range(values.shape[1]):
-                card.speeds[at, seat] = values[one, seat]
+        high, low = key_of(sets[one], counts[one])
+        if find(high, low, keys) < 0:
+            at = free_row(high, low, keys)
+            for seat in range(counts[one]):
+                speeds[at, seat] = values[one, seat]
+            entered += 1
+    return entered
 
 
 @compiled
@@ -112,9 +99,9 @@ def _run(
 ) -> tuple[int, int]:
     """Go on for `limit_ms`, or to the end (0). `jobs` (S, 3) are application, work left and all work, in µs.
 
-    Gives the time that went by and FINE or FULL, or the key of a set of unknown speeds and UNKNOWN.
+    Gives the time that went by and FINE, FULL or UNKNOWN; then the last row of `work` has the key of the set.
     """
-    who, kinds, order, segment = work[0], work[1], work[2], work[3]
+    who, kinds, order, segment, ordered, asked = work[0], work[1], work[2], work[3], work[4], work[5]
     running = 0
     for seat in range(count):
         ends_ms[seat] = 0
@@ -138,12 +125,13 @@ def _run(
             order[to] = at
         if card.capacity_mib > 0 and mem > card.capacity_mib:
             return now, FULL
-        key = 0
         for at in range(running):
-            key = (key << BITS) | (kinds[order[at]] + 1)
-        found = _place(key, card.keys)
+            ordered[at] = kinds[order[at]]
+        high, low = key_of(ordered, running)
+        found = find(high, low, card.keys)
         if found < 0:
-            return key, UNKNOWN
+            asked[0], asked[1] = high, low
+            return now, UNKNOWN
         passes = 1 << 60
         for at in range(running):
             seat, speed = who[order[at]], card.speeds[found, at]
@@ -188,9 +176,9 @@ def _traits(
             first = min(first, ends_ms[seat])
         if seat >= old:
             traits[4] = max(traits[4], left_ms / 300_000)
-    traits[3] = (count - old) / SEATS
+    traits[3] = (count - old) / SEEN
     traits[5] = first / 300_000
-    traits[6] = count / SEATS
+    traits[6] = count / SEEN
     traits[7] = 1.0 if count == old else 0.0
 
 
@@ -200,7 +188,7 @@ def _chosen(
     backlog_ms: int,
     room: Room, allowed: NDArray[np.bool_],
 ) -> tuple[int, int, int]:  # fmt: skip
-    """The combination that a habit takes, after how long the first tenant ends, and a set of unknown speeds or NONE."""
+    """The combination that a habit takes, after how long the first tenant ends, and FINE or UNKNOWN."""
     then, ends_ms, traits = room.then, room.ends_ms, room.traits
     seen = min(SEEN, length - head)
     best, most, first, holds_ms = NONE, NOT, 0, 0
@@ -230,7 +218,7 @@ def _chosen(
                 then[seat, column] = tenants[seat, column]
         total_ms, state = _run(card, then, size, 0, ends_ms, room.work)
         if state == UNKNOWN:
-            return NONE, 0, total_ms
+            return NONE, 0, UNKNOWN
         if mask == 0:
             holds_ms, first = total_ms, 1 << 60
             for seat in range(count):
@@ -247,7 +235,7 @@ def _chosen(
             value += traits[at] * (habit[0, at] * full + habit[1, at] * (1 - full))
         if value > most:
             best, most = mask, value
-    return best, first, NONE
+    return best, first, FINE
 
 
 @compiled
@@ -324,13 +312,13 @@ def _kept(
 @compiled
 def worth_of(
     card: Card, habit: FloatArray, tenants: IntArray, queue: IntArray, action: IntArray, behind: IntArray, step_ms: int,
-    room: Room, reached: IntArray, out: IntArray,
+    room: Room, reached: IntArray, out: IntArray, unknown: IntArray,
 ) -> None:  # fmt: skip
-    """Total time of each entry where `out` is negative: the action first (NONE: what the habit takes), then the habit.
+    """Total time of each entry where `out` is NONE: the action first (NONE: what the habit takes), then the habit.
 
-    (E, S, 3), (E, J, 2), (E,), (E,): of each queue so many jobs. Where a speed is unknown `out` is −1 − its set's key,
-    and tenants, queue, action and `reached` (E, 2), head and time, are what has become of them by then: enter the
-    speeds, and call again.
+    (E, S, 3), (E, J, 2), (E,), (E,): of each queue so many jobs. Where a speed is unknown `out` stays NONE, `unknown`
+    (E, 2) has its set's key, and tenants, queue, action and `reached` (E, 2), head and time, are what has become of
+    them by then: enter the speeds, and call again.
     """
     mine, line = room.mine, room.line
     for entry in range(out.shape[0]):
@@ -346,15 +334,15 @@ def worth_of(
                 _kept(mine, count, line, length, head, now, tenants[entry], queue[entry], reached[entry])
                 action[entry] = forced
                 passed, state = _run(card, mine, count, 0, room.ends_ms, room.work)
-                out[entry] = -1 - passed if state == UNKNOWN else now + passed
+                if state != UNKNOWN:
+                    out[entry] = now + passed
                 break
-            best, first, unknown = _chosen(
+            best, first, state = _chosen(
                 card, habit, mine, count, line, length, head, backlog_ms, room, room.allowed
             )
-            if unknown != NONE:
+            if state == UNKNOWN:
                 _kept(mine, count, line, length, head, now, tenants[entry], queue[entry], reached[entry])
                 action[entry] = forced
-                out[entry] = -1 - unknown
                 break
             if forced != NONE:
                 best, forced = forced, NONE
@@ -364,9 +352,9 @@ def worth_of(
                 continue
             count, passed, state = _held(card, mine, count, first, 1 << 40, step_ms, room)
             if state == UNKNOWN:
-                out[entry] = -1 - passed
                 break
             now += passed
+        unknown[entry, 0], unknown[entry, 1] = room.work[-1, 0], room.work[-1, 1]
 
 
 @compiled
@@ -377,29 +365,29 @@ def next_choice(
     """Do each world's action (NONE: nothing), then go on to where two combinations or more are allowed, or to the end.
 
     All in place, of E worlds; one whose head is at the queue's end and where nobody runs is over. Where a speed is
-    unknown a world goes no further, what is to be done is in `action`, and the set's key in `unknown`: enter it, and
-    call again.
+    unknown a world goes no further, what is to be done is in `action`, and the set's key in `unknown` (E, 2): enter it,
+    and call again. Elsewhere its first number is NONE.
     """
     mine, length = room.mine, queue.shape[1]
     for world in range(head.shape[0]):
-        unknown[world] = NONE
+        unknown[world, 0] = NONE
         line = queue[world]
         while True:
             count = _seated(tenants[world], mine)
             if head[world] == length:
                 passed, state = _run(card, mine, count, 0, room.ends_ms, room.work)
                 if state == UNKNOWN:
-                    unknown[world] = passed
+                    unknown[world, 0], unknown[world, 1] = room.work[-1, 0], room.work[-1, 1]
                     break
                 now_ms[world] += passed
                 _seated(mine, tenants[world])
                 break
             backlog_ms = _work_ms(line, length, head[world])
-            best, first, key = _chosen(
+            best, first, state = _chosen(
                 card, habit, mine, count, line, length, head[world], backlog_ms, room, allowed[world]
             )
-            if key != NONE:
-                unknown[world] = key
+            if state == UNKNOWN:
+                unknown[world, 0], unknown[world, 1] = room.work[-1, 0], room.work[-1, 1]
                 break
             if action[world] == NONE:
                 choices = 0
@@ -413,7 +401,7 @@ def next_choice(
             else:
                 _, passed, state = _held(card, mine, count, first, tick_ms, step_ms, room)
                 if state == UNKNOWN:
-                    unknown[world] = passed
+                    unknown[world, 0], unknown[world, 1] = room.work[-1, 0], room.work[-1, 1]
                     break
                 _seated(mine, tenants[world])
                 now_ms[world] += passed

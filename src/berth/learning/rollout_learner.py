@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -28,13 +29,15 @@ from berth.learning.rollouts import Rollouts, Worlds, habit
 from berth.network.capacity import within
 from berth.network.catalogue import Demand
 from berth.network.combinations import combinations
-from berth.network.features import Features, Scene, features, joint
+from berth.network.features import Features, Scene, features, joint, most_tenants
 from berth.network.scores import Network, Sizes, new_network, scores
 
 __all__ = ["RolloutLearner", "RolloutSettings", "RolloutState"]
 
 TOGETHER = 128
 """So many moments go through the features at once."""
+ROWS, WIDTHS, PLACES = (16, 256), (12, 1 << SEEN), (5, SEATS)
+"""Moments, combinations of each and seats that the network is compiled for: the next larger ones are used."""
 NEVER = -1e30
 
 
@@ -52,6 +55,8 @@ class RolloutSettings:
     """Jobs behind those that are seen which a rollout places as well."""
     draws: int = 2
     """Orders of these jobs that are tried."""
+    better: int = 0
+    """So many of the best actions of a moment are also followed by the network itself instead of by habits."""
     choices: int = 16
     """Combinations of a moment that are learned from: the best one and others."""
     habits: int = 2
@@ -122,6 +127,7 @@ class RolloutLearner:
         rate = optax.linear_schedule(self.settings.learning_rate, self.settings.learning_rate / 20, steps)
         self.optimiser = optax.adam(rate)
         self._update = jax.jit(self._updated)
+        self._score = [jax.jit(partial(_scored, one, task.step_ms), static_argnums=3) for one in speeds]
 
     def begin(self, seed: int) -> RolloutState:
         """The network to start with, else one that knows nothing; and habits that suit the sets."""
@@ -160,7 +166,7 @@ class RolloutLearner:
 
     def total_ms(self, network: Network, sets: JobSets) -> IntArray:
         """Total time of each set under each of the I models of interference if the network decides, (I, N)."""
-        return np.stack([self._decided(model, sets, network) for model in self.models])
+        return np.stack([self._decided(model, model.begin(sets), network) for model in self.models])
 
     def _played(
         self,
@@ -170,51 +176,66 @@ class RolloutLearner:
         network: Network | None,
         draw: np.random.Generator,
     ) -> tuple[Seen, IntArray]:
-        """Each moment of some sets under way; without a network the best is done."""
-        worlds, found = model.begin(sets), []
+        """The moments of some sets under way, with what each action costs; without a network the best is done."""
+        settings, worlds = self.settings, model.begin(sets)
+        moments: list[Worlds] = []
+        offers: list[NDArray[np.bool_]] = []
         while not worlds.over.all():
             action, rows, here, offered = self._asked(model, worlds)
-            if not len(rows):
-                worlds = model.advance(worlds, action)
-                continue
-            may = here.allowed
-            worth_s = model.worth_s(
-                here, habits, self.settings.ahead, self.settings.draws, int(draw.integers(1 << 30))
-            )
-            worst_s = np.max(worth_s, axis=1, where=may, initial=0.0)[:, None] + self.settings.refused_s
-            worth_s = np.where(offered & ~may, worst_s, worth_s)
-            scene = model.scene(here, self.catalogue)
-            turn = np.where(offered, draw.random(offered.shape), 2.0)
-            best = worth_s.argmin(axis=1)
-            turn[np.arange(len(rows)), best] = -1
-            masks = np.argsort(turn, axis=1)[:, : self.settings.choices]
-            there, can = (np.take_along_axis(which, masks, axis=1) for which in (offered, may))
-            shown = self._features(model, scene, np.where(there, masks, masks[:, :1]))
-            found.append(Seen(shown, there, np.take_along_axis(worth_s, masks, axis=1)))
-            score = np.where(can, -np.take_along_axis(worth_s, masks, axis=1), -np.inf)
-            if network is not None:
-                score = np.where(can, scores(network, shown, np), -np.inf)
-            strays = (draw.random(len(rows)) < self.settings.stray)[:, None]
-            score = np.where(strays & can, draw.random(there.shape), score)
-            action[rows] = np.take_along_axis(masks, score.argmax(axis=1)[:, None], axis=1)[:, 0]
+            if len(rows):
+                moments.append(here)
+                offers.append(offered)
+                masks, there = _listed(here.allowed)
+                if network is None:
+                    worth_s = self._worth_s(model, here, habits, None, int(draw.integers(1 << 30)))
+                    score = -np.take_along_axis(worth_s, masks, axis=1)
+                else:
+                    score = self._scores(model, network, here, masks)
+                strays = (draw.random(len(rows)) < settings.stray)[:, None]
+                score = np.where(there, np.where(strays, draw.random(there.shape), score), -np.inf)
+                action[rows] = _best(masks, score)
             worlds = model.advance(worlds, action)
-        joined: Seen = jax.tree.map(lambda *parts: np.concatenate(parts), *found)
-        worth = np.where(joined.there, joined.worth_s, 0).astype(np.float32)
-        return joined._replace(worth_s=worth), worlds.now_ms
+        every, offered = Worlds.joined(moments), np.concatenate(offers)
+        worth_s = self._worth_s(model, every, habits, network, int(draw.integers(1 << 30)))
+        worst_s = np.max(worth_s, axis=1, where=every.allowed, initial=0.0)[:, None] + settings.refused_s
+        worth_s = np.where(offered & ~every.allowed, worst_s, worth_s)
+        turn = np.where(offered, draw.random(offered.shape), 2.0)
+        turn[np.arange(len(turn)), worth_s.argmin(axis=1)] = -1  # learned from, with some others
+        masks = np.argsort(turn, axis=1)[:, : settings.choices]
+        there = np.take_along_axis(offered, masks, axis=1)
+        shown = self._features(model, every, np.where(there, masks, masks[:, :1]))
+        worth = np.where(there, np.take_along_axis(worth_s, masks, axis=1), 0).astype(np.float32)
+        return Seen(shown, there, worth), worlds.now_ms
 
-    def _decided(self, model: Rollouts, sets: JobSets, network: Network) -> IntArray:
+    def _worth_s(
+        self, model: Rollouts, worlds: Worlds, habits: FloatArray, network: Network | None, seed: int
+    ) -> FloatArray:
+        """What each action costs, (W, C): by habits, and where it promises most, also by the network."""
+        settings = self.settings
+        worth_s = model.worth_s(worlds, habits, settings.ahead, settings.draws, seed)
+        if network is None or not settings.better:
+            return worth_s
+        action = np.argsort(worth_s, axis=1)[:, : settings.better]
+        world = np.repeat(np.arange(len(action)), action.shape[1])
+        action = action.reshape(-1)
+        real = worlds.allowed[world, action]
+        world, action = world[real], action[real]
+        total = np.zeros(len(world))
+        for drawn in model.drawn(worlds, settings.ahead, settings.draws, seed):
+            after = model.advance(drawn.take(world), action)
+            total += self._decided(model, after, network) / (1000 * settings.draws)
+        worth_s[world, action] = np.minimum(worth_s[world, action], total)
+        return worth_s
+
+    def _decided(self, model: Rollouts, worlds: Worlds, network: Network) -> IntArray:
+        """When all is done in each world, in ms, if the network decides from here on: (W,)."""
         network = jax.tree.map(np.asarray, network)
-        worlds = model.begin(sets)
         while not worlds.over.all():
             action, rows, here, _ = self._asked(model, worlds)
             if len(rows):
-                width = int(here.allowed.sum(axis=1).max())
-                masks = np.argsort(~here.allowed, axis=1, kind="stable")[:, :width]
-                there = np.take_along_axis(here.allowed, masks, axis=1)
-                scene = model.scene(here, self.catalogue)
-                shown = self._features(model, scene, np.where(there, masks, masks[:, :1]))
-                best = np.where(there, scores(network, shown, np), -np.inf).argmax(axis=1)
-                action[rows] = masks[np.arange(len(rows)), best]
+                masks, there = _listed(here.allowed)
+                score = np.where(there, self._scores(model, network, here, masks), -np.inf)
+                action[rows] = _best(masks, score)
             worlds = model.advance(worlds, action)
         return worlds.now_ms
 
@@ -240,14 +261,31 @@ class RolloutLearner:
         here = replace(here, allowed=may).take(np.flatnonzero(chooses))
         return action, rows[chooses], here, offered[chooses]
 
-    def _features(self, model: Rollouts, scene: Scene, masks: IntArray) -> Features:
+    def _scores(self, model: Rollouts, network: Network, worlds: Worlds, masks: IntArray) -> FloatArray:
+        """What the network says of combinations (W, C') of each world."""
+        scene = model.scene(worlds, self.catalogue)
+        score = self._score[self.models.index(model)]
+        found = np.zeros(masks.shape)
+        width = next(width for width in WIDTHS if width >= masks.shape[1])
+        padded = np.pad(masks, ((0, 0), (0, width - masks.shape[1])), mode="edge")
+        for begin in range(0, len(masks), ROWS[-1]):
+            rows = np.arange(begin, min(len(masks), begin + ROWS[-1]))
+            filled = np.resize(rows, next(many for many in ROWS if many >= len(rows)))
+            part = _rows_of(scene, filled)
+            most = most_tenants(part, combinations(SEEN)[padded[filled]])
+            seats = next(places for places in PLACES if places >= most)
+            answer = score(network, part[:-1], padded[filled], seats)
+            found[rows] = np.asarray(answer)[: len(rows), : masks.shape[1]]
+        return found
+
+    def _features(self, model: Rollouts, worlds: Worlds, masks: IntArray) -> Features:
+        scene = model.scene(worlds, self.catalogue)
         parts = []
         for begin in range(0, len(masks), TOGETHER):
-            some = slice(begin, begin + TOGETHER)
-            values: list[Any] = [value[some] if isinstance(value, np.ndarray) else value for value in scene]
-            part = Scene(*values)
-            members = combinations(SEEN)[masks[some]]
-            parts.append(features(part, members, joint(part, members, model.speeds, SEATS, np), np))
+            rows = np.arange(begin, min(len(masks), begin + TOGETHER))
+            part, members = _rows_of(scene, rows), combinations(SEEN)[masks[rows]]
+            seats = most_tenants(part, members)
+            parts.append(features(part, members, joint(part, members, model.speeds, seats, np), np))
         return Features(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
     def _updated(
@@ -292,3 +330,33 @@ class RolloutLearner:
             habits.append(chosen)
             least = worth
         return np.stack(habits)
+
+
+def _listed(allowed: NDArray[np.bool_]) -> tuple[IntArray, NDArray[np.bool_]]:
+    """The combinations that are allowed (W, C), in order, (W, C'), and where there are fewer the first again."""
+    width = int(allowed.sum(axis=1).max())
+    masks = np.argsort(~allowed, axis=1, kind="stable")[:, :width]
+    there = np.take_along_axis(allowed, masks, axis=1)
+    return np.where(there, masks, masks[:, :1]), there
+
+
+def _best(masks: IntArray, score: FloatArray) -> IntArray:
+    """(W,): the combinations (W, C') of the best scores."""
+    found: IntArray = masks[np.arange(len(masks)), score.argmax(axis=1)]
+    return found
+
+
+def _rows_of(scene: Scene, rows: IntArray) -> Scene:
+    return Scene._make(value[rows] if isinstance(value, np.ndarray) else value for value in scene)
+
+
+def _scored(
+    speeds: Speeds, step_ms: int, network: Network, scene: tuple[Array, ...], masks: Array, seats: int
+) -> Array:
+    """Scores of combinations, (W, C'); compiled."""
+    parts: list[Any] = [*scene, step_ms]
+    seen = Scene(*parts)
+    members = jnp.asarray(combinations(SEEN))[masks]
+    return jnp.asarray(
+        scores(network, features(seen, members, joint(seen, members, speeds, seats, jnp), jnp), jnp)
+    )

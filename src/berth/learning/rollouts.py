@@ -8,7 +8,8 @@ of Heuristics 3, 1997). Letters as in `queue_kernels`; N sets of J jobs, W world
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,10 +18,10 @@ from numpy.typing import NDArray
 
 from berth.errors import SettingError
 from berth.interference import Speeds
+from berth.interference.known_speeds import BITS, MOST, move
 from berth.kernels import FloatArray, IntArray
 from berth.learning.jobsets import JobSets, Task
 from berth.learning.queue_kernels import (
-    BITS,
     NONE,
     SEATS,
     SEEN,
@@ -40,12 +41,13 @@ TICK_MS, STEP_MS = 15_000, 1_000
 """How often, while all hold, and how often while somebody is about to end, something may be decided."""
 COARSE_MS = 5_000
 """The second for habits, which only say what a start is worth."""
-TABLE = 1 << 20
-"""Room for sets of classes of use and their speeds; when three quarters are taken it begins anew."""
+TABLE = 1 << 16
+"""Sets of classes of use whose speeds can be kept at first; then four times as many, and so on."""
+NOBODY = 1 << 30
 FURTHER = 4
 """So many changes of use of each member are asked for with a set."""
 
-_SHIFTS = BITS * np.arange(SEATS - 1, -1, -1)
+_SHIFTS = BITS * np.arange(MOST // 2 - 1, -1, -1)
 BoolArray = NDArray[np.bool_]
 
 
@@ -72,6 +74,13 @@ class Worlds:
         """(W,): where all jobs have ended."""
         return np.asarray((self.head == self.queue.shape[1]) & (self.tenants[:, 0, 1] == 0))
 
+    @staticmethod
+    def joined(parts: Sequence[Worlds]) -> Worlds:
+        """All of them."""
+        return Worlds(
+            *(np.concatenate([getattr(one, field.name) for one in parts]) for field in fields(Worlds))
+        )
+
     @property
     def waiting(self) -> IntArray:
         """(W, M, 2): application and work in µs of the jobs that are seen, 0 where there is none."""
@@ -87,12 +96,16 @@ class Worlds:
         )
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Rollouts:
     """The applications of a task under one model of interference, and what starting them is worth."""
 
     task: Task
     speeds: Speeds
+
+    def __post_init__(self) -> None:
+        self._card = self._made()
+        self._entered = 0
 
     def begin(self, sets: JobSets) -> Worlds:
         """Sets of jobs, none of which has started, at the first moment with a choice."""
@@ -108,7 +121,7 @@ class Rollouts:
         """What comes of the actions (W,) by the next moment with a choice, or by the end."""
         tenants, queue, head = worlds.tenants.copy(), worlds.queue.copy(), worlds.head.copy()
         now_ms, allowed = worlds.now_ms.copy(), worlds.allowed.copy()
-        unknown, action = np.full(len(head), NONE, np.int64), action.copy()
+        unknown, action = np.full((len(head), 2), NONE, np.int64), action.copy()
         room, usual = room_for(queue.shape[1]), habit((1, 1.0))
         rows = np.arange(len(head))
         while True:
@@ -117,12 +130,13 @@ class Rollouts:
             next_choice(self._card, usual, mine, line, first, now, does, TICK_MS, STEP_MS, room, may, missing)
             tenants[rows], queue[rows], head[rows], now_ms[rows], action[rows] = mine, line, first, now, does
             allowed[rows] = may
-            rows = rows[missing != NONE]
+            missing = missing[misses := missing[:, 0] != NONE]
+            rows = rows[misses]
             if not len(rows):
                 return replace(
                     worlds, tenants=tenants, queue=queue, head=head, now_ms=now_ms, allowed=allowed
                 )
-            self._learn(missing[missing != NONE])
+            self._learn(missing)
 
     def worth_s(self, worlds: Worlds, habits: FloatArray, ahead: int, draws: int, seed: int) -> FloatArray:
         """Seconds until all are done that are seen and `ahead` jobs behind them, after each action: (W, C).
@@ -130,26 +144,37 @@ class Rollouts:
         The least over the habits (B, 2, F); the mean over `draws` orders of the jobs that are not seen, the real one
         and others, because the network knows nothing of that order. Infinite for what is not allowed.
         """
-        random = np.random.default_rng(seed)
         world, action = np.nonzero(worlds.allowed)
-        jobs = worlds.queue.shape[1]
-        length = np.minimum(jobs - worlds.head, SEEN + ahead)
         total = np.zeros(len(world))
-        for draw in range(draws):
-            queue = np.zeros((len(worlds.head), SEEN + ahead, 2), np.int64)
-            for at, head in enumerate(worlds.head):
-                order = np.arange(head, jobs)
-                if draw:
-                    random.shuffle(order[SEEN:])
-                queue[at, : length[at]] = worlds.queue[at, order[: length[at]]]
+        for drawn in self.drawn(worlds, ahead, draws, seed):
+            length = drawn.queue.shape[1] - drawn.head
+            queue = np.stack(
+                [np.roll(line, -head, axis=0) for line, head in zip(drawn.queue, drawn.head, strict=True)]
+            )
             found = [
-                self._followed(one, worlds.tenants[world], queue[world], action, length[world])
+                self._followed(one, drawn.tenants[world], queue[world], action, length[world])
                 for one in habits
             ]
             total += np.min(found, axis=0) / (1000 * draws)
         worth = np.full(worlds.allowed.shape, np.inf)
         worth[world, action] = total
         return worth
+
+    def drawn(self, worlds: Worlds, ahead: int, draws: int, seed: int) -> Iterator[Worlds]:
+        """The same moments at 0 with `ahead` jobs behind those that are seen: the real ones, then any of the others."""
+        random = np.random.default_rng(seed)
+        jobs = worlds.queue.shape[1]
+        for draw in range(draws):
+            queue = np.zeros((len(worlds.head), SEEN + ahead, 2), np.int64)
+            length = np.minimum(jobs - worlds.head, SEEN + ahead)
+            for at, head in enumerate(worlds.head):
+                order = np.arange(head, jobs)
+                if draw:
+                    random.shuffle(order[SEEN:])
+                queue[at, SEEN + ahead - length[at] :] = worlds.queue[at, order[: length[at]]]
+            yield replace(
+                worlds, queue=queue, head=SEEN + ahead - length, now_ms=np.zeros_like(worlds.now_ms)
+            )
 
     def habit_ms(self, one: FloatArray, sets: JobSets) -> IntArray:
         """Total time of each set, (N,), if a habit decides from the beginning."""
@@ -182,15 +207,15 @@ class Rollouts:
     def _followed(
         self, one: FloatArray, tenants: IntArray, queue: IntArray, action: IntArray, length: IntArray
     ) -> IntArray:
-        out: IntArray = np.full(len(action), -1, np.int64)
+        out: IntArray = np.full(len(action), NONE, np.int64)
+        unknown: IntArray = np.full((len(action), 2), NONE, np.int64)
         room, reached = room_for(queue.shape[1]), np.zeros((len(action), 2), np.int64)
         tenants, queue, action = tenants.copy(), queue.copy(), action.astype(np.int64)
         while True:
-            worth_of(self._card, one, tenants, queue, action, length, COARSE_MS, room, reached, out)
-            missing = out < 0
-            if not missing.any():
+            worth_of(self._card, one, tenants, queue, action, length, COARSE_MS, room, reached, out, unknown)
+            if not len(missing := unknown[out == NONE]):
                 return out
-            self._learn(-1 - out[missing])
+            self._learn(missing)
 
     @cached_property
     def _classes(self) -> tuple[NDArray[np.int32], IntArray]:
@@ -213,8 +238,7 @@ class Rollouts:
         after[card.kind[:-1][goes_on] + 1] = card.kind[1:][goes_on] + 1
         return after
 
-    @cached_property
-    def _card(self) -> Card:
+    def _made(self) -> Card:
         usage, kinds = self._classes
         first: list[int] = []
         kind: list[int] = []
@@ -228,30 +252,37 @@ class Rollouts:
             until_us[-1] = 1 << 60
         return Card(
             np.array(first, np.int64), np.array(kind, np.int64), np.array(until_us, np.int64),
-            usage[:, 1].astype(np.int64), self.task.gpu.mem_mib, np.full(TABLE, NONE, np.int64),
-            np.zeros((TABLE, SEATS), np.int64), np.zeros(1, np.int64),
+            usage[:, 1].astype(np.int64), self.task.gpu.mem_mib, np.full((TABLE, 2), NONE, np.int64),
+            np.zeros((TABLE, SEATS), np.int64),
         )  # fmt: skip
 
     def _learn(self, keys: IntArray) -> None:
         """Ask the model for the speeds of sets that it was not asked for before, and of those next to them."""
-        card = self._card
-        sets = (np.unique(keys)[:, None] >> _SHIFTS) & ((1 << BITS) - 1)
+        keys = np.unique(keys, axis=0)
+        halves = [(keys[:, [half]] >> _SHIFTS) & ((1 << BITS) - 1) for half in (0, 1)]
+        sets = np.concatenate(halves, axis=1)
         near = [sets]
         for seat in range(SEATS):  # whose use changes next, or who has ended
-            one, moved = sets[:, seat], sets.copy()
+            here = sets[sets[:, seat] > 0]
+            one, moved = here[:, seat], here.copy()
             for _ in range(FURTHER):
                 one = self._following[one]
                 moved[:, seat] = one
                 near.append(moved.copy())
             moved[:, seat] = 0
             near.append(moved)
-        sets = np.unique(np.sort(np.concatenate(near), axis=1), axis=0)
-        present = sets > 0
-        usage = np.where(present[..., None], self._classes[0][np.maximum(sets - 1, 0)], 0)
+        sets = np.concatenate(near)
+        sets = np.unique(np.sort(np.where(sets > 0, sets, NOBODY), axis=1), axis=0)
+        present = sets < NOBODY
+        sets, present = sets[present[:, 0]], present[present[:, 0]]
+        usage = np.where(present[..., None], self._classes[0][np.where(present, sets - 1, 0)], 0)
         speeds = np.asarray(self.speeds(usage.astype(np.int32), present, self.task.gpu.mem_mib))
-        # Those who are there are the last in a row, and the first in the table.
-        values = np.take_along_axis(speeds, np.argsort(~present, axis=1, kind="stable"), axis=1)
-        if card.entered[0] + len(sets) > TABLE * 3 // 4:  # a full table would be searched for ever
-            card.keys.fill(NONE)
-            card.entered[0] = 0
-        enter(card, (sets << _SHIFTS).sum(axis=1), values.astype(np.int64))
+        counts = present.sum(axis=1)
+        while 2 * (self._entered + len(sets)) > len(self._card.keys):
+            card = self._card
+            self._card = card._replace(
+                keys=np.full((4 * len(card.keys), 2), NONE, np.int64),
+                speeds=np.zeros((4 * len(card.keys), SEATS), np.int64),
+            )
+            move(card.keys, card.speeds, self._card.keys, self._card.speeds)
+        self._entered += enter(sets - 1, counts, speeds.astype(np.int64), self._card.keys, self._card.speeds)

@@ -7,11 +7,22 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from berth.interference.speeds import Speeds
 from berth.network.catalogue import NEVER_MS
 from berth.network.ranks import to_rank
 
-__all__ = ["COMBINATION_FEATURES", "JOB_FEATURES", "Features", "Joint", "Scene", "features", "joint"]
+__all__ = [
+    "COMBINATION_FEATURES",
+    "JOB_FEATURES",
+    "Features",
+    "Joint",
+    "Scene",
+    "features",
+    "joint",
+    "most_tenants",
+]
 
 LOOKS = (0, 1, 2, 4, 7, 12, 18, 26)
 """Steps of the horizon at which neighbours are looked at together: G of them, dense where it matters soon."""
@@ -70,6 +81,11 @@ class Features(NamedTuple):
     present: Any  # float32 (..., C, T)
     waiting: Any  # float32 (..., M): 1 where a slot holds a job
     combination: Any  # float32 (..., C, COMBINATION_FEATURES)
+
+
+def most_tenants(scene: Scene, members: Any) -> int:
+    """The most who would run together in any of the combinations: seats that are enough for `joint`."""
+    return max(1, int(_present(scene, members, np).sum(axis=-1).max(initial=1)))
 
 
 def joint(scene: Scene, members: Any, speeds: Speeds, seats: int, xp: Any) -> Joint:

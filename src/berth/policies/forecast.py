@@ -13,18 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.interference import Speeds
+from berth.interference.known_speeds import BITS, MOST, move
 from berth.kernels import IntArray
 from berth.model import GpuModel, Profile
-from berth.policies.forecast_kernels import (
-    BITS,
-    DONE,
-    MOST,
-    NOT_FRESH,
-    REFUSED,
-    UNKNOWN,
-    forecast,
-    move,
-)
+from berth.policies.forecast_kernels import DONE, NOT_FRESH, REFUSED, UNKNOWN, forecast
 from berth.profiles import Series, series
 
 __all__ = ["MOST", "Candidate", "Forecaster", "Forecasts", "Offer"]

@@ -2,7 +2,7 @@
 
 Letters: O offers (GPUs), M jobs of an offer's window, C = 2^M combinations of them (bit j of the number is job j,
 0 is nobody), K places: first the tenants that are there, then the window's jobs. A *class* is a row of usage that
-some series has; the speeds of a set of classes stand in a table, an open-addressed hash of the sorted numbers.
+some series has; the speeds of a set of classes stand in a table (`berth.interference.known_speeds`).
 Rows, speeds and times are those of the engine: whole per mille, work in µs, time rounded up to the millisecond.
 
 Where the table lacks a set, it is asked for, and the combination is followed on at guessed speeds, only to ask at once
@@ -14,56 +14,20 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.interference.known_speeds import MOST, find, free_row, key_of
 from berth.kernels import IntArray, compiled
 
-__all__ = ["BITS", "DONE", "FULL", "MOST", "NOT_FRESH", "REFUSED", "UNKNOWN", "forecast", "move"]
+__all__ = ["DONE", "FULL", "NOT_FRESH", "REFUSED", "UNKNOWN", "forecast"]
 
-MOST = 10
-"""Tenants that a set can have."""
-BITS = 12
-"""Of a class in a key: 5 classes in each of two numbers."""
 UNKNOWN, DONE, FULL, REFUSED = 0, 1, 2, 3
 """What is known of a combination: nothing yet, its ends, that memory runs out, that it is none (too many, or the
 same as another)."""
 
-EMPTY = -1
 ASKED = -1
 """Stands in place of the first speed of a set that was asked for."""
 NOT_FRESH = -1
 """The kind of a job that has done some of its work."""
 FOREVER = 1 << 62
-
-
-@compiled
-def _slot(high: int, low: int, size: int) -> int:
-    """Where a key's search begins in a table of `size`, a power of two."""
-    mixed = (high * 0x9E3779B1 + low * 0x85EBCA6B) ^ (low >> 23) ^ (high >> 17)
-    mixed ^= mixed >> 29
-    return mixed & (size - 1)
-
-
-@compiled
-def _find(high: int, low: int, keys: IntArray) -> int:
-    """The row of a key, or −1."""
-    size = keys.shape[0]
-    at = _slot(high, low, size)
-    while keys[at, 0] != EMPTY:
-        if keys[at, 0] == high and keys[at, 1] == low:
-            return at
-        at = (at + 1) & (size - 1)
-    return -1
-
-
-@compiled
-def _key(classes: IntArray, count: int) -> tuple[int, int]:
-    """The key of sorted classes; 0 stands for nobody."""
-    high, low = 0, 0
-    for at in range(count):
-        if at < MOST // 2:
-            high = (high << BITS) | (classes[at] + 1)
-        else:
-            low = (low << BITS) | (classes[at] + 1)
-    return high, low
 
 
 @compiled
@@ -78,30 +42,11 @@ def _ask(
     at: int,
 ) -> None:
     """Make a place in the table for a set that it lacks, and note the set and its place as number `at` of the asked."""
-    size = keys.shape[0]
-    row = _slot(high, low, size)
-    while keys[row, 0] != EMPTY:
-        row = (row + 1) & (size - 1)
-    keys[row, 0], keys[row, 1] = high, low
+    row = free_row(high, low, keys)
     known[row, 0] = ASKED
     for place in range(MOST):
         asked[at, place] = classes[place] if place < count else 0
     asked[at, MOST], asked[at, MOST + 1] = count, row
-
-
-@compiled
-def move(keys: IntArray, known: IntArray, to_keys: IntArray, to_known: IntArray) -> None:
-    """Write a table into a larger, empty one."""
-    size = to_keys.shape[0]
-    for row in range(keys.shape[0]):
-        if keys[row, 0] == EMPTY:
-            continue
-        at = _slot(keys[row, 0], keys[row, 1], size)
-        while to_keys[at, 0] != EMPTY:
-            at = (at + 1) & (size - 1)
-        to_keys[at, 0], to_keys[at, 1] = keys[row, 0], keys[row, 1]
-        for place in range(MOST):
-            to_known[at, place] = known[row, place]
 
 
 @compiled
@@ -138,8 +83,8 @@ def _remembered(
             to -= 1
         kinds[to] = kind
         order[to] = at
-    high, low = _key(kinds, size)
-    return _find(high, low, keys)
+    high, low = key_of(kinds, size)
+    return find(high, low, keys)
 
 
 @compiled
@@ -153,11 +98,8 @@ def _remember(
     ends: IntArray,
 ) -> None:
     """Keep the ends of fresh jobs that started together."""
-    high, low = _key(kinds, size)
-    row = _slot(high, low, keys.shape[0])
-    while keys[row, 0] != EMPTY:
-        row = (row + 1) & (keys.shape[0] - 1)
-    keys[row, 0], keys[row, 1] = high, low
+    high, low = key_of(kinds, size)
+    row = free_row(high, low, keys)
     for at in range(size):
         ends[row, at] = ends_ms[place[order[at]]]
 
@@ -250,8 +192,8 @@ def forecast(
                         to -= 1
                     sorted_class[to] = kind
                     order[to] = at
-                high, low = _key(sorted_class, size)
-                found = _find(high, low, keys)
+                high, low = key_of(sorted_class, size)
+                found = find(high, low, keys)
                 if found >= 0 and known[found, 0] != ASKED:
                     for at in range(size):
                         pace[order[at]] = known[found, at]

@@ -46,14 +46,12 @@ class NetworkScores:
         self._catalogues: dict[GpuModel | None, tuple[tuple[str, ...], Catalogue]] = {}
 
     def __call__(self, scene: Scene, allowed: NDArray[np.bool_]) -> NDArray[np.float64]:
-        """Scores (O, C), the larger the better, −∞ where it is not allowed (O, C) or the network has no places for it.
+        """Scores (O, C), the larger the better, −∞ where it is not allowed (O, C).
 
         Only where there is a choice, and only what is allowed, is looked at: offers with about as many such
         combinations go through the network together.
         """
         table = combinations(max(1, int(scene.forecasts.window.max())))
-        tenants = scene.forecasts.tenants[:, None] + table.sum(axis=1)
-        allowed = allowed & (tenants <= self.model.slots)
         found = np.where(allowed, 0.0, -np.inf)
         counts = allowed.sum(axis=1)
         order = np.flatnonzero(counts > 1)
@@ -64,33 +62,39 @@ class NetworkScores:
         # (O', C'): the allowed combinations of each offer, the last one again where there are fewer.
         rank = np.minimum(np.arange(int(counts[order[-1]])), counts[order][:, None] - 1)
         chosen = np.take_along_axis(np.argsort(~allowed[order], axis=1, kind="stable"), rank, axis=1)
-        once = self._once(scene, seen, order, table[chosen]) if len(order) > TOGETHER else None
+        size = table.sum(axis=1)
+        seats = max(1, int((scene.forecasts.tenants[order][:, None] + size[chosen]).max()))
+        once = self._once(scene, seen, order, table[chosen], seats) if len(order) > TOGETHER else None
         for begin in range(0, len(order), TOGETHER):
             rows = order[begin : begin + TOGETHER]
             picked = chosen[begin : begin + TOGETHER, : int(counts[rows[-1]])]
             part = _rows_of(seen, rows) if len(found) > 1 else seen
             members = table[picked]  # (O', C', M)
-            together = self._joint(part, members, once, begin)
+            together = self._joint(part, members, seats, once, begin)
             given = features(part, members, together, np)
             found[rows[:, None], picked] = scores(self.model.network, given, np)
         return found
 
-    def _joint(self, part: Seen, members: NDArray[np.bool_], once: _Once | None, begin: int) -> Joint:
+    def _joint(
+        self, part: Seen, members: NDArray[np.bool_], seats: int, once: _Once | None, begin: int
+    ) -> Joint:
         """What becomes of combinations (O', C', M), those that were computed once looked up."""
         if once is None:
-            return joint(part, members, self.speeds, self.model.slots, np)
+            return joint(part, members, self.speeds, seats, np)
         place = once.place[begin : begin + len(members), : members.shape[1]]
         found = Joint._make(value[place] for value in once.joint)
         running, waiting = part.running_left_ms > 0, part.waiting_left_ms > 0
         there = np.broadcast_to(running[:, None], (*members.shape[:-1], running.shape[-1]))
         found = found._replace(present=np.concatenate([there, members & waiting[:, None]], axis=-1))
         if len(busy := np.flatnonzero(running.any(axis=-1))):
-            own = joint(_rows_of(part, busy), members[busy], self.speeds, self.model.slots, np)
+            own = joint(_rows_of(part, busy), members[busy], self.speeds, seats, np)
             for value, mine in zip(found, own, strict=True):
                 value[busy] = mine
         return found
 
-    def _once(self, scene: Scene, seen: Seen, rows: IntArray, members: NDArray[np.bool_]) -> _Once | None:
+    def _once(
+        self, scene: Scene, seen: Seen, rows: IntArray, members: NDArray[np.bool_], seats: int
+    ) -> _Once | None:
         """`joint` of combinations (O', C', M), where GPUs are idle computed once for jobs of the same kinds in the
         same order; None where it is not worth it, or there are too many kinds to tell them apart by a number."""
         slots = members.shape[-1]
@@ -111,7 +115,7 @@ class NetworkScores:
             some = slice(begin, begin + ONCE)
             part = _rows_of(seen, rows[offer[some]])
             one = members[offer[some], combination[some]][:, None]
-            parts.append(joint(part, one, self.speeds, self.model.slots, np))
+            parts.append(joint(part, one, self.speeds, seats, np))
         once = Joint._make(np.concatenate(many)[:, 0] for many in zip(*parts, strict=True))
         return _Once(once, place.reshape(number.shape))
 
