@@ -46,7 +46,7 @@ from berth.report.image import write_image
 from berth.whole_file import whole_file
 from harness import BENCH, save
 
-COMPARED = ("ppo", "rollouts", "ppo-then-rollouts", "double-dqn")
+COMPARED = ("rollouts", "ppo-then-rollouts", "ppo", "double-dqn")
 THEN = "-then-"
 UNDER = ("measured", "time-sliced")
 POINTS_SEED, TABLE_SEED = 2_000_000, 2_500_000
@@ -230,7 +230,12 @@ def drawn(curves: Mapping[str, Mapping[str, Curve]], levels: Mapping[str, float]
                 name=name, legendgroup=name, showlegend=column == 1, mode="lines+markers",
                 line={"color": style.colour, "dash": style.dash}, row=1, col=column,
             )  # fmt: skip
-    for column, interference in enumerate(curves, start=1):
+    for column, (interference, found) in enumerate(curves.items(), start=1):
+        # A network that begins with nothing is far above all others: its line comes in from beyond the picture.
+        trained_by_then = [worth for curve in found.values() for seconds, worth in curve if seconds > 0]
+        shown = [levels[interference], *trained_by_then]
+        room = max(0.005, 0.15 * (max(shown) - min(shown)))
+        figure.update_yaxes(range=[min(shown) - room, max(shown) + room], row=1, col=column)
         figure.add_hline(
             levels[interference], row=1, col=column, line={"color": INK, "width": 1, "dash": "dot"},
             annotation={"text": "greedy", "font": {"size": 12}}, annotation_position="top right",

@@ -74,6 +74,17 @@ def test_a_rollout_that_stops_for_unknown_speeds_ends_as_one_that_knows_them() -
     assert np.array_equal(rollouts.worth_s(worlds, PROGRESS[None], ahead=10, draws=1, seed=0), known_s)
 
 
+def test_a_table_of_speeds_that_fills_up_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = thesis_task(horizon=32, step_ms=5000)
+    sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 2, jobs=10)
+    roomy = Rollouts(task, make_speeds("measured"))
+    total_ms = roomy.habit_ms(PROGRESS, sets).tolist()
+    monkeypatch.setattr("berth.learning.rollouts.TABLE", 1 << 8)
+    narrow = Rollouts(task, make_speeds("measured"))
+    assert narrow.habit_ms(PROGRESS, sets).tolist() == total_ms
+    assert len(narrow._card.keys) > 1 << 8
+
+
 def test_more_rows_of_use_than_can_be_told_apart_are_refused() -> None:
     task = thesis_task(horizon=32, step_ms=5000)
     usage = np.tile(np.array([[10, 0, 10, 0]], np.int32), (1 << BITS, 1))

@@ -23,8 +23,7 @@ def train(
     learner: Annotated[
         str,
         typer.Option(
-            help="dqn, which is ppo today; rollouts, double-dqn, deeprm-max, deeprm-mean, dqn-paper,"
-            " dqn-paper-as-printed."
+            help="dqn, which is rollouts; ppo, double-dqn, deeprm-max, deeprm-mean, dqn-paper, dqn-paper-as-printed."
         ),
     ] = "dqn",
     workload: Annotated[

@@ -59,16 +59,23 @@ def _of_images(given: Given, *, mended: bool) -> Making:
     return Making(learner, jax.jit(lambda network, sets: learner.played(network, sets)[0]), None)
 
 
-def _of_decisions(given: Given, *, kind: type[Ppo] | type[DoubleDqn]) -> Making:
-    step_ms, series = given.task.step_ms, given.shown == "series"
+def _decisions(given: Given) -> Decisions:
+    step_ms = given.task.step_ms
     settings = Settings(given.slots, demand=given.shown, tick_ms=3 * step_ms, lead_ms=step_ms * 9 // 10)
     environment = Environment(given.task, *given.speeds, settings=settings, reward=given.reward or saved)
-    decisions = Decisions(environment, given.sets, within=not series)
-    return Making(
-        kind(decisions, start=given.start),
-        jax.jit(lambda network, sets: decisions.total_ms(network, sets)[0]),
-        jax.jit(lambda sets: decisions.greedy_ms(sets)[0]) if series else None,
-    )
+    return Decisions(environment, given.sets, within=given.shown != "series")
+
+
+def _greedy_ms(given: Given) -> Callable[[JobSets], Any] | None:
+    if given.shown != "series":
+        return None
+    return jax.jit(lambda sets: _decisions(given).greedy_ms(sets)[0])
+
+
+def _of_decisions(given: Given, *, kind: type[Ppo] | type[DoubleDqn]) -> Making:
+    decisions = _decisions(given)
+    total_ms = jax.jit(lambda network, sets: decisions.total_ms(network, sets)[0])
+    return Making(kind(decisions, start=given.start), total_ms, _greedy_ms(given))
 
 
 def _of_rollouts(given: Given) -> Making:
@@ -81,7 +88,7 @@ def _of_rollouts(given: Given) -> Making:
             "rollouts goes by total time alone; expected no reward, or another learner, such as ppo"
         )
     learner = RolloutLearner(given.task, given.speeds, given.sets, start=given.start, demand=given.shown)
-    return Making(learner, learner.total_ms, None)
+    return Making(learner, learner.total_ms, _greedy_ms(given))
 
 
 class Way(NamedTuple):
@@ -95,13 +102,13 @@ class Way(NamedTuple):
 
 _ppo, _double_dqn = (partial(_of_decisions, kind=kind) for kind in (Ppo, DoubleDqn))
 LEARNERS: dict[str, Way] = {
-    "dqn": Way(_ppo, "series", "dqn"),
+    "dqn": Way(_of_rollouts, "series", "dqn"),
     "ppo": Way(_ppo, "series", "dqn"),
     "rollouts": Way(_of_rollouts, "series", "dqn"),
     "double-dqn": Way(_double_dqn, "series", "dqn"),
-    "deeprm-max": Way(_ppo, "peak", "deeprm-max"),
-    "deeprm-mean": Way(_ppo, "mean", "deeprm-mean"),
+    "deeprm-max": Way(_of_rollouts, "peak", "deeprm-max"),
+    "deeprm-mean": Way(_of_rollouts, "mean", "deeprm-mean"),
     "dqn-paper": Way(partial(_of_images, mended=True), "series", None),
     "dqn-paper-as-printed": Way(partial(_of_images, mended=False), "series", None),
 }
-"""`dqn` is `ppo`; the models that ship went on from it with `rollouts`."""
+"""`dqn` is `rollouts`, which is best at an equal budget (`bench/learners.py`), and both deeprm are taught by it too."""
