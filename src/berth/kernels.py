@@ -31,16 +31,20 @@ __all__ = [
     "GPU_PACKING",
     "UNFIT",
     "WORST_FIT",
+    "arrays_of",
     "best_node",
+    "block_of",
     "choose_devices",
     "first_node",
     "fits",
     "fitting_devices",
     "fitting_nodes",
     "fragmentation_ratios_pct",
+    "give_back",
     "node_fragmentation",
     "numbers",
     "spread_over_nodes",
+    "take",
 ]
 
 
@@ -70,6 +74,149 @@ GPUS, MILLI, GPU_MEM, CPU, MEM, MODELS, LABELS = range(7)
 
 UNFIT = -1
 """The score of a node that a request does not fit on."""
+
+
+def block_of(nodes: int, width: int) -> IntArray:
+    """Room for the arrays of a cluster of so many nodes, with so many GPU slots on the largest, all 0."""
+    block = np.zeros(2 + nodes * (8 + 3 * width + 1), dtype=np.int64)
+    block[:2] = nodes, width
+    return block
+
+
+def arrays_of(
+    block: IntArray,
+) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray, IntArray, IntArray, IntArray, IntArray]:
+    """The arrays that lie in a cluster's block: free CPU (N,), memory (N,), GPU milli (N, G; −1 where there is no
+    GPU) and GPU memory (N, G); traits (N, 3); version (N,); rank (N,); held (N, G + 1); and of the slots that are
+    just being taken or given back how many lie on each node (N,), 0 at all other times.
+
+    A kernel is given the block, as one array costs a call a tenth of what ten do.
+    """
+    n = block[0]
+    width = block[1]
+    a = 2
+    cpu = block[a : a + n]
+    a += n
+    mem = block[a : a + n]
+    a += n
+    milli = block[a : a + n * width].reshape((n, width))
+    a += n * width
+    gpu_mem = block[a : a + n * width].reshape((n, width))
+    a += n * width
+    traits = block[a : a + n * 3].reshape((n, 3))
+    a += n * 3
+    version = block[a : a + n]
+    a += n
+    rank = block[a : a + n]
+    a += n
+    held = block[a : a + n * (width + 1)].reshape((n, width + 1))
+    a += n * (width + 1)
+    return cpu, mem, milli, gpu_mem, traits, version, rank, held, block[a : a + n]
+
+
+_arrays_of = compiled(arrays_of)
+
+
+@compiled
+def take(
+    block: IntArray,  # what is free, written
+    requests: IntArray,  # (≥ number + 1, 7)
+    totals: IntArray,  # (≥ number + 1, 4): GPUs, nodes, CPU and memory of the whole job
+    number: int,
+    share: IntArray,  # (2,): milli and memory of each of its GPUs
+    slots: IntArray,  # (≥ count, 2): node and index of each, no two the same
+    count: int,
+) -> bool:
+    """Take for a job what a placement says; False, and nothing is taken, where not all of it can be given."""
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, there = _arrays_of(block)
+    gpus = totals[number, 0]
+    nodes = totals[number, 1]
+    models = requests[number, MODELS]
+    labels = requests[number, LABELS]
+    milli = share[0]
+    gpu_mem = share[1]
+    good = count == gpus or (gpus == 0 and count > 0)
+    if gpus > 0:
+        good = good and 0 < milli <= requests[number, MILLI] and 0 <= gpu_mem <= requests[number, GPU_MEM]
+    counted = 0
+    parts = 0
+    while good and counted < count:
+        node = slots[counted, 0]
+        index = slots[counted, 1]
+        if node < 0 or node >= free_cpu.shape[0]:
+            good = False
+        elif gpus == 0:
+            good = index == -1
+        else:
+            good = 0 <= index < free_milli.shape[1]
+            good = good and free_milli[node, index] >= milli and free_gpu_mem[node, index] >= gpu_mem
+        if good:
+            parts += there[node] == 0
+            there[node] += 1
+            counted += 1
+    good = good and (nodes == 0 or parts == nodes)
+    place = 0
+    while good and place < count:  # whether each node can give its part
+        node = slots[place, 0]
+        place += 1
+        part = there[node]
+        if part < 0:
+            continue
+        there[node] = -part  # has been looked at
+        good = (
+            traits[node, 2] != 0
+            and (traits[node, 1] & labels) == labels
+            and (gpus == 0 or ((traits[node, 0] & models) != 0 and (nodes == 0 or part * nodes == gpus)))
+            and free_cpu[node] >= -(-totals[number, 2] * part // count)
+            and free_mem[node] >= -(-totals[number, 3] * part // count)
+        )
+    if not good:
+        for place in range(counted):
+            there[slots[place, 0]] = 0
+        return False
+    for place in range(count):
+        there[slots[place, 0]] = abs(there[slots[place, 0]])
+    _change(block, totals, number, share, slots, count, 1)
+    return True
+
+
+@compiled
+def give_back(
+    block: IntArray, totals: IntArray, number: int, share: IntArray, slots: IntArray, count: int
+) -> None:
+    """Give back what `take` took for the same job, share and slots."""
+    there = _arrays_of(block)[8]
+    for place in range(count):
+        there[slots[place, 0]] += 1
+    _change(block, totals, number, share, slots, count, -1)
+
+
+@compiled
+def _change(
+    block: IntArray,
+    totals: IntArray,
+    number: int,
+    share: IntArray,
+    slots: IntArray,
+    count: int,
+    sign: int,  # 1 to take, −1 to give back
+) -> None:
+    free_cpu, free_mem, free_milli, free_gpu_mem, _, version, _, held, there = _arrays_of(block)
+    gpus = totals[number, 0]
+    for place in range(count):
+        node = slots[place, 0]
+        if gpus > 0:
+            free_milli[node, slots[place, 1]] -= sign * share[0]
+            free_gpu_mem[node, slots[place, 1]] -= sign * share[1]
+        part = there[node]
+        if part == 0:
+            continue
+        there[node] = 0
+        version[node] += 1
+        free_cpu[node] -= sign * -(-totals[number, 2] * part // count)
+        free_mem[node] -= sign * -(-totals[number, 3] * part // count)
+        if gpus > 0:
+            held[node, part if share[0] == 1000 else 0] += sign
 
 
 @compiled
@@ -408,17 +555,10 @@ def node_score(
 @compiled
 def best_node(
     placement: int,
+    block: IntArray,
     requests: IntArray,  # (≥ number + 1, 7)
     number: int,
     row: int,
-    free_cpu: IntArray,
-    free_mem: IntArray,
-    free_milli: IntArray,
-    free_gpu_mem: IntArray,
-    traits: IntArray,
-    version: IntArray,  # (N,): goes up whenever the node changes
-    rank: IntArray,  # (N,): a permutation; the smaller wins a tie
-    held: IntArray,
     largest: IntArray,
     typical: IntArray,
     weight: FloatArray,
@@ -435,6 +575,7 @@ def best_node(
 
     Only nodes that have changed are scored again, so that the row is up to date for every node afterwards.
     """
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, version, rank, held, _ = _arrays_of(block)
     request = requests[number]
     seen = all_seen[row]
     scores = all_scores[row]
@@ -493,20 +634,16 @@ def best_node(
 
 @compiled
 def first_node(
+    block: IntArray,
     requests: IntArray,  # (≥ number + 1, 7)
     number: int,
     row: int,
     first: int,  # the node to begin at
-    free_cpu: IntArray,
-    free_mem: IntArray,
-    free_milli: IntArray,
-    free_gpu_mem: IntArray,
-    traits: IntArray,
-    version: IntArray,  # (N,)
     all_unfit: IntArray,  # (T, N): 1 + the version at which the node did not fit, written
     chosen: IntArray,  # (G,), written: the slots on the node returned, ascending
 ) -> int:
     """The first node that request `number` fits on, or −1 where none does; what it has seen is in row `row`."""
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, version, _, _, _ = _arrays_of(block)
     request = requests[number]
     unfit = all_unfit[row]
     for node in range(first, version.shape[0]):

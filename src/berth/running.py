@@ -34,8 +34,11 @@ class Running:
     as_of_ms: int
     speed_milli: int
     """Per mille of the speed that it has alone."""
-    parts: tuple[Part, ...]
-    """What it takes of each of its nodes."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What it takes of each of its nodes."""
+        return parts_of(self.job, self.slots)
 
     @property
     def left_ms(self) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -70,18 +69,15 @@ class _Seen:
     cluster: Cluster
     kinds: dict[int, _Kind]
     unfit: IntArray  # (T, N)
+    chosen: IntArray  # (G,)
     chosen_at: memoryview[int]
-    arrays: tuple[Any, ...]
-    """What the kernel is given after the request: the cluster's arrays and the ones kept here."""
 
     @classmethod
     def of(cls, cluster: Cluster) -> _Seen:
         nodes, width = cluster.free_milli.shape
         unfit = np.zeros((max(1, min(4096, CACHE_BYTES // (8 * nodes))), nodes), dtype=np.int64)
         chosen = np.zeros(width, dtype=np.int64)
-        free = (cluster.free_cpu_milli, cluster.free_mem_mib, cluster.free_milli, cluster.free_gpu_mem_mib)
-        arrays = (*free, cluster.traits, cluster.version, unfit, chosen)
-        return cls(cluster, {}, unfit, kernels.numbers(chosen), arrays)
+        return cls(cluster, {}, unfit, chosen, kernels.numbers(chosen))
 
     def first_node(self, job: Job) -> int:
         """The first node that the job fits on; −1 for none."""
@@ -91,11 +87,16 @@ class _Seen:
         first, freed = kind.first, cluster.freed
         since = len(freed) - kind.freed
         if since:
-            first = min(first, *freed[kind.freed :]) if since < len(cluster.nodes) else 0
-            kind.freed = len(freed)
+            if since == 1:
+                first = min(first, freed[-1])
+            else:
+                first = min(first, *freed[kind.freed :]) if since < len(cluster.nodes) else 0
+            kind.freed += since
         elif first == len(cluster.nodes):
             return -1
-        node: int = kernels.first_node(cluster.requests, request, kind.row, first, *self.arrays)
+        node: int = kernels.first_node(
+            cluster.block, cluster.requests, request, kind.row, first, self.unfit, self.chosen
+        )
         kind.first = node if node >= 0 else len(cluster.nodes)
         return node
 

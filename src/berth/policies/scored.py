@@ -44,7 +44,7 @@ class _Scores:
     scores: IntArray  # (T, N)
     devices: IntArray  # (T, N)
     arrays: tuple[Any, ...]
-    """What the kernel is given after the request: the cluster's arrays and the ones kept here."""
+    """What the kernel is given after the request."""
 
     def row(self, request: int) -> int:
         """The row of a request type; the type that came first makes room where there is none."""
@@ -60,7 +60,8 @@ class _Scores:
 
     def best_node(self, kernel: int, row: int, request: int) -> int:
         """The best node for the request type, −1 for none; its row is up to date then."""
-        node: int = kernels.best_node(kernel, self.cluster.requests, request, row, *self.arrays)
+        cluster = self.cluster
+        node: int = kernels.best_node(kernel, cluster.block, cluster.requests, request, row, *self.arrays)
         return node
 
 
@@ -134,14 +135,6 @@ class Scored:
         gpu = np.where(cluster.capacity_milli > 0, cluster.capacity_milli, 0).sum(axis=1).max()
         seen, scores, devices = np.zeros((3, rows, nodes), dtype=np.int64)
         arrays = (
-            cluster.free_cpu_milli,
-            cluster.free_mem_mib,
-            cluster.free_milli,
-            cluster.free_gpu_mem_mib,
-            cluster.traits,
-            cluster.version,
-            cluster.rank,
-            cluster.held,
             np.array([max(1, cpu), max(1, gpu)], dtype=np.int64),
             typical.requests,
             typical.weight,
