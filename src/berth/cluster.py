@@ -105,8 +105,8 @@ class Cluster:
         `kernels`. Of a job that may spread (`nodes` 0), what it takes on a node that holds it whole."""
         self._totals: IntArray = np.zeros((64, 4), dtype=np.int64)
         # What is just being taken or given back, as the kernels are told it.
-        self._share, self._slots = np.zeros(2, dtype=np.int64), np.zeros((n * (width + 1), 2), dtype=np.int64)
-        self._share_at, self._slots_at = kernels.numbers(self._share), kernels.numbers(self._slots)
+        self._asked: IntArray = np.zeros(2 + 2 * n * (width + 1), dtype=np.int64)
+        self._asked_at = kernels.numbers(self._asked)
         self._usage: Usage | None = None
         self._last: tuple[Job | None, int] = (None, -1)
         self._fits_empty: dict[int, bool] = {}
@@ -243,14 +243,14 @@ class Cluster:
         """
         job, slots, share = placement
         number = self.request(job)
-        if job.id in self.running or not self._names(slots, share):
-            refuse(self, placement)
-        if not kernels.take(
-            self._block, self.requests, self._totals, number, self._share, self._slots, len(slots)
+        if (
+            job.id in self.running
+            or not self._ask(slots, share)
+            or not kernels.take(self._block, self.requests, self._totals, number, self._asked, len(slots))
         ):
             refuse(self, placement)
         left_ms = job.work_ms if work_ms is None else work_ms
-        run = Running(job, attempt, slots, share, now_ms, left_ms * 1000, now_ms, 1000)
+        run = Running(job, attempt, slots, share, now_ms, left_ms * 1000, now_ms, 1000, number)
         self.running[job.id] = run
         self.free_total_milli -= share[0] * job.gpus
         if self._usage is not None:
@@ -272,8 +272,8 @@ class Cluster:
             run.left_us -= (now_ms - run.as_of_ms) * run.speed_milli
             run.as_of_ms = now_ms
         job, slots, share = run.job, run.slots, run.share
-        self._names(slots, share)
-        kernels.give_back(self._block, self._totals, self.request(job), self._share, self._slots, len(slots))
+        self._ask(slots, share)
+        kernels.give_back(self._block, self._totals, run.request, self._asked, len(slots))
         self.free_total_milli += share[0] * job.gpus
         if len(slots) == 1:
             self.freed.append(slots[0][0])
@@ -314,19 +314,19 @@ class Cluster:
 
     # How
 
-    def _names(self, slots: tuple[GpuSlot, ...], share: Share) -> bool:
+    def _ask(self, slots: tuple[GpuSlot, ...], share: Share) -> bool:
         """Write down a share and slots for the kernels; False where they are too many, or some are the same."""
-        share_at, slots_at = self._share_at, self._slots_at
-        share_at[0], share_at[1] = share
+        asked_at = self._asked_at
+        asked_at[0], asked_at[1] = share
         count = len(slots)
         if count == 1:
-            slots_at[0, 0], slots_at[0, 1] = slots[0]
+            asked_at[2], asked_at[3] = slots[0]
             return True
-        if count > len(slots_at) or len(set(slots)) < count:
+        if 2 + 2 * count > len(asked_at) or len(set(slots)) < count:
             return False
-        for place, (node, index) in enumerate(slots):
-            slots_at[place, 0] = node
-            slots_at[place, 1] = index
+        place = 2
+        for asked_at[place], asked_at[place + 1] in slots:
+            place += 2
         return True
 
     def _seat(self, run: Running) -> None:

@@ -123,9 +123,8 @@ def take(
     requests: IntArray,  # (≥ number + 1, 7)
     totals: IntArray,  # (≥ number + 1, 4): GPUs, nodes, CPU and memory of the whole job
     number: int,
-    share: IntArray,  # (2,): milli and memory of each of its GPUs
-    slots: IntArray,  # (≥ count, 2): node and index of each, no two the same
-    count: int,
+    asked: IntArray,  # milli and memory of each GPU, then node and index of each slot, no two the same
+    count: int,  # of slots
 ) -> bool:
     """Take for a job what a placement says; False, and nothing is taken, where not all of it can be given."""
     free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, there = _arrays_of(block)
@@ -133,16 +132,16 @@ def take(
     nodes = totals[number, 1]
     models = requests[number, MODELS]
     labels = requests[number, LABELS]
-    milli = share[0]
-    gpu_mem = share[1]
+    milli = asked[0]
+    gpu_mem = asked[1]
     good = count == gpus or (gpus == 0 and count > 0)
     if gpus > 0:
         good = good and 0 < milli <= requests[number, MILLI] and 0 <= gpu_mem <= requests[number, GPU_MEM]
     counted = 0
     parts = 0
     while good and counted < count:
-        node = slots[counted, 0]
-        index = slots[counted, 1]
+        node = asked[2 + 2 * counted]
+        index = asked[3 + 2 * counted]
         if node < 0 or node >= free_cpu.shape[0]:
             good = False
         elif gpus == 0:
@@ -157,7 +156,7 @@ def take(
     good = good and (nodes == 0 or parts == nodes)
     place = 0
     while good and place < count:  # whether each node can give its part
-        node = slots[place, 0]
+        node = asked[2 + 2 * place]
         place += 1
         part = there[node]
         if part < 0:
@@ -172,23 +171,21 @@ def take(
         )
     if not good:
         for place in range(counted):
-            there[slots[place, 0]] = 0
+            there[asked[2 + 2 * place]] = 0
         return False
     for place in range(count):
-        there[slots[place, 0]] = abs(there[slots[place, 0]])
-    _change(block, totals, number, share, slots, count, 1)
+        there[asked[2 + 2 * place]] = abs(there[asked[2 + 2 * place]])
+    _change(block, totals, number, asked, count, 1)
     return True
 
 
 @compiled
-def give_back(
-    block: IntArray, totals: IntArray, number: int, share: IntArray, slots: IntArray, count: int
-) -> None:
-    """Give back what `take` took for the same job, share and slots."""
+def give_back(block: IntArray, totals: IntArray, number: int, asked: IntArray, count: int) -> None:
+    """Give back what `take` took when it was asked the same."""
     there = _arrays_of(block)[8]
     for place in range(count):
-        there[slots[place, 0]] += 1
-    _change(block, totals, number, share, slots, count, -1)
+        there[asked[2 + 2 * place]] += 1
+    _change(block, totals, number, asked, count, -1)
 
 
 @compiled
@@ -196,18 +193,17 @@ def _change(
     block: IntArray,
     totals: IntArray,
     number: int,
-    share: IntArray,
-    slots: IntArray,
+    asked: IntArray,
     count: int,
     sign: int,  # 1 to take, −1 to give back
 ) -> None:
     free_cpu, free_mem, free_milli, free_gpu_mem, _, version, _, held, there = _arrays_of(block)
     gpus = totals[number, 0]
     for place in range(count):
-        node = slots[place, 0]
+        node = asked[2 + 2 * place]
         if gpus > 0:
-            free_milli[node, slots[place, 1]] -= sign * share[0]
-            free_gpu_mem[node, slots[place, 1]] -= sign * share[1]
+            free_milli[node, asked[3 + 2 * place]] -= sign * asked[0]
+            free_gpu_mem[node, asked[3 + 2 * place]] -= sign * asked[1]
         part = there[node]
         if part == 0:
             continue
@@ -216,7 +212,7 @@ def _change(
         free_cpu[node] -= sign * -(-totals[number, 2] * part // count)
         free_mem[node] -= sign * -(-totals[number, 3] * part // count)
         if gpus > 0:
-            held[node, part if share[0] == 1000 else 0] += sign
+            held[node, part if asked[0] == 1000 else 0] += sign
 
 
 @compiled

@@ -34,6 +34,8 @@ class Running:
     as_of_ms: int
     speed_milli: int
     """Per mille of the speed that it has alone."""
+    request: int
+    """Number of its job's request type on its cluster."""
 
     @property
     def parts(self) -> tuple[Part, ...]:

@@ -42,7 +42,7 @@ class FirstFit(Scored):
         if node < 0:
             return cluster.spread(job) if job.nodes == 0 else None
         if gpus == 1:
-            return (GpuSlot(node, seen.chosen_at[0]),)
+            return seen.single(node, seen.chosen_at[0])
         return tuple(GpuSlot(node, index) for index in seen.chosen_at[:gpus]) or (GpuSlot(node, NO_GPU),)
 
     def several(self, scores: IntArray, cluster: Cluster, wanted: int) -> list[int] | None:
@@ -71,13 +71,22 @@ class _Seen:
     unfit: IntArray  # (T, N)
     chosen: IntArray  # (G,)
     chosen_at: memoryview[int]
+    singles: dict[int, tuple[GpuSlot]]
 
     @classmethod
     def of(cls, cluster: Cluster) -> _Seen:
         nodes, width = cluster.free_milli.shape
         unfit = np.zeros((max(1, min(4096, CACHE_BYTES // (8 * nodes))), nodes), dtype=np.int64)
         chosen = np.zeros(width, dtype=np.int64)
-        return cls(cluster, {}, unfit, chosen, kernels.numbers(chosen))
+        return cls(cluster, {}, unfit, chosen, kernels.numbers(chosen), {})
+
+    def single(self, node: int, index: int) -> tuple[GpuSlot]:
+        """The slots of a job that takes this one, the same tuple each time: most jobs take one."""
+        number = node * len(self.chosen) + index
+        found = self.singles.get(number)
+        if found is None:
+            found = self.singles[number] = (GpuSlot(node, index),)
+        return found
 
     def first_node(self, job: Job) -> int:
         """The first node that the job fits on; −1 for none."""
