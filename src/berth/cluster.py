@@ -52,14 +52,13 @@ class Cluster:
         self._block = kernels.block_of(n, width)
         self.block = _shown(self._block)
         """All of the arrays below in one, as kernels take them; `kernels.arrays_of` tells where each lies."""
-        arrays = kernels.arrays_of(self._block)
-        free_cpu, free_mem, free_milli, free_gpu_mem, self._traits, self._version, ranks, held, _ = arrays
-        free_cpu[:] = _amounts(node.cpu_milli for node in self.nodes)
-        free_mem[:] = _amounts(node.mem_mib for node in self.nodes)
-        free_milli[:] = np.where(present, 1000, -1)
-        free_gpu_mem[:] = np.where(present, per_card[:, None], -1)
-        ranks[:] = np.arange(n) if rank is None else rank
-        if sorted(ranks.tolist()) != list(range(n)):
+        arrays = self._arrays = kernels.arrays_of(self._block)
+        arrays.free_cpu[:] = _amounts(node.cpu_milli for node in self.nodes)
+        arrays.free_mem[:] = _amounts(node.mem_mib for node in self.nodes)
+        arrays.free_milli[:] = np.where(present, 1000, -1)
+        arrays.free_gpu_mem[:] = np.where(present, per_card[:, None], -1)
+        arrays.rank[:] = np.arange(n) if rank is None else rank
+        if sorted(arrays.rank.tolist()) != list(range(n)):
             raise ClusterError(f"a rank must be a permutation of 0…{n - 1}, one number a node")
         self.free_total_milli = 1000 * int(self.gpus.sum())
         """GPU milli free on the whole cluster, lost nodes included: who asks for more cannot fit."""
@@ -67,8 +66,6 @@ class Cluster:
         """How often something was given back: where it has not changed, what did not fit still does not."""
         self.losses = 0
         """How often a node was lost: only then does what fitted when somebody ends not fit any more."""
-        self.freed: list[int] = []
-        """The nodes on which something was given back, in that order: elsewhere, what did not fit still does not."""
         self.changes = 0
         """How often anything changed."""
 
@@ -78,23 +75,23 @@ class Cluster:
             raise ClusterError(
                 f"{len(self.models)} GPU models and {len(self.labels)} labels; a cluster can tell 62 of each apart"
             )
-        self._traits[:] = [[self._model_bit(node), self._label_bits(node.labels), 1] for node in self.nodes]
+        arrays.traits[:] = [[self._model_bit(node), self._label_bits(node.labels), 1] for node in self.nodes]
         # What everybody else sees of the arrays, and cannot write to.
-        self.free_cpu_milli = _shown(free_cpu)  # (N,)
-        self.free_mem_mib = _shown(free_mem)  # (N,)
-        self.free_milli = _shown(free_milli)  # (N, G); −1 where there is no GPU
-        self.free_gpu_mem_mib = _shown(free_gpu_mem)  # (N, G)
-        self.traits = _shown(self._traits)
+        self.free_cpu_milli = _shown(arrays.free_cpu)  # (N,)
+        self.free_mem_mib = _shown(arrays.free_mem)  # (N,)
+        self.free_milli = _shown(arrays.free_milli)  # (N, G); −1 where there is no GPU
+        self.free_gpu_mem_mib = _shown(arrays.free_gpu_mem)  # (N, G)
+        self.traits = _shown(arrays.traits)
         """(N, 3): bit of the model, bits of the labels, 1 if the node is up."""
-        self.version = _shown(self._version)
+        self.version = _shown(arrays.version)
         """(N,): goes up whenever the node changes."""
-        self.rank = _shown(ranks)
-        self.held = _shown(held)
+        self.rank = _shown(arrays.rank)
+        self.held = _shown(arrays.held)
         """(N, G + 1): jobs that hold part of a GPU (column 0) or so many whole GPUs (columns 1 …)."""
-        self.capacity_cpu_milli = _shown(free_cpu.copy())
-        self.capacity_mem_mib = _shown(free_mem.copy())
-        self.capacity_milli = _shown(free_milli.copy())
-        self.capacity_gpu_mem_mib = _shown(free_gpu_mem.copy())
+        self.capacity_cpu_milli = _shown(arrays.free_cpu.copy())
+        self.capacity_mem_mib = _shown(arrays.free_mem.copy())
+        self.capacity_milli = _shown(arrays.free_milli.copy())
+        self.capacity_gpu_mem_mib = _shown(arrays.free_gpu_mem.copy())
 
         self.running: dict[str, Running] = {}
         """By id of the job, in order of their start."""
@@ -108,6 +105,8 @@ class Cluster:
         self._asked: IntArray = np.zeros(2 + 2 * n * (width + 1), dtype=np.int64)
         self._asked_at = kernels.numbers(self._asked)
         self._usage: Usage | None = None
+        self._width = width + 1
+        self._singles: dict[int, tuple[GpuSlot]] = {}
         self._last: tuple[Job | None, int] = (None, -1)
         self._fits_empty: dict[int, bool] = {}
 
@@ -207,6 +206,14 @@ class Cluster:
             slots.extend(GpuSlot(node, index) for index in self.fitting_gpus(node, job)[:take])
         return tuple(slots) or None
 
+    def single(self, node: int, index: int) -> tuple[GpuSlot]:
+        """The slots of a job that takes one, the same tuple each time: most jobs do."""
+        place = node * self._width + index
+        found = self._singles.get(place)
+        if found is None:
+            found = self._singles[place] = (GpuSlot(node, index),)
+        return found
+
     def fits_when_empty(self, job: Job) -> bool:
         """Whether the job could start if nothing else ran and every node were up."""
         number = self.request(job)
@@ -227,7 +234,7 @@ class Cluster:
         state.update(self.block.tobytes())
         state.update(repr([*self.running.items()]).encode())
         state.update(
-            repr((self.free_total_milli, self.releases, self.losses, self.changes, self.freed)).encode()
+            repr((self.free_total_milli, self.releases, self.losses, self.changes)).encode()
         )
         return state.hexdigest()
 
@@ -243,10 +250,11 @@ class Cluster:
         """
         job, slots, share = placement
         number = self.request(job)
+        count = len(slots)
         if (
             job.id in self.running
-            or not self._ask(slots, share)
-            or not kernels.take(self._block, self.requests, self._totals, number, self._asked, len(slots))
+            or not self._ask(slots, share, count)
+            or not kernels.take(self._block, self.requests, self._totals, number, self._asked, count)
         ):
             refuse(self, placement)
         left_ms = job.work_ms if work_ms is None else work_ms
@@ -272,13 +280,10 @@ class Cluster:
             run.left_us -= (now_ms - run.as_of_ms) * run.speed_milli
             run.as_of_ms = now_ms
         job, slots, share = run.job, run.slots, run.share
-        self._ask(slots, share)
-        kernels.give_back(self._block, self._totals, run.request, self._asked, len(slots))
+        count = len(slots)
+        self._ask(slots, share, count)
+        kernels.give_back(self._block, self._totals, run.request, self._asked, count)
         self.free_total_milli += share[0] * job.gpus
-        if len(slots) == 1:
-            self.freed.append(slots[0][0])
-        else:
-            self.freed.extend(dict.fromkeys(node for node, _ in slots))
         if self._usage is not None:
             self._usage.stop(job, share, run.start_ms, run.as_of_ms)
         if self._on is not None and job.gpus:
@@ -299,26 +304,26 @@ class Cluster:
 
     def lose(self, node: int) -> None:
         """Take a node out: nothing fits on it until `restore`. What runs there is released by the caller."""
-        self._traits[node, 2] = 0
-        self._version[node] += 1
+        self._arrays.traits[node, 2] = 0
+        self._arrays.version[node] += 1
         self.losses += 1
         self.changes += 1
 
     def restore(self, node: int) -> None:
         """Bring a lost node back."""
-        self._traits[node, 2] = 1
-        self._version[node] += 1
-        self.freed.append(node)
+        self._arrays.traits[node, 2] = 1
+        self._arrays.version[node] += 1
+        self._arrays.freed[self._block[2] % len(self.nodes)] = node
+        self._block[2] += 1
         self.releases += 1
         self.changes += 1
 
     # How
 
-    def _ask(self, slots: tuple[GpuSlot, ...], share: Share) -> bool:
+    def _ask(self, slots: tuple[GpuSlot, ...], share: Share, count: int) -> bool:
         """Write down a share and slots for the kernels; False where they are too many, or some are the same."""
         asked_at = self._asked_at
         asked_at[0], asked_at[1] = share
-        count = len(slots)
         if count == 1:
             asked_at[2], asked_at[3] = slots[0]
             return True

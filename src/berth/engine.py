@@ -188,9 +188,12 @@ class _Run:
         """Everything that happens at one instant, in its order; its events are in `happened` then."""
         heap, happened = self.heap, self.happened
         decide = False
-        while heap and heap[0][0] == now_ms and heap[0][1] < LEAVE:
-            entry = heappop(heap)
-            _, kind, _, what = entry
+        while heap:
+            entry = heap[0]
+            time_ms, kind, _, what = entry
+            if time_ms != now_ms or kind == LEAVE:
+                break
+            heappop(heap)
             if kind == END:
                 if self.ends.get(what.job.id) is entry:
                     self._end(what, now_ms)
@@ -382,7 +385,11 @@ class _Run:
                 continue
             speed = min(self._speed_on(slot, run) for slot in run.slots)
             cluster.advance(run.job.id, now_ms, speed)
-            self._schedule_end(run, now_ms)
+            known = self.ends.pop(run.job.id, None)
+            if known is not None and known[0] == self._end_ms(run, now_ms):
+                self.ends[run.job.id] = known
+            else:
+                self._schedule_end(run, now_ms)
         for run in failed.values():
             self._take_off(run.job.id, now_ms)
             self._failed(run, Reason.OUT_OF_MEMORY, now_ms)
@@ -437,11 +444,11 @@ class _Run:
             self.more_jobs = False
             return
         submit_ms = self.arrival_ms = job.submit_ms
-        if not isinstance(submit_ms, int) or submit_ms < 0:
-            raise SimulationError(
-                f"job '{job.id}' was submitted at {submit_ms} ms; expected a whole number, 0 or more"
-            )
-        if submit_ms < now_ms:
+        if not isinstance(submit_ms, int) or submit_ms < now_ms:
+            if not isinstance(submit_ms, int) or submit_ms < 0:
+                raise SimulationError(
+                    f"job '{job.id}' was submitted at {submit_ms} ms; expected a whole number, 0 or more"
+                )
             raise SimulationError(
                 f"job '{job.id}' was submitted at {submit_ms} ms, before the one that stands before it"
                 f" ({now_ms} ms); give the jobs in order of submission"
@@ -455,20 +462,17 @@ class _Run:
             )
         known.add(job.id)
 
-    def _schedule_end(self, run: Running, now_ms: int) -> None:
+    def _end_ms(self, run: Running, now_ms: int) -> int:
+        """When it ends by its work or its time limit, if its speed stays as it is."""
         end_ms = run.end_ms()
         limit_ms = run.job.time_limit_ms
-        if limit_ms is not None:
-            end_ms = min(end_ms, max(now_ms, run.start_ms + limit_ms))
-        identity = run.job.id
-        known = self.ends.get(identity)
-        if known is not None:
-            if known[0] == end_ms:
-                return
-            del self.ends[identity]
+        return end_ms if limit_ms is None else min(end_ms, max(now_ms, run.start_ms + limit_ms))
+
+    def _schedule_end(self, run: Running, now_ms: int) -> None:
+        end_ms = self._end_ms(run, now_ms)
         if end_ms < FOREVER_MS:
-            self.serial += 1
-            entry = self.ends[identity] = (end_ms, END, self.serial, run)
+            self.serial = serial = self.serial + 1
+            entry = self.ends[run.job.id] = (end_ms, END, serial, run)
             heappush(self.heap, entry)
 
     def _next_outage(self) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numba import njit
@@ -31,6 +31,7 @@ __all__ = [
     "GPU_PACKING",
     "UNFIT",
     "WORST_FIT",
+    "Arrays",
     "arrays_of",
     "best_node",
     "block_of",
@@ -78,23 +79,34 @@ UNFIT = -1
 
 def block_of(nodes: int, width: int) -> IntArray:
     """Room for the arrays of a cluster of so many nodes, with so many GPU slots on the largest, all 0."""
-    block = np.zeros(2 + nodes * (8 + 3 * width + 1), dtype=np.int64)
+    block = np.zeros(3 + nodes * (10 + 3 * width), dtype=np.int64)
     block[:2] = nodes, width
     return block
 
 
-def arrays_of(
-    block: IntArray,
-) -> tuple[IntArray, IntArray, IntArray, IntArray, IntArray, IntArray, IntArray, IntArray, IntArray]:
-    """The arrays that lie in a cluster's block: free CPU (N,), memory (N,), GPU milli (N, G; −1 where there is no
-    GPU) and GPU memory (N, G); traits (N, 3); version (N,); rank (N,); held (N, G + 1); and of the slots that are
-    just being taken or given back how many lie on each node (N,), 0 at all other times.
+class Arrays(NamedTuple):
+    """The arrays of a cluster, as they lie in its block."""
+
+    free_cpu: IntArray  # (N,)
+    free_mem: IntArray  # (N,)
+    free_milli: IntArray  # (N, G); −1 where there is no GPU
+    free_gpu_mem: IntArray  # (N, G)
+    traits: IntArray  # (N, 3): bit of the model, bits of the labels, 1 if the node is up
+    version: IntArray  # (N,): goes up whenever the node changes
+    rank: IntArray  # (N,): a permutation; the smaller wins a tie
+    held: IntArray  # (N, G + 1): running jobs that hold part of one GPU, one whole GPU, two, …
+    freed: IntArray  # (N,): the last nodes on which something was given back: number k at place k modulo N
+    there: IntArray  # (N,): of slots that are just being taken or given back, how many lie on the node; else 0
+
+
+def arrays_of(block: IntArray) -> Arrays:
+    """Where they lie; what comes before them is N, G and how often something was given back on a node.
 
     A kernel is given the block, as one array costs a call a tenth of what ten do.
     """
     n = block[0]
     width = block[1]
-    a = 2
+    a = 3
     cpu = block[a : a + n]
     a += n
     mem = block[a : a + n]
@@ -111,7 +123,9 @@ def arrays_of(
     a += n
     held = block[a : a + n * (width + 1)].reshape((n, width + 1))
     a += n * (width + 1)
-    return cpu, mem, milli, gpu_mem, traits, version, rank, held, block[a : a + n]
+    freed = block[a : a + n]
+    a += n
+    return Arrays(cpu, mem, milli, gpu_mem, traits, version, rank, held, freed, block[a : a + n])
 
 
 _arrays_of = compiled(arrays_of)
@@ -127,7 +141,7 @@ def take(
     count: int,  # of slots
 ) -> bool:
     """Take for a job what a placement says; False, and nothing is taken, where not all of it can be given."""
-    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, there = _arrays_of(block)
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, there = _arrays_of(block)
     gpus = totals[number, 0]
     nodes = totals[number, 1]
     models = requests[number, MODELS]
@@ -182,7 +196,7 @@ def take(
 @compiled
 def give_back(block: IntArray, totals: IntArray, number: int, asked: IntArray, count: int) -> None:
     """Give back what `take` took when it was asked the same."""
-    there = _arrays_of(block)[8]
+    there = _arrays_of(block).there
     for place in range(count):
         there[asked[2 + 2 * place]] += 1
     _change(block, totals, number, asked, count, -1)
@@ -197,7 +211,7 @@ def _change(
     count: int,
     sign: int,  # 1 to take, −1 to give back
 ) -> None:
-    free_cpu, free_mem, free_milli, free_gpu_mem, _, version, _, held, there = _arrays_of(block)
+    free_cpu, free_mem, free_milli, free_gpu_mem, _, version, _, held, freed, there = _arrays_of(block)
     gpus = totals[number, 0]
     for place in range(count):
         node = asked[2 + 2 * place]
@@ -213,6 +227,9 @@ def _change(
         free_mem[node] -= sign * -(-totals[number, 3] * part // count)
         if gpus > 0:
             held[node, part if asked[0] == 1000 else 0] += sign
+        if sign < 0:
+            freed[block[2] % freed.shape[0]] = node
+            block[2] += 1
 
 
 @compiled
@@ -571,7 +588,7 @@ def best_node(
 
     Only nodes that have changed are scored again, so that the row is up to date for every node afterwards.
     """
-    free_cpu, free_mem, free_milli, free_gpu_mem, traits, version, rank, held, _ = _arrays_of(block)
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, version, rank, held, _, _ = _arrays_of(block)
     request = requests[number]
     seen = all_seen[row]
     scores = all_scores[row]
@@ -634,21 +651,29 @@ def first_node(
     requests: IntArray,  # (≥ number + 1, 7)
     number: int,
     row: int,
-    first: int,  # the node to begin at
+    begins: IntArray,  # (T, 2): no node before this one fitted, and how often was given back until then; written
     all_unfit: IntArray,  # (T, N): 1 + the version at which the node did not fit, written
     chosen: IntArray,  # (G,), written: the slots on the node returned, ascending
 ) -> int:
     """The first node that request `number` fits on, or −1 where none does; what it has seen is in row `row`."""
-    free_cpu, free_mem, free_milli, free_gpu_mem, traits, version, _, _, _ = _arrays_of(block)
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, version, _, _, freed, _ = _arrays_of(block)
     request = requests[number]
     unfit = all_unfit[row]
-    for node in range(first, version.shape[0]):
+    nodes = version.shape[0]
+    first = begins[row, 0] if block[2] - begins[row, 1] < nodes else 0
+    if first > 0:
+        for back in range(begins[row, 1], block[2]):
+            first = min(first, freed[back % nodes])
+    begins[row, 1] = block[2]
+    for node in range(first, nodes):
         if unfit[node] == version[node] + 1:
             continue
         if fits(node, request, free_cpu, free_mem, free_milli, free_gpu_mem, traits):
             choose_devices(node, request, free_milli, free_gpu_mem, False, chosen)
+            begins[row, 0] = node
             return node
         unfit[node] = version[node] + 1
+    begins[row, 0] = nodes
     return -1
 
 
