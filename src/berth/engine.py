@@ -152,9 +152,10 @@ class _Run:
                 if happened:
                     yield from happened
                     last_ms = now_ms
-                    in_vain = -1
+                    in_vain = 0
                     happened.clear()
-            in_vain += 1
+                else:
+                    in_vain += 1
             if in_vain > IN_VAIN:
                 if not self._will_go_on():
                     raise SimulationError(

@@ -54,7 +54,8 @@ class Queue:
         self._places: dict[str, int] = {}  # id -> its place in _jobs
         self._jobs: list[Job | None] = []  # None where one has left
         self._serials: list[int] = []  # at the same places; they only grow
-        self._first = 0
+        self._first = 0  # nobody waits at the places before this one
+        self._room = 64  # so many places are filled before those that have left are taken out
         self._orders: dict[Key, SortedList] = {}
         self._lanes: dict[tuple[Lane, Key], _Lanes] = {}
         self._next_serial = 0
@@ -75,6 +76,9 @@ class Queue:
         """In the order in which they were queued; a job that was queued again comes last."""
         jobs = self._jobs
         place = self._first
+        while place < len(jobs) and jobs[place] is None:
+            place += 1
+        self._first = place
         while place < len(jobs):
             job = jobs[place]
             if job is not None:
@@ -117,10 +121,9 @@ class Queue:
 
     def add(self, job: Job) -> None:
         """Queue a job behind all others. For the engine alone."""
-        if len(self._jobs) > 2 * len(self._places) + 64:
+        if len(self._jobs) > self._room:
             self._compact()
-        serial = self._next_serial
-        self._next_serial = serial + 1
+        self._next_serial = serial = self._next_serial + 1
         self._places[job.id] = len(self._jobs)
         self._jobs.append(job)
         self._serials.append(serial)
@@ -139,10 +142,6 @@ class Queue:
             return False
         del self._places[job.id]
         jobs[place] = None
-        if place == self._first:
-            while place < len(jobs) and jobs[place] is None:
-                place += 1
-            self._first, place = place, self._first
         if self._orders or self._lanes:
             serial = self._serials[place]
             for key, order in self._orders.items():
@@ -161,3 +160,4 @@ class Queue:
         self._jobs = [job for _, job in kept]
         self._places = {job.id: place for place, (_, job) in enumerate(kept)}
         self._first = 0
+        self._room = 2 * len(kept) + 64
