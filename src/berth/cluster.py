@@ -233,9 +233,7 @@ class Cluster:
         state = hashlib.sha256()
         state.update(self.block.tobytes())
         state.update(repr([*self.running.items()]).encode())
-        state.update(
-            repr((self.free_total_milli, self.releases, self.losses, self.changes)).encode()
-        )
+        state.update(repr((self.free_total_milli, self.releases, self.losses, self.changes)).encode())
         return state.hexdigest()
 
     # What changes it

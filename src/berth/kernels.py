@@ -96,7 +96,9 @@ class Arrays(NamedTuple):
     rank: IntArray  # (N,): a permutation; the smaller wins a tie
     held: IntArray  # (N, G + 1): running jobs that hold part of one GPU, one whole GPU, two, …
     freed: IntArray  # (N,): the last nodes on which something was given back: number k at place k modulo N
-    there: IntArray  # (N,): of slots that are just being taken or given back, how many lie on the node; else 0
+    there: (
+        IntArray  # (N,): of slots that are just being taken or given back, how many lie on the node; else 0
+    )
 
 
 def arrays_of(block: IntArray) -> Arrays:

@@ -152,7 +152,9 @@ class Queue:
         return True
 
     def _entries(self) -> Iterator[tuple[int, Job]]:
-        return ((serial, job) for serial, job in zip(self._serials, self._jobs, strict=True) if job is not None)
+        return (
+            (serial, job) for serial, job in zip(self._serials, self._jobs, strict=True) if job is not None
+        )
 
     def _compact(self) -> None:
         kept = list(self._entries())

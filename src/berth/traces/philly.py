@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from datetime import date
 
 from berth.gpu_models import gpu_model
-from berth.model import Job, Node
+from berth.model import WHOLE_GPU, Job, Node
 from berth.traces.fields import Field, Limits, Remembered, count, seconds, text
-from berth.traces.job_template import JobTemplate, setter
+from berth.traces.job_draft import draft, finished
 from berth.traces.table import Table
 
 __all__ = ["PhillyReader", "nodes", "time_field"]
@@ -28,10 +28,6 @@ _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _MINUTE = re.compile(r"[ T]([01][0-9]|2[0-3]):([0-5][0-9])")
 _SECOND = re.compile(r":([0-5][0-9](\.[0-9]{1,6})?)")
 
-
-_PHILLY_JOB = JobTemplate("id", "submit_ms", "work_ms", "gpus", "virtual_cluster", nodes=0)
-_SET_ID, _SET_SUBMIT_MS, _SET_WORK_MS = setter("id"), setter("submit_ms"), setter("work_ms")
-_SET_GPUS, _SET_VIRTUAL_CLUSTER = setter("gpus"), setter("virtual_cluster")
 
 _Row = tuple[int, int, int, int, str]
 
@@ -96,14 +92,20 @@ class PhillyReader:
             field.check(self._table, line, fields)
 
     def job(self, row: _Row, origin_ms: int) -> Job:
-        job = _PHILLY_JOB.unfinished()
         submit, number, work, gpus, cluster = row
-        _SET_ID(job, f"philly-{number}")
-        _SET_SUBMIT_MS(job, submit - origin_ms)
-        _SET_WORK_MS(job, work)
-        _SET_GPUS(job, gpus)
-        _SET_VIRTUAL_CLUSTER(job, cluster)
-        return job
+        return finished(
+            draft(
+                f"philly-{number}",
+                submit - origin_ms,
+                work,
+                "",
+                "",
+                gpus,
+                WHOLE_GPU,
+                0,
+                virtual_cluster=cluster,
+            )
+        )
 
 
 def nodes(path: str = "") -> tuple[Node, ...]:
