@@ -107,7 +107,8 @@ class Cluster:
         self._usage: Usage | None = None
         self._width = width + 1
         self._singles: dict[int, tuple[GpuSlot]] = {}
-        self._last: tuple[Job | None, int] = (None, -1)
+        self._last: Job | None = None  # the one that was asked about last, and its number
+        self._last_number = -1
         self._fits_empty: dict[int, bool] = {}
 
     def emptied(self) -> Cluster:
@@ -118,13 +119,12 @@ class Cluster:
 
     def request(self, job: Job) -> int:
         """The number of the job's request type: jobs that ask for the same have the same number."""
-        last, number = self._last
-        if job is last:
-            return number
+        if job is self._last:
+            return self._last_number
         key = (job.gpus, job.nodes, job.share, job.cpu_milli, job.mem_mib, job.models, job.labels)
         known = self._request_ids.get(key)
         number = self._new_request(job, key) if known is None else known
-        self._last = (job, number)
+        self._last, self._last_number = job, number
         return number
 
     def usage(self) -> Usage:

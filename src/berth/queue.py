@@ -74,11 +74,9 @@ class Queue:
 
     def __iter__(self) -> Iterator[Job]:
         """In the order in which they were queued; a job that was queued again comes last."""
+        self.first()
         jobs = self._jobs
         place = self._first
-        while place < len(jobs) and jobs[place] is None:
-            place += 1
-        self._first = place
         while place < len(jobs):
             job = jobs[place]
             if job is not None:
@@ -88,6 +86,18 @@ class Queue:
                     jobs = self._jobs
                     place = bisect_right(self._serials, serial) - 1
             place += 1
+
+    def first(self) -> Job | None:
+        """The job that has waited longest; None where nobody waits."""
+        jobs = self._jobs
+        place = self._first
+        while place < len(jobs):
+            if (job := jobs[place]) is not None:
+                self._first = place
+                return job
+            place += 1
+        self._first = place
+        return None
 
     def by(self, key: Key) -> Iterator[Job]:
         """In the order of `key`, the first queued on ties.

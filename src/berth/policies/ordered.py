@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from berth.cluster import Cluster
-from berth.model import Placement
+from berth.model import Job, Placement
+from berth.policies.keyed import as_queued, key_of
 from berth.policies.partitions import Labels, Partitions, labels_waiting
 from berth.policies.protocol import Order, Place
 from berth.queue import Queue
@@ -30,6 +31,9 @@ class Ordered:
         self._releases = -1
         self._stuck: set[str] = set()
         """Ids of those that did not fit at so many releases."""
+        self._first: Job | None = None
+        """The one of them that holds up everybody who comes behind it."""
+        self._as_queued = key_of(order) is as_queued
         self._partitions: Partitions
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
@@ -40,6 +44,12 @@ class Ordered:
                 self._cluster, self._partitions = cluster, Partitions(cluster)
             self._releases = cluster.releases
             self._stuck.clear()
+            self._first = None
+        elif self._first is not None and queue.first() is self._first:
+            return iter(())
+        return self._placements(queue, cluster, now_ms)
+
+    def _placements(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
         stuck, place, is_held_up = self._stuck, self.place, self._partitions.is_held_up
         blocked: set[Labels] = set()
         for job in self.order(queue, cluster, now_ms):
@@ -51,6 +61,7 @@ class Ordered:
             elif job.patience_ms != 0:
                 stuck.add(job.id)
                 if not cluster.labels:
+                    self._first = job if self._as_queued else None
                     return
                 blocked.add(job.labels)
                 if all(is_held_up(labels, blocked) for labels in labels_waiting(queue)):
