@@ -112,7 +112,6 @@ class _Run:
         self.queue = Queue()
         self.heap: list[_Entry] = []
         self.serial = 0
-        self.ends: dict[str, _Entry] = {}  # running job -> the entry at which it ends
         self.leaves: dict[str, int] = {}  # waiting job -> serial of the entry at which its patience ends
         self.wakes: set[int] = set()
         self.again: dict[str, _Again] = {}
@@ -140,12 +139,13 @@ class _Run:
         last_ms = in_vain = 0
         self._next_arrival(jobs, 0)
         while heap or self.arrival is not None:
-            if not heap:
-                now_ms = self.arrival_ms
-            elif heap[0][1] == RETIME and self._only_services():
-                break
-            else:
-                now_ms = min(heap[0][0], self.arrival_ms)
+            now_ms = self.arrival_ms
+            if heap:
+                next_ms, kind, _, _ = heap[0]
+                if next_ms < now_ms:
+                    now_ms = next_ms
+                if kind == RETIME and self._only_services():
+                    break
             try:
                 self._instant(jobs, now_ms)
             finally:  # an error comes after what happened before it
@@ -168,7 +168,7 @@ class _Run:
 
     def _will_go_on(self) -> bool:
         """Whether somebody is to come or to end, however many instants pass until then."""
-        return self.more_jobs or bool(self.ends)
+        return self.more_jobs or any(run.ends is not None for run in self.cluster.running.values())
 
     def _only_services(self) -> bool:
         """Whether nobody is to come, to end or to leave, so that services would be looked at again for ever."""
@@ -180,7 +180,7 @@ class _Run:
         """Whether an entry of the heap has been overtaken: the job left, or its end has moved."""
         _, kind, serial, what = entry
         if kind == END:
-            return self.ends.get(what.job.id) is not entry
+            return what.ends is not entry
         if kind == LEAVE:
             return self.leaves.get(what.id) != serial
         return kind == RETIME and (what not in self.outlooks or self.outlooks[what][2] != serial)
@@ -196,7 +196,7 @@ class _Run:
                 break
             heappop(heap)
             if kind == END:
-                if self.ends.get(what.job.id) is entry:
+                if what.ends is entry:
                     self._end(what, now_ms)
                     decide = True
             elif self._is_dead(entry):
@@ -386,11 +386,7 @@ class _Run:
                 continue
             speed = min(self._speed_on(slot, run) for slot in run.slots)
             cluster.advance(run.job.id, now_ms, speed)
-            known = self.ends.pop(run.job.id, None)
-            if known is not None and known[0] == self._end_ms(run, now_ms):
-                self.ends[run.job.id] = known
-            else:
-                self._schedule_end(run, now_ms)
+            self._schedule_end(run, now_ms)
         for run in failed.values():
             self._take_off(run.job.id, now_ms)
             self._failed(run, Reason.OUT_OF_MEMORY, now_ms)
@@ -463,17 +459,18 @@ class _Run:
             )
         known.add(job.id)
 
-    def _end_ms(self, run: Running, now_ms: int) -> int:
-        """When it ends by its work or its time limit, if its speed stays as it is."""
+    def _schedule_end(self, run: Running, now_ms: int) -> None:
+        """Note when it ends by its work or its time limit, if its speed stays as it is."""
         end_ms = run.end_ms()
         limit_ms = run.job.time_limit_ms
-        return end_ms if limit_ms is None else min(end_ms, max(now_ms, run.start_ms + limit_ms))
-
-    def _schedule_end(self, run: Running, now_ms: int) -> None:
-        end_ms = self._end_ms(run, now_ms)
+        if limit_ms is not None:
+            end_ms = min(end_ms, max(now_ms, run.start_ms + limit_ms))
+        if run.ends is not None and run.ends[0] == end_ms:
+            return
+        run.ends = None
         if end_ms < FOREVER_MS:
             self.serial = serial = self.serial + 1
-            entry = self.ends[run.job.id] = (end_ms, END, serial, run)
+            run.ends = entry = (end_ms, END, serial, run)
             heappush(self.heap, entry)
 
     def _next_outage(self) -> None:
@@ -520,7 +517,7 @@ class _Run:
     def _take_off(self, job_id: str, now_ms: int) -> Running:
         """Release a running job; those that shared its GPUs are looked at again."""
         run = self.cluster.release(job_id, now_ms=now_ms)
-        self.ends.pop(job_id, None)
+        run.ends = None
         if self.interference is not None and run.job.gpus:
             self.dirty.update(dict.fromkeys(run.slots))
         return run

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from berth.model import FOREVER_MS, GpuSlot, Job, Share
 
@@ -36,6 +36,8 @@ class Running:
     """Per mille of the speed that it has alone."""
     request: int
     """Number of its job's request type on its cluster."""
+    ends: tuple[int, int, int, Any] | None = field(default=None, repr=False)
+    """The engine's note of when it ends, if its speed stays as it is; None where it does not end."""
 
     @property
     def parts(self) -> tuple[Part, ...]:
