@@ -102,8 +102,8 @@ class Cluster:
         `kernels`. Of a job that may spread (`nodes` 0), what it takes on a node that holds it whole."""
         self._totals: IntArray = np.zeros((64, 4), dtype=np.int64)
         # What is just being taken or given back, as the kernels are told it.
-        self._asked: IntArray = np.zeros(2 + 2 * n * (width + 1), dtype=np.int64)
-        self._asked_at = kernels.numbers(self._asked)
+        self._slots: IntArray = np.zeros((n * (width + 1), 2), dtype=np.int64)
+        self._slots_at = kernels.numbers(self._slots)
         self._usage: Usage | None = None
         self._width = width + 1
         self._singles: dict[int, tuple[GpuSlot]] = {}
@@ -247,18 +247,20 @@ class Cluster:
         then nothing has changed.
         """
         job, slots, share = placement
-        number = self.request(job)
         count = len(slots)
-        if (
-            job.id in self.running
-            or not self._ask(slots, share, count)
-            or not kernels.take(self._block, self.requests, self._totals, number, self._asked, count)
+        if job.id in self.running or (count != 1 and not self._note(slots)):
+            refuse(self, placement)
+        number = self.request(job)
+        milli, gpu_mem = share
+        node, index = slots[0]
+        if not kernels.take(
+            self._block, self.requests, self._totals, number, milli, gpu_mem, node, index, self._slots, count
         ):
             refuse(self, placement)
         left_ms = job.work_ms if work_ms is None else work_ms
         run = Running(job, attempt, slots, share, now_ms, left_ms * 1000, now_ms, 1000, number)
         self.running[job.id] = run
-        self.free_total_milli -= share[0] * job.gpus
+        self.free_total_milli -= milli * job.gpus
         if self._usage is not None:
             self._usage.start(job, share, now_ms)
         if self._on is not None:
@@ -279,9 +281,14 @@ class Cluster:
             run.as_of_ms = now_ms
         job, slots, share = run.job, run.slots, run.share
         count = len(slots)
-        self._ask(slots, share, count)
-        kernels.give_back(self._block, self._totals, run.request, self._asked, count)
-        self.free_total_milli += share[0] * job.gpus
+        if count > 1:
+            self._note(slots)
+        milli, gpu_mem = share
+        node, index = slots[0]
+        kernels.give_back(
+            self._block, self._totals, run.request, milli, gpu_mem, node, index, self._slots, count
+        )
+        self.free_total_milli += milli * job.gpus
         if self._usage is not None:
             self._usage.stop(job, share, run.start_ms, run.as_of_ms)
         if self._on is not None and job.gpus:
@@ -318,18 +325,14 @@ class Cluster:
 
     # How
 
-    def _ask(self, slots: tuple[GpuSlot, ...], share: Share, count: int) -> bool:
-        """Write down a share and slots for the kernels; False where they are too many, or some are the same."""
-        asked_at = self._asked_at
-        asked_at[0], asked_at[1] = share
-        if count == 1:
-            asked_at[2], asked_at[3] = slots[0]
-            return True
-        if 2 + 2 * count > len(asked_at) or len(set(slots)) < count:
+    def _note(self, slots: tuple[GpuSlot, ...]) -> bool:
+        """Write down slots for the kernels; False where there are none, too many, or some are the same."""
+        slots_at, count = self._slots_at, len(slots)
+        if not 0 < count <= len(slots_at) or len(set(slots)) < count:
             return False
-        place = 2
-        for asked_at[place], asked_at[place + 1] in slots:
-            place += 2
+        for place, (node, index) in enumerate(slots):
+            slots_at[place, 0] = node
+            slots_at[place, 1] = index
         return True
 
     def _seat(self, run: Running) -> None:

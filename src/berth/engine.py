@@ -295,7 +295,7 @@ class _Run:
             self._push(time_ms, WAKE, None)
 
     def _start(self, placement: Placement, now_ms: int) -> None:
-        job = placement.job
+        job = placement[0]
         if not self.queue.remove(job):
             raise PolicyError(f"at {now_ms} ms the policy starts job '{job.id}', which is not waiting")
         if job.patience_ms is not None:

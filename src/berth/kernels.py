@@ -139,25 +139,31 @@ def take(
     requests: IntArray,  # (≥ number + 1, 7)
     totals: IntArray,  # (≥ number + 1, 4): GPUs, nodes, CPU and memory of the whole job
     number: int,
-    asked: IntArray,  # milli and memory of each GPU, then node and index of each slot, no two the same
-    count: int,  # of slots
+    milli: int,
+    gpu_mem: int,
+    node: int,  # of the first slot
+    index: int,
+    slots: IntArray,  # (≥ count, 2): node and index of the other slots, at their places; no two the same
+    count: int,
 ) -> bool:
     """Take for a job what a placement says; False, and nothing is taken, where not all of it can be given."""
-    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, there = _arrays_of(block)
+    slots[0] = node | 0, index | 0  # whole numbers alone can be or-ed: others are refused
+    arrays = _arrays_of(block)
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, there = arrays
     gpus = totals[number, 0]
     nodes = totals[number, 1]
     models = requests[number, MODELS]
     labels = requests[number, LABELS]
-    milli = asked[0]
-    gpu_mem = asked[1]
+    milli |= 0
+    gpu_mem |= 0
     good = count == gpus or (gpus == 0 and count > 0)
     if gpus > 0:
         good = good and 0 < milli <= requests[number, MILLI] and 0 <= gpu_mem <= requests[number, GPU_MEM]
     counted = 0
     parts = 0
     while good and counted < count:
-        node = asked[2 + 2 * counted]
-        index = asked[3 + 2 * counted]
+        node = slots[counted, 0]
+        index = slots[counted, 1]
         if node < 0 or node >= free_cpu.shape[0]:
             good = False
         elif gpus == 0:
@@ -172,7 +178,7 @@ def take(
     good = good and (nodes == 0 or parts == nodes)
     place = 0
     while good and place < count:  # whether each node can give its part
-        node = asked[2 + 2 * place]
+        node = slots[place, 0]
         place += 1
         part = there[node]
         if part < 0:
@@ -187,39 +193,53 @@ def take(
         )
     if not good:
         for place in range(counted):
-            there[asked[2 + 2 * place]] = 0
+            there[slots[place, 0]] = 0
         return False
     for place in range(count):
-        there[asked[2 + 2 * place]] = abs(there[asked[2 + 2 * place]])
-    _change(block, totals, number, asked, count, 1)
+        there[slots[place, 0]] = abs(there[slots[place, 0]])
+    _change(block, arrays, totals, number, milli, gpu_mem, slots, count, 1)
     return True
 
 
 @compiled
-def give_back(block: IntArray, totals: IntArray, number: int, asked: IntArray, count: int) -> None:
+def give_back(
+    block: IntArray,
+    totals: IntArray,
+    number: int,
+    milli: int,
+    gpu_mem: int,
+    node: int,
+    index: int,
+    slots: IntArray,
+    count: int,
+) -> None:
     """Give back what `take` took when it was asked the same."""
-    there = _arrays_of(block).there
+    slots[0] = node, index
+    arrays = _arrays_of(block)
     for place in range(count):
-        there[asked[2 + 2 * place]] += 1
-    _change(block, totals, number, asked, count, -1)
+        arrays.there[slots[place, 0]] += 1
+    _change(block, arrays, totals, number, milli, gpu_mem, slots, count, -1)
 
 
 @compiled
 def _change(
     block: IntArray,
+    arrays: Arrays,
     totals: IntArray,
     number: int,
-    asked: IntArray,
+    milli: int,
+    gpu_mem: int,
+    slots: IntArray,
     count: int,
     sign: int,  # 1 to take, −1 to give back
 ) -> None:
-    free_cpu, free_mem, free_milli, free_gpu_mem, _, version, _, held, freed, there = _arrays_of(block)
+    free_cpu, free_mem, free_milli, free_gpu_mem, _, version, _, held, freed, there = arrays
     gpus = totals[number, 0]
     for place in range(count):
-        node = asked[2 + 2 * place]
+        node = slots[place, 0]
         if gpus > 0:
-            free_milli[node, asked[3 + 2 * place]] -= sign * asked[0]
-            free_gpu_mem[node, asked[3 + 2 * place]] -= sign * asked[1]
+            free_milli[node, slots[place, 1]] -= sign * milli
+            free_gpu_mem[node, slots[place, 1]] -= sign * gpu_mem
         part = there[node]
         if part == 0:
             continue
@@ -228,7 +248,7 @@ def _change(
         free_cpu[node] -= sign * -(-totals[number, 2] * part // count)
         free_mem[node] -= sign * -(-totals[number, 3] * part // count)
         if gpus > 0:
-            held[node, part if asked[0] == 1000 else 0] += sign
+            held[node, part if milli == 1000 else 0] += sign
         if sign < 0:
             freed[block[2] % freed.shape[0]] = node
             block[2] += 1
