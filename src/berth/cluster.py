@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from berth import kernels
 from berth.errors import ClusterError, NotRunning
-from berth.model import NO_GPU, GpuSlot, Job, Node, Placement, Share
+from berth.model import NO_GPU, GpuSlot, Job, Node, Placement
 from berth.refusals import check_job, check_nodes, refuse
 from berth.running import Part, Running, parts_of
 from berth.usage import Usage

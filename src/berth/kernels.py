@@ -40,6 +40,7 @@ __all__ = [
     "fits",
     "fitting_devices",
     "fitting_nodes",
+    "fitting_on",
     "fragmentation_ratios_pct",
     "give_back",
     "node_fragmentation",
@@ -294,6 +295,27 @@ def fitting_nodes(
     """Whether each node fits."""
     for node in range(free_cpu.shape[0]):
         found[node] = fits(node, request, free_cpu, free_mem, free_milli, free_gpu_mem, traits)
+
+
+@compiled
+def fitting_on(
+    block: IntArray,
+    requests: IntArray,  # (≥ number + 1, 7)
+    number: int,
+    node: int,
+    chosen: IntArray,  # (G,), written: the GPUs of the node that one GPU of the request fits on, ascending
+) -> int:
+    """How many GPUs of a node one GPU of the request fits on; −1 where the node cannot give all that it takes."""
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, _ = _arrays_of(block)
+    request = requests[number]
+    if not fits(node, request, free_cpu, free_mem, free_milli, free_gpu_mem, traits):
+        return -1
+    found = 0
+    for index in range(free_milli.shape[1]):
+        if free_milli[node, index] >= request[MILLI] and free_gpu_mem[node, index] >= request[GPU_MEM]:
+            chosen[found] = index
+            found += 1
+    return found
 
 
 @compiled

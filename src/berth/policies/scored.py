@@ -42,7 +42,7 @@ class _Scores:
     places: dict[int, int]  # request type -> row
     seen: IntArray  # (T, N)
     scores: IntArray  # (T, N)
-    devices: IntArray  # (T, N)
+    devices_at: memoryview[int]  # (T, N)
     arrays: tuple[Any, ...]
     """What the kernel is given after the request."""
 
@@ -91,8 +91,8 @@ class Scored:
         request = cluster.request(job)
         row = kept.row(request)
         if job.nodes > 1 or self.draws:
-            kept.best_node(self.kernel_for_all, row, request)
-            nodes = self.several(kept.scores[row], cluster, max(1, job.nodes))
+            best = kept.best_node(self.kernel_for_all, row, request)
+            nodes = None if best < 0 else self.several(kept.scores[row], cluster, max(1, job.nodes))
             if nodes is not None:
                 return tuple(slot for node in nodes for slot in self.slots(node, job, cluster))
             return cluster.spread(job) if job.nodes == 0 else None
@@ -100,7 +100,7 @@ class Scored:
         if node < 0:
             return cluster.spread(job) if job.nodes == 0 else None
         if job.gpus == 1:
-            return (GpuSlot(node, int(kept.devices[row, node])),)
+            return cluster.single(node, kept.devices_at[row, node])
         return self.slots(node, job, cluster)
 
     def several(self, scores: IntArray, cluster: Cluster, wanted: int) -> list[int] | None:
@@ -147,4 +147,4 @@ class Scored:
             devices,
             np.zeros((1, width), dtype=np.int64),  # scratch
         )
-        return _Scores(cluster, {}, seen, scores, devices, arrays)
+        return _Scores(cluster, {}, seen, scores, kernels.numbers(devices), arrays)
