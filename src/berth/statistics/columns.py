@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import numpy as np
@@ -182,7 +182,7 @@ def _tries(
     slots_of_all = flat[4::_FIELDS]
     shares_of_all = flat[5::_FIELDS]
     slots = [slots_of_all[at] for at in positions]
-    milli = np.fromiter(map(attrgetter("milli"), [shares_of_all[at] for at in positions]), np.int64, count)
+    milli = np.fromiter(map(itemgetter(0), [shares_of_all[at] for at in positions]), np.int64, count)
 
     offsets = np.zeros(count + 1, np.int64)
     np.cumsum(np.fromiter(map(len, slots), np.int64, count), out=offsets[1:])
