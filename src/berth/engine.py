@@ -317,14 +317,13 @@ class _Run:
 
     def _end(self, run: Running, now_ms: int) -> None:
         """A run reaches the end of its work or of its time limit."""
-        job = run.job
-        self._take_off(job.id, now_ms)
+        self._take_off(run.job.id, now_ms)
         if self.again:
-            self.again.pop(job.id, None)
+            self.again.pop(run.job.id, None)
         if run.left_us > 0:
             self._failed(run, Reason.TIME_LIMIT, now_ms)
         else:
-            finish = new(Event, (now_ms, FINISH, job, run.attempt, run.slots, run.share, NO_REASON))
+            finish = new(Event, (now_ms, FINISH, run.job, run.attempt, run.slots, run.share, NO_REASON))
             self.happened.append(finish)
 
     def _lose(self, node: int, now_ms: int) -> None:
