@@ -2,8 +2,8 @@
 
 A beam search that knows the whole queue: at each moment at which something may be decided every start that is allowed
 is tried in each of the best schedules begun so far; what a start is worth is the total time if the network of `dqn`
-goes on after it. It offers the first five of the queue, as `dqn` does, and starts nothing that `dqn` may not. No
-policy that decides job by job can be expected to do as well, and no schedule of this kind that is much shorter is known.
+goes on after it. It offers the first five of the queue, as `dqn` does, and starts nothing that `dqn` may not. A policy
+that decides job by job can hardly do as well; a beam twenty times as wide was not better by half a per cent.
 
     python bench/colocation_search.py [--sets N] [--beam K]
 """
@@ -91,7 +91,10 @@ def main() -> None:
             )
         averages = {way: float(np.mean(values)) for way, values in above.items()}
         results[f"{name}, mean"] = averages
-        print(f"{name}: on average dqn {averages['dqn']:.1f} %, the search {averages['search']:.1f} %", flush=True)
+        print(
+            f"{name}: on average dqn {averages['dqn']:.1f} %, the search {averages['search']:.1f} %",
+            flush=True,
+        )
     save("colocation_search", results)
 
 

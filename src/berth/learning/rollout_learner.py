@@ -203,7 +203,9 @@ class RolloutLearner:
         worst_s = np.max(worth_s, axis=1, where=every.allowed, initial=0.0)[:, None] + settings.refused_s
         worth_s = np.where(offered & ~every.allowed, worst_s, worth_s)
         turn = np.where(offered, draw.random(offered.shape), 2.0)
-        np.put_along_axis(turn, worth_s.argmin(axis=1)[:, None], -1.0, axis=1)  # the best is learned from, and others
+        np.put_along_axis(
+            turn, worth_s.argmin(axis=1)[:, None], -1.0, axis=1
+        )  # the best is learned from, and others
         choices, followed = settings.choices, network is not None and settings.better > 0
         if network is not None and followed:
             masks, there = _listed(every.allowed)

@@ -81,8 +81,9 @@ class Dqn(Colocating):
 
     It never starts what its forecast says will run out of memory. Where no job offered fits beside another, or beside
     a tenant as that was when it began, one runs after the other, and *when* the next may load is forecast exactly:
-    as soon as predicted joint progress says so; where that holds of all that wait, joint progress says who as well. `model` is a file that `berth train` wrote, by
-    default the model that ships for these speeds; `model=untrained` is a network that has learned nothing.
+    as soon as predicted joint progress says so; where that holds of all that wait, joint progress says who as well.
+    `model` is a file that `berth train` wrote, by default the model that ships for these speeds; `model=untrained` is a
+    network that has learned nothing.
     """
 
     def __init__(
