@@ -23,7 +23,6 @@ from statistics import median
 import numpy as np
 
 import berth
-from berth.traces import Trace
 from harness import data_folder, save
 
 BERTH = str(Path(sys.executable).with_name("berth"))
@@ -100,8 +99,7 @@ def main() -> None:
 
         def replay(policy: str = policy) -> float:
             begin = time.perf_counter()
-            trace = Trace(str(philly), "philly", berth.read_trace(philly).nodes)
-            berth.compare(list(trace.jobs(compress=6)), policy, cluster=trace.nodes)
+            berth.compare(philly, policy, compress=6)
             return time.perf_counter() - begin
 
         replay()

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth import kernels
-from berth.errors import ClusterError, DoesNotFit, NotAllowed, NotRunning
-from berth.model import NO_GPU, GpuSlot, Job, Node, Placement, Share
-from berth.refusals import check_job, check_nodes, check_traits, named, refuse_gpu
+from berth.errors import ClusterError, NotRunning
+from berth.model import NO_GPU, GpuSlot, Job, Node, Placement
+from berth.refusals import check_job, check_nodes, refuse
 from berth.running import Part, Running, parts_of
 from berth.usage import Usage
 
@@ -46,26 +46,26 @@ class Cluster:
         width = max(1, max(node.gpus for node in self.nodes))
         self.gpus: IntArray = np.array([node.gpus for node in self.nodes], dtype=np.int64)  # (N,)
         present = np.arange(width) < self.gpus[:, None]  # (N, G)
-        self._free_cpu_milli: IntArray = _amounts(node.cpu_milli for node in self.nodes)  # (N,)
-        self._free_mem_mib: IntArray = _amounts(node.mem_mib for node in self.nodes)  # (N,)
-        self._free_milli: IntArray = np.where(present, 1000, -1)
         per_card = _amounts(
             (node.gpu_model.mem_mib or None) if node.gpu_model else None for node in self.nodes
         )
-        self._free_gpu_mem_mib: IntArray = np.where(present, per_card[:, None], -1)  # (N, G)
-        self._held: IntArray = np.zeros((n, width + 1), dtype=np.int64)
-        self._version: IntArray = np.zeros(n, dtype=np.int64)
+        self._block = kernels.block_of(n, width)
+        self.block = _shown(self._block)
+        """All of the arrays below in one, as kernels take them; `kernels.arrays_of` tells where each lies."""
+        arrays = self._arrays = kernels.arrays_of(self._block)
+        arrays.free_cpu[:] = _amounts(node.cpu_milli for node in self.nodes)
+        arrays.free_mem[:] = _amounts(node.mem_mib for node in self.nodes)
+        arrays.free_milli[:] = np.where(present, 1000, -1)
+        arrays.free_gpu_mem[:] = np.where(present, per_card[:, None], -1)
+        arrays.rank[:] = np.arange(n) if rank is None else rank
+        if sorted(arrays.rank.tolist()) != list(range(n)):
+            raise ClusterError(f"a rank must be a permutation of 0…{n - 1}, one number a node")
         self.free_total_milli = 1000 * int(self.gpus.sum())
         """GPU milli free on the whole cluster, lost nodes included: who asks for more cannot fit."""
-        self.rank: IntArray = _shown(np.arange(n) if rank is None else np.array(rank, dtype=np.int64))
-        if sorted(self.rank.tolist()) != list(range(n)):
-            raise ClusterError(f"a rank must be a permutation of 0…{n - 1}, one number a node")
         self.releases = 0
         """How often something was given back: where it has not changed, what did not fit still does not."""
         self.losses = 0
         """How often a node was lost: only then does what fitted when somebody ends not fit any more."""
-        self.freed: list[int] = []
-        """The nodes on which something was given back, in that order: elsewhere, what did not fit still does not."""
         self.changes = 0
         """How often anything changed."""
 
@@ -75,45 +75,40 @@ class Cluster:
             raise ClusterError(
                 f"{len(self.models)} GPU models and {len(self.labels)} labels; a cluster can tell 62 of each apart"
             )
-        self._traits: IntArray = np.array(
-            [[self._model_bit(node), self._label_bits(node.labels), 1] for node in self.nodes], dtype=np.int64
-        )
-        self._cpu_at, self._mem_at = (
-            kernels.numbers(self._free_cpu_milli),
-            kernels.numbers(self._free_mem_mib),
-        )
-        self._milli_at, self._gpu_mem_at = (
-            kernels.numbers(self._free_milli),
-            kernels.numbers(self._free_gpu_mem_mib),
-        )
-        self._held_at, self._version_at = kernels.numbers(self._held), kernels.numbers(self._version)
+        arrays.traits[:] = [[self._model_bit(node), self._label_bits(node.labels), 1] for node in self.nodes]
         # What everybody else sees of the arrays, and cannot write to.
-        self.free_cpu_milli = _shown(self._free_cpu_milli)  # (N,)
-        self.free_mem_mib = _shown(self._free_mem_mib)  # (N,)
-        self.free_milli = _shown(self._free_milli)  # (N, G); −1 where there is no GPU
-        self.free_gpu_mem_mib = _shown(self._free_gpu_mem_mib)  # (N, G)
-        self.held = _shown(self._held)
+        self.free_cpu_milli = _shown(arrays.free_cpu)  # (N,)
+        self.free_mem_mib = _shown(arrays.free_mem)  # (N,)
+        self.free_milli = _shown(arrays.free_milli)  # (N, G); −1 where there is no GPU
+        self.free_gpu_mem_mib = _shown(arrays.free_gpu_mem)  # (N, G)
+        self.traits = _shown(arrays.traits)
+        """(N, 3): bit of the model, bits of the labels, 1 if the node is up."""
+        self.version = _shown(arrays.version)
+        """(N,): goes up whenever the node changes."""
+        self.rank = _shown(arrays.rank)
+        self.held = _shown(arrays.held)
         """(N, G + 1): jobs that hold part of a GPU (column 0) or so many whole GPUs (columns 1 …)."""
-        self.version = _shown(self._version)  # (N,): goes up whenever the node changes
-        self.traits = _shown(
-            self._traits
-        )  # (N, 3): bit of the model, bits of the labels, 1 if the node is up
-        self._up = [True] * n
-        self._shape = (n, width)
-        self.capacity_cpu_milli = _shown(self._free_cpu_milli.copy())
-        self.capacity_mem_mib = _shown(self._free_mem_mib.copy())
-        self.capacity_milli = _shown(self._free_milli.copy())
-        self.capacity_gpu_mem_mib = _shown(self._free_gpu_mem_mib.copy())
+        self.capacity_cpu_milli = _shown(arrays.free_cpu.copy())
+        self.capacity_mem_mib = _shown(arrays.free_mem.copy())
+        self.capacity_milli = _shown(arrays.free_milli.copy())
+        self.capacity_gpu_mem_mib = _shown(arrays.free_gpu_mem.copy())
 
         self.running: dict[str, Running] = {}
         """By id of the job, in order of their start."""
-        self._on: list[list[list[Running]]] = [[[] for _ in range(width)] for _ in self.nodes]
+        self._on: dict[GpuSlot, list[Running]] | None = None
         self._request_ids: dict[tuple[object, ...], int] = {}
         self.requests: IntArray = np.zeros((64, 7), dtype=np.int64)
         """(≥ number of request types, 7): what a job of each type takes on one node; the columns are those of
         `kernels`. Of a job that may spread (`nodes` 0), what it takes on a node that holds it whole."""
+        self._totals: IntArray = np.zeros((64, 4), dtype=np.int64)
+        # What is just being taken or given back, as the kernels are told it.
+        self._slots: IntArray = np.zeros((n * (width + 1), 2), dtype=np.int64)
+        self._slots_at = kernels.numbers(self._slots)
         self._usage: Usage | None = None
-        self._last: tuple[Job | None, int] = (None, -1)
+        self._width = width + 1
+        self._singles: dict[int, tuple[GpuSlot]] = {}
+        self._last: Job | None = None  # the one that was asked about last, and its number
+        self._last_number = -1
         self._fits_empty: dict[int, bool] = {}
 
     def emptied(self) -> Cluster:
@@ -124,13 +119,12 @@ class Cluster:
 
     def request(self, job: Job) -> int:
         """The number of the job's request type: jobs that ask for the same have the same number."""
-        last, number = self._last
-        if job is last:
-            return number
+        if job is self._last:
+            return self._last_number
         key = (job.gpus, job.nodes, job.share, job.cpu_milli, job.mem_mib, job.models, job.labels)
         known = self._request_ids.get(key)
         number = self._new_request(job, key) if known is None else known
-        self._last = (job, number)
+        self._last, self._last_number = job, number
         return number
 
     def usage(self) -> Usage:
@@ -142,8 +136,12 @@ class Cluster:
         return self._usage
 
     def jobs_on(self, slot: GpuSlot) -> tuple[Running, ...]:
-        """Who runs on a GPU, in order of their start."""
-        return tuple(self._on[slot.node][slot.index])
+        """Who runs on a GPU, in order of their start; kept from the first call on."""
+        if self._on is None:
+            self._on = {}
+            for run in self.running.values():
+                self._seat(run)
+        return tuple(self._on.get(slot, ()))
 
     def fitting_nodes(self, job: Job) -> IntArray:
         """Numbers of the nodes that the job would fit on whole (one of its parts, for a gang), ascending."""
@@ -208,6 +206,14 @@ class Cluster:
             slots.extend(GpuSlot(node, index) for index in self.fitting_gpus(node, job)[:take])
         return tuple(slots) or None
 
+    def single(self, node: int, index: int) -> tuple[GpuSlot]:
+        """The slots of a job that takes one, the same tuple each time: most jobs do."""
+        place = node * self._width + index
+        found = self._singles.get(place)
+        if found is None:
+            found = self._singles[place] = (GpuSlot(node, index),)
+        return found
+
     def fits_when_empty(self, job: Job) -> bool:
         """Whether the job could start if nothing else ran and every node were up."""
         number = self.request(job)
@@ -225,15 +231,9 @@ class Cluster:
     def digest(self) -> str:
         """A fingerprint of everything that can change, to see that somebody has changed nothing."""
         state = hashlib.sha256()
-        for array in (self.free_cpu_milli, self.free_mem_mib, self.free_milli, self.free_gpu_mem_mib):
-            state.update(array.tobytes())
-        for array in (self.held, self.version, self.traits, self.rank):
-            state.update(array.tobytes())
+        state.update(self.block.tobytes())
         state.update(repr([*self.running.items()]).encode())
-        state.update(repr([[[run.job.id for run in on] for on in row] for row in self._on]).encode())
-        state.update(
-            repr((self.free_total_milli, self.releases, self.losses, self.changes, self.freed)).encode()
-        )
+        state.update(repr((self.free_total_milli, self.releases, self.losses, self.changes)).encode())
         return state.hexdigest()
 
     # What changes it
@@ -247,16 +247,24 @@ class Cluster:
         then nothing has changed.
         """
         job, slots, share = placement
-        parts = self._check(job, slots, share)
+        count = len(slots)
+        if job.id in self.running or (count != 1 and not self._note(slots)):
+            refuse(self, placement)
+        number = self.request(job)
+        milli, gpu_mem = share
+        node, index = slots[0]
+        if not kernels.take(
+            self._block, self.requests, self._totals, number, milli, gpu_mem, node, index, self._slots, count
+        ):
+            refuse(self, placement)
         left_ms = job.work_ms if work_ms is None else work_ms
-        run = Running(job, attempt, slots, share, now_ms, left_ms * 1000, now_ms, 1000, parts)
-        self._take(run, 1)
+        run = Running(job, attempt, slots, share, now_ms, left_ms * 1000, now_ms, 1000, number)
         self.running[job.id] = run
+        self.free_total_milli -= milli * job.gpus
         if self._usage is not None:
             self._usage.start(job, share, now_ms)
-        if job.gpus:
-            for node, index in slots:
-                self._on[node][index].append(run)
+        if self._on is not None:
+            self._seat(run)
         self.changes += 1
         return run
 
@@ -271,14 +279,21 @@ class Cluster:
         if now_ms is not None:
             run.left_us -= (now_ms - run.as_of_ms) * run.speed_milli
             run.as_of_ms = now_ms
-        self._take(run, -1)
-        for part in run.parts:
-            self.freed.append(part[0])
+        job, slots, share = run.job, run.slots, run.share
+        count = len(slots)
+        if count > 1:
+            self._note(slots)
+        milli, gpu_mem = share
+        node, index = slots[0]
+        kernels.give_back(
+            self._block, self._totals, run.request, milli, gpu_mem, node, index, self._slots, count
+        )
+        self.free_total_milli += milli * job.gpus
         if self._usage is not None:
-            self._usage.stop(run.job, run.share, run.start_ms, run.as_of_ms)
-        if run.job.gpus:
-            for node, index in run.slots:
-                self._on[node][index].remove(run)
+            self._usage.stop(job, share, run.start_ms, run.as_of_ms)
+        if self._on is not None and job.gpus:
+            for slot in slots:
+                self._on[slot].remove(run)
         self.releases += 1
         self.changes += 1
         return run
@@ -294,112 +309,44 @@ class Cluster:
 
     def lose(self, node: int) -> None:
         """Take a node out: nothing fits on it until `restore`. What runs there is released by the caller."""
-        self._traits[node, 2] = 0
-        self._up[node] = False
-        self._version[node] += 1
+        self._arrays.traits[node, 2] = 0
+        self._arrays.version[node] += 1
         self.losses += 1
         self.changes += 1
 
     def restore(self, node: int) -> None:
         """Bring a lost node back."""
-        self._traits[node, 2] = 1
-        self._up[node] = True
-        self._version[node] += 1
-        self.freed.append(node)
+        self._arrays.traits[node, 2] = 1
+        self._arrays.version[node] += 1
+        self._arrays.freed[self._block[2] % len(self.nodes)] = node
+        self._block[2] += 1
         self.releases += 1
         self.changes += 1
 
     # How
 
-    def _take(self, run: Running, sign: int) -> None:
-        """Take what a run holds (`sign` 1), or give it back (−1)."""
-        milli, gpu_mem_mib = run.share
-        kind_of_whole = milli == 1000
-        milli *= sign
-        for node, gpus, cpu_milli, mem_mib in run.parts:
-            self._version_at[node] += 1
-            if cpu_milli:
-                self._cpu_at[node] -= sign * cpu_milli
-            if mem_mib:
-                self._mem_at[node] -= sign * mem_mib
-            if gpus:
-                self._held_at[node, gpus if kind_of_whole else 0] += sign
-                self.free_total_milli -= milli * gpus
-        if run.job.gpus:
-            free_milli = self._milli_at
-            for slot in run.slots:
-                free_milli[slot] -= milli
-                if gpu_mem_mib:
-                    self._gpu_mem_at[slot] -= sign * gpu_mem_mib
+    def _note(self, slots: tuple[GpuSlot, ...]) -> bool:
+        """Write down slots for the kernels; False where there are none, too many, or some are the same."""
+        slots_at, count = self._slots_at, len(slots)
+        if not 0 < count <= len(slots_at) or len(set(slots)) < count:
+            return False
+        for place, (node, index) in enumerate(slots):
+            slots_at[place, 0] = node
+            slots_at[place, 1] = index
+        return True
 
-    def _check(self, job: Job, slots: tuple[GpuSlot, ...], share: Share) -> tuple[Part, ...]:
-        """Refuse a placement that cannot be; else say what it takes of each node."""
-        gpus = job.gpus
-        milli, gpu_mem_mib = share
-        number = len(slots)
-        if job.id in self.running:
-            raise NotAllowed(f"job '{job.id}' cannot be placed: it is running already")
-        if not number:
-            raise NotAllowed(f"job '{job.id}' cannot be placed on no slots")
-        if gpus and not (0 < milli <= job.share.milli and 0 <= gpu_mem_mib <= job.share.mem_mib):
-            raise NotAllowed(
-                f"job '{job.id}' may be given 1…{job.share.milli} milli and 0…{job.share.mem_mib} MiB of a GPU, what it"
-                f" asks for or less; the placement gives {milli} milli and {gpu_mem_mib} MiB"
-            )
-        if number > 1 and len(set(slots)) < number:
-            raise NotAllowed(f"job '{job.id}' names the same slot twice: {named(slots)}")
-        if gpus != (0 if slots[0][1] == NO_GPU else number):
-            raise NotAllowed(f"job '{job.id}' asks for {gpus} GPUs, not for {named(slots)}")
-        rows, width = self._shape
-        free_milli = self._milli_at
-        for node, index in slots:
-            if not 0 <= node < rows or not NO_GPU <= index < width:
-                raise NotAllowed(
-                    f"job '{job.id}': there is no slot ({node}, {index}) in a cluster of {rows} nodes"
-                )
-            if (index == NO_GPU) != (gpus == 0):
-                raise NotAllowed(
-                    f"job '{job.id}' asks for {gpus} GPUs; {named(slots)} are GPUs in part and in part none"
-                )
-            if gpus == 0:
-                continue
-            if free_milli[node, index] < milli or (
-                gpu_mem_mib and self._gpu_mem_at[node, index] < gpu_mem_mib
-            ):
-                left = Share(self._milli_at[node, index], self._gpu_mem_at[node, index])
-                refuse_gpu(job, self.nodes[node], GpuSlot(node, index), share, left)
-        parts = parts_of(job, slots)
-        if job.nodes and (
-            len(parts) != job.nodes or (number > 1 and any(p[1] * job.nodes != gpus for p in parts))
-        ):
-            raise NotAllowed(
-                f"job '{job.id}' asks for {gpus} GPUs on exactly {job.nodes} nodes, the same number on each;"
-                f" the placement gives {[part[1] for part in parts]}"
-            )
-        for node, _, cpu_milli, mem_mib in parts:
-            if not self._up[node]:
-                raise NotAllowed(
-                    f"job '{job.id}' cannot be placed on node '{self.nodes[node].name}': it is lost"
-                )
-            if (job.models and gpus) or job.labels:
-                check_traits(job, self.nodes[node])
-            if cpu_milli and self._cpu_at[node] < cpu_milli:
-                raise DoesNotFit(
-                    f"job '{job.id}' takes {cpu_milli} CPU milli of node '{self.nodes[node].name}',"
-                    f" which has {self.free_cpu_milli[node]} left"
-                )
-            if mem_mib and self._mem_at[node] < mem_mib:
-                raise DoesNotFit(
-                    f"job '{job.id}' takes {mem_mib} MiB of node '{self.nodes[node].name}',"
-                    f" which has {self.free_mem_mib[node]} left"
-                )
-        return parts
+    def _seat(self, run: Running) -> None:
+        """Note who runs on its GPUs."""
+        if self._on is not None and run.job.gpus:
+            for slot in run.slots:
+                self._on.setdefault(slot, []).append(run)
 
     def _new_request(self, job: Job, key: tuple[object, ...]) -> int:
         check_job(job)
         number = len(self._request_ids)
         if number == len(self.requests):
             self.requests = np.concatenate([self.requests, np.zeros_like(self.requests)])
+            self._totals = np.concatenate([self._totals, np.zeros_like(self._totals)])
         nodes = max(1, job.nodes)
         models = self.model_bits(job.models)
         known = all(label in self.labels for label in job.labels)
@@ -407,6 +354,7 @@ class Cluster:
         cpu_milli, mem_mib = -(-job.cpu_milli // nodes), -(-job.mem_mib // nodes)
         gpus = job.gpus // nodes
         self.requests[number] = (gpus, job.share.milli, job.share.mem_mib, cpu_milli, mem_mib, models, labels)
+        self._totals[number] = (job.gpus, job.nodes, job.cpu_milli, job.mem_mib)
         self._request_ids[key] = number
         return number
 

@@ -40,8 +40,12 @@ END, LOST, BACK, RETIME, WAKE, LEAVE = range(6)
 SUBMIT, START, FINISH, FAIL, EVICT, REJECT = EventKind
 NO_REASON = Reason.NONE
 AS_THE_JOB_SAYS = Recovery()
-NEVER = (-1, -1)
-NO_MORE = object()
+_Entry = tuple[int, int, int, Any]
+"""Of the heap: when, what happens, a serial number, and to whom."""
+new = tuple.__new__
+"""Makes an Event in half of the time that it takes itself, which is a function of Python: `new(Event, (…))`."""
+NO_ARRIVAL_MS = 2**80
+"""Later than anything."""
 IN_VAIN = 1_000_000
 """After so many instants in which nothing happened nothing ever will."""
 MEDDLED = "the policy has changed the cluster or the queue that it was shown; it may only yield"
@@ -101,13 +105,13 @@ class _Run:
         self.cluster = cluster
         self.policy = policy
         self.interference = None if interference is no_interference else interference
+        self.fits_alone: Callable[[Job, GpuModel | None], bool] | None = getattr(
+            interference, "fits_alone", None
+        )
         self.recovery = recovery
         self.queue = Queue()
-        self.heap: list[tuple[int, int, int, Any]] = []
+        self.heap: list[_Entry] = []
         self.serial = 0
-        self.ends: dict[
-            str, tuple[int, int]
-        ] = {}  # running job -> its end, and the serial of the entry for it
         self.leaves: dict[str, int] = {}  # waiting job -> serial of the entry at which its patience ends
         self.wakes: set[int] = set()
         self.again: dict[str, _Again] = {}
@@ -117,9 +121,9 @@ class _Run:
         self.known: set[str] = set()
         self.models_of: dict[tuple[object, object], dict[GpuModel | None, None]] = {}
         self.arrival: Job | None = None  # the next job to come, which is not on the heap
+        self.arrival_ms = NO_ARRIVAL_MS
         self.more_jobs = True
         self.happened: list[Event] = []  # at this instant
-        self.in_vain = 0  # instants since the last event
         self.idle_outages = 0  # since a job last started or ended
         self.outages: Iterator[Outage] = iter(())
         if isinstance(outages, Sequence):
@@ -132,35 +136,39 @@ class _Run:
     def events(self, jobs: Iterator[Job]) -> Iterator[Event]:
         """Yield the events of the whole run."""
         heap, happened = self.heap, self.happened
-        last_ms = 0
-        self._next_arrival(jobs, None)
+        last_ms = in_vain = 0
+        self._next_arrival(jobs, 0)
         while heap or self.arrival is not None:
-            if heap and heap[0][1] == RETIME and self._only_services():
-                break
-            now_ms = heap[0][0] if heap else FOREVER_MS
-            if self.arrival is not None and (self.arrival.submit_ms < now_ms or not heap):
-                now_ms = self.arrival.submit_ms
-            self.in_vain += 1
-            if self.in_vain > IN_VAIN and not self._will_go_on():
-                raise SimulationError(
-                    f"since {IN_VAIN:,} instants nothing happens, at {now_ms} ms: the policy asks to be woken, or"
-                    " the interference model to be asked again, for ever"
-                )
+            now_ms = self.arrival_ms
+            if heap:
+                next_ms, kind, _, _ = heap[0]
+                if next_ms < now_ms:
+                    now_ms = next_ms
+                if kind == RETIME and self._only_services():
+                    break
             try:
                 self._instant(jobs, now_ms)
             finally:  # an error comes after what happened before it
                 if happened:
                     yield from happened
                     last_ms = now_ms
-                    self.in_vain = 0
+                    in_vain = 0
                     happened.clear()
+                else:
+                    in_vain += 1
+            if in_vain > IN_VAIN:
+                if not self._will_go_on():
+                    raise SimulationError(
+                        f"since {IN_VAIN:,} instants nothing happens, at {now_ms} ms: the policy asks to be woken, or"
+                        " the interference model to be asked again, for ever"
+                    )
+                in_vain = 0
         for job in list(self.queue):
             yield Event(last_ms, REJECT, job, self._attempt(job), (), job.share, Reason.LEFT_WAITING)
 
     def _will_go_on(self) -> bool:
         """Whether somebody is to come or to end, however many instants pass until then."""
-        self.in_vain = 0
-        return self.more_jobs or any(serial > 0 for _, serial in self.ends.values())
+        return self.more_jobs or any(run.ends is not None for run in self.cluster.running.values())
 
     def _only_services(self) -> bool:
         """Whether nobody is to come, to end or to leave, so that services would be looked at again for ever."""
@@ -168,11 +176,11 @@ class _Run:
             return False
         return all(entry[1] == RETIME or self._is_dead(entry) for entry in self.heap)
 
-    def _is_dead(self, entry: tuple[int, int, int, Any]) -> bool:
+    def _is_dead(self, entry: _Entry) -> bool:
         """Whether an entry of the heap has been overtaken: the job left, or its end has moved."""
         _, kind, serial, what = entry
         if kind == END:
-            return self.ends.get(what.job.id, NEVER)[1] != serial
+            return what.ends is not entry
         if kind == LEAVE:
             return self.leaves.get(what.id) != serial
         return kind == RETIME and (what not in self.outlooks or self.outlooks[what][2] != serial)
@@ -181,11 +189,14 @@ class _Run:
         """Everything that happens at one instant, in its order; its events are in `happened` then."""
         heap, happened = self.heap, self.happened
         decide = False
-        while heap and heap[0][0] == now_ms and heap[0][1] < LEAVE:
-            entry = heappop(heap)
-            _, kind, serial, what = entry
+        while heap:
+            entry = heap[0]
+            time_ms, kind, _, what = entry
+            if time_ms != now_ms or kind == LEAVE:
+                break
+            heappop(heap)
             if kind == END:
-                if self.ends.get(what.job.id, NEVER)[1] == serial:
+                if what.ends is entry:
                     self._end(what, now_ms)
                     decide = True
             elif self._is_dead(entry):
@@ -202,8 +213,8 @@ class _Run:
             else:
                 self._bring_back(what)
                 decide = True
-        while (job := self.arrival) is not None and job.submit_ms == now_ms:
-            happened.append(Event(now_ms, SUBMIT, job, 1, (), job.share, NO_REASON))
+        while self.arrival_ms == now_ms and (job := self.arrival) is not None:
+            happened.append(new(Event, (now_ms, SUBMIT, job, 1, (), job.share, NO_REASON)))
             if self._fits_when_empty(job):
                 self._enqueue(job, now_ms)
                 decide = True
@@ -231,8 +242,7 @@ class _Run:
             fits = self.cluster.fits_when_empty(job)
         except PlacementError as error:
             raise SimulationError(f"a job makes no sense: {error}") from error
-        fits_alone: Callable[[Job, GpuModel | None], bool] | None
-        fits_alone = getattr(self.interference, "fits_alone", None)
+        fits_alone = self.fits_alone
         if not fits or fits_alone is None or not job.gpus:
             return fits
         kind = job.models, job.labels
@@ -250,29 +260,25 @@ class _Run:
         """Ask the policy, applying each decision before the next is asked for."""
         cluster, queue = self.cluster, self.queue
         shown = cluster.changes + queue.changes  # both only ever grow
-        deciding: Iterator[object] | None = None
-        while True:
-            try:
-                if deciding is None:
-                    deciding = iter(self.policy(queue, cluster, now_ms))
-                decision = next(deciding, NO_MORE)
-            except BerthError:
-                raise
-            except Exception as error:
-                raise PolicyError(f"at {now_ms} ms the policy fails: {_told(error)}") from error
-            if cluster.changes + queue.changes != shown:
-                raise PolicyError(MEDDLED)
-            if decision is NO_MORE:
-                return
-            if isinstance(decision, Placement):
-                self._start(decision, now_ms)
-            elif isinstance(decision, Evict):
-                self._evict(decision.job, now_ms)
-            elif isinstance(decision, WakeAt):
-                self._wake_at(decision.time_ms, now_ms)
-            else:
-                raise PolicyError(f"a policy yields Placement, Evict or WakeAt, not {decision!r}")
-            shown = cluster.changes + queue.changes
+        try:
+            for decision in self.policy(queue, cluster, now_ms):
+                if cluster.changes + queue.changes != shown:
+                    raise PolicyError(MEDDLED)
+                if isinstance(decision, Placement):
+                    self._start(decision, now_ms)
+                elif isinstance(decision, Evict):
+                    self._evict(decision.job, now_ms)
+                elif isinstance(decision, WakeAt):
+                    self._wake_at(decision.time_ms, now_ms)
+                else:
+                    raise PolicyError(f"a policy yields Placement, Evict or WakeAt, not {decision!r}")
+                shown = cluster.changes + queue.changes
+        except BerthError:
+            raise
+        except Exception as error:
+            raise PolicyError(f"at {now_ms} ms the policy fails: {_told(error)}") from error
+        if cluster.changes + queue.changes != shown:
+            raise PolicyError(MEDDLED)
 
     def _evict(self, job: Job, now_ms: int) -> None:
         if job.id not in self.cluster.running:
@@ -289,9 +295,11 @@ class _Run:
             self._push(time_ms, WAKE, None)
 
     def _start(self, placement: Placement, now_ms: int) -> None:
-        job = placement.job
-        if job not in self.queue:
+        job = placement[0]
+        if not self.queue.remove(job):
             raise PolicyError(f"at {now_ms} ms the policy starts job '{job.id}', which is not waiting")
+        if job.patience_ms is not None:
+            self.leaves.pop(job.id, None)
         work_ms, attempt = job.work_ms, 1
         if self.again and (again := self.again.get(job.id)) is not None:
             attempt = again.attempt
@@ -300,24 +308,23 @@ class _Run:
             run = self.cluster.place(placement, now_ms=now_ms, work_ms=work_ms, attempt=attempt)
         except PlacementError as error:
             raise PolicyError(f"at {now_ms} ms the policy decides what cannot be: {error}") from error
-        self._unqueue(job)
         self.idle_outages = 0
         if self.interference is None or job.gpus == 0:
             self._schedule_end(run, now_ms)
         else:
             self.dirty.update(dict.fromkeys(run.slots))
-        self.happened.append(Event(now_ms, START, job, attempt, run.slots, run.share, NO_REASON))
+        self.happened.append(new(Event, (now_ms, START, job, attempt, run.slots, run.share, NO_REASON)))
 
     def _end(self, run: Running, now_ms: int) -> None:
         """A run reaches the end of its work or of its time limit."""
-        job = run.job
-        self._take_off(job.id, now_ms)
+        self._take_off(run.job.id, now_ms)
         if self.again:
-            self.again.pop(job.id, None)
+            self.again.pop(run.job.id, None)
         if run.left_us > 0:
             self._failed(run, Reason.TIME_LIMIT, now_ms)
         else:
-            self.happened.append(Event(now_ms, FINISH, job, run.attempt, run.slots, run.share, NO_REASON))
+            finish = new(Event, (now_ms, FINISH, run.job, run.attempt, run.slots, run.share, NO_REASON))
+            self.happened.append(finish)
 
     def _lose(self, node: int, now_ms: int) -> None:
         self.down[node] += 1
@@ -426,37 +433,44 @@ class _Run:
         heappush(self.heap, (time_ms, kind, self.serial, what))
         return self.serial
 
-    def _next_arrival(self, jobs: Iterator[Job], now_ms: int | None) -> None:
+    def _next_arrival(self, jobs: Iterator[Job], now_ms: int) -> None:
         job = self.arrival = next(jobs, None)
         if job is None:
+            self.arrival_ms = NO_ARRIVAL_MS
             self.more_jobs = False
             return
-        if not isinstance(job.submit_ms, int) or job.submit_ms < 0:
+        submit_ms = self.arrival_ms = job.submit_ms
+        if not isinstance(submit_ms, int) or submit_ms < now_ms:
+            if not isinstance(submit_ms, int) or submit_ms < 0:
+                raise SimulationError(
+                    f"job '{job.id}' was submitted at {submit_ms} ms; expected a whole number, 0 or more"
+                )
             raise SimulationError(
-                f"job '{job.id}' was submitted at {job.submit_ms} ms; expected a whole number, 0 or more"
-            )
-        if now_ms is not None and job.submit_ms < now_ms:
-            raise SimulationError(
-                f"job '{job.id}' was submitted at {job.submit_ms} ms, before the one that stands before it"
+                f"job '{job.id}' was submitted at {submit_ms} ms, before the one that stands before it"
                 f" ({now_ms} ms); give the jobs in order of submission"
             )
-        if job.id in self.known:
+        known = self.known
+        if job.id in known:
             raise SimulationError(f"two jobs have the id '{job.id}'; give each its own")
         if not isinstance(job.work_ms, int) or job.work_ms < 0:
             raise SimulationError(
                 f"job '{job.id}' has {job.work_ms} ms of work; expected a whole number, 0 or more"
             )
-        self.known.add(job.id)
+        known.add(job.id)
 
     def _schedule_end(self, run: Running, now_ms: int) -> None:
+        """Note when it ends by its work or its time limit, if its speed stays as it is."""
         end_ms = run.end_ms()
         limit_ms = run.job.time_limit_ms
         if limit_ms is not None:
             end_ms = min(end_ms, max(now_ms, run.start_ms + limit_ms))
-        if self.ends.get(run.job.id, NEVER)[0] == end_ms:
+        if run.ends is not None and run.ends[0] == end_ms:
             return
-        serial = self._push(end_ms, END, run) if end_ms < FOREVER_MS else -1
-        self.ends[run.job.id] = (end_ms, serial)
+        run.ends = None
+        if end_ms < FOREVER_MS:
+            self.serial = serial = self.serial + 1
+            run.ends = entry = (end_ms, END, serial, run)
+            heappush(self.heap, entry)
 
     def _next_outage(self) -> None:
         """Draw the next outage, while jobs are to come, run, or wait with a chance to start."""
@@ -502,7 +516,7 @@ class _Run:
     def _take_off(self, job_id: str, now_ms: int) -> Running:
         """Release a running job; those that shared its GPUs are looked at again."""
         run = self.cluster.release(job_id, now_ms=now_ms)
-        self.ends.pop(job_id, None)
+        run.ends = None
         if self.interference is not None and run.job.gpus:
             self.dirty.update(dict.fromkeys(run.slots))
         return run

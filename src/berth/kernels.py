@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numba import njit
@@ -31,16 +31,22 @@ __all__ = [
     "GPU_PACKING",
     "UNFIT",
     "WORST_FIT",
+    "Arrays",
+    "arrays_of",
     "best_node",
+    "block_of",
     "choose_devices",
     "first_node",
     "fits",
     "fitting_devices",
     "fitting_nodes",
+    "fitting_on",
     "fragmentation_ratios_pct",
+    "give_back",
     "node_fragmentation",
     "numbers",
     "spread_over_nodes",
+    "take",
 ]
 
 
@@ -70,6 +76,183 @@ GPUS, MILLI, GPU_MEM, CPU, MEM, MODELS, LABELS = range(7)
 
 UNFIT = -1
 """The score of a node that a request does not fit on."""
+
+
+def block_of(nodes: int, width: int) -> IntArray:
+    """Room for the arrays of a cluster of so many nodes, with so many GPU slots on the largest, all 0."""
+    block = np.zeros(3 + nodes * (10 + 3 * width), dtype=np.int64)
+    block[:2] = nodes, width
+    return block
+
+
+class Arrays(NamedTuple):
+    """The arrays of a cluster, as they lie in its block."""
+
+    free_cpu: IntArray  # (N,)
+    free_mem: IntArray  # (N,)
+    free_milli: IntArray  # (N, G); −1 where there is no GPU
+    free_gpu_mem: IntArray  # (N, G)
+    traits: IntArray  # (N, 3): bit of the model, bits of the labels, 1 if the node is up
+    version: IntArray  # (N,): goes up whenever the node changes
+    rank: IntArray  # (N,): a permutation; the smaller wins a tie
+    held: IntArray  # (N, G + 1): running jobs that hold part of one GPU, one whole GPU, two, …
+    freed: IntArray  # (N,): the last nodes on which something was given back: number k at place k modulo N
+    there: (
+        IntArray  # (N,): of slots that are just being taken or given back, how many lie on the node; else 0
+    )
+
+
+def arrays_of(block: IntArray) -> Arrays:
+    """Where they lie; what comes before them is N, G and how often something was given back on a node.
+
+    A kernel is given the block, as one array costs a call a tenth of what ten do.
+    """
+    n = block[0]
+    width = block[1]
+    a = 3
+    cpu = block[a : a + n]
+    a += n
+    mem = block[a : a + n]
+    a += n
+    milli = block[a : a + n * width].reshape((n, width))
+    a += n * width
+    gpu_mem = block[a : a + n * width].reshape((n, width))
+    a += n * width
+    traits = block[a : a + n * 3].reshape((n, 3))
+    a += n * 3
+    version = block[a : a + n]
+    a += n
+    rank = block[a : a + n]
+    a += n
+    held = block[a : a + n * (width + 1)].reshape((n, width + 1))
+    a += n * (width + 1)
+    freed = block[a : a + n]
+    a += n
+    return Arrays(cpu, mem, milli, gpu_mem, traits, version, rank, held, freed, block[a : a + n])
+
+
+_arrays_of = compiled(arrays_of)
+
+
+@compiled
+def take(
+    block: IntArray,  # what is free, written
+    requests: IntArray,  # (≥ number + 1, 7)
+    totals: IntArray,  # (≥ number + 1, 4): GPUs, nodes, CPU and memory of the whole job
+    number: int,
+    milli: int,
+    gpu_mem: int,
+    node: int,  # of the first slot
+    index: int,
+    slots: IntArray,  # (≥ count, 2): node and index of the other slots, at their places; no two the same
+    count: int,
+) -> bool:
+    """Take for a job what a placement says; False, and nothing is taken, where not all of it can be given."""
+    slots[0] = node | 0, index | 0  # whole numbers alone can be or-ed: others are refused
+    arrays = _arrays_of(block)
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, there = arrays
+    gpus = totals[number, 0]
+    nodes = totals[number, 1]
+    models = requests[number, MODELS]
+    labels = requests[number, LABELS]
+    milli |= 0
+    gpu_mem |= 0
+    good = count == gpus or (gpus == 0 and count > 0)
+    if gpus > 0:
+        good = good and 0 < milli <= requests[number, MILLI] and 0 <= gpu_mem <= requests[number, GPU_MEM]
+    counted = 0
+    parts = 0
+    while good and counted < count:
+        node = slots[counted, 0]
+        index = slots[counted, 1]
+        if node < 0 or node >= free_cpu.shape[0]:
+            good = False
+        elif gpus == 0:
+            good = index == -1
+        else:
+            good = 0 <= index < free_milli.shape[1]
+            good = good and free_milli[node, index] >= milli and free_gpu_mem[node, index] >= gpu_mem
+        if good:
+            parts += there[node] == 0
+            there[node] += 1
+            counted += 1
+    good = good and (nodes == 0 or parts == nodes)
+    place = 0
+    while good and place < count:  # whether each node can give its part
+        node = slots[place, 0]
+        place += 1
+        part = there[node]
+        if part < 0:
+            continue
+        there[node] = -part  # has been looked at
+        good = (
+            traits[node, 2] != 0
+            and (traits[node, 1] & labels) == labels
+            and (gpus == 0 or ((traits[node, 0] & models) != 0 and (nodes == 0 or part * nodes == gpus)))
+            and free_cpu[node] >= -(-totals[number, 2] * part // count)
+            and free_mem[node] >= -(-totals[number, 3] * part // count)
+        )
+    if not good:
+        for place in range(counted):
+            there[slots[place, 0]] = 0
+        return False
+    for place in range(count):
+        there[slots[place, 0]] = abs(there[slots[place, 0]])
+    _change(block, arrays, totals, number, milli, gpu_mem, slots, count, 1)
+    return True
+
+
+@compiled
+def give_back(
+    block: IntArray,
+    totals: IntArray,
+    number: int,
+    milli: int,
+    gpu_mem: int,
+    node: int,
+    index: int,
+    slots: IntArray,
+    count: int,
+) -> None:
+    """Give back what `take` took when it was asked the same."""
+    slots[0] = node, index
+    arrays = _arrays_of(block)
+    for place in range(count):
+        arrays.there[slots[place, 0]] += 1
+    _change(block, arrays, totals, number, milli, gpu_mem, slots, count, -1)
+
+
+@compiled
+def _change(
+    block: IntArray,
+    arrays: Arrays,
+    totals: IntArray,
+    number: int,
+    milli: int,
+    gpu_mem: int,
+    slots: IntArray,
+    count: int,
+    sign: int,  # 1 to take, −1 to give back
+) -> None:
+    free_cpu, free_mem, free_milli, free_gpu_mem, _, version, _, held, freed, there = arrays
+    gpus = totals[number, 0]
+    for place in range(count):
+        node = slots[place, 0]
+        if gpus > 0:
+            free_milli[node, slots[place, 1]] -= sign * milli
+            free_gpu_mem[node, slots[place, 1]] -= sign * gpu_mem
+        part = there[node]
+        if part == 0:
+            continue
+        there[node] = 0
+        version[node] += 1
+        free_cpu[node] -= sign * -(-totals[number, 2] * part // count)
+        free_mem[node] -= sign * -(-totals[number, 3] * part // count)
+        if gpus > 0:
+            held[node, part if milli == 1000 else 0] += sign
+        if sign < 0:
+            freed[block[2] % freed.shape[0]] = node
+            block[2] += 1
 
 
 @compiled
@@ -112,6 +295,27 @@ def fitting_nodes(
     """Whether each node fits."""
     for node in range(free_cpu.shape[0]):
         found[node] = fits(node, request, free_cpu, free_mem, free_milli, free_gpu_mem, traits)
+
+
+@compiled
+def fitting_on(
+    block: IntArray,
+    requests: IntArray,  # (≥ number + 1, 7)
+    number: int,
+    node: int,
+    chosen: IntArray,  # (G,), written: the GPUs of the node that one GPU of the request fits on, ascending
+) -> int:
+    """How many GPUs of a node one GPU of the request fits on; −1 where the node cannot give all that it takes."""
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, _ = _arrays_of(block)
+    request = requests[number]
+    if not fits(node, request, free_cpu, free_mem, free_milli, free_gpu_mem, traits):
+        return -1
+    found = 0
+    for index in range(free_milli.shape[1]):
+        if free_milli[node, index] >= request[MILLI] and free_gpu_mem[node, index] >= request[GPU_MEM]:
+            chosen[found] = index
+            found += 1
+    return found
 
 
 @compiled
@@ -408,17 +612,10 @@ def node_score(
 @compiled
 def best_node(
     placement: int,
+    block: IntArray,
     requests: IntArray,  # (≥ number + 1, 7)
     number: int,
     row: int,
-    free_cpu: IntArray,
-    free_mem: IntArray,
-    free_milli: IntArray,
-    free_gpu_mem: IntArray,
-    traits: IntArray,
-    version: IntArray,  # (N,): goes up whenever the node changes
-    rank: IntArray,  # (N,): a permutation; the smaller wins a tie
-    held: IntArray,
     largest: IntArray,
     typical: IntArray,
     weight: FloatArray,
@@ -435,6 +632,7 @@ def best_node(
 
     Only nodes that have changed are scored again, so that the row is up to date for every node afterwards.
     """
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, version, rank, held, _, _ = _arrays_of(block)
     request = requests[number]
     seen = all_seen[row]
     scores = all_scores[row]
@@ -493,29 +691,33 @@ def best_node(
 
 @compiled
 def first_node(
+    block: IntArray,
     requests: IntArray,  # (≥ number + 1, 7)
     number: int,
     row: int,
-    first: int,  # the node to begin at
-    free_cpu: IntArray,
-    free_mem: IntArray,
-    free_milli: IntArray,
-    free_gpu_mem: IntArray,
-    traits: IntArray,
-    version: IntArray,  # (N,)
+    begins: IntArray,  # (T, 2): no node before this one fitted, and how often was given back until then; written
     all_unfit: IntArray,  # (T, N): 1 + the version at which the node did not fit, written
     chosen: IntArray,  # (G,), written: the slots on the node returned, ascending
 ) -> int:
     """The first node that request `number` fits on, or −1 where none does; what it has seen is in row `row`."""
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, version, _, _, freed, _ = _arrays_of(block)
     request = requests[number]
     unfit = all_unfit[row]
-    for node in range(first, version.shape[0]):
+    nodes = version.shape[0]
+    first = begins[row, 0] if block[2] - begins[row, 1] < nodes else 0
+    if first > 0:
+        for back in range(begins[row, 1], block[2]):
+            first = min(first, freed[back % nodes])
+    begins[row, 1] = block[2]
+    for node in range(first, nodes):
         if unfit[node] == version[node] + 1:
             continue
         if fits(node, request, free_cpu, free_mem, free_milli, free_gpu_mem, traits):
             choose_devices(node, request, free_milli, free_gpu_mem, False, chosen)
+            begins[row, 0] = node
             return node
         unfit[node] = version[node] + 1
+    begins[row, 0] = nodes
     return -1
 
 

@@ -6,6 +6,7 @@ yielded are started and leave the queue, and while limits show and hide others.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
@@ -52,10 +53,11 @@ class Queue:
     def __init__(self) -> None:
         self._places: dict[str, int] = {}  # id -> its place in _jobs
         self._jobs: list[Job | None] = []  # None where one has left
-        self._first = 0
+        self._serials: list[int] = []  # at the same places; they only grow
+        self._first = 0  # nobody waits at the places before this one
+        self._room = 64  # so many places are filled before those that have left are taken out
         self._orders: dict[Key, SortedList] = {}
         self._lanes: dict[tuple[Lane, Key], _Lanes] = {}
-        self._serials: dict[str, int] = {}
         self._next_serial = 0
         self.changes = 0
         """How often a job came or left."""
@@ -72,20 +74,30 @@ class Queue:
 
     def __iter__(self) -> Iterator[Job]:
         """In the order in which they were queued; a job that was queued again comes last."""
+        self.first()
         jobs = self._jobs
         place = self._first
         while place < len(jobs):
             job = jobs[place]
+            if job is not None:
+                serial = self._serials[place]
+                yield job
+                if jobs is not self._jobs:  # compacted meanwhile: go on behind the job just yielded
+                    jobs = self._jobs
+                    place = bisect_right(self._serials, serial) - 1
             place += 1
-            if job is None:
-                continue
-            serial = self._serials[job.id]
-            yield job
-            if jobs is not self._jobs:  # compacted meanwhile: go on behind the job just yielded
-                jobs = self._jobs
-                place = 0
-                while place < len(jobs) and self._serial_at(place) <= serial:
-                    place += 1
+
+    def first(self) -> Job | None:
+        """The job that has waited longest; None where nobody waits."""
+        jobs = self._jobs
+        place = self._first
+        while place < len(jobs):
+            if (job := jobs[place]) is not None:
+                self._first = place
+                return job
+            place += 1
+        self._first = place
+        return None
 
     def by(self, key: Key) -> Iterator[Job]:
         """In the order of `key`, the first queued on ties.
@@ -95,7 +107,7 @@ class Queue:
         """
         order = self._orders.get(key)
         if order is None:
-            order = self._orders[key] = SortedList((key(job), self._serials[job.id], job) for job in self)
+            order = self._orders[key] = SortedList((key(job), serial, job) for serial, job in self._entries())
         place = 0
         while place < len(order):
             entry = order[place]
@@ -113,19 +125,18 @@ class Queue:
         found = self._lanes.get((lane, key))
         if found is None:
             found = self._lanes[lane, key] = _Lanes(lane, key)
-            for job in self:
-                found.add(job, self._serials[job.id])
+            for serial, job in self._entries():
+                found.add(job, serial)
         return found.entries
 
     def add(self, job: Job) -> None:
         """Queue a job behind all others. For the engine alone."""
-        if len(self._jobs) > 2 * len(self._places) + 64:
+        if len(self._jobs) > self._room:
             self._compact()
-        serial = self._next_serial
-        self._next_serial += 1
+        self._next_serial = serial = self._next_serial + 1
         self._places[job.id] = len(self._jobs)
         self._jobs.append(job)
-        self._serials[job.id] = serial
+        self._serials.append(serial)
         if self._orders or self._lanes:
             for key, order in self._orders.items():
                 order.add((key(job), serial, job))
@@ -133,29 +144,32 @@ class Queue:
                 lanes.add(job, serial)
         self.changes += 1
 
-    def remove(self, job: Job) -> None:
-        """Take a job out. For the engine alone."""
-        place = self._places.pop(job.id)
+    def remove(self, job: Job) -> bool:
+        """Take a job out; False where this very job does not wait. For the engine alone."""
         jobs = self._jobs
+        place = self._places.get(job.id)
+        if place is None or jobs[place] is not job:
+            return False
+        del self._places[job.id]
         jobs[place] = None
-        first = self._first
-        while first < len(jobs) and jobs[first] is None:
-            first += 1
-        self._first = first
-        serial = self._serials.pop(job.id)
         if self._orders or self._lanes:
+            serial = self._serials[place]
             for key, order in self._orders.items():
                 order.remove((key(job), serial, job))
             for lanes in self._lanes.values():
                 lanes.remove(job, serial)
         self.changes += 1
+        return True
 
-    def _serial_at(self, place: int) -> int:
-        job = self._jobs[place]
-        return -1 if job is None else self._serials[job.id]
+    def _entries(self) -> Iterator[tuple[int, Job]]:
+        return (
+            (serial, job) for serial, job in zip(self._serials, self._jobs, strict=True) if job is not None
+        )
 
     def _compact(self) -> None:
-        jobs = [job for job in self._jobs if job is not None]
-        self._places = {job.id: place for place, job in enumerate(jobs)}
-        self._jobs = list(jobs)
+        kept = list(self._entries())
+        self._serials = [serial for serial, _ in kept]
+        self._jobs = [job for _, job in kept]
+        self._places = {job.id: place for place, (_, job) in enumerate(kept)}
         self._first = 0
+        self._room = 2 * len(kept) + 64

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from berth.errors import ClusterError, DoesNotFit, NotAllowed
-from berth.model import GpuSlot, Job, Node, Share
+from berth.model import NO_GPU, GpuSlot, Job, Node, Placement
+from berth.running import Part, parts_of
 
-__all__ = ["check_job", "check_nodes", "check_traits", "named", "refuse_gpu"]
+if TYPE_CHECKING:
+    from berth.cluster import Cluster
+
+__all__ = ["check_job", "check_nodes", "named", "refuse"]
 
 
 def check_nodes(nodes: tuple[Node, ...]) -> None:
@@ -40,7 +44,7 @@ def check_job(job: Job) -> None:
         raise NotAllowed(f"job '{job.id}' asks for {job.share.mem_mib} MiB of GPU memory")
 
 
-def check_traits(job: Job, node: Node) -> None:
+def _check_traits(job: Job, node: Node) -> None:
     """Refuse a node without the GPU model or a label that the job asks for. Raises NotAllowed."""
     if job.models and job.gpus and (node.gpu_model is None or node.gpu_model.name not in job.models):
         has = f"GPU model '{node.gpu_model.name}'" if node.gpu_model else "no GPU model"
@@ -52,15 +56,76 @@ def check_traits(job: Job, node: Node) -> None:
             )
 
 
-def refuse_gpu(job: Job, node: Node, slot: GpuSlot, share: Share, left: Share) -> NoReturn:
-    """Say why a GPU of which so much is left cannot be given. Raises DoesNotFit, or NotAllowed where there is none."""
-    where = f"GPU {slot.index} of node '{node.name}'"
-    milli, mem = left
-    if milli < 0:
-        raise NotAllowed(f"job '{job.id}' names {where}, which has {node.gpus} GPUs")
-    if milli < share.milli:
-        raise DoesNotFit(f"job '{job.id}' takes {share.milli} milli of {where}, which has {milli} left")
-    raise DoesNotFit(f"job '{job.id}' takes {share.mem_mib} MiB of {where}, which has {mem} left")
+def refuse(cluster: Cluster, placement: Placement) -> NoReturn:
+    """Say why a placement that the cluster does not take cannot be. Raises NotAllowed or DoesNotFit."""
+    job, slots, share = placement
+    gpus, number = job.gpus, len(slots)
+    if job.id in cluster.running:
+        raise NotAllowed(f"job '{job.id}' cannot be placed: it is running already")
+    if not number:
+        raise NotAllowed(f"job '{job.id}' cannot be placed on no slots")
+    if gpus and not (0 < share.milli <= job.share.milli and 0 <= share.mem_mib <= job.share.mem_mib):
+        raise NotAllowed(
+            f"job '{job.id}' may be given 1…{job.share.milli} milli and 0…{job.share.mem_mib} MiB of a GPU, what it"
+            f" asks for or less; the placement gives {share.milli} milli and {share.mem_mib} MiB"
+        )
+    if len(set(slots)) < number:
+        raise NotAllowed(f"job '{job.id}' names the same slot twice: {named(slots)}")
+    if gpus != (0 if slots[0].index == NO_GPU else number):
+        raise NotAllowed(f"job '{job.id}' asks for {gpus} GPUs, not for {named(slots)}")
+    _refuse_slots(cluster, placement)
+    parts = parts_of(job, slots)
+    if job.nodes and (
+        len(parts) != job.nodes or (number > 1 and any(part.gpus * job.nodes != gpus for part in parts))
+    ):
+        raise NotAllowed(
+            f"job '{job.id}' asks for {gpus} GPUs on exactly {job.nodes} nodes, the same number on each;"
+            f" the placement gives {[part.gpus for part in parts]}"
+        )
+    for part in parts:
+        _refuse_part(cluster, job, part)
+    raise NotAllowed(f"job '{job.id}' cannot be placed on {named(slots)}")
+
+
+def _refuse_slots(cluster: Cluster, placement: Placement) -> None:
+    """Refuse slots that there are not, that are not what the job asks for, or that have too little left."""
+    job, slots, (milli, gpu_mem_mib) = placement
+    rows, width = cluster.free_milli.shape
+    for node, index in slots:
+        if not 0 <= node < rows or not NO_GPU <= index < width:
+            raise NotAllowed(
+                f"job '{job.id}': there is no slot ({node}, {index}) in a cluster of {rows} nodes"
+            )
+        if (index == NO_GPU) != (job.gpus == 0):
+            raise NotAllowed(
+                f"job '{job.id}' asks for {job.gpus} GPUs; {named(slots)} are GPUs in part and in part none"
+            )
+        if job.gpus == 0:
+            continue
+        where = f"GPU {index} of node '{cluster.nodes[node].name}'"
+        left, mem_left = int(cluster.free_milli[node, index]), int(cluster.free_gpu_mem_mib[node, index])
+        if left < 0:
+            raise NotAllowed(f"job '{job.id}' names {where}, which has {cluster.nodes[node].gpus} GPUs")
+        if left < milli:
+            raise DoesNotFit(f"job '{job.id}' takes {milli} milli of {where}, which has {left} left")
+        if mem_left < gpu_mem_mib:
+            raise DoesNotFit(f"job '{job.id}' takes {gpu_mem_mib} MiB of {where}, which has {mem_left} left")
+
+
+def _refuse_part(cluster: Cluster, job: Job, part: Part) -> None:
+    """Refuse a node that is lost, not of the kind that the job asks for, or has too little CPU or memory left."""
+    node = cluster.nodes[part.node]
+    if not cluster.traits[part.node, 2]:
+        raise NotAllowed(f"job '{job.id}' cannot be placed on node '{node.name}': it is lost")
+    _check_traits(job, node)
+    for takes, left, unit in (
+        (part.cpu_milli, int(cluster.free_cpu_milli[part.node]), "CPU milli"),
+        (part.mem_mib, int(cluster.free_mem_mib[part.node]), "MiB"),
+    ):
+        if takes > left:
+            raise DoesNotFit(
+                f"job '{job.id}' takes {takes} {unit} of node '{node.name}', which has {left} left"
+            )
 
 
 def named(slots: Sequence[GpuSlot]) -> str:

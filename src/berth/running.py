@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from berth.model import FOREVER_MS, GpuSlot, Job, Share
 
@@ -34,8 +34,15 @@ class Running:
     as_of_ms: int
     speed_milli: int
     """Per mille of the speed that it has alone."""
-    parts: tuple[Part, ...]
-    """What it takes of each of its nodes."""
+    request: int
+    """Number of its job's request type on its cluster."""
+    ends: tuple[int, int, int, Any] | None = field(default=None, repr=False)
+    """The engine's note of when it ends, if its speed stays as it is; None where it does not end."""
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What it takes of each of its nodes."""
+        return parts_of(self.job, self.slots)
 
     @property
     def left_ms(self) -> int:

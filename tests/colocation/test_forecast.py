@@ -148,14 +148,14 @@ def test_many_gpus_at_once_are_forecast_and_scored_as_one_after_the_other(model:
     speeds = make_speeds(model)
     together = Forecaster(PROFILES, speeds).forecasts(offers, THESIS_GPU)
     scores = NetworkScores(Model(new_network(1), "test", 5, 20, 15_000, ()), PROFILES, speeds)
-    scored = scores(Scene(together, THESIS_GPU, 700, 70_000_000), together.fits)
+    scored = scores(Scene(together, THESIS_GPU, 700, 70_000_000, ()), together.fits)
     for number, offer in enumerate(offers):
         alone = Forecaster(PROFILES, speeds).forecasts([offer], THESIS_GPU)
         places = len(offer.tenants) + len(offer.window)
         assert (together.fits[number] == alone.fits[0]).all()
         assert (together.ends_ms[number, :, :places] == alone.ends_ms[0]).all()
         assert together.next_ms[number] == alone.next_ms[0]
-        one = scores(Scene(alone, THESIS_GPU, 700, 70_000_000), alone.fits)
+        one = scores(Scene(alone, THESIS_GPU, 700, 70_000_000, ()), alone.fits)
         np.testing.assert_allclose(scored[number], one[0], rtol=1e-4, atol=1e-4)
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from berth.cluster import Cluster
 from berth.errors import ClusterError, DoesNotFit, NotAllowed, NotRunning
@@ -203,3 +207,96 @@ def test_a_cluster_that_cannot_be_is_refused(nodes: tuple[Node, ...], message: s
 def test_a_rank_must_be_a_permutation() -> None:
     with pytest.raises(ClusterError, match="permutation of 0…2"):
         Cluster(NODES, rank=[0, 1, 1])
+
+
+def could_be(asked: Job, where: tuple[GpuSlot, ...], share: Share, running: list[Placement]) -> bool:
+    """Whether a placement beside others can be, reckoned slot by slot and node by node."""
+    here = [slot.node for slot in where]
+    parts = {node: here.count(node) for node in here}
+    if not where or len(set(where)) < len(where):
+        return False
+    if asked.gpus and not (
+        0 < share.milli <= asked.share.milli and 0 <= share.mem_mib <= asked.share.mem_mib
+    ):
+        return False
+    if asked.gpus and len(where) != asked.gpus:
+        return False
+    if asked.nodes and (len(parts) != asked.nodes or len(set(parts.values())) > 1):
+        return False
+    for slot in where:
+        if not 0 <= slot.node < len(NODES) or (slot.index == NO_GPU) != (asked.gpus == 0):
+            return False
+        node = NODES[slot.node]
+        if (
+            asked.models
+            and asked.gpus
+            and (node.gpu_model is None or node.gpu_model.name not in asked.models)
+        ):
+            return False
+        if not set(asked.labels) <= set(node.labels) or not -1 <= slot.index < node.gpus:
+            return False
+        beside = [other.share for other in running if other.job.gpus and slot in other.slots]
+        card = node.gpu_model.mem_mib if node.gpu_model and node.gpu_model.mem_mib else 2**40
+        if asked.gpus and (
+            share.milli + sum(other.milli for other in beside) > 1000
+            or share.mem_mib + sum(other.mem_mib for other in beside) > card
+        ):
+            return False
+    for number in parts:
+        takers = [*running, Placement(asked, where, share)]
+        for has, wants in (("cpu_milli", "cpu_milli"), ("mem_mib", "mem_mib")):
+            taken = sum(
+                -(
+                    -getattr(taker.job, wants)
+                    * sum(slot.node == number for slot in taker.slots)
+                    // len(taker.slots)
+                )
+                for taker in takers
+            )
+            if taken > getattr(NODES[number], has):
+                return False
+    return True
+
+
+REAL = [*((0, index) for index in (0, 1, 2, 3)), (1, 0), (1, 1), *((node, NO_GPU) for node in (0, 1, 2))]
+SLOTS = st.sampled_from([GpuSlot(*pair) for pair in REAL * 3 + [(1, 3), (2, 0), (3, 0), (-1, 0), (0, -2)]])
+WANTS = st.fixed_dictionaries(
+    {
+        "nodes": st.sampled_from([0, 0, 1, 1, 2]),
+        "share": st.builds(Share, st.sampled_from([300, 500, 1000]), st.sampled_from([0, 0, 4000, 9000])),
+        "cpu_milli": st.sampled_from([0, 0, 1500, 9000]),
+        "mem_mib": st.sampled_from([0, 0, 100, 30_000]),
+        "models": st.sampled_from([(), (), ("V100",), ("T4", "V100")]),
+        "labels": st.sampled_from([(), (), (), ("rack=1",)]),
+    }
+)
+GIVEN = st.sampled_from([None, None, None, Share(200), Share(1000, 9000), Share(0), Share(300, -1)])
+
+
+@given(
+    st.lists(st.tuples(WANTS, st.lists(SLOTS, max_size=3), st.sampled_from([0, 0, 0, 1]), GIVEN), max_size=16)
+)
+def test_what_can_be_is_taken_and_nothing_else(
+    steps: list[tuple[dict[str, Any], list[GpuSlot], int, Share | None]],
+) -> None:
+    cluster = Cluster(NODES)
+    empty = cluster.free_milli.tolist(), cluster.free_cpu_milli.tolist(), cluster.free_gpu_mem_mib.tolist()
+    running: list[Placement] = []
+    for number, (wants, where, more, given_share) in enumerate(steps):
+        gpus = more + sum(slot.index != NO_GPU for slot in where)
+        if wants["nodes"] and gpus % wants["nodes"]:
+            continue
+        asked = job(str(number), gpus=gpus, **wants)
+        placement = Placement(asked, tuple(where), given_share or asked.share)
+        before = cluster.digest()
+        if could_be(asked, placement.slots, placement.share, running):
+            cluster.place(placement)
+            running.append(placement)
+        else:
+            with pytest.raises((NotAllowed, DoesNotFit)):
+                cluster.place(placement)
+            assert cluster.digest() == before
+    for other in running:
+        cluster.release(other.job.id)
+    after = cluster.free_milli.tolist(), cluster.free_cpu_milli.tolist(), cluster.free_gpu_mem_mib.tolist()
+    assert (after, cluster.held.sum(), cluster.free_total_milli) == (empty, 0, 6000)

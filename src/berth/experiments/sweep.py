@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from berth.cluster import Cluster
 from berth.engine import simulate
@@ -120,8 +121,10 @@ def run_all(
     elif processes == 1 or len(tasks) == 1:
         loader = Loader()
         for number, task in enumerate(tasks):
-            jobs, errors = loader.load(task)
-            yield run_task(task, jobs, errors, _part_of(progress, number, len(tasks), len(jobs)))
+            with held_collector():
+                jobs, errors = loader.load(task)
+                result = run_task(task, jobs, errors, _part_of(progress, number, len(tasks), len(jobs)))
+            yield result
             if progress:
                 progress(number + 1, len(tasks))
         return
@@ -178,7 +181,7 @@ def _adapted(jobs: tuple[Job, ...], task: Task) -> tuple[Job, ...]:
     """
     labels = {label for node in task.nodes for label in node.labels}
     keeps = task.recovery.checkpoint_ms is not None
-    if not keeps and not any(job.labels for job in jobs):
+    if not keeps and not any(map(attrgetter("labels"), jobs)):
         return jobs
     adapted = []
     for job in jobs:

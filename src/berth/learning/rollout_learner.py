@@ -56,7 +56,8 @@ class RolloutSettings:
     draws: int = 2
     """Orders of these jobs that are tried."""
     better: int = 0
-    """So many of the best actions of a moment are also followed by the network itself instead of by habits."""
+    """So many of what the network would do best, and two others, are also followed by the network itself; then it
+    learns from these alone. Its own continuation is better than any habit's once it has learned something."""
     choices: int = 16
     """Combinations of a moment that are learned from: the best one and others."""
     habits: int = 2
@@ -166,7 +167,7 @@ class RolloutLearner:
 
     def total_ms(self, network: Network, sets: JobSets) -> IntArray:
         """Total time of each set under each of the I models of interference if the network decides, (I, N)."""
-        return np.stack([self._decided(model, model.begin(sets), network) for model in self.models])
+        return np.stack([self.decided_ms(model, model.begin(sets), network) for model in self.models])
 
     def _played(
         self,
@@ -187,7 +188,8 @@ class RolloutLearner:
                 offers.append(offered)
                 masks, there = _listed(here.allowed)
                 if network is None:
-                    worth_s = self._worth_s(model, here, habits, None, int(draw.integers(1 << 30)))
+                    seed = int(draw.integers(1 << 30))
+                    worth_s = model.worth_s(here, habits, settings.ahead, settings.draws, seed)
                     score = -np.take_along_axis(worth_s, masks, axis=1)
                 else:
                     score = self._scores(model, network, here, masks)
@@ -196,38 +198,52 @@ class RolloutLearner:
                 action[rows] = _best(masks, score)
             worlds = model.advance(worlds, action)
         every, offered = Worlds.joined(moments), np.concatenate(offers)
-        worth_s = self._worth_s(model, every, habits, network, int(draw.integers(1 << 30)))
+        seed = int(draw.integers(1 << 30))
+        worth_s = model.worth_s(every, habits, settings.ahead, settings.draws, seed)
         worst_s = np.max(worth_s, axis=1, where=every.allowed, initial=0.0)[:, None] + settings.refused_s
         worth_s = np.where(offered & ~every.allowed, worst_s, worth_s)
         turn = np.where(offered, draw.random(offered.shape), 2.0)
-        turn[np.arange(len(turn)), worth_s.argmin(axis=1)] = -1  # learned from, with some others
-        masks = np.argsort(turn, axis=1)[:, : settings.choices]
+        np.put_along_axis(
+            turn, worth_s.argmin(axis=1)[:, None], -1.0, axis=1
+        )  # the best is learned from, and others
+        choices, followed = settings.choices, network is not None and settings.better > 0
+        if network is not None and followed:
+            masks, there = _listed(every.allowed)
+            score = np.where(there, self._scores(model, network, every, masks), -np.inf)
+            ahead = np.argsort(-score, axis=1, kind="stable")[:, : settings.better]
+            own = np.take_along_axis(masks, ahead, axis=1)
+            np.put_along_axis(turn, own, -2.0, axis=1)
+            choices = min(choices, settings.better + 2)
+        masks = np.argsort(turn, axis=1)[:, :choices]
         there = np.take_along_axis(offered, masks, axis=1)
+        if network is not None and followed:
+            real = there & np.take_along_axis(every.allowed, masks, axis=1)
+            self._follow(model, network, every, masks, real, worth_s, seed)
         shown = self._features(model, every, np.where(there, masks, masks[:, :1]))
         worth = np.where(there, np.take_along_axis(worth_s, masks, axis=1), 0).astype(np.float32)
         return Seen(shown, there, worth), worlds.now_ms
 
-    def _worth_s(
-        self, model: Rollouts, worlds: Worlds, habits: FloatArray, network: Network | None, seed: int
-    ) -> FloatArray:
-        """What each action costs, (W, C): by habits, and where it promises most, also by the network."""
+    def _follow(
+        self,
+        model: Rollouts,
+        network: Network,
+        worlds: Worlds,
+        masks: IntArray,
+        real: NDArray[np.bool_],
+        worth_s: FloatArray,
+        seed: int,
+    ) -> None:
+        """Lower what these combinations (W, C') of each world cost (W, C) where the network itself goes on better."""
         settings = self.settings
-        worth_s = model.worth_s(worlds, habits, settings.ahead, settings.draws, seed)
-        if network is None or not settings.better:
-            return worth_s
-        action = np.argsort(worth_s, axis=1)[:, : settings.better]
-        world = np.repeat(np.arange(len(action)), action.shape[1])
-        action = action.reshape(-1)
-        real = worlds.allowed[world, action]
-        world, action = world[real], action[real]
+        world, at = np.nonzero(real)
+        action = masks[world, at]
         total = np.zeros(len(world))
         for drawn in model.drawn(worlds, settings.ahead, settings.draws, seed):
             after = model.advance(drawn.take(world), action)
-            total += self._decided(model, after, network) / (1000 * settings.draws)
+            total += self.decided_ms(model, after, network) / (1000 * settings.draws)
         worth_s[world, action] = np.minimum(worth_s[world, action], total)
-        return worth_s
 
-    def _decided(self, model: Rollouts, worlds: Worlds, network: Network) -> IntArray:
+    def decided_ms(self, model: Rollouts, worlds: Worlds, network: Network) -> IntArray:
         """When all is done in each world, in ms, if the network decides from here on: (W,)."""
         network = jax.tree.map(np.asarray, network)
         while not worlds.over.all():

@@ -6,7 +6,7 @@ says which of those jobs start there now. Everybody who is asked sees the same f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -69,6 +69,8 @@ class Scene(NamedTuple):
     """Jobs that wait, those that are offered included."""
     backlog_ms: int
     """Their run time alone, together."""
+    queue: Iterable[Job]
+    """All who wait, in their order."""
 
 
 class Chooser(Protocol):
@@ -258,7 +260,7 @@ class Colocating:
                 room = self._has_room(window, slot, cluster, forecasts.fits.shape[1])
                 short[at] = not room.all()
                 forecasts.fits[row] &= room
-            picks = self.choose(Scene(forecasts, gpu, waiting, backlog_ms)).tolist()
+            picks = self.choose(Scene(forecasts, gpu, waiting, backlog_ms, queue)).tolist()
             for at, pick, hold_ms in zip(group, picks, _look_again_ms(forecasts).tolist(), strict=True):
                 chosen[at], next_ms[at] = pick, hold_ms
         for number, (slot, tenants, window) in enumerate(offered):

@@ -45,6 +45,8 @@ __all__ = [
 Scores = Callable[[Scene, NDArray[np.bool_]], NDArray[np.float64]]
 UNTRAINED = "untrained"
 MOST_PAIRS = 10_000
+MOST_LOOKED_AT, MOST_KINDS = 1000, 20
+"""So many jobs, and so many kinds of them, are looked through at most for two that fit beside one another."""
 NOT_SLOWED = 1.02
 """A job that takes no longer than this times its run time alone is not slowed (Oh 2019, section V.3.2)."""
 
@@ -79,8 +81,9 @@ class Dqn(Colocating):
 
     It never starts what its forecast says will run out of memory. Where no job offered fits beside another, or beside
     a tenant as that was when it began, one runs after the other, and *when* the next may load is forecast exactly:
-    as soon as predicted joint progress says so. `model` is a file that `berth train` wrote, by
-    default the model that ships for these speeds; `model=untrained` is a network that has learned nothing.
+    as soon as predicted joint progress says so; where that holds of all that wait, joint progress says who as well.
+    `model` is a file that `berth train` wrote, by default the model that ships for these speeds; `model=untrained` is a
+    network that has learned nothing.
     """
 
     def __init__(
@@ -123,6 +126,9 @@ class Dqn(Colocating):
     def _chosen(self, scene: Scene) -> IntArray:
         forecasts = scene.forecasts
         allowed = self.allowed(scene)
+        learned = self.model.learner != UNTRAINED
+        if learned and not self.settings.unslowed and self._never_combines(scene):
+            return best_of(joint_progress(forecasts), allowed, forecasts)
         score = self.scores(scene, allowed)
         if self.settings.unslowed:
             score -= self.settings.unslowed * 1000 / self.model.step_ms * slowed_jobs(forecasts)
@@ -133,6 +139,20 @@ class Dqn(Colocating):
             allowed[:, 0] &= best_of(joint_progress(forecasts), allowed, forecasts) == 0
             best[alone] = best_of(score, allowed, forecasts)[alone]
         return best
+
+    def _never_combines(self, scene: Scene) -> bool:
+        """Whether no two of all that wait fit beside one another, so that no job need be kept for another."""
+        kinds: list[Candidate] = []
+        for at, job in enumerate(scene.queue):
+            one = Candidate(job.application, job.work_ms * 1000, job.work_ms * 1000)
+            if one in kinds:
+                continue
+            if at >= MOST_LOOKED_AT or len(kinds) == MOST_KINDS or not self.forecaster.knows(job.application):
+                return False
+            kinds.append(one)
+            if any(self._fit(other, one, scene.gpu) for other in kinds):
+                return False
+        return True
 
     def _combines(self, offer: Offer, gpu: GpuModel | None) -> bool:
         """Whether any job offered fits beside another one, or beside a tenant as that was when it began."""

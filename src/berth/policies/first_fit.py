@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -39,11 +38,17 @@ class FirstFit(Scored):
         seen = self._seen
         if seen is None or seen.cluster is not cluster:
             seen = self._seen = _Seen.of(cluster)
-        node = seen.first_node(job)
+        number = cluster.request(job)
+        row = seen.rows.get(number)
+        if row is None:
+            row = seen.new_row(number)
+        node: int = kernels.first_node(
+            cluster.block, cluster.requests, number, row, seen.begins, seen.unfit, seen.chosen
+        )
         if node < 0:
             return cluster.spread(job) if job.nodes == 0 else None
         if gpus == 1:
-            return (GpuSlot(node, seen.chosen_at[0]),)
+            return cluster.single(node, seen.chosen_at[0])
         return tuple(GpuSlot(node, index) for index in seen.chosen_at[:gpus]) or (GpuSlot(node, NO_GPU),)
 
     def several(self, scores: IntArray, cluster: Cluster, wanted: int) -> list[int] | None:
@@ -53,57 +58,30 @@ class FirstFit(Scored):
 
 
 @dataclass(slots=True)
-class _Kind:
-    """What is known of a request type."""
-
-    row: int
-    first: int = 0
-    """No node before this one fitted when it was looked at last."""
-    freed: int = 0
-    """How long the cluster's `freed` was then."""
-
-
-@dataclass(slots=True)
 class _Seen:
     """Where each type of request does not fit, so that nobody looks there again. Letters as in kernels."""
 
     cluster: Cluster
-    kinds: dict[int, _Kind]
+    rows: dict[int, int]
+    """Request type → its row below."""
+    begins: IntArray  # (T, 2)
     unfit: IntArray  # (T, N)
+    chosen: IntArray  # (G,)
     chosen_at: memoryview[int]
-    arrays: tuple[Any, ...]
-    """What the kernel is given after the request: the cluster's arrays and the ones kept here."""
 
     @classmethod
     def of(cls, cluster: Cluster) -> _Seen:
         nodes, width = cluster.free_milli.shape
-        unfit = np.zeros((max(1, min(4096, CACHE_BYTES // (8 * nodes))), nodes), dtype=np.int64)
+        rows = max(1, min(4096, CACHE_BYTES // (8 * nodes)))
         chosen = np.zeros(width, dtype=np.int64)
-        free = (cluster.free_cpu_milli, cluster.free_mem_mib, cluster.free_milli, cluster.free_gpu_mem_mib)
-        arrays = (*free, cluster.traits, cluster.version, unfit, chosen)
-        return cls(cluster, {}, unfit, kernels.numbers(chosen), arrays)
+        begins, unfit = np.zeros((rows, 2), dtype=np.int64), np.zeros((rows, nodes), dtype=np.int64)
+        return cls(cluster, {}, begins, unfit, chosen, kernels.numbers(chosen))
 
-    def first_node(self, job: Job) -> int:
-        """The first node that the job fits on; −1 for none."""
-        cluster = self.cluster
-        request = cluster.request(job)
-        kind = self.kinds.get(request) or self._new_kind(request)
-        first, freed = kind.first, cluster.freed
-        since = len(freed) - kind.freed
-        if since:
-            first = min(first, *freed[kind.freed :]) if since < len(cluster.nodes) else 0
-            kind.freed = len(freed)
-        elif first == len(cluster.nodes):
-            return -1
-        node: int = kernels.first_node(cluster.requests, request, kind.row, first, *self.arrays)
-        kind.first = node if node >= 0 else len(cluster.nodes)
-        return node
-
-    def _new_kind(self, request: int) -> _Kind:
+    def new_row(self, number: int) -> int:
         """The type that came first makes room where there is none."""
-        row = len(self.kinds)
+        row = len(self.rows)
         if row == len(self.unfit):
-            row = self.kinds.pop(next(iter(self.kinds))).row
-            self.unfit[row] = 0
-        kind = self.kinds[request] = _Kind(row, freed=len(self.cluster.freed))
-        return kind
+            row = self.rows.pop(next(iter(self.rows)))
+            self.begins[row] = self.unfit[row] = 0
+        self.rows[number] = row
+        return row

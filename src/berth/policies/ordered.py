@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from berth.cluster import Cluster
-from berth.model import Placement
+from berth.model import Job, Placement
+from berth.policies.keyed import as_queued, key_of
 from berth.policies.partitions import Labels, Partitions, labels_waiting
 from berth.policies.protocol import Order, Place
 from berth.queue import Queue
@@ -26,27 +27,41 @@ class Ordered:
         self.place = place
         self.draws = bool(getattr(place, "draws", True))
         """Whether its decisions may depend on the seed."""
-        self._stuck: tuple[Cluster | None, int, set[str]] = (None, -1, set())
+        self._cluster: Cluster | None = None
+        self._releases = -1
+        self._stuck: set[str] = set()
+        """Ids of those that did not fit at so many releases."""
+        self._first: Job | None = None
+        """The one of them that holds up everybody who comes behind it."""
+        self._as_queued = key_of(order) is as_queued
         self._partitions: Partitions
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
         """Yield placements in the order's order."""
         # What did not fit still does not where nothing was given back: not worth another look.
-        if self._stuck[0] is not cluster or self._stuck[1] != cluster.releases:
-            if self._stuck[0] is not cluster:
-                self._partitions = Partitions(cluster)
-            self._stuck = (cluster, cluster.releases, set())
-        stuck, is_held_up = self._stuck[2], self._partitions.is_held_up
+        if self._releases != cluster.releases or self._cluster is not cluster:
+            if self._cluster is not cluster:
+                self._cluster, self._partitions = cluster, Partitions(cluster)
+            self._releases = cluster.releases
+            self._stuck.clear()
+            self._first = None
+        elif self._first is not None and queue.first() is self._first:
+            return iter(())
+        return self._placements(queue, cluster, now_ms)
+
+    def _placements(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
+        stuck, place, is_held_up = self._stuck, self.place, self._partitions.is_held_up
         blocked: set[Labels] = set()
         for job in self.order(queue, cluster, now_ms):
             if blocked and is_held_up(job.labels, blocked):
                 continue
-            slots = None if job.id in stuck else self.place(job, cluster)
+            slots = None if job.id in stuck else place(job, cluster)
             if slots is not None:
                 yield Placement(job, slots, job.share)
             elif job.patience_ms != 0:
                 stuck.add(job.id)
                 if not cluster.labels:
+                    self._first = job if self._as_queued else None
                     return
                 blocked.add(job.labels)
                 if all(is_held_up(labels, blocked) for labels in labels_waiting(queue)):

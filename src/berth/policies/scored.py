@@ -42,9 +42,9 @@ class _Scores:
     places: dict[int, int]  # request type -> row
     seen: IntArray  # (T, N)
     scores: IntArray  # (T, N)
-    devices: IntArray  # (T, N)
+    devices_at: memoryview[int]  # (T, N)
     arrays: tuple[Any, ...]
-    """What the kernel is given after the request: the cluster's arrays and the ones kept here."""
+    """What the kernel is given after the request."""
 
     def row(self, request: int) -> int:
         """The row of a request type; the type that came first makes room where there is none."""
@@ -60,7 +60,8 @@ class _Scores:
 
     def best_node(self, kernel: int, row: int, request: int) -> int:
         """The best node for the request type, −1 for none; its row is up to date then."""
-        node: int = kernels.best_node(kernel, self.cluster.requests, request, row, *self.arrays)
+        cluster = self.cluster
+        node: int = kernels.best_node(kernel, cluster.block, cluster.requests, request, row, *self.arrays)
         return node
 
 
@@ -90,8 +91,8 @@ class Scored:
         request = cluster.request(job)
         row = kept.row(request)
         if job.nodes > 1 or self.draws:
-            kept.best_node(self.kernel_for_all, row, request)
-            nodes = self.several(kept.scores[row], cluster, max(1, job.nodes))
+            best = kept.best_node(self.kernel_for_all, row, request)
+            nodes = None if best < 0 else self.several(kept.scores[row], cluster, max(1, job.nodes))
             if nodes is not None:
                 return tuple(slot for node in nodes for slot in self.slots(node, job, cluster))
             return cluster.spread(job) if job.nodes == 0 else None
@@ -99,7 +100,7 @@ class Scored:
         if node < 0:
             return cluster.spread(job) if job.nodes == 0 else None
         if job.gpus == 1:
-            return (GpuSlot(node, int(kept.devices[row, node])),)
+            return cluster.single(node, kept.devices_at[row, node])
         return self.slots(node, job, cluster)
 
     def several(self, scores: IntArray, cluster: Cluster, wanted: int) -> list[int] | None:
@@ -134,14 +135,6 @@ class Scored:
         gpu = np.where(cluster.capacity_milli > 0, cluster.capacity_milli, 0).sum(axis=1).max()
         seen, scores, devices = np.zeros((3, rows, nodes), dtype=np.int64)
         arrays = (
-            cluster.free_cpu_milli,
-            cluster.free_mem_mib,
-            cluster.free_milli,
-            cluster.free_gpu_mem_mib,
-            cluster.traits,
-            cluster.version,
-            cluster.rank,
-            cluster.held,
             np.array([max(1, cpu), max(1, gpu)], dtype=np.int64),
             typical.requests,
             typical.weight,
@@ -154,4 +147,4 @@ class Scored:
             devices,
             np.zeros((1, width), dtype=np.int64),  # scratch
         )
-        return _Scores(cluster, {}, seen, scores, devices, arrays)
+        return _Scores(cluster, {}, seen, scores, kernels.numbers(devices), arrays)

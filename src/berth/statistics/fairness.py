@@ -52,8 +52,8 @@ def service(columns: EventColumns, owners: Sequence[str]) -> NDArray[np.float64]
     `owners` has one name a job; who has none is left out, as are those of whom no job with work finished. In the
     order of their first job.
     """
-    numbers: dict[str, int] = {}
-    owner = np.array([numbers.setdefault(name, len(numbers)) for name in owners], np.int64)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(owners))}
+    owner = np.fromiter(map(numbers.__getitem__, owners), np.int64, len(owners))
     at = np.flatnonzero(columns.kind == KINDS.index(EventKind.FINISH))
     job = columns.job[at]
     of = owner[job] if len(job) else np.empty(0, np.int64)

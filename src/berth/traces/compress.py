@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from berth.errors import SettingError
 from berth.model import Job
-from berth.traces.job_template import setter
+from berth.traces.job_draft import setter
 
 __all__ = ["compressed"]
 

@@ -39,9 +39,11 @@ def jobs_in_order(
             origin_ms = first[0][0]
         else:
             first.extend(rows)
-            origin_ms = min(first, key=itemgetter(0))[0] if first else 0
-            if not file_order:
+            if file_order:
+                origin_ms = min(first, key=itemgetter(0))[0] if first else 0
+            else:
                 first.sort(key=itemgetter(0))
+                origin_ms = first[0][0] if first else 0
             ordered = iter(first)
         if not reader.counts_from_first:
             origin_ms = 0

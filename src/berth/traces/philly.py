@@ -17,21 +17,17 @@ from collections.abc import Sequence
 from datetime import date
 
 from berth.gpu_models import gpu_model
-from berth.model import Job, Node
+from berth.model import WHOLE_GPU, Job, Node
 from berth.traces.fields import Field, Limits, Remembered, count, seconds, text
-from berth.traces.job_template import JobTemplate, setter
+from berth.traces.job_draft import draft, finished
 from berth.traces.table import Table
 
 __all__ = ["PhillyReader", "nodes", "time_field"]
 
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_MINUTE = re.compile(r"[ T]([01][0-9]|2[0-3]):([0-5][0-9])")
-_SECOND = re.compile(r":([0-5][0-9](\.[0-9]{1,6})?)")
+_HOUR = re.compile(r"[ T]([01][0-9]|2[0-3])")
+_SECOND = re.compile(r":([0-5][0-9]):([0-5][0-9](\.[0-9]{1,6})?)")
 
-
-_PHILLY_JOB = JobTemplate("id", "submit_ms", "work_ms", "gpus", "virtual_cluster", nodes=0)
-_SET_ID, _SET_SUBMIT_MS, _SET_WORK_MS = setter("id"), setter("submit_ms"), setter("work_ms")
-_SET_GPUS, _SET_VIRTUAL_CLUSTER = setter("gpus"), setter("virtual_cluster")
 
 _Row = tuple[int, int, int, int, str]
 
@@ -52,8 +48,7 @@ class PhillyReader:
         _, duration, gpus, cluster = self._fields
         self._at = tuple(table.columns[field.name] for field in self._fields)
         self._known = (
-            Remembered(_day_ms),
-            Remembered(_minute_ms),
+            Remembered(_hour_ms),
             Remembered(_second_ms),
             duration.remembered(),
             gpus.remembered(),
@@ -73,11 +68,11 @@ class PhillyReader:
 
     def _parsed(self, block: list[list[str]], first_number: int) -> list[_Row]:
         timestamp, duration, gpus, cluster = self._at
-        days, minutes, seconds_, works, counts, clusters = self._known
+        hours, seconds_, works, counts, clusters = self._known
         times = [fields[timestamp] for fields in block]
         return list(
             zip(
-                [days[time[:10]] + minutes[time[10:16]] + seconds_[time[16:]] for time in times],
+                [hours[time[:13]] + seconds_[time[13:]] for time in times],
                 range(first_number, first_number + len(block)),
                 map(works.__getitem__, [fields[duration] for fields in block]),
                 map(counts.__getitem__, [fields[gpus] for fields in block]),
@@ -88,22 +83,28 @@ class PhillyReader:
 
     def submit_ms(self, fields: list[str]) -> int:
         time = fields[self._at[0]]
-        days, minutes, seconds_, *_ = self._known
-        return days[time[:10]] + minutes[time[10:16]] + seconds_[time[16:]]
+        hours, seconds_, *_ = self._known
+        return hours[time[:13]] + seconds_[time[13:]]
 
     def diagnose(self, line: int, fields: Sequence[str]) -> None:
         for field in self._fields:
             field.check(self._table, line, fields)
 
     def job(self, row: _Row, origin_ms: int) -> Job:
-        job = _PHILLY_JOB.unfinished()
         submit, number, work, gpus, cluster = row
-        _SET_ID(job, f"philly-{number}")
-        _SET_SUBMIT_MS(job, submit - origin_ms)
-        _SET_WORK_MS(job, work)
-        _SET_GPUS(job, gpus)
-        _SET_VIRTUAL_CLUSTER(job, cluster)
-        return job
+        return finished(
+            draft(
+                f"philly-{number}",
+                submit - origin_ms,
+                work,
+                "",
+                "",
+                gpus,
+                WHOLE_GPU,
+                0,
+                virtual_cluster=cluster,
+            )
+        )
 
 
 def nodes(path: str = "") -> tuple[Node, ...]:
@@ -126,24 +127,20 @@ def time_field(name: str) -> Field[int]:
 
 def _time_ms(time: str) -> int:
     """Milliseconds from the first day of the calendar; ValueError where it is no time."""
-    return _day_ms(time[:10]) + _minute_ms(time[10:16]) + _second_ms(time[16:])
+    return _hour_ms(time[:13]) + _second_ms(time[13:])
 
 
-def _day_ms(day: str) -> int:
-    if _DAY.fullmatch(day) is None:
-        raise ValueError(day)
-    return date.fromisoformat(day).toordinal() * 86_400_000
-
-
-def _minute_ms(minute: str) -> int:
-    found = _MINUTE.fullmatch(minute)
-    if found is None:
-        raise ValueError(minute)
-    return (int(found[1]) * 60 + int(found[2])) * 60_000
+def _hour_ms(hour: str) -> int:
+    """Milliseconds until an hour of a day, such as `2017-10-09 07`."""
+    found = _HOUR.fullmatch(hour[10:])
+    if found is None or _DAY.fullmatch(hour[:10]) is None:
+        raise ValueError(hour)
+    return date.fromisoformat(hour[:10]).toordinal() * 86_400_000 + int(found[1]) * 3_600_000
 
 
 def _second_ms(second: str) -> int:
+    """Milliseconds of the minute and second of an hour, such as `:01:55`."""
     found = _SECOND.fullmatch(second)
     if found is None:
         raise ValueError(second)
-    return round(float(found[1]) * 1000)
+    return int(found[1]) * 60_000 + round(float(found[2]) * 1000)

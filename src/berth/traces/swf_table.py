@@ -61,17 +61,19 @@ class SwfTable(Table):
             stream.close()
 
     def blocks(self, skip_bad: list[TraceError] | None = None) -> Iterator[Block]:
-        block = Block([], [])
+        lines: list[int] = []
+        block = Block([], lines)
         try:
             with Readable(self.path):
                 text = self._first
                 while text is not None:
                     if text.strip() and not text.lstrip().startswith(";"):
                         block.rows.append(text.split())
-                        block.last_lines.append(self._line)
+                        lines.append(self._line)
                         if len(block.rows) == _BLOCK_ROWS:
                             yield block
-                            block = Block([], [])
+                            lines = []
+                            block = Block([], lines)
                     text = next(self._text, None)
                     self._line += 1
         except TraceError as error:

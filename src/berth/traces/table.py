@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from glob import escape
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple, cast
 
@@ -34,13 +34,17 @@ class Block(NamedTuple):
 
     rows: list[list[str]]
     """The fields of each; none for a blank line."""
-    last_lines: list[int]
+    last_lines: Sequence[int]
     """The line on which each ends; the first line of a file is 1."""
 
 
 def line_of(fields: Sequence[str], last_line: int) -> int:
     """The line on which a row begins: a quoted field may hold line ends."""
-    return last_line - sum(len(_NEWLINE.findall(field)) for field in fields)
+    return last_line - _line_ends(fields)
+
+
+def _line_ends(fields: Sequence[str]) -> int:
+    return sum(len(_NEWLINE.findall(field)) for field in fields)
 
 
 class Table(ABC):
@@ -134,33 +138,38 @@ class CsvTable(Table):
             stream.close()
 
     def blocks(self, skip_bad: list[TraceError] | None = None) -> Iterator[Block]:
-        reader, before = self._reader, self._lines_before
+        reader = self._reader
         while True:
-            block = Block([], [])
-            add_row, add_line = block.rows.append, block.last_lines.append
+            before = self.last_line
+            rows: list[list[str]] = []
             problem, whole = None, True
             try:
                 with Readable(self.path, self):
-                    for fields in islice(reader, _BLOCK_ROWS):
-                        add_row(fields)
-                        add_line(before + reader.line_num)
+                    rows.extend(islice(reader, _BLOCK_ROWS))  # those before an error stay
             except csv.Error as error:
                 problem = TraceError(self.path, f"a well-formed CSV row ({error})", line=self.last_line)
             except TraceError as error:
                 problem, whole = error, False
-            if block.rows:
-                yield block
+            if rows:
+                yield Block(rows, _last_lines(rows, before, self.last_line))
             if problem is not None:
                 if skip_bad is None:
                     raise problem
                 skip_bad.append(problem)
-            if not whole or (problem is None and len(block.rows) < _BLOCK_ROWS):
+            if not whole or (problem is None and len(rows) < _BLOCK_ROWS):
                 return
 
     @property
     def last_line(self) -> int:
         """The line that was read last."""
         return self._lines_before + self._reader.line_num
+
+
+def _last_lines(rows: list[list[str]], before: int, after: int) -> Sequence[int]:
+    """The line on which each of some rows ends, that stand behind line `before` and up to line `after`."""
+    if after - before == len(rows):
+        return range(before + 1, after + 1)
+    return list(accumulate((1 + _line_ends(fields) for fields in rows), initial=before))[1:]
 
 
 class ParquetTable(Table):

@@ -30,7 +30,7 @@ import numpy as np
 from berth.errors import SettingError
 from berth.gpu_models import gpu_model
 from berth.model import WHOLE_GPU, Job, Node, Share
-from berth.traces.job_template import JobTemplate, setter
+from berth.traces.job_draft import draft, finished
 from berth.traces.synthetic import Workload
 from berth.traces.synthetic.draws import arrivals, chosen, quantile, span_ms, uniform
 
@@ -87,10 +87,6 @@ _CORES: Final = (1, 2, 4, 6, 8, 10, 12, 16, 18, 24)
 _CORE_WEIGHTS: Final = (140, 10, 15, 560, 20, 25, 20, 20, 60, 10)
 _GIB: Final = (8, 16, 20, 30, 60, 96)
 _GIB_WEIGHTS: Final = (30, 20, 35, 690, 70, 20)
-
-_VARYING: Final = ("id", "submit_ms", "work_ms", "user", "gpus", "share", "cpu_milli", "mem_mib", "models")
-_PAI_JOB: Final = JobTemplate(*_VARYING)
-_SETTERS: Final = tuple(setter(name) for name in _VARYING)
 
 
 @dataclass(frozen=True)
@@ -157,16 +153,17 @@ def _assembled(rows: Iterator[tuple[int, int, int, int, int, int, int]]) -> Iter
     shares = [WHOLE_GPU if milli == 1000 else Share(milli) for _, _, milli in _REQUESTS]
     gpus_of = [gpus for _, gpus, _ in _REQUESTS]
     models = [*((name,) for name in _TYPES), ()]
-    put_id, put_submit, put_work, put_user, put_gpus, put_share, put_cpu, put_mem, put_models = _SETTERS
     for index, (submit, work, user, request, model, cores, gib) in enumerate(rows):
-        job = _PAI_JOB.unfinished()
-        put_id(job, f"pai-{index}")
-        put_submit(job, submit)
-        put_work(job, work)
-        put_user(job, users[user])
-        put_gpus(job, gpus_of[request])
-        put_share(job, shares[request])
-        put_cpu(job, _CORES[cores] * 1000)
-        put_mem(job, _GIB[gib] * 1024)
-        put_models(job, models[model])
-        yield job
+        yield finished(
+            draft(
+                f"pai-{index}",
+                submit,
+                work,
+                users[user],
+                gpus=gpus_of[request],
+                share=shares[request],
+                cpu_milli=_CORES[cores] * 1000,
+                mem_mib=_GIB[gib] * 1024,
+                models=models[model],
+            )
+        )

@@ -14,15 +14,13 @@ import numpy as np
 from berth.errors import SettingError
 from berth.gpu_models import gpu_model
 from berth.model import Job, Node
-from berth.traces.job_template import JobTemplate, setter
+from berth.traces.job_draft import draft, finished
 from berth.traces.synthetic import Workload
 from berth.traces.synthetic.draws import exponential, uniform
 
 __all__ = ["Poisson"]
 
 _GPUS_OF_NODE = 8
-_POISSON_JOB = JobTemplate("id", "submit_ms", "work_ms", user="user")
-_SET_ID, _SET_SUBMIT_MS, _SET_WORK_MS = setter("id"), setter("submit_ms"), setter("work_ms")
 
 
 @dataclass(frozen=True)
@@ -64,8 +62,4 @@ class Poisson:
         works_ms = exponential(uniform(self.seed, "work", self.jobs)) * (self.work_s * 1000)
         columns = np.cumsum(gaps_ms).astype(np.int64).tolist(), np.rint(works_ms).astype(np.int64).tolist()
         for index, (submit, work) in enumerate(zip(*columns, strict=True)):
-            job = _POISSON_JOB.unfinished()
-            _SET_ID(job, f"poisson-{index}")
-            _SET_SUBMIT_MS(job, submit)
-            _SET_WORK_MS(job, work)
-            yield job
+            yield finished(draft(f"poisson-{index}", submit, work, "user"))
