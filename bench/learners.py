@@ -33,7 +33,7 @@ from berth.cli.files import checked_place
 from berth.cli.progress import progress_bar
 from berth.cluster import Cluster
 from berth.engine import simulate
-from berth.interference import make_interference
+from berth.interference import make_interference, make_speeds
 from berth.learning.learners import LEARNERS
 from berth.learning.plan import Plan, make, model_of
 from berth.learning.training import Trained, TrainingSettings, train
@@ -41,6 +41,7 @@ from berth.model import EventKind, Node
 from berth.network.model_file import Model, model_bytes, read_model
 from berth.plots.style import INK, dress, policy_styles
 from berth.policies import Setting, make_policy
+from berth.policies.dqn import model_named, shipped_for
 from berth.profiles import THESIS_GPU, WORKLOADS, workload_jobs
 from berth.report.image import write_image
 from berth.whole_file import whole_file
@@ -186,7 +187,7 @@ def table_of(
     seeds = range(TABLE_SEED, TABLE_SEED + asked.table_sets)
     with progress_bar(f"playing under {interference}", long=True) as update:
         for at, (name, policy) in enumerate(policies.items()):
-            found = known.setdefault(_identity(policy), {})
+            found = known.setdefault(_identity(policy, interference), {})
             for workload in WORKLOADS:
                 for seed in seeds:
                     if f"{workload} {seed}" not in found:
@@ -197,17 +198,23 @@ def table_of(
                 update(at + 1, len(policies), name)
     return {
         name: {
-            workload: [known[_identity(policy)][f"{workload} {seed}"] for seed in seeds]
+            workload: [known[_identity(policy, interference)][f"{workload} {seed}"] for seed in seeds]
             for workload in WORKLOADS
         }
         for name, policy in policies.items()
     }
 
 
-def _identity(policy: str) -> str:
-    """The policy, and which bytes its model has."""
-    _, _, path = policy.partition("?model=")
-    return f"{policy} {sha256(Path(path).read_bytes()).hexdigest()[:16]}" if path else policy
+def _identity(policy: str, interference: str) -> str:
+    """The policy, and which bytes its model has, be it one of a file or the one that ships."""
+    name, _, path = policy.partition("?model=")
+    if path:
+        model = Path(path).read_bytes()
+    elif any(way.ships_as == name for way in LEARNERS.values()):
+        model = model_bytes(model_named(shipped_for(name, make_speeds(interference))))
+    else:
+        return policy
+    return f"{policy} {sha256(model).hexdigest()[:16]}"
 
 
 def paired(one: Mapping[str, list[float]], other: Mapping[str, list[float]]) -> dict[str, float]:

@@ -10,7 +10,8 @@ from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.interference import make_interference, make_speeds
 from berth.model import EventKind, Node
-from berth.policies.dqn import model_named, shipped_for
+from berth.policies import Setting, make_policy
+from berth.policies.dqn import DeepRmMax, model_named, shipped_for
 from berth.profiles import THESIS_GPU, workload_jobs
 
 ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
@@ -23,6 +24,7 @@ ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
         ("dqn-time-sliced", "series"),
         ("dqn-measured", "series"),
         ("deeprm-max", "peak"),
+        ("deeprm-max-measured", "peak"),
         ("deeprm-mean", "mean"),
     ],
 )
@@ -32,6 +34,15 @@ def test_a_model_ships_that_was_trained_for_its_policy(name: str, demand: str) -
     assert model.learner in ("ppo", "double-dqn", "rollouts")
     assert set(model.interference) <= {"measured", "time-sliced"}
     assert model.figures["total_time_to_one_after_the_other"] < 1
+
+
+def test_deeprm_takes_the_model_that_was_trained_for_the_speeds_that_it_meets() -> None:
+    met = {}
+    for interference in ("measured", "time-sliced"):
+        policy = make_policy("deeprm-max", Setting(0, interference=make_interference(interference)))
+        assert isinstance(policy, DeepRmMax)
+        met[interference] = policy.model.interference
+    assert met == {"measured": ("measured",), "time-sliced": ("time-sliced",)}
 
 
 def test_dqn_takes_the_model_that_was_trained_for_the_speeds_that_it_meets() -> None:
