@@ -3,7 +3,7 @@
 A beam search that knows the whole queue: at each moment at which something may be decided every start that is allowed
 is tried in each of the best schedules begun so far; what a start is worth is the total time if the network of `dqn`
 goes on after it. It offers the first five of the queue, as `dqn` does, and starts nothing that `dqn` may not. A policy
-that decides job by job can hardly do as well; a beam twenty times as wide was not better by half a per cent.
+that decides job by job and does not know what is behind those five can hardly do as well.
 
     python bench/colocation_search.py [--sets N] [--beam K]
 """

@@ -7,14 +7,14 @@ in a tie is settled by the order in which things were scheduled, so that the sam
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 from berth.cluster import Cluster, Running
 from berth.errors import BerthError, PlacementError, PolicyError, SimulationError
-from berth.interference import Interference, Outlook, Tenant, no_interference
+from berth.interference import Interference, no_interference
+from berth.interference.sharing import Sharing, told
 from berth.model import (
     FOREVER_MS,
     Event,
@@ -104,7 +104,7 @@ class _Run:
     ) -> None:
         self.cluster = cluster
         self.policy = policy
-        self.interference = None if interference is no_interference else interference
+        self.sharing = None if interference is no_interference else Sharing(cluster, interference)
         self.fits_alone: Callable[[Job, GpuModel | None], bool] | None = getattr(
             interference, "fits_alone", None
         )
@@ -116,8 +116,6 @@ class _Run:
         self.wakes: set[int] = set()
         self.again: dict[str, _Again] = {}
         self.down: list[int] = [0] * len(cluster.nodes)  # how many outages of each node are under way
-        self.dirty: dict[GpuSlot, None] = {}  # GPUs whose tenants have changed at this instant
-        self.outlooks: dict[GpuSlot, tuple[tuple[Running, ...], Outlook, int]] = {}
         self.known: set[str] = set()
         self.models_of: dict[tuple[object, object], dict[GpuModel | None, None]] = {}
         self.arrival: Job | None = None  # the next job to come, which is not on the heap
@@ -183,7 +181,7 @@ class _Run:
             return what.ends is not entry
         if kind == LEAVE:
             return self.leaves.get(what.id) != serial
-        return kind == RETIME and (what not in self.outlooks or self.outlooks[what][2] != serial)
+        return kind == RETIME and not (self.sharing and self.sharing.is_current(what, serial))
 
     def _instant(self, jobs: Iterator[Job], now_ms: int) -> None:
         """Everything that happens at one instant, in its order; its events are in `happened` then."""
@@ -205,7 +203,8 @@ class _Run:
                 self.wakes.discard(now_ms)
                 decide = True
             elif kind == RETIME:
-                self.dirty[what] = None
+                if self.sharing is not None:
+                    self.sharing.change((what,))
             elif kind == LOST:
                 self._lose(what, now_ms)
                 self._next_outage()
@@ -223,8 +222,8 @@ class _Run:
             self._next_arrival(jobs, now_ms)
         if decide and len(self.queue):
             self._decide(now_ms)
-        if self.dirty:
-            self._retime(now_ms)
+        if self.sharing is not None and self.sharing.changed:
+            self._retime(self.sharing, now_ms)
         while heap and heap[0][0] == now_ms and heap[0][1] == LEAVE:
             entry = heappop(heap)
             if not self._is_dead(entry):
@@ -276,7 +275,7 @@ class _Run:
         except BerthError:
             raise
         except Exception as error:
-            raise PolicyError(f"at {now_ms} ms the policy fails: {_told(error)}") from error
+            raise PolicyError(f"at {now_ms} ms the policy fails: {told(error)}") from error
         if cluster.changes + queue.changes != shown:
             raise PolicyError(MEDDLED)
 
@@ -309,10 +308,10 @@ class _Run:
         except PlacementError as error:
             raise PolicyError(f"at {now_ms} ms the policy decides what cannot be: {error}") from error
         self.idle_outages = 0
-        if self.interference is None or job.gpus == 0:
+        if self.sharing is None or job.gpus == 0:
             self._schedule_end(run, now_ms)
         else:
-            self.dirty.update(dict.fromkeys(run.slots))
+            self.sharing.change(run.slots)
         self.happened.append(new(Event, (now_ms, START, job, attempt, run.slots, run.share, NO_REASON)))
 
     def _end(self, run: Running, now_ms: int) -> None:
@@ -357,36 +356,12 @@ class _Run:
         self._enqueue(job, now_ms)
         self.happened.append(Event(now_ms, SUBMIT, job, run.attempt + 1, (), job.share, NO_REASON))
 
-    # Speeds
-
-    def _retime(self, now_ms: int) -> None:
-        """Ask the interference model about the GPUs whose tenants have changed, and move the ends accordingly."""
-        cluster = self.cluster
-        touched: dict[str, Running] = {}
-        failed: dict[str, Running] = {}
-        for slot in self.dirty:
-            runs = cluster.jobs_on(slot)
-            if not runs:
-                self.outlooks.pop(slot, None)
-                continue
-            for run in runs:
-                touched[run.job.id] = cluster.advance(run.job.id, now_ms, run.speed_milli)
-            outlook = self._outlook(runs, slot)
-            if outlook.out_of_memory is not None:
-                run = runs[outlook.out_of_memory]
-                failed[run.job.id] = run
-            serial = -1
-            if outlook.hold_ms < FOREVER_MS:
-                serial = self._push(now_ms + outlook.hold_ms, RETIME, slot)
-            self.outlooks[slot] = (runs, outlook, serial)
-        self.dirty.clear()
-        for run in touched.values():
-            if run.job.id in failed:
-                continue
-            speed = min(self._speed_on(slot, run) for slot in run.slots)
-            cluster.advance(run.job.id, now_ms, speed)
+    def _retime(self, sharing: Sharing, now_ms: int) -> None:
+        """Look at the GPUs whose tenants have changed, and move the ends of who runs there accordingly."""
+        going, failed = sharing.look(now_ms, self._call_again)
+        for run in going:
             self._schedule_end(run, now_ms)
-        for run in failed.values():
+        for run in failed:
             self._take_off(run.job.id, now_ms)
             self._failed(run, Reason.OUT_OF_MEMORY, now_ms)
             before = self.again.get(run.job.id)
@@ -396,35 +371,8 @@ class _Run:
                 self.again.pop(run.job.id, None)
             self._push(now_ms, WAKE, None)
 
-    def _outlook(self, runs: tuple[Running, ...], slot: GpuSlot) -> Outlook:
-        assert self.interference is not None
-        tenants = [
-            Tenant(run.job, run.share, *divmod(max(0, run.job.work_ms * 1000 - run.left_us), 1000))
-            for run in runs
-        ]
-        try:
-            outlook = self.interference(tenants, self.cluster.nodes[slot.node].gpu_model)
-        except Exception as error:
-            raise SimulationError(f"the interference model fails: {_told(error)}") from error
-        if not isinstance(outlook, Outlook):
-            raise SimulationError(f"an interference model gives an Outlook, not {outlook!r}")
-        number = len(runs)
-        full = outlook.out_of_memory
-        if (
-            len(outlook.speeds_milli) != number
-            or min(outlook.speeds_milli) < 0
-            or outlook.hold_ms < 1
-            or (full is not None and not 0 <= full < number)
-        ):
-            raise SimulationError(
-                f"the interference model says {outlook} of {number} jobs on one GPU; expected {number} speeds of 0 or"
-                f" more, to hold for 1 ms or more, and nobody or one of 0…{number - 1} out of memory"
-            )
-        return outlook
-
-    def _speed_on(self, slot: GpuSlot, run: Running) -> int:
-        runs, outlook, _ = self.outlooks[slot]
-        return next(speed for other, speed in zip(runs, outlook.speeds_milli, strict=True) if other is run)
+    def _call_again(self, time_ms: int, slot: GpuSlot) -> int:
+        return self._push(time_ms, RETIME, slot)
 
     # The heap and the queue
 
@@ -517,12 +465,6 @@ class _Run:
         """Release a running job; those that shared its GPUs are looked at again."""
         run = self.cluster.release(job_id, now_ms=now_ms)
         run.ends = None
-        if self.interference is not None and run.job.gpus:
-            self.dirty.update(dict.fromkeys(run.slots))
+        if self.sharing is not None and run.job.gpus:
+            self.sharing.change(run.slots)
         return run
-
-
-def _told(error: Exception) -> str:
-    """An error of somebody else's code in one line, with the place where it was raised."""
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"

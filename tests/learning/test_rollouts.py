@@ -125,7 +125,9 @@ def test_with_one_demand_of_each_job_what_is_offered_is_what_these_demands_allow
 def test_what_it_learns_is_worth_something_and_the_same_for_a_seed() -> None:
     task = thesis_task(horizon=32, step_ms=5000)
     sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 12, jobs=10)
-    settings = RolloutSettings(sets=6, tuned_on=6, tries=5, ahead=3, draws=1, better=2, batch=32)
+    settings = RolloutSettings(
+        sets=6, tuned_on=6, tries=5, ahead=3, draws=1, followed_from=2, followed=2, batch=32
+    )
     networks = []
     for _ in range(2):
         learner = RolloutLearner(task, [make_speeds("time-sliced")], sets, settings)

@@ -55,9 +55,11 @@ class RolloutSettings:
     """Jobs behind those that are seen which a rollout places as well."""
     draws: int = 2
     """Orders of these jobs that are tried."""
-    better: int = 0
-    """So many of what the network would do best, and two others, are also followed by the network itself; then it
-    learns from these alone. Its own continuation is better than any habit's once it has learned something."""
+    followed_from: int = 60
+    """From this iteration on what a start is worth is found by following the network itself as well, whose continuation
+    is better than any habit's once it has learned something."""
+    followed: int = 4
+    """So many of what the network would do best, and two others, are followed then, and learned from alone."""
     choices: int = 16
     """Combinations of a moment that are learned from: the best one and others."""
     habits: int = 2
@@ -150,7 +152,10 @@ class RolloutLearner:
         sets = JobSets(self.sets.application[rows], self.sets.work_ms[rows])
         network = jax.tree.map(np.asarray, state.network)
         taught = iteration < settings.taught * len(self.models)
-        seen, total_ms = self._played(self.models[number], sets, habits, None if taught else network, draw)
+        model = self.models[number]
+        every, offered, total_ms = self._played(model, sets, habits, None if taught else network, draw)
+        follows = iteration >= settings.followed_from
+        seen = self._judged(model, every, offered, habits, network if follows else None, draw)
         network, optimiser, losses = state.network, state.optimiser, []
         moments = len(seen.there)
         batch = min(settings.batch, moments)
@@ -176,8 +181,11 @@ class RolloutLearner:
         habits: FloatArray,
         network: Network | None,
         draw: np.random.Generator,
-    ) -> tuple[Seen, IntArray]:
-        """The moments of some sets under way, with what each action costs; without a network the best is done."""
+    ) -> tuple[Worlds, NDArray[np.bool_], IntArray]:
+        """The moments of some sets under way, what is offered in each, and each set's total time, in ms.
+
+        Without a network the best by habits is done.
+        """
         settings, worlds = self.settings, model.begin(sets)
         moments: list[Worlds] = []
         offers: list[NDArray[np.bool_]] = []
@@ -197,31 +205,39 @@ class RolloutLearner:
                 score = np.where(there, np.where(strays, draw.random(there.shape), score), -np.inf)
                 action[rows] = _best(masks, score)
             worlds = model.advance(worlds, action)
-        every, offered = Worlds.joined(moments), np.concatenate(offers)
-        seed = int(draw.integers(1 << 30))
-        worth_s = model.worth_s(every, habits, settings.ahead, settings.draws, seed)
-        worst_s = np.max(worth_s, axis=1, where=every.allowed, initial=0.0)[:, None] + settings.refused_s
-        worth_s = np.where(offered & ~every.allowed, worst_s, worth_s)
-        turn = np.where(offered, draw.random(offered.shape), 2.0)
-        np.put_along_axis(
-            turn, worth_s.argmin(axis=1)[:, None], -1.0, axis=1
-        )  # the best is learned from, and others
-        choices, followed = settings.choices, network is not None and settings.better > 0
-        if network is not None and followed:
-            masks, there = _listed(every.allowed)
-            score = np.where(there, self._scores(model, network, every, masks), -np.inf)
-            ahead = np.argsort(-score, axis=1, kind="stable")[:, : settings.better]
-            own = np.take_along_axis(masks, ahead, axis=1)
-            np.put_along_axis(turn, own, -2.0, axis=1)
-            choices = min(choices, settings.better + 2)
+        return Worlds.joined(moments), np.concatenate(offers), worlds.now_ms
+
+    def _judged(
+        self,
+        model: Rollouts,
+        worlds: Worlds,
+        offered: NDArray[np.bool_],
+        habits: FloatArray,
+        network: Network | None,
+        draw: np.random.Generator,
+    ) -> Seen:
+        """What some of what is offered (W, C) costs: by habits, and by the network where there is one."""
+        settings, seed = self.settings, int(draw.integers(1 << 30))
+        worth_s = model.worth_s(worlds, habits, settings.ahead, settings.draws, seed)
+        worst_s = np.max(worth_s, axis=1, where=worlds.allowed, initial=0.0)[:, None] + settings.refused_s
+        worth_s = np.where(offered & ~worlds.allowed, worst_s, worth_s)
+        turn = np.where(offered, draw.random(offered.shape), 2.0)  # any of them, but first the best by habits
+        np.put_along_axis(turn, worth_s.argmin(axis=1)[:, None], -1.0, axis=1)
+        choices = settings.choices
+        if network is not None:
+            masks, there = _listed(worlds.allowed)
+            score = np.where(there, self._scores(model, network, worlds, masks), -np.inf)
+            best = np.argsort(-score, axis=1, kind="stable")[:, : settings.followed]
+            np.put_along_axis(turn, np.take_along_axis(masks, best, axis=1), -2.0, axis=1)
+            choices = settings.followed + 2
         masks = np.argsort(turn, axis=1)[:, :choices]
         there = np.take_along_axis(offered, masks, axis=1)
-        if network is not None and followed:
-            real = there & np.take_along_axis(every.allowed, masks, axis=1)
-            self._follow(model, network, every, masks, real, worth_s, seed)
-        shown = self._features(model, every, np.where(there, masks, masks[:, :1]))
+        if network is not None:
+            real = there & np.take_along_axis(worlds.allowed, masks, axis=1)
+            self._follow(model, network, worlds, masks, real, worth_s, seed)
+        shown = self._features(model, worlds, np.where(there, masks, masks[:, :1]))
         worth = np.where(there, np.take_along_axis(worth_s, masks, axis=1), 0).astype(np.float32)
-        return Seen(shown, there, worth), worlds.now_ms
+        return Seen(shown, there, worth)
 
     def _follow(
         self,

@@ -1,0 +1,98 @@
+"""The GPUs of a cluster while it runs: what the interference model says of each, and whose speed changes by it."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable
+
+from berth.cluster import Cluster
+from berth.errors import SimulationError
+from berth.interference.outlook import Interference, Outlook, Tenant
+from berth.model import FOREVER_MS, GpuSlot
+from berth.running import Running
+
+__all__ = ["Sharing", "told"]
+
+
+class Sharing:
+    """Who shares which GPU, and how fast he is. For the engine alone."""
+
+    def __init__(self, cluster: Cluster, model: Interference) -> None:
+        self.cluster = cluster
+        self.model = model
+        self.changed: dict[GpuSlot, None] = {}
+        """GPUs whose tenants have changed since `look`."""
+        self._outlooks: dict[GpuSlot, tuple[tuple[Running, ...], Outlook, int]] = {}
+
+    def change(self, slots: Iterable[GpuSlot]) -> None:
+        """Somebody came to these GPUs or left them, or what was said of them does not hold any more."""
+        self.changed.update(dict.fromkeys(slots))
+
+    def is_current(self, slot: GpuSlot, serial: int) -> bool:
+        """Whether what was said of a GPU until this call for another look is still what is known."""
+        return slot in self._outlooks and self._outlooks[slot][2] == serial
+
+    def look(
+        self, now_ms: int, call_again: Callable[[int, GpuSlot], int]
+    ) -> tuple[list[Running], list[Running]]:
+        """Ask about the GPUs that have changed, and note the new speeds: who runs on them, and who is out of memory.
+
+        `call_again` takes the time at which an answer ends to hold, and gives the number of that call. Raises
+        SimulationError for an answer that makes no sense.
+        """
+        cluster = self.cluster
+        touched: dict[str, Running] = {}
+        failed: dict[str, Running] = {}
+        for slot in self.changed:
+            runs = cluster.jobs_on(slot)
+            if not runs:
+                self._outlooks.pop(slot, None)
+                continue
+            for run in runs:
+                touched[run.job.id] = cluster.advance(run.job.id, now_ms, run.speed_milli)
+            outlook = self._outlook(runs, slot)
+            if outlook.out_of_memory is not None:
+                run = runs[outlook.out_of_memory]
+                failed[run.job.id] = run
+            serial = call_again(now_ms + outlook.hold_ms, slot) if outlook.hold_ms < FOREVER_MS else -1
+            self._outlooks[slot] = (runs, outlook, serial)
+        self.changed.clear()
+        going = [run for run in touched.values() if run.job.id not in failed]
+        for run in going:
+            cluster.advance(run.job.id, now_ms, min(self._speed_on(slot, run) for slot in run.slots))
+        return going, list(failed.values())
+
+    def _outlook(self, runs: tuple[Running, ...], slot: GpuSlot) -> Outlook:
+        tenants = [
+            Tenant(run.job, run.share, *divmod(max(0, run.job.work_ms * 1000 - run.left_us), 1000))
+            for run in runs
+        ]
+        try:
+            outlook = self.model(tenants, self.cluster.nodes[slot.node].gpu_model)
+        except Exception as error:
+            raise SimulationError(f"the interference model fails: {told(error)}") from error
+        if not isinstance(outlook, Outlook):
+            raise SimulationError(f"an interference model gives an Outlook, not {outlook!r}")
+        number = len(runs)
+        full = outlook.out_of_memory
+        if (
+            len(outlook.speeds_milli) != number
+            or min(outlook.speeds_milli) < 0
+            or outlook.hold_ms < 1
+            or (full is not None and not 0 <= full < number)
+        ):
+            raise SimulationError(
+                f"the interference model says {outlook} of {number} jobs on one GPU; expected {number} speeds of 0 or"
+                f" more, to hold for 1 ms or more, and nobody or one of 0…{number - 1} out of memory"
+            )
+        return outlook
+
+    def _speed_on(self, slot: GpuSlot, run: Running) -> int:
+        runs, outlook, _ = self._outlooks[slot]
+        return next(speed for other, speed in zip(runs, outlook.speeds_milli, strict=True) if other is run)
+
+
+def told(error: Exception) -> str:
+    """An error of somebody else's code in one line, with the place where it was raised."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
