@@ -11,7 +11,7 @@ from berth.engine import simulate
 from berth.interference import make_interference, make_speeds
 from berth.model import EventKind, Node
 from berth.policies import Setting, make_policy
-from berth.policies.dqn import DeepRmMax, model_named, shipped_for
+from berth.policies.dqn import DeepRmMax, DeepRmMean, model_named, shipped_for
 from berth.profiles import THESIS_GPU, workload_jobs
 
 ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
@@ -26,6 +26,7 @@ ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
         ("deeprm-max", "peak"),
         ("deeprm-max-measured", "peak"),
         ("deeprm-mean", "mean"),
+        ("deeprm-mean-measured", "mean"),
     ],
 )
 def test_a_model_ships_that_was_trained_for_its_policy(name: str, demand: str) -> None:
@@ -36,11 +37,12 @@ def test_a_model_ships_that_was_trained_for_its_policy(name: str, demand: str) -
     assert model.figures["total_time_to_one_after_the_other"] < 1
 
 
-def test_deeprm_takes_the_model_that_was_trained_for_the_speeds_that_it_meets() -> None:
+@pytest.mark.parametrize("name", ["deeprm-max", "deeprm-mean"])
+def test_deeprm_takes_the_model_that_was_trained_for_the_speeds_that_it_meets(name: str) -> None:
     met = {}
     for interference in ("measured", "time-sliced"):
-        policy = make_policy("deeprm-max", Setting(0, interference=make_interference(interference)))
-        assert isinstance(policy, DeepRmMax)
+        policy = make_policy(name, Setting(0, interference=make_interference(interference)))
+        assert isinstance(policy, DeepRmMax | DeepRmMean)
         met[interference] = policy.model.interference
     assert met == {"measured": ("measured",), "time-sliced": ("time-sliced",)}
 
