@@ -21,7 +21,7 @@ class Part(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A job on the cluster. Written by the cluster alone; to everybody else it is there to be read."""
+    """A job on the cluster. Written by the cluster, and `ends` by the engine; to all others it is there to be read."""
 
     job: Job
     attempt: int
