@@ -18,8 +18,9 @@ import numpy as np
 from berth.bounds import time_bound
 from berth.interference import make_speeds
 from berth.learning.jobsets import thesis_sets, thesis_task
-from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
-from berth.learning.rollouts import Worlds
+from berth.learning.player import Player
+from berth.learning.rollouts import Rollouts, Worlds
+from berth.network.scores import Network
 from berth.policies.dqn import model_named, shipped_for
 from berth.profiles import THESIS_GPU, WORKLOADS, thesis_profiles, workload_jobs
 from harness import save
@@ -39,17 +40,16 @@ def distinct(worlds: Worlds) -> Worlds:
     return worlds.take(np.array(sorted(seen.values())))
 
 
-def shortest_ms(learner: RolloutLearner, network: object, begin: Worlds, beam: int) -> int:
+def shortest_ms(player: Player, network: Network, begin: Worlds, beam: int) -> int:
     """The shortest total time that a beam of so many schedules comes to."""
-    model = learner.models[0]
     worlds, least = begin, 1 << 62
     while True:
         worlds = worlds.take(np.flatnonzero(~worlds.over))
         if not len(worlds.head):
             return least
         world, action = np.nonzero(worlds.allowed)
-        worlds = distinct(model.advance(worlds.take(world), action))
-        total_ms = learner.decided_ms(model, worlds, network)
+        worlds = distinct(player.model.advance(worlds.take(world), action))
+        total_ms = player.decided_ms(worlds, network)
         least = min(least, int(total_ms.min()))
         worlds = worlds.take(np.argsort(total_ms, kind="stable")[:beam])
 
@@ -65,17 +65,17 @@ def main() -> None:
         speeds = make_speeds(name)
         model = model_named(shipped_for("dqn", speeds))
         task = thesis_task(horizon=model.horizon, step_ms=model.step_ms)
+        player = Player(Rollouts(task, speeds))
         above: dict[str, list[float]] = {"dqn": [], "search": []}
         for workload in WORKLOADS:
             sets = thesis_sets(task, workload, FIRST_SEED, asked.sets, jobs=JOBS)
-            learner = RolloutLearner(task, [speeds], sets, RolloutSettings(tries=1))
             begun, rows = time.process_time(), []
             for number in range(asked.sets):
                 jobs = workload_jobs(workload, JOBS, FIRST_SEED + number)
                 bound_ms = time_bound(jobs, thesis_profiles(), speeds, THESIS_GPU).total_ms
-                begin = learner.models[0].begin(sets.take(np.array([number])))
-                dqn_ms = int(learner.decided_ms(learner.models[0], begin, model.network)[0])
-                found_ms = min(dqn_ms, shortest_ms(learner, model.network, begin, asked.beam))
+                begin = player.model.begin(sets.take(np.array([number])))
+                dqn_ms = int(player.decided_ms(begin, model.network)[0])
+                found_ms = min(dqn_ms, shortest_ms(player, model.network, begin, asked.beam))
                 rows.append({"bound_s": bound_ms / 1000, "dqn_s": dqn_ms / 1000, "search_s": found_ms / 1000})
             mean = {
                 way: float(np.mean([100 * (row[f"{way}_s"] / row["bound_s"] - 1) for row in rows]))

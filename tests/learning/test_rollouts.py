@@ -13,6 +13,7 @@ from berth.interference import make_speeds
 from berth.interference.known_speeds import BITS
 from berth.learning.jobsets import JobSets, thesis_sets, thesis_task
 from berth.learning.queue_kernels import SEEN
+from berth.learning.player import Player
 from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
 from berth.learning.rollouts import Rollouts, habit
 from berth.network.catalogue import Demand
@@ -98,10 +99,9 @@ def test_more_rows_of_use_than_can_be_told_apart_are_refused() -> None:
 def test_with_one_demand_of_each_job_what_is_offered_is_what_these_demands_allow(demand: Demand) -> None:
     task = thesis_task(horizon=32, step_ms=5000)
     sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 30, jobs=12)
-    learner = RolloutLearner(task, [make_speeds("measured")], sets, demand=demand)
-    model = learner.models[0]
-    worlds = model.begin(sets)
-    _, rows, here, offered = learner._asked(model, worlds)
+    player = Player(Rollouts(task, make_speeds("measured")), demand)
+    worlds = player.model.begin(sets)
+    _, rows, here, offered = player.asked(worlds)
     assert len(rows) > 10
     needs = [one.usage.max(axis=0) if demand == "peak" else one.usage.mean(axis=0) for one in task.series]
     capacity = np.array([1000, task.gpu.mem_mib, 1000, 1000])

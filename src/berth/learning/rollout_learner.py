@@ -9,8 +9,7 @@ that nothing has to be found out by chance; the network learns what can be seen 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -22,22 +21,17 @@ from numpy.typing import NDArray
 
 from berth.interference import Speeds
 from berth.kernels import FloatArray, IntArray
+from berth.learning.habits import tuned_habits
 from berth.learning.jobsets import JobSets, Task
 from berth.learning.learner import Figures
-from berth.learning.queue_kernels import NONE, SEATS, SEEN, TRAITS
-from berth.learning.rollouts import Rollouts, Worlds, habit
-from berth.network.capacity import within
+from berth.learning.player import Player, best_of_listed, listed
+from berth.learning.rollouts import Rollouts, Worlds
 from berth.network.catalogue import Demand
-from berth.network.combinations import combinations
-from berth.network.features import Features, Scene, features, joint, most_tenants
+from berth.network.features import Features
 from berth.network.scores import Network, Sizes, new_network, scores
 
 __all__ = ["RolloutLearner", "RolloutSettings", "RolloutState"]
 
-TOGETHER = 128
-"""So many moments go through the features at once."""
-ROWS, WIDTHS, PLACES = (16, 256), (12, 1 << SEEN), (5, SEATS)
-"""Moments, combinations of each and seats that the network is compiled for: the next larger ones are used."""
 NEVER = -1e30
 
 
@@ -119,23 +113,27 @@ class RolloutLearner:
         demand: Demand = "series",
     ) -> None:
         self.start = start
-        self.demand = demand
         self.settings = settings or RolloutSettings()
         self.sets = sets
-        self.models = [Rollouts(task, one) for one in speeds]
-        self.catalogue = task.catalogue(demand)
+        self.players = [Player(Rollouts(task, one), demand) for one in speeds]
         steps = (
             -(-self.settings.sets * 60 // self.settings.batch) * self.settings.passes * self.settings.fading
         )
         rate = optax.linear_schedule(self.settings.learning_rate, self.settings.learning_rate / 20, steps)
         self.optimiser = optax.adam(rate)
         self._update = jax.jit(self._updated)
-        self._score = [jax.jit(partial(_scored, one, task.step_ms), static_argnums=3) for one in speeds]
 
     def begin(self, seed: int) -> RolloutState:
         """The network to start with, else one that knows nothing; and habits that suit the sets."""
         network = jax.tree.map(jnp.asarray, self.start or new_network(seed, self.settings.sizes))
-        habits = jnp.stack([jnp.asarray(self._tuned(model, seed), jnp.float32) for model in self.models])
+        settings = self.settings
+        looked_for = settings.habits, settings.tries, settings.tuned_on, seed
+        habits = jnp.stack(
+            [
+                jnp.asarray(tuned_habits(one.model, self.sets, *looked_for), jnp.float32)
+                for one in self.players
+            ]
+        )
         return RolloutState(network, self.optimiser.init(network), habits, jnp.int32(seed), jnp.int32(0))
 
     def network(self, state: RolloutState) -> Network:
@@ -146,16 +144,16 @@ class RolloutLearner:
         """Play some sets under one of the models, and learn what would have been best at each moment."""
         settings, iteration = self.settings, int(state.iteration)
         draw = np.random.default_rng([int(state.seed), iteration])
-        number = iteration % len(self.models)
+        number = iteration % len(self.players)
         habits = np.asarray(state.habits[number], np.float64)
         rows = draw.choice(len(self.sets.work_ms), min(settings.sets, len(self.sets.work_ms)), replace=False)
         sets = JobSets(self.sets.application[rows], self.sets.work_ms[rows])
         network = jax.tree.map(np.asarray, state.network)
-        taught = iteration < settings.taught * len(self.models)
-        model = self.models[number]
-        every, offered, total_ms = self._played(model, sets, habits, None if taught else network, draw)
+        taught = iteration < settings.taught * len(self.players)
+        player = self.players[number]
+        every, offered, total_ms = self._played(player, sets, habits, None if taught else network, draw)
         follows = iteration >= settings.followed_from
-        seen = self._judged(model, every, offered, habits, network if follows else None, draw)
+        seen = self._judged(player, every, offered, habits, network if follows else None, draw)
         network, optimiser, losses = state.network, state.optimiser, []
         moments = len(seen.there)
         batch = min(settings.batch, moments)
@@ -165,18 +163,18 @@ class RolloutLearner:
                 some = jax.tree.map(lambda x, at=order[begin : begin + batch]: x[at], seen)
                 network, optimiser, loss = self._update(network, optimiser, some)
                 losses.append(float(loss))
-        saved = (sets.work_ms.sum(axis=1) - total_ms) / self.models[number].task.step_ms
+        saved = (sets.work_ms.sum(axis=1) - total_ms) / player.model.task.step_ms
         after = RolloutState(network, optimiser, state.habits, state.seed, state.iteration + 1)
         figures = float(np.mean(saved)), float(np.mean(losses)), float(moments)
         return after, Figures(*map(jnp.float32, figures))
 
     def total_ms(self, network: Network, sets: JobSets) -> IntArray:
         """Total time of each set under each of the I models of interference if the network decides, (I, N)."""
-        return np.stack([self.decided_ms(model, model.begin(sets), network) for model in self.models])
+        return np.stack([one.decided_ms(one.model.begin(sets), network) for one in self.players])
 
     def _played(
         self,
-        model: Rollouts,
+        player: Player,
         sets: JobSets,
         habits: FloatArray,
         network: Network | None,
@@ -186,30 +184,31 @@ class RolloutLearner:
 
         Without a network the best by habits is done.
         """
-        settings, worlds = self.settings, model.begin(sets)
+        settings, model = self.settings, player.model
+        worlds = model.begin(sets)
         moments: list[Worlds] = []
         offers: list[NDArray[np.bool_]] = []
         while not worlds.over.all():
-            action, rows, here, offered = self._asked(model, worlds)
+            action, rows, here, offered = player.asked(worlds)
             if len(rows):
                 moments.append(here)
                 offers.append(offered)
-                masks, there = _listed(here.allowed)
+                masks, there = listed(here.allowed)
                 if network is None:
                     seed = int(draw.integers(1 << 30))
                     worth_s = model.worth_s(here, habits, settings.ahead, settings.draws, seed)
                     score = -np.take_along_axis(worth_s, masks, axis=1)
                 else:
-                    score = self._scores(model, network, here, masks)
+                    score = player.scores(network, here, masks)
                 strays = (draw.random(len(rows)) < settings.stray)[:, None]
                 score = np.where(there, np.where(strays, draw.random(there.shape), score), -np.inf)
-                action[rows] = _best(masks, score)
+                action[rows] = best_of_listed(masks, score)
             worlds = model.advance(worlds, action)
         return Worlds.joined(moments), np.concatenate(offers), worlds.now_ms
 
     def _judged(
         self,
-        model: Rollouts,
+        player: Player,
         worlds: Worlds,
         offered: NDArray[np.bool_],
         habits: FloatArray,
@@ -217,7 +216,7 @@ class RolloutLearner:
         draw: np.random.Generator,
     ) -> Seen:
         """What some of what is offered (W, C) costs: by habits, and by the network where there is one."""
-        settings, seed = self.settings, int(draw.integers(1 << 30))
+        settings, model, seed = self.settings, player.model, int(draw.integers(1 << 30))
         worth_s = model.worth_s(worlds, habits, settings.ahead, settings.draws, seed)
         worst_s = np.max(worth_s, axis=1, where=worlds.allowed, initial=0.0)[:, None] + settings.refused_s
         worth_s = np.where(offered & ~worlds.allowed, worst_s, worth_s)
@@ -225,8 +224,8 @@ class RolloutLearner:
         np.put_along_axis(turn, worth_s.argmin(axis=1)[:, None], -1.0, axis=1)
         choices = settings.choices
         if network is not None:
-            masks, there = _listed(worlds.allowed)
-            score = np.where(there, self._scores(model, network, worlds, masks), -np.inf)
+            masks, there = listed(worlds.allowed)
+            score = np.where(there, player.scores(network, worlds, masks), -np.inf)
             best = np.argsort(-score, axis=1, kind="stable")[:, : settings.followed]
             np.put_along_axis(turn, np.take_along_axis(masks, best, axis=1), -2.0, axis=1)
             choices = settings.followed + 2
@@ -234,14 +233,14 @@ class RolloutLearner:
         there = np.take_along_axis(offered, masks, axis=1)
         if network is not None:
             real = there & np.take_along_axis(worlds.allowed, masks, axis=1)
-            self._follow(model, network, worlds, masks, real, worth_s, seed)
-        shown = self._features(model, worlds, np.where(there, masks, masks[:, :1]))
+            self._follow(player, network, worlds, masks, real, worth_s, seed)
+        shown = player.features(worlds, np.where(there, masks, masks[:, :1]))
         worth = np.where(there, np.take_along_axis(worth_s, masks, axis=1), 0).astype(np.float32)
         return Seen(shown, there, worth)
 
     def _follow(
         self,
-        model: Rollouts,
+        player: Player,
         network: Network,
         worlds: Worlds,
         masks: IntArray,
@@ -254,71 +253,10 @@ class RolloutLearner:
         world, at = np.nonzero(real)
         action = masks[world, at]
         total = np.zeros(len(world))
-        for drawn in model.drawn(worlds, settings.ahead, settings.draws, seed):
-            after = model.advance(drawn.take(world), action)
-            total += self.decided_ms(model, after, network) / (1000 * settings.draws)
+        for drawn in player.model.drawn(worlds, settings.ahead, settings.draws, seed):
+            after = player.model.advance(drawn.take(world), action)
+            total += player.decided_ms(after, network) / (1000 * settings.draws)
         worth_s[world, action] = np.minimum(worth_s[world, action], total)
-
-    def decided_ms(self, model: Rollouts, worlds: Worlds, network: Network) -> IntArray:
-        """When all is done in each world, in ms, if the network decides from here on: (W,)."""
-        network = jax.tree.map(np.asarray, network)
-        while not worlds.over.all():
-            action, rows, here, _ = self._asked(model, worlds)
-            if len(rows):
-                masks, there = _listed(here.allowed)
-                score = np.where(there, self._scores(model, network, here, masks), -np.inf)
-                action[rows] = _best(masks, score)
-            worlds = model.advance(worlds, action)
-        return worlds.now_ms
-
-    def _asked(self, model: Rollouts, worlds: Worlds) -> tuple[IntArray, IntArray, Worlds, NDArray[np.bool_]]:
-        """What is done in each world, (W,), NONE where it is over; and the worlds in which the network chooses: which
-        they are, with what may be done in them, and what is offered there (…, C).
-
-        With one demand of each job that is offered which these demands allow, though more may come of it than they say.
-        """
-        action = np.full(len(worlds.head), NONE, np.int64)
-        rows = np.flatnonzero(~worlds.over)
-        here = worlds.take(rows)
-        if self.demand == "series":
-            return action, rows, here, here.allowed
-        members, waiting = combinations(SEEN), here.waiting
-        alike = (waiting[:, :, None] == waiting[:, None]).all(axis=-1) & np.tri(SEEN, k=-1, dtype=np.bool_)
-        again = (members[:, :, None] & ~members[:, None] & alike[:, None]).any(axis=(-1, -2))
-        offered = within(model.scene(here, self.catalogue), members) & ~again  # of equal jobs the first
-        offered[:, 0] = here.allowed[:, 0]
-        may = offered & here.allowed
-        action[rows] = may.argmax(axis=1)
-        chooses = offered.sum(axis=1) > 1
-        here = replace(here, allowed=may).take(np.flatnonzero(chooses))
-        return action, rows[chooses], here, offered[chooses]
-
-    def _scores(self, model: Rollouts, network: Network, worlds: Worlds, masks: IntArray) -> FloatArray:
-        """What the network says of combinations (W, C') of each world."""
-        scene = model.scene(worlds, self.catalogue)
-        score = self._score[self.models.index(model)]
-        found = np.zeros(masks.shape)
-        width = next(width for width in WIDTHS if width >= masks.shape[1])
-        padded = np.pad(masks, ((0, 0), (0, width - masks.shape[1])), mode="edge")
-        for begin in range(0, len(masks), ROWS[-1]):
-            rows = np.arange(begin, min(len(masks), begin + ROWS[-1]))
-            filled = np.resize(rows, next(many for many in ROWS if many >= len(rows)))
-            part = _rows_of(scene, filled)
-            most = most_tenants(part, combinations(SEEN)[padded[filled]])
-            seats = next(places for places in PLACES if places >= most)
-            answer = score(network, part[:-1], padded[filled], seats)
-            found[rows] = np.asarray(answer)[: len(rows), : masks.shape[1]]
-        return found
-
-    def _features(self, model: Rollouts, worlds: Worlds, masks: IntArray) -> Features:
-        scene = model.scene(worlds, self.catalogue)
-        parts = []
-        for begin in range(0, len(masks), TOGETHER):
-            rows = np.arange(begin, min(len(masks), begin + TOGETHER))
-            part, members = _rows_of(scene, rows), combinations(SEEN)[masks[rows]]
-            seats = most_tenants(part, members)
-            parts.append(features(part, members, joint(part, members, model.speeds, seats, np), np))
-        return Features(*(np.concatenate(part) for part in zip(*parts, strict=True)))
 
     def _updated(
         self, network: Network, optimiser: optax.OptState, seen: Seen
@@ -336,59 +274,3 @@ class RolloutLearner:
         wanted = jax.nn.softmax(jnp.where(seen.there, -lost / settings.softness_s, NEVER))
         nearly = -jnp.sum(wanted * jnp.where(seen.there, logs, 0.0), axis=-1)
         return jnp.mean(jnp.sum(jnp.exp(logs) * lost, axis=-1) / settings.unit_s + settings.soft * nearly)
-
-    def _tuned(self, model: Rollouts, seed: int) -> FloatArray:
-        """The two habits that everybody has (mean speeds; joint progress), and others that do better on some sets.
-
-        Each of these is changed at random, and the change kept where the least over all habits becomes less.
-        """
-        draw = np.random.default_rng([seed, 1])
-        rows = draw.choice(
-            len(self.sets.work_ms), min(self.settings.tuned_on, len(self.sets.work_ms)), replace=False
-        )
-        sets = JobSets(self.sets.application[rows], self.sets.work_ms[rows])
-        alone_ms = sets.work_ms.sum(axis=1)
-        habits = [habit((1, 1.0)), habit((0, 1.0))]
-        least = np.min([model.habit_ms(one, sets) / alone_ms for one in habits], axis=0)
-        for _ in range(self.settings.habits):
-            chosen, size = habits[0], 0.5
-            worth = np.minimum(least, model.habit_ms(chosen, sets) / alone_ms)
-            for _ in range(self.settings.tries):
-                tried = chosen + draw.normal(0, size, (2, TRAITS)) * (draw.random((2, TRAITS)) < 0.3)
-                found = np.minimum(least, model.habit_ms(tried, sets) / alone_ms)
-                better = found.mean() < worth.mean()
-                size = min(size * 1.3, 1.0) if better else max(size * 0.985, 0.05)
-                chosen, worth = (tried, found) if better else (chosen, worth)
-            habits.append(chosen)
-            least = worth
-        return np.stack(habits)
-
-
-def _listed(allowed: NDArray[np.bool_]) -> tuple[IntArray, NDArray[np.bool_]]:
-    """The combinations that are allowed (W, C), in order, (W, C'), and where there are fewer the first again."""
-    width = int(allowed.sum(axis=1).max())
-    masks = np.argsort(~allowed, axis=1, kind="stable")[:, :width]
-    there = np.take_along_axis(allowed, masks, axis=1)
-    return np.where(there, masks, masks[:, :1]), there
-
-
-def _best(masks: IntArray, score: FloatArray) -> IntArray:
-    """(W,): the combinations (W, C') of the best scores."""
-    found: IntArray = masks[np.arange(len(masks)), score.argmax(axis=1)]
-    return found
-
-
-def _rows_of(scene: Scene, rows: IntArray) -> Scene:
-    return Scene._make(value[rows] if isinstance(value, np.ndarray) else value for value in scene)
-
-
-def _scored(
-    speeds: Speeds, step_ms: int, network: Network, scene: tuple[Array, ...], masks: Array, seats: int
-) -> Array:
-    """Scores of combinations, (W, C'); compiled."""
-    parts: list[Any] = [*scene, step_ms]
-    seen = Scene(*parts)
-    members = jnp.asarray(combinations(SEEN))[masks]
-    return jnp.asarray(
-        scores(network, features(seen, members, joint(seen, members, speeds, seats, jnp), jnp), jnp)
-    )
