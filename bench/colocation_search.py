@@ -17,7 +17,7 @@ import numpy as np
 
 from berth.bounds import time_bound
 from berth.interference import make_speeds
-from berth.learning.jobsets import thesis_sets, thesis_task
+from berth.learning.jobsets import JobSets, thesis_sets, thesis_task
 from berth.learning.player import Player
 from berth.learning.rollouts import Rollouts, Worlds
 from berth.network.scores import Network
@@ -73,7 +73,8 @@ def main() -> None:
             for number in range(asked.sets):
                 jobs = workload_jobs(workload, JOBS, FIRST_SEED + number)
                 bound_ms = time_bound(jobs, thesis_profiles(), speeds, THESIS_GPU).total_ms
-                begin = player.model.begin(sets.take(np.array([number])))
+                only = JobSets(sets.application[[number]], sets.work_ms[[number]])
+                begin = player.model.begin(only)
                 dqn_ms = int(player.decided_ms(begin, model.network)[0])
                 found_ms = min(dqn_ms, shortest_ms(player, model.network, begin, asked.beam))
                 rows.append({"bound_s": bound_ms / 1000, "dqn_s": dqn_ms / 1000, "search_s": found_ms / 1000})

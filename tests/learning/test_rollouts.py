@@ -12,8 +12,8 @@ from berth.errors import SettingError
 from berth.interference import make_speeds
 from berth.interference.known_speeds import BITS
 from berth.learning.jobsets import JobSets, thesis_sets, thesis_task
-from berth.learning.queue_kernels import SEEN
 from berth.learning.player import Player
+from berth.learning.queue_kernels import SEEN
 from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
 from berth.learning.rollouts import Rollouts, habit
 from berth.network.catalogue import Demand
