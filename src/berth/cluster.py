@@ -57,9 +57,9 @@ class Cluster:
         arrays.free_mem[:] = _amounts(node.mem_mib for node in self.nodes)
         arrays.free_milli[:] = np.where(present, 1000, -1)
         arrays.free_gpu_mem[:] = np.where(present, per_card[:, None], -1)
-        arrays.rank[:] = np.arange(n) if rank is None else rank
-        if sorted(arrays.rank.tolist()) != list(range(n)):
+        if rank is not None and sorted(rank) != list(range(n)):
             raise ClusterError(f"a rank must be a permutation of 0…{n - 1}, one number a node")
+        arrays.rank[:] = np.arange(n) if rank is None else rank
         self.free_total_milli = 1000 * int(self.gpus.sum())
         """GPU milli free on the whole cluster, lost nodes included: who asks for more cannot fit."""
         self.releases = 0

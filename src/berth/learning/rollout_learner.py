@@ -19,6 +19,7 @@ import optax
 from jax import Array
 from numpy.typing import NDArray
 
+from berth.errors import SettingError
 from berth.interference import Speeds
 from berth.kernels import FloatArray, IntArray
 from berth.learning.habits import tuned_habits
@@ -204,6 +205,11 @@ class RolloutLearner:
                 score = np.where(there, np.where(strays, draw.random(there.shape), score), -np.inf)
                 action[rows] = best_of_listed(masks, score)
             worlds = model.advance(worlds, action)
+        if not moments:
+            raise SettingError(
+                "in none of these sets of jobs is there a choice: no two of them fit beside one another; there is"
+                " nothing to learn"
+            )
         return Worlds.joined(moments), np.concatenate(offers), worlds.now_ms
 
     def _judged(

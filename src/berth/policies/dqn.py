@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.resources import as_file, files
 from importlib.resources.abc import Traversable
-from itertools import combinations, product
+from itertools import combinations, islice, product
 from pathlib import Path
 
 import numpy as np
@@ -141,13 +141,19 @@ class Dqn(Colocating):
         return best
 
     def _never_combines(self, scene: Scene) -> bool:
-        """Whether no two of all that wait fit beside one another, so that no job need be kept for another."""
+        """Whether no two of all that wait or run fit beside one another as they begin: no job need be kept for another."""
+        waiting = list(islice(scene.queue, MOST_LOOKED_AT + 1))
+        if len(waiting) > MOST_LOOKED_AT or not all(
+            map(self.forecaster.knows, {job.application for job in waiting})
+        ):
+            return False
+        tenants = {one for offer in scene.forecasts.offers for one in offer.tenants}
+        works = [(one.application, one.work_us) for one in tenants]
+        works += [(job.application, job.work_ms * 1000) for job in waiting]
         kinds: list[Candidate] = []
-        for at, job in enumerate(scene.queue):
-            one = Candidate(job.application, job.work_ms * 1000, job.work_ms * 1000)
-            if one in kinds:
-                continue
-            if at >= MOST_LOOKED_AT or len(kinds) == MOST_KINDS or not self.forecaster.knows(job.application):
+        for application, work_us in dict.fromkeys(works):
+            one = Candidate(application, work_us, work_us)
+            if len(kinds) == MOST_KINDS:
                 return False
             kinds.append(one)
             if any(self._fit(other, one, scene.gpu) for other in kinds):

@@ -101,6 +101,10 @@ class _Shown(Queue):
     def __iter__(self) -> Iterator[Job]:
         return self.by(as_queued)
 
+    def first(self) -> Job | None:
+        """The first in these places; None where nobody is shown."""
+        return next(iter(self), None)
+
     def put(self, job: Job, serial: float) -> None:
         """Add a job in the place that a serial number tells."""
         self._next_serial = serial  # type: ignore[assignment]  # one that takes its place late is between two
@@ -159,7 +163,7 @@ class _Seen:
                     if job not in self.queue:
                         stale.update({lane}, *(self._groups.get(group, ()) for group in self._groups_of(job)))
             self._changes = self.queue.changes
-        for lane in stale:
+        for lane in sorted(stale, key=repr):  # a set has another order in each process
             self._show(lane)
 
     def _newcomers(self) -> set[Any]:
@@ -206,7 +210,7 @@ class _Seen:
         stale = {lane, *self._start(job)}
         self._lanes[lane].pop(job.id)
         self.shown.remove(job)
-        for lane in stale:
+        for lane in sorted(stale, key=repr):  # a set has another order in each process
             self._show(lane)
         return self.shown.changes != before + 1
 
