@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ import numpy as np
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+import berth
 from berth.cli.files import checked_place
 from berth.cli.progress import progress_bar
 from berth.cluster import Cluster
@@ -135,8 +137,10 @@ def piece(
     """Train for so long, on from what the folder keeps; the best network is written under the label."""
     name = f"{label}-{interference}"
     done, model_file = (asked.kept / f"{name}{ending}" for ending in (".json", ".npz"))
-    if done.exists() and json.loads(done.read_text())["budget_s"] == budget_s:
-        return [(seconds, worth) for seconds, worth in json.loads(done.read_text())["curve"]]
+    what = {"budget_s": budget_s, "seed": asked.seed, "points": asked.points, "point_sets": asked.point_sets}
+    kept = json.loads(done.read_text()) if done.exists() else {}
+    if kept.get("asked") == what:
+        return [(seconds, worth) for seconds, worth in kept["curve"]]
     made = make(Plan(learner, interference=(interference,)), start=start)
     clock = ProcessorClock()
     aside_file = asked.kept / f"{name}.now.npz"
@@ -174,7 +178,7 @@ def piece(
     curve += [(point.seconds, point.measured) for point in result.curve if point.measured is not None]
     write(model_file, result)
     with whole_file(done) as aside:
-        aside.write_text(json.dumps({"budget_s": budget_s, "curve": curve}, indent=1) + "\n")
+        aside.write_text(json.dumps({"asked": what, "curve": curve}, indent=1) + "\n")
     return curve
 
 
@@ -214,7 +218,14 @@ def _identity(policy: str, interference: str) -> str:
         model = model_bytes(model_named(shipped_for(name, make_speeds(interference))))
     else:
         return policy
-    return f"{policy} {sha256(model).hexdigest()[:16]}"
+    return f"{policy} {sha256(model + _sources()).hexdigest()[:16]}"
+
+
+@cache
+def _sources() -> bytes:
+    """What decides and what simulates, as it is now."""
+    folder = Path(berth.__file__).parent
+    return b"".join(path.read_bytes() for path in sorted(folder.rglob("*.py")))
 
 
 def paired(one: Mapping[str, list[float]], other: Mapping[str, list[float]]) -> dict[str, float]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from berth import kernels
 from berth.errors import ClusterError, NotRunning
 from berth.model import NO_GPU, GpuSlot, Job, Node, Placement
-from berth.refusals import check_job, check_nodes, refuse
+from berth.refusals import check_job, check_nodes, named, refuse
 from berth.running import Part, Running, parts_of
 from berth.usage import Usage
 
@@ -24,6 +24,9 @@ __all__ = ["UNCOUNTED", "Cluster", "Part", "Running", "parts_of", "spreadable_gp
 
 UNCOUNTED = 2**40
 """What a node has of a resource that nobody tells the amount of: enough for everything."""
+
+NOBODY_HAS = 2**50
+"""What asks for more asks for so much: products of it with numbers of GPUs stay within 64 bits."""
 
 IntArray = NDArray[np.int64]
 
@@ -253,9 +256,22 @@ class Cluster:
         number = self.request(job)
         milli, gpu_mem = share
         node, index = slots[0]
-        if not kernels.take(
-            self._block, self.requests, self._totals, number, milli, gpu_mem, node, index, self._slots, count
-        ):
+        try:
+            taken = kernels.take(
+                self._block,
+                self.requests,
+                self._totals,
+                number,
+                milli,
+                gpu_mem,
+                node,
+                index,
+                self._slots,
+                count,
+            )
+        except OverflowError:  # a number that 64 bits do not hold is none of a slot
+            taken = False
+        if not taken:
             refuse(self, placement)
         left_ms = job.work_ms if work_ms is None else work_ms
         run = Running(job, attempt, slots, share, now_ms, left_ms * 1000, now_ms, 1000, number)
@@ -285,9 +301,12 @@ class Cluster:
             self._note(slots)
         milli, gpu_mem = share
         node, index = slots[0]
-        kernels.give_back(
+        if not kernels.give_back(
             self._block, self._totals, run.request, milli, gpu_mem, node, index, self._slots, count
-        )
+        ):
+            raise ClusterError(
+                f"job '{job_id}' runs on {named(slots)}, which this cluster never gave: who wrote that?"
+            )
         self.free_total_milli += milli * job.gpus
         if self._usage is not None:
             self._usage.stop(job, share, run.start_ms, run.as_of_ms)
@@ -326,13 +345,16 @@ class Cluster:
     # How
 
     def _note(self, slots: tuple[GpuSlot, ...]) -> bool:
-        """Write down slots for the kernels; False where there are none, too many, or some are the same."""
+        """Write down slots for the kernels; False where there are none, too many, some are the same or cannot be."""
         slots_at, count = self._slots_at, len(slots)
         if not 0 < count <= len(slots_at) or len(set(slots)) < count:
             return False
-        for place, (node, index) in enumerate(slots):
-            slots_at[place, 0] = node
-            slots_at[place, 1] = index
+        try:
+            for place, (node, index) in enumerate(slots):
+                slots_at[place, 0] = node
+                slots_at[place, 1] = index
+        except (OverflowError, ValueError):  # a number that 64 bits do not hold is none of a slot
+            return False
         return True
 
     def _seat(self, run: Running) -> None:
@@ -351,10 +373,11 @@ class Cluster:
         models = self.model_bits(job.models)
         known = all(label in self.labels for label in job.labels)
         labels = self._label_bits(job.labels) if known else 1 << 62  # a bit that no node has
-        cpu_milli, mem_mib = -(-job.cpu_milli // nodes), -(-job.mem_mib // nodes)
+        all_cpu, all_mem = min(job.cpu_milli, NOBODY_HAS), min(job.mem_mib, NOBODY_HAS)
+        cpu_milli, mem_mib = -(-all_cpu // nodes), -(-all_mem // nodes)
         gpus = job.gpus // nodes
         self.requests[number] = (gpus, job.share.milli, job.share.mem_mib, cpu_milli, mem_mib, models, labels)
-        self._totals[number] = (job.gpus, job.nodes, job.cpu_milli, job.mem_mib)
+        self._totals[number] = (job.gpus, job.nodes, all_cpu, all_mem)
         self._request_ids[key] = number
         return number
 

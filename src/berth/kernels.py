@@ -213,13 +213,18 @@ def give_back(
     index: int,
     slots: IntArray,
     count: int,
-) -> None:
-    """Give back what `take` took when it was asked the same."""
+) -> bool:
+    """Give back what `take` took when it was asked the same; nothing where it names slots that there are not."""
     slots[0] = node, index
     arrays = _arrays_of(block)
+    nodes, width = arrays.free_milli.shape
+    for place in range(count):
+        if not (0 <= slots[place, 0] < nodes and -1 <= slots[place, 1] < width):
+            return False
     for place in range(count):
         arrays.there[slots[place, 0]] += 1
     _change(block, arrays, totals, number, milli, gpu_mem, slots, count, -1)
+    return True
 
 
 @compiled

@@ -53,7 +53,7 @@ class Queue:
     def __init__(self) -> None:
         self._places: dict[str, int] = {}  # id -> its place in _jobs
         self._jobs: list[Job | None] = []  # None where one has left
-        self._serials: list[int] = []  # at the same places; they only grow
+        self._serials: list[int] = []  # at the same places; they only grow, where jobs come by `add` alone
         self._first = 0  # nobody waits at the places before this one
         self._room = 64  # so many places are filled before those that have left are taken out
         self._orders: dict[Key, SortedList] = {}

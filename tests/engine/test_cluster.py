@@ -204,9 +204,32 @@ def test_a_cluster_that_cannot_be_is_refused(nodes: tuple[Node, ...], message: s
     assert message in str(refusal.value)
 
 
-def test_a_rank_must_be_a_permutation() -> None:
+@pytest.mark.parametrize("rank", [[0, 1, 1], [0, 1], [0, 1, 2, 3]])
+def test_a_rank_must_be_a_permutation(rank: list[int]) -> None:
     with pytest.raises(ClusterError, match="permutation of 0…2"):
-        Cluster(NODES, rank=[0, 1, 1])
+        Cluster(NODES, rank=rank)
+
+
+def test_numbers_beyond_64_bits_are_refused_as_others_are() -> None:
+    cluster = Cluster(NODES)
+    before = cluster.digest()
+    for far in (slots((0, 2**70)), slots((2**70, 0))):
+        with pytest.raises(NotAllowed):
+            cluster.place(Placement(job(), far, Share(1000, 0)))
+    for huge in ({"cpu_milli": 2**62}, {"mem_mib": 2**62}, {"cpu_milli": 2**70}):
+        with pytest.raises(DoesNotFit):
+            cluster.place(
+                Placement(job(gpus=4, **huge), slots(*((0, at) for at in range(4))), Share(1000, 0))
+            )
+    assert cluster.digest() == before
+
+
+def test_a_job_whose_slots_somebody_wrote_over_is_not_given_back_elsewhere() -> None:
+    cluster = Cluster(NODES)
+    run = cluster.place(Placement(job(), slots((0, 0)), Share(1000, 0)))
+    run.slots = slots((10**6, 0))
+    with pytest.raises(ClusterError, match="which this cluster never gave"):
+        cluster.release("j")
 
 
 def could_be(asked: Job, where: tuple[GpuSlot, ...], share: Share, running: list[Placement]) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,8 @@ def asked(kept: Path, budget_s: float = 10.0) -> learners.Asked:
 
 
 def keep(kept: Path, label: str, budget_s: float, curve: list[list[float]]) -> None:
-    (kept / f"{label}.json").write_text(json.dumps({"budget_s": budget_s, "curve": curve}))
+    what = {"budget_s": budget_s, "seed": 0, "points": 2, "point_sets": 1}
+    (kept / f"{label}.json").write_text(json.dumps({"asked": what, "curve": curve}))
 
 
 def test_a_training_that_is_kept_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,6 +33,8 @@ def test_a_training_that_is_kept_is_not_done_again(tmp_path: Path, monkeypatch: 
     assert found == [(0.0, 0.9), (5.0, 0.8), (10.0, 0.7)]
     with pytest.raises(TypeError):
         learners.trained("rollouts", "measured", asked(tmp_path, budget_s=20.0))
+    with pytest.raises(TypeError):
+        learners.trained("rollouts", "measured", replace(asked(tmp_path), seed=7))
 
 
 def test_what_goes_on_from_the_half_of_another_follows_it_in_time(

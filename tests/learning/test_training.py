@@ -202,7 +202,7 @@ def test_every_learner_is_made_with_what_it_is_shown(name: str) -> None:
 
 
 def test_rollouts_refuse_what_they_do_not_heed() -> None:
-    with pytest.raises(SettingError, match="rollouts sees 5 waiting jobs; expected --slots 5 and not 3"):
+    with pytest.raises(SettingError, match="sees 5 waiting jobs; expected --slots 5 and not 3"):
         make(Plan("rollouts", slots=3, sets=1, validation=1))
     with pytest.raises(SettingError, match="expected no reward"):
         make(Plan("rollouts", reward="slowdown", sets=1, validation=1))

@@ -182,6 +182,18 @@ def test_a_reservation_heeds_those_whose_start_took_their_user_to_his_limit() ->
     assert found == {"a0": [0], "short": [3], "head": [100], "long": [110]}
 
 
+def test_who_comes_to_be_shown_before_one_that_waits_for_room_is_looked_at() -> None:
+    jobs = [Job("r", 0, 1_000_000, user="r")]
+    jobs += [Job(f"u{n}", 10, 1000, user="u1", gpus=2, patience_ms=0) for n in range(11)]
+    jobs += [
+        Job("b", 10, 1000, user="u1"),
+        Job("a", 10, 1000, user="u2", gpus=2),
+        Job("c", 20, 1000, user="u3"),
+    ]
+    found = starts(jobs, [Node("n", 2)], "limits?user_running=1+fifo+first-fit")
+    assert found["b"] == [20]
+
+
 @pytest.mark.parametrize("inner", ["genetic", "genetic-paper", "genetic-paper?round_ms=0"])
 def test_a_limit_that_is_reached_does_not_cost_the_rest_of_a_batch(inner: str) -> None:
     jobs = [Job(f"{user}{n}", 0, 50_000, user=user) for user in "abc" for n in range(2)]

@@ -81,11 +81,12 @@ def _of_decisions(given: Given, *, kind: type[Ppo] | type[DoubleDqn]) -> Making:
 def _of_rollouts(given: Given) -> Making:
     if given.slots != SEEN:
         raise SettingError(
-            f"rollouts sees {SEEN} waiting jobs; expected --slots {SEEN} and not {given.slots}, or ppo"
+            f"who is taught by rollouts sees {SEEN} waiting jobs; expected --slots {SEEN} and not {given.slots};"
+            " ppo and double-dqn see more, or fewer"
         )
     if given.reward is not None:
         raise SettingError(
-            "rollouts goes by total time alone; expected no reward, or another learner, such as ppo"
+            "who is taught by rollouts goes by total time alone; expected no reward, or ppo, double-dqn or dqn-paper"
         )
     learner = RolloutLearner(given.task, given.speeds, given.sets, start=given.start, demand=given.shown)
     return Making(learner, learner.total_ms, _greedy_ms(given))

@@ -91,7 +91,7 @@ def make(
     """The learner of a plan; by default about the thesis's applications, else about `sets` of a `task`.
 
     Of given sets the first are trained on and the second measured on. It begins with the network of `start`, by
-    default with one that imitates `greedy`. Raises SettingError where `start` was shown something else.
+    default with the one that the learner begins with. Raises SettingError where `start` was shown something else.
     """
     made_by, shown, ships_as = LEARNERS[plan.learner]
     paper = ships_as is None

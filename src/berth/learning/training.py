@@ -98,11 +98,11 @@ def train(
 ) -> Trained:
     """Train until the iterations, or the time, are over.
 
-    `measure` tells what a network is worth, the less the better; the last network is always asked. With a `folder`
-    the training is kept there, and `resume` goes on from what is; the result is the same as without the
-    interruption, also of fewer iterations first. `training` says in plain values what is trained: a checkpoint of
-    anything else is refused. `clock` tells the seconds that are counted; making the learner's first state again, to go
-    on from what is kept, is not.
+    `measure` tells what a network is worth, the less the better; the last network is always asked. With a `folder` the
+    training is kept there, and `resume` goes on from what is; the result is the same as without the interruption, also
+    of fewer iterations first, unless seconds say when to stop or to measure. `training` says in plain values what is
+    trained: a checkpoint of anything else is refused. `clock` tells the seconds that are counted; making the learner's
+    first state again, to go on from what is kept, is not.
     """
     begun = clock()
     curve: list[Point] = []

@@ -141,7 +141,7 @@ class Dqn(Colocating):
         return best
 
     def _never_combines(self, scene: Scene) -> bool:
-        """Whether no two of all that wait or run fit beside one another as they begin: no job need be kept for another."""
+        """Whether no two of all that wait or run fit beside one another as they begin: then no job need be kept."""
         waiting = list(islice(scene.queue, MOST_LOOKED_AT + 1))
         if len(waiting) > MOST_LOOKED_AT or not all(
             map(self.forecaster.knows, {job.application for job in waiting})
