@@ -558,3 +558,11 @@ def test_a_job_whose_speed_keeps_changing_ends_when_exact_arithmetic_says(
         expected = now_ms + -(-rest.numerator // rest.denominator)
     last = list(simulate([Job("a", 0, work_ms)], TWO_GPUS, "fifo", interference=phased))[-1]
     assert (last.kind, last.time_ms) == (EventKind.FINISH, expected)
+
+
+def test_every_event_has_all_of_its_fields() -> None:
+    """The engine makes events by the constructor of tuples, which does not count them."""
+    jobs = [Job("a", 0, 10), Job("b", 0, 10), Job("big", 0, 10, gpus=9)]
+    events = list(simulate(jobs, Cluster([Node("n", gpus=1)]), "fifo+first-fit"))
+    assert {event.kind for event in events} >= {EventKind.SUBMIT, EventKind.START, EventKind.FINISH, EventKind.REJECT}
+    assert {len(event) for event in events} == {len(Event._fields)}
