@@ -564,5 +564,10 @@ def test_every_event_has_all_of_its_fields() -> None:
     """The engine makes events by the constructor of tuples, which does not count them."""
     jobs = [Job("a", 0, 10), Job("b", 0, 10), Job("big", 0, 10, gpus=9)]
     events = list(simulate(jobs, Cluster([Node("n", gpus=1)]), "fifo+first-fit"))
-    assert {event.kind for event in events} >= {EventKind.SUBMIT, EventKind.START, EventKind.FINISH, EventKind.REJECT}
+    assert {event.kind for event in events} >= {
+        EventKind.SUBMIT,
+        EventKind.START,
+        EventKind.FINISH,
+        EventKind.REJECT,
+    }
     assert {len(event) for event in events} == {len(Event._fields)}
