@@ -5,7 +5,7 @@ is tried in each of the best schedules begun so far; what a start is worth is th
 goes on after it. It offers the first five of the queue, as `dqn` does, and starts nothing that `dqn` may not. A policy
 that decides job by job and does not know what is behind those five can hardly do as well.
 
-    python bench/colocation_search.py [--sets N] [--beam K]
+    python bench/colocation_search.py [--sets N] [--beam K] [--interference MODEL]
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 import numpy as np
 
 from berth.bounds import time_bound
-from berth.interference import make_speeds
+from berth.interference import SPEEDS, make_speeds
 from berth.learning.jobsets import JobSets, thesis_sets, thesis_task
 from berth.learning.player import Player
 from berth.learning.rollouts import Rollouts, Worlds
@@ -59,9 +59,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sets", type=int, default=6, help="sets of each workload")
     parser.add_argument("--beam", type=int, default=20, help="schedules that are followed side by side")
+    parser.add_argument("--interference", choices=list(SPEEDS), help="under which model; by default all")
     asked = parser.parse_args()
     results: dict[str, object] = {"beam": asked.beam}
-    for name in ("measured", "time-sliced"):
+    for name in [asked.interference] if asked.interference else SPEEDS:
         speeds = make_speeds(name)
         model = model_named(shipped_for("dqn", speeds))
         task = thesis_task(horizon=model.horizon, step_ms=model.step_ms)
