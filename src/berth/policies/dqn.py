@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.resources import as_file, files
 from importlib.resources.abc import Traversable
-from itertools import combinations, islice, product
+from itertools import chain, combinations, islice, product
 from pathlib import Path
 
 import numpy as np
@@ -142,23 +142,18 @@ class Dqn(Colocating):
 
     def _never_combines(self, scene: Scene) -> bool:
         """Whether no two of all that wait or run fit beside one another as they begin: then no job need be kept."""
-        waiting = list(islice(scene.queue, MOST_LOOKED_AT + 1))
-        if len(waiting) > MOST_LOOKED_AT or not all(
-            map(self.forecaster.knows, {job.application for job in waiting})
-        ):
-            return False
-        tenants = {one for offer in scene.forecasts.offers for one in offer.tenants}
-        works = [(one.application, one.work_us) for one in tenants]
-        works += [(job.application, job.work_ms * 1000) for job in waiting]
-        kinds: list[Candidate] = []
-        for application, work_us in dict.fromkeys(works):
-            one = Candidate(application, work_us, work_us)
-            if len(kinds) == MOST_KINDS:
+        tenants = ((one.application, one.work_us) for offer in scene.forecasts.offers for one in offer.tenants)
+        waiting = ((job.application, job.work_ms * 1000) for job in islice(scene.queue, MOST_LOOKED_AT + 1))
+        kinds: dict[tuple[str, int], Candidate] = {}
+        for at, kind in enumerate(chain(tenants, waiting)):
+            if kind in kinds:
+                continue
+            if at >= MOST_LOOKED_AT or len(kinds) == MOST_KINDS or not self.forecaster.knows(kind[0]):
                 return False
-            kinds.append(one)
-            if any(self._fit(other, one, scene.gpu) for other in kinds):
+            one = kinds[kind] = Candidate(kind[0], kind[1], kind[1])
+            if any(self._fit(other, one, scene.gpu) for other in kinds.values()):
                 return False
-        return True
+        return len(kinds) > 0 and at < MOST_LOOKED_AT
 
     def _combines(self, offer: Offer, gpu: GpuModel | None) -> bool:
         """Whether any job offered fits beside another one, or beside a tenant as that was when it began."""
