@@ -142,7 +142,9 @@ class Dqn(Colocating):
 
     def _never_combines(self, scene: Scene) -> bool:
         """Whether no two of all that wait or run fit beside one another as they begin: then no job need be kept."""
-        tenants = ((one.application, one.work_us) for offer in scene.forecasts.offers for one in offer.tenants)
+        tenants = (
+            (one.application, one.work_us) for offer in scene.forecasts.offers for one in offer.tenants
+        )
         waiting = ((job.application, job.work_ms * 1000) for job in islice(scene.queue, MOST_LOOKED_AT + 1))
         kinds: dict[tuple[str, int], Candidate] = {}
         for at, kind in enumerate(chain(tenants, waiting)):
