@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from berth.experiments.compare import Comparison
     from berth.interference import Interference
+    from berth.model import Node
 
 Trace = Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or synthetic:NAME?jobs=…&seed=….")]
 Cluster = Annotated[
@@ -283,6 +286,7 @@ def _run(
             skip_bad=skip_bad,
             progress=progress,
         )
+    _say_unknown_cards(interference, result.nodes)
     written = [path for path in (events, records) if path is not None]
     if out is not None:
         written += _write(result, out)
@@ -290,6 +294,24 @@ def _run(
         print(json.dumps(result.to_dict(), allow_nan=False))
         return
     _show(result, written)
+
+
+def _say_unknown_cards(interference: Interference, nodes: Sequence[Node]) -> None:
+    """Say of which cards nobody knows the memory, where a model of interference would go by it."""
+    from berth.interference.profiled import ProfiledInterference
+
+    if not isinstance(interference, ProfiledInterference):
+        return
+    cards = {node.gpu_model for node in nodes if node.gpus}
+    unknown = sorted(
+        card.name if card else "(no model named)" for card in cards if not (card and card.mem_mib)
+    )
+    if unknown:
+        print(
+            f"berth: nobody knows how much memory these GPUs have, so it never runs out there: {', '.join(unknown)};"
+            " name a card that is known, such as T4 or V100",
+            file=sys.stderr,
+        )
 
 
 def _map_time_ms(hours: float) -> int:

@@ -239,6 +239,10 @@ def read_profiles(folder: Path, *, in_history: bool = False) -> Profiles:
     found = (Profiles.of_history if in_history else Profiles.of_folder)(folder, wrong=wrong)
     for error in wrong:
         print(f"berth: left out: {error}", file=sys.stderr)
+    if not in_history and not found and not wrong:
+        raise ProfileError(
+            f"no profile in {folder}; expected files NAME.profile.csv, as `berth profile import` writes them"
+        )
     return found
 
 

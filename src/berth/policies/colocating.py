@@ -24,7 +24,16 @@ from berth.policies.whole_gpus import WholeGpus
 from berth.profiles import thesis_profiles
 from berth.queue import Queue
 
-__all__ = ["SHARE_MILLI", "Chooser", "Colocating", "Knowledge", "Scene", "beginning_with", "knowledge_of"]
+__all__ = [
+    "SHARE_MILLI",
+    "Chooser",
+    "Colocating",
+    "Knowledge",
+    "Scene",
+    "beginning_with",
+    "knowledge_of",
+    "work_us_of",
+]
 
 SHARE_MILLI = 1000 // MOST
 """What a job is given of a GPU that it shares, so that so many fit. It is a place and no part of the compute, which is
@@ -36,6 +45,9 @@ LEAD_MS, LEAD_STEP_MS = 5_000, 500
 """So long before somebody ends, and every so often from then on, a GPU that declined is asked again: who loads little
 by little may begin while another ends."""
 
+
+LONGEST_MS = 1 << 50
+"""No job is forecast to have more work than so much, some 35,000 years."""
 
 Room = tuple[GpuSlot, tuple[Running, ...]]
 """A GPU with room for one more, and its tenants."""
@@ -282,7 +294,8 @@ class Colocating:
 
     def _candidate(self, job: Job) -> Candidate:
         """A waiting job as a forecast sees it, the same one for all that are alike."""
-        made = Candidate(job.application, job.work_ms * 1000, job.work_ms * 1000)
+        work_us = work_us_of(job)
+        made = Candidate(job.application, work_us, work_us)
         return self._candidates.setdefault((job.application, job.work_ms), made)
 
     def _sharing(self, queue: Queue) -> Iterator[Job]:
@@ -345,7 +358,13 @@ def _look_again_ms(forecasts: Forecasts) -> IntArray:
     return np.minimum(due_ms, np.where(first_ms > LEAD_MS, first_ms - LEAD_MS, LEAD_STEP_MS))
 
 
+def work_us_of(job: Job) -> int:
+    """A job's work as a forecast counts it: services that never end still fit in 64 bits."""
+    return min(job.work_ms, LONGEST_MS) * 1000
+
+
 def _tenant(run: Running, now_ms: int) -> Candidate:
     """A running job as a forecast sees it."""
     left_us = run.left_us - (now_ms - run.as_of_ms) * run.speed_milli
-    return Candidate(run.job.application, max(1, left_us), run.job.work_ms * 1000, now_ms - run.start_ms)
+    work_us = work_us_of(run.job)
+    return Candidate(run.job.application, min(max(1, left_us), work_us), work_us, now_ms - run.start_ms)

@@ -24,7 +24,7 @@ from berth.model import GpuModel, Profile
 from berth.network.catalogue import Demand
 from berth.network.model_file import Model, read_model
 from berth.network.scores import new_network
-from berth.policies.colocating import Colocating, Knowledge, Scene, beginning_with, knowledge_of
+from berth.policies.colocating import Colocating, Knowledge, Scene, beginning_with, knowledge_of, work_us_of
 from berth.policies.forecast import Candidate, Forecasts, Offer
 from berth.policies.greedy import joint_progress
 from berth.policies.network_chooser import NetworkScores, best_of
@@ -145,7 +145,7 @@ class Dqn(Colocating):
         tenants = (
             (one.application, one.work_us) for offer in scene.forecasts.offers for one in offer.tenants
         )
-        waiting = ((job.application, job.work_ms * 1000) for job in islice(scene.queue, MOST_LOOKED_AT + 1))
+        waiting = ((job.application, work_us_of(job)) for job in islice(scene.queue, MOST_LOOKED_AT + 1))
         kinds: dict[tuple[str, int], Candidate] = {}
         for at, kind in enumerate(chain(tenants, waiting)):
             if kind in kinds:
