@@ -137,8 +137,9 @@ def test_a_bad_file_is_refused_with_field_and_row(what: str, tmp_path: Path) -> 
     text, message = BAD[what]
     path = tmp_path / "bad.profile.csv"
     path.write_text(text)
-    with pytest.raises(ProfileError, match=message):
+    with pytest.raises(ProfileError, match=message) as refusal:
         read_profile(path)
+    assert str(path) in str(refusal.value)
 
 
 def test_a_card_whose_cores_are_not_known_is_written_and_read(tmp_path: Path) -> None:

@@ -60,8 +60,15 @@ def profile_text(profile: Profile) -> str:
 
 
 def read_profile(path: Path) -> Profile:
-    """Read a profile's file. Raises ProfileError naming the file or application, the field and the row (row 1 is
+    """Read a profile's file. Raises ProfileError naming the file, the application, the field and the row (row 1 is
     the first below the columns) for a gap, a missing value, another unit or more than the hardware has."""
+    try:
+        return _read(path)
+    except ProfileError as error:
+        raise (error if str(path) in str(error) else ProfileError(f"{path}: {error}")) from error.__cause__
+
+
+def _read(path: Path) -> Profile:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:

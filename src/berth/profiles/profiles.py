@@ -58,8 +58,7 @@ class Profiles(Mapping[str, Profile]):
             except ProfileError as error:
                 if wrong is None:
                     raise
-                said = str(error) if str(file) in str(error) else f"{file}: {error}"
-                wrong.append(ProfileError(said))
+                wrong.append(error)
         return cls(found)
 
     @classmethod
