@@ -21,8 +21,8 @@ import duckdb
 
 POLARS = "import sys, polars as p; p.read_csv(sys.argv[1], separator='|', quote_char=None).write_parquet(sys.argv[2])"
 IMPORT = (
-    "import sys; from pathlib import Path; from berth.history.folder import open_history; "
-    "from berth.history.sacct import import_text; from berth.history.staging import Options; "
+    "import sys; from pathlib import Path; from berth.history.store.folder import open_history; "
+    "from berth.history.importing.sacct import import_text; from berth.history.store.import_result import Options; "
     "print(import_text(open_history(sys.argv[2]), Path(sys.argv[1]), Options()).imported)"
 )
 
@@ -114,7 +114,7 @@ def main() -> None:
             if len(imports) == 1:
                 first_peak_mib = peak_mib
 
-        from berth.history.folder import open_history
+        from berth.history.store.folder import open_history
         from berth.report.accounting import collect, write_accounting
         from berth.statistics.tables import Tables
 

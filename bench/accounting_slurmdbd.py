@@ -68,7 +68,7 @@ END
 
 
 def main() -> None:
-    from berth.history.sacct import FIELDS
+    from berth.history.importing.sacct import FIELDS
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

@@ -14,16 +14,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from berth.cluster import Cluster
+from berth.arrays import IntArray
+from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.interference import make_interference
-from berth.kernels import IntArray
 from berth.model import Node, Placement
 from berth.policies import Setting, make_policy
-from berth.policies.colocating import Colocating, Scene
+from berth.policies.colocation.colocating import Colocating, Scene
 from berth.policies.protocol import Policy
 from berth.profiles import THESIS_GPU, workload_jobs
-from berth.queue import Queue
 from harness import save
 
 FIRST_SEED = 500_000

@@ -11,9 +11,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from berth.experiments.colocation import MODELS, POLICIES, measure_colocation
-from berth.experiments.colocation_answer import colocation_dict, difference_pct
-from berth.experiments.colocation_looks import disagreement
+from berth.experiments.colocation.answer import colocation_dict, difference_pct
+from berth.experiments.colocation.experiment import MODELS, POLICIES, measure_colocation
+from berth.experiments.colocation.looks import disagreement
 from berth.interference import make_interference
 from berth.profiles import WORKLOADS
 from harness import save

@@ -17,7 +17,7 @@ import numpy as np
 
 from berth.cluster import Cluster
 from berth.engine import simulate
-from berth.experiments.colocation import MODELS
+from berth.experiments.colocation.experiment import MODELS
 from berth.interference import make_interference
 from berth.model import EventKind, Node, Reason
 from berth.policies import Setting, make_policy

@@ -21,7 +21,7 @@ from berth.learning.jobsets import JobSets, thesis_sets, thesis_task
 from berth.learning.player import Player
 from berth.learning.rollouts import Rollouts, Worlds
 from berth.network.scores import Network
-from berth.policies.dqn import model_named, shipped_for
+from berth.policies.colocation.learned import model_named, shipped_for
 from berth.profiles import THESIS_GPU, WORKLOADS, thesis_profiles, workload_jobs
 from harness import save
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from berth.experiments.utilisation import (
+from berth.experiments.genetic.utilisation import (
     DEFAULT_CASE,
     PAPER_MARGINS_PCT,
     POLICIES,

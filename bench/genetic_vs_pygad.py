@@ -21,14 +21,14 @@ import warnings
 import numpy as np
 
 from berth.cluster import Cluster
-from berth.experiments.utilisation import case_of
+from berth.experiments.genetic.utilisation import case_of
 from berth.model import Job, Placement
-from berth.policies.batch import Batch, batch_of
-from berth.policies.best_fit import BestFit
-from berth.policies.fgd import typical_requests
-from berth.policies.genetic_paper import PaperSettings, evolve_paper, fitness_of
-from berth.policies.genetic_search import packing_of, search
-from berth.policies.genetic_settings import GeneticSettings, Weights
+from berth.policies.genetic.batch import Batch, batch_of
+from berth.policies.genetic.paper import PaperSettings, evolve_paper, fitness_of
+from berth.policies.genetic.search import packing_of, search
+from berth.policies.genetic.settings import GeneticSettings, Weights
+from berth.policies.placements.by_score import BestFit
+from berth.policies.placements.fgd import typical_requests
 from harness import save
 
 AS_THE_PAPER = Weights(utilisation=1e-6, fragmentation=0.0, waiting=1.0, interference=0.0)

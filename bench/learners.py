@@ -35,6 +35,7 @@ from berth.cli.files import checked_place
 from berth.cli.progress import progress_bar
 from berth.cluster import Cluster
 from berth.engine import simulate
+from berth.files import whole_file
 from berth.interference import make_interference, make_speeds
 from berth.learning.learners import LEARNERS
 from berth.learning.plan import Plan, make, model_of
@@ -43,10 +44,9 @@ from berth.model import EventKind, Node
 from berth.network.model_file import Model, model_bytes, read_model
 from berth.plots.style import INK, dress, policy_styles
 from berth.policies import Setting, make_policy
-from berth.policies.dqn import model_named, shipped_for
+from berth.policies.colocation.learned import model_named, shipped_for
 from berth.profiles import THESIS_GPU, WORKLOADS, workload_jobs
 from berth.report.image import write_image
-from berth.whole_file import whole_file
 from harness import BENCH, save
 
 COMPARED = ("rollouts", "ppo-then-rollouts", "ppo", "double-dqn")

@@ -29,7 +29,7 @@ from berth.model import EventKind, Job, Node
 from berth.network.model_file import Model, model_bytes
 from berth.plots.training import training_curve
 from berth.policies import Setting
-from berth.policies.dqn import Dqn
+from berth.policies.colocation.learned import Dqn
 from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, workload_jobs
 from berth.report.image import write_image
 from harness import BENCH, save

@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import heapify, heappop, heapreplace
 
-from berth.cluster import Cluster
+from berth.cluster import Cluster, Queue
 from berth.model import Placement
 from berth.policies import Place, Setting
-from berth.policies.batch import Fits
-from berth.policies.fgd import Fgd as PlaceFgd
-from berth.policies.first_fit import FirstFit as PlaceFirstFit
-from berth.policies.keyed import as_queued
-from berth.policies.round_robin import RoundRobin as PlaceRoundRobin
-from berth.policies.tetris import Tetris as PlaceTetris
-from berth.queue import Queue
+from berth.policies.genetic.batch import Fits
+from berth.policies.placements.fgd import Fgd as PlaceFgd
+from berth.policies.placements.first_fit import FirstFit as PlaceFirstFit
+from berth.policies.placements.round_robin import RoundRobin as PlaceRoundRobin
+from berth.policies.placements.tetris import Tetris as PlaceTetris
+from berth.policies.sort_keys import as_queued
 
 
 class _Passing:

@@ -12,9 +12,9 @@ import time
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.errors import SettingError
-from berth.experiments.collector import held_collector
 from berth.experiments.compare import compare
-from berth.experiments.ray_sweep import check_address
+from berth.experiments.compare.collector import held_collector
+from berth.experiments.compare.ray_sweep import check_address
 from berth.traces import read_nodes, read_trace
 from harness import data_folder, save
 

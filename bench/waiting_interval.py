@@ -16,7 +16,7 @@ import numpy as np
 
 from berth import waiting
 from berth.cli.waiting import questions_of
-from berth.statistics.conformal import rolling_interval
+from berth.waiting.conformal import rolling_interval
 from harness import data_folder, save
 
 DAYS = (3, 7, 14)

@@ -1,7 +1,7 @@
 """Nodes that fail: goodput with and without checkpoints, and what a restart costs."""
 
 import berth
-from berth.outages import FailureRate, Recovery
+from berth.cluster.outages import FailureRate, Recovery
 
 HOUR_MS = 3_600_000
 failures = FailureRate(mtbf_ms=8 * HOUR_MS, mttr_ms=HOUR_MS // 4)

@@ -12,11 +12,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from berth.cluster import Cluster
+    from berth.cluster import Cluster, Queue
     from berth.engine import simulate
     from berth.errors import BerthError
     from berth.experiments.compare import Comparison, compare
     from berth.experiments.inflate import inflate
+    from berth.experiments.pages import write_report
     from berth.interference import no_interference
     from berth.model import (
         Event,
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
         WakeAt,
     )
     from berth.policies import Setting, make_policy
-    from berth.queue import Queue
-    from berth.report import write_report
     from berth.traces import read, read_nodes, read_trace
 
 __version__ = "0.1.0"
@@ -75,11 +74,11 @@ _HOME = {
     "compare": "experiments.compare",
     "inflate": "experiments.inflate",
     "make_policy": "policies",
-    "Queue": "queue",
+    "Queue": "cluster",
     "Setting": "policies",
     "no_interference": "interference",
     "simulate": "engine",
-    "write_report": "report",
+    "write_report": "experiments.pages",
     "read": "traces",
     "read_nodes": "traces",
     "read_trace": "traces",

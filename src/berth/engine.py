@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
-from berth.cluster import Cluster, Running
+from berth.cluster import Cluster, Queue, Running
+from berth.cluster.outages import Recovery
 from berth.errors import BerthError, PlacementError, PolicyError, SimulationError
 from berth.interference import Interference, no_interference
 from berth.interference.sharing import Sharing, told
@@ -28,9 +29,7 @@ from berth.model import (
     Reason,
     WakeAt,
 )
-from berth.outages import Recovery
 from berth.policies import Policy, Setting, make_policy
-from berth.queue import Queue
 
 __all__ = ["simulate"]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from berth.cluster import Cluster
 from berth.engine import simulate
-from berth.history.folder import History, open_history
-from berth.history.records import records
-from berth.history.simulated import import_records
-from berth.history.staging import Options
-from berth.history.store import write_records
+from berth.history.importing.simulated import import_records
+from berth.history.store.folder import History, open_history
+from berth.history.store.import_result import Options
+from berth.history.store.record_files import write_records
+from berth.history.store.records import records
 from berth.model import GpuModel, Job, Node
 
 HOUR_MS = 3_600_000

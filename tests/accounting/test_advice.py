@@ -20,8 +20,8 @@ from berth.errors import SettingError
 from berth.interference import Outlook, Tenant
 from berth.model import Job, Record, RecordState, Share
 from berth.policies import make_policy
-from berth.policies.limit_settings import Limit, read_limits
-from berth.policies.limits import Limits
+from berth.policies.schemes.limit_settings import Limit, read_limits
+from berth.policies.schemes.limits import Limits
 from berth.waiting import Questions
 
 from .histories import HOUR_MS, NODES, even, history_of, hog
@@ -110,7 +110,7 @@ def test_every_proposal_says_what_it_does_to_waits_use_and_users(tmp_path: Path)
 
 
 def workload_of_again(folder: Path):  # type: ignore[no-untyped-def]
-    from berth.history.folder import open_history
+    from berth.history.store.folder import open_history
 
     return workload_of(open_history(folder / "history").records())
 

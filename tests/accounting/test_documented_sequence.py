@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.history.table_import import FIELDS
+from berth.history.importing.table_import import FIELDS
 from berth.policies import make_policy
 
 from .test_real_slurm import PROGRAMS

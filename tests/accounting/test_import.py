@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from berth.errors import HistoryError, SettingError
-from berth.history.folder import History, open_history
-from berth.history.imports import ImportResult, Rejected, Rejections
-from berth.history.sacct import import_rows, import_text
-from berth.history.sacct_json import HEADER as JSON_HEADER
-from berth.history.sacct_json import json_rows
-from berth.history.staging import Options
+from berth.history.importing.sacct import import_rows, import_text
+from berth.history.importing.sacct_json import HEADER as JSON_HEADER
+from berth.history.importing.sacct_json import json_rows
+from berth.history.store.folder import History, open_history
+from berth.history.store.import_result import ImportResult, Options, Rejected, Rejections
 from berth.model import Record, RecordState, Share
 from berth.statistics.tables import Tables
 

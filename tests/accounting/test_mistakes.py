@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from berth.errors import HistoryError
-from berth.history.folder import open_history
-from berth.history.sacct import import_text
-from berth.history.staging import Options
+from berth.history.importing.sacct import import_text
+from berth.history.store.folder import open_history
+from berth.history.store.import_result import Options
 
 from . import exports
 

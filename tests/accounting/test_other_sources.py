@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 
 from berth.errors import HistoryError, SettingError
-from berth.history.folder import open_history
-from berth.history.imports import ImportResult, Rejected, Rejections
-from berth.history.pbs import HEADER, pbs_rows
-from berth.history.pseudonyms import key_mark, pseudonym, read_key
-from berth.history.sacct import import_rows, import_text
-from berth.history.simulated import import_records
-from berth.history.staging import Options
-from berth.history.store import write_records
-from berth.history.table_import import csv_rows, header_of, read_map
+from berth.history.importing.pbs import HEADER, pbs_rows
+from berth.history.importing.sacct import import_rows, import_text
+from berth.history.importing.simulated import import_records
+from berth.history.importing.table_import import csv_rows, header_of, read_map
+from berth.history.store.folder import open_history
+from berth.history.store.import_result import ImportResult, Options, Rejected, Rejections
+from berth.history.store.pseudonyms import key_mark, pseudonym, read_key
+from berth.history.store.record_files import write_records
 from berth.model import Record, RecordState
 
 from . import exports

@@ -10,20 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from berth.history.applications import read_rules
-from berth.history.folder import History, open_history
-from berth.history.imports import Rejections
-from berth.history.pbs import HEADER as PBS_HEADER
-from berth.history.pbs import pbs_rows
-from berth.history.pseudonyms import read_key
-from berth.history.sacct import import_rows, import_text
-from berth.history.sacct_json import HEADER as JSON_HEADER
-from berth.history.sacct_json import json_rows
-from berth.history.simulated import import_records
-from berth.history.slurmdbd import _HEADER as DATABASE_HEADER
-from berth.history.staging import Options
-from berth.history.store import write_records
-from berth.history.table_import import csv_rows, header_of, read_map
+from berth.history.importing.pbs import HEADER as PBS_HEADER
+from berth.history.importing.pbs import pbs_rows
+from berth.history.importing.sacct import import_rows, import_text
+from berth.history.importing.sacct_json import HEADER as JSON_HEADER
+from berth.history.importing.sacct_json import json_rows
+from berth.history.importing.simulated import import_records
+from berth.history.importing.slurmdbd import _HEADER as DATABASE_HEADER
+from berth.history.importing.table_import import csv_rows, header_of, read_map
+from berth.history.store.folder import History, open_history
+from berth.history.store.import_result import Options, Rejections
+from berth.history.store.pseudonyms import read_key
+from berth.history.store.record_files import write_records
+from berth.history.values.applications import read_rules
 from berth.model import Record, RecordState, Share
 
 from . import exports

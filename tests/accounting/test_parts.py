@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from berth.errors import SettingError
-from berth.history.applications import read_rules
-from berth.history.hostlist import expand
-from berth.history.sacct import SEPARATOR
-from berth.history.slurmdbd import _HEADER as HEADER
-from berth.history.slurmdbd import is_whole
-from berth.history.tres import Resources, resources
+from berth.history.importing.sacct import SEPARATOR
+from berth.history.importing.slurmdbd import _HEADER as HEADER
+from berth.history.importing.slurmdbd import is_whole
+from berth.history.values.applications import read_rules
+from berth.history.values.hostlist import expand
+from berth.history.values.tres import Resources, resources
 
 
 @pytest.mark.parametrize(

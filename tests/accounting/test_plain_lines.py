@@ -11,9 +11,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from berth.history.folder import History, open_history
-from berth.history.imports import ImportResult, Options, Plain
-from berth.history.sacct import import_text
+from berth.history.importing.sacct import import_text
+from berth.history.store.folder import History, open_history
+from berth.history.store.import_result import ImportResult, Options, Plain
 
 from . import exports
 

@@ -10,9 +10,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth.history.folder import open_history
-from berth.history.sacct import import_text
-from berth.history.staging import Options
+from berth.history.importing.sacct import import_text
+from berth.history.store.folder import open_history
+from berth.history.store.import_result import Options
 from berth.statistics.accounting import DIMENSIONS, VARIABLES
 from berth.statistics.tables import Tables
 

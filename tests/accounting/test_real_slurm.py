@@ -64,8 +64,8 @@ if $B import slurmdbd $other --history o 2>version.txt; then exit 1; fi
 import os, subprocess
 from berth.errors import HistoryError
 from berth.history import slurmdbd
-from berth.history.folder import open_history
-from berth.history.staging import Options
+from berth.history.store.folder import open_history
+from berth.history.store.import_result import Options
 
 stream, calls = slurmdbd._stream, []
 
@@ -117,7 +117,7 @@ def test_what_a_real_slurm_recorded_is_what_berth_imports(tmp_path: Path) -> Non
     # sacct tells the same of each try as the tables do: nothing changes, whichever way it came in.
     assert run == {**run, "imported": 0, "updated": 0, "unchanged": len(rows)}
 
-    from berth.history.folder import open_history
+    from berth.history.store.folder import open_history
 
     records = {(r.job_id, r.queued_ms): r for r in open_history(folder / "h").records()}
     assert len(records) == total

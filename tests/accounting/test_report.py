@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from berth.cli.app import app
 from berth.cli.stats import tables_of
 from berth.cli.usage_table import usage_table
-from berth.history.folder import open_history
-from berth.history.sacct import import_text
-from berth.history.staging import Options
+from berth.history.importing.sacct import import_text
+from berth.history.store.folder import open_history
+from berth.history.store.import_result import Options
 from berth.plots.accounting import calendar, parallel_coordinates, variable_cdfs, waiting_by_cause
 from berth.report.accounting import collect, write_accounting
 from berth.report.image import BROWSERS

@@ -18,11 +18,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berth.errors import SamplingError
-from berth.history.folder import History, open_history
-from berth.history.imports import ImportResult
-from berth.history.sacct import import_text
-from berth.history.samples import import_samples
-from berth.history.staging import Options
+from berth.history.importing.sacct import import_text
+from berth.history.importing.samples import import_samples
+from berth.history.store.folder import History, open_history
+from berth.history.store.import_result import ImportResult, Options
 from berth.sampling.jobs import allotments, job_of_process, jobs_present
 from berth.sampling.readings import GpuReading, JobUse, ProcessReading, uses
 from berth.sampling.sampler import Settings, sample

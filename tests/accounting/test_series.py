@@ -12,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth.errors import HistoryError
-from berth.history.folder import SEGMENTS, History, open_history
-from berth.history.imports import ImportResult
-from berth.history.sacct import import_text
-from berth.history.series import import_series
-from berth.history.staging import Options
+from berth.history.importing.sacct import import_text
+from berth.history.importing.series import import_series
+from berth.history.store.folder import SEGMENTS, History, open_history
+from berth.history.store.import_result import ImportResult, Options
 
 from . import exports
 

@@ -13,14 +13,14 @@ from typer.testing import CliRunner
 
 from berth.cli.app import app
 from berth.errors import HistoryError, SettingError
-from berth.history.folder import open_history
-from berth.history.pending import read_queue
-from berth.history.pseudonyms import pseudonym, read_key
-from berth.history.questions import LEAKS, history_features, polled_features
-from berth.history.sacct import import_text
-from berth.history.staging import Options
-from berth.statistics.conformal import censored_quantile, rolling_interval
+from berth.history.importing.pending import read_queue
+from berth.history.importing.sacct import import_text
+from berth.history.store.folder import open_history
+from berth.history.store.import_result import Options
+from berth.history.store.pseudonyms import pseudonym, read_key
 from berth.waiting import Answer, Questions, WaitModel, evaluate, train
+from berth.waiting.conformal import censored_quantile, rolling_interval
+from berth.waiting.questions import LEAKS, history_features, polled_features
 
 from . import exports
 

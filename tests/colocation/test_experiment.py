@@ -16,21 +16,21 @@ from berth.bounds import TimeBound
 from berth.cli.app import app
 from berth.cli.colocation import colocation
 from berth.errors import SettingError
-from berth.experiments.colocation import Colocation, measure_colocation
-from berth.experiments.colocation_answer import above_bound_pct, colocation_dict, costs, difference_pct
-from berth.experiments.colocation_looks import PAIR_APPLICATIONS, Pair, _Beside, disagreement, pairs
-from berth.experiments.colocation_outcome import Outcome, Stay, outcome_of
-from berth.experiments.colocation_thesis import CONTRADICTIONS
-from berth.experiments.kept import interference_digest
+from berth.experiments.colocation.answer import above_bound_pct, colocation_dict, costs, difference_pct
+from berth.experiments.colocation.chapters import colocation_chapters
+from berth.experiments.colocation.experiment import Colocation, measure_colocation
+from berth.experiments.colocation.looks import PAIR_APPLICATIONS, Pair, _Beside, disagreement, pairs
+from berth.experiments.colocation.outcome import Outcome, Stay, outcome_of
+from berth.experiments.colocation.plots import MISSING, bars_by_workload, contrast, frontier, pair_map
+from berth.experiments.colocation.thesis import CONTRADICTIONS
+from berth.experiments.compare.kept import interference_digest
 from berth.interference import make_interference, make_speeds
 from berth.interference.contention import Contention, Law, cell_of
 from berth.interference.named import NamedPairs
 from berth.interference.profiled import ProfiledInterference
 from berth.model import Job, Profile
 from berth.plots import policy_styles
-from berth.plots.colocation import MISSING, bars_by_workload, contrast, frontier, pair_map
 from berth.profiles import THESIS_GPU
-from berth.report.colocation import colocation_chapters
 from berth.statistics import Interval
 
 POLICIES = ("sjf+first-fit", "greedy", "dqn?model=untrained")
@@ -268,7 +268,7 @@ def test_an_interruption_tells_how_many_runs_are_kept(
         (tmp_path / "kept" / "random" / "one.parquet").touch()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("berth.experiments.colocation.measure_colocation", interrupted)
+    monkeypatch.setattr("berth.experiments.colocation.experiment.measure_colocation", interrupted)
     with pytest.raises(KeyboardInterrupt):
         colocation("random", 1, "measured", "greedy", 1, tmp_path, False)
     told = f"berth: 1 finished runs are in {tmp_path / 'kept'}; the same command goes on from there\n"

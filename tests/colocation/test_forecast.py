@@ -9,18 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth.cluster import Cluster
+from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.interference import make_speeds
 from berth.interference.profiled import ProfiledInterference
 from berth.model import EventKind, GpuModel, GpuSlot, Job, Node, Placement, Profile, Share
 from berth.network.model_file import Model
 from berth.network.scores import new_network
-from berth.policies.colocating import Scene
-from berth.policies.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
-from berth.policies.network_chooser import NetworkScores
+from berth.policies.colocation.colocating import Scene
+from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
+from berth.policies.colocation.network_chooser import NetworkScores
 from berth.profiles import THESIS_GPU, WORKLOADS, run_time_ms, thesis_profiles
-from berth.queue import Queue
 
 PROFILES = thesis_profiles()
 SLOT = GpuSlot(0, 0)

@@ -11,7 +11,7 @@ from berth.engine import simulate
 from berth.interference import make_interference, make_speeds
 from berth.model import EventKind, Node
 from berth.policies import Setting, make_policy
-from berth.policies.dqn import DeepRmMax, DeepRmMean, model_named, shipped_for
+from berth.policies.colocation.learned import DeepRmMax, DeepRmMean, model_named, shipped_for
 from berth.profiles import THESIS_GPU, workload_jobs
 
 ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])

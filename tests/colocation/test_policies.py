@@ -17,10 +17,10 @@ from berth.model import Event, EventKind, GpuModel, Job, Node, Profile, Reason, 
 from berth.network.model_file import Model
 from berth.network.scores import new_network
 from berth.policies import Setting, make_policy
-from berth.policies.colocating import Knowledge
-from berth.policies.dqn import DeepRmMax, DeepRmMean, Dqn, DqnSettings
-from berth.policies.forecast import Candidate, Forecaster, Offer
-from berth.policies.greedy import best_progress, joint_progress
+from berth.policies.colocation.colocating import Knowledge
+from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
+from berth.policies.colocation.greedy import best_progress, joint_progress
+from berth.policies.colocation.learned import DeepRmMax, DeepRmMean, Dqn, DqnSettings
 from berth.profiles import THESIS_GPU, WORKLOADS, Profiles, run_time_ms, thesis_profiles, workload_jobs
 
 PROFILES = thesis_profiles()

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from berth.cluster import Cluster
+from berth.cluster import Cluster, Queue
 from berth.errors import MissingExtraError, PolicyError
 from berth.model import NO_GPU, GpuModel, GpuSlot, Job, Node, Placement, Share
 from berth.policies import ORDERS, PLACEMENTS, Ordered, Setting, describe, make_policy, names
-from berth.policies.fgd import typical_requests
-from berth.queue import Queue
+from berth.policies.placements.fgd import typical_requests
 
 V100, T4 = GpuModel("V100"), GpuModel("T4")
 

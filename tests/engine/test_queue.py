@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from berth.cluster import Queue
 from berth.model import Job
-from berth.queue import Queue
 
 
 def work(job: Job) -> int:

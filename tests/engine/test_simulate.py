@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth.cluster import Cluster
+from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.errors import PolicyError, SimulationError
 from berth.interference import Outlook, Tenant
@@ -32,7 +32,6 @@ from berth.model import (
     WakeAt,
 )
 from berth.policies import names
-from berth.queue import Queue
 
 from .examples import clusters, outages, workloads
 

@@ -2,8 +2,8 @@
 
 from berth.cluster import Cluster
 from berth.model import GpuModel, GpuSlot, Job, Node, Placement, Share
-from berth.policies.round_robin import RoundRobin
-from berth.policies.tetris import Tetris
+from berth.policies.placements.round_robin import RoundRobin
+from berth.policies.placements.tetris import Tetris
 
 T4 = GpuModel("T4")
 

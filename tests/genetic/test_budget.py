@@ -8,11 +8,11 @@ import pytest
 from berth.cluster import Cluster
 from berth.model import GpuModel, Job, Node, Share
 from berth.policies import genetic_search
-from berth.policies.batch import batch_of
-from berth.policies.budget import Budget
-from berth.policies.fgd import typical_requests
-from berth.policies.genetic_search import Found, packing_of, search
-from berth.policies.genetic_settings import GeneticSettings
+from berth.policies.genetic.batch import batch_of
+from berth.policies.genetic.search import Found, packing_of, search
+from berth.policies.genetic.settings import GeneticSettings
+from berth.policies.genetic.time_budget import Budget
+from berth.policies.placements.fgd import typical_requests
 
 
 class Clock:

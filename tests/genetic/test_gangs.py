@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth.cluster import Cluster
+from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.errors import SettingError
 from berth.model import Event, EventKind, GpuModel, Job, Node, Outage, Placement, Share
 from berth.policies import Setting, make_policy
-from berth.policies.batch import batch_of, pooled, shortage_of
-from berth.policies.genetic_paper import PaperSettings, evolve_paper, fitness_of
-from berth.queue import Queue
+from berth.policies.genetic.batch import batch_of, pooled, shortage_of
+from berth.policies.genetic.paper import PaperSettings, evolve_paper, fitness_of
 
 T4 = GpuModel("T4", mem_mib=16_000)
 POLICIES = ["genetic", "genetic-paper"]

@@ -5,10 +5,10 @@ import pytest
 
 from berth.cluster import Cluster
 from berth.model import GpuModel, Job, Node, Share
-from berth.policies.batch import batch_of, pooled
-from berth.policies.genetic_kernels import crossover, mutate, sort_by_fitness, tournament
-from berth.policies.genetic_paper import PaperSettings, evolve_paper, fitness_of
-from berth.policies.random_kernels import seeded, uniform
+from berth.policies.genetic.batch import batch_of, pooled
+from berth.policies.genetic.paper import PaperSettings, evolve_paper, fitness_of
+from berth.policies.genetic.random_kernels import seeded, uniform
+from berth.policies.genetic.variation_kernels import crossover, mutate, sort_by_fitness, tournament
 
 T4 = GpuModel("T4", mem_mib=16_000)
 

@@ -16,14 +16,14 @@ from berth.cli.app import app
 from berth.cluster import Cluster
 from berth.errors import MissingExtraError, TraceError
 from berth.experiments import optimality
-from berth.experiments.batch_file import PlacingTask, random_batches, read_batches
-from berth.experiments.optimality import measure_optimality, optimality_dict
+from berth.experiments.genetic.batch_file import PlacingTask, random_batches, read_batches
+from berth.experiments.genetic.chapters import convergence_chapter
+from berth.experiments.genetic.optimality import measure_optimality, optimality_dict
+from berth.experiments.genetic.plots import convergence
 from berth.model import GpuModel, Job, Node, Share
 from berth.plots import policy_styles
-from berth.plots.utilisation import convergence
 from berth.policies import genetic_search
-from berth.policies.batch import Batch, batch_of, pooled
-from berth.report.genetic import convergence_chapter
+from berth.policies.genetic.batch import Batch, batch_of, pooled
 
 pytest.importorskip("highspy", reason="the optimum needs the extra 'optimum'")
 

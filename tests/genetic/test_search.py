@@ -9,17 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth.cluster import Cluster
+from berth.cluster import Cluster, Queue
 from berth.errors import PolicyError, SettingError
 from berth.interference import Outlook, Tenant, no_interference
 from berth.model import GpuModel, GpuSlot, Job, Node, Placement, Profile, Share
 from berth.policies import Setting, make_policy
-from berth.policies.batch import batch_of, shortage_of
-from berth.policies.fgd import typical_requests
-from berth.policies.genetic_paper import PaperSettings, evolve_paper
-from berth.policies.genetic_search import packing_of, search
-from berth.policies.genetic_settings import GeneticSettings, Weights
-from berth.queue import Queue
+from berth.policies.genetic.batch import batch_of, shortage_of
+from berth.policies.genetic.paper import PaperSettings, evolve_paper
+from berth.policies.genetic.search import packing_of, search
+from berth.policies.genetic.settings import GeneticSettings, Weights
+from berth.policies.placements.fgd import typical_requests
 
 MODELS = [GpuModel("T4", mem_mib=16_000), GpuModel("V100", mem_mib=32_000)]
 QUICK = GeneticSettings(population=3, generations=4, steps=10)

@@ -23,9 +23,9 @@ from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.errors import SettingError
 from berth.experiments import sweep, utilisation_run
-from berth.experiments.inflate import inflate
-from berth.experiments.kept_file import read_kept, write_kept
-from berth.experiments.utilisation import (
+from berth.experiments.compare.kept_file import read_kept, write_kept
+from berth.experiments.genetic.chapters import utilisation_chapters
+from berth.experiments.genetic.utilisation import (
     Case,
     Outcome,
     case_of,
@@ -33,9 +33,9 @@ from berth.experiments.utilisation import (
     measure_utilisation,
     utilisation_dict,
 )
-from berth.experiments.utilisation_run import KeptUses, UseTask, _waits
+from berth.experiments.genetic.utilisation_run import KeptUses, UseTask, _waits
+from berth.experiments.inflate import inflate
 from berth.model import GpuModel, Job, Node, Share
-from berth.report.genetic import utilisation_chapters
 from berth.statistics import event_columns
 
 POLICIES = ("round-robin", "first-fit", "genetic-paper", "genetic")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from berth.errors import HistoryError
 from berth.gpu_models import gpu_model
 from berth.history import events as events_module
-from berth.history.events import SCHEMA, join_events, write_events
+from berth.history.store.events import SCHEMA, join_events, write_events
 from berth.model import NO_GPU, Event, EventKind, GpuSlot, Job, Node, Reason, Share
 
 NODES = tuple(Node(f"n{index}", 8, gpu_model("V100")) for index in range(4))

@@ -18,8 +18,8 @@ from berth.engine import simulate
 from berth.errors import HistoryError, SettingError, TraceError
 from berth.experiments.compare import compare
 from berth.gpu_models import gpu_model
-from berth.history.records import records
-from berth.history.store import read_records, recorded, write_records
+from berth.history.store.record_files import read_records, recorded, write_records
+from berth.history.store.records import records
 from berth.model import Event, EventKind, GpuSlot, Job, Node, Reason, Record, RecordState, Share
 
 NODES = (Node("a", 2, gpu_model("T4")), Node("b", 2, gpu_model("P100")))

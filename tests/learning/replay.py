@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from berth.cluster import Cluster
+from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.interference import Speeds
 from berth.interference.profiled import ProfiledInterference
@@ -18,7 +18,6 @@ from berth.learning.jobsets import JobSets, make_task
 from berth.model import EventKind, GpuModel, GpuSlot, Job, Node, Placement, Profile, Reason, Share, WakeAt
 from berth.policies import Decision
 from berth.profiles import THESIS_GPU
-from berth.queue import Queue
 
 WHOLE = np.array([1000, THESIS_GPU.mem_mib, 1000, 1000])
 

@@ -17,8 +17,8 @@ from berth.learning.queue_kernels import SEEN
 from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
 from berth.learning.rollouts import Rollouts, habit
 from berth.network.catalogue import Demand
-from berth.policies.dqn import shielded
-from berth.policies.forecast import Candidate, Forecaster, Offer
+from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
+from berth.policies.colocation.learned import shielded
 from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, Series, thesis_profiles
 
 PROGRESS = habit((0, 1.0))

@@ -34,7 +34,7 @@ from berth.learning.training import CHECKPOINT, Trained, TrainingSettings, train
 from berth.model import Job, Record, RecordState, Share
 from berth.network.scores import new_network
 from berth.plots.training import training_curve
-from berth.policies.dqn import model_named
+from berth.policies.colocation.learned import model_named
 from berth.profiles import FIRST_TRAINING_SEED
 
 NONE = Imitation(length=0)

@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth.cluster import Cluster
+from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.errors import PolicyError, SettingError
 from berth.model import Event, EventKind, Job, Node, Outage, Placement
 from berth.policies import make_policy
-from berth.policies.limit_settings import Limit, LimitSettings, read_limits, write_limits
-from berth.policies.limits import Limits
-from berth.queue import Queue
+from berth.policies.schemes.limit_settings import Limit, LimitSettings, read_limits, write_limits
+from berth.policies.schemes.limits import Limits
 
 NODES = [Node("a", 4), Node("b", 2)]
 SIZES = ((1, 1), (1, 1), (2, 1), (4, 2), (0, 1))

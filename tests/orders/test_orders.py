@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth.cluster import Cluster
+from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.errors import PolicyError, SettingError
 from berth.model import Event, EventKind, Job, Node, Outage, Placement, Share
 from berth.policies import ORDERS, SCHEMES, Setting, make_policy
-from berth.policies.easy import Easy, expected_ms
-from berth.policies.quotas import check_quotas
-from berth.queue import Queue
+from berth.policies.schemes.easy import Easy, expected_ms
+from berth.policies.schemes.quotas import check_quotas
 
 EVERY = [*ORDERS, *(f"{scheme}+{order}" for scheme in SCHEMES for order in ORDERS)]
 EVERY.remove("easy+least-attained-service")  # it evicts by itself: no reservation would hold

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from berth.cluster import Cluster
+from berth.cluster.outages import FailureRate, Recovery, read_outages
 from berth.engine import simulate
 from berth.errors import SettingError, TraceError
 from berth.experiments.compare import compare
 from berth.model import EventKind, Job, Node, Outage
-from berth.outages import FailureRate, Recovery, read_outages
 from berth.statistics import event_columns, summarise
 
 NODES = (Node("a", 1), Node("b", 1))

@@ -18,19 +18,18 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from berth.cluster import Cluster
+from berth.cluster import Cluster, Queue
+from berth.cluster.outages import Recovery
 from berth.errors import PolicyError, SettingError, SimulationError
 from berth.experiments import sweep
 from berth.experiments.cases import Case
 from berth.experiments.compare import compare
-from berth.experiments.kept import KeptRuns, digest
-from berth.experiments.sweep import Task
-from berth.experiments.utilisation_run import UseTask, _digest
-from berth.experiments.workers import Turns
+from berth.experiments.compare.kept import KeptRuns, digest
+from berth.experiments.compare.sweep import Task
+from berth.experiments.compare.workers import Turns
+from berth.experiments.genetic.utilisation_run import UseTask, _digest
 from berth.model import Placement
-from berth.outages import Recovery
-from berth.policies.limit_settings import Limit, LimitSettings, write_limits
-from berth.queue import Queue
+from berth.policies.schemes.limit_settings import Limit, LimitSettings, write_limits
 from berth.traces import read_trace
 
 BERTH = Path(sys.executable).parent / "berth"
@@ -228,7 +227,7 @@ def test_an_interruption_of_what_fails_is_heard_all_the_same() -> None:
     """In a process of its own, for it gets a real SIGINT."""
     code = """
 import os, signal
-from berth.experiments.interruption import interruption_put_off
+from berth.experiments.compare.interruption import interruption_put_off
 try:
     with interruption_put_off():
         os.kill(os.getpid(), signal.SIGINT)

@@ -13,7 +13,7 @@ import pytest
 
 from berth import traces
 from berth.errors import TraceError
-from berth.experiments.ratio import DEFINITION
+from berth.experiments.compare.ratio import DEFINITION
 from berth.gpu_models import gpu_model
 from berth.model import FOREVER_MS, Job, Node, Share
 

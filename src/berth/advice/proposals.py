@@ -13,7 +13,7 @@ from berth.advice.replay import Outcome
 from berth.advice.workload import Workload
 from berth.errors import SettingError
 from berth.model import Job, Share
-from berth.policies.limit_settings import AMOUNTS, Limit
+from berth.policies.schemes.limit_settings import AMOUNTS, Limit
 
 __all__ = ["Proposal", "limits_to_try", "sharing_to_try"]
 

@@ -16,7 +16,7 @@ import numpy as np
 from berth.advice.advise import Advice, better
 from berth.advice.replay import Outcome, replay
 from berth.advice.workload import Workload
-from berth.policies.limit_settings import LimitSettings
+from berth.policies.schemes.limit_settings import LimitSettings
 from berth.waiting import Questions, WaitModel
 
 __all__ = ["Factor", "Step", "driving_factors", "respond"]

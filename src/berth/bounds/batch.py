@@ -15,9 +15,10 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.arrays import IntArray
 from berth.bounds.highs import Maximum
-from berth.kernels import CPU, GPU_MEM, GPUS, MEM, MILLI, IntArray
-from berth.policies.batch import Batch
+from berth.cluster.kernels import CPU, GPU_MEM, GPUS, MEM, MILLI
+from berth.policies.genetic.batch import Batch
 
 __all__ = ["Optimum", "optimum", "pooled_milli", "reachable", "relaxed_milli"]
 

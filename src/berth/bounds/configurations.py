@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.arrays import IntArray, compiled
 from berth.bounds.segment_speeds import segment_speeds
 from berth.errors import SettingError
 from berth.interference import Speeds
-from berth.kernels import IntArray, compiled
 from berth.model import GpuModel, Job, Profile
 from berth.profiles import series
 

@@ -23,10 +23,10 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.arrays import IntArray
 from berth.interference import Speeds
 from berth.interference.contention import STRESS_ONE, Contention
 from berth.interference.speeds import GPU, pcie_shared, slowest
-from berth.kernels import IntArray
 
 __all__ = ["segment_speeds"]
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from berth.advice.replay import Outcome
     from berth.advice.response import Factor
     from berth.advice.workload import Workload
-    from berth.policies.limit_settings import LimitSettings
+    from berth.policies.schemes.limit_settings import LimitSettings
 
 
 def advise(
@@ -61,7 +61,7 @@ def advise(
     from berth.advice.advise import advise as ask
     from berth.advice.response import respond
     from berth.cli.progress import progress_bar
-    from berth.policies.limit_settings import write_limits
+    from berth.policies.schemes.limit_settings import write_limits
 
     workload = _workload(history, cluster, begin, end, jobs)
     factors: tuple[Factor, ...] = ()
@@ -84,7 +84,7 @@ def advise(
 
 def _workload(history: Path, cluster: str, begin: str, end: str, jobs: int) -> Workload:
     from berth.advice.workload import workload_of
-    from berth.history.folder import open_history
+    from berth.history.store.folder import open_history
     from berth.traces import read_nodes
 
     conditions, values = ["true"], []

@@ -44,11 +44,11 @@ def colocation(
     from berth.cli.genetic import show_chapter, write_chapters
     from berth.cli.progress import progress_bar
     from berth.errors import install_command
-    from berth.experiments.colocation import POLICIES, measure_colocation
-    from berth.experiments.colocation_answer import colocation_dict
-    from berth.experiments.colocation_looks import disagreement, pairs
+    from berth.experiments.colocation.answer import colocation_dict
+    from berth.experiments.colocation.experiment import POLICIES, measure_colocation
+    from berth.experiments.colocation.looks import disagreement, pairs
     from berth.interference import make_interference, make_speeds
-    from berth.policies.dqn import model_named, shipped_for
+    from berth.policies.colocation.learned import model_named, shipped_for
     from berth.profiles import WORKLOADS
 
     chosen = tuple(WORKLOADS) if workload == "all" else tuple(name.strip() for name in workload.split(","))
@@ -88,7 +88,7 @@ def colocation(
     answer = colocation_dict(result, looks, pair_maps, training_s)
     written: list[Path] = []
     if out is not None or not as_json:
-        from berth.report.colocation import colocation_chapters
+        from berth.experiments.colocation.chapters import colocation_chapters
 
         chapters = colocation_chapters(result, looks, pair_maps, training_s)
         if out is not None:

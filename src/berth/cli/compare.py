@@ -203,8 +203,8 @@ def _conditions(
     every: float | None,
 ) -> dict[str, Any]:
     """What every run is under, as `berth.compare` takes it."""
+    from berth.cluster.outages import FailureRate, Recovery
     from berth.errors import SettingError
-    from berth.outages import FailureRate, Recovery
 
     failures = None
     if mtbf is not None:
@@ -327,7 +327,7 @@ def _map_time_ms(hours: float) -> int:
 def _write(result: Comparison, out: Path) -> list[Path]:
     """Write what there is to keep into a folder; each file aside first, then renamed."""
     from berth.cli.files import command_line, write_aside
-    from berth.report import write_report
+    from berth.experiments.pages import write_report
     from berth.traces import write_nodes
 
     report = write_report(result, out / "report.html", command=command_line())
@@ -341,7 +341,7 @@ def _write(result: Comparison, out: Path) -> list[Path]:
 def _show(result: Comparison, written: list[Path]) -> None:
     from rich.console import Console
 
-    from berth.experiments.table import rich_tables
+    from berth.experiments.compare.table import rich_tables
     from berth.model import Reason
 
     tty = sys.stdout.isatty()
@@ -372,7 +372,7 @@ def _show(result: Comparison, written: list[Path]) -> None:
             markup=False,
         )
     if result.ratios():
-        from berth.experiments.ratio import DEFINITION
+        from berth.experiments.compare.ratio import DEFINITION
 
         console.print(f"  {DEFINITION}", highlight=False, markup=False)
     for error in result.skipped[:20]:

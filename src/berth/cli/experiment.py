@@ -83,7 +83,7 @@ def inflate(
 
 def _write(results: list[Inflation], out: Path, answer: object) -> list[Path]:
     from berth.cli.files import command_line, write_aside
-    from berth.report import write_report
+    from berth.experiments.pages import write_report
 
     out.mkdir(parents=True, exist_ok=True)
     report = write_report(results, out / "report.html", command=command_line())

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from berth.errors import SettingError
-from berth.whole_file import whole_file
+from berth.files import whole_file
 
 __all__ = ["checked_place", "command_line", "told_what_is_kept", "write_aside"]
 

@@ -13,8 +13,8 @@ import typer
 __all__ = ["optimality", "show_chapter", "utilisation", "write_chapters"]
 
 if TYPE_CHECKING:
-    from berth.experiments.optimality import Optimality
-    from berth.experiments.utilisation import Outcome
+    from berth.experiments.genetic.optimality import Optimality
+    from berth.experiments.genetic.utilisation import Outcome
     from berth.report import Chapter
 
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Write report.html and result.json here.")]
@@ -45,8 +45,8 @@ def optimality(
     places. docs/genetic.md documents the file of batches.
     """
     from berth.cli.progress import progress_bar
-    from berth.experiments.batch_file import random_batches, read_batches
-    from berth.experiments.optimality import POLICIES, measure_optimality, optimality_dict
+    from berth.experiments.genetic.batch_file import random_batches, read_batches
+    from berth.experiments.genetic.optimality import POLICIES, measure_optimality, optimality_dict
 
     names = POLICIES if policies is None else tuple(name.strip() for name in policies.split(","))
     if batches is None:
@@ -59,7 +59,11 @@ def optimality(
     whole = [one for one in found if not one.interrupted]
     written: list[Path] = []
     if out is not None and whole:
-        from berth.report.genetic import batches_chapter, convergence_chapter, optimality_chapter
+        from berth.experiments.genetic.chapters import (
+            batches_chapter,
+            convergence_chapter,
+            optimality_chapter,
+        )
 
         chapters = [optimality_chapter(whole), batches_chapter(whole)]
         chapters += convergence_chapter(whole[0])
@@ -103,7 +107,7 @@ def utilisation(
     """
     from berth.cli.files import told_what_is_kept
     from berth.cli.progress import progress_bar
-    from berth.experiments.utilisation import (
+    from berth.experiments.genetic.utilisation import (
         DEFAULT_CASE,
         POLICIES,
         case_of,
@@ -120,7 +124,7 @@ def utilisation(
     answer = utilisation_dict(outcomes)
     written: list[Path] = []
     if out is not None:
-        from berth.report.genetic import utilisation_chapters
+        from berth.experiments.genetic.chapters import utilisation_chapters
 
         what = "; ".join(case.name for case in chosen)
         chapters = utilisation_chapters(outcomes)
@@ -173,7 +177,7 @@ def _show_interrupted(one: Optimality, out: Path | None) -> None:
 
 
 def _show_optimality(found: Sequence[Optimality], written: Sequence[Path]) -> None:
-    from berth.report.genetic import optimality_chapter
+    from berth.experiments.genetic.chapters import optimality_chapter
 
     if not found:
         return
@@ -185,7 +189,7 @@ def _show_optimality(found: Sequence[Optimality], written: Sequence[Path]) -> No
 
 
 def _show_utilisation(outcomes: Sequence[Outcome], written: Sequence[Path]) -> None:
-    from berth.report.genetic import utilisation_chapters
+    from berth.experiments.genetic.chapters import utilisation_chapters
 
     chapters = utilisation_chapters(outcomes)
     for chapter in chapters:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from berth.history.imports import ImportResult
+    from berth.history.store.import_result import ImportResult
 
 app = typer.Typer(
     help="Import jobs into the history. Every import may be repeated: nothing is counted twice.",
@@ -91,11 +91,10 @@ def sacct(
 ) -> None:
     """Import what sacct prints: text with any delimiter, JSON, or by running it."""
     from berth.errors import SettingError
-    from berth.history.folder import open_history
-    from berth.history.imports import Rejections
-    from berth.history.sacct import import_rows, import_text, run_sacct
-    from berth.history.sacct_json import HEADER, json_rows
-    from berth.history.staging import Options
+    from berth.history.importing.sacct import import_rows, import_text, run_sacct
+    from berth.history.importing.sacct_json import HEADER, json_rows
+    from berth.history.store.folder import open_history
+    from berth.history.store.import_result import Options, Rejections
 
     if run == (file is not None):
         raise SettingError("import sacct reads a FILE, or - for standard input, or runs sacct with --run")
@@ -144,9 +143,9 @@ def slurmdbd(
 
     The address may stand in the environment as BERTH_SLURMDBD, so that no list of processes shows its password.
     """
-    from berth.history.folder import open_history
-    from berth.history.slurmdbd import import_slurmdbd
-    from berth.history.staging import Options
+    from berth.history.importing.slurmdbd import import_slurmdbd
+    from berth.history.store.folder import open_history
+    from berth.history.store.import_result import Options
 
     key = _key(pseudonymise, history)
     options = Options(cluster=cluster, shards_per_gpu=shards_per_gpu, rules=rules, key=key, nodes=nodes)
@@ -174,11 +173,10 @@ def csv_file(
     as_json: AsJson = False,
 ) -> None:
     """Import any table of jobs as CSV."""
-    from berth.history.folder import open_history
-    from berth.history.imports import Rejections
-    from berth.history.sacct import import_rows
-    from berth.history.staging import Options
-    from berth.history.table_import import csv_rows, header_of, read_map
+    from berth.history.importing.sacct import import_rows
+    from berth.history.importing.table_import import csv_rows, header_of, read_map
+    from berth.history.store.folder import open_history
+    from berth.history.store.import_result import Options, Rejections
 
     chosen = read_map(columns)
     options = Options(cluster, timezone, rules=rules, key=_key(pseudonymise, history))
@@ -199,11 +197,10 @@ def pbs(
     as_json: AsJson = False,
 ) -> None:
     """Import an accounting log of PBS Professional, OpenPBS or Torque."""
-    from berth.history.folder import open_history
-    from berth.history.imports import Rejections
-    from berth.history.pbs import HEADER, pbs_rows
-    from berth.history.sacct import import_rows
-    from berth.history.staging import Options
+    from berth.history.importing.pbs import HEADER, pbs_rows
+    from berth.history.importing.sacct import import_rows
+    from berth.history.store.folder import open_history
+    from berth.history.store.import_result import Options, Rejections
 
     options = Options(cluster, rules=rules, key=_key(pseudonymise, history))
     rejections = Rejections()
@@ -223,9 +220,9 @@ def records(
     as_json: AsJson = False,
 ) -> None:
     """Import berth's own records, such as a simulation's; give each simulation a --cluster of its own."""
-    from berth.history.folder import open_history
-    from berth.history.simulated import import_records
-    from berth.history.staging import Options
+    from berth.history.importing.simulated import import_records
+    from berth.history.store.folder import open_history
+    from berth.history.store.import_result import Options
 
     tell(
         import_records(open_history(history), file, Options(cluster, key=_key(pseudonymise, history))),
@@ -245,8 +242,8 @@ def samples(
     as_json: AsJson = False,
 ) -> None:
     """Take over what `berth sample` has measured: it becomes uGPUcore and uGPUmem of the jobs."""
-    from berth.history.folder import open_history
-    from berth.history.samples import import_samples
+    from berth.history.importing.samples import import_samples
+    from berth.history.store.folder import open_history
 
     tell(import_samples(open_history(history), spool, cluster), daily, as_json)
 
@@ -265,14 +262,14 @@ def series(
     as_json: AsJson = False,
 ) -> None:
     """Take over GPU series of DCGM's exporter or of jobstats instead of samples of berth's own."""
-    from berth.history.folder import open_history
-    from berth.history.series import import_series
+    from berth.history.importing.series import import_series
+    from berth.history.store.folder import open_history
 
     tell(import_series(open_history(history), files, cluster), daily, as_json)
 
 
 def _key(path: Path | None, history: Path) -> bytes:
-    from berth.history.pseudonyms import read_key
+    from berth.history.store.pseudonyms import read_key
 
     return read_key(path, history) if path else b""
 

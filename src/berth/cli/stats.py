@@ -39,7 +39,7 @@ Only = Annotated[
 def tables_of(history: Path, begin: str, end: str, only: list[str] | None) -> Iterator[Tables]:
     """The tables of a period."""
     from berth.errors import SettingError
-    from berth.history.folder import open_history
+    from berth.history.store.folder import open_history
     from berth.statistics.tables import Period, Tables
 
     pairs = []

@@ -75,6 +75,7 @@ def train(
     """
     from berth.cli.files import checked_place
     from berth.cli.progress import progress_bar
+    from berth.files import whole_file
     from berth.learning.learners import LEARNERS
     from berth.learning.plan import Plan, make, model_of
     from berth.learning.training import CHECKPOINT, TrainingSettings
@@ -82,7 +83,6 @@ def train(
     from berth.network.model_file import model_bytes
     from berth.profiles import WORKLOADS
     from berth.report.image import image_kind
-    from berth.whole_file import whole_file
 
     models = tuple(name.strip() for name in interference.split(",") if name.strip())
     plan = Plan(learner, workload, models, slots)
@@ -172,7 +172,7 @@ def _start(plan: Plan, name: str) -> Model | None:
     """The model to begin with: none, that of a file, or for `shipped` the one that ships for this plan."""
     from berth.interference import make_speeds
     from berth.learning.learners import LEARNERS
-    from berth.policies.dqn import model_named, shipped_for
+    from berth.policies.colocation.learned import model_named, shipped_for
 
     shipped = LEARNERS[plan.learner].ships_as
     if name == "none" or (name == "shipped" and shipped is None):
@@ -186,7 +186,7 @@ def _start(plan: Plan, name: str) -> Model | None:
 
 def _from_history(plan: Plan, history: Path, profiles: Path | None, seed: int, start: Model | None) -> Made:
     from berth.cli.profile import read_profiles
-    from berth.history.folder import open_history
+    from berth.history.store.folder import open_history
     from berth.learning.history_jobs import history_sets
     from berth.learning.jobsets import make_task
     from berth.learning.plan import make

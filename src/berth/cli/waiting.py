@@ -103,7 +103,7 @@ def request(
     A partition, QOS or GPU model that the history does not know is refused; a new user, account or application, and
     more GPUs than any job had, are warned of.
     """
-    from berth.history.pseudonyms import pseudonym
+    from berth.history.store.pseudonyms import pseudonym
     from berth.waiting import WaitModel
 
     model = WaitModel.load(history / MODEL_NAME)
@@ -158,11 +158,11 @@ def queue(
 ) -> None:
     """Answer for every job that waits now: how much longer, with an 80 % interval and what drives it."""
     from berth.cli.importing import moment_ms
-    from berth.history.folder import open_history
-    from berth.history.pending import hidden, read_queue, run_squeue
-    from berth.history.questions import queue_features
+    from berth.history.importing.pending import hidden, read_queue, run_squeue
+    from berth.history.store.folder import open_history
     from berth.statistics.accounting import duration_text
     from berth.waiting import WaitModel
+    from berth.waiting.questions import queue_features
 
     model = WaitModel.load(history / MODEL_NAME)
     key = _key(pseudonymise, history)
@@ -217,8 +217,8 @@ def _numbers(answer: Answer) -> dict[str, object]:
 def _key(path: Path | None, history: Path) -> bytes:
     """The key of a history's pseudonyms, nothing where it has real names; SettingError where they do not fit."""
     from berth.errors import SettingError
-    from berth.history.folder import open_history
-    from berth.history.pseudonyms import key_mark, read_key
+    from berth.history.store.folder import open_history
+    from berth.history.store.pseudonyms import key_mark, read_key
 
     mark = open_history(history, must_exist=True).index().key_mark or 0
     if path is None:
@@ -243,8 +243,8 @@ def _doubts(history: Path, named: dict[str, str], shown: dict[str, str], gpus: i
     `named` are values as the history has them, `shown` as they were given.
     """
     from berth.errors import SettingError
-    from berth.history.folder import open_history
-    from berth.history.known_values import most_gpus, unknown_values
+    from berth.history.store.folder import open_history
+    from berth.history.store.known_values import most_gpus, unknown_values
 
     with open_history(history, must_exist=True).database() as database:
         unknown, most = unknown_values(database, named), most_gpus(database)
@@ -269,10 +269,10 @@ def questions_of(file: Path | None, history: Path, asked: dict[str, object] | No
     import numpy as np
 
     from berth.errors import HistoryError
-    from berth.history.database import first_line
-    from berth.history.folder import open_history
-    from berth.history.questions import history_features, polled_features
+    from berth.history.store.database import first_line
+    from berth.history.store.folder import open_history
     from berth.waiting import Questions
+    from berth.waiting.questions import history_features, polled_features
 
     if file is None:
         with open_history(history, must_exist=True).database() as database:

@@ -17,14 +17,14 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from berth import kernels
 from berth.cluster import Cluster, parts_of
 from berth.engine import simulate
 from berth.errors import SettingError, TraceError
-from berth.experiments.collector import held_collector
+from berth.experiments.compare.collector import held_collector
 from berth.model import FOREVER_MS, Event, EventKind, Job, Node
 from berth.policies import Setting, make_policy
-from berth.policies.fgd import typical_requests
+from berth.policies.placements import score_kernels
+from berth.policies.placements.fgd import typical_requests
 from berth.statistics import InflationCurve
 
 __all__ = [
@@ -252,7 +252,7 @@ def _fragmentation_pct(
     arrival, node, cpu, milli, slot = (
         np.concatenate([[first], column]) for first, column in zip((-1, -1, 0, 0, -1), table.T, strict=True)
     )
-    kernels.fragmentation_ratios_pct(
+    score_kernels.fragmentation_ratios_pct(
         cluster.capacity_cpu_milli.copy(),
         cluster.capacity_milli.copy(),
         cluster.traits[:, 0].copy(),

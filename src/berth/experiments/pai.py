@@ -26,11 +26,10 @@ from math import inf
 from time import perf_counter
 from typing import Any, Final
 
-from berth.cluster import Cluster
+from berth.cluster import Cluster, Key, Queue
 from berth.engine import simulate
 from berth.errors import SettingError, TraceError
 from berth.model import NO_GPU, EventKind, GpuSlot, Job, Node, Placement
-from berth.queue import Key, Queue
 from berth.traces.fields import Field, count, decimal, seconds, text
 from berth.traces.table import open_table
 

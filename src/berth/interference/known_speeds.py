@@ -4,12 +4,12 @@ A *class* is a row of use that some series has. The table is an open-addressed h
 in ascending order, in two numbers; its row holds the speeds of the set's members, per mille. H rows, a power of two.
 
 Numba keeps what it has compiled by the file of the caller: who changes something here also touches those who call it,
-`berth.policies.forecast_kernels` and `berth.learning.queue_kernels`, or empties their `__pycache__`.
+`berth.policies.colocation.forecast_kernels` and `berth.learning.queue_kernels`, or empties their `__pycache__`.
 """
 
 from __future__ import annotations
 
-from berth.kernels import IntArray, compiled
+from berth.arrays import IntArray, compiled
 
 __all__ = ["BITS", "EMPTY", "MOST", "find", "free_row", "key_of", "move"]
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterable
 
-from berth.cluster import Cluster
+from berth.cluster import Cluster, Running
 from berth.errors import SimulationError
 from berth.interference.outlook import Interference, Outlook, Tenant
 from berth.model import FOREVER_MS, GpuSlot
-from berth.running import Running
 
 __all__ = ["Sharing", "told"]
 

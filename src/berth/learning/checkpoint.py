@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.errors import ModelError
+from berth.files import whole_file
 from berth.network.model_file import archive_bytes, read_arrays
-from berth.whole_file import whole_file
 
 __all__ = ["FORMAT", "VERSION", "Checkpoint", "checked_notes", "read_checkpoint", "write_checkpoint"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from berth.kernels import FloatArray
+from berth.arrays import FloatArray
 from berth.learning.jobsets import JobSets
 from berth.learning.queue_kernels import TRAITS
 from berth.learning.rollouts import Rollouts, habit

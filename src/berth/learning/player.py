@@ -12,8 +12,8 @@ import numpy as np
 from jax import Array
 from numpy.typing import NDArray
 
+from berth.arrays import FloatArray, IntArray
 from berth.interference import Speeds
-from berth.kernels import FloatArray, IntArray
 from berth.learning.queue_kernels import NONE, SEATS, SEEN
 from berth.learning.rollouts import Rollouts, Worlds
 from berth.network.capacity import within

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.arrays import FloatArray, IntArray, compiled
 from berth.interference.known_speeds import MOST, find, free_row, key_of
-from berth.kernels import FloatArray, IntArray, compiled
 
 __all__ = [
     "NONE",

@@ -19,9 +19,9 @@ import optax
 from jax import Array
 from numpy.typing import NDArray
 
+from berth.arrays import FloatArray, IntArray
 from berth.errors import SettingError
 from berth.interference import Speeds
-from berth.kernels import FloatArray, IntArray
 from berth.learning.habits import tuned_habits
 from berth.learning.jobsets import JobSets, Task
 from berth.learning.learner import Figures

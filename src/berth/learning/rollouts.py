@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.arrays import FloatArray, IntArray
 from berth.errors import SettingError
 from berth.interference import Speeds
 from berth.interference.known_speeds import BITS, MOST, move
-from berth.kernels import FloatArray, IntArray
 from berth.learning.jobsets import JobSets, Task
 from berth.learning.queue_kernels import (
     NONE,

@@ -12,10 +12,10 @@ from importlib import import_module
 from typing import Any
 
 from berth.errors import MissingExtraError, PolicyError
-from berth.policies.keyed import OfQueue
 from berth.policies.options import options_of
-from berth.policies.ordered import Ordered
 from berth.policies.protocol import Decision, Order, Place, Policy, Progress, Searching, Setting
+from berth.policies.schemes.strict import Ordered
+from berth.policies.sort_keys import OfQueue
 
 __all__ = [
     "ORDERS",
@@ -37,49 +37,49 @@ __all__ = [
 ]
 
 ORDERS = {
-    "fifo": "berth.policies.fifo:fifo",
-    "sjf": "berth.policies.sjf:sjf",
-    "sjf-requested": "berth.policies.sjf:sjf_requested",
-    "sjf-estimated": "berth.policies.sjf:sjf_estimated",
-    "largest-first": "berth.policies.largest_first:largest_first",
-    "fair-share": "berth.policies.fair_share:fair_share",
-    "least-attained-service": "berth.policies.least_attained:LeastAttainedService",
+    "fifo": "berth.policies.orders:fifo",
+    "sjf": "berth.policies.orders:sjf",
+    "sjf-requested": "berth.policies.orders:sjf_requested",
+    "sjf-estimated": "berth.policies.orders:sjf_estimated",
+    "largest-first": "berth.policies.orders:largest_first",
+    "fair-share": "berth.policies.orders:fair_share",
+    "least-attained-service": "berth.policies.orders:LeastAttainedService",
 }
 """Which waiting job comes first: functions of the queue, or of the queue, the cluster and the time."""
 
 PLACEMENTS = {
-    "first-fit": "berth.policies.first_fit:FirstFit",
-    "best-fit": "berth.policies.best_fit:BestFit",
-    "random": "berth.policies.random_fit:Random",
-    "dot-product": "berth.policies.dot_product:DotProduct",
-    "gpu-packing": "berth.policies.gpu_packing:GpuPacking",
-    "gpu-clustering": "berth.policies.gpu_clustering:GpuClustering",
-    "fgd": "berth.policies.fgd:Fgd",
-    "round-robin": "berth.policies.round_robin:RoundRobin",
-    "tetris": "berth.policies.tetris:Tetris",
-    "worst-fit": "berth.policies.worst_fit:WorstFit",
+    "first-fit": "berth.policies.placements.first_fit:FirstFit",
+    "best-fit": "berth.policies.placements.by_score:BestFit",
+    "random": "berth.policies.placements.random_fit:Random",
+    "dot-product": "berth.policies.placements.by_score:DotProduct",
+    "gpu-packing": "berth.policies.placements.by_score:GpuPacking",
+    "gpu-clustering": "berth.policies.placements.by_score:GpuClustering",
+    "fgd": "berth.policies.placements.fgd:Fgd",
+    "round-robin": "berth.policies.placements.round_robin:RoundRobin",
+    "tetris": "berth.policies.placements.tetris:Tetris",
+    "worst-fit": "berth.policies.placements.by_score:WorstFit",
 }
 """Where one job goes: classes made with a Setting."""
 
 SCHEMES = {
-    "easy": "berth.policies.easy:Easy",
-    "preempt": "berth.policies.preemptive:ByPriority",
+    "easy": "berth.policies.schemes.easy:Easy",
+    "preempt": "berth.policies.schemes.preempt:ByPriority",
 }
 """What else may happen while the first job of an order does not fit; without one, nothing does."""
 
 WRAPPERS = {
-    "limits": "berth.policies.limits:Limits",
+    "limits": "berth.policies.schemes.limits:Limits",
 }
 """What stands around any other policy: classes with `around(rest of the name, settings, Setting)`."""
 
 POLICIES: dict[str, str] = {
-    "genetic": "berth.policies.genetic:Genetic",
-    "genetic-paper": "berth.policies.genetic_paper:GeneticPaper",
-    "greedy": "berth.policies.greedy:Greedy",
-    "tetris-sharing": "berth.policies.tetris_sharing:TetrisSharing",
-    "dqn": "berth.policies.dqn:Dqn",
-    "deeprm-max": "berth.policies.dqn:DeepRmMax",
-    "deeprm-mean": "berth.policies.dqn:DeepRmMean",
+    "genetic": "berth.policies.genetic.policy:Genetic",
+    "genetic-paper": "berth.policies.genetic.paper:GeneticPaper",
+    "greedy": "berth.policies.colocation.greedy:Greedy",
+    "tetris-sharing": "berth.policies.colocation.tetris_sharing:TetrisSharing",
+    "dqn": "berth.policies.colocation.learned:Dqn",
+    "deeprm-max": "berth.policies.colocation.learned:DeepRmMax",
+    "deeprm-mean": "berth.policies.colocation.learned:DeepRmMean",
 }
 """What decides on many jobs at once: classes made with a Setting."""
 
@@ -143,7 +143,7 @@ def make_policy(name: str, setting: Setting | None = None) -> Policy:
 
 
 def _composed(scheme: str, order: Order, place: Place, setting: Setting, name: str) -> Policy:
-    from berth.policies.preemptive import Preemptive, Ranks
+    from berth.policies.schemes.preempt import Preemptive, Ranks
 
     if setting.quotas is not None:
         if scheme == "easy":
@@ -157,7 +157,7 @@ def _composed(scheme: str, order: Order, place: Place, setting: Setting, name: s
                 f"'{name}' has no quotas: quotas say who may hold which GPUs, and an order that evicts says it again;"
                 " take one that does not evict"
             )
-        from berth.policies.quotas import Quotas, check_names
+        from berth.policies.schemes.quotas import Quotas, check_names
 
         check_names(setting.quotas, setting.workload)
         return Quotas(order, place, setting.quotas, setting.borrow)

@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from berth.cluster import Cluster
+from berth.arrays import FloatArray
+from berth.cluster import Cluster, Queue
 from berth.interference import Interference
-from berth.kernels import FloatArray
 from berth.model import Evict, GpuSlot, Job, Placement, WakeAt
-from berth.queue import Queue
 
 __all__ = ["Decision", "Order", "Place", "Policy", "Progress", "Searching", "Setting"]
 

@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from berth.errors import ProfileError
+from berth.files import whole_file
 from berth.model import Profile
 from berth.profiles.checking import checked
 from berth.profiles.file import profile_text, read_profile
-from berth.whole_file import whole_file
 
 __all__ = ["IN_HISTORY", "Profiles", "keep_profile"]
 

@@ -5,6 +5,5 @@ The page needs no network: Plotly's script is inside it, and nothing in it names
 
 from berth.report.page import render, write
 from berth.report.report import Chapter, Report
-from berth.report.results import write_report
 
-__all__ = ["Chapter", "Report", "render", "write", "write_report"]
+__all__ = ["Chapter", "Report", "render", "write"]

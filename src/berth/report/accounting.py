@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.plots import accounting as plots
-from berth.plots.waiting import calibration
 from berth.report.page import write_page
 from berth.report.sections import Plot, Section, plot_of
 from berth.statistics.accounting import UNKNOWN, VARIABLES, Usage, duration_text
 from berth.statistics.spread import Cdf
 from berth.statistics.tables import Tables, Totals
 from berth.waiting import Evaluation
+from berth.waiting.plots import calibration
 
 __all__ = ["Accounting", "collect", "write_accounting"]
 

@@ -15,7 +15,7 @@ from plotly import graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from berth.errors import SettingError
-from berth.whole_file import whole_file
+from berth.files import whole_file
 
 __all__ = ["BROWSERS", "image_kind", "write_image"]
 

@@ -11,11 +11,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from berth.files import whole_file
 from berth.report.report import Report
 from berth.report.sections import policies_of, sections_of, seeds_of
 from berth.statistics import METRICS
 from berth.statistics.table import table_rows
-from berth.whole_file import whole_file
 
 __all__ = ["render", "write", "write_page"]
 

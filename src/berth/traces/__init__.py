@@ -123,7 +123,7 @@ def read_nodes(cluster: str | os.PathLike[str]) -> tuple[Node, ...]:
 
 def write(jobs: Iterable[Job], path: str | os.PathLike[str]) -> None:
     """Write jobs as berth's own table; what the name ends on says how: `.csv`, `.csv.gz` or `.parquet`."""
-    from berth.traces.native import write_csv, write_parquet
+    from berth.traces.readers.native import write_csv, write_parquet
 
     target = Path(path)
     if target.name.endswith((".csv", ".csv.gz")):

@@ -253,7 +253,7 @@ def _header_beside(path: str) -> tuple[str, ...]:
 
 def open_table(path: str) -> Table:
     """Open a trace file up to the end of its header; a TraceError where there is none that can be read."""
-    from berth.traces.swf_table import SwfTable, looks_like_swf
+    from berth.traces.readers.swf_table import SwfTable, looks_like_swf
 
     try:
         stream = Path(path).open("rb")  # noqa: SIM115  the table closes it

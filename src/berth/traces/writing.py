@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from berth.errors import TraceError
-from berth.whole_file import whole_file
+from berth.files import whole_file
 
 __all__ = ["write_table"]
 

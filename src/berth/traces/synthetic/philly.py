@@ -17,7 +17,7 @@ import numpy as np
 
 from berth.errors import SettingError
 from berth.model import Job
-from berth.traces.philly import nodes
+from berth.traces.readers.philly import nodes
 from berth.traces.synthetic import Workload
 from berth.traces.synthetic.draws import arrivals, chosen, quantile, span_ms, uniform
 

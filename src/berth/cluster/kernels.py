@@ -1,0 +1,370 @@
+"""What Numba compiles for the state of a cluster: taking, giving back, and what fits where.
+
+Letters: N nodes, G GPU slots of the largest node. Every function stands at module level and takes arrays and numbers
+only, so that its compiled form is kept on disk between processes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from berth.arrays import BoolArray, IntArray, compiled
+
+__all__ = [
+    "CPU", "GPUS", "GPU_MEM", "LABELS", "MEM", "MILLI", "MODELS", "Arrays", "arrays_of", "block_of",
+    "choose_devices", "fits", "fitting_devices", "fitting_nodes", "fitting_on", "give_back",
+    "spread_over_nodes", "take",
+]  # fmt: skip
+
+# Columns of a request: what a job takes on one node.
+GPUS, MILLI, GPU_MEM, CPU, MEM, MODELS, LABELS = range(7)
+
+
+def block_of(nodes: int, width: int) -> IntArray:
+    """Room for the arrays of a cluster of so many nodes, with so many GPU slots on the largest, all 0."""
+    block = np.zeros(3 + nodes * (10 + 3 * width), dtype=np.int64)
+    block[:2] = nodes, width
+    return block
+
+
+class Arrays(NamedTuple):
+    """The arrays of a cluster, as they lie in its block."""
+
+    free_cpu: IntArray  # (N,)
+    free_mem: IntArray  # (N,)
+    free_milli: IntArray  # (N, G); −1 where there is no GPU
+    free_gpu_mem: IntArray  # (N, G)
+    traits: IntArray  # (N, 3): bit of the model, bits of the labels, 1 if the node is up
+    version: IntArray  # (N,): goes up whenever the node changes
+    rank: IntArray  # (N,): a permutation; the smaller wins a tie
+    held: IntArray  # (N, G + 1): running jobs that hold part of one GPU, one whole GPU, two, …
+    freed: IntArray  # (N,): the last nodes on which something was given back: number k at place k modulo N
+    there: (
+        IntArray  # (N,): of slots that are just being taken or given back, how many lie on the node; else 0
+    )
+
+
+def arrays_of(block: IntArray) -> Arrays:
+    """Where they lie; what comes before them is N, G and how often something was given back on a node.
+
+    A kernel is given the block, as one array costs a call a tenth of what ten do.
+    """
+    n = block[0]
+    width = block[1]
+    a = 3
+    cpu = block[a : a + n]
+    a += n
+    mem = block[a : a + n]
+    a += n
+    milli = block[a : a + n * width].reshape((n, width))
+    a += n * width
+    gpu_mem = block[a : a + n * width].reshape((n, width))
+    a += n * width
+    traits = block[a : a + n * 3].reshape((n, 3))
+    a += n * 3
+    version = block[a : a + n]
+    a += n
+    rank = block[a : a + n]
+    a += n
+    held = block[a : a + n * (width + 1)].reshape((n, width + 1))
+    a += n * (width + 1)
+    freed = block[a : a + n]
+    a += n
+    return Arrays(cpu, mem, milli, gpu_mem, traits, version, rank, held, freed, block[a : a + n])
+
+
+compiled_arrays_of = compiled(arrays_of)
+"""The same for other kernels."""
+
+
+@compiled
+def take(
+    block: IntArray,  # what is free, written
+    requests: IntArray,  # (≥ number + 1, 7)
+    totals: IntArray,  # (≥ number + 1, 4): GPUs, nodes, CPU and memory of the whole job
+    number: int,
+    milli: int,
+    gpu_mem: int,
+    node: int,  # of the first slot
+    index: int,
+    slots: IntArray,  # (≥ count, 2): node and index of the other slots, at their places; no two the same
+    count: int,
+) -> bool:
+    """Take for a job what a placement says; False, and nothing is taken, where not all of it can be given."""
+    slots[0] = node | 0, index | 0  # whole numbers alone can be or-ed: others are refused
+    arrays = compiled_arrays_of(block)
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, there = arrays
+    gpus = totals[number, 0]
+    nodes = totals[number, 1]
+    models = requests[number, MODELS]
+    labels = requests[number, LABELS]
+    milli |= 0
+    gpu_mem |= 0
+    good = count == gpus or (gpus == 0 and count > 0)
+    if gpus > 0:
+        good = good and 0 < milli <= requests[number, MILLI] and 0 <= gpu_mem <= requests[number, GPU_MEM]
+    counted = 0
+    parts = 0
+    while good and counted < count:
+        node = slots[counted, 0]
+        index = slots[counted, 1]
+        if node < 0 or node >= free_cpu.shape[0]:
+            good = False
+        elif gpus == 0:
+            good = index == -1
+        else:
+            good = 0 <= index < free_milli.shape[1]
+            good = good and free_milli[node, index] >= milli and free_gpu_mem[node, index] >= gpu_mem
+        if good:
+            parts += there[node] == 0
+            there[node] += 1
+            counted += 1
+    good = good and (nodes == 0 or parts == nodes)
+    place = 0
+    while good and place < count:  # whether each node can give its part
+        node = slots[place, 0]
+        place += 1
+        part = there[node]
+        if part < 0:
+            continue
+        there[node] = -part  # has been looked at
+        good = (
+            traits[node, 2] != 0
+            and (traits[node, 1] & labels) == labels
+            and (gpus == 0 or ((traits[node, 0] & models) != 0 and (nodes == 0 or part * nodes == gpus)))
+            and free_cpu[node] >= -(-totals[number, 2] * part // count)
+            and free_mem[node] >= -(-totals[number, 3] * part // count)
+        )
+    if not good:
+        for place in range(counted):
+            there[slots[place, 0]] = 0
+        return False
+    for place in range(count):
+        there[slots[place, 0]] = abs(there[slots[place, 0]])
+    _change(block, arrays, totals, number, milli, gpu_mem, slots, count, 1)
+    return True
+
+
+@compiled
+def give_back(
+    block: IntArray,
+    totals: IntArray,
+    number: int,
+    milli: int,
+    gpu_mem: int,
+    node: int,
+    index: int,
+    slots: IntArray,
+    count: int,
+) -> bool:
+    """Give back what `take` took when it was asked the same; nothing where it names slots that there are not."""
+    slots[0] = node, index
+    arrays = compiled_arrays_of(block)
+    nodes, width = arrays.free_milli.shape
+    for place in range(count):
+        if not (0 <= slots[place, 0] < nodes and -1 <= slots[place, 1] < width):
+            return False
+    for place in range(count):
+        arrays.there[slots[place, 0]] += 1
+    _change(block, arrays, totals, number, milli, gpu_mem, slots, count, -1)
+    return True
+
+
+@compiled
+def _change(
+    block: IntArray,
+    arrays: Arrays,
+    totals: IntArray,
+    number: int,
+    milli: int,
+    gpu_mem: int,
+    slots: IntArray,
+    count: int,
+    sign: int,  # 1 to take, −1 to give back
+) -> None:
+    free_cpu, free_mem, free_milli, free_gpu_mem, _, version, _, held, freed, there = arrays
+    gpus = totals[number, 0]
+    for place in range(count):
+        node = slots[place, 0]
+        if gpus > 0:
+            free_milli[node, slots[place, 1]] -= sign * milli
+            free_gpu_mem[node, slots[place, 1]] -= sign * gpu_mem
+        part = there[node]
+        if part == 0:
+            continue
+        there[node] = 0
+        version[node] += 1
+        free_cpu[node] -= sign * -(-totals[number, 2] * part // count)
+        free_mem[node] -= sign * -(-totals[number, 3] * part // count)
+        if gpus > 0:
+            held[node, part if milli == 1000 else 0] += sign
+        if sign < 0:
+            freed[block[2] % freed.shape[0]] = node
+            block[2] += 1
+
+
+@compiled
+def fits(
+    node: int,
+    request: IntArray,  # (7,)
+    free_cpu: IntArray,  # (N,)
+    free_mem: IntArray,  # (N,)
+    free_milli: IntArray,  # (N, G); −1 where there is no GPU
+    free_gpu_mem: IntArray,  # (N, G)
+    traits: IntArray,  # (N, 3): bit of the model, bits of the labels, 1 if the node is up
+) -> bool:
+    """Whether the node can give all that the request takes on one node."""
+    if free_cpu[node] < request[CPU] or free_mem[node] < request[MEM] or traits[node, 2] == 0:
+        return False
+    if (traits[node, 1] & request[LABELS]) != request[LABELS]:
+        return False
+    wanted = request[GPUS]
+    if wanted == 0:
+        return True
+    if (traits[node, 0] & request[MODELS]) == 0:
+        return False
+    # Without branches: what is left is hard to predict, and a wrong guess costs more than the whole row.
+    found = 0
+    for index in range(free_milli.shape[1]):
+        found += (free_milli[node, index] >= request[MILLI]) & (free_gpu_mem[node, index] >= request[GPU_MEM])
+    return bool(found >= wanted)
+
+
+@compiled
+def fitting_nodes(
+    request: IntArray,
+    free_cpu: IntArray,
+    free_mem: IntArray,
+    free_milli: IntArray,
+    free_gpu_mem: IntArray,
+    traits: IntArray,
+    found: BoolArray,  # (N,), written
+) -> None:
+    """Whether each node fits."""
+    for node in range(free_cpu.shape[0]):
+        found[node] = fits(node, request, free_cpu, free_mem, free_milli, free_gpu_mem, traits)
+
+
+@compiled
+def fitting_on(
+    block: IntArray,
+    requests: IntArray,  # (≥ number + 1, 7)
+    number: int,
+    node: int,
+    chosen: IntArray,  # (G,), written: the GPUs of the node that one GPU of the request fits on, ascending
+) -> int:
+    """How many GPUs of a node one GPU of the request fits on; −1 where the node cannot give all that it takes."""
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, _ = compiled_arrays_of(block)
+    request = requests[number]
+    if not fits(node, request, free_cpu, free_mem, free_milli, free_gpu_mem, traits):
+        return -1
+    found = 0
+    for index in range(free_milli.shape[1]):
+        if free_milli[node, index] >= request[MILLI] and free_gpu_mem[node, index] >= request[GPU_MEM]:
+            chosen[found] = index
+            found += 1
+    return found
+
+
+@compiled
+def fitting_devices(
+    request: IntArray,
+    free_milli: IntArray,
+    free_gpu_mem: IntArray,
+    traits: IntArray,
+    counts: IntArray,  # (N,), written
+) -> int:
+    """Count on each node the GPUs that one GPU of the request fits on, CPU and memory left aside; their sum."""
+    total = 0
+    for node in range(free_milli.shape[0]):
+        counts[node] = 0
+        if traits[node, 2] == 0 or (traits[node, 0] & request[MODELS]) == 0:
+            continue
+        if (traits[node, 1] & request[LABELS]) != request[LABELS]:
+            continue
+        for index in range(free_milli.shape[1]):
+            counts[node] += (free_milli[node, index] >= request[MILLI]) & (
+                free_gpu_mem[node, index] >= request[GPU_MEM]
+            )
+        total += counts[node]
+    return total
+
+
+@compiled
+def spread_over_nodes(
+    usable: IntArray,  # (N,): GPUs that each node can give; overwritten
+    gpus: int,
+    rank: IntArray,  # (N,): the smaller wins a tie
+    nodes: IntArray,  # (N,), written: the chosen nodes, in the order of their choice
+    takes: IntArray,  # (N,), written: how many GPUs each gives
+) -> int:
+    """Choose as few nodes as give so many GPUs together; how many they are, or 0 where all give too few.
+
+    The nodes with the most come first; the last one is the tightest that gives what remains.
+    """
+    chosen = 0
+    missing = gpus
+    while missing > 0:
+        best = -1
+        for node in range(usable.shape[0]):
+            have = usable[node]
+            if have == 0:
+                continue
+            if best >= 0:
+                best_have = usable[best]
+                if have == best_have:
+                    if rank[node] > rank[best]:
+                        continue
+                elif best_have >= missing:
+                    if have < missing or have > best_have:
+                        continue
+                elif have < best_have:
+                    continue
+            best = node
+        if best < 0:
+            return 0
+        nodes[chosen] = best
+        takes[chosen] = min(missing, usable[best])
+        missing -= takes[chosen]
+        usable[best] = 0
+        chosen += 1
+    return chosen
+
+
+@compiled
+def choose_devices(
+    node: int,
+    request: IntArray,
+    free_milli: IntArray,
+    free_gpu_mem: IntArray,
+    tightest: bool,
+    chosen: IntArray,  # (G,), written: the chosen slots, ascending
+) -> None:
+    """Choose the GPUs on a node that fits: the lowest-numbered ones, or the tightest (the first on ties)."""
+    width = free_milli.shape[1]
+    milli = request[MILLI]
+    gpu_mem = request[GPU_MEM]
+    wanted = request[GPUS]
+    if not tightest or milli == 1000:
+        taken = 0
+        for index in range(width):
+            if taken < wanted and free_milli[node, index] >= milli and free_gpu_mem[node, index] >= gpu_mem:
+                chosen[taken] = index
+                taken += 1
+        return
+    for taken in range(wanted):
+        best = -1
+        for index in range(width):
+            left = free_milli[node, index]
+            if left < milli or free_gpu_mem[node, index] < gpu_mem:
+                continue
+            if best >= 0 and left >= free_milli[node, best]:
+                continue
+            used = False
+            for before in range(taken):
+                used = used or chosen[before] == index
+            if not used:
+                best = index
+        chosen[taken] = best

@@ -1,0 +1,134 @@
+"""What a cluster refuses whatever is free on it, and how it says what is short."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import TYPE_CHECKING, NoReturn
+
+from berth.cluster.running import Part, parts_of
+from berth.errors import ClusterError, DoesNotFit, NotAllowed
+from berth.model import NO_GPU, GpuSlot, Job, Node, Placement
+
+if TYPE_CHECKING:
+    from berth.cluster.cluster import Cluster
+
+__all__ = ["check_job", "check_nodes", "named", "refuse"]
+
+
+def check_nodes(nodes: tuple[Node, ...]) -> None:
+    """Refuse nodes that make no cluster. Raises ClusterError."""
+    if not nodes:
+        raise ClusterError("a cluster needs at least one node")
+    names: set[str] = set()
+    for node, position in zip(nodes, count(1), strict=False):
+        if node.name in names:
+            raise ClusterError(f"two nodes are called '{node.name}' (the second is number {position})")
+        names.add(node.name)
+        amounts = (node.gpus, node.cpu_milli or 0, node.mem_mib or 0)
+        if min(amounts) < 0:
+            raise ClusterError(f"node '{node.name}' has a negative amount of something: {amounts}")
+
+
+def check_job(job: Job) -> None:
+    """Refuse a job that no cluster could hold. Raises NotAllowed."""
+    if job.gpus < 0 or job.nodes < 0 or job.cpu_milli < 0 or job.mem_mib < 0:
+        raise NotAllowed(f"job '{job.id}' asks for a negative amount of something")
+    if job.nodes > 1 and job.gpus % job.nodes:
+        raise NotAllowed(
+            f"job '{job.id}' asks for {job.gpus} GPUs on exactly {job.nodes} nodes; each must give the same number"
+        )
+    if job.gpus and not 0 < job.share.milli <= 1000:
+        raise NotAllowed(f"job '{job.id}' asks for {job.share.milli} milli of a GPU; a share is 1…1000")
+    if job.share.mem_mib < 0:
+        raise NotAllowed(f"job '{job.id}' asks for {job.share.mem_mib} MiB of GPU memory")
+
+
+def _check_traits(job: Job, node: Node) -> None:
+    """Refuse a node without the GPU model or a label that the job asks for. Raises NotAllowed."""
+    if job.models and job.gpus and (node.gpu_model is None or node.gpu_model.name not in job.models):
+        has = f"GPU model '{node.gpu_model.name}'" if node.gpu_model else "no GPU model"
+        raise NotAllowed(f"job '{job.id}' may run on {' or '.join(job.models)}; node '{node.name}' has {has}")
+    for label in job.labels:
+        if label not in node.labels:
+            raise NotAllowed(
+                f"job '{job.id}' asks for label '{label}', which node '{node.name}' does not carry"
+            )
+
+
+def refuse(cluster: Cluster, placement: Placement) -> NoReturn:
+    """Say why a placement that the cluster does not take cannot be. Raises NotAllowed or DoesNotFit."""
+    job, slots, share = placement
+    gpus, number = job.gpus, len(slots)
+    if job.id in cluster.running:
+        raise NotAllowed(f"job '{job.id}' cannot be placed: it is running already")
+    if not number:
+        raise NotAllowed(f"job '{job.id}' cannot be placed on no slots")
+    if gpus and not (0 < share.milli <= job.share.milli and 0 <= share.mem_mib <= job.share.mem_mib):
+        raise NotAllowed(
+            f"job '{job.id}' may be given 1…{job.share.milli} milli and 0…{job.share.mem_mib} MiB of a GPU, what it"
+            f" asks for or less; the placement gives {share.milli} milli and {share.mem_mib} MiB"
+        )
+    if len(set(slots)) < number:
+        raise NotAllowed(f"job '{job.id}' names the same slot twice: {named(slots)}")
+    if gpus != (0 if slots[0].index == NO_GPU else number):
+        raise NotAllowed(f"job '{job.id}' asks for {gpus} GPUs, not for {named(slots)}")
+    _refuse_slots(cluster, placement)
+    parts = parts_of(job, slots)
+    if job.nodes and (
+        len(parts) != job.nodes or (number > 1 and any(part.gpus * job.nodes != gpus for part in parts))
+    ):
+        raise NotAllowed(
+            f"job '{job.id}' asks for {gpus} GPUs on exactly {job.nodes} nodes, the same number on each;"
+            f" the placement gives {[part.gpus for part in parts]}"
+        )
+    for part in parts:
+        _refuse_part(cluster, job, part)
+    raise NotAllowed(f"job '{job.id}' cannot be placed on {named(slots)}")
+
+
+def _refuse_slots(cluster: Cluster, placement: Placement) -> None:
+    """Refuse slots that there are not, that are not what the job asks for, or that have too little left."""
+    job, slots, (milli, gpu_mem_mib) = placement
+    rows, width = cluster.free_milli.shape
+    for node, index in slots:
+        if not 0 <= node < rows or not NO_GPU <= index < width:
+            raise NotAllowed(
+                f"job '{job.id}': there is no slot ({node}, {index}) in a cluster of {rows} nodes"
+            )
+        if (index == NO_GPU) != (job.gpus == 0):
+            raise NotAllowed(
+                f"job '{job.id}' asks for {job.gpus} GPUs; {named(slots)} are GPUs in part and in part none"
+            )
+        if job.gpus == 0:
+            continue
+        where = f"GPU {index} of node '{cluster.nodes[node].name}'"
+        left, mem_left = int(cluster.free_milli[node, index]), int(cluster.free_gpu_mem_mib[node, index])
+        if left < 0:
+            raise NotAllowed(f"job '{job.id}' names {where}, which has {cluster.nodes[node].gpus} GPUs")
+        if left < milli:
+            raise DoesNotFit(f"job '{job.id}' takes {milli} milli of {where}, which has {left} left")
+        if mem_left < gpu_mem_mib:
+            raise DoesNotFit(f"job '{job.id}' takes {gpu_mem_mib} MiB of {where}, which has {mem_left} left")
+
+
+def _refuse_part(cluster: Cluster, job: Job, part: Part) -> None:
+    """Refuse a node that is lost, not of the kind that the job asks for, or has too little CPU or memory left."""
+    node = cluster.nodes[part.node]
+    if not cluster.traits[part.node, 2]:
+        raise NotAllowed(f"job '{job.id}' cannot be placed on node '{node.name}': it is lost")
+    _check_traits(job, node)
+    for takes, left, unit in (
+        (part.cpu_milli, int(cluster.free_cpu_milli[part.node]), "CPU milli"),
+        (part.mem_mib, int(cluster.free_mem_mib[part.node]), "MiB"),
+    ):
+        if takes > left:
+            raise DoesNotFit(
+                f"job '{job.id}' takes {takes} {unit} of node '{node.name}', which has {left} left"
+            )
+
+
+def named(slots: Sequence[GpuSlot]) -> str:
+    """Slots in words, the first eight by their numbers."""
+    shown = ", ".join(f"({node}, {index})" for node, index in slots[:8])
+    return f"slots {shown}" + (f" and {len(slots) - 8} more" if len(slots) > 8 else "")

@@ -1,0 +1,128 @@
+"""What would be free if some jobs ended: a copy of a cluster's arrays, on which policies may try things out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from berth.arrays import IntArray
+from berth.cluster import kernels
+from berth.cluster.cluster import Cluster, Running, parts_of, spreadable_gpus
+from berth.model import NO_GPU, GpuSlot, Job, Share
+
+__all__ = ["Shadow"]
+
+
+class Shadow:
+    """What is free on each node and GPU of a cluster, to be changed without touching the cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.cpu_milli: IntArray = cluster.free_cpu_milli.copy()  # (N,)
+        self.mem_mib: IntArray = cluster.free_mem_mib.copy()  # (N,)
+        self.milli: IntArray = cluster.free_milli.copy()  # (N, G)
+        self.gpu_mem_mib: IntArray = cluster.free_gpu_mem_mib.copy()  # (N, G)
+
+    def end(self, run: Running) -> None:
+        """As if this run had ended."""
+        self._change(run.job, run.slots, run.share, 1)
+
+    def start(self, job: Job, slots: Sequence[GpuSlot], share: Share) -> None:
+        """As if this job had started here."""
+        self._change(job, slots, share, -1)
+
+    def undo_end(self, run: Running) -> None:
+        """As if it ran on."""
+        self._change(run.job, run.slots, run.share, -1)
+
+    def limit(self, other: Shadow) -> None:
+        """As if no more were free than is free in another one, too."""
+        for mine, others in (
+            (self.cpu_milli, other.cpu_milli),
+            (self.mem_mib, other.mem_mib),
+            (self.milli, other.milli),
+            (self.gpu_mem_mib, other.gpu_mem_mib),
+        ):
+            np.minimum(mine, others, out=mine)
+
+    def has_room(self, job: Job, slots: Sequence[GpuSlot]) -> bool:
+        """Whether the job could take these slots."""
+        milli, gpu_mem = job.share
+        for node, index in slots:
+            if index != NO_GPU and (
+                self.milli[node, index] < milli or self.gpu_mem_mib[node, index] < gpu_mem
+            ):
+                return False
+        return all(
+            self.cpu_milli[node] >= cpu and self.mem_mib[node] >= mem
+            for node, _, cpu, mem in parts_of(job, tuple(slots))
+        )
+
+    def might_fit(self, job: Job, nodes: Sequence[int]) -> bool:
+        """Whether one of these nodes has room for the job, or for one of its parts."""
+        cluster = self.cluster
+        number = cluster.request(job)
+        row = cluster.requests[number]
+        if job.nodes != 1 and job.gpus:
+            row = row.copy()
+            row[kernels.GPUS] = 1 if job.nodes == 0 else row[kernels.GPUS]
+            if job.nodes == 0:
+                row[kernels.CPU] = row[kernels.MEM] = 0
+        free = (self.cpu_milli, self.mem_mib, self.milli, self.gpu_mem_mib)
+        return any(kernels.fits(node, row, *free, cluster.traits) for node in nodes)
+
+    def slots(self, job: Job) -> tuple[GpuSlot, ...] | None:
+        """Slots for the job: on the first nodes that fit, or on as few as will hold it; None where none do."""
+        cluster = self.cluster
+        number = cluster.request(job)  # first: a new type may grow the table
+        row = cluster.requests[number]
+        found = np.empty(len(cluster.nodes), dtype=np.bool_)
+        free = (self.cpu_milli, self.mem_mib, self.milli, self.gpu_mem_mib)
+        kernels.fitting_nodes(row, *free, cluster.traits, found)
+        nodes = np.flatnonzero(found)
+        wanted = max(1, job.nodes)
+        if len(nodes) >= wanted:
+            chosen = nodes[np.argsort(cluster.rank[nodes], kind="stable")][:wanted].tolist()
+            return tuple(slot for node in chosen for slot in self._on(node, row))
+        if job.nodes or job.gpus < 2:
+            return None
+        usable = np.empty(len(cluster.nodes), dtype=np.int64)
+        if kernels.fitting_devices(row, self.milli, self.gpu_mem_mib, cluster.traits, usable) < job.gpus:
+            return None
+        usable = spreadable_gpus(job, usable, self.cpu_milli, self.mem_mib)
+        return _spread(job, usable, cluster.rank, self.milli, self.gpu_mem_mib)
+
+    def _on(self, node: int, row: IntArray) -> list[GpuSlot]:
+        gpus = int(row[kernels.GPUS])
+        if gpus == 0:
+            return [GpuSlot(node, NO_GPU)]
+        chosen = np.empty(self.milli.shape[1], dtype=np.int64)
+        kernels.choose_devices(node, row, self.milli, self.gpu_mem_mib, True, chosen)
+        return [GpuSlot(node, index) for index in chosen[:gpus].tolist()]
+
+    def _change(self, job: Job, slots: Sequence[GpuSlot], share: Share, sign: int) -> None:
+        for node, _, cpu, mem in parts_of(job, tuple(slots)):
+            self.cpu_milli[node] += sign * cpu
+            self.mem_mib[node] += sign * mem
+        for node, index in slots:
+            if index != NO_GPU:
+                self.milli[node, index] += sign * share.milli
+                self.gpu_mem_mib[node, index] += sign * share.mem_mib
+
+
+def _spread(
+    job: Job,
+    usable: IntArray,  # (N,): GPUs that each node can give; overwritten
+    rank: IntArray,  # (N,)
+    milli: IntArray,  # (N, G)
+    gpu_mem_mib: IntArray,  # (N, G)
+) -> tuple[GpuSlot, ...] | None:
+    """The job's slots on as few nodes as give so many together, the lowest-numbered GPUs that fit; or None."""
+    chosen, takes = np.empty((2, len(usable)), dtype=np.int64)
+    nodes = kernels.spread_over_nodes(usable, job.gpus, rank, chosen, takes)
+    slots: list[GpuSlot] = []
+    for node, take in zip(chosen[:nodes].tolist(), takes[:nodes].tolist(), strict=True):
+        fits = (milli[node] >= job.share.milli) & (gpu_mem_mib[node] >= job.share.mem_mib)
+        slots.extend(GpuSlot(node, index) for index in np.flatnonzero(fits)[:take].tolist())
+    return tuple(slots) or None

@@ -1,0 +1,1 @@
+"""Co-location on one GPU: chapter V of Oh's thesis."""

@@ -1,0 +1,284 @@
+"""The main job: the same trace through several policies, on several seeds, side by side."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from berth.cluster import Cluster
+from berth.cluster.outages import FailureRate, Recovery, read_outages
+from berth.errors import SettingError, TraceError
+from berth.experiments.compare.ratio import Ratio, fifo_over_sjf
+from berth.experiments.compare.sweep import AS_THE_JOB_SAYS, Progress, Result, Task, run_all, run_task
+from berth.experiments.compare.table import TextTable, text_table
+from berth.interference import Interference, no_interference
+from berth.model import Job, Node, Outage, Reason
+from berth.policies import Setting, make_policy
+from berth.policies.genetic.batch import Shortage, shortage_of
+from berth.policies.schemes.quotas import check_quotas
+from berth.statistics import METRICS, Run, standings, summary_dict
+from berth.traces import Trace, read_nodes, read_trace
+
+__all__ = ["Comparison", "Progress", "Task", "compare", "run_task"]
+
+TOLD = 5
+"""So many of the jobs that no node could hold are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What came out: one Run a policy and seed, in the order in which they were asked for."""
+
+    trace: str
+    nodes: tuple[Node, ...]
+    policies: tuple[str, ...]
+    seeds: tuple[int, ...]
+    compress: float
+    runs: tuple[Run, ...]
+    skipped: tuple[TraceError, ...] = ()
+    """Bad rows that were left out because the caller asked for it."""
+    never_fitting: tuple[Shortage, ...] = ()
+    """Of the jobs that no node could hold, even empty, the first five, with what they are short of."""
+
+    def table(self) -> TextTable:
+        """Metrics down, policies across, means with half of their 95 % interval over seeds, as text."""
+        return text_table(self.runs)
+
+    def to_dict(self) -> dict[str, object]:
+        """What `--json` prints; docs/metrics.md documents the keys."""
+        return {
+            "trace": self.trace,
+            "cluster": {"nodes": len(self.nodes), "gpus": sum(node.gpus for node in self.nodes)},
+            "policies": list(self.policies),
+            "seeds": list(self.seeds),
+            "compress": self.compress,
+            "runs": [
+                {"policy": run.policy, "seed": run.seed, **summary_dict(run.summary)} for run in self.runs
+            ],
+            "metrics": [
+                {
+                    "name": metric.name,
+                    "unit": str(metric.unit),
+                    "policies": {
+                        standing.policy: {
+                            "mean": _number(standing.interval.mean),
+                            "low_95": _number(standing.interval.low),
+                            "high_95": _number(standing.interval.high),
+                            "seeds": standing.interval.count,
+                        }
+                        for standing in standings(self.runs, metric)
+                    },
+                }
+                for metric in METRICS
+            ],
+            "fifo_over_sjf": [ratio.to_dict() for ratio in self.ratios()],
+            "skipped": [str(error) for error in self.skipped],
+            "never_fitting": [str(shortage) for shortage in self.never_fitting],
+        }
+
+    def ratios(self) -> tuple[Ratio, ...]:
+        """Mean completion under fifo over that under sjf, for each placement that was run with both."""
+        return fifo_over_sjf(self.runs)
+
+
+def compare(
+    trace: Trace | str | os.PathLike[str] | Sequence[Job],
+    policies: Sequence[str] | str,
+    *,
+    cluster: Sequence[Node] | str | os.PathLike[str] | None = None,
+    seeds: int | Sequence[int] = 1,
+    compress: float = 1.0,
+    interference: Interference = no_interference,
+    outages: Sequence[Outage] | str | os.PathLike[str] = (),
+    failures: FailureRate | None = None,
+    recovery: Recovery = AS_THE_JOB_SAYS,
+    quotas: Mapping[str, int] | None = None,
+    borrow: bool = False,
+    round_ms: int | None = None,
+    at_ms: Sequence[int] | None = None,
+    events: str | os.PathLike[str] | None = None,
+    records: str | os.PathLike[str] | None = None,
+    processes: int = 1,
+    ray: str | None = None,
+    keep: str | os.PathLike[str] | None = None,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Replay a trace through each policy on each seed.
+
+    `cluster` is a file, a spec such as `10x8:V100` or nodes; by default the cluster that the trace brings.
+    `seeds` is how many (0, 1, …) or which. The seed goes to the policies that draw; a synthetic trace that
+    names no seed of its own is drawn anew with each, and otherwise a policy that does not draw has one run, on the
+    first seed: others would give the same. Arrivals are compressed by dividing times of submission. The cluster's
+    state is kept at the times `at_ms`. With `events` all runs' events go into one Parquet file,
+    and with `records` those of a single run: a record of every try, which is a trace and can be imported.
+
+    Nodes are lost as `outages` says (a file or values), or at the rate `failures`, drawn from the seed; `recovery`
+    tells what stopped jobs keep, and with checkpoints every job keeps its work. `quotas` are GPUs of each virtual
+    cluster, which may `borrow`. With `round_ms` policies decide at whole multiples of it only.
+    The runs are spread over `processes`, or over the Ray cluster at the address `ray`.
+    With `keep` each finished run is written into that folder, and not run again where it is there already (with
+    `events` or `records` all are run again).
+
+    Raises SettingError where no cluster is known, TraceError for a bad row (with `skip_bad` those are listed
+    in the result instead), PolicyError for an unknown policy.
+    """
+    names = (policies,) if isinstance(policies, str) else tuple(dict.fromkeys(policies))
+    for name in names:
+        if not isinstance(name, str):
+            raise SettingError(f"a comparison names its policies; give {name!r} as 'module:name'")
+    numbers = tuple(range(seeds)) if isinstance(seeds, int) else tuple(dict.fromkeys(seeds))
+    if not names or not numbers:
+        raise SettingError(
+            f"a comparison needs at least one policy and one seed, not {len(names)} and {len(numbers)}"
+        )
+    if processes < 1:
+        raise SettingError(f"a comparison runs on 1 or more processes, not {processes}")
+    source: Trace | tuple[Job, ...]
+    if isinstance(trace, str | os.PathLike):
+        source = read_trace(trace)
+    else:
+        source = trace if isinstance(trace, Trace) else tuple(trace)
+    nodes = _nodes(source, cluster)
+    if isinstance(outages, str | os.PathLike):
+        outages = read_outages(os.fspath(outages), nodes)
+    if outages and failures is not None:
+        raise SettingError("outages come from a file or at a rate, not both")
+    if quotas is not None:
+        check_quotas(quotas, nodes)
+    elif borrow:
+        raise SettingError("to borrow takes quotas; say whose, such as --quota vcA=64,vcB=32")
+    for name in names:
+        make_policy(name, Setting(quotas=quotas))  # refused before anything is read
+    if ray is not None:
+        from berth.experiments.compare.ray_sweep import check_address
+
+        if (events is not None or records is not None) and ray != "local":
+            raise SettingError(
+                "events and records are written where a run is, which on a Ray cluster may be another machine; leave"
+                " them out, or the address"
+            )
+        check_address(ray)
+    tasks: list[Task] = []
+    for seed in numbers:
+        seeded = source.with_seed(seed) if isinstance(source, Trace) else source
+        for name in names:
+            if seeded is source and seed != numbers[0] and not _draws(name):
+                continue
+            tasks.append(
+                Task(
+                    seeded,
+                    nodes,
+                    name,
+                    seed,
+                    compress,
+                    skip_bad,
+                    interference,
+                    tuple(outages),
+                    None if at_ms is None else tuple(at_ms),
+                    failures=failures,
+                    recovery=recovery,
+                    quotas=None if quotas is None else tuple(sorted(quotas.items())),
+                    borrow=borrow,
+                    round_ms=round_ms,
+                )
+            )
+    if records is not None:
+        if len(tasks) > 1:
+            raise SettingError(f"records are of one run, not of {len(tasks)}: name one policy and one seed")
+        tasks = [replace(tasks[0], records=_writable(records, "records"))]
+    runs: dict[tuple[str, int], Run] = {}
+    skipped: tuple[TraceError, ...] = ()
+    with _event_files(tasks, events) as tasks:
+        for result in _results(tasks, processes, ray, keep, progress):
+            runs[result.run.policy, result.run.seed] = result.run
+            skipped = skipped or result.skipped
+    ordered = tuple(runs[name, seed] for name in names for seed in numbers if (name, seed) in runs)
+    label = source.path if isinstance(source, Trace) else f"{len(source):,} jobs"
+    if not any(run.summary.jobs for run in ordered):
+        raise SettingError(f"{label} has no jobs to replay" + (f"; {skipped[0]}" if skipped else ""))
+    never: tuple[Shortage, ...] = ()
+    if any(run.summary.rejections.get(Reason.NEVER_FITS) for run in ordered):
+        never = tuple(islice(_never_fitting(tasks[0]), TOLD))
+    return Comparison(label, nodes, names, numbers, compress, ordered, skipped, never)
+
+
+def _never_fitting(task: Task) -> Iterator[Shortage]:
+    """The jobs of a run that fit on no node, even empty, with what each is short of."""
+    empty = Cluster(task.nodes)
+    source = task.source
+    jobs = source.jobs(nodes=task.nodes, skip_bad=[]) if isinstance(source, Trace) else source
+    return (shortage_of(job, empty) for job in jobs if not empty.fits_when_empty(job))
+
+
+def _results(
+    tasks: Sequence[Task],
+    processes: int,
+    ray: str | None,
+    keep: str | os.PathLike[str] | None,
+    progress: Progress | None,
+) -> Iterator[Result]:
+    """The results of all tasks: the kept ones first, then the others as they are done, which are kept in turn."""
+    if keep is None:
+        yield from run_all(tasks, processes, progress, ray)
+        return
+    from berth.experiments.compare.kept import KeptRuns
+    from berth.experiments.compare.kept_file import continued
+
+    def run(missing: Sequence[Task], part: Progress | None) -> Iterator[tuple[Task, Result]]:
+        of = {(task.policy, task.seed): task for task in missing}
+        for result in run_all(missing, processes, part, ray):
+            yield of[result.run.policy, result.run.seed], result
+
+    for _, result in continued(tasks, KeptRuns(Path(keep)), run, progress):
+        yield result
+
+
+def _nodes(
+    source: Trace | tuple[Job, ...], cluster: Sequence[Node] | str | os.PathLike[str] | None
+) -> tuple[Node, ...]:
+    if isinstance(cluster, str | os.PathLike):
+        return read_nodes(cluster)
+    if cluster is not None:
+        return tuple(cluster)
+    if isinstance(source, Trace) and source.nodes:
+        return source.nodes
+    raise SettingError("the trace brings no cluster; say which with --cluster FILE or --cluster 10x8:V100")
+
+
+def _draws(name: str) -> bool:
+    """Whether the policy may give something else with another seed."""
+    parts = name.split("+")
+    own_order = len(parts) > 1 and ":" in parts[-2]
+    return own_order or bool(getattr(make_policy(name), "draws", True))
+
+
+def _writable(target: str | os.PathLike[str], what: str) -> str:
+    path = Path(target)
+    if not path.parent.is_dir():
+        raise SettingError(f"{what} are to be written to '{path}', but there is no folder '{path.parent}'")
+    return os.fspath(path)
+
+
+@contextmanager
+def _event_files(tasks: list[Task], target: str | os.PathLike[str] | None) -> Iterator[list[Task]]:
+    """The tasks, each told to write its events into a folder of their own; afterwards one file is made of them."""
+    if target is None:
+        yield tasks
+        return
+    from berth.history.store.events import join_events
+
+    path = Path(_writable(target, "events"))
+    with TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+        told = [replace(task, events=f"{folder}/{number}") for number, task in enumerate(tasks)]
+        yield told
+        join_events([(Path(str(task.events)), task.policy, task.seed) for task in told], path)
+
+
+def _number(value: float) -> float | None:
+    return value if value == value and abs(value) != float("inf") else None

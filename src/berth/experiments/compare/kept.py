@@ -1,0 +1,154 @@
+"""The finished runs of a comparison, kept so that it can be continued: `SELECT * FROM 'OUT/runs/*.parquet'`."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.errors import TraceError
+from berth.experiments.compare.kept_file import (
+    KeptFile,
+    digest_of,
+    file_mark,
+    kept_path,
+    policy_marks,
+    read_kept,
+    write_kept,
+)
+from berth.experiments.compare.sweep import Result, Task
+from berth.interference import Interference, no_interference
+from berth.interference.contention import Contention
+from berth.interference.profiled import ProfiledInterference
+from berth.model import Reason
+from berth.statistics import Cdf, Distribution, GpuHours, Occupancy, Run, Summary, Timeline, summary_dict
+from berth.traces import Trace
+
+__all__ = ["KeptRuns", "digest", "interference_digest"]
+
+OTHERWISE = ("interference", "records")
+"""Fields of a task that count otherwise for its digest, or not at all."""
+
+
+class KeptRuns:
+    """The runs of one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "runs"
+
+    def load(self, task: Task) -> Result | None:
+        """The finished run of a task; None for none, one under other conditions, or if events or records are wanted."""
+        if task.events is not None or task.records is not None:
+            return None
+        kept = read_kept(self._path(task), digest(task))
+        if kept is None:
+            return None
+        skipped = tuple(TraceError(**error) for error in kept.skipped)
+        return Result(_run(task, kept.summary, kept.curves), skipped)
+
+    def save(self, task: Task, result: Result) -> None:
+        """Keep a finished run; the file is there whole or not at all."""
+        skipped = tuple(
+            {"path": e.path, "expected": e.expected, "line": e.line, "column": e.column, "value": e.value}
+            for e in result.skipped
+        )
+        trace = task.source.path if isinstance(task.source, Trace) else f"{len(task.source)} jobs"
+        summary, curves = summary_dict(result.run.summary), _curves(result.run)
+        write_kept(
+            self._path(task), KeptFile(task.policy, task.seed, trace, digest(task), summary, curves, skipped)
+        )
+
+    def _path(self, task: Task) -> Path:
+        return kept_path(self.folder, task.policy, task.seed)
+
+
+def digest(task: Task) -> str:
+    """A fingerprint of all that decides the result of a task, the program's version included.
+
+    A trace file, and one that the policy's settings mention, counts by its path, size and time of change; a function
+    of the user's by its name alone.
+    """
+    if isinstance(task.source, Trace):
+        source: object = file_mark(task.source.path)
+    else:
+        source = [repr(job) for job in task.source]
+    model = interference_digest(task.interference)
+    plain = replace(task, source=(), interference=no_interference, events=None, records=None, measure=None)
+    told = [repr(getattr(plain, field.name)) for field in fields(plain) if field.name not in OTHERWISE]
+    return digest_of(source, model, told, *policy_marks(task.policy))
+
+
+def interference_digest(how: Interference) -> str:
+    """What names a model of interference: its function, or the profiles, speeds and named pairs that it was made of.
+
+    A function of the user's counts by what it answers, a fitted model by all its coefficients.
+    """
+    if not isinstance(how, ProfiledInterference):
+        return f"{getattr(how, '__module__', '')}:{getattr(how, '__qualname__', repr(how))}"
+    fitted = how.speeds if isinstance(how.speeds, Contention) else None
+    told = hashlib.sha256(repr((fitted, how.named)).encode())
+    for name in sorted(how.profiles):
+        profile = how.profiles[name]
+        told.update(repr((name, profile.interval_ms, profile.hardware)).encode() + profile.usage.tobytes())
+    usage = np.random.default_rng(0).integers(0, 1000, (64, 4, 4)).astype(np.int32)
+    present = np.arange(4) < 1 + np.arange(64)[:, None] % 4
+    told.update(np.asarray(how.speeds(usage, present, 0)).tobytes())
+    return told.hexdigest()
+
+
+def _curves(run: Run) -> dict[str, NDArray[Any]]:
+    """All arrays of a run."""
+    arrays: dict[str, Any] = {
+        f"timeline.{field.name}": getattr(run.timeline, field.name) for field in fields(Timeline)
+    }
+    for name in ("waiting", "completion"):
+        curve = getattr(run, name)
+        arrays |= {f"{name}.{field.name}": getattr(curve, field.name) for field in fields(Cdf)}
+    for number, seen in enumerate(run.occupancies):
+        arrays |= {
+            f"occupancy.{number}.{field.name}": getattr(seen, field.name) for field in fields(Occupancy)
+        }
+    return arrays
+
+
+def _run(task: Task, summary: dict[str, Any], curves: dict[str, NDArray[Any]]) -> Run:
+    kept = {name: _value(array) for name, array in curves.items()}
+    seen: list[Occupancy] = []
+    while f"occupancy.{len(seen)}.time_ms" in kept:
+        before = f"occupancy.{len(seen)}."
+        seen.append(Occupancy(**{field.name: kept[before + field.name] for field in fields(Occupancy)}))
+    return Run(
+        policy=task.policy,
+        seed=task.seed,
+        summary=_summary(summary),
+        timeline=Timeline(**{field.name: kept[f"timeline.{field.name}"] for field in fields(Timeline)}),
+        waiting=Cdf(**{field.name: kept[f"waiting.{field.name}"] for field in fields(Cdf)}),
+        completion=Cdf(**{field.name: kept[f"completion.{field.name}"] for field in fields(Cdf)}),
+        occupancies=tuple(seen),
+    )
+
+
+def _value(array: Any) -> Any:
+    return array.item() if array.ndim == 0 else array
+
+
+def _summary(plain: dict[str, Any]) -> Summary:
+    values: dict[str, Any] = {}
+    for name, value in plain.items():
+        if name in ("failures", "rejections"):
+            values[name] = {Reason(reason): count for reason, count in value.items()}
+        elif isinstance(value, dict):
+            kind = GpuHours if name == "gpu_hours" else Distribution
+            values[name] = kind(**{key: _number(inner) for key, inner in value.items()})
+        else:
+            values[name] = _number(value)
+    return Summary(**values)
+
+
+def _number(value: Any) -> Any:
+    return math.nan if value is None else value

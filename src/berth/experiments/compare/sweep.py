@@ -1,0 +1,204 @@
+"""Runs of a sweep, one policy on one seed each: here, in processes, or on a Ray cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+from berth.cluster import Cluster
+from berth.cluster.outages import FailureRate, Recovery
+from berth.engine import simulate
+from berth.errors import TraceError
+from berth.experiments.compare.collector import held_collector
+from berth.interference import Interference, no_interference
+from berth.model import Event, Job, Node, Outage
+from berth.policies import Policy, Setting, make_policy
+from berth.policies.schemes.rounds import Rounds
+from berth.statistics import EventColumns, Run, event_columns, run_of
+from berth.traces import Trace
+from berth.traces.compress import compressed
+
+__all__ = ["Loader", "Progress", "Result", "Task", "run_all", "run_task", "same_jobs"]
+
+AS_THE_JOB_SAYS = Recovery()
+
+Progress = Callable[[float, float], None]
+"""Called now and then with how much is done and how much there is, both in runs."""
+
+
+Measure = Callable[[EventColumns, Sequence[Node], Sequence[Job]], object]
+"""Makes something of the events of a run, its nodes and its jobs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One policy on one seed, as a worker process needs it to be told."""
+
+    source: Trace | tuple[Job, ...]
+    nodes: tuple[Node, ...]
+    policy: str
+    seed: int
+    compress: float = 1.0
+    skip_bad: bool = False
+    interference: Interference = no_interference
+    outages: tuple[Outage, ...] = ()
+    at_ms: tuple[int, ...] | None = None
+    events: str | None = None
+    """Where to write the events as Parquet."""
+    records: str | None = None
+    """Where to write a record of every try as Parquet."""
+    failures: FailureRate | None = None
+    """Outages at a rate, from this task's seed, after those named."""
+    recovery: Recovery = AS_THE_JOB_SAYS
+    quotas: tuple[tuple[str, int], ...] | None = None
+    """GPUs of each virtual cluster."""
+    borrow: bool = False
+    round_ms: int | None = None
+    """The policy decides at whole multiples of this; None: whenever something happens."""
+    measure: Measure | None = None
+    """A function of a module: what else to make of the run."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """What came of a task."""
+
+    run: Run
+    skipped: tuple[TraceError, ...] = ()
+    """Bad rows that were left out."""
+    measured: object = None
+    """What the task's `measure` has made of the run."""
+
+
+@held_collector()
+def run_task(
+    task: Task,
+    jobs: Sequence[Job],
+    skipped: tuple[TraceError, ...] = (),
+    progress: Callable[[int], None] | None = None,
+) -> Result:
+    """Replay the jobs of a task; `progress` is called now and then with how many jobs have arrived."""
+    quotas = None if task.quotas is None else dict(task.quotas)
+    policy: Policy = make_policy(
+        task.policy, Setting(task.seed, jobs, quotas, task.borrow, task.interference)
+    )
+    if task.round_ms is not None:
+        policy = Rounds(policy, task.round_ms)
+    outages: Sequence[Outage] | Iterator[Outage] = task.outages
+    if task.failures is not None:
+        outages = task.failures.outages(len(task.nodes), task.seed)
+    happened: Iterator[Event] = simulate(
+        _counted(jobs, progress) if progress else jobs,
+        Cluster(task.nodes),
+        policy,
+        interference=task.interference,
+        outages=outages,
+        recovery=task.recovery,
+        seed=task.seed,
+    )
+    if task.events is not None:
+        from berth.history.store.events import written
+
+        happened = written(happened, task.nodes, task.events)
+    if task.records is not None:
+        from berth.history.store.record_files import recorded
+
+        happened = recorded(happened, task.nodes, task.records)
+    columns = event_columns(happened)
+    measured = None if task.measure is None else task.measure(columns, task.nodes, jobs)
+    return Result(run_of(columns, task.nodes, task.policy, task.seed, task.at_ms), skipped, measured)
+
+
+def run_all(
+    tasks: Sequence[Task], processes: int, progress: Progress | None, ray_address: str | None = None
+) -> Iterator[Result]:
+    """Every task's result, as they are done. Whoever stops asking stops what still runs."""
+    if ray_address is not None:
+        from berth.experiments.compare.ray_sweep import run_on_ray
+
+        results = run_on_ray(tasks, ray_address)
+    elif processes == 1 or len(tasks) == 1:
+        loader = Loader()
+        for number, task in enumerate(tasks):
+            with held_collector():
+                jobs, errors = loader.load(task)
+                result = run_task(task, jobs, errors, _part_of(progress, number, len(tasks), len(jobs)))
+            yield result
+            if progress:
+                progress(number + 1, len(tasks))
+        return
+    else:
+        from berth.experiments.compare.workers import run_in_processes
+
+        results = run_in_processes(tasks, processes)
+    for number, result in enumerate(results):
+        yield result
+        if progress:
+            progress(number + 1, len(tasks))
+
+
+def same_jobs(one: Task, other: Task) -> bool:
+    """Whether two tasks replay the same jobs, so that who has read those of one need not read the other's."""
+    files = isinstance(one.source, Trace)  # else jobs: to compare a million of them takes long
+    return (
+        (one.source == other.source if files else one.source is other.source)
+        and one.nodes == other.nodes
+        and (one.compress, one.skip_bad, one.recovery) == (other.compress, other.skip_bad, other.recovery)
+    )
+
+
+class Loader:
+    """The trace that was read last, so that it is read once for all tasks on it."""
+
+    def __init__(self) -> None:
+        self._last: Task | None = None
+        self._loaded: tuple[tuple[Job, ...], tuple[TraceError, ...]] = ((), ())
+
+    @held_collector()
+    def load(self, task: Task) -> tuple[tuple[Job, ...], tuple[TraceError, ...]]:
+        """The jobs of a task, and the bad rows that were left out."""
+        if self._last is None or not same_jobs(task, self._last):
+            errors: list[TraceError] = []
+            jobs: Iterable[Job]
+            if isinstance(task.source, Trace):
+                bad = errors if task.skip_bad else None
+                jobs = task.source.jobs(nodes=task.nodes, skip_bad=bad, compress=task.compress)
+            elif task.compress != 1:
+                jobs = compressed((replace(job) for job in task.source), task.compress)
+            else:
+                jobs = task.source
+            self._loaded = (_adapted(tuple(jobs), task), tuple(errors))
+            self._last = task
+        return self._loaded
+
+
+def _adapted(jobs: tuple[Job, ...], task: Task) -> tuple[Job, ...]:
+    """The jobs as this cluster and these conditions have them.
+
+    Where a trace gives each virtual cluster nodes of its own and another cluster is named, whose nodes do not carry
+    its label, its jobs may run anywhere. With checkpoints every job keeps its work.
+    """
+    labels = {label for node in task.nodes for label in node.labels}
+    keeps = task.recovery.checkpoint_ms is not None
+    if not keeps and not any(map(attrgetter("labels"), jobs)):
+        return jobs
+    adapted = []
+    for job in jobs:
+        if job.labels and job.labels == (job.virtual_cluster,) and labels.isdisjoint(job.labels):
+            job = replace(job, labels=())
+        adapted.append(replace(job, keeps_work=True) if keeps and not job.keeps_work else job)
+    return tuple(adapted)
+
+
+def _counted(jobs: Sequence[Job], progress: Callable[[int], None]) -> Iterator[Job]:
+    for number, job in enumerate(jobs):
+        if number % 2048 == 0:
+            progress(number)
+        yield job
+
+
+def _part_of(progress: Progress | None, number: int, tasks: int, jobs: int) -> Callable[[int], None] | None:
+    if progress is None:
+        return None
+    return lambda arrived: progress(number + arrived / max(1, jobs), tasks)

@@ -1,0 +1,1 @@
+"""Experiments on genetic scheduling: utilisation, and the distance to the optimum."""

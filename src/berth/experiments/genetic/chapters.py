@@ -1,0 +1,291 @@
+"""The chapters of the reports on genetic scheduling: utilisation, and the distance to the optimum."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.experiments.genetic.optimality import Optimality, optimality_dict
+from berth.experiments.genetic.plots import (
+    LEAST_SEEDS,
+    completion_times,
+    convergence,
+    gaps,
+    margins_over,
+    utilisation_by_jobs,
+)
+from berth.experiments.genetic.utilisation import SIZES, Outcome, margins
+from berth.plots import Style, policy_styles
+from berth.report.report import Chapter
+from berth.statistics import Interval, confidence_interval_95
+
+__all__ = ["batches_chapter", "convergence_chapter", "optimality_chapter", "utilisation_chapters"]
+
+
+def utilisation_chapters(outcomes: Sequence[Outcome]) -> list[Chapter]:
+    """Up to three chapters a case: figures 3 and 4 of the paper, waits by size, and the margins."""
+    chapters = []
+    for case in dict.fromkeys(one.case for one in outcomes):
+        here = [one for one in outcomes if one.case == case]
+        policies = tuple(dict.fromkeys(one.policy for one in here))
+        seeds = tuple(sorted({one.seed for one in here}))
+        styles = policy_styles(policies)
+        chapters.append(_case(case, here, policies, seeds, styles))
+        chapters += _waits(case, here, policies)
+        chapters += _margins(case, here, styles)
+    return chapters
+
+
+def _case(
+    case: str,
+    here: Sequence[Outcome],
+    policies: Sequence[str],
+    seeds: Sequence[int],
+    styles: Mapping[str, Style],
+) -> Chapter:
+    of = {policy: [one for one in here if one.policy == policy] for policy in policies}
+    held = {
+        policy: confidence_interval_95([one.utilisation_pct for one in of[policy]]) for policy in policies
+    }
+    times = {
+        policy: (
+            confidence_interval_95([one.run_time_s for one in of[policy]]),
+            confidence_interval_95([one.completion_s for one in of[policy]]),
+        )
+        for policy in policies
+    }
+    begin, end = (np.mean([one.span_ms[at] for one in here]) / 3_600_000 for at in (0, 1))
+    most = np.mean([one.most_pct for one in here])
+    jobs = np.mean([one.jobs for one in here])
+    never = np.mean([one.never_fitting for one in here])
+    few = ", too few for intervals" if 1 < len(seeds) < LEAST_SEEDS else ""
+    over = f"means over {len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
+    lost = (
+        f" Of {jobs:,.0f} jobs {never:,.0f} ask for what no node has, even empty: they are rejected at once, though "
+        "what they ask for counts in the 130 %."
+        if never
+        else ""
+    )
+    return Chapter(
+        case,
+        f"Utilisation is GPU capacity held, from hour {begin:.2f} to hour {end:.2f} of the run ({over}{few}): "
+        "from when 130 % of the GPUs have been asked for until those who wait under some policy ask for less than "
+        "10 % of them; the same time for all policies of a seed. Where that never happens it is the time from the "
+        f"first submission to the last. No policy could hold more than {most:.2f} % in that time. Completion is "
+        "measured from start to end as in the paper, where waiting does not show, and from submission to end, over "
+        "the jobs that finished under the policy: under another they may be others, and who left the queue is in "
+        f"neither.{lost}",
+        (
+            (
+                "GPU utilisation against jobs scheduled",
+                utilisation_by_jobs(
+                    {p: [(one.scheduled, one.after_pct) for one in of[p]] for p in policies}, styles, over
+                ),
+            ),
+            ("Mean completion time of each policy", completion_times(times, styles, over)),
+        ),
+        ("Policy", "GPU utilisation, %", "start to end, h", "submission to end, h", "jobs finished", "of"),
+        [
+            (
+                policy,
+                _said(held[policy]),
+                _said(times[policy][0], 3600),
+                _said(times[policy][1], 3600),
+                f"{np.mean([one.finished for one in of[policy]]):,.0f}",
+                f"{np.mean([one.jobs for one in of[policy]]):,.0f}",
+            )
+            for policy in policies
+        ],
+        policies,
+        seeds,
+    )
+
+
+def _waits(case: str, here: Sequence[Outcome], policies: Sequence[str]) -> list[Chapter]:
+    """How long jobs wait by the GPUs that they ask for; nothing where kept runs do not tell."""
+    if not all(len(one.waits) for one in here):
+        return []
+    of = {policy: np.array([one.waits for one in here if one.policy == policy]) for policy in policies}
+    came = next(iter(of.values()))[:, :, 0].mean(axis=0)
+    sizes = np.flatnonzero(came).tolist()
+    return [
+        Chapter(
+            f"Waits by size: {case}",
+            "Mean wait in hours, by the GPUs that a job asks for, of the jobs that started, and how many did. Who "
+            "passes over what does not fit fills the GPUs and lets large jobs wait: nobody keeps room free for them.",
+            [],
+            ("Policy", *(f"{SIZES[at][0]}: {came[at]:,.0f} jobs" for at in sizes)),
+            [(policy, *(_wait_said(of[policy][:, at, :]) for at in sizes)) for policy in policies],
+            policies,
+        )
+    ]
+
+
+def _wait_said(of_seeds: NDArray[np.float64]) -> str:
+    """(seeds, 3) as a text: the mean wait over all jobs that started under any seed."""
+    started = of_seeds[:, 1]
+    if not started.any():
+        return "none started"
+    mean_h = float(np.sum(np.nan_to_num(of_seeds[:, 2]) * started) / started.sum()) / 3600
+    return f"{mean_h:.2f} ({started.mean():,.0f})"
+
+
+def _margins(case: str, here: Sequence[Outcome], styles: Mapping[str, Style]) -> list[Chapter]:
+    found = margins(here, case)
+    ours = dict.fromkeys(margin.policy for margin in found)
+    if not found:
+        return []
+    return [
+        Chapter(
+            f"Margins: {case}",
+            "Paired over seeds, with 95 % intervals from three seeds on. The paper's margins are its own figures, for "
+            "its own trace; it "
+            "does not say whether they are points or relative. The most there is: what no policy could exceed, since "
+            "no more had come, or no more of it for GPUs of that model, less what the other one holds. No policy "
+            "could be further above it, wherever the paper's margin lies.",
+            [
+                (
+                    f"By how much {policy} uses the GPUs more than others",
+                    margins_over(
+                        [(m.over, m.points, m.paper_pct, m.most_points) for m in found if m.policy == policy],
+                        f"{policy} above others",
+                        styles[policy].colour,
+                    ),
+                )
+                for policy in ours
+            ],
+            (
+                "Policy",
+                "above",
+                "points",
+                "relative, %",
+                "the paper's",
+                "the most there is, points",
+                "relative, %",
+            ),
+            [
+                (
+                    m.policy,
+                    m.over,
+                    _said(m.points),
+                    _said(m.relative_pct),
+                    "" if m.paper_pct is None else f"{m.paper_pct:.1f} %",
+                    f"{m.most_points:.2f}",
+                    "" if m.most_relative_pct is None else f"{m.most_relative_pct:.1f}",
+                )
+                for m in found
+            ],
+        )
+    ]
+
+
+def optimality_chapter(found: Sequence[Optimality]) -> Chapter:
+    """What each policy leaves of the optimum."""
+    policies = [gap.policy for gap in found[0].gaps]
+    answer: dict[str, dict[str, float]] = optimality_dict(found)["policies"]  # type: ignore[assignment]
+    proven = sum(one.proven for one in found)
+    pooled = [100 * (one.pooled_paper_milli / one.bound_milli - 1) for one in found if one.bound_milli > 0]
+    return Chapter(
+        f"{len(found):,} {'batch' if len(found) == 1 else 'batches'}",
+        f"The optimum is the most GPU milli that can be placed at once; HiGHS has proven it for {proven} of "
+        f"{len(found)} batches, and of the others the gap is to the bound. On pooled GPUs, where fractions fit that "
+        f"no device could hold, the paper's algorithm claims {np.mean(pooled or [0]):.1f} % more than that (mean): "
+        "an upper bound, never a result.",
+        [
+            (
+                "What each policy leaves of the optimum",
+                gaps(
+                    {name: [one.gaps[at].gap_pct for one in found] for at, name in enumerate(policies)},
+                    policy_styles(policies),
+                ),
+            )
+        ],
+        (
+            "Policy",
+            "gap, median %",
+            "mean %",
+            "worst %",
+            "ms, median",
+            "ms, worst",
+            "ms of the processor, median",
+        ),
+        [
+            (
+                name,
+                f"{one['gap_median_pct']:.2f}",
+                f"{one['gap_mean_pct']:.2f}",
+                f"{one['gap_worst_pct']:.2f}",
+                f"{1000 * one['seconds_median']:.1f}",
+                f"{1000 * one['seconds_worst']:.1f}",
+                f"{1000 * one['processor_s_median']:.1f}",
+            )
+            for name, one in answer.items()
+        ],
+        policies,
+    )
+
+
+SHOWN_BATCHES = 200
+
+
+def batches_chapter(found: Sequence[Optimality]) -> Chapter:
+    """What each policy places of each batch, the most there is, and who fits nowhere."""
+    policies = [gap.policy for gap in found[0].gaps]
+    lost = [f"batch {one.batch}: {line}" for one in found for line in one.unplaceable]
+    told = f" Instances that fit on no machine: {'; '.join(lost[:20])}" if lost else ""
+    more = f"; and {len(lost) - 20:,} more (result.json has all)." if len(lost) > 20 else "." if lost else ""
+    cut = f" The first {SHOWN_BATCHES} of {len(found):,} batches." if len(found) > SHOWN_BATCHES else ""
+    return Chapter(
+        "Each batch",
+        "GPUs placed. The bound is what no placement has more than: the optimum where it is proven. Pooled is what "
+        f"would fit if all GPUs were one, an upper bound and never a result.{cut}{told}{more}",
+        [],
+        ("Batch", "asked", "optimum", "bound", "relaxed", "pooled", *policies),
+        [
+            (
+                one.batch,
+                _gpus(one.asked_milli),
+                "" if one.optimum_milli is None else _gpus(one.optimum_milli),
+                _gpus(one.bound_milli),
+                _gpus(one.relaxed_milli),
+                _gpus(one.pooled_milli),
+                *(_gpus(gap.placed_milli) for gap in one.gaps),
+            )
+            for one in found[:SHOWN_BATCHES]
+        ],
+        policies,
+    )
+
+
+def _gpus(milli: float) -> str:
+    return f"{milli / 1000:.2f}"
+
+
+def convergence_chapter(one: Optimality) -> list[Chapter]:
+    """How the searches among the policies got better over generations on a batch; nothing where there is none."""
+    histories = {gap.policy: gap.history for gap in one.gaps if gap.history is not None and len(gap.history)}
+    if not histories:
+        return []
+    styles = policy_styles(gap.policy for gap in one.gaps)
+    return [
+        Chapter(
+            f"Convergence on batch {one.batch}",
+            "The searches that were measured, with their settings, on the first batch. Each by its own measure, as "
+            "the part of the way from the mean of its first solutions to the best that it ever had: genetic begins "
+            "with the heuristics' solutions, genetic-paper with random ones. 100 % all along: the first were as "
+            "good as the last.",
+            [
+                (
+                    "How searches get better over generations",
+                    convergence(histories, styles, "The best solution, and the mean of all"),
+                )
+            ],
+        )
+    ]
+
+
+def _said(interval: Interval, per: float = 1.0) -> str:
+    half = f" ± {(interval.high - interval.mean) / per:.2f}" if interval.count >= LEAST_SEEDS else ""
+    return f"{interval.mean / per:.2f}{half}"

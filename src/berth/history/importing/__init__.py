@@ -1,0 +1,1 @@
+"""What other systems recorded, into the history."""

@@ -1,0 +1,190 @@
+"""The queue as it is now: jobs that wait or run, from `squeue --json` or from what sacct prints of them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from berth.errors import HistoryError
+from berth.history.importing.sacct import SEPARATOR
+from berth.history.store.pseudonyms import pseudonym
+from berth.history.values.applications import read_rules
+from berth.history.values.tres import resources
+
+__all__ = ["Queued", "hidden", "read_queue", "run_squeue"]
+
+_NEEDED: Final = ("jobidraw", "state", "submit")
+_MINUTES = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """A job that waits, or runs since `start_ms`."""
+
+    job_id: str
+    user: str
+    account: str
+    virtual_cluster: str
+    application: str
+    qos: str
+    gpu_model: str
+    gpus: int
+    share_milli: int
+    cpu_milli: int
+    mem_mib: int
+    time_limit_ms: int | None
+    node_count: int
+    queued_ms: int
+    start_ms: int | None
+    """None where it waits."""
+
+
+def read_queue(path: Path) -> tuple[Queued, ...]:
+    """The jobs of a file that wait or run; HistoryError where it is of neither form."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise HistoryError(f"{path} cannot be read: {error.strerror or error}") from error
+    rows = _of_json(text, path) if text.lstrip().startswith("{") else _of_text(text, path)
+    return tuple(sorted(rows, key=lambda job: (job.queued_ms, job.job_id)))
+
+
+def run_squeue(command: str = "squeue") -> tuple[tuple[Queued, ...], int]:
+    """The queue now, from `squeue --json`, and when that is, in ms; HistoryError with its words where it fails."""
+    now_ms = round(datetime.now(UTC).timestamp() * 1000)
+    try:
+        done = subprocess.run([command, "--json"], capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise HistoryError(f"{command} cannot be run: {error.strerror or error}") from error
+    if done.returncode:
+        told = done.stderr.strip().splitlines()
+        raise HistoryError(
+            f"{command} failed with status {done.returncode}: {told[-1] if told else 'no message'}"
+        )
+    rows = _of_json(done.stdout, Path(f"{command} --json"))
+    return tuple(sorted(rows, key=lambda job: (job.queued_ms, job.job_id))), now_ms
+
+
+def hidden(jobs: Sequence[Queued], key: bytes) -> tuple[Queued, ...]:
+    """The same jobs with pseudonyms for users and accounts."""
+    return tuple(
+        replace(job, user=pseudonym(key, "user", job.user), account=pseudonym(key, "account", job.account))
+        for job in jobs
+    )
+
+
+def _of_json(text: str, path: Path) -> Iterator[Queued]:
+    try:
+        jobs = json.loads(text)["jobs"]
+        for job in jobs:
+            state = job["job_state"]
+            state = state[0] if isinstance(state, list) else state
+            if state not in ("PENDING", "RUNNING"):
+                continue
+            asked = resources(str(job.get("tres_req_str") or ""))
+            limit = _number(job.get("time_limit"))
+            yield Queued(
+                job_id=str(job["job_id"]),
+                user=str(job.get("user_name") or job.get("user_id") or ""),
+                account=str(job.get("account") or ""),
+                virtual_cluster=str(job.get("partition") or ""),
+                application=read_rules().application(
+                    str(job.get("comment") or ""), str(job.get("name") or ""), str(job.get("command") or "")
+                ),
+                qos=str(job.get("qos") or ""),
+                gpu_model=asked.gpu_model,
+                gpus=asked.gpus,
+                share_milli=1000,
+                cpu_milli=1000 * asked.cpus,
+                mem_mib=asked.mem_mib,
+                time_limit_ms=None if limit is None else limit * 60_000,
+                node_count=_number(job.get("node_count")) or 1,
+                queued_ms=(_number(job["submit_time"]) or 0) * 1000,
+                start_ms=(_number(job.get("start_time")) or 0) * 1000 if state == "RUNNING" else None,
+            )
+    except KeyError as error:
+        if error.args[0] == "job_state" and "time" in job:
+            raise HistoryError(
+                f"{path} is what `sacct --json` prints, which `berth import sacct` reads; the queue is what "
+                "`squeue --json` prints"
+            ) from error
+        raise HistoryError(
+            f"{path} is not what `squeue --json` prints: there is no '{error.args[0]}' in a job"
+        ) from error
+    except (ValueError, TypeError, AttributeError, IndexError) as error:
+        raise HistoryError(f"{path} is not what `squeue --json` prints: {error}") from error
+
+
+def _number(value: Any) -> int | None:
+    """A number, plain or with the mark of being set."""
+    if isinstance(value, Mapping):
+        value = value.get("number") if value.get("set") and not value.get("infinite") else None
+    return int(value) if value is not None and int(value) < 2**32 - 2 else None
+
+
+def _of_text(text: str, path: Path) -> Iterator[Queued]:
+    lines = text.splitlines()
+    header = lines[0] if lines else ""
+    delimiter = next((mark for mark in (SEPARATOR, "|", "\t", ";", ",") if mark in header), "|")
+    names = [name.strip().lower() for name in header.split(delimiter)]
+    if lacking := [name for name in _NEEDED if name not in names]:
+        raise HistoryError(
+            f"{path} has no column {', '.join(lacking)}; expected what `squeue --json` prints, or `sacct -X -P -s "
+            "PENDING,RUNNING -o JobIDRaw,User,Account,Partition,QOS,State,Submit,Start,TimelimitRaw,ReqTRES,NNodes`"
+        )
+    for number, values in enumerate(csv.reader(lines[1:], delimiter=delimiter, quoting=csv.QUOTE_NONE), 2):
+        row = dict(zip(names, values, strict=False))
+        state = row.get("state", "").partition(" ")[0]
+        if state not in ("PENDING", "RUNNING") or "." in row["jobidraw"]:
+            continue
+        asked = resources(row.get("reqtres", ""))
+        queued, nodes = _moment_ms(row["submit"]), row.get("nnodes", "")
+        if queued is None:
+            raise HistoryError(f"{path}, line {number}: Submit is {row['submit']!r}, which is no time")
+        yield Queued(
+            job_id=row["jobidraw"],
+            user=row.get("user", ""),
+            account=row.get("account", ""),
+            virtual_cluster=row.get("partition", ""),
+            application=read_rules().application(
+                row.get("comment", ""), row.get("jobname", ""), row.get("submitline", "")
+            ),
+            qos=row.get("qos", ""),
+            gpu_model=asked.gpu_model,
+            gpus=asked.gpus,
+            share_milli=1000,
+            cpu_milli=1000 * asked.cpus,
+            mem_mib=asked.mem_mib,
+            time_limit_ms=_limit_ms(row),
+            node_count=int(nodes) if nodes.isdecimal() else 1,
+            queued_ms=queued,
+            start_ms=_moment_ms(row.get("start", "")) if state == "RUNNING" else None,
+        )
+
+
+def _moment_ms(text: str) -> int | None:
+    if text.isdecimal():
+        return int(text) * 1000 or None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _limit_ms(row: Mapping[str, str]) -> int | None:
+    raw = row.get("timelimitraw", "")
+    if raw.isdecimal():
+        return int(raw) * 60_000
+    found = _MINUTES.fullmatch(row.get("timelimit", ""))
+    if found is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000

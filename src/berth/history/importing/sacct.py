@@ -1,0 +1,168 @@
+"""sacct's output into the history: text with any delimiter, JSON, or what a run of sacct itself prints."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from berth.errors import HistoryError
+from berth.history.importing.columns import layout_of
+from berth.history.importing.staging import stage
+from berth.history.store.database import connect
+from berth.history.store.folder import History
+from berth.history.store.import_result import PLAIN, ImportResult, Options, Plain, Rejections
+
+__all__ = ["FIELDS", "SEPARATOR", "import_rows", "import_text", "run_sacct"]
+
+SEPARATOR: Final = "\x1f"
+"""What cannot be in a job's name, unlike `|`."""
+
+FIELDS: Final = (
+    *("JobIDRaw", "JobID", "Cluster", "JobName", "User", "Account", "Partition", "QOS", "State", "Submit"),
+    *("Eligible", "Start", "End", "TimelimitRaw", "NNodes", "NCPUS", "AllocTRES", "ReqTRES", "NodeList"),
+    *("Reason", "Comment", "Container", "SubmitLine"),
+)
+
+_DELIMITERS: Final = (SEPARATOR, "|", "\t", ";", ",")
+_BLOCK: Final = 1 << 20
+
+
+def import_text(
+    history: History,
+    path: Path | None,
+    options: Options,
+    *,
+    delimiter: str | None = None,
+    name: str = "",
+    cursors: Mapping[str, int] | None = None,
+    plain: Plain = PLAIN,
+) -> ImportResult:
+    """Import a table of text with a header line; None reads standard input.
+
+    The delimiter is found in the header where none is given. HistoryError where the file is no such table. Of a
+    large file plain lines take the fast way (see `plain_rows.py`), which changes nothing but the time.
+    """
+    where = name or (str(path) if path else "standard input")
+    with history.import_space() as space:
+        if path is None:
+            path = space / "input.txt"
+            with path.open("wb") as file:
+                shutil.copyfileobj(sys.stdin.buffer, file, _BLOCK)
+        header = _header(path, where, options.encoding)
+        chosen = delimiter or next((mark for mark in _DELIMITERS if mark in header), "|")
+        if len(chosen.encode()) > 4:
+            raise HistoryError(f"a delimiter has up to 4 bytes, not {chosen!r}")
+        rejections = Rejections()
+        layout = layout_of(header, chosen, where)
+        with connect(space) as database:
+            staged = stage(database, path, chosen, layout, space, options, rejections, where, plain)
+            return history.merge(database, staged, rejections, cursors)
+
+
+def import_rows(
+    history: History,
+    rows: Iterable[Sequence[object]],
+    header: Sequence[str],
+    options: Options,
+    where: str,
+    rejections: Rejections,
+    cursors: Mapping[str, int] | None = None,
+) -> ImportResult:
+    """Import rows that another reader made, in sacct's columns; `rejections` are those that it left out."""
+    with history.import_space() as space:
+        path = space / "rows.txt"
+        try:
+            with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
+                file.write(SEPARATOR.join(header) + "\n")
+                file.writelines(_line(row) for row in rows)
+        except OSError as error:
+            raise HistoryError(f"{path} cannot be written: {error.strerror or error}") from error
+        layout = layout_of(SEPARATOR.join(header), SEPARATOR, where)
+        left_out = rejections.count  # the reader has read them; the file does not hold them
+        plain = replace(options, encoding="utf-8")
+        with connect(space) as database:
+            staged = stage(database, path, SEPARATOR, layout, space, plain, rejections, where)
+            whole = replace(staged, read=staged.read + left_out)
+            return history.merge(database, whole, rejections, cursors)
+
+
+_CLEAN = str.maketrans({SEPARATOR: " ", "\n": " ", "\r": " ", "\0": " "})
+
+
+def _line(row: Sequence[object]) -> str:
+    texts = ("" if value is None else str(value).translate(_CLEAN) for value in row)
+    return SEPARATOR.join(texts) + "\n"
+
+
+def run_sacct(
+    history: History, options: Options, *, since: str = "", until: str = "", command: str = "sacct"
+) -> ImportResult:
+    """Run sacct for all users and import what it prints; HistoryError with its words where it fails.
+
+    Times are asked for as seconds since 1970, so that no time zone is guessed. Without `since`, it goes on
+    where the last run that read so far ended, an hour earlier.
+    """
+    key = f"sacct:{options.cluster}"
+    known = history.index().cursors.get(key)
+    if not since:
+        since = (
+            f"{datetime.fromtimestamp(max(known - 3600, 0), UTC):%Y-%m-%dT%H:%M:%S}"
+            if known
+            else "1970-01-02"
+        )
+    words = [
+        command,
+        "--allusers",
+        "--duplicates",
+        "--allocations",
+        "--parsable2",
+        f"--delimiter={SEPARATOR}",
+    ]
+    words += [f"--starttime={since}", f"--endtime={until or 'now'}", f"--format={','.join(FIELDS)}"]
+    if options.cluster:
+        words.append(f"--clusters={options.cluster}")
+    began_s = int(datetime.now(UTC).timestamp())
+    with history.import_space() as space:
+        path = space / "sacct.txt"
+        with path.open("wb") as out:
+            _run(words, out)
+        header = _header(path, "sacct", "utf-8")
+        rejections = Rejections()
+        layout = layout_of(header, SEPARATOR, "sacct")
+        with connect(space) as database:
+            staged = stage(database, path, SEPARATOR, layout, space, options, rejections, "sacct")
+            return history.merge(database, staged, rejections, {} if until else {key: began_s})
+
+
+def _run(words: Sequence[str], out: BinaryIO) -> None:
+    environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "TZ": "UTC"}
+    try:
+        done = subprocess.run(words, stdout=out, stderr=subprocess.PIPE, env=environment, check=False)
+    except OSError as error:
+        raise HistoryError(f"{words[0]} cannot be run: {error.strerror or error}") from error
+    if done.returncode:
+        told = done.stderr.decode(errors="replace").strip().splitlines()
+        raise HistoryError(
+            f"{words[0]} failed with status {done.returncode}: {told[-1] if told else 'no message'}"
+        )
+
+
+def _header(path: Path, where: str, encoding: str) -> str:
+    try:
+        with path.open("rb") as file:
+            line = file.readline(_BLOCK)
+    except OSError as error:
+        raise HistoryError(f"{where} cannot be read: {error.strerror or error}") from error
+    if not line.strip():
+        raise HistoryError(f"{where} is empty; expected a header line and rows, as `sacct -P` prints them")
+    try:
+        return line.decode(encoding).lstrip("\ufeff")
+    except (UnicodeDecodeError, LookupError) as error:
+        raise HistoryError(f"{where}, line 1 is not {encoding}: {error}") from error

@@ -1,0 +1,307 @@
+"""The tables of a live slurmdbd (MariaDB or MySQL) into the history; nothing is ever written there.
+
+Rows come as one text each, put together by the server, and go the way of sacct's text. They are streamed in
+windows of `time_end`, which has an index; after each window the history has advanced, so that a connection
+lost half-way costs one window.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Any, Final
+
+from berth.errors import HistoryError, MissingExtraError, SettingError
+from berth.history.importing.columns import layout_of
+from berth.history.importing.sacct import SEPARATOR
+from berth.history.importing.staging import stage
+from berth.history.store.database import connect
+from berth.history.store.folder import History
+from berth.history.store.import_result import PLAIN, ImportResult, Options, Rejections
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+__all__ = ["import_slurmdbd"]
+
+WINDOW_ROWS: Final = 500_000
+PACKED_ROWS: Final = 200
+AGAIN_S: Final = 86_400
+"""How far behind the place that it had reached an import begins: rows are changed after the job has ended."""
+
+_STATES: Final = (
+    *("PENDING", "RUNNING", "SUSPENDED", "COMPLETED", "CANCELLED", "FAILED", "TIMEOUT", "NODE_FAIL"),
+    *("PREEMPTED", "BOOT_FAIL", "DEADLINE", "OUT_OF_MEMORY"),
+)
+_NEEDED: Final = frozenset(
+    (
+        *("id_job", "id_assoc", "id_qos", "job_name", "account", "partition", "state", "time_submit"),
+        *("time_eligible", "time_start", "time_end", "timelimit", "nodes_alloc", "cpus_req", "tres_alloc"),
+        *("tres_req", "nodelist", "state_reason_prev", "derived_es", "deleted"),
+    )
+)
+_HEADER: Final = (
+    *("JobIDRaw", "Cluster", "JobName", "User", "Account", "Partition", "QOS", "State", "Submit", "Eligible"),
+    *("Start", "End", "TimelimitRaw", "NNodes", "NCPUS", "AllocTRES", "ReqTRES", "NodeList", "Reason"),
+    *("Comment", "Container", "SubmitLine"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One cluster's table of jobs."""
+
+    cluster: str
+    columns: frozenset[str]
+
+
+def import_slurmdbd(
+    history: History, url: str, options: Options, *, since_s: int | None = None, window: int = WINDOW_ROWS
+) -> ImportResult:
+    """Import the jobs of all clusters of a database, or of `options.cluster`, that have ended.
+
+    It goes on a day before where the last import of the same cluster had come, or begins at `since_s`.
+    HistoryError, without the password, where the database does not answer, forbids it or lacks a column.
+    """
+    total = ImportResult(0, 0, 0, 0, (), 0)
+    with _connection(url) as (connection, shown):
+        names = _tres_names(connection)
+        for table in _tables(connection, options.cluster, shown):
+            key = f"slurmdbd:{table.cluster}"
+            reached = history.index().cursors.get(key)
+            begin = since_s if since_s is not None else max((reached or 0) - AGAIN_S, 1)
+            while True:
+                end = _window_end(connection, table, begin, window)
+                result = _import_window(
+                    history, connection, table, replace(options, tres_names=names), begin, end, key, shown
+                )
+                total = _sum(total, result)
+                if end is None:
+                    break
+                begin = end + 1
+    return total
+
+
+@contextmanager
+def _connection(url: str) -> Iterator[tuple[Connection, str]]:
+    """A connection that may not write, and the address as it may be shown."""
+    try:
+        import sqlalchemy as sql
+        from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+    except ImportError as error:
+        raise MissingExtraError("berth import slurmdbd", "slurm") from error
+    wanted = "expected mysql+pymysql://user:password@host/database"
+    try:
+        address = sql.make_url(url)
+    except (ArgumentError, ValueError) as error:
+        raise SettingError(f"no address of a database; {wanted}") from error
+    if address.get_backend_name() not in ("mysql", "mariadb"):
+        raise SettingError(
+            f"slurmdbd keeps its jobs in MySQL or MariaDB, not in '{address.get_backend_name()}'; {wanted}"
+        )
+    shown = address.render_as_string(hide_password=True)
+    try:
+        engine = sql.create_engine(address, poolclass=sql.pool.NullPool, connect_args={"charset": "utf8mb4"})
+        with engine.connect() as connection:
+            connection.exec_driver_sql("SET SESSION TRANSACTION READ ONLY")
+            connection.exec_driver_sql("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            connection.rollback()  # the settings hold from the next transaction on
+            yield connection, shown
+    except ImportError as error:
+        raise MissingExtraError("berth import slurmdbd", "slurm") from error
+    except SQLAlchemyError as error:
+        reason = re.sub(r"\s+", " ", str(getattr(error, "orig", None) or error))
+        raise HistoryError(
+            f"{shown}: {reason[:300]}. What came before is kept; the next import goes on from there"
+        ) from error
+
+
+def _tables(connection: Connection, cluster: str, shown: str) -> list[Table]:
+    rows = connection.exec_driver_sql(
+        "SELECT table_name, column_name FROM information_schema.columns "
+        "WHERE table_schema = database() AND table_name LIKE '%%\\_job\\_table'"
+    ).all()
+    found: dict[str, set[str]] = {}
+    for table, column in rows:
+        found.setdefault(str(table).removesuffix("_job_table"), set()).add(str(column))
+    if not found or (cluster and cluster not in found):
+        have = f"it has {', '.join(sorted(found))}" if found else "it has none, or this user may read none"
+        raise HistoryError(
+            f"{shown}: no jobs of cluster '{cluster or '…'}' (table CLUSTER_job_table); {have}"
+        )
+    for name, columns in found.items():
+        if lacking := sorted(_NEEDED - columns):
+            raise HistoryError(
+                f"{shown}: table {name}_job_table lacks {', '.join(lacking)}; it is of a Slurm version that "
+                "berth does not know (22.05 and later are read). `berth import sacct --run` works with any"
+            )
+        if not re.fullmatch(r"\w+", name):
+            raise HistoryError(f"{shown}: a cluster's name has letters, digits and _, not {name!r}")
+    return [Table(name, frozenset(found[name])) for name in sorted(found) if not cluster or name == cluster]
+
+
+def _tres_names(connection: Connection) -> tuple[tuple[str, str], ...]:
+    rows = connection.exec_driver_sql("SELECT id, type, name FROM tres_table").all()
+    return tuple((str(number), f"{kind}/{name}" if name else str(kind)) for number, kind, name in rows)
+
+
+def _window_end(connection: Connection, table: Table, begin: int, rows: int) -> int | None:
+    """The last second of a window of about so many rows; None where the rest is no more."""
+    found = connection.exec_driver_sql(
+        f"SELECT time_end FROM `{table.cluster}_job_table` WHERE time_end >= %s ORDER BY time_end LIMIT 1 OFFSET %s",
+        (begin, rows),
+    ).first()
+    return None if found is None else int(found[0])
+
+
+def _import_window(
+    history: History,
+    connection: Connection,
+    table: Table,
+    options: Options,
+    begin: int,
+    end: int | None,
+    key: str,
+    shown: str,
+) -> ImportResult:
+    with history.import_space() as space:
+        path = space / "rows.txt"
+        reached = _write_rows(connection, table, begin, end, path)
+        where = f"{shown}, {table.cluster}"
+        plain = replace(options, cluster=table.cluster, encoding="utf-8", timezone="UTC")
+        rejections = Rejections()
+        with connect(space) as database:
+            layout = layout_of(SEPARATOR.join(_HEADER), SEPARATOR, where)
+            staged = stage(database, path, SEPARATOR, layout, space, plain, rejections, where)
+            return history.merge(database, staged, rejections, {key: reached} if reached else {})
+
+
+def _write_rows(connection: Connection, table: Table, begin: int, end: int | None, path: Path) -> int:
+    """Stream a window into a file; returns the last second that it had come to, 0 where it is empty."""
+    last = "" if end is None else " AND j.time_end <= %s"
+    rows = (
+        f"FROM `{table.cluster}_job_table` j "
+        f"LEFT JOIN `{table.cluster}_assoc_table` a ON a.id_assoc = j.id_assoc "
+        f"LEFT JOIN qos_table q ON q.id = j.id_qos WHERE j.time_end >= %s{last} AND j.deleted = 0"
+    )
+    values = (begin,) if end is None else (begin, end)
+    connection.rollback()
+    # A driver in Python takes its time for each row that comes, so the server packs many into one text. Where one is
+    # too long and cut off, or a value holds what separates rows and fields, rows come one by one and are cleaned.
+    connection.exec_driver_sql("SET SESSION group_concat_max_len = 8388608")
+    packed = (
+        f"SELECT count(*), group_concat({_row(table, _plain)} SEPARATOR '\n') {rows} "
+        f"GROUP BY j.job_db_inx DIV {PACKED_ROWS} ORDER BY NULL"
+    )
+    whole = True
+    with path.open("w", encoding="utf-8", errors="replace", newline="") as file:
+        file.write(SEPARATOR.join(_HEADER) + "\n")
+        ready: Thread | None = None
+        for number, text in _stream(connection, packed, values):
+            whole = whole and is_whole(text, number)
+            file.write(f"{text}\n")
+            if ready is None and file.tell() > PLAIN.from_bytes // 2:
+                ready = Thread(target=_get_ready)  # while the server still sends
+                ready.start()
+        if ready is not None:
+            ready.join()
+        if not whole:
+            file.seek(0)
+            file.truncate()
+            file.write(SEPARATOR.join(_HEADER) + "\n")
+            file.writelines(
+                f"{row[0]}\n" for row in _stream(connection, f"SELECT {_row(table, _clean)} {rows}", values)
+            )
+    if end is not None:
+        return end
+    latest = connection.exec_driver_sql(
+        f"SELECT max(time_end) FROM `{table.cluster}_job_table` WHERE time_end >= %s", (begin,)
+    ).scalar()
+    return int(latest or 0)
+
+
+def _get_ready() -> None:
+    from berth.history.importing.plain_lines import get_ready
+
+    get_ready()
+
+
+def _stream(connection: Connection, query: str, values: tuple[int, ...]) -> Iterator[Sequence[Any]]:
+    found = connection.execution_options(stream_results=True, max_row_buffer=100).exec_driver_sql(
+        query, values
+    )
+    yield from found
+    found.close()
+
+
+def is_whole(text: str | None, rows: int) -> bool:
+    """Whether a text holds so many rows, and no value holds what separates rows and fields."""
+    if text is None or "\r" in text or "\0" in text:
+        return False
+    return text.count("\n") + 1 == rows and text.count(SEPARATOR) == rows * (len(_HEADER) - 1)
+
+
+def _row(table: Table, text_of: Callable[[str], str]) -> str:
+    """A row as one text of SQL, its fields in the order of the header; `text_of` makes an expression of a text."""
+    # A try that was given up to be queued again is "pending" with a flag, and has an end.
+    names = ", ".join(f"'{name}'" for name in _STATES)
+    ended = f"coalesce(elt((j.state & 255) + 1, {names}), j.state)"
+    state = f"if(j.state & 1024 and j.state & 255 < 2, 'REQUEUED', {ended})"
+    reasons = ", ".join(f"'{name}'" for name in _reasons())
+    reason = f"coalesce(elt(j.state_reason_prev + 1, {reasons}), j.state_reason_prev)"
+    optional = [
+        text_of(f"j.{name}") if name in table.columns else "''" for name in ("container", "submit_line")
+    ]
+    fields = [
+        "j.id_job",
+        f"'{table.cluster}'",
+        text_of("j.job_name"),
+        text_of("coalesce(a.user, '')"),
+        text_of("j.account"),
+        text_of("j.`partition`"),
+        text_of("q.name"),
+        state,
+        *("j.time_submit", "j.time_eligible", "j.time_start", "j.time_end", "j.timelimit", "j.nodes_alloc"),
+        *("j.cpus_req", "j.tres_alloc", "j.tres_req", "coalesce(j.nodelist, '')", reason),
+        text_of("j.derived_es"),
+        *optional,
+    ]
+    return f"CONCAT_WS(CHAR(31 USING utf8mb4), {', '.join(fields)})"
+
+
+def _plain(column: str) -> str:
+    """A text as it is."""
+    return f"coalesce({column}, '')"
+
+
+def _clean(column: str) -> str:
+    """A text without what separates fields and rows."""
+    clean = f"coalesce({column}, '')"
+    for code in (31, 10, 13, 0):
+        clean = f"replace({clean}, CHAR({code} USING utf8mb4), ' ')"
+    return clean
+
+
+@lru_cache(maxsize=1)
+def _reasons() -> tuple[str, ...]:
+    """Slurm's names of why a job waits, by their number (22.05)."""
+    text = (files("berth.history.values") / "rules" / "slurm_reasons.txt").read_text(encoding="utf-8")
+    return tuple(text.split())
+
+
+def _sum(one: ImportResult, other: ImportResult) -> ImportResult:
+    return ImportResult(
+        one.read + other.read,
+        one.imported + other.imported,
+        one.updated + other.updated,
+        one.unchanged + other.unchanged,
+        one.rejected + other.rejected,
+        one.rejected_count + other.rejected_count,
+        one.nameless + other.nameless,
+    )

@@ -1,0 +1,193 @@
+"""A text table of jobs, as sacct prints it, into a staged Parquet file of tries, and the rows that cannot be.
+
+Nothing is taken over yet: a row becomes a try, or is noted with the reason why it stays out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+
+from berth.errors import HistoryError
+from berth.history.importing.columns import STATE_CASE, Layout
+from berth.history.importing.node_models import read_models
+from berth.history.importing.text_table import read_table
+from berth.history.importing.tries import Rows, tries_of
+from berth.history.store.database import at, count, first_line
+from berth.history.store.import_result import LISTED_PER_REASON, PLAIN, Options, Plain, Rejected, Rejections
+from berth.history.store.lookups import hide, look_up
+from berth.history.store.pseudonyms import PSEUDONYMISED, key_mark
+from berth.history.store.staged import Staged
+from berth.history.values.applications import read_rules
+
+__all__ = ["stage"]
+
+
+def stage(
+    database: duckdb.DuckDBPyConnection,
+    source: Path,
+    delimiter: str,
+    layout: Layout,
+    space: Path,
+    options: Options,
+    rejections: Rejections,
+    where: str,
+    plain: Plain = PLAIN,
+) -> Staged:
+    """Read a text table with a header line into files in `space`, and make views of what is in no part.
+
+    Notes rows that stay out. The views are good as long as the database and the files are. Of a large one plain
+    lines are taken the fast way, and only the others are read here.
+    """
+    rules = read_rules(options.rules)
+    raw = space / "raw"
+    try:
+        taken = None
+        if source.stat().st_size >= plain.from_bytes:
+            from berth.history.importing.plain_rows import take_plain  # brings Numba
+
+            taken = take_plain(database, source, delimiter, layout, space, options, plain)
+        lines = None if taken is None else taken.odd_lines
+        careful = source if taken is None else taken.odd
+        bad = read_table(database, careful, delimiter, layout, raw, options, rejections, where, lines)
+        look_up(database, raw, rules, dict(options.tres_names), read_models(options.nodes))
+        rows = _rejected_rows(database, raw, layout, rejections, where)
+        hide(database, f"read_parquet({at(raw)})", options.key)
+        database.execute(
+            f"CREATE VIEW staged AS SELECT * EXCLUDE whole_gpus FROM ({tries_of(_hidden(options), options)})"
+        )
+        database.execute(
+            "CREATE VIEW staged_keys AS "
+            "SELECT cluster, id AS job_id, submit_ms AS queued_ms, end_ms FROM judged WHERE why IS NULL"
+        )
+        database.execute(
+            "CREATE VIEW staged_silent AS SELECT cluster, id AS job_id, submit_ms AS queued_ms FROM judged "
+            "WHERE why IS NULL AND alloc = '' AND req = ''"
+        )
+    except duckdb.Error as error:
+        line = _bare_return(source)
+        told = (
+            f"{where}: {first_line(error)}"
+            if line is None
+            else (
+                f"{where}, line {line}: nothing but a carriage return; expected lines that all end in the same way."
+                f" `tr -d '\\r' < {where}` makes them so"
+            )
+        )
+        raise HistoryError(told) from error
+    return Staged(
+        rows + bad + (0 if taken is None else taken.rows),
+        layout.absent(),
+        key_mark=key_mark(options.key),
+        silent="staged_silent",
+        rules=None if layout.has("application") else rules,
+        parts=() if taken is None else taken.paths,
+        distinct=taken is not None and taken.distinct,
+    )
+
+
+def _bare_return(source: Path) -> int | None:
+    """The first line that is a carriage return alone, which DuckDB cannot read among others; None for none."""
+    with source.open("rb") as file:
+        return next((number for number, line in enumerate(file, 1) if line in (b"\r\n", b"\r")), None)
+
+
+_YEAR_1971_MS = 31_536_000_000
+_YEAR_2100_MS = 4_102_444_800_000
+_DAY_MS = 86_400_000
+"""A time in 1970 is a clock or a field that stood at nothing, unless the whole table counts from there."""
+
+
+def _impossible(name: str) -> str:
+    """The reason why a job that ended cannot have this time."""
+    time = f"{name}_ms"
+    outside = f"{time} NOT BETWEEN {-_DAY_MS} AND {_YEAR_2100_MS - 1}"
+    unset = f"{time} < {_YEAR_1971_MS} AND end_ms >= {_YEAR_1971_MS}"
+    shown = f"strftime(make_timestamp({time} * 1000), '%Y-%m-%d %H:%M:%S')"
+    return f"WHEN {outside} OR ({unset}) THEN '{name.title()} is ' || {shown} || ' UTC, which cannot be'"
+
+
+_WHY = f"""
+    CASE
+        WHEN contains(label, '.') OR contains(id, '.') THEN 'step'
+        WHEN id = '' THEN 'no job id'
+        WHEN state IS NULL THEN 'state ''' || state_text || ''' is none of Slurm''s'
+        WHEN submit_bad IS NOT NULL THEN 'Submit is ''' || submit_bad || ''', which is no time'
+        WHEN start_bad IS NOT NULL THEN 'Start is ''' || start_bad || ''', which is no time'
+        WHEN end_bad IS NOT NULL THEN 'End is ''' || end_bad || ''', which is no time'
+        WHEN submit_ms IS NULL THEN 'no time of submission'
+        WHEN state = '…' OR end_ms IS NULL THEN 'has not ended; it comes in once it has'
+        {" ".join(_impossible(name) for name in ("submit", "start", "end"))}
+        WHEN end_ms < submit_ms THEN 'ends before it was submitted'
+        WHEN start_ms > end_ms THEN 'ends before it starts'
+        WHEN start_ms < submit_ms THEN 'starts before it was submitted'
+        WHEN gpu_use NOT BETWEEN 0 AND 1 OR gpu_mem NOT BETWEEN 0 AND 1 THEN
+            'GPU use is no fraction from 0 to 1'
+    END
+"""
+
+_RESOURCES = {"gpu": "GPUs", "cpu": "CPUs", "mem": "memory"}
+
+
+def _no_number(what: str) -> str:
+    """The reason why a job stays out of whose resources one has a mark of Slurm's for none, and nobody tells more."""
+
+    def among(text: str, condition: str) -> str:
+        return f"{text} IN (SELECT text FROM tres WHERE {condition})"
+
+    marked = f"contains(unknown, ' {what}')"
+    if what == "gpu":
+        odd = among("CASE WHEN start_ms IS NULL THEN req ELSE alloc END", marked)
+    else:
+        told = {"cpu": "cpus > 0", "mem": "mem_mib > 0"}[what]
+        odd = f"({among('alloc', marked)} OR {among('req', marked)})"
+        odd += f" AND NOT {among('alloc', told)} AND NOT {among('req', told)}"
+        odd += " AND coalesce(cpus, 0) = 0" if what == "cpu" else ""
+    name = _RESOURCES[what]
+    return (
+        f"WHEN {odd} THEN 'AllocTRES and ReqTRES tell no number for {name}, but a mark of Slurm''s for none'"
+    )
+
+
+STEP = "a step; its job's own row counts it"
+
+
+def _rejected_rows(
+    database: duckdb.DuckDBPyConnection, raw: Path, layout: Layout, rejections: Rejections, where: str
+) -> int:
+    """Make the view `judged` of all rows and why they stay out; note those; returns how many rows there are."""
+    label = "" if layout.labelled else "id AS label, "
+    why = _WHY
+    if count(database, "SELECT count(*) FROM tres WHERE unknown <> ''"):
+        why = f"CASE WHEN {_WHY} IS NOT NULL THEN {_WHY} {' '.join(map(_no_number, _RESOURCES))} END"
+    database.execute(
+        f"CREATE VIEW judged AS SELECT *, {why} AS why FROM "
+        f"(SELECT *, {label}{STATE_CASE.format(column='state_text')} AS state FROM read_parquet({at(raw)}))"
+    )
+    counts = database.execute(
+        "SELECT coalesce(why, ''), count(*) FROM judged GROUP BY 1 ORDER BY 1"
+    ).fetchall()
+    for why, number in counts:
+        if why:
+            listed = database.execute(
+                "SELECT label, submit_ms FROM judged WHERE why = ? ORDER BY label, submit_ms LIMIT ?",
+                [why, LISTED_PER_REASON],
+            ).fetchall()
+            text = STEP if why == "step" else why
+            rejections.extend(
+                (Rejected(f"{where}, job {label}", text) for label, _ in listed), number - len(listed)
+            )
+    return sum(number for _, number in counts)
+
+
+def _hidden(options: Options) -> Rows:
+    """The judged rows; with a key, joined with the pseudonyms of their names."""
+    if not options.key:
+        return Rows("judged")
+    joins = " ".join(
+        f"JOIN hidden hidden_{kind} ON hidden_{kind}.kind = '{kind}' AND hidden_{kind}.text = judged.{kind}"
+        for kind in PSEUDONYMISED
+    )
+    names = {kind: f"hidden_{kind}.pseudonym" for kind in PSEUDONYMISED}
+    return Rows(f"judged {joins}", **names)

@@ -1,0 +1,69 @@
+"""What a try of a job is, as SQL: from a row of a table and what its texts stand for to a record's columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from berth.history.store.import_result import Options
+
+__all__ = ["Rows", "tries_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Judged rows, and how they join what was looked up."""
+
+    source: str
+    """What to select from, as `judged`, with the joins of `hidden`."""
+    tables: str = ""
+    """Before the names of the tables `tres`, `hosts` and `apps`."""
+    apps: str = "apps.name = judged.name AND apps.comment = judged.comment AND apps.command = judged.command"
+    application: str = "coalesce(nullif(judged.application, ''), apps.application)"
+    wait_reason: str = "(CASE WHEN reason = 'None' THEN '' ELSE reason END)"
+    user: str = "judged.user"
+    account: str = "judged.account"
+    name: str = "judged.name"
+
+
+def tries_of(rows: Rows, options: Options) -> str:
+    """A SELECT of tries, with every column of a record but for `attempt` and `submit_ms`, and `whole_gpus`."""
+    ran = "start_ms IS NOT NULL"
+    # A number of nodes that Slurm marks as none, or that is not there, is that of the names, or of the resources.
+    nodes = (
+        "coalesce(node_count, nullif(len(hosts.names), 0), nullif(given.nodes, 0), nullif(asked.nodes, 0), 0)"
+    )
+    gpus = f"coalesce(nullif({{0}}.gpus, 0), {{0}}.a_node * greatest({nodes}, 1))"
+    given, asked = gpus.format("given"), gpus.format("asked")
+    milli, of_shards = "1000", ""
+    if options.shards_per_gpu:
+        shards = f"(CASE WHEN {ran} THEN given.shards ELSE asked.shards END)"
+        of_shards = (
+            f"WHEN {shards} > 0 THEN greatest(1, ceil({shards} / {options.shards_per_gpu}.0))::INTEGER"
+        )
+        held = f"(ceil({shards} / {options.shards_per_gpu}.0)::BIGINT * {options.shards_per_gpu})"
+        one = f"{shards} * 1000 // {held}"
+        milli = f"CASE WHEN whole_gpus = 0 AND {shards} > 0 THEN {one} ELSE 1000 END"
+    comment, command = ("''", "''") if options.key else ("judged.comment", "judged.command")
+    return f"""
+        SELECT id AS job_id, {rows.user} AS user, {rows.application} AS application,
+            partition AS virtual_cluster, submit_ms AS queued_ms, start_ms, end_ms, state,
+            (CASE WHEN {ran} THEN {given} ELSE {asked} END) AS whole_gpus,
+            (CASE WHEN whole_gpus > 0 THEN whole_gpus {of_shards} ELSE 0 END)::INTEGER AS gpus,
+            ({milli})::INTEGER AS share_milli, 0::BIGINT AS share_mem_mib,
+            1000 * coalesce(nullif(given.cpus, 0), nullif(asked.cpus, 0), judged.cpus, 0) AS cpu_milli,
+            coalesce(nullif(given.mem_mib, 0), asked.mem_mib) AS mem_mib,
+            hosts.names AS nodes,
+            coalesce(nullif(given.gpu_model, ''), nullif(asked.gpu_model, ''),
+                CASE WHEN whole_gpus > 0 THEN hosts.gpu_model ELSE '' END) AS gpu_model,
+            NULL::BIGINT AS work_ms, gpu_use AS gpu_use_mean, NULL::DOUBLE AS gpu_use_peak,
+            gpu_mem AS gpu_mem_mean, NULL::DOUBLE AS gpu_mem_peak, cluster, {rows.name} AS name,
+            {rows.account} AS account, qos,
+            (CASE WHEN {ran} THEN {nodes} ELSE 0 END)::INTEGER AS node_count,
+            limit_min * 60000 AS time_limit_ms, eligible_ms, {rows.wait_reason} AS wait_reason,
+            {comment} AS comment, {command} AS command
+        FROM {rows.source}
+        JOIN {rows.tables}tres given ON given.text = alloc JOIN {rows.tables}tres asked ON asked.text = req
+        JOIN {rows.tables}hosts hosts ON hosts.text = node_list
+        JOIN {rows.tables}apps apps ON {rows.apps}
+        WHERE why IS NULL
+    """

@@ -1,0 +1,1 @@
+"""The history as files: a folder of Parquet, into which imports are merged."""

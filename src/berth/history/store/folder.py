@@ -1,0 +1,349 @@
+"""The history: a folder of Parquet files, into which imports are merged so that nothing counts twice.
+
+    HISTORY/index.json          which files count, and how far each source has been read
+    HISTORY/records/*.parquet   a row a try, in the columns of `berth.history.store.record_files`
+    HISTORY/usage/*.parquet     what was measured of GPUs, a row a job, source and hour (see `usage.py`)
+    HISTORY/series/*.parquet    the values of series that some of it was made of (see `series_merge.py`)
+    HISTORY/lock                held while something is merged
+    HISTORY/readers             shared by who reads; while somebody does, no file is removed
+
+A try is known by its cluster, its job id and when it was queued. An import first stages everything; then
+new files are written beside the old ones, and at last `index.json` is replaced: whoever reads sees all of an
+import or nothing of it, and one that was cut off leaves only files that no index names. These, and those that an
+import has replaced, are removed once nobody reads, at the latest by the next import that finds it so.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from berth.errors import HistoryError
+from berth.files import whole_file
+from berth.history.store.database import connect, first_line, quoted_name, read_parquet
+from berth.history.store.import_result import ImportResult, Rejections
+from berth.history.store.merge import Merge
+from berth.history.store.parts import part_rows, set_apart
+from berth.history.store.record_files import SCHEMA, record_of
+from berth.history.store.series_merge import SeriesMerge
+from berth.history.store.staged import Staged
+from berth.history.store.usage import UsageRow, best_of_tries, merged, write_usage
+from berth.model import Record
+
+__all__ = ["DEFAULT_FOLDER", "History", "open_history"]
+
+DEFAULT_FOLDER = Path("history")
+VERSION = 1
+SEGMENTS = 48
+"""With more files of records than this, the smallest are made one, so that half as many are left."""
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """What `index.json` says."""
+
+    records: tuple[str, ...] = ()
+    usage: tuple[str, ...] = ()
+    series: tuple[str, ...] = ()
+    cursors: Mapping[str, int] = field(default_factory=dict)
+    """How far each source has been read."""
+    next_number: int = 1
+    key_mark: int | None = None
+    """Of the key to the pseudonyms, 0 for real names (see `pseudonyms.key_mark`); None before any record."""
+
+
+class History:
+    """A history in a folder; `open_history` makes one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    def index(self) -> Index:
+        """What counts now."""
+        path = self.folder / "index.json"
+        try:
+            read = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return Index()
+        except (OSError, ValueError) as error:
+            raise HistoryError(f"{path} cannot be read: {error}") from error
+        if not isinstance(read, dict) or read.get("version") != VERSION:
+            raise HistoryError(f"{path} is not of version {VERSION} of berth's history")
+        cursors = read["cursors"]
+        mark = cursors.pop("key", None)  # where it once was
+        return Index(
+            tuple(read["records"]),
+            tuple(read["usage"]),
+            tuple(read.get("series", ())),
+            cursors,
+            read["next_number"],
+            read.get("key_mark", mark),
+        )
+
+    def _table(self, names: Sequence[str]) -> str:
+        return read_parquet(self.folder / name for name in names)
+
+    def source(self) -> str:
+        """All records as something that SQL can select from, with what was measured of their GPUs."""
+        index = self.index()
+        if not index.records:
+            empty = ", ".join(f"NULL::{kind} AS {quoted_name(name)}" for name, kind in SCHEMA.items())
+            return f"(SELECT {empty} WHERE false)"
+        records = self._table(index.records)
+        if not index.usage:
+            return records
+        names = ("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak")
+        measured = ", ".join(f"coalesce(u.{name}, r.{name}) AS {name}" for name in names)
+        best = best_of_tries(records, self._table(index.usage))
+        return (
+            f"(SELECT r.* REPLACE ({measured}) FROM {records} r LEFT JOIN ({best}) u "
+            "ON u.job_id = r.job_id AND u.cluster = r.cluster AND u.queued_ms = r.queued_ms)"
+        )
+
+    @contextmanager
+    def database(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A database with the view `records`: as they are now, whatever is imported meanwhile."""
+        with (
+            self._reading(),
+            tempfile.TemporaryDirectory(prefix="berth-") as folder,
+            connect(Path(folder)) as database,
+        ):
+            try:
+                database.execute(f"CREATE VIEW records AS SELECT * FROM {self.source()}")
+                yield database
+            except duckdb.Error as error:
+                raise HistoryError(f"{self.folder}: {first_line(error)}") from error
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Keep the files that the index names now from being removed."""
+        try:
+            file = os.open(self.folder / "readers", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            yield  # no import has made it: there is nothing to remove yet
+            return
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(file)
+
+    def records(self, where: str = "true", values: list[Any] | None = None) -> Iterator[Record]:
+        """Yield records in order of submission; `where` is a condition of SQL with `?` for each value."""
+        columns = ", ".join(quoted_name(name) for name in SCHEMA)
+        with self.database() as database:
+            found = database.execute(
+                f"SELECT {columns} FROM records WHERE {where} ORDER BY queued_ms, cluster, job_id",
+                values or [],
+            )
+            while rows := found.fetchmany(4096):
+                for row in rows:
+                    yield record_of(row)
+
+    def __len__(self) -> int:
+        with self.database() as database:
+            found = database.execute("SELECT count(*) FROM records").fetchone()
+        return int(found[0]) if found else 0
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def import_space(self, wait: bool = True) -> Iterator[Path]:
+        """A folder to stage an import in, while no other import runs; HistoryError where one does."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with (self.folder / "lock").open("a") as lock:
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError as error:
+                    raise HistoryError(f"another import into {self.folder} is running") from error
+                self._sweep()
+                space = self.folder / "staging"
+                shutil.rmtree(space, ignore_errors=True)  # a dead import's: we hold the lock
+                space.mkdir()
+                try:
+                    yield space
+                finally:
+                    shutil.rmtree(space, ignore_errors=True)
+        except OSError as error:
+            raise HistoryError(f"{self.folder} cannot be written: {error.strerror or error}") from error
+
+    def merge(
+        self,
+        database: duckdb.DuckDBPyConnection,
+        staged: Staged,
+        rejections: Rejections,
+        cursors: Mapping[str, int] | None = None,
+    ) -> ImportResult:
+        """Take over what was staged in this database; to be called inside `import_space`."""
+        index = self.index()
+        if index.records and index.key_mark not in (None, staged.key_mark):
+            hidden = "has pseudonyms by another key, or real names" if staged.key_mark else "has pseudonyms"
+            raise HistoryError(
+                f"{self.folder} {hidden}; import with the key that it began with, or into another"
+            )
+        (self.folder / "records").mkdir(exist_ok=True)
+        numbers = count(index.next_number)
+        files = list(index.records)
+        try:
+            segments = [self.folder / name for name in files]
+            whole, rest = set_apart(database, staged, segments)
+            merge = Merge(database, rest, segments)
+            counts, nameless = merge.counts(), merge.nameless(whole)
+            imported = counts.imported + part_rows(database, whole)
+            if counts.imported or counts.updated:
+                for path in merge.segments_to_rewrite():
+                    new = f"records/{next(numbers):06d}.parquet"
+                    at = files.index(f"records/{path.name}")
+                    files[at : at + 1] = [new] if merge.rewrite(path, self.folder / new) else []
+                files.append(f"records/{next(numbers):06d}.parquet")
+                merge.write(self.folder / files[-1])
+            for part in whole:
+                files.append(f"records/{next(numbers):06d}.parquet")
+                part.replace(self.folder / files[-1])
+            if len(files) > SEGMENTS:
+                by_size = sorted(files, key=lambda name: (self.folder / name).stat().st_size)
+                small = by_size[: len(files) - SEGMENTS // 2]
+                new = f"records/{next(numbers):06d}.parquet"
+                merge.copy(f"SELECT * FROM {self._table(small)}", self.folder / new)
+                files = [*(name for name in files if name not in small), new]
+        except duckdb.Error as error:
+            raise HistoryError(f"{self.folder}: {first_line(error)}") from error
+        self._publish(
+            replace(
+                index,
+                records=tuple(files),
+                cursors={**index.cursors, **(cursors or {})},
+                next_number=next(numbers),
+                key_mark=staged.key_mark,
+            )
+        )
+        return ImportResult(
+            staged.read,
+            imported,
+            counts.updated,
+            staged.read - imported - counts.updated - rejections.count,
+            tuple(rejections.listed),
+            rejections.count,
+            nameless,
+        )
+
+    def merge_usage(self, rows: Sequence[UsageRow], rejections: Rejections) -> ImportResult:
+        """Take over what was measured; rows of a source that had given some replace those."""
+        with self.import_space() as space, connect(space) as database:
+            index = self.index()
+            path = space / "usage.parquet"
+            write_usage(rows, path)
+            new, changed, usage = self._merged_usage(database, index, path, None)
+            if new or changed:
+                self._publish(replace(index, usage=(usage,), next_number=index.next_number + 1))
+            else:
+                (self.folder / usage).unlink()
+        read = len(rows) + rejections.count
+        return ImportResult(
+            read, new, changed, len(rows) - new - changed, tuple(rejections.listed), rejections.count
+        )
+
+    def merge_series(
+        self, database: duckdb.DuckDBPyConnection, staged: Path, rejections: Rejections
+    ) -> ImportResult:
+        """Take over staged values of series, and what they say of jobs; to be called inside `import_space`."""
+        index = self.index()
+        try:
+            merge = SeriesMerge(database, staged, [self.folder / name for name in index.series])
+            if merge.new or merge.changed:
+                rows = staged.with_name("usage.parquet")
+                write_usage(merge.rows(), rows)
+                _, _, usage = self._merged_usage(database, index, rows, merge.sources())
+                (self.folder / "series").mkdir(exist_ok=True)
+                number = index.next_number + 1
+                files = [*index.series, f"series/{number:06d}.parquet"]
+                merge.write(self.folder / files[-1])
+                if len(files) > SEGMENTS:
+                    number += 1
+                    new = f"series/{number:06d}.parquet"
+                    merge.compact([self.folder / name for name in files], self.folder / new)
+                    files = [new]
+                self._publish(replace(index, usage=(usage,), series=tuple(files), next_number=number + 1))
+        except duckdb.Error as error:
+            raise HistoryError(f"{self.folder}: {first_line(error)}") from error
+        return ImportResult(
+            merge.read + rejections.count,
+            merge.new,
+            merge.changed,
+            merge.read - merge.new - merge.changed,
+            tuple(rejections.listed),
+            rejections.count,
+        )
+
+    def _merged_usage(
+        self,
+        database: duckdb.DuckDBPyConnection,
+        index: Index,
+        rows: Path,
+        remade: Sequence[str] | None,
+    ) -> tuple[int, int, str]:
+        """Write the file of all that was measured, with these rows; how many are new and changed, and its name."""
+        (self.folder / "usage").mkdir(exist_ok=True)
+        name = f"usage/{index.next_number:06d}.parquet"
+        known = [self.folder / each for each in index.usage]
+        try:
+            new, changed = merged(database, rows, known, self.folder / name, remade)
+        except duckdb.Error as error:
+            raise HistoryError(f"{self.folder}: {first_line(error)}") from error
+        return new, changed, name
+
+    def _publish(self, index: Index) -> None:
+        path = self.folder / "index.json"
+        content = {
+            "version": VERSION,
+            "records": list(index.records),
+            "usage": list(index.usage),
+            "series": list(index.series),
+            "cursors": dict(index.cursors),
+            "next_number": index.next_number,
+            "key_mark": index.key_mark,
+        }
+        with whole_file(path) as aside, aside.open("w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove what a cut-off import left, and files that nothing names any more; not while somebody reads."""
+        with (self.folder / "readers").open("a") as readers:
+            try:
+                fcntl.flock(readers, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            index = self.index()
+            for kind, names in (
+                ("records", index.records),
+                ("usage", index.usage),
+                ("series", index.series),
+            ):
+                for path in (self.folder / kind).glob("*"):
+                    if f"{kind}/{path.name}" not in names:
+                        path.unlink(missing_ok=True)
+
+
+def open_history(folder: str | os.PathLike[str], *, must_exist: bool = False) -> History:
+    """The history in a folder, which is made by its first import."""
+    path = Path(folder)
+    if must_exist and not (path / "index.json").exists():
+        raise HistoryError(f"there is no history in {path}; make one with `berth import … --history {path}`")
+    return History(path)

@@ -1,0 +1,103 @@
+"""What an import is told, and what it tells when it is done: what became of its rows, and why some stayed out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+__all__ = ["LISTED_PER_REASON", "PLAIN", "ImportResult", "Options", "Plain", "Rejected", "Rejections"]
+
+LISTED_PER_REASON = 1000
+"""So many rows are listed one by one for each kind of reason; the rest are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A row that was not imported."""
+
+    where: str
+    """File and line, or the job's id."""
+    why: str
+
+
+@dataclass(slots=True)
+class Rejections:
+    """Rows that were not imported, as they are met."""
+
+    listed: list[Rejected] = field(default_factory=list)
+    count: int = 0
+
+    def add(self, where: str, why: str, count: int = 1) -> None:
+        """Note a row, or `count` of them that share a place and a reason."""
+        self.listed.append(Rejected(where, why))
+        self.count += count
+
+    def extend(self, more: Iterable[Rejected], beyond: int = 0) -> None:
+        """Note rows, and how many more there were that are not listed."""
+        before = len(self.listed)
+        self.listed.extend(more)
+        self.count += len(self.listed) - before + beyond
+
+
+@dataclass(frozen=True, slots=True)
+class ImportResult:
+    """read = imported + updated + unchanged + rejected_count, always."""
+
+    read: int
+    imported: int
+    """Tries that the history did not have."""
+    updated: int
+    """Tries that it had, and that are otherwise now."""
+    unchanged: int
+    rejected: tuple[Rejected, ...]
+    rejected_count: int
+    nameless: int = 0
+    """Tries that the history holds twice: for a cluster with a name, and without one."""
+
+    def to_dict(self) -> dict[str, object]:
+        """What `--json` prints."""
+        return {
+            "read": self.read,
+            "imported": self.imported,
+            "updated": self.updated,
+            "unchanged": self.unchanged,
+            "rejected_count": self.rejected_count,
+            "rejected": [{"where": row.where, "why": row.why} for row in self.rejected],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the text is to be understood."""
+
+    cluster: str = ""
+    """The cluster's name where the rows do not tell; two clusters in one history need different ones."""
+    timezone: str = "UTC"
+    """In which zone times without one are; numbers are seconds since 1970."""
+    encoding: str = "utf-8"
+    shards_per_gpu: int = 0
+    """How many shards a GPU has; 0: not known, and then a job of shards counts as one without GPUs."""
+    rules: Path | None = None
+    """Rules for applications; None: those that ship with berth."""
+    tres_names: tuple[tuple[str, str], ...] = ()
+    """What a database's numbers of resources stand for."""
+    key: bytes = field(default=b"", repr=False)
+    """With it users, accounts and names are replaced by pseudonyms, and comments and commands left out."""
+    nodes: Path | None = None
+    """What tells the GPU models of nodes, for rows that do not; see `berth.history.importing.node_models`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plain:
+    """How plain lines are taken; nothing but time and memory depends on it."""
+
+    from_bytes: int = 8 << 20
+    """A smaller file is read carefully as a whole: starting the compiled loop would take longer."""
+    block_bytes: int = 64 << 20
+    """At most so much text at a time becomes a file of records; two blocks are in memory. A file that is not much
+    longer is cut into four blocks, so that one is split while another is written."""
+
+
+PLAIN: Final = Plain()

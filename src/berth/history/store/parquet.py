@@ -1,0 +1,112 @@
+"""Writes columns to one Parquet file a chunk at a time, through DuckDB and with NumPy alone.
+
+A file is written aside, under its name with `.part` after it, and renamed when it is whole: whoever finds it
+under its name can read it. A file of one chunk is written at once; the chunks of a longer one go to a folder
+beside it first, so that memory stays bounded by the chunk.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import mkdtemp
+from types import TracebackType
+from typing import Any
+
+import duckdb
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.errors import HistoryError
+from berth.history.store.database import first_line, literal, read_parquet
+
+__all__ = ["ParquetWriter", "rows_to_columns", "typed"]
+
+_COPY = "(FORMAT parquet, COMPRESSION zstd)"
+
+
+class ParquetWriter:
+    """Writes one Parquet file of a fixed schema; a context manager that leaves no file behind where it
+    fails."""
+
+    def __init__(self, path: str | Path, schema: Mapping[str, str]) -> None:
+        self.path = Path(path)
+        self._select = ", ".join(typed(name, kind) for name, kind in schema.items())
+        self._schema = schema
+        self._aside = self.path.with_name(self.path.name + ".part")
+        self._folder: Path | None = None
+        self._waiting: dict[str, NDArray[Any]] | None = None
+        self._spilled: list[Path] = []
+        self._database = duckdb.connect()
+
+    def write(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Add rows: for each column of the schema an array (N,); masked or None where there is no value."""
+        if self._waiting is not None:
+            self._spill(self._waiting)
+        self._waiting = dict(columns)
+
+    def __enter__(self) -> ParquetWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._finish()
+        finally:
+            self._database.close()
+            self._aside.unlink(missing_ok=True)
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _finish(self) -> None:
+        last = self._waiting
+        if last is None:
+            last = {name: np.empty(0, dtype=object) for name in self._schema}
+        if not self._spilled:
+            self._copy(last, self._aside)
+        else:
+            self._spill(last)
+            self._run(f"COPY (FROM {read_parquet(self._spilled)}) TO {literal(self._aside)} {_COPY}")
+        try:
+            self._aside.replace(self.path)
+        except OSError as error:
+            raise HistoryError(f"{self.path} cannot be written: {error.strerror or error}") from error
+
+    def _spill(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        if self._folder is None:
+            self._folder = Path(mkdtemp(prefix=f".{self.path.name}.", dir=self.path.parent))
+        chunk = self._folder / f"{len(self._spilled):06d}.parquet"
+        self._copy(columns, chunk)
+        self._spilled.append(chunk)
+
+    def _copy(self, columns: Mapping[str, NDArray[Any]], to: Path) -> None:
+        self._database.register("chunk", dict(columns))
+        self._run(f"COPY (SELECT {self._select} FROM chunk) TO {literal(to)} {_COPY}")
+        self._database.unregister("chunk")
+
+    def _run(self, statement: str) -> None:
+        try:
+            self._database.execute(statement)
+        except duckdb.Error as error:
+            raise HistoryError(f"{self.path} cannot be written: {first_line(error)}") from error
+
+
+def rows_to_columns(rows: Sequence[Sequence[object]], names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Rows (N) as an array of objects (N,) for each column."""
+    columns: dict[str, NDArray[Any]] = {}
+    for index, name in enumerate(names):
+        columns[name] = np.empty(len(rows), dtype=object)
+        columns[name][:] = [row[index] for row in rows]
+    return columns
+
+
+def typed(name: str, kind: str) -> str:
+    """The column as its type; a list comes as one text, split by `|`."""
+    if kind == "VARCHAR[]":
+        return (
+            f"""CASE WHEN "{name}" = '' THEN [] ELSE string_split("{name}"::VARCHAR, '|') END AS "{name}\""""
+        )
+    return f'"{name}"::{kind} AS "{name}"'

@@ -1,0 +1,145 @@
+"""Records as a Parquet file: one row a try, a column for each field, NULL where nobody knows.
+
+`share_milli` and `share_mem_mib` are the two halves of the share; `nodes` is a list of names. Such a file is
+a trace, too: `berth.traces.read` makes jobs of it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from glob import escape
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+
+from berth.errors import HistoryError
+from berth.history.store.database import first_line
+from berth.history.store.parquet import ParquetWriter, rows_to_columns
+from berth.history.store.records import records
+from berth.model import Event, Node, Record, RecordState, Share
+
+__all__ = ["ADDED", "SCHEMA", "read_records", "record_of", "recorded", "write_records"]
+
+SCHEMA: Final = {
+    "job_id": "VARCHAR",
+    "attempt": "INTEGER",
+    "user": "VARCHAR",
+    "application": "VARCHAR",
+    "virtual_cluster": "VARCHAR",
+    "submit_ms": "BIGINT",
+    "queued_ms": "BIGINT",
+    "start_ms": "BIGINT",
+    "end_ms": "BIGINT",
+    "state": "VARCHAR",
+    "gpus": "INTEGER",
+    "share_milli": "INTEGER",
+    "share_mem_mib": "BIGINT",
+    "cpu_milli": "BIGINT",
+    "mem_mib": "BIGINT",
+    "nodes": "VARCHAR[]",
+    "gpu_model": "VARCHAR",
+    "work_ms": "BIGINT",
+    "gpu_use_mean": "DOUBLE",
+    "gpu_use_peak": "DOUBLE",
+    "gpu_mem_mean": "DOUBLE",
+    "gpu_mem_peak": "DOUBLE",
+    "cluster": "VARCHAR",
+    "name": "VARCHAR",
+    "account": "VARCHAR",
+    "qos": "VARCHAR",
+    "node_count": "INTEGER",
+    "time_limit_ms": "BIGINT",
+    "eligible_ms": "BIGINT",
+    "wait_reason": "VARCHAR",
+    "comment": "VARCHAR",
+    "command": "VARCHAR",
+}
+
+ADDED: Final = {
+    "cluster": "''",
+    "name": "''",
+    "account": "''",
+    "qos": "''",
+    "node_count": "len(nodes)",
+    "time_limit_ms": "NULL",
+    "eligible_ms": "NULL",
+    "wait_reason": "''",
+    "comment": "''",
+    "command": "''",
+}
+"""Columns that the first files of records lack, and what stands for them there."""
+
+_CHUNK_ROWS = 250_000
+_FETCHED_ROWS = 4096
+
+
+def write_records(found: Iterable[Record], path: str | Path) -> int:
+    """Write records to a Parquet file as they come; returns how many there were."""
+    return sum(_written(iter(found), path))
+
+
+def recorded(events: Iterable[Event], nodes: Sequence[Node], path: str | Path) -> Iterator[Event]:
+    """Pass events on, and write a record of every try to a Parquet file; the file is there when all have passed."""
+    passed: list[Event] = []
+
+    def noted() -> Iterator[Event]:
+        for event in events:
+            passed.append(event)
+            yield event
+
+    for _ in _written(records(noted(), nodes), path):
+        yield from passed
+        passed.clear()
+
+
+def _written(found: Iterator[Record], path: str | Path) -> Iterator[int]:
+    """Write records a chunk at a time; yields how many are in each, the last one of none when there are no more."""
+    with ParquetWriter(path, SCHEMA) as writer:
+        while True:
+            chunk = list(islice(found, _CHUNK_ROWS))
+            if chunk:
+                writer.write(rows_to_columns([_row(record) for record in chunk], tuple(SCHEMA)))
+            yield len(chunk)
+            if not chunk:
+                return
+
+
+def read_records(path: str | Path) -> Iterator[Record]:
+    """Yield the records of a Parquet file in its order; HistoryError where it is none or lacks a column."""
+    with duckdb.connect() as database:
+        try:
+            there = database.execute("SELECT * FROM read_parquet(?) LIMIT 0", [escape(str(path))]).description
+            missing = ADDED.keys() - {column[0] for column in there}
+            columns = ", ".join(ADDED[name] if name in missing else f'"{name}"' for name in SCHEMA)
+            found = database.execute(f"SELECT {columns} FROM read_parquet(?)", [escape(str(path))])
+            while rows := found.fetchmany(_FETCHED_ROWS):
+                for row in rows:
+                    yield record_of(row)
+        except (duckdb.Error, ValueError) as error:
+            reason = first_line(error)
+            raise HistoryError(f"{path} is not a file of berth's records: {reason}") from error
+
+
+def _row(record: Record) -> tuple[object, ...]:
+    if not all(record.nodes) or any("|" in name for name in record.nodes):
+        raise HistoryError(f"job '{record.job_id}' ran on nodes {record.nodes}; expected names without '|'")
+    return (
+        *(record.job_id, record.attempt, record.user, record.application, record.virtual_cluster),
+        *(record.submit_ms, record.queued_ms, record.start_ms, record.end_ms, record.state.value),
+        *(record.gpus, *record.share, record.cpu_milli, record.mem_mib, "|".join(record.nodes)),
+        *(record.gpu_model, record.work_ms, record.gpu_use_mean, record.gpu_use_peak),
+        *(record.gpu_mem_mean, record.gpu_mem_peak, record.cluster, record.name, record.account, record.qos),
+        *(record.node_count, record.time_limit_ms, record.eligible_ms, record.wait_reason),
+        *(record.comment, record.command),
+    )
+
+
+def record_of(row: tuple[Any, ...]) -> Record:
+    """The record of a row whose columns are those of SCHEMA."""
+    values = dict(zip(SCHEMA, row, strict=True))
+    share = Share(values.pop("share_milli"), values.pop("share_mem_mib"))
+    state = RecordState(values.pop("state"))
+    nodes = tuple(values.pop("nodes"))
+    return Record(**values, share=share, state=state, nodes=nodes)

@@ -1,0 +1,33 @@
+"""Tries that an import has read and that are not taken over yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from berth.history.values.applications import Rules
+
+__all__ = ["Staged"]
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What became of a text table: two views of the database that it was staged in."""
+
+    read: int
+    absent: tuple[str, ...] = ()
+    """Columns that the table said nothing about; what is known of a try in these stays."""
+    keys: str = "staged_keys"
+    """cluster, job_id, queued_ms and end_ms of each try: cheap to go over."""
+    tries: str = "staged"
+    """Tries with every column of a record but for `attempt` and `submit_ms`."""
+    key_mark: int = 0
+    """Which key its names are hidden by; 0: none."""
+    silent: str = ""
+    """A view of the keys of those tries of which no resources are told; empty for none."""
+    rules: Rules | None = None
+    """By which the applications were told from name, comment and command; None where they were told as such."""
+    parts: tuple[Path, ...] = ()
+    """Files of more tries, with every column of a record, each as if it were its job's only one."""
+    distinct: bool = False
+    """Whether it is known that no two tries of the parts are of one job."""

@@ -1,0 +1,1 @@
+"""What texts of accounting stand for: host lists, trackable resources, applications."""

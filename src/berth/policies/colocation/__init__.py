@@ -1,0 +1,1 @@
+"""Policies that start combinations of waiting jobs together on a GPU."""

@@ -1,0 +1,370 @@
+"""Policies that start combinations of waiting jobs together on a GPU, whatever chooses the combination.
+
+Oh 2019, algorithm 2, for many different GPUs: each GPU with room is offered the head of the queue, and a chooser
+says which of those jobs start there now. Everybody who is asked sees the same forecasts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.arrays import IntArray
+from berth.cluster import Cluster, Queue, Running
+from berth.cluster.kernels import LABELS, MODELS
+from berth.interference import Interference, Speeds, make_speeds
+from berth.interference.profiled import ProfiledInterference
+from berth.model import GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
+from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
+from berth.policies.colocation.queue_prefix import QueueHead
+from berth.policies.colocation.whole_gpus import WholeGpus
+from berth.policies.protocol import Decision
+from berth.profiles import thesis_profiles
+
+__all__ = [
+    "SHARE_MILLI",
+    "Chooser",
+    "Colocating",
+    "Knowledge",
+    "Scene",
+    "beginning_with",
+    "knowledge_of",
+    "work_us_of",
+]
+
+SHARE_MILLI = 1000 // MOST
+"""What a job is given of a GPU that it shares, so that so many fit. It is a place and no part of the compute, which is
+shared as the model of interference says; GPU memory is not taken either, but judged over time by the profiles."""
+
+PLACE = Share(SHARE_MILLI, 0)
+
+LEAD_MS, LEAD_STEP_MS = 5_000, 500
+"""So long before somebody ends, and every so often from then on, a GPU that declined is asked again: who loads little
+by little may begin while another ends."""
+
+
+LONGEST_MS = 1 << 50
+"""No job is forecast to have more work than so much, some 35,000 years."""
+
+Room = tuple[GpuSlot, tuple[Running, ...]]
+"""A GPU with room for one more, and its tenants."""
+
+
+class Knowledge(NamedTuple):
+    """What a co-locating policy knows of applications, and of what happens on a GPU."""
+
+    profiles: Mapping[str, Profile]
+    speeds: Speeds
+
+
+def knowledge_of(interference: Interference | None) -> Knowledge:
+    """What a model of interference is made of; the thesis's applications and `measured` where it has no profiles."""
+    if isinstance(interference, ProfiledInterference):
+        return Knowledge(interference.profiles, interference.speeds)
+    return Knowledge(thesis_profiles(), make_speeds("measured"))
+
+
+def beginning_with(truth: Knowledge, known: int) -> Knowledge:
+    """All of it, or for 0 no profile: then each application runs alone once before it shares."""
+    return truth if known else Knowledge({}, truth.speeds)
+
+
+class Scene(NamedTuple):
+    """GPUs of one model that are offered jobs at one moment, and what else waits."""
+
+    forecasts: Forecasts
+    gpu: GpuModel | None
+    backlog_jobs: int
+    """Jobs that wait, those that are offered included."""
+    backlog_ms: int
+    """Their run time alone, together."""
+    queue: Iterable[Job]
+    """All who wait, in their order."""
+
+
+class Chooser(Protocol):
+    """Says which combination each GPU starts."""
+
+    def __call__(self, scene: Scene) -> IntArray:
+        """(O,): a combination of each offer that `forecasts.fits`, 0 for nobody. A pure function."""
+
+
+class Colocating:
+    """Offer each GPU with room the head of the queue, and start what the chooser says.
+
+    GPUs with fewer tenants come first; those that are offered jobs at once see different ones, `window` each. While
+    GPUs are idle no combination takes more than its part of the waiting jobs. A GPU that declines is asked again when
+    one of its tenants ends, is about to, or enters a new row of its profile, or when it would be offered other jobs.
+
+    Jobs on several GPUs or none, and jobs of applications without a profile, take theirs whole, after those before them
+    in the queue have been offered; one that has no room yet holds up those behind it. What has run alone once is
+    `recorded`, and then shares as all others do.
+    """
+
+    draws = False
+
+    def __init__(
+        self,
+        choose: Chooser,
+        knowledge: Knowledge,
+        *,
+        window: int = 5,
+        recorded: Callable[[str], Profile | None] | None = None,
+    ) -> None:
+        self.choose = choose
+        self.window = window
+        self.known = dict(knowledge.profiles)
+        self.whole = WholeGpus(self.known, recorded or (lambda application: None))
+        self.forecaster = Forecaster(self.known, knowledge.speeds)
+        self._cluster: Cluster | None = None
+        self._models: list[GpuModel | None] = []
+        self._declined: dict[GpuSlot, tuple[int, tuple[str, ...], tuple[str, ...]]] = {}
+        self._may: dict[tuple[int, str, int, int], bool] = {}
+        self._alike: list[int] = []
+        self._candidates: dict[tuple[str, int], Candidate] = {}
+        self._woken_ms = -1
+
+    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
+        """Yield placements, and when to be asked again."""
+        self._begin(cluster)
+        self.whole.record(queue, cluster)
+        closed: set[GpuSlot] = set()
+        goes_on = True
+        while goes_on:
+            yield from self._shared(queue, cluster, now_ms, closed)
+            goes_on = False
+            for placement in self.whole.start(queue, cluster):
+                goes_on = True  # those behind it are next
+                yield placement
+        due_ms = min((due for due, _, _ in self._declined.values() if due > now_ms), default=None)
+        if len(queue) and due_ms is not None and due_ms != self._woken_ms:
+            self._woken_ms = due_ms
+            yield WakeAt(due_ms)
+
+    def _shared(
+        self, queue: Queue, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
+    ) -> Iterator[Placement]:
+        """Start what the chooser says of those before the first job that takes its GPUs whole."""
+        head = QueueHead(queue, self._sharing)
+        while len(queue):
+            rooms = self._rooms(cluster, closed)
+            offered = self._offers(rooms, head, cluster, now_ms, closed)
+            if not offered:
+                break
+            idle = sum(not tenants for _, tenants in rooms)
+            # While GPUs are idle, none takes more than its part of those who wait.
+            largest = min(MOST, -(-len(queue) // idle)) if idle else MOST
+            for placement in self._started(offered, largest, queue, cluster, now_ms, closed):
+                head.started.add(placement.job.id)
+                yield placement
+
+    def _begin(self, cluster: Cluster) -> None:
+        """Forget what was noted of another cluster."""
+        if cluster is not self._cluster:
+            self._cluster = cluster
+            self.whole.forget()
+            self._declined, self._may, self._candidates = {}, {}, {}
+            self._woken_ms = -1
+            self._models = [node.gpu_model for node in cluster.nodes]
+            # Nodes of one number are the same to every job that shares.
+            numbers: dict[tuple[object, ...], int] = {}
+            self._alike = [
+                numbers.setdefault((model, *traits), len(numbers))
+                for model, traits in zip(self._models, cluster.traits[:, :2].tolist(), strict=True)
+            ]
+
+    # Those that share
+
+    def _rooms(self, cluster: Cluster, closed: Container[GpuSlot]) -> list[Room]:
+        """GPUs with room for one more who shares, those with the fewest tenants first."""
+        rooms: list[tuple[int, int, GpuSlot, tuple[Running, ...]]] = []
+        free, up = cluster.free_milli, cluster.traits[:, 2]
+        for node, index in np.argwhere((free >= SHARE_MILLI) & (up[:, None] != 0)).tolist():
+            slot = GpuSlot(node, index)
+            if slot in closed:
+                continue
+            tenants = cluster.jobs_on(slot)
+            if len(tenants) < MOST and all(self._shares(run.job) for run in tenants):
+                rooms.append((len(tenants), int(cluster.rank[node]), slot, tenants))
+        rooms.sort(key=lambda room: room[:3])
+        return [room[2:] for room in rooms]
+
+    def _offers(
+        self, rooms: Sequence[Room], head: QueueHead, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
+    ) -> list[tuple[GpuSlot, tuple[Running, ...], list[Job]]]:
+        """GPUs with room, their tenants, and the jobs that each is offered, which are different ones.
+
+        Each is offered the first that it may run, however far behind they are. Nodes of one number may run the same
+        jobs, so that the next of them goes on where the one before came to.
+        """
+        head.look()
+        taken: set[int] = set()
+        begins: dict[int, int] = {}
+        may: dict[tuple[int, int], bool] = {}
+        offered = []
+        for slot, tenants in rooms:
+            number = self._alike[slot.node]
+            at = begins.get(number, 0)
+            window: list[Job] = []
+            places: list[int] = []
+            while len(window) < self.window and (one := head.at(at)) is not None:
+                job, kind = one
+                allowed = may.get((number, kind))
+                if allowed is None:
+                    allowed = may[number, kind] = self._may_run(head.kinds[kind], slot, cluster)
+                if allowed and at not in taken:
+                    window.append(job)
+                    places.append(at)
+                at += 1
+            if window and self._declines_still(slot, tenants, window, now_ms):
+                closed.add(slot)
+                continue
+            begins[number] = at
+            taken.update(places)
+            if window:
+                offered.append((slot, tenants, window))
+        return offered
+
+    def _declines_still(
+        self, slot: GpuSlot, tenants: Sequence[Running], window: Sequence[Job], now_ms: int
+    ) -> bool:
+        """Whether the GPU has declined the same jobs beside the same tenants, and is not asked again yet."""
+        declined = self._declined.get(slot)
+        if declined is None or now_ms >= declined[0]:
+            return False
+        return declined[1:] == (tuple(run.job.id for run in tenants), tuple(job.id for job in window))
+
+    def _started(
+        self,
+        offered: Sequence[tuple[GpuSlot, tuple[Running, ...], list[Job]]],
+        largest: int,
+        queue: Queue,
+        cluster: Cluster,
+        now_ms: int,
+        closed: set[GpuSlot],
+    ) -> Iterator[Placement]:
+        """Start what the chooser says on each GPU; one that declines is not asked again at this moment."""
+        waiting = len(queue)
+        backlog_ms = sum(min(job.work_ms, 1 << 40) for job in queue) if waiting <= 1000 else 0
+        if not backlog_ms:
+            seen = [job.work_ms for _, _, window in offered for job in window]
+            backlog_ms = sum(seen) * waiting // max(1, len(seen))
+        by_model: dict[GpuModel | None, list[int]] = {}
+        for at, (slot, _, _) in enumerate(offered):
+            by_model.setdefault(self._models[slot.node], []).append(at)
+        chosen = [0] * len(offered)
+        next_ms = [0] * len(offered)
+        short = [False] * len(offered)  # of CPU or memory of the node, which others may give back
+        known = self._candidates
+        for gpu, group in by_model.items():
+            offers = []
+            for at in group:
+                _, tenants, window = offered[at]
+                wait = [known.get((job.application, job.work_ms)) or self._candidate(job) for job in window]
+                run = tuple([_tenant(run, now_ms) for run in tenants]) if tenants else ()
+                offers.append(Offer(run, tuple(wait), largest))
+            forecasts = self.forecaster.forecasts(offers, gpu)
+            for row, at in enumerate(group):
+                slot, _, window = offered[at]
+                room = self._has_room(window, slot, cluster, forecasts.fits.shape[1])
+                short[at] = not room.all()
+                forecasts.fits[row] &= room
+            picks = self.choose(Scene(forecasts, gpu, waiting, backlog_ms, queue)).tolist()
+            for at, pick, hold_ms in zip(group, picks, _look_again_ms(forecasts).tolist(), strict=True):
+                chosen[at], next_ms[at] = pick, hold_ms
+        for number, (slot, tenants, window) in enumerate(offered):
+            combination, hold_ms = chosen[number], next_ms[number]
+            members = [job for at, job in enumerate(window) if combination >> at & 1]
+            if members:
+                # Another GPU of its node may have taken what they need: then it is offered jobs again.
+                if self._has_room(members, slot, cluster)[-1]:
+                    self._declined.pop(slot, None)
+                    for job in members:
+                        yield Placement(job, (slot,), _place(job))
+            else:
+                closed.add(slot)
+                if short[number]:
+                    self._declined.pop(slot, None)
+                    continue
+                who = tuple(run.job.id for run in tenants), tuple(job.id for job in window)
+                self._declined[slot] = (now_ms + hold_ms if tenants else -1, *who)
+
+    def _candidate(self, job: Job) -> Candidate:
+        """A waiting job as a forecast sees it, the same one for all that are alike."""
+        work_us = work_us_of(job)
+        made = Candidate(job.application, work_us, work_us)
+        return self._candidates.setdefault((job.application, job.work_ms), made)
+
+    def _sharing(self, queue: Queue) -> Iterator[Job]:
+        """The jobs that may share, up to one that has no room yet and must have a GPU for itself."""
+        known = self.known
+        for job in queue:
+            if job.gpus == 1 and job.application in known:
+                yield job
+            elif job.patience_ms != 0:
+                return
+
+    def _shares(self, job: Job) -> bool:
+        return job.gpus == 1 and job.application in self.known
+
+    def _may_run(self, job: Job, slot: GpuSlot, cluster: Cluster) -> bool:
+        """Whether the GPU is of a model, and its node of labels, that the job allows, and it fits there alone."""
+        number = cluster.request(job)
+        key = number, job.application, job.work_ms, self._alike[slot.node]
+        known = self._may.get(key)
+        if known is None:
+            request, traits = cluster.requests[number], cluster.traits[slot.node]
+            known = self._may[key] = (
+                bool(traits[0] & request[MODELS])
+                and bool((traits[1] & request[LABELS]) == request[LABELS])
+                and self.forecaster.fits_alone(job.application, self._models[slot.node], job.work_ms)
+            )
+        return known
+
+    def _has_room(
+        self, window: Sequence[Job], slot: GpuSlot, cluster: Cluster, count: int = 0
+    ) -> NDArray[np.bool_]:
+        """Which combinations of these jobs have room on the node and on the GPU: bool (C,), or one for `count`.
+
+        Somebody who is forecast with others is never started without them: beside fewer he is elsewhere in his run
+        when memory is short.
+        """
+        node, index = slot
+        combinations = count or 1 << len(window)
+        left = (
+            int(cluster.free_milli[node, index]),
+            int(cluster.free_cpu_milli[node]),
+            int(cluster.free_mem_mib[node]),
+        )
+        asked = [(_place(job).milli, job.cpu_milli, job.mem_mib) for job in window]
+        if all(sum(of) <= most for of, most in zip(zip(*asked, strict=True), left, strict=True)):
+            return np.ones(combinations, dtype=np.bool_)
+        member = np.arange(combinations)[:, None] >> np.arange(len(window)) & 1  # (C, M)
+        return np.asarray((member @ np.array(asked, dtype=np.int64) <= np.array(left)).all(axis=1))
+
+
+def _place(job: Job) -> Share:
+    """What a job is given of a GPU that it shares."""
+    return PLACE if job.share.milli >= SHARE_MILLI else Share(job.share.milli, 0)
+
+
+def _look_again_ms(forecasts: Forecasts) -> IntArray:
+    """(O,): after how long a GPU that declines is asked again, if nobody ends until then."""
+    due_ms, ends_ms = forecasts.next_ms, forecasts.ends_ms[:, 0]
+    first_ms = np.where(ends_ms > 0, ends_ms, due_ms[:, None] + LEAD_MS + 1).min(axis=1)
+    return np.minimum(due_ms, np.where(first_ms > LEAD_MS, first_ms - LEAD_MS, LEAD_STEP_MS))
+
+
+def work_us_of(job: Job) -> int:
+    """A job's work as a forecast counts it: services that never end still fit in 64 bits."""
+    return min(job.work_ms, LONGEST_MS) * 1000
+
+
+def _tenant(run: Running, now_ms: int) -> Candidate:
+    """A running job as a forecast sees it."""
+    left_us = run.left_us - (now_ms - run.as_of_ms) * run.speed_milli
+    work_us = work_us_of(run.job)
+    return Candidate(run.job.application, min(max(1, left_us), work_us), work_us, now_ms - run.start_ms)

@@ -1,0 +1,251 @@
+"""How the tenants of a GPU will go on, compiled: the event loop of one GPU, for many combinations at once.
+
+Letters: O offers (GPUs), M jobs of an offer's window, C = 2^M combinations of them (bit j of the number is job j,
+0 is nobody), K places: first the tenants that are there, then the window's jobs. A *class* is a row of usage that
+some series has; the speeds of a set of classes stand in a table (`berth.interference.known_speeds`).
+Rows, speeds and times are those of the engine: whole per mille, work in µs, time rounded up to the millisecond.
+
+Where the table lacks a set, it is asked for, and the combination is followed on at guessed speeds, only to ask at once
+for the sets that come next; nothing that was guessed is kept.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.arrays import IntArray, compiled
+from berth.interference.known_speeds import MOST, find, free_row, key_of
+
+__all__ = ["DONE", "FULL", "NOT_FRESH", "REFUSED", "UNKNOWN", "forecast"]
+
+UNKNOWN, DONE, FULL, REFUSED = 0, 1, 2, 3
+"""What is known of a combination: nothing yet, its ends, that memory runs out, that it is none (too many, or the
+same as another)."""
+
+ASKED = -1
+"""Stands in place of the first speed of a set that was asked for."""
+NOT_FRESH = -1
+"""The kind of a job that has done some of its work."""
+FOREVER = 1 << 62
+
+
+@compiled
+def _ask(
+    high: int,
+    low: int,
+    classes: IntArray,
+    count: int,
+    keys: IntArray,
+    known: IntArray,
+    asked: IntArray,
+    at: int,
+) -> None:
+    """Make a place in the table for a set that it lacks, and note the set and its place as number `at` of the asked."""
+    row = free_row(high, low, keys)
+    known[row, 0] = ASKED
+    for place in range(MOST):
+        asked[at, place] = classes[place] if place < count else 0
+    asked[at, MOST], asked[at, MOST + 1] = count, row
+
+
+@compiled
+def _same_as_another(mask: int, jobs: IntArray, first: int, count: int) -> bool:
+    """Whether it takes a job and leaves an equal one that stands before it."""
+    for job in range(1, count):
+        if not mask >> job & 1:
+            continue
+        for other in range(job):
+            if mask >> other & 1:
+                continue
+            here, there = first + job, first + other
+            if jobs[here, 0] == jobs[there, 0] and jobs[here, 1] == jobs[there, 1]:
+                return True
+    return False
+
+
+@compiled
+def _remembered(
+    jobs: IntArray,  # (K, 5)
+    place: IntArray,
+    size: int,
+    kinds: IntArray,  # to work in
+    order: IntArray,  # out: whose each end is
+    keys: IntArray,
+) -> int:
+    """Where the ends of fresh jobs that start together on an idle GPU are kept, −1 where they are not."""
+    for at in range(size):
+        kind = jobs[place[at], 3]
+        to = at
+        while to > 0 and kinds[to - 1] > kind:
+            kinds[to] = kinds[to - 1]
+            order[to] = order[to - 1]
+            to -= 1
+        kinds[to] = kind
+        order[to] = at
+    high, low = key_of(kinds, size)
+    return find(high, low, keys)
+
+
+@compiled
+def _remember(
+    kinds: IntArray,
+    order: IntArray,
+    size: int,
+    ends_ms: IntArray,
+    place: IntArray,
+    keys: IntArray,
+    ends: IntArray,
+) -> None:
+    """Keep the ends of fresh jobs that started together."""
+    high, low = key_of(kinds, size)
+    row = free_row(high, low, keys)
+    for at in range(size):
+        ends[row, at] = ends_ms[place[order[at]]]
+
+
+@compiled
+def forecast(
+    capacity_mem: int,
+    first_row: IntArray,  # (A + 1,): where an application's rows begin
+    row_class: IntArray,  # (R,)
+    class_mem: IntArray,  # (classes,)
+    interval_ms: IntArray,  # (A,)
+    keys: IntArray,  # (H, 2)
+    known: IntArray,  # (H, MOST)
+    fresh_keys: IntArray,  # (F, 2): kinds of jobs that started together on an idle GPU
+    fresh_ends: IntArray,  # (F, MOST): after how long each ended; 0 where memory ran out
+    there: IntArray,  # (O, K, 5): application, work left, work (µs), kind, …; the tenants, then the window's jobs
+    tenants: IntArray,  # (O,): how many tenants there are
+    window: IntArray,  # (O,): how many jobs in the window
+    largest: IntArray,  # (O,): the most jobs that may start together
+    status: NDArray[np.int8],  # (O, C), in and out
+    ends_ms: IntArray,  # (O, C, K), out: after how long each ends; 0 for those that take no part
+    next_ms: IntArray,  # (O,), out: how long nobody ends or enters a new row if nobody starts
+    asked: IntArray,  # (misses, MOST + 2), out: sets that the table lacks, how many classes each has, and its place
+    entered: IntArray,  # (2,), in and out: how many entries the table of speeds and that of fresh jobs have
+    scratch: IntArray,  # (8, MOST): to work in
+) -> int:
+    """Follow every combination of unknown status to its end; how many sets were missing, −1: the table is full."""
+    misses = 0
+    place, left, row, sorted_class, order = scratch[0], scratch[1], scratch[2], scratch[3], scratch[4]
+    pace, kinds, whose = scratch[5], scratch[6], scratch[7]
+    room = min(asked.shape[0], keys.shape[0] // 2 - entered[0])
+    if room <= 0:
+        return -1
+    for offer in range(there.shape[0]):
+        t, m = tenants[offer], window[offer]
+        for mask in range(1 << m):
+            if status[offer, mask] != UNKNOWN:
+                continue
+            size = 0
+            fresh = t == 0
+            for at in range(t):
+                if size < MOST:
+                    place[size] = at
+                size += 1
+            started = 0
+            for job in range(m):
+                if mask >> job & 1:
+                    started += 1
+                    fresh = fresh and there[offer, t + job, 3] != NOT_FRESH
+                    if size < MOST:
+                        place[size] = t + job
+                    size += 1
+            if size > MOST or started > largest[offer] or _same_as_another(mask, there[offer], t, m):
+                status[offer, mask] = REFUSED
+                continue
+            fresh = fresh and size > 0
+            if fresh:
+                found = _remembered(there[offer], place, size, kinds, whose, fresh_keys)
+                if found >= 0:
+                    for at in range(size):
+                        ends_ms[offer, mask, place[whose[at]]] = fresh_ends[found, at]
+                    status[offer, mask] = DONE if fresh_ends[found, 0] > 0 else FULL
+                    continue
+            for at in range(size):
+                left[at] = there[offer, place[at], 1]
+                row[at] = -1
+                pace[at] = 1000
+            participants = size
+            now, steps = 0, 0
+            missed = False
+            full = False
+            while size > 0:
+                mem = 0
+                for at in range(size):
+                    application = there[offer, place[at], 0]
+                    done = (there[offer, place[at], 2] - left[at]) // 1000
+                    last = first_row[application + 1] - first_row[application] - 1
+                    row[at] = min(done // interval_ms[application], last)
+                    mem += class_mem[row_class[first_row[application] + row[at]]]
+                if capacity_mem > 0 and mem > capacity_mem:
+                    full = True
+                    break
+                for at in range(size):  # sort by class, few as they are
+                    application = there[offer, place[at], 0]
+                    kind = row_class[first_row[application] + row[at]]
+                    to = at
+                    while to > 0 and sorted_class[to - 1] > kind:
+                        sorted_class[to] = sorted_class[to - 1]
+                        order[to] = order[to - 1]
+                        to -= 1
+                    sorted_class[to] = kind
+                    order[to] = at
+                high, low = key_of(sorted_class, size)
+                found = find(high, low, keys)
+                if found >= 0 and known[found, 0] != ASKED:
+                    for at in range(size):
+                        pace[order[at]] = known[found, at]
+                else:
+                    missed = True
+                    if found < 0:
+                        if misses >= room:
+                            break
+                        _ask(high, low, sorted_class, size, keys, known, asked, misses)
+                        misses += 1
+                dt = FOREVER
+                for at in range(size):
+                    speed = pace[at]
+                    if speed <= 0:
+                        continue
+                    application = there[offer, place[at], 0]
+                    dt = min(dt, -(-left[at] // speed))
+                    last = first_row[application + 1] - first_row[application] - 1
+                    if row[at] < last:
+                        done = there[offer, place[at], 2] - left[at]
+                        until = (row[at] + 1) * interval_ms[application] * 1000 - done
+                        if until > 0:
+                            dt = min(dt, -(-until // speed))
+                if dt >= FOREVER:  # nobody advances any more
+                    full = True
+                    break
+                if mask == 0 and steps == 0:
+                    next_ms[offer] = dt
+                now += dt
+                steps += 1
+                kept = 0
+                for at in range(size):
+                    left[at] -= dt * pace[at]
+                    if left[at] <= 0:
+                        ends_ms[offer, mask, place[at]] = now
+                    else:
+                        place[kept], left[kept], pace[kept] = place[at], left[at], pace[at]
+                        kept += 1
+                size = kept
+            if missed:
+                continue
+            status[offer, mask] = FULL if full else DONE
+            if full:
+                for at in range(ends_ms.shape[2]):
+                    ends_ms[offer, mask, at] = 0
+            if fresh and 2 * (entered[1] + 1) <= fresh_keys.shape[0]:
+                size = 0  # the places anew, as some have left
+                for job in range(m):
+                    if mask >> job & 1:
+                        place[size] = job
+                        size += 1
+                _remember(kinds, whose, participants, ends_ms[offer, mask], place, fresh_keys, fresh_ends)
+                entered[1] += 1
+    entered[0] += misses
+    return misses

@@ -1,0 +1,66 @@
+"""The combination of best predicted joint progress, chosen anew each time a GPU has room."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.arrays import IntArray
+from berth.errors import SettingError
+from berth.policies.colocation.colocating import Colocating, Scene, beginning_with, knowledge_of
+from berth.policies.colocation.forecast import Forecasts
+from berth.policies.colocation.network_chooser import best_of
+from berth.policies.options import settings_from
+from berth.policies.protocol import Setting
+
+__all__ = ["Greedy", "GreedySettings", "best_progress", "joint_progress"]
+
+
+@dataclass(frozen=True, slots=True)
+class GreedySettings:
+    """How `greedy` looks."""
+
+    window: int = 5
+    """So many waiting jobs, the first of the queue, are combined."""
+    known: int = 1
+    """0: it begins without profiles, and each application runs alone once before it shares."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.window <= 10:
+            raise SettingError(f"window is {self.window}; expected from 1 to 10")
+        if self.known not in (0, 1):
+            raise SettingError(f"known is {self.known}; expected 0 or 1")
+
+
+class Greedy(Colocating):
+    """Start the combination with the best predicted joint progress; hold where nobody new makes it better.
+
+    Joint progress is the work of a GPU's tenants, as run time alone, over the time in which they would all end. The
+    forecasts are exact, and nobody who would run out of memory is started. What `dqn` of Oh 2019 has to beat.
+    """
+
+    def __init__(self, setting: Setting | None = None, settings: GreedySettings | None = None) -> None:
+        chosen = settings or GreedySettings()
+        truth = knowledge_of(setting.interference if setting else None)
+        known = beginning_with(truth, chosen.known)
+        super().__init__(best_progress, known, window=chosen.window, recorded=truth.profiles.get)
+
+    @classmethod
+    def with_options(cls, setting: Setting, options: dict[str, str]) -> Greedy:
+        """Made with the settings in a policy's name."""
+        return cls(setting, settings_from(GreedySettings, options))
+
+
+def best_progress(scene: Scene) -> IntArray:
+    """(O,): the combination of the best joint progress that fits."""
+    return best_of(joint_progress(scene.forecasts), scene.forecasts.fits, scene.forecasts)
+
+
+def joint_progress(forecasts: Forecasts) -> NDArray[np.float64]:
+    """(O, C): work of all who run, as run time alone, over the time until all have ended; 0 for nobody."""
+    runs = np.arange(forecasts.left_us.shape[1]) < forecasts.tenants[:, None]
+    there_ms = np.where(runs, forecasts.left_us, 0).sum(axis=1) / 1000
+    work_ms = there_ms[:, None] + forecasts.alone_ms()
+    return np.asarray(work_ms / np.maximum(forecasts.total_ms, 1))

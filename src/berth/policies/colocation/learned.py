@@ -1,0 +1,286 @@
+"""Learned co-location: a trained network chooses which of the waiting jobs start together on each GPU.
+
+Oh, *A Job Placement Using Reinforcement Learning in GPU Virtualization Environment*, MSc thesis, Sookmyung Women's
+University, 2019: algorithm 2. The models that ship decide in plain NumPy; `berth train` makes others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from importlib.resources import as_file, files
+from importlib.resources.abc import Traversable
+from itertools import chain, combinations, islice, product
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.arrays import IntArray
+from berth.errors import ModelError, SettingError
+from berth.interference import SPEEDS, Speeds, make_speeds
+from berth.model import GpuModel, Profile
+from berth.network.catalogue import Demand
+from berth.network.model_file import Model, read_model
+from berth.network.scores import new_network
+from berth.policies.colocation.colocating import (
+    Colocating,
+    Knowledge,
+    Scene,
+    beginning_with,
+    knowledge_of,
+    work_us_of,
+)
+from berth.policies.colocation.forecast import Candidate, Forecasts, Offer
+from berth.policies.colocation.greedy import joint_progress
+from berth.policies.colocation.network_chooser import NetworkScores, best_of
+from berth.policies.options import settings_from
+from berth.policies.protocol import Setting
+
+__all__ = [
+    "DeepRmMax",
+    "DeepRmMean",
+    "Dqn",
+    "DqnSettings",
+    "model_named",
+    "shielded",
+    "shipped_for",
+    "slowed_jobs",
+]
+
+Scores = Callable[[Scene, NDArray[np.bool_]], NDArray[np.float64]]
+UNTRAINED = "untrained"
+MOST_PAIRS = 10_000
+MOST_LOOKED_AT, MOST_KINDS = 1000, 20
+"""So many jobs, and so many kinds of them, are looked through at most for two that fit beside one another."""
+NOT_SLOWED = 1.02
+"""A job that takes no longer than this times its run time alone is not slowed (Oh 2019, section V.3.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DqnSettings:
+    """How `dqn` decides."""
+
+    window: int = 5
+    """So many waiting jobs, the first of the queue, are combined: M. The network decides on any number."""
+    unslowed: float = 0.0
+    """What a job that is not slowed is worth, in seconds of total time: 0 looks at total time alone. Each combination
+    pays this for every job that it is predicted to slow by more than 2 % and that was not slowed before."""
+    shield: int = 1
+    """1: no combination is started that would end later together than one after the other; 0: as the network says."""
+    known: int = 1
+    """0: it begins without profiles, and each application runs alone once before it shares."""
+
+    def __post_init__(self) -> None:
+        if self.known not in (0, 1):
+            raise SettingError(f"known is {self.known}; expected 0 or 1")
+        if not 1 <= self.window <= 10:
+            raise SettingError(f"window is {self.window}; expected from 1 to 10")
+        if not 0 <= self.unslowed <= 1e6:
+            raise SettingError(f"unslowed is {self.unslowed:g} s; expected from 0 to 1,000,000")
+        if self.shield not in (0, 1):
+            raise SettingError(f"shield is {self.shield}; expected 0 or 1")
+
+
+class Dqn(Colocating):
+    """A trained network chooses the combination, and a shield refuses what would end later together than in turn.
+
+    It never starts what its forecast says will run out of memory. Where no job offered fits beside another, or beside
+    a tenant as that was when it began, one runs after the other, and *when* the next may load is forecast exactly:
+    as soon as predicted joint progress says so; where that holds of all that wait, joint progress says who as well.
+    `model` is a file that `berth train` wrote, by default the model that ships for these speeds; `model=untrained` is a
+    network that has learned nothing.
+    """
+
+    def __init__(
+        self,
+        setting: Setting | None = None,
+        settings: DqnSettings | None = None,
+        model: Model | None = None,
+        *,
+        knowledge: Knowledge | None = None,
+        recorded: Callable[[str], Profile | None] | None = None,
+    ) -> None:
+        self.settings = settings or DqnSettings()
+        truth = knowledge_of(setting.interference if setting else None)
+        self.model = model or model_named(shipped_for("dqn", truth.speeds))
+        known = knowledge or beginning_with(truth, self.settings.known)
+        # In the simulator, what would be recorded of an application is what the simulator knows of it.
+        super().__init__(
+            self._chosen, known, window=self.settings.window, recorded=recorded or truth.profiles.get
+        )
+        self.scores: Scores = NetworkScores(self.model, self.known, known.speeds)
+        self._pairs: dict[tuple[GpuModel | None, Candidate, Candidate], bool] = {}
+
+    @classmethod
+    def with_options(cls, setting: Setting, options: dict[str, str]) -> Dqn:
+        """Made with the settings in a policy's name."""
+        chosen = dict(options)
+        name = chosen.pop("model", None)
+        if odd := sorted(chosen.keys() - {field.name for field in fields(DqnSettings)}):
+            raise SettingError(
+                f"no setting '{odd[0]}'; there are model, {', '.join(field.name for field in fields(DqnSettings))}"
+            )
+        model = None if name is None else _shown(name, "series", "dqn", setting.seed)
+        return cls(setting, settings_from(DqnSettings, chosen), model)
+
+    def allowed(self, scene: Scene) -> NDArray[np.bool_]:
+        """(O, C): the combinations among which the network chooses."""
+        fits = scene.forecasts.fits
+        return np.asarray(fits & shielded(scene.forecasts)) if self.settings.shield else fits
+
+    def _chosen(self, scene: Scene) -> IntArray:
+        forecasts = scene.forecasts
+        allowed = self.allowed(scene)
+        learned = self.model.learner != UNTRAINED
+        if learned and not self.settings.unslowed and self._never_combines(scene):
+            return best_of(joint_progress(forecasts), allowed, forecasts)
+        score = self.scores(scene, allowed)
+        if self.settings.unslowed:
+            score -= self.settings.unslowed * 1000 / self.model.step_ms * slowed_jobs(forecasts)
+        best = best_of(score, allowed, forecasts)
+        waits = np.flatnonzero((best == 0) & allowed[:, 1:].any(axis=1))
+        alone = [at for at in waits if not self._combines(forecasts.offers[at], scene.gpu)]
+        if alone and not self.settings.unslowed:
+            allowed[:, 0] &= best_of(joint_progress(forecasts), allowed, forecasts) == 0
+            best[alone] = best_of(score, allowed, forecasts)[alone]
+        return best
+
+    def _never_combines(self, scene: Scene) -> bool:
+        """Whether no two of all that wait or run fit beside one another as they begin: then no job need be kept."""
+        tenants = (
+            (one.application, one.work_us) for offer in scene.forecasts.offers for one in offer.tenants
+        )
+        waiting = ((job.application, work_us_of(job)) for job in islice(scene.queue, MOST_LOOKED_AT + 1))
+        kinds: dict[tuple[str, int], Candidate] = {}
+        for at, kind in enumerate(chain(tenants, waiting)):
+            if kind in kinds:
+                continue
+            if at >= MOST_LOOKED_AT or len(kinds) == MOST_KINDS or not self.forecaster.knows(kind[0]):
+                return False
+            one = kinds[kind] = Candidate(kind[0], kind[1], kind[1])
+            if any(self._fit(other, one, scene.gpu) for other in kinds.values()):
+                return False
+        return len(kinds) > 0 and at < MOST_LOOKED_AT
+
+    def _combines(self, offer: Offer, gpu: GpuModel | None) -> bool:
+        """Whether any job offered fits beside another one, or beside a tenant as that was when it began."""
+        begun = (Candidate(one.application, one.work_us, one.work_us) for one in offer.tenants)
+        pairs = (*combinations(offer.window, 2), *product(begun, offer.window))
+        return any(self._fit(one, other, gpu) for one, other in pairs)
+
+    def _fit(self, one: Candidate, other: Candidate, gpu: GpuModel | None) -> bool:
+        found = self._pairs.get((gpu, one, other))
+        if found is None:
+            if len(self._pairs) >= MOST_PAIRS:
+                self._pairs.clear()
+            found = bool(self.forecaster.forecasts([Offer((), (one, other))], gpu).fits[0, 3])
+            self._pairs[gpu, one, other] = found
+        return found
+
+
+class _DeepRm(Colocating):
+    """What the two have in common: they believe one demand, and know of no interference."""
+
+    which = ""
+    demand: Demand
+
+    def __init__(self, setting: Setting | None = None, model: Model | None = None) -> None:
+        knowledge = knowledge_of(setting.interference if setting else None)
+        self.model = model or model_named(shipped_for(self.which, knowledge.speeds))
+        super().__init__(self._chosen, knowledge, window=self.model.slots)
+        self.scores = NetworkScores(self.model, self.known, knowledge.speeds)
+
+    @classmethod
+    def with_options(cls, setting: Setting, options: dict[str, str]) -> _DeepRm:
+        """Made with the settings in a policy's name."""
+        if odd := sorted(options.keys() - {"model"}):
+            raise SettingError(f"no setting '{odd[0]}'; there is model, a file that `berth train` wrote")
+        name = options.get("model")
+        return cls(setting, None if name is None else _shown(name, cls.demand, cls.which, setting.seed))
+
+    def _chosen(self, scene: Scene) -> IntArray:
+        allowed = self.scores.within(scene)
+        return best_of(self.scores(scene, allowed), allowed, scene.forecasts)
+
+
+class DeepRmMax(_DeepRm):
+    """The same learner, shown each job's peak use for all of its run: never out of memory, often left idle.
+
+    Oh 2019, section V.1, after Mao et al., "Resource Management with Deep Reinforcement Learning", HotNets 2016.
+    """
+
+    which = "deeprm-max"
+    demand = "peak"
+
+
+class DeepRmMean(_DeepRm):
+    """The same learner, shown each job's mean use for all of its run: it runs out of memory where peaks meet.
+
+    Oh 2019, section V.1, after Mao et al., "Resource Management with Deep Reinforcement Learning", HotNets 2016.
+    """
+
+    which = "deeprm-mean"
+    demand = "mean"
+
+
+def shielded(forecasts: Forecasts) -> NDArray[np.bool_]:
+    """(O, C): which combinations would not end later together than one after the other."""
+    total_ms = forecasts.total_ms
+    return np.asarray(total_ms <= total_ms[:, :1] + forecasts.alone_ms())
+
+
+def slowed_jobs(forecasts: Forecasts) -> IntArray:
+    """(O, C): how many jobs a combination slows by more than 2 % that nobody has slowed so far."""
+    work_ms = np.where(forecasts.work_us > 0, -(-forecasts.work_us // 1000), 1 << 60)
+    ends_ms = forecasts.ran_ms[:, None] + forecasts.ends_ms
+    late = (forecasts.ends_ms > 0) & (ends_ms > NOT_SLOWED * work_ms[:, None])
+    before = late[:, :1]  # who is late even if nobody starts
+    found: IntArray = (late & ~before).sum(axis=2)
+    return found
+
+
+def shipped_for(name: str, speeds: Speeds) -> str:
+    """The name of the model that ships for these speeds where there is one, else of the one for all."""
+    for known in SPEEDS:
+        own = f"{name}-{known}"
+        if _file(own).is_file() and make_speeds(known) == speeds:
+            return own
+    return name
+
+
+def _file(name: str) -> Traversable:
+    return files("berth.network") / "models" / f"{name}.npz"
+
+
+def model_named(name: str, seed: int = 0) -> Model:
+    """The model that ships under a name, one of a file, or an untrained one; ModelError where it cannot be read."""
+    if name == UNTRAINED:
+        shipped = _shipped("dqn")  # it sees what the trained ones see
+        return replace(shipped, network=new_network(seed), learner=UNTRAINED, interference=(), figures={})
+    if _file(name).is_file():
+        return _shipped(name)
+    path = Path(name)
+    if not path.is_file():
+        raise ModelError(f"no model '{name}'; expected a file that `berth train` wrote")
+    return read_model(path)
+
+
+def _shown(name: str, demand: Demand, policy: str, seed: int) -> Model:
+    """The model of a policy that is shown this of jobs; ModelError for one that was trained on another view."""
+    model = model_named(name, seed)
+    if model.learner == UNTRAINED:
+        return replace(model, demand=demand)
+    if model.demand != demand:
+        raise ModelError(
+            f"model '{name}' learned from the {model.demand} of jobs; {policy} is shown their {demand}: use one that"
+            f" `berth train --learner {policy}` wrote"
+        )
+    return model
+
+
+@cache
+def _shipped(name: str) -> Model:
+    with as_file(_file(name)) as path:
+        return read_model(path)

@@ -1,0 +1,1 @@
+"""Genetic search over a batch of waiting jobs."""

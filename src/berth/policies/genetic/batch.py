@@ -1,0 +1,277 @@
+"""A batch of waiting jobs and the nodes that any of them fits on, as the arrays that the searches work on.
+
+Letters: I instances (a job on one node is one, a gang as many as it takes nodes), T request types among them,
+N nodes, G GPU slots of the largest node. The instances of a gang follow each other and go to nodes of their own, all
+of them or none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.arrays import IntArray, compiled
+from berth.cluster import Cluster, kernels
+from berth.cluster.kernels import CPU, GPU_MEM, GPUS, LABELS, MEM, MILLI, MODELS
+from berth.errors import SettingError
+from berth.model import NO_GPU, GpuSlot, Job, Placement
+
+__all__ = ["Batch", "Fits", "Shortage", "batch_of", "pooled", "shortage_of"]
+
+MOST_GPUS = 63
+"""Of a node: those of an instance are bits of a signed number of 64."""
+UNPLACED = -1
+"""The node of an instance that is not placed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """A job that fits on no node now, and what it is short of."""
+
+    job: Job
+    resource: str
+    """GPU model, label, node up, GPUs, GPU memory, CPU, memory, nodes of a gang, or "together" where none is short
+    alone."""
+    detail: str
+
+    def __str__(self) -> str:
+        return f"job '{self.job.id}' fits on no node: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Batch:
+    """What is to be placed and what is free for it. Nothing writes to it."""
+
+    jobs: tuple[Job, ...]
+    """(I,): the job of each instance, in the order of the queue; those that there are nodes enough with room for."""
+    parts: IntArray  # (I,): how many instances the job has, at its first one; 0 at the others
+    type_of: IntArray  # (I,)
+    requests: IntArray  # (T, 7): columns as in `kernels`
+    nodes: IntArray  # (N,): their numbers in the cluster
+    free_cpu: IntArray  # (N,)
+    free_mem: IntArray  # (N,)
+    free_milli: IntArray  # (N, G); −1 where there is no GPU
+    free_gpu_mem: IntArray  # (N, G)
+    traits: IntArray  # (N, 3)
+    fit: NDArray[np.bool_]  # (T, N): whether the type fits on the node as it is now
+    capacity_milli: int
+    """Of all GPUs of the cluster, taken or not: what utilisation is measured by."""
+    lost: tuple[Job, ...]
+    """The jobs that no node has room for, or too few nodes; `shortage_of` says why."""
+
+    @property
+    def milli(self) -> IntArray:
+        """(I,): GPU milli that each instance takes."""
+        wanted = self.requests[self.type_of]
+        return wanted[:, GPUS] * wanted[:, MILLI]
+
+    def candidates(self) -> tuple[IntArray, IntArray]:
+        """The nodes that each type fits on: (T + 1,) where they begin, and all of them one after another."""
+        starts = np.zeros(len(self.requests) + 1, dtype=np.int64)
+        np.cumsum(self.fit.sum(axis=1), out=starts[1:])
+        return starts, np.nonzero(self.fit)[1].astype(np.int64)
+
+    def placements(self, node: IntArray, devices: IntArray) -> Iterator[Placement]:
+        """Instances as placements: `node` (I,) as a number of this batch, `devices` (I,) as bits."""
+        for at in np.flatnonzero((node != UNPLACED) & (self.parts > 0)).tolist():
+            slots: list[GpuSlot] = []
+            for part in range(at, at + int(self.parts[at])):
+                number, bits = int(self.nodes[node[part]]), int(devices[part])
+                indices = [index for index in range(bits.bit_length()) if bits >> index & 1] or [NO_GPU]
+                slots += [GpuSlot(number, index) for index in indices]
+            yield Placement(self.jobs[at], tuple(slots), self.jobs[at].share)
+
+
+class Fits:
+    """Which request types fit on which nodes, kept up with a cluster: only nodes that change are looked at."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._rows: dict[int, int] = {}
+        self._of_empty: dict[int, bool] = {}
+        self._up = cluster.traits[:, 2].copy()
+        self._fit = np.zeros((16, len(cluster.nodes)), dtype=np.bool_)
+        self._seen = cluster.version.copy() - 1
+
+    def of(self, types: Sequence[int]) -> NDArray[np.bool_]:
+        """(types, N): whether each fits on each node as it is now."""
+        cluster = self.cluster
+        free = (cluster.free_cpu_milli, cluster.free_mem_mib, cluster.free_milli, cluster.free_gpu_mem_mib)
+        changed = np.flatnonzero(self._seen != cluster.version)
+        known = np.fromiter(self._rows, dtype=np.int64, count=len(self._rows))
+        if len(changed) and len(known):
+            fit_on(changed, cluster.requests, known, *free, cluster.traits, self._fit)
+        self._seen[changed] = cluster.version[changed]
+        for number in types:
+            if number not in self._rows:
+                row = self._rows[number] = len(self._rows)
+                if row == len(self._fit):
+                    self._fit = np.concatenate([self._fit, np.zeros_like(self._fit)])
+                kernels.fitting_nodes(cluster.requests[number], *free, cluster.traits, self._fit[row])
+        return self._fit[[self._rows[number] for number in types]]
+
+    def of_empty(self, number: int) -> bool:
+        """Whether the type would fit on some node that is up if nothing ran."""
+        cluster = self.cluster
+        if (cluster.traits[:, 2] != self._up).any():
+            self._of_empty.clear()
+            self._up = cluster.traits[:, 2].copy()
+        known = self._of_empty.get(number)
+        if known is None:
+            found = np.empty(len(cluster.nodes), dtype=np.bool_)
+            most = (cluster.capacity_cpu_milli, cluster.capacity_mem_mib, cluster.capacity_milli)
+            gpu_mem = cluster.capacity_gpu_mem_mib
+            kernels.fitting_nodes(cluster.requests[number], *most, gpu_mem, cluster.traits, found)
+            known = self._of_empty[number] = bool(found.any())
+        return known
+
+
+@compiled
+def fit_on(
+    nodes: IntArray,
+    requests: IntArray,
+    types: IntArray,  # (rows used,): the request type of each row
+    free_cpu: IntArray,
+    free_mem: IntArray,
+    free_milli: IntArray,
+    free_gpu_mem: IntArray,
+    traits: IntArray,
+    fit: NDArray[np.bool_],  # (≥ rows used, all nodes), written
+) -> None:
+    """Look again whether each type fits on these nodes."""
+    for at in range(nodes.shape[0]):
+        node = nodes[at]
+        for row in range(types.shape[0]):
+            fit[row, node] = kernels.fits(
+                node, requests[types[row]], free_cpu, free_mem, free_milli, free_gpu_mem, traits
+            )
+
+
+def batch_of(jobs: Sequence[Job], cluster: Cluster, fits: Fits | None = None) -> Batch:
+    """The jobs and the cluster as it is now, as arrays of their own; a job that may spread is to go to one node.
+
+    `fits` are those of the cluster from the time before, where there are any. SettingError for a node of more GPUs
+    than a number has bits.
+    """
+    if (width := cluster.free_milli.shape[1]) > MOST_GPUS:
+        raise SettingError(
+            f"a node has {width} GPUs; who decides on many jobs at once can tell {MOST_GPUS} of a node apart: take"
+            " ORDER+PLACEMENT, or smaller nodes"
+        )
+    numbers = [cluster.request(job) for job in jobs]
+    wanted = {number: max(1, job.nodes) for job, number in zip(jobs, numbers, strict=True)}
+    types = list(wanted)
+    fit = (Fits(cluster) if fits is None else fits).of(types)
+    enough = fit.sum(axis=1) >= np.array(list(wanted.values()), dtype=np.int64)
+    of_batch = [number for number, fitting in zip(types, enough, strict=True) if fitting]
+    place = {number: at for at, number in enumerate(of_batch)}
+    kept = [(job, number) for job, number in zip(jobs, numbers, strict=True) if number in place]
+    lost = [job for job, number in zip(jobs, numbers, strict=True) if number not in place]
+    instances = [
+        (job, place[number], 0 if part else wanted[number])
+        for job, number in kept
+        for part in range(wanted[number])
+    ]
+    fit = fit[enough]
+    nodes = np.flatnonzero(fit.any(axis=0))
+    return Batch(
+        jobs=tuple(job for job, _, _ in instances),
+        parts=np.array([parts for _, _, parts in instances], dtype=np.int64),
+        type_of=np.array([at for _, at, _ in instances], dtype=np.int64),
+        requests=cluster.requests[np.array(of_batch, dtype=np.int64)],
+        nodes=nodes,
+        free_cpu=cluster.free_cpu_milli[nodes],
+        free_mem=cluster.free_mem_mib[nodes],
+        free_milli=cluster.free_milli[nodes],
+        free_gpu_mem=cluster.free_gpu_mem_mib[nodes],
+        traits=cluster.traits[nodes],
+        fit=np.ascontiguousarray(fit[:, nodes]),
+        capacity_milli=int(np.maximum(cluster.capacity_milli, 0).sum()),
+        lost=tuple(lost),
+    )
+
+
+def pooled(jobs: Sequence[Job], cluster: Cluster) -> Batch:
+    """A batch with all nodes that are up as one logical machine, and all GPUs as one device of it.
+
+    The first model of Kwon and Bahn 2024, section I. What "fits" so need not fit on any device: an upper bound
+    on what the queue's order can place, never a placement. Models and labels are forgotten: the machine has all.
+    A gang is one instance here. Jobs that no node has room for are in it: together the rests may do.
+    """
+    up = cluster.traits[:, 2] != 0
+    types: dict[int, int] = {}
+    parts_of: list[int] = []
+    type_of = []
+    for job in jobs:
+        number = cluster.request(job)
+        if number not in types:
+            types[number] = len(types)
+            parts_of.append(max(1, job.nodes))
+        type_of.append(types[number])
+    requests = cluster.requests[np.array(list(types), dtype=np.int64)]
+    requests[:, [GPUS, CPU, MEM]] *= np.array(parts_of, dtype=np.int64)[:, None]
+    requests[:, MILLI] *= requests[:, GPUS]
+    requests[:, GPU_MEM] *= requests[:, GPUS]
+    requests[:, GPUS] = np.minimum(requests[:, GPUS], 1)
+    requests[:, MODELS] = -1
+    requests[:, LABELS] = 0
+    return Batch(
+        jobs=tuple(jobs),
+        parts=np.ones(len(jobs), dtype=np.int64),
+        type_of=np.array(type_of, dtype=np.int64),
+        requests=requests,
+        nodes=np.array([-1]),
+        free_cpu=np.array([cluster.free_cpu_milli[up].sum()], dtype=np.int64),
+        free_mem=np.array([cluster.free_mem_mib[up].sum()], dtype=np.int64),
+        free_milli=np.array([[np.maximum(cluster.free_milli[up], 0).sum()]], dtype=np.int64),
+        free_gpu_mem=np.array([[np.maximum(cluster.free_gpu_mem_mib[up], 0).sum()]], dtype=np.int64),
+        traits=np.array([[-1, 0, 1]], dtype=np.int64),
+        fit=np.ones((len(requests), 1), dtype=np.bool_),
+        capacity_milli=int(np.maximum(cluster.capacity_milli, 0).sum()),
+        lost=(),
+    )
+
+
+def shortage_of(job: Job, cluster: Cluster) -> Shortage:
+    """What a job that fits nowhere is short of: the first thing that no node left has enough of."""
+    number = cluster.request(job)  # first: a new type may grow the table
+    request = cluster.requests[number]
+    gpus, milli, gpu_mem, cpu, mem = (int(request[at]) for at in (GPUS, MILLI, GPU_MEM, CPU, MEM))
+    left = np.maximum(cluster.free_milli, 0)
+    able = (cluster.free_milli >= milli).sum(axis=1)
+    with_mem = ((cluster.free_milli >= milli) & (cluster.free_gpu_mem_mib >= gpu_mem)).sum(axis=1)
+    kind = " or ".join(job.models) if job.models else "GPU"
+    checks = (
+        ("GPU model", (cluster.traits[:, 0] & request[MODELS]) != 0 if gpus else None,
+         f"no node has GPU model {' or '.join(job.models)}"),
+        ("label", (cluster.traits[:, 1] & request[LABELS]) == request[LABELS],
+         f"no such node carries the labels {', '.join(job.labels)}"),
+        ("node up", cluster.traits[:, 2] != 0, "every such node is lost"),
+        ("GPUs", able >= gpus if gpus else None,
+         f"it takes {gpus} × {milli} milli of {kind}; no such node has more than {{0}} such GPUs free"),
+        ("GPU memory", with_mem >= gpus if gpus else None,
+         f"it takes {gpu_mem} MiB of GPU memory on each of {gpus} GPUs; no such node has more than {{1}} such,"
+         " and the most that one has free is {4} MiB"),
+        ("CPU", cluster.free_cpu_milli >= cpu,
+         f"it takes {cpu} CPU milli; no such node has more than {{2}} free"),
+        ("memory", cluster.free_mem_mib >= mem, f"it takes {mem} MiB; no such node has more than {{3}} free"),
+    )  # fmt: skip
+    among = np.ones(len(left), dtype=np.bool_)
+    for resource, passed, text in checks:
+        if passed is None:
+            continue
+        if not (among & passed).any():
+            most = (
+                able[among].max(), with_mem[among].max(),
+                cluster.free_cpu_milli[among].max(), cluster.free_mem_mib[among].max(),
+                cluster.free_gpu_mem_mib[among].max(initial=0),
+            )  # fmt: skip
+            return Shortage(job, resource, text.format(*most))
+        among &= passed
+    if job.nodes > 1:
+        told = f"it runs on {job.nodes} nodes at once, and only {among.sum()} have room for a part of it"
+        return Shortage(job, "nodes", told)
+    return Shortage(job, "together", "each resource is there, but not on one node")

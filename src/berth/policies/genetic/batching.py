@@ -1,0 +1,91 @@
+"""Rounds: decide on many waiting jobs at once, not more often than every so often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from berth.cluster import Cluster, Queue
+from berth.model import FOREVER_MS, Job, Placement, WakeAt
+from berth.policies.genetic.batch import Batch, Fits, batch_of
+from berth.policies.sort_keys import as_queued
+
+__all__ = ["BatchRounds"]
+
+
+class BatchRounds:
+    """The batches that a policy decides on, one a round; a round ends early where somebody's patience would."""
+
+    def __init__(self, window: int, round_ms: int) -> None:
+        self.window = window
+        self.round_ms = round_ms
+        self.number = 0
+        self._cluster: Cluster | None = None
+        self._next_ms = 0
+        self._woken_ms = -1
+
+    def batch(self, queue: Queue, cluster: Cluster, now_ms: int) -> Batch | WakeAt | None:
+        """What to decide on now; or when to look again, the round being young; or None: there is nothing.
+
+        The batch is the first `window` jobs of the queue that there is room for, for a gang on as many nodes as it
+        takes: those that wait for a full kind of GPU do not keep others from the rest.
+        """
+        if cluster is not self._cluster:
+            self._cluster, self._fits, self._next_ms, self._woken_ms = cluster, Fits(cluster), now_ms, -1
+        due_ms = self._due_ms(queue, now_ms)
+        if now_ms < due_ms:
+            if not len(queue) or self._woken_ms == due_ms:
+                return None
+            self._woken_ms = due_ms
+            return WakeAt(due_ms)
+        batch = batch_of(self._first_jobs(queue, cluster), cluster, self._fits)
+        if not batch.jobs:
+            return None
+        self._next_ms = now_ms + self.round_ms
+        self.number += 1
+        return batch
+
+    def _due_ms(self, queue: Queue, now_ms: int) -> int:
+        """When the round ends: before somebody's patience does."""
+        if now_ms < self._next_ms:
+            for job in queue.by(_leaves_ms):
+                if _leaves_ms(job) >= now_ms:
+                    return min(self._next_ms, _leaves_ms(job))
+        return self._next_ms
+
+    def spread(self, queue: Queue, cluster: Cluster) -> Iterator[Placement]:
+        """Start jobs on several nodes that may spread and that no node could hold, even empty, as soon as there is
+        room: they are in no batch."""
+        waiting = queue.lanes(_may_spread, as_queued).get(True, ())
+        hopeless: set[int] = set()
+        for job in [job for _, _, job in waiting]:
+            number = cluster.request(job)
+            if number in hopeless or self._fits.of_empty(number):
+                continue
+            slots = cluster.spread(job)
+            if slots is None:
+                hopeless.add(number)
+            else:
+                yield Placement(job, slots, job.share)
+
+    def _first_jobs(self, queue: Queue, cluster: Cluster) -> list[Job]:
+        jobs: list[Job] = []
+        fitting: dict[int, bool] = {}
+        for job in queue:
+            number = cluster.request(job)
+            fits = fitting.get(number)
+            if fits is None:
+                fits = fitting[number] = int(self._fits.of([number]).sum()) >= max(1, job.nodes)
+            if fits:
+                jobs.append(job)
+                if len(jobs) == self.window:
+                    break
+        return jobs
+
+
+def _may_spread(job: Job) -> bool:
+    return job.nodes == 0 and job.gpus > 1
+
+
+def _leaves_ms(job: Job) -> int:
+    """When a job that has waited since its submission runs out of patience."""
+    return FOREVER_MS if job.patience_ms is None else job.submit_ms + job.patience_ms

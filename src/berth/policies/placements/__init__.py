@@ -1,0 +1,1 @@
+"""Placements: where one job goes."""

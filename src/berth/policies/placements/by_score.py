@@ -1,0 +1,81 @@
+"""The placements that are a formula: the node with the highest score, as baselines of the literature compute it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from berth.cluster import Cluster
+from berth.model import GpuSlot, Job
+from berth.policies.placements import score_kernels
+from berth.policies.placements.scored import Scored
+
+__all__ = ["BestFit", "DotProduct", "GpuClustering", "GpuPacking", "WorstFit"]
+
+
+class BestFit(Scored):
+    """The node that would be left with the least CPU and GPU, both weighing the same.
+
+    score = trunc 100·(1 − (½·(CPU left − CPU asked)/C + ½·(GPU left − GPU asked)/G)), where C and G are the
+    CPU and GPU milli of the largest node (128,000 and 8,000 in the trace of Alibaba). A part of a GPU goes to
+    the GPU with the least left. As compared with in Weng et al., "Beware of Fragmentation: Scheduling
+    GPU-Sharing Workloads with Fragmentation Gradient Descent", USENIX ATC 2023, section 6.1.
+    """
+
+    kernel = score_kernels.BEST_FIT
+
+
+class WorstFit(Scored):
+    """The node that would be left with the most CPU and GPU, both weighing the same: load is spread.
+
+    score = trunc 100·(½·(CPU left − CPU asked)/C + ½·(GPU left − GPU asked)/G), where C and G are the CPU and GPU
+    milli of the largest node: the opposite of best fit. A part of a GPU goes to the GPU with the most left, the
+    first on ties. Johnson, "Near-optimal bin packing algorithms", PhD thesis, MIT, 1973; Kubernetes calls it
+    LeastAllocated.
+    """
+
+    kernel = score_kernels.WORST_FIT
+    tightest = False
+
+    def __call__(self, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
+        """The slots on the emptiest node that fits, on the emptiest nodes for a gang, or None."""
+        slots = super().__call__(job, cluster)
+        if slots is None or job.gpus != 1 or job.share.milli == 1000:
+            return slots
+        node = slots[0].node
+        left = np.where(cluster.free_gpu_mem_mib[node] >= job.share.mem_mib, cluster.free_milli[node], -1)
+        return (GpuSlot(node, int(np.argmax(left))),)
+
+
+class DotProduct(Scored):
+    """The node with the smallest dot product of what it has free and what is asked for.
+
+    score = trunc 100·(1 − ½·(CPU left/C · CPU asked/C + GPU left/G · GPU asked/G)), where C and G are the CPU
+    and GPU milli of the largest node. Alignment after Grandl et al., "Multi-Resource Packing for Cluster
+    Schedulers", SIGCOMM 2014, in the form that Weng et al., USENIX ATC 2023, section 6.1, compare with.
+    """
+
+    kernel = score_kernels.DOT_PRODUCT
+
+
+class GpuPacking(Scored):
+    """GPUs that are shared already first, then free GPUs of nodes in use, free nodes last.
+
+    A node with all its n GPUs free scores max(33 − n, n). Else, over the GPUs that the job would take (the
+    tightest first), f of them free and r = Σ left·100 div 1000: max(50 − f, 33) where f > 0, max(100 − r div
+    10, 50) where not. Jobs without GPUs score 0 everywhere. As compared with in Weng et al., USENIX ATC 2023,
+    section 6.1 (there after MLaaS in the Wild, Weng et al., NSDI 2022).
+    """
+
+    kernel = score_kernels.GPU_PACKING
+
+
+class GpuClustering(Scored):
+    """Nodes that hold jobs of the same kind, where a kind is "part of a GPU" or a number of whole GPUs.
+
+    With b = 25·(G − GPU left) div G, G the GPU milli of the largest node: b + 75 on a node that holds this
+    kind alone, b + 50 where it holds others too, b + 25 on a node that holds none, b where it holds only
+    others. Jobs without GPUs score 0 everywhere. As compared with in Weng et al., USENIX ATC 2023, section 6.1
+    (after Xiao et al., "Gandiva", OSDI 2018).
+    """
+
+    kernel = score_kernels.GPU_CLUSTERING

@@ -1,0 +1,69 @@
+"""Fragmentation gradient descent (FGD): where placing the job strands the fewest GPU milli."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import numpy as np
+
+from berth.cluster import Cluster
+from berth.errors import PolicyError
+from berth.model import Job
+from berth.policies.placements import score_kernels
+from berth.policies.placements.scored import Scored, Typical
+
+COVERED_PCT = 95
+"""The typical requests are the most frequent ones that cover so much of the workload (the authors' setting)."""
+
+
+class Fgd(Scored):
+    """The node and GPU on which the fragmentation that typical requests would meet grows least.
+
+    score = trunc 100·sigmoid((F(before) − F(after))/1000), where F(node) = Σ_m p_m·(GPU milli left on the node
+    that a request of type m could not use). Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing
+    Workloads with Fragmentation Gradient Descent", USENIX ATC 2023, sections 4.1 and 4.2, algorithm 1. The
+    types m and their shares p come from the workload that the policy is made with.
+    """
+
+    kernel = score_kernels.FGD
+    tightest = False
+
+    def typical(self, cluster: Cluster) -> Typical:
+        """Those of the workload that the policy was made with; PolicyError where it was made with none."""
+        if not self.setting.workload:
+            raise PolicyError(
+                "fgd places by what jobs usually ask for, and was told of none: give simulate() a list of jobs, or make"
+                " the policy with a workload, make_policy('fgd', Setting(workload=jobs))"
+            )
+        return typical_requests(self.setting.workload, cluster)
+
+
+def typical_requests(workload: Iterable[Job], cluster: Cluster) -> Typical:
+    """The most frequent requests of a workload, enough to cover 95 % of its jobs, and their shares of it.
+
+    Ties in frequency go to the larger tuple of CPU, milli, GPUs and models, as in the authors' simulator.
+    """
+    counts = Counter(
+        (job.cpu_milli, job.share.milli if job.gpus else 0, job.gpus, "|".join(job.models), job.models)
+        for job in workload
+    )
+    total = sum(counts.values())
+    if not total:
+        return Typical()
+    sizes = sorted({key[1] for key in counts})
+    taken: list[tuple[int, int, int, int, int]] = []
+    weights: list[float] = []
+    covered = 0
+    for (cpu, milli, gpus, _, models), number in sorted(
+        counts.items(), key=lambda item: (item[1], item[0]), reverse=True
+    ):
+        taken.append((gpus, milli, cpu, cluster.model_bits(models), sizes.index(milli)))
+        weights.append(number / total)
+        covered += number
+        if covered * 100 >= COVERED_PCT * total:
+            break
+    weight = np.array(weights)
+    if len(taken) < len(counts):
+        weight = weight / (covered / total)
+    return Typical(np.array(taken, dtype=np.int64), weight, np.array(sizes, dtype=np.int64))

@@ -1,0 +1,87 @@
+"""First fit: the first node, and on it the first GPUs, with enough left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from berth.arrays import IntArray, numbers
+from berth.cluster import Cluster
+from berth.model import NO_GPU, GpuSlot, Job
+from berth.policies.placements import score_kernels
+from berth.policies.placements.scored import CACHE_BYTES, Scored
+from berth.policies.protocol import Setting
+
+
+class FirstFit(Scored):
+    """The first node of the cluster with enough left, and on it the lowest-numbered GPUs with enough left.
+
+    Johnson, "Near-optimal bin packing algorithms", PhD thesis, MIT, 1973. It is the fastest of all: nothing is
+    scored. A gang takes the first nodes that fit. The cluster's rank of nodes, which settles ties, is not asked.
+    """
+
+    kernel = score_kernels.ANY_FIT
+    tightest = False
+
+    def __init__(self, setting: Setting | None = None) -> None:
+        super().__init__(setting)
+        self._seen: _Seen | None = None
+
+    def __call__(self, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
+        """The slots on the first node, on the first nodes for a gang, or None."""
+        if job.nodes > 1:
+            return super().__call__(job, cluster)
+        gpus = job.gpus
+        if gpus * job.share[0] > cluster.free_total_milli:
+            return None
+        seen = self._seen
+        if seen is None or seen.cluster is not cluster:
+            seen = self._seen = _Seen.of(cluster)
+        number = cluster.request(job)
+        row = seen.rows.get(number)
+        if row is None:
+            row = seen.new_row(number)
+        node: int = score_kernels.first_node(
+            cluster.block, cluster.requests, number, row, seen.begins, seen.unfit, seen.chosen
+        )
+        if node < 0:
+            return cluster.spread(job) if job.nodes == 0 else None
+        if gpus == 1:
+            return cluster.single(node, seen.chosen_at[0])
+        return tuple(GpuSlot(node, index) for index in seen.chosen_at[:gpus]) or (GpuSlot(node, NO_GPU),)
+
+    def several(self, scores: IntArray, cluster: Cluster, wanted: int) -> list[int] | None:
+        """The first nodes of the cluster that fit."""
+        fitting = np.flatnonzero(scores > score_kernels.UNFIT)[:wanted]
+        return fitting.tolist() if len(fitting) == wanted else None
+
+
+@dataclass(slots=True)
+class _Seen:
+    """Where each type of request does not fit, so that nobody looks there again. Letters as in kernels."""
+
+    cluster: Cluster
+    rows: dict[int, int]
+    """Request type → its row below."""
+    begins: IntArray  # (T, 2)
+    unfit: IntArray  # (T, N)
+    chosen: IntArray  # (G,)
+    chosen_at: memoryview[int]
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> _Seen:
+        nodes, width = cluster.free_milli.shape
+        rows = max(1, min(4096, CACHE_BYTES // (8 * nodes)))
+        chosen = np.zeros(width, dtype=np.int64)
+        begins, unfit = np.zeros((rows, 2), dtype=np.int64), np.zeros((rows, nodes), dtype=np.int64)
+        return cls(cluster, {}, begins, unfit, chosen, numbers(chosen))
+
+    def new_row(self, number: int) -> int:
+        """The type that came first makes room where there is none."""
+        row = len(self.rows)
+        if row == len(self.unfit):
+            row = self.rows.pop(next(iter(self.rows)))
+            self.begins[row] = self.unfit[row] = 0
+        self.rows[number] = row
+        return row

@@ -1,0 +1,373 @@
+"""What Numba compiles for placements: which node and which of its GPUs suit a request best, by formula.
+
+Letters: N nodes, G GPU slots of the largest node, T request types in a cache, M typical requests, K different
+sizes of them. A placement is a number here (`BEST_FIT` …); its formula stands in the docstring of its class and in
+`node_score`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from berth.arrays import FloatArray, IntArray, compiled
+from berth.cluster.kernels import CPU, GPU_MEM, GPUS, MILLI, choose_devices, compiled_arrays_of, fits
+
+__all__ = [
+    "ANY_FIT", "BEST_FIT", "DOT_PRODUCT", "FGD", "GPU_CLUSTERING", "GPU_PACKING", "UNFIT", "WORST_FIT",
+    "best_node", "first_node", "fragmentation_ratios_pct", "node_fragmentation",
+]  # fmt: skip
+
+ANY_FIT, BEST_FIT, DOT_PRODUCT, GPU_PACKING, GPU_CLUSTERING, FGD, WORST_FIT = range(7)
+
+UNFIT = -1
+"""The score of a node that a request does not fit on."""
+
+
+@compiled
+def node_fragmentation(
+    free_cpu: int,
+    milli: IntArray,  # (N, G); −1 where there is no GPU
+    node: int,
+    model_bit: int,
+    changed: int,  # a slot to be seen with `changed_milli` left instead, or −1
+    changed_milli: int,
+    typical: IntArray,  # (M, 5): GPUs, milli, CPU, models, place of its milli among `sizes`
+    weight: FloatArray,  # (M,)
+    sizes: IntArray,  # (K,): the different milli of typical requests
+    parts: IntArray,  # (K,), overwritten
+) -> float:
+    """GPU milli left on a node that typical requests could not use, in expectation.
+
+    Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
+    Descent", USENIX ATC 2023, section 4.1; the sums are kept by class and added in the order of the
+    authors' simulator, so that the result is theirs to the last bit.
+    """
+    width = milli.shape[1]
+    total = 0
+    largest = 0
+    parts[:] = 0
+    for index in range(width):
+        left = changed_milli if index == changed else milli[node, index]
+        if left > 0:
+            total += left
+            largest = max(largest, left)
+            for size in range(sizes.shape[0]):
+                parts[size] += left * (left < sizes[size])
+    lack_both = 0.0
+    lack_gpu = 0.0
+    lack_cpu = 0.0
+    cpu_fits = 0.0
+    cpu_short = 0.0
+    no_access = 0.0
+    if total == 0:
+        return 0.0
+    for m in range(typical.shape[0]):
+        gpus = typical[m, 0]
+        enough_cpu = free_cpu >= typical[m, 2]
+        if gpus == 0:
+            if enough_cpu:
+                cpu_fits += weight[m] * total
+            else:
+                cpu_short += weight[m] * total
+        elif (typical[m, 3] & model_bit) == 0:
+            no_access += weight[m] * total
+        else:
+            enough_gpu = largest >= typical[m, 1]
+            if gpus > 1 and enough_gpu:
+                fitting = 0
+                for index in range(width):
+                    left = changed_milli if index == changed else milli[node, index]
+                    fitting += left >= typical[m, 1]
+                enough_gpu = fitting >= gpus
+            if enough_gpu and enough_cpu:
+                lack_gpu += weight[m] * parts[typical[m, 4]]
+            elif enough_cpu:
+                lack_gpu += weight[m] * total
+            elif enough_gpu:
+                lack_cpu += weight[m] * total
+            else:
+                lack_both += weight[m] * total
+    return lack_both + lack_gpu + lack_cpu + cpu_fits + cpu_short + no_access
+
+
+@compiled
+def fgd_score(
+    node: int,
+    request: IntArray,
+    before: float,
+    free_cpu: IntArray,
+    free_milli: IntArray,
+    free_gpu_mem: IntArray,
+    traits: IntArray,
+    typical: IntArray,
+    weight: FloatArray,
+    sizes: IntArray,
+    parts: IntArray,
+    scratch: IntArray,  # (1, G), overwritten
+) -> tuple[int, int]:
+    """The FGD score of a node that fits, and the slot that a request for one GPU should take.
+
+    100·sigmoid((before − after)/1000), truncated (Weng et al. 2023, section 4.2 and their simulator). GPUs
+    with as much left as one before are not scored again: they give the same score and the first one wins.
+    """
+    width = free_milli.shape[1]
+    cpu_after = free_cpu[node] - request[CPU]
+    bit = traits[node, 0]
+    milli = request[MILLI]
+    gpus = request[GPUS]
+    if gpus == 1:
+        best = -1
+        best_index = -1
+        for index in range(width):
+            left = free_milli[node, index]
+            if left < milli or free_gpu_mem[node, index] < request[GPU_MEM]:
+                continue
+            seen = False
+            for other in range(index):
+                seen = seen or (
+                    free_milli[node, other] == left and free_gpu_mem[node, other] >= request[GPU_MEM]
+                )
+            if seen:
+                continue
+            after = node_fragmentation(
+                cpu_after, free_milli, node, bit, index, left - milli, typical, weight, sizes, parts
+            )
+            score = int(100.0 / (1.0 + math.exp(-(before - after) / 1000.0)))
+            if score > best:
+                best = score
+                best_index = index
+        return best, best_index
+    wanted = gpus
+    for index in range(width):
+        scratch[0, index] = free_milli[node, index]
+        if wanted > 0 and scratch[0, index] >= milli and free_gpu_mem[node, index] >= request[GPU_MEM]:
+            scratch[0, index] -= milli
+            wanted -= 1
+    after = node_fragmentation(cpu_after, scratch, 0, bit, -1, 0, typical, weight, sizes, parts)
+    return int(100.0 / (1.0 + math.exp(-(before - after) / 1000.0))), -1
+
+
+@compiled
+def node_score(
+    placement: int,
+    node: int,
+    request: IntArray,
+    free_cpu: IntArray,
+    free_milli: IntArray,
+    free_gpu_mem: IntArray,
+    held: IntArray,  # (N, G + 1): running jobs that hold part of one GPU, one whole GPU, two, …
+    largest: IntArray,  # (2,): CPU and GPU milli of the largest node; a node of unknown CPU counts as it
+    chosen: IntArray,  # (G,), overwritten
+) -> int:
+    """The integer score of a node that fits, for the placements without a model of typical requests.
+
+    The formulas are those of the simulator of Weng et al. 2023; each policy's file writes its own out.
+    """
+    row = free_milli[node]
+    gpu_left = 0
+    for index in range(row.shape[0]):
+        if row[index] > 0:
+            gpu_left += row[index]
+    gpus = request[GPUS]
+    gpu_request = gpus * request[MILLI]
+    if placement == BEST_FIT:
+        cpu_part = min(1.0, (free_cpu[node] - request[CPU]) / largest[0])
+        gpu_part = (gpu_left - gpu_request) / largest[1]
+        return int(100.0 * (1.0 - (0.5 * cpu_part + 0.5 * gpu_part)))
+    if placement == WORST_FIT:
+        cpu_part = min(1.0, (free_cpu[node] - request[CPU]) / largest[0])
+        gpu_part = (gpu_left - gpu_request) / largest[1]
+        return int(100.0 * (0.5 * cpu_part + 0.5 * gpu_part))
+    if placement == DOT_PRODUCT:
+        cpu_part = min(1.0, free_cpu[node] / largest[0]) * min(1.0, request[CPU] / largest[0])
+        gpu_part = (gpu_left / largest[1]) * (gpu_request / largest[1])
+        return int(100.0 * (1.0 - (cpu_part + gpu_part) / 2.0))
+    if gpus == 0:
+        return 0
+    if placement == GPU_PACKING:
+        present = 0
+        for index in range(row.shape[0]):
+            if row[index] >= 0:
+                present += 1
+        if gpu_left == 1000 * present:
+            return int(max(33 - present, present))
+        choose_devices(node, request, free_milli, free_gpu_mem, True, chosen)
+        free = 0
+        ratio = 0
+        for taken in range(gpus):
+            left = row[chosen[taken]]
+            if left == 1000:
+                free += 1
+            ratio += left * 100 // 1000
+        if free > 0:
+            return max(50 - free, 33)
+        return max(100 - ratio // 10, 50)
+    base = 25 * (largest[1] - gpu_left) // largest[1]
+    kinds = 0
+    for kind in range(held.shape[1]):
+        if held[node, kind] > 0:
+            kinds += 1
+    if held[node, gpus if request[MILLI] == 1000 else 0] > 0:
+        return int(base + (75 if kinds == 1 else 50))
+    return int(base + (25 if kinds == 0 else 0))
+
+
+@compiled
+def best_node(
+    placement: int,
+    block: IntArray,
+    requests: IntArray,  # (≥ number + 1, 7)
+    number: int,
+    row: int,
+    largest: IntArray,
+    typical: IntArray,
+    weight: FloatArray,
+    sizes: IntArray,
+    parts: IntArray,
+    fragmentation: FloatArray,  # (N,): of each node at the version in `fragmentation_seen`, written
+    fragmentation_seen: IntArray,  # (N,): 1 + the version, written
+    all_seen: IntArray,  # (T, N): 1 + the version that the score was made from, written
+    all_scores: IntArray,  # (T, N): score, or UNFIT, written
+    all_devices: IntArray,  # (T, N): on the node returned, the slot for a request for one GPU, written
+    scratch: IntArray,  # (1, G), overwritten
+) -> int:
+    """The node with the highest score for request `number`, or −1 where none fits; its scores are in row `row`.
+
+    Only nodes that have changed are scored again, so that the row is up to date for every node afterwards.
+    """
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, version, rank, held, _, _ = compiled_arrays_of(
+        block
+    )
+    request = requests[number]
+    seen = all_seen[row]
+    scores = all_scores[row]
+    devices = all_devices[row]
+    best = -1
+    best_score = UNFIT
+    for node in range(version.shape[0]):
+        if seen[node] != version[node] + 1:
+            seen[node] = version[node] + 1
+            if not fits(node, request, free_cpu, free_mem, free_milli, free_gpu_mem, traits):
+                scores[node] = UNFIT
+            elif placement == FGD:
+                if fragmentation_seen[node] != version[node] + 1:
+                    fragmentation_seen[node] = version[node] + 1
+                    fragmentation[node] = node_fragmentation(
+                        free_cpu[node],
+                        free_milli,
+                        node,
+                        traits[node, 0],
+                        -1,
+                        0,
+                        typical,
+                        weight,
+                        sizes,
+                        parts,
+                    )
+                scores[node], devices[node] = fgd_score(
+                    node,
+                    request,
+                    fragmentation[node],
+                    free_cpu,
+                    free_milli,
+                    free_gpu_mem,
+                    traits,
+                    typical,
+                    weight,
+                    sizes,
+                    parts,
+                    scratch,
+                )
+            elif placement == ANY_FIT:
+                scores[node] = 0
+            else:
+                scores[node] = node_score(
+                    placement, node, request, free_cpu, free_milli, free_gpu_mem, held, largest, scratch[0]
+                )
+        score = scores[node]
+        if score > best_score or (score == best_score and best >= 0 and rank[node] < rank[best]):
+            best = node
+            best_score = score
+    if best >= 0 and request[GPUS] == 1 and placement != FGD:
+        choose_devices(best, request, free_milli, free_gpu_mem, True, scratch[0])
+        devices[best] = scratch[0, 0]
+    return best
+
+
+@compiled
+def first_node(
+    block: IntArray,
+    requests: IntArray,  # (≥ number + 1, 7)
+    number: int,
+    row: int,
+    begins: IntArray,  # (T, 2): no node before this one fitted, and how often was given back until then; written
+    all_unfit: IntArray,  # (T, N): 1 + the version at which the node did not fit, written
+    chosen: IntArray,  # (G,), written: the slots on the node returned, ascending
+) -> int:
+    """The first node that request `number` fits on, or −1 where none does; what it has seen is in row `row`."""
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, version, _, _, freed, _ = compiled_arrays_of(block)
+    request = requests[number]
+    unfit = all_unfit[row]
+    nodes = version.shape[0]
+    first = begins[row, 0] if block[2] - begins[row, 1] < nodes else 0
+    if first > 0:
+        for back in range(begins[row, 1], block[2]):
+            first = min(first, freed[back % nodes])
+    begins[row, 1] = block[2]
+    for node in range(first, nodes):
+        if unfit[node] == version[node] + 1:
+            continue
+        if fits(node, request, free_cpu, free_mem, free_milli, free_gpu_mem, traits):
+            choose_devices(node, request, free_milli, free_gpu_mem, False, chosen)
+            begins[row, 0] = node
+            return node
+        unfit[node] = version[node] + 1
+    begins[row, 0] = nodes
+    return -1
+
+
+@compiled
+def fragmentation_ratios_pct(
+    cpu: IntArray,  # (N,): CPU of each node, empty; overwritten
+    milli: IntArray,  # (N, G): GPU milli of each slot, empty, −1 where there is no GPU; overwritten
+    bits: IntArray,  # (N,): bit of each node's model
+    typical: IntArray,  # (M, 5)
+    weight: FloatArray,  # (M,)
+    sizes: IntArray,  # (K,)
+    parts: IntArray,  # (K,), overwritten
+    by_node: FloatArray,  # (N,), overwritten
+    step_node: IntArray,  # (S,): the node that each step takes from, −1 for a step that takes nothing
+    step_cpu: IntArray,  # (S,)
+    step_milli: IntArray,  # (S,): milli taken of the slot
+    step_slot: IntArray,  # (S,): the slot that the step takes from, −1 for none
+    ratios: FloatArray,  # (S,), written
+) -> None:
+    """100·fragmentation/idle GPU milli over the cluster after each step of a history in which nobody leaves."""
+    nodes, width = milli.shape
+    idle = 0
+    for node in range(nodes):
+        by_node[node] = node_fragmentation(
+            cpu[node], milli, node, bits[node], -1, 0, typical, weight, sizes, parts
+        )
+        for index in range(width):
+            idle += max(0, milli[node, index])
+    for step in range(step_node.shape[0]):
+        node = step_node[step]
+        if node >= 0:
+            cpu[node] -= step_cpu[step]
+            if step_slot[step] >= 0:
+                milli[node, step_slot[step]] -= step_milli[step]
+                idle -= step_milli[step]
+            by_node[node] = node_fragmentation(
+                cpu[node], milli, node, bits[node], -1, 0, typical, weight, sizes, parts
+            )
+        # Four sums at a time: one alone would wait for each addition to end before the next.
+        first, second, third, fourth = 0.0, 0.0, 0.0, 0.0
+        for other in range(0, nodes - 3, 4):
+            first += by_node[other]
+            second += by_node[other + 1]
+            third += by_node[other + 2]
+            fourth += by_node[other + 3]
+        for other in range(nodes - nodes % 4, nodes):
+            first += by_node[other]
+        ratios[step] = 100.0 * (first + second + third + fourth) / idle if idle > 0 else 0.0

@@ -1,0 +1,152 @@
+"""Placements that give each node an integer score and take the highest, the smaller rank on ties.
+
+Scores are kept for each type of request and node, and a node is scored again only after it has changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from berth.arrays import FloatArray, IntArray, numbers
+from berth.cluster import UNCOUNTED, Cluster
+from berth.model import NO_GPU, GpuSlot, Job
+from berth.policies.placements import score_kernels
+from berth.policies.protocol import Setting
+
+__all__ = ["Scored", "Typical"]
+
+CACHE_BYTES = 128 * 2**20
+"""What the kept scores may take in memory: 24 bytes a node and request type, the oldest type making room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Typical:
+    """The requests that a formula takes as usual, and how usual each is. Letters as in `kernels`."""
+
+    requests: IntArray = field(default_factory=lambda: np.zeros((0, 5), dtype=np.int64))
+    """(M, 5): GPUs, milli of each, CPU milli, bits of the GPU models allowed, place of its milli in `sizes`."""
+    weight: FloatArray = field(default_factory=lambda: np.zeros(0))
+    """(M,): the part of the workload that asks so."""
+    sizes: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    """(K,): the different milli."""
+
+
+@dataclass(slots=True)
+class _Scores:
+    """Scores of one cluster's nodes for as many request types as there is room for. Letters as in kernels."""
+
+    cluster: Cluster
+    places: dict[int, int]  # request type -> row
+    seen: IntArray  # (T, N)
+    scores: IntArray  # (T, N)
+    devices_at: memoryview[int]  # (T, N)
+    arrays: tuple[Any, ...]
+    """What the kernel is given after the request."""
+
+    def row(self, request: int) -> int:
+        """The row of a request type; the type that came first makes room where there is none."""
+        row = self.places.get(request)
+        if row is None:
+            if len(self.places) < len(self.seen):
+                row = len(self.places)
+            else:
+                row = self.places.pop(next(iter(self.places)))
+                self.seen[row] = 0
+            self.places[request] = row
+        return row
+
+    def best_node(self, kernel: int, row: int, request: int) -> int:
+        """The best node for the request type, −1 for none; its row is up to date then."""
+        cluster = self.cluster
+        node: int = score_kernels.best_node(
+            kernel, cluster.block, cluster.requests, request, row, *self.arrays
+        )
+        return node
+
+
+class Scored:
+    """A placement by score. A subclass names its kernel and documents its formula."""
+
+    kernel: int
+    """Which of the formulas in `kernels` it uses."""
+
+    draws = False
+    """Whether `several` chooses the nodes of every job, and not only of a gang."""
+
+    tightest = True
+    """Whether a job that takes part of a GPU goes to the GPU with the least left, or to the first that fits."""
+
+    def __init__(self, setting: Setting | None = None) -> None:
+        self.setting = setting or Setting()
+        self._kept: _Scores | None = None
+
+    def __call__(self, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
+        """The slots on the best node, on the best nodes for a gang, or None."""
+        if job.gpus * job.share[0] > cluster.free_total_milli:
+            return None
+        kept = self._kept
+        if kept is None or kept.cluster is not cluster:
+            kept = self._kept = self._start(cluster)
+        request = cluster.request(job)
+        row = kept.row(request)
+        if job.nodes > 1 or self.draws:
+            best = kept.best_node(self.kernel_for_all, row, request)
+            nodes = None if best < 0 else self.several(kept.scores[row], cluster, max(1, job.nodes))
+            if nodes is not None:
+                return tuple(slot for node in nodes for slot in self.slots(node, job, cluster))
+            return cluster.spread(job) if job.nodes == 0 else None
+        node = kept.best_node(self.kernel, row, request)
+        if node < 0:
+            return cluster.spread(job) if job.nodes == 0 else None
+        if job.gpus == 1:
+            return cluster.single(node, kept.devices_at[row, node])
+        return self.slots(node, job, cluster)
+
+    def several(self, scores: IntArray, cluster: Cluster, wanted: int) -> list[int] | None:
+        """The best nodes for the parts of a gang, given every node's score (N,), or None where too few fit."""
+        fitting = np.flatnonzero(scores > score_kernels.UNFIT)
+        if len(fitting) < wanted:
+            return None
+        nodes: list[int] = fitting[np.lexsort((cluster.rank[fitting], -scores[fitting]))][:wanted].tolist()
+        return nodes
+
+    @property
+    def kernel_for_all(self) -> int:
+        """The formula that scores every node, where `kernel` may stop at the first that fits."""
+        return self.kernel
+
+    def typical(self, cluster: Cluster) -> Typical:
+        """The typical requests, for a formula that looks at them; else none."""
+        return Typical()
+
+    def slots(self, node: int, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...]:
+        """The slots that a job (one of its parts, for a gang) takes on a node that it fits on."""
+        if job.gpus == 0:
+            return (GpuSlot(node, NO_GPU),)
+        return cluster.slots_on(node, job, tightest=self.tightest)
+
+    def _start(self, cluster: Cluster) -> _Scores:
+        nodes, width = cluster.free_milli.shape
+        rows = max(1, min(4096, CACHE_BYTES // (24 * nodes)))
+        typical = self.typical(cluster)
+        counted = cluster.capacity_cpu_milli[cluster.capacity_cpu_milli < UNCOUNTED]
+        cpu = counted.max(initial=1)
+        gpu = np.where(cluster.capacity_milli > 0, cluster.capacity_milli, 0).sum(axis=1).max()
+        seen, scores, devices = np.zeros((3, rows, nodes), dtype=np.int64)
+        arrays = (
+            np.array([max(1, cpu), max(1, gpu)], dtype=np.int64),
+            typical.requests,
+            typical.weight,
+            typical.sizes,
+            np.zeros(len(typical.sizes), dtype=np.int64),  # parts
+            np.zeros(nodes),  # fragmentation
+            np.zeros(nodes, dtype=np.int64),  # fragmentation seen
+            seen,
+            scores,
+            devices,
+            np.zeros((1, width), dtype=np.int64),  # scratch
+        )
+        return _Scores(cluster, {}, seen, scores, numbers(devices), arrays)

@@ -1,0 +1,138 @@
+"""Preemption: a waiting job takes the place of running jobs that rank behind it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+from berth.cluster import Cluster, Queue, Running
+from berth.cluster.shadow import Shadow
+from berth.model import Evict, Job, Placement, WakeAt
+from berth.policies.protocol import Order, Place
+from berth.policies.sort_keys import key_of
+
+__all__ = ["ByPriority", "Preemptive", "Rank", "Ranks"]
+
+Rank = tuple[int, ...]
+"""The smaller comes first."""
+
+
+class Ranks(ABC):
+    """An order that also says who may take whose place: the smaller rank evicts the larger."""
+
+    @abstractmethod
+    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Job]:
+        """The waiting jobs, the smallest rank first."""
+
+    @abstractmethod
+    def waiting(self, job: Job) -> Rank:
+        """The rank of a waiting job."""
+
+    @abstractmethod
+    def running(self, run: Running, now_ms: int) -> Rank:
+        """The rank of a running job now."""
+
+    def next_ms(self, cluster: Cluster, now_ms: int) -> int | None:
+        """When the rank of a running job changes next; None where ranks stay."""
+        return None
+
+
+class ByPriority(Ranks):
+    """Jobs of a higher priority first, in an order of their own among equals, which may rank those too."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._ranks = order if isinstance(order, Ranks) else None
+        self._key = None if (key := key_of(order)) is None else lambda job: (-job.priority, key(job))
+
+    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Job]:
+        """By priority, then as the order has it."""
+        if self._key is not None:
+            return queue.by(self._key)
+        return iter(sorted(self._order(queue, cluster, now_ms), key=self.waiting))
+
+    def waiting(self, job: Job) -> Rank:
+        """A higher priority is a smaller rank."""
+        return (-job.priority, *(self._ranks.waiting(job) if self._ranks else ()))
+
+    def running(self, run: Running, now_ms: int) -> Rank:
+        """The priority of the job first."""
+        return (-run.job.priority, *(self._ranks.running(run, now_ms) if self._ranks else ()))
+
+    def next_ms(self, cluster: Cluster, now_ms: int) -> int | None:
+        """When the order ranks a running job anew; priorities stay."""
+        return self._ranks.next_ms(cluster, now_ms) if self._ranks else None
+
+
+class Preemptive:
+    """Start the first job; where it does not fit, evict jobs that rank behind it until it does.
+
+    Those of the last rank go first, among them the ones that started last, and none whose GPUs would not help. Who
+    evicts has the smaller rank, so that nobody is evicted for one that it would evict. Where evicting all that
+    may be evicted would not make room, nobody is, and the job holds up those behind it, as in a strict order.
+    """
+
+    def __init__(self, ranks: Ranks, place: Place) -> None:
+        self.ranks = ranks
+        self.place = place
+        self.draws = bool(getattr(place, "draws", True))
+        """Whether its decisions may depend on the seed."""
+        self._asked: tuple[Cluster | None, int] = (None, -1)
+
+    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement | Evict | WakeAt]:
+        """Yield placements in the order's order, and evictions before them."""
+        ranks = self.ranks
+        blocked = anew = True
+        while anew:
+            blocked = anew = False
+            for job in ranks(queue, cluster, now_ms):
+                if job not in queue:
+                    continue  # limits have hidden it since
+                slots = self.place(job, cluster)
+                if slots is None and job.patience_ms != 0:
+                    for run in self._victims(job, cluster, now_ms):
+                        yield Evict(run.job)
+                        anew = True  # who was evicted waits before those that rank behind it
+                    slots = self.place(job, cluster)
+                if slots is not None:
+                    yield Placement(job, slots, job.share)
+                elif job.patience_ms != 0:
+                    blocked = True
+                    break
+                if anew:
+                    break
+            anew = anew and not blocked
+        next_ms = ranks.next_ms(cluster, now_ms) if blocked else None
+        asked_ms = self._asked[1] if self._asked[0] is cluster else -1
+        if next_ms is not None and (next_ms < asked_ms or asked_ms <= now_ms):
+            self._asked = (cluster, next_ms)
+            yield WakeAt(next_ms)
+
+    def _victims(self, job: Job, cluster: Cluster, now_ms: int) -> list[Running]:
+        """Who has to go, so that the job fits; nobody where it would not even so."""
+        ranks = self.ranks
+        rank = ranks.waiting(job)
+        behind = [(ranks.running(run, now_ms), run) for run in cluster.running.values()]
+        behind = [(other, run) for other, run in behind if other > rank]
+        if not behind:
+            return []
+        behind.sort(key=lambda pair: (pair[0], pair[1].start_ms), reverse=True)
+        shadow = Shadow(cluster)
+        gone: list[Running] = []
+        for _, run in behind:
+            shadow.end(run)
+            gone.append(run)
+            if (
+                shadow.might_fit(job, sorted({slot.node for slot in run.slots}))
+                and shadow.slots(job) is not None
+            ):
+                break
+        else:
+            return []
+        needed: list[Running] = []
+        for place, run in enumerate(gone):
+            shadow.undo_end(run)
+            if place == len(gone) - 1 or shadow.slots(job) is None:
+                shadow.end(run)
+                needed.append(run)
+        return needed

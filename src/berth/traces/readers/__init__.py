@@ -1,0 +1,1 @@
+"""Readers of trace formats, one file a format."""

@@ -1,0 +1,166 @@
+"""berth's own table of jobs, as CSV and as Parquet: a column for each field of Job, exact in both directions.
+
+Only `id`, `submit_ms` and `work_ms` must be there; another column that is absent, or empty in a row, has the
+default of its field. `share_milli` and `share_mem_mib` are the two halves of the share; `models` and `labels`
+are split by `|`; `keeps_work` is `true` or `false`. A `work_ms` of 1152921504606846976 (2⁶⁰) stands for a job
+that never ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import MISSING
+from dataclasses import fields as fields_of
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from berth.errors import TraceError
+from berth.history.store.parquet import ParquetWriter, rows_to_columns
+from berth.model import WHOLE_GPU, Job, Share
+from berth.traces.fields import Field, Limits, amount, count, flag, integer, names, text
+from berth.traces.table import Table
+from berth.traces.writing import write_table
+
+__all__ = ["COLUMNS", "NativeReader", "write_csv", "write_parquet"]
+
+_DEFAULTS: Final[dict[str, Any]] = {
+    **{field.name: field.default for field in fields_of(Job) if field.default is not MISSING},
+    "share_milli": WHOLE_GPU.milli,
+    "share_mem_mib": WHOLE_GPU.mem_mib,
+}
+_SCHEMA: Final = {
+    "id": "VARCHAR",
+    "submit_ms": "BIGINT",
+    "work_ms": "BIGINT",
+    "user": "VARCHAR",
+    "application": "VARCHAR",
+    "gpus": "INTEGER",
+    "share_milli": "INTEGER",
+    "share_mem_mib": "BIGINT",
+    "nodes": "INTEGER",
+    "cpu_milli": "BIGINT",
+    "mem_mib": "BIGINT",
+    "models": "VARCHAR[]",
+    "labels": "VARCHAR[]",
+    "priority": "BIGINT",
+    "time_limit_ms": "BIGINT",
+    "estimate_ms": "BIGINT",
+    "retries": "INTEGER",
+    "keeps_work": "BOOLEAN",
+    "patience_ms": "BIGINT",
+    "virtual_cluster": "VARCHAR",
+}
+COLUMNS: Final = tuple(_SCHEMA)
+_CHUNK_ROWS = 250_000
+
+
+class NativeReader:
+    """Rows of berth's own table as jobs."""
+
+    counts_from_first = False
+
+    def __init__(self, table: Table, limits: Limits) -> None:
+        self._table = table
+        self._limits = limits
+        self._seen: set[str] = set()
+        self._fields = _fields(limits)
+        self._present = tuple(field for field in self._fields.values() if field.name in table.columns)
+        self._plan = tuple(
+            (COLUMNS.index(field.name), table.columns[field.name], field.remembered())
+            for field in self._present
+            if field.name != "id"  # ids do not come twice: nothing to remember
+        )
+        self._defaults: list[Any] = [_DEFAULTS.get(name) for name in COLUMNS]
+
+    def row(self, fields: list[str]) -> tuple[int, Job]:
+        values = self._defaults.copy()
+        values[0] = self._fields["id"].parse(fields[self._table.columns["id"]])
+        for position, index, meaning in self._plan:
+            values[position] = meaning[fields[index]]
+        if self._contradiction(values) is not None:
+            raise ValueError(fields)
+        job_id, submit_ms, work_ms, user, application, gpus, milli, gpu_mem_mib, *others = values
+        self._seen.add(job_id)
+        share = WHOLE_GPU if milli == 1000 and gpu_mem_mib == 0 else Share(milli, gpu_mem_mib)
+        return submit_ms, Job(job_id, submit_ms, work_ms, user, application, gpus, share, *others)
+
+    def rows(self, block: list[list[str]]) -> None:
+        return None
+
+    def submit_ms(self, fields: list[str]) -> int:
+        submit: int = self._fields["submit_ms"].parse(fields[self._table.columns["submit_ms"]])
+        return submit
+
+    def diagnose(self, line: int, fields: Sequence[str]) -> None:
+        values = dict(zip(COLUMNS, self._defaults, strict=True))
+        for field in self._present:
+            values[field.name] = field.check(self._table, line, fields)
+        problem = self._contradiction(list(values.values()))
+        if problem is not None:
+            column, expected = problem
+            raise self._table.error(line, expected, column=column, value=str(values[column]))
+
+    def _contradiction(self, values: list[Any]) -> tuple[str, str] | None:
+        """The column that contradicts the others, each right by itself, and what was expected of it."""
+        job_id, gpus, nodes, most = values[0], values[5], values[8], self._limits.gpus_per_node
+        if nodes > 1 and gpus % nodes:
+            return "gpus", f"a multiple of {nodes}, as many on each of its nodes"
+        if most is not None and 0 < nodes * most < gpus:
+            return "gpus", f"at most {nodes * most}, as no node has more than {most} GPUs"
+        return ("id", "an id that no row above has") if job_id in self._seen else None
+
+    def job(self, row: tuple[int, Job], origin_ms: int) -> Job:
+        return row[1]
+
+
+def _fields(limits: Limits) -> dict[str, Field[Any]]:
+    known: tuple[Field[Any], ...] = (
+        text("id", empty=False),
+        count("submit_ms"),
+        count("work_ms"),
+        text("user"),
+        text("application"),
+        count("gpus", at_most=limits.gpus, what="GPUs; the cluster has no more"),
+        count("share_milli", at_least=1, at_most=1000),
+        count("share_mem_mib"),
+        count("nodes"),
+        count("cpu_milli"),
+        count("mem_mib"),
+        names("models", among=limits.models, what="GPU models"),
+        names("labels", what="labels"),
+        integer("priority"),
+        amount("time_limit_ms"),
+        amount("estimate_ms"),
+        count("retries"),
+        flag("keeps_work"),
+        amount("patience_ms"),
+        text("virtual_cluster"),
+    )
+    return {f.name: f.or_else(_DEFAULTS[f.name]) if f.name in _DEFAULTS else f for f in known}
+
+
+def write_csv(jobs: Iterable[Job], path: Path) -> None:
+    """Write jobs to a CSV file, gzip where its name ends so; the same jobs give the same bytes."""
+    write_table(path, COLUMNS, (_row(job, str(path)) for job in jobs))
+
+
+def write_parquet(jobs: Iterable[Job], path: Path) -> None:
+    """Write jobs to a Parquet file with the same columns."""
+    source = iter(jobs)
+    with ParquetWriter(path, _SCHEMA) as writer:
+        while chunk := list(islice(source, _CHUNK_ROWS)):
+            writer.write(rows_to_columns([_row(job, str(path)) for job in chunk], COLUMNS))
+
+
+def _row(job: Job, path: str) -> tuple[object, ...]:
+    for column, alternatives in (("models", job.models), ("labels", job.labels)):
+        if not all(alternatives) or any("|" in name for name in alternatives):
+            expected = f"names without '|', as that splits them in the file, in job '{job.id}'"
+            raise TraceError(path, expected, column=column, value=str(alternatives))
+    return (
+        *(job.id, job.submit_ms, job.work_ms, job.user, job.application, job.gpus, *job.share, job.nodes),
+        *(job.cpu_milli, job.mem_mib, "|".join(job.models), "|".join(job.labels), job.priority),
+        *(job.time_limit_ms, job.estimate_ms, job.retries, str(job.keeps_work).lower(), job.patience_ms),
+        job.virtual_cluster,
+    )

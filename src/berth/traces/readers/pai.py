@@ -1,0 +1,160 @@
+"""Alibaba's PAI trace of 2020: the sample of 100,000 jobs that its simulator replays, and its machines.
+
+Weng, Xiao, Yu, Wang, Wang, He, Li, Zhang, Lin and Ding, *MLaaS in the Wild: Workload Analysis and Scheduling in
+Large-Scale Heterogeneous GPU Clusters*, NSDI 2022; published as cluster-trace-gpu-v2020 in
+github.com/alibaba/clusterdata.
+
+One row is a job of `num_inst` instances, each with `num_gpu` GPUs (0.5 is half of one) and `num_cpu` cores. A
+job of several instances is started whole, on as few nodes as will hold its GPUs: instances may share a node, and
+nothing ties an instance's own GPUs to one. Between one and two GPUs an instance takes the next whole number of
+them and the same part of each. Instances without GPUs take a node each.
+
+The type of GPU is the one that the job was given, and its run time was measured there, so it may run on that type
+only. The sample says V100 for both sizes of its memory; CPU names no type.
+
+Times of submission are seconds from the trace's own origin; a copy without `submit_time` has every job submitted
+at 0, in the order of the file. Of the estimates that the `estimate` variant adds, the one by group, user and GPUs
+is taken (`group_gpu_dur`), else by group (`group_dur`), else by user and GPUs, else by user.
+"""
+
+from __future__ import annotations
+
+import csv
+import tarfile
+from pathlib import Path
+from typing import Any, Final
+
+from berth.errors import TraceError
+from berth.gpu_models import gpu_model
+from berth.model import WHOLE_GPU, Job, Node, Share
+from berth.traces.fields import Field, Limits, count, decimal, names, optional_seconds, seconds, text
+from berth.traces.readers.by_field import Contradiction, FieldReader
+from berth.traces.table import Table
+
+__all__ = ["PaiReader", "asked", "gpu_types", "nodes"]
+
+ESTIMATES: Final = ("group_gpu_dur", "group_dur", "user_gpu_dur", "user_dur")
+"""The columns of the estimates, the best known first."""
+
+_SPEC: Final = "pai_machine_spec"
+_NO_TYPE: Final = ("", "CPU")
+
+
+class PaiReader(FieldReader):
+    """Rows of the job sample."""
+
+    def __init__(self, table: Table, limits: Limits) -> None:
+        fields: list[tuple[Field[Any], Any]] = [
+            (text("job_id", empty=False), None),
+            (count("num_inst", at_least=1).or_else(1), 1),
+            (seconds("submit_time"), 0),
+            (decimal("num_cpu").or_else(0.0), 0.0),
+            (decimal("num_gpu").or_else(0.0), 0.0),
+            (gpu_types("gpu_type", limits), ()),
+            (seconds("duration"), None),
+            (text("user"), ""),
+            (text("group"), ""),
+            *((optional_seconds(name), None) for name in ESTIMATES),
+        ]
+        super().__init__(table, fields, "submit_time")
+        self._limits = limits
+
+    def make(self, *values: Any) -> Job:
+        job_id, instances, submit_ms, cores, gpus, models, work_ms, user, group, *estimates = values
+        return Job(
+            id=job_id,
+            submit_ms=submit_ms,
+            work_ms=work_ms,
+            user=user,
+            application=group,
+            cpu_milli=round(cores * 1000) * instances,
+            models=models,
+            estimate_ms=next((estimate for estimate in estimates if estimate is not None), None),
+            **asked(instances, gpus, "num_gpu", self._limits),
+        )
+
+
+def gpu_types(name: str, limits: Limits) -> Field[tuple[str, ...]]:
+    """The GPU models that a type of PAI stands for."""
+    known = names(name, among=limits.models, what="GPU types")
+    has_both = limits.models is None or "V100M32" in limits.models
+
+    def parse(value: str) -> tuple[str, ...]:
+        if value in _NO_TYPE:
+            return ()
+        found = known.parse(value)
+        return (*found, "V100M32") if found == ("V100",) and has_both else found
+
+    return Field(name, parse, known.expected)
+
+
+def asked(instances: int, gpus: float, column: str, limits: Limits) -> dict[str, Any]:
+    """GPUs, share and nodes of a job of so many instances with so many GPUs each."""
+    whole = -(-round(gpus * 1000) // 1000)
+    if limits.gpus_per_node is not None and whole > limits.gpus_per_node:
+        most = limits.gpus_per_node
+        raise Contradiction(column, gpus, f"up to {most} GPUs for an instance; no node has more")
+    if limits.gpus is not None and whole * instances > limits.gpus:
+        raise Contradiction(
+            column, gpus, f"up to {limits.gpus} GPUs in all {instances} instances, as the cluster has"
+        )
+    if not whole:
+        return {"gpus": 0, "nodes": instances}
+    milli = max(1, round(gpus * 1000 / whole))
+    share = WHOLE_GPU if milli == 1000 else Share(milli)
+    return {"gpus": whole * instances, "share": share, "nodes": 1 if instances == 1 else 0}
+
+
+def nodes(path: str) -> tuple[Node, ...]:
+    """The machines of the published `pai_machine_spec` (`.csv` or `.tar.gz`), where it lies beside the file.
+
+    Else as many of each kind as it counts, under made-up names: 1,897 machines with 6,742 GPUs.
+    """
+    folder = Path(path).parent
+    for beside in (folder / f"{_SPEC}.csv", folder / f"{_SPEC}.tar.gz"):
+        if beside.exists():
+            return _machines(beside)
+    from berth.traces.synthetic.pai import PaiLike
+
+    return PaiLike()().nodes
+
+
+def _machines(path: Path) -> tuple[Node, ...]:
+    """Machines of a file without a header: machine, gpu_type, cap_cpu (cores), cap_mem (GiB), cap_gpu."""
+    columns: tuple[Field[Any], ...] = (
+        text("machine", empty=False),
+        text("gpu_type"),
+        count("cap_cpu"),
+        count("cap_mem"),
+        count("cap_gpu"),
+    )
+    found: list[Node] = []
+    for line, row in enumerate(csv.reader(_lines(path)), start=1):
+        if not row or (line == 1 and row[0] == "machine"):
+            continue
+        if len(row) != len(columns):
+            raise TraceError(str(path), f"{len(columns)} columns", line=line, value=",".join(row))
+        values: list[Any] = []
+        for field, value in zip(columns, row, strict=True):
+            try:
+                values.append(field.parse(value))
+            except ValueError:
+                raise TraceError(
+                    str(path), field.expected, line=line, column=field.name, value=value
+                ) from None
+        name, kind, cores, gib, gpus = values
+        found.append(Node(name, gpus, gpu_model(kind) if gpus else None, cores * 1000, gib * 1024))
+    if not found:
+        raise TraceError(str(path), "at least one machine")
+    return tuple(found)
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        if path.suffix == ".csv":
+            return path.read_text("utf-8").splitlines()
+        with tarfile.open(path) as archive:
+            member = archive.extractfile(f"{_SPEC}.csv")
+            return [] if member is None else member.read().decode("utf-8").splitlines()
+    except (OSError, KeyError, UnicodeDecodeError, tarfile.TarError) as error:
+        raise TraceError(str(path), f"the machines that Alibaba published ({error})") from error

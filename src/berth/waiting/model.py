@@ -1,0 +1,351 @@
+"""How long a job will wait: learned from those that waited before, judged in the order of time.
+
+A question is a job at the moment of asking, described by what is known then and nothing later. The model
+(gradient-boosted trees of LightGBM) answers with quantiles of the wait; how wide the interval has to be is
+measured on questions later than those that it learned from.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.errors import HistoryError, MissingExtraError, SettingError
+from berth.files import whole_file
+from berth.waiting.conformal import rolling_interval
+
+__all__ = ["Answer", "Evaluation", "Questions", "WaitModel", "evaluate", "train"]
+
+Floats = NDArray[np.float64]
+
+VERSION: Final = 1
+"""Of a model's file."""
+ROUNDS: Final = 80
+COVERAGE: Final = 0.8
+_NORMAL: Final = NormalDist()
+_TENTH: Final = -_NORMAL.inv_cdf(0.1)
+"""How many standard deviations the outer tenth begins from the middle."""
+FEWEST: Final = 200
+"""So many waits that have ended are the least to learn from."""
+FEW_ROWS: Final = 20_000
+"""A second thread costs more than it gives where there are fewer."""
+_SETTINGS: Final = {
+    "learning_rate": 0.1,
+    "num_leaves": 15,
+    "min_data_in_leaf": 100,
+    "feature_fraction": 0.4,
+    "bagging_fraction": 0.5,
+    "bagging_freq": 1,
+    "lambda_l2": 10.0,
+    "verbose": -1,
+    "deterministic": True,
+    "force_row_wise": True,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Questions:
+    """Jobs (N) at the moments of asking, in order of time, by their features (F)."""
+
+    names: tuple[str, ...]
+    values: Floats  # (N, F)
+    """NaN where a feature is not known."""
+    asked_s: Floats  # (N,)
+    wait_s: Floats  # (N,)
+    """From the moment of asking to the start; NaN where it has not started."""
+
+    def __len__(self) -> int:
+        return len(self.asked_s)
+
+    def at(self, chosen: NDArray[Any]) -> Questions:
+        """Some of them."""
+        return Questions(self.names, self.values[chosen], self.asked_s[chosen], self.wait_s[chosen])
+
+    def known_before(self, moment_s: float) -> NDArray[np.bool_]:
+        """Which of their waits had ended before a moment."""
+        return np.asarray(self.asked_s + self.wait_s < moment_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is expected of one job's wait."""
+
+    median_s: float
+    low_s: float
+    high_s: float
+    """In 80 of 100 cases the wait lies from `low_s` to `high_s`."""
+    drivers: tuple[tuple[str, float], ...]
+    """The features that moved this answer most, and by which factor against a typical job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Questions with like answers, and what came of them; seconds."""
+
+    count: int
+    predicted_s: tuple[float, float, float]
+    """The middle ones of the low ends, the medians and the high ends."""
+    came_s: tuple[float, float, float]
+    """The 10 %, 50 % and 90 % of the true waits."""
+    held: float
+    """The share that lay within their intervals."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """How a model did on the last fifth by time, having learned from waits that had ended before it."""
+
+    mse_log10: float
+    """Mean squared error of log10(1 + seconds)."""
+    baseline_mse_log10: float
+    """The same of a constant, the mean of what the model learned from."""
+    coverage_80: float
+    median_abs_error_s: float
+    trained: int
+    tested: int
+    calibration: tuple[tuple[float, float], ...]
+    """For quantiles from 0.1 to 0.9, the share of waits that were at most the predicted quantile."""
+    bins: tuple[Bin, ...] = ()
+    """By what was predicted, the shortest first."""
+
+    def to_dict(self) -> dict[str, object]:
+        """What `--json` prints."""
+        return {
+            "mse_log10": self.mse_log10,
+            "baseline_mse_log10": self.baseline_mse_log10,
+            "coverage_80": self.coverage_80,
+            "median_abs_error_s": self.median_abs_error_s,
+            "trained": self.trained,
+            "tested": self.tested,
+            "calibration": [list(pair) for pair in self.calibration],
+            "bins": [asdict(each) for each in self.bins],
+        }
+
+    def save(self, path: Path) -> None:
+        """Write it to a file, for the report."""
+        with whole_file(path) as aside:
+            aside.write_text(json.dumps(self.to_dict()), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> Evaluation | None:
+        """Read it again; None where there is none that can be read."""
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            bins = tuple(
+                Bin(each["count"], tuple(each["predicted_s"]), tuple(each["came_s"]), each["held"])
+                for each in content.pop("bins")
+            )
+            calibration = tuple((share, came) for share, came in content.pop("calibration"))
+            return cls(**content, calibration=calibration, bins=bins)
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+
+def logged(wait_s: Floats) -> Floats:
+    """log10(1 + seconds), in which waits are told apart by their order of magnitude."""
+    return np.log10(1 + wait_s)
+
+
+class WaitModel:
+    """Trees for the mean, the median and the two ends of the interval of log10(1 + seconds)."""
+
+    def __init__(self, names: Sequence[str], texts: Mapping[str, str], outside: Floats) -> None:
+        self.names = tuple(names)
+        self._texts = dict(texts)
+        self._trees: dict[str, Any] = {}
+        self.outside = outside
+        """How far outside the interval waits lay that were not learned from, in log10, in order of time."""
+        self.offset = float(np.quantile(outside, COVERAGE))
+        """By how much the interval of an answer is moved outwards at both ends."""
+
+    def values_of(self, features: Mapping[str, Floats]) -> Floats:
+        """Questions by the name of their features, as rows (N, F); HistoryError where it learned from others."""
+        if set(features) != set(self.names):
+            differing = ", ".join(sorted(set(features) ^ set(self.names)))
+            raise HistoryError(
+                f"the model of waiting times learned from other features ({differing}); make one anew with "
+                "`berth predict-wait train`"
+            )
+        return np.column_stack([features[name] for name in self.names])
+
+    def predict(self, values: Floats, what: str) -> Floats:
+        """`mean`, `low`, `median` or `high` of log10(1 + seconds) for each row (N, F), before it is moved."""
+        if what not in self._trees:
+            self._trees[what] = _lightgbm().Booster(model_str=self._texts[what])
+        return np.asarray(self._trees[what].predict(values, num_threads=_threads(values)), np.float64)
+
+    def answer(self, values: Floats) -> Answer:
+        """The answer to one question (F,)."""
+        row = values.reshape(1, -1)
+        low, median, high = (float(self.predict(row, what)[0]) for what in ("low", "median", "high"))
+        low, high = min(low - self.offset, median), max(high + self.offset, median)
+        parts = np.asarray(self._trees["median"].predict(row, pred_contrib=True, num_threads=1))[0, :-1]
+        order = np.argsort(-np.abs(parts), kind="stable")[:5]
+        drivers = tuple((self.names[at], float(10 ** parts[at])) for at in order if parts[at])
+        seconds = [max(10**each - 1, 0.0) for each in (median, low, high)]
+        return Answer(seconds[0], seconds[1], seconds[2], drivers)
+
+    def answer_waiting(self, values: Floats, waited_s: float) -> Answer:
+        """How much longer a job will wait that has waited for so long, from its question at submission (F,).
+
+        The answer for its whole wait is taken for two halves of normal distributions of log10(1 + s) that meet at the
+        median; of these only what is longer than the time that has passed is left.
+        """
+        whole = self.answer(values)
+        low, middle, high = (math.log10(1 + each) for each in (whole.low_s, whole.median_s, whole.high_s))
+        below, above = (max(middle - low, 0.01) / _TENTH, max(high - middle, 0.01) / _TENTH)
+        passed = math.log10(1 + max(waited_s, 0.0))
+        gone = _NORMAL.cdf((passed - middle) / (below if passed < middle else above))
+
+        def left(share: float) -> float:
+            level = min(gone + share * (1 - gone), 1 - 1e-9)
+            score = _NORMAL.inv_cdf(level)
+            return max(float(10 ** (middle + score * (below if score < 0 else above)) - 1) - waited_s, 0.0)
+
+        return Answer(left(0.5), left(0.1), left(0.9), whole.drivers)
+
+    def contributions(self, values: Floats) -> Floats:
+        """By how much each feature moves the median of each row (N, F), in log10 of the wait (SHAP values)."""
+        self.predict(values[:1], "median")
+        return np.asarray(
+            self._trees["median"].predict(values, pred_contrib=True, num_threads=_threads(values)), np.float64
+        )[:, :-1]
+
+    def save(self, path: Path) -> None:
+        """Write it to a file."""
+        content = {
+            "version": VERSION,
+            "names": self.names,
+            "trees": self._texts,
+            "outside": self.outside.tolist(),
+        }
+        with whole_file(path) as aside:
+            aside.write_text(json.dumps(content), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> WaitModel:
+        """Read it again; HistoryError where there is none, or one of another version."""
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            if content["version"] != VERSION:
+                raise HistoryError(
+                    f"{path} holds a model of version {content['version']}, not {VERSION}; make one anew with "
+                    "`berth predict-wait train`"
+                )
+            return cls(content["names"], content["trees"], np.asarray(content["outside"], np.float64))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise HistoryError(
+                f"{path} holds no trained model; make one with `berth predict-wait train`"
+            ) from error
+
+
+def train(questions: Questions, seed: int = 0) -> WaitModel:
+    """Learn from questions whose waits have ended; SettingError where they are too few."""
+    ended = questions.at(~np.isnan(questions.wait_s))
+    if len(ended) < FEWEST:
+        raise SettingError(
+            f"{len(ended)} waits that have ended are too few to learn from; {FEWEST} are the least"
+        )
+    outside = _outside(ended, seed)
+    target = logged(ended.wait_s)
+    texts = {what: _fit(ended.values, target, what, seed) for what in ("mean", "low", "median", "high")}
+    return WaitModel(ended.names, texts, outside)
+
+
+def _outside(ended: Questions, seed: int) -> Floats:
+    """How far outside their interval later waits lay (negative: inside), in log10, in order of time.
+
+    The ends are learned from the first nine tenths by time and measured on the last (conformalized quantile
+    regression: Romano, Patterson and Candès, NeurIPS 2019).
+    """
+    cut = float(ended.asked_s[len(ended) * 9 // 10])
+    early, late = ended.at(ended.known_before(cut)), ended.at(ended.asked_s >= cut)
+    if len(early) < FEWEST // 2 or not len(late):
+        return np.zeros(1)
+    ends = {what: _fit(early.values, logged(early.wait_s), what, seed) for what in ("low", "high")}
+    model = WaitModel(ended.names, ends, np.zeros(1))
+    target = logged(late.wait_s)
+    return np.maximum(model.predict(late.values, "low") - target, target - model.predict(late.values, "high"))
+
+
+def _fit(values: Floats, target: Floats, what: str, seed: int) -> str:
+    lightgbm = _lightgbm()
+    alpha = {"low": 0.1, "median": 0.5, "high": 0.9}.get(what)
+    aim: dict[str, Any] = {"objective": "l2"} if alpha is None else {"objective": "quantile", "alpha": alpha}
+    settings = {**_SETTINGS, **aim, "seed": seed, "num_threads": _threads(values)}
+    trees = lightgbm.train(settings, lightgbm.Dataset(values, target), ROUNDS)
+    return str(trees.model_to_string())
+
+
+def evaluate(questions: Questions, seed: int = 0) -> Evaluation:
+    """Train on the first four fifths by time, of which only waits that had ended count, and test on the last.
+
+    The trees learn once, before the first question of the test. The width of the interval follows, day by day,
+    what had become known by then (`berth.waiting.conformal`). How it does was chosen on the third and the fourth
+    fifth of a table, each with trees that had learned from what lay before it, and never on the last.
+    """
+    if len(questions) < 2 * FEWEST:
+        raise SettingError(
+            f"{len(questions)} jobs are too few to judge a prediction by; {2 * FEWEST} are the least"
+        )
+    first = len(questions) * 4 // 5
+    early = np.arange(len(questions)) < first
+    learned = questions.at(early & questions.known_before(float(questions.asked_s[first])))
+    tested = questions.at(~early & ~np.isnan(questions.wait_s))
+    model = train(learned, seed)
+    target = logged(tested.wait_s)
+    mean, median = model.predict(tested.values, "mean"), model.predict(tested.values, "median")
+    low, high = model.predict(tested.values, "low"), model.predict(tested.values, "high")
+    low, high = rolling_interval(tested.asked_s, tested.wait_s, (low, median, high), model.outside, COVERAGE)
+    return Evaluation(
+        mse_log10=float(np.mean((mean - target) ** 2)),
+        baseline_mse_log10=float(np.mean((logged(learned.wait_s).mean() - target) ** 2)),
+        coverage_80=float(np.mean((low <= target) & (target <= high))),
+        median_abs_error_s=float(np.median(np.abs(10**median - 1 - tested.wait_s))),
+        trained=len(learned),
+        tested=len(tested),
+        calibration=tuple(
+            (share, float(np.mean(target <= ends)))
+            for share, ends in ((0.1, low), (0.5, median), (0.9, high))
+        ),
+        bins=_bins(low, median, high, target),
+    )
+
+
+def _bins(low: Floats, median: Floats, high: Floats, target: Floats) -> tuple[Bin, ...]:
+    """The questions (N,) in ten parts by what was predicted, and what came of each."""
+    parts = np.array_split(np.argsort(median, kind="stable"), min(10, len(median)))
+
+    def seconds(logs: Floats) -> tuple[float, float, float]:
+        found = 10**logs - 1
+        return float(found[0]), float(found[1]), float(found[2])
+
+    return tuple(
+        Bin(
+            len(part),
+            seconds(np.array([np.median(ends[part]) for ends in (low, median, high)])),
+            seconds(np.quantile(target[part], (0.1, 0.5, 0.9))),
+            float(np.mean((low[part] <= target[part]) & (target[part] <= high[part]))),
+        )
+        for part in parts
+    )
+
+
+def _threads(values: Floats) -> int:
+    return 1 if len(values) < FEW_ROWS else 2
+
+
+def _lightgbm() -> Any:
+    try:
+        import lightgbm
+    except ImportError as error:
+        raise MissingExtraError("berth predict-wait", "account") from error
+    return lightgbm

@@ -1,0 +1,216 @@
+"""Jobs as questions of how long they will wait: what was known of them, and of the queue, when they asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.errors import HistoryError
+from berth.history.importing.pending import Queued
+from berth.history.store.database import first_line, read_parquet
+from berth.history.store.record_files import SCHEMA
+
+__all__ = ["LEAKS", "history_features", "polled_features", "queue_features"]
+
+Floats = NDArray[np.float64]
+
+LEAKS: Final = frozenset(
+    (
+        *("start_time", "end_time", "state", "submit_wait_sec", "eligible_wait_sec", "elapsed_time"),
+        *("run_time_sec", "alloc_nodes", "priority_x", "poll_wait_sec"),
+    )
+)
+"""Columns of a table of polled jobs that only the future knows."""
+
+_NO_FEATURE: Final = frozenset(
+    (
+        *("poll_time", "submit_time", "eligible_time", "snapshot_date", "req_tres", "job_unique_id"),
+        *("pending_id", "running_id", "sshare_id", "cluster_id"),
+    )
+)
+_NEEDED: Final = (
+    "poll_time",
+    "submit_time",
+    "eligible_time",
+    "poll_wait_sec",
+    "req_tres",
+    "account_id",
+    "time_limit_sec",
+)
+_TRES: Final = ("billing", "cpu", "gres/gpu", "node")
+
+
+def polled_features(path: Path) -> tuple[dict[str, Floats], Floats, Floats]:
+    """A table of pending jobs at the moments of a poll: features (N,) by name, moments, waits; in order of time.
+
+    What was still to come at the poll, such as a time of eligibility that lies behind it, is not used.
+    """
+    with duckdb.connect() as database:
+        try:
+            table = read_parquet([path])
+            columns = [row[0] for row in database.execute(f"DESCRIBE SELECT * FROM {table}").fetchall()]
+            if lacking := [name for name in _NEEDED if name not in columns]:
+                raise HistoryError(
+                    f"{path} has no column {', '.join(lacking)}, which a table of polled jobs has"
+                )
+            numbers = [name for name in columns if name not in LEAKS and name not in _NO_FEATURE]
+            tres = ", ".join(
+                f"try_cast(regexp_extract(req_tres, '(?:^|,){name}=(\\d+)', 1) AS DOUBLE) AS \"t_{name}\""
+                for name in _TRES
+            )
+            seconds = ", ".join(
+                f"epoch(try_cast({name} AS TIMESTAMP)) AS {name}_s"
+                for name in ("poll_time", "submit_time", "eligible_time")
+            )
+            chosen = ", ".join(f'try_cast("{name}" AS DOUBLE) AS "{name}"' for name in numbers)
+            found = database.execute(
+                f"SELECT {chosen}, {tres}, {seconds}, poll_wait_sec::DOUBLE AS wait, hash(req_tres) AS shape, "
+                f"account_id AS account FROM {table} ORDER BY poll_time_s, submit_time_s, hash(req_tres, account_id)"
+            ).fetchnumpy()
+        except duckdb.Error as error:
+            raise HistoryError(f"{path} cannot be read: {first_line(error)}") from error
+    data = {name: _plain(column) for name, column in found.items() if name not in ("shape", "account")}
+    asked, submitted, eligible = (
+        data.pop(f"{name}_s") for name in ("poll_time", "submit_time", "eligible_time")
+    )
+    wait = data.pop("wait")
+    features = {name: np.where(np.isfinite(column), column, np.nan) for name, column in data.items()}
+    features["age_s"] = asked - submitted
+    was = eligible <= asked
+    features["is_eligible"] = was.astype(np.float64)
+    features["eligible_for_s"] = np.where(was, asked - eligible, -1.0)
+    features["hour_submitted"] = submitted % 86_400 / 3600
+    features["weekday"] = (asked // 86_400 + 4) % 7
+    account, shape = np.asarray(found["account"]), np.asarray(found["shape"])
+    limit = data["time_limit_sec"]
+    groups: dict[str, tuple[NDArray[Any], ...]] = {
+        "all": (),
+        "account": (account,),
+        "same_request": (account, shape, limit),
+        "same_burst": (account, shape, limit, submitted),
+    }
+    if "partition_id_x" in data:
+        groups |= {
+            "partition": (data["partition_id_x"],),
+            "account_partition": (account, data["partition_id_x"]),
+        }
+    for name, keys in groups.items():
+        features[f"asking_{name}"], features[f"asking_before_{name}"] = _company((asked, *keys), submitted)
+    return features, asked, wait
+
+
+def _company(keys: tuple[NDArray[Any], ...], order: Floats) -> tuple[Floats, Floats]:
+    """For each row (N,) how many have the same keys, and how many of those come before it in an order."""
+    codes = np.zeros(len(order), np.int64)
+    for key in keys:
+        codes = np.unique(
+            codes * (len(order) + 1) + np.unique(key, return_inverse=True)[1], return_inverse=True
+        )[1]
+    counts = np.bincount(codes)
+    by_group = np.lexsort((order, codes))
+    before = np.empty(len(order))
+    before[by_group] = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return counts[codes].astype(np.float64), before
+
+
+def _plain(column: Any) -> Floats:
+    return np.asarray(np.ma.filled(np.ma.asarray(column, np.float64), np.nan))
+
+
+def history_features(
+    database: duckdb.DuckDBPyConnection, request: Mapping[str, object] | None = None
+) -> tuple[dict[str, Floats], Floats, Floats]:
+    """Every try of a history, asked at its submission: features by name, moments in s, waits; in order of time.
+
+    The queue of that moment is told by tries alone: who had been queued and not started, or was running. With
+    `request` one more question is asked last: a job of that user, account … right after all that is known.
+    """
+    features, asked, waits, _ = _features(database, request, (), 0)
+    return features, asked, waits
+
+
+def queue_features(
+    database: duckdb.DuckDBPyConnection, queue: Sequence[Queued], now_ms: int
+) -> dict[str, Floats]:
+    """The questions of a queue's jobs (N,) at their submission, which the history and the whole queue tell of.
+
+    Of a job that runs or waits at `now_ms` nothing later is known.
+    """
+    features, _, _, places = _features(database, None, queue, now_ms)
+    at = np.flatnonzero(places >= 0)
+    at = at[np.argsort(places[at])]
+    return {name: column[at] for name, column in features.items()}
+
+
+def _features(
+    database: duckdb.DuckDBPyConnection,
+    request: Mapping[str, object] | None,
+    queue: Sequence[Queued],
+    now_ms: int,
+) -> tuple[dict[str, Floats], Floats, Floats, Floats]:
+    """Features, moments, waits, and the place in the queue (−1 for a try of the history) of every question (N,)."""
+    texts = ("user", "account", "virtual_cluster", "application", "qos", "gpu_model")
+    codes = ", ".join(f'hash("{name}") % 1000003 AS "{name}"' for name in texts)
+    numbers = "gpus * share_milli / 1000.0 AS gpus, cpu_milli, mem_mib, time_limit_ms, greatest(node_count, 1) AS nodes"
+    row = f"{codes}, {numbers}, queued_ms, start_ms, end_ms"
+    columns = (*texts, "gpus", "share_milli", "cpu_milli", "mem_mib", "time_limit_ms", "node_count")
+    query, values = f"SELECT {row}, -1 AS place FROM records", []
+    if request is not None:
+        values = [request.get(name) for name in columns]
+        asked = ", ".join(f'? AS "{name}"' for name in columns)
+        last = "(SELECT max(end_ms) + 1 FROM records)"
+        query += (
+            f" UNION ALL SELECT {row}, -1 AS place FROM "
+            f"(SELECT {asked}, {last} AS queued_ms, NULL::BIGINT AS start_ms, {last} AS end_ms)"
+        )
+    if queue:
+        kinds = ", ".join(
+            f'"{name}" {SCHEMA[name]}' for name in (*columns, "queued_ms", "start_ms", "end_ms")
+        )
+        database.execute(f"CREATE TEMP TABLE queue ({kinds}, place INTEGER)")
+        marks = ", ".join("?" * (len(columns) + 4))
+        rows = [
+            [*(getattr(job, name) for name in columns), job.queued_ms, job.start_ms, now_ms, place]
+            for place, job in enumerate(queue)
+        ]
+        database.executemany(f"INSERT INTO queue VALUES ({marks})", rows)
+        query += f" UNION ALL SELECT {row}, place FROM queue"
+    found = database.execute(
+        f'SELECT * FROM ({query}) ORDER BY queued_ms, end_ms, "user", gpus, place', values
+    ).fetchnumpy()
+    data = {name: _plain(column) for name, column in found.items()}
+    queued, start, end, places = (data.pop(name) for name in ("queued_ms", "start_ms", "end_ms", "place"))
+    began = np.where(np.isnan(start), end, start)  # one that never started left the queue when it ended
+    features = dict(data)
+    features["hour"] = queued % 86_400_000 / 3_600_000
+    features["weekday"] = (queued // 86_400_000 + 4) % 7
+    for name, group in (
+        ("all", np.zeros(len(queued))),
+        ("user", data["user"]),
+        ("account", data["account"]),
+        ("server", data["virtual_cluster"]),
+    ):
+        for what, weight in (("jobs", np.ones(len(queued))), ("gpus", data["gpus"])):
+            features[f"waiting_{what}_{name}"] = _between(group, queued, began, weight, queued)
+            features[f"running_{what}_{name}"] = _between(group, began, end, weight, queued)
+    return features, queued / 1000, (start - queued) / 1000, places
+
+
+def _between(group: Floats, begin: Floats, end: Floats, weight: Floats, at: Floats) -> Floats:
+    """For each row (N,) the weight of its group's rows that had begun before its moment and not ended by then."""
+    codes = np.unique(group, return_inverse=True)[1].astype(np.float64)
+    span = max(float(end.max(initial=0.0) - begin.min(initial=0.0)), 1.0) * 2
+    low = float(begin.min(initial=0.0))
+
+    def up_to(moments: Floats, side: str) -> Floats:
+        place = codes * span + (moments - low)
+        order = np.argsort(place, kind="stable")
+        sums = np.concatenate(([0.0], np.cumsum(weight[order])))
+        return np.asarray(sums[np.searchsorted(place[order], codes * span + (at - low), side=side)])  # type: ignore[call-overload]
+
+    return np.asarray(up_to(begin, "left") - up_to(np.maximum(begin, end), "right") * 1.0).clip(min=0.0)
