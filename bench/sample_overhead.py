@@ -18,7 +18,7 @@ from pathlib import Path
 from harness import BENCH, save
 
 ROOT = BENCH.parent
-PROGRAM = ROOT / "tests" / "accounting" / "gpu_program.py"
+PROGRAM = ROOT / "tests" / "sampling" / "gpu_program.py"
 
 
 def processor_s(pid: int) -> float:

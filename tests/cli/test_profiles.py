@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from .test_commands import answer, berth
+from tests.cli.test_commands import answer, berth
 
 ALONE = "model,dataset,batchsize,amp,gpu_util,gmem_util,gmem\na,d,1,0,90,60,5000\nb,d,1,0,40,20,3000\n"
 PAIRS = "model1,dataset1,batchsize1,amp1,speed1,model2,dataset2,batchsize2,amp2,speed2\n" + (

@@ -32,8 +32,7 @@ from berth.model import (
     WakeAt,
 )
 from berth.policies import names
-
-from .examples import clusters, outages, workloads
+from tests.engine.examples import clusters, outages, workloads
 
 TWO_GPUS = Cluster([Node("a", gpus=2, gpu_model=GpuModel("V100", mem_mib=16_000))])
 POLICIES = names()

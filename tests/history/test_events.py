@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from berth.errors import HistoryError
 from berth.gpu_models import gpu_model
-from berth.history import events as events_module
+from berth.history.store import events as events_module
 from berth.history.store.events import SCHEMA, join_events, write_events
 from berth.model import NO_GPU, Event, EventKind, GpuSlot, Job, Node, Reason, Share
 

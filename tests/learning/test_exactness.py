@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.learning.replay import environment_of, groups_of, profiles_of, random_episode, replayed
 
 from berth.interference import SPEEDS, make_speeds
 from berth.learning.environment import Settings
 from berth.learning.jobsets import JobSets
+from tests.learning.replay import environment_of, groups_of, profiles_of, random_episode, replayed
 
 JOBS = 9
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from chromium import Chromium, find_chromium
 from typer.testing import CliRunner
 
 from berth.cli.app import app
+from tests.report.chromium import Chromium, find_chromium
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 

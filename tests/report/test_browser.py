@@ -2,10 +2,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from chromium import Chromium, find_chromium
-from runs import report
 
 from berth.report import write
+from tests.report.chromium import Chromium, find_chromium
+from tests.report.runs import report
 
 pytestmark = [
     pytest.mark.browser,

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from plotly.offline import get_plotlyjs
-from runs import made_runs, report
 
 from berth.report import render, write
 from berth.statistics import METRICS
 from berth.statistics.table import Cell, table_rows
+from tests.report.runs import made_runs, report
 
 EVIL = "<script>alert('x')</script>"
 

@@ -3,7 +3,6 @@ from dataclasses import replace
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from runs import NODES, curves, made_runs
 
 from berth import plots
 from berth.model import GpuModel, Node
@@ -12,6 +11,7 @@ from berth.plots.style import OF_POLICY
 from berth.policies import names
 from berth.profiles import thesis_profiles
 from berth.statistics import HEADLINES, Run, cdf
+from tests.report.runs import NODES, curves, made_runs
 
 TWO = ("fifo+first-fit", "sjf+best-fit")
 

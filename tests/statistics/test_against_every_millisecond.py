@@ -8,12 +8,12 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from histories import History, histories
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth.model import NO_GPU, EventKind
 from berth.statistics import event_columns, occupancy_at, run_of, summarise, timeline
+from tests.statistics.histories import History, histories
 
 
 @dataclass

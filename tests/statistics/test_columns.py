@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
-from histories import event, golden
 
 from berth.errors import SimulationError
 from berth.model import EventKind, Job
 from berth.statistics import event_columns
 from berth.statistics.columns import RUNNING
+from tests.statistics.histories import event, golden
 
 A, B = Job("a", 0, 5), Job("b", 1, 5)
 

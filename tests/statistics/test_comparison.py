@@ -2,9 +2,9 @@ import pickle
 
 import numpy as np
 import pytest
-from histories import History, golden
 
 from berth.statistics import METRICS, Mark, Metric, Run, Unit, event_columns, readable_unit, run_of, standings
+from tests.statistics.histories import History, golden
 
 
 def run(policy: str, seed: int) -> Run:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from histories import golden
 
 from berth.cluster import Cluster
 from berth.engine import simulate
@@ -23,6 +22,7 @@ from berth.statistics import (
     summary_dict,
     waiting_time_s,
 )
+from tests.statistics.histories import golden
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 

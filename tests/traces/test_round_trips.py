@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from any_jobs import JOB_LISTS, nodes
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from berth import traces
 from berth.errors import SettingError, TraceError
 from berth.model import Job, Node
+from tests.traces.any_jobs import JOB_LISTS, nodes
 
 FEW = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

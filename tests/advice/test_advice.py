@@ -1,0 +1,247 @@
+"""Advice: it follows from the history, holds what was simulated against what was recorded, and changes nothing."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from statistics import median
+
+import pytest
+from typer.testing import CliRunner
+
+from berth.advice import Proposal, advise, workload_of
+from berth.advice.commands import commands_of
+from berth.advice.replay import mean_use, replay
+from berth.cli.app import app
+from berth.errors import SettingError
+from berth.interference import Outlook, Tenant
+from berth.model import Job, Record, RecordState, Share
+from berth.policies import make_policy
+from berth.policies.schemes.limit_settings import Limit, read_limits
+from berth.policies.schemes.limits import Limits
+from berth.waiting import Questions
+from tests.history.histories import HOUR_MS, NODES, even, history_of, hog
+
+
+def test_the_cluster_is_what_the_history_shows_and_the_replay_is_what_was_recorded(tmp_path: Path) -> None:
+    history = history_of(hog(), tmp_path)
+    workload = workload_of(history.records())
+    assert [(node.name, node.gpus) for node in workload.nodes] == [(node.name, node.gpus) for node in NODES]
+    assert len(workload.measured) == len(workload.jobs) == len(hog())
+    advice = advise(workload, "fifo+best-fit")
+    assert (advice.now.wait_median_s, advice.now.wait_p90_s) == (
+        advice.recorded_median_s,
+        advice.recorded_p90_s,
+    )
+
+
+def test_a_history_of_one_hog_advises_a_limit_and_an_even_one_does_not(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    unfair = advise(workload_of(history_of(hog(), tmp_path / "a").records()))
+    fair = advise(workload_of(history_of(even(), tmp_path / "b").records()))
+    chosen = unfair.limit
+    assert chosen is not None
+    assert chosen.proposal.limit is not None
+    assert chosen.proposal.limit.scope == "user"
+    assert chosen.less >= 5
+    assert chosen.outcome.typical_user_wait_s < 0.9 * unfair.now.typical_user_wait_s
+    assert chosen.outcome.utilisation_pct >= unfair.now.utilisation_pct - 1
+    assert chosen.outcome.never == 0
+    assert fair.limit is None
+
+
+def test_another_hog_gets_another_limit(tmp_path: Path) -> None:
+    advised = []
+    for name, many, hours in (("few", 40, 3), ("many", 16, 10)):
+        (tmp_path / name).mkdir()
+        jobs = [
+            replace(job, work_ms=hours * HOUR_MS) if job.user == "hog" else job
+            for job in hog()
+            if job.user != "hog" or int(job.id.split("-")[1]) < many
+        ]
+        advice = advise(workload_of(history_of(jobs, tmp_path / name).records()))
+        assert advice.limit is not None
+        advised.append(advice.limit.proposal.words)
+    assert advised[0] != advised[1]
+
+
+def test_what_counts_as_a_user_affected_is_told_and_held_to(tmp_path: Path) -> None:
+    history = history_of(hog(), tmp_path)
+    words = ["advise", "--history", str(history.folder), "--json"]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    answer = json.loads(done.stdout)
+    least = answer["users_counted_from"]
+    assert least == {"change_s": 60.0, "change_share": 0.01}
+    advice = advise(workload_of(history.records()))
+    now = advice.now.user_wait_s
+    for told in answer["proposals"]:
+        (each,) = (each for each in advice.tried if each.proposal.words == told["proposal"])
+        changes = {user: each.outcome.user_wait_s[user] - wait for user, wait in now.items()}
+        counted = [c for u, c in changes.items() if abs(c) > max(60.0, 0.01 * now[u])]
+        assert (told["users_waiting_less"], told["users_waiting_more"]) == (
+            sum(c < 0 for c in counted),
+            sum(c > 0 for c in counted),
+        )
+
+
+def test_every_proposal_says_what_it_does_to_waits_use_and_users(tmp_path: Path) -> None:
+    advice = advise(workload_of(history_of(hog(), tmp_path).records()))
+    kinds = {
+        amount
+        for each in advice.tried
+        for amount in ("submitted", "running", "gpus")
+        if getattr(each.proposal.limit, amount)
+    }
+    assert kinds == {"submitted", "running", "gpus"}
+    for each in advice.tried:
+        waits = each.outcome.user_wait_s
+        changes = [waits[user] - wait for user, wait in advice.now.user_wait_s.items()]
+        least, _, middle, _, most = each.change_s
+        assert (least, middle, most) == pytest.approx((min(changes), median(changes), max(changes)))
+        assert each.less + each.more <= advice.users == 8
+        name = each.proposal.policy("easy+fifo+best-fit")
+        assert isinstance(make_policy(name), Limits)
+        assert replay(workload_of_again(tmp_path), name) == each.outcome
+
+
+def workload_of_again(folder: Path):  # type: ignore[no-untyped-def]
+    from berth.history.store.folder import open_history
+
+    return workload_of(open_history(folder / "history").records())
+
+
+def test_the_last_jobs_find_those_that_ran_before_them(tmp_path: Path) -> None:
+    records = list(history_of(hog(), tmp_path).records())
+    whole, part = workload_of(records), workload_of(records, most_jobs=30)
+    assert len(part.measured) == 30
+    begun = [job for job in part.jobs if job.id not in part.measured]
+    assert begun
+    assert {job.submit_ms for job in begun} == {0}
+    work = {job.id: job.work_ms for job in whole.jobs}
+    assert all(job.work_ms <= work[job.id] for job in begun)
+
+
+def test_jobs_measured_to_need_half_a_gpu_are_let_share_and_others_not(tmp_path: Path) -> None:
+    jobs = [replace(job, application="python") for job in hog()]
+    history = history_of(jobs, tmp_path, gpu_use_mean=0.2, gpu_mem_mean=0.3)
+    light = advise(workload_of(history.records()))
+    assert {
+        (each.proposal.application, each.proposal.sharers) for each in light.tried if not each.proposal.limit
+    } == {("python", 2)}
+    assert light.sharing is not None
+    assert light.sharing.outcome.wait_p90_s < light.now.wait_p90_s
+    assert light.sharing.outcome.slowed_pct == 0.0
+    (tmp_path / "b").mkdir()
+    busy = advise(workload_of(history_of(jobs, tmp_path / "b", gpu_use_mean=0.9, gpu_mem_mean=0.3).records()))
+    assert not [each for each in busy.tried if not each.proposal.limit]
+    # Asked for all the same, two busy jobs on one GPU slow each other down.
+    forced = advise(
+        workload_of(history_of(jobs, tmp_path / "b", gpu_use_mean=0.9, gpu_mem_mean=0.3).records()),
+        share={"python": 2},
+    )
+    assert all(each.outcome.slowed_pct > 10 for each in forced.tried if not each.proposal.limit)
+    with pytest.raises(SettingError, match="no job of 'caffe'"):
+        advise(workload_of(history.records()), share={"caffe": 2})
+
+
+def test_neighbours_run_at_full_speed_until_their_use_adds_up_to_more_than_a_gpu() -> None:
+    tenants = [Tenant(Job(name, 0, 1), Share(500), 0) for name in "ab"]
+    assert mean_use({"a": (0.4, None), "b": (0.5, None)})(tenants, None) == Outlook((1000, 1000))
+    assert mean_use({"a": (0.8, None), "b": (0.8, None)})(tenants, None) == Outlook((625, 625))
+    assert mean_use({})(tenants, None) == Outlook((1000, 1000))
+
+
+def test_commands_are_those_of_sacctmgr_with_names_as_data() -> None:
+    each = Proposal(Limit("user", gpus=8, running=4, nodes=2, submitted=20))
+    (line,) = commands_of(each, ["odd; rm -rf /"])
+    assert shlex.split(line) == [
+        *("sacctmgr", "-i", "modify", "qos", "odd; rm -rf /", "set", "MaxJobsPerUser=4"),
+        *("MaxSubmitJobsPerUser=20", "MaxTRESPerUser=gres/gpu=8,node=2"),
+    ]
+    assert commands_of(Proposal(Limit("virtual-cluster", gpus=8)), ["b", "a"]) == (
+        "sacctmgr -i modify qos a set GrpTRES=gres/gpu=8",
+        "sacctmgr -i modify qos b set GrpTRES=gres/gpu=8",
+    )
+    assert all(line.startswith("#") for line in commands_of(Proposal(application="x", sharers=2), ["a"]))
+
+
+def test_a_history_without_gpu_jobs_and_one_without_nodes_are_refused() -> None:
+    record = Record(
+        *("7", 1, "ann", "", "", 0, 0, 5, 105, RecordState.COMPLETED, 1, Share(), 0, 0, (), "V100", None)
+    )
+    with pytest.raises(SettingError, match="nothing to replay"):
+        workload_of([replace(record, gpus=0)])
+    with pytest.raises(SettingError, match="--cluster"):
+        workload_of([record])
+    assert workload_of([record], NODES).gpus == 8
+    with pytest.raises(SettingError, match=r"none of the 1 tries.*no node has more than 4 GPUs"):
+        workload_of([replace(record, gpus=8, node_count=1)], NODES)
+
+
+@pytest.mark.slow
+def test_the_driving_factors_become_settings_that_a_policy_reads(tmp_path: Path) -> None:
+    pytest.importorskip("lightgbm", reason="the extra 'account' is not installed")
+    history = history_of(hog(), tmp_path)
+    out = tmp_path / "limits.json"
+    words = ["advise", "--history", history.folder, "--apply-to-policy", out, "--json"]
+    done = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    factors = told["response"]["factors"]
+    assert abs(sum(factor["share"] for factor in factors) - 1) < 0.01
+    assert {"load", "own jobs"} & {factor["factor"] for factor in factors if factor["share"] >= 0.1}
+    taken = [step for step in told["response"]["tried"] if step["taken"]]
+    assert taken
+    assert taken[-1]["typical_user_wait_s"] < told["now"]["typical_user_wait_s"]
+    settings = read_limits(out)
+    assert settings.policy == told["response"]["policy"] == taken[-1]["policy"]
+    policy = make_policy(f"limits?file={out}")
+    assert isinstance(policy, Limits)
+    outcome = replay(workload_of(history.records()), f"limits?file={out}")
+    assert round(outcome.typical_user_wait_s, 1) == taken[-1]["typical_user_wait_s"]
+
+
+def test_what_cannot_be_applied_to_a_policy_is_refused_before_anything_is_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = history_of(hog(), tmp_path)
+
+    def replayed(*_: object, **__: object) -> None:
+        raise AssertionError("it was replayed")
+
+    monkeypatch.setattr(import_module("berth.advice.advise"), "advise", replayed)
+    words = ["advise", "--history", str(history.folder), "--apply-to-policy", str(tmp_path / "out")]
+    with pytest.raises(SettingError, match="changes a policy SCHEME"):
+        CliRunner().invoke(
+            app, [*words, "--policy", "limits?max_user_gpus=1+easy+fifo+best-fit"], catch_exceptions=False
+        )
+
+
+def test_the_driving_factors_are_those_of_the_period(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("lightgbm", reason="the extra 'account' is not installed")
+    history = history_of(hog(), tmp_path)
+    asked_days: list[float] = []
+
+    def told(_: object, questions: Questions) -> None:
+        asked_days.extend((questions.asked_s.min() / 86_400, questions.asked_s.max() / 86_400))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(import_module("berth.advice.response"), "driving_factors", told)
+    words = ["advise", "--history", str(history.folder), "--apply-to-policy", str(tmp_path / "out")]
+    CliRunner().invoke(app, [*words, "--from", "1970-01-03", "--to", "1970-01-05"])
+    assert (round(asked_days[0], 6), int(asked_days[1])) == (2.0, 3)
+
+
+def test_the_table_names_the_best_and_its_commands(tmp_path: Path) -> None:
+    history = history_of(hog(), tmp_path)
+    done = CliRunner().invoke(app, ["advise", "--history", str(history.folder)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    assert "as things are" in done.stdout
+    assert "Advised: at most" in done.stdout
+    legend = " ".join(done.stdout.split())
+    assert "waited less, and more (−/+), by over 60 s and 1 % of their mean wait." in legend
+    assert "sacctmgr -i modify qos normal set Max" in done.stdout

@@ -1,0 +1,306 @@
+"""Sweeps: what is finished is kept, an interruption loses nothing, a second call goes on, and Ray gives the same."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from berth.cluster import Cluster, Queue
+from berth.cluster.outages import Recovery
+from berth.errors import PolicyError, SettingError, SimulationError
+from berth.experiments.cases import Case
+from berth.experiments.compare import compare, sweep
+from berth.experiments.compare.kept import KeptRuns, digest
+from berth.experiments.compare.sweep import Task
+from berth.experiments.compare.workers import Turns
+from berth.experiments.genetic.utilisation_run import UseTask, _digest
+from berth.model import Placement
+from berth.policies.schemes.limit_settings import Limit, LimitSettings, write_limits
+from berth.traces import read_trace
+
+BERTH = Path(sys.executable).parent / "berth"
+TRACE = "synthetic:demo?jobs=60"
+POLICIES = ["fifo+first-fit", "sjf+best-fit", "random"]
+
+
+def test_a_kept_run_is_the_run(tmp_path: Path) -> None:
+    first = compare(TRACE, POLICIES, seeds=2, keep=tmp_path)
+    again = compare(TRACE, POLICIES, seeds=2, keep=tmp_path)
+    assert again.to_dict() == first.to_dict()
+    for one, other in zip(first.runs, again.runs, strict=True):
+        assert one.timeline.waiting_mean.tolist() == other.timeline.waiting_mean.tolist()
+        assert [seen.used_milli.tolist() for seen in one.occupancies] == [
+            seen.used_milli.tolist() for seen in other.occupancies
+        ]
+
+
+def test_duckdb_reads_the_runs_as_one_dataset(tmp_path: Path) -> None:
+    result = compare(TRACE, POLICIES, seeds=2, keep=tmp_path)
+    rows = duckdb.sql(
+        f"SELECT policy, seed, finished, waiting_time_s_mean FROM '{tmp_path}/runs/*.parquet' ORDER BY ALL"
+    ).fetchall()
+    assert rows == sorted(
+        (run.policy, run.seed, run.summary.finished, run.summary.waiting_time_s.mean) for run in result.runs
+    )
+
+
+def test_only_what_is_missing_or_under_other_conditions_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[tuple[str, int]] = []
+    original = sweep.run_task
+
+    def counted(task: Task, *rest: object) -> object:
+        ran.append((task.policy, task.seed))
+        return original(task, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(sweep, "run_task", counted)
+    compare(TRACE, POLICIES[:2], keep=tmp_path)
+    compare(TRACE, POLICIES, seeds=2, keep=tmp_path)
+    assert ran == [
+        ("fifo+first-fit", 0),
+        ("sjf+best-fit", 0),
+        ("random", 0),
+        *((name, 1) for name in POLICIES),
+    ]
+    ran.clear()
+    compare(TRACE, POLICIES[:1], compress=2, keep=tmp_path)
+    compare(TRACE, POLICIES[:1], compress=2, recovery=Recovery(1000), keep=tmp_path)
+    assert len(ran) == 2
+    (tmp_path / "runs" / next((tmp_path / "runs").iterdir()).name).write_bytes(b"damaged")
+    compare(TRACE, POLICIES, seeds=2, keep=tmp_path)
+    assert len(ran) > 2
+
+
+def test_the_digest_tells_conditions_and_files_apart(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("id,submit_ms,work_ms\na,0,1\n")
+    task = Task(read_trace(path), (), "fifo", 0)
+    before = digest(task)
+    path.write_text("id,submit_ms,work_ms\na,0,12\n")
+    assert digest(task) != before
+    assert KeptRuns(tmp_path).load(task) is None
+
+
+@pytest.mark.parametrize("policy", ["limits?file={}+fifo", "limits?user_running=1&file={}+easy+sjf+best-fit"])
+def test_a_run_is_not_kept_for_a_policy_whose_settings_file_has_changed(tmp_path: Path, policy: str) -> None:
+    path = tmp_path / "limits.json"
+    name = policy.format(path)
+    task = Task(read_trace(TRACE), (), name, 0)
+    write_limits(LimitSettings((Limit("user", running=1),)), path)
+    narrow, before = compare(TRACE, [name], keep=tmp_path), digest(task)
+    use = _digest(UseTask(Case(TRACE), name, 0))
+    write_limits(LimitSettings((Limit("user", running=10),)), path)
+    assert digest(task) != before
+    assert _digest(UseTask(Case(TRACE), name, 0)) != use
+    fresh = compare(TRACE, [name])
+    assert compare(TRACE, [name], keep=tmp_path).to_dict() == fresh.to_dict()
+    if "user_running" not in name:
+        assert fresh.to_dict() != narrow.to_dict()
+
+
+@pytest.mark.slow
+def test_an_interrupted_sweep_is_continued(tmp_path: Path) -> None:
+    command = [
+        *(
+            str(BERTH),
+            "compare",
+            "synthetic:philly-like?jobs=8000&load=1.3",
+            "--out",
+            str(tmp_path),
+            "--json",
+        ),
+        *("--policies", "fifo+first-fit,sjf+best-fit", "--seeds", "4", "--jobs", "2"),
+    ]
+    out, errors, status = interrupted(command, tmp_path)
+    kept = len(list(tmp_path.glob("runs/*.parquet")))
+    assert (status, out) == (130, "")
+    assert f"{kept} finished runs are in" in errors
+    assert 1 <= kept < 8
+    times = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*.parquet")}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=300)
+    assert len(json.loads(done.stdout)["runs"]) == 8
+    assert len(list(tmp_path.glob("runs/*.parquet"))) == 8
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", [False, True])
+def test_a_sweep_that_is_interrupted_at_any_moment_ends_with_its_runs_kept(
+    group: bool, tmp_path: Path
+) -> None:
+    """Small runs and many, so that a worker is often ended while it sends a result or one is being written."""
+    draw = random.Random(group)
+    command = [str(BERTH), "compare", TRACE, "--policies", "fifo+first-fit,sjf+best-fit", "--seeds", "200"]
+    for number in range(3):
+        folder = tmp_path / str(number)
+        out, errors, status = interrupted(
+            [*command, "--jobs", "2", "--out", str(folder)], folder, draw.random(), group
+        )
+        kept = len(list(folder.glob("runs/*.parquet")))
+        told = f"berth: {kept} finished runs are in {folder / 'runs'}; the same command goes on from there"
+        assert (status, out, errors.splitlines()) == (130, "", [told, "berth: interrupted"])
+        assert not list(folder.glob("runs/*.part"))
+
+
+def interrupted(
+    command: list[str], folder: Path, after_s: float = 0, group: bool = False
+) -> tuple[str, str, int]:
+    """Output, errors and status of a command that is interrupted so long after its first run was kept.
+
+    With `group` every process of it is told, as by a terminal.
+    """
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    give_up = time.monotonic() + 240
+    while not list(folder.glob("runs/*.parquet")) and time.monotonic() < give_up:
+        time.sleep(0.05)
+    time.sleep(after_s)
+    if group:
+        os.killpg(process.pid, signal.SIGINT)
+    else:
+        process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=240)
+    return out, errors, process.returncode
+
+
+def test_what_fails_in_a_process_is_told_by_the_one_that_asked() -> None:
+    with pytest.raises(PolicyError, match="the policy fails: ZeroDivisionError"):
+        compare(TRACE, [f"{__name__}:fails", "random"], seeds=2, processes=2)
+    with pytest.raises(SimulationError, match="a process of the sweep died"):
+        compare(TRACE, [f"{__name__}:dies", "random"], seeds=2, processes=2)
+
+
+def fails(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
+    yield 1 // 0  # type: ignore[misc]
+
+
+def dies(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
+    os._exit(1)
+
+
+def test_each_trace_is_read_once_while_there_are_more_traces_than_processes() -> None:
+    tasks = [
+        Task(read_trace(f"{TRACE}&seed={seed}"), (), name, seed) for seed in range(3) for name in POLICIES
+    ]
+    turns = Turns(tasks)
+    one = turns.next(None)
+    other = turns.next(None)
+    assert one is tasks[0]
+    assert other is tasks[3]
+    assert [turns.next(one), turns.next(one), turns.next(other)] == [tasks[1], tasks[2], tasks[4]]
+    assert turns.next(one) is tasks[6]  # the third, which nobody has begun
+    assert turns.next(other) is tasks[5]
+    assert turns.next(other) is tasks[7]  # and then what another is at
+    assert [turns.next(one), turns.next(one), turns.next(other)] == [tasks[8], None, None]
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nowhere.invalid:6379"])
+def test_a_ray_address_that_does_not_answer_is_told(address: str) -> None:
+    with pytest.raises(SettingError, match="no Ray cluster answers at"):
+        compare(TRACE, "fifo", ray=address)
+    with pytest.raises(SettingError, match="is no address of a Ray cluster"):
+        compare(TRACE, "fifo", ray="here")
+
+
+def test_events_of_runs_on_other_machines_are_refused_before_anything_runs(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="on a Ray cluster may be another machine"):
+        compare(TRACE, "fifo", ray="127.0.0.1:1", events=tmp_path / "events.parquet")
+
+
+def test_an_interruption_of_what_fails_is_heard_all_the_same() -> None:
+    """In a process of its own, for it gets a real SIGINT."""
+    code = """
+import os, signal
+from berth.experiments.compare.interruption import interruption_put_off
+try:
+    with interruption_put_off():
+        os.kill(os.getpid(), signal.SIGINT)
+        raise ValueError("fails")
+except KeyboardInterrupt as interruption:
+    print("interrupted after", repr(interruption.__context__))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert (done.stdout, done.stderr) == ("interrupted after ValueError('fails')\n", "")
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_a_port_that_opens_and_stays_silent_or_speaks_something_else_is_no_ray_cluster(scheme: str) -> None:
+    """Without the question that is put first, Ray itself still waits after two minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"{scheme}127.0.0.1:{listener.getsockname()[1]}"
+        begin = time.monotonic()
+        with pytest.raises(SettingError, match=r"no Ray cluster answers at .*timed out"):
+            compare(TRACE, "fifo", ray=address)
+        assert time.monotonic() - begin < 60  # asked: 10 s, which bench/sweeps.py measures
+
+        def answer() -> None:
+            listener.accept()[0].close()  # the one that gave up
+            connection, _ = listener.accept()
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            connection.close()
+
+        with ThreadPoolExecutor(1) as speaker:
+            speaker.submit(answer)
+            with pytest.raises(SettingError, match=r"says b'HTTP/1.1 400 Bad Req.*, which is not gRPC"):
+                compare(TRACE, "fifo", ray=address)
+
+
+needs_ray = pytest.mark.skipif(
+    importlib.util.find_spec("ray") is None, reason="Ray is not installed; the extra `ray` brings it"
+)
+
+
+@needs_ray
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_a_grpc_server_that_is_not_ray_s_is_no_ray_cluster(scheme: str) -> None:
+    """Ray itself tries again for half a minute, or for ever."""
+    grpc = pytest.importorskip("grpc")
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        with pytest.raises(SettingError, match="speaks gRPC, but not as Ray does"):
+            compare(TRACE, "fifo", ray=f"{scheme}127.0.0.1:{port}")
+    finally:
+        server.stop(None).wait(60)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_ray_gives_what_one_process_gives() -> None:
+    command = [str(BERTH), "compare", TRACE, "--policies", ",".join(POLICIES), "--seeds", "2", "--json"]
+    here = subprocess.run(command, capture_output=True, text=True, check=True, timeout=400)
+    there = subprocess.run(
+        [*command, "--ray", "local"], capture_output=True, text=True, check=True, timeout=400
+    )
+    assert json.loads(there.stdout) == json.loads(here.stdout)
+
+
+@needs_ray
+@pytest.mark.slow
+def test_an_interrupted_sweep_on_ray_keeps_its_runs_and_is_continued(tmp_path: Path) -> None:
+    command = [str(BERTH), "compare", "synthetic:philly-like?jobs=1000&load=1.3", "--out", str(tmp_path)]
+    command += ["--policies", "fifo+first-fit,sjf+best-fit", "--seeds", "12", "--ray", "local", "--json"]
+    out, errors, status = interrupted(command, tmp_path)
+    kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*.parquet")}
+    assert (status, out) == (130, "")
+    assert f"{len(kept)} finished runs are in" in errors
+    assert 1 <= len(kept) < 24
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=400)
+    assert len(json.loads(done.stdout)["runs"]) == 24
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept

@@ -1,0 +1,102 @@
+"""Mistakes that one makes with accounting, from the command line: one line that says what to do, and status 2."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from berth.errors import HistoryError
+from berth.history.importing.sacct import import_text
+from berth.history.store.folder import open_history
+from berth.history.store.import_result import Options
+from tests.history import exports
+
+BERTH = Path(sys.executable).parent / "berth"
+
+
+def berth(*words: object) -> tuple[int, str, str]:
+    """Status, output and errors of a command."""
+    done = subprocess.run([BERTH, *map(str, words)], capture_output=True, text=True, timeout=300)
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("sqlite:////tmp/x.db", "slurmdbd keeps its jobs in MySQL or MariaDB, not in 'sqlite'"),
+        ("postgresql://a:secret@h/d", "slurmdbd keeps its jobs in MySQL or MariaDB, not in 'postgresql'"),
+        ("mysql+pymysql://a:secret@h:port/d", "no address of a database"),
+        ("odd", "no address of a database"),
+    ],
+)
+def test_an_address_that_is_no_slurmdbds_is_told_in_a_line(tmp_path: Path, url: str, told: str) -> None:
+    pytest.importorskip("sqlalchemy", reason="the extra slurm is not installed")
+    wanted = "expected mysql+pymysql://user:password@host/database"
+    found = berth("import", "slurmdbd", url, "--history", tmp_path / "h")
+    assert found == (2, "", f"berth: {told}; {wanted}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "conditions"),
+    [
+        (("report", "--from", "2030-01-01"), "--from 2030-01-01"),
+        (("report", "--only", "user=nobody", "--to", "2027-01-01"), "--to 2027-01-01, --only user=nobody"),
+        (("plot pcc", "--application", "nosuch"), "--application nosuch"),
+        (("plot ecdf", "--variable", "uGPUcore"), "--variable uGPUcore"),
+        (("plot ecdf", "--application", "nosuch"), "--application nosuch, --variable WAIT_h"),
+        *(
+            ((f"plot {kind}", "--only", "user=nobody"), "--only user=nobody")
+            for kind in ("pcc", "usage", "servers", "calendar", "waits")
+        ),
+    ],
+)
+def test_a_page_or_picture_with_nothing_in_it_is_not_written(
+    tmp_path: Path, words: tuple[str, ...], conditions: str
+) -> None:
+    import_text(
+        open_history(tmp_path / "h"), exports.write(tmp_path / "f", [exports.line(JobIDRaw=1)]), Options("c")
+    )
+    out = tmp_path / "out.html"
+    status, output, errors = berth(*words[0].split(), out, *words[1:], "--history", tmp_path / "h")
+    assert (status, output, out.exists()) == (2, "", False)
+    assert errors == (
+        f"berth: {tmp_path / 'h'} has nothing to show under {conditions}, so nothing was written; "
+        "`berth stats --by application,month` lists what it has\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "words", [("report", "x.html"), ("plot", "usage", "x.html"), ("plot", "pcc", "x.html")]
+)
+def test_a_place_that_is_not_there_is_named_as_it_was_given(tmp_path: Path, words: tuple[str, ...]) -> None:
+    import_text(
+        open_history(tmp_path / "h"), exports.write(tmp_path / "f", [exports.line(JobIDRaw=1)]), Options("c")
+    )
+    place = tmp_path / "none" / words[-1]
+    found = berth(*words[:-1], place, "--history", tmp_path / "h")
+    assert found == (2, "", f"berth: {place}: No such file or directory\n")
+
+
+@pytest.mark.parametrize("order", [("", "neuron"), ("neuron", "")])
+def test_jobs_with_a_clusters_name_and_without_are_warned_of(tmp_path: Path, order: tuple[str, str]) -> None:
+    file = exports.write(tmp_path / "f", [exports.line(JobIDRaw=1), exports.line(JobIDRaw=2)])
+    words = ["import", "sacct", file, "--history", tmp_path / "h"]
+    told = []
+    for cluster in (*order, "other"):
+        status, _, errors = berth(*words, *(["--cluster", cluster] if cluster else []))
+        assert status == 0
+        told.append(errors)
+    warning = (
+        "warning: 2 of these jobs are in the history twice, with a cluster's name and without, and count twice; "
+        "import into a new history, with --cluster NAME for what names none\n"
+    )
+    assert told == ["", warning, warning]
+
+
+def test_a_line_that_is_a_carriage_return_alone_is_named(tmp_path: Path) -> None:
+    file = exports.write(tmp_path / "f", [exports.line(JobIDRaw=1), "\r", exports.line(JobIDRaw=2)])
+    with pytest.raises(HistoryError, match="line 3: nothing but a carriage return"):
+        import_text(open_history(tmp_path / "h"), file, Options("c"))

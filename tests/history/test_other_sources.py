@@ -1,0 +1,206 @@
+"""PBS logs, CSV tables, berth's own records, and pseudonyms."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from berth.errors import HistoryError, SettingError
+from berth.history.importing.pbs import HEADER, pbs_rows
+from berth.history.importing.sacct import import_rows, import_text
+from berth.history.importing.simulated import import_records
+from berth.history.importing.table_import import csv_rows, header_of, read_map
+from berth.history.store.folder import open_history
+from berth.history.store.import_result import ImportResult, Options, Rejected, Rejections
+from berth.history.store.pseudonyms import key_mark, pseudonym, read_key
+from berth.history.store.record_files import write_records
+from berth.model import Record, RecordState
+from tests.history import exports
+
+PBS = """\
+01/01/2026 00:00:00;L;license;floating license hour:3
+01/01/2026 01:10:00;S;1.server;user=ann
+01/01/2026 01:10:00;E;1.server;user=ann group=ai account="ai lab" jobname=pt_train queue=gpu ctime=1767225600 \
+qtime=1767225600 etime=1767225660 start=1767226200 end=1767229800 exec_host=n1/0*4+n2/0*4 \
+exec_vnode=(n1:ncpus=4:ngpus=2)+(n2:ncpus=4:ngpus=2) Resource_List.ncpus=8 Resource_List.ngpus=4 \
+Resource_List.mem=16gb Resource_List.walltime=02:00:00 Exit_status=0 resources_used.walltime=01:00:00
+01/01/2026 02:10:00;E;2.server;user=bob queue=gpu ctime=1767225600 start=1767226200 end=1767229800 \
+exec_host=n1/0 Resource_List.nodes=2:ppn=4:gpus=1 Resource_List.walltime=00:30:00 Exit_status=271 \
+resources_used.walltime=00:31:00
+01/01/2026 03:00:00;E;3.server;user=bob queue=gpu ctime=1767225600
+broken
+"""
+
+
+def test_a_pbs_log_becomes_records(tmp_path: Path) -> None:
+    path = tmp_path / "20260101"
+    path.write_text(PBS)
+    history = open_history(tmp_path / "h")
+    rejections = Rejections()
+    result = import_rows(history, pbs_rows(path, rejections), HEADER, Options("pbs"), str(path), rejections)
+    assert result == ImportResult(
+        4,
+        2,
+        0,
+        0,
+        (
+            Rejected(f"{path}, line 5", "job 3.server has no ctime, start or end"),
+            Rejected(f"{path}, line 6", "not 'MM/DD/YYYY HH:MM:SS;KIND;JOB;key=value …'"),
+        ),
+        2,
+    )
+    first, second = history.records()
+    assert (first.user, first.account, first.application, first.virtual_cluster) == (
+        "ann",
+        "ai lab",
+        "pytorch",
+        "gpu",
+    )
+    assert (first.gpus, first.nodes, first.cpu_milli, first.mem_mib) == (4, ("n1", "n2"), 8000, 16384)
+    assert (first.queued_ms, first.eligible_ms, first.start_ms, first.end_ms) == (
+        *(1_767_225_600_000, 1_767_225_660_000, 1_767_226_200_000, 1_767_229_800_000),
+    )
+    assert (first.state, first.time_limit_ms) == (RecordState.COMPLETED, 7_200_000)
+    assert (second.gpus, second.state, second.nodes) == (2, RecordState.TIMEOUT, ("n1",))
+
+
+def test_a_csv_table_is_read_by_its_map(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text(
+        'id,made,began,done,who,cards,busy\n1,1767225600,1767225660,1767229260,"ann, b",2,0.25\n2,x\n'
+        "3,1767225600,1767225660,1767229260,bob,1,7\n"
+    )
+    columns = read_map("job=id,submit=made,start=began,end=done,user=who,gpus=cards,gpu_use=busy")
+    history = open_history(tmp_path / "h")
+    rejections = Rejections()
+    rows = csv_rows(path, columns, rejections)
+    result = import_rows(history, rows, header_of(columns), Options(), str(path), rejections)
+    assert result == ImportResult(
+        3,
+        1,
+        0,
+        0,
+        (
+            Rejected(f"{path}, line 3", "2 fields, expected 7"),
+            Rejected(f"{path}, job 3", "GPU use is no fraction from 0 to 1"),
+        ),
+        2,
+    )
+    (record,) = history.records()
+    assert (record.user, record.gpus, record.gpu_use_mean, record.gpu_mem_mean) == ("ann, b", 2, 0.25, None)
+
+
+def test_gpus_of_a_csv_table_are_whole_numbers_from_0_on(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    given = ["2", "eins", "-1", "", "4.0", "1.5", "nan", "inf", "1e300", "0"]
+    lines = [f"{at},1767225600,1767225660,1767229260,{text}" for at, text in enumerate(given)]
+    path.write_text("\n".join(["id,made,began,done,cards", *lines]) + "\n")
+    columns = read_map("job=id,submit=made,start=began,end=done,gpus=cards")
+    history = open_history(tmp_path / "h")
+    rejections = Rejections()
+    rows = csv_rows(path, columns, rejections)
+    result = import_rows(history, rows, header_of(columns), Options(), str(path), rejections)
+    assert sorted((r.job_id, r.gpus) for r in history.records()) == [("0", 2), ("3", 0), ("4", 4), ("9", 0)]
+    assert [(row.where, row.why) for row in result.rejected] == [
+        (f"{path}, line {at + 2}", f"{given[at]!r} is no number of GPUs") for at in (1, 2, 5, 6, 7, 8)
+    ]
+
+
+@pytest.mark.parametrize("text", ["job=id", "odd=x", "job"])
+def test_a_map_names_known_fields_and_those_needed(text: str) -> None:
+    with pytest.raises(SettingError, match="--map"):
+        read_map(text)
+
+
+def a_record(**values: object) -> Record:
+    from berth.model import Share
+
+    record = Record(
+        *("7", 1, "ann", "pytorch", "", 0, 0, 5, 105, RecordState.COMPLETED, 1, Share(500, 100), 0, 0),
+        *(("n1",), "V100", 100),
+        node_count=1,
+        cluster="simulated",
+    )
+    return replace(record, **values)  # type: ignore[arg-type]
+
+
+def test_simulated_records_come_in_as_they_are(tmp_path: Path) -> None:
+    records = [a_record(), a_record(attempt=2, queued_ms=105, start_ms=105, end_ms=300)]
+    write_records(records, tmp_path / "r.parquet")
+    history = open_history(tmp_path / "h")
+    assert import_records(history, tmp_path / "r.parquet", Options("simulated")) == ImportResult(
+        2, 2, 0, 0, (), 0
+    )
+    assert import_records(history, tmp_path / "r.parquet", Options("simulated")).unchanged == 2
+    assert list(history.records()) == records
+
+
+def test_pseudonyms_hide_people_and_keep_statistics(tmp_path: Path) -> None:
+    rows = [
+        exports.line(JobIDRaw=n, User=user, JobName="secret") for n, user in enumerate(("ann", "bob", "ann"))
+    ]
+    file = exports.write(tmp_path / "f", rows)
+    key = read_key(tmp_path / "key", tmp_path / "h")
+    assert read_key(tmp_path / "key", tmp_path / "h") == key
+    assert (tmp_path / "key").stat().st_mode & 0o777 == 0o600
+    history = open_history(tmp_path / "h")
+    import_text(history, file, Options(key=key))
+    ann, bob = pseudonym(key, "user", "ann"), pseudonym(key, "user", "bob")
+    account, name = pseudonym(key, "account", "ai"), pseudonym(key, "name", "secret")
+    assert [(r.user, r.account, r.name, r.comment, r.application) for r in history.records()] == [
+        (user, account, name, "", "pytorch") for user in (ann, bob, ann)
+    ]
+    for path in (tmp_path / "h").rglob("*"):
+        assert path.is_dir() or not any(word in path.read_bytes() for word in (b"ann", b"secret", key))
+    with pytest.raises(HistoryError, match="has pseudonyms"):
+        import_text(history, file, Options())
+    index = json.loads((tmp_path / "h" / "index.json").read_text())
+    assert (index["cursors"], index.pop("key_mark")) == ({}, key_mark(key))
+    index["cursors"]["key"] = key_mark(key)  # as it was written once
+    (tmp_path / "h" / "index.json").write_text(json.dumps(index))
+    assert (history.index().cursors, history.index().key_mark) == ({}, key_mark(key))
+    with pytest.raises(SettingError, match="lies in the history"):
+        read_key(tmp_path / "h" / "key", tmp_path / "h")
+
+
+def test_records_are_pseudonymised_too(tmp_path: Path) -> None:
+    write_records([a_record(name="secret", account="ai", comment="ann's")], tmp_path / "r.parquet")
+    key = read_key(tmp_path / "key", tmp_path / "h")
+    history = open_history(tmp_path / "h")
+    import_records(history, tmp_path / "r.parquet", Options("simulated", key=key))
+    assert [(r.user, r.account, r.name, r.comment, r.application) for r in history.records()] == [
+        (
+            *(
+                pseudonym(key, "user", "ann"),
+                pseudonym(key, "account", "ai"),
+                pseudonym(key, "name", "secret"),
+            ),
+            *("", "pytorch"),
+        )
+    ]
+    with pytest.raises(HistoryError, match="has pseudonyms"):
+        import_records(history, tmp_path / "r.parquet", Options("simulated"))
+
+
+def test_the_gpu_model_of_a_job_that_does_not_tell_is_its_nodes(tmp_path: Path) -> None:
+    rows = [
+        exports.line(JobIDRaw=1, AllocTRES="cpu=1,gres/gpu=1", ReqTRES="", NodeList="gpu02"),
+        exports.line(JobIDRaw=2, AllocTRES="cpu=1,gres/gpu=1", ReqTRES="", NodeList="gpu03"),
+        exports.line(JobIDRaw=3, AllocTRES="cpu=1", ReqTRES="", NodeList="gpu02"),
+        exports.line(JobIDRaw=4, NodeList="gpu02"),
+    ]
+    (tmp_path / "nodes").write_text("gpu01 gpu:a100:8(S:0-1)\ngpu02 gpu:v100:2,shard:4\ngpu03 (null)\n")
+    history = open_history(tmp_path / "h")
+    import_text(history, exports.write(tmp_path / "f", rows), Options(nodes=tmp_path / "nodes"))
+    assert [(r.job_id, r.gpu_model) for r in history.records()] == [
+        ("1", "v100"),
+        ("2", ""),
+        ("3", ""),
+        ("4", "a100"),
+    ]
+    (tmp_path / "nodes").write_text("gpu01\n")
+    with pytest.raises(SettingError, match="names no node with a GPU type"):
+        import_text(history, tmp_path / "f", Options(nodes=tmp_path / "nodes"))

@@ -1,0 +1,158 @@
+"""A real Slurm with its database: every figure that berth imports is what sacct and sreport say."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = ("slurmctld", "slurmd", "slurmdbd", "sacct", "munged", "mariadbd", "unshare")
+CLUSTER = Path(__file__).parent / "slurm_cluster.sh"
+
+# Jobs of many kinds: an array with a limit, two nodes, a heterogeneous one, a failure, a time-out, one that is
+# cancelled before it runs, one that is requeued, and names that mean trouble.
+STORY = r"""
+B={berth}
+sacctmgr -i add account ai >/dev/null; sacctmgr -i add user $(id -un) account=ai >/dev/null
+for i in $(seq 300); do # until the controller has heard of it: a job of before would be nobody's
+    scontrol -o show assoc_mgr users=$(id -un) flags=assoc | grep -q "Account=ai UserName=$(id -un)(" && break; sleep .2
+done
+J() {{ sbatch -A ai --parsable -o /dev/null "$@"; }}
+J --comment=pytorch --gres=gpu:1 -J '한글 <script>alert(1)</script>' --wrap 'sleep 1' >/dev/null
+J --array=1-4%2 --gres=gpu:1 -J "arr|'; DROP TABLE x; --" --comment=caffe --wrap 'sleep 1' >/dev/null
+J -N2 --gres=gpu:2 --comment=vasp --wrap 'sleep 1' >/dev/null
+J -n1 : -n1 --gres=gpu:1 -J het --wrap 'sleep 1' >/dev/null
+J -J fails --wrap 'exit 3' >/dev/null
+again=$(J --requeue -J again --wrap 'sleep 4')
+scancel $(J --begin=now+1hour -J never --wrap 'sleep 1')
+for i in $(seq 50); do [ "$(squeue -h -j $again -o %T)" = RUNNING ] && break; sleep .2; done
+scontrol requeue $again
+for i in $(seq 100); do
+    [ -z "$(squeue -h)" ] && break
+    sleep .3; scontrol update JobId=$again StartTime=now 2>/dev/null || true
+done
+sleep 1
+$B import slurmdbd $BERTH_SLURMDBD --history h --json >first.json
+$B import slurmdbd $BERTH_SLURMDBD --history h --json >second.json
+$B import sacct --run --cluster sandbox --history h --json >run.json
+sacct -X -a -D -P --delimiter=$'\x1f' -S 2020-01-01 -o JobIDRaw,State,ElapsedRaw,AllocTRES,JobName,Submit >sacct.txt
+# slurmdbd adds up usage once an hour, and here when it is told to. sreport leaves out the hour under way, before its
+# half: what was added up is put two hours back.
+from=$(date -d '4 hours ago' +%Y-%m-%dT%H:00:00) to=$(date -d '1 hour' +%Y-%m-%dT%H:00:00)
+sacctmgr -i roll $from $to >/dev/null
+mariadb -uroot -S "$PWD/database.socket" slurm_acct_db -e \
+    "update sandbox_assoc_usage_hour_table set time_start = time_start - 7200;
+    update sandbox_usage_hour_table set time_start = time_start - 7200;
+    update sandbox_event_table set time_start = time_start - 7200"
+sreport -n -P -t Seconds -T gres/gpu,cpu cluster AccountUtilizationByUser start=$from end=$to >sreport.txt
+$B stats --by application --history h --json >stats.json
+$B stats --by account,user --history h --json >by_user.json
+$B report report.html --history h >/dev/null
+no=mysql+pymysql://nobody:nobody@127.0.0.1:33306/slurm_acct_db
+if $B import slurmdbd $no --history h 2>denied.txt; then exit 1; fi
+sql() {{ mariadb -uroot -S "$PWD/database.socket" "$@"; }}
+sql -e "create database other; create table other.old_job_table (id_job int, job_name text);
+    create table other.tres_table (id int, type text, name text); grant select on other.* to reader@'%'"
+other=mysql+pymysql://reader:reader@127.0.0.1:33306/other
+if $B import slurmdbd $other --history o 2>version.txt; then exit 1; fi
+[ ! -e o/index.json ]
+{python} - >lost.txt <<'END'
+import os, subprocess
+from berth.errors import HistoryError
+from berth.history.importing import slurmdbd
+from berth.history.store.folder import open_history
+from berth.history.store.import_result import Options
+
+stream, calls = slurmdbd._stream, []
+
+
+def cut(connection, query, values):
+    calls.append(query)
+    if len(calls) == 2:
+        number = connection.exec_driver_sql("select connection_id()").scalar()
+        subprocess.run(["mariadb", "-uroot", "-Sdatabase.socket", "-e", "kill " + str(number)], check=True)
+    yield from stream(connection, query, values)
+
+
+slurmdbd._stream = cut
+url, history = os.environ["BERTH_SLURMDBD"], open_history("lost")
+try:
+    slurmdbd.import_slurmdbd(history, url, Options(), window=4)
+except HistoryError as error:
+    print(error)
+print(len(history))
+slurmdbd._stream = stream
+slurmdbd.import_slurmdbd(history, url, Options(), window=4)
+print(len(history))
+END
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    any(shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin") is None for name in PROGRAMS),
+    reason="needs the packages of .ci/packages: a Slurm and MariaDB",
+)
+def test_what_a_real_slurm_recorded_is_what_berth_imports(tmp_path: Path) -> None:
+    pytest.importorskip("sqlalchemy", reason="the extra 'slurm' is not installed")
+    pytest.importorskip("pymysql", reason="the extra 'slurm' is not installed")
+    folder = tmp_path / "c"
+    story = STORY.format(berth=Path(sys.executable).parent / "berth", python=sys.executable)
+    done = subprocess.run([CLUSTER, folder, story], capture_output=True, text=True, timeout=600, check=False)
+    if "unshare" in done.stderr and "not permitted" in done.stderr:
+        pytest.skip("this machine allows no network namespaces")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    first, second, run = (
+        json.loads((folder / f"{name}.json").read_text()) for name in ("first", "second", "run")
+    )
+    rows = [line.split("\x1f") for line in (folder / "sacct.txt").read_text().splitlines()[1:]]
+    # sacct leaves out a job that was cancelled before it was eligible; the tables have it.
+    total = len(rows) + 1
+    assert first == {**first, "read": total, "imported": total, "rejected": []}
+    assert second == {**second, "read": total, "imported": 0, "updated": 0, "unchanged": total}
+    # sacct tells the same of each try as the tables do: nothing changes, whichever way it came in.
+    assert run == {**run, "imported": 0, "updated": 0, "unchanged": len(rows)}
+
+    from berth.history.store.folder import open_history
+
+    records = {(r.job_id, r.queued_ms): r for r in open_history(folder / "h").records()}
+    assert len(records) == total
+    never = [r for r in records.values() if r.start_ms is None]
+    assert [(r.name, r.state) for r in never] == [("never", "cancelled")]
+    elapsed = sum((r.end_ms - r.start_ms) // 1000 for r in records.values() if r.start_ms is not None)
+    assert elapsed == sum(int(row[2]) for row in rows)
+    gpus = {job: _gpus(tres) for job, state, _, tres, *_ in rows if not state.startswith("CANCELLED")}
+    assert {r.job_id: r.gpus for r in records.values() if r.state != "cancelled"} == gpus
+    assert sorted(r.name for r in records.values()) == sorted(row[4] for row in [*rows, [""] * 4 + ["never"]])
+    assert max(r.attempt for r in records.values()) == 2
+    stats = json.loads((folder / "stats.json").read_text())
+    gpu_seconds = sum(int(row[2]) * _gpus(row[3]) for row in rows)
+    assert round(stats["totals"]["gpu_hours"] * 3600) == gpu_seconds
+    reported = [line.split("|") for line in (folder / "sreport.txt").read_text().splitlines()]
+    used = {(row[1], row[2]): int(row[5]) for row in reported if row[2] and row[4] == "gres/gpu"}
+    by_user = json.loads((folder / "by_user.json").read_text())["rows"]
+    assert used
+    assert {
+        (row["account"], row["user"]): round(row["gpu_hours"] * 3600) for row in by_user if row["gpu_hours"]
+    } == used
+    cpu_seconds = {(row[1], row[2]): int(row[5]) for row in reported if row[2] and row[4] == "cpu"}
+    imported = sum(r.cpu_milli * (r.end_ms - (r.start_ms or r.end_ms)) // 1_000_000 for r in records.values())
+    assert sum(cpu_seconds.values()) == imported
+    assert stats["totals"]["jobs"] == len({row[0] for row in rows}) + 1
+    page = (folder / "report.html").read_text()
+    assert "<script>alert(1)</script>" not in page
+    assert "Access denied" in (folder / "denied.txt").read_text()
+    assert "nobody:nobody" not in (folder / "denied.txt").read_text()
+    assert "it is of a Slurm version that berth does not know" in (folder / "version.txt").read_text()
+    # The connection was lost in the second window: the first is there, and the next import goes on to the end.
+    *told, half, whole = (folder / "lost.txt").read_text().splitlines()
+    assert "What came before is kept" in " ".join(told)
+    assert 0 < int(half) < int(whole) == total
+
+
+def _gpus(tres: str) -> int:
+    return next((int(part.split("=")[1]) for part in tres.split(",") if part.startswith("gres/gpu=")), 0)

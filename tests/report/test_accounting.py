@@ -1,0 +1,215 @@
+"""The report and the pictures: what they show of the samples, and that data stays data."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from berth.cli.app import app
+from berth.cli.stats import tables_of
+from berth.cli.usage_table import usage_table
+from berth.history.importing.sacct import import_text
+from berth.history.store.folder import open_history
+from berth.history.store.import_result import Options
+from berth.plots.accounting import calendar, parallel_coordinates, variable_cdfs, waiting_by_cause
+from berth.report.accounting import collect, write_accounting
+from berth.report.image import BROWSERS
+from berth.statistics.spread import cdf
+from tests.history import exports
+
+
+def run(*words: object) -> str:
+    result = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Path:
+    evil = "<script>alert(1)</script>"
+    rows = [
+        exports.line(JobIDRaw=1),
+        exports.line(JobIDRaw=2, JobName=evil, User=evil, Account=evil, Partition=evil, Comment="", NNodes=2),
+        exports.line(JobIDRaw=3, State="FAILED", Comment="tensorflow"),
+    ]
+    import_text(open_history(tmp_path / "h"), exports.write(tmp_path / "f", rows), Options())
+    return tmp_path / "h"
+
+
+def test_the_report_shows_usage_and_nothing_of_a_job_becomes_markup(history: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.html"
+    assert run("report", out, "--history", history, "--by", "user,server") == f"wrote {out}: 3 jobs\n"
+    page = out.read_text(encoding="utf-8")
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert page.count("<script") == page.count("</script>")
+    assert not re.search(r'(?:src|href)="http', page.partition("<script>")[0])
+    headings = re.findall(r"<h2>(.*?)</h2>", page)
+    assert headings == [
+        "Usage by user and server",
+        "Who used what",
+        "GPU servers over time",
+        "Why jobs waited",
+        "How jobs run",
+        "Distributions",
+    ]
+
+
+def test_the_reports_table_is_in_the_order_of_its_measure(tmp_path: Path) -> None:
+    rows = [
+        exports.line(JobIDRaw=1, Comment="vasp", AllocTRES="cpu=1,gres/gpu=8", End="2026-01-01T00:40:00"),
+        exports.line(JobIDRaw=2, Comment="caffe", AllocTRES="cpu=1,gres/gpu=1", End="2026-01-01T02:10:00"),
+    ]
+    import_text(open_history(tmp_path / "h"), exports.write(tmp_path / "f", rows), Options())
+    for measure, order in (("gpu-hours", ["vasp", "caffe"]), ("run-hours", ["caffe", "vasp"])):
+        with tables_of(tmp_path / "h", "", "", None) as tables:
+            names = dict.fromkeys(("title", "period", "command", "created", "version"), "")
+            page = collect(tables, **names, measure=measure)
+        assert [row.keys[0] for row in page.usage] == order
+        assert [row.keys[0] for row in page.applications] == order
+
+
+def test_long_names_are_never_cut_off(tmp_path: Path) -> None:
+    names = [f"a_partition_with_a_name_that_goes_on_{number}" for number in (1, 2)]
+    rows = [exports.line(JobIDRaw=at, Partition=name, Account=name) for at, name in enumerate(names, 1)]
+    import_text(open_history(tmp_path / "h"), exports.write(tmp_path / "f", rows), Options())
+    text = run("stats", "--history", tmp_path / "h", "--by", "account,server")
+    assert [text.count(name) for name in names] == [2, 2]
+    assert "…" not in text
+    with tables_of(tmp_path / "h", "", "", None) as tables:
+        found = tables.usage(["account", "server"])
+    for width in (80, 120):
+        console = Console(width=width, file=StringIO(), record=True)
+        console.print(usage_table(["account", "server"], "jobs", found, 2.0))
+        told = console.export_text()
+        assert max(map(len, told.splitlines())) <= width
+        assert "…" not in told
+        rule = next(at for at, line in enumerate(told.splitlines()) if "──" in line)
+        folded = "".join(line.split()[0] for line in told.splitlines()[rule + 1 :] if line.strip())
+        assert sorted(folded.split("a_partition_")) == [
+            "",
+            *(name.removeprefix("a_partition_") for name in names),
+        ]
+        assert told.count("50.00 %") == 2
+        assert told.count(" 0.00") == 2  # the last column, too
+
+
+def test_a_period_without_jobs_has_a_page_that_says_so(history: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.html"
+    with tables_of(history, "2030-01-01", "", None) as tables:
+        page = collect(
+            tables,
+            title="GPU accounting",
+            period="from 2030 on",
+            command="",
+            created="",
+            version="",
+            by=["user"],
+            measure="jobs",
+            capacity={},
+            predictions=None,
+        )
+    write_accounting(page, out)
+    assert "No job ended in this period." in out.read_text(encoding="utf-8")
+
+
+def test_stats_of_the_samples(real_data: Callable[[str], Path], tmp_path: Path) -> None:
+    import_text(open_history(tmp_path / "h"), real_data("../slurm/samples/sacct_X_us.txt"), Options("neuron"))
+    answer = json.loads(
+        run("stats", "--history", tmp_path / "h", "--measure", "run-hours", "--json", "--cdf")
+    )
+    assert [(row["application"], row["jobs"], round(row["gpu_hours"], 3)) for row in answer["rows"]] == [
+        ("python", 202, 0.004),
+        ("pytorch", 12, 0.154),
+        ("unknown", 15, 0.024),
+        ("lammps", 1, 0),
+        ("caffe", 6, 0.014),
+        ("vasp", 1, 0.013),
+        ("tensorflow", 1, 0.024),
+        ("gromacs", 1, 0),
+        ("charmm", 2, 0.002),
+        ("openfoam", 1, 0),
+    ]
+    totals = answer["totals"]
+    assert (totals["tries"], totals["jobs"], totals["users"]) == (242, 242, 4)
+    assert sum(row["share"] for row in answer["rows"]) == pytest.approx(1)
+    for by_variable in answer["cdf"].values():
+        assert not {"uGPUcore", "uGPUmem"} & by_variable.keys()  # nobody measured them: absent, not 0
+        assert all(each["shares"][-1] == 1 for each in by_variable.values())
+
+
+def test_only_and_dimensions_are_checked(history: Path) -> None:
+    answer = json.loads(
+        run("stats", "--history", history, "--json", "--only", "application=tensorflow", "--by", "state")
+    )
+    assert [(row["state"], row["jobs"], row["wasted_gpu_hours"]) for row in answer["rows"]] == [
+        ("failed", 1, 2.0)
+    ]
+
+
+@pytest.mark.parametrize(("jobs", "lines"), [(14, 14), (1500, 1500), (1501, 1)])
+def test_up_to_1500_tries_each_is_a_line_and_of_more_the_like_are_one(
+    tmp_path: Path, jobs: int, lines: int
+) -> None:
+    rows = [exports.line(JobIDRaw=number) for number in range(jobs)]
+    import_text(open_history(tmp_path / "h"), exports.write(tmp_path / "f", rows), Options())
+    run("plot", "pcc", tmp_path / "x.html", "--application", "pytorch", "--history", tmp_path / "h")
+    title = re.findall(r"pytorch: [\w, ]+ tries[\w, ]*", (tmp_path / "x.html").read_text())[0]
+    assert title == f"pytorch: {jobs:,} tries" + (f", {lines:,} lines stand for them" if lines < jobs else "")
+
+
+def test_an_axis_that_nobody_measured_is_left_out() -> None:
+    lines = np.array([[1.0, 2, 0.5, 3, np.nan, np.nan], [4.0, 16, 0, 1, np.nan, np.nan]])
+    figure = parallel_coordinates(lines, np.array([3, 1]), "pytorch <b>")
+    trace = figure.data[0]
+    assert [axis.label for axis in trace.dimensions] == ["nNODE", "nGPU", "WAIT_h", "RUN_h"]
+    assert list(trace.line.color) == [1.0, 4.0]
+    assert figure.layout.title.text == "pytorch &lt;b&gt;: 4 tries, 2 lines stand for them"
+
+
+def test_a_distribution_is_drawn_from_nothing_to_all() -> None:
+    figure = variable_cdfs({"pytorch": {"WAIT_h": cdf([0.0, 0.0, 1.0, 2.0])}, "vasp": {}}, "WAIT_h")
+    (trace,) = figure.data
+    assert (list(trace.x), list(trace.y)) == ([0, 0, 1, 2, 2.08], [0, 50, 75, 100, 100])
+    assert figure.layout.title.text == "pytorch: WAIT_h, hours"
+    assert list(figure.layout.xaxis.range) == [0, 2.08]
+
+
+def test_nodes_and_gpus_are_counted_in_whole_numbers_also_where_all_have_one() -> None:
+    ones = {"nNODE": cdf([1.0, 1.0])}
+    figure = variable_cdfs({"<b>": ones, "vasp": ones}, "nNODE")
+    assert figure.layout.title.text == "nNODE, nodes"
+    assert (list(figure.layout.xaxis.tickvals), list(figure.layout.xaxis.range)) == ([0, 1], [0, 1.04])
+
+
+def test_causes_are_drawn_by_the_hours_waited_and_the_smallest_are_one_bar() -> None:
+    figure = waiting_by_cause({f"cause {n:02}": float(n) for n in range(1, 15)})
+    (bars,) = figure.data
+    assert list(bars.x) == [*map(float, range(14, 2, -1)), 3.0]
+    assert list(bars.customdata) == [*(f"cause {n:02}" for n in range(14, 2, -1)), "2 more"]
+    assert figure.layout.title.text == "Hours waited by cause"
+
+
+def test_each_year_of_a_calendar_has_a_row() -> None:
+    figure = calendar(np.array([18262, 20454]), np.array([1.0, 2.0]))  # 2020-01-01 and 2026-01-01
+    assert [trace.yaxis for trace in figure.data] == ["y", "y2"]
+    assert float(np.nansum([np.nansum(trace.z) for trace in figure.data])) == 3.0
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+@pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="no browser")
+@pytest.mark.parametrize(("kind", "head"), [("png", b"\x89PNG"), ("svg", b"<svg")])
+def test_a_picture_is_drawn_by_a_browser(history: Path, tmp_path: Path, kind: str, head: bytes) -> None:
+    out = tmp_path / f"out.{kind}"
+    run("plot", "usage", out, "--history", history)
+    assert out.read_bytes().startswith(head)

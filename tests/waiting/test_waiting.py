@@ -1,0 +1,356 @@
+"""Predictions of waits: what they may know, how they are judged, what they answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from berth.cli.app import app
+from berth.errors import HistoryError, SettingError
+from berth.history.importing.pending import read_queue
+from berth.history.importing.sacct import import_text
+from berth.history.store.folder import open_history
+from berth.history.store.import_result import Options
+from berth.history.store.pseudonyms import pseudonym, read_key
+from berth.waiting import Answer, Questions, WaitModel, evaluate, train
+from berth.waiting.conformal import censored_quantile, rolling_interval
+from berth.waiting.questions import LEAKS, history_features, polled_features
+from tests.history import exports
+
+pytest.importorskip("lightgbm", reason="the extra 'account' is not installed")
+
+
+def made_up(jobs: int = 3000) -> Questions:
+    """Waits that follow the length of the queue, with some noise."""
+    random = np.random.default_rng(7)
+    queue = random.integers(0, 100, jobs).astype(np.float64)
+    gpus = random.integers(1, 9, jobs).astype(np.float64)
+    wait = 10 ** (0.02 * queue + 0.1 * gpus + random.normal(0, 0.2, jobs))
+    return Questions(("gpus", "queue"), np.column_stack([gpus, queue]), np.arange(jobs) * 600.0, wait)
+
+
+def test_what_drives_waits_is_learned_and_the_interval_holds_four_fifths() -> None:
+    found = evaluate(made_up())
+    assert found.mse_log10 < 0.1 < 0.3 < found.baseline_mse_log10
+    assert 0.74 < found.coverage_80 < 0.86
+    assert (found.trained, found.tested) == (2400, 600)
+
+
+def test_only_waits_that_had_ended_before_the_split_are_learned_from() -> None:
+    questions = made_up()
+    questions.wait_s[2000:2400] = 1e9
+    assert evaluate(questions).trained == 2000
+
+
+def test_an_answer_survives_its_file_and_names_its_drivers(tmp_path: Path) -> None:
+    questions = made_up()
+    model = train(questions)
+    model.save(tmp_path / "model.json")
+    again = WaitModel.load(tmp_path / "model.json")
+    busy, idle = np.array([4.0, 95.0]), np.array([4.0, 2.0])
+    assert again.answer(busy) == model.answer(busy)
+    answer = model.answer(busy)
+    assert answer.low_s <= answer.median_s <= answer.high_s
+    assert answer.drivers[0][0] == "queue"
+    assert answer.drivers[0][1] > 1 > model.answer(idle).drivers[0][1]
+
+
+def test_too_few_waits_and_a_missing_model_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="too few"):
+        evaluate(made_up(100))
+    with pytest.raises(HistoryError, match="predict-wait train"):
+        WaitModel.load(tmp_path / "none.json")
+
+
+@pytest.mark.parametrize("text", ["[]", '{"version": 2, "names": [], "trees": {}, "outside": [0.0]}'])
+def test_a_model_of_another_form_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "model.json").write_text(text)
+    with pytest.raises(HistoryError, match="predict-wait train"):
+        WaitModel.load(tmp_path / "model.json")
+
+
+def test_a_model_that_learned_from_other_features_is_not_asked(tmp_path: Path) -> None:
+    import_text(
+        open_history(tmp_path / "h"), exports.write(tmp_path / "f", [exports.line(JobIDRaw=1)]), Options()
+    )
+    train(made_up(1000)).save(tmp_path / "h" / "waiting.json")
+    (tmp_path / "queue.json").write_text(json.dumps(SQUEUE))
+    for words in (["request"], ["queue", str(tmp_path / "queue.json"), "--now", "2023-11-19T14:20:00"]):
+        with pytest.raises(HistoryError, match=r"other features.*predict-wait train"):
+            CliRunner().invoke(
+                app, ["predict-wait", *words, "--history", str(tmp_path / "h")], catch_exceptions=False
+            )
+
+
+def test_the_queue_is_counted_as_it_was_at_the_moment_of_asking(tmp_path: Path) -> None:
+    base = 1_700_000_000
+    rows = [
+        exports.line(JobIDRaw=1, User="ann", Submit=base, Eligible=base, Start=base + 10, End=base + 100),
+        exports.line(
+            JobIDRaw=2, User="bob", Submit=base + 5, Eligible=base, Start=base + 100, End=base + 200
+        ),
+        exports.line(
+            JobIDRaw=3, User="ann", Submit=base + 50, Eligible=base, Start=base + 150, End=base + 300
+        ),
+    ]
+    history = open_history(tmp_path / "h")
+    import_text(history, exports.write(tmp_path / "f", rows), Options())
+    with history.database() as database:
+        features, asked, waits = history_features(database)
+    assert asked.tolist() == [base, base + 5, base + 50]
+    assert waits.tolist() == [10, 95, 100]
+    assert features["waiting_jobs_all"].tolist() == [0, 1, 1]
+    assert features["running_jobs_all"].tolist() == [0, 0, 1]
+    assert features["running_gpus_user"].tolist() == [0, 0, 2]
+    assert features["waiting_jobs_user"].tolist() == [0, 0, 0]
+
+
+def test_nothing_of_the_future_is_a_feature(real_data: Callable[[str], Path], tmp_path: Path) -> None:
+    path = real_data("drac/drac_graham_submitday.parquet")
+    small, other = tmp_path / "small.parquet", tmp_path / "other.parquet"
+    with duckdb.connect() as database:
+        some = f"SELECT * FROM read_parquet('{path}') ORDER BY poll_time, job_unique_id LIMIT 2000"
+        database.execute(f"COPY ({some}) TO '{small}' (FORMAT parquet)")
+        shuffled = "start_time[:0] AS start_time, '' AS end_time, '' AS state, 0::BIGINT AS elapsed_time"
+        later = "CASE WHEN eligible_time > poll_time THEN '2030-01-01 00:00:00' ELSE eligible_time END"
+        future = f"{later} AS eligible_time"
+        changed = (
+            f"SELECT * REPLACE ({shuffled}, {future}, 1::BIGINT AS run_time_sec, 1::BIGINT AS priority_x)"
+        )
+        database.execute(f"COPY ({changed} FROM read_parquet('{small}')) TO '{other}' (FORMAT parquet)")
+    features, _, _ = polled_features(small)
+    assert not LEAKS & features.keys()
+    again, _, _ = polled_features(other)
+    assert features.keys() == again.keys()
+    for name, column in features.items():
+        np.testing.assert_array_equal(column, again[name], err_msg=name)
+
+
+@pytest.mark.slow
+def test_waits_of_a_real_cluster_are_told_better_than_asked(real_data: Callable[[str], Path]) -> None:
+    from berth.cli.waiting import questions_of
+
+    found = evaluate(questions_of(real_data("drac/drac_graham_submitday.parquet"), Path("history")))
+    assert found.mse_log10 < 0.275
+    assert 0.78 <= found.coverage_80 <= 0.82
+    assert json.dumps(found.to_dict(), allow_nan=False)
+
+
+# --- intervals --------------------------------------------------------------------------------------
+
+
+def test_a_censored_quantile_counts_who_is_not_over_yet() -> None:
+    values = np.array([1.0, 2.0, 3.0, 4.0])
+    assert censored_quantile(values, np.ones(4, bool), 0.5) == 2.0
+    # The one at 2 is known to last longer: what is left of it goes to those behind it.
+    assert censored_quantile(values, np.array([True, False, True, True]), 0.5) == 3.0
+    assert censored_quantile(values, np.zeros(4, bool), 0.5) == 4.0
+
+
+def drifting(days: int = 60) -> tuple[np.ndarray, np.ndarray]:
+    """Waits that double every ten days, asked eight hundred times a day."""
+    random = np.random.default_rng(3)
+    asked = np.repeat(np.arange(days) * 86_400.0 + 43_200, 800)
+    return asked, 10 ** (2 + 0.03 * asked / 86_400 + random.normal(0, 0.4, len(asked)))
+
+
+def test_the_interval_follows_waits_that_drift_away_from_what_was_learned() -> None:
+    asked, wait = drifting()
+    flat = [np.full(len(asked), 2 + score * 0.4) for score in (-1.2816, 0.0, 1.2816)]
+    target = np.log10(1 + wait)
+    as_learned = float(np.mean((flat[0] <= target) & (target <= flat[2])))
+    low, high = rolling_interval(asked, wait, (flat[0], flat[1], flat[2]), np.zeros(100), 0.8)
+    held = float(np.mean((low <= target) & (target <= high)))
+    assert as_learned < 0.4
+    assert 0.78 < held < 0.82
+
+
+def test_no_interval_knows_what_comes_after_it_was_asked() -> None:
+    asked, wait = drifting(20)
+    ends = tuple(np.full(len(asked), 2 + score * 0.4) for score in (-1.2816, 0.0, 1.2816))
+    before = np.zeros(100)
+    low, high = rolling_interval(asked, wait, ends, before, 0.8)  # type: ignore[arg-type]
+    moment = asked[10 * 800]
+    later = np.where(asked + wait >= moment, wait * 50 + 1e6, wait)
+    again = rolling_interval(asked, later, ends, before, 0.8)  # type: ignore[arg-type]
+    known = asked <= moment
+    np.testing.assert_array_equal(low[known], again[0][known])
+    np.testing.assert_array_equal(high[known], again[1][known])
+
+
+# --- the queue -------------------------------------------------------------------------------------
+
+SQUEUE = {
+    "jobs": [
+        {
+            "job_id": 9001,
+            "job_state": "PENDING",
+            "submit_time": 1_700_400_000,
+            "start_time": 0,
+            "user_name": "ann",
+            "account": "ai",
+            "partition": "a100",
+            "qos": "normal",
+            "time_limit": {"set": True, "infinite": False, "number": 60},
+            "tres_req_str": "cpu=4,mem=4000M,node=1,gres/gpu=2",
+            "node_count": 1,
+            "comment": "pytorch",
+        },
+        {"job_id": 9002, "job_state": ["RUNNING"], "submit_time": 1_700_390_000, "start_time": 1_700_395_000},
+        {"job_id": 9003, "job_state": "COMPLETED", "submit_time": 1_700_390_000},
+    ]
+}
+
+
+def test_the_queue_is_read_from_squeue_and_from_sacct(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(SQUEUE))
+    running, waiting = read_queue(tmp_path / "a.json")
+    assert (running.job_id, running.start_ms) == ("9002", 1_700_395_000_000)
+    assert (waiting.job_id, waiting.gpus, waiting.cpu_milli, waiting.time_limit_ms) == (
+        "9001",
+        2,
+        4000,
+        3_600_000,
+    )
+    (tmp_path / "b.psv").write_text(
+        "JobIDRaw|User|Account|Partition|QOS|State|Submit|Start|Timelimit|ReqTRES|NNodes|Comment\n"
+        "9001|ann|ai|a100|normal|PENDING|2023-11-19T13:20:00|Unknown|01:00:00|cpu=4,mem=4000M,gres/gpu=2|1|pytorch\n"
+        "9001.batch|ann|ai|a100|normal|RUNNING|2023-11-19T13:20:00|Unknown|01:00:00||1|\n"
+    )
+    assert read_queue(tmp_path / "b.psv") == (waiting,)
+    for text, words in (
+        ("{", "not what `squeue --json`"),
+        ("A|B\n", "has no column"),
+        ('{"jobs": [{"job_id": 1, "time": {}, "state": {}}]}', "is what `sacct --json` prints"),
+    ):
+        (tmp_path / "c").write_text(text)
+        with pytest.raises(HistoryError, match=words):
+            read_queue(tmp_path / "c")
+
+
+def test_who_has_waited_long_is_told_to_wait_on(tmp_path: Path) -> None:
+    model = train(made_up())
+    row = np.array([4.0, 50.0])
+    whole = model.answer(row)
+    fresh, late = model.answer_waiting(row, 0.0), model.answer_waiting(row, whole.high_s)
+    assert fresh.median_s == pytest.approx(whole.median_s, rel=0.05)
+    assert fresh.high_s == pytest.approx(whole.high_s, rel=0.05)
+    assert 0 <= late.low_s <= late.median_s <= late.high_s
+    assert late.median_s > 0
+
+
+def a_trained_history(folder: Path, **values: object) -> Path:
+    """600 jobs of two users on a100 with a short wait each, and the model of their waits."""
+    base = 1_700_000_000
+    random = np.random.default_rng(5)
+    rows = [
+        exports.line(
+            JobIDRaw=n,
+            User=("ann", "bob")[n % 2],
+            Submit=base + n * 600,
+            Eligible=base + n * 600,
+            Start=base + n * 600 + 60 * (1 + n % 7) + int(random.integers(0, 30)),
+            End=base + n * 600 + 4000,
+        )
+        for n in range(600)
+    ]
+    history = folder / "h"
+    import_text(open_history(history), exports.write(folder / "f", rows), Options(**values))  # type: ignore[arg-type]
+    run("predict-wait", "train", "--history", history)
+    return history
+
+
+def run(*words: object, status: int = 0) -> str:
+    """What a command prints on standard output; where it fails, what it says."""
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    if status:
+        assert isinstance(done.exception, SettingError | HistoryError), done.output
+        return str(done.exception)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return a_trained_history(tmp_path_factory.mktemp("trained"))
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("--partition", "the history has no partition 'nosuch'; it has a100"),
+        ("--qos", "the history has no QOS 'nosuch'; it has normal"),
+        ("--gpu-model", "the history has no GPU model 'nosuch'; it has a100"),
+    ],
+)
+def test_what_the_cluster_does_not_have_is_refused(trained: Path, option: str, words: str) -> None:
+    asked = ("predict-wait", "request", option, "nosuch", "--history", trained)
+    assert run(*asked, status=2) == words
+
+
+def test_who_is_new_and_more_gpus_than_ever_are_warned_of(trained: Path) -> None:
+    known = ("--partition", "a100", "--user", "ann", "--account", "ai", "--application", "pytorch")
+    ask = ("predict-wait", "request", "--history", trained, "--json")
+    assert json.loads(run(*ask, *known, "--gpus", 2))["warnings"] == []
+    new = ("--user", "zoe", "--account", "new", "--application", "odd", "--gpus", 900)
+    assert json.loads(run(*ask, *new))["warnings"] == [
+        "the history has no user 'zoe', so the answer is that of a new one",
+        "the history has no account 'new', so the answer is that of a new one",
+        "the history has no application 'odd', so the answer is that of a new one",
+        "no job of the history had 900 GPUs, but 2 at the most; the answer is a guess",
+    ]
+    told = CliRunner().invoke(app, [*map(str, ask[:-1]), "--user", "zoe"])
+    assert "warning: the history has no user 'zoe'" in told.stderr
+    assert told.stdout.startswith("median ")
+
+
+def test_questions_to_a_history_with_pseudonyms_are_asked_by_its_key(tmp_path: Path) -> None:
+    key = read_key(tmp_path / "key", tmp_path / "h")
+    read_key(tmp_path / "other", tmp_path / "h")
+    history = a_trained_history(tmp_path, key=key)
+    (tmp_path / "queue.json").write_text(json.dumps(SQUEUE))
+    ask = ("predict-wait", "request", "--user", "ann", "--history", history)
+    queue = ("predict-wait", "queue", tmp_path / "queue.json", "--history", history)
+    for words in (ask, queue):
+        assert "has pseudonyms; name the key" in run(*words, status=2)
+        assert "by another key" in run(*words, "--pseudonymise", tmp_path / "other", status=2)
+        assert "there is no key in" in run(*words, "--pseudonymise", tmp_path / "none", status=2)
+    assert not (tmp_path / "none").exists()
+    assert json.loads(run(*ask, "--pseudonymise", tmp_path / "key", "--json"))["warnings"] == []
+    (answer,) = json.loads(run(*queue, "--pseudonymise", tmp_path / "key", "--json"))
+    assert answer["user"] == pseudonym(key, "user", "ann")
+
+
+def test_an_answer_that_nothing_drives_ends_where_it_ends(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "queue.json").write_text(json.dumps(SQUEUE))
+    monkeypatch.setattr(WaitModel, "answer", lambda *_: Answer(10.0, 1.0, 100.0, ()))
+    told = run("predict-wait", "queue", tmp_path / "queue.json", "--history", trained)
+    assert told.startswith("9001: ")
+    assert told.rstrip().endswith(")")
+
+
+@pytest.mark.slow
+def test_every_job_of_the_queue_gets_its_answer_and_the_report_its_calibration(tmp_path: Path) -> None:
+    history = a_trained_history(tmp_path)
+    (tmp_path / "queue.json").write_text(json.dumps(SQUEUE))
+    told = run(
+        *("predict-wait", "queue", tmp_path / "queue.json", "--now", "2023-11-19T14:20:00"),
+        *("--history", history, "--json"),
+    )
+    (answer,) = json.loads(told)
+    assert (answer["job"], answer["waited_s"]) == ("9001", 3600.0)
+    assert 0 <= answer["low_s"] <= answer["median_s"] <= answer["high_s"]
+    assert answer["drivers"]
+    run("predict-wait", "evaluate", "--history", history)
+    run("report", tmp_path / "r.html", "--history", history)
+    page = (tmp_path / "r.html").read_text()
+    assert "Predicted waits" in page
+    assert "Calibration of predicted waits" in page
