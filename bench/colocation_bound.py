@@ -27,7 +27,7 @@ from harness import save
 
 FIRST_SEED = 600_000
 SIZES = (6, 7, 8)
-POLICIES = ("greedy", "dqn")
+POLICIES = ("greedy", "learned")
 
 
 def total_ms(policy: str, jobs: tuple[Job, ...], model: str) -> int:
@@ -84,7 +84,8 @@ def main() -> None:
                 f"{model}, {workload}, {len(found)} sets: the shortest schedule known is"
                 f" {summary['shortest_above_bound_pct']:.1f} % above the bound (without begin and end"
                 f" {summary['shortest_above_plain_bound_pct']:.1f}); above the shortest are"
-                f" greedy {summary['greedy_above_shortest_pct']:.1f} %, dqn {summary['dqn_above_shortest_pct']:.1f} %",
+                f" greedy {summary['greedy_above_shortest_pct']:.1f} %,"
+                f" learned {summary['dqn_above_shortest_pct']:.1f} %",
                 flush=True,
             )
     save("colocation_bound", results)

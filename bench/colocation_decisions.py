@@ -1,4 +1,4 @@
-"""How fast `dqn` decides: one GPU at a time with M = 5 and M = 10, and a pass over many GPUs with a long queue.
+"""How fast `learned` decides: one GPU at a time with M = 5 and M = 10, and a pass over many GPUs with a long queue.
 
 Loading (compiling, reading the model, the first look at each set of applications) is done before; `--cold` says what it
 costs. Times are wall times; the processor's stand beside them, as a machine that is shared makes the former long.
@@ -54,7 +54,7 @@ def one_at_a_time(interference: str, window: int, decisions: int) -> dict[str, f
         policy.choose, policy.forecaster.forecasts = end, begin  # type: ignore[method-assign,assignment]
         return policy
 
-    policy = watched(make_policy(f"dqn?window={window}", Setting(0, interference=model)))
+    policy = watched(make_policy(f"learned?window={window}", Setting(0, interference=model)))
     loaded = 0
     while len(wall) - loaded < decisions:
         for _ in simulate(workload_jobs("random", 30, seed), cluster, policy, interference=model):
@@ -79,7 +79,7 @@ def whole_pass(interference: str, gpus: int, jobs: int, runs: int) -> dict[str, 
     filled: list[tuple[float, float]] = []
     later: list[tuple[float, float]] = []
     started = 0
-    policy = make_policy("dqn", Setting(0, interference=model))
+    policy = make_policy("learned", Setting(0, interference=model))
     for run in range(runs + 1):
         cluster, queue = Cluster(nodes), Queue()
         waiting = [

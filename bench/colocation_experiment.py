@@ -1,4 +1,4 @@
-"""What is asked of `dqn` in the experiment of chapter V, under both models of interference.
+"""What is asked of `learned` in the experiment of chapter V, under both models of interference.
 
     python bench/colocation_experiment.py [--seeds 30] [--jobs 2] [--keep FOLDER]
 
@@ -43,7 +43,7 @@ def main() -> None:
         )
         sets = tuple(range(min(asked.seeds, LOOKED_AT)))
         model = make_interference(interference)
-        looks = [disagreement(name, model, sets) for name in WORKLOADS] if "dqn" in policies else []
+        looks = [disagreement(name, model, sets) for name in WORKLOADS] if "learned" in policies else []
         answer: dict[str, Any] = colocation_dict(found, looks, [], {})
         del answer["runs"]
         results[interference] = answer
@@ -57,10 +57,10 @@ def main() -> None:
             )
         for workload in WORKLOADS:
             for other in policies:
-                if other != "dqn" and "dqn" in policies:
-                    one = difference_pct(found, workload, "dqn", other)
+                if other != "learned" and "learned" in policies:
+                    one = difference_pct(found, workload, "learned", other)
                     print(
-                        f"{interference}, {workload}, dqn against {other}: {one.mean:+.2f} %"
+                        f"{interference}, {workload}, learned against {other}: {one.mean:+.2f} %"
                         f" [{one.low:+.2f}, {one.high:+.2f}]"
                     )
         for point in answer["frontier"]:
@@ -70,7 +70,7 @@ def main() -> None:
             )
         for look in looks:
             print(
-                f"{interference}, {look.workload}: dqn differs from greedy in {look.different_pct:.0f} % of"
+                f"{interference}, {look.workload}: learned differs from greedy in {look.different_pct:.0f} % of"
                 f" {look.decisions:,} decisions on {look.seeds} sets"
             )
         for cost in answer["costs"]:

@@ -1,4 +1,4 @@
-"""What `greedy` and `dqn` lose where the GPU behaves otherwise than they think: planned by one model, run by another.
+"""What `greedy` and `learned` lose by a wrong model of the GPU: planned by one, run by another.
 
 In the experiment both are given the very function by which the simulator runs, so that their forecasts are exact. Here
 each is given `measured` or `time-sliced`, and the simulator runs by either: total time of sets of 30 jobs of `random`
@@ -24,7 +24,7 @@ from berth.policies import Setting, make_policy
 from berth.profiles import THESIS_GPU, workload_jobs
 from harness import save
 
-POLICIES = ("greedy", "dqn")
+POLICIES = ("greedy", "learned")
 
 
 def run(workload: str, name: str, seed: int, planned: str, real: str) -> tuple[float, int]:

@@ -1,11 +1,9 @@
-"""How short schedules of thirty jobs can be made: what of `dqn`'s distance from the lower bound is a policy's to win.
+"""How short schedules of thirty jobs can be made: what of `learned`'s distance from the bound can be won.
 
 A beam search that knows the whole queue: at each moment at which something may be decided every start that is allowed
-is tried in each of the best schedules begun so far; what a start is worth is the total time if the network of `dqn`
-goes on after it. It offers the first five of the queue, as `dqn` does, and starts nothing that `dqn` may not. A policy
+is tried in each of the best schedules begun so far; what a start is worth is the total time if the network of `learned`
+goes on after it. It offers the first five of the queue, as `learned` does, and starts nothing that it may not. A policy
 that decides job by job and does not know what is behind those five can hardly do as well.
-
-    python bench/colocation_search.py [--sets N] [--beam K] [--interference MODEL]
 """
 
 from __future__ import annotations
@@ -65,10 +63,10 @@ def main() -> None:
     results: dict[str, object] = {"beam": asked.beam}
     for name in [asked.interference] if asked.interference else MODELS:
         speeds = make_speeds(name)
-        model = model_named(shipped_for("dqn", speeds))
+        model = model_named(shipped_for("learned", speeds))
         task = thesis_task(horizon=model.horizon, step_ms=model.step_ms)
         player = Player(Rollouts(task, speeds))
-        above: dict[str, list[float]] = {"dqn": [], "search": []}
+        above: dict[str, list[float]] = {"learned": [], "search": []}
         for workload in WORKLOADS:
             sets = thesis_sets(task, workload, FIRST_SEED, asked.sets, jobs=JOBS)
             begun, rows = time.process_time(), []
@@ -88,14 +86,14 @@ def main() -> None:
                 above[way].append(value)
             results[f"{name}, {workload}"] = {"above_bound_pct": mean, "runs": rows}
             print(
-                f"{name}, {workload}: above the bound dqn {mean['dqn']:.1f} %, the search {mean['search']:.1f} %"
+                f"{name}, {workload}: above the bound: learned {mean['learned']:.1f} %, search {mean['search']:.1f} %"
                 f" ({asked.sets} sets, {time.process_time() - begun:.0f} s of processor time)",
                 flush=True,
             )
         averages = {way: float(np.mean(values)) for way, values in above.items()}
         results[f"{name}, mean"] = averages
         print(
-            f"{name}: on average dqn {averages['dqn']:.1f} %, the search {averages['search']:.1f} %",
+            f"{name}: on average learned {averages['learned']:.1f} %, the search {averages['search']:.1f} %",
             flush=True,
         )
     save("colocation_search", results)

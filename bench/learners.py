@@ -307,7 +307,7 @@ def main() -> None:
                 "total_time": float(np.mean([np.mean(found[name][workload]) for workload in WORKLOADS])),
                 "by_workload": {workload: float(np.mean(found[name][workload])) for workload in WORKLOADS},
                 "to_greedy": paired(found[name], found["greedy"]),
-                "to_shipped_dqn": paired(found[name], found["dqn"]),
+                "to_shipped_dqn": paired(found[name], found["learned"]),
             }
             for name in policies
         }
@@ -316,7 +316,7 @@ def main() -> None:
             gap, to_dqn = row["to_greedy"], row["to_shipped_dqn"]
             print(
                 f"  {name:24} {row['total_time']:.4f}; to greedy {gap['mean']:+.4f} ± {gap['half_interval']:.4f};"
-                f" to what ships as dqn {to_dqn['mean']:+.4f} ± {to_dqn['half_interval']:.4f}"
+                f" to what ships as learned {to_dqn['mean']:+.4f} ± {to_dqn['half_interval']:.4f}"
             )
     levels = {name: mean_played("greedy", name, POINTS_SEED, asked.point_sets) for name in under}
     write_image(drawn(curves, levels), given.drawn)
@@ -328,7 +328,10 @@ def shipped(learners: Iterable[str]) -> list[str]:
     """The policies whose models ship that these learners are compared with."""
     return list(
         dict.fromkeys(
-            ("dqn", *(name for name in learners if LEARNERS.get(name, LEARNERS["dqn"]).shown != "series"))
+            (
+                "learned",
+                *(name for name in learners if LEARNERS.get(name, LEARNERS["learned"]).shown != "series"),
+            )
         )
     )
 

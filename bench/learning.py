@@ -29,7 +29,7 @@ from berth.model import EventKind, Job, Node
 from berth.network.model_file import Model, model_bytes
 from berth.plots.training import training_curve
 from berth.policies import Setting
-from berth.policies.colocation.learned import Dqn
+from berth.policies.colocation.learned import Learned
 from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, workload_jobs
 from berth.report.image import write_image
 from harness import BENCH, save
@@ -117,7 +117,7 @@ def beat(out: Path | None, iterations: int = 40) -> dict[str, object]:
         network = jax.tree.map(np.asarray, learner.network(state))
         point = Point(iteration, int(figures.decisions), wall, None, None)
         model = model_of(made, Trained(network, 1.0, iteration, (point,)), ("random",), 0)
-        worth = float((_total_ms(sets, "dqn", model) / alone_ms).mean())
+        worth = float((_total_ms(sets, "learned", model) / alone_ms).mean())
         looking += time.perf_counter() - at
         looking_cpu += time.process_time() - at_cpu
         measured.append({"iteration": iteration, "seconds": wall, "cpu_s": cpu, "total_time": worth})
@@ -137,7 +137,9 @@ def _total_ms(sets: Sequence[Sequence[Job]], policy: str, model: Model | None = 
     interference = make_interference("time-sliced")
     totals = []
     for jobs in sets:
-        chosen = policy if model is None else Dqn(Setting(0, jobs, interference=interference), model=model)
+        chosen = (
+            policy if model is None else Learned(Setting(0, jobs, interference=interference), model=model)
+        )
         events = simulate(jobs, ONE, chosen, interference=interference)
         totals.append(max(event.time_ms for event in events if event.kind == EventKind.FINISH))
     return np.array(totals)

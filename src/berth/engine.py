@@ -1,43 +1,49 @@
-"""The event loop: jobs, a cluster and a policy in, events out.
+"""The simulator: clock, arrivals, outages and the truth; jobs, a cluster and a policy in, events out.
 
 There is one `simulate`; every experiment, command and replay goes through it. At one instant, in this order:
 jobs end, nodes are lost, nodes come back, jobs arrive, the policy decides, impatient jobs leave. What is left
 in a tie is settled by the order in which things were scheduled, so that the same input gives the same events.
+What is decided is `berth.scheduler`'s business, as it is where real jobs run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from heapq import heappop, heappush
-from typing import Any, NamedTuple
+from typing import Any
 
-from berth.cluster import Cluster, Queue, Running
+from berth.cluster import Cluster, Running
 from berth.cluster.outages import Recovery
-from berth.errors import BerthError, PlacementError, PolicyError, SimulationError
-from berth.interference import Interference, no_interference
-from berth.interference.sharing import Sharing, told
+from berth.errors import PlacementError, PolicyError, SimulationError
+from berth.interference import Interference, KnowsMemory, no_interference
+from berth.interference.sharing import Sharing, tenant_of
+from berth.knowledge import Knowledge, make_knowledge
 from berth.model import (
     FOREVER_MS,
     Event,
     EventKind,
-    Evict,
     GpuModel,
     GpuSlot,
     Job,
     Outage,
     Placement,
     Reason,
+    RecordState,
     WakeAt,
+    work_of,
 )
 from berth.policies import Policy, Setting, make_policy
+from berth.scheduler import Evicted, Refused, Scheduler
 
 __all__ = ["simulate"]
 
 END, LOST, BACK, RETIME, WAKE, LEAVE = range(6)
 """What can be on the heap, in the order in which it happens at one instant; jobs arrive before LEAVE."""
 
-SUBMIT, START, FINISH, FAIL, EVICT, REJECT = EventKind
+SUBMIT, START, FINISH, FAIL, EVICT, REJECT, CANCEL = EventKind
 NO_REASON = Reason.NONE
+COMPLETED, TIMEOUT, OUT_OF_MEMORY = RecordState.COMPLETED, RecordState.TIMEOUT, RecordState.OUT_OF_MEMORY
 AS_THE_JOB_SAYS = Recovery()
 _Entry = tuple[int, int, int, Any]
 """Of the heap: when, what happens, a serial number, and to whom."""
@@ -47,7 +53,6 @@ NO_ARRIVAL_MS = 2**80
 """Later than anything."""
 IN_VAIN = 1_000_000
 """After so many instants in which nothing happened nothing ever will."""
-MEDDLED = "the policy has changed the cluster or the queue that it was shown; it may only yield"
 
 
 def simulate(
@@ -55,6 +60,7 @@ def simulate(
     cluster: Cluster,
     policy: Policy | str,
     *,
+    knowledge: Knowledge | str | None = None,
     interference: Interference = no_interference,
     outages: Iterable[Outage] = (),
     recovery: Recovery = AS_THE_JOB_SAYS,
@@ -63,31 +69,24 @@ def simulate(
     """Replay jobs on a cluster under a policy; yield what happens, in order of time.
 
     `jobs` come in order of submission and are read as time reaches them; `cluster` is left as it is, the run
-    begins with its nodes empty. `policy` may be a name (`sjf+best-fit`): it is made with `seed`, and with
-    `jobs` as its workload where they are a sequence. A job that could not start on the empty cluster is
-    rejected at once, one whose patience ends when it ends, and one that is still waiting when nothing is left
-    to happen is rejected then; every other job starts and ends once a try. `outages` may be an iterator without
-    end, in order of time, such as `FailureRate.outages` gives; it is drawn from while there is something to do.
-    `recovery` tells what a stopped job that keeps its work has left of it, and what a restart costs.
+    begins with its nodes empty. `policy` may be a name (`sjf+best-fit`): it is made with `seed` and `knowledge`.
+    `knowledge` is what is believed of the jobs, or its name: by default an oracle, which knows the truth, and who
+    will come where `jobs` are a sequence. A policy that was made already has its own, which is to be the same. A job
+    that could not start on the empty cluster is rejected at once, one whose patience ends when it ends, and one that
+    is still waiting when nothing is left to happen is rejected then; every other job starts and ends once an attempt.
+    `outages` may be an iterator without end, in order of time, such as `FailureRate.outages` gives; it is drawn from
+    while there is something to do. `recovery` tells what a stopped job that keeps its work has left of it, and what a
+    restart costs.
 
-    Raises SimulationError for jobs out of order, a duplicate id or an outage of no node, PolicyError for a
-    decision that cannot be applied.
+    Raises SimulationError for jobs out of order, a duplicate id, a job whose work nobody knows or an outage of no
+    node, PolicyError for a decision that cannot be applied.
     """
-    if isinstance(policy, str):
+    if knowledge is None or isinstance(knowledge, str):
         workload = jobs if isinstance(jobs, Sequence) else ()
-        policy = make_policy(policy, Setting(seed, workload, interference=interference))
-    return _Run(cluster.emptied(), policy, interference, outages, recovery).events(iter(jobs))
-
-
-class _Again(NamedTuple):
-    """What is known of a job that is queued again."""
-
-    attempt: int
-    """The number of the try that waits or runs."""
-    left_ms: int
-    """The work that was left when this try was queued."""
-    out_of_memory: int
-    """How many of its tries ran out of memory."""
+        knowledge = make_knowledge(knowledge or "oracle", workload, interference)
+    if isinstance(policy, str):
+        policy = make_policy(policy, Setting(seed, knowledge=knowledge))
+    return _Run(cluster.emptied(), policy, knowledge, interference, outages, recovery).events(iter(jobs))
 
 
 class _Run:
@@ -97,23 +96,31 @@ class _Run:
         self,
         cluster: Cluster,
         policy: Policy,
+        knowledge: Knowledge,
         interference: Interference,
         outages: Iterable[Outage],
         recovery: Recovery,
     ) -> None:
         self.cluster = cluster
-        self.policy = policy
-        self.sharing = None if interference is no_interference else Sharing(cluster, interference)
-        self.fits_alone: Callable[[Job, GpuModel | None], bool] | None = getattr(
-            interference, "fits_alone", None
+        self.scheduler = Scheduler(cluster, policy, knowledge)
+        self.queue = self.scheduler.queue
+        self.truth: dict[str, Running] = cluster.running
+        """What is true of each run: the cluster's own values where the knowledge is certain, else copies of them."""
+        self.copies = not knowledge.certain
+        if self.copies:
+            self.truth = {}
+        self.sharing = (
+            None
+            if interference is no_interference
+            else Sharing(cluster, interference, self._true_runs_on if self.copies else None)
         )
+        self.memory = interference if isinstance(interference, KnowsMemory) else None
         self.recovery = recovery
-        self.queue = Queue()
         self.heap: list[_Entry] = []
         self.serial = 0
+        self.ends: dict[str, _Entry] = {}  # running job -> the entry at which it ends
         self.leaves: dict[str, int] = {}  # waiting job -> serial of the entry at which its patience ends
-        self.wakes: set[int] = set()
-        self.again: dict[str, _Again] = {}
+        self.left_ms: dict[str, int] = {}  # job that is queued again -> the work that was left then
         self.down: list[int] = [0] * len(cluster.nodes)  # how many outages of each node are under way
         self.known: set[str] = set()
         self.models_of: dict[tuple[object, object], dict[GpuModel | None, None]] = {}
@@ -161,15 +168,17 @@ class _Run:
                     )
                 in_vain = 0
         for job in list(self.queue):
-            yield Event(last_ms, REJECT, job, self._attempt(job), (), job.share, Reason.LEFT_WAITING)
+            yield Event(
+                last_ms, REJECT, job, self.scheduler.attempt(job.id), (), job.share, Reason.LEFT_WAITING
+            )
 
     def _will_go_on(self) -> bool:
         """Whether somebody is to come or to end, however many instants pass until then."""
-        return self.more_jobs or any(run.ends is not None for run in self.cluster.running.values())
+        return self.more_jobs or bool(self.ends)
 
     def _only_services(self) -> bool:
         """Whether nobody is to come, to end or to leave, so that services would be looked at again for ever."""
-        if self.more_jobs or any(run.job.work_ms < FOREVER_MS for run in self.cluster.running.values()):
+        if self.more_jobs or any(work_of(run.job) < FOREVER_MS for run in self.truth.values()):
             return False
         return all(entry[1] == RETIME or self._is_dead(entry) for entry in self.heap)
 
@@ -177,7 +186,7 @@ class _Run:
         """Whether an entry of the heap has been overtaken: the job left, or its end has moved."""
         _, kind, serial, what = entry
         if kind == END:
-            return what.ends is not entry
+            return self.ends.get(what.job.id) is not entry
         if kind == LEAVE:
             return self.leaves.get(what.id) != serial
         return kind == RETIME and not (self.sharing and self.sharing.is_current(what, serial))
@@ -193,13 +202,12 @@ class _Run:
                 break
             heappop(heap)
             if kind == END:
-                if what.ends is entry:
+                if self.ends.get(what.job.id) is entry:
                     self._end(what, now_ms)
                     decide = True
             elif self._is_dead(entry):
                 continue
             elif kind == WAKE:
-                self.wakes.discard(now_ms)
                 decide = True
             elif kind == RETIME:
                 if self.sharing is not None:
@@ -212,9 +220,11 @@ class _Run:
                 self._bring_back(what)
                 decide = True
         while self.arrival_ms == now_ms and (job := self.arrival) is not None:
-            happened.append(new(Event, (now_ms, SUBMIT, job, 1, (), job.share, NO_REASON)))
+            happened.append(new(Event, (now_ms, SUBMIT, job, 1, (), job.share, NO_REASON, False)))
             if self._fits_when_empty(job):
-                self._enqueue(job, now_ms)
+                self.scheduler.submit(job)
+                if job.patience_ms is not None:
+                    self._watch_patience(job, now_ms)
                 decide = True
             else:
                 happened.append(Event(now_ms, REJECT, job, 1, (), job.share, Reason.NEVER_FITS))
@@ -227,9 +237,10 @@ class _Run:
             entry = heappop(heap)
             if not self._is_dead(entry):
                 job = entry[3]
-                attempt = self._attempt(job)
-                self._unqueue(job)
-                self.again.pop(job.id, None)
+                attempt = self.scheduler.attempt(job.id)
+                self.scheduler.withdraw(job.id, now_ms)
+                self.leaves.pop(job.id, None)
+                self.left_ms.pop(job.id, None)
                 happened.append(Event(now_ms, REJECT, job, attempt, (), job.share, Reason.PATIENCE))
 
     # What happens
@@ -240,8 +251,8 @@ class _Run:
             fits = self.cluster.fits_when_empty(job)
         except PlacementError as error:
             raise SimulationError(f"a job makes no sense: {error}") from error
-        fits_alone = self.fits_alone
-        if not fits or fits_alone is None or not job.gpus:
+        memory = self.memory
+        if not fits or memory is None or not job.gpus:
             return fits
         kind = job.models, job.labels
         models = self.models_of.get(kind)
@@ -252,108 +263,89 @@ class _Run:
                 for node, traits in zip(self.cluster.nodes, self.cluster.traits.tolist(), strict=True)
                 if node.gpus and traits[0] & bits and labels <= set(node.labels)
             }
-        return any(fits_alone(job, model) for model in models)
+        return any(memory.fits_alone(job, model) for model in models)
 
     def _decide(self, now_ms: int) -> None:
-        """Ask the policy, applying each decision before the next is asked for."""
-        cluster, queue = self.cluster, self.queue
-        shown = cluster.changes + queue.changes  # both only ever grow
-        try:
-            for decision in self.policy(queue, cluster, now_ms):
-                if cluster.changes + queue.changes != shown:
-                    raise PolicyError(MEDDLED)
-                if isinstance(decision, Placement):
-                    self._start(decision, now_ms)
-                elif isinstance(decision, Evict):
-                    self._evict(decision.job, now_ms)
-                elif isinstance(decision, WakeAt):
-                    self._wake_at(decision.time_ms, now_ms)
-                else:
-                    raise PolicyError(f"a policy yields Placement, Evict or WakeAt, not {decision!r}")
-                shown = cluster.changes + queue.changes
-        except BerthError:
-            raise
-        except Exception as error:
-            raise PolicyError(f"at {now_ms} ms the policy fails: {told(error)}") from error
-        if cluster.changes + queue.changes != shown:
-            raise PolicyError(MEDDLED)
-
-    def _evict(self, job: Job, now_ms: int) -> None:
-        if job.id not in self.cluster.running:
-            raise PolicyError(f"at {now_ms} ms the policy evicts job '{job.id}', which is not running")
-        run = self._take_off(job.id, now_ms)
-        self.happened.append(Event(now_ms, EVICT, run.job, run.attempt, run.slots, run.share, NO_REASON))
-        self._queue_again(run, now_ms)
-
-    def _wake_at(self, time_ms: int, now_ms: int) -> None:
-        if time_ms <= now_ms:
-            raise PolicyError(f"at {now_ms} ms the policy asks to be woken at {time_ms} ms, not later")
-        if time_ms not in self.wakes:
-            self.wakes.add(time_ms)
-            self._push(time_ms, WAKE, None)
+        """Ask the scheduler; a decision that cannot be applied ends the run."""
+        for decision in self.scheduler.decide(now_ms):
+            if isinstance(decision, Placement):
+                self._start(decision, now_ms)
+            elif isinstance(decision, Evicted):
+                run = self._left_its_gpus(decision.run, now_ms)
+                self.happened.append(
+                    Event(now_ms, EVICT, run.job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
+                )
+                self._queued_again(run, now_ms)
+            elif isinstance(decision, WakeAt):
+                self._push(decision.time_ms, WAKE, None)
+            elif isinstance(decision, Refused):
+                raise PolicyError(decision.why)
 
     def _start(self, placement: Placement, now_ms: int) -> None:
         job = placement[0]
-        if not self.queue.remove(job):
-            raise PolicyError(f"at {now_ms} ms the policy starts job '{job.id}', which is not waiting")
-        if job.patience_ms is not None:
+        run = self.cluster.running[job.id]
+        if self.leaves:
             self.leaves.pop(job.id, None)
-        work_ms, attempt = job.work_ms, 1
-        if self.again and (again := self.again.get(job.id)) is not None:
-            attempt = again.attempt
-            work_ms = again.left_ms + (0 if job.work_ms >= FOREVER_MS else self.recovery.restart_ms)
-        try:
-            run = self.cluster.place(placement, now_ms=now_ms, work_ms=work_ms, attempt=attempt)
-        except PlacementError as error:
-            raise PolicyError(f"at {now_ms} ms the policy decides what cannot be: {error}") from error
+        if self.copies:
+            work_us = work_of(job) * 1000
+            run = self.truth[job.id] = replace(run, work_us=work_us, left_us=work_us)
+        if self.left_ms and (left_ms := self.left_ms.get(job.id)) is not None:
+            restart_ms = 0 if work_of(job) >= FOREVER_MS else self.recovery.restart_ms
+            run.left_us = (left_ms + restart_ms) * 1000
         self.idle_outages = 0
         if self.sharing is None or job.gpus == 0:
             self._schedule_end(run, now_ms)
         else:
             self.sharing.change(run.slots)
-        self.happened.append(new(Event, (now_ms, START, job, attempt, run.slots, run.share, NO_REASON)))
+        self.happened.append(
+            new(Event, (now_ms, START, job, run.attempt, run.slots, run.share, NO_REASON, run.shared))
+        )
 
     def _end(self, run: Running, now_ms: int) -> None:
         """A run reaches the end of its work or of its time limit."""
-        self._take_off(run.job.id, now_ms)
-        if self.again:
-            self.again.pop(run.job.id, None)
-        if run.left_us > 0:
-            self._failed(run, Reason.TIME_LIMIT, now_ms)
+        in_time = run.left_us_at(now_ms) <= 0
+        self.scheduler.ended(run.job.id, COMPLETED if in_time else TIMEOUT, now_ms)
+        self._left_its_gpus(run, now_ms)
+        if self.left_ms:
+            self.left_ms.pop(run.job.id, None)
+        if in_time:
+            finish = (now_ms, FINISH, run.job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
+            self.happened.append(new(Event, finish))
         else:
-            finish = new(Event, (now_ms, FINISH, run.job, run.attempt, run.slots, run.share, NO_REASON))
-            self.happened.append(finish)
+            self._failed(run, Reason.TIME_LIMIT, now_ms)
 
     def _lose(self, node: int, now_ms: int) -> None:
         self.down[node] += 1
         if self.down[node] > 1:
             return
-        self.cluster.lose(node)
-        running = self.cluster.running.values()
-        for run in [run for run in running if any(part.node == node for part in run.parts)]:
-            self._take_off(run.job.id, now_ms)
+        for lost in self.scheduler.node_lost(self.cluster.nodes[node].name, now_ms):
+            run = self._left_its_gpus(lost, now_ms)
             self._failed(run, Reason.NODE_LOST, now_ms)
-            self._queue_again(run, now_ms)
+            self._queued_again(run, now_ms)
 
     def _bring_back(self, node: int) -> None:
         self.down[node] -= 1
         if not self.down[node]:
-            self.cluster.restore(node)
+            self.scheduler.node_back(self.cluster.nodes[node].name)
 
     def _failed(self, run: Running, reason: Reason, now_ms: int) -> None:
-        self.happened.append(Event(now_ms, FAIL, run.job, run.attempt, run.slots, run.share, reason))
+        self.happened.append(
+            Event(now_ms, FAIL, run.job, run.attempt, run.slots, run.share, reason, run.shared)
+        )
 
-    def _queue_again(self, run: Running, now_ms: int, *, out_of_memory: int = 0) -> None:
-        """Queue again a job that was taken off its GPUs."""
+    def _queued_again(self, run: Running, now_ms: int) -> None:
+        """A job that was taken off its GPUs waits again: note what is left of its work."""
         job = run.job
-        before = self.again.get(job.id) or _Again(1, job.work_ms, 0)
-        left_ms = job.work_ms
-        if job.keeps_work and job.work_ms < FOREVER_MS:
-            done_ms = job.work_ms - min(run.left_ms, before.left_ms)  # who was still loading has done nothing
+        work_ms = left_ms = work_of(job)
+        if job.keeps_work and work_ms < FOREVER_MS:
+            before_ms = self.left_ms.get(job.id, work_ms)
+            done_ms = work_ms - min(run.left_ms, before_ms)  # who was still loading has done nothing
             left_ms -= self.recovery.kept_ms(done_ms)
-        self.again[job.id] = _Again(run.attempt + 1, left_ms, before.out_of_memory + out_of_memory)
-        self._enqueue(job, now_ms)
-        self.happened.append(Event(now_ms, SUBMIT, job, run.attempt + 1, (), job.share, NO_REASON))
+        self.left_ms[job.id] = left_ms
+        if job.patience_ms is not None:
+            self._watch_patience(job, now_ms)
+        submit = Event(now_ms, SUBMIT, job, run.attempt + 1, (), job.share, NO_REASON)
+        self.happened.append(submit)
 
     def _retime(self, sharing: Sharing, now_ms: int) -> None:
         """Look at the GPUs whose tenants have changed, and move the ends of who runs there accordingly."""
@@ -361,13 +353,14 @@ class _Run:
         for run in going:
             self._schedule_end(run, now_ms)
         for run in failed:
-            self._take_off(run.job.id, now_ms)
+            held_mib = self._held_mib(run) if self.copies else 0
+            self.scheduler.ended(run.job.id, OUT_OF_MEMORY, now_ms, held_mib=held_mib)
+            self._left_its_gpus(run, now_ms)
             self._failed(run, Reason.OUT_OF_MEMORY, now_ms)
-            before = self.again.get(run.job.id)
-            if (before.out_of_memory if before else 0) < run.job.retries:
-                self._queue_again(run, now_ms, out_of_memory=1)
+            if self.scheduler.waits(run.job.id):
+                self._queued_again(run, now_ms)
             else:
-                self.again.pop(run.job.id, None)
+                self.left_ms.pop(run.job.id, None)
             self._push(now_ms, WAKE, None)
 
     def _call_again(self, time_ms: int, slot: GpuSlot) -> int:
@@ -401,7 +394,7 @@ class _Run:
             raise SimulationError(f"two jobs have the id '{job.id}'; give each its own")
         if not isinstance(job.work_ms, int) or job.work_ms < 0:
             raise SimulationError(
-                f"job '{job.id}' has {job.work_ms} ms of work; expected a whole number, 0 or more"
+                f"job '{job.id}' has {job.work_ms} ms of work; a simulation needs a whole number, 0 or more"
             )
         known.add(job.id)
 
@@ -411,12 +404,14 @@ class _Run:
         limit_ms = run.job.time_limit_ms
         if limit_ms is not None:
             end_ms = min(end_ms, max(now_ms, run.start_ms + limit_ms))
-        if run.ends is not None and run.ends[0] == end_ms:
-            return
-        run.ends = None
+        ends, job_id = self.ends, run.job.id
+        if (noted := ends.get(job_id)) is not None:
+            if noted[0] == end_ms:
+                return
+            del ends[job_id]
         if end_ms < FOREVER_MS:
             self.serial = serial = self.serial + 1
-            run.ends = entry = (end_ms, END, serial, run)
+            ends[job_id] = entry = (end_ms, END, serial, run)
             heappush(self.heap, entry)
 
     def _next_outage(self) -> None:
@@ -446,24 +441,30 @@ class _Run:
         if outage.up_ms is not None:
             self._push(outage.up_ms, BACK, outage.node)
 
-    def _attempt(self, job: Job) -> int:
-        again = self.again.get(job.id)
-        return 1 if again is None else again.attempt
+    def _watch_patience(self, job: Job, now_ms: int) -> None:
+        assert job.patience_ms is not None
+        self.leaves[job.id] = self._push(now_ms + job.patience_ms, LEAVE, job)
 
-    def _enqueue(self, job: Job, now_ms: int) -> None:
-        self.queue.add(job)
-        if job.patience_ms is not None:
-            self.leaves[job.id] = self._push(now_ms + job.patience_ms, LEAVE, job)
+    def _left_its_gpus(self, run: Running, now_ms: int) -> Running:
+        """A run was released: its end is no more, and those that shared its GPUs are looked at again.
 
-    def _unqueue(self, job: Job) -> None:
-        self.queue.remove(job)
-        if job.patience_ms is not None:
-            self.leaves.pop(job.id, None)
-
-    def _take_off(self, job_id: str, now_ms: int) -> Running:
-        """Release a running job; those that shared its GPUs are looked at again."""
-        run = self.cluster.release(job_id, now_ms=now_ms)
-        run.ends = None
-        if self.sharing is not None and run.job.gpus:
+        Takes the cluster's value or the true one, and returns the true one as it is now.
+        """
+        job = run.job
+        if self.copies:
+            run = self.truth.pop(job.id)
+            run.advance(now_ms, run.speed_milli)
+        self.ends.pop(job.id, None)
+        if self.sharing is not None and job.gpus:
             self.sharing.change(run.slots)
         return run
+
+    def _held_mib(self, run: Running) -> int:
+        """The GPU memory that a run uses now, as far as the model of interference knows."""
+        if self.memory is None:
+            return 0
+        return self.memory.used_mib(tenant_of(run), self.cluster.nodes[run.slots[0].node].gpu_model)
+
+    def _true_runs_on(self, slot: GpuSlot) -> tuple[Running, ...]:
+        """Who runs on a GPU, in order of their start, as it is true of them."""
+        return tuple(self.truth[run.job.id] for run in self.cluster.jobs_on(slot))

@@ -8,6 +8,7 @@ BerthError
 │       ├── NotAllowed        the model, label or shape that the job asks for is not there
 │       └── NotRunning        a release or eviction of a job that holds nothing
 ├── PolicyError           a policy cannot be found or built, or decided on something that is not so
+├── SchedulerError        a scheduler was told of a job or node that it cannot be about
 ├── SimulationError       the engine was given something that it cannot replay
 ├── HistoryError          the store of records cannot be read or written
 ├── ProfileError          a profile or measured pair is wrong: the application, the field and the row
@@ -24,6 +25,7 @@ Each message says what was wanted, what came, where, and what to do.
 from __future__ import annotations
 
 import sys
+import traceback
 
 __all__ = [
     "BerthError",
@@ -40,9 +42,11 @@ __all__ = [
     "PolicyError",
     "ProfileError",
     "SamplingError",
+    "SchedulerError",
     "SettingError",
     "SimulationError",
     "TraceError",
+    "in_one_line",
 ]
 
 
@@ -59,6 +63,12 @@ EXTRAS = {
     "pynvml": "sample",
 }
 """Which extra brings a package that the plain install leaves out."""
+
+
+def in_one_line(error: Exception) -> str:
+    """An error of somebody else's code in one line, with the place where it was raised."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
 
 
 class BerthError(Exception):
@@ -123,6 +133,10 @@ class NotRunning(PlacementError):  # noqa: N818
 
 class PolicyError(BerthError):
     """A policy cannot be found or built, or it decided on something that is not so."""
+
+
+class SchedulerError(BerthError):
+    """A scheduler was told of a job or node that it cannot be about; nothing has changed."""
 
 
 class SimulationError(BerthError):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 __all__ = [
     "FOREVER_MS",
     "NO_GPU",
+    "PLACES",
     "WHOLE_GPU",
     "Event",
     "EventKind",
@@ -32,10 +33,14 @@ __all__ = [
     "RecordState",
     "Share",
     "WakeAt",
+    "work_of",
 ]
 
 FOREVER_MS = 2**60
 """The work of a job that never leaves by itself: the engine schedules no end for it."""
+
+PLACES = 10
+"""Jobs that can share one GPU by best effort."""
 
 NO_GPU = -1
 """The `index` of the slot that a job without GPUs takes on its node."""
@@ -87,8 +92,9 @@ class Job:
 
     id: str
     submit_ms: int
-    work_ms: int
-    """Run time alone on the GPUs that it asked for; FOREVER_MS for a service that does not end."""
+    work_ms: int | None
+    """Run time alone on the GPUs that it asked for; FOREVER_MS for a service that does not end. It is the truth, which
+    the simulator alone knows: None for a live job. Policies ask a `berth.knowledge.Knowledge`."""
     user: str = ""
     application: str = ""
     gpus: int = 1
@@ -121,6 +127,13 @@ class Job:
     """The queue, partition, virtual cluster or account it was submitted under."""
 
 
+def work_of(job: Job) -> int:
+    """The work of a simulated job, ms. Raises ValueError for a live one, whose work nobody knows."""
+    if job.work_ms is None:
+        raise ValueError(f"nobody knows the work of job '{job.id}': it is a live one")
+    return job.work_ms
+
+
 class GpuSlot(NamedTuple):
     """One GPU of one node; `index` is NO_GPU where a job takes only CPU and memory there."""
 
@@ -129,11 +142,19 @@ class GpuSlot(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """A policy's decision to start a job on these slots, with this share of each."""
+    """A policy's decision to start a job on these slots, and what is to be enforced on each of them."""
 
     job: Job
     slots: tuple[GpuSlot, ...]
     share: Share
+    """What a partition enforces: GPU memory (0: all that the card has), and compute, which is promised unless
+    `best_effort`."""
+    shared: bool = False
+    """Whether others may run on the same GPUs, whatever the job asked for."""
+    best_effort: bool = False
+    """Whether compute is not promised: the job may use up to `share.milli`, and what is left of it while others use the
+    card. The cluster then counts one of `PLACES` places of the GPU, and of memory what the job itself asked for:
+    believed peaks may take turns."""
 
 
 class Evict(NamedTuple):
@@ -165,6 +186,7 @@ class EventKind(StrEnum):
     FAIL = "fail"
     EVICT = "evict"
     REJECT = "reject"
+    CANCEL = "cancel"
 
 
 class Reason(StrEnum):
@@ -177,6 +199,7 @@ class Reason(StrEnum):
     NEVER_FITS = "never-fits"
     PATIENCE = "patience"
     LEFT_WAITING = "left-waiting"
+    FAILED_TO_START = "failed-to-start"
 
 
 class Event(NamedTuple):
@@ -191,6 +214,8 @@ class Event(NamedTuple):
     """Where it ran; empty for submit and reject."""
     share: Share
     reason: Reason
+    shared: bool = False
+    """Whether others may run on its GPUs, so that a GPU counts once however many run on it."""
 
 
 class RecordState(StrEnum):

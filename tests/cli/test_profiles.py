@@ -182,7 +182,7 @@ def test_the_profiles_of_a_folder_stand_before_the_thesis_s(tmp_path: Path) -> N
 
 
 def test_profiles_without_a_model_of_interference_are_refused(tmp_path: Path) -> None:
-    done = berth("simulate", "synthetic:demo?jobs=5", "--policy", "dqn", "--profiles", tmp_path)
+    done = berth("simulate", "synthetic:demo?jobs=5", "--policy", "learned", "--profiles", tmp_path)
     assert done.returncode == 2
     assert "without --interference" in done.stderr
 

@@ -65,14 +65,14 @@ def test_a_set_is_played_once_for_a_policy_and_again_for_another_model(
     model.write_bytes(b"one")
     played: list[str] = []
     monkeypatch.setattr(learners, "played", lambda policy, *_: float(played.append(policy) or len(played)))
-    policies = {"greedy": "greedy", "mine": f"dqn?model={model}"}
+    policies = {"greedy": "greedy", "mine": f"learned?model={model}"}
     first = learners.table_of(policies, "measured", asked(tmp_path))
     assert len(played) == 2 * len(WORKLOADS)
     assert learners.table_of(policies, "measured", asked(tmp_path)) == first
     assert len(played) == 2 * len(WORKLOADS)
     model.write_bytes(b"another")
     learners.table_of(policies, "measured", asked(tmp_path))
-    assert played[2 * len(WORKLOADS) :] == [f"dqn?model={model}"] * len(WORKLOADS)
+    assert played[2 * len(WORKLOADS) :] == [f"learned?model={model}"] * len(WORKLOADS)
 
 
 def test_the_plot_has_a_line_for_each_learner_under_each_model_of_interference() -> None:

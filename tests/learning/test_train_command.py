@@ -60,7 +60,7 @@ def test_what_could_not_be_written_is_refused_before_the_training(
     done = berth("train", *options, cwd=tmp_path)
     assert done.returncode == 2
     assert message in re.sub(r"[│\s]+", " ", done.stderr)
-    assert "training dqn" not in done.stderr
+    assert "training learned" not in done.stderr
 
 
 @pytest.mark.slow

@@ -323,7 +323,7 @@ def test_training_and_test_sets_share_no_seed() -> None:
 
 
 def test_plans_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(SettingError, match="no learner 'sarsa'; there are dqn"):
+    with pytest.raises(SettingError, match="no learner 'sarsa'; there are learned"):
         Plan("sarsa")
     with pytest.raises(SettingError, match="no reward 'gold'; there are unfinished"):
         Plan(reward="gold")
@@ -392,7 +392,7 @@ def test_a_training_goes_on_from_a_model() -> None:
 def test_a_model_of_another_view_is_no_start() -> None:
     model = model_named("deeprm-max")
     with pytest.raises(SettingError, match="was shown the peak of jobs"):
-        make(Plan("dqn", validation=1, sets=1), start=model)
+        make(Plan("learned", validation=1, sets=1), start=model)
     with pytest.raises(SettingError, match="is of images"):
         make(Plan("dqn-paper", validation=1, sets=1), start=model)
 

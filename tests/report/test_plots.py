@@ -51,7 +51,9 @@ def test_a_policy_has_its_colour_on_every_page() -> None:
     beside = plots.policy_styles(["genetic?budget_ms=50", "genetic"])
     assert beside["genetic"] == styles["genetic"]
     assert beside["genetic?budget_ms=50"] != styles["genetic"]
-    assert len({style.colour for style in plots.policy_styles(["fifo", "first-fit", "dqn"]).values()}) == 3
+    assert (
+        len({style.colour for style in plots.policy_styles(["fifo", "first-fit", "learned"]).values()}) == 3
+    )
 
 
 def test_every_policy_of_the_registry_has_a_colour_of_its_name() -> None:

@@ -13,7 +13,8 @@ from berth.advice.workload import Workload
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.interference import Interference, Outlook, Tenant, no_interference
-from berth.model import Event, EventKind, GpuModel, Job
+from berth.knowledge import Oracle
+from berth.model import Event, EventKind, GpuModel, Job, work_of
 from berth.policies import Setting, make_policy
 
 __all__ = ["Outcome", "Peaks", "change_of_users", "mean_use", "replay"]
@@ -75,7 +76,7 @@ def replay(
 ) -> Outcome:
     """Replay the workload, or other jobs of the same ids, on its nodes."""
     chosen = workload.jobs if jobs is None else tuple(jobs)
-    made = make_policy(policy, Setting(0, chosen))
+    made = make_policy(policy, Setting(0, knowledge=Oracle(chosen)))
     model = mean_use(workload.use) if sharing else no_interference
     cluster = Cluster(workload.nodes)
     return _Account(workload).told(simulate(chosen, cluster, made, interference=model))
@@ -112,7 +113,7 @@ class _Account:
                 within = max(min(event.time_ms, self.last_ms) - begin, 0)
                 held_ms += within * job.gpus * event.share.milli
                 ran_ms += event.time_ms - begin
-                alone_ms += min(job.work_ms, event.time_ms - begin)
+                alone_ms += min(work_of(job), event.time_ms - begin)
         every = np.array([wait for each in waits.values() for wait in each] or [0.0])
         capacity = self.workload.gpus * 1000 * max(self.last_ms, 1)
         return Outcome(

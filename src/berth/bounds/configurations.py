@@ -18,7 +18,7 @@ from berth.arrays import IntArray, compiled
 from berth.bounds.segment_speeds import segment_speeds
 from berth.errors import SettingError
 from berth.interference import Speeds
-from berth.model import GpuModel, Job, Profile
+from berth.model import GpuModel, Job, Profile, work_of
 from berth.profiles import series
 
 __all__ = ["Configurations", "configurations"]
@@ -62,7 +62,7 @@ def configurations(
     simulator. Segments are merged until the configurations can be listed. Raises SettingError for an application
     without a profile, or one that does not fit on the GPU.
     """
-    kinds = Counter((job.application, job.work_ms) for job in jobs)
+    kinds = Counter((job.application, work_of(job)) for job in jobs)
     names = sorted({name for name, _ in kinds})
     if missing := [name for name in names if name not in profiles]:
         raise SettingError(f"no profile of {', '.join(missing)}; a bound needs one of every application")

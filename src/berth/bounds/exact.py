@@ -8,7 +8,7 @@ from itertools import product
 
 from berth.errors import SettingError
 from berth.interference import Interference, Tenant
-from berth.model import GpuModel, Job
+from berth.model import GpuModel, Job, work_of
 
 __all__ = ["Exact", "least_total_time"]
 
@@ -39,9 +39,9 @@ def least_total_time(
         raise SettingError(f"{len(jobs)} jobs to try every schedule of; expected 1…{MOST_JOBS}")
     kinds: dict[tuple[str, int], Job] = {}
     for job in jobs:
-        kinds.setdefault((job.application, job.work_ms), job)
+        kinds.setdefault((job.application, work_of(job)), job)
     search = _Search(list(kinds.values()), interference, gpu, every_row)
-    waiting = tuple(sum((job.application, job.work_ms) == key for job in jobs) for key in kinds)
+    waiting = tuple(sum((job.application, work_of(job)) == key for job in jobs) for key in kinds)
     total_ms, starts = search.least((), waiting)
     if total_ms is None:
         raise SettingError(f"one of these jobs does not fit on a {gpu.name} alone")
@@ -78,7 +78,7 @@ class _Search:
         best_starts: tuple[tuple[int, str], ...] = ()
         for started in product(*(range(count + 1) for count in waiting)):
             newcomers = tuple(
-                (kind, self.kinds[kind].work_ms * 1000)
+                (kind, work_of(self.kinds[kind]) * 1000)
                 for kind, number in enumerate(started)
                 for _ in range(number)
             )
@@ -103,7 +103,7 @@ class _Search:
             tenants = []
             for kind, left_us in running:
                 job = self.kinds[kind]
-                tenants.append(Tenant(job, job.share, *divmod(job.work_ms * 1000 - left_us, 1000)))
+                tenants.append(Tenant(job, job.share, *divmod(work_of(job) * 1000 - left_us, 1000)))
             outlook = self.interference(tenants, self.gpu)
             if outlook.out_of_memory is not None:
                 return None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from berth.model import Job, Node
+from berth.model import Job, Node, work_of
 
 __all__ = ["most_held_pct"]
 
@@ -31,7 +31,7 @@ def most_held_pct(jobs: Sequence[Job], nodes: Sequence[Node], begin_ms: int, end
     everything = 1000.0 * sum(node.gpus for node in nodes) * (end_ms - begin_ms)
     asked: dict[frozenset[str], float] = {}
     for job in jobs:
-        longest = min(job.work_ms, end_ms - max(job.submit_ms, begin_ms))
+        longest = min(work_of(job), end_ms - max(job.submit_ms, begin_ms))
         if job.gpus and longest > 0:
             among = frozenset(job.models).intersection(models) if job.models else frozenset(models)
             asked[among] = asked.get(among, 0.0) + float(job.gpus * job.share.milli) * longest

@@ -17,7 +17,7 @@ from berth.bounds.configurations import configurations
 from berth.bounds.highs import Maximum
 from berth.errors import SettingError
 from berth.interference import Speeds
-from berth.model import GpuModel, Job, Profile
+from berth.model import GpuModel, Job, Profile, work_of
 
 __all__ = ["TimeBound", "time_bound"]
 
@@ -110,13 +110,13 @@ def time_bound(
     most = max(1.0, float(earned.max(initial=1.0)))
     earned /= most
     least_ms = float(prices @ work) / most / gpus
-    longest_ms = float(max((job.work_ms for job in jobs), default=0))
+    longest_ms = float(max((work_of(job) for job in jobs), default=0))
     half_ms = max(least_ms, longest_ms) / 2
     ramps_ms = sum(
         _lost_ms(np.append(least, 0.0)[tenants].max(axis=1), earned, half_ms)
         for least in (listed.begins_ms, listed.ends_ms)
     )
-    alone_ms = float(sum(job.work_ms for job in jobs)) / gpus
+    alone_ms = float(sum(work_of(job) for job in jobs)) / gpus
     return TimeBound(max(least_ms + ramps_ms, longest_ms), least_ms, longest_ms, alone_ms, ramps_ms)
 
 

@@ -71,14 +71,14 @@ def colocation(
         )
     model = make_interference(interference)
     looks = []
-    if "dqn" in names:
-        with progress_bar("dqn beside greedy", long=True) as progress:
+    if "learned" in names:
+        with progress_bar("learned beside greedy", long=True) as progress:
             for number, name in enumerate(chosen):
                 looks.append(disagreement(name, model, tuple(range(min(seeds, LOOKED_AT)))))
                 if progress:
                     progress(number + 1, len(chosen))
     pair_maps = pairs(model)  # type: ignore[arg-type]  # measure_colocation has refused what has no profiles
-    trained = ("dqn", "deeprm-max", "deeprm-mean")
+    trained = ("learned", "deeprm-max", "deeprm-mean")
     training_s = {
         name: figures["seconds"]
         for name in trained

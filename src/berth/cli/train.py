@@ -23,9 +23,10 @@ def train(
     learner: Annotated[
         str,
         typer.Option(
-            help="dqn, which is rollouts; ppo, double-dqn, deeprm-max, deeprm-mean, dqn-paper, dqn-paper-as-printed."
+            help="learned, which is rollouts; ppo, double-dqn, deeprm-max, deeprm-mean, dqn-paper,"
+            " dqn-paper-as-printed."
         ),
-    ] = "dqn",
+    ] = "learned",
     workload: Annotated[
         str, typer.Option(help="One of the thesis's workloads, or all of them in turn.")
     ] = "all",
@@ -71,7 +72,7 @@ def train(
 ) -> None:
     """Learn which waiting jobs to start together on a GPU (extra `learn`).
 
-    Writes the best network that was measured as a model which decides without JAX: `--policies dqn?model=FILE`.
+    Writes the best network that was measured as a model which decides without JAX: `--policies learned?model=FILE`.
     """
     from berth.cli.files import checked_place
     from berth.cli.progress import progress_bar

@@ -15,10 +15,10 @@ import numpy as np
 from berth.arrays import IntArray, numbers
 from berth.cluster import kernels
 from berth.cluster.refusals import check_job, check_nodes, named, refuse
-from berth.cluster.running import Part, Running, parts_of
+from berth.cluster.running import Part, Running, account_of, parts_of
 from berth.cluster.usage import Usage
 from berth.errors import ClusterError, NotRunning
-from berth.model import NO_GPU, GpuSlot, Job, Node, Placement
+from berth.model import FOREVER_MS, NO_GPU, GpuSlot, Job, Node, Placement
 
 __all__ = ["UNCOUNTED", "Cluster", "Part", "Running", "parts_of", "spreadable_gpus"]
 
@@ -133,7 +133,7 @@ class Cluster:
         if self._usage is None:
             self._usage = Usage()
             for run in self.running.values():
-                self._usage.start(run.job, run.share, run.start_ms)
+                self._usage.start(run.job, run.taken, run.start_ms)
         return self._usage
 
     def jobs_on(self, slot: GpuSlot) -> tuple[Running, ...]:
@@ -240,19 +240,27 @@ class Cluster:
     # What changes it
 
     def place(
-        self, placement: Placement, *, now_ms: int = 0, work_ms: int | None = None, attempt: int = 1
+        self,
+        placement: Placement,
+        *,
+        now_ms: int = 0,
+        work_ms: int | None = None,
+        left_ms: int | None = None,
+        attempt: int = 1,
     ) -> Running:
         """Start a job on the slots and shares that the placement names.
 
-        `work_ms` is the work that is left of it, all of it by default. Raises DoesNotFit or NotAllowed, and
-        then nothing has changed.
+        `work_ms` is all of its work as it is believed, the job's own by default, and `left_ms` what is left of it, all
+        by default. A placement by best effort takes one of `PLACES` places of each GPU, and the memory that the job
+        itself asked for. Raises DoesNotFit or NotAllowed, and then nothing has changed.
         """
-        job, slots, share = placement
+        job, slots, share, shared, best_effort = placement
+        account = account_of(placement) if best_effort else share
         count = len(slots)
         if job.id in self.running or (count != 1 and not self._note(slots)):
             refuse(self, placement)
         number = self.request(job)
-        milli, gpu_mem = share
+        milli, gpu_mem = account
         node, index = slots[0]
         try:
             taken = kernels.take(
@@ -271,12 +279,29 @@ class Cluster:
             taken = False
         if not taken:
             refuse(self, placement)
-        left_ms = job.work_ms if work_ms is None else work_ms
-        run = Running(job, attempt, slots, share, now_ms, left_ms * 1000, now_ms, 1000, number)
+        if work_ms is None:
+            work_ms = FOREVER_MS if job.work_ms is None else job.work_ms
+        work_us = work_ms * 1000
+        left_us = work_us if left_ms is None else left_ms * 1000
+        run = Running(
+            job,
+            attempt,
+            slots,
+            share,
+            now_ms,
+            left_us,
+            now_ms,
+            1000,
+            number,
+            account,
+            work_us,
+            shared,
+            best_effort,
+        )
         self.running[job.id] = run
         self.free_total_milli -= milli * job.gpus
         if self._usage is not None:
-            self._usage.start(job, share, now_ms)
+            self._usage.start(job, account, now_ms)
         if self._on is not None:
             self._seat(run)
         self.changes += 1
@@ -293,11 +318,11 @@ class Cluster:
         if now_ms is not None:
             run.left_us -= (now_ms - run.as_of_ms) * run.speed_milli
             run.as_of_ms = now_ms
-        job, slots, share = run.job, run.slots, run.share
+        job, slots, account = run.job, run.slots, run.taken
         count = len(slots)
         if count > 1:
             self._note(slots)
-        milli, gpu_mem = share
+        milli, gpu_mem = account
         node, index = slots[0]
         if not kernels.give_back(
             self._block, self._totals, run.request, milli, gpu_mem, node, index, self._slots, count
@@ -307,7 +332,7 @@ class Cluster:
             )
         self.free_total_milli += milli * job.gpus
         if self._usage is not None:
-            self._usage.stop(job, share, run.start_ms, run.as_of_ms)
+            self._usage.stop(job, account, run.start_ms, run.as_of_ms)
         if self._on is not None and job.gpus:
             for slot in slots:
                 self._on[slot].remove(run)
@@ -318,9 +343,7 @@ class Cluster:
     def advance(self, job_id: str, now_ms: int, speed_milli: int) -> Running:
         """Note what a running job has done until now, and its speed from now on."""
         run = self.running[job_id]
-        run.left_us -= (now_ms - run.as_of_ms) * run.speed_milli
-        run.as_of_ms = now_ms
-        run.speed_milli = speed_milli
+        run.advance(now_ms, speed_milli)
         self.changes += 1
         return run
 

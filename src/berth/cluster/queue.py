@@ -1,6 +1,6 @@
 """The waiting jobs, as policies see them: in the order in which they were queued, or by any key.
 
-The engine alone adds and removes; policies iterate. An iteration goes on rightly while the jobs that it has
+The scheduler alone adds and removes; policies iterate. An iteration goes on rightly while the jobs that it has
 yielded are started and leave the queue, and while limits show and hide others.
 """
 
@@ -72,6 +72,15 @@ class Queue:
         place = self._places.get(job.id)
         return place is not None and self._jobs[place] is job
 
+    def holds(self, job_id: str) -> bool:
+        """Whether a job of this id waits."""
+        return job_id in self._places
+
+    def named(self, job_id: str) -> Job | None:
+        """The waiting job of this id; None where none waits."""
+        place = self._places.get(job_id)
+        return None if place is None else self._jobs[place]
+
     def __iter__(self) -> Iterator[Job]:
         """In the order in which they were queued; a job that was queued again comes last."""
         self.first()
@@ -130,7 +139,7 @@ class Queue:
         return found.entries
 
     def add(self, job: Job) -> None:
-        """Queue a job behind all others. For the engine alone."""
+        """Queue a job behind all others. For the scheduler alone."""
         if len(self._jobs) > self._room:
             self._compact()
         self._next_serial = serial = self._next_serial + 1
@@ -145,7 +154,7 @@ class Queue:
         self.changes += 1
 
     def remove(self, job: Job) -> bool:
-        """Take a job out; False where this very job does not wait. For the engine alone."""
+        """Take a job out; False where this very job does not wait. For the scheduler alone."""
         jobs = self._jobs
         place = self._places.get(job.id)
         if place is None or jobs[place] is not job:
@@ -158,6 +167,24 @@ class Queue:
                 order.remove((key(job), serial, job))
             for lanes in self._lanes.values():
                 lanes.remove(job, serial)
+        self.changes += 1
+        return True
+
+    def replace(self, job: Job) -> bool:
+        """Exchange the waiting job of the same id for this one, which keeps its place; False where none waits. For the
+        scheduler alone."""
+        before = self.named(job.id)
+        if before is None:
+            return False
+        place = self._places[job.id]
+        serial = self._serials[place]
+        self._jobs[place] = job
+        for key, order in self._orders.items():
+            order.remove((key(before), serial, before))
+            order.add((key(job), serial, job))
+        for lanes in self._lanes.values():
+            lanes.remove(before, serial)
+            lanes.add(job, serial)
         self.changes += 1
         return True
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import TYPE_CHECKING, NoReturn
 
-from berth.cluster.running import Part, parts_of
+from berth.cluster.running import Part, account_of, parts_of
 from berth.errors import ClusterError, DoesNotFit, NotAllowed
 from berth.model import NO_GPU, GpuSlot, Job, Node, Placement
 
@@ -58,13 +58,14 @@ def _check_traits(job: Job, node: Node) -> None:
 
 def refuse(cluster: Cluster, placement: Placement) -> NoReturn:
     """Say why a placement that the cluster does not take cannot be. Raises NotAllowed or DoesNotFit."""
-    job, slots, share = placement
+    job, slots, share, _, best_effort = placement
     gpus, number = job.gpus, len(slots)
     if job.id in cluster.running:
         raise NotAllowed(f"job '{job.id}' cannot be placed: it is running already")
     if not number:
         raise NotAllowed(f"job '{job.id}' cannot be placed on no slots")
-    if gpus and not (0 < share.milli <= job.share.milli and 0 <= share.mem_mib <= job.share.mem_mib):
+    most_mem_mib = share.mem_mib if best_effort else job.share.mem_mib
+    if gpus and not (0 < share.milli <= job.share.milli and 0 <= share.mem_mib <= most_mem_mib):
         raise NotAllowed(
             f"job '{job.id}' may be given 1…{job.share.milli} milli and 0…{job.share.mem_mib} MiB of a GPU, what it"
             f" asks for or less; the placement gives {share.milli} milli and {share.mem_mib} MiB"
@@ -89,7 +90,8 @@ def refuse(cluster: Cluster, placement: Placement) -> NoReturn:
 
 def _refuse_slots(cluster: Cluster, placement: Placement) -> None:
     """Refuse slots that there are not, that are not what the job asks for, or that have too little left."""
-    job, slots, (milli, gpu_mem_mib) = placement
+    job, slots = placement.job, placement.slots
+    milli, gpu_mem_mib = account_of(placement)
     rows, width = cluster.free_milli.shape
     for node, index in slots:
         if not 0 <= node < rows or not NO_GPU <= index < width:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from berth.model import FOREVER_MS, GpuSlot, Job, Share
+from berth.model import FOREVER_MS, PLACES, GpuSlot, Job, Placement, Share
 
-__all__ = ["Part", "Running", "parts_of"]
+__all__ = ["Part", "Running", "account_of", "parts_of"]
+
+_FOREVER_US = FOREVER_MS * 1000
+_PLACE_MILLI = 1000 // PLACES
+"""What a placement by best effort takes of a GPU in the account: so many fit, and nobody who wants it whole."""
 
 
 class Part(NamedTuple):
@@ -21,7 +25,8 @@ class Part(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Running:
-    """A job on the cluster. Written by the cluster, and `ends` by the engine; to all others it is there to be read."""
+    """A job on the cluster, and what is believed of its progress. Written by the cluster and by the scheduler; to all
+    others it is there to be read."""
 
     job: Job
     attempt: int
@@ -36,8 +41,14 @@ class Running:
     """Per mille of the speed that it has alone."""
     request: int
     """Number of its job's request type on its cluster."""
-    ends: tuple[int, int, int, Any] | None = field(default=None, repr=False)
-    """The engine's note of when it ends, if its speed stays as it is; None where it does not end."""
+    taken: Share
+    """What it takes of each of its GPUs in the cluster's account."""
+    work_us: int
+    """All of its work, as it was believed when it started; FOREVER_MS × 1000 where nothing is known of it."""
+    shared: bool = False
+    """Whether others may run on its GPUs."""
+    best_effort: bool = False
+    """Whether its compute is not promised."""
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -51,9 +62,27 @@ class Running:
 
     def end_ms(self) -> int:
         """When it ends if its speed stays as it is, rounded up; FOREVER_MS where it never does."""
-        if self.job.work_ms >= FOREVER_MS or self.speed_milli <= 0:
+        if self.work_us >= _FOREVER_US or self.speed_milli <= 0:
             return FOREVER_MS
         return self.as_of_ms - (-self.left_us // self.speed_milli)
+
+    def advance(self, now_ms: int, speed_milli: int) -> None:
+        """Note what has been done until now, and the speed from now on."""
+        self.left_us -= (now_ms - self.as_of_ms) * self.speed_milli
+        self.as_of_ms = now_ms
+        self.speed_milli = speed_milli
+
+    def left_us_at(self, now_ms: int) -> int:
+        """Work left now if the speed has stayed as it is; below 0 where it has outlived what was believed."""
+        return self.left_us - (now_ms - self.as_of_ms) * self.speed_milli
+
+
+def account_of(placement: Placement) -> Share:
+    """What a placement takes of each of its GPUs in the cluster's account."""
+    if not placement.best_effort:
+        return placement.share
+    milli, mem_mib = placement.job.share
+    return Share(min(_PLACE_MILLI, milli), mem_mib)
 
 
 def parts_of(job: Job, slots: tuple[GpuSlot, ...]) -> tuple[Part, ...]:

@@ -21,6 +21,7 @@ from berth.cluster import Cluster, parts_of
 from berth.engine import simulate
 from berth.errors import SettingError, TraceError
 from berth.experiments.compare.collector import held_collector
+from berth.knowledge import Oracle
 from berth.model import FOREVER_MS, Event, EventKind, Job, Node
 from berth.policies import Setting, make_policy
 from berth.policies.placements import score_kernels
@@ -93,7 +94,7 @@ def inflate(
     arrivals = arrivals or own_arrivals(workload, nodes, seed)
     cluster, jobs = _stage(nodes, workload, arrivals, batch)
     _load_kernels(policy, jobs, nodes)
-    chosen = make_policy(policy, Setting(seed, workload))
+    chosen = make_policy(policy, Setting(seed, knowledge=Oracle(workload)))
     with held_collector():
         begin = time.perf_counter()
         events = list(simulate(jobs, cluster, chosen))
@@ -197,7 +198,7 @@ def _load_kernels(policy: str, jobs: Sequence[Job], nodes: Sequence[Node]) -> No
         return
     cluster = Cluster([node for node in nodes if node.gpus][:8])
     few = jobs[:64]
-    events = list(simulate(few, cluster, make_policy(policy, Setting(0, few))))
+    events = list(simulate(few, cluster, make_policy(policy, Setting(0, knowledge=Oracle(few)))))
     _curve(events, few, few, cluster, policy, 0)
 
 

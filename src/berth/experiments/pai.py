@@ -29,7 +29,7 @@ from typing import Any, Final
 from berth.cluster import Cluster, Key, Queue
 from berth.engine import simulate
 from berth.errors import SettingError, TraceError
-from berth.model import NO_GPU, EventKind, GpuSlot, Job, Node, Placement
+from berth.model import NO_GPU, EventKind, GpuSlot, Job, Node, Placement, work_of
 from berth.traces.fields import Field, count, decimal, seconds, text
 from berth.traces.table import open_table
 
@@ -202,7 +202,7 @@ def _run(rows: Sequence[PaiRow], order: str, gpus: int, rate: int) -> PaiResult:
             weight = instances[event.job.id]
             took_ms = event.time_ms - event.job.submit_ms
             total += weight * took_ms
-            waited += weight * (took_ms - event.job.work_ms)
+            waited += weight * (took_ms - work_of(event.job))
             done += weight
     taken = perf_counter() - begin
     # The simulator's clock stops a second after the last job ends.

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from berth.errors import MissingExtraError, SettingError
-from berth.interference.outlook import Interference, Outlook, Tenant, no_interference
+from berth.interference.outlook import (
+    Interference,
+    KnowsMemory,
+    KnowsProfiles,
+    Outlook,
+    Tenant,
+    no_interference,
+)
 from berth.interference.speeds import Speeds
 from berth.model import Profile
 
@@ -21,6 +28,8 @@ __all__ = [
     "MODELS",
     "SPEEDS",
     "Interference",
+    "KnowsMemory",
+    "KnowsProfiles",
     "Outlook",
     "Speeds",
     "Tenant",
@@ -61,7 +70,7 @@ def make_interference(name: str, profiles: Mapping[str, Profile] | None = None) 
         known = thesis_measured().profiles if profiles is None else profiles
         return ProfiledInterference(known, make_speeds(name))
     model: Interference = _found(name, MODELS, "interference model", "(tenants, gpu)")
-    if profiles is not None and hasattr(model, "with_profiles"):
+    if profiles is not None and isinstance(model, KnowsProfiles):
         model = model.with_profiles(profiles)
     return model
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 
-from berth.model import FOREVER_MS, GpuModel, Job, Share
+from berth.interference.speeds import Speeds
+from berth.model import FOREVER_MS, GpuModel, Job, Profile, Share
 
-__all__ = ["Interference", "Outlook", "Tenant", "no_interference"]
+__all__ = ["Interference", "KnowsMemory", "KnowsProfiles", "Outlook", "Tenant", "no_interference"]
 
 
 class Tenant(NamedTuple):
@@ -33,14 +34,33 @@ class Outlook(NamedTuple):
 
 
 class Interference(Protocol):
-    """Tells how the tenants of one GPU advance together.
-
-    One that knows how much memory jobs will use may also say so by `fits_alone(job, gpu)`: a job that fits on no GPU
-    that it may run on is rejected when it comes.
-    """
+    """Tells how the tenants of one GPU advance together."""
 
     def __call__(self, tenants: Sequence[Tenant], gpu: GpuModel | None) -> Outlook:
         """The outlook for at least one tenant, given in order of their start. A pure function."""
+
+
+@runtime_checkable
+class KnowsMemory(Protocol):
+    """What else a model of interference has that knows how much memory jobs will use."""
+
+    def fits_alone(self, job: Job, gpu: GpuModel | None) -> bool:
+        """Whether the job never uses more memory than the card has; one that fits on no GPU that it may run on is
+        rejected when it comes."""
+
+    def used_mib(self, tenant: Tenant, gpu: GpuModel | None) -> int:
+        """The GPU memory that a tenant uses at this moment, MiB; 0 where nobody knows."""
+
+
+@runtime_checkable
+class KnowsProfiles(Protocol):
+    """What else a model of interference has that is made of applications' profiles."""
+
+    profiles: Mapping[str, Profile]
+    speeds: Speeds
+
+    def with_profiles(self, profiles: Mapping[str, Profile]) -> Interference:
+        """The same model over other profiles."""
 
 
 def no_interference(tenants: Sequence[Tenant], gpu: GpuModel | None) -> Outlook:

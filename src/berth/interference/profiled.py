@@ -87,7 +87,15 @@ class ProfiledInterference:
     def fits_alone(self, job: Job, gpu: GpuModel | None) -> bool:
         """Whether the job never uses more memory than the card has, as far as its profile is known."""
         found = self._series(job.application, gpu or NOTHING_KNOWN)
-        return found is None or not gpu or not gpu.mem_mib or found.peak_within(job.work_ms) <= gpu.mem_mib
+        if found is None or not gpu or not gpu.mem_mib:
+            return True
+        peak_mib = found.peak_mem_mib if job.work_ms is None else found.peak_within(job.work_ms)
+        return peak_mib <= gpu.mem_mib
+
+    def used_mib(self, tenant: Tenant, gpu: GpuModel | None) -> int:
+        """The memory of the row that the tenant is in; that of its share where it has no profile."""
+        found = self._series(tenant.job.application, gpu or NOTHING_KNOWN)
+        return tenant.share.mem_mib if found is None else found.rows[found.row_at(tenant.done_ms)][MEM]
 
     def _scaled(self, application: str, gpu: GpuModel) -> Series | None:
         profile = self.profiles.get(application)

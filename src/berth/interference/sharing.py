@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterable
 
 from berth.cluster import Cluster, Running
-from berth.errors import SimulationError
+from berth.errors import SimulationError, in_one_line
 from berth.interference.outlook import Interference, Outlook, Tenant
 from berth.model import FOREVER_MS, GpuSlot
 
-__all__ = ["Sharing", "told"]
+__all__ = ["Sharing", "tenant_of"]
 
 
 class Sharing:
-    """Who shares which GPU, and how fast he is. For the engine alone."""
+    """Which runs share which GPU, and how fast each advances: of what is true for the engine, of what is believed for
+    the scheduler."""
 
-    def __init__(self, cluster: Cluster, model: Interference) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        model: Interference,
+        runs_on: Callable[[GpuSlot], tuple[Running, ...]] | None = None,
+    ) -> None:
+        """`runs_on` tells who runs on a GPU in order of their start, by default the cluster's own values."""
         self.cluster = cluster
         self.model = model
+        self.runs_on = runs_on or cluster.jobs_on
         self.changed: dict[GpuSlot, None] = {}
         """GPUs whose tenants have changed since `look`."""
         self._outlooks: dict[GpuSlot, tuple[tuple[Running, ...], Outlook, int]] = {}
@@ -39,16 +46,16 @@ class Sharing:
         `call_again` takes the time at which an answer ends to hold, and gives the number of that call. Raises
         SimulationError for an answer that makes no sense.
         """
-        cluster = self.cluster
         touched: dict[str, Running] = {}
         failed: dict[str, Running] = {}
         for slot in self.changed:
-            runs = cluster.jobs_on(slot)
+            runs = self.runs_on(slot)
             if not runs:
                 self._outlooks.pop(slot, None)
                 continue
             for run in runs:
-                touched[run.job.id] = cluster.advance(run.job.id, now_ms, run.speed_milli)
+                run.advance(now_ms, run.speed_milli)
+                touched[run.job.id] = run
             outlook = self._outlook(runs, slot)
             if outlook.out_of_memory is not None:
                 run = runs[outlook.out_of_memory]
@@ -58,18 +65,15 @@ class Sharing:
         self.changed.clear()
         going = [run for run in touched.values() if run.job.id not in failed]
         for run in going:
-            cluster.advance(run.job.id, now_ms, min(self._speed_on(slot, run) for slot in run.slots))
+            run.advance(now_ms, min(self._speed_on(slot, run) for slot in run.slots))
         return going, list(failed.values())
 
     def _outlook(self, runs: tuple[Running, ...], slot: GpuSlot) -> Outlook:
-        tenants = [
-            Tenant(run.job, run.share, *divmod(max(0, run.job.work_ms * 1000 - run.left_us), 1000))
-            for run in runs
-        ]
+        tenants = [tenant_of(run) for run in runs]
         try:
             outlook = self.model(tenants, self.cluster.nodes[slot.node].gpu_model)
         except Exception as error:
-            raise SimulationError(f"the interference model fails: {told(error)}") from error
+            raise SimulationError(f"the interference model fails: {in_one_line(error)}") from error
         if not isinstance(outlook, Outlook):
             raise SimulationError(f"an interference model gives an Outlook, not {outlook!r}")
         number = len(runs)
@@ -91,7 +95,6 @@ class Sharing:
         return next(speed for other, speed in zip(runs, outlook.speeds_milli, strict=True) if other is run)
 
 
-def told(error: Exception) -> str:
-    """An error of somebody else's code in one line, with the place where it was raised."""
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+def tenant_of(run: Running) -> Tenant:
+    """A run as a model of interference is shown it, as of its last advance."""
+    return Tenant(run.job, run.share, *divmod(max(0, run.work_us - run.left_us), 1000))

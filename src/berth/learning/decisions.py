@@ -1,4 +1,4 @@
-"""The environment as the learners of `dqn` see it: moments at which something may be decided, and their features.
+"""The environment as the learners of `learned` see it: moments at which something may be decided, and their features.
 
 Between two decisions a hold goes on to the next end of a job, to a tick, or to when somebody is about to end, however
 often the use of a tenant changes meanwhile; when nobody waits it goes on to the end. Letters: E environments side by

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from berth.errors import SettingError
-from berth.model import GpuModel, Job, Profile
+from berth.model import GpuModel, Job, Profile, work_of
 from berth.network.catalogue import NEVER_MS, Catalogue, Demand, horizon_step_ms, make_catalogue
 from berth.profiles import THESIS_GPU, WORKLOADS, Series, series, thesis_profiles, workload_jobs
 
@@ -81,17 +81,17 @@ class Task:
                     f"job '{job.id}' is of application '{job.application}', which has no profile; record it alone"
                     " once, or leave it out"
                 )
-            if not 0 < job.work_ms < NEVER_MS:
-                raise SettingError(f"job '{job.id}' has {job.work_ms} ms of work; expected 1…{NEVER_MS - 1}")
+            if not 0 < work_of(job) < NEVER_MS:
+                raise SettingError(f"job '{job.id}' has {work_of(job)} ms of work; expected 1…{NEVER_MS - 1}")
         if len({len(jobs) for jobs in sets}) != 1 or not sets[0]:
             raise SettingError("the sets of jobs to learn from must be equally large, one job or more each")
-        longest_ms = max(sum(job.work_ms for job in jobs) for jobs in sets)
+        longest_ms = max(sum(work_of(job) for job in jobs) for jobs in sets)
         if longest_ms > LONGEST_SET_MS:
             raise SettingError(
                 f"the jobs of a set have {longest_ms:,} ms of work together; expected at most {LONGEST_SET_MS:,}"
             )
         application = np.array([[index[job.application] for job in jobs] for jobs in sets], np.int32)
-        return JobSets(application, np.array([[job.work_ms for job in jobs] for jobs in sets], np.int32))
+        return JobSets(application, np.array([[work_of(job) for job in jobs] for jobs in sets], np.int32))
 
 
 def make_task(

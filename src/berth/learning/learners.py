@@ -103,13 +103,13 @@ class Way(NamedTuple):
 
 _ppo, _double_dqn = (partial(_of_decisions, kind=kind) for kind in (Ppo, DoubleDqn))
 LEARNERS: dict[str, Way] = {
-    "dqn": Way(_of_rollouts, "series", "dqn"),
-    "ppo": Way(_ppo, "series", "dqn"),
-    "rollouts": Way(_of_rollouts, "series", "dqn"),
-    "double-dqn": Way(_double_dqn, "series", "dqn"),
+    "learned": Way(_of_rollouts, "series", "learned"),
+    "ppo": Way(_ppo, "series", "learned"),
+    "rollouts": Way(_of_rollouts, "series", "learned"),
+    "double-dqn": Way(_double_dqn, "series", "learned"),
     "deeprm-max": Way(_of_rollouts, "peak", "deeprm-max"),
     "deeprm-mean": Way(_of_rollouts, "mean", "deeprm-mean"),
     "dqn-paper": Way(partial(_of_images, mended=True), "series", None),
     "dqn-paper-as-printed": Way(partial(_of_images, mended=False), "series", None),
 }
-"""`dqn` is `rollouts`, which is best at an equal budget (`bench/learners.py`), and both deeprm are taught by it too."""
+"""`learned` is `rollouts`, the best at an equal budget (`bench/learners.py`); both deeprm are taught by it too."""

@@ -36,7 +36,7 @@ VALIDATION_SEED = 2_000_000
 class Plan:
     """What to train."""
 
-    learner: str = "dqn"
+    learner: str = "learned"
     workload: str = "all"
     """One of the thesis's, or `all`."""
     interference: tuple[str, ...] = ("measured", "time-sliced")

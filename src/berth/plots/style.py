@@ -15,7 +15,7 @@ GRID = "rgba(128, 128, 128, 0.22)"
 CLEAR = "rgba(0, 0, 0, 0)"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8A8A8A")
 OF_POLICY = {
-    "first-fit": 0, "fifo": 0, "dqn": 0,
+    "first-fit": 0, "fifo": 0, "learned": 0,
     "best-fit": 1, "sjf": 1, "tetris-sharing": 1,
     "fgd": 2, "sjf-estimated": 2, "greedy": 2,
     "genetic-paper": 3, "random": 3, "fair-share": 3,

@@ -13,7 +13,17 @@ from typing import Any
 
 from berth.errors import MissingExtraError, PolicyError
 from berth.policies.options import options_of
-from berth.policies.protocol import Decision, Order, Place, Policy, Progress, Searching, Setting
+from berth.policies.protocol import (
+    Configurable,
+    Decision,
+    Order,
+    Place,
+    Policy,
+    Progress,
+    Searching,
+    Setting,
+    Wrapping,
+)
 from berth.policies.schemes.strict import Ordered
 from berth.policies.sort_keys import OfQueue
 
@@ -41,6 +51,7 @@ ORDERS = {
     "sjf": "berth.policies.orders:sjf",
     "sjf-requested": "berth.policies.orders:sjf_requested",
     "sjf-estimated": "berth.policies.orders:sjf_estimated",
+    "sjf-expected": "berth.policies.orders:SjfExpected",
     "largest-first": "berth.policies.orders:largest_first",
     "fair-share": "berth.policies.orders:fair_share",
     "least-attained-service": "berth.policies.orders:LeastAttainedService",
@@ -77,11 +88,17 @@ POLICIES: dict[str, str] = {
     "genetic-paper": "berth.policies.genetic.paper:GeneticPaper",
     "greedy": "berth.policies.colocation.greedy:Greedy",
     "tetris-sharing": "berth.policies.colocation.tetris_sharing:TetrisSharing",
-    "dqn": "berth.policies.colocation.learned:Dqn",
+    "learned": "berth.policies.colocation.learned:Learned",
     "deeprm-max": "berth.policies.colocation.learned:DeepRmMax",
     "deeprm-mean": "berth.policies.colocation.learned:DeepRmMean",
 }
 """What decides on many jobs at once: classes made with a Setting."""
+
+
+GONE = {
+    "dqn": "the policy that ships is called 'learned'; the thesis's own algorithm 1 is no policy yet",
+}
+"""Names that meant something else, and what to say instead."""
 
 
 def names() -> list[str]:
@@ -109,11 +126,13 @@ def make_policy(name: str, setting: Setting | None = None) -> Policy:
     Raises PolicyError where there is no such name, or what it names cannot be what it should.
     """
     setting = setting or Setting()
+    if (gone := GONE.get(name.partition("?")[0])) is not None:
+        raise PolicyError(f"no policy '{name}': {gone}")
     outer, _, rest = name.partition("+")
     wrapper, settings = options_of(outer)
     if wrapper in WRAPPERS:
-        wrapped: Policy = _load(WRAPPERS[wrapper]).around(rest, settings, setting)
-        return wrapped
+        wrapping: Wrapping = _load(WRAPPERS[wrapper])
+        return wrapping.around(rest, settings, setting)
     parts = name.split("+")
     scheme = parts.pop(0) if parts[0] in SCHEMES else ""
     if len(parts) > 2 or not all(parts) or not (scheme or parts):
@@ -130,7 +149,7 @@ def make_policy(name: str, setting: Setting | None = None) -> Policy:
                 " your own that heeds setting.quotas"
             )
         if options:
-            if not hasattr(thing, "with_options"):
+            if not (inspect.isclass(thing) and isinstance(thing, Configurable)):
                 raise PolicyError(f"'{name}': {bare} takes no settings")
             thing = thing.with_options(setting, options)
         policy: Policy = _made(thing, setting, name, "a policy", _POLICY)
@@ -159,7 +178,7 @@ def _composed(scheme: str, order: Order, place: Place, setting: Setting, name: s
             )
         from berth.policies.schemes.quotas import Quotas, check_names
 
-        check_names(setting.quotas, setting.workload)
+        check_names(setting.quotas, setting.knowledge.usual_requests())
         return Quotas(order, place, setting.quotas, setting.borrow)
     if isinstance(order, Ranks) and scheme != "preempt":
         if scheme:
@@ -173,7 +192,7 @@ def _composed(scheme: str, order: Order, place: Place, setting: Setting, name: s
     made = _load(SCHEMES[scheme])
     if scheme == "preempt":
         return Preemptive(made(order), place)
-    policy: Policy = made(order, place)
+    policy: Policy = made(order, place, setting.knowledge)
     return policy
 
 

@@ -10,10 +10,11 @@ from berth.cluster import Account, Cluster, Key, Queue, Running, Usage
 from berth.model import FOREVER_MS, Job
 from berth.policies.protocol import Setting
 from berth.policies.schemes.preempt import Rank, Ranks
-from berth.policies.sort_keys import LAST, as_queued, keyed
+from berth.policies.sort_keys import LAST, ExpectedMs, as_queued, keyed
 
 __all__ = [
-    "LeastAttainedService", "fair_share", "fifo", "largest_first", "sjf", "sjf_estimated", "sjf_requested",
+    "LeastAttainedService", "SjfExpected", "fair_share", "fifo", "largest_first", "sjf", "sjf_estimated",
+    "sjf_requested",
 ]  # fmt: skip
 
 
@@ -24,7 +25,23 @@ def fifo(queue: Queue) -> Iterator[Job]:
 
 
 def _work(job: Job) -> int:
-    return job.work_ms
+    return FOREVER_MS if job.work_ms is None else job.work_ms
+
+
+class SjfExpected:
+    """By the run time that is believed of a job (its mean); jobs of which nothing is believed come last.
+
+    What a job is believed to take is asked for when it is queued, and stays while it waits. The first queued on ties.
+    """
+
+    def __init__(self, setting: Setting | None = None) -> None:
+        self._expected_ms = ExpectedMs((setting or Setting()).knowledge)
+        self.key: Key = self._expected_ms
+
+    def __call__(self, queue: Queue) -> Iterator[Job]:
+        """The waiting jobs, the shortest first."""
+        self._expected_ms.forget(queue)
+        return queue.by(self.key)
 
 
 def _requested(job: Job) -> int:
@@ -37,7 +54,9 @@ def _estimated(job: Job) -> int:
 
 @keyed(_work)
 def sjf(queue: Queue) -> Iterator[Job]:
-    """By true run time alone: what a scheduler could do that knew the future. The first queued on ties.
+    """By true run time, which the simulator alone knows: what a scheduler could do that knew the future.
+
+    Live jobs are all alike to it; `sjf-expected` goes by what is believed. The first queued on ties.
 
     Smith, "Various optimizers for single-stage production", Naval Research Logistics Quarterly 3, 1956.
     """
@@ -140,7 +159,7 @@ class LeastAttainedService(Ranks):
         """When the next running job enters a later queue."""
         soonest: int | None = None
         for run in cluster.running.values():
-            rate = run.job.gpus * run.share.milli
+            rate = run.job.gpus * run.taken.milli
             had = self._had(run, now_ms)
             level = _level(had)
             if rate and level < len(LEVELS_MILLI_MS):
@@ -150,7 +169,7 @@ class LeastAttainedService(Ranks):
 
     def _had(self, run: Running, now_ms: int) -> int:
         before = 0 if self._usage is None else self._usage.jobs.get(run.job.id, 0)
-        return before + run.job.gpus * run.share.milli * (now_ms - run.start_ms)
+        return before + run.job.gpus * run.taken.milli * (now_ms - run.start_ms)
 
     @staticmethod
     def _new_key(usage: Usage) -> Key:

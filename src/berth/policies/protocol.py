@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from berth.arrays import FloatArray
-from berth.cluster import Cluster, Queue
-from berth.interference import Interference
+from berth.cluster import Cluster, Key, Queue
+from berth.knowledge import Knowledge, Oracle
 from berth.model import Evict, GpuSlot, Job, Placement, WakeAt
 
-__all__ = ["Decision", "Order", "Place", "Policy", "Progress", "Searching", "Setting"]
+__all__ = [
+    "Configurable", "Decision", "Drawing", "InOrder", "Keyed", "Order", "Place", "Policy", "Progress", "Reserving",
+    "Searching", "Setting", "Wrapping", "draws",
+]  # fmt: skip
 
 Decision = Placement | Evict | WakeAt
 
@@ -35,6 +38,62 @@ class Searching(Protocol):
     """Hears of the generations done and to do in each search; None: nobody listens."""
     history: FloatArray  # (generations + 1, 2)
     """The best and the mean worth of the last search's solutions, from the first ones on."""
+
+
+@runtime_checkable
+class Drawing(Protocol):
+    """What else a policy or placement has that says whether it draws random numbers."""
+
+    draws: bool
+    """Whether its decisions may depend on the seed."""
+
+
+@runtime_checkable
+class Keyed(Protocol):
+    """What else an order has that sorts by a key."""
+
+    key: Key
+    """What it sorts by, the first queued on ties."""
+
+
+@runtime_checkable
+class InOrder(Protocol):
+    """What else a policy has that serves an order."""
+
+    order: object
+    """The order."""
+
+
+@runtime_checkable
+class Reserving(Protocol):
+    """What else a policy has that reserves GPUs for jobs that wait."""
+
+    @property
+    def reserved_ms(self) -> Mapping[str, int]:
+        """When each job with a reservation is expected to start, by its id; as of the last decision."""
+
+
+@runtime_checkable
+class Configurable(Protocol):
+    """What else a class of policies has whose settings stand in a policy's name."""
+
+    @classmethod
+    def with_options(cls, setting: Setting, options: dict[str, str]) -> Policy:
+        """Made with these settings."""
+
+
+@runtime_checkable
+class Wrapping(Protocol):
+    """What a class of policies has that stand around another policy."""
+
+    @classmethod
+    def around(cls, rest: str, options: dict[str, str], setting: Setting) -> Policy:
+        """The policy around the one that `rest` names."""
+
+
+def draws(thing: object) -> bool:
+    """Whether a policy's or placement's decisions may depend on the seed; one that does not say may."""
+    return thing.draws if isinstance(thing, Drawing) else True
 
 
 class Order(Protocol):
@@ -61,12 +120,9 @@ class Setting:
 
     seed: int = 0
     """Where its random numbers start."""
-    workload: Sequence[Job] = field(default_factory=tuple)
-    """The jobs to come, or a history like them, for policies that plan for the usual request (`fgd`)."""
     quotas: Mapping[str, int] | None = None
     """GPUs of each virtual cluster, for orders with a placement; None where nobody has a quota."""
     borrow: bool = False
     """Whether a virtual cluster may hold more than its quota while nobody waits within his."""
-    interference: Interference | None = None
-    """How jobs on one GPU slow each other, for policies that co-locate; None: as the thesis's applications do under
-    `measured`."""
+    knowledge: Knowledge = field(default_factory=Oracle)
+    """What is believed of jobs; by default what jobs themselves tell the simulator, and nothing of who will come."""

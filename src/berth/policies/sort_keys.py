@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from berth.cluster import Cluster, Key, Queue
-from berth.model import Job
+from berth.knowledge import Knowledge
+from berth.model import FOREVER_MS, Job
+from berth.policies.protocol import Keyed
 
-__all__ = ["LAST", "OfQueue", "as_queued", "key_of", "keyed"]
+__all__ = ["LAST", "ExpectedMs", "OfQueue", "as_queued", "key_of", "keyed"]
 
 Function = Callable[[Queue], Iterator[Job]]
 
@@ -40,18 +41,52 @@ class OfQueue:
 
     def __init__(self, function: Function) -> None:
         self.function = function
-        if (key := getattr(function, "key", None)) is not None:
-            self.key = key
+        if isinstance(function, Keyed):
+            self.key = function.key
 
     def __call__(self, queue: Queue, cluster: Cluster | None = None, now_ms: int = 0) -> Iterator[Job]:
         """The function's order."""
         return self.function(queue)
 
 
+class ExpectedMs:
+    """A key: the run time that is believed of a job (its mean), ms; FOREVER_MS where nothing that makes sense is.
+
+    With `said`, what its user says goes first: the time limit, else the estimate. What is believed of a job that waits
+    stays until it is forgotten, as the place of a key in a queue must.
+    """
+
+    def __init__(self, knowledge: Knowledge, *, said: bool = False) -> None:
+        self._knowledge = knowledge
+        self._said = said
+        self._known: dict[int, tuple[Job, int]] = {}  # by identity: a job that was replaced is another
+
+    def __call__(self, job: Job) -> int:
+        """The key of a job."""
+        if self._said:
+            if job.time_limit_ms is not None:
+                return job.time_limit_ms
+            if job.estimate_ms is not None:
+                return job.estimate_ms
+        if self._knowledge.certain and job.work_ms is not None:
+            return job.work_ms
+        known = self._known.get(id(job))
+        if known is None:
+            spread = self._knowledge.run_ms(job)
+            nothing = spread is None or spread.expected <= 0
+            known = (job, FOREVER_MS if nothing or spread is None else min(int(spread.expected), FOREVER_MS))
+            self._known[id(job)] = known
+        return known[1]
+
+    def forget(self, queue: Queue) -> None:
+        """Let go of jobs that do not wait any more, where there are many."""
+        if len(self._known) > 2 * len(queue) + 1000:
+            self._known = {number: known for number, known in self._known.items() if known[0] in queue}
+
+
 def key_of(order: object) -> Key | None:
     """The key that an order sorts by; None where it does not say or goes by more than the job."""
-    key: Any = getattr(order, "key", None)
-    return key if callable(key) else None
+    return order.key if isinstance(order, Keyed) and callable(order.key) else None
 
 
 def as_queued(job: Job) -> int:

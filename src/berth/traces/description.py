@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from berth.model import FOREVER_MS, Job, Node
+from berth.model import FOREVER_MS, Job, Node, work_of
 
 __all__ = ["Description", "describe_jobs"]
 
@@ -68,11 +68,11 @@ def describe_jobs(jobs: Iterable[Job], nodes: Sequence[Node] | None) -> Descript
             by_milli[job.share.milli] += 1
         if job.models:
             by_model["|".join(job.models)] += 1
-        if job.work_ms >= FOREVER_MS:
+        if work_of(job) >= FOREVER_MS:
             endless += 1
         else:
-            works.append(job.work_ms)
-            gpu_ms_milli += job.work_ms * job.gpus * job.share.milli
+            works.append(work_of(job))
+            gpu_ms_milli += work_of(job) * job.gpus * job.share.milli
         limits += job.time_limit_ms is not None
         estimates += job.estimate_ms is not None
         patient += job.patience_ms is not None

@@ -33,7 +33,7 @@ from berth.plots import policy_styles
 from berth.profiles import THESIS_GPU
 from berth.statistics import Interval
 
-POLICIES = ("sjf+first-fit", "greedy", "dqn?model=untrained")
+POLICIES = ("sjf+first-fit", "greedy", "learned?model=untrained")
 
 
 def flat(gpu: float, mem: float) -> Profile:
@@ -113,9 +113,9 @@ def test_models_that_differ_in_a_cell_alone_keep_their_runs_apart() -> None:
     assert len({repr(one) for one in made}) == 4
 
 
-def made_up(dqn: float, greedy: float, bound: float) -> Colocation:
+def made_up(learned: float, greedy: float, bound: float) -> Colocation:
     """Three seeds on random: SJF takes 100 s, 120 s and 140 s."""
-    totals = {"sjf+first-fit": 100.0, "greedy": greedy, "dqn": dqn}
+    totals = {"sjf+first-fit": 100.0, "greedy": greedy, "learned": learned}
     outcomes = tuple(
         Outcome("random", policy, seed, total + 20 * seed, 50.0, 50.0, 100, 30, 0, (25, 5, 0, 0))
         for policy, total in totals.items()
@@ -132,9 +132,9 @@ def figure_3() -> list[Pair]:
 
 def test_the_claims_of_the_json_follow_from_its_numbers() -> None:
     result = made_up(80.0, 90.0, 78.0)
-    assert difference_pct(result, "random", "dqn", "greedy").mean == pytest.approx(-1000 / 110)
+    assert difference_pct(result, "random", "learned", "greedy").mean == pytest.approx(-1000 / 110)
     above = pytest.approx([100 * 2 / 78, 100 * 2 / 98, 100 * 2 / 118])
-    assert above_bound_pct(result, "random", "dqn") == above
+    assert above_bound_pct(result, "random", "learned") == above
     assert [cost.saved_pct for cost in costs(result)] == pytest.approx(
         [100 * (1 - 100 / 120 * 0.602 / 0.75), 100 * (1 - 100 / 120 * 0.301 / 0.526)]
     )
@@ -211,7 +211,7 @@ def test_what_the_thesis_says_is_in_the_json_and_what_is_doubtful_is_marked_wher
     result = made_up(80.0, 90.0, 78.0)
     told = colocation_dict(result, [], [], {})["thesis"]
     assert isinstance(told, dict)
-    heavy = {"workload": "GPUmemory_heavy", "policy": "dqn", "total_s": 1214, "gpu_use_pct": 89.31}
+    heavy = {"workload": "GPUmemory_heavy", "policy": "learned", "total_s": 1214, "gpu_use_pct": 89.31}
     heavy |= {"gpu_mem_pct": 88.42, "gpu_mem_peak_mb": None, "doubtful": True}
     assert heavy in told["published"]
     assert told["contradictions"] == list(CONTRADICTIONS)
@@ -223,7 +223,7 @@ def test_what_the_thesis_says_is_in_the_json_and_what_is_doubtful_is_marked_wher
         bounds={},
     )
     chapters = colocation_chapters(memory, [], figure_3(), {})
-    assert {row[0]: row[1] for row in chapters[0].rows}["GPUmemory_heavy, dqn"] == "100 ± 50 [1,214?]"
+    assert {row[0]: row[1] for row in chapters[0].rows}["GPUmemory_heavy, learned"] == "100 ± 50 [1,214?]"
     crosses = [one for one in chapters[0].figures[0][1].data if one.type == "scatter"]
     assert [one.marker.symbol for one in crosses] == [("x-thin-open",)]
     assert "Lower bounds are left out, since the extra 'optimum' is not installed" in chapters[0].hint
@@ -232,8 +232,8 @@ def test_what_the_thesis_says_is_in_the_json_and_what_is_doubtful_is_marked_wher
 
 def test_where_the_untrained_network_is_better_is_told_set_by_set() -> None:
     result = made_up(80.0, 90.0, 78.0)
-    name = "dqn?model=untrained"
-    totals = (85.0, 110.0, 150.0)  # greedy: 90, 110, 130; SJF: 100, 120, 140; dqn: 80, 100, 120
+    name = "learned?model=untrained"
+    totals = (85.0, 110.0, 150.0)  # greedy: 90, 110, 130; SJF: 100, 120, 140; learned: 80, 100, 120
     ran = tuple(
         replace(result.outcomes[0], policy=name, seed=seed, total_s=totals[seed]) for seed in range(3)
     )
@@ -245,7 +245,7 @@ def test_where_the_untrained_network_is_better_is_told_set_by_set() -> None:
     told = answer["untrained"]
     assert isinstance(told, list)
     assert {one["over"]: (one["better"], one["equal"], one["worse"], one["sets"]) for one in told} == {
-        "sjf+first-fit": (2, 0, 1, 3), "greedy": (1, 1, 1, 3), "dqn": (0, 0, 3, 3),
+        "sjf+first-fit": (2, 0, 1, 3), "greedy": (1, 1, 1, 3), "learned": (0, 0, 3, 3),
     }  # fmt: skip
     chapter = next(
         one for one in colocation_chapters(result, [], figure_3(), {}) if "learned nothing" in one.title
@@ -291,11 +291,11 @@ def test_a_chooser_is_counted_where_it_decides_otherwise_than_greedy() -> None:
 def test_the_report_shows_the_thesis_s_numbers_as_the_thesis_s_and_where_it_contradicts_itself() -> None:
     interference = make_interference("measured")
     assert isinstance(interference, ProfiledInterference)
-    chapters = colocation_chapters(made_up(80.0, 90.0, 78.0), [], pairs(interference), {"dqn": 60.0})
+    chapters = colocation_chapters(made_up(80.0, 90.0, 78.0), [], pairs(interference), {"learned": 60.0})
     titles = [chapter.title for chapter in chapters]
     assert titles[0] == "Total time on the five workloads (figures 10–14)"
     rows = {row[0]: row for row in chapters[0].rows}
-    assert rows["random, dqn"][1:4] == ("100 ± 50 [2,481]", "50.0 [62.16]", "50.0 [20.45]")
+    assert rows["random, learned"][1:4] == ("100 ± 50 [2,481]", "50.0 [62.16]", "50.0 [20.45]")
     light = replace(
         made_up(80.0, 90.0, 78.0),
         workloads=("GPU_light",),
@@ -303,7 +303,7 @@ def test_the_report_shows_the_thesis_s_numbers_as_the_thesis_s_and_where_it_cont
         bounds={},
     )
     table = colocation_chapters(light, [], pairs(interference), {})[0]
-    assert {row[0]: row[4] for row in table.rows}["GPU_light, dqn"] == "100 [11,755]"
+    assert {row[0]: row[4] for row in table.rows}["GPU_light, learned"] == "100 [11,755]"
     bars = chapters[0].figures[0][1]
     # 127 s of interval reach below 0 and are cut.
     assert tuple(bars.layout.yaxis.range) == (0, pytest.approx(1.2 * 2481))
@@ -311,7 +311,7 @@ def test_the_report_shows_the_thesis_s_numbers_as_the_thesis_s_and_where_it_cont
     assert "0.874" in told
     assert "1,214 s" in told
     overhead = next(chapter for chapter in chapters if "figure 16" in chapter.title)
-    assert ("dqn", "0.833", "0.500", "1.333", "1.081", "0.054") in overhead.rows
+    assert ("learned", "0.833", "0.500", "1.333", "1.081", "0.054") in overhead.rows
     maps = next(chapter for chapter in chapters if "figure 3" in chapter.title)
     assert "Out of memory: CNN with vgg16, LAMMPS with LAMMPS, vgg16 with vgg16." in maps.hint
 
@@ -342,11 +342,11 @@ def test_where_a_model_does_not_say_how_long_its_training_took_the_page_and_the_
     interference = make_interference("measured")
     assert isinstance(interference, ProfiledInterference)
     result = made_up(80.0, 90.0, 78.0)
-    assert colocation_dict(result, [], [], {})["training_s"] == {"dqn": None}
-    assert colocation_dict(result, [], [], {"dqn": 60.0})["training_s"] == {"dqn": 60.0}
+    assert colocation_dict(result, [], [], {})["training_s"] == {"learned": None}
+    assert colocation_dict(result, [], [], {"learned": 60.0})["training_s"] == {"learned": 60.0}
     chapters = colocation_chapters(result, [], pairs(interference), {})
     overhead = next(chapter for chapter in chapters if "figure 16" in chapter.title)
-    assert ("dqn", "0.833", "not recorded", "0.833", "1.081", "0.054") in overhead.rows
+    assert ("learned", "0.833", "not recorded", "0.833", "1.081", "0.054") in overhead.rows
     assert ("greedy", "0.917", "", "0.917", "", "") in overhead.rows
 
 
@@ -367,7 +367,7 @@ def test_what_cannot_be_measured_is_refused(asked: dict[str, object], message: s
 @pytest.mark.slow
 def test_the_command_prints_json_alone_and_writes_the_report(tmp_path: Path) -> None:
     arguments = ["experiment", "colocation", "--workload", "GPU_light,random", "--seeds", "2", "--policies"]
-    arguments += ["sjf+first-fit,tetris-sharing,greedy,dqn", "--interference", "time-sliced"]
+    arguments += ["sjf+first-fit,tetris-sharing,greedy,learned", "--interference", "time-sliced"]
     answer = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path), "--json"])
     assert answer.exit_code == 0, answer.output
     told = json.loads(answer.stdout)
@@ -375,7 +375,7 @@ def test_the_command_prints_json_alone_and_writes_the_report(tmp_path: Path) -> 
     assert {(one["workload"], one["policy"]) for one in told["summary"]} == {
         (workload, policy)
         for workload in ("GPU_light", "random")
-        for policy in ("sjf+first-fit", "tetris-sharing", "greedy", "dqn")
+        for policy in ("sjf+first-fit", "tetris-sharing", "greedy", "learned")
     }
     assert told["claims"]["no_out_of_memory"] is True
     assert len(told["frontier"]) == 7

@@ -20,9 +20,9 @@ ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
 @pytest.mark.parametrize(
     ("name", "demand"),
     [
-        ("dqn", "series"),
-        ("dqn-time-sliced", "series"),
-        ("dqn-measured", "series"),
+        ("learned", "series"),
+        ("learned-time-sliced", "series"),
+        ("learned-measured", "series"),
         ("deeprm-max", "peak"),
         ("deeprm-max-measured", "peak"),
         ("deeprm-mean", "mean"),
@@ -48,18 +48,18 @@ def test_deeprm_takes_the_model_that_was_trained_for_the_speeds_that_it_meets(na
 
 
 def test_dqn_takes_the_model_that_was_trained_for_the_speeds_that_it_meets() -> None:
-    assert shipped_for("dqn", make_speeds("time-sliced")) == "dqn-time-sliced"
-    assert shipped_for("dqn", make_speeds("measured")) == "dqn-measured"
-    assert shipped_for("dqn", make_speeds("none")) == "dqn"
+    assert shipped_for("learned", make_speeds("time-sliced")) == "learned-time-sliced"
+    assert shipped_for("learned", make_speeds("measured")) == "learned-measured"
+    assert shipped_for("learned", make_speeds("none")) == "learned"
     sent = pickle.loads(pickle.dumps(make_speeds("measured")))  # as a process of a sweep has it
-    assert shipped_for("dqn", sent) == "dqn-measured"
+    assert shipped_for("learned", sent) == "learned-measured"
 
 
 @pytest.mark.parametrize("interference", ["measured", "time-sliced"])
 def test_what_was_learned_is_worth_something_on_sets_that_were_not_trained_on(interference: str) -> None:
     model = make_interference(interference)
     totals = {}
-    for policy in ("dqn", "dqn?model=untrained"):
+    for policy in ("learned", "learned?model=untrained"):
         totals[policy] = sum(
             max(
                 event.time_ms
@@ -68,4 +68,4 @@ def test_what_was_learned_is_worth_something_on_sets_that_were_not_trained_on(in
             )
             for seed in range(3)
         )
-    assert totals["dqn"] < totals["dqn?model=untrained"]
+    assert totals["learned"] < totals["learned?model=untrained"]

@@ -20,14 +20,14 @@ from berth.policies import Setting, make_policy
 from berth.policies.colocation.colocating import Knowledge
 from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
 from berth.policies.colocation.greedy import best_progress, joint_progress
-from berth.policies.colocation.learned import DeepRmMax, DeepRmMean, Dqn, DqnSettings
+from berth.policies.colocation.learned import DeepRmMax, DeepRmMean, Learned, LearnedSettings
 from berth.profiles import THESIS_GPU, WORKLOADS, Profiles, run_time_ms, thesis_profiles, workload_jobs
 
 PROFILES = thesis_profiles()
 ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
 MODEL = Model(new_network(0), "test", 5, 20, 15_000, ())
 """A network that has learned nothing."""
-COLOCATING = ("greedy", "tetris-sharing", "dqn?model=untrained")
+COLOCATING = ("greedy", "tetris-sharing", "learned?model=untrained")
 
 
 def named(application: str, number: int, **others: object) -> Job:
@@ -51,7 +51,7 @@ def test_no_network_makes_a_set_end_later_than_one_after_the_other_or_out_of_mem
 ) -> None:
     jobs = workload_jobs(workload, 8, 7)
     for seed in range(2):
-        policy = make_policy("dqn?model=untrained", Setting(seed, interference=make_interference(model)))
+        policy = make_policy("learned?model=untrained", Setting(seed, interference=make_interference(model)))
         events = run(jobs, ONE, policy, model)
         assert [event.reason for event in events if event.kind == EventKind.FAIL] == []
         assert total_ms(events) <= sum(job.work_ms for job in jobs)
@@ -60,9 +60,9 @@ def test_no_network_makes_a_set_end_later_than_one_after_the_other_or_out_of_mem
 @pytest.mark.parametrize("model", ["measured", "time-sliced"])
 def test_where_no_two_of_all_that_wait_fit_together_dqn_starts_whom_greedy_starts(model: str) -> None:
     jobs = workload_jobs("GPUmemory_heavy", 8, 7)
-    assert run(jobs, ONE, "dqn", model) == run(jobs, ONE, "greedy", model)
-    alone = run(jobs, ONE, "dqn?model=untrained", model)  # what the network alone does is to be seen
-    assert total_ms(alone) > total_ms(run(jobs, ONE, "dqn", model))
+    assert run(jobs, ONE, "learned", model) == run(jobs, ONE, "greedy", model)
+    alone = run(jobs, ONE, "learned?model=untrained", model)  # what the network alone does is to be seen
+    assert total_ms(alone) > total_ms(run(jobs, ONE, "learned", model))
 
 
 def test_without_its_shield_a_network_that_loves_company_is_later_than_one_after_the_other() -> None:
@@ -73,7 +73,7 @@ def test_without_its_shield_a_network_that_loves_company_is_later_than_one_after
     jobs = [Job(f"j{at}", 0, run_time_ms(small), application="vgg16") for at in range(5)]
 
     def total(shield: int) -> int:
-        policy = Dqn(Setting(interference=interference), DqnSettings(shield=shield), MODEL)
+        policy = Learned(Setting(interference=interference), LearnedSettings(shield=shield), MODEL)
         policy.choose = lambda scene: np.array(  # type: ignore[assignment]
             [np.flatnonzero(policy.allowed(scene)[0]).max()]
         )
@@ -88,14 +88,14 @@ def test_an_application_without_a_profile_runs_alone_once_and_then_shares(name: 
     truth = make_interference("measured")
     policy = make_policy(name, Setting(0, interference=truth))
     assert not isinstance(policy, str)
-    learner = Dqn(
+    learner = Learned(
         Setting(interference=truth),
         model=MODEL,
         knowledge=Knowledge(known, make_speeds("measured")),
         recorded=PROFILES.get,
     )
     learner.choose = best_progress  # who has learned nothing may leave everybody alone
-    chosen = learner if name.startswith("dqn") else policy
+    chosen = learner if name.startswith("learned") else policy
     if chosen is policy:
         chosen.known.pop("alexnet")  # type: ignore[union-attr]
         chosen.whole.recorded = PROFILES.get  # type: ignore[union-attr]
@@ -116,7 +116,7 @@ def test_an_application_without_a_profile_runs_alone_once_and_then_shares(name: 
     )
 
 
-@pytest.mark.parametrize("name", ["greedy?known=0", "dqn?known=0"])
+@pytest.mark.parametrize("name", ["greedy?known=0", "learned?known=0"])
 def test_who_begins_without_profiles_lets_each_application_run_alone_once(name: str) -> None:
     jobs = [named(app, at) for at in range(4) for app in ("alexnet", "GROMACS")]
     events = [event for event in run(jobs, ONE, name) if event.kind in (EventKind.START, EventKind.FINISH)]
@@ -170,7 +170,7 @@ def test_a_profile_that_fits_on_one_of_the_gpus_goes_there(name: str) -> None:
     assert sum(event.kind == EventKind.FINISH for event in events) == 4
 
 
-@pytest.mark.parametrize("name", ["greedy", "dqn?model=untrained"])
+@pytest.mark.parametrize("name", ["greedy", "learned?model=untrained"])
 def test_who_forecasts_the_series_of_all_tenants_runs_out_of_memory_on_no_gpu(name: str) -> None:
     """Tetris adds up series as if nobody were slowed, and may."""
     small = GpuModel("small", "", 6_144, 1_920, 16_000)
@@ -215,7 +215,7 @@ def test_applications_without_a_profile_do_not_overtake_those_that_have_one(name
     assert [one for one in starts if one[0] == "s"] == [job.id for job in strangers]
 
 
-@pytest.mark.parametrize("name", ["greedy", "dqn?model=untrained"])
+@pytest.mark.parametrize("name", ["greedy", "learned?model=untrained"])
 def test_a_combination_is_started_whole_or_not_at_all(name: str) -> None:
     """Three fit together and two of them do not: where there is CPU for two alone, they are not started."""
     random = np.random.default_rng(0)
@@ -254,7 +254,7 @@ def test_gpus_of_one_node_share_its_cpus(name: str) -> None:
     assert 3 <= sum(event.kind == EventKind.START and event.time_ms == 0 for event in events) <= 4
 
 
-@pytest.mark.parametrize("name", ["greedy?window=10", "dqn"])
+@pytest.mark.parametrize("name", ["greedy?window=10", "learned"])
 def test_up_to_ten_share_and_no_more(name: str) -> None:
     tiny = Profile("tiny", "", 0, "", THESIS_GPU, 1000, np.full((30, 4), 0.02))
     interference = ProfiledInterference({"tiny": tiny}, make_speeds("measured"))
@@ -274,8 +274,8 @@ def test_jobs_worth_more_unslowed_are_slowed_less() -> None:
     jobs = workload_jobs("random", 15, 3)
 
     def slowed(unslowed: float) -> int:
-        policy = Dqn(
-            Setting(interference=make_interference("measured")), DqnSettings(unslowed=unslowed), MODEL
+        policy = Learned(
+            Setting(interference=make_interference("measured")), LearnedSettings(unslowed=unslowed), MODEL
         )
         policy.scores = lambda scene, allowed: np.where(allowed, joint_progress(scene.forecasts), -np.inf)
         began: dict[str, int] = {}
@@ -293,27 +293,27 @@ def test_jobs_worth_more_unslowed_are_slowed_less() -> None:
 @pytest.mark.parametrize(
     ("name", "kind", "message"),
     [
-        ("dqn?model=no-such-file.npz", ModelError, "no model 'no-such-file.npz'; expected a file"),
-        ("dqn?model=", ModelError, "no model ''; expected a file"),
-        ("dqn?window=11", SettingError, "^window is 11; expected from 1 to 10$"),
-        ("dqn?unslowed=-1", SettingError, "^unslowed is -1 s; expected from 0 to 1,000,000$"),
-        ("dqn?shield=2", SettingError, "^shield is 2; expected 0 or 1$"),
+        ("learned?model=no-such-file.npz", ModelError, "no model 'no-such-file.npz'; expected a file"),
+        ("learned?model=", ModelError, "no model ''; expected a file"),
+        ("learned?window=11", SettingError, "^window is 11; expected from 1 to 10$"),
+        ("learned?unslowed=-1", SettingError, "^unslowed is -1 s; expected from 0 to 1,000,000$"),
+        ("learned?shield=2", SettingError, "^shield is 2; expected 0 or 1$"),
         (
-            "dqn?speed=3",
+            "learned?speed=3",
             SettingError,
             "^no setting 'speed'; there are model, window, unslowed, shield, known$",
         ),
         (
-            "dqn?model=deeprm-max",
+            "learned?model=deeprm-max",
             ModelError,
-            "model 'deeprm-max' learned from the peak of jobs; dqn is shown their series",
+            "model 'deeprm-max' learned from the peak of jobs; learned is shown their series",
         ),
         (
             "deeprm-mean?model=deeprm-max",
             ModelError,
             "deeprm-mean is shown their mean: .*--learner deeprm-mean",
         ),
-        ("deeprm-max?model=dqn", ModelError, "model 'dqn' learned from the series of jobs"),
+        ("deeprm-max?model=learned", ModelError, "model 'learned' learned from the series of jobs"),
         ("greedy?window=0", SettingError, "window is 0"),
         ("tetris-sharing?demand=most", SettingError, "demand is 'most'"),
         ("deeprm-max?window=3", SettingError, "no setting 'window'; there is model"),
@@ -329,7 +329,7 @@ def test_a_setting_that_cannot_be_is_refused_with_what_can(
 
 
 def test_an_untrained_network_is_shown_what_its_policy_is_shown() -> None:
-    for name, demand in (("dqn", "series"), ("deeprm-max", "peak"), ("deeprm-mean", "mean")):
+    for name, demand in (("learned", "series"), ("deeprm-max", "peak"), ("deeprm-mean", "mean")):
         policy = make_policy(f"{name}?model=untrained")
-        assert isinstance(policy, Dqn | DeepRmMax | DeepRmMean)
+        assert isinstance(policy, Learned | DeepRmMax | DeepRmMean)
         assert policy.model.demand == demand

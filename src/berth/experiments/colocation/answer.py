@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 RIVALS = (SJF, "tetris-sharing", "greedy")
-"""Whom `dqn` is held against in pairs."""
+"""Whom `learned` is held against in pairs."""
 LEAST_SETS = 3
 """Of fewer sets there is no interval: two leave one degree of freedom, and an interval six times as wide as of three
 equally scattered ones tells nothing."""
@@ -44,12 +44,12 @@ class Cost:
 
     model: CostModel
     sjf_usd: float
-    dqn_usd: float
+    learned_usd: float
 
     @property
     def saved_pct(self) -> float:
         """What is saved of SJF's cost."""
-        return 100 * (1 - self.dqn_usd / self.sjf_usd)
+        return 100 * (1 - self.learned_usd / self.sjf_usd)
 
 
 def interval_95(values: Sequence[float]) -> Interval:
@@ -82,14 +82,14 @@ def above_bound_pct(result: Colocation, workload: str, policy: str) -> list[floa
 
 def costs(result: Colocation) -> list[Cost]:
     """The cost models of section V.3.4 on random, by the mean total times."""
-    if FRONTIER_WORKLOAD not in result.workloads or not {SJF, "dqn"} <= set(result.policies):
+    if FRONTIER_WORKLOAD not in result.workloads or not {SJF, "learned"} <= set(result.policies):
         return []
-    alone, shared = (_mean_s(result.of(FRONTIER_WORKLOAD, name)) / 3600 for name in (SJF, "dqn"))
+    alone, shared = (_mean_s(result.of(FRONTIER_WORKLOAD, name)) / 3600 for name in (SJF, "learned"))
     return [Cost(model, alone * model.alone_usd, shared * model.shared_usd) for model in COSTS]
 
 
 def weight_of(policy: str) -> int:
-    """What a job that is not slowed is worth to `dqn?unslowed=…`, in seconds; 0 for plain `dqn`."""
+    """What a job that is not slowed is worth to `learned?unslowed=…`, in seconds; 0 for plain `learned`."""
     return int(policy.rpartition("=")[2]) if "=" in policy else 0
 
 
@@ -122,13 +122,13 @@ def colocation_dict(
         "paired": [
             {
                 "workload": workload,
-                "policy": "dqn",
+                "policy": "learned",
                 "over": other,
-                "difference_pct": _plain(difference_pct(result, workload, "dqn", other)),
+                "difference_pct": _plain(difference_pct(result, workload, "learned", other)),
             }
             for workload in result.workloads
             for other in result.policies
-            if other != "dqn" and "dqn" in result.policies
+            if other != "learned" and "learned" in result.policies
         ],
         "bounds": "computed" if result.bounds else "left out: they need the extra 'optimum'",
         "bounds_s": [
@@ -148,7 +148,7 @@ def colocation_dict(
             {
                 "name": cost.model.name,
                 "sjf_usd": cost.sjf_usd,
-                "dqn_usd": cost.dqn_usd,
+                "learned_usd": cost.learned_usd,
                 "saved_pct": cost.saved_pct,
             }
             for cost in costs(result)
@@ -164,8 +164,8 @@ def colocation_dict(
 
 
 def claims(result: Colocation) -> dict[str, object]:
-    """Whether what is asked of `dqn` holds, each by itself."""
-    if "dqn" not in result.policies:
+    """Whether what is asked of `learned` holds, each by itself."""
+    if "learned" not in result.policies:
         return {}
     found: dict[str, object] = {}
     means = {
@@ -174,7 +174,7 @@ def claims(result: Colocation) -> dict[str, object]:
         for policy in result.policies
     }
     found["lowest_mean_total_time"] = {
-        workload: means[workload, "dqn"] <= min(means[workload, policy] for policy in result.policies)
+        workload: means[workload, "learned"] <= min(means[workload, policy] for policy in result.policies)
         for workload in result.workloads
     }
     found["paired_interval_below_zero"] = {
@@ -184,10 +184,12 @@ def claims(result: Colocation) -> dict[str, object]:
         if other in result.policies
     }
     found["no_out_of_memory"] = all(
-        one.out_of_memory == 0 for workload in result.workloads for one in result.of(workload, "dqn")
+        one.out_of_memory == 0 for workload in result.workloads for one in result.of(workload, "learned")
     )
     if result.bounds:
-        above = {workload: _mean(above_bound_pct(result, workload, "dqn")) for workload in result.workloads}
+        above = {
+            workload: _mean(above_bound_pct(result, workload, "learned")) for workload in result.workloads
+        }
         found["above_bound_pct"] = above
         found["within_5_pct_of_bound_on_average"] = (
             float(np.mean([value or 0.0 for value in above.values()])) <= 5
@@ -195,8 +197,8 @@ def claims(result: Colocation) -> dict[str, object]:
     if UNTRAINED in result.policies:
         found[
             "untrained_loses"
-        ] = {  # its mean is above dqn's; not that it loses to everybody: see `untrained`
-            workload: means[workload, UNTRAINED] > means[workload, "dqn"] for workload in result.workloads
+        ] = {  # its mean is above learned's; not that it loses to everybody: see `untrained`
+            workload: means[workload, UNTRAINED] > means[workload, "learned"] for workload in result.workloads
         }
     if result.frontier and SJF in result.policies:
         sjf_s = means[FRONTIER_WORKLOAD, SJF]
@@ -212,7 +214,7 @@ def _wins(result: Colocation, workload: str, other: str) -> str:
 
     `too few sets, no interval` where there is nothing to tell chance by.
     """
-    interval = difference_pct(result, workload, "dqn", other)
+    interval = difference_pct(result, workload, "learned", other)
     if math.isnan(interval.high):
         return "too few sets, no interval"
     if interval.high < 0:
@@ -226,10 +228,10 @@ def _wins(result: Colocation, workload: str, other: str) -> str:
 
 
 def frontier_points(result: Colocation) -> dict[str, list[Outcome]]:
-    """The runs along the frontier, plain `dqn` first."""
+    """The runs along the frontier, plain `learned` first."""
     if not result.frontier:
         return {}
-    points = {"dqn": result.of(FRONTIER_WORKLOAD, "dqn")}
+    points = {"learned": result.of(FRONTIER_WORKLOAD, "learned")}
     for one in result.frontier:
         points.setdefault(one.policy, []).append(one)
     return points

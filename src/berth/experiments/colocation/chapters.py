@@ -25,7 +25,7 @@ def colocation_chapters(
     """Everything that was measured, in the order of the thesis; parts without anything to show are left out."""
     styles = policy_styles(result.policies)
     chapters = [totals(result, styles), use(result, styles)]
-    if "dqn" in result.policies:
+    if "learned" in result.policies:
         chapters += [claimed(result), pairwise(result, styles)]
     if result.bounds:
         chapters.append(to_bound(result, styles))
@@ -45,7 +45,7 @@ def colocation_chapters(
 def _looks(looks: Sequence[Disagreement]) -> Chapter:
     return Chapter(
         "How often the network differs from greedy",
-        f"At each decision of dqn at which somebody could start, what greedy would have done; on the first "
+        f"At each decision of learned at which somebody could start, what greedy would have done; on the first "
         f"{f'{looks[0].seeds} sets' if looks[0].seeds > 1 else 'set'} of each workload.",
         (),
         (
@@ -63,14 +63,15 @@ def _looks(looks: Sequence[Disagreement]) -> Chapter:
 
 
 def _untrained(beside: Sequence[Beside]) -> Chapter:
-    ahead = sum(one.better for one in beside if one.over != "dqn")
-    sets = sum(one.sets for one in beside if one.over != "dqn")
+    ahead = sum(one.better for one in beside if one.over != "learned")
+    sets = sum(one.sets for one in beside if one.over != "learned")
     return Chapter(
         "A network that has learned nothing",
-        "dqn?model=untrained has random weights, but the forecast and the shield of dqn: it starts nothing that would "
-        "run out of memory or end later together than in turn. Much of what dqn gains over running one job after the "
-        f"other is theirs: untrained, it is sooner done than another policy in {ahead:,} of {sets:,} comparisons set "
-        "by set, dqn itself left aside. What training adds is the rows of dqn.",
+        "learned?model=untrained has random weights, but the forecast and the shield of learned: it starts nothing "
+        "that would run out of memory or end later together than in turn. Much of what learned gains over running "
+        "one job after the other is theirs: untrained, it is sooner done than another policy in "
+        f"{ahead:,} of {sets:,} comparisons set "
+        "by set, learned itself left aside. What training adds is the rows of learned.",
         (),
         ("Workload, other policy", "its mean against the other's, %", "sooner, sets", "the same", "later"),
         [

@@ -90,7 +90,7 @@ def _training_told(policy: str) -> str:
 
 
 def cost(result: Colocation) -> list[Chapter]:
-    """What a set costs alone and shared; nothing without SJF and `dqn`."""
+    """What a set costs alone and shared; nothing without SJF and `learned`."""
     found = costs(result)
     if not found:
         return []
@@ -101,31 +101,32 @@ def cost(result: Colocation) -> list[Chapter]:
             "against a place on a shared one. " + " ".join(f"{one.name}: {one.shared}." for one in COSTS),
             [
                 (
-                    "Cost of SJF alone and of dqn shared",
+                    "Cost of SJF alone and of learned shared",
                     stacked(
                         {
                             f"{one.model.name}, {who}": {"cost": usd}
                             for one in found
-                            for who, usd in (("SJF", one.sjf_usd), ("dqn", one.dqn_usd))
+                            for who, usd in (("SJF", one.sjf_usd), ("learned", one.learned_usd))
                         },
                         "Cost of a set of jobs",
                         " $",
                         thesis={
-                            f"{one.model.name}, dqn": one.sjf_usd * (1 - COST_SAVED_PCT[one.model.name] / 100)
+                            f"{one.model.name}, learned": one.sjf_usd
+                            * (1 - COST_SAVED_PCT[one.model.name] / 100)
                             for one in found
                         },
                         told_as="what the thesis saves, of our SJF's cost",
                     ),
                 )
             ],
-            ("Cost model", "alone, $/h", "shared, $/h", "SJF, $", "dqn, $", "saved, %", "the thesis's"),
+            ("Cost model", "alone, $/h", "shared, $/h", "SJF, $", "learned, $", "saved, %", "the thesis's"),
             [
                 (
                     one.model.name,
                     f"{one.model.alone_usd:.3f}",
                     f"{one.model.shared_usd:.3f}",
                     f"{one.sjf_usd:.3f}",
-                    f"{one.dqn_usd:.3f}",
+                    f"{one.learned_usd:.3f}",
                     f"{one.saved_pct:.2f}",
                     f"{COST_SAVED_PCT[one.model.name]:.2f}",
                 )
@@ -145,12 +146,12 @@ def not_slowed(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
     others = {
         policy: (jobs_by_class(runs)[0], float(np.mean([one.total_s for one in runs])))
         for policy in result.policies
-        if policy != "dqn"
+        if policy != "learned"
         for runs in [result.of(FRONTIER_WORKLOAD, policy)]
     }
     return Chapter(
         "Total time against jobs that are not slowed, on random",
-        "One weight, the setting unslowed of dqn, says how many seconds of total time a job is worth that is not "
+        "One weight, the setting unslowed of learned, says how many seconds of total time a job is worth that is not "
         "slowed by more than 2 %. At 0 only the total time counts.",
         [
             (

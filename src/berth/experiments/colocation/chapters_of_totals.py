@@ -58,7 +58,7 @@ def totals(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
         )
         + "GPU use counts what tenants use at the speed that "
         "they have. In brackets: the thesis's, whose peak of memory is in MB; a question mark and an open cross where "
-        "it contradicts itself, see the last section. greedy and dqn plan by the very model of "
+        "it contradicts itself, see the last section. greedy and learned plan by the very model of "
         "interference that the simulator runs by: that is the best case, with exact forecasts.",
         [
             (
@@ -101,18 +101,18 @@ def use(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
 
 
 ASKED = {
-    "lowest_mean_total_time": "dqn has the lowest mean total time",
-    "paired_interval_below_zero": "95 % interval of dqn's paired difference, against zero",
-    "no_out_of_memory": "dqn never ran out of memory",
-    "above_bound_pct": "dqn above the lower bound, %",
-    "within_5_pct_of_bound_on_average": "dqn within 5 % of the lower bound on average",
-    "untrained_loses": "an untrained network's mean total time is above dqn's",
+    "lowest_mean_total_time": "learned has the lowest mean total time",
+    "paired_interval_below_zero": "95 % interval of learned's paired difference, against zero",
+    "no_out_of_memory": "learned never ran out of memory",
+    "above_bound_pct": "learned above the lower bound, %",
+    "within_5_pct_of_bound_on_average": "learned within 5 % of the lower bound on average",
+    "untrained_loses": "an untrained network's mean total time is above learned's",
     "24_of_30_not_slowed_below_sjf": "a point of the frontier with 24 of 30 not slowed, faster than SJF",
 }
 
 
 def claimed(result: Colocation) -> Chapter:
-    """What is asked of `dqn`, and what was found: the claims of the JSON."""
+    """What is asked of `learned`, and what was found: the claims of the JSON."""
     rows = []
     for key, value in claims(result).items():
         if isinstance(value, dict):
@@ -120,7 +120,7 @@ def claimed(result: Colocation) -> Chapter:
         else:
             rows.append((ASKED[key], _found(value)))
     return Chapter(
-        "What is asked of dqn, and what was found",
+        "What is asked of learned, and what was found",
         f"The same as the claims in result.json, over {_sets(len(result.seeds))} a workload. How the untrained network "
         "fares set by set has a section of its own.",
         (),
@@ -140,19 +140,19 @@ def _found(value: object) -> str:
 
 
 def pairwise(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
-    """How `dqn` fares against each other policy on the same sets."""
+    """How `learned` fares against each other policy on the same sets."""
     rows = [
-        (workload, other, difference_pct(result, workload, "dqn", other))
+        (workload, other, difference_pct(result, workload, "learned", other))
         for workload in result.workloads
         for other in result.policies
-        if other != "dqn" and "dqn" in result.policies
+        if other != "learned" and "learned" in result.policies
     ]
     shown = [row for row in rows if row[1] in RIVALS]
     return Chapter(
-        "dqn against the others, set by set",
+        "learned against the others, set by set",
         "The difference of total times on the same sets, in per cent of the other's mean, with its 95 % interval: "
-        "below 0 dqn is faster. The figure shows SJF, Tetris and greedy; the table all. Of fewer than three sets there "
-        "is no interval. The thesis's DqnGPU against SJF: "
+        "below 0 learned is faster. The figure shows SJF, Tetris and greedy; the table all. Of fewer than three sets "
+        "there is no interval. The thesis's DqnGPU against SJF: "
         + ", ".join(
             f"{workload} {100 * (ratio - 1):+.1f} % ({ratio:.3f}{', doubtful' if workload == 'random' else ''})"
             for (workload, _), ratio in RATIO_TO_SJF.items()
@@ -161,7 +161,7 @@ def pairwise(result: Colocation, styles: Mapping[str, Style]) -> Chapter:
         [
             (
                 "Paired differences of total time",
-                paired_differences(shown, styles, "dqn's total time against others'"),
+                paired_differences(shown, styles, "learned's total time against others'"),
             )
         ]
         if shown

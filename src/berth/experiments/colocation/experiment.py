@@ -41,11 +41,11 @@ __all__ = [
 ]
 
 SJF = "sjf+first-fit"
-UNTRAINED = "dqn?model=untrained"
-POLICIES = (SJF, "tetris-sharing", "deeprm-max", "deeprm-mean", "greedy", "dqn", UNTRAINED)
+UNTRAINED = "learned?model=untrained"
+POLICIES = (SJF, "tetris-sharing", "deeprm-max", "deeprm-mean", "greedy", "learned", UNTRAINED)
 """SJF asks for whole GPUs, so that each job runs alone."""
 MODELS = ("measured", "time-sliced")
-LEARNED = ("dqn", "deeprm-max", "deeprm-mean")
+LEARNED = ("learned", "deeprm-max", "deeprm-mean")
 """Their runs are kept apart for each set of models that ships."""
 JOBS = 30
 FRONTIER_WORKLOAD = "random"
@@ -70,7 +70,7 @@ class Colocation:
     bounds: Mapping[tuple[str, int], TimeBound]
     """By workload and seed; empty without the extra `optimum`."""
     frontier: tuple[Outcome, ...]
-    """`dqn` with each of `WEIGHTS`, on `random`."""
+    """`learned` with each of `WEIGHTS`, on `random`."""
 
     def of(self, workload: str, policy: str) -> list[Outcome]:
         """The outcomes of a policy on a workload, in the order of the seeds."""
@@ -108,7 +108,7 @@ def measure_colocation(
         raise SettingError(f"interference '{interference}' knows no profiles; there are {', '.join(MODELS)}")
     for name in policies:
         make_policy(name)
-    points = tuple(f"dqn?unslowed={weight}" for weight in WEIGHTS) if "dqn" in policies else ()
+    points = tuple(f"learned?unslowed={weight}" for weight in WEIGHTS) if "learned" in policies else ()
     plan = [(workload, policy, seed) for workload in workloads for policy in policies for seed in seeds]
     if FRONTIER_WORKLOAD in workloads:
         plan += [(FRONTIER_WORKLOAD, policy, seed) for policy in points for seed in seeds]

@@ -13,11 +13,12 @@ from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.interference import Interference
 from berth.interference.profiled import ProfiledInterference
+from berth.knowledge import Oracle
 from berth.model import GpuModel, Node
-from berth.policies.colocation.colocating import Chooser, Colocating, Scene, knowledge_of
+from berth.policies.colocation.colocating import Chooser, Colocating, Scene
 from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
 from berth.policies.colocation.greedy import best_progress
-from berth.policies.colocation.learned import Dqn
+from berth.policies.colocation.learned import Learned
 from berth.policies.protocol import Setting
 from berth.profiles import THESIS_GPU, series, workload_jobs
 
@@ -93,12 +94,12 @@ def pairs(interference: ProfiledInterference, gpu: GpuModel = THESIS_GPU) -> lis
 
 
 def disagreement(workload: str, interference: Interference, seeds: Sequence[int]) -> Disagreement:
-    """Let `dqn` run, and ask `greedy` at each of its decisions what it would do."""
+    """Let `learned` run, and ask `greedy` at each of its decisions what it would do."""
     beside = _Beside(best_progress)
     cluster = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
     for seed in seeds:
-        network = Dqn(Setting(seed, interference=interference))
-        policy = Colocating(beside.counted(network.choose), knowledge_of(interference), window=network.window)
+        network = Learned(Setting(seed, knowledge=Oracle((), interference)))
+        policy = Colocating(beside.counted(network.choose), Oracle((), interference), window=network.window)
         for _ in simulate(workload_jobs(workload, 30, seed), cluster, policy, interference=interference):
             pass
     return Disagreement(

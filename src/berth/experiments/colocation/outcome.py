@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from berth.errors import HistoryError
 from berth.interference import Interference, Tenant
-from berth.model import EventKind, GpuModel, Job, Profile, Reason, Share
+from berth.model import EventKind, GpuModel, Job, Profile, Reason, Share, work_of
 from berth.profiles import series
 
 __all__ = ["CLASSES", "Outcome", "Stay", "outcome_of", "read_stays"]
@@ -70,7 +70,7 @@ def outcome_of(
         if not stay.out_of_memory:
             last[stay.job.id] = stay.end_ms, stay.job
     total_ms = max((stay.end_ms for stay in stays), default=0)
-    ratios = [(end_ms - first[identity]) / job.work_ms for identity, (end_ms, job) in last.items()]
+    ratios = [(end_ms - first[identity]) / work_of(job) for identity, (end_ms, job) in last.items()]
     least, middle, most = EDGES
     slowed = sum(ratio > least for ratio in ratios)
     badly, worst = (sum(ratio >= edge for ratio in ratios) for edge in (middle, most))
@@ -118,12 +118,12 @@ def _use(
     for begin_ms, end_ms in pairwise(moments):
         there = [stay for stay in stays if stay.start_ms <= begin_ms < stay.end_ms]
         for stay in there:
-            left_us.setdefault(stay, stay.job.work_ms * 1000)
+            left_us.setdefault(stay, work_of(stay.job) * 1000)
         now_ms = begin_ms
         while there and now_ms < end_ms:
-            done = [stay.job.work_ms * 1000 - left_us[stay] for stay in there]
+            done = [work_of(stay.job) * 1000 - left_us[stay] for stay in there]
             tenants = [
-                Tenant(stay.job, Share(), *divmod(min(max(us, 0), stay.job.work_ms * 1000), 1000))
+                Tenant(stay.job, Share(), *divmod(min(max(us, 0), work_of(stay.job) * 1000), 1000))
                 for stay, us in zip(there, done, strict=True)
             ]
             outlook = interference(tenants, gpu)

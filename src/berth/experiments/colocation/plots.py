@@ -244,8 +244,8 @@ def frontier(
             mode="lines+markers+text",
             textposition=_sides(list(names)),
             cliponaxis=False,
-            name="dqn, by what a job that is not slowed is worth",
-            line={"color": styles["dqn"].colour if "dqn" in styles else INK, "width": 2},
+            name="learned, by what a job that is not slowed is worth",
+            line={"color": styles["learned"].colour if "learned" in styles else INK, "width": 2},
             hovertemplate="%{text}: %{x:.1f} jobs, %{y:,.0f} s",
         )
     )

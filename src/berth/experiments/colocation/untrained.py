@@ -1,4 +1,4 @@
-"""How a network that has learned nothing fares: what `dqn` owes to its forecast and its shield, and not to learning."""
+"""How a network that has learned nothing fares: what `learned` owes to forecast and shield."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from berth.interference import Interference, no_interference
 from berth.model import Job, Node, Outage, Reason
 from berth.policies import Setting, make_policy
 from berth.policies.genetic.batch import Shortage, shortage_of
+from berth.policies.protocol import draws
 from berth.policies.schemes.quotas import check_quotas
 from berth.statistics import METRICS, Run, standings, summary_dict
 from berth.traces import Trace, read_nodes, read_trace
@@ -255,7 +256,7 @@ def _draws(name: str) -> bool:
     """Whether the policy may give something else with another seed."""
     parts = name.split("+")
     own_order = len(parts) > 1 and ":" in parts[-2]
-    return own_order or bool(getattr(make_policy(name), "draws", True))
+    return own_order or draws(make_policy(name))
 
 
 def _writable(target: str | os.PathLike[str], what: str) -> str:

@@ -12,6 +12,7 @@ from berth.engine import simulate
 from berth.errors import TraceError
 from berth.experiments.compare.collector import held_collector
 from berth.interference import Interference, no_interference
+from berth.knowledge import make_knowledge
 from berth.model import Event, Job, Node, Outage
 from berth.policies import Policy, Setting, make_policy
 from berth.policies.schemes.rounds import Rounds
@@ -56,6 +57,8 @@ class Task:
     borrow: bool = False
     round_ms: int | None = None
     """The policy decides at whole multiples of this; None: whenever something happens."""
+    knowledge: str = "oracle"
+    """What is believed of the jobs: a name as `berth.knowledge.make_knowledge` takes it."""
     measure: Measure | None = None
     """A function of a module: what else to make of the run."""
 
@@ -80,9 +83,8 @@ def run_task(
 ) -> Result:
     """Replay the jobs of a task; `progress` is called now and then with how many jobs have arrived."""
     quotas = None if task.quotas is None else dict(task.quotas)
-    policy: Policy = make_policy(
-        task.policy, Setting(task.seed, jobs, quotas, task.borrow, task.interference)
-    )
+    knowledge = make_knowledge(task.knowledge, jobs, task.interference)
+    policy: Policy = make_policy(task.policy, Setting(task.seed, quotas, task.borrow, knowledge))
     if task.round_ms is not None:
         policy = Rounds(policy, task.round_ms)
     outages: Sequence[Outage] | Iterator[Outage] = task.outages
@@ -92,6 +94,7 @@ def run_task(
         _counted(jobs, progress) if progress else jobs,
         Cluster(task.nodes),
         policy,
+        knowledge=knowledge,
         interference=task.interference,
         outages=outages,
         recovery=task.recovery,

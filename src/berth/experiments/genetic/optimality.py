@@ -14,6 +14,7 @@ from berth.bounds import check_solver, optimum, pooled_milli, relaxed_milli
 from berth.cluster import Queue
 from berth.errors import SettingError
 from berth.experiments.genetic.batch_file import PlacingTask
+from berth.knowledge import Oracle
 from berth.model import Placement
 from berth.policies import Progress, Searching, Setting, make_policy
 from berth.policies.genetic.batch import batch_of, pooled, shortage_of
@@ -190,7 +191,7 @@ def _run(task: PlacingTask, name: str, seed: int, hear: Progress | None = None) 
     cluster, queue = task.cluster(), Queue()
     for job in task.jobs:
         queue.add(replace(job, patience_ms=0))  # one that does not fit holds up nobody
-    policy = make_policy(name, Setting(seed, task.jobs))
+    policy = make_policy(name, Setting(seed, knowledge=Oracle(task.jobs)))
     searching = policy if isinstance(policy, Searching) else None
     if searching is not None:
         searching.progress = hear

@@ -15,61 +15,35 @@ from numpy.typing import NDArray
 from berth.arrays import IntArray
 from berth.cluster import Cluster, Queue, Running
 from berth.cluster.kernels import LABELS, MODELS
-from berth.interference import Interference, Speeds, make_speeds
-from berth.interference.profiled import ProfiledInterference
-from berth.model import GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
+from berth.knowledge import Knowledge
+from berth.model import PLACES, GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
 from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
-from berth.policies.colocation.queue_prefix import QueueHead
+from berth.policies.colocation.queue_prefix import QueuePrefix
 from berth.policies.colocation.whole_gpus import WholeGpus
 from berth.policies.protocol import Decision
-from berth.profiles import thesis_profiles
+from berth.profiles import run_time_ms
 
-__all__ = [
-    "SHARE_MILLI",
-    "Chooser",
-    "Colocating",
-    "Knowledge",
-    "Scene",
-    "beginning_with",
-    "knowledge_of",
-    "work_us_of",
-]
+__all__ = ["PLACE_MILLI", "Chooser", "Colocating", "Scene"]
 
-SHARE_MILLI = 1000 // MOST
-"""What a job is given of a GPU that it shares, so that so many fit. It is a place and no part of the compute, which is
-shared as the model of interference says; GPU memory is not taken either, but judged over time by the profiles."""
+PLACE_MILLI = 1000 // PLACES
+"""What the cluster counts of a GPU for each job that shares it by best effort."""
 
-PLACE = Share(SHARE_MILLI, 0)
+MARGIN = 8
+"""A job that shares a GPU and asks for no memory may have its believed peak and an eighth of it more."""
 
 LEAD_MS, LEAD_STEP_MS = 5_000, 500
 """So long before somebody ends, and every so often from then on, a GPU that declined is asked again: who loads little
 by little may begin while another ends."""
 
 
+MOST_CANDIDATES = 100_000
+"""Different jobs that are kept as forecasts see them."""
+
 LONGEST_MS = 1 << 50
 """No job is forecast to have more work than so much, some 35,000 years."""
 
 Room = tuple[GpuSlot, tuple[Running, ...]]
 """A GPU with room for one more, and its tenants."""
-
-
-class Knowledge(NamedTuple):
-    """What a co-locating policy knows of applications, and of what happens on a GPU."""
-
-    profiles: Mapping[str, Profile]
-    speeds: Speeds
-
-
-def knowledge_of(interference: Interference | None) -> Knowledge:
-    """What a model of interference is made of; the thesis's applications and `measured` where it has no profiles."""
-    if isinstance(interference, ProfiledInterference):
-        return Knowledge(interference.profiles, interference.speeds)
-    return Knowledge(thesis_profiles(), make_speeds("measured"))
-
-
-def beginning_with(truth: Knowledge, known: int) -> Knowledge:
-    """All of it, or for 0 no profile: then each application runs alone once before it shares."""
-    return truth if known else Knowledge({}, truth.speeds)
 
 
 class Scene(NamedTuple):
@@ -112,13 +86,20 @@ class Colocating:
         knowledge: Knowledge,
         *,
         window: int = 5,
+        known: Mapping[str, Profile] | None = None,
         recorded: Callable[[str], Profile | None] | None = None,
     ) -> None:
+        """`known` are the profiles that it begins with, by default all that the knowledge has; what `recorded` tells of
+        an application that has run alone is by default what the knowledge has of it by then."""
         self.choose = choose
         self.window = window
-        self.known = dict(knowledge.profiles)
-        self.whole = WholeGpus(self.known, recorded or (lambda application: None))
+        self.knowledge = knowledge
+        self._certain = knowledge.certain
+        self.known = dict(knowledge.profiles if known is None else known)
+        self.whole = WholeGpus(self.known, recorded or knowledge.profiles.get, self._shares)
         self.forecaster = Forecaster(self.known, knowledge.speeds)
+        self._peaks: dict[tuple[str, GpuModel | None], int] = {}
+        self._fits_somewhere: dict[tuple[object, ...], bool] = {}
         self._cluster: Cluster | None = None
         self._models: list[GpuModel | None] = []
         self._declined: dict[GpuSlot, tuple[int, tuple[str, ...], tuple[str, ...]]] = {}
@@ -130,6 +111,7 @@ class Colocating:
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
         """Yield placements, and when to be asked again."""
         self._begin(cluster)
+        self._refresh()
         self.whole.record(queue, cluster)
         closed: set[GpuSlot] = set()
         goes_on = True
@@ -148,7 +130,7 @@ class Colocating:
         self, queue: Queue, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
     ) -> Iterator[Placement]:
         """Start what the chooser says of those before the first job that takes its GPUs whole."""
-        head = QueueHead(queue, self._sharing)
+        head = QueuePrefix(queue, self._sharing, self.work_us)
         while len(queue):
             rooms = self._rooms(cluster, closed)
             offered = self._offers(rooms, head, cluster, now_ms, closed)
@@ -176,13 +158,41 @@ class Colocating:
                 for model, traits in zip(self._models, cluster.traits[:, :2].tolist(), strict=True)
             ]
 
+    def _refresh(self) -> None:
+        """Take over profiles that were learned better since."""
+        if not self.knowledge.learns:
+            return
+        profiles = self.knowledge.profiles
+        if any(profiles.get(name) not in (None, profile) for name, profile in self.known.items()):
+            self.known.update({name: profiles[name] for name in self.known if name in profiles})
+            self.forecaster = Forecaster(self.known, self.knowledge.speeds)
+            self._declined, self._may, self._candidates, self._peaks = {}, {}, {}, {}
+            self._fits_somewhere = {}
+            self._profiles_changed()
+
+    def _profiles_changed(self) -> None:
+        """For policies that keep more of what profiles say."""
+
+    def work_us(self, job: Job) -> int:
+        """The work of a job as a forecast counts it, μs: what is believed, and where that is in doubt at least as long
+        as its profile, so that no forecast of memory is cut at a guessed end. Services still fit in 64 bits."""
+        if self._certain and job.work_ms is not None:
+            return min(job.work_ms, LONGEST_MS) * 1000
+        spread = self.knowledge.run_ms(job)
+        if spread is not None and spread.certain:
+            return min(spread.expected, LONGEST_MS) * 1000
+        profile = self.known.get(job.application)
+        length_ms = 1 if profile is None else run_time_ms(profile)
+        expected_ms = 0 if spread is None else min(max(spread.expected, 0), LONGEST_MS)
+        return max(expected_ms, length_ms) * 1000
+
     # Those that share
 
     def _rooms(self, cluster: Cluster, closed: Container[GpuSlot]) -> list[Room]:
         """GPUs with room for one more who shares, those with the fewest tenants first."""
         rooms: list[tuple[int, int, GpuSlot, tuple[Running, ...]]] = []
         free, up = cluster.free_milli, cluster.traits[:, 2]
-        for node, index in np.argwhere((free >= SHARE_MILLI) & (up[:, None] != 0)).tolist():
+        for node, index in np.argwhere((free >= PLACE_MILLI) & (up[:, None] != 0)).tolist():
             slot = GpuSlot(node, index)
             if slot in closed:
                 continue
@@ -193,7 +203,7 @@ class Colocating:
         return [room[2:] for room in rooms]
 
     def _offers(
-        self, rooms: Sequence[Room], head: QueueHead, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
+        self, rooms: Sequence[Room], head: QueuePrefix, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
     ) -> list[tuple[GpuSlot, tuple[Running, ...], list[Job]]]:
         """GPUs with room, their tenants, and the jobs that each is offered, which are different ones.
 
@@ -248,9 +258,9 @@ class Colocating:
     ) -> Iterator[Placement]:
         """Start what the chooser says on each GPU; one that declines is not asked again at this moment."""
         waiting = len(queue)
-        backlog_ms = sum(min(job.work_ms, 1 << 40) for job in queue) if waiting <= 1000 else 0
+        backlog_ms = sum(min(self.work_us(job) // 1000, 1 << 40) for job in queue) if waiting <= 1000 else 0
         if not backlog_ms:
-            seen = [job.work_ms for _, _, window in offered for job in window]
+            seen = [self.work_us(job) // 1000 for _, _, window in offered for job in window]
             backlog_ms = sum(seen) * waiting // max(1, len(seen))
         by_model: dict[GpuModel | None, list[int]] = {}
         for at, (slot, _, _) in enumerate(offered):
@@ -263,8 +273,10 @@ class Colocating:
             offers = []
             for at in group:
                 _, tenants, window = offered[at]
-                wait = [known.get((job.application, job.work_ms)) or self._candidate(job) for job in window]
-                run = tuple([_tenant(run, now_ms) for run in tenants]) if tenants else ()
+                wait = [
+                    known.get((job.application, self.work_us(job))) or self._candidate(job) for job in window
+                ]
+                run = tuple([self._tenant(run, now_ms) for run in tenants]) if tenants else ()
                 offers.append(Offer(run, tuple(wait), largest))
             forecasts = self.forecaster.forecasts(offers, gpu)
             for row, at in enumerate(group):
@@ -283,7 +295,7 @@ class Colocating:
                 if self._has_room(members, slot, cluster)[-1]:
                     self._declined.pop(slot, None)
                     for job in members:
-                        yield Placement(job, (slot,), _place(job))
+                        yield self.shared_placement(job, slot)
             else:
                 closed.add(slot)
                 if short[number]:
@@ -294,33 +306,79 @@ class Colocating:
 
     def _candidate(self, job: Job) -> Candidate:
         """A waiting job as a forecast sees it, the same one for all that are alike."""
-        work_us = work_us_of(job)
+        work_us = self.work_us(job)
+        if len(self._candidates) > MOST_CANDIDATES:
+            self._candidates.clear()
         made = Candidate(job.application, work_us, work_us)
-        return self._candidates.setdefault((job.application, job.work_ms), made)
+        return self._candidates.setdefault((job.application, work_us), made)
+
+    def _tenant(self, run: Running, now_ms: int) -> Candidate:
+        """A running job as a forecast sees it."""
+        left_us, work_us = run.left_us_at(now_ms), self.work_us(run.job)
+        if not self._certain:  # its end is in doubt: what it has done is not
+            left_us = work_us - (run.work_us - left_us)
+        return Candidate(run.job.application, min(max(1, left_us), work_us), work_us, now_ms - run.start_ms)
+
+    def shared_placement(self, job: Job, slot: GpuSlot) -> Placement:
+        """A job on a GPU that it shares by best effort, with what is enforced there."""
+        return Placement(
+            job, (slot,), Share(job.share.milli, self._enforced_mib(job, self._models[slot.node])), True, True
+        )
+
+    def _enforced_mib(self, job: Job, gpu: GpuModel | None) -> int:
+        """GPU memory that the job may have, MiB: what it asks for, else what it is believed to need and a margin, at
+        most the card."""
+        if job.share.mem_mib:
+            return job.share.mem_mib
+        key = job.application, gpu
+        mem_mib = self._peaks.get(key)
+        if mem_mib is None:
+            spread = self.knowledge.peak_mem_mib(job, gpu)
+            peak_mib = 0 if spread is None else max(0, spread.high)
+            mem_mib = peak_mib + -(-peak_mib // MARGIN)
+            if gpu is not None and gpu.mem_mib:
+                mem_mib = min(mem_mib, gpu.mem_mib)
+            self._peaks[key] = mem_mib
+        return mem_mib
 
     def _sharing(self, queue: Queue) -> Iterator[Job]:
         """The jobs that may share, up to one that has no room yet and must have a GPU for itself."""
-        known = self.known
         for job in queue:
-            if job.gpus == 1 and job.application in known:
+            if self._shares(job):
                 yield job
             elif job.patience_ms != 0:
                 return
 
     def _shares(self, job: Job) -> bool:
-        return job.gpus == 1 and job.application in self.known
+        """Whether the job is one that shares: on one GPU, with a profile, and believed to fit on a card at all; one
+        that is believed to need more than any card has runs by itself, for beliefs may be wrong."""
+        if job.gpus != 1 or job.application not in self.known:
+            return False
+        if self._certain:
+            return True
+        key = job.application, job.models, self.work_us(job)
+        fits = self._fits_somewhere.get(key)
+        if fits is None:
+            models = {
+                model for model in self._models if not job.models or (model and model.name in job.models)
+            }
+            fits = self._fits_somewhere[key] = any(
+                self.forecaster.fits_alone(job.application, model, key[2] // 1000) for model in models
+            )
+        return fits
 
     def _may_run(self, job: Job, slot: GpuSlot, cluster: Cluster) -> bool:
         """Whether the GPU is of a model, and its node of labels, that the job allows, and it fits there alone."""
         number = cluster.request(job)
-        key = number, job.application, job.work_ms, self._alike[slot.node]
+        work_us = self.work_us(job)
+        key = number, job.application, work_us, self._alike[slot.node]
         known = self._may.get(key)
         if known is None:
             request, traits = cluster.requests[number], cluster.traits[slot.node]
             known = self._may[key] = (
                 bool(traits[0] & request[MODELS])
                 and bool((traits[1] & request[LABELS]) == request[LABELS])
-                and self.forecaster.fits_alone(job.application, self._models[slot.node], job.work_ms)
+                and self.forecaster.fits_alone(job.application, self._models[slot.node], work_us // 1000)
             )
         return known
 
@@ -338,17 +396,16 @@ class Colocating:
             int(cluster.free_milli[node, index]),
             int(cluster.free_cpu_milli[node]),
             int(cluster.free_mem_mib[node]),
+            int(cluster.free_gpu_mem_mib[node, index]),
         )
-        asked = [(_place(job).milli, job.cpu_milli, job.mem_mib) for job in window]
+        asked = [
+            (min(PLACE_MILLI, job.share.milli), job.cpu_milli, job.mem_mib, job.share.mem_mib)
+            for job in window
+        ]
         if all(sum(of) <= most for of, most in zip(zip(*asked, strict=True), left, strict=True)):
             return np.ones(combinations, dtype=np.bool_)
         member = np.arange(combinations)[:, None] >> np.arange(len(window)) & 1  # (C, M)
         return np.asarray((member @ np.array(asked, dtype=np.int64) <= np.array(left)).all(axis=1))
-
-
-def _place(job: Job) -> Share:
-    """What a job is given of a GPU that it shares."""
-    return PLACE if job.share.milli >= SHARE_MILLI else Share(job.share.milli, 0)
 
 
 def _look_again_ms(forecasts: Forecasts) -> IntArray:
@@ -356,15 +413,3 @@ def _look_again_ms(forecasts: Forecasts) -> IntArray:
     due_ms, ends_ms = forecasts.next_ms, forecasts.ends_ms[:, 0]
     first_ms = np.where(ends_ms > 0, ends_ms, due_ms[:, None] + LEAD_MS + 1).min(axis=1)
     return np.minimum(due_ms, np.where(first_ms > LEAD_MS, first_ms - LEAD_MS, LEAD_STEP_MS))
-
-
-def work_us_of(job: Job) -> int:
-    """A job's work as a forecast counts it: services that never end still fit in 64 bits."""
-    return min(job.work_ms, LONGEST_MS) * 1000
-
-
-def _tenant(run: Running, now_ms: int) -> Candidate:
-    """A running job as a forecast sees it."""
-    left_us = run.left_us - (now_ms - run.as_of_ms) * run.speed_milli
-    work_us = work_us_of(run.job)
-    return Candidate(run.job.application, min(max(1, left_us), work_us), work_us, now_ms - run.start_ms)

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from berth.arrays import IntArray
 from berth.errors import SettingError
-from berth.policies.colocation.colocating import Colocating, Scene, beginning_with, knowledge_of
+from berth.model import Profile
+from berth.policies.colocation.colocating import Colocating, Scene
 from berth.policies.colocation.forecast import Forecasts
 from berth.policies.colocation.network_chooser import best_of
 from berth.policies.options import settings_from
@@ -38,14 +39,14 @@ class Greedy(Colocating):
     """Start the combination with the best predicted joint progress; hold where nobody new makes it better.
 
     Joint progress is the work of a GPU's tenants, as run time alone, over the time in which they would all end. The
-    forecasts are exact, and nobody who would run out of memory is started. What `dqn` of Oh 2019 has to beat.
+    forecasts are exact, and nobody who would run out of memory is started. What `learned` has to beat.
     """
 
     def __init__(self, setting: Setting | None = None, settings: GreedySettings | None = None) -> None:
         chosen = settings or GreedySettings()
-        truth = knowledge_of(setting.interference if setting else None)
-        known = beginning_with(truth, chosen.known)
-        super().__init__(best_progress, known, window=chosen.window, recorded=truth.profiles.get)
+        knowledge = (setting or Setting()).knowledge
+        known: dict[str, Profile] | None = None if chosen.known else {}
+        super().__init__(best_progress, knowledge, window=chosen.window, known=known)
 
     @classmethod
     def with_options(cls, setting: Setting, options: dict[str, str]) -> Greedy:

@@ -6,7 +6,7 @@ University, 2019: algorithm 2. The models that ship decide in plain NumPy; `bert
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib.resources import as_file, files
@@ -24,14 +24,7 @@ from berth.model import GpuModel, Profile
 from berth.network.catalogue import Demand
 from berth.network.model_file import Model, read_model
 from berth.network.scores import new_network
-from berth.policies.colocation.colocating import (
-    Colocating,
-    Knowledge,
-    Scene,
-    beginning_with,
-    knowledge_of,
-    work_us_of,
-)
+from berth.policies.colocation.colocating import Colocating, Scene
 from berth.policies.colocation.forecast import Candidate, Forecasts, Offer
 from berth.policies.colocation.greedy import joint_progress
 from berth.policies.colocation.network_chooser import NetworkScores, best_of
@@ -41,8 +34,8 @@ from berth.policies.protocol import Setting
 __all__ = [
     "DeepRmMax",
     "DeepRmMean",
-    "Dqn",
-    "DqnSettings",
+    "Learned",
+    "LearnedSettings",
     "model_named",
     "shielded",
     "shipped_for",
@@ -59,8 +52,8 @@ NOT_SLOWED = 1.02
 
 
 @dataclass(frozen=True, slots=True)
-class DqnSettings:
-    """How `dqn` decides."""
+class LearnedSettings:
+    """How `learned` decides."""
 
     window: int = 5
     """So many waiting jobs, the first of the queue, are combined: M. The network decides on any number."""
@@ -83,7 +76,7 @@ class DqnSettings:
             raise SettingError(f"shield is {self.shield}; expected 0 or 1")
 
 
-class Dqn(Colocating):
+class Learned(Colocating):
     """A trained network chooses the combination, and a shield refuses what would end later together than in turn.
 
     It never starts what its forecast says will run out of memory. Where no job offered fits beside another, or beside
@@ -96,34 +89,36 @@ class Dqn(Colocating):
     def __init__(
         self,
         setting: Setting | None = None,
-        settings: DqnSettings | None = None,
+        settings: LearnedSettings | None = None,
         model: Model | None = None,
         *,
-        knowledge: Knowledge | None = None,
+        known: Mapping[str, Profile] | None = None,
         recorded: Callable[[str], Profile | None] | None = None,
     ) -> None:
-        self.settings = settings or DqnSettings()
-        truth = knowledge_of(setting.interference if setting else None)
-        self.model = model or model_named(shipped_for("dqn", truth.speeds))
-        known = knowledge or beginning_with(truth, self.settings.known)
-        # In the simulator, what would be recorded of an application is what the simulator knows of it.
-        super().__init__(
-            self._chosen, known, window=self.settings.window, recorded=recorded or truth.profiles.get
-        )
-        self.scores: Scores = NetworkScores(self.model, self.known, known.speeds)
+        self.settings = settings or LearnedSettings()
+        knowledge = (setting or Setting()).knowledge
+        self.model = model or model_named(shipped_for("learned", knowledge.speeds))
+        if known is None and not self.settings.known:
+            known = {}
+        super().__init__(self._chosen, knowledge, window=self.settings.window, known=known, recorded=recorded)
+        self.scores: Scores = NetworkScores(self.model, self.known, knowledge.speeds)
         self._pairs: dict[tuple[GpuModel | None, Candidate, Candidate], bool] = {}
 
     @classmethod
-    def with_options(cls, setting: Setting, options: dict[str, str]) -> Dqn:
+    def with_options(cls, setting: Setting, options: dict[str, str]) -> Learned:
         """Made with the settings in a policy's name."""
         chosen = dict(options)
         name = chosen.pop("model", None)
-        if odd := sorted(chosen.keys() - {field.name for field in fields(DqnSettings)}):
+        if odd := sorted(chosen.keys() - {field.name for field in fields(LearnedSettings)}):
             raise SettingError(
-                f"no setting '{odd[0]}'; there are model, {', '.join(field.name for field in fields(DqnSettings))}"
+                f"no setting '{odd[0]}'; there are model, {', '.join(field.name for field in fields(LearnedSettings))}"
             )
-        model = None if name is None else _shown(name, "series", "dqn", setting.seed)
-        return cls(setting, settings_from(DqnSettings, chosen), model)
+        model = None if name is None else _shown(name, "series", "learned", setting.seed)
+        return cls(setting, settings_from(LearnedSettings, chosen), model)
+
+    def _profiles_changed(self) -> None:
+        self.scores = NetworkScores(self.model, self.known, self.knowledge.speeds)
+        self._pairs = {}
 
     def allowed(self, scene: Scene) -> NDArray[np.bool_]:
         """(O, C): the combinations among which the network chooses."""
@@ -152,7 +147,7 @@ class Dqn(Colocating):
         tenants = (
             (one.application, one.work_us) for offer in scene.forecasts.offers for one in offer.tenants
         )
-        waiting = ((job.application, work_us_of(job)) for job in islice(scene.queue, MOST_LOOKED_AT + 1))
+        waiting = ((job.application, self.work_us(job)) for job in islice(scene.queue, MOST_LOOKED_AT + 1))
         kinds: dict[tuple[str, int], Candidate] = {}
         for at, kind in enumerate(chain(tenants, waiting)):
             if kind in kinds:
@@ -187,10 +182,13 @@ class _DeepRm(Colocating):
     demand: Demand
 
     def __init__(self, setting: Setting | None = None, model: Model | None = None) -> None:
-        knowledge = knowledge_of(setting.interference if setting else None)
+        knowledge = (setting or Setting()).knowledge
         self.model = model or model_named(shipped_for(self.which, knowledge.speeds))
         super().__init__(self._chosen, knowledge, window=self.model.slots)
         self.scores = NetworkScores(self.model, self.known, knowledge.speeds)
+
+    def _profiles_changed(self) -> None:
+        self.scores = NetworkScores(self.model, self.known, self.knowledge.speeds)
 
     @classmethod
     def with_options(cls, setting: Setting, options: dict[str, str]) -> _DeepRm:
@@ -257,7 +255,7 @@ def _file(name: str) -> Traversable:
 def model_named(name: str, seed: int = 0) -> Model:
     """The model that ships under a name, one of a file, or an untrained one; ModelError where it cannot be read."""
     if name == UNTRAINED:
-        shipped = _shipped("dqn")  # it sees what the trained ones see
+        shipped = _shipped("learned")  # it sees what the trained ones see
         return replace(shipped, network=new_network(seed), learner=UNTRAINED, interference=(), figures={})
     if _file(name).is_file():
         return _shipped(name)

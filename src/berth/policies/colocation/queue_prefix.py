@@ -8,19 +8,20 @@ from operator import attrgetter
 from berth.cluster import Queue
 from berth.model import Job
 
-__all__ = ["QueueHead"]
+__all__ = ["QueuePrefix"]
 
-_asks = attrgetter(
-    "application", "work_ms", "gpus", "nodes", "share", "cpu_milli", "mem_mib", "models", "labels"
-)
-"""What two jobs have in common that may run in the same places and are the same to a forecast."""
+_asks = attrgetter("application", "gpus", "nodes", "share", "cpu_milli", "mem_mib", "models", "labels")
+"""What two jobs have in common that may run in the same places; of equal work they are the same to a forecast."""
 
 
-class QueueHead:
+class QueuePrefix:
     """The jobs of the queue that may share, looked at from the first on, kept while a pass starts some of them."""
 
-    def __init__(self, queue: Queue, sharing: Callable[[Queue], Iterator[Job]]) -> None:
+    def __init__(
+        self, queue: Queue, sharing: Callable[[Queue], Iterator[Job]], work_us: Callable[[Job], int]
+    ) -> None:
         self.queue = queue
+        self.work_us = work_us
         self.sharing = sharing
         self.started: set[str] = set()
         """Ids of those that were started since the last look."""
@@ -49,7 +50,7 @@ class QueueHead:
             job = next(self._rest, None)
             if job is None:
                 return None
-            kind = self._numbers.setdefault(_asks(job), len(self.kinds))
+            kind = self._numbers.setdefault((*_asks(job), self.work_us(job)), len(self.kinds))
             if kind == len(self.kinds):
                 self.kinds.append(job)
             self._jobs.append((job, kind))

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from berth.arrays import IntArray
 from berth.cluster import Cluster, Queue, Running
 from berth.errors import SettingError
-from berth.model import GpuModel, GpuSlot, Job, Placement, Share
+from berth.model import GpuModel, GpuSlot, Job, Placement
 from berth.network.catalogue import DEMANDS, Demand
-from berth.policies.colocation.colocating import SHARE_MILLI, Colocating, Scene, knowledge_of
+from berth.policies.colocation.colocating import Colocating, Scene
 from berth.policies.colocation.forecast import MOST
 from berth.policies.options import settings_from
 from berth.policies.protocol import Setting
@@ -51,7 +51,7 @@ class TetrisSharing(Colocating):
 
     def __init__(self, setting: Setting | None = None, settings: TetrisSettings | None = None) -> None:
         self.settings = settings or TetrisSettings()
-        super().__init__(_nobody, knowledge_of(setting.interference if setting else None))
+        super().__init__(_nobody, (setting or Setting()).knowledge)
         self._demands: dict[tuple[str, GpuModel | None], IntArray] = {}
 
     @classmethod
@@ -60,6 +60,9 @@ class TetrisSharing(Colocating):
         chosen = dict(options)
         demand: Demand = chosen.pop("demand", "series")  # type: ignore[assignment]
         return cls(setting, settings_from(TetrisSettings, chosen, demand=demand))
+
+    def _profiles_changed(self) -> None:
+        self._demands = {}
 
     def _shared(
         self, queue: Queue, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
@@ -70,7 +73,7 @@ class TetrisSharing(Colocating):
                 job = self._aligned(queue, cluster, slot, tenants, now_ms)
                 if job is None:
                     break
-                yield Placement(job, (slot,), Share(min(SHARE_MILLI, job.share.milli), 0))
+                yield self.shared_placement(job, slot)
                 tenants = cluster.jobs_on(slot)
 
     def _aligned(
@@ -82,7 +85,7 @@ class TetrisSharing(Colocating):
         used = [self._left(run, now_ms, gpu) for run in tenants]
         kinds: dict[tuple[str, int], Job] = {}
         for job in self._sharing(queue):
-            kinds.setdefault((job.application, job.work_ms), job)
+            kinds.setdefault((job.application, self.work_us(job)), job)
         best: list[tuple[float, int, Job]] = []
         for job in kinds.values():
             if not self._may_run(job, slot, cluster):
@@ -94,7 +97,7 @@ class TetrisSharing(Colocating):
             if (together <= capacity).all() or not tenants:
                 left = capacity - _added([*used, np.zeros((1, 4), np.int64)]).max(axis=0)
                 alignment = float((demand.mean(axis=0) / capacity * np.maximum(left, 0) / capacity).sum())
-                best.append((alignment, job.work_ms, job))
+                best.append((alignment, self.work_us(job) // 1000, job))
         if not best:
             return None
         weight = (
@@ -120,8 +123,7 @@ class TetrisSharing(Colocating):
     def _left(self, run: Running, now_ms: int, gpu: GpuModel | None) -> IntArray:
         """What a tenant is taken to need from now on."""
         demand = self._demand(run.job.application, gpu)
-        left_us = run.left_us - (now_ms - run.as_of_ms) * run.speed_milli
-        done_ms = (run.job.work_ms * 1000 - left_us) // 1000
+        done_ms = max(0, run.work_us - run.left_us_at(now_ms)) // 1000
         interval_ms = self.known[run.job.application].interval_ms
         return demand[min(done_ms // interval_ms, len(demand) - 1) :]
 

@@ -19,9 +19,15 @@ class WholeGpus:
     added to; `recorded` tells the profile of an application that has run, None where there is none.
     """
 
-    def __init__(self, known: dict[str, Profile], recorded: Callable[[str], Profile | None]) -> None:
+    def __init__(
+        self,
+        known: dict[str, Profile],
+        recorded: Callable[[str], Profile | None],
+        shares: Callable[[Job], bool],
+    ) -> None:
         self.known = known
         self.recorded = recorded
+        self.shares = shares
         self._alone: dict[str, Job] = {}
 
     def forget(self) -> None:
@@ -30,10 +36,9 @@ class WholeGpus:
 
     def start(self, queue: Queue, cluster: Cluster) -> Iterator[Placement]:
         """Start the first jobs that take their GPUs whole, until one has no room or one that may share is next."""
-        known = self.known
         some = False
         for job in queue:
-            if job.gpus == 1 and job.application in known:
+            if self.shares(job):
                 if some:
                     return
                 continue

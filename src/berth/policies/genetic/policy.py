@@ -35,7 +35,7 @@ class Genetic:
         self.setting = setting or Setting()
         self.settings = settings or GeneticSettings()
         if not self.settings.profiles:
-            self.settings = replace(self.settings, profiles=_use_of_gpus(self.setting.interference))
+            self.settings = replace(self.settings, profiles=_use_of_gpus(self.setting.knowledge.profiles))
         self._rounds = BatchRounds(self.settings.window, self.settings.round_ms)
         self._typical: tuple[Cluster | None, Typical] = (None, Typical())
         self._hints: list[dict[tuple[str, int], int]] = []
@@ -85,16 +85,16 @@ class Genetic:
 
     def _typical_of(self, cluster: Cluster, jobs: tuple[Job, ...]) -> Typical:
         """The usual requests: of the workload that the policy was made with, else of those who wait."""
-        if not self.setting.workload:
+        usual = self.setting.knowledge.usual_requests()
+        if not usual:
             return typical_requests(jobs, cluster)
         if self._typical[0] is not cluster:
-            self._typical = (cluster, typical_requests(self.setting.workload, cluster))
+            self._typical = (cluster, typical_requests(usual, cluster))
         return self._typical[1]
 
 
-def _use_of_gpus(interference: object) -> dict[str, float]:
-    """Mean use of a GPU by application, where a model of interference is made from profiles."""
-    profiles: Mapping[str, Profile] = getattr(interference, "profiles", {})
+def _use_of_gpus(profiles: Mapping[str, Profile]) -> dict[str, float]:
+    """Mean use of a GPU by application, as far as it is recorded."""
     return {name: float(np.mean(profile.usage[:, 0])) for name, profile in profiles.items()}
 
 

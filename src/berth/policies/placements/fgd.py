@@ -30,13 +30,15 @@ class Fgd(Scored):
     tightest = False
 
     def typical(self, cluster: Cluster) -> Typical:
-        """Those of the workload that the policy was made with; PolicyError where it was made with none."""
-        if not self.setting.workload:
+        """Those that usually come, else of who runs; PolicyError where an oracle was told of none."""
+        knowledge = self.setting.knowledge
+        usual = knowledge.usual_requests() or tuple(run.job for run in cluster.running.values())
+        if not usual and knowledge.certain:
             raise PolicyError(
                 "fgd places by what jobs usually ask for, and was told of none: give simulate() a list of jobs, or make"
-                " the policy with a workload, make_policy('fgd', Setting(workload=jobs))"
+                " the policy with a workload, make_policy('fgd', Setting(knowledge=Oracle(jobs)))"
             )
-        return typical_requests(self.setting.workload, cluster)
+        return typical_requests(usual, cluster)
 
 
 def typical_requests(workload: Iterable[Job], cluster: Cluster) -> Typical:

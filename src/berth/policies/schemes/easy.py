@@ -13,19 +13,13 @@ from sortedcontainers import SortedList
 from berth.arrays import IntArray
 from berth.cluster import Cluster, Key, Queue, Running
 from berth.cluster.shadow import Shadow
+from berth.knowledge import Knowledge
 from berth.model import FOREVER_MS, GpuSlot, Job, Placement
-from berth.policies.protocol import Order, Place
+from berth.policies.protocol import Order, Place, draws
 from berth.policies.schemes.label_groups import Labels, Partitions, labels_waiting
-from berth.policies.sort_keys import LAST, as_queued, key_of
+from berth.policies.sort_keys import LAST, ExpectedMs, as_queued, key_of
 
-__all__ = ["Easy", "expected_ms"]
-
-
-def expected_ms(job: Job) -> int:
-    """How long a job is expected to run: its time limit, else its estimate, else the truth."""
-    if job.time_limit_ms is not None:
-        return job.time_limit_ms
-    return job.work_ms if job.estimate_ms is None else job.estimate_ms
+__all__ = ["Easy"]
 
 
 class Easy:
@@ -35,19 +29,21 @@ class Easy:
     Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with Backfilling", IEEE TPDS 12(6), 2001.
 
     The reservation is the earliest time at which the running jobs are expected to have left room for the first job,
-    and GPUs for it then. A job is expected to end by its time limit, else by its estimate, else by the truth; one
+    and GPUs for it then. A job is expected to end by its time limit, else by its estimate, else by what is
+    believed of its run time; one
     that runs over is expected to end at any moment. Later jobs start in the order's order, where it goes by a key,
     else as queued, if they fit now and either end before the reservation or take nothing that it needs. Where nodes
     carry labels, the first job of each partition has a reservation of its own, and who could take nodes of several
     partitions heeds them all.
     """
 
-    def __init__(self, order: Order, place: Place) -> None:
+    def __init__(self, order: Order, place: Place, knowledge: Knowledge) -> None:
         self.order = order
         self.place = place
-        self.draws = bool(getattr(place, "draws", True))
+        self.draws = draws(place)
         """Whether its decisions may depend on the seed."""
         self._key = key_of(order) or as_queued
+        self._expected_ms = ExpectedMs(knowledge, said=True)
         self._state: _State | None = None
 
     @property
@@ -59,7 +55,7 @@ class Easy:
         """Yield placements in the order's order until one does not fit, then those that fill gaps."""
         state = self._state
         if state is None or state.cluster is not cluster:
-            state = self._state = _State(cluster)
+            state = self._state = _State(cluster, self._expected_ms)
         state.catch_up()
         is_held_up = state.partitions.is_held_up
         heads: dict[Labels, Job] = {}
@@ -83,7 +79,7 @@ class Easy:
     def _backfill(self, state: _State, queue: Queue, heads: list[Job], now_ms: int) -> Iterator[Placement]:
         cluster = state.cluster
         reservations = [state.reserve(head, now_ms) for head in heads]
-        lanes = _Gaps(queue, cluster, self._key, reservations, state.partitions, now_ms)
+        lanes = _Gaps(queue, cluster, self._key, self._expected_ms, reservations, state.partitions, now_ms)
         turns = [turn for lane in state.may_fit(lanes.by_key) if (turn := lanes.after(lane, None))]
         heapify(turns)
         while turns:
@@ -128,6 +124,7 @@ class _Gaps:
         queue: Queue,
         cluster: Cluster,
         key: Key,
+        expected_ms: ExpectedMs,
         reservations: list[_Reservation],
         partitions: Partitions,
         now_ms: int,
@@ -135,6 +132,7 @@ class _Gaps:
         self.key = key
         self.now_ms = now_ms
         self.by_key = queue.lanes(cluster.request, key)
+        self._expected_ms = expected_ms
         self.by_length = queue.lanes(cluster.request, expected_ms)
         self._reservations = reservations
         self._partitions = partitions
@@ -151,7 +149,7 @@ class _Gaps:
 
     def outlasted(self, lane: int, job: Job) -> list[_Reservation]:
         """Those of them that begin before the job is expected to end."""
-        end_ms = self.now_ms + expected_ms(job)
+        end_ms = self.now_ms + self._expected_ms(job)
         return [one for one in self.heeded(lane) if one.time_ms < end_ms]
 
     def nothing_spare(self, lane: int) -> None:
@@ -175,7 +173,7 @@ class _Gaps:
             if short * short > len(waiting):
                 place = 0 if before is None else waiting.bisect_right((*before, LAST))
                 for key, serial, job in waiting.islice(place):
-                    if expected_ms(job) <= window_ms:
+                    if self._expected_ms(job) <= window_ms:
                         return key, serial, lane, job
                 return None
             turns = ((self.key(job), serial, lane, job) for _, serial, job in lengths.islice(0, short))
@@ -226,15 +224,16 @@ class _Reservation:
 class _State:
     """What is known of one cluster: expected ends, who does not fit, and the reservations."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, expected_ms: ExpectedMs) -> None:
         self.cluster = cluster
+        self._expected_ms = expected_ms
         self.partitions = Partitions(cluster)
         self._reservations: dict[str, _Reservation] = {}  # by id of the head
         self._ends: SortedList = SortedList()  # (expected end, id, run)
         self._expected: dict[str, tuple[int, Running]] = {}
         self._releases = cluster.releases
         self._losses = cluster.losses
-        self._stuck: tuple[set[str], int] = (set(), -1)
+        self._stuck: tuple[dict[str, Job], int] = ({}, -1)
         self._unfit: dict[int, Job] = {}
         self._seen: IntArray = cluster.version.copy()
         for run in cluster.running.values():
@@ -279,11 +278,11 @@ class _State:
 
     def is_stuck(self, job: Job) -> bool:
         """Whether the job did not fit, and nothing was given back since."""
-        return self._stuck[1] == self.cluster.releases and job.id in self._stuck[0]
+        return self._stuck[1] == self.cluster.releases and self._stuck[0].get(job.id) is job
 
     def stuck(self, heads: Collection[Job]) -> None:
         """These first jobs do not fit; reservations of others are let go."""
-        self._stuck = ({head.id for head in heads}, self.cluster.releases)
+        self._stuck = ({head.id: head for head in heads}, self.cluster.releases)
         kept = ((head, self._reservations.get(head.id)) for head in heads)
         self._reservations = {head.id: one for head, one in kept if one is not None and one.head is head}
 
@@ -315,6 +314,6 @@ class _State:
 
     def _note(self, run: Running) -> None:
         limited = run.job.time_limit_ms is not None or run.job.estimate_ms is not None
-        end_ms = run.start_ms + expected_ms(run.job) if limited else run.end_ms()
+        end_ms = run.start_ms + self._expected_ms(run.job) if limited else run.end_ms()
         self._ends.add((end_ms, run.job.id, run))
         self._expected[run.job.id] = (end_ms, run)

@@ -11,7 +11,7 @@ from sortedcontainers import SortedList
 from berth.cluster import Cluster, Key, Queue
 from berth.errors import PolicyError, SettingError
 from berth.model import Evict, Job, Placement
-from berth.policies.protocol import Decision, Policy, Setting
+from berth.policies.protocol import Decision, InOrder, Policy, Setting, draws
 from berth.policies.schemes.limit_settings import AMOUNTS, Limit, read_limits
 from berth.policies.sort_keys import as_queued, key_of
 
@@ -38,9 +38,9 @@ class Limits:
     def __init__(self, inner: Policy, limits: Sequence[Limit] = ()) -> None:
         self.inner = inner
         self.limits = {(limit.scope, limit.name): limit for limit in limits}
-        self.draws = bool(getattr(inner, "draws", True))
+        self.draws = draws(inner)
         """Whether its decisions may depend on the seed."""
-        self._key = key_of(getattr(inner, "order", None)) or as_queued
+        self._key = key_of(inner.order if isinstance(inner, InOrder) else None) or as_queued
         self._seen: _Seen | None = None
 
     @classmethod
@@ -216,7 +216,7 @@ class _Seen:
     def _start(self, job: Job) -> set[Any]:
         run = self.cluster.running[job.id]
         nodes = len({part.node for part in run.parts})
-        held = _Held(self._groups_of(job), job.gpus * run.share.milli, nodes)
+        held = _Held(self._groups_of(job), job.gpus * run.taken.milli, nodes)
         self._running[job.id] = held
         self._count(held, 1)
         return set().union(*(self._groups.get(group, ()) for group in held.groups))

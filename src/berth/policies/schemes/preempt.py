@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from berth.cluster import Cluster, Queue, Running
 from berth.cluster.shadow import Shadow
 from berth.model import Evict, Job, Placement, WakeAt
-from berth.policies.protocol import Order, Place
+from berth.policies.protocol import Order, Place, draws
 from berth.policies.sort_keys import key_of
 
 __all__ = ["ByPriority", "Preemptive", "Rank", "Ranks"]
@@ -75,7 +75,7 @@ class Preemptive:
     def __init__(self, ranks: Ranks, place: Place) -> None:
         self.ranks = ranks
         self.place = place
-        self.draws = bool(getattr(place, "draws", True))
+        self.draws = draws(place)
         """Whether its decisions may depend on the seed."""
         self._asked: tuple[Cluster | None, int] = (None, -1)
 

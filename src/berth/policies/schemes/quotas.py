@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from berth.cluster import Account, Cluster, Queue
 from berth.errors import SettingError
 from berth.model import Job, Node, Placement
-from berth.policies.protocol import Order, Place
+from berth.policies.protocol import Order, Place, draws
 from berth.policies.sort_keys import key_of
 
 __all__ = ["Quotas", "check_names", "check_quotas"]
@@ -30,7 +30,7 @@ class Quotas:
         self.place = place
         self.quotas = {name: gpus * 1000 for name, gpus in quotas.items()}
         self.borrow = borrow
-        self.draws = bool(getattr(place, "draws", True))
+        self.draws = draws(place)
         """Whether its decisions may depend on the seed."""
         self._key = key_of(order)
         self._stuck: dict[str, tuple[Cluster, int, str]] = {}

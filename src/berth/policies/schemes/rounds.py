@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from berth.cluster import Cluster, Queue
 from berth.errors import SettingError
 from berth.model import WakeAt
-from berth.policies.protocol import Decision, Policy
+from berth.policies.protocol import Decision, Policy, draws
 
 __all__ = ["Rounds"]
 
@@ -23,7 +23,7 @@ class Rounds:
             raise SettingError(f"a round lasts {period_ms} ms; expected 1 ms or more")
         self.policy = policy
         self.period_ms = period_ms
-        self.draws = bool(getattr(policy, "draws", True))
+        self.draws = draws(policy)
         """Whether its decisions may depend on the seed."""
         self._asked: tuple[Cluster | None, int] = (None, -1)
 

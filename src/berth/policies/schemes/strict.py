@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from berth.cluster import Cluster, Queue
 from berth.model import Job, Placement
-from berth.policies.protocol import Order, Place
+from berth.policies.protocol import Order, Place, draws
 from berth.policies.schemes.label_groups import Labels, Partitions, labels_waiting
 from berth.policies.sort_keys import as_queued, key_of
 
@@ -24,12 +24,12 @@ class Ordered:
     def __init__(self, order: Order, place: Place) -> None:
         self.order = order
         self.place = place
-        self.draws = bool(getattr(place, "draws", True))
+        self.draws = draws(place)
         """Whether its decisions may depend on the seed."""
         self._cluster: Cluster | None = None
         self._releases = -1
-        self._stuck: set[str] = set()
-        """Ids of those that did not fit at so many releases."""
+        self._stuck: dict[str, Job] = {}
+        """Those that did not fit at so many releases, by id; one that was replaced is another job."""
         self._first: Job | None = None
         """The one of them that holds up everybody who comes behind it."""
         self._as_queued = key_of(order) is as_queued
@@ -54,11 +54,11 @@ class Ordered:
         for job in self.order(queue, cluster, now_ms):
             if blocked and is_held_up(job.labels, blocked):
                 continue
-            slots = None if job.id in stuck else place(job, cluster)
+            slots = None if stuck.get(job.id) is job else place(job, cluster)
             if slots is not None:
                 yield Placement(job, slots, job.share)
             elif job.patience_ms != 0:
-                stuck.add(job.id)
+                stuck[job.id] = job
                 if not cluster.labels:
                     self._first = job if self._as_queued else None
                     return

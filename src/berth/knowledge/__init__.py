@@ -1,0 +1,106 @@
+"""What is believed of jobs, apart from what is true: run times, profiles, memory, and speeds beside neighbours.
+
+Kinds by name: `oracle`, `user`, `noisy?run=0.3&memory=0.1&pair=0.1&seed=0`, and your own as `my.module:thing`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import fields
+from importlib import import_module
+from typing import Any
+from urllib.parse import parse_qsl
+
+from berth.errors import SettingError
+from berth.interference import Interference, no_interference
+from berth.knowledge.belief import Knowledge, Spread
+from berth.knowledge.noisy import Noise, Noisy
+from berth.knowledge.oracle import Oracle
+from berth.knowledge.user import User
+from berth.model import Job
+
+__all__ = [
+    "KINDS",
+    "Knowledge",
+    "Noise",
+    "Noisy",
+    "Oracle",
+    "Spread",
+    "User",
+    "check_knowledge",
+    "make_knowledge",
+]
+
+KINDS = {
+    "oracle": "the simulator's truth: what a scheduler could do that knew the future",
+    "user": "what users say: estimates, time limits, memory asked for",
+    "noisy": "the truth with seeded errors: noisy?run=0.3&memory=0.1&pair=0.1&seed=0",
+}
+"""What `make_knowledge` knows, with what each is."""
+
+
+def make_knowledge(
+    name: str, workload: Sequence[Job] = (), interference: Interference = no_interference
+) -> Knowledge:
+    """The knowledge of that name about a workload and a model of interference.
+
+    `my.module:thing` is called with the workload and the model, and gives a `Knowledge`. Raises SettingError where
+    there is none, or its settings make no sense.
+    """
+    kind, _, query = name.partition("?")
+    if ":" in kind:
+        return _own(kind, workload, interference)
+    if kind not in KINDS:
+        raise SettingError(
+            f"no knowledge '{kind}'; there are {', '.join(KINDS)}, and your own as my.module:thing"
+        )
+    if kind == "noisy":
+        return Noisy(Oracle(workload, interference), _noise(query))
+    if query:
+        raise SettingError(f"knowledge '{kind}' has no settings; got '{query}'")
+    return Oracle(workload, interference) if kind == "oracle" else User()
+
+
+def check_knowledge(name: str) -> None:
+    """Refuse a name that `make_knowledge` would refuse."""
+    make_knowledge(name)
+
+
+def _noise(query: str) -> Noise:
+    known = {field.name: int if field.name == "seed" else float for field in fields(Noise)}
+    values: dict[str, Any] = {}
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    except ValueError as error:
+        raise SettingError(f"settings of knowledge are written KEY=VALUE&KEY=VALUE, not '{query}'") from error
+    for key, text in pairs:
+        if key not in known:
+            raise SettingError(f"no setting '{key}' of noisy knowledge; there are {', '.join(known)}")
+        if key in values:
+            raise SettingError(f"noisy knowledge: {key} is set twice; expected it once")
+        try:
+            values[key] = known[key](text)
+        except ValueError as error:
+            raise SettingError(f"noisy knowledge: {key} is '{text}'; expected a number") from error
+    return Noise(**values)
+
+
+def _own(path: str, workload: Sequence[Job], interference: Interference) -> Knowledge:
+    module_name, _, attribute = path.partition(":")
+    try:
+        make = getattr(import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SettingError(f"no knowledge '{path}': {error}") from error
+    if not callable(make):
+        raise SettingError(
+            f"knowledge '{path}' is called with (workload, interference); {make!r} cannot be called"
+        )
+    made = make(workload, interference)
+    lacking = [
+        name for name, _ in inspect.getmembers(Oracle) if not name.startswith("_") and not hasattr(made, name)
+    ] + [name for name in ("profiles", "speeds") if not hasattr(made, name)]
+    if lacking:
+        raise SettingError(f"knowledge '{path}' lacks {', '.join(lacking)}; see berth.knowledge.Knowledge")
+    found: Knowledge = made
+    return found

@@ -1,0 +1,69 @@
+"""What is believed of jobs: the questions that policies ask, and what those that answer are told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from berth.interference import Speeds
+from berth.model import GpuModel, Job, Profile, Record
+
+__all__ = ["Knowledge", "Spread"]
+
+
+class Spread(NamedTuple):
+    """A believed number: what is expected, and between which values four in five are."""
+
+    expected: int
+    """The mean for a run time, the median for memory."""
+    low: int
+    """The 10 % quantile."""
+    high: int
+    """The 90 % quantile."""
+
+    @property
+    def certain(self) -> bool:
+        """Whether there is no doubt about it."""
+        return self.low == self.high
+
+    @classmethod
+    def exactly(cls, value: int) -> Spread:
+        """A number that is known."""
+        return cls(value, value, value)
+
+
+class Knowledge(Protocol):
+    """What policies and the scheduler believe of jobs; the truth is the simulator's and the world's alone.
+
+    An answer of None means that nothing is known. Answers about a job may change whenever something was told.
+    """
+
+    certain: bool
+    """Whether run times, profiles and speeds are the truth: then the simulator's progress is what is believed."""
+    learns: bool
+    """Whether it wants to be told what happened."""
+    profiles: Mapping[str, Profile]
+    """What is recorded of applications, by name, each on the card that it was recorded on."""
+    speeds: Speeds
+    """How fast jobs on one GPU are believed to advance, from what each uses at one moment."""
+
+    def run_ms(self, job: Job) -> Spread | None:
+        """Run time alone on the GPUs that the job asks for, ms."""
+
+    def profile(self, job: Job, gpu: GpuModel | None) -> Profile | None:
+        """What the job is believed to use of a GPU over its run."""
+
+    def peak_mem_mib(self, job: Job, gpu: GpuModel | None = None) -> Spread | None:
+        """The most memory that it is believed to use on each of its GPUs at any time, MiB."""
+
+    def usual_requests(self) -> Sequence[Job]:
+        """Jobs like those that usually come, for policies that plan for them; empty where none are known."""
+
+    def observe(self, record: Record) -> None:
+        """An attempt has ended."""
+
+    def ran_out_of_memory(self, job: Job, held_mib: int) -> None:
+        """A job ran out of GPU memory while it held so much, MiB."""
+
+    def outlived(self, job: Job, ran_ms: int) -> None:
+        """A job has run so long and has not ended: what was expected of its run time is over, ms."""

@@ -1,0 +1,211 @@
+"""The oracle with seeded errors: what policies are worth where forecasts are wrong."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from hashlib import blake2b
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+
+from berth.errors import SettingError
+from berth.interference import Speeds
+from berth.knowledge.belief import Spread
+from berth.knowledge.oracle import Oracle
+from berth.model import FOREVER_MS, GpuModel, Job, Profile, Record
+from berth.profiles import peak_mem_mib
+
+__all__ = ["Noise", "Noisy", "NoisySpeeds"]
+
+_NORMAL = NormalDist()
+_TENTH = -_NORMAL.inv_cdf(0.1)
+"""Standard deviations from the middle to the outer tenth."""
+_GOLDEN, _MIX_1, _MIX_2 = (
+    np.uint64(number) for number in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """How wrong the knowledge is: standard deviations of the logarithm of believed over true."""
+
+    run: float = 0.0
+    """Of the run time, for each job."""
+    memory: float = 0.0
+    """Of GPU memory, for each application."""
+    pair: float = 0.0
+    """Of how much a job is slowed, for each job among its neighbours."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("run", "memory", "pair"):
+            if not 0 <= getattr(self, name) <= 3:
+                raise SettingError(f"noise of {name} is {getattr(self, name):g}; expected from 0 to 3")
+        if self.seed < 0:
+            raise SettingError(f"the seed of the noise is {self.seed}; expected 0 or more")
+
+
+class Noisy:
+    """The oracle with an error in each answer, the same whenever it is asked: log-normal, drawn from the seed.
+
+    It learns what its errors cost: a job that outlives its expectation is expected anew, and an application that ran
+    out of memory is believed to need an eighth more than it held.
+    """
+
+    certain = False
+    learns = True
+
+    def __init__(self, oracle: Oracle, noise: Noise) -> None:
+        self.noise = noise
+        self._oracle = oracle
+        self._mem_factor: dict[str, float] = {
+            name: math.exp(noise.memory * _normal(noise.seed, "memory", name)) for name in oracle.profiles
+        }
+        self._profiles = {name: self._believed(name) for name in oracle.profiles}
+        self.profiles: Mapping[str, Profile] = self._profiles
+        self.speeds: Speeds = (
+            NoisySpeeds(oracle.speeds, noise.pair, noise.seed) if noise.pair else oracle.speeds
+        )
+        self._ran_ms: dict[str, int] = {}
+
+    def run_ms(self, job: Job) -> Spread | None:
+        """The truth times the job's own factor; where it has outlived that, half as long again as it has run."""
+        if job.work_ms is None:
+            return None
+        if job.work_ms >= FOREVER_MS:
+            return Spread.exactly(job.work_ms)
+        sigma = self.noise.run
+        expected_ms = max(1, round(job.work_ms * math.exp(sigma * _normal(self.noise.seed, "run", job.id))))
+        ran_ms = self._ran_ms.get(job.id, 0)
+        if expected_ms <= ran_ms:
+            expected_ms = ran_ms + max(1, ran_ms // 2)
+        reach = math.exp(sigma * _TENTH)
+        low_ms, high_ms = max(ran_ms, round(expected_ms / reach)), round(expected_ms * reach)
+        return Spread(expected_ms, min(low_ms, expected_ms), max(high_ms, expected_ms))
+
+    def profile(self, job: Job, gpu: GpuModel | None) -> Profile | None:
+        """The true profile, its memory times the application's factor."""
+        return self.profiles.get(job.application)
+
+    def peak_mem_mib(self, job: Job, gpu: GpuModel | None = None) -> Spread | None:
+        """The peak of the believed profile."""
+        profile = self.profiles.get(job.application)
+        if profile is None:
+            return None
+        peak_mib, reach = peak_mem_mib(profile), math.exp(self.noise.memory * _TENTH)
+        return Spread(peak_mib, round(peak_mib / reach), round(peak_mib * reach))
+
+    def usual_requests(self) -> Sequence[Job]:
+        """The oracle's."""
+        return self._oracle.usual_requests()
+
+    def observe(self, record: Record) -> None:
+        """Forget how long the job has run."""
+        self._ran_ms.pop(record.job_id, None)
+
+    def ran_out_of_memory(self, job: Job, held_mib: int) -> None:
+        """Believe that the application needs an eighth more than it held, if that is more than was believed."""
+        name = job.application
+        if name not in self.profiles or held_mib <= 0:
+            return
+        believed_mib = peak_mem_mib(self.profiles[name])
+        wanted_mib = held_mib + held_mib // 8
+        if wanted_mib > believed_mib:
+            self._mem_factor[name] *= wanted_mib / max(believed_mib, 1)
+            self._profiles[name] = self._believed(name)
+
+    def outlived(self, job: Job, ran_ms: int) -> None:
+        """Expect it to run on."""
+        self._ran_ms[job.id] = max(ran_ms, 1)
+
+    def _believed(self, name: str) -> Profile:
+        profile = self._oracle.profiles[name]
+        factor = self._mem_factor[name]
+        if factor == 1:
+            return profile
+        return replace(profile, usage=profile.usage * np.array([1.0, factor, 1.0, 1.0]))
+
+
+class NoisySpeeds:
+    """A function of speeds with an error in how much each tenant is slowed, drawn from its row and its neighbours'.
+
+    Slowness is 1 / speed − 1; it is multiplied by the error, so that nobody alone is slowed and nobody is faster than
+    alone. NumPy only: the learning environment, which compiles speeds, is trained on the truth.
+    """
+
+    def __init__(self, speeds: Speeds, sigma: float, seed: int) -> None:
+        self.speeds = speeds
+        self.sigma = sigma
+        self.seed = seed
+
+    def __call__(self, usage: Any, present: Any, capacity_mem_mib: Any, *, xp: Any = np) -> Any:
+        """Speeds per mille: see `Speeds` for the shapes."""
+        usage, present = np.asarray(usage), np.asarray(present)
+        speeds = np.asarray(self.speeds(usage, present, capacity_mem_mib), dtype=np.int64)  # (..., K)
+        rows = _mixed(usage.astype(np.int64).view(np.uint64), self.seed)  # (..., K)
+        rows = np.where(present, rows, np.uint64(0))
+        others = (
+            rows.sum(axis=-1, keepdims=True, dtype=np.uint64) - rows
+        )  # the same in any order of the neighbours
+        with np.errstate(over="ignore"):
+            drawn = _finish(rows * _GOLDEN + others)
+        error = np.exp(self.sigma * _normals(drawn))
+        slowness = (1000 / np.maximum(speeds, 1) - 1) * error
+        found = np.maximum(1, np.floor(1000 / (1 + slowness))).astype(np.int32)
+        return np.where(present, np.where(speeds >= 1000, np.int32(1000), found), np.int32(0))
+
+    def __eq__(self, other: object) -> bool:
+        """The same function with the same error."""
+        return isinstance(other, NoisySpeeds) and self._parts() == other._parts()
+
+    def __hash__(self) -> int:
+        return hash((self.sigma, self.seed))
+
+    def __repr__(self) -> str:
+        return f"NoisySpeeds({getattr(self.speeds, '__qualname__', None) or self.speeds!r}, {self.sigma}, {self.seed})"
+
+    def _parts(self) -> tuple[object, ...]:
+        return self.speeds, self.sigma, self.seed
+
+
+def _normal(seed: int, *what: str) -> float:
+    """A number from the standard normal distribution, always the same for the same words."""
+    return _normal_of(f"{seed}/{'/'.join(what)}")
+
+
+@lru_cache(maxsize=65_536)
+def _normal_of(words: str) -> float:
+    digest = blake2b(words.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return _NORMAL.inv_cdf((int.from_bytes(digest, "big") + 0.5) / 2**64)
+
+
+def _mixed(rows: Any, seed: int) -> Any:
+    """uint64 (..., 4) to (...): a number for each row."""
+    with np.errstate(over="ignore"):
+        mixed = np.full(rows.shape[:-1], seed % 2**64, dtype=np.uint64)
+        for column in range(rows.shape[-1]):
+            mixed = _finish((mixed ^ rows[..., column]) * _GOLDEN + np.uint64(column + 1))
+    return mixed
+
+
+def _finish(z: Any) -> Any:
+    """The finisher of splitmix64 (Steele, Lea and Flood, OOPSLA 2014)."""
+    with np.errstate(over="ignore"):
+        z = (z ^ (z >> np.uint64(30))) * _MIX_1
+        z = (z ^ (z >> np.uint64(27))) * _MIX_2
+        return z ^ (z >> np.uint64(31))
+
+
+def _normals(drawn: Any) -> Any:
+    """uint64 to numbers that are close to the standard normal distribution: the sum of twelve uniform ones, less 6."""
+    total = np.zeros(drawn.shape)
+    with np.errstate(over="ignore"):
+        for turn in range(12):
+            total += (_finish(drawn + np.uint64(turn) * _GOLDEN) >> np.uint64(11)).astype(
+                np.float64
+            ) / 2.0**53
+    return total - 6.0
