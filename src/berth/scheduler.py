@@ -291,6 +291,8 @@ class Scheduler:
         return run
 
     def _release(self, job_id: str, now_ms: int) -> Running:
+        if self._beliefs is not None:
+            self._beliefs.advance(now_ms)
         run = self.cluster.release(job_id, now_ms=now_ms)
         if self._confirmed:
             self._confirmed.discard(job_id)
@@ -383,9 +385,7 @@ class _Beliefs:
         self._serial = 0
 
     def change(self, run: Running, now_ms: int) -> None:
-        """A run comes to its GPUs now, or leaves them."""
-        if self._changed_ms < now_ms:
-            self._advance(now_ms)
+        """A run has come to its GPUs now, or has left them; `advance` was called before."""
         self._changed_ms = now_ms
         if run.job.gpus:
             self._sharing.change(run.slots)
@@ -398,24 +398,23 @@ class _Beliefs:
 
     def catch_up(self, now_ms: int) -> None:
         """Advance what is believed until now; runs that were believed to be over by now are expected anew."""
-        self._advance(now_ms)
+        self.advance(now_ms)
         while self._ends and self._ends[0][0] <= now_ms:
             _, _, run = heappop(self._ends)
             if self._cluster.running.get(run.job.id) is run:
                 self._outlive(run, now_ms)
 
-    def _advance(self, now_ms: int) -> None:
+    def advance(self, now_ms: int) -> None:
         """Look at every GPU at the moment at which something changes there, in the order of time."""
         if self._sharing.changed:
             self._look(self._changed_ms)
-        while self._due and self._due[0][0] <= now_ms:
-            time_ms, serial, slot = heappop(self._due)
-            if self._sharing.is_current(slot, serial):
-                self._sharing.change((slot,))
-                if not self._due or self._due[0][0] > time_ms:
-                    self._look(time_ms)
-        if self._sharing.changed:
-            self._look(now_ms)
+        while self._due and (time_ms := self._due[0][0]) <= now_ms:
+            while self._due and self._due[0][0] == time_ms:
+                _, serial, slot = heappop(self._due)
+                if self._sharing.is_current(slot, serial):
+                    self._sharing.change((slot,))
+            if self._sharing.changed:
+                self._look(time_ms)
 
     def _look(self, now_ms: int) -> None:
         going, full = self._sharing.look(now_ms, self._call_again)

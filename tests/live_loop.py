@@ -1,0 +1,148 @@
+"""A live driver on a fake clock: what a broker does with real processes, without any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any
+
+from berth.cluster import Cluster
+from berth.model import GpuSlot, Job, Node, Placement, RecordState
+from berth.scheduler import Evicted, Refused, Scheduler
+
+__all__ = ["Back", "LiveLoop", "Lose", "Nodes", "Strangers"]
+
+
+@dataclass(frozen=True)
+class Lose:
+    """A node vanishes with what runs on it."""
+
+    node: str
+
+
+@dataclass(frozen=True)
+class Back:
+    """A lost node is back."""
+
+    node: str
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The cluster has these nodes from now on."""
+
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Strangers:
+    """Processes of others use so much of a GPU from now on."""
+
+    slot: GpuSlot
+    milli: int
+    mem_mib: int
+
+
+ENDED, FAILED, LOST, BACK, CHANGED, ARRIVED, WAKE = range(7)
+_KINDS = {Lose: LOST, Back: BACK, Nodes: CHANGED, Strangers: CHANGED, Job: ARRIVED}
+
+
+@dataclass
+class LiveLoop:
+    """Drives a scheduler through a script; run times are the world's, which nobody is told."""
+
+    scheduler: Scheduler
+    run_ms: Callable[[Job], int]
+    failing: Mapping[str, int] = field(default_factory=dict)
+    """How many times the processes of a job cannot be started."""
+    watch: Callable[[LiveLoop], None] = lambda loop: None
+    """Called after everything that happens."""
+    starts: list[tuple[int, str, tuple[tuple[int, int], ...]]] = field(default_factory=list)
+    """When, which job, where."""
+    ends: dict[str, int] = field(default_factory=dict)
+    """When each job came to its end."""
+    submitted: set[str] = field(default_factory=set)
+    now_ms: int = 0
+
+    def __post_init__(self) -> None:
+        self._heap: list[tuple[int, int, int, Any]] = []
+        self._serial = 0
+        self._failed: dict[str, int] = {}
+        self._live: dict[str, int] = {}  # job -> number of the start that its processes belong to
+
+    def run(self, script: Iterable[tuple[int, object]], until_ms: int = 10**12) -> None:
+        """Let everything happen until nothing is left to."""
+        for time_ms, what in script:
+            self._push(time_ms, _KINDS[type(what)], what)
+        while self._heap and self._heap[0][0] <= until_ms:
+            self.now_ms = now_ms = self._heap[0][0]
+            while self._heap and self._heap[0][0] == now_ms:
+                _, kind, _, what = heappop(self._heap)
+                self._happens(kind, what)
+                self.watch(self)
+            self._decide()
+
+    def _happens(self, kind: int, what: Any) -> None:
+        scheduler, now_ms = self.scheduler, self.now_ms
+        if kind == ENDED and self._live.get(what[0]) == what[1]:
+            del self._live[what[0]]
+            scheduler.ended(what[0], RecordState.COMPLETED, now_ms)
+            assert what[0] not in self.ends
+            self.ends[what[0]] = now_ms
+        elif kind == FAILED and self._live.get(what[0]) == what[1]:
+            del self._live[what[0]]
+            scheduler.failed_to_start(what[0], now_ms)
+        elif kind == LOST:
+            self._gone(scheduler.node_lost(what.node, now_ms))
+        elif kind == BACK:
+            scheduler.node_back(what.node)
+        elif isinstance(what, Nodes):
+            self._gone(scheduler.nodes_changed(what.nodes, now_ms))
+        elif isinstance(what, Strangers):
+            scheduler.strangers(what.slot, what.milli, what.mem_mib)
+        elif kind == ARRIVED:
+            self.submitted.add(what.id)
+            scheduler.submit(what)
+
+    def _gone(self, runs: Sequence[Any]) -> None:
+        for run in runs:
+            self._live.pop(run.job.id, None)
+
+    def _decide(self) -> None:
+        scheduler, now_ms = self.scheduler, self.now_ms
+        if not len(scheduler.queue):
+            return
+        for outcome in scheduler.decide(now_ms):
+            assert not isinstance(outcome, Refused), outcome.why
+            if isinstance(outcome, Evicted):
+                self._gone([outcome.run])
+            elif isinstance(outcome, Placement):
+                self._start(outcome.job, outcome.slots)
+            self.watch(self)
+        if (wake_ms := scheduler.next_wake_ms) is not None:
+            self._push(wake_ms, WAKE, None)
+
+    def _start(self, job: Job, slots: Sequence[GpuSlot]) -> None:
+        self._serial += 1
+        self._live[job.id] = self._serial
+        if self._failed.get(job.id, 0) < self.failing.get(job.id, 0):
+            self._failed[job.id] = self._failed.get(job.id, 0) + 1
+            self._push(self.now_ms + 1, FAILED, (job.id, self._serial))
+            return
+        self.scheduler.started(job.id)
+        self.starts.append((self.now_ms, job.id, tuple(tuple(slot) for slot in slots)))  # type: ignore[misc]
+        self._push(self.now_ms + self.run_ms(job), ENDED, (job.id, self._serial))
+
+    def _push(self, time_ms: int, kind: int, what: object) -> None:
+        self._serial += 1
+        heappush(self._heap, (time_ms, kind, self._serial, what))
+
+
+def held_milli(cluster: Cluster) -> dict[GpuSlot, int]:
+    """What the cluster has given of each GPU, by its own account of who runs."""
+    held: dict[GpuSlot, int] = {}
+    for run in cluster.running.values():
+        for slot in run.slots if run.job.gpus else ():
+            held[slot] = held.get(slot, 0) + run.taken.milli
+    return held

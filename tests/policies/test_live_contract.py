@@ -1,0 +1,163 @@
+"""Every policy of the registry in a live loop: a fake clock, unknown run times, starts that fail, nodes that come and
+go, a stranger on a GPU."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from berth.cluster import Cluster
+from berth.engine import simulate
+from berth.interference import make_speeds
+from berth.knowledge import Knowledge, Noise, Noisy, Oracle, User
+from berth.model import EventKind, GpuModel, GpuSlot, Job, Node, Share
+from berth.policies import ORDERS, PLACEMENTS, POLICIES, SCHEMES, Setting, make_policy
+from berth.profiles import THESIS_GPU, thesis_profiles
+from berth.scheduler import Scheduler
+from tests.live_loop import Back, LiveLoop, Lose, Nodes, Strangers, held_milli
+
+EVERY = sorted(
+    {
+        *(f"{order}+best-fit" for order in ORDERS),
+        *PLACEMENTS,
+        *POLICIES,
+        *(
+            f"{scheme}+{order}+{place}"
+            for scheme in SCHEMES
+            for order, place in (("fifo", "fgd"), ("sjf-expected", "best-fit"))
+        ),
+        "limits?user_gpus=4+fifo+first-fit",
+        "limits?user_running=2+easy+sjf-expected+best-fit",
+        "limits?user_submitted=6+fair-share+fgd",
+    }
+)
+PEEKS = ("sjf", "preempt+sjf", "easy+sjf")
+"""Orders that go by the truth, and say so."""
+CLOCKED = ("genetic",)
+"""Policies that search for so many milliseconds."""
+NAMES = sorted(thesis_profiles())
+
+
+def quick(name: str) -> str:
+    """The same policy with less to search."""
+    return f"{name}?generations=5" if name in ("genetic", "genetic-paper") else name
+
+
+class Recorded(User):
+    """What users say, and profiles of applications: what a cluster knows that has run them before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.profiles = thesis_profiles()
+        self.speeds = make_speeds("time-sliced")
+
+
+def nodes(count: int = 3) -> tuple[Node, ...]:
+    return tuple(Node(f"n{at}", 2, THESIS_GPU, 16_000, 64_000) for at in range(count))
+
+
+def jobs(seed: int, count: int = 24) -> list[Job]:
+    """Live jobs: nobody knows how long they run."""
+    draw = random.Random(seed)
+    made = []
+    for at in range(count):
+        gpus = draw.choice((1, 1, 1, 2))
+        made.append(
+            Job(
+                f"j{at}", at * 1500, None, user=f"u{at % 3}", application=draw.choice((*NAMES, "unheard-of")),
+                gpus=gpus, share=Share(draw.choice((1000, 1000, 500)) if gpus == 1 else 1000),
+                cpu_milli=1000 * gpus, mem_mib=1000, priority=draw.randrange(3),
+                estimate_ms=draw.choice((None, 30_000, 400_000)),
+            )
+        )  # fmt: skip
+    return made
+
+
+def run_ms(job: Job) -> int:
+    return 20_000 + 7_000 * (sum(map(ord, job.id)) % 13)
+
+
+def account_is_right(loop: LiveLoop) -> None:
+    """No job lost, none twice, no GPU over."""
+    scheduler = loop.scheduler
+    waiting = [job.id for job in scheduler.queue]
+    running = list(scheduler.cluster.running)
+    assert sorted([*waiting, *running, *loop.ends]) == sorted(loop.submitted)
+    assert max(held_milli(scheduler.cluster).values(), default=0) <= 1000
+
+
+@pytest.mark.parametrize("know", [User, Recorded], ids=["user", "recorded"])
+@pytest.mark.parametrize("name", EVERY)
+def test_no_job_is_lost_none_runs_twice_and_no_gpu_is_over(name: str, know: Callable[[], Knowledge]) -> None:
+    knowledge = know()
+    loop = LiveLoop(
+        Scheduler(Cluster(nodes()), make_policy(quick(name), Setting(3, knowledge=knowledge)), knowledge),
+        run_ms,
+        failing={"j2": 1, "j5": 2, "j11": 1},
+        watch=account_is_right,
+    )
+    bigger = (*nodes(2), Node("n2", 2, replace(THESIS_GPU, mem_mib=2 * THESIS_GPU.mem_mib), 32_000, 64_000))
+    script: list[tuple[int, object]] = [
+        (12_000, Lose("n0")),
+        (26_000, Strangers(GpuSlot(1, 0), 1000, 4096)),
+        (61_000, Back("n0")),
+        (70_000, Nodes((*nodes(3), Node("new", 4, GpuModel("H100", mem_mib=81_920), 64_000, 256_000)))),
+        (90_000, Strangers(GpuSlot(1, 0), 0, 0)),
+        (120_000, Nodes(nodes(2))),  # n2 and new are gone, with what runs there
+        (180_000, Nodes(bigger)),
+    ]
+    loop.run([*((job.submit_ms, job) for job in jobs(4)), *script])
+    assert sorted(loop.ends) == sorted(loop.submitted)
+    assert not loop.scheduler.cluster.running
+    assert not len(loop.scheduler.queue)
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if not name.startswith((*PEEKS, *CLOCKED))])
+@pytest.mark.parametrize("know", [User, Recorded], ids=["user", "recorded"])
+def test_the_simulator_and_the_loop_start_the_same_jobs_at_the_same_time_on_the_same_gpus(
+    name: str, know: Callable[[], Knowledge]
+) -> None:
+    """Policies see what is believed and nothing else: the live jobs have no work that could be looked at."""
+    live = jobs(7)
+    knowledge = know()
+    loop = LiveLoop(
+        Scheduler(Cluster(nodes()), make_policy(quick(name), Setting(3, knowledge=knowledge)), knowledge),
+        run_ms,
+    )
+    script = [(40_000, Lose("n1")), (75_000, Back("n1"))]
+    loop.run([*((job.submit_ms, job) for job in live), *script])
+    knowledge = know()
+    from berth.model import Outage
+
+    events = simulate(
+        [replace(job, work_ms=run_ms(job)) for job in live],
+        Cluster(nodes()),
+        make_policy(quick(name), Setting(3, knowledge=knowledge)),
+        knowledge=knowledge,
+        outages=[Outage(1, 40_000, 75_000)],
+    )
+    starts = [
+        (event.time_ms, event.job.id, tuple(tuple(slot) for slot in event.slots))
+        for event in events
+        if event.kind is EventKind.START
+    ]
+    assert loop.starts == starts
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if not name.startswith(CLOCKED)])
+def test_noise_of_nothing_is_the_oracle(name: str) -> None:
+    from berth.interference import make_interference
+
+    model = make_interference("time-sliced")
+    known = [
+        replace(job, work_ms=run_ms(job), estimate_ms=None) for job in jobs(9) if job.application in NAMES
+    ]
+    found = []
+    for knowledge in (Oracle(known, model), Noisy(Oracle(known, model), Noise())):
+        policy = make_policy(quick(name), Setting(1, knowledge=knowledge))
+        events = list(simulate(known, Cluster(nodes()), policy, knowledge=knowledge, interference=model))
+        found.append([(e.time_ms, e.kind, e.job.id, e.slots, e.share, e.reason) for e in events])
+    assert found[0] == found[1]
