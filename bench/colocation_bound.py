@@ -20,6 +20,7 @@ from berth.bounds import least_total_time, time_bound
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.interference import make_interference, make_speeds
+from berth.knowledge import Oracle
 from berth.model import EventKind, Job, Node
 from berth.policies import Setting, make_policy
 from berth.profiles import THESIS_GPU, WORKLOADS, thesis_profiles, workload_jobs
@@ -34,7 +35,7 @@ def total_ms(policy: str, jobs: tuple[Job, ...], model: str) -> int:
     """When the last of the jobs ends."""
     interference = make_interference(model)
     cluster = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
-    chosen = make_policy(policy, Setting(0, interference=interference))
+    chosen = make_policy(policy, Setting(0, knowledge=Oracle((), interference)))
     events = simulate(jobs, cluster, chosen, interference=interference)
     return max(event.time_ms for event in events if event.kind == EventKind.FINISH)
 

@@ -18,6 +18,7 @@ from berth.arrays import IntArray
 from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.interference import make_interference
+from berth.knowledge import Oracle
 from berth.model import Node, Placement
 from berth.policies import Setting, make_policy
 from berth.policies.colocation.colocating import Colocating, Scene
@@ -54,7 +55,7 @@ def one_at_a_time(interference: str, window: int, decisions: int) -> dict[str, f
         policy.choose, policy.forecaster.forecasts = end, begin  # type: ignore[method-assign,assignment]
         return policy
 
-    policy = watched(make_policy(f"learned?window={window}", Setting(0, interference=model)))
+    policy = watched(make_policy(f"learned?window={window}", Setting(0, knowledge=Oracle((), model))))
     loaded = 0
     while len(wall) - loaded < decisions:
         for _ in simulate(workload_jobs("random", 30, seed), cluster, policy, interference=model):
@@ -79,7 +80,7 @@ def whole_pass(interference: str, gpus: int, jobs: int, runs: int) -> dict[str, 
     filled: list[tuple[float, float]] = []
     later: list[tuple[float, float]] = []
     started = 0
-    policy = make_policy("learned", Setting(0, interference=model))
+    policy = make_policy("learned", Setting(0, knowledge=Oracle((), model)))
     for run in range(runs + 1):
         cluster, queue = Cluster(nodes), Queue()
         waiting = [

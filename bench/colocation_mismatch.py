@@ -19,6 +19,7 @@ from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.experiments.colocation.experiment import MODELS
 from berth.interference import make_interference
+from berth.knowledge import Oracle
 from berth.model import EventKind, Node, Reason
 from berth.policies import Setting, make_policy
 from berth.profiles import THESIS_GPU, workload_jobs
@@ -29,7 +30,7 @@ POLICIES = ("greedy", "learned")
 
 def run(workload: str, name: str, seed: int, planned: str, real: str) -> tuple[float, int]:
     """Total time in seconds and tries out of memory of a policy that believes in `planned`."""
-    policy = make_policy(name, Setting(seed, interference=make_interference(planned)))
+    policy = make_policy(name, Setting(seed, knowledge=Oracle((), make_interference(planned))))
     cluster = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
     last_ms = failed = 0
     for event in simulate(

@@ -37,6 +37,7 @@ from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.files import whole_file
 from berth.interference import make_interference, make_speeds
+from berth.knowledge import Oracle
 from berth.learning.learners import LEARNERS
 from berth.learning.plan import Plan, make, model_of
 from berth.learning.training import Trained, TrainingSettings, train
@@ -100,7 +101,7 @@ def played(policy: str, workload: str, interference: str, seed: int) -> float:
     """Total time of a set of jobs on one GPU of the thesis, over that of one after the other."""
     jobs = workload_jobs(workload, JOBS, seed)
     truth = make_interference(interference)
-    chosen = make_policy(policy, Setting(seed, jobs, interference=truth))
+    chosen = make_policy(policy, Setting(seed, knowledge=Oracle(jobs, truth)))
     events = simulate(jobs, ONE, chosen, interference=truth)
     last_ms = max(event.time_ms for event in events if event.kind == EventKind.FINISH)
     return last_ms / sum(job.work_ms for job in jobs)

@@ -19,6 +19,7 @@ import numpy as np
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.interference import make_interference, make_speeds
+from berth.knowledge import Oracle
 from berth.learning.environment import Environment, Settings
 from berth.learning.jobsets import thesis_sets, thesis_task
 from berth.learning.paper import Paper, PaperSettings
@@ -138,7 +139,9 @@ def _total_ms(sets: Sequence[Sequence[Job]], policy: str, model: Model | None = 
     totals = []
     for jobs in sets:
         chosen = (
-            policy if model is None else Learned(Setting(0, jobs, interference=interference), model=model)
+            policy
+            if model is None
+            else Learned(Setting(0, knowledge=Oracle(jobs, interference)), model=model)
         )
         events = simulate(jobs, ONE, chosen, interference=interference)
         totals.append(max(event.time_ms for event in events if event.kind == EventKind.FINISH))

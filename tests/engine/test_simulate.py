@@ -16,6 +16,7 @@ from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.errors import PolicyError, SimulationError
 from berth.interference import Outlook, Tenant
+from berth.knowledge import Oracle
 from berth.model import (
     FOREVER_MS,
     Event,
@@ -362,7 +363,7 @@ class Watched:
     def __init__(self, name: str, jobs: list[Job]) -> None:
         from berth.policies import Setting, make_policy
 
-        self.policy = make_policy(name, Setting(3, jobs))
+        self.policy = make_policy(name, Setting(3, knowledge=Oracle(jobs)))
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[object]:
         before = (cluster.digest(), [job.id for job in queue])

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.errors import PolicyError, SettingError
+from berth.knowledge import Oracle
 from berth.model import Event, EventKind, Job, Node, Outage, Placement, Share
 from berth.policies import ORDERS, SCHEMES, Setting, make_policy
 from berth.policies.schemes.easy import Easy, expected_ms
@@ -67,7 +68,7 @@ NODES = [Node("a", 4), Node("b", 2), Node("c", 2)]
 def test_every_job_finishes_once_within_what_there_is_and_nobody_changes_what_is_shown(
     name: str, jobs: list[Job]
 ) -> None:
-    inner = make_policy(f"{name}+best-fit", Setting(1, jobs))
+    inner = make_policy(f"{name}+best-fit", Setting(1, knowledge=Oracle(jobs)))
 
     def watched(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[object]:
         deciding = iter(inner(queue, cluster, now_ms))

@@ -10,6 +10,7 @@ import pytest
 
 from berth.cluster import Cluster, Queue
 from berth.errors import MissingExtraError, PolicyError
+from berth.knowledge import Oracle
 from berth.model import NO_GPU, GpuModel, GpuSlot, Job, Node, Placement, Share
 from berth.policies import ORDERS, PLACEMENTS, Ordered, Setting, describe, make_policy, names
 from berth.policies.placements.fgd import typical_requests
@@ -23,7 +24,7 @@ ANY = (Job("any", 0, 1),)
 def place(
     name: str, job: Job, cluster: Cluster, workload: tuple[Job, ...] = ANY
 ) -> tuple[GpuSlot, ...] | None:
-    policy = make_policy(name, Setting(0, workload))
+    policy = make_policy(name, Setting(0, knowledge=Oracle(workload)))
     assert isinstance(policy, Ordered)
     return policy.place(job, cluster)
 
@@ -66,7 +67,7 @@ def test_every_placement_takes_the_only_place_there_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", PLACEMENTS)
 def test_a_placement_that_served_one_cluster_sees_the_next_as_it_is(name: str) -> None:
-    thing = make_policy(name, Setting(0, (Job("w", 0, 1),)))
+    thing = make_policy(name, Setting(0, knowledge=Oracle((Job("w", 0, 1),))))
     assert isinstance(thing, Ordered)
     full = Cluster([Node("a", gpus=1)])
     occupy(full, 1, (0, 0), 1000)

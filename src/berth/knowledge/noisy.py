@@ -155,7 +155,7 @@ class NoisySpeeds:
             drawn = _finish(rows * _GOLDEN + others)
         error = np.exp(self.sigma * _normals(drawn))
         slowness = (1000 / np.maximum(speeds, 1) - 1) * error
-        found = np.maximum(1, np.floor(1000 / (1 + slowness))).astype(np.int32)
+        found = np.maximum(1, np.rint(1000 / (1 + slowness))).astype(np.int32)
         return np.where(present, np.where(speeds >= 1000, np.int32(1000), found), np.int32(0))
 
     def __eq__(self, other: object) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.interference import make_interference, make_speeds
+from berth.knowledge import Oracle
 from berth.model import EventKind, Node
 from berth.policies import Setting, make_policy
 from berth.policies.colocation.learned import DeepRmMax, DeepRmMean, model_named, shipped_for
@@ -41,7 +42,7 @@ def test_a_model_ships_that_was_trained_for_its_policy(name: str, demand: str) -
 def test_deeprm_takes_the_model_that_was_trained_for_the_speeds_that_it_meets(name: str) -> None:
     met = {}
     for interference in ("measured", "time-sliced"):
-        policy = make_policy(name, Setting(0, interference=make_interference(interference)))
+        policy = make_policy(name, Setting(0, knowledge=Oracle((), make_interference(interference))))
         assert isinstance(policy, DeepRmMax | DeepRmMean)
         met[interference] = policy.model.interference
     assert met == {"measured": ("measured",), "time-sliced": ("time-sliced",)}

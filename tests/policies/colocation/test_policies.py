@@ -13,11 +13,11 @@ from berth.engine import simulate
 from berth.errors import ModelError, PolicyError, SettingError
 from berth.interference import make_interference, make_speeds
 from berth.interference.profiled import ProfiledInterference
+from berth.knowledge import Oracle
 from berth.model import Event, EventKind, GpuModel, Job, Node, Profile, Reason, Share
 from berth.network.model_file import Model
 from berth.network.scores import new_network
 from berth.policies import Setting, make_policy
-from berth.policies.colocation.colocating import Knowledge
 from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
 from berth.policies.colocation.greedy import best_progress, joint_progress
 from berth.policies.colocation.learned import DeepRmMax, DeepRmMean, Learned, LearnedSettings
@@ -51,7 +51,9 @@ def test_no_network_makes_a_set_end_later_than_one_after_the_other_or_out_of_mem
 ) -> None:
     jobs = workload_jobs(workload, 8, 7)
     for seed in range(2):
-        policy = make_policy("learned?model=untrained", Setting(seed, interference=make_interference(model)))
+        policy = make_policy(
+            "learned?model=untrained", Setting(seed, knowledge=Oracle((), make_interference(model)))
+        )
         events = run(jobs, ONE, policy, model)
         assert [event.reason for event in events if event.kind == EventKind.FAIL] == []
         assert total_ms(events) <= sum(job.work_ms for job in jobs)
@@ -73,7 +75,7 @@ def test_without_its_shield_a_network_that_loves_company_is_later_than_one_after
     jobs = [Job(f"j{at}", 0, run_time_ms(small), application="vgg16") for at in range(5)]
 
     def total(shield: int) -> int:
-        policy = Learned(Setting(interference=interference), LearnedSettings(shield=shield), MODEL)
+        policy = Learned(Setting(knowledge=Oracle((), interference)), LearnedSettings(shield=shield), MODEL)
         policy.choose = lambda scene: np.array(  # type: ignore[assignment]
             [np.flatnonzero(policy.allowed(scene)[0]).max()]
         )
@@ -86,12 +88,12 @@ def test_without_its_shield_a_network_that_loves_company_is_later_than_one_after
 def test_an_application_without_a_profile_runs_alone_once_and_then_shares(name: str) -> None:
     known = Profiles([PROFILES["GROMACS"]])
     truth = make_interference("measured")
-    policy = make_policy(name, Setting(0, interference=truth))
+    policy = make_policy(name, Setting(0, knowledge=Oracle((), truth)))
     assert not isinstance(policy, str)
     learner = Learned(
-        Setting(interference=truth),
+        Setting(knowledge=Oracle((), truth)),
         model=MODEL,
-        knowledge=Knowledge(known, make_speeds("measured")),
+        known={name: known[name] for name in known},
         recorded=PROFILES.get,
     )
     learner.choose = best_progress  # who has learned nothing may leave everybody alone
@@ -275,7 +277,9 @@ def test_jobs_worth_more_unslowed_are_slowed_less() -> None:
 
     def slowed(unslowed: float) -> int:
         policy = Learned(
-            Setting(interference=make_interference("measured")), LearnedSettings(unslowed=unslowed), MODEL
+            Setting(knowledge=Oracle((), make_interference("measured"))),
+            LearnedSettings(unslowed=unslowed),
+            MODEL,
         )
         policy.scores = lambda scene, allowed: np.where(allowed, joint_progress(scene.forecasts), -np.inf)
         began: dict[str, int] = {}

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.errors import SettingError
+from berth.knowledge import Oracle
 from berth.model import Event, EventKind, GpuModel, Job, Node, Outage, Placement, Share
 from berth.policies import Setting, make_policy
 from berth.policies.genetic.batch import batch_of, pooled, shortage_of
@@ -33,7 +34,7 @@ def gang(
 
 
 def replay(jobs: list[Job], cluster: list[Node], policy: str) -> list[Event]:
-    return list(simulate(jobs, Cluster(cluster), make_policy(policy, Setting(1, jobs))))
+    return list(simulate(jobs, Cluster(cluster), make_policy(policy, Setting(1, knowledge=Oracle(jobs)))))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -78,7 +79,7 @@ def test_a_job_is_spread_only_while_the_node_that_could_hold_it_is_lost(policy: 
         Job("after", 50_000, 5_000, gpus=4, nodes=0),
     ]
     lost = [Outage(0, 0, 20_000)]
-    made = make_policy(policy, Setting(1, jobs))
+    made = make_policy(policy, Setting(1, knowledge=Oracle(jobs)))
     found = {
         event.job.id: sorted({slot.node for slot in event.slots})
         for event in simulate(jobs, Cluster(nodes(4, 2, 2)), made, outages=lost)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from berth.cluster import Cluster, Queue
 from berth.errors import PolicyError, SettingError
 from berth.interference import Outlook, Tenant, no_interference
+from berth.knowledge import Oracle
 from berth.model import GpuModel, GpuSlot, Job, Node, Placement, Profile, Share
 from berth.policies import Setting, make_policy
 from berth.policies.genetic.batch import batch_of, shortage_of
@@ -155,7 +156,9 @@ def test_the_profiles_of_the_runs_interference_are_used() -> None:
         ("hard", Profiled(hard=0.9)),
     ):
         cluster = Cluster([Node("n", 2, MODELS[0])])
-        slots = decide(make_policy("genetic", Setting(0, jobs, interference=interference)), cluster, jobs)
+        slots = decide(
+            make_policy("genetic", Setting(0, knowledge=Oracle(jobs, interference))), cluster, jobs
+        )
         placed[name] = len({slot for (slot,) in slots.values()})
     assert placed == {"none": 1, "soft": 1, "hard": 2}
 
@@ -241,7 +244,7 @@ def test_interrupted_it_gives_the_best_so_far_and_then_stops(
         queue.add(job)
 
     def carry_out() -> None:
-        for decision in make_policy(policy, Setting(1, jobs))(queue, cluster, 0):
+        for decision in make_policy(policy, Setting(1, knowledge=Oracle(jobs)))(queue, cluster, 0):
             assert isinstance(decision, Placement)
             cluster.place(decision)  # refuses what cannot be
             queue.remove(decision.job)

@@ -1,0 +1,183 @@
+"""What is believed of jobs."""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean, pstdev
+
+import numpy as np
+import pytest
+
+from berth.cluster import Cluster
+from berth.engine import simulate
+from berth.errors import SettingError
+from berth.interference import make_interference, make_speeds
+from berth.knowledge import KINDS, Noise, Noisy, Oracle, Spread, User, make_knowledge
+from berth.knowledge.noisy import NoisySpeeds
+from berth.model import FOREVER_MS, Event, EventKind, Job, Node, Reason, Share
+from berth.policies import Setting, make_policy
+from berth.profiles import THESIS_GPU, peak_mem_mib, thesis_profiles, workload_jobs
+
+ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
+MODEL = make_interference("measured")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_says_nothing_of_a_job_of_which_nothing_is_known(kind: str) -> None:
+    knowledge = make_knowledge(kind)
+    job = Job("a", 0, None, application="unheard-of")
+    assert knowledge.run_ms(job) is None
+    assert knowledge.profile(job, THESIS_GPU) is None
+    assert knowledge.peak_mem_mib(job, THESIS_GPU) is None
+    assert list(knowledge.usual_requests()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("oracel", "no knowledge 'oracel'; there are oracle, user, noisy"),
+        ("oracle?run=1", "knowledge 'oracle' has no settings; got 'run=1'"),
+        ("noisy?rum=1", "no setting 'rum' of noisy knowledge; there are run, memory, pair, seed"),
+        ("noisy?run=x", "noisy knowledge: run is 'x'; expected a number"),
+        ("noisy?run=-1", "noise of run is -1; expected from 0 to 3"),
+        ("noisy?run=nan", "noise of run is nan; expected from 0 to 3"),
+        ("noisy?run=1&run=2", "noisy knowledge: run is set twice; expected it once"),
+        ("noisy?run", "settings of knowledge are written KEY=VALUE&KEY=VALUE, not 'run'"),
+        ("no.such.module:thing", "no knowledge 'no.such.module:thing': No module named 'no'"),
+        ("berth.knowledge:KINDS", "cannot be called"),
+        ("builtins:dict", ""),
+    ],
+)
+def test_a_name_that_means_nothing_is_refused(name: str, why: str) -> None:
+    with pytest.raises((SettingError, TypeError)) as caught:
+        make_knowledge(name)
+    assert why in str(caught.value)
+
+
+def test_noise_is_as_large_as_asked_and_the_same_whenever_it_is_asked() -> None:
+    jobs = [Job(f"j{at}", 0, 1_000_000) for at in range(4000)]
+    knowledge = Noisy(Oracle(jobs), Noise(run=0.3, seed=5))
+    spreads = [knowledge.run_ms(job) for job in jobs]
+    logs = [math.log(spread.expected / 1_000_000) for spread in spreads if spread is not None]
+    assert fmean(logs) == pytest.approx(0, abs=0.02)
+    assert pstdev(logs) == pytest.approx(0.3, abs=0.02)
+    held = [spread.low <= 1_000_000 <= spread.high for spread in spreads if spread is not None]
+    assert fmean(held) == pytest.approx(0.8, abs=0.03)  # four in five
+    assert [knowledge.run_ms(job) for job in jobs] == spreads
+    assert Noisy(Oracle(jobs), Noise(run=0.3, seed=6)).run_ms(jobs[0]) != spreads[0]
+
+
+def test_a_service_stays_one() -> None:
+    knowledge = Noisy(Oracle(), Noise(run=0.5))
+    assert knowledge.run_ms(Job("s", 0, FOREVER_MS)) == Spread.exactly(FOREVER_MS)
+
+
+def test_noisy_speeds_are_never_above_alone_and_do_not_go_by_the_order_of_tenants() -> None:
+    draw = np.random.default_rng(1)
+    usage = draw.integers(0, 1000, (200, 4, 4)).astype(np.int32)
+    present = draw.random((200, 4)) < 0.7
+    true = make_speeds("measured")
+    noisy = NoisySpeeds(true, 0.4, 3)
+    found, exact = noisy(usage, present, 12_288), true(usage, present, 12_288)
+    assert (found[present] >= 1).all()
+    assert (found[present] <= 1000).all()
+    assert (found[~present] == 0).all()
+    assert (found[exact == 1000] == 1000).all()
+    order = [2, 0, 3, 1]
+    assert np.array_equal(noisy(usage[:, order], present[:, order], 12_288), found[:, order])
+    slowed = present & (exact < 900) & (exact > 100)
+    errors = np.log((1000 / found[slowed] - 1) / (1000 / exact[slowed] - 1))
+    assert float(errors.std()) == pytest.approx(0.4, abs=0.05)
+    assert np.array_equal(NoisySpeeds(true, 0.0, 3)(usage, present, 12_288), exact)
+
+
+def test_users_estimates_go_before_limits_and_nonsense_counts_as_nothing() -> None:
+    user = User()
+    both = Job("a", 0, None, estimate_ms=100, time_limit_ms=300)
+    assert user.run_ms(both) == Spread(100, 0, 300)
+    assert user.run_ms(Job("b", 0, None, time_limit_ms=300)) == Spread(300, 0, 300)
+    for bad in (0, -7, 2**60):
+        assert user.run_ms(Job("c", 0, None, estimate_ms=bad, time_limit_ms=bad)) is None
+    user.outlived(both, 400)
+    spread = user.run_ms(both)
+    assert spread is not None
+    assert spread.expected == 800
+
+
+def events_of(policy: str, knowledge_name: str, jobs: list[Job]) -> list[Event]:
+    knowledge = make_knowledge(knowledge_name, jobs, MODEL)
+    made = make_policy(policy, Setting(knowledge=knowledge))
+    return list(simulate(jobs, ONE, made, knowledge=knowledge, interference=MODEL))
+
+
+class TenTimesTooShort(Oracle):
+    """Knows profiles and speeds, and believes that all is over ten times sooner than it is."""
+
+    certain = False
+
+    def run_ms(self, job: Job) -> Spread | None:
+        spread = super().run_ms(job)
+        return None if spread is None else Spread(spread.expected // 10, 0, spread.expected // 5)
+
+
+@pytest.mark.parametrize("policy", ["learned", "greedy"])
+def test_a_forecast_of_memory_is_not_cut_at_a_guessed_run_time(policy: str) -> None:
+    jobs = workload_jobs("GPUmemory_heavy", 12, 4)
+    knowledge = TenTimesTooShort(jobs, MODEL)
+    made = make_policy(policy, Setting(knowledge=knowledge))
+    events = list(simulate(jobs, ONE, made, knowledge=knowledge, interference=MODEL))
+    assert not [event for event in events if event.reason is Reason.OUT_OF_MEMORY]
+    assert len([event for event in events if event.kind is EventKind.FINISH]) == len(jobs)
+
+
+def test_a_shared_gpu_enforces_the_request_or_the_believed_peak_and_a_margin() -> None:
+    profiles = thesis_profiles()
+    name = min(profiles, key=lambda one: peak_mem_mib(profiles[one]))
+    asks = Job("asks", 0, 10_000, application=name, share=Share(1000, 3000))
+    silent = Job("silent", 0, 10_000, application=name)
+    shares = {
+        event.job.id: (event.share, event.shared)
+        for event in events_of("greedy", "oracle", [asks, silent])
+        if event.kind is EventKind.START
+    }
+    peak = peak_mem_mib(profiles[name])
+    assert shares["asks"] == (Share(1000, 3000), True)
+    assert shares["silent"] == (Share(1000, min(peak + -(-peak // 8), THESIS_GPU.mem_mib)), True)
+
+
+def test_memory_that_was_believed_too_small_is_learned() -> None:
+    jobs = workload_jobs("random", 20, 1)
+    few, many = ([e for e in events_of("greedy", name, jobs) if e.reason is Reason.OUT_OF_MEMORY]
+                 for name in ("oracle", "noisy?memory=0.3&seed=2"))  # fmt: skip
+    assert few == []
+    failures: dict[str, int] = {}
+    for event in many:
+        failures[event.job.application] = failures.get(event.job.application, 0) + 1
+    assert max(failures.values(), default=0) <= 6
+
+
+@pytest.mark.parametrize(
+    "policy", ["sjf-expected+best-fit", "easy+sjf-expected+best-fit", "greedy", "learned"]
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_no_job_is_lost_whatever_is_believed(policy: str, seed: int) -> None:
+    jobs = [Job(job.id, job.submit_ms, job.work_ms, application=job.application, retries=50)
+            for job in workload_jobs("random", 20, seed)]  # fmt: skip
+    events = events_of(policy, f"noisy?run=1&memory=0.2&pair=0.5&seed={seed}", jobs)
+    assert sorted(e.job.id for e in events if e.kind is EventKind.FINISH) == sorted(job.id for job in jobs)
+
+
+def test_sjf_expected_goes_by_what_is_believed_and_sjf_by_the_truth() -> None:
+    jobs = [Job("first", 0, 50), Job("long", 1, 900, estimate_ms=10), Job("short", 1, 10, estimate_ms=900)]
+    cluster = Cluster([Node("a", 1)])
+
+    def order(policy: str, knowledge: str) -> list[str]:
+        return [
+            e.job.id
+            for e in simulate(jobs, cluster, policy, knowledge=knowledge)
+            if e.kind is EventKind.START
+        ]
+
+    assert order("sjf", "user") == ["first", "short", "long"]
+    assert order("sjf-expected", "user") == ["first", "long", "short"]
+    assert order("sjf-expected", "oracle") == ["first", "short", "long"]

@@ -1,0 +1,334 @@
+"""The scheduler, driven by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from berth.cluster import Cluster, Queue
+from berth.errors import PolicyError, SchedulerError
+from berth.knowledge import Spread, User
+from berth.model import Evict, GpuSlot, Job, Node, Placement, Record, RecordState, Share, WakeAt
+from berth.policies import Decision, Setting, make_policy
+from berth.scheduler import Evicted, Refused, Scheduler
+
+ONE_GPU = [Node("a", 1, None, 8000, 8000)]
+WHERE = (GpuSlot(0, 0),)
+
+
+def live(name: str, **more: object) -> Job:
+    return Job(name, 0, None, **more)  # type: ignore[arg-type]
+
+
+def scheduler(policy: object = "fifo+first-fit", nodes: list[Node] = ONE_GPU, **more: object) -> Scheduler:
+    made = make_policy(policy, Setting(knowledge=User())) if isinstance(policy, str) else policy
+    return Scheduler(Cluster(nodes), made, User(), **more)  # type: ignore[arg-type]
+
+
+def started(one: Scheduler, now_ms: int = 0) -> list[str]:
+    return [outcome.job.id for outcome in one.decide(now_ms) if isinstance(outcome, Placement)]
+
+
+class Says:
+    """A policy that yields what it was told to."""
+
+    def __init__(self, *decisions: object) -> None:
+        self.decisions = decisions
+
+    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
+        yield from self.decisions  # type: ignore[misc]
+
+
+def test_a_wake_stays_until_it_is_due_and_is_handed_out_once() -> None:
+    one = scheduler(Says(WakeAt(100), WakeAt(50), WakeAt(100)))
+    one.submit(live("a"))
+    assert list(one.decide(0)) == [WakeAt(100), WakeAt(50)]
+    assert one.next_wake_ms == 50
+    assert list(one.decide(10)) == []  # known already
+    assert one.next_wake_ms == 50
+    assert [type(outcome) for outcome in one.decide(60)] == [Refused]  # 50 ms is over: not later than now
+    assert one.next_wake_ms == 100
+
+
+def test_what_is_placed_counts_before_its_process_exists() -> None:
+    one = scheduler()
+    one.submit(live("a"))
+    one.submit(live("b"))
+    assert started(one) == ["a"]
+    assert started(one, 1) == []
+    assert list(one.cluster.running) == ["a"]
+
+
+def test_a_start_that_fails_gives_back_and_waits_again() -> None:
+    one = scheduler()
+    one.submit(live("a"))
+    one.submit(live("b"))
+    assert started(one) == ["a"]
+    run = one.failed_to_start("a", 5)
+    assert (run.job.id, run.attempt, one.attempt("a")) == ("a", 1, 2)
+    assert started(one, 5) == ["b"]
+    assert [job.id for job in one.queue] == ["a"]
+
+
+def test_a_start_that_fails_for_good_is_forgotten() -> None:
+    one = scheduler()
+    one.submit(live("a"))
+    assert started(one) == ["a"]
+    one.failed_to_start("a", 5, again=False)
+    assert not len(one.queue)
+    assert one.attempt("a") == 1
+
+
+def test_what_has_started_does_not_fail_to_start() -> None:
+    one = scheduler()
+    one.submit(live("a"))
+    assert started(one) == ["a"]
+    one.started("a")
+    with pytest.raises(SchedulerError, match="has started already"):
+        one.failed_to_start("a", 5)
+    assert list(one.cluster.running) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("decision", "why"),
+    [
+        (Placement(live("other"), WHERE, Share()), "starts job 'other', which is not waiting"),
+        (Placement(live("a"), (GpuSlot(3, 0),), Share()), "not waiting"),  # an equal job, but another one
+        (Evict(live("a")), "evicts job 'a', which is not running"),
+        (WakeAt(0), "woken at 0 ms, not later"),
+    ],
+)
+def test_a_decision_that_cannot_be_comes_back_and_changes_nothing(decision: object, why: str) -> None:
+    one = scheduler(Says(decision))
+    one.submit(live("a"))
+    before = one.cluster.digest()
+    (refused,) = one.decide(0)
+    assert isinstance(refused, Refused)
+    assert refused.decision == decision
+    assert why in refused.why
+    assert (one.cluster.digest(), [job.id for job in one.queue]) == (before, ["a"])
+
+
+def test_a_placement_that_does_not_fit_comes_back_and_the_caller_may_go_on() -> None:
+    jobs = [live("a"), live("b")]
+    one = scheduler(Says(Placement(jobs[0], (GpuSlot(7, 0),), Share()), Placement(jobs[1], WHERE, Share())))
+    for job in jobs:
+        one.submit(job)
+    refused, placed = one.decide(0)
+    assert isinstance(refused, Refused)
+    assert "there is no slot (7, 0)" in refused.why
+    assert placed == Placement(jobs[1], WHERE, Share())
+    assert [job.id for job in one.queue] == ["a"]
+
+
+def test_a_job_that_was_replaced_keeps_its_place_and_is_looked_at_again() -> None:
+    one = scheduler(nodes=[Node("a", 2, None, 8000, 8000)])
+    for job in (live("a"), live("big", gpus=2), live("c")):
+        one.submit(job)
+    assert started(one) == ["a"]  # big holds up c
+    assert started(one, 1) == []
+    assert one.replace(live("big", gpus=1, priority=3))
+    assert [job.id for job in one.queue] == ["big", "c"]
+    assert started(one, 2) == ["big"]
+
+
+def test_a_job_that_was_replaced_by_what_fits_nowhere_is_told() -> None:
+    one = scheduler()
+    one.submit(live("a"))
+    assert not one.replace(live("a", gpus=9))
+    assert started(one) == []
+    with pytest.raises(SchedulerError, match="negative"):
+        one.replace(live("a", gpus=-1))
+    assert [job.gpus for job in one.queue] == [9]
+
+
+def test_a_running_job_keeps_its_size_and_takes_other_limits() -> None:
+    one = scheduler()
+    one.submit(live("a"))
+    assert started(one) == ["a"]
+    assert one.replace(live("a", time_limit_ms=5))
+    assert one.cluster.running["a"].job.time_limit_ms == 5
+    with pytest.raises(SchedulerError, match="stay as they are"):
+        one.replace(live("a", cpu_milli=500))
+
+
+def test_a_stranger_that_leaves_and_a_card_that_grows_let_the_first_job_in() -> None:
+    one = scheduler()
+    one.strangers(GpuSlot(0, 0), 1000, 0)
+    one.submit(live("a"))
+    assert started(one) == []
+    one.strangers(GpuSlot(0, 0), 0, 0)
+    assert started(one, 1) == ["a"]
+    one.submit(live("b"))
+    assert started(one, 2) == []
+    assert one.nodes_changed([Node("a", 2, None, 8000, 8000)], 3) == []
+    assert started(one, 3) == ["b"]
+
+
+def test_a_node_that_is_gone_gives_its_jobs_back_to_the_queue() -> None:
+    one = scheduler(nodes=[Node("a", 1), Node("b", 1)])
+    for name in "xy":
+        one.submit(live(name))
+    assert started(one) == ["x", "y"]
+    assert [run.job.id for run in one.nodes_changed([Node("b", 1)], 5)] == ["x"]
+    assert [job.id for job in one.queue] == ["x"]
+    assert started(one, 5) == []
+    one.ended("y", RecordState.COMPLETED, 9)
+    assert started(one, 9) == ["x"]
+    assert one.attempt("x") == 2
+
+
+def test_a_node_that_is_lost_comes_back() -> None:
+    one = scheduler()
+    one.submit(live("a"))
+    assert started(one) == ["a"]
+    assert [run.job.id for run in one.node_lost("a", 4)] == ["a"]
+    assert started(one, 4) == []
+    one.node_back("a")
+    assert started(one, 5) == ["a"]
+    with pytest.raises(SchedulerError, match="no node 'z'; there are a"):
+        one.node_lost("z", 6)
+
+
+def test_a_job_is_withdrawn_wherever_it_is() -> None:
+    one = scheduler()
+    jobs = [live("a"), live("b")]
+    for job in jobs:
+        one.submit(job)
+    assert started(one) == ["a"]
+    assert one.withdraw("b", 1) is jobs[1]
+    assert one.withdraw("a", 1).job is jobs[0]  # type: ignore[union-attr]
+    assert (len(one.queue), len(one.cluster.running)) == (0, 0)
+    with pytest.raises(SchedulerError, match="neither waits nor runs"):
+        one.withdraw("a", 2)
+
+
+def test_an_id_is_given_once() -> None:
+    one = scheduler()
+    one.submit(live("a"))
+    with pytest.raises(SchedulerError, match="waits or runs already"):
+        one.submit(live("a"))
+    assert started(one) == ["a"]
+    with pytest.raises(SchedulerError, match="waits or runs already"):
+        one.submit(live("a"))
+
+
+def test_an_eviction_gives_back_and_queues_again() -> None:
+    one = scheduler("preempt+fifo+first-fit")
+    one.submit(live("low"))
+    assert started(one) == ["low"]
+    one.submit(live("high", priority=1))
+    outcomes = list(one.decide(5))
+    assert isinstance(outcomes[0], Evicted)
+    assert outcomes[0].run.job.id == "low"
+    assert isinstance(outcomes[1], Placement)
+    assert [job.id for job in one.queue] == ["low"]
+
+
+def test_out_of_memory_is_queued_again_while_there_are_retries() -> None:
+    one = scheduler()
+    one.submit(live("a", retries=1))
+    assert started(one) == ["a"]
+    one.ended("a", RecordState.OUT_OF_MEMORY, 5, held_mib=1000)
+    assert one.waits("a")
+    spread = one.knowledge.peak_mem_mib(live("a"))
+    assert spread is not None
+    assert spread.high == 1125  # an eighth more than it held
+    assert started(one, 6) == ["a"]
+    one.ended("a", RecordState.OUT_OF_MEMORY, 7, held_mib=1125)
+    assert not one.waits("a")
+
+
+def test_a_policy_that_raises_is_told_and_what_it_decided_before_stands() -> None:
+    job = live("a")
+
+    def raises(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
+        yield Placement(job, WHERE, Share())
+        raise KeyError("oops")
+
+    one = scheduler(raises)
+    one.submit(job)
+    with pytest.raises(
+        PolicyError, match=r"at 3 ms the policy fails: KeyError: 'oops' \(.*test_scheduler.py:"
+    ):
+        list(one.decide(3))
+    assert list(one.cluster.running) == ["a"]
+
+
+def test_a_policy_that_never_ends_is_stopped_in_time() -> None:
+    def endless(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
+        at_ms = now_ms
+        while True:
+            at_ms += 1
+            yield WakeAt(at_ms)
+
+    one = scheduler(endless)
+    one.submit(live("a"))
+    looks = iter(range(1000))
+    with pytest.raises(PolicyError, match="has not ended its decisions within its time"):
+        for _ in one.decide(0, out_of_time=lambda: next(looks) > 50):
+            pass
+    assert [job.id for job in one.queue] == ["a"]
+
+
+def test_a_policy_that_writes_to_what_it_is_shown_is_told() -> None:
+    def meddles(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
+        queue.remove(next(iter(queue)))
+        yield WakeAt(now_ms + 1)
+
+    one = scheduler(meddles)
+    one.submit(live("a"))
+    with pytest.raises(PolicyError, match="it may only yield"):
+        list(one.decide(0))
+
+
+@pytest.mark.parametrize("nonsense", [None, "start", 5, ()])
+def test_a_policy_that_yields_what_is_no_decision_is_told(nonsense: object) -> None:
+    one = scheduler(Says(nonsense))
+    one.submit(live("a"))
+    with pytest.raises(PolicyError, match="yields Placement, Evict or WakeAt"):
+        list(one.decide(0))
+
+
+@pytest.mark.parametrize("expected", [0, -5, 2**70])
+def test_an_estimate_that_makes_no_sense_counts_as_none(expected: int) -> None:
+    class Absurd(User):
+        def run_ms(self, job: Job) -> Spread | None:
+            return Spread.exactly(expected)
+
+    one = Scheduler(Cluster(ONE_GPU), make_policy("easy+sjf-expected", Setting(knowledge=Absurd())), Absurd())
+    one.submit(live("a"))
+    assert started(one) == ["a"]
+    assert one.cluster.running["a"].end_ms() == 2**60
+    one.submit(live("b"))
+    assert started(one, 5) == []
+    one.ended("a", RecordState.COMPLETED, 10)
+    assert started(one, 10) == ["b"]
+
+
+def test_a_job_that_outlives_its_expectation_is_expected_anew() -> None:
+    one = scheduler()
+    one.submit(live("a", estimate_ms=100))
+    assert started(one) == ["a"]
+    assert one.cluster.running["a"].end_ms() == 100
+    one.submit(live("b"))
+    list(one.decide(150))
+    assert one.cluster.running["a"].end_ms() == 300  # twice as long as it has run
+
+
+def test_knowledge_is_told_what_happened() -> None:
+    told: list[Record] = []
+
+    class Listens(User):
+        def observe(self, record: Record) -> None:
+            told.append(record)
+
+    one = Scheduler(Cluster(ONE_GPU), make_policy("fifo+first-fit"), Listens())
+    one.submit(replace(live("a"), submit_ms=3))
+    assert started(one, 4) == ["a"]
+    one.ended("a", RecordState.COMPLETED, 9)
+    assert [(one.job_id, one.start_ms, one.end_ms, one.nodes, one.state, one.work_ms) for one in told] == [
+        ("a", 4, 9, ("a",), RecordState.COMPLETED, None)
+    ]
