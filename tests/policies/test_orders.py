@@ -15,8 +15,9 @@ from berth.errors import PolicyError, SettingError
 from berth.knowledge import Oracle
 from berth.model import Event, EventKind, Job, Node, Outage, Placement, Share
 from berth.policies import ORDERS, SCHEMES, Setting, make_policy
-from berth.policies.schemes.easy import Easy, expected_ms
+from berth.policies.schemes.easy import Easy
 from berth.policies.schemes.quotas import check_quotas
+from berth.policies.sort_keys import ExpectedMs
 
 EVERY = [*ORDERS, *(f"{scheme}+{order}" for scheme in SCHEMES for order in ORDERS)]
 EVERY.remove("easy+least-attained-service")  # it evicts by itself: no reservation would hold
@@ -204,9 +205,9 @@ def test_easy_fills_the_gap_before_the_reservation_and_beside_it() -> None:
 
 def test_easy_goes_by_limits_then_estimates_then_the_truth() -> None:
     assert [
-        expected_ms(Job("a", 0, 9, time_limit_ms=5, estimate_ms=7)),
-        expected_ms(Job("b", 0, 9, estimate_ms=7)),
-        expected_ms(Job("c", 0, 9)),
+        ExpectedMs(Oracle(), said=True)(Job("a", 0, 9, time_limit_ms=5, estimate_ms=7)),
+        ExpectedMs(Oracle(), said=True)(Job("b", 0, 9, estimate_ms=7)),
+        ExpectedMs(Oracle(), said=True)(Job("c", 0, 9)),
     ] == [5, 7, 9]
     # The running job says 100 and ends at 20: the head starts then, and who was let in by the estimate had to fit it.
     jobs = [Job("runs", 0, 20, gpus=3, estimate_ms=100), Job("head", 1, 50, gpus=4), Job("fill", 2, 60)]
@@ -229,7 +230,7 @@ def test_easy_never_delays_the_reservation_of_the_first_job_where_ends_are_known
         nodes = [replace(node, labels=("AB"[n % 2],)) for n, node in enumerate([*NODES, Node("d", 4)])]
         jobs = [replace(job, labels=("AB"[n % 2],)) for n, job in enumerate(jobs)]
     promised: dict[str, int] = {}
-    easy = Easy(make_policy(f"{order}+best-fit").order, make_policy("best-fit").place)  # type: ignore[attr-defined]
+    easy = Easy(make_policy(f"{order}+best-fit").order, make_policy("best-fit").place, Oracle())  # type: ignore[attr-defined]
 
     def watched(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
         yield from easy(queue, cluster, now_ms)
