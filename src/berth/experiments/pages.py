@@ -41,7 +41,9 @@ def write_report(
 
 def _comparison(result: Comparison, command: str, created: str) -> Report:
     policies = f"{len(result.policies)} policies" if len(result.policies) > 1 else result.policies[0]
-    faster = f", arrivals compressed {result.compress:g}×" if result.compress != 1 else ""
+    faster = (
+        f", arrivals compressed {result.conditions.compress:g}×" if result.conditions.compress != 1 else ""
+    )
     return Report(
         title=f"{Path(result.trace).name}: {policies}",
         command=command or f"berth.compare({result.trace!r}, policies={list(result.policies)!r})",
