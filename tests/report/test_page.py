@@ -10,7 +10,8 @@ from plotly.offline import get_plotlyjs
 from berth.report import render, write
 from berth.statistics import METRICS
 from berth.statistics.table import Cell, table_rows
-from tests.report.runs import made_runs, report
+from tests.experiments.compare.runs import NODES, made_runs
+from tests.report.reports import report
 
 EVIL = "<script>alert('x')</script>"
 
@@ -51,9 +52,9 @@ def test_a_page_says_what_was_asked_and_has_every_section(page: str) -> None:
         "Policies at a glance",
         "Over time",
         "How long jobs took",
-        "Inflation",
         "The cluster at a moment",
         "What the numbers mean",
+        "Inflation",
     ]
     told = " ".join(text for texts in read.texts.values() for text in texts if len(text) < 1000)
     for part in ("Two policies", "trace.csv: 60 jobs", "4 nodes, 10 GPUs", "berth 0.1.0 · 2026-11-21"):
@@ -96,7 +97,7 @@ def test_a_page_may_run_its_own_two_scripts_and_no_other(page: str) -> None:
 def test_data_cannot_become_markup() -> None:
     runs = [replace(run, policy=EVIL) for run in made_runs(seeds=(1,))[:1]]
     told = {name: f"{EVIL}{name}" for name in ("title", "command", "trace", "cluster", "created", "version")}
-    nodes = [replace(node, name=f"{EVIL}{at}") for at, node in enumerate(report().nodes)]
+    nodes = [replace(node, name=f"{EVIL}{at}") for at, node in enumerate(NODES)]
     text = render(report(runs=runs, nodes=nodes, inflation=(), **told))
     read = Page(text)
     assert EVIL not in text
