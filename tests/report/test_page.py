@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from plotly.offline import get_plotlyjs
 
-from berth.report import render, write
+from berth.experiments.inflate.chapters import inflation_chapter
+from berth.report import Chapter, render, write
 from berth.statistics import METRICS
 from berth.statistics.table import Cell, table_rows
 from tests.experiments.compare.runs import NODES, made_runs
+from tests.experiments.inflate.curves import curves
 from tests.report.reports import report
 
 EVIL = "<script>alert('x')</script>"
@@ -67,6 +69,22 @@ def test_what_is_not_there_has_no_section() -> None:
     bare = Page(render(report(runs=(), inflation=(), nodes=())))
     assert "h2" not in bare.texts
     assert Page(render(report(runs=(), nodes=()))).texts["h2"] == ["Inflation"]
+
+
+def test_a_chapter_shows_what_it_has_and_nothing_else() -> None:
+    words = Chapter("Words", definitions=[("load", "what is asked for")])
+    table = Chapter("Table", "How to read it.", headings=["policy", "jobs"], rows=[["fifo", "3"]])
+    figure = inflation_chapter(curves())
+    text = render(replace(report(), chapters=[words, table, replace(figure, names=())]))
+    read = Page(text)
+    assert read.texts["h2"] == ["Words", "Table", "Inflation"]
+    assert read.texts["dt"][-1:] + read.texts["dd"][-1:] == ["load", "what is asked for"]
+    assert (read.texts["th"], read.texts["td"]) == (["policy", "jobs", "fifo"], ["3"])
+    assert [named["id"] for _, named in read.elements if "data-plot" in named] == [
+        "chapter-2-0",
+        "chapter-2-1",
+    ]
+    assert [kind for kind, _ in read.elements].count("table") == 1
 
 
 def test_a_page_stands_alone(page: str) -> None:
