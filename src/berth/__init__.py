@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from berth.cluster import Cluster, Queue
     from berth.engine import simulate
     from berth.errors import BerthError
-    from berth.experiments.compare import Comparison, compare
+    from berth.experiments.compare import Comparison, Conditions, compare
     from berth.experiments.inflate import inflate
     from berth.experiments.pages import write_report
     from berth.interference import no_interference
@@ -42,6 +42,7 @@ __all__ = [
     "BerthError",
     "Cluster",
     "Comparison",
+    "Conditions",
     "Event",
     "EventKind",
     "Evict",
@@ -71,6 +72,7 @@ _HOME = {
     "BerthError": "errors",
     "Cluster": "cluster",
     "Comparison": "experiments.compare",
+    "Conditions": "experiments.compare",
     "compare": "experiments.compare",
     "inflate": "experiments.inflate",
     "make_policy": "policies",

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
+
+from berth.cli.run_options import RunOptions, conditions_asked
+from berth.experiments.compare.conditions import Conditions, conditions_of
 
 BERTH = Path(sys.executable).parent / "berth"
 
@@ -20,6 +24,7 @@ BERTH = Path(sys.executable).parent / "berth"
         (("--checkpoint", "inf"), "--checkpoint is inf; expected a number"),
         (("--restart", "nan"), "--restart is nan; expected a number"),
         (("--round", "nan"), "--round is nan; expected a number"),
+        (("--knowledge", "dreams"), "no knowledge 'dreams'; there is oracle"),
         (("--quota", "vcX=2"), "quotas of 'vcX', of which there is no job; the jobs are of ''"),
     ],
 )
@@ -28,3 +33,20 @@ def test_a_condition_that_cannot_be_is_told(options: tuple[str, ...], told: str)
         [BERTH, "simulate", "synthetic:demo?jobs=20", *options], capture_output=True, text=True, timeout=300
     )
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"berth: {told}\n")
+
+
+def test_simulate_is_compare_with_one_policy() -> None:
+    def printed(*command: str) -> str:
+        done = subprocess.run(
+            [BERTH, *command, "synthetic:demo?jobs=40", "--round", "60", "--restart", "5", "--json"],
+            capture_output=True, text=True, timeout=300, check=True,
+        )  # fmt: skip
+        return done.stdout
+
+    assert printed("simulate", "--policy", "sjf") == printed("compare", "--policies", "sjf")
+
+
+def test_every_condition_can_be_set_on_the_command_line() -> None:
+    asked = conditions_asked(RunOptions())
+    assert set(asked) | {"interference_name"} == {field.name for field in fields(Conditions)}
+    assert conditions_of(asked, ()) == Conditions(interference_name="none")

@@ -5,7 +5,7 @@ import pytest
 
 from berth.report import write
 from tests.report.chromium import Chromium, find_chromium
-from tests.report.runs import report
+from tests.report.reports import report
 
 pytestmark = [
     pytest.mark.browser,

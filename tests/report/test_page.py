@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 from plotly.offline import get_plotlyjs
 
-from berth.report import render, write
+from berth.experiments.inflate.chapters import inflation_chapter
+from berth.report import Chapter, render, write
 from berth.statistics import METRICS
 from berth.statistics.table import Cell, table_rows
-from tests.report.runs import made_runs, report
+from tests.experiments.compare.runs import NODES, made_runs
+from tests.experiments.inflate.curves import curves
+from tests.report.reports import report
 
 EVIL = "<script>alert('x')</script>"
 
@@ -51,9 +54,9 @@ def test_a_page_says_what_was_asked_and_has_every_section(page: str) -> None:
         "Policies at a glance",
         "Over time",
         "How long jobs took",
-        "Inflation",
         "The cluster at a moment",
         "What the numbers mean",
+        "Inflation",
     ]
     told = " ".join(text for texts in read.texts.values() for text in texts if len(text) < 1000)
     for part in ("Two policies", "trace.csv: 60 jobs", "4 nodes, 10 GPUs", "berth 0.1.0 · 2026-11-21"):
@@ -66,6 +69,22 @@ def test_what_is_not_there_has_no_section() -> None:
     bare = Page(render(report(runs=(), inflation=(), nodes=())))
     assert "h2" not in bare.texts
     assert Page(render(report(runs=(), nodes=()))).texts["h2"] == ["Inflation"]
+
+
+def test_a_chapter_shows_what_it_has_and_nothing_else() -> None:
+    words = Chapter("Words", definitions=[("load", "what is asked for")])
+    table = Chapter("Table", "How to read it.", headings=["policy", "jobs"], rows=[["fifo", "3"]])
+    figure = inflation_chapter(curves())
+    text = render(replace(report(), chapters=[words, table, replace(figure, names=())]))
+    read = Page(text)
+    assert read.texts["h2"] == ["Words", "Table", "Inflation"]
+    assert read.texts["dt"][-1:] + read.texts["dd"][-1:] == ["load", "what is asked for"]
+    assert (read.texts["th"], read.texts["td"]) == (["policy", "jobs", "fifo"], ["3"])
+    assert [named["id"] for _, named in read.elements if "data-plot" in named] == [
+        "chapter-2-0",
+        "chapter-2-1",
+    ]
+    assert [kind for kind, _ in read.elements].count("table") == 1
 
 
 def test_a_page_stands_alone(page: str) -> None:
@@ -96,7 +115,7 @@ def test_a_page_may_run_its_own_two_scripts_and_no_other(page: str) -> None:
 def test_data_cannot_become_markup() -> None:
     runs = [replace(run, policy=EVIL) for run in made_runs(seeds=(1,))[:1]]
     told = {name: f"{EVIL}{name}" for name in ("title", "command", "trace", "cluster", "created", "version")}
-    nodes = [replace(node, name=f"{EVIL}{at}") for at, node in enumerate(report().nodes)]
+    nodes = [replace(node, name=f"{EVIL}{at}") for at, node in enumerate(NODES)]
     text = render(report(runs=runs, nodes=nodes, inflation=(), **told))
     read = Page(text)
     assert EVIL not in text

@@ -7,6 +7,7 @@ import gzip
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from berth.history.store.record_files import write_records
 from berth.history.store.records import records
 from berth.model import Event, EventKind, GpuSlot, Job, Node, Reason
 from berth.traces import formats
+from berth.traces.table import Table
 
 SAMPLES: dict[str, str] = {
     "openb": "name,cpu_milli,memory_mib,num_gpu,gpu_milli,creation_time,deletion_time,scheduled_time\n"
@@ -177,3 +179,38 @@ def test_the_documentation_names_every_format(documentation: Callable[[str], str
     for entry in formats.FORMATS.values():
         assert f"`{entry.name}`" in page
         assert ", ".join(entry.header) in page
+
+
+def test_a_trace_is_recognised_once_and_opened_once_more_for_each_reading(
+    sample: tuple[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, path = sample
+    opened: list[str] = []
+    recognised: list[str] = []
+    open_file, recognise = Path.open, formats.format_of
+
+    def opening(self: Path, *arguments: Any, **more: Any) -> Any:
+        opened.append(str(self))
+        return open_file(self, *arguments, **more)
+
+    def recognising(table: Table) -> formats.Format:
+        recognised.append(table.path)
+        return recognise(table)
+
+    monkeypatch.setattr(Path, "open", opening)
+    monkeypatch.setattr(formats, "format_of", recognising)
+    alone = list(traces.read(path))
+    assert (opened.count(str(path)), len(recognised)) == (1, 1)
+    trace = traces.read_trace(path)
+    assert (trace.format, opened.count(str(path)), len(recognised)) == (name, 2, 2)
+    assert list(trace.jobs()) == list(traces.read(trace)) == alone
+    assert (opened.count(str(path)), len(recognised)) == (4, 2)
+
+
+def test_a_file_that_has_become_one_of_another_format_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "jobs"
+    path.write_text(SAMPLES["philly"])
+    trace = traces.read_trace(path)
+    path.write_text(SAMPLES["pai"])
+    with pytest.raises(TraceError, match="the columns of 'philly', as it had when it was looked up"):
+        list(trace.jobs())

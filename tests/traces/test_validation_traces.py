@@ -13,7 +13,6 @@ import pytest
 
 from berth import traces
 from berth.errors import TraceError
-from berth.experiments.compare.ratio import DEFINITION
 from berth.gpu_models import gpu_model
 from berth.model import FOREVER_MS, Job, Node, Share
 
@@ -183,14 +182,8 @@ def test_the_slice_of_helios_gives_the_ratio_that_fleetsim_finds_with_its_defini
 ) -> None:
     trace = real_data("helios/helios_venus_2vc_sept.csv.gz")
     policies = ["--policies", "fifo+best-fit,sjf+best-fit", "--round", "60"]
-    command = [Path(sys.executable).with_name("berth"), "compare", trace, *policies]
+    command = [Path(sys.executable).with_name("berth"), "compare", trace, *policies, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=400)
-    told = done.stdout.splitlines()
-    place = next(number for number, line in enumerate(told) if "/" in line and "mean completion" in line)
-    assert told[place].startswith("fifo+best-fit / sjf+best-fit: mean completion 2.75, mean wait ")
-    assert told[place + 1].strip() == DEFINITION
-    made = json.loads(subprocess.run([*command, "--json"], capture_output=True, text=True, check=True).stdout)
-    means = [run["completion_time_s"]["mean"] for run in made["runs"]]
+    means = [run["completion_time_s"]["mean"] for run in json.loads(done.stdout)["runs"]]
     assert [round(mean) for mean in means] == [28_557, 10_373]
-    assert made["fifo_over_sjf"][0]["mean_completion_ratio"] == pytest.approx(means[0] / means[1])
-    assert made["fifo_over_sjf"][0]["definition"] == DEFINITION
+    assert round(means[0] / means[1], 2) == 2.75

@@ -48,7 +48,7 @@ class Case:
         if self.part < 1:
             count = max(1, round(self.part * len(nodes)))
             nodes = tuple(nodes[at] for at in sorted(random.Random(seed).sample(range(len(nodes)), count)))
-        jobs = list(read(trace.path, nodes=(), compress=self.compress))
+        jobs = list(read(trace, nodes=(), compress=self.compress))
         if not jobs:
             raise SettingError(f"the trace '{self.trace}' has no jobs; expected at least 1")
         return nodes, jobs

@@ -14,8 +14,6 @@ from plotly.offline import get_plotlyjs
 from berth.files import whole_file
 from berth.report.report import Report
 from berth.report.sections import policies_of, sections_of, seeds_of
-from berth.statistics import METRICS
-from berth.statistics.table import table_rows
 
 __all__ = ["render", "write", "write_page"]
 
@@ -27,10 +25,6 @@ def render(report: Report) -> str:
         report=report,
         policies=policies_of(report),
         seeds=seeds_of(report),
-        run_seeds=len({run.seed for run in report.runs}),
-        columns=tuple(dict.fromkeys(run.policy for run in report.runs)),
-        rows=table_rows(report.runs) if report.runs else (),
-        metrics=METRICS,
         sections=sections_of(report),
     )
 

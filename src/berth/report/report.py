@@ -7,18 +7,17 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from berth.model import Node
-from berth.statistics import InflationCurve, Run
+from berth.statistics.table import Row
 
 __all__ = ["Chapter", "Report"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chapter:
-    """A section of an experiment of its own: a table and figures."""
+    """A section of a page: tables and figures, each left out where it is empty."""
 
     title: str
-    hint: str
+    hint: str = ""
     """How to read it."""
     figures: Sequence[tuple[str, go.Figure]] = ()
     """What each shows, for those who do not see it, and the figure."""
@@ -28,11 +27,19 @@ class Chapter:
     policies: Sequence[str] = ()
     """The policies that it tells of."""
     seeds: Sequence[int] = ()
+    names: Sequence[str] = ()
+    """What each figure is called on the page, as no other there; by default by its number."""
+    small: bool = False
+    """Whether the figures stand beside one another."""
+    standings: Sequence[Row] = ()
+    """A table of metrics down and `policies` across, the best of each marked."""
+    definitions: Sequence[tuple[str, str]] = ()
+    """Words, and what each means."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that a page says; sections without anything to show are left out."""
+    """Everything that a page says."""
 
     title: str
     command: str
@@ -45,10 +52,5 @@ class Report:
     """When it was made, as it is to be read."""
     version: str
     """berth's version."""
-    runs: Sequence[Run] = ()
-    """Policies in the order in which the page names them; the seeds of one policy in any order."""
-    inflation: Sequence[InflationCurve] = ()
     chapters: Sequence[Chapter] = ()
-    """Sections of other experiments."""
-    nodes: Sequence[Node] = ()
-    """The nodes that the runs' occupancies speak of; without them there is no map."""
+    """In the order of the page."""

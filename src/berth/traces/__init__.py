@@ -37,7 +37,7 @@ class Trace:
     ) -> Iterator[Job]:
         """The jobs in order of submission; see `read`. `nodes` is asked where the trace brings no cluster."""
         against = None if self.nodes else nodes
-        return read(self.path, nodes=against, skip_bad=skip_bad, compress=compress)
+        return read(self, nodes=against, skip_bad=skip_bad, compress=compress)
 
     def with_seed(self, seed: int) -> Trace:
         """A synthetic trace that names no seed, with this one; any other as it is."""
@@ -52,16 +52,15 @@ def read_trace(path: str | os.PathLike[str]) -> Trace:
     name = os.fspath(path)
     if name.startswith(_SYNTHETIC):
         return Trace(name, "synthetic", nodes_of(name))
-    from berth.traces.formats import format_of
-    from berth.traces.table import open_table
+    from berth.traces.formats import open_trace
 
-    with open_table(name) as table:
-        entry = format_of(table)
-    return Trace(name, entry.name, entry.nodes_of(name))
+    table, entry = open_trace(name)
+    with table:
+        return Trace(name, entry.name, entry.nodes_of(table))
 
 
 def read(
-    path: str | os.PathLike[str],
+    trace: Trace | str | os.PathLike[str],
     *,
     nodes: Sequence[Node] | None = None,
     skip_bad: list[TraceError] | None = None,
@@ -74,27 +73,30 @@ def read(
     cluster that the trace brings; with `nodes=()`, or where it brings none, any model and any number of GPUs
     is accepted. A bad row raises TraceError, or, with a list as `skip_bad`, is appended to it and left out.
     With `file_order` jobs come as the file has them. Times of submission are divided by `compress`: with 6
-    the same jobs arrive in a sixth of the time.
+    the same jobs arrive in a sixth of the time. What `read_trace` has looked up is not looked up again.
     """
     if compress != 1.0:
         from berth.traces.compress import compressed
 
-        fresh = read(path, nodes=nodes, skip_bad=skip_bad, file_order=file_order)
+        fresh = read(trace, nodes=nodes, skip_bad=skip_bad, file_order=file_order)
         yield from compressed(fresh, compress)
         return
-    name = os.fspath(path)
+    known = trace if isinstance(trace, Trace) else None
+    name = trace.path if isinstance(trace, Trace) else os.fspath(trace)
     if name.startswith(_SYNTHETIC):
         from berth.traces.synthetic import workload_of
 
         yield from workload_of(name).jobs()
         return
     from berth.traces.fields import Limits
-    from berth.traces.formats import open_trace
+    from berth.traces.formats import FORMATS, open_trace
     from berth.traces.ordering import jobs_in_order
 
-    table, entry = open_trace(name)
+    table, entry = open_trace(name, FORMATS[known.format] if known else None)
     try:
-        limits = Limits.of(entry.nodes_of(name) if nodes is None else nodes)
+        if nodes is None:
+            nodes = known.nodes if known else entry.nodes_of(table)
+        limits = Limits.of(nodes)
     except BaseException:
         table.close()
         raise

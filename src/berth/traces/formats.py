@@ -54,7 +54,7 @@ class Format:
     reader: str
     """Import string of the RowReader."""
     nodes: str | None = None
-    """Import string of a function that returns the cluster of the trace at a path, or None."""
+    """Import string of a function from the file's table to the cluster that the trace brings, or None."""
     prepare: str | None = None
     """Import string of a function from the file's table to the one that the reader reads."""
 
@@ -62,11 +62,29 @@ class Format:
         reader: RowReader = _imported(self.reader)(table, limits)
         return reader
 
-    def nodes_of(self, path: str) -> tuple[Node, ...] | None:
+    def nodes_of(self, table: Table) -> tuple[Node, ...] | None:
+        """The cluster that the trace brings; reads nothing below the table's header."""
         if self.nodes is None:
             return None
-        found: tuple[Node, ...] | None = _imported(self.nodes)(path)
+        found: tuple[Node, ...] | None = _imported(self.nodes)(table)
         return found
+
+    def prepared(self, table: Table) -> Table:
+        """The table that the reader reads, in place of that of the file."""
+        if self.prepare is None:
+            return table
+        found: Table = _imported(self.prepare)(table)
+        return found
+
+    def check(self, table: Table) -> None:
+        """Raise TraceError where the file has another header than when this format was recognised."""
+        if not set(table.header).issuperset(self.header):
+            raise TraceError(
+                table.path,
+                f"the columns of '{self.name}', as it had when it was looked up; look it up again",
+                line=table.header_line,
+                value=table.header_text,
+            )
 
 
 FORMATS: dict[str, Format] = {
@@ -171,18 +189,17 @@ FORMATS: dict[str, Format] = {
 """Every format by its name."""
 
 
-def open_trace(path: str) -> tuple[Table, Format]:
-    """Open a trace file as the table that the reader of its format reads."""
+def open_trace(path: str, known: Format | None = None) -> tuple[Table, Format]:
+    """Open a trace file up to its header; its format is recognised, or checked where it is known."""
     table = open_table(path)
     try:
-        entry = format_of(table)
-        if entry.prepare is not None:
-            prepared: Table = _imported(entry.prepare)(table)
-            return prepared, entry
-        return table, entry
+        if known is None:
+            return table, format_of(table)
+        known.check(table)
     except BaseException:
         table.close()
         raise
+    return table, known
 
 
 def format_of(table: Table) -> Format:

@@ -28,7 +28,7 @@ def jobs_in_order(
     table: Table, entry: Format, limits: Limits, skip_bad: list[TraceError] | None, *, file_order: bool
 ) -> Iterator[Job]:
     """The table's jobs by submit time, or as the file has them; closes the table."""
-    with table:
+    with table, entry.prepared(table) as table:
         reader = entry.reader_of(table, limits)
         job = reader.job
         rows = _rows(table, reader, skip_bad)
@@ -98,8 +98,8 @@ def _sorted(rows: list[_Row]) -> bool:
 
 def _in_order(path: str, entry: Format) -> bool:
     """Whether the whole file is, by a look at its times alone; bad rows are left to the reading."""
-    table, _ = open_trace(path)
-    with table:
+    table, _ = open_trace(path, entry)
+    with table, entry.prepared(table) as table:
         submit_ms = entry.reader_of(table, Limits()).submit_ms
         last_ms = -1
         for block in table.blocks([]):

@@ -178,17 +178,31 @@ class ParquetTable(Table):
     Its first row counts as line 2, as if there were a header above it.
     """
 
-    def __init__(self, path: str, query: str = "SELECT * FROM read_parquet(?)") -> None:
+    def __init__(self, path: str) -> None:
         import duckdb
 
         self.path = path
-        self._query = query
+        self._query = "SELECT * FROM read_parquet(?)"
         self._pattern = escape(path)
         self._database = duckdb.connect()
         try:
-            columns = self._database.execute(f"DESCRIBE {query}", [self._pattern]).fetchall()
-        except duckdb.Error as error:
+            self._describe()
+        except TraceError:
             self._database.close()
+            raise
+
+    def through(self, query: str) -> ParquetTable:
+        """This table as what a query makes of the file."""
+        self._query = query
+        self._describe()
+        return self
+
+    def _describe(self) -> None:
+        import duckdb
+
+        try:
+            columns = self._database.execute(f"DESCRIBE {self._query}", [self._pattern]).fetchall()
+        except duckdb.Error as error:
             raise self._damaged(error, None) from error
         self._kinds = {str(column[0]): str(column[1]) for column in columns}
         self.header = tuple(self._kinds)

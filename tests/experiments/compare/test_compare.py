@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
 import pytest
 
 import berth
+from berth import Conditions
 from berth.errors import SettingError, SimulationError
+from berth.interference import make_interference
 from berth.model import Job, Node, Share
 from berth.statistics import summary_dict
 
@@ -104,7 +107,7 @@ def test_the_result_is_json_without_surprises(tmp_path: Path) -> None:
     result = berth.compare(JOBS, "fgd", cluster=NODES)
     plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert list(plain) == [
-        *("trace", "cluster", "policies", "seeds", "compress", "runs", "metrics", "fifo_over_sjf", "skipped"),
+        *("trace", "cluster", "policies", "seeds", "compress", "runs", "metrics", "skipped"),
         "never_fitting",
     ]
     assert plain["cluster"] == {"nodes": 2, "gpus": 3}
@@ -117,6 +120,12 @@ def test_the_result_is_json_without_surprises(tmp_path: Path) -> None:
         ({}, "the trace brings no cluster; say which with --cluster"),
         ({"cluster": NODES, "seeds": 0}, "at least one policy and one seed, not 1 and 0"),
         ({"cluster": NODES, "processes": 0}, "1 or more processes, not 0"),
+        (
+            {"cluster": NODES, "compres": 2},
+            "no condition 'compres' of a comparison; there are compress, skip_bad",
+        ),
+        ({"cluster": NODES, "knowledge": "dreams"}, "no knowledge 'dreams'; there is oracle"),
+        ({"cluster": NODES, "interference": "kind"}, "no interference model 'kind'"),
         ({"cluster": NODES, "compress": 0}, "compressed by a positive number, not by 0"),
         ({"cluster": NODES, "events": "/no/such/folder/e.parquet"}, "there is no folder '/no/such/folder'"),
     ],
@@ -125,6 +134,20 @@ def test_what_cannot_be_compared_is_refused(keywords: dict[str, object], message
     with pytest.raises(SettingError) as refusal:
         berth.compare(JOBS, "fgd", **keywords)  # type: ignore[arg-type]
     assert message in str(refusal.value)
+
+
+def test_conditions_may_come_as_a_value_or_as_keywords_in_other_spellings() -> None:
+    model = make_interference("measured")
+    told = Conditions(interference=model, quotas=(("", 3),), compress=2)
+    by_value = berth.compare(JOBS, "fifo", cluster=NODES, conditions=told)
+    by_keyword = berth.compare(
+        JOBS, "fifo", cluster=NODES, interference="measured", quotas={"": 3}, compress=2
+    )
+    assert by_keyword.conditions == replace(told, interference_name="measured")
+    assert by_keyword.to_dict() == by_value.to_dict()
+    assert by_value.to_dict() != berth.compare(JOBS, "fifo", cluster=NODES).to_dict()
+    changed = berth.compare(JOBS, "fifo", cluster=NODES, conditions=told, compress=3)
+    assert changed.conditions == replace(told, compress=3)
 
 
 def test_a_trace_without_jobs_is_no_comparison(tmp_path: Path) -> None:

@@ -13,21 +13,24 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields, replace
 from pathlib import Path
 
 import duckdb
 import pytest
 
 from berth.cluster import Cluster, Queue
-from berth.cluster.outages import Recovery
+from berth.cluster.outages import FailureRate, Recovery
 from berth.errors import PolicyError, SettingError, SimulationError
 from berth.experiments.cases import Case
 from berth.experiments.compare import compare, sweep
+from berth.experiments.compare.conditions import Conditions
 from berth.experiments.compare.kept import KeptRuns, digest
 from berth.experiments.compare.sweep import Task
 from berth.experiments.compare.workers import Turns
 from berth.experiments.genetic.utilisation_run import UseTask, _digest
-from berth.model import Placement
+from berth.interference import make_interference
+from berth.model import Outage, Placement
 from berth.policies.schemes.limit_settings import Limit, LimitSettings, write_limits
 from berth.traces import read_trace
 
@@ -93,6 +96,28 @@ def test_the_digest_tells_conditions_and_files_apart(tmp_path: Path) -> None:
     path.write_text("id,submit_ms,work_ms\na,0,12\n")
     assert digest(task) != before
     assert KeptRuns(tmp_path).load(task) is None
+
+
+CHANGED = {
+    "compress": 2.0,
+    "skip_bad": True,
+    "interference": make_interference("measured"),
+    "outages": (Outage(0, 1),),
+    "failures": FailureRate(1000, 10),
+    "recovery": Recovery(1000),
+    "quotas": (("", 3),),
+    "borrow": True,
+    "round_ms": 1000,
+    "knowledge": "user",
+}
+
+
+def test_the_digest_tells_every_condition_apart_but_what_the_interference_is_called() -> None:
+    plain = Task(read_trace(TRACE), (), "fifo", 0)
+    others = [replace(plain, conditions=replace(Conditions(), **{name: CHANGED[name]})) for name in CHANGED]  # type: ignore[arg-type]
+    assert {field.name for field in fields(Conditions)} == {*CHANGED, "interference_name"}
+    assert len({digest(task) for task in [plain, *others]}) == 1 + len(CHANGED)
+    assert digest(replace(plain, conditions=Conditions(interference_name="none"))) == digest(plain)
 
 
 @pytest.mark.parametrize("policy", ["limits?file={}+fifo", "limits?user_running=1&file={}+easy+sjf+best-fit"])

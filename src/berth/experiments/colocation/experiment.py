@@ -18,6 +18,7 @@ from berth.bounds import TimeBound
 from berth.errors import SettingError
 from berth.experiments.colocation.bounds import kept_bounds
 from berth.experiments.colocation.outcome import Outcome, outcome_of, read_stays
+from berth.experiments.compare.conditions import Conditions
 from berth.experiments.compare.kept import KeptRuns, interference_digest
 from berth.experiments.compare.kept_file import kept_path
 from berth.experiments.compare.sweep import Progress as RunProgress
@@ -164,7 +165,9 @@ def _runs(
     for workload, policy, seed in plan:
         kept = KeptRuns(_place(folder, workload, policy, model))
         events = kept_path(kept.folder, policy, seed).with_suffix(".events")
-        task = Task(sets[workload, seed], NODE, policy, seed, interference=model, events=str(events))
+        task = Task(
+            sets[workload, seed], NODE, policy, seed, Conditions(interference=model), events=str(events)
+        )
         places[workload, policy, seed] = kept, task
         if kept.load(replace(task, events=None)) is None or not events.is_file():
             events.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """The main job: the same trace through several policies, side by side."""
 
 from berth.experiments.compare.comparison import Comparison, compare
+from berth.experiments.compare.conditions import Conditions
 from berth.experiments.compare.sweep import Progress, Task, run_task
 
-__all__ = ["Comparison", "Progress", "Task", "compare", "run_task"]
+__all__ = ["Comparison", "Conditions", "Progress", "Task", "compare", "run_task"]

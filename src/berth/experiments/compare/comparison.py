@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from berth.cluster import Cluster
-from berth.cluster.outages import FailureRate, Recovery, read_outages
 from berth.errors import SettingError, TraceError
-from berth.experiments.compare.ratio import Ratio, fifo_over_sjf
-from berth.experiments.compare.sweep import AS_THE_JOB_SAYS, Progress, Result, Task, run_all, run_task
+from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions, conditions_of
+from berth.experiments.compare.sweep import Progress, Result, Task, run_all, run_task
 from berth.experiments.compare.table import TextTable, text_table
-from berth.interference import Interference, no_interference
-from berth.model import Job, Node, Outage, Reason
+from berth.model import Job, Node, Reason
 from berth.policies import Setting, make_policy
 from berth.policies.genetic.batch import Shortage, shortage_of
 from berth.policies.protocol import draws
-from berth.policies.schemes.quotas import check_quotas
 from berth.statistics import METRICS, Run, standings, summary_dict
 from berth.traces import Trace, read_nodes, read_trace
 
@@ -39,7 +37,7 @@ class Comparison:
     nodes: tuple[Node, ...]
     policies: tuple[str, ...]
     seeds: tuple[int, ...]
-    compress: float
+    conditions: Conditions
     runs: tuple[Run, ...]
     skipped: tuple[TraceError, ...] = ()
     """Bad rows that were left out because the caller asked for it."""
@@ -57,7 +55,7 @@ class Comparison:
             "cluster": {"nodes": len(self.nodes), "gpus": sum(node.gpus for node in self.nodes)},
             "policies": list(self.policies),
             "seeds": list(self.seeds),
-            "compress": self.compress,
+            "compress": self.conditions.compress,
             "runs": [
                 {"policy": run.policy, "seed": run.seed, **summary_dict(run.summary)} for run in self.runs
             ],
@@ -77,14 +75,9 @@ class Comparison:
                 }
                 for metric in METRICS
             ],
-            "fifo_over_sjf": [ratio.to_dict() for ratio in self.ratios()],
             "skipped": [str(error) for error in self.skipped],
             "never_fitting": [str(shortage) for shortage in self.never_fitting],
         }
-
-    def ratios(self) -> tuple[Ratio, ...]:
-        """Mean completion under fifo over that under sjf, for each placement that was run with both."""
-        return fifo_over_sjf(self.runs)
 
 
 def compare(
@@ -93,41 +86,33 @@ def compare(
     *,
     cluster: Sequence[Node] | str | os.PathLike[str] | None = None,
     seeds: int | Sequence[int] = 1,
-    compress: float = 1.0,
-    interference: Interference = no_interference,
-    outages: Sequence[Outage] | str | os.PathLike[str] = (),
-    failures: FailureRate | None = None,
-    recovery: Recovery = AS_THE_JOB_SAYS,
-    quotas: Mapping[str, int] | None = None,
-    borrow: bool = False,
-    round_ms: int | None = None,
+    conditions: Conditions = AS_THE_TRACE_SAYS,
     at_ms: Sequence[int] | None = None,
     events: str | os.PathLike[str] | None = None,
     records: str | os.PathLike[str] | None = None,
     processes: int = 1,
     ray: str | None = None,
     keep: str | os.PathLike[str] | None = None,
-    skip_bad: bool = False,
     progress: Progress | None = None,
+    **changed: Any,
 ) -> Comparison:
     """Replay a trace through each policy on each seed.
 
     `cluster` is a file, a spec such as `10x8:V100` or nodes; by default the cluster that the trace brings.
     `seeds` is how many (0, 1, …) or which. The seed goes to the policies that draw; a synthetic trace that
     names no seed of its own is drawn anew with each, and otherwise a policy that does not draw has one run, on the
-    first seed: others would give the same. Arrivals are compressed by dividing times of submission. The cluster's
+    first seed: others would give the same. The cluster's
     state is kept at the times `at_ms`. With `events` all runs' events go into one Parquet file,
     and with `records` those of a single run: a record of every try, which is a trace and can be imported.
 
-    Nodes are lost as `outages` says (a file or values), or at the rate `failures`, drawn from the seed; `recovery`
-    tells what stopped jobs keep, and with checkpoints every job keeps its work. `quotas` are GPUs of each virtual
-    cluster, which may `borrow`. With `round_ms` policies decide at whole multiples of it only.
+    All runs are under the same `conditions`, by default none that changes anything; any other keyword changes the field
+    of `Conditions` of that name: `compress=6`, `outages="lost.csv"`, `quotas={"vcA": 64}`, `interference="measured"`.
     The runs are spread over `processes`, or over the Ray cluster at the address `ray`.
     With `keep` each finished run is written into that folder, and not run again where it is there already (with
     `events` or `records` all are run again).
 
-    Raises SettingError where no cluster is known, TraceError for a bad row (with `skip_bad` those are listed
-    in the result instead), PolicyError for an unknown policy.
+    Raises SettingError where no cluster is known and for a keyword that is no condition, TraceError for a bad row (with
+    `skip_bad` those are listed in the result instead), PolicyError for an unknown policy.
     """
     names = (policies,) if isinstance(policies, str) else tuple(dict.fromkeys(policies))
     for name in names:
@@ -146,14 +131,8 @@ def compare(
     else:
         source = trace if isinstance(trace, Trace) else tuple(trace)
     nodes = _nodes(source, cluster)
-    if isinstance(outages, str | os.PathLike):
-        outages = read_outages(os.fspath(outages), nodes)
-    if outages and failures is not None:
-        raise SettingError("outages come from a file or at a rate, not both")
-    if quotas is not None:
-        check_quotas(quotas, nodes)
-    elif borrow:
-        raise SettingError("to borrow takes quotas; say whose, such as --quota vcA=64,vcB=32")
+    under = conditions_of(changed, nodes, conditions)
+    quotas = None if under.quotas is None else dict(under.quotas)
     for name in names:
         make_policy(name, Setting(quotas=quotas))  # refused before anything is read
     if ray is not None:
@@ -171,24 +150,7 @@ def compare(
         for name in names:
             if seeded is source and seed != numbers[0] and not _draws(name):
                 continue
-            tasks.append(
-                Task(
-                    seeded,
-                    nodes,
-                    name,
-                    seed,
-                    compress,
-                    skip_bad,
-                    interference,
-                    tuple(outages),
-                    None if at_ms is None else tuple(at_ms),
-                    failures=failures,
-                    recovery=recovery,
-                    quotas=None if quotas is None else tuple(sorted(quotas.items())),
-                    borrow=borrow,
-                    round_ms=round_ms,
-                )
-            )
+            tasks.append(Task(seeded, nodes, name, seed, under, None if at_ms is None else tuple(at_ms)))
     if records is not None:
         if len(tasks) > 1:
             raise SettingError(f"records are of one run, not of {len(tasks)}: name one policy and one seed")
@@ -206,7 +168,7 @@ def compare(
     never: tuple[Shortage, ...] = ()
     if any(run.summary.rejections.get(Reason.NEVER_FITS) for run in ordered):
         never = tuple(islice(_never_fitting(tasks[0]), TOLD))
-    return Comparison(label, nodes, names, numbers, compress, ordered, skipped, never)
+    return Comparison(label, nodes, names, numbers, under, ordered, skipped, never)
 
 
 def _never_fitting(task: Task) -> Iterator[Shortage]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from berth.experiments.compare.kept_file import (
     write_kept,
 )
 from berth.experiments.compare.sweep import Result, Task
-from berth.interference import Interference, no_interference
+from berth.interference import Interference
 from berth.interference.contention import Contention
 from berth.interference.profiled import ProfiledInterference
 from berth.model import Reason
@@ -31,8 +31,10 @@ from berth.traces import Trace
 
 __all__ = ["KeptRuns", "digest", "interference_digest"]
 
-OTHERWISE = ("interference", "records")
+OTHERWISE = ("source", "conditions", "events", "records", "measure")
 """Fields of a task that count otherwise for its digest, or not at all."""
+OF_INTERFERENCE = ("interference", "interference_name")
+"""Likewise of its conditions."""
 
 
 class KeptRuns:
@@ -77,10 +79,10 @@ def digest(task: Task) -> str:
         source: object = file_mark(task.source.path)
     else:
         source = [repr(job) for job in task.source]
-    model = interference_digest(task.interference)
-    plain = replace(task, source=(), interference=no_interference, events=None, records=None, measure=None)
-    told = [repr(getattr(plain, field.name)) for field in fields(plain) if field.name not in OTHERWISE]
-    return digest_of(source, model, told, *policy_marks(task.policy))
+    under = task.conditions
+    told = [repr(getattr(task, field.name)) for field in fields(task) if field.name not in OTHERWISE]
+    told += [repr(getattr(under, field.name)) for field in fields(under) if field.name not in OF_INTERFERENCE]
+    return digest_of(source, interference_digest(under.interference), told, *policy_marks(task.policy))
 
 
 def interference_digest(how: Interference) -> str:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from berth.cluster import Cluster
-from berth.cluster.outages import FailureRate, Recovery
 from berth.engine import simulate
 from berth.errors import TraceError
 from berth.experiments.compare.collector import held_collector
-from berth.interference import Interference, no_interference
+from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions
 from berth.knowledge import make_knowledge
 from berth.model import Event, Job, Node, Outage
 from berth.policies import Policy, Setting, make_policy
@@ -21,8 +20,6 @@ from berth.traces import Trace
 from berth.traces.compress import compressed
 
 __all__ = ["Loader", "Progress", "Result", "Task", "run_all", "run_task", "same_jobs"]
-
-AS_THE_JOB_SAYS = Recovery()
 
 Progress = Callable[[float, float], None]
 """Called now and then with how much is done and how much there is, both in runs."""
@@ -40,25 +37,12 @@ class Task:
     nodes: tuple[Node, ...]
     policy: str
     seed: int
-    compress: float = 1.0
-    skip_bad: bool = False
-    interference: Interference = no_interference
-    outages: tuple[Outage, ...] = ()
+    conditions: Conditions = AS_THE_TRACE_SAYS
     at_ms: tuple[int, ...] | None = None
     events: str | None = None
     """Where to write the events as Parquet."""
     records: str | None = None
     """Where to write a record of every try as Parquet."""
-    failures: FailureRate | None = None
-    """Outages at a rate, from this task's seed, after those named."""
-    recovery: Recovery = AS_THE_JOB_SAYS
-    quotas: tuple[tuple[str, int], ...] | None = None
-    """GPUs of each virtual cluster."""
-    borrow: bool = False
-    round_ms: int | None = None
-    """The policy decides at whole multiples of this; None: whenever something happens."""
-    knowledge: str = "oracle"
-    """What is believed of the jobs: a name as `berth.knowledge.make_knowledge` takes it."""
     measure: Measure | None = None
     """A function of a module: what else to make of the run."""
 
@@ -82,22 +66,23 @@ def run_task(
     progress: Callable[[int], None] | None = None,
 ) -> Result:
     """Replay the jobs of a task; `progress` is called now and then with how many jobs have arrived."""
-    quotas = None if task.quotas is None else dict(task.quotas)
-    knowledge = make_knowledge(task.knowledge, jobs, task.interference)
-    policy: Policy = make_policy(task.policy, Setting(task.seed, quotas, task.borrow, knowledge))
-    if task.round_ms is not None:
-        policy = Rounds(policy, task.round_ms)
-    outages: Sequence[Outage] | Iterator[Outage] = task.outages
-    if task.failures is not None:
-        outages = task.failures.outages(len(task.nodes), task.seed)
+    under = task.conditions
+    quotas = None if under.quotas is None else dict(under.quotas)
+    knowledge = make_knowledge(under.knowledge, jobs, under.interference)
+    policy: Policy = make_policy(task.policy, Setting(task.seed, quotas, under.borrow, knowledge))
+    if under.round_ms is not None:
+        policy = Rounds(policy, under.round_ms)
+    outages: Sequence[Outage] | Iterator[Outage] = under.outages
+    if under.failures is not None:
+        outages = under.failures.outages(len(task.nodes), task.seed)
     happened: Iterator[Event] = simulate(
         _counted(jobs, progress) if progress else jobs,
         Cluster(task.nodes),
         policy,
         knowledge=knowledge,
-        interference=task.interference,
+        interference=under.interference,
         outages=outages,
-        recovery=task.recovery,
+        recovery=under.recovery,
         seed=task.seed,
     )
     if task.events is not None:
@@ -144,10 +129,11 @@ def run_all(
 def same_jobs(one: Task, other: Task) -> bool:
     """Whether two tasks replay the same jobs, so that who has read those of one need not read the other's."""
     files = isinstance(one.source, Trace)  # else jobs: to compare a million of them takes long
+    here, there = one.conditions, other.conditions
     return (
         (one.source == other.source if files else one.source is other.source)
         and one.nodes == other.nodes
-        and (one.compress, one.skip_bad, one.recovery) == (other.compress, other.skip_bad, other.recovery)
+        and (here.compress, here.skip_bad, here.recovery) == (there.compress, there.skip_bad, there.recovery)
     )
 
 
@@ -162,13 +148,14 @@ class Loader:
     def load(self, task: Task) -> tuple[tuple[Job, ...], tuple[TraceError, ...]]:
         """The jobs of a task, and the bad rows that were left out."""
         if self._last is None or not same_jobs(task, self._last):
+            under = task.conditions
             errors: list[TraceError] = []
             jobs: Iterable[Job]
             if isinstance(task.source, Trace):
-                bad = errors if task.skip_bad else None
-                jobs = task.source.jobs(nodes=task.nodes, skip_bad=bad, compress=task.compress)
-            elif task.compress != 1:
-                jobs = compressed((replace(job) for job in task.source), task.compress)
+                bad = errors if under.skip_bad else None
+                jobs = task.source.jobs(nodes=task.nodes, skip_bad=bad, compress=under.compress)
+            elif under.compress != 1:
+                jobs = compressed((replace(job) for job in task.source), under.compress)
             else:
                 jobs = task.source
             self._loaded = (_adapted(tuple(jobs), task), tuple(errors))
@@ -183,7 +170,7 @@ def _adapted(jobs: tuple[Job, ...], task: Task) -> tuple[Job, ...]:
     its label, its jobs may run anywhere. With checkpoints every job keeps its work.
     """
     labels = {label for node in task.nodes for label in node.labels}
-    keeps = task.recovery.checkpoint_ms is not None
+    keeps = task.conditions.recovery.checkpoint_ms is not None
     if not keeps and not any(map(attrgetter("labels"), jobs)):
         return jobs
     adapted = []

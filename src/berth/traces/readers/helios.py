@@ -114,27 +114,26 @@ class CanonicalReader(_Pooled):
         return Job(job_id, submit_ms, work_ms, user, kind, models=models, time_limit_ms=limit_ms, **placed)
 
 
-def helios_nodes(path: str) -> tuple[Node, ...] | None:
+def helios_nodes(table: Table) -> tuple[Node, ...] | None:
     """The nodes of each virtual cluster, from `cluster_gpu_number.csv` beside the file; None without it."""
-    beside = Path(path).parent / "cluster_gpu_number.csv"
+    beside = Path(table.path).parent / "cluster_gpu_number.csv"
     if not beside.exists():
         return None
-    with open_table(str(beside)) as table:
-        pools = [name for name in table.header if name not in ("date", "total")]
+    with open_table(str(beside)) as counted:
+        pools = [name for name in counted.header if name not in ("date", "total")]
         fields = [count(name) for name in pools]
         most = dict.fromkeys(pools, 0)
-        for line, row in table.rows():
+        for line, row in counted.rows():
             for field in fields:
-                most[field.name] = max(most[field.name], field.check(table, line, row))
+                most[field.name] = max(most[field.name], field.check(counted, line, row))
     if not any(most.values()):
         raise TraceError(str(beside), "GPUs of at least one virtual cluster")
     return _nodes({name: -(-gpus // _GPUS_PER_NODE) for name, gpus in most.items()}, _GPUS_PER_NODE)
 
 
-def canonical_nodes(path: str) -> tuple[Node, ...] | None:
+def canonical_nodes(table: Table) -> tuple[Node, ...] | None:
     """The nodes of each virtual cluster, from the file's comments; None where none tells them."""
-    with open_table(path) as table:
-        comments = table.comments if isinstance(table, CsvTable) else ()
+    comments = table.comments if isinstance(table, CsvTable) else ()
     for comment in comments:
         if found := _POOLS.search(comment):
             pools = {name: int(nodes) for name, nodes in _POOL.findall(found[2])}

@@ -158,10 +158,10 @@ class OpenbReader:
         return row[1]
 
 
-def nodes(path: str) -> tuple[Node, ...] | None:
+def nodes(table: Table) -> tuple[Node, ...] | None:
     """The cluster: the publisher's list of all nodes, where it lies beside the pod list."""
     for name in _NODE_LISTS:
-        beside = Path(path).parent / name
+        beside = Path(table.path).parent / name
         if beside.exists():
             return nodes_from_csv(str(beside))
     return None

@@ -105,12 +105,12 @@ def asked(instances: int, gpus: float, column: str, limits: Limits) -> dict[str,
     return {"gpus": whole * instances, "share": share, "nodes": 1 if instances == 1 else 0}
 
 
-def nodes(path: str) -> tuple[Node, ...]:
+def nodes(table: Table) -> tuple[Node, ...]:
     """The machines of the published `pai_machine_spec` (`.csv` or `.tar.gz`), where it lies beside the file.
 
     Else as many of each kind as it counts, under made-up names: 1,897 machines with 6,742 GPUs.
     """
-    folder = Path(path).parent
+    folder = Path(table.path).parent
     for beside in (folder / f"{_SPEC}.csv", folder / f"{_SPEC}.tar.gz"):
         if beside.exists():
             return _machines(beside)

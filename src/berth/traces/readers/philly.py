@@ -107,7 +107,7 @@ class PhillyReader:
         )
 
 
-def nodes(path: str = "") -> tuple[Node, ...]:
+def nodes(table: Table | None = None) -> tuple[Node, ...]:
     """The cluster that the trace was recorded on, wherever the file is: 2,490 GPUs in 552 servers.
 
     These are the totals that are given for the publisher's `cluster_machine_list`; that file itself, in an

@@ -45,10 +45,9 @@ _JOBS: Final = """
 
 
 def jobs_table(table: Table) -> Table:
-    """The jobs of an open table of records, in order of submission; closes that table."""
-    table.close()
+    """The jobs of an open table of records, in order of submission, which takes its place."""
     if not isinstance(table, ParquetTable):
         raise TraceError(table.path, "a Parquet file, as records are written", line=table.header_line)
     cluster = "coalesce(cluster, '')" if "cluster" in table.header else "''"
     limit = "time_limit_ms" if "time_limit_ms" in table.header else "NULL::BIGINT"
-    return ParquetTable(table.path, _JOBS.format(cluster=cluster, limit=limit))
+    return table.through(_JOBS.format(cluster=cluster, limit=limit))

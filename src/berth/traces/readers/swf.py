@@ -28,7 +28,7 @@ from berth.model import Job, Node
 from berth.traces.fields import Field, Limits, integer
 from berth.traces.readers.by_field import Contradiction, FieldReader
 from berth.traces.readers.swf_table import SwfTable
-from berth.traces.table import Table, open_table
+from berth.traces.table import Table
 
 __all__ = ["SwfReader", "nodes"]
 
@@ -110,10 +110,9 @@ class SwfReader(FieldReader):
         )
 
 
-def nodes(path: str) -> tuple[Node, ...] | None:
+def nodes(table: Table) -> tuple[Node, ...] | None:
     """The machine that the comments tell of; None where they do not tell its processors."""
-    with open_table(path) as table:
-        comments = table.comments if isinstance(table, SwfTable) else ()
+    comments = table.comments if isinstance(table, SwfTable) else ()
     told = {found[1]: int(found[2]) for comment in comments if (found := _TOLD.match(comment))}
     processors = told.get("MaxProcs", 0)
     if not processors:

@@ -1,4 +1,4 @@
-"""Runs and reports for tests, made through the ordinary engine."""
+"""Runs for tests, made through the ordinary engine."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import numpy as np
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.model import GpuModel, Job, Node, Share
-from berth.report import Report
-from berth.statistics import InflationCurve, Run, event_columns, run_of
+from berth.statistics import Run, event_columns, run_of
 
-__all__ = ["NODES", "curves", "made_runs", "report"]
+__all__ = ["NODES", "made_runs"]
 
 NODES = (
     Node("big-0", 4, GpuModel("V100")),
@@ -36,34 +35,6 @@ def made_runs(
         for policy in policies
         for seed in seeds
     ]
-
-
-def curves(
-    policies: Sequence[str] = ("fgd", "random"), seeds: Sequence[int] = (1, 2)
-) -> list[InflationCurve]:
-    """Curves that rise with the load up to a limit, another for each policy and seed."""
-    load = np.arange(131.0)
-    return [
-        InflationCurve(policy, seed, np.minimum(load, 90.0 + 3 * at + seed), load / 130 * (60 + at + seed))
-        for at, policy in enumerate(policies)
-        for seed in seeds
-    ]
-
-
-def report(**changes: object) -> Report:
-    """A report with every section, or with what `changes` say."""
-    told: dict[str, object] = {
-        "title": "Two policies",
-        "command": "berth compare trace.csv --policies fifo+first-fit,sjf+best-fit",
-        "trace": "trace.csv: 60 jobs over 10 minutes",
-        "cluster": "4 nodes, 10 GPUs",
-        "created": "2026-11-21 03:00 UTC",
-        "version": "0.1.0",
-        "runs": made_runs(),
-        "inflation": curves(),
-        "nodes": NODES,
-    }
-    return Report(**{**told, **changes})  # type: ignore[arg-type]
 
 
 def _jobs(count: int, seed: int) -> list[Job]:

@@ -11,8 +11,8 @@ import pytest
 from numpy.typing import NDArray
 
 from berth.errors import SettingError, TraceError
-from berth.experiments import inflate as module
 from berth.experiments.inflate import Arrivals, inflate, own_arrivals, read_arrivals
+from berth.experiments.inflate import inflation as module
 from berth.model import Job, Node, Share
 from berth.traces import read, read_nodes
 

@@ -1,33 +1,23 @@
-"""Lines and dots: one figure a question, one line or dot a policy."""
+"""The figures of a comparison: one a question, with one line or dot a policy."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from html import escape
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
 
-from berth.plots.style import DASHES, INK, Style, dress
-from berth.statistics import (
-    Cdf,
-    InflationCurve,
-    Metric,
-    Run,
-    Timeline,
-    Unit,
-    confidence_interval_95,
-    readable_unit,
-)
+from berth.plots.lines import add_line, by_policy
+from berth.plots.style import Style, dress
+from berth.statistics import Cdf, Metric, Run, Timeline, Unit, confidence_interval_95, readable_unit
 
 __all__ = [
     "allocation_over_time",
     "completion_cdf",
     "headline",
-    "inflation_allocation",
-    "inflation_fragmentation",
     "queue_over_time",
     "waiting_cdf",
 ]
@@ -38,7 +28,6 @@ QUIET = 0.03
 """Below this part of its peak of allocation, and with no queue, a run is taken to be dying away."""
 
 Floats = NDArray[np.floating[Any]]
-Item = TypeVar("Item", Run, InflationCurve)
 
 
 def allocation_over_time(runs: Sequence[Run], styles: Mapping[str, Style]) -> go.Figure:
@@ -76,43 +65,9 @@ def completion_cdf(runs: Sequence[Run], styles: Mapping[str, Style]) -> go.Figur
     )
 
 
-def inflation_allocation(curves: Sequence[InflationCurve], styles: Mapping[str, Style]) -> go.Figure:
-    """GPU allocation against arrived load for each policy: mean over seeds, shaded to lowest and highest."""
-    figure = _inflation(
-        curves, styles, lambda curve: curve.allocation_pct, "GPU allocation, % of all GPUs", "%{y:.2f} %"
-    )
-    figure.add_trace(
-        go.Scatter(
-            x=[0, 100, 130],
-            y=[0, 100, 100],
-            mode="lines",
-            name="all that fits",
-            line={"color": INK, "width": 1, "dash": "dot"},
-            hoverinfo="skip",
-        )
-    )
-    begin = _first_behind(curves)
-    figure.update_xaxes(range=[begin, 130])
-    figure.update_yaxes(range=[begin, 102])
-    return figure
-
-
-def inflation_fragmentation(curves: Sequence[InflationCurve], styles: Mapping[str, Style]) -> go.Figure:
-    """Fragmentation ratio against arrived load for each policy: mean over seeds, shaded likewise."""
-    figure = _inflation(
-        curves,
-        styles,
-        lambda curve: curve.fragmentation_ratio_pct,
-        "Fragmentation ratio, % of idle GPU capacity",
-        "%{y:.2f} %",
-    )
-    figure.update_yaxes(range=[0, 103])
-    return figure
-
-
 def headline(runs: Sequence[Run], metric: Metric, styles: Mapping[str, Style]) -> go.Figure:
     """One metric of each policy: a dot at the mean over seeds, a bar for its 95 % interval."""
-    groups = _by_policy(runs)
+    groups = by_policy(runs)
     intervals = [confidence_interval_95([metric.of(run.summary) for run in group]) for group in groups]
     highs = [interval.high if interval.count > 1 else interval.mean for interval in intervals]
     factor, unit = readable_unit(metric.unit, highs)
@@ -153,11 +108,11 @@ def _over_time(
     factor, unit = readable_unit(Unit.SECONDS, [until / 1000])
     x = (edges / 1000 * factor).astype(np.float32)
     figure = go.Figure()
-    for group in _by_policy(runs):
+    for group in by_policy(runs):
         resampled = [_resampled(run.timeline, values(run.timeline), edges) for run in group]
         means = np.stack([mean for mean, _ in resampled])
         peaks = np.stack([peak for _, peak in resampled])
-        _add_line(figure, group, styles, x, means.mean(0), means.min(0), peaks.max(0), hover)
+        add_line(figure, group, styles, x, means.mean(0), means.min(0), peaks.max(0), hover)
     dress(figure, title)
     axis = f"{unit.capitalize()} since the first submission"
     if until < edges[-1]:
@@ -227,9 +182,9 @@ def _cdfs(
         grid = grid[np.linspace(0, len(grid) - 1, CDF_POINTS).astype(np.int64)]
     grid = np.unique(np.append(grid, (edge, max(edge * 10, float(grid[-1])))))
     figure = go.Figure()
-    for group in _by_policy(counted):
+    for group in by_policy(counted):
         shares = np.stack([_share_at_most(of(run), grid) for run in group]) * 100
-        _add_line(
+        add_line(
             figure,
             group,
             styles,
@@ -263,89 +218,3 @@ def _cdfs(
 
 def _share_at_most(cdf: Cdf, grid: Floats) -> NDArray[np.float64]:
     return np.append(0.0, cdf.shares)[np.searchsorted(cdf.values, grid, side="right")]
-
-
-def _inflation(
-    curves: Sequence[InflationCurve],
-    styles: Mapping[str, Style],
-    of: Callable[[InflationCurve], Floats],
-    title: str,
-    hover: str,
-) -> go.Figure:
-    figure = go.Figure()
-    for group in _by_policy(curves):
-        values = np.stack([of(curve) for curve in group])
-        x = np.arange(values.shape[1], dtype=np.int16)
-        _add_line(
-            figure, group, styles, x, values.mean(0), values.min(0), values.max(0), hover, shape="linear"
-        )
-    dress(figure, title)
-    figure.update_xaxes(title={"text": "Arrived load, % of all GPUs"}, range=[0, 130])
-    figure.update_xaxes(unifiedhovertitle={"text": "%{x} % arrived"})
-    figure.update_yaxes(ticksuffix=" %")
-    return figure
-
-
-def _first_behind(curves: Sequence[InflationCurve]) -> int:
-    """A whole ten of arrived load until which every policy has placed nearly all that came."""
-    behind = 130
-    for curve in curves:
-        load = np.arange(len(curve.allocation_pct))
-        less = np.flatnonzero(curve.allocation_pct < np.minimum(load, 100) - 1.5)
-        behind = min(behind, int(less[0]) if len(less) else 130)
-    return max(0, min(behind, 100) // 10 * 10 - 10)
-
-
-def _add_line(
-    figure: go.Figure,
-    group: Sequence[Run] | Sequence[InflationCurve],
-    styles: Mapping[str, Style],
-    x: NDArray[np.generic],
-    middle: Floats,
-    low: Floats,
-    high: Floats,
-    hover: str,
-    shape: str = "hv",
-) -> None:
-    """A policy's line, and behind it a shade from low to high where they differ from it."""
-    name = group[0].policy
-    style = styles[name]
-    if len(x) == len(middle) + 1:  # bins: the last level lasts to the last edge
-        middle, low, high = (np.append(level, level[-1]) for level in (middle, low, high))
-    if float(np.max(high - low, initial=0.0)) > 0.02:
-        for level, fill in ((high, None), (low, "tonexty")):
-            figure.add_trace(
-                go.Scatter(
-                    x=x,
-                    y=level.astype(np.float32),
-                    mode="lines",
-                    line={"width": 0, "shape": shape, "color": style.colour},
-                    fill=fill,
-                    fillcolor=style.shade(),
-                    legendgroup=name,
-                    showlegend=False,
-                    hoverinfo="skip",
-                )
-            )
-    y = middle.astype(np.float32)
-    # Dashed over the line that it lies on, both are seen.
-    same = sum(np.array_equal(trace.y, y) for trace in figure.data if trace.name)
-    dash = DASHES[(DASHES.index(style.dash) + same) % len(DASHES)]
-    figure.add_trace(
-        go.Scatter(
-            x=x,
-            y=y,
-            mode="lines",
-            name=escape(name),
-            line={"color": style.colour, "dash": dash, "width": 2, "shape": shape},
-            legendgroup=name,
-            hovertemplate=hover,
-        )
-    )
-
-
-def _by_policy(items: Sequence[Item]) -> list[list[Item]]:
-    groups: dict[str, list[Item]] = {}
-    for item in items:
-        groups.setdefault(item.policy, []).append(item)
-    return list(groups.values())

@@ -1,0 +1,198 @@
+"""The options that `berth simulate` and `berth compare` share, declared once, and what they ask of the runs."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+__all__ = ["RunOptions", "conditions_asked", "with_options"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """What both commands are told of their runs."""
+
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|SPEC", help="A node list, or 10x8:V100; by default the trace's own cluster."
+        ),
+    ] = None
+    compress: Annotated[
+        float, typer.Option(metavar="FACTOR", help="Divide the times of submission by this.")
+    ] = 1.0
+    interference: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="How jobs on one GPU slow each other: none, measured, time-sliced, FILE.json, or my.module:thing.",
+        ),
+    ] = "none"
+    profiles: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Profiles to look applications up in, before the thesis's."),
+    ] = None
+    knowledge: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="What policies believe of jobs: oracle (the truth), user, noisy?run=0.3&memory=0.1, or my.module:thing.",
+        ),
+    ] = "oracle"
+    outages: Annotated[
+        Path | None, typer.Option(metavar="FILE.csv", help="Nodes that are lost: columns node, down_s, up_s.")
+    ] = None
+    mtbf: Annotated[
+        float | None,
+        typer.Option(metavar="HOURS", help="Nodes fail by themselves, after so long in the mean."),
+    ] = None
+    mttr: Annotated[
+        float | None,
+        typer.Option(
+            metavar="HOURS", help="How long the repair of such a node takes in the mean; 1 by default."
+        ),
+    ] = None
+    checkpoint: Annotated[
+        float | None,
+        typer.Option(
+            metavar="MINUTES", help="Every job keeps its work, up to the last checkpoint; one every so often."
+        ),
+    ] = None
+    restart: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Every try but a job's first takes so much longer.")
+    ] = 0.0
+    quota: Annotated[
+        str | None,
+        typer.Option(metavar="VC=GPUS,…", help="GPUs of each virtual cluster; who is not named has none."),
+    ] = None
+    borrow: Annotated[bool, typer.Option("--borrow", help="Lend idle GPUs beyond the quotas.")] = False
+    every: Annotated[
+        float | None,
+        typer.Option("--round", metavar="SECONDS", help="Policies decide at whole multiples of this only."),
+    ] = None
+    events: Annotated[Path | None, typer.Option(metavar="FILE.parquet", help="Write every event here.")] = (
+        None
+    )
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Write report.html, result.json and cluster.csv here, and each run as it is done.",
+        ),
+    ] = None
+    map_at: Annotated[
+        list[float] | None,
+        typer.Option(
+            metavar="HOURS", help="Show the cluster so long after the trace's origin; may be repeated."
+        ),
+    ] = None
+    skip_bad: Annotated[
+        bool, typer.Option("--skip-bad", help="Leave out bad rows, and count and list them.")
+    ] = False
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON on standard output, and nothing else.")
+    ] = False
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose keyword `options` is made of one option for each field of `RunOptions`."""
+    hints = get_type_hints(RunOptions, include_extras=True)
+    shared = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(RunOptions)
+    ]
+    own_hints = get_type_hints(command, include_extras=True)
+    own = [
+        parameter.replace(annotation=own_hints[name])
+        for name, parameter in inspect.signature(command).parameters.items()
+        if name != "options"
+    ]
+
+    @wraps(command)
+    def told(**given: Any) -> None:
+        options = RunOptions(**{parameter.name: given.pop(parameter.name) for parameter in shared})
+        command(**given, options=options)
+
+    told.__signature__ = inspect.Signature([*own, *shared])  # type: ignore[attr-defined]
+    told.__annotations__ = {parameter.name: parameter.annotation for parameter in [*own, *shared]}
+    return told
+
+
+def conditions_asked(options: RunOptions) -> dict[str, Any]:
+    """What every run is under, as `berth.compare` takes it."""
+    from berth.cluster.outages import FailureRate, Recovery
+    from berth.errors import SettingError
+
+    failures = None
+    if options.mtbf is not None:
+        up_ms = _whole_ms(options.mtbf, 3_600_000, "--mtbf")
+        down_h = 1.0 if options.mttr is None else options.mttr
+        failures = FailureRate(up_ms, _whole_ms(down_h, 3_600_000, "--mttr"))
+    elif options.mttr is not None:
+        raise SettingError("--mttr tells how long repairs take of nodes that fail by --mtbf; give both")
+    every, checkpoint = options.every, options.checkpoint
+    return {
+        "compress": options.compress,
+        "skip_bad": options.skip_bad,
+        **_interference(options.interference, options.profiles),
+        "outages": () if options.outages is None else options.outages,
+        "failures": failures,
+        "recovery": Recovery(
+            None if checkpoint is None else _whole_ms(checkpoint, 60_000, "--checkpoint"),
+            _whole_ms(options.restart, 1000, "--restart"),
+        ),
+        "quotas": None if options.quota is None else _quotas(options.quota),
+        "borrow": options.borrow,
+        "round_ms": None if every is None else _whole_ms(every, 1000, "--round"),
+        "knowledge": options.knowledge,
+    }
+
+
+def _interference(name: str, folder: Path | None) -> dict[str, Any]:
+    if folder is None:
+        return {"interference": name}
+    if name == "none":
+        raise typer.BadParameter(
+            "profiles say what jobs on one GPU do to each other, and without --interference they do nothing;"
+            " add --interference measured, or leave --profiles out",
+            param_hint="--profiles",
+        )
+    from berth.cli.profile import read_profiles
+    from berth.interference import make_interference
+    from berth.profiles import thesis_profiles
+
+    model = make_interference(name, thesis_profiles() | read_profiles(folder))
+    return {"interference": model, "interference_name": name}
+
+
+def _whole_ms(value: float, unit_ms: int, option: str) -> int:
+    """A time as whole milliseconds; SettingError for one that is no number or without end."""
+    from berth.errors import SettingError
+
+    if not math.isfinite(value):
+        raise SettingError(f"{option} is {value}; expected a number")
+    return round(value * unit_ms)
+
+
+def _quotas(text: str) -> dict[str, int]:
+    from berth.errors import SettingError
+
+    found: dict[str, int] = {}
+    for part in text.split(","):
+        name, _, gpus = part.strip().rpartition("=")
+        if not name or not gpus.isascii() or not gpus.isdigit():
+            raise SettingError(f"quota '{part}' is not VC=GPUS, such as vcA=64")
+        found[name] = int(gpus)
+    return found

@@ -1,0 +1,97 @@
+"""What the page of a comparison tells: a table, plots, a map of the cluster, and what the numbers mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from berth.experiments.compare import plots
+from berth.experiments.compare.cluster_map import cluster_map
+from berth.model import Node
+from berth.plots import Style, policy_styles
+from berth.report import Chapter
+from berth.statistics import HEADLINES, METRICS, Run
+from berth.statistics.table import table_rows
+
+__all__ = ["comparison_chapters"]
+
+
+def comparison_chapters(runs: Sequence[Run], nodes: Sequence[Node] = ()) -> list[Chapter]:
+    """The chapters that there is something to show in; without nodes there is no map."""
+    if not runs:
+        return []
+    named: dict[str, Any] = {
+        "policies": tuple(dict.fromkeys(run.policy for run in runs)),
+        "seeds": tuple(sorted({run.seed for run in runs})),
+    }
+    return list(_chapters(runs, nodes, policy_styles(named["policies"]), named))
+
+
+def _chapters(
+    runs: Sequence[Run], nodes: Sequence[Node], styles: Mapping[str, Style], named: Mapping[str, Any]
+) -> Iterator[Chapter]:
+    several = len(named["seeds"]) > 1
+    yield Chapter("Comparison", _how_to_read(len(named["seeds"])), standings=table_rows(runs), **named)
+    bars = (
+        "the bar its 95 % interval"
+        if several
+        else "without an interval, as one seed does not tell how far seeds differ"
+    )
+    yield Chapter(
+        "Policies at a glance",
+        f"A dot is the mean over seeds, {bars}. Axes need not begin at zero: compare places, not lengths.",
+        [(f"{metric.name} of each policy", plots.headline(runs, metric, styles)) for metric in HEADLINES],
+        names=[f"headline-{at}" for at in range(len(HEADLINES))],
+        small=True,
+        **named,
+    )
+    shade = (
+        "The line is the mean over seeds; the shade reaches from the lowest seed to the highest peak."
+        if several
+        else "The line is the mean in each of up to 1,000 steps; the shade reaches up to the peak in it."
+    )
+    yield Chapter(
+        "Over time",
+        f"{shade} Click a name to hide it, twice to see it alone; drag to zoom in, double-click to zoom out.",
+        (
+            ("GPU allocation over time", plots.allocation_over_time(runs, styles)),
+            ("Jobs waiting over time", plots.queue_over_time(runs, styles)),
+        ),
+        names=("allocation", "queue"),
+        **named,
+    )
+    yield Chapter(
+        "How long jobs took",
+        "The higher a curve, the more jobs had been served after so long. The axis is logarithmic and has no "
+        "zero: jobs at or below its left edge, those that started at once among them, are where a curve "
+        "begins. Jobs that never started, or never finished, are in no curve; the table counts them.",
+        (
+            ("Distribution of waiting times", plots.waiting_cdf(runs, styles)),
+            ("Distribution of completion times", plots.completion_cdf(runs, styles)),
+        ),
+        names=("waiting", "completion"),
+        **named,
+    )
+    if any(node.gpus for node in nodes) and any(run.occupancies for run in runs):
+        yield Chapter(
+            "The cluster at a moment",
+            "A cell is a GPU, a short row of cells a node; nodes of one GPU model stand together. Grey and blue "
+            "GPUs are idle or full. Orange ones are held in part: what is left of them can only serve jobs that "
+            "want a part. The slider moves all policies to another time. Each map is of the policy's first seed.",
+            (("Map of the cluster: how much of each GPU is held", cluster_map(runs, nodes, styles)),),
+            names=("map",),
+            **named,
+        )
+    yield Chapter(
+        "What the numbers mean", definitions=[(metric.name, metric.definition) for metric in METRICS]
+    )
+
+
+def _how_to_read(seeds: int) -> str:
+    if seeds == 1:
+        return "Means over 1 seed.\nThe best mean of a row is bold with a dot."
+    return (
+        f"Means over {seeds} seeds, with half of the 95 % confidence interval (Student’s t) behind ±.\n"
+        "The best mean of a row is bold with a dot; ≈ marks policies that the seeds do not tell from it (the 95 %"
+        " interval of the difference, seed by seed, holds 0)."
+    )

@@ -1,0 +1,88 @@
+"""What the runs of a comparison are under: all that holds for each of them alike."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from berth.cluster.outages import FailureRate, Recovery, read_outages
+from berth.errors import SettingError
+from berth.interference import Interference, make_interference, no_interference
+from berth.knowledge import check_knowledge
+from berth.model import Node, Outage
+from berth.policies.schemes.quotas import check_quotas
+
+__all__ = ["AS_THE_TRACE_SAYS", "Conditions", "conditions_of"]
+
+AS_THE_JOB_SAYS = Recovery()
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """What the runs of a comparison are under.
+
+    `berth.compare` takes each field as a keyword; there quotas may be a mapping, outages a file, and interference a
+    name.
+    """
+
+    compress: float = 1.0
+    """Times of submission are divided by this."""
+    skip_bad: bool = False
+    """Leave out bad rows of the trace and list them in the result; else the first raises TraceError."""
+    interference: Interference = no_interference
+    """How jobs on one GPU slow each other."""
+    interference_name: str = ""
+    """What that model is called, where it was asked for by a name; it decides nothing."""
+    outages: tuple[Outage, ...] = ()
+    """Nodes that are lost."""
+    failures: FailureRate | None = None
+    """Outages at a rate, drawn from each run's seed."""
+    recovery: Recovery = AS_THE_JOB_SAYS
+    """What stopped jobs keep; with checkpoints every job keeps its work."""
+    quotas: tuple[tuple[str, int], ...] | None = None
+    """GPUs of each virtual cluster, sorted by its name."""
+    borrow: bool = False
+    """Virtual clusters may use idle GPUs beyond their quotas."""
+    round_ms: int | None = None
+    """Policies decide at whole multiples of this; None: whenever something happens."""
+    knowledge: str = "oracle"
+    """What policies believe of jobs; `oracle`: the truth."""
+
+
+AS_THE_TRACE_SAYS = Conditions()
+"""Nothing changed."""
+
+
+def conditions_of(
+    asked: Mapping[str, Any], nodes: Sequence[Node], base: Conditions = AS_THE_TRACE_SAYS
+) -> Conditions:
+    """The conditions `base` with what is asked for changed, on these nodes.
+
+    Reads outages from a file and looks a model of interference up by its name. Raises SettingError for a keyword that
+    is none, and for conditions that contradict each other or the nodes.
+    """
+    known = [field.name for field in fields(Conditions)]
+    for name in asked:
+        if name not in known:
+            raise SettingError(f"no condition '{name}' of a comparison; there are {', '.join(known)}")
+    values = dict(asked)
+    if isinstance(values.get("interference"), str):
+        values["interference_name"] = values["interference"]
+        values["interference"] = make_interference(values["interference"])
+    if "outages" in values:
+        outages = values["outages"]
+        by_file = isinstance(outages, str | os.PathLike)
+        values["outages"] = tuple(read_outages(os.fspath(outages), nodes) if by_file else outages)
+    if isinstance(values.get("quotas"), Mapping):
+        values["quotas"] = tuple(sorted(values["quotas"].items()))
+    found = replace(base, **values)
+    if found.outages and found.failures is not None:
+        raise SettingError("outages come from a file or at a rate, not both")
+    if found.quotas is not None:
+        check_quotas(dict(found.quotas), nodes)
+    elif found.borrow:
+        raise SettingError("to borrow takes quotas; say whose, such as --quota vcA=64,vcB=32")
+    check_knowledge(found.knowledge)
+    return found

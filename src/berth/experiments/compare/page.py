@@ -1,0 +1,45 @@
+"""The page of a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from berth import __version__
+from berth.experiments.compare.chapters import comparison_chapters
+from berth.experiments.compare.comparison import Comparison
+from berth.model import Node
+from berth.report import Report
+
+__all__ = ["cluster_in_words", "comparison_report"]
+
+
+def comparison_report(result: Comparison, command: str, created: str) -> Report:
+    """The page of a comparison, made by that command at that time."""
+    policies = f"{len(result.policies)} policies" if len(result.policies) > 1 else result.policies[0]
+    compress = result.conditions.compress
+    faster = f", arrivals compressed {compress:g}×" if compress != 1 else ""
+    return Report(
+        title=f"{Path(result.trace).name}: {policies}",
+        command=command or f"berth.compare({result.trace!r}, policies={list(result.policies)!r})",
+        trace=f"{result.trace}: {result.runs[0].summary.jobs:,} jobs{faster}",
+        cluster=cluster_in_words(result.nodes),
+        created=created,
+        version=__version__,
+        chapters=comparison_chapters(result.runs, result.nodes),
+    )
+
+
+def cluster_in_words(nodes: Sequence[Node]) -> str:
+    """How many nodes, and how many GPUs of which models, the most first."""
+    models: dict[str, int] = {}
+    for node in nodes:
+        if node.gpus:
+            name = node.gpu_model.name if node.gpu_model and node.gpu_model.name else "unnamed"
+            models[name] = models.get(name, 0) + node.gpus
+    kinds = ", ".join(
+        f"{number:,} {name}" for name, number in sorted(models.items(), key=lambda item: -item[1])
+    )
+    return (
+        f"{len(nodes):,} nodes, {sum(models.values()):,} GPUs ({kinds})" if kinds else f"{len(nodes):,} nodes"
+    )

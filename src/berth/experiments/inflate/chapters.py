@@ -1,0 +1,52 @@
+"""What the page of inflations on one workload tells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from berth import __version__
+from berth.experiments.compare.page import cluster_in_words
+from berth.experiments.inflate.inflation import UP_TO_PCT, Inflation
+from berth.experiments.inflate.plots import inflation_allocation, inflation_fragmentation
+from berth.plots import policy_styles
+from berth.report import Chapter, Report
+from berth.statistics import InflationCurve
+
+__all__ = ["inflation_chapter", "inflation_report"]
+
+
+def inflation_report(results: Sequence[Inflation], command: str, created: str) -> Report:
+    """The page of inflations on one workload, made by that command at that time."""
+    first = results[0]
+    return Report(
+        title=f"Inflation of {Path(first.workload).name}",
+        command=command or f"berth.inflate(…, {first.curve.policy!r}, seed={first.curve.seed})",
+        trace=f"{first.workload}: jobs arrive until {UP_TO_PCT} % of the GPUs is asked for; none leaves",
+        cluster=cluster_in_words(first.nodes),
+        created=created,
+        version=__version__,
+        chapters=[inflation_chapter([result.curve for result in results])],
+    )
+
+
+def inflation_chapter(curves: Sequence[InflationCurve]) -> Chapter:
+    """Allocation and fragmentation against arrived load, for each policy."""
+    policies = tuple(dict.fromkeys(curve.policy for curve in curves))
+    styles = policy_styles(policies)
+    return Chapter(
+        "Inflation",
+        "Jobs arrive in turn, in batches where the command says so, and none leaves, until more was asked for "
+        "than there is. The longer "
+        "allocation follows the dotted line, the better a policy packs; what is left out at the left is where "
+        "all do, and a double click shows it. The fragmentation ratio is the part "
+        "of the idle GPU capacity that the workload's jobs cannot use where it lies: lower is better. "
+        "The line is the mean over seeds; the shade reaches from the lowest seed to the highest.",
+        (
+            ("GPU allocation against arrived load", inflation_allocation(curves, styles)),
+            ("Fragmentation ratio against arrived load", inflation_fragmentation(curves, styles)),
+        ),
+        policies=policies,
+        seeds=tuple(sorted({curve.seed for curve in curves})),
+        names=("inflation-allocation", "inflation-fragmentation"),
+    )

@@ -1,0 +1,84 @@
+"""One line a policy, with a shade behind it from the lowest of its seeds to the highest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import plotly.graph_objects as go
+from numpy.typing import NDArray
+
+from berth.plots.style import DASHES, Style
+
+__all__ = ["OfPolicy", "add_line", "by_policy"]
+
+Floats = NDArray[np.floating[Any]]
+
+
+class OfPolicy(Protocol):
+    """What was measured of one policy."""
+
+    @property
+    def policy(self) -> str:
+        """Its name."""
+
+
+Item = TypeVar("Item", bound=OfPolicy)
+
+
+def add_line(
+    figure: go.Figure,
+    group: Sequence[OfPolicy],
+    styles: Mapping[str, Style],
+    x: NDArray[np.generic],
+    middle: Floats,
+    low: Floats,
+    high: Floats,
+    hover: str,
+    shape: str = "hv",
+) -> None:
+    """A policy's line, and behind it a shade from low to high where they differ from it."""
+    name = group[0].policy
+    style = styles[name]
+    if len(x) == len(middle) + 1:  # bins: the last level lasts to the last edge
+        middle, low, high = (np.append(level, level[-1]) for level in (middle, low, high))
+    if float(np.max(high - low, initial=0.0)) > 0.02:
+        for level, fill in ((high, None), (low, "tonexty")):
+            figure.add_trace(
+                go.Scatter(
+                    x=x,
+                    y=level.astype(np.float32),
+                    mode="lines",
+                    line={"width": 0, "shape": shape, "color": style.colour},
+                    fill=fill,
+                    fillcolor=style.shade(),
+                    legendgroup=name,
+                    showlegend=False,
+                    hoverinfo="skip",
+                )
+            )
+    y = middle.astype(np.float32)
+    # Dashed over the line that it lies on, both are seen.
+    same = sum(np.array_equal(trace.y, y) for trace in figure.data if trace.name)
+    dash = DASHES[(DASHES.index(style.dash) + same) % len(DASHES)]
+    figure.add_trace(
+        go.Scatter(
+            x=x,
+            y=y,
+            mode="lines",
+            name=escape(name),
+            line={"color": style.colour, "dash": dash, "width": 2, "shape": shape},
+            legendgroup=name,
+            hovertemplate=hover,
+        )
+    )
+
+
+def by_policy(items: Sequence[Item]) -> list[list[Item]]:
+    """The items of each policy, in the order in which policies come first."""
+    groups: dict[str, list[Item]] = {}
+    for item in items:
+        groups.setdefault(item.policy, []).append(item)
+    return list(groups.values())

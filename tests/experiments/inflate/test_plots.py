@@ -1,0 +1,38 @@
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from berth.experiments.inflate.plots import inflation_allocation, inflation_fragmentation
+from berth.plots import policy_styles
+from tests.experiments.inflate.curves import curves
+
+
+def lines(figure: go.Figure) -> list[go.Scatter]:
+    """The traces that are named in the legend."""
+    return [trace for trace in figure.data if trace.name and trace.showlegend is not False]
+
+
+def test_a_policy_has_its_colour_in_both_figures() -> None:
+    styles = policy_styles(["fgd", "random"])
+    figures = [inflation_allocation(curves(), styles), inflation_fragmentation(curves(), styles)]
+    seen = {(line.name, line.line.color) for figure in figures for line in lines(figure)}
+    assert seen - {("all that fits", "#707070")} == {(name, styles[name].colour) for name in styles}
+
+
+def test_inflation_curves_have_a_point_at_each_per_cent_and_a_shade_over_seeds() -> None:
+    given = curves(("fgd",), (1, 5))
+    figure = inflation_allocation(given, policy_styles(["fgd"]))
+    line = lines(figure)[0]
+    assert np.array_equal(line.x, np.arange(131))
+    assert line.y == pytest.approx((given[0].allocation_pct + given[1].allocation_pct) / 2)
+    high, low = figure.data[0], figure.data[1]
+    assert (high.y[-1], low.y[-1], low.fill) == (95.0, 91.0, "tonexty")
+
+
+def test_the_allocation_plot_begins_before_any_policy_falls_behind() -> None:
+    figure = inflation_allocation(curves(), policy_styles(["fgd", "random"]))
+    assert (figure.layout.xaxis.range, figure.layout.yaxis.range) == ((80, 130), (80, 102))
+
+
+def test_nothing_to_draw_is_an_empty_figure_and_no_error() -> None:
+    assert len(inflation_fragmentation([], policy_styles([])).data) == 0
