@@ -36,7 +36,7 @@ __all__ = ["simulate"]
 END, LOST, BACK, RETIME, WAKE, LEAVE = range(6)
 """What can be on the heap, in the order in which it happens at one instant; jobs arrive before LEAVE."""
 
-SUBMIT, START, FINISH, FAIL, EVICT, REJECT = EventKind
+SUBMIT, START, FINISH, FAIL, EVICT, REJECT, CANCEL = EventKind
 NO_REASON = Reason.NONE
 AS_THE_JOB_SAYS = Recovery()
 _Entry = tuple[int, int, int, Any]
@@ -212,7 +212,7 @@ class _Run:
                 self._bring_back(what)
                 decide = True
         while self.arrival_ms == now_ms and (job := self.arrival) is not None:
-            happened.append(new(Event, (now_ms, SUBMIT, job, 1, (), job.share, NO_REASON)))
+            happened.append(new(Event, (now_ms, SUBMIT, job, 1, (), job.share, NO_REASON, False)))
             if self._fits_when_empty(job):
                 self._enqueue(job, now_ms)
                 decide = True
@@ -311,7 +311,9 @@ class _Run:
             self._schedule_end(run, now_ms)
         else:
             self.sharing.change(run.slots)
-        self.happened.append(new(Event, (now_ms, START, job, attempt, run.slots, run.share, NO_REASON)))
+        self.happened.append(
+            new(Event, (now_ms, START, job, attempt, run.slots, run.share, NO_REASON, False))
+        )
 
     def _end(self, run: Running, now_ms: int) -> None:
         """A run reaches the end of its work or of its time limit."""
@@ -321,7 +323,9 @@ class _Run:
         if run.left_us > 0:
             self._failed(run, Reason.TIME_LIMIT, now_ms)
         else:
-            finish = new(Event, (now_ms, FINISH, run.job, run.attempt, run.slots, run.share, NO_REASON))
+            finish = new(
+                Event, (now_ms, FINISH, run.job, run.attempt, run.slots, run.share, NO_REASON, False)
+            )
             self.happened.append(finish)
 
     def _lose(self, node: int, now_ms: int) -> None:

@@ -34,6 +34,7 @@ GOLDEN = Summary(
     finished=4,
     failed=0,
     rejected=1,
+    cancelled=0,
     waiting=0,
     running=0,
     tries=6,

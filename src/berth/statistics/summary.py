@@ -38,12 +38,14 @@ class Summary:
     """The metrics of one run; docs/metrics.md defines each."""
 
     jobs: int
-    """Jobs that were submitted: finished + failed + rejected + waiting + running."""
+    """Jobs that were submitted: finished + failed + rejected + cancelled + waiting + running."""
     finished: int
     failed: int
     """Jobs that failed for good."""
     rejected: int
     """Jobs that left unserved."""
+    cancelled: int
+    """Jobs that were withdrawn, waiting or running."""
     waiting: int
     """Jobs still in the queue at the last event."""
     running: int
@@ -93,6 +95,7 @@ def summarise(columns: EventColumns, nodes: Sequence[Node]) -> Summary:
         finished=ended_with(columns, EventKind.FINISH),
         failed=ended_with(columns, EventKind.FAIL),
         rejected=ended_with(columns, EventKind.REJECT),
+        cancelled=ended_with(columns, EventKind.CANCEL),
         waiting=ended_with(columns, EventKind.SUBMIT) + ended_with(columns, EventKind.EVICT),
         running=ended_with(columns, EventKind.START),
         tries=len(columns.tries.job),
