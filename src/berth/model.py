@@ -261,9 +261,9 @@ class Record:
     command: str = ""
     """How it was submitted: container image, script or command line, as far as it is known."""
     exit_code: int | None = None
-    """What its process returned; None where nobody tells or nothing ran."""
-    reason: str = ""
-    """Why it failed or was rejected, as `Reason` says it; empty where its state says all."""
+    """What its process returned, or 128 and the signal that ended it; None where nobody tells or nothing ran."""
+    end_reason: str = ""
+    """Why it failed or was rejected, as `Reason` says it; empty where nothing did or nobody tells."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
