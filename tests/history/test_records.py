@@ -151,7 +151,7 @@ def test_events_in_pieces_give_the_records_of_the_whole(history: History, cuts: 
     begin = 0
     for end in [*sorted(min(cut, len(history.events)) for cut in cuts), len(history.events)]:
         under_way = open_from_json(stored)
-        found += records(history.events[begin:end], history.nodes, open=under_way)
+        found += records(history.events[begin:end], history.nodes, under_way=under_way)
         stored = open_to_json(under_way)
         begin = end
     assert found == whole
@@ -163,10 +163,10 @@ def test_events_in_pieces_give_the_records_of_the_whole(history: History, cuts: 
 def test_a_record_names_the_nodes_of_its_start_though_nodes_have_gone_since() -> None:
     under_way: dict[str, OpenAttempt] = {}
     begun = [_event(5, EventKind.SUBMIT), _event(6, EventKind.START, (1, 0), (1, 1))]
-    assert list(records(begun, NODES, open=under_way)) == []
+    assert list(records(begun, NODES, under_way=under_way)) == []
     assert under_way == {"job": OpenAttempt(5, 6, ("b",), "P100")}
     ended = [_event(8, EventKind.FINISH, (0, 0), (0, 1))]
-    assert list(records(ended, NODES[1:], open=under_way)) == [
+    assert list(records(ended, NODES[1:], under_way=under_way)) == [
         _record(1, 5, 6, 8, RecordState.COMPLETED, "b")
     ]
     assert under_way == {}

@@ -44,21 +44,21 @@ def records(
     events: Iterable[Event],
     nodes: Sequence[Node],
     *,
-    open: dict[str, OpenAttempt] | None = None,
+    under_way: dict[str, OpenAttempt] | None = None,
 ) -> Iterator[Record]:
     """Yield the Record of each attempt when it ends; a job that left before it started has one without nodes and start.
 
-    An attempt that has not ended when the events do has no record. `open` are the attempts, by their job's id, that
-    were under way before these events; it is kept up to date with each event, so that after the last it is what the
+    An attempt that has not ended when the events do has no record. `under_way` are the attempts, by their job's id,
+    that were so before these events; it is kept up to date with each event, so that after the last it is what the
     next events go on from. Raises HistoryError where an event cannot follow what went before, as an end without a
     start.
     """
-    under_way = {} if open is None else open
+    attempts = {} if under_way is None else under_way
     for event in events:
         job_id, kind = event.job.id, event.kind
-        attempt = under_way.get(job_id)
+        attempt = attempts.get(job_id)
         if kind is EventKind.SUBMIT:
-            under_way[job_id] = OpenAttempt(event.time_ms)
+            attempts[job_id] = OpenAttempt(event.time_ms)
             continue
         missing = _missing(event, attempt)
         if attempt is None or missing:
@@ -67,15 +67,15 @@ def records(
                 f"job '{job_id}', attempt {event.attempt}: {what} without a {missing} before it"
             )
         if kind is EventKind.START:
-            under_way[job_id] = _started(event, attempt.queued_ms, nodes)
+            attempts[job_id] = _started(event, attempt.queued_ms, nodes)
         else:
-            del under_way[job_id]
+            del attempts[job_id]
             yield _record(event, attempt)
 
 
-def open_to_json(open: dict[str, OpenAttempt]) -> str:
+def open_to_json(under_way: dict[str, OpenAttempt]) -> str:
     """Attempts under way as one line of JSON, to be stored beside the events that they are left from."""
-    return json.dumps({job_id: asdict(attempt) for job_id, attempt in open.items()}, ensure_ascii=False)
+    return json.dumps({job_id: asdict(attempt) for job_id, attempt in under_way.items()}, ensure_ascii=False)
 
 
 def open_from_json(text: str) -> dict[str, OpenAttempt]:
