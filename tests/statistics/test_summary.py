@@ -45,6 +45,8 @@ GOLDEN = Summary(
     gpu_allocation_arriving_pct=100 * 185 / 360,
     gpu_busy_pct=100 * 220 / 400,
     gpu_utilisation_pct=100 * 180 / 400,
+    gpu_use_pct=None,
+    gpu_mem_use_pct=None,
     fragmentation_pct=100 * 25 / 205,
     gpu_hours=GpuHours(held=195 / 3600, useful=180 / 3600, wasted=15 / 3600, unfinished=0.0),
     makespan_s=100.0,

@@ -14,7 +14,7 @@ from plotly.offline import get_plotlyjs
 from berth.files import whole_file
 from berth.report.report import Report
 from berth.report.sections import policies_of, sections_of, seeds_of
-from berth.statistics import METRICS
+from berth.statistics import metrics_of
 from berth.statistics.table import table_rows
 
 __all__ = ["render", "write", "write_page"]
@@ -30,7 +30,7 @@ def render(report: Report) -> str:
         run_seeds=len({run.seed for run in report.runs}),
         columns=tuple(dict.fromkeys(run.policy for run in report.runs)),
         rows=table_rows(report.runs) if report.runs else (),
-        metrics=METRICS,
+        metrics=metrics_of(run.summary for run in report.runs),
         sections=sections_of(report),
     )
 

@@ -13,7 +13,7 @@ from plotly.io.json import to_json_plotly
 from berth import plots
 from berth.plots import Style
 from berth.report.report import Report
-from berth.statistics import HEADLINES
+from berth.statistics import headlines_of
 
 __all__ = ["Plot", "Section", "plot_of", "policies_of", "sections_of", "seeds_of"]
 
@@ -102,7 +102,7 @@ def _glance(report: Report, styles: Mapping[str, Style]) -> Section:
             plot_of(
                 f"headline-{at}", f"{metric.name} of each policy", plots.headline(report.runs, metric, styles)
             )
-            for at, metric in enumerate(HEADLINES)
+            for at, metric in enumerate(headlines_of(run.summary for run in report.runs))
         ),
         small=True,
     )

@@ -21,7 +21,7 @@ from berth.model import Job, Node, Outage, Reason
 from berth.policies import Setting, make_policy
 from berth.policies.genetic.batch import Shortage, shortage_of
 from berth.policies.schemes.quotas import check_quotas
-from berth.statistics import METRICS, Run, standings, summary_dict
+from berth.statistics import Run, metrics_of, standings, summary_dict
 from berth.traces import Trace, read_nodes, read_trace
 
 __all__ = ["Comparison", "Progress", "Task", "compare", "run_task"]
@@ -74,7 +74,7 @@ class Comparison:
                         for standing in standings(self.runs, metric)
                     },
                 }
-                for metric in METRICS
+                for metric in metrics_of(run.summary for run in self.runs)
             ],
             "fifo_over_sjf": [ratio.to_dict() for ratio in self.ratios()],
             "skipped": [str(error) for error in self.skipped],

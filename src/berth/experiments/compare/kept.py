@@ -80,7 +80,10 @@ def digest(task: Task) -> str:
     model = interference_digest(task.interference)
     plain = replace(task, source=(), interference=no_interference, events=None, records=None, measure=None)
     told = [repr(getattr(plain, field.name)) for field in fields(plain) if field.name not in OTHERWISE]
-    return digest_of(source, model, told, *policy_marks(task.policy))
+    summary = [
+        field.name for field in fields(Summary)
+    ]  # a run that was kept without some of them is made again
+    return digest_of(source, model, told, summary, *policy_marks(task.policy))
 
 
 def interference_digest(how: Interference) -> str:
@@ -145,6 +148,8 @@ def _summary(plain: dict[str, Any]) -> Summary:
         elif isinstance(value, dict):
             kind = GpuHours if name == "gpu_hours" else Distribution
             values[name] = kind(**{key: _number(inner) for key, inner in value.items()})
+        elif name in ("gpu_use_pct", "gpu_mem_use_pct"):
+            values[name] = value
         else:
             values[name] = _number(value)
     return Summary(**values)
