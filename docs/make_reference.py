@@ -112,7 +112,9 @@ def _formats() -> list[str]:
 
 
 def _metrics() -> list[str]:
-    rows = [f"| {metric.name} | {metric.unit or '–'} | {metric.definition} |" for metric in (*REAL_USE, *METRICS)]
+    rows = [
+        f"| {metric.name} | {metric.unit or '–'} | {metric.definition} |" for metric in (*REAL_USE, *METRICS)
+    ]
     return ["## Metrics", "\n".join(["| metric | unit | what |", "|---|---|---|", *rows])]
 
 
