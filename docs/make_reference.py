@@ -17,7 +17,7 @@ from berth import errors
 from berth.cli.app import app
 from berth.policies import ORDERS, PLACEMENTS, POLICIES, SCHEMES, WRAPPERS
 from berth.policies import _load as load_policy
-from berth.statistics import METRICS
+from berth.statistics import METRICS, REAL_USE
 from berth.traces.formats import FORMATS
 from berth.traces.synthetic import WORKLOADS, defaults_of
 
@@ -112,7 +112,9 @@ def _formats() -> list[str]:
 
 
 def _metrics() -> list[str]:
-    rows = [f"| {metric.name} | {metric.unit or '–'} | {metric.definition} |" for metric in METRICS]
+    rows = [
+        f"| {metric.name} | {metric.unit or '–'} | {metric.definition} |" for metric in (*REAL_USE, *METRICS)
+    ]
     return ["## Metrics", "\n".join(["| metric | unit | what |", "|---|---|---|", *rows])]
 
 

@@ -178,7 +178,8 @@ class Outage(NamedTuple):
 
 
 class EventKind(StrEnum):
-    """What can happen to a try: submit and start, then finish, fail or evict; or reject, unserved."""
+    """What can happen to an attempt: submit and start, then finish, fail, evict or cancel; or, without a start,
+    reject, cancel, or fail because it could not be started."""
 
     SUBMIT = "submit"
     START = "start"
@@ -187,19 +188,21 @@ class EventKind(StrEnum):
     EVICT = "evict"
     REJECT = "reject"
     CANCEL = "cancel"
+    """A waiting or running job was withdrawn."""
 
 
 class Reason(StrEnum):
-    """Why a try failed or a job was rejected; NONE elsewhere."""
+    """Why an attempt failed or a job was rejected; NONE elsewhere."""
 
     NONE = ""
     OUT_OF_MEMORY = "out-of-memory"
     NODE_LOST = "node-lost"
     TIME_LIMIT = "time-limit"
+    FAILED_TO_START = "failed-to-start"
+    """The attempt never ran."""
     NEVER_FITS = "never-fits"
     PATIENCE = "patience"
     LEFT_WAITING = "left-waiting"
-    FAILED_TO_START = "failed-to-start"
 
 
 class Event(NamedTuple):
@@ -211,7 +214,7 @@ class Event(NamedTuple):
     attempt: int
     """1 for the first try. A submit has the number of the try that it queues."""
     slots: tuple[GpuSlot, ...]
-    """Where it ran; empty for submit and reject."""
+    """Where it ran; empty for submit and reject, and for the cancellation of a job that waited."""
     share: Share
     reason: Reason
     shared: bool = False
@@ -256,7 +259,7 @@ class Record:
     gpu_model: str
     """Model of its GPUs; the first node's where they differ."""
     work_ms: int | None
-    """Its run time alone, where known."""
+    """Its run time alone, where it is known for certain, as of a simulated job; never an estimate."""
     gpu_use_mean: float | None = None
     """Use of its GPUs over the run as a fraction; None where nobody measured it, never 0 for that."""
     gpu_use_peak: float | None = None
@@ -278,6 +281,10 @@ class Record:
     comment: str = ""
     command: str = ""
     """How it was submitted: container image, script or command line, as far as it is known."""
+    exit_code: int | None = None
+    """What its process returned, or 128 and the signal that ended it; None where nobody tells or nothing ran."""
+    end_reason: str = ""
+    """Why it failed or was rejected, as `Reason` says it; empty where nothing did or nobody tells."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

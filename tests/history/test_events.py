@@ -41,20 +41,24 @@ def test_each_slot_is_a_row_and_the_node_gives_its_part_in_the_first(tmp_path: P
             _event(2, EventKind.START, PART, (0, 7)),
             _event(3, EventKind.FAIL, NO_GPUS, (1, NO_GPU), (2, NO_GPU), reason=Reason.NODE_LOST),
             _event(4, EventKind.REJECT, PART, reason=Reason.PATIENCE),
+            _event(5, EventKind.CANCEL, PART),
+            _event(6, EventKind.CANCEL, PART, (0, 7))._replace(shared=True),
         ],
         NODES,
         path,
     )
-    assert number == 5
+    assert number == 7
     assert _rows(path) == [
-        (0, "submit", "gang", 1, None, None, 0, 0, 0, 0, ""),
-        (1, "start", "gang", 1, "n3", 1, 1000, 0, 67, 5, ""),
-        (1, "start", "gang", 1, "n2", 0, 1000, 0, 34, 3, ""),
-        (1, "start", "gang", 1, "n3", 2, 1000, 0, 0, 0, ""),
-        (2, "start", "part", 1, "n0", 7, 250, 900, 11, 5, ""),
-        (3, "fail", "cpu", 1, "n1", None, 0, 0, 3, 4, "node-lost"),
-        (3, "fail", "cpu", 1, "n2", None, 0, 0, 3, 4, "node-lost"),
-        (4, "reject", "part", 1, None, None, 0, 0, 0, 0, "patience"),
+        (0, "submit", "gang", 1, None, None, 0, 0, 0, 0, "", False),
+        (1, "start", "gang", 1, "n3", 1, 1000, 0, 67, 5, "", False),
+        (1, "start", "gang", 1, "n2", 0, 1000, 0, 34, 3, "", False),
+        (1, "start", "gang", 1, "n3", 2, 1000, 0, 0, 0, "", False),
+        (2, "start", "part", 1, "n0", 7, 250, 900, 11, 5, "", False),
+        (3, "fail", "cpu", 1, "n1", None, 0, 0, 3, 4, "node-lost", False),
+        (3, "fail", "cpu", 1, "n2", None, 0, 0, 3, 4, "node-lost", False),
+        (4, "reject", "part", 1, None, None, 0, 0, 0, 0, "patience", False),
+        (5, "cancel", "part", 1, None, None, 0, 0, 0, 0, "", False),
+        (6, "cancel", "part", 1, "n0", 7, 250, 900, 11, 5, "", True),
     ]
 
 
@@ -138,6 +142,6 @@ def test_the_events_of_several_runs_make_one_file_with_policy_and_seed(tmp_path:
         parts.append((part, "it's fifo", seed))
     path = tmp_path / "it's all.parquet"
     join_events(parts, path)
-    row = ("submit", "part", 1, None, None, 0, 0, 0, 0, "", "it's fifo")
+    row = ("submit", "part", 1, None, None, 0, 0, 0, 0, "", False, "it's fifo")
     assert _rows(path) == [(1, *row, 1), (2, *row, 2)]
     assert list(tmp_path.iterdir()) == [path]

@@ -328,6 +328,30 @@ def test_json_that_is_cut_off_or_of_something_else_is_refused(tmp_path: Path, te
         list(json_rows(tmp_path / "f", Rejections()))
 
 
+def test_exit_codes_of_json_are_those_of_either_form(tmp_path: Path) -> None:
+    plain = {
+        "name": "train",
+        "state": {"current": "FAILED"},
+        "time": {"submission": 1_767_225_600, "start": 1_767_225_600, "end": 1_767_225_700},
+        "tres": {"allocated": [{"type": "cpu", "count": 1}]},
+    }
+    given = (
+        ({}, None),
+        ({"status": "FAILED", "return_code": 3}, 3),
+        ({"status": "SIGNALED", "return_code": 0, "signal": {"signal_id": 9, "name": "KILL"}}, 137),
+        ({"return_code": {"set": True, "number": 4}, "signal": {"id": {"set": False, "number": 0}}}, 4),
+        ({"return_code": {"set": True, "number": 0}, "signal": {"id": {"set": True, "number": 15}}}, 143),
+    )
+    jobs = [{**plain, "job_id": at, "exit_code": told} for at, (told, _) in enumerate(given)]
+    (tmp_path / "f").write_text(json.dumps({"jobs": jobs}))
+    history = open_history(tmp_path / "h")
+    rejections = Rejections()
+    import_rows(history, json_rows(tmp_path / "f", rejections), JSON_HEADER, Options(), "f", rejections)
+    assert [(record.name, record.exit_code) for record in history.records()] == [
+        ("train", code) for _, code in given
+    ]
+
+
 def test_jobs_of_json_in_an_unknown_form_are_left_out_and_each_says_why(tmp_path: Path) -> None:
     time = {"submission": 1, "eligible": 1, "start": 1, "end": 2}
     jobs = [

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from berth.errors import HistoryError, SettingError
@@ -65,15 +66,22 @@ def test_a_pbs_log_becomes_records(tmp_path: Path) -> None:
     )
     assert (first.state, first.time_limit_ms) == (RecordState.COMPLETED, 7_200_000)
     assert (second.gpus, second.state, second.nodes) == (2, RecordState.TIMEOUT, ("n1",))
+    assert [(record.name, record.exit_code) for record in (first, second)] == [
+        ("pt_train", 0),
+        ("", 128 + 15),
+    ]
 
 
 def test_a_csv_table_is_read_by_its_map(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text(
-        'id,made,began,done,who,cards,busy\n1,1767225600,1767225660,1767229260,"ann, b",2,0.25\n2,x\n'
-        "3,1767225600,1767225660,1767229260,bob,1,7\n"
+        "id,made,began,done,who,cards,busy,returned,title\n"
+        '1,1767225600,1767225660,1767229260,"ann, b",2,0.25,3,train\n2,x\n'
+        "3,1767225600,1767225660,1767229260,bob,1,7,0,train\n"
     )
-    columns = read_map("job=id,submit=made,start=began,end=done,user=who,gpus=cards,gpu_use=busy")
+    columns = read_map(
+        "job=id,submit=made,start=began,end=done,user=who,gpus=cards,gpu_use=busy,exit_code=returned,name=title"
+    )
     history = open_history(tmp_path / "h")
     rejections = Rejections()
     rows = csv_rows(path, columns, rejections)
@@ -84,13 +92,14 @@ def test_a_csv_table_is_read_by_its_map(tmp_path: Path) -> None:
         0,
         0,
         (
-            Rejected(f"{path}, line 3", "2 fields, expected 7"),
+            Rejected(f"{path}, line 3", "2 fields, expected 9"),
             Rejected(f"{path}, job 3", "GPU use is no fraction from 0 to 1"),
         ),
         2,
     )
     (record,) = history.records()
     assert (record.user, record.gpus, record.gpu_use_mean, record.gpu_mem_mean) == ("ann, b", 2, 0.25, None)
+    assert (record.name, record.exit_code) == ("train", 3)
 
 
 def test_gpus_of_a_csv_table_are_whole_numbers_from_0_on(tmp_path: Path) -> None:
@@ -128,7 +137,11 @@ def a_record(**values: object) -> Record:
 
 
 def test_simulated_records_come_in_as_they_are(tmp_path: Path) -> None:
-    records = [a_record(), a_record(attempt=2, queued_ms=105, start_ms=105, end_ms=300)]
+    told = {"name": "train", "comment": "why", "command": "run.sh", "exit_code": 3}
+    records = [
+        a_record(**told, state=RecordState.FAILED, end_reason="failed-to-start"),
+        a_record(attempt=2, queued_ms=105, start_ms=105, end_ms=300, exit_code=0),
+    ]
     write_records(records, tmp_path / "r.parquet")
     history = open_history(tmp_path / "h")
     assert import_records(history, tmp_path / "r.parquet", Options("simulated")) == ImportResult(
@@ -136,6 +149,25 @@ def test_simulated_records_come_in_as_they_are(tmp_path: Path) -> None:
     )
     assert import_records(history, tmp_path / "r.parquet", Options("simulated")).unchanged == 2
     assert list(history.records()) == records
+
+
+def test_a_history_of_before_exit_codes_is_read_and_added_to(tmp_path: Path) -> None:
+    history = open_history(tmp_path / "h")
+    old = [a_record(), a_record(job_id="8")]
+    write_records(old, tmp_path / "r.parquet")
+    import_records(history, tmp_path / "r.parquet", Options("simulated"))
+    (file,) = (tmp_path / "h" / "records").iterdir()
+    lacking = tmp_path / "lacking.parquet"
+    duckdb.sql(
+        f"COPY (SELECT * EXCLUDE (exit_code, end_reason) FROM read_parquet('{file}')) TO '{lacking}' (FORMAT parquet)"
+    )
+    lacking.replace(file)
+    assert list(history.records()) == old
+    new = [a_record(exit_code=3), a_record(job_id="9", exit_code=0)]
+    write_records(new, tmp_path / "r.parquet")
+    result = import_records(history, tmp_path / "r.parquet", Options("simulated"))
+    assert (result.imported, result.updated) == (1, 1)
+    assert list(history.records()) == [new[0], old[1], new[1]]
 
 
 def test_pseudonyms_hide_people_and_keep_statistics(tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ def database(history: History, folder: Path, options: Options) -> None:
         **{"Partition": "a100", "State": "COMPLETED", "TimelimitRaw": 120, "NNodes": 1, "NCPUS": 8, **TIMES},
         **{"AllocTRES": "1=8,2=16384,1001=2,1002=2", "ReqTRES": "1=8,2=16384,1001=2", "NodeList": "gpu01"},
         **{"Reason": "Resources", "Comment": "", "Container": "", "SubmitLine": "sbatch train.sh"},
+        "ExitCode": "0:15",
     }
     names = (("1", "cpu"), ("2", "mem"), ("1001", "gres/gpu"), ("1002", "gres/gpu:a100"))
     row = tuple(told[name] for name in DATABASE_HEADER)
@@ -148,6 +149,8 @@ def joined(first: dict[str, object], second: dict[str, object], by_name: bool) -
     An application follows from the texts of both, unless the second tells it `by_name`, or there are no texts.
     """
     found = {name: first[name] if value in (None, "", 0, ()) else value for name, value in second.items()}
+    if second["exit_code"] == 0:  # which is told, other than 0 of what there is none of
+        found["exit_code"] = 0
     texts = tuple(str(found[name]) for name in ("comment", "name", "command"))
     if any(texts) and not by_name:
         found["application"] = read_rules().application(*texts)

@@ -148,6 +148,21 @@ def test_plain_parts_of_new_jobs_become_files_of_the_history_as_they_are(tmp_pat
     assert (again.imported, again.unchanged, history.index().records) == (0, 100, files)
 
 
+def test_both_ways_give_the_same_exit_codes(tmp_path: Path) -> None:
+    told = {"0:0": 0, "3:0": 3, "0:9": 137, "1:15": 1, "7": 7, "": None, "4294967294:0": None, "odd": None}
+    lines = [
+        f"{exports.line(JobIDRaw=at, Start='Unknown' if at >= 300 else exports.ROW['Start'])}|{list(told)[at % 8]}"
+        for at in range(100, 500)
+    ]
+    path = exports.write(tmp_path / "jobs", lines, f"{exports.HEADER}|ExitCode")
+    for name, way in (("careful", CAREFUL), ("fast", FAST)):
+        history = open_history(tmp_path / name)
+        assert import_text(history, path, Options(), plain=way).imported == 400
+        assert {int(record.job_id): record.exit_code for record in history.records()} == {
+            at: None if at >= 300 else list(told.values())[at % 8] for at in range(100, 500)
+        }
+
+
 def test_a_broken_line_is_named_by_its_number_in_the_whole_file(tmp_path: Path) -> None:
     lines = [exports.line(JobIDRaw=number) for number in range(1, 101)]
     lines[76] = "cut|off"

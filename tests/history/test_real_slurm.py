@@ -39,7 +39,8 @@ sleep 1
 $B import slurmdbd $BERTH_SLURMDBD --history h --json >first.json
 $B import slurmdbd $BERTH_SLURMDBD --history h --json >second.json
 $B import sacct --run --cluster sandbox --history h --json >run.json
-sacct -X -a -D -P --delimiter=$'\x1f' -S 2020-01-01 -o JobIDRaw,State,ElapsedRaw,AllocTRES,JobName,Submit >sacct.txt
+fields=JobIDRaw,State,ElapsedRaw,AllocTRES,JobName,Submit,ExitCode
+sacct -X -a -D -P --delimiter=$'\x1f' -S 2020-01-01 -o $fields >sacct.txt
 # slurmdbd adds up usage once an hour, and here when it is told to. sreport leaves out the hour under way, before its
 # half: what was added up is put two hours back.
 from=$(date -d '4 hours ago' +%Y-%m-%dT%H:00:00) to=$(date -d '1 hour' +%Y-%m-%dT%H:00:00)
@@ -125,6 +126,11 @@ def test_what_a_real_slurm_recorded_is_what_berth_imports(tmp_path: Path) -> Non
     assert [(r.name, r.state) for r in never] == [("never", "cancelled")]
     elapsed = sum((r.end_ms - r.start_ms) // 1000 for r in records.values() if r.start_ms is not None)
     assert elapsed == sum(int(row[2]) for row in rows)
+    fails = next(row for row in rows if row[4] == "fails")
+    assert fails[6] == "3:0"
+    assert [r.exit_code for r in records.values() if r.name == "fails"] == [3]
+    told = {row[0]: row[6] for row in rows if row[1] == "COMPLETED"}
+    assert {r.job_id: f"{r.exit_code}:0" for r in records.values() if r.state == "completed"} == told
     gpus = {job: _gpus(tres) for job, state, _, tres, *_ in rows if not state.startswith("CANCELLED")}
     assert {r.job_id: r.gpus for r in records.values() if r.state != "cancelled"} == gpus
     assert sorted(r.name for r in records.values()) == sorted(row[4] for row in [*rows, [""] * 4 + ["never"]])

@@ -19,8 +19,9 @@ from berth.errors import HistoryError, SettingError, TraceError
 from berth.experiments.compare import compare
 from berth.gpu_models import gpu_model
 from berth.history.store.record_files import read_records, recorded, write_records
-from berth.history.store.records import records
+from berth.history.store.records import OpenAttempt, open_from_json, open_to_json, records
 from berth.model import Event, EventKind, GpuSlot, Job, Node, Reason, Record, RecordState, Share
+from tests.statistics.histories import History, histories
 
 NODES = (Node("a", 2, gpu_model("T4")), Node("b", 2, gpu_model("P100")))
 JOB = Job("job", 5, 100, user="ada", application="bert", gpus=2, nodes=0, cpu_milli=9, virtual_cluster="vc")
@@ -38,7 +39,13 @@ def _event(
 
 
 def _record(
-    attempt: int, queued_ms: int, start_ms: int | None, end_ms: int, state: RecordState, *nodes: str
+    attempt: int,
+    queued_ms: int,
+    start_ms: int | None,
+    end_ms: int,
+    state: RecordState,
+    *nodes: str,
+    reason: Reason = Reason.NONE,
 ) -> Record:
     return Record(
         job_id="job",
@@ -59,6 +66,7 @@ def _record(
         gpu_model={"a": "T4", "b": "P100", "": ""}[nodes[0] if nodes else ""],
         work_ms=100,
         node_count=len(nodes),
+        end_reason=reason.value,
     )
 
 
@@ -78,9 +86,9 @@ def test_every_try_has_a_record_and_so_has_a_rejection() -> None:
     ]
     assert list(records(events, NODES)) == [
         _record(1, 5, 7, 9, RecordState.PREEMPTED, "b", "a"),
-        _record(2, 9, 20, 30, RecordState.OUT_OF_MEMORY, "a"),
+        _record(2, 9, 20, 30, RecordState.OUT_OF_MEMORY, "a", reason=Reason.OUT_OF_MEMORY),
         _record(3, 30, 31, 131, RecordState.COMPLETED, "a"),
-        _record(4, 140, None, 150, RecordState.REJECTED),
+        _record(4, 140, None, 150, RecordState.REJECTED, reason=Reason.PATIENCE),
     ]
 
 
@@ -95,11 +103,85 @@ def test_every_try_has_a_record_and_so_has_a_rejection() -> None:
 def test_why_a_try_failed_is_its_state(reason: Reason, state: RecordState) -> None:
     events = [_event(5, EventKind.SUBMIT), _event(6, EventKind.START, (0, 0), (0, 1))]
     failure = _event(8, EventKind.FAIL, (0, 0), (0, 1), reason=reason)
-    assert list(records([*events, failure], NODES)) == [_record(1, 5, 6, 8, state, "a")]
+    assert list(records([*events, failure], NODES)) == [_record(1, 5, 6, 8, state, "a", reason=reason)]
+
+
+def test_a_withdrawn_job_has_a_record_whether_it_waited_or_ran() -> None:
+    waited = [_event(5, EventKind.SUBMIT), _event(9, EventKind.CANCEL)]
+    assert list(records(waited, NODES)) == [_record(1, 5, None, 9, RecordState.CANCELLED)]
+    slots = ((0, 0), (0, 1))
+    ran = [waited[0], _event(6, EventKind.START, *slots), _event(9, EventKind.CANCEL, *slots)]
+    assert list(records(ran, NODES)) == [_record(1, 5, 6, 9, RecordState.CANCELLED, "a")]
+
+
+def test_a_failed_start_has_a_record_that_says_so() -> None:
+    reason, slots = Reason.FAILED_TO_START, ((0, 0), (0, 1))
+    never = [_event(5, EventKind.SUBMIT), _event(9, EventKind.FAIL, reason=reason)]
+    assert list(records(never, NODES)) == [_record(1, 5, None, 9, RecordState.FAILED, reason=reason)]
+    held = [
+        never[0],
+        _event(6, EventKind.START, *slots),
+        _event(9, EventKind.FAIL, *slots, reason=reason),
+        _event(9, EventKind.SUBMIT, attempt=2),
+    ]
+    assert list(records(held, NODES)) == [_record(1, 5, 6, 9, RecordState.FAILED, "a", reason=reason)]
+
+
+def test_no_estimate_is_ever_recorded_as_work() -> None:
+    told = {"estimate_ms": 7, "time_limit_ms": 400}
+    jobs = [Job(f"job-{at}", at, 100 + at, **told) for at in range(6)]
+    for policy in ("sjf-estimated", "sjf-requested", "sjf"):
+        found = list(records(simulate(jobs, Cluster(NODES), policy), NODES))
+        assert {record.job_id: record.work_ms for record in found} == {job.id: job.work_ms for job in jobs}
+    unknown = replace(JOB, work_ms=None, **told)
+    events = [
+        _event(5, EventKind.SUBMIT, job=unknown),
+        _event(6, EventKind.START, (0, 0), (0, 1), job=unknown),
+        _event(8, EventKind.FINISH, (0, 0), (0, 1), job=unknown),
+    ]
+    assert [record.work_ms for record in records(events, NODES)] == [None]
+
+
+@settings(max_examples=100, deadline=None)
+@given(history=histories(), cuts=st.lists(st.integers(0, 40), max_size=3))
+def test_events_in_pieces_give_the_records_of_the_whole(history: History, cuts: list[int]) -> None:
+    whole = list(records(history.events, history.nodes))
+    found: list[Record] = []
+    stored = "{}"
+    begin = 0
+    for end in [*sorted(min(cut, len(history.events)) for cut in cuts), len(history.events)]:
+        under_way = open_from_json(stored)
+        found += records(history.events[begin:end], history.nodes, under_way=under_way)
+        stored = open_to_json(under_way)
+        begin = end
+    assert found == whole
+    ended = {EventKind.FINISH, EventKind.FAIL, EventKind.EVICT, EventKind.REJECT, EventKind.CANCEL}
+    last = {event.job.id: event.kind for event in history.events}
+    assert open_from_json(stored).keys() == {job_id for job_id, kind in last.items() if kind not in ended}
+
+
+def test_a_record_names_the_nodes_of_its_start_though_nodes_have_gone_since() -> None:
+    under_way: dict[str, OpenAttempt] = {}
+    begun = [_event(5, EventKind.SUBMIT), _event(6, EventKind.START, (1, 0), (1, 1))]
+    assert list(records(begun, NODES, under_way=under_way)) == []
+    assert under_way == {"job": OpenAttempt(5, 6, ("b",), "P100")}
+    ended = [_event(8, EventKind.FINISH, (0, 0), (0, 1))]
+    assert list(records(ended, NODES[1:], under_way=under_way)) == [
+        _record(1, 5, 6, 8, RecordState.COMPLETED, "b")
+    ]
+    assert under_way == {}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "[1]", '{"job": 1}', '{"job": {"queued_ms": 5}}', '{"job": {"nodes": []}}']
+)
+def test_attempts_under_way_that_are_something_else_are_refused(text: str) -> None:
+    with pytest.raises(HistoryError, match="expected the attempts under way as berth stored them"):
+        open_from_json(text)
 
 
 def test_an_event_out_of_place_is_refused() -> None:
-    with pytest.raises(HistoryError, match="job 'job', try 1: finish at 8 ms without a start before it"):
+    with pytest.raises(HistoryError, match="job 'job', attempt 1: finish at 8 ms without a start before it"):
         list(records([_event(8, EventKind.FINISH, (0, 0))], NODES))
     with pytest.raises(HistoryError, match="start at 8 ms without a submission before it"):
         list(records([_event(8, EventKind.START, (0, 0))], NODES))
@@ -130,6 +212,11 @@ RECORDS = st.builds(
     gpu_use_peak=USES,
     gpu_mem_mean=USES,
     gpu_mem_peak=USES,
+    name=TEXTS,
+    comment=TEXTS,
+    command=TEXTS,
+    exit_code=st.none() | st.integers(-(2**31), 2**31 - 1),
+    end_reason=st.sampled_from(Reason).map(str),
 )
 
 

@@ -26,9 +26,11 @@ def event(
     *slots: tuple[int, int],
     attempt: int = 1,
     reason: Reason = Reason.NONE,
+    shared: bool = False,
 ) -> Event:
     """An event of a job with the share that it asks for."""
-    return Event(time_ms, kind, job, attempt, tuple(GpuSlot(*slot) for slot in slots), job.share, reason)
+    places = tuple(GpuSlot(*slot) for slot in slots)
+    return Event(time_ms, kind, job, attempt, places, job.share, reason, shared)
 
 
 def golden() -> History:
@@ -76,8 +78,8 @@ def golden() -> History:
 def histories(draw: st.DrawFn, longest_ms: int = 40) -> History:
     """A random history that the engine could have made, short enough to look at every millisecond of it.
 
-    Jobs with and without GPUs, whole and shared, finish, fail, are evicted and tried again, are rejected, and
-    some still wait or run at the end.
+    Jobs with and without GPUs, with whole ones and parts, and with others beside them on the same GPU, finish, fail,
+    are evicted and queued again, are rejected or withdrawn, or cannot be started; some still wait or run at the end.
     """
     nodes = [
         Node(f"node-{at}", gpus)
@@ -86,13 +88,14 @@ def histories(draw: st.DrawFn, longest_ms: int = 40) -> History:
     slots = [(at, index) for at, node in enumerate(nodes) for index in range(node.gpus)]
     free = dict.fromkeys(slots, 1000)
     waiting: list[tuple[Job, int]] = []
-    running: list[tuple[Job, int, tuple[tuple[int, int], ...]]] = []
+    sharing = dict.fromkeys(slots, 0)  # how many hold a GPU that others may have too
+    running: list[tuple[Job, int, tuple[tuple[int, int], ...], bool]] = []
     events: list[Event] = []
     kind = EventKind
     now_ms = begin_ms = draw(st.integers(0, 5))
     for serial in range(draw(st.integers(1, 12))):
         now_ms = min(now_ms + draw(st.integers(0, 8)), begin_ms + longest_ms)
-        what = draw(st.sampled_from(("submit", "submit", "start", "start", "end", "reject")))
+        what = draw(st.sampled_from(("submit", "submit", "start", "start", "end", "leave")))
         if what == "submit" or not serial:
             gpus = draw(st.integers(0, min(2, len(slots))))
             job = Job(
@@ -107,27 +110,49 @@ def histories(draw: st.DrawFn, longest_ms: int = 40) -> History:
             events.append(event(now_ms, kind.SUBMIT, job))
         elif what == "start" and waiting:
             job, attempt = waiting.pop(0)
-            fits = [slot for slot in slots if free[slot] >= job.share.milli][: job.gpus]
+            shared = job.gpus > 0 and draw(st.booleans())
+            free_of = {
+                slot: 1000 if shared and (sharing[slot] or free[slot] == 1000) else free[slot]
+                for slot in slots
+            }
+            fits = [
+                slot for slot in slots if free_of[slot] >= job.share.milli and (shared or not sharing[slot])
+            ]
+            fits = fits[: job.gpus]
             if len(fits) < job.gpus:
                 waiting.append((job, attempt))
                 continue
             for slot in fits:
                 free[slot] -= job.share.milli
+                sharing[slot] += shared
             taken = tuple(fits) or ((0, NO_GPU),)
-            running.append((job, attempt, taken))
-            events.append(event(now_ms, kind.START, job, *taken, attempt=attempt))
+            running.append((job, attempt, taken, shared))
+            events.append(event(now_ms, kind.START, job, *taken, attempt=attempt, shared=shared))
         elif what == "end" and running:
-            job, attempt, taken = running.pop(draw(st.integers(0, len(running) - 1)))
+            job, attempt, taken, shared = running.pop(draw(st.integers(0, len(running) - 1)))
             for slot in taken:
                 if slot[1] != NO_GPU:
                     free[slot] += job.share.milli
-            how = draw(st.sampled_from((kind.FINISH, kind.FAIL, kind.EVICT)))
+                    sharing[slot] -= shared
+            how = draw(st.sampled_from((kind.FINISH, kind.FAIL, kind.EVICT, kind.CANCEL)))
             reason = Reason.NODE_LOST if how is kind.FAIL else Reason.NONE
-            events.append(event(now_ms, how, job, *taken, attempt=attempt, reason=reason))
+            events.append(event(now_ms, how, job, *taken, attempt=attempt, reason=reason, shared=shared))
             if how is kind.EVICT or (how is kind.FAIL and draw(st.booleans())):
                 waiting.append((job, attempt + 1))
                 events.append(event(now_ms, kind.SUBMIT, job, attempt=attempt + 1))
-        elif what == "reject" and waiting:
+        elif what == "leave" and waiting:
             job, attempt = waiting.pop()
-            events.append(event(now_ms, kind.REJECT, job, attempt=attempt, reason=Reason.PATIENCE))
+            how, reason = draw(
+                st.sampled_from(
+                    (
+                        (kind.REJECT, Reason.PATIENCE),
+                        (kind.CANCEL, Reason.NONE),
+                        (kind.FAIL, Reason.FAILED_TO_START),
+                    )
+                )
+            )
+            events.append(event(now_ms, how, job, attempt=attempt, reason=reason))
+            if how is kind.FAIL and draw(st.booleans()):
+                waiting.append((job, attempt + 1))
+                events.append(event(now_ms, kind.SUBMIT, job, attempt=attempt + 1))
     return History(events, nodes)

@@ -43,7 +43,8 @@ class RunOptions:
         str,
         typer.Option(
             metavar="NAME",
-            help="What policies believe of jobs: oracle (the truth), user, noisy?run=0.3&memory=0.1, or my.module:thing.",
+            help="What policies believe of jobs: oracle (the truth), user, noisy?run=0.3&memory=0.1, or"
+            " my.module:thing.",
         ),
     ] = "oracle"
     outages: Annotated[

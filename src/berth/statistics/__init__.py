@@ -25,7 +25,17 @@ from berth.statistics.measures import (
     queueing_delay_s,
     waiting_time_s,
 )
-from berth.statistics.metrics import HEADLINES, METRICS, Metric, Unit, readable_unit
+from berth.statistics.metrics import (
+    HEADLINES,
+    METRICS,
+    REAL_USE,
+    Metric,
+    Unit,
+    headlines_of,
+    metrics_of,
+    readable_unit,
+)
+from berth.statistics.real_use import RealUse, attempts_of, real_use
 from berth.statistics.run import InflationCurve, Run, run_of
 from berth.statistics.spread import (
     Cdf,
@@ -44,6 +54,7 @@ __all__ = [
     "HEADLINES",
     "METRICS",
     "NOT_A_GPU",
+    "REAL_USE",
     "Cdf",
     "Distribution",
     "EventColumns",
@@ -53,12 +64,14 @@ __all__ = [
     "Mark",
     "Metric",
     "Occupancy",
+    "RealUse",
     "Run",
     "Standing",
     "Summary",
     "Timeline",
     "Tries",
     "Unit",
+    "attempts_of",
     "bounded_slowdown",
     "busy_gpu_ms",
     "cdf",
@@ -76,12 +89,15 @@ __all__ = [
     "gpu_busy_pct",
     "gpu_hours",
     "gpu_utilisation_pct",
+    "headlines_of",
     "jain_index",
     "makespan_s",
+    "metrics_of",
     "occupancy_at",
     "paired_difference_95",
     "queueing_delay_s",
     "readable_unit",
+    "real_use",
     "run_of",
     "service",
     "standings",

@@ -28,7 +28,7 @@ REASONS = tuple(Reason)
 RUNNING = -1
 """The `end_event` of a try that still runs after the last event."""
 
-SUBMIT, START, FINISH, FAIL, EVICT, REJECT = (KINDS.index(kind) for kind in EventKind)
+SUBMIT, START, FINISH, FAIL, EVICT, REJECT, CANCEL = (KINDS.index(kind) for kind in EventKind)
 
 _CODE_OF_KIND = {kind: code for code, kind in enumerate(KINDS)}
 _CODE_OF_REASON = {reason: code for code, reason in enumerate(REASONS)}
@@ -52,6 +52,10 @@ class Tries:
     """GPUs it held."""
     milli: NDArray[np.int64]  # (T,)
     """Per mille that it held of each of them."""
+    mem_mib: NDArray[np.int64]  # (T,)
+    """GPU memory that it held of each of them."""
+    shared: NDArray[np.bool_]  # (T,)
+    """Whether its GPUs may have had other tenants, whatever part it held."""
     slot_offsets: NDArray[np.int64]  # (T + 1,)
     """The slots of try `t` are `slot_offsets[t]:slot_offsets[t + 1]` of the two arrays below."""
     slot_node: NDArray[np.int64]  # (S,)
@@ -83,6 +87,12 @@ class EventColumns:
     last_kind: NDArray[np.int8]  # (J,)
     """The kind of the job's last event: where it stood at the end."""
     tries: Tries
+
+    def ran(self) -> NDArray[np.bool_]:
+        """(E,) Whether the event ended an attempt that ran, which a failure or cancellation need not."""
+        ran = np.zeros(len(self.kind), np.bool_)
+        ran[self.tries.end_event[self.tries.end_event != RUNNING]] = True
+        return ran
 
     @property
     def begin_ms(self) -> int:
@@ -182,7 +192,9 @@ def _tries(
     slots_of_all = flat[4::_FIELDS]
     shares_of_all = flat[5::_FIELDS]
     slots = [slots_of_all[at] for at in positions]
-    milli = np.fromiter(map(itemgetter(0), [shares_of_all[at] for at in positions]), np.int64, count)
+    shares = [shares_of_all[at] for at in positions]
+    shared_of_all = flat[7::_FIELDS]
+    milli = np.fromiter(map(itemgetter(0), shares), np.int64, count)
 
     offsets = np.zeros(count + 1, np.int64)
     np.cumsum(np.fromiter(map(len, slots), np.int64, count), out=offsets[1:])
@@ -201,6 +213,8 @@ def _tries(
         end_event=np.where(ended, after, RUNNING),
         gpus=has_gpu[offsets[1:]] - has_gpu[offsets[:-1]],
         milli=milli,
+        mem_mib=np.fromiter(map(itemgetter(1), shares), np.int64, count),
+        shared=np.fromiter([shared_of_all[at] for at in positions], np.bool_, count),
         slot_offsets=offsets,
         slot_node=pairs[:, 0],
         slot_index=pairs[:, 1],
@@ -209,8 +223,8 @@ def _tries(
 
 # What may come after each kind within one job; the first event of a job is a submit.
 _MAY_FOLLOW = np.zeros((len(KINDS), len(KINDS)), np.bool_)
-_MAY_FOLLOW[SUBMIT, [START, REJECT]] = True
-_MAY_FOLLOW[START, [FINISH, FAIL, EVICT]] = True
+_MAY_FOLLOW[SUBMIT, [START, REJECT, CANCEL, FAIL]] = True  # of FAIL only one that could not be started
+_MAY_FOLLOW[START, [FINISH, FAIL, EVICT, CANCEL]] = True
 _MAY_FOLLOW[[FAIL, EVICT], SUBMIT] = True
 
 
@@ -222,12 +236,14 @@ def _check_sequences(columns: EventColumns, by_job: NDArray[np.int64]) -> None:
     first = np.concatenate(([True], job[1:] != job[:-1]))
     good[1:] = _MAY_FOLLOW[kind[:-1], kind[1:]]
     good[first] = kind[first] == SUBMIT
+    never_ran = columns.reason[by_job[1:]] == _CODE_OF_REASON[Reason.FAILED_TO_START]
+    good[1:] &= (kind[1:] != FAIL) | (kind[:-1] == START) | never_ran
     if good.all():
         return
     at = int(np.argmin(good))
     after = "as its first event" if first[at] else f"after '{KINDS[kind[at - 1]]}'"
     raise SimulationError(
         f"job '{columns.job_ids[job[at]]}' has '{KINDS[kind[at]]}' {after} at "
-        f"{columns.time_ms[by_job[at]]} ms (event {by_job[at]}); a try is submit, then start, then finish, "
-        "fail or evict; or submit, then reject"
+        f"{columns.time_ms[by_job[at]]} ms (event {by_job[at]}); an attempt is submit, then start, then finish, "
+        "fail, evict or cancel; or submit, then reject, cancel or fail to start"
     )

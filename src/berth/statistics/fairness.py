@@ -81,7 +81,7 @@ def _contention(
     """Times at which it changes, its integral until then, and what it is from then on; at least 1 throughout."""
     asked = columns.gpus * columns.milli
     last = np.full(len(columns.job_ids), columns.end_ms + 1)
-    ends = (EventKind.FINISH, EventKind.FAIL, EventKind.REJECT)
+    ends = (EventKind.FINISH, EventKind.FAIL, EventKind.REJECT, EventKind.CANCEL)
     over = np.isin(columns.last_kind, [KINDS.index(kind) for kind in ends])
     leaving = np.zeros(len(columns.job_ids), np.int64)
     np.maximum.at(leaving, columns.job, columns.time_ms)

@@ -2,6 +2,8 @@
 
 Measures over time weigh each state by how long it lasted, from the first submission to the last event.
 Capacity is what the nodes have when all are up: a lost node counts as unused capacity.
+A GPU is allocated once, however many tenants share it: where they hold more than all of it together, each holds the
+part of the whole that its share is of all their shares.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.model import NO_GPU, EventKind, Node, Reason
-from berth.statistics.columns import KINDS, REASONS, RUNNING, EventColumns
+from berth.statistics.columns import KINDS, REASONS, RUNNING, EventColumns, Tries
 
 __all__ = [
     "SLOWDOWN_BOUND_MS",
@@ -33,6 +35,7 @@ __all__ = [
     "gpu_utilisation_pct",
     "makespan_s",
     "queueing_delay_s",
+    "slots_on_gpus",
     "waiting_time_s",
 ]
 
@@ -67,11 +70,9 @@ def gpu_allocation_arriving_pct(columns: EventColumns, nodes: Sequence[Node]) ->
 
     A few long jobs at the end do not lower it, as they lower the allocation of the whole run.
     """
-    tries = columns.tries
     last = int(columns.submit_ms.max(initial=columns.begin_ms))
-    durations = np.minimum(tries.end_ms, last) - np.minimum(tries.start_ms, last)
     capacity = float(sum(node.gpus for node in nodes) * WHOLE_MILLI * (last - columns.begin_ms))
-    return _percent(float((durations * tries.gpus * tries.milli).sum()), capacity)
+    return _percent(float(_held_milli_ms(columns, until_ms=last).sum()), capacity)
 
 
 def gpu_busy_pct(columns: EventColumns, nodes: Sequence[Node]) -> float:
@@ -114,7 +115,9 @@ def gpu_hours(columns: EventColumns) -> GpuHours:
     held = _held_milli_ms(columns)
     ended_by = np.where(tries.end_event == RUNNING, RUNNING, columns.kind[tries.end_event])
     finished = _last_kind_is(columns, EventKind.FINISH)
-    gave_up = _last_kind_is(columns, EventKind.FAIL) | _last_kind_is(columns, EventKind.REJECT)
+    gave_up = np.logical_or.reduce(
+        [_last_kind_is(columns, kind) for kind in (EventKind.FAIL, EventKind.REJECT, EventKind.CANCEL)]
+    )
     counts = columns.keeps_work[tries.job] | np.isin(ended_by, [KINDS.index(EventKind.FINISH), RUNNING])
 
     weights = np.where(counts, held, 0)
@@ -134,12 +137,9 @@ def busy_gpu_ms(columns: EventColumns) -> float:
     """GPU milliseconds during which a GPU had at least one job, over all GPUs."""
     tries = columns.tries
     durations = tries.end_ms - tries.start_ms
-    if bool((tries.milli == WHOLE_MILLI).all()):
+    if bool((tries.milli == WHOLE_MILLI).all()) and not tries.shared.any():
         return float((durations * tries.gpus).sum())
-    owner = np.repeat(np.arange(len(durations)), np.diff(tries.slot_offsets))
-    on_gpu = tries.slot_index != NO_GPU
-    owner, node, index = owner[on_gpu], tries.slot_node[on_gpu], tries.slot_index[on_gpu]
-    gpu = node * (int(index.max(initial=0)) + 1) + index
+    owner, gpu = slots_on_gpus(tries)
     # Tries are in order of start, which a stable sort keeps; 16-bit keys sort by radix, much faster.
     narrow = int(gpu.max(initial=0)) < 2**16
     order = np.argsort(gpu.astype(np.uint16) if narrow else gpu, kind="stable")
@@ -151,6 +151,14 @@ def busy_gpu_ms(columns: EventColumns) -> float:
     begin = start.copy()
     begin[1:] = np.maximum(start[1:], covered[:-1])
     return float(np.maximum(end - begin, 0).sum())
+
+
+def slots_on_gpus(tries: Tries) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Of each GPU that an attempt holds the attempt and a number of the GPU, in order of the attempts."""
+    owner = np.repeat(np.arange(len(tries.job)), np.diff(tries.slot_offsets))
+    on_gpu = tries.slot_index != NO_GPU
+    owner, node, index = owner[on_gpu], tries.slot_node[on_gpu], tries.slot_index[on_gpu]
+    return owner, node * (int(index.max(initial=0)) + 1) + index
 
 
 def queueing_delay_s(columns: EventColumns) -> NDArray[np.float64]:
@@ -204,9 +212,26 @@ def _last_kind_is(columns: EventColumns, kind: EventKind) -> NDArray[np.bool_]:
     return is_last
 
 
-def _held_milli_ms(columns: EventColumns) -> NDArray[np.int64]:
+def _held_milli_ms(columns: EventColumns, until_ms: int | None = None) -> NDArray[np.float64 | np.int64]:
+    """(T,) What each attempt held, over all its GPUs, until a time or to the end."""
     tries = columns.tries
-    return (tries.end_ms - tries.start_ms) * tries.gpus * tries.milli
+    start_ms, end_ms = tries.start_ms, tries.end_ms
+    if until_ms is not None:
+        start_ms, end_ms = np.minimum(start_ms, until_ms), np.minimum(end_ms, until_ms)
+    if not tries.shared.any():
+        return (end_ms - start_ms) * tries.gpus * tries.milli
+    # On each GPU the part that is left of a share is integrated over time; an attempt held what came between.
+    owner, gpu = slots_on_gpus(tries)
+    number = len(owner)
+    milli = tries.milli[owner]
+    times = np.concatenate((start_ms[owner], end_ms[owner]))
+    order = np.lexsort((times, np.concatenate((gpu, gpu))))
+    asked = np.cumsum(np.concatenate((milli, -milli))[order])
+    left = np.divide(WHOLE_MILLI, asked, out=np.ones(2 * number), where=asked > WHOLE_MILLI)
+    lasted = np.where(asked[:-1] > 0, np.diff(times[order]), 0)
+    passed = np.empty(2 * number)
+    passed[order] = np.concatenate(([0.0], np.cumsum(left[:-1] * lasted)))
+    return np.bincount(owner, milli * (passed[number:] - passed[:number]), minlength=len(tries.job))
 
 
 def _capacity_milli_ms(columns: EventColumns, nodes: Sequence[Node]) -> float:

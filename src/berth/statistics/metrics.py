@@ -1,16 +1,21 @@
-"""The metrics that tables and plots compare policies by: name, unit, direction and one-line definition."""
+"""The metrics that tables and plots compare policies by: name, unit, direction and one-line definition.
+
+A policy that lets jobs share GPUs does the same work on less, so that what it holds tells against it. Where runs know
+what was really used, that is compared, and no policy is marked as the best for what it holds.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 
 from berth.statistics.summary import Summary
 
-__all__ = ["HEADLINES", "METRICS", "Metric", "Unit", "readable_unit"]
+__all__ = ["HEADLINES", "METRICS", "Metric", "Unit", "headlines_of", "metrics_of", "readable_unit"]
 
 
 class Unit(StrEnum):
@@ -171,7 +176,28 @@ METRICS = (
         "How alike virtual clusters were served, by the speed of their jobs, waiting included",
     ),
 )
-"""What a table compares, in its order."""
+"""What a table compares, in its order, where nobody knows what jobs really use."""
+
+REAL_USE = (
+    Metric(
+        "GPU use",
+        Unit.PERCENT,
+        lambda summary: math.nan if summary.gpu_use_pct is None else summary.gpu_use_pct,
+        max,
+        "What jobs really used of all GPUs: by their profiles, at the speeds that they had beside each other; not cut"
+        " at 100 %",
+    ),
+    Metric(
+        "GPU memory use",
+        Unit.PERCENT,
+        lambda summary: math.nan if summary.gpu_mem_use_pct is None else summary.gpu_mem_use_pct,
+        None,
+        "What jobs really used of the memory of all GPUs, by their profiles",
+    ),
+)
+"""What is compared first where a model of interference knows profiles."""
+
+_BY_WHAT_IS_HELD = frozenset({"GPU allocation", "Allocation while jobs arrive", "GPU utilisation"})
 
 HEADLINES = tuple(
     metric
@@ -180,6 +206,26 @@ HEADLINES = tuple(
     in {"GPU allocation", "GPU utilisation", "Fragmentation", "Mean wait", "Mean completion", "Mean slowdown"}
 )
 """Those of METRICS that are worth a plot each."""
+
+
+def metrics_of(summaries: Iterable[Summary]) -> tuple[Metric, ...]:
+    """What a table of these runs compares: real use first where any of them knows it, and METRICS where none does."""
+    if not _knows_use(summaries):
+        return METRICS
+    return REAL_USE + tuple(
+        replace(metric, best=None) if metric.name in _BY_WHAT_IS_HELD else metric for metric in METRICS
+    )
+
+
+def headlines_of(summaries: Iterable[Summary]) -> tuple[Metric, ...]:
+    """Those of `metrics_of` that are worth a plot each: real use takes the place of what is held."""
+    if not _knows_use(summaries):
+        return HEADLINES
+    return REAL_USE + tuple(metric for metric in HEADLINES if metric.name not in _BY_WHAT_IS_HELD)
+
+
+def _knows_use(summaries: Iterable[Summary]) -> bool:
+    return any(summary.gpu_use_pct is not None for summary in summaries)
 
 
 def readable_unit(unit: Unit, values: Iterable[float]) -> tuple[float, str]:

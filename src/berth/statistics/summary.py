@@ -28,6 +28,7 @@ from berth.statistics.measures import (
     queueing_delay_s,
     waiting_time_s,
 )
+from berth.statistics.real_use import RealUse
 from berth.statistics.spread import Distribution, distribution
 
 __all__ = ["Summary", "summarise", "summary_dict"]
@@ -38,12 +39,14 @@ class Summary:
     """The metrics of one run; docs/metrics.md defines each."""
 
     jobs: int
-    """Jobs that were submitted: finished + failed + rejected + waiting + running."""
+    """Jobs that were submitted: finished + failed + rejected + cancelled + waiting + running."""
     finished: int
     failed: int
     """Jobs that failed for good."""
     rejected: int
     """Jobs that left unserved."""
+    cancelled: int
+    """Jobs that were withdrawn, waiting or running."""
     waiting: int
     """Jobs still in the queue at the last event."""
     running: int
@@ -56,13 +59,17 @@ class Summary:
     rejections: Mapping[Reason, int]
     """Jobs rejected, by reason."""
     gpu_allocation_pct: float
-    """Capacity held by jobs; NaN, like the four after it, where the run lasted no time."""
+    """Capacity held by jobs; NaN, like those after it up to the hours, where the run lasted no time."""
     gpu_allocation_arriving_pct: float
     """The same, from the first submission to the last."""
     gpu_busy_pct: float
     """GPUs with at least one job."""
     gpu_utilisation_pct: float
     """Capacity that went into work of jobs that finished."""
+    gpu_use_pct: float | None
+    """What jobs really used of all GPUs; None, like the next, where no model of the run knows profiles."""
+    gpu_mem_use_pct: float | None
+    """What jobs really used of the memory of all GPUs."""
     fragmentation_pct: float
     """Idle capacity that lies on partly held GPUs."""
     gpu_hours: GpuHours
@@ -86,13 +93,15 @@ class Summary:
     """The same of virtual clusters."""
 
 
-def summarise(columns: EventColumns, nodes: Sequence[Node]) -> Summary:
-    """Compute every metric of a run on a cluster of these nodes."""
+def summarise(columns: EventColumns, nodes: Sequence[Node], use: RealUse | None = None) -> Summary:
+    """Compute every metric of a run on a cluster of these nodes; what was really used is told, where it is known."""
+    lasted_ms = columns.end_ms - columns.begin_ms
     return Summary(
         jobs=len(columns.job_ids),
         finished=ended_with(columns, EventKind.FINISH),
         failed=ended_with(columns, EventKind.FAIL),
         rejected=ended_with(columns, EventKind.REJECT),
+        cancelled=ended_with(columns, EventKind.CANCEL),
         waiting=ended_with(columns, EventKind.SUBMIT) + ended_with(columns, EventKind.EVICT),
         running=ended_with(columns, EventKind.START),
         tries=len(columns.tries.job),
@@ -103,6 +112,8 @@ def summarise(columns: EventColumns, nodes: Sequence[Node]) -> Summary:
         gpu_allocation_arriving_pct=gpu_allocation_arriving_pct(columns, nodes),
         gpu_busy_pct=gpu_busy_pct(columns, nodes),
         gpu_utilisation_pct=gpu_utilisation_pct(columns, nodes),
+        gpu_use_pct=None if use is None else use.gpu_pct(nodes, lasted_ms),
+        gpu_mem_use_pct=None if use is None else use.mem_pct(nodes, lasted_ms),
         fragmentation_pct=fragmentation_pct(columns, nodes),
         gpu_hours=gpu_hours(columns),
         makespan_s=makespan_s(columns),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from berth.statistics import METRICS, Interval, Mark, Metric, Run, Unit, readable_unit, standings
+from berth.statistics import Interval, Mark, Metric, Run, Unit, metrics_of, readable_unit, standings
 
 __all__ = ["Cell", "Row", "table_rows"]
 
@@ -33,7 +33,7 @@ class Row:
 
 def table_rows(runs: Sequence[Run]) -> tuple[Row, ...]:
     """A row for each metric; its cells are the policies in the order in which the runs first name them."""
-    return tuple(_row(runs, metric) for metric in METRICS)
+    return tuple(_row(runs, metric) for metric in metrics_of(run.summary for run in runs))
 
 
 def _row(runs: Sequence[Run], metric: Metric) -> Row:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from berth.errors import SettingError
 from berth.model import NO_GPU, EventKind, Node
 from berth.statistics.columns import KINDS, RUNNING, EventColumns
+from berth.statistics.measures import WHOLE_MILLI, slots_on_gpus
 
 __all__ = ["NOT_A_GPU", "Occupancy", "Timeline", "occupancy_at", "timeline"]
 
@@ -72,12 +73,16 @@ def timeline(columns: EventColumns, nodes: Sequence[Node], points: int = TIMELIN
         (EventKind.FINISH, 0, -1),
         (EventKind.FAIL, 0, -1),
         (EventKind.EVICT, 0, -1),
+        (EventKind.CANCEL, 0, -1),
     ):
         waits[KINDS.index(kind)] = waiting
         runs[KINDS.index(kind)] = running
+    waits, runs = waits[columns.kind], runs[columns.kind]
+    never_ran = _has_kind(columns, EventKind.FAIL, EventKind.CANCEL) & ~columns.ran()
+    waits[never_ran], runs[never_ran] = -1, 0
     held_mean, held_max = _binned(columns.time_ms, np.cumsum(_held_deltas(columns)), edges)
-    waiting_mean, waiting_max = _binned(columns.time_ms, np.cumsum(waits[columns.kind]), edges)
-    running_mean, running_max = _binned(columns.time_ms, np.cumsum(runs[columns.kind]), edges)
+    waiting_mean, waiting_max = _binned(columns.time_ms, np.cumsum(waits), edges)
+    running_mean, running_max = _binned(columns.time_ms, np.cumsum(runs), edges)
     return Timeline(
         edges_ms=edges,
         capacity_milli=1000 * sum(node.gpus for node in nodes),
@@ -99,7 +104,8 @@ def occupancy_at(columns: EventColumns, nodes: Sequence[Node], time_ms: int) -> 
     here = runs[owner] & (tries.slot_index != NO_GPU)
     slot = (tries.slot_node * shape[1] + tries.slot_index)[here]
     cells = shape[0] * shape[1]
-    used = np.bincount(slot, tries.milli[owner[here]], minlength=cells).reshape(shape)
+    held = np.bincount(slot, tries.milli[owner[here]], minlength=cells).reshape(shape)
+    used = np.minimum(held, WHOLE_MILLI)  # tenants who share it may each hold all of it
     jobs = np.bincount(slot, minlength=cells).reshape(shape)
     gpus = np.array([node.gpus for node in nodes], np.int64).reshape(-1, 1)
     missing = np.arange(shape[1]) >= gpus
@@ -120,13 +126,36 @@ def _edges(time_ms: NDArray[np.int64], begin: int, end: int, points: int) -> NDA
 
 
 def _held_deltas(columns: EventColumns) -> NDArray[np.int64]:
+    """(E,) What each event adds to the per mille held of all GPUs, of each of which no more than the whole counts."""
     tries = columns.tries
     held = tries.gpus * tries.milli
     deltas = np.zeros(len(columns.time_ms), np.int64)
+    if tries.shared.any():
+        owner, gpu = slots_on_gpus(tries)
+        started = np.flatnonzero(columns.kind == KINDS.index(EventKind.START))[owner]
+        left = tries.end_event[owner]
+        milli = tries.milli[owner]
+        ends = left != RUNNING
+        at = np.concatenate((started, left[ends]))
+        of = np.concatenate((gpu, gpu[ends]))
+        change = np.concatenate((milli, -milli[ends]))
+        order = np.lexsort((at, of))
+        first = np.concatenate(([True], np.diff(of[order]) != 0))
+        level = np.cumsum(change[order])
+        level -= np.repeat((level - change[order])[first], np.diff(np.append(np.flatnonzero(first), len(at))))
+        capped = np.minimum(level, WHOLE_MILLI)
+        before = np.where(first, 0, np.concatenate(([0], capped[:-1])))
+        np.add.at(deltas, at[order], capped - before)
+        return deltas
     deltas[columns.kind == KINDS.index(EventKind.START)] = held
     ended = tries.end_event != RUNNING
     deltas[tries.end_event[ended]] = -held[ended]
     return deltas
+
+
+def _has_kind(columns: EventColumns, *kinds: EventKind) -> NDArray[np.bool_]:
+    has: NDArray[np.bool_] = np.isin(columns.kind, [KINDS.index(kind) for kind in kinds])
+    return has
 
 
 def _binned(

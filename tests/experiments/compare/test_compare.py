@@ -90,6 +90,7 @@ def test_events_of_all_runs_are_in_one_file_from_which_conservation_can_be_check
         "cpu_milli",
         "memory_mib",
         "reason",
+        "shared",
         "policy",
         "seed",
     ]

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from berth.errors import HistoryError
-from berth.interference import Interference, Tenant
-from berth.model import EventKind, GpuModel, Job, Profile, Reason, Share, work_of
-from berth.profiles import series
+from berth.interference import Interference
+from berth.model import WHOLE_GPU, EventKind, GpuModel, GpuSlot, Job, Node, Profile, Reason, work_of
+from berth.statistics.real_use import Attempt, RealUse, real_use
 
 __all__ = ["CLASSES", "Outcome", "Stay", "outcome_of", "read_stays"]
 
@@ -42,7 +41,7 @@ class Outcome:
     total_s: float
     """From the first submission to the last end."""
     gpu_use_pct: float
-    """Mean over the total time of what the tenants use of the GPU at the speeds that they have, at most all of it."""
+    """Mean over the total time of what the tenants use of the GPU at the speeds that they have; not cut at 100 %."""
     gpu_mem_pct: float
     """Mean over the total time of the GPU memory in use."""
     gpu_mem_peak_mib: int
@@ -74,10 +73,10 @@ def outcome_of(
     least, middle, most = EDGES
     slowed = sum(ratio > least for ratio in ratios)
     badly, worst = (sum(ratio >= edge for ratio in ratios) for edge in (middle, most))
-    use, memory, peak_mib = _use(stays, profiles, interference, gpu)
+    use = _use(stays, profiles, interference, gpu)
     return Outcome(
         workload, policy, seed, total_ms / 1000,
-        100 * use / max(total_ms, 1), 100 * memory / max(total_ms * gpu.mem_mib, 1), peak_mib,
+        100 * use.gpu_ms / max(total_ms, 1), 100 * use.mem_mib_ms / max(total_ms * gpu.mem_mib, 1), use.peak_mem_mib,
         len(last), sum(stay.out_of_memory for stay in stays),
         (len(ratios) - slowed, slowed - badly, badly - worst, worst),
     )  # fmt: skip
@@ -108,36 +107,8 @@ def read_stays(path: Path, jobs: Sequence[Job]) -> list[Stay]:
 
 def _use(
     stays: Sequence[Stay], profiles: Mapping[str, Profile], interference: Interference, gpu: GpuModel
-) -> tuple[float, float, int]:
-    """GPU use (GPUs × ms), memory in use (MiB × ms) and its peak, by going through the run again."""
-    scaled = {stay.job.application: series(profiles[stay.job.application], gpu) for stay in stays}
-    moments = sorted({stay.start_ms for stay in stays} | {stay.end_ms for stay in stays})
-    left_us: dict[Stay, int] = {}
-    use = memory = 0.0
-    peak_mib = 0
-    for begin_ms, end_ms in pairwise(moments):
-        there = [stay for stay in stays if stay.start_ms <= begin_ms < stay.end_ms]
-        for stay in there:
-            left_us.setdefault(stay, work_of(stay.job) * 1000)
-        now_ms = begin_ms
-        while there and now_ms < end_ms:
-            done = [work_of(stay.job) * 1000 - left_us[stay] for stay in there]
-            tenants = [
-                Tenant(stay.job, Share(), *divmod(min(max(us, 0), work_of(stay.job) * 1000), 1000))
-                for stay, us in zip(there, done, strict=True)
-            ]
-            outlook = interference(tenants, gpu)
-            dt_ms = min(outlook.hold_ms, end_ms - now_ms)
-            rows = [
-                scaled[one.job.application].rows[scaled[one.job.application].row_at(one.done_ms)]
-                for one in tenants
-            ]
-            in_use = sum(row[0] * speed for row, speed in zip(rows, outlook.speeds_milli, strict=True))
-            use += min(in_use / 1_000_000, 1.0) * dt_ms
-            held_mib = sum(row[1] for row in rows)
-            memory += held_mib * dt_ms
-            peak_mib = max(peak_mib, held_mib)
-            for stay, speed in zip(there, outlook.speeds_milli, strict=True):
-                left_us[stay] -= dt_ms * speed
-            now_ms += dt_ms
-    return use, memory, peak_mib
+) -> RealUse:
+    """What the stays used of the one GPU."""
+    only = (GpuSlot(0, 0),)
+    attempts = (Attempt(stay.job, WHOLE_GPU, only, stay.start_ms, stay.end_ms) for stay in stays)
+    return real_use(attempts, (Node("", 1, gpu),), interference, profiles)

@@ -10,7 +10,7 @@ from berth.experiments.compare.cluster_map import cluster_map
 from berth.model import Node
 from berth.plots import Style, policy_styles
 from berth.report import Chapter
-from berth.statistics import HEADLINES, METRICS, Run
+from berth.statistics import Run, headlines_of, metrics_of
 from berth.statistics.table import table_rows
 
 __all__ = ["comparison_chapters"]
@@ -31,6 +31,7 @@ def _chapters(
     runs: Sequence[Run], nodes: Sequence[Node], styles: Mapping[str, Style], named: Mapping[str, Any]
 ) -> Iterator[Chapter]:
     several = len(named["seeds"]) > 1
+    headlines = headlines_of(run.summary for run in runs)
     yield Chapter("Comparison", _how_to_read(len(named["seeds"])), standings=table_rows(runs), **named)
     bars = (
         "the bar its 95 % interval"
@@ -40,8 +41,8 @@ def _chapters(
     yield Chapter(
         "Policies at a glance",
         f"A dot is the mean over seeds, {bars}. Axes need not begin at zero: compare places, not lengths.",
-        [(f"{metric.name} of each policy", plots.headline(runs, metric, styles)) for metric in HEADLINES],
-        names=[f"headline-{at}" for at in range(len(HEADLINES))],
+        [(f"{metric.name} of each policy", plots.headline(runs, metric, styles)) for metric in headlines],
+        names=[f"headline-{at}" for at in range(len(headlines))],
         small=True,
         **named,
     )
@@ -83,7 +84,10 @@ def _chapters(
             **named,
         )
     yield Chapter(
-        "What the numbers mean", definitions=[(metric.name, metric.definition) for metric in METRICS]
+        "What the numbers mean",
+        definitions=[
+            (metric.name, metric.definition) for metric in metrics_of(run.summary for run in runs)
+        ],,
     )
 
 

@@ -20,7 +20,7 @@ from berth.model import Job, Node, Reason
 from berth.policies import Setting, make_policy
 from berth.policies.genetic.batch import Shortage, shortage_of
 from berth.policies.protocol import draws
-from berth.statistics import METRICS, Run, standings, summary_dict
+from berth.statistics import Run, metrics_of, standings, summary_dict
 from berth.traces import Trace, read_nodes, read_trace
 
 __all__ = ["Comparison", "Progress", "Task", "compare", "run_task"]
@@ -73,7 +73,7 @@ class Comparison:
                         for standing in standings(self.runs, metric)
                     },
                 }
-                for metric in METRICS
+                for metric in metrics_of(run.summary for run in self.runs)
             ],
             "skipped": [str(error) for error in self.skipped],
             "never_fitting": [str(shortage) for shortage in self.never_fitting],

@@ -82,6 +82,9 @@ def digest(task: Task) -> str:
     under = task.conditions
     told = [repr(getattr(task, field.name)) for field in fields(task) if field.name not in OTHERWISE]
     told += [repr(getattr(under, field.name)) for field in fields(under) if field.name not in OF_INTERFERENCE]
+    told += [
+        field.name for field in fields(Summary)
+    ]  # a run that was kept without some of them is made again
     return digest_of(source, interference_digest(under.interference), told, *policy_marks(task.policy))
 
 
@@ -147,6 +150,8 @@ def _summary(plain: dict[str, Any]) -> Summary:
         elif isinstance(value, dict):
             kind = GpuHours if name == "gpu_hours" else Distribution
             values[name] = kind(**{key: _number(inner) for key, inner in value.items()})
+        elif name in ("gpu_use_pct", "gpu_mem_use_pct"):
+            values[name] = value
         else:
             values[name] = _number(value)
     return Summary(**values)

@@ -11,11 +11,13 @@ from berth.engine import simulate
 from berth.errors import TraceError
 from berth.experiments.compare.collector import held_collector
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions
+from berth.interference import KnowsProfiles
 from berth.knowledge import make_knowledge
 from berth.model import Event, Job, Node, Outage
 from berth.policies import Policy, Setting, make_policy
 from berth.policies.schemes.rounds import Rounds
 from berth.statistics import EventColumns, Run, event_columns, run_of
+from berth.statistics.real_use import attempts_of, real_use
 from berth.traces import Trace
 from berth.traces.compress import compressed
 
@@ -95,7 +97,11 @@ def run_task(
         happened = recorded(happened, task.nodes, task.records)
     columns = event_columns(happened)
     measured = None if task.measure is None else task.measure(columns, task.nodes, jobs)
-    return Result(run_of(columns, task.nodes, task.policy, task.seed, task.at_ms), skipped, measured)
+    model, use = under.interference, None
+    if isinstance(model, KnowsProfiles):
+        use = real_use(attempts_of(columns, jobs), task.nodes, model, model.profiles, under.recovery)
+    run = run_of(columns, task.nodes, task.policy, task.seed, task.at_ms, use)
+    return Result(run, skipped, measured)
 
 
 def run_all(

@@ -197,7 +197,8 @@ def _levels(
     delta[started] = taken
     ended = tries.end_event >= 0
     np.subtract.at(delta, tries.end_event[ended], taken[ended])
-    leaves = started | (kind == KINDS.index(EventKind.REJECT))
+    submitted = kind == KINDS.index(EventKind.SUBMIT)
+    leaves = ~submitted & ~columns.ran()
     asked = milli[columns.job]
-    waits = asked * (kind == KINDS.index(EventKind.SUBMIT)) - asked * leaves
+    waits = asked * submitted - asked * leaves
     return np.cumsum(delta), np.cumsum(waits), started

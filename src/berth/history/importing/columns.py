@@ -39,6 +39,7 @@ _ALIASES: Final = {
     "comment": ("comment",),
     "command": ("submitline",),
     "container": ("container",),
+    "exit": ("exitcode",),
     "application": ("application",),
     "gpu_use": ("ugpucore",),
     "gpu_mem": ("ugpumem",),
@@ -73,6 +74,7 @@ _RECORDED: Final = {
     "node_list": ("nodes",),
     "reason": ("wait_reason",),
     "comment": ("comment",),
+    "exit": ("exit_code",),
 }
 """What of a record each thing becomes; a column that another file had is kept where this one lacks it."""
 
@@ -148,7 +150,7 @@ class Layout:
             lacking += ["gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak"]
         if not {"name", "comment", "command", "container", "application"} & self._at.keys():
             lacking.append("application")
-        return (*lacking, "work_ms")
+        return (*lacking, "work_ms", "end_reason")
 
 
 def layout_of(header_line: str, delimiter: str, where: str) -> Layout:

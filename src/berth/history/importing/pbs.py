@@ -40,6 +40,7 @@ HEADER: Final = (
         "Reason",
         "Comment",
         "SubmitLine",
+        "ExitCode",
     ),
 )
 _LINE: Final = re.compile(r"(\d\d/\d\d/\d{4} \d\d:\d\d:\d\d);([A-Za-z]);([^;]*);(.*)")
@@ -108,7 +109,16 @@ def _row(job: str, kind: str, said: Mapping[str, str]) -> tuple[object, ...] | N
         "",
         said.get("comment") or "",
         said.get("Submit_arguments") or "",
+        _exit_code(said.get("Exit_status", "")),
     )
+
+
+def _exit_code(status: str) -> str:
+    """As Slurm writes it; PBS adds 256 to the signal that ended a job, and has negative codes of its own."""
+    if not re.fullmatch(r"-?\d+", status):
+        return ""
+    code = int(status)
+    return f"0:{code - 256}" if 256 < code < 384 else str(code)
 
 
 def _state(status: str, said: Mapping[str, str]) -> str:

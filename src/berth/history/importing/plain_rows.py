@@ -60,10 +60,11 @@ _COUNTS: Final = ("limit_min", "node_count", "cpus")
 _NUMBERS: Final = ("id", *_TIMES, *_COUNTS)
 _TEXTS: Final = (
     *("cluster", "user", "account", "partition", "qos", "reason", "state", "application"),
-    *("alloc", "req", "node_list", "name", "comment", "container", "command"),
+    *("alloc", "req", "node_list", "name", "comment", "container", "command", "exit"),
 )
 _WRITTEN: Final = (
     *("cluster", "user", "account", "partition", "qos", "reason", "state", "name", "comment", "command"),
+    "exit",
 )
 _WORDS: Final = {"text": "BIGINT", "word": "VARCHAR"}
 _REMEMBERED: Final = 1 << 16

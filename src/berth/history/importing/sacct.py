@@ -27,7 +27,7 @@ SEPARATOR: Final = "\x1f"
 FIELDS: Final = (
     *("JobIDRaw", "JobID", "Cluster", "JobName", "User", "Account", "Partition", "QOS", "State", "Submit"),
     *("Eligible", "Start", "End", "TimelimitRaw", "NNodes", "NCPUS", "AllocTRES", "ReqTRES", "NodeList"),
-    *("Reason", "Comment", "Container", "SubmitLine"),
+    *("Reason", "Comment", "Container", "SubmitLine", "ExitCode"),
 )
 
 _DELIMITERS: Final = (SEPARATOR, "|", "\t", ";", ",")

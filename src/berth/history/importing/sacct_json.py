@@ -20,7 +20,7 @@ __all__ = ["HEADER", "json_rows"]
 HEADER: Final = (
     *("JobIDRaw", "Cluster", "JobName", "User", "Account", "Partition", "QOS", "State", "Submit", "Eligible"),
     *("Start", "End", "TimelimitRaw", "NNodes", "NCPUS", "AllocTRES", "ReqTRES", "NodeList", "Reason"),
-    *("Comment", "Container", "SubmitLine"),
+    *("Comment", "Container", "SubmitLine", "ExitCode"),
 )
 
 
@@ -88,7 +88,15 @@ def _row(job: Mapping[str, Any]) -> tuple[object, ...]:
         (job.get("comment") or {}).get("job"),
         job.get("container"),
         job.get("submit_line"),
+        _exit_code(job.get("exit_code") or {}),
     )
+
+
+def _exit_code(told: Mapping[str, Any]) -> str:
+    """As sacct's text has it, code:signal; older versions call the signal's number `signal_id`."""
+    signal = told.get("signal") or {}
+    code, number = _number(told.get("return_code")), _number(signal.get("id", signal.get("signal_id")))
+    return "" if code is None and number is None else f"{code or 0}:{number or 0}"
 
 
 def _number(value: Any) -> int | None:

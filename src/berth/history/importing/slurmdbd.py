@@ -49,7 +49,7 @@ _NEEDED: Final = frozenset(
 _HEADER: Final = (
     *("JobIDRaw", "Cluster", "JobName", "User", "Account", "Partition", "QOS", "State", "Submit", "Eligible"),
     *("Start", "End", "TimelimitRaw", "NNodes", "NCPUS", "AllocTRES", "ReqTRES", "NodeList", "Reason"),
-    *("Comment", "Container", "SubmitLine"),
+    *("Comment", "Container", "SubmitLine", "ExitCode"),
 )
 
 
@@ -258,6 +258,8 @@ def _row(table: Table, text_of: Callable[[str], str]) -> str:
     optional = [
         text_of(f"j.{name}") if name in table.columns else "''" for name in ("container", "submit_line")
     ]
+    # It is kept as what wait(2) gives: the code in the second byte, the signal in the last seven bits.
+    status = "if(j.exit_code < 65536, concat(j.exit_code >> 8, ':', j.exit_code & 127), '')"
     fields = [
         "j.id_job",
         f"'{table.cluster}'",
@@ -271,6 +273,7 @@ def _row(table: Table, text_of: Callable[[str], str]) -> str:
         *("j.cpus_req", "j.tres_alloc", "j.tres_req", "coalesce(j.nodelist, '')", reason),
         text_of("j.derived_es"),
         *optional,
+        f"coalesce({status}, '')" if "exit_code" in table.columns else "''",
     ]
     return f"CONCAT_WS(CHAR(31 USING utf8mb4), {', '.join(fields)})"
 

@@ -38,6 +38,7 @@ FIELDS: Final = {
     "comment": "Comment",
     "command": "SubmitLine",
     "container": "Container",
+    "exit_code": "ExitCode",
     "gpu_use": "uGPUcore",
     "gpu_mem": "uGPUmem",
 }

@@ -102,6 +102,7 @@ def _raw(layout: Layout, options: Options, reader: str) -> str:
         "req",
         "node_list",
         "reason",
+        "exit",
     )
     inner = [
         *(f"{layout.text(name)} AS {name}" for name in (*plain, "comment", "application")),

@@ -43,6 +43,9 @@ def tries_of(rows: Rows, options: Options) -> str:
         held = f"(ceil({shards} / {options.shards_per_gpu}.0)::BIGINT * {options.shards_per_gpu})"
         one = f"{shards} * 1000 // {held}"
         milli = f"CASE WHEN whole_gpus = 0 AND {shards} > 0 THEN {one} ELSE 1000 END"
+    # Slurm's CODE:SIGNAL, or a code alone; a job that never ran has 0:0 there.
+    code, signal = (f"try_cast(split_part(judged.exit::VARCHAR, ':', {at}) AS INTEGER)" for at in (1, 2))
+    exit_code = f"CASE WHEN {code} = 0 AND {signal} BETWEEN 1 AND 127 THEN 128 + {signal} ELSE {code} END"
     comment, command = ("''", "''") if options.key else ("judged.comment", "judged.command")
     return f"""
         SELECT id AS job_id, {rows.user} AS user, {rows.application} AS application,
@@ -60,7 +63,8 @@ def tries_of(rows: Rows, options: Options) -> str:
             {rows.account} AS account, qos,
             (CASE WHEN {ran} THEN {nodes} ELSE 0 END)::INTEGER AS node_count,
             limit_min * 60000 AS time_limit_ms, eligible_ms, {rows.wait_reason} AS wait_reason,
-            {comment} AS comment, {command} AS command
+            {comment} AS comment, {command} AS command,
+            (CASE WHEN {ran} THEN {exit_code} END)::INTEGER AS exit_code, '' AS end_reason
         FROM {rows.source}
         JOIN {rows.tables}tres given ON given.text = alloc JOIN {rows.tables}tres asked ON asked.text = req
         JOIN {rows.tables}hosts hosts ON hosts.text = node_list

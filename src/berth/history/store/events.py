@@ -1,8 +1,9 @@
 """Events as a Parquet table, one row a slot, from which anyone can check that nothing was given out twice.
 
-A start, finish, failure or eviction has a row for each GPU that the try holds; `gpu` is NULL for a job that
-takes only CPU and memory. A submission or rejection has one row, with NULL for node and GPU. `milli` and
-`mem_mib` are the share of that one GPU. `cpu_milli` and `memory_mib` are what the job takes of the node, in
+A start, finish, failure, eviction or cancellation has a row for each GPU that the attempt holds; `gpu` is NULL for
+a job that takes only CPU and memory. What has no place, such as a submission, a rejection or the cancellation of a
+waiting job, has one row, with NULL for node and GPU. `milli` and `mem_mib` are the share of that one GPU, which others
+may have too where `shared` is true. `cpu_milli` and `memory_mib` are what the job takes of the node, in
 the first row of each node and 0 in its others: summed over rows, what starts took minus what ends gave back
 is what is in use.
 """
@@ -38,6 +39,7 @@ SCHEMA: Final = {
     "cpu_milli": "BIGINT",
     "memory_mib": "BIGINT",
     "reason": "VARCHAR",
+    "shared": "BOOLEAN",
 }
 
 _CHUNK_EVENTS = 250_000
@@ -95,6 +97,7 @@ def _columns(events: list[Event], name_of: NDArray[np.object_]) -> dict[str, NDA
         "cpu_milli": _rounded_up(cpu_milli[row_event] * taken, slots_of[row_event]),
         "memory_mib": _rounded_up(memory_mib[row_event] * taken, slots_of[row_event]),
         "reason": _objects([event.reason for event in events])[row_event],
+        "shared": np.fromiter((event.shared for event in events), np.bool_, number)[row_event],
     }
 
 

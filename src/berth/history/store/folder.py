@@ -35,7 +35,7 @@ from berth.history.store.database import connect, first_line, quoted_name, read_
 from berth.history.store.import_result import ImportResult, Rejections
 from berth.history.store.merge import Merge
 from berth.history.store.parts import part_rows, set_apart
-from berth.history.store.record_files import SCHEMA, record_of
+from berth.history.store.record_files import SCHEMA, record_of, record_table
 from berth.history.store.series_merge import SeriesMerge
 from berth.history.store.staged import Staged
 from berth.history.store.usage import UsageRow, best_of_tries, merged, write_usage
@@ -96,13 +96,16 @@ class History:
     def _table(self, names: Sequence[str]) -> str:
         return read_parquet(self.folder / name for name in names)
 
+    def _records(self, names: Sequence[str]) -> str:
+        return record_table(self.folder / name for name in names)
+
     def source(self) -> str:
         """All records as something that SQL can select from, with what was measured of their GPUs."""
         index = self.index()
         if not index.records:
             empty = ", ".join(f"NULL::{kind} AS {quoted_name(name)}" for name, kind in SCHEMA.items())
             return f"(SELECT {empty} WHERE false)"
-        records = self._table(index.records)
+        records = self._records(index.records)
         if not index.usage:
             return records
         names = ("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak")
@@ -218,7 +221,7 @@ class History:
                 by_size = sorted(files, key=lambda name: (self.folder / name).stat().st_size)
                 small = by_size[: len(files) - SEGMENTS // 2]
                 new = f"records/{next(numbers):06d}.parquet"
-                merge.copy(f"SELECT * FROM {self._table(small)}", self.folder / new)
+                merge.copy(f"SELECT * FROM {self._records(small)}", self.folder / new)
                 files = [*(name for name in files if name not in small), new]
         except duckdb.Error as error:
             raise HistoryError(f"{self.folder}: {first_line(error)}") from error

@@ -18,7 +18,7 @@ import duckdb
 
 from berth.history.store.database import at, literal
 from berth.history.store.lookups import applications_of
-from berth.history.store.record_files import SCHEMA
+from berth.history.store.record_files import SCHEMA, record_table
 from berth.history.store.staged import Staged
 
 __all__ = ["Counts", "Merge"]
@@ -92,11 +92,10 @@ class Merge:
     def _store(self, own: str, staged: Staged) -> None:
         """Make the table `old` of stored tries of the jobs that come, and `write` of what is new or other."""
         if self._segments:
-            files = ", ".join(at(path) for path in self._segments)
             columns = ", ".join(f'"{name}"' for name in SCHEMA)
             self._database.execute(
                 f"CREATE TABLE old AS SELECT {columns}, hash({own}) AS row_hash "
-                f"FROM read_parquet([{files}]) WHERE hash({_JOB}) IN (SELECT hash({_JOB}) FROM {staged.keys})"
+                f"FROM {record_table(self._segments)} WHERE hash({_JOB}) IN (SELECT hash({_JOB}) FROM {staged.keys})"
             )
         else:
             columns = ", ".join(f'"{name}" {kind}' for name, kind in SCHEMA.items())
@@ -201,7 +200,7 @@ class Merge:
 
     def rewrite(self, segment: Path, target: Path) -> int:
         """Copy a file without what is written anew; returns how many rows are left, and writes none for 0."""
-        left = f"FROM read_parquet({at(segment)}) ANTI JOIN gone USING ({_KEY})"
+        left = f"FROM {record_table([segment])} ANTI JOIN gone USING ({_KEY})"
         rows = self._one(f"SELECT count(*) {left}")
         if rows:
             self.copy(f"SELECT * {left}", target)

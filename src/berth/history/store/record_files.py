@@ -15,12 +15,12 @@ from typing import Any, Final
 import duckdb
 
 from berth.errors import HistoryError
-from berth.history.store.database import first_line
+from berth.history.store.database import at, first_line
 from berth.history.store.parquet import ParquetWriter, rows_to_columns
 from berth.history.store.records import records
 from berth.model import Event, Node, Record, RecordState, Share
 
-__all__ = ["ADDED", "SCHEMA", "read_records", "record_of", "recorded", "write_records"]
+__all__ = ["ADDED", "SCHEMA", "read_records", "record_of", "record_table", "recorded", "write_records"]
 
 SCHEMA: Final = {
     "job_id": "VARCHAR",
@@ -55,6 +55,8 @@ SCHEMA: Final = {
     "wait_reason": "VARCHAR",
     "comment": "VARCHAR",
     "command": "VARCHAR",
+    "exit_code": "INTEGER",
+    "end_reason": "VARCHAR",
 }
 
 ADDED: Final = {
@@ -68,8 +70,13 @@ ADDED: Final = {
     "wait_reason": "''",
     "comment": "''",
     "command": "''",
+    "exit_code": "NULL",
+    "end_reason": "''",
 }
 """Columns that the first files of records lack, and what stands for them there."""
+
+_NEWEST: Final = ("exit_code", "end_reason")
+"""Those that the files of a history may lack, too: it had all others from the first."""
 
 _CHUNK_ROWS = 250_000
 _FETCHED_ROWS = 4096
@@ -122,6 +129,14 @@ def read_records(path: str | Path) -> Iterator[Record]:
             raise HistoryError(f"{path} is not a file of berth's records: {reason}") from error
 
 
+def record_table(paths: Iterable[Path]) -> str:
+    """Files of a history as a table that SQL selects from, with every column of SCHEMA whenever they were written."""
+    files = f"read_parquet([{', '.join(map(at, paths))}], union_by_name = true)"
+    none = ", ".join(f"NULL::{SCHEMA[name]} AS {name}" for name in _NEWEST)
+    told = ", ".join(f"coalesce({name}, {ADDED[name]}) AS {name}" for name in _NEWEST)
+    return f"(SELECT * REPLACE ({told}) FROM (FROM {files} UNION ALL BY NAME SELECT {none} WHERE false))"
+
+
 def _row(record: Record) -> tuple[object, ...]:
     if not all(record.nodes) or any("|" in name for name in record.nodes):
         raise HistoryError(f"job '{record.job_id}' ran on nodes {record.nodes}; expected names without '|'")
@@ -132,7 +147,7 @@ def _row(record: Record) -> tuple[object, ...]:
         *(record.gpu_model, record.work_ms, record.gpu_use_mean, record.gpu_use_peak),
         *(record.gpu_mem_mean, record.gpu_mem_peak, record.cluster, record.name, record.account, record.qos),
         *(record.node_count, record.time_limit_ms, record.eligible_ms, record.wait_reason),
-        *(record.comment, record.command),
+        *(record.comment, record.command, record.exit_code, record.end_reason),
     )
 
 

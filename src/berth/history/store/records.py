@@ -1,61 +1,115 @@
-"""Records made from Events: one for every try that ended, and for every job that was turned away."""
+"""Records made from Events: one for every attempt that ended, and for every job that was turned away.
+
+Events may come in pieces: what is under way when a piece ends is a value, from which the next piece goes on.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Final
 
 from berth.errors import HistoryError
 from berth.model import Event, EventKind, Node, Reason, Record, RecordState
 
-__all__ = ["records"]
+__all__ = ["OpenAttempt", "open_from_json", "open_to_json", "records"]
 
 _STATE_OF_FAILURE: Final = {
     Reason.OUT_OF_MEMORY: RecordState.OUT_OF_MEMORY,
     Reason.NODE_LOST: RecordState.NODE_FAIL,
     Reason.TIME_LIMIT: RecordState.TIMEOUT,
 }
+_STATE_OF_END: Final = {
+    EventKind.FINISH: RecordState.COMPLETED,
+    EventKind.EVICT: RecordState.PREEMPTED,
+    EventKind.REJECT: RecordState.REJECTED,
+    EventKind.CANCEL: RecordState.CANCELLED,
+}
 
 
-def records(events: Iterable[Event], nodes: Sequence[Node]) -> Iterator[Record]:
-    """Yield the Record of each try when it ends; a rejected job has one without nodes and without a start.
+@dataclass(frozen=True, slots=True)
+class OpenAttempt:
+    """An attempt that waits or runs: what its record needs of the events that were."""
 
-    A try that has not ended when the events do has no record. Raises HistoryError where an event cannot
-    follow what went before, as an end without a start.
+    queued_ms: int
+    start_ms: int | None = None
+    """None while it waits."""
+    nodes: tuple[str, ...] = ()
+    """Names of the nodes it runs on, which stay what they are when nodes come and go."""
+    gpu_model: str = ""
+
+
+def records(
+    events: Iterable[Event],
+    nodes: Sequence[Node],
+    *,
+    under_way: dict[str, OpenAttempt] | None = None,
+) -> Iterator[Record]:
+    """Yield the Record of each attempt when it ends; a job that left before it started has one without nodes and start.
+
+    An attempt that has not ended when the events do has no record. `under_way` are the attempts, by their job's id,
+    that were so before these events; it is kept up to date with each event, so that after the last it is what the
+    next events go on from. Raises HistoryError where an event cannot follow what went before, as an end without a
+    start.
     """
-    queued_ms: dict[str, int] = {}
-    running: dict[str, tuple[Event, int]] = {}
+    attempts = {} if under_way is None else under_way
     for event in events:
         job_id, kind = event.job.id, event.kind
+        attempt = attempts.get(job_id)
         if kind is EventKind.SUBMIT:
-            queued_ms[job_id] = event.time_ms
-        elif kind is EventKind.START:
-            running[job_id] = event, _taken(queued_ms, event)
-        elif kind is EventKind.REJECT:
-            yield _record(event, None, _taken(queued_ms, event), nodes)
-        elif job_id in running:
-            yield _record(event, *running.pop(job_id), nodes)
+            attempts[job_id] = OpenAttempt(event.time_ms)
+            continue
+        missing = _missing(event, attempt)
+        if attempt is None or missing:
+            what = f"{kind} at {event.time_ms} ms"
+            raise HistoryError(
+                f"job '{job_id}', attempt {event.attempt}: {what} without a {missing} before it"
+            )
+        if kind is EventKind.START:
+            attempts[job_id] = _started(event, attempt.queued_ms, nodes)
         else:
-            raise _out_of_place(event, "start")
+            del attempts[job_id]
+            yield _record(event, attempt)
 
 
-def _taken(queued_ms: dict[str, int], event: Event) -> int:
-    """When this try was queued, which it then is no longer."""
-    time_ms = queued_ms.pop(event.job.id, None)
-    if time_ms is None:
-        raise _out_of_place(event, "submission")
-    return time_ms
+def open_to_json(under_way: dict[str, OpenAttempt]) -> str:
+    """Attempts under way as one line of JSON, to be stored beside the events that they are left from."""
+    return json.dumps({job_id: asdict(attempt) for job_id, attempt in under_way.items()}, ensure_ascii=False)
 
 
-def _out_of_place(event: Event, missing: str) -> HistoryError:
-    what = f"{event.kind} at {event.time_ms} ms"
-    return HistoryError(f"job '{event.job.id}', try {event.attempt}: {what} without a {missing} before it")
+def open_from_json(text: str) -> dict[str, OpenAttempt]:
+    """What `open_to_json` made a text of; HistoryError where it is something else."""
+    try:
+        told = json.loads(text)
+        return {
+            job_id: OpenAttempt(**{**attempt, "nodes": tuple(attempt["nodes"])})
+            for job_id, attempt in told.items()
+        }
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise HistoryError(
+            f"expected the attempts under way as berth stored them, not {text[:60]!r}"
+        ) from error
 
 
-def _record(end: Event, start: Event | None, queued_ms: int, nodes: Sequence[Node]) -> Record:
+def _missing(event: Event, attempt: OpenAttempt | None) -> str:
+    """What ought to have happened before this event, and did not."""
+    if event.kind in (EventKind.START, EventKind.REJECT):
+        return "" if attempt is not None and attempt.start_ms is None else "submission"
+    if event.kind is EventKind.CANCEL or event.reason is Reason.FAILED_TO_START:
+        return "" if attempt is not None else "submission"
+    return "" if attempt is not None and attempt.start_ms is not None else "start"
+
+
+def _started(start: Event, queued_ms: int, nodes: Sequence[Node]) -> OpenAttempt:
+    places = tuple(dict.fromkeys(slot.node for slot in start.slots))
+    model = nodes[places[0]].gpu_model if places and start.job.gpus else None
+    names = tuple(nodes[place].name for place in places)
+    return OpenAttempt(queued_ms, start.time_ms, names, "" if model is None else model.name)
+
+
+def _record(end: Event, attempt: OpenAttempt) -> Record:
     job = end.job
-    places = () if start is None else tuple(dict.fromkeys(slot.node for slot in start.slots))
-    model = nodes[places[0]].gpu_model if places and job.gpus else None
     return Record(
         job_id=job.id,
         attempt=end.attempt,
@@ -63,25 +117,24 @@ def _record(end: Event, start: Event | None, queued_ms: int, nodes: Sequence[Nod
         application=job.application,
         virtual_cluster=job.virtual_cluster,
         submit_ms=job.submit_ms,
-        queued_ms=queued_ms,
-        start_ms=None if start is None else start.time_ms,
+        queued_ms=attempt.queued_ms,
+        start_ms=attempt.start_ms,
         end_ms=end.time_ms,
         state=_state(end),
         gpus=job.gpus,
         share=end.share,
         cpu_milli=job.cpu_milli,
         mem_mib=job.mem_mib,
-        nodes=tuple(nodes[place].name for place in places),
-        gpu_model="" if model is None else model.name,
+        nodes=attempt.nodes,
+        gpu_model=attempt.gpu_model,
         work_ms=job.work_ms,
-        node_count=len(places),
+        node_count=len(attempt.nodes),
         time_limit_ms=job.time_limit_ms,
+        end_reason=end.reason.value,
     )
 
 
 def _state(end: Event) -> RecordState:
     if end.kind is EventKind.FAIL:
         return _STATE_OF_FAILURE.get(end.reason, RecordState.FAILED)
-    if end.kind is EventKind.FINISH:
-        return RecordState.COMPLETED
-    return RecordState.PREEMPTED if end.kind is EventKind.EVICT else RecordState.REJECTED
+    return _STATE_OF_END[end.kind]

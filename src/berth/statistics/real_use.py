@@ -1,0 +1,276 @@
+"""What the tenants of each GPU really use of it, by going through a run again with the model that it ran under.
+
+Only a simulator can tell: a model of interference says how fast tenants advance beside each other, and their
+applications' profiles what they use at each point of their work. An account says what a job may use; this says what it
+does use, at the speed that it has. Nothing is cut at the whole card: where a model lets tenants use more than all of a
+GPU together, the sums show it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from berth.cluster.outages import Recovery
+from berth.interference import Interference, Tenant
+from berth.model import FOREVER_MS, NO_GPU, GpuModel, GpuSlot, Job, Node, Profile, Share, work_of
+from berth.profiles import Series, series
+from berth.statistics.columns import EventColumns
+
+__all__ = ["Attempt", "RealUse", "attempts_of", "real_use"]
+
+_AS_THE_JOB_SAYS = Recovery()
+_UNKNOWN = GpuModel("")
+"""Stands for a GPU of which nobody tells the model: profiles are as they were measured."""
+
+
+class Attempt(NamedTuple):
+    """A job on its GPUs, from its start to its end or to the end of the run."""
+
+    job: Job
+    share: Share
+    slots: tuple[GpuSlot, ...]
+    start_ms: int
+    end_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class RealUse:
+    """What all attempts of a run used together."""
+
+    gpu_ms: float
+    """GPUs × milliseconds: of each tenant the part of the GPU that it uses alone, times its speed."""
+    mem_mib_ms: float
+    """GPU memory in use, MiB × milliseconds, on GPUs whose memory is known."""
+    peak_mem_mib: int
+    """The most memory in use on any GPU at a time."""
+
+    def gpu_pct(self, nodes: Sequence[Node], lasted_ms: int) -> float | None:
+        """Of all GPUs over that time; None where there are none or no time passed."""
+        return _percent(self.gpu_ms, sum(node.gpus for node in nodes) * lasted_ms)
+
+    def mem_pct(self, nodes: Sequence[Node], lasted_ms: int) -> float | None:
+        """Of the memory of all GPUs whose memory is known; None where there is none or no time passed."""
+        known_mib = sum(node.gpus * node.gpu_model.mem_mib for node in nodes if node.gpu_model is not None)
+        return _percent(self.mem_mib_ms, known_mib * lasted_ms)
+
+
+def attempts_of(columns: EventColumns, jobs: Iterable[Job]) -> Iterator[Attempt]:
+    """Every attempt of a run that started and has GPUs, in the order of their starts; `jobs` are those of the run."""
+    by_id = {job.id: job for job in jobs}
+    tries = columns.tries
+    offsets = tries.slot_offsets.tolist()
+    slots = [GpuSlot(*slot) for slot in zip(tries.slot_node.tolist(), tries.slot_index.tolist(), strict=True)]
+    shares = map(Share, tries.milli.tolist(), tries.mem_mib.tolist())
+    times = zip(tries.start_ms.tolist(), tries.end_ms.tolist(), strict=True)
+    for number, (job, share, (start_ms, end_ms)) in enumerate(
+        zip(tries.job.tolist(), shares, times, strict=True)
+    ):
+        held = tuple(slots[offsets[number] : offsets[number + 1]])
+        if held and held[0].index != NO_GPU:
+            yield Attempt(by_id[columns.job_ids[job]], share, held, start_ms, end_ms)
+
+
+def real_use(
+    attempts: Iterable[Attempt],
+    nodes: Sequence[Node],
+    interference: Interference,
+    profiles: Mapping[str, Profile],
+    recovery: Recovery = _AS_THE_JOB_SAYS,
+) -> RealUse:
+    """Go through a run: `attempts` in the order of their starts, under the model and recovery of that run.
+
+    A job of an application without a profile counts as using all of its share. What a stopped job keeps of its work
+    follows from `recovery`, as in the engine.
+    """
+    return _Walk(nodes, interference, profiles, recovery).through(attempts)
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """An attempt under way."""
+
+    attempt: Attempt
+    left_us: int
+    as_of_ms: int
+    speed_milli: int = 1000
+
+    def advance(self, now_ms: int) -> None:
+        self.left_us -= (now_ms - self.as_of_ms) * self.speed_milli
+        self.as_of_ms = now_ms
+
+    def done_us(self, now_ms: int) -> int:
+        left_us = self.left_us - (now_ms - self.as_of_ms) * self.speed_milli
+        work_us = work_of(self.attempt.job) * 1000
+        return min(max(work_us - left_us, 0), work_us)
+
+
+@dataclass(slots=True, eq=False)
+class _Gpu:
+    """One GPU under way."""
+
+    model: GpuModel | None
+    runs: list[_Run]
+    speeds: dict[int, int]
+    """By the identity of each run its speed as far as this GPU goes."""
+    since_ms: int = 0
+    """Until when its use has been added up."""
+    in_use: int = 0
+    """Per mille of the GPU times per mille of speed, since then."""
+    held_mib: int = 0
+    serial: int = 0
+    """Of the call for another look that counts."""
+
+
+class _Walk:
+    """One pass through a run. The rules of who advances how fast are those of `berth.interference.sharing`."""
+
+    def __init__(
+        self,
+        nodes: Sequence[Node],
+        interference: Interference,
+        profiles: Mapping[str, Profile],
+        recovery: Recovery,
+    ) -> None:
+        self.nodes = nodes
+        self.interference = interference
+        self.recovery = recovery
+        self.gpus: dict[GpuSlot, _Gpu] = {}
+        self.looks: list[tuple[int, int, GpuSlot]] = []
+        self.serial = 0
+        self.left_us: dict[str, int] = {}
+        """Of each job that was stopped the work that was left when it was queued again."""
+        self.in_use = self.held = self.peak_mib = 0
+
+        @cache
+        def scaled(application: str, model: GpuModel) -> Series | None:
+            profile = profiles.get(application)
+            return None if profile is None else series(profile, model)
+
+        self.scaled = scaled
+
+    def through(self, attempts: Iterable[Attempt]) -> RealUse:
+        coming = [attempt for attempt in attempts if attempt.slots]
+        ending: list[tuple[int, int, _Run]] = []
+        at = 0
+        while at < len(coming) or ending:
+            now_ms = min(
+                coming[at].start_ms if at < len(coming) else math.inf,
+                ending[0][0] if ending else math.inf,
+                self.looks[0][0] if self.looks else math.inf,
+            )
+            now_ms = int(now_ms)
+            changed: dict[GpuSlot, None] = {}
+            while ending and ending[0][0] == now_ms:
+                run = heappop(ending)[2]
+                self._end(run, now_ms)
+                changed.update(dict.fromkeys(run.attempt.slots))
+            while self.looks and self.looks[0][0] == now_ms:
+                _, serial, slot = heappop(self.looks)
+                if self.gpus[slot].serial == serial:
+                    changed[slot] = None
+            while at < len(coming) and coming[at].start_ms == now_ms:
+                begun = self._begin(coming[at], now_ms)
+                at += 1
+                if begun.attempt.end_ms > now_ms:
+                    heappush(ending, (begun.attempt.end_ms, at, begun))
+                    for slot in begun.attempt.slots:
+                        self._gpu(slot).runs.append(begun)
+                    changed.update(dict.fromkeys(begun.attempt.slots))
+                else:
+                    self._end(begun, now_ms)
+            self._look(changed, now_ms)
+        return RealUse(self.in_use / 1_000_000, float(self.held), self.peak_mib)
+
+    def _gpu(self, slot: GpuSlot) -> _Gpu:
+        gpu = self.gpus.get(slot)
+        if gpu is None:
+            gpu = self.gpus[slot] = _Gpu(self.nodes[slot.node].gpu_model, [], {})
+        return gpu
+
+    def _begin(self, attempt: Attempt, now_ms: int) -> _Run:
+        job = attempt.job
+        left_us = self.left_us.get(job.id)
+        if left_us is None:
+            return _Run(attempt, work_of(job) * 1000, now_ms)
+        restart_ms = 0 if work_of(job) >= FOREVER_MS else self.recovery.restart_ms
+        return _Run(attempt, left_us + restart_ms * 1000, now_ms)
+
+    def _end(self, run: _Run, now_ms: int) -> None:
+        """Take a run off its GPUs, and note what would be left of it if it is queued again."""
+        run.advance(now_ms)
+        job = run.attempt.job
+        work_ms = work_of(job)
+        left_ms = work_ms
+        if job.keeps_work and work_ms < FOREVER_MS:
+            before_ms = self.left_us.get(job.id, work_ms * 1000) // 1000
+            left_ms -= self.recovery.kept_ms(work_ms - min(-(-run.left_us // 1000), before_ms))
+        self.left_us[job.id] = left_ms * 1000
+        for slot in run.attempt.slots:
+            gpu = self._gpu(slot)
+            if run in gpu.runs:
+                self._settle(gpu, now_ms)
+                gpu.runs.remove(run)
+
+    def _look(self, changed: Iterable[GpuSlot], now_ms: int) -> None:
+        """Ask about the GPUs that have changed; those of runs whose speed changes use something else from now on."""
+        touched: dict[int, _Run] = {}
+        others: dict[GpuSlot, None] = {}
+        for slot in changed:
+            gpu = self._gpu(slot)
+            others[slot] = None
+            self.serial += 1
+            gpu.serial = self.serial
+            if not gpu.runs:
+                continue
+            for run in gpu.runs:
+                self._settle_all(run, now_ms)
+                run.advance(now_ms)
+                touched[id(run)] = run
+            tenants = [
+                Tenant(run.attempt.job, run.attempt.share, *divmod(run.done_us(now_ms), 1000))
+                for run in gpu.runs
+            ]
+            outlook = self.interference(tenants, gpu.model)
+            gpu.speeds = {id(run): speed for run, speed in zip(gpu.runs, outlook.speeds_milli, strict=True)}
+            if outlook.hold_ms < FOREVER_MS:
+                heappush(self.looks, (now_ms + outlook.hold_ms, self.serial, slot))
+        for run in touched.values():
+            run.speed_milli = min(self.gpus[slot].speeds[id(run)] for slot in run.attempt.slots)
+            others.update(dict.fromkeys(run.attempt.slots))
+        for slot in others:
+            self._note(self.gpus[slot], now_ms)
+
+    def _settle_all(self, run: _Run, now_ms: int) -> None:
+        for slot in run.attempt.slots:
+            self._settle(self.gpus[slot], now_ms)
+
+    def _settle(self, gpu: _Gpu, now_ms: int) -> None:
+        """Add up what was used since the last time."""
+        lasted_ms = now_ms - gpu.since_ms
+        gpu.since_ms = now_ms
+        if lasted_ms:
+            self.in_use += gpu.in_use * lasted_ms
+            self.peak_mib = max(self.peak_mib, gpu.held_mib)
+            if gpu.model is not None and gpu.model.mem_mib:
+                self.held += gpu.held_mib * lasted_ms
+
+    def _note(self, gpu: _Gpu, now_ms: int) -> None:
+        """What is used of a GPU from now on."""
+        self._settle(gpu, now_ms)
+        gpu.in_use = gpu.held_mib = 0
+        for run in gpu.runs:
+            milli, mem_mib = run.attempt.share
+            found = self.scaled(run.attempt.job.application, gpu.model or _UNKNOWN)
+            if found is not None:
+                milli, mem_mib = found.rows[found.row_at(run.done_us(now_ms) // 1000)][:2]
+            gpu.in_use += milli * run.speed_milli
+            gpu.held_mib += mem_mib
+
+
+def _percent(part: float, whole: float) -> float | None:
+    return 100.0 * part / whole if whole > 0 else None
