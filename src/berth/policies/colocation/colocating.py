@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from berth.arrays import IntArray
 from berth.cluster import Cluster, Queue, Running
-from berth.cluster.kernels import LABELS, MODELS
 from berth.interference import Interference, Speeds, make_speeds
 from berth.interference.profiled import ProfiledInterference
 from berth.model import GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
@@ -119,7 +118,6 @@ class Colocating:
         self.known = dict(knowledge.profiles)
         self.whole = WholeGpus(self.known, recorded or (lambda application: None))
         self.forecaster = Forecaster(self.known, knowledge.speeds)
-        self._cluster: Cluster | None = None
         self._models: list[GpuModel | None] = []
         self._declined: dict[GpuSlot, tuple[int, tuple[str, ...], tuple[str, ...]]] = {}
         self._may: dict[tuple[int, str, int, int], bool] = {}
@@ -163,17 +161,17 @@ class Colocating:
 
     def _begin(self, cluster: Cluster) -> None:
         """Forget what was noted of another cluster."""
-        if cluster is not self._cluster:
-            self._cluster = cluster
-            self.whole.forget()
+        if self not in cluster.memo:
+            cluster.memo[self] = True
+            self.whole.forget(cluster)
             self._declined, self._may, self._candidates = {}, {}, {}
             self._woken_ms = -1
             self._models = [node.gpu_model for node in cluster.nodes]
             # Nodes of one number are the same to every job that shares.
             numbers: dict[tuple[object, ...], int] = {}
             self._alike = [
-                numbers.setdefault((model, *traits), len(numbers))
-                for model, traits in zip(self._models, cluster.traits[:, :2].tolist(), strict=True)
+                numbers.setdefault((node.gpu_model, frozenset(node.labels)), len(numbers))
+                for node in cluster.nodes
             ]
 
     # Those that share
@@ -181,8 +179,8 @@ class Colocating:
     def _rooms(self, cluster: Cluster, closed: Container[GpuSlot]) -> list[Room]:
         """GPUs with room for one more who shares, those with the fewest tenants first."""
         rooms: list[tuple[int, int, GpuSlot, tuple[Running, ...]]] = []
-        free, up = cluster.free_milli, cluster.traits[:, 2]
-        for node, index in np.argwhere((free >= SHARE_MILLI) & (up[:, None] != 0)).tolist():
+        free, up = cluster.free.milli, cluster.up
+        for node, index in np.argwhere((free >= SHARE_MILLI) & up[:, None]).tolist():
             slot = GpuSlot(node, index)
             if slot in closed:
                 continue
@@ -316,11 +314,8 @@ class Colocating:
         key = number, job.application, job.work_ms, self._alike[slot.node]
         known = self._may.get(key)
         if known is None:
-            request, traits = cluster.requests[number], cluster.traits[slot.node]
-            known = self._may[key] = (
-                bool(traits[0] & request[MODELS])
-                and bool((traits[1] & request[LABELS]) == request[LABELS])
-                and self.forecaster.fits_alone(job.application, self._models[slot.node], job.work_ms)
+            known = self._may[key] = cluster.allows(job, slot.node) and self.forecaster.fits_alone(
+                job.application, self._models[slot.node], job.work_ms
             )
         return known
 
@@ -335,9 +330,9 @@ class Colocating:
         node, index = slot
         combinations = count or 1 << len(window)
         left = (
-            int(cluster.free_milli[node, index]),
-            int(cluster.free_cpu_milli[node]),
-            int(cluster.free_mem_mib[node]),
+            int(cluster.free.milli[node, index]),
+            int(cluster.free.cpu_milli[node]),
+            int(cluster.free.mem_mib[node]),
         )
         asked = [(_place(job).milli, job.cpu_milli, job.mem_mib) for job in window]
         if all(sum(of) <= most for of, most in zip(zip(*asked, strict=True), left, strict=True)):
