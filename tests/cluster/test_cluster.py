@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -223,6 +227,32 @@ def test_numbers_beyond_64_bits_are_refused_as_others_are() -> None:
                 Placement(job(gpus=4, **huge), slots(*((0, at) for at in range(4))), Share(1000, 0))
             )
     assert cluster.digest() == before
+
+
+@pytest.mark.parametrize("number", ["2**70", "2**63", "0.0", "None"])
+def test_the_first_placement_of_all_may_be_one_that_cannot_be(number: str) -> None:
+    """In a process of its own and without kept kernels: the first call settles what the kernel is compiled for."""
+    script = f"""if True:
+        from berth.cluster import Cluster
+        from berth.errors import NotAllowed
+        from berth.model import GpuSlot, Job, Node, Placement, Share
+        cluster, one = Cluster([Node("a", gpus=1)]), Job("j", 0, 1000)
+        for slot in (GpuSlot(0, {number}), GpuSlot({number}, 0)):
+            try:
+                cluster.place(Placement(one, (slot,), Share()))
+            except NotAllowed as error:
+                print("refused:", error)
+        cluster.place(Placement(one, (GpuSlot(0, 0),), Share()))
+    """
+    with TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "NUMBA_CACHE_DIR": folder},
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stderr
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["refused", "refused"]
 
 
 def test_a_job_whose_slots_somebody_wrote_over_is_not_given_back_elsewhere() -> None:

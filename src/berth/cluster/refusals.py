@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from itertools import count
 from typing import TYPE_CHECKING, NoReturn
 
+import numpy as np
+
 from berth.cluster.running import Part, parts_of
 from berth.errors import ClusterError, DoesNotFit, NotAllowed
 from berth.model import NO_GPU, GpuSlot, Job, Node, Placement
@@ -92,6 +94,10 @@ def _refuse_slots(cluster: Cluster, placement: Placement) -> None:
     job, slots, (milli, gpu_mem_mib) = placement
     rows, width = cluster.free.milli.shape
     for node, index in slots:
+        if not all(isinstance(number, (int, np.integer)) for number in (node, index)):
+            raise NotAllowed(
+                f"job '{job.id}' names slot ({node!r}, {index!r}); a slot is two whole numbers, node and index"
+            )
         if not 0 <= node < rows or not NO_GPU <= index < width:
             raise NotAllowed(
                 f"job '{job.id}': there is no slot ({node}, {index}) in a cluster of {rows} nodes"
