@@ -52,8 +52,8 @@ class Cluster:
         n = len(self.nodes)
         if rank is not None and sorted(rank) != list(range(n)):
             raise ClusterError(f"a rank must be a permutation of 0…{n - 1}, one number a node")
-        self.models = with_new((), models_of(self.nodes), (), "GPU models")
-        self.labels = with_new((), labels_of(self.nodes), (), "labels")
+        self.models = with_new((), models_of(self.nodes), set, "GPU models")
+        self.labels = with_new((), labels_of(self.nodes), set, "labels")
         self.free_total_milli = 1000 * sum(node.gpus for node in self.nodes)
         """GPU milli free on the whole cluster, lost nodes included: who asks for more cannot fit."""
         self.openings = 0
@@ -438,16 +438,16 @@ class Cluster:
         Raises ClusterError as the constructor does, except that there may be no nodes, and then nothing has changed.
         """
         now = tuple(nodes)
-        new, changed, vanished = difference(self.nodes, self._rows, self._gone, now, len(self._gone))
+        new, changed, vanished = difference(self.nodes, self._rows, self._gone, now)
         if not (new or changed or vanished):
             return NodeChanges()
         come = [*new, *changed.values()]
-        models = with_new(self.models, models_of(come), models_of(now) if come else (), "GPU models")
-        labels = with_new(self.labels, labels_of(come), labels_of(now) if come else (), "labels")
+        models = with_new(self.models, models_of(come), lambda: models_of(now), "GPU models")
+        labels = with_new(self.labels, labels_of(come), lambda: labels_of(now), "labels")
         # From here on nothing is refused.
         added = dict(zip(self._rows_for(new), new, strict=True))
         self._make_room(max(added, default=0) + 1, max((node.gpus for node in come), default=0))
-        self._rename(models, labels, [*now])
+        self._rename(models, labels, now)
         by_row = [*self.nodes, *added.values()][: self.free.milli.shape[0]]
         for row in vanished:
             self._gone.add(row)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from berth.errors import ClusterError
 
@@ -20,18 +20,20 @@ def bits_of(names: Iterable[str], known: tuple[str, ...]) -> int:
     return sum(1 << known.index(name) for name in set(names) if name in known)
 
 
-def with_new(known: tuple[str, ...], come: set[str], there: Iterable[str], kind: str) -> tuple[str, ...]:
+def with_new(
+    known: tuple[str, ...], come: set[str], there: Callable[[], set[str]], kind: str
+) -> tuple[str, ...]:
     """The known names and those that come, each in the place of its bit.
 
-    A name keeps its place while there is room. If there is none, only the names of `there` have places, and other ones.
-    ClusterError for more names than there are bits.
+    A name keeps its place while there is room. If there is none, all get new places, and only those that come or that
+    `there` tells. ClusterError for more names than there are bits.
     """
     new = sorted(come.difference(known))
     if not new:
         return known
     if len(known) + len(new) <= MOST:
         return (*known, *new)
-    left = sorted({*there} | come)
+    left = sorted(there() | come)
     if len(left) > MOST:
         raise ClusterError(
             f"the nodes have {len(left)} different {kind}; a cluster can tell {MOST} apart: give alike nodes the same"

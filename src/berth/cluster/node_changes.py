@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from berth.cluster.refusals import check_nodes
 from berth.model import Node
 
 __all__ = ["Difference", "NodeChanges", "difference", "labels_of", "models_of", "vanished_node"]
+
+_AT_ONCE = 32
 
 
 class NodeChanges(NamedTuple):
@@ -30,36 +32,40 @@ class Difference(NamedTuple):
 
 
 def difference(
-    known: Sequence[Node],
-    rows: Mapping[str, int],
-    gone: Container[int],
-    now: Sequence[Node],
-    are_gone: int,
+    known: tuple[Node, ...], rows: Mapping[str, int], gone: set[int], now: tuple[Node, ...]
 ) -> Difference:
-    """Compare nodes with those known; `rows` has the row of each by its name, `gone` the `are_gone` rows to leave out.
+    """Compare nodes with those known; `rows` has the row of each by its name, `gone` the rows that are left out.
 
     Raises ClusterError for nodes of the same name, or amounts that cannot be.
     """
     new: list[Node] = []
     changed: dict[int, Node] = {}
     same = 0
-    for node in now:
-        row = rows.get(node.name)
-        if row is None or row in gone:
-            new.append(node)
+    shift = 0  # how many rows behind its place among `now` the last node has been found
+    for first in range(0, len(now), _AT_ONCE):  # those that stand as they stood are compared many at once
+        some = now[first : first + _AT_ONCE]
+        there = range(first + shift, first + shift + len(some))
+        if there.start >= 0 and some == known[there.start : there.stop] and gone.isdisjoint(there):
+            same += len(some)
             continue
-        before = known[row]
-        if before is node or before == node:
-            same += 1
-        else:
-            changed[row] = node
+        for place, node in enumerate(some, first):
+            row = rows.get(node.name)
+            if row is None or row in gone:
+                new.append(node)
+                continue
+            shift = row - place
+            before = known[row]
+            if before is node or before == node:
+                same += 1
+            else:
+                changed[row] = node
     names = {node.name for node in now}
     if len(names) < len(now):
-        check_nodes(tuple(now))
+        check_nodes(now)
     if come := (*new, *changed.values()):
         check_nodes(come)
     vanished: list[int] = []
-    if same + len(changed) < len(known) - are_gone:
+    if same + len(changed) < len(known) - len(gone):
         vanished = [row for row, node in enumerate(known) if node.name not in names and row not in gone]
     return Difference(new, changed, vanished)
 
