@@ -3,9 +3,9 @@
     python bench/changed_node.py [--runs 25]
 
 Each change is one call of `nodes_changed` with all nodes: as other objects of the same values, as a driver that asks a
-resource manager has them, and as the same objects. Beside them the cluster is built anew and all jobs are placed on it.
-An added node takes the row of one that vanished, or a new one, for which the arrays are made anew. Processor time, medians
-over runs. Writes bench/results/changed_node.json.
+resource manager has, and as the same objects. Beside them the cluster is built anew and all jobs are placed on it.
+An added node takes the row of one that vanished, or a new one, for which the arrays are made anew. Processor time,
+medians over runs. Writes bench/results/changed_node.json.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from statistics import median
 from time import process_time
 
@@ -88,7 +89,7 @@ def main() -> None:
                 now = change(run)
                 if kind == "other objects":
                     now = [replace(node) for node in now]
-                times.append(took_ms(lambda now=now: cluster.nodes_changed(now)))  # type: ignore[misc]
+                times.append(took_ms(partial(cluster.nodes_changed, now)))
                 if name != "added in a new row":
                     cluster.nodes_changed(there)
             cluster = built(there, starts)
@@ -97,7 +98,7 @@ def main() -> None:
     cluster.nodes_changed(there)
     assert cluster.free_total_milli == NODES * GPUS * 1000 - JOBS * 500
     assert not cluster.is_indebted
-    times = [took_ms(lambda: built(there, starts)) for _ in range(3)]
+    times = [took_ms(partial(built, there, starts)) for _ in range(3)]
     rows["built anew"] = {"median_ms": round(median(times), 2), "worst_ms": round(max(times), 2)}
     print(f"{'change':<32}{'median':>12}{'worst':>12}   asked")
     for name, row in rows.items():
