@@ -99,7 +99,7 @@ def whole_pass(interference: str, gpus: int, jobs: int, runs: int) -> dict[str, 
             filled.append(first)
             later.append(second)
     return {
-        "gpus": float(cluster.gpus.sum()),
+        "gpus": float(sum(node.gpus for node in cluster.nodes)),
         "jobs": jobs,
         "started": started,
         "fill_ms": float(np.median([wall for wall, _ in filled])),

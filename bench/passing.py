@@ -31,20 +31,17 @@ class _Passing:
 
     def __init__(self, place: Place) -> None:
         self.place = place
-        self.fits: Fits | None = None
-        self.hopeless: tuple[Cluster | None, int, set[int]] = (None, -1, set())
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
-        if self.hopeless[:2] != (cluster, cluster.releases):
-            self.hopeless = (cluster, cluster.releases, set())
-            if self.fits is None or self.fits.cluster is not cluster:
-                self.fits = Fits(cluster)
-        hopeless = self.hopeless[2]
+        fits_of, openings, hopeless = cluster.memo.get(self) or (Fits(cluster), -1, set())
+        if openings != cluster.openings:
+            hopeless = set()
+            cluster.memo[self] = (fits_of, cluster.openings, hopeless)
         lanes = queue.lanes(cluster.request, as_queued)
         new = [number for number in lanes if number not in hopeless]
         turns = [
             (lanes[number][0][1], number)
-            for number, fits in zip(new, self.fits.of(new).any(axis=1).tolist(), strict=True)
+            for number, fits in zip(new, fits_of.of(new).any(axis=1).tolist(), strict=True)
             if fits
         ]
         heapify(turns)

@@ -9,7 +9,7 @@ def emptiest_node(queue: berth.Queue, cluster: berth.Cluster, now_ms: int) -> It
     """Start every job that fits, on the node with the most GPU left."""
     for job in queue:
         nodes = cluster.fitting_nodes(job)
-        free = cluster.free_milli[nodes].clip(min=0).sum(axis=1)
+        free = cluster.free.milli[nodes].clip(min=0).sum(axis=1)
         slots = cluster.slots_for(job, nodes[(-free).argsort()])
         if slots:
             yield berth.Placement(job, slots, job.share)

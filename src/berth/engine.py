@@ -257,11 +257,10 @@ class _Run:
         kind = job.models, job.labels
         models = self.models_of.get(kind)
         if models is None:
-            bits, labels = self.cluster.model_bits(job.models), set(job.labels)
             models = self.models_of[kind] = {
                 node.gpu_model: None
-                for node, traits in zip(self.cluster.nodes, self.cluster.traits.tolist(), strict=True)
-                if node.gpus and traits[0] & bits and labels <= set(node.labels)
+                for number, node in enumerate(self.cluster.nodes)
+                if node.gpus and self.cluster.allows(job, number)
             }
         return any(memory.fits_alone(job, model) for model in models)
 

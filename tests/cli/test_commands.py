@@ -229,7 +229,7 @@ def test_rows_are_checked_against_the_cluster_that_is_named_where_the_trace_brin
             "policy fails: KeyError: 'boom' (",
         ),
         ("def p(queue, cluster, now_ms):\n    return None\n", "the policy fails: TypeError: 'NoneType'"),
-        ("def p(queue, cluster, now_ms):\n    cluster.free_milli[:] = 5\n    yield\n", "read-only"),
+        ("def p(queue, cluster, now_ms):\n    cluster.free.milli[:] = 5\n    yield\n", "read-only"),
         ("def p(:\n", "module 'mine' fails when it is imported: SyntaxError"),
     ],
 )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -9,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berth.cluster import Cluster
+from berth.cluster.kernels import arrays_of
 from berth.errors import ClusterError, DoesNotFit, NotAllowed, NotRunning
 from berth.model import FOREVER_MS, NO_GPU, GpuModel, GpuSlot, Job, Node, Placement, Share
 
@@ -31,26 +36,26 @@ def slots(*pairs: tuple[int, int]) -> tuple[GpuSlot, ...]:
 
 def test_place_takes_what_the_job_asks_for_and_release_gives_it_back() -> None:
     cluster = Cluster(NODES)
-    before = cluster.free_milli.tolist(), cluster.free_cpu_milli.tolist(), cluster.free_gpu_mem_mib.tolist()
+    before = cluster.free.milli.tolist(), cluster.free.cpu_milli.tolist(), cluster.free.gpu_mem_mib.tolist()
     shared = job(share=Share(300, 4000), cpu_milli=2000, mem_mib=500)
     run = cluster.place(Placement(shared, slots((0, 2)), shared.share), now_ms=7)
-    assert cluster.free_milli[0].tolist() == [1000, 1000, 700, 1000]
-    assert cluster.free_gpu_mem_mib[0].tolist() == [16384, 16384, 12384, 16384]
-    assert (cluster.free_cpu_milli[0], cluster.free_mem_mib[0]) == (30_000, 99_500)
+    assert cluster.free.milli[0].tolist() == [1000, 1000, 700, 1000]
+    assert cluster.free.gpu_mem_mib[0].tolist() == [16384, 16384, 12384, 16384]
+    assert (cluster.free.cpu_milli[0], cluster.free.mem_mib[0]) == (30_000, 99_500)
     assert cluster.jobs_on(GpuSlot(0, 2)) == (run,)
     assert (run.start_ms, run.left_ms, run.end_ms()) == (7, 1000, 1007)
     assert cluster.free_total_milli == 5700
     cluster.release("j")
-    after = cluster.free_milli.tolist(), cluster.free_cpu_milli.tolist(), cluster.free_gpu_mem_mib.tolist()
-    assert (after, cluster.held.sum(), cluster.free_total_milli) == (before, 0, 6000)
+    after = cluster.free.milli.tolist(), cluster.free.cpu_milli.tolist(), cluster.free.gpu_mem_mib.tolist()
+    assert (after, arrays_of(cluster.block).held.sum(), cluster.free_total_milli) == (before, 0, 6000)
 
 
 def test_a_gang_gives_each_node_its_part_rounded_up() -> None:
     cluster = Cluster(NODES)
     gang = job(gpus=3, nodes=0, cpu_milli=1000, mem_mib=100)
     cluster.place(Placement(gang, slots((0, 0), (0, 1), (1, 0)), gang.share))
-    assert (cluster.free_cpu_milli[0], cluster.free_cpu_milli[1]) == (32_000 - 667, 8_000 - 334)
-    assert (cluster.free_mem_mib[0], cluster.free_mem_mib[1]) == (100_000 - 67, 50_000 - 34)
+    assert (cluster.free.cpu_milli[0], cluster.free.cpu_milli[1]) == (32_000 - 667, 8_000 - 334)
+    assert (cluster.free.mem_mib[0], cluster.free.mem_mib[1]) == (100_000 - 67, 50_000 - 34)
 
 
 @pytest.mark.parametrize(
@@ -113,17 +118,17 @@ def test_a_job_is_given_what_it_asks_for_or_less(share: Share) -> None:
     with pytest.raises(NotAllowed, match=r"may be given 1…400 milli and 0…100 MiB"):
         cluster.place(Placement(asks, slots((0, 0)), share))
     cluster.place(Placement(asks, slots((0, 0)), Share(1, 0)))
-    assert cluster.free_milli[0, 0] == 999
+    assert cluster.free.milli[0, 0] == 999
 
 
 def test_nobody_can_write_to_what_the_cluster_shows() -> None:
     cluster = Cluster(NODES)
     for shown in (
-        cluster.free_milli,
-        cluster.free_cpu_milli,
-        cluster.traits,
-        cluster.version,
-        cluster.capacity_milli,
+        cluster.free.milli,
+        cluster.free.cpu_milli,
+        cluster.up,
+        cluster.block,
+        cluster.capacity.milli,
     ):
         with pytest.raises(ValueError, match="read-only"):
             shown[0] = 5
@@ -224,6 +229,32 @@ def test_numbers_beyond_64_bits_are_refused_as_others_are() -> None:
     assert cluster.digest() == before
 
 
+@pytest.mark.parametrize("number", ["2**70", "2**63", "0.0", "None"])
+def test_the_first_placement_of_all_may_be_one_that_cannot_be(number: str) -> None:
+    """In a process of its own and without kept kernels: the first call settles what the kernel is compiled for."""
+    script = f"""if True:
+        from berth.cluster import Cluster
+        from berth.errors import NotAllowed
+        from berth.model import GpuSlot, Job, Node, Placement, Share
+        cluster, one = Cluster([Node("a", gpus=1)]), Job("j", 0, 1000)
+        for slot in (GpuSlot(0, {number}), GpuSlot({number}, 0)):
+            try:
+                cluster.place(Placement(one, (slot,), Share()))
+            except NotAllowed as error:
+                print("refused:", error)
+        cluster.place(Placement(one, (GpuSlot(0, 0),), Share()))
+    """
+    with TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "NUMBA_CACHE_DIR": folder},
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 0, done.stderr
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["refused", "refused"]
+
+
 def test_a_job_whose_slots_somebody_wrote_over_is_not_given_back_elsewhere() -> None:
     cluster = Cluster(NODES)
     run = cluster.place(Placement(job(), slots((0, 0)), Share(1000, 0)))
@@ -303,7 +334,7 @@ def test_what_can_be_is_taken_and_nothing_else(
     steps: list[tuple[dict[str, Any], list[GpuSlot], int, Share | None]],
 ) -> None:
     cluster = Cluster(NODES)
-    empty = cluster.free_milli.tolist(), cluster.free_cpu_milli.tolist(), cluster.free_gpu_mem_mib.tolist()
+    empty = cluster.free.milli.tolist(), cluster.free.cpu_milli.tolist(), cluster.free.gpu_mem_mib.tolist()
     running: list[Placement] = []
     for number, (wants, where, more, given_share) in enumerate(steps):
         gpus = more + sum(slot.index != NO_GPU for slot in where)
@@ -321,5 +352,5 @@ def test_what_can_be_is_taken_and_nothing_else(
             assert cluster.digest() == before
     for other in running:
         cluster.release(other.job.id)
-    after = cluster.free_milli.tolist(), cluster.free_cpu_milli.tolist(), cluster.free_gpu_mem_mib.tolist()
-    assert (after, cluster.held.sum(), cluster.free_total_milli) == (empty, 0, 6000)
+    after = cluster.free.milli.tolist(), cluster.free.cpu_milli.tolist(), cluster.free.gpu_mem_mib.tolist()
+    assert (after, arrays_of(cluster.block).held.sum(), cluster.free_total_milli) == (empty, 0, 6000)

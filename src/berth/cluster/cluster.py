@@ -1,7 +1,9 @@
 """The cluster: what is free on every node and GPU, who runs where, and how much work each has left.
 
-Arrays inside, one row a node, one column a GPU slot (letters: N nodes, G slots of the largest node). `place`
-and `release` are the only writers of what is free; both refuse what does not fit and change nothing then.
+Arrays inside, one row a node, one column a GPU slot (letters: N nodes, G slots of the largest node). Others see what
+is free and what there is by name (`free`, `capacity`, `up`, `row`), and hand `block` and `requests` on to kernels.
+`place` and `release` refuse what does not fit and change nothing then. Nodes may come, change and go; a row keeps its
+number as long as anything runs there.
 """
 
 from __future__ import annotations
@@ -9,21 +11,24 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from itertools import islice
+from typing import Any
 
 import numpy as np
+from numba.core.errors import TypingError
 
-from berth.arrays import IntArray, numbers
+from berth.arrays import BoolArray, IntArray, numbers
 from berth.cluster import kernels
+from berth.cluster.amounts import UNCOUNTED, Amounts, Request, amount_of, amounts_of, card_mem_mib, shown
+from berth.cluster.debts import Debts
+from berth.cluster.names import NO_SUCH, bits_of, with_new
+from berth.cluster.node_changes import NodeChanges, difference, labels_of, models_of, vanished_node
 from berth.cluster.refusals import check_job, check_nodes, named, refuse
 from berth.cluster.running import Part, Running, account_of, parts_of
 from berth.cluster.usage import Usage
-from berth.errors import ClusterError, NotRunning
-from berth.model import FOREVER_MS, NO_GPU, GpuSlot, Job, Node, Placement
+from berth.errors import ClusterError, NotAllowed, NotRunning
+from berth.model import FOREVER_MS, NO_GPU, GpuSlot, Job, Node, Placement, Share
 
-__all__ = ["UNCOUNTED", "Cluster", "Part", "Running", "parts_of", "spreadable_gpus"]
-
-UNCOUNTED = 2**40
-"""What a node has of a resource that nobody tells the amount of: enough for everything."""
+__all__ = ["UNCOUNTED", "Cluster", "NodeChanges", "Part", "Running", "parts_of", "spreadable_gpus"]
 
 NOBODY_HAS = 2**50
 """What asks for more asks for so much: products of it with numbers of GPUs stay within 64 bits."""
@@ -42,71 +47,48 @@ class Cluster:
         permutation.
         """
         self.nodes = tuple(nodes)
+        """By their rows. A node that has vanished is here without GPUs, CPU and memory until another takes its row."""
         check_nodes(self.nodes)
         n = len(self.nodes)
-        width = max(1, max(node.gpus for node in self.nodes))
-        self.gpus: IntArray = np.array([node.gpus for node in self.nodes], dtype=np.int64)  # (N,)
-        present = np.arange(width) < self.gpus[:, None]  # (N, G)
-        per_card = _amounts(
-            (node.gpu_model.mem_mib or None) if node.gpu_model else None for node in self.nodes
-        )
-        self._block = kernels.block_of(n, width)
-        self.block = _shown(self._block)
-        """All of the arrays below in one, as kernels take them; `kernels.arrays_of` tells where each lies."""
-        arrays = self._arrays = kernels.arrays_of(self._block)
-        arrays.free_cpu[:] = _amounts(node.cpu_milli for node in self.nodes)
-        arrays.free_mem[:] = _amounts(node.mem_mib for node in self.nodes)
-        arrays.free_milli[:] = np.where(present, 1000, -1)
-        arrays.free_gpu_mem[:] = np.where(present, per_card[:, None], -1)
         if rank is not None and sorted(rank) != list(range(n)):
             raise ClusterError(f"a rank must be a permutation of 0…{n - 1}, one number a node")
-        arrays.rank[:] = np.arange(n) if rank is None else rank
-        self.free_total_milli = 1000 * int(self.gpus.sum())
+        self.models = with_new((), models_of(self.nodes), set, "GPU models")
+        self.labels = with_new((), labels_of(self.nodes), set, "labels")
+        self.free_total_milli = 1000 * sum(node.gpus for node in self.nodes)
         """GPU milli free on the whole cluster, lost nodes included: who asks for more cannot fit."""
-        self.releases = 0
-        """How often something was given back: where it has not changed, what did not fit still does not."""
+        self.openings = 0
+        """How often something may have come to fit: something was given back, a node came, grew or came back, a
+        stranger left, or a caller said so. Where it has not changed, what did not fit still does not."""
         self.losses = 0
-        """How often a node was lost: only then does what fitted when somebody ends not fit any more."""
+        """How often something may have ceased to fit without a job that takes it: a node was lost, changed or vanished,
+        or a stranger came. Only then does what fitted when somebody ends not fit any more."""
         self.changes = 0
         """How often anything changed."""
+        self.memo: dict[Any, Any] = {}
+        """What policies keep of these nodes, each under itself: emptied when any node comes, changes or vanishes, and
+        never else. Jobs that start or end, lost nodes and strangers leave it as it is."""
 
-        self.models = tuple(sorted({node.gpu_model.name for node in self.nodes if node.gpu_model}))
-        self.labels = tuple(sorted({label for node in self.nodes for label in node.labels}))
-        if max(len(self.models), len(self.labels)) > 62:
-            raise ClusterError(
-                f"{len(self.models)} GPU models and {len(self.labels)} labels; a cluster can tell 62 of each apart"
-            )
-        arrays.traits[:] = [[self._model_bit(node), self._label_bits(node.labels), 1] for node in self.nodes]
-        # What everybody else sees of the arrays, and cannot write to.
-        self.free_cpu_milli = _shown(arrays.free_cpu)  # (N,)
-        self.free_mem_mib = _shown(arrays.free_mem)  # (N,)
-        self.free_milli = _shown(arrays.free_milli)  # (N, G); −1 where there is no GPU
-        self.free_gpu_mem_mib = _shown(arrays.free_gpu_mem)  # (N, G)
-        self.traits = _shown(arrays.traits)
-        """(N, 3): bit of the model, bits of the labels, 1 if the node is up."""
-        self.version = _shown(arrays.version)
-        """(N,): goes up whenever the node changes."""
-        self.rank = _shown(arrays.rank)
-        self.held = _shown(arrays.held)
-        """(N, G + 1): jobs that hold part of a GPU (column 0) or so many whole GPUs (columns 1 …)."""
-        self.capacity_cpu_milli = _shown(arrays.free_cpu.copy())
-        self.capacity_mem_mib = _shown(arrays.free_mem.copy())
-        self.capacity_milli = _shown(arrays.free_milli.copy())
-        self.capacity_gpu_mem_mib = _shown(arrays.free_gpu_mem.copy())
+        width = max(1, max(node.gpus for node in self.nodes))
+        self._show(kernels.block_of(n, width), amounts_of(self.nodes, width))
+        arrays = self._arrays
+        for free, most in zip(arrays[:4], self.capacity, strict=True):
+            free[:] = most
+        arrays.rank[:] = np.arange(n) if rank is None else rank
+        arrays.traits[:] = [[*self._traits(node), 1] for node in self.nodes]
+        self._up[:] = True
+        self._rows = {node.name: row for row, node in enumerate(self.nodes)}
+        self._gone: set[int] = set()  # rows of nodes that have vanished
+        self._strangers: dict[GpuSlot, Share] = {}
 
         self.running: dict[str, Running] = {}
         """By id of the job, in order of their start."""
         self._on: dict[GpuSlot, list[Running]] | None = None
-        self._request_ids: dict[tuple[object, ...], int] = {}
+        self._request_ids: dict[tuple[Any, ...], int] = {}
         self.requests: IntArray = np.zeros((64, 7), dtype=np.int64)
-        """(≥ number of request types, 7): what a job of each type takes on one node; the columns are those of
-        `kernels`. Of a job that may spread (`nodes` 0), what it takes on a node that holds it whole."""
+        """(≥ number of request types, 7): what a job of each type takes on one node, as `Request` says; for kernels.
+        A new type may put another array in its place: ask for the type's number first."""
         self._totals: IntArray = np.zeros((64, 4), dtype=np.int64)
-        # What is just being taken or given back, as the kernels are told it.
-        self._slots: IntArray = np.zeros((n * (width + 1), 2), dtype=np.int64)
-        self._slots_at = numbers(self._slots)
         self._usage: Usage | None = None
-        self._width = width + 1
         self._singles: dict[int, tuple[GpuSlot]] = {}
         self._last: Job | None = None  # the one that was asked about last, and its number
         self._last_number = -1
@@ -114,6 +96,8 @@ class Cluster:
 
     def emptied(self) -> Cluster:
         """A cluster of the same nodes and rank with nothing on it and every node up."""
+        if self._gone:
+            return Cluster([node for row, node in enumerate(self.nodes) if row not in self._gone])
         return Cluster(self.nodes, rank=self.rank.tolist())
 
     # What is there
@@ -127,6 +111,54 @@ class Cluster:
         number = self._new_request(job, key) if known is None else known
         self._last, self._last_number = job, number
         return number
+
+    def row(self, job: Job) -> Request:
+        """What the job takes on one node."""
+        number = self.request(job)  # first: a new type may grow the table
+        return Request(*self.requests[number].tolist())
+
+    def request_rows(self, numbers: Sequence[int]) -> IntArray:
+        """(T, 7): copies of the rows of these request types; the columns are those of `Request`."""
+        return self.requests[np.array(numbers, dtype=np.int64)]
+
+    def free_on(self, slot: GpuSlot) -> Share:
+        """What is free on a GPU; nothing where there is no such GPU."""
+        return Share(max(0, int(self.free.milli[slot])), max(0, int(self.free.gpu_mem_mib[slot])))
+
+    def allows(self, job: Job, node: int) -> bool:
+        """Whether the node has a GPU model and the labels that the job asks for, however little is free there."""
+        number = self.request(job)  # first: a new type may grow the table
+        request, (model, labels, _) = self.requests[number], self._arrays.traits[node].tolist()
+        wanted = int(request[kernels.LABELS])
+        return (
+            node not in self._gone
+            and (job.gpus == 0 or model & int(request[kernels.MODELS]) != 0)
+            and labels & wanted == wanted
+        )
+
+    def with_model(self, job: Job) -> BoolArray:
+        """(N,): whether each node is of a GPU model that the job may run on."""
+        return np.asarray((self._arrays.traits[:, 0] & self.row(job).model_bits) != 0)
+
+    def with_labels(self, job: Job) -> BoolArray:
+        """(N,): whether each node carries all labels that the job asks for."""
+        wanted = self.row(job).label_bits
+        return np.asarray((self._arrays.traits[:, 1] & wanted) == wanted)
+
+    def marks(self) -> IntArray:
+        """(N,): the state that each node is in, to be handed to `changed_since`."""
+        return self._arrays.version.copy()
+
+    def changed_since(self, marks: IntArray) -> IntArray:
+        """Numbers of the nodes that have changed since these marks were made, ascending; brings them up to date.
+
+        The marks are of the same nodes: who keeps them does so in `memo`.
+        """
+        version = self._arrays.version
+        changed = np.flatnonzero(version != marks)
+        if len(changed):
+            np.copyto(marks, version)
+        return changed
 
     def usage(self) -> Usage:
         """Who has used how much GPU time; kept from the first call on, with what runs then from its start."""
@@ -147,18 +179,23 @@ class Cluster:
     def fitting_nodes(self, job: Job) -> IntArray:
         """Numbers of the nodes that the job would fit on whole (one of its parts, for a gang), ascending."""
         number = self.request(job)  # first: a new type may grow the table
-        request = self.requests[number]
-        free = (self.free_cpu_milli, self.free_mem_mib, self.free_milli, self.free_gpu_mem_mib)
         found = np.empty(len(self.nodes), dtype=np.bool_)
-        kernels.fitting_nodes(request, *free, self.traits, found)
+        kernels.fitting_nodes(self.requests[number], *self.free, self._arrays.traits, found)
+        return np.flatnonzero(found)
+
+    def fitting_nodes_when_empty(self, job: Job) -> IntArray:
+        """Numbers of the nodes that it would fit on so if nothing else ran and every node were up, ascending."""
+        number = self.request(job)  # first: a new type may grow the table
+        found = np.empty(len(self.nodes), dtype=np.bool_)
+        kernels.fitting_nodes(self.requests[number], *self.capacity, self._traits_when_up(), found)
         return np.flatnonzero(found)
 
     def fitting_gpus(self, node: int, job: Job) -> list[int]:
         """Numbers of the GPUs of a node that one GPU of the job fits on, ascending."""
         milli, mem_mib = job.share
         if not mem_mib:
-            return [index for index, left in enumerate(self.free_milli[node].tolist()) if left >= milli]
-        free = zip(self.free_milli[node].tolist(), self.free_gpu_mem_mib[node].tolist(), strict=True)
+            return [index for index, left in enumerate(self.free.milli[node].tolist()) if left >= milli]
+        free = zip(self.free.milli[node].tolist(), self.free.gpu_mem_mib[node].tolist(), strict=True)
         return [index for index, (left, mem_left) in enumerate(free) if left >= milli and mem_left >= mem_mib]
 
     def slots_on(self, node: int, job: Job, *, tightest: bool = False) -> tuple[GpuSlot, ...]:
@@ -171,8 +208,8 @@ class Cluster:
         gpus = int(row[kernels.GPUS])
         if gpus == 0:
             return (GpuSlot(node, NO_GPU),)
-        chosen = np.empty(self.free_milli.shape[1], dtype=np.int64)
-        kernels.choose_devices(node, row, self.free_milli, self.free_gpu_mem_mib, tightest, chosen)
+        chosen = np.empty(self.free.milli.shape[1], dtype=np.int64)
+        kernels.choose_devices(node, row, self.free.milli, self.free.gpu_mem_mib, tightest, chosen)
         return tuple(GpuSlot(node, index) for index in chosen[:gpus].tolist())
 
     def slots_for(self, job: Job, nodes: Iterable[int]) -> tuple[GpuSlot, ...] | None:
@@ -197,10 +234,10 @@ class Cluster:
         number = self.request(job)  # first: a new type may grow the table
         request = self.requests[number]
         fitting, chosen, takes = np.empty((3, len(self.nodes)), dtype=np.int64)
-        free = (self.free_milli, self.free_gpu_mem_mib)
-        if kernels.fitting_devices(request, *free, self.traits, fitting) < job.gpus:
+        free = (self.free.milli, self.free.gpu_mem_mib)
+        if kernels.fitting_devices(request, *free, self._arrays.traits, fitting) < job.gpus:
             return None
-        usable = spreadable_gpus(job, fitting, self.free_cpu_milli, self.free_mem_mib)
+        usable = spreadable_gpus(job, fitting, self.free.cpu_milli, self.free.mem_mib)
         nodes = kernels.spread_over_nodes(usable, job.gpus, self.rank, chosen, takes)
         slots: list[GpuSlot] = []
         for node, take in zip(chosen[:nodes].tolist(), takes[:nodes].tolist(), strict=True):
@@ -224,17 +261,29 @@ class Cluster:
         return known
 
     def model_bits(self, models: Sequence[str]) -> int:
-        """The bits of these GPU models in `traits`, all bits for no names; names that no node has are left out."""
-        return (
-            sum(1 << self.models.index(name) for name in set(models) if name in self.models) if models else -1
-        )
+        """The bits of these GPU models in `node_models`, all bits for no names; names that no node has are left out."""
+        return bits_of(models, self.models) if models else -1
+
+    def strangers_on(self, slot: GpuSlot) -> Share:
+        """What processes that are not jobs of this cluster use of a GPU."""
+        return self._strangers.get(slot, Share(0, 0))
+
+    @property
+    def is_indebted(self) -> bool:
+        """Whether anything is used beyond what there is."""
+        return bool(self._debts.owed)
+
+    def owed(self) -> Amounts:
+        """What jobs and strangers use beyond what there is, after nodes shrank or strangers came; as new arrays."""
+        return self._debts.amounts()
 
     def digest(self) -> str:
         """A fingerprint of everything that can change, to see that somebody has changed nothing."""
         state = hashlib.sha256()
         state.update(self.block.tobytes())
         state.update(repr([*self.running.items()]).encode())
-        state.update(repr((self.free_total_milli, self.releases, self.losses, self.changes)).encode())
+        state.update(repr((self.free_total_milli, self.openings, self.losses, self.changes)).encode())
+        state.update(repr((self._strangers, self._debts.owed)).encode())
         return state.hexdigest()
 
     # What changes it
@@ -275,7 +324,7 @@ class Cluster:
                 self._slots,
                 count,
             )
-        except OverflowError:  # a number that 64 bits do not hold is none of a slot
+        except (OverflowError, TypingError):  # a number that 64 bits do not hold is none of a slot
             taken = False
         if not taken:
             refuse(self, placement)
@@ -336,7 +385,9 @@ class Cluster:
         if self._on is not None and job.gpus:
             for slot in slots:
                 self._on[slot].remove(run)
-        self.releases += 1
+        if self._debts.owed:
+            self.free_total_milli -= self._debts.pay(slots)
+        self.openings += 1
         self.changes += 1
         return run
 
@@ -350,20 +401,226 @@ class Cluster:
     def lose(self, node: int) -> None:
         """Take a node out: nothing fits on it until `restore`. What runs there is released by the caller."""
         self._arrays.traits[node, 2] = 0
+        self._up[node] = False
         self._arrays.version[node] += 1
         self.losses += 1
         self.changes += 1
 
     def restore(self, node: int) -> None:
-        """Bring a lost node back."""
+        """Bring a lost node back; one that has vanished since stays away."""
+        if node in self._gone:
+            return
         self._arrays.traits[node, 2] = 1
-        self._arrays.version[node] += 1
-        self._arrays.freed[self._block[2] % len(self.nodes)] = node
-        self._block[2] += 1
-        self.releases += 1
+        self._up[node] = True
+        self._touch(node)
+        self.openings += 1
         self.changes += 1
 
+    def reopen(self) -> None:
+        """Say that something may fit now that did not, for a reason that the cluster does not see."""
+        self.openings += 1
+        self.changes += 1
+
+    def strangers(self, slot: GpuSlot, milli: int, mem_mib: int) -> None:
+        """Note all that processes which are not jobs of this cluster use of a GPU; 0 and 0 when they have left.
+
+        Less is free then, never below 0: what jobs hold beyond that is owed, and paid back first when something leaves.
+        Raises NotAllowed for a GPU that there is not or amounts that cannot be, and then nothing has changed.
+        """
+        node, index = slot
+        rows, width = self.free.milli.shape
+        if not (0 <= node < rows and 0 <= index < width) or self.capacity.milli[slot] < 0:
+            raise NotAllowed(
+                f"there is no {named([slot])} on which strangers could be; take one of a node's GPUs"
+            )
+        if not (0 <= milli <= 1000 and 0 <= mem_mib <= UNCOUNTED):
+            raise NotAllowed(
+                f"strangers on {named([slot])} use {milli} milli and {mem_mib} MiB; expected 0…1000 milli and"
+                " 0 MiB or more"
+            )
+        before = self._strangers.pop(slot, Share(0, 0))
+        if milli or mem_mib:
+            self._strangers[slot] = Share(milli, mem_mib)
+        if before == (milli, mem_mib):
+            return
+        left = self._debts.left(slot)
+        self._let_be_left(slot, left[0] + before.milli - milli, left[1] + before.mem_mib - mem_mib)
+        self._touch(node)
+        self.openings += milli < before.milli or mem_mib < before.mem_mib
+        self.losses += milli > before.milli or mem_mib > before.mem_mib
+        self.changes += 1
+
+    def nodes_changed(self, nodes: Iterable[Node]) -> NodeChanges:
+        """Take over the nodes that there are now, compared by name with those that there were.
+
+        New ones get rows: that of a vanished node on which nothing runs, or one behind all others. One that vanishes
+        keeps its row while jobs run there, and nothing fits on it; if it comes back it is up, in its old row. Others
+        change in their rows. What runs stays, also where it holds more than there is: nothing is free then, and the
+        rest is owed. Strangers on GPUs that vanish are forgotten.
+
+        Raises ClusterError as the constructor does, except that there may be no nodes, and then nothing has changed.
+        """
+        now = tuple(nodes)
+        new, changed, vanished = difference(self.nodes, self._rows, self._gone, now)
+        if not (new or changed or vanished):
+            return NodeChanges()
+        come = [*new, *changed.values()]
+        models = with_new(self.models, models_of(come), lambda: models_of(now), "GPU models")
+        labels = with_new(self.labels, labels_of(come), lambda: labels_of(now), "labels")
+        # From here on nothing is refused.
+        added = dict(zip(self._rows_for(new), new, strict=True))
+        self._make_room(max(added, default=0) + 1, max((node.gpus for node in come), default=0))
+        self._rename(models, labels, now)
+        by_row = [*self.nodes, *added.values()][: self.free.milli.shape[0]]
+        for row in vanished:
+            self._gone.add(row)
+            by_row[row] = vanished_node(by_row[row])
+            self._set_node(row, by_row[row], False)
+        for row, node in added.items():
+            if row < len(self.nodes):
+                self._rows.pop(by_row[row].name)
+                self._gone.discard(row)
+            self._rows[node.name] = row
+            by_row[row] = node
+            self._set_node(row, node, True)
+        for row, node in changed.items():
+            by_row[row] = node
+            self._set_node(row, node, bool(self._up[row]))
+        self.nodes = tuple(by_row)
+        self._fits_empty.clear()
+        self.memo.clear()
+        self.openings += bool(come)
+        self.losses += bool(changed or vanished)
+        self.changes += 1
+        return NodeChanges(tuple(sorted(added)), tuple(sorted(changed)), tuple(vanished))
+
     # How
+
+    def _show(self, block: IntArray, capacity: Amounts) -> None:
+        """Work on these arrays, and show what others may see of them but not write to."""
+        self._block = block
+        self.block = shown(block)
+        """All arrays that kernels work on in one, for them alone: only kernels know what lies where."""
+        arrays = self._arrays = kernels.arrays_of(block)
+        self.free = Amounts(*(shown(array) for array in arrays[:4]))
+        """What is free on each node and GPU."""
+        self._capacity = capacity
+        self.capacity = Amounts(*(shown(array) for array in capacity))
+        """What there is on each node and GPU, lost nodes included; 0 of all, and no GPU, where one has vanished."""
+        self._debts = Debts(Amounts(*arrays[:4]), capacity)
+        n, width = arrays.free_milli.shape
+        self._up: BoolArray = np.zeros(n, dtype=np.bool_)
+        self.up: BoolArray = self._up.view()
+        """(N,): whether each node is there and not lost."""
+        self.up.flags.writeable = False
+        self.traits = shown(arrays.traits)
+        """(N, 3): what kernels tell nodes apart by, for those of this package; others ask `up` and `allows`."""
+        self.node_models = shown(arrays.traits[:, 0])
+        """(N,): the bit of each node's GPU model; `model_bits` has those of names."""
+        self.rank = shown(arrays.rank)
+        """(N,): a permutation; the smaller wins a tie between equally good nodes."""
+        # What is just being taken or given back, as the kernels are told it.
+        self._slots: IntArray = np.zeros((n * (width + 1), 2), dtype=np.int64)
+        self._slots_at = numbers(self._slots)
+        self._width = width + 1
+
+    def _make_room(self, rows: int, width: int) -> None:
+        """Have at least so many rows and GPU slots on each; all that there was stays where it was."""
+        n, g = self.free.milli.shape
+        rows, width = max(rows, n), max(width, g)
+        if (rows, width) == (n, g):
+            return
+        old, old_capacity, old_up, owed = self._arrays, self._capacity, self._up, self._debts.owed
+        block = kernels.block_of(rows, width)
+        block[2] = self._block[2]
+        capacity = Amounts(
+            *(np.zeros(rows, dtype=np.int64) for _ in range(2)),
+            *(np.full((rows, width), -1, dtype=np.int64) for _ in range(2)),
+        )
+        self._show(block, capacity)
+        for array in self._arrays[2:4]:
+            array[:] = -1
+        for before, array in (
+            *zip(old, self._arrays, strict=True),
+            *zip(old_capacity, capacity, strict=True),
+        ):
+            array[tuple(slice(size) for size in before.shape)] = before
+        self._up[:n] = old_up
+        self._arrays.rank[n:] = np.arange(n, rows)
+        self._debts.owed.update(owed)
+        if width > g:
+            self._singles.clear()
+
+    def _rows_for(self, new: Sequence[Node]) -> list[int]:
+        """A row for each new node: that which it had, else one that is empty, else one behind all others."""
+        named = {self._rows[node.name] for node in new if node.name in self._rows}
+        empty = [row for row in sorted(self._gone - named, reverse=True) if not self._arrays.jobs[row]]
+        rows: list[int] = []
+        behind = len(self.nodes)
+        for node in new:
+            row = self._rows.get(node.name)
+            if row is None and empty:
+                row = empty.pop()
+            elif row is None:
+                row, behind = behind, behind + 1
+            rows.append(row)
+        return rows
+
+    def _rename(self, models: tuple[str, ...], labels: tuple[str, ...], nodes: Sequence[Node]) -> None:
+        """Give names new bits, in the request table and on nodes that are there."""
+        if models == self.models and labels == self.labels:
+            return
+        moved = models[: len(self.models)] != self.models or labels[: len(self.labels)] != self.labels
+        self.models, self.labels = models, labels
+        for key, number in self._request_ids.items():
+            self.requests[number, [kernels.MODELS, kernels.LABELS]] = self._request_bits(key[5], key[6])
+        if moved:
+            for node in nodes:
+                row = self._rows.get(node.name)
+                if row is not None and row not in self._gone:
+                    self._arrays.traits[row, :2] = self._traits(node)
+
+    def _set_node(self, row: int, node: Node, up: bool) -> None:
+        """Let this node be in the row; what runs there goes on."""
+        arrays, capacity = self._arrays, self._capacity
+        place = GpuSlot(row, NO_GPU)
+        cpu, mem = self._debts.left(place)
+        cpu -= int(capacity.cpu_milli[row])
+        mem -= int(capacity.mem_mib[row])
+        capacity.cpu_milli[row], capacity.mem_mib[row] = amount_of(node.cpu_milli), amount_of(node.mem_mib)
+        self._let_be_left(place, cpu + amount_of(node.cpu_milli), mem + amount_of(node.mem_mib))
+        card_mib = card_mem_mib(node)
+        for index in range(self.free.milli.shape[1]):
+            slot = GpuSlot(row, index)
+            there = index < node.gpus
+            has = (1000, card_mib) if there else (0, 0)
+            had = int(capacity.milli[slot]), int(capacity.gpu_mem_mib[slot])
+            if not there and had[0] < 0:
+                continue
+            strangers = Share(0, 0) if there else self._strangers.pop(slot, Share(0, 0))
+            milli, mem = self._debts.left(slot)
+            before = max(0, int(arrays.free_milli[slot]))
+            capacity.milli[slot], capacity.gpu_mem_mib[slot] = has if there else (-1, -1)
+            milli += has[0] - max(had[0], 0) + strangers.milli
+            mem += has[1] - max(had[1], 0) + strangers.mem_mib
+            self._debts.set(slot, milli, mem)
+            self.free_total_milli += max(0, milli) - before
+        arrays.traits[row] = (0, 0, 0) if row in self._gone else (*self._traits(node), up)
+        self._up[row] = up
+        self._touch(row)
+
+    def _let_be_left(self, place: GpuSlot, first: int, second: int) -> None:
+        """Let so much be left of both amounts of a place, below 0 for what is owed."""
+        before = 0 if place.index == NO_GPU else self.free_on(place).milli
+        self._debts.set(place, first, second)
+        if place.index != NO_GPU:
+            self.free_total_milli += max(0, first) - before
+
+    def _touch(self, node: int) -> None:
+        """Tell those who keep something of the node that more may be free there."""
+        self._arrays.version[node] += 1
+        self._arrays.freed[self._block[2] % len(self._arrays.freed)] = node
+        self._block[2] += 1
 
     def _note(self, slots: tuple[GpuSlot, ...]) -> bool:
         """Write down slots for the kernels; False where there are none, too many, some are the same or cannot be."""
@@ -384,16 +641,14 @@ class Cluster:
             for slot in run.slots:
                 self._on.setdefault(slot, []).append(run)
 
-    def _new_request(self, job: Job, key: tuple[object, ...]) -> int:
+    def _new_request(self, job: Job, key: tuple[Any, ...]) -> int:
         check_job(job)
         number = len(self._request_ids)
         if number == len(self.requests):
             self.requests = np.concatenate([self.requests, np.zeros_like(self.requests)])
             self._totals = np.concatenate([self._totals, np.zeros_like(self._totals)])
         nodes = max(1, job.nodes)
-        models = self.model_bits(job.models)
-        known = all(label in self.labels for label in job.labels)
-        labels = self._label_bits(job.labels) if known else 1 << 62  # a bit that no node has
+        models, labels = self._request_bits(job.models, job.labels)
         all_cpu, all_mem = min(job.cpu_milli, NOBODY_HAS), min(job.mem_mib, NOBODY_HAS)
         cpu_milli, mem_mib = -(-all_cpu // nodes), -(-all_mem // nodes)
         gpus = job.gpus // nodes
@@ -404,25 +659,36 @@ class Cluster:
 
     def _find_when_empty(self, job: Job, number: int) -> bool:
         row = self.requests[number]
-        up = self.traits.copy()
-        up[:, 2] = 1
-        gpus = (self.capacity_milli, self.capacity_gpu_mem_mib, up)
+        cpu_milli, mem_mib, milli, gpu_mem_mib = self.capacity
+        gpus = (milli, gpu_mem_mib, self._traits_when_up())
         found = np.empty(len(self.nodes), dtype=np.bool_)
-        kernels.fitting_nodes(row, self.capacity_cpu_milli, self.capacity_mem_mib, *gpus, found)
+        kernels.fitting_nodes(row, cpu_milli, mem_mib, *gpus, found)
         if found.sum() >= max(1, job.nodes):
             return True
         if job.nodes:
             return False
         devices = np.empty(len(self.nodes), dtype=np.int64)
         kernels.fitting_devices(row, *gpus, devices)
-        usable = spreadable_gpus(job, devices, self.capacity_cpu_milli, self.capacity_mem_mib)
+        usable = spreadable_gpus(job, devices, cpu_milli, mem_mib)
         return int(usable.sum()) >= job.gpus > 0
 
-    def _model_bit(self, node: Node) -> int:
-        return 1 << self.models.index(node.gpu_model.name) if node.gpu_model else 1 << 62
+    def _request_bits(self, models: Sequence[str], labels: Sequence[str]) -> tuple[int, int]:
+        """The bits of the GPU models that a job allows, and of the labels that it asks for."""
+        known = all(label in self.labels for label in labels)
+        return self.model_bits(models), bits_of(labels, self.labels) if known else NO_SUCH
 
-    def _label_bits(self, labels: Sequence[str]) -> int:
-        return sum(1 << self.labels.index(label) for label in set(labels))
+    def _traits(self, node: Node) -> tuple[int, int]:
+        """The bit of the node's GPU model, and those of its labels."""
+        model = bits_of([node.gpu_model.name], self.models) if node.gpu_model else NO_SUCH
+        return model, bits_of(node.labels, self.labels)
+
+    def _traits_when_up(self) -> IntArray:
+        """(N, 3): the traits if no node were lost."""
+        traits = self._arrays.traits.copy()
+        traits[:, 2] = 1
+        if self._gone:
+            traits[sorted(self._gone), 2] = 0
+        return traits
 
 
 def spreadable_gpus(job: Job, fitting: IntArray, cpu_milli: IntArray, mem_mib: IntArray) -> IntArray:
@@ -436,14 +702,3 @@ def spreadable_gpus(job: Job, fitting: IntArray, cpu_milli: IntArray, mem_mib: I
     if job.mem_mib:
         usable = np.minimum(usable, mem_mib * job.gpus // job.mem_mib)
     return usable
-
-
-def _shown(array: IntArray) -> IntArray:
-    """The same array, to be read only."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
-def _amounts(values: Iterable[int | None]) -> IntArray:
-    return np.array([UNCOUNTED if value is None else value for value in values], dtype=np.int64)

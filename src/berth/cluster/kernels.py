@@ -14,7 +14,7 @@ from berth.arrays import BoolArray, IntArray, compiled
 
 __all__ = [
     "CPU", "GPUS", "GPU_MEM", "LABELS", "MEM", "MILLI", "MODELS", "Arrays", "arrays_of", "block_of",
-    "choose_devices", "fits", "fitting_devices", "fitting_nodes", "fitting_on", "give_back",
+    "choose_devices", "fit_on", "fits", "fitting_devices", "fitting_nodes", "fitting_on", "give_back",
     "spread_over_nodes", "take",
 ]  # fmt: skip
 
@@ -24,7 +24,7 @@ GPUS, MILLI, GPU_MEM, CPU, MEM, MODELS, LABELS = range(7)
 
 def block_of(nodes: int, width: int) -> IntArray:
     """Room for the arrays of a cluster of so many nodes, with so many GPU slots on the largest, all 0."""
-    block = np.zeros(3 + nodes * (10 + 3 * width), dtype=np.int64)
+    block = np.zeros(3 + nodes * (11 + 3 * width), dtype=np.int64)
     block[:2] = nodes, width
     return block
 
@@ -40,6 +40,7 @@ class Arrays(NamedTuple):
     version: IntArray  # (N,): goes up whenever the node changes
     rank: IntArray  # (N,): a permutation; the smaller wins a tie
     held: IntArray  # (N, G + 1): running jobs that hold part of one GPU, one whole GPU, two, …
+    jobs: IntArray  # (N,): running jobs on the node
     freed: IntArray  # (N,): the last nodes on which something was given back: number k at place k modulo N
     there: (
         IntArray  # (N,): of slots that are just being taken or given back, how many lie on the node; else 0
@@ -70,9 +71,11 @@ def arrays_of(block: IntArray) -> Arrays:
     a += n
     held = block[a : a + n * (width + 1)].reshape((n, width + 1))
     a += n * (width + 1)
+    jobs = block[a : a + n]
+    a += n
     freed = block[a : a + n]
     a += n
-    return Arrays(cpu, mem, milli, gpu_mem, traits, version, rank, held, freed, block[a : a + n])
+    return Arrays(cpu, mem, milli, gpu_mem, traits, version, rank, held, jobs, freed, block[a : a + n])
 
 
 compiled_arrays_of = compiled(arrays_of)
@@ -95,7 +98,7 @@ def take(
     """Take for a job what a placement says; False, and nothing is taken, where not all of it can be given."""
     slots[0] = node | 0, index | 0  # whole numbers alone can be or-ed: others are refused
     arrays = compiled_arrays_of(block)
-    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, there = arrays
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, _, there = arrays
     gpus = totals[number, 0]
     nodes = totals[number, 1]
     models = requests[number, MODELS]
@@ -184,7 +187,7 @@ def _change(
     count: int,
     sign: int,  # 1 to take, −1 to give back
 ) -> None:
-    free_cpu, free_mem, free_milli, free_gpu_mem, _, version, _, held, freed, there = arrays
+    free_cpu, free_mem, free_milli, free_gpu_mem, _, version, _, held, jobs, freed, there = arrays
     gpus = totals[number, 0]
     for place in range(count):
         node = slots[place, 0]
@@ -196,6 +199,7 @@ def _change(
             continue
         there[node] = 0
         version[node] += 1
+        jobs[node] += sign
         free_cpu[node] -= sign * -(-totals[number, 2] * part // count)
         free_mem[node] -= sign * -(-totals[number, 3] * part // count)
         if gpus > 0:
@@ -248,6 +252,24 @@ def fitting_nodes(
 
 
 @compiled
+def fit_on(
+    block: IntArray,
+    requests: IntArray,  # (≥ every number + 1, 7)
+    numbers: IntArray,  # (rows,): a request type each
+    nodes: IntArray,
+    found: BoolArray,  # (≥ rows, N), written at these nodes
+) -> None:
+    """Whether requests of each type fit on these nodes."""
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, _, _ = compiled_arrays_of(block)
+    for at in range(nodes.shape[0]):
+        node = nodes[at]
+        for row in range(numbers.shape[0]):
+            found[row, node] = fits(
+                node, requests[numbers[row]], free_cpu, free_mem, free_milli, free_gpu_mem, traits
+            )
+
+
+@compiled
 def fitting_on(
     block: IntArray,
     requests: IntArray,  # (≥ number + 1, 7)
@@ -256,7 +278,7 @@ def fitting_on(
     chosen: IntArray,  # (G,), written: the GPUs of the node that one GPU of the request fits on, ascending
 ) -> int:
     """How many GPUs of a node one GPU of the request fits on; −1 where the node cannot give all that it takes."""
-    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, _ = compiled_arrays_of(block)
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, _, _ = compiled_arrays_of(block)
     request = requests[number]
     if not fits(node, request, free_cpu, free_mem, free_milli, free_gpu_mem, traits):
         return -1

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from itertools import count
 from typing import TYPE_CHECKING, NoReturn
 
+import numpy as np
+
 from berth.cluster.running import Part, account_of, parts_of
 from berth.errors import ClusterError, DoesNotFit, NotAllowed
 from berth.model import NO_GPU, GpuSlot, Job, Node, Placement
@@ -92,8 +94,12 @@ def _refuse_slots(cluster: Cluster, placement: Placement) -> None:
     """Refuse slots that there are not, that are not what the job asks for, or that have too little left."""
     job, slots = placement.job, placement.slots
     milli, gpu_mem_mib = account_of(placement)
-    rows, width = cluster.free_milli.shape
+    rows, width = cluster.free.milli.shape
     for node, index in slots:
+        if not all(isinstance(number, (int, np.integer)) for number in (node, index)):
+            raise NotAllowed(
+                f"job '{job.id}' names slot ({node!r}, {index!r}); a slot is two whole numbers, node and index"
+            )
         if not 0 <= node < rows or not NO_GPU <= index < width:
             raise NotAllowed(
                 f"job '{job.id}': there is no slot ({node}, {index}) in a cluster of {rows} nodes"
@@ -105,7 +111,7 @@ def _refuse_slots(cluster: Cluster, placement: Placement) -> None:
         if job.gpus == 0:
             continue
         where = f"GPU {index} of node '{cluster.nodes[node].name}'"
-        left, mem_left = int(cluster.free_milli[node, index]), int(cluster.free_gpu_mem_mib[node, index])
+        left, mem_left = int(cluster.free.milli[node, index]), int(cluster.free.gpu_mem_mib[node, index])
         if left < 0:
             raise NotAllowed(f"job '{job.id}' names {where}, which has {cluster.nodes[node].gpus} GPUs")
         if left < milli:
@@ -117,12 +123,12 @@ def _refuse_slots(cluster: Cluster, placement: Placement) -> None:
 def _refuse_part(cluster: Cluster, job: Job, part: Part) -> None:
     """Refuse a node that is lost, not of the kind that the job asks for, or has too little CPU or memory left."""
     node = cluster.nodes[part.node]
-    if not cluster.traits[part.node, 2]:
+    if not cluster.up[part.node]:
         raise NotAllowed(f"job '{job.id}' cannot be placed on node '{node.name}': it is lost")
     _check_traits(job, node)
     for takes, left, unit in (
-        (part.cpu_milli, int(cluster.free_cpu_milli[part.node]), "CPU milli"),
-        (part.mem_mib, int(cluster.free_mem_mib[part.node]), "MiB"),
+        (part.cpu_milli, int(cluster.free.cpu_milli[part.node]), "CPU milli"),
+        (part.mem_mib, int(cluster.free.mem_mib[part.node]), "MiB"),
     ):
         if takes > left:
             raise DoesNotFit(

@@ -19,10 +19,15 @@ class Shadow:
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.cpu_milli: IntArray = cluster.free_cpu_milli.copy()  # (N,)
-        self.mem_mib: IntArray = cluster.free_mem_mib.copy()  # (N,)
-        self.milli: IntArray = cluster.free_milli.copy()  # (N, G)
-        self.gpu_mem_mib: IntArray = cluster.free_gpu_mem_mib.copy()  # (N, G)
+        self.cpu_milli: IntArray = cluster.free.cpu_milli.copy()  # (N,)
+        self.mem_mib: IntArray = cluster.free.mem_mib.copy()  # (N,)
+        self.milli: IntArray = cluster.free.milli.copy()  # (N, G)
+        self.gpu_mem_mib: IntArray = cluster.free.gpu_mem_mib.copy()  # (N, G)
+        self._traits = cluster.traits
+        if cluster.is_indebted:  # what ends pays that first: less than nothing is free until then
+            mine = (self.cpu_milli, self.mem_mib, self.milli, self.gpu_mem_mib)
+            for array, owed in zip(mine, cluster.owed(), strict=True):
+                array -= owed
 
     def end(self, run: Running) -> None:
         """As if this run had ended."""
@@ -70,7 +75,7 @@ class Shadow:
             if job.nodes == 0:
                 row[kernels.CPU] = row[kernels.MEM] = 0
         free = (self.cpu_milli, self.mem_mib, self.milli, self.gpu_mem_mib)
-        return any(kernels.fits(node, row, *free, cluster.traits) for node in nodes)
+        return any(kernels.fits(node, row, *free, self._traits) for node in nodes)
 
     def slots(self, job: Job) -> tuple[GpuSlot, ...] | None:
         """Slots for the job: on the first nodes that fit, or on as few as will hold it; None where none do."""
@@ -79,7 +84,7 @@ class Shadow:
         row = cluster.requests[number]
         found = np.empty(len(cluster.nodes), dtype=np.bool_)
         free = (self.cpu_milli, self.mem_mib, self.milli, self.gpu_mem_mib)
-        kernels.fitting_nodes(row, *free, cluster.traits, found)
+        kernels.fitting_nodes(row, *free, self._traits, found)
         nodes = np.flatnonzero(found)
         wanted = max(1, job.nodes)
         if len(nodes) >= wanted:
@@ -88,7 +93,7 @@ class Shadow:
         if job.nodes or job.gpus < 2:
             return None
         usable = np.empty(len(cluster.nodes), dtype=np.int64)
-        if kernels.fitting_devices(row, self.milli, self.gpu_mem_mib, cluster.traits, usable) < job.gpus:
+        if kernels.fitting_devices(row, self.milli, self.gpu_mem_mib, self._traits, usable) < job.gpus:
             return None
         usable = spreadable_gpus(job, usable, self.cpu_milli, self.mem_mib)
         return _spread(job, usable, cluster.rank, self.milli, self.gpu_mem_mib)

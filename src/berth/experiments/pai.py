@@ -223,7 +223,7 @@ class _Greedy:
         while turns:
             number = turns[0][2]
             job: Job = lanes[number][0][2]
-            cpu, mem = int(cluster.free_cpu_milli[0]), int(cluster.free_mem_mib[0])
+            cpu, mem = int(cluster.free.cpu_milli[0]), int(cluster.free.mem_mib[0])
             if job.cpu_milli > cpu or job.mem_mib > mem:
                 heappop(turns)  # nor does any other of this kind: what is left only shrinks
                 continue

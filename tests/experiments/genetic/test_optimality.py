@@ -116,7 +116,7 @@ def test_a_file_of_batches_is_read_as_it_says(tmp_path: Path) -> None:
             (Job("i", 0, 2**60, gpus=1, share=Share(500), cpu_milli=100, models=("T4",)),),
         )
     ]
-    assert read_batches(file)[0].cluster().free_milli.tolist() == [[250, 1000]]
+    assert read_batches(file)[0].cluster().free.milli.tolist() == [[250, 1000]]
 
 
 @pytest.mark.parametrize(
@@ -278,4 +278,4 @@ def test_the_cluster_of_a_task_holds_what_is_not_free() -> None:
     task = small(1)
     cluster = task.cluster()
     assert isinstance(cluster, Cluster)
-    assert cluster.free_milli.tolist() == [[1000, 250], [600, -1]]
+    assert cluster.free.milli.tolist() == [[1000, 250], [600, -1]]

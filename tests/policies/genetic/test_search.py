@@ -73,7 +73,7 @@ def test_what_is_found_can_be_carried_out_and_nothing_that_fits_is_left(made, se
         cluster.place(placement)  # refuses what does not fit
     left = [job for job, node in zip(batch.jobs, found.node.tolist(), strict=True) if node < 0]
     assert [job.id for job in left if cluster.fitting_nodes(job).size >= max(1, job.nodes)] == []
-    assert cluster.free_milli.min() >= -1
+    assert cluster.free.milli.min() >= -1
 
 
 @given(clusters())

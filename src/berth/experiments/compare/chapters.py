@@ -85,9 +85,7 @@ def _chapters(
         )
     yield Chapter(
         "What the numbers mean",
-        definitions=[
-            (metric.name, metric.definition) for metric in metrics_of(run.summary for run in runs)
-        ],,
+        definitions=[(metric.name, metric.definition) for metric in metrics_of(run.summary for run in runs)],
     )
 
 

@@ -215,7 +215,7 @@ def _curve(
     After every arrival, placed or not, both figures are rounded to two decimals; a whole per cent of arrived
     load has the mean of the arrivals that round to it, or what the per cent before had where none does.
     """
-    capacity = float(cluster.capacity_milli[cluster.capacity_milli > 0].sum())
+    capacity = float(np.maximum(cluster.capacity.milli, 0).sum())
     arrived_pct = np.round(100 * np.cumsum([job.gpus * job.share.milli for job in jobs]) / capacity)
     taken = np.zeros(len(jobs), dtype=np.int64)
     steps: list[tuple[int, int, int, int, int]] = []  # arrival, node, CPU, milli, slot or NO_GPU
@@ -254,9 +254,9 @@ def _fragmentation_pct(
         np.concatenate([[first], column]) for first, column in zip((-1, -1, 0, 0, -1), table.T, strict=True)
     )
     score_kernels.fragmentation_ratios_pct(
-        cluster.capacity_cpu_milli.copy(),
-        cluster.capacity_milli.copy(),
-        cluster.traits[:, 0].copy(),
+        cluster.capacity.cpu_milli.copy(),
+        cluster.capacity.milli.copy(),
+        cluster.node_models.copy(),
         typical.requests,
         typical.weight,
         typical.sizes,

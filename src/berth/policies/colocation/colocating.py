@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from berth.arrays import IntArray
 from berth.cluster import Cluster, Queue, Running
-from berth.cluster.kernels import LABELS, MODELS
 from berth.knowledge import Knowledge
 from berth.model import PLACES, GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
 from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
@@ -100,7 +99,6 @@ class Colocating:
         self.forecaster = Forecaster(self.known, knowledge.speeds)
         self._peaks: dict[tuple[str, GpuModel | None], int] = {}
         self._fits_somewhere: dict[tuple[object, ...], bool] = {}
-        self._cluster: Cluster | None = None
         self._models: list[GpuModel | None] = []
         self._declined: dict[GpuSlot, tuple[int, tuple[str, ...], tuple[str, ...]]] = {}
         self._may: dict[tuple[int, str, int, int], bool] = {}
@@ -145,17 +143,17 @@ class Colocating:
 
     def _begin(self, cluster: Cluster) -> None:
         """Forget what was noted of another cluster."""
-        if cluster is not self._cluster:
-            self._cluster = cluster
-            self.whole.forget()
+        if self not in cluster.memo:
+            cluster.memo[self] = True
+            self.whole.forget(cluster)
             self._declined, self._may, self._candidates = {}, {}, {}
             self._woken_ms = -1
             self._models = [node.gpu_model for node in cluster.nodes]
             # Nodes of one number are the same to every job that shares.
             numbers: dict[tuple[object, ...], int] = {}
             self._alike = [
-                numbers.setdefault((model, *traits), len(numbers))
-                for model, traits in zip(self._models, cluster.traits[:, :2].tolist(), strict=True)
+                numbers.setdefault((node.gpu_model, frozenset(node.labels)), len(numbers))
+                for node in cluster.nodes
             ]
 
     def _refresh(self) -> None:
@@ -191,8 +189,8 @@ class Colocating:
     def _rooms(self, cluster: Cluster, closed: Container[GpuSlot]) -> list[Room]:
         """GPUs with room for one more who shares, those with the fewest tenants first."""
         rooms: list[tuple[int, int, GpuSlot, tuple[Running, ...]]] = []
-        free, up = cluster.free_milli, cluster.traits[:, 2]
-        for node, index in np.argwhere((free >= PLACE_MILLI) & (up[:, None] != 0)).tolist():
+        free, up = cluster.free.milli, cluster.up
+        for node, index in np.argwhere((free >= PLACE_MILLI) & up[:, None]).tolist():
             slot = GpuSlot(node, index)
             if slot in closed:
                 continue
@@ -374,11 +372,8 @@ class Colocating:
         key = number, job.application, work_us, self._alike[slot.node]
         known = self._may.get(key)
         if known is None:
-            request, traits = cluster.requests[number], cluster.traits[slot.node]
-            known = self._may[key] = (
-                bool(traits[0] & request[MODELS])
-                and bool((traits[1] & request[LABELS]) == request[LABELS])
-                and self.forecaster.fits_alone(job.application, self._models[slot.node], work_us // 1000)
+            known = self._may[key] = cluster.allows(job, slot.node) and self.forecaster.fits_alone(
+                job.application, self._models[slot.node], work_us // 1000
             )
         return known
 
@@ -393,10 +388,10 @@ class Colocating:
         node, index = slot
         combinations = count or 1 << len(window)
         left = (
-            int(cluster.free_milli[node, index]),
-            int(cluster.free_cpu_milli[node]),
-            int(cluster.free_mem_mib[node]),
-            int(cluster.free_gpu_mem_mib[node, index]),
+            int(cluster.free.milli[node, index]),
+            int(cluster.free.cpu_milli[node]),
+            int(cluster.free.mem_mib[node]),
+            int(cluster.free.gpu_mem_mib[node, index]),
         )
         asked = [
             (min(PLACE_MILLI, job.share.milli), job.cpu_milli, job.mem_mib, job.share.mem_mib)

@@ -30,9 +30,12 @@ class WholeGpus:
         self.shares = shares
         self._alone: dict[str, Job] = {}
 
-    def forget(self) -> None:
-        """Nobody runs alone: another cluster begins."""
-        self._alone = {}
+    def forget(self, cluster: Cluster) -> None:
+        """Keep of those that run alone only those on this cluster: it is another one, or its nodes are others."""
+        running = cluster.running
+        self._alone = {
+            name: job for name, job in self._alone.items() if name in running and running[name].job is job
+        }
 
     def start(self, queue: Queue, cluster: Cluster) -> Iterator[Placement]:
         """Start the first jobs that take their GPUs whole, until one has no room or one that may share is next."""

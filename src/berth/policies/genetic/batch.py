@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.arrays import IntArray, compiled
+from berth.arrays import IntArray
 from berth.cluster import Cluster, kernels
 from berth.cluster.kernels import CPU, GPU_MEM, GPUS, LABELS, MEM, MILLI, MODELS
 from berth.errors import SettingError
@@ -49,13 +49,13 @@ class Batch:
     """(I,): the job of each instance, in the order of the queue; those that there are nodes enough with room for."""
     parts: IntArray  # (I,): how many instances the job has, at its first one; 0 at the others
     type_of: IntArray  # (I,)
-    requests: IntArray  # (T, 7): columns as in `kernels`
+    requests: IntArray  # (T, 7): columns as in `Request`
     nodes: IntArray  # (N,): their numbers in the cluster
     free_cpu: IntArray  # (N,)
     free_mem: IntArray  # (N,)
     free_milli: IntArray  # (N, G); −1 where there is no GPU
     free_gpu_mem: IntArray  # (N, G)
-    traits: IntArray  # (N, 3)
+    model_bits: IntArray  # (N,): the bit of each node's GPU model
     fit: NDArray[np.bool_]  # (T, N): whether the type fits on the node as it is now
     capacity_milli: int
     """Of all GPUs of the cluster, taken or not: what utilisation is measured by."""
@@ -91,63 +91,24 @@ class Fits:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._rows: dict[int, int] = {}
-        self._of_empty: dict[int, bool] = {}
-        self._up = cluster.traits[:, 2].copy()
         self._fit = np.zeros((16, len(cluster.nodes)), dtype=np.bool_)
-        self._seen = cluster.version.copy() - 1
+        self._marks = cluster.marks()
 
     def of(self, types: Sequence[int]) -> NDArray[np.bool_]:
         """(types, N): whether each fits on each node as it is now."""
         cluster = self.cluster
-        free = (cluster.free_cpu_milli, cluster.free_mem_mib, cluster.free_milli, cluster.free_gpu_mem_mib)
-        changed = np.flatnonzero(self._seen != cluster.version)
-        known = np.fromiter(self._rows, dtype=np.int64, count=len(self._rows))
-        if len(changed) and len(known):
-            fit_on(changed, cluster.requests, known, *free, cluster.traits, self._fit)
-        self._seen[changed] = cluster.version[changed]
+        changed = cluster.changed_since(self._marks)
+        if len(changed) and self._rows:
+            known = np.fromiter(self._rows, dtype=np.int64, count=len(self._rows))
+            kernels.fit_on(cluster.block, cluster.requests, known, changed, self._fit)
         for number in types:
             if number not in self._rows:
                 row = self._rows[number] = len(self._rows)
                 if row == len(self._fit):
                     self._fit = np.concatenate([self._fit, np.zeros_like(self._fit)])
-                kernels.fitting_nodes(cluster.requests[number], *free, cluster.traits, self._fit[row])
+                asked, everywhere = np.array([number]), np.arange(len(cluster.nodes))
+                kernels.fit_on(cluster.block, cluster.requests, asked, everywhere, self._fit[row : row + 1])
         return self._fit[[self._rows[number] for number in types]]
-
-    def of_empty(self, number: int) -> bool:
-        """Whether the type would fit on some node that is up if nothing ran."""
-        cluster = self.cluster
-        if (cluster.traits[:, 2] != self._up).any():
-            self._of_empty.clear()
-            self._up = cluster.traits[:, 2].copy()
-        known = self._of_empty.get(number)
-        if known is None:
-            found = np.empty(len(cluster.nodes), dtype=np.bool_)
-            most = (cluster.capacity_cpu_milli, cluster.capacity_mem_mib, cluster.capacity_milli)
-            gpu_mem = cluster.capacity_gpu_mem_mib
-            kernels.fitting_nodes(cluster.requests[number], *most, gpu_mem, cluster.traits, found)
-            known = self._of_empty[number] = bool(found.any())
-        return known
-
-
-@compiled
-def fit_on(
-    nodes: IntArray,
-    requests: IntArray,
-    types: IntArray,  # (rows used,): the request type of each row
-    free_cpu: IntArray,
-    free_mem: IntArray,
-    free_milli: IntArray,
-    free_gpu_mem: IntArray,
-    traits: IntArray,
-    fit: NDArray[np.bool_],  # (≥ rows used, all nodes), written
-) -> None:
-    """Look again whether each type fits on these nodes."""
-    for at in range(nodes.shape[0]):
-        node = nodes[at]
-        for row in range(types.shape[0]):
-            fit[row, node] = kernels.fits(
-                node, requests[types[row]], free_cpu, free_mem, free_milli, free_gpu_mem, traits
-            )
 
 
 def batch_of(jobs: Sequence[Job], cluster: Cluster, fits: Fits | None = None) -> Batch:
@@ -156,7 +117,7 @@ def batch_of(jobs: Sequence[Job], cluster: Cluster, fits: Fits | None = None) ->
     `fits` are those of the cluster from the time before, where there are any. SettingError for a node of more GPUs
     than a number has bits.
     """
-    if (width := cluster.free_milli.shape[1]) > MOST_GPUS:
+    if (width := cluster.free.milli.shape[1]) > MOST_GPUS:
         raise SettingError(
             f"a node has {width} GPUs; who decides on many jobs at once can tell {MOST_GPUS} of a node apart: take"
             " ORDER+PLACEMENT, or smaller nodes"
@@ -181,15 +142,15 @@ def batch_of(jobs: Sequence[Job], cluster: Cluster, fits: Fits | None = None) ->
         jobs=tuple(job for job, _, _ in instances),
         parts=np.array([parts for _, _, parts in instances], dtype=np.int64),
         type_of=np.array([at for _, at, _ in instances], dtype=np.int64),
-        requests=cluster.requests[np.array(of_batch, dtype=np.int64)],
+        requests=cluster.request_rows(of_batch),
         nodes=nodes,
-        free_cpu=cluster.free_cpu_milli[nodes],
-        free_mem=cluster.free_mem_mib[nodes],
-        free_milli=cluster.free_milli[nodes],
-        free_gpu_mem=cluster.free_gpu_mem_mib[nodes],
-        traits=cluster.traits[nodes],
+        free_cpu=cluster.free.cpu_milli[nodes],
+        free_mem=cluster.free.mem_mib[nodes],
+        free_milli=cluster.free.milli[nodes],
+        free_gpu_mem=cluster.free.gpu_mem_mib[nodes],
+        model_bits=cluster.node_models[nodes],
         fit=np.ascontiguousarray(fit[:, nodes]),
-        capacity_milli=int(np.maximum(cluster.capacity_milli, 0).sum()),
+        capacity_milli=int(np.maximum(cluster.capacity.milli, 0).sum()),
         lost=tuple(lost),
     )
 
@@ -201,7 +162,7 @@ def pooled(jobs: Sequence[Job], cluster: Cluster) -> Batch:
     on what the queue's order can place, never a placement. Models and labels are forgotten: the machine has all.
     A gang is one instance here. Jobs that no node has room for are in it: together the rests may do.
     """
-    up = cluster.traits[:, 2] != 0
+    up = cluster.up
     types: dict[int, int] = {}
     parts_of: list[int] = []
     type_of = []
@@ -211,7 +172,7 @@ def pooled(jobs: Sequence[Job], cluster: Cluster) -> Batch:
             types[number] = len(types)
             parts_of.append(max(1, job.nodes))
         type_of.append(types[number])
-    requests = cluster.requests[np.array(list(types), dtype=np.int64)]
+    requests = cluster.request_rows(list(types))
     requests[:, [GPUS, CPU, MEM]] *= np.array(parts_of, dtype=np.int64)[:, None]
     requests[:, MILLI] *= requests[:, GPUS]
     requests[:, GPU_MEM] *= requests[:, GPUS]
@@ -224,40 +185,38 @@ def pooled(jobs: Sequence[Job], cluster: Cluster) -> Batch:
         type_of=np.array(type_of, dtype=np.int64),
         requests=requests,
         nodes=np.array([-1]),
-        free_cpu=np.array([cluster.free_cpu_milli[up].sum()], dtype=np.int64),
-        free_mem=np.array([cluster.free_mem_mib[up].sum()], dtype=np.int64),
-        free_milli=np.array([[np.maximum(cluster.free_milli[up], 0).sum()]], dtype=np.int64),
-        free_gpu_mem=np.array([[np.maximum(cluster.free_gpu_mem_mib[up], 0).sum()]], dtype=np.int64),
-        traits=np.array([[-1, 0, 1]], dtype=np.int64),
+        free_cpu=np.array([cluster.free.cpu_milli[up].sum()], dtype=np.int64),
+        free_mem=np.array([cluster.free.mem_mib[up].sum()], dtype=np.int64),
+        free_milli=np.array([[np.maximum(cluster.free.milli[up], 0).sum()]], dtype=np.int64),
+        free_gpu_mem=np.array([[np.maximum(cluster.free.gpu_mem_mib[up], 0).sum()]], dtype=np.int64),
+        model_bits=np.array([-1], dtype=np.int64),
         fit=np.ones((len(requests), 1), dtype=np.bool_),
-        capacity_milli=int(np.maximum(cluster.capacity_milli, 0).sum()),
+        capacity_milli=int(np.maximum(cluster.capacity.milli, 0).sum()),
         lost=(),
     )
 
 
 def shortage_of(job: Job, cluster: Cluster) -> Shortage:
     """What a job that fits nowhere is short of: the first thing that no node left has enough of."""
-    number = cluster.request(job)  # first: a new type may grow the table
-    request = cluster.requests[number]
-    gpus, milli, gpu_mem, cpu, mem = (int(request[at]) for at in (GPUS, MILLI, GPU_MEM, CPU, MEM))
-    left = np.maximum(cluster.free_milli, 0)
-    able = (cluster.free_milli >= milli).sum(axis=1)
-    with_mem = ((cluster.free_milli >= milli) & (cluster.free_gpu_mem_mib >= gpu_mem)).sum(axis=1)
+    gpus, milli, gpu_mem, cpu, mem, _, _ = cluster.row(job)
+    left = np.maximum(cluster.free.milli, 0)
+    able = (cluster.free.milli >= milli).sum(axis=1)
+    with_mem = ((cluster.free.milli >= milli) & (cluster.free.gpu_mem_mib >= gpu_mem)).sum(axis=1)
     kind = " or ".join(job.models) if job.models else "GPU"
     checks = (
-        ("GPU model", (cluster.traits[:, 0] & request[MODELS]) != 0 if gpus else None,
+        ("GPU model", cluster.with_model(job) if gpus else None,
          f"no node has GPU model {' or '.join(job.models)}"),
-        ("label", (cluster.traits[:, 1] & request[LABELS]) == request[LABELS],
+        ("label", cluster.with_labels(job),
          f"no such node carries the labels {', '.join(job.labels)}"),
-        ("node up", cluster.traits[:, 2] != 0, "every such node is lost"),
+        ("node up", cluster.up, "every such node is lost"),
         ("GPUs", able >= gpus if gpus else None,
          f"it takes {gpus} × {milli} milli of {kind}; no such node has more than {{0}} such GPUs free"),
         ("GPU memory", with_mem >= gpus if gpus else None,
          f"it takes {gpu_mem} MiB of GPU memory on each of {gpus} GPUs; no such node has more than {{1}} such,"
          " and the most that one has free is {4} MiB"),
-        ("CPU", cluster.free_cpu_milli >= cpu,
+        ("CPU", cluster.free.cpu_milli >= cpu,
          f"it takes {cpu} CPU milli; no such node has more than {{2}} free"),
-        ("memory", cluster.free_mem_mib >= mem, f"it takes {mem} MiB; no such node has more than {{3}} free"),
+        ("memory", cluster.free.mem_mib >= mem, f"it takes {mem} MiB; no such node has more than {{3}} free"),
     )  # fmt: skip
     among = np.ones(len(left), dtype=np.bool_)
     for resource, passed, text in checks:
@@ -266,8 +225,8 @@ def shortage_of(job: Job, cluster: Cluster) -> Shortage:
         if not (among & passed).any():
             most = (
                 able[among].max(), with_mem[among].max(),
-                cluster.free_cpu_milli[among].max(), cluster.free_mem_mib[among].max(),
-                cluster.free_gpu_mem_mib[among].max(initial=0),
+                cluster.free.cpu_milli[among].max(), cluster.free.mem_mib[among].max(),
+                cluster.free.gpu_mem_mib[among].max(initial=0),
             )  # fmt: skip
             return Shortage(job, resource, text.format(*most))
         among &= passed

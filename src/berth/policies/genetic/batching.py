@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from berth.cluster import Cluster, Queue
 from berth.model import FOREVER_MS, Job, Placement, WakeAt
@@ -19,9 +20,6 @@ class BatchRounds:
         self.window = window
         self.round_ms = round_ms
         self.number = 0
-        self._cluster: Cluster | None = None
-        self._next_ms = 0
-        self._woken_ms = -1
 
     def batch(self, queue: Queue, cluster: Cluster, now_ms: int) -> Batch | WakeAt | None:
         """What to decide on now; or when to look again, the round being young; or None: there is nothing.
@@ -29,37 +27,33 @@ class BatchRounds:
         The batch is the first `window` jobs of the queue that there is room for, for a gang on as many nodes as it
         takes: those that wait for a full kind of GPU do not keep others from the rest.
         """
-        if cluster is not self._cluster:
-            self._cluster, self._fits, self._next_ms, self._woken_ms = cluster, Fits(cluster), now_ms, -1
-        due_ms = self._due_ms(queue, now_ms)
+        turn = cluster.memo.get(self)
+        if turn is None:
+            turn = cluster.memo[self] = _Turn(Fits(cluster), now_ms)
+        due_ms = _due_ms(queue, now_ms, turn.next_ms)
         if now_ms < due_ms:
-            if not len(queue) or self._woken_ms == due_ms:
+            if not len(queue) or turn.woken_ms == due_ms:
                 return None
-            self._woken_ms = due_ms
+            turn.woken_ms = due_ms
             return WakeAt(due_ms)
-        batch = batch_of(self._first_jobs(queue, cluster), cluster, self._fits)
+        batch = batch_of(self._first_jobs(queue, cluster, turn.fits), cluster, turn.fits)
         if not batch.jobs:
             return None
-        self._next_ms = now_ms + self.round_ms
+        turn.next_ms = now_ms + self.round_ms
         self.number += 1
         return batch
-
-    def _due_ms(self, queue: Queue, now_ms: int) -> int:
-        """When the round ends: before somebody's patience does."""
-        if now_ms < self._next_ms:
-            for job in queue.by(_leaves_ms):
-                if _leaves_ms(job) >= now_ms:
-                    return min(self._next_ms, _leaves_ms(job))
-        return self._next_ms
 
     def spread(self, queue: Queue, cluster: Cluster) -> Iterator[Placement]:
         """Start jobs on several nodes that may spread and that no node could hold, even empty, as soon as there is
         room: they are in no batch."""
         waiting = queue.lanes(_may_spread, as_queued).get(True, ())
         hopeless: set[int] = set()
+        on_one: dict[int, bool] = {}  # by request type: whether some node that is up could hold it, if empty
         for job in [job for _, _, job in waiting]:
             number = cluster.request(job)
-            if number in hopeless or self._fits.of_empty(number):
+            if number not in on_one:
+                on_one[number] = bool(cluster.up[cluster.fitting_nodes_when_empty(job)].any())
+            if number in hopeless or on_one[number]:
                 continue
             slots = cluster.spread(job)
             if slots is None:
@@ -67,19 +61,37 @@ class BatchRounds:
             else:
                 yield Placement(job, slots, job.share)
 
-    def _first_jobs(self, queue: Queue, cluster: Cluster) -> list[Job]:
+    def _first_jobs(self, queue: Queue, cluster: Cluster, may_fit: Fits) -> list[Job]:
         jobs: list[Job] = []
         fitting: dict[int, bool] = {}
         for job in queue:
             number = cluster.request(job)
             fits = fitting.get(number)
             if fits is None:
-                fits = fitting[number] = int(self._fits.of([number]).sum()) >= max(1, job.nodes)
+                fits = fitting[number] = int(may_fit.of([number]).sum()) >= max(1, job.nodes)
             if fits:
                 jobs.append(job)
                 if len(jobs) == self.window:
                     break
         return jobs
+
+
+@dataclass(slots=True)
+class _Turn:
+    """Where the rounds of one cluster have got to."""
+
+    fits: Fits
+    next_ms: int
+    woken_ms: int = -1
+
+
+def _due_ms(queue: Queue, now_ms: int, next_ms: int) -> int:
+    """When a round that is to end at `next_ms` ends: before somebody's patience does."""
+    if now_ms < next_ms:
+        for job in queue.by(_leaves_ms):
+            if _leaves_ms(job) >= now_ms:
+                return min(next_ms, _leaves_ms(job))
+    return next_ms
 
 
 def _may_spread(job: Job) -> bool:

@@ -37,7 +37,6 @@ class Genetic:
         if not self.settings.profiles:
             self.settings = replace(self.settings, profiles=_use_of_gpus(self.setting.knowledge.profiles))
         self._rounds = BatchRounds(self.settings.window, self.settings.round_ms)
-        self._typical: tuple[Cluster | None, Typical] = (None, Typical())
         self._hints: list[dict[tuple[str, int], int]] = []
         self.progress: Progress | None = None
         self.history = np.zeros((0, 2))
@@ -88,9 +87,10 @@ class Genetic:
         usual = self.setting.knowledge.usual_requests()
         if not usual:
             return typical_requests(jobs, cluster)
-        if self._typical[0] is not cluster:
-            self._typical = (cluster, typical_requests(usual, cluster))
-        return self._typical[1]
+        typical: Typical | None = cluster.memo.get(self)
+        if typical is None:
+            typical = cluster.memo[self] = typical_requests(usual, cluster)
+        return typical
 
 
 def _use_of_gpus(profiles: Mapping[str, Profile]) -> dict[str, float]:

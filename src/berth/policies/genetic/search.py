@@ -80,7 +80,7 @@ def packing_of(
         milli=batch.free_milli,
         gpu_mem=batch.free_gpu_mem,
         used=_used(batch, cluster, profiles),
-        bits=np.ascontiguousarray(batch.traits[:, 0]),
+        bits=np.ascontiguousarray(batch.model_bits),
         typical=np.ascontiguousarray(typical.requests[top]),
         weight=weight / max(weight.sum(), 1e-300),
         sizes=typical.sizes,

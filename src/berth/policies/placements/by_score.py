@@ -42,7 +42,7 @@ class WorstFit(Scored):
         if slots is None or job.gpus != 1 or job.share.milli == 1000:
             return slots
         node = slots[0].node
-        left = np.where(cluster.free_gpu_mem_mib[node] >= job.share.mem_mib, cluster.free_milli[node], -1)
+        left = np.where(cluster.free.gpu_mem_mib[node] >= job.share.mem_mib, cluster.free.milli[node], -1)
         return (GpuSlot(node, int(np.argmax(left))),)
 
 

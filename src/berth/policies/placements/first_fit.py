@@ -26,7 +26,7 @@ class FirstFit(Scored):
 
     def __init__(self, setting: Setting | None = None) -> None:
         super().__init__(setting)
-        self._seen: _Seen | None = None
+        self._memo_key = object()  # the scores of gangs are under itself
 
     def __call__(self, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
         """The slots on the first node, on the first nodes for a gang, or None."""
@@ -35,9 +35,9 @@ class FirstFit(Scored):
         gpus = job.gpus
         if gpus * job.share[0] > cluster.free_total_milli:
             return None
-        seen = self._seen
-        if seen is None or seen.cluster is not cluster:
-            seen = self._seen = _Seen.of(cluster)
+        seen = cluster.memo.get(self._memo_key)
+        if seen is None:
+            seen = cluster.memo[self._memo_key] = _Seen.of(cluster)
         number = cluster.request(job)
         row = seen.rows.get(number)
         if row is None:
@@ -61,7 +61,6 @@ class FirstFit(Scored):
 class _Seen:
     """Where each type of request does not fit, so that nobody looks there again. Letters as in kernels."""
 
-    cluster: Cluster
     rows: dict[int, int]
     """Request type → its row below."""
     begins: IntArray  # (T, 2)
@@ -71,11 +70,11 @@ class _Seen:
 
     @classmethod
     def of(cls, cluster: Cluster) -> _Seen:
-        nodes, width = cluster.free_milli.shape
+        nodes, width = cluster.free.milli.shape
         rows = max(1, min(4096, CACHE_BYTES // (8 * nodes)))
         chosen = np.zeros(width, dtype=np.int64)
         begins, unfit = np.zeros((rows, 2), dtype=np.int64), np.zeros((rows, nodes), dtype=np.int64)
-        return cls(cluster, {}, begins, unfit, chosen, numbers(chosen))
+        return cls({}, begins, unfit, chosen, numbers(chosen))
 
     def new_row(self, number: int) -> int:
         """The type that came first makes room where there is none."""

@@ -36,7 +36,7 @@ class Random(Scored):
             return super().__call__(job, cluster)
         if job.gpus * job.share[0] > cluster.free_total_milli:
             return None
-        width = cluster.free_milli.shape[1]
+        width = cluster.free.milli.shape[1]
         if self._chosen is None or len(self._chosen[0]) != width:
             chosen = np.empty(width, dtype=np.int64)
             self._chosen = chosen, numbers(chosen)

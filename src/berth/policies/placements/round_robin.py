@@ -6,7 +6,7 @@ import numpy as np
 
 from berth.arrays import IntArray, compiled
 from berth.cluster import Cluster
-from berth.cluster.kernels import choose_devices, fits
+from berth.cluster.kernels import GPU_MEM, GPUS, MILLI, choose_devices, compiled_arrays_of, fits
 from berth.model import NO_GPU, GpuSlot, Job
 from berth.policies.protocol import Setting
 
@@ -23,73 +23,62 @@ class RoundRobin:
     draws = False
 
     def __init__(self, setting: Setting | None = None) -> None:
-        self._cluster: Cluster | None = None
-        self._next = GpuSlot(0, 0)
+        """The setting does not matter to it."""
 
     def __call__(self, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
         """The slots next in turn, or None where the job fits nowhere now."""
-        if cluster is not self._cluster:
-            self._cluster, self._next = cluster, GpuSlot(0, 0)
-        number = cluster.request(job)  # first: a new type may grow the table
-        request = cluster.requests[number]
-        chosen = np.empty(cluster.free_milli.shape[1], dtype=np.int64)
-        gpus = int(request[0])
-        turn = self._next
+        number, nodes, width = cluster.request(job), *cluster.free.milli.shape
+        chosen = np.empty(width, dtype=np.int64)
+        gpus = job.gpus // max(1, job.nodes)
+        turn = cluster.memo.get(self, GpuSlot(0, 0))
         slots: list[GpuSlot] = []
         passed = 0  # nodes that cannot be chosen again: each gives a gang one part
         for _ in range(max(1, job.nodes)):
             steps = next_in_turn(
-                request,
-                cluster.free_cpu_milli,
-                cluster.free_mem_mib,
-                cluster.free_milli,
-                cluster.free_gpu_mem_mib,
-                cluster.traits,
+                cluster.block,
+                cluster.requests,
+                number,
                 turn.node,
                 turn.index,
-                len(cluster.nodes) - passed,
+                nodes - passed,
                 chosen,
             )
             if steps < 0:
                 return cluster.spread(job) if job.nodes == 0 else None
-            node = (turn.node + steps) % len(cluster.nodes)
+            node = (turn.node + steps) % nodes
             slots.extend(GpuSlot(node, index) for index in (chosen[:gpus].tolist() if gpus else [NO_GPU]))
-            after = int(chosen[gpus - 1]) + 1 if gpus == 1 and job.nodes < 2 else cluster.free_milli.shape[1]
-            turn = (
-                GpuSlot(node, after)
-                if after < cluster.gpus[node]
-                else GpuSlot((node + 1) % len(cluster.nodes), 0)
-            )
+            after = int(chosen[gpus - 1]) + 1 if gpus == 1 and job.nodes < 2 else width
+            stays = after < cluster.nodes[node].gpus
+            turn = GpuSlot(node, after) if stays else GpuSlot((node + 1) % nodes, 0)
             passed += steps + 1
-        self._next = turn
+        cluster.memo[self] = turn
         return tuple(slots)
 
 
 @compiled
 def next_in_turn(
-    request: IntArray,  # (7,)
-    free_cpu: IntArray,  # (N,)
-    free_mem: IntArray,  # (N,)
-    free_milli: IntArray,  # (N, G); −1 where there is no GPU
-    free_gpu_mem: IntArray,  # (N, G)
-    traits: IntArray,  # (N, 3)
+    block: IntArray,
+    requests: IntArray,  # (≥ number + 1, 7)
+    number: int,
     first_node: int,
     first_index: int,  # on the first node, a request for one GPU looks at this slot and those behind it
     nodes: int,  # so many nodes are looked at, and the first one's other slots after them
     chosen: IntArray,  # (G,), written: the slots taken
 ) -> int:
     """How many nodes further the next one is that fits, −1 where none does."""
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, _, _ = compiled_arrays_of(block)
+    request = requests[number]
     count = free_cpu.shape[0]
     whole_round = nodes == count and first_index > 0
     for step in range(nodes + (1 if whole_round else 0)):
         node = (first_node + step) % count
         if not fits(node, request, free_cpu, free_mem, free_milli, free_gpu_mem, traits):
             continue
-        if request[0] != 1:
+        if request[GPUS] != 1:
             choose_devices(node, request, free_milli, free_gpu_mem, False, chosen)
             return step
         for index in range(first_index if step == 0 else 0, free_milli.shape[1]):
-            if free_milli[node, index] >= request[1] and free_gpu_mem[node, index] >= request[2]:
+            if free_milli[node, index] >= request[MILLI] and free_gpu_mem[node, index] >= request[GPU_MEM]:
                 chosen[0] = index
                 return step
     return -1

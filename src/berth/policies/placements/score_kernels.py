@@ -235,7 +235,7 @@ def best_node(
 
     Only nodes that have changed are scored again, so that the row is up to date for every node afterwards.
     """
-    free_cpu, free_mem, free_milli, free_gpu_mem, traits, version, rank, held, _, _ = compiled_arrays_of(
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, version, rank, held, _, _, _ = compiled_arrays_of(
         block
     )
     request = requests[number]
@@ -305,7 +305,9 @@ def first_node(
     chosen: IntArray,  # (G,), written: the slots on the node returned, ascending
 ) -> int:
     """The first node that request `number` fits on, or −1 where none does; what it has seen is in row `row`."""
-    free_cpu, free_mem, free_milli, free_gpu_mem, traits, version, _, _, freed, _ = compiled_arrays_of(block)
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, version, _, _, _, freed, _ = compiled_arrays_of(
+        block
+    )
     request = requests[number]
     unfit = all_unfit[row]
     nodes = version.shape[0]

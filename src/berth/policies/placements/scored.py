@@ -38,7 +38,6 @@ class Typical:
 class _Scores:
     """Scores of one cluster's nodes for as many request types as there is room for. Letters as in kernels."""
 
-    cluster: Cluster
     places: dict[int, int]  # request type -> row
     seen: IntArray  # (T, N)
     scores: IntArray  # (T, N)
@@ -58,9 +57,8 @@ class _Scores:
             self.places[request] = row
         return row
 
-    def best_node(self, kernel: int, row: int, request: int) -> int:
+    def best_node(self, kernel: int, row: int, request: int, cluster: Cluster) -> int:
         """The best node for the request type, −1 for none; its row is up to date then."""
-        cluster = self.cluster
         node: int = score_kernels.best_node(
             kernel, cluster.block, cluster.requests, request, row, *self.arrays
         )
@@ -81,24 +79,23 @@ class Scored:
 
     def __init__(self, setting: Setting | None = None) -> None:
         self.setting = setting or Setting()
-        self._kept: _Scores | None = None
 
     def __call__(self, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
         """The slots on the best node, on the best nodes for a gang, or None."""
         if job.gpus * job.share[0] > cluster.free_total_milli:
             return None
-        kept = self._kept
-        if kept is None or kept.cluster is not cluster:
-            kept = self._kept = self._start(cluster)
+        kept = cluster.memo.get(self)
+        if kept is None:
+            kept = cluster.memo[self] = self._start(cluster)
         request = cluster.request(job)
         row = kept.row(request)
         if job.nodes > 1 or self.draws:
-            best = kept.best_node(self.kernel_for_all, row, request)
+            best = kept.best_node(self.kernel_for_all, row, request, cluster)
             nodes = None if best < 0 else self.several(kept.scores[row], cluster, max(1, job.nodes))
             if nodes is not None:
                 return tuple(slot for node in nodes for slot in self.slots(node, job, cluster))
             return cluster.spread(job) if job.nodes == 0 else None
-        node = kept.best_node(self.kernel, row, request)
+        node = kept.best_node(self.kernel, row, request, cluster)
         if node < 0:
             return cluster.spread(job) if job.nodes == 0 else None
         if job.gpus == 1:
@@ -129,12 +126,12 @@ class Scored:
         return cluster.slots_on(node, job, tightest=self.tightest)
 
     def _start(self, cluster: Cluster) -> _Scores:
-        nodes, width = cluster.free_milli.shape
+        nodes, width = cluster.free.milli.shape
         rows = max(1, min(4096, CACHE_BYTES // (24 * nodes)))
         typical = self.typical(cluster)
-        counted = cluster.capacity_cpu_milli[cluster.capacity_cpu_milli < UNCOUNTED]
+        counted = cluster.capacity.cpu_milli[cluster.capacity.cpu_milli < UNCOUNTED]
         cpu = counted.max(initial=1)
-        gpu = np.where(cluster.capacity_milli > 0, cluster.capacity_milli, 0).sum(axis=1).max()
+        gpu = np.maximum(cluster.capacity.milli, 0).sum(axis=1).max()
         seen, scores, devices = np.zeros((3, rows, nodes), dtype=np.int64)
         arrays = (
             np.array([max(1, cpu), max(1, gpu)], dtype=np.int64),
@@ -149,4 +146,4 @@ class Scored:
             devices,
             np.zeros((1, width), dtype=np.int64),  # scratch
         )
-        return _Scores(cluster, {}, seen, scores, numbers(devices), arrays)
+        return _Scores({}, seen, scores, numbers(devices), arrays)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from berth.arrays import FloatArray
 from berth.cluster import Cluster
-from berth.cluster.kernels import CPU, GPUS, MEM, MILLI
 from berth.model import GpuSlot, Job
 from berth.policies.protocol import Setting
 
@@ -23,29 +23,37 @@ class Tetris:
     draws = False
 
     def __init__(self, setting: Setting | None = None) -> None:
-        self._cluster: Cluster | None = None
+        """The setting does not matter to it."""
 
     def __call__(self, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
         """The slots on the node with the best alignment, on the best nodes for a gang, or None."""
         if job.gpus * job.share.milli > cluster.free_total_milli:
             return None
-        if cluster is not self._cluster:
-            self._cluster = cluster
-            self._cpu = np.maximum(cluster.capacity_cpu_milli, 1).astype(np.float64)
-            self._mem = np.maximum(cluster.capacity_mem_mib, 1).astype(np.float64)
-            self._gpu = np.maximum(np.maximum(cluster.capacity_milli, 0).sum(axis=1), 1).astype(np.float64)
+        most = cluster.memo.get(self)
+        if most is None:
+            most = cluster.memo[self] = _most(cluster)
         fitting = cluster.fitting_nodes(job)
         wanted = max(1, job.nodes)
         if len(fitting) < wanted:
             return cluster.spread(job) if job.nodes == 0 else None
-        number = cluster.request(job)  # first: a new type may grow the table
-        request = cluster.requests[number]
-        cpu, mem, gpu = self._cpu[fitting], self._mem[fitting], self._gpu[fitting]
-        gpu_left = np.maximum(cluster.free_milli[fitting], 0).sum(axis=1)
+        asked, free = cluster.row(job), cluster.free
+        cpu, mem, gpu = (amounts[fitting] for amounts in most)
+        gpu_left = np.maximum(free.milli[fitting], 0).sum(axis=1)
         score = (
-            cluster.free_cpu_milli[fitting] / cpu * (int(request[CPU]) / cpu)
-            + cluster.free_mem_mib[fitting] / mem * (int(request[MEM]) / mem)
-            + gpu_left / gpu * (int(request[GPUS]) * int(request[MILLI]) / gpu)
+            free.cpu_milli[fitting] / cpu * (asked.cpu_milli / cpu)
+            + free.mem_mib[fitting] / mem * (asked.mem_mib / mem)
+            + gpu_left / gpu * (asked.gpus * asked.milli / gpu)
         )
         best = fitting[np.lexsort((cluster.rank[fitting], -score))][:wanted]
         return tuple(slot for node in best.tolist() for slot in cluster.slots_on(node, job, tightest=True))
+
+
+def _most(cluster: Cluster) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """CPU, memory and GPU milli that each node has, each (N,), at least 1 for a divisor."""
+    amounts = (
+        cluster.capacity.cpu_milli,
+        cluster.capacity.mem_mib,
+        np.maximum(cluster.capacity.milli, 0).sum(axis=1),
+    )
+    cpu, mem, gpu = (np.maximum(amount, 1).astype(np.float64) for amount in amounts)
+    return cpu, mem, gpu

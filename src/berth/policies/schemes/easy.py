@@ -7,10 +7,8 @@ from heapq import heapify, heappop, heappush
 from operator import itemgetter
 from typing import Any
 
-import numpy as np
 from sortedcontainers import SortedList
 
-from berth.arrays import IntArray
 from berth.cluster import Cluster, Key, Queue, Running
 from berth.cluster.shadow import Shadow
 from berth.knowledge import Knowledge
@@ -44,7 +42,7 @@ class Easy:
         """Whether its decisions may depend on the seed."""
         self._key = key_of(order) or as_queued
         self._expected_ms = ExpectedMs(knowledge, said=True)
-        self._state: _State | None = None
+        self._state: _State | None = None  # as of the last decision
 
     @property
     def reserved_ms(self) -> Mapping[str, int]:
@@ -53,9 +51,10 @@ class Easy:
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
         """Yield placements in the order's order until one does not fit, then those that fill gaps."""
-        state = self._state
-        if state is None or state.cluster is not cluster:
-            state = self._state = _State(cluster, self._expected_ms)
+        state = cluster.memo.get(self)
+        if state is None:
+            state = cluster.memo[self] = _State(cluster, self._expected_ms)
+        self._state = state
         state.catch_up()
         is_held_up = state.partitions.is_held_up
         heads: dict[Labels, Job] = {}
@@ -231,11 +230,11 @@ class _State:
         self._reservations: dict[str, _Reservation] = {}  # by id of the head
         self._ends: SortedList = SortedList()  # (expected end, id, run)
         self._expected: dict[str, tuple[int, Running]] = {}
-        self._releases = cluster.releases
+        self._openings = cluster.openings
         self._losses = cluster.losses
         self._stuck: tuple[dict[str, Job], int] = ({}, -1)
         self._unfit: dict[int, Job] = {}
-        self._seen: IntArray = cluster.version.copy()
+        self._marks = cluster.marks()
         for run in cluster.running.values():
             self._note(run)
 
@@ -245,7 +244,7 @@ class _State:
         if cluster.losses != self._losses:
             self._reservations.clear()
             self._losses = cluster.losses
-        if cluster.releases != self._releases:
+        if cluster.openings != self._openings:
             self._see_ends()
         if len(self._expected) != len(cluster.running):  # somebody else has started some
             self._reservations.clear()
@@ -261,13 +260,13 @@ class _State:
             _, job_id, _ = ends.pop(0)
             del self._expected[job_id]
             on_time += 1
-        if on_time != cluster.releases - self._releases:
+        if on_time != cluster.openings - self._openings:
             self._reservations.clear()
             gone = [job_id for job_id, (_, run) in self._expected.items() if running.get(job_id) is not run]
             for job_id in gone:
                 end_ms, run = self._expected.pop(job_id)
                 ends.remove((end_ms, job_id, run))
-        self._releases = cluster.releases
+        self._openings = cluster.openings
 
     def started(self, job: Job) -> bool:
         """A placement was yielded; returns whether it has been applied."""
@@ -277,12 +276,12 @@ class _State:
         return run is not None
 
     def is_stuck(self, job: Job) -> bool:
-        """Whether the job did not fit, and nothing was given back since."""
-        return self._stuck[1] == self.cluster.releases and self._stuck[0].get(job.id) is job
+        """Whether the job did not fit, and nothing has opened since."""
+        return self._stuck[1] == self.cluster.openings and self._stuck[0].get(job.id) is job
 
     def stuck(self, heads: Collection[Job]) -> None:
         """These first jobs do not fit; reservations of others are let go."""
-        self._stuck = ({head.id: head for head in heads}, self.cluster.releases)
+        self._stuck = ({head.id: head for head in heads}, self.cluster.openings)
         kept = ((head, self._reservations.get(head.id)) for head in heads)
         self._reservations = {head.id: one for head, one in kept if one is not None and one.head is head}
 
@@ -301,11 +300,10 @@ class _State:
     def may_fit(self, lanes: Any) -> list[int]:
         """The request types that may fit: they were not tried, or a node has changed where they fit now."""
         cluster = self.cluster
-        changed = np.flatnonzero(cluster.version != self._seen).tolist()
+        changed = cluster.changed_since(self._marks).tolist()
         if changed:
             now = Shadow(cluster)
             self._unfit = {lane: job for lane, job in self._unfit.items() if not now.might_fit(job, changed)}
-            np.copyto(self._seen, cluster.version)
         return [lane for lane in lanes if lane not in self._unfit]
 
     def does_not_fit(self, lane: int, job: Job) -> None:

@@ -139,13 +139,13 @@ class _Seen:
         self._late: dict[str, float] = {}  # the place of a job that was beyond a limit of submitted jobs
         self._came_late = 0
         self._last_serial = -1
-        self._releases = -1
+        self._openings = -1
         self._changes = -1
 
     def catch_up(self) -> None:
         """Look at who came, ended or left since the last time."""
         stale: set[Any] = set()
-        if self._releases != self.cluster.releases:
+        if self._openings != self.cluster.openings:
             running = self.cluster.running
             for job_id in [job_id for job_id in self._running if job_id not in running]:
                 held = self._running.pop(job_id)
@@ -154,7 +154,7 @@ class _Seen:
             for run in running.values():
                 if run.job.id not in self._running:
                     stale.update(self._start(run.job))
-            self._releases = self.cluster.releases
+            self._openings = self.cluster.openings
         if self._changes != self.queue.changes:
             stale |= self._newcomers()
             for lane, shown in self._lanes.items():

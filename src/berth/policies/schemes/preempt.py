@@ -77,7 +77,6 @@ class Preemptive:
         self.place = place
         self.draws = draws(place)
         """Whether its decisions may depend on the seed."""
-        self._asked: tuple[Cluster | None, int] = (None, -1)
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement | Evict | WakeAt]:
         """Yield placements in the order's order, and evictions before them."""
@@ -103,9 +102,9 @@ class Preemptive:
                     break
             anew = anew and not blocked
         next_ms = ranks.next_ms(cluster, now_ms) if blocked else None
-        asked_ms = self._asked[1] if self._asked[0] is cluster else -1
+        asked_ms = cluster.memo.get(self, -1)
         if next_ms is not None and (next_ms < asked_ms or asked_ms <= now_ms):
-            self._asked = (cluster, next_ms)
+            cluster.memo[self] = next_ms
             yield WakeAt(next_ms)
 
     def _victims(self, job: Job, cluster: Cluster, now_ms: int) -> list[Running]:

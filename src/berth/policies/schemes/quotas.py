@@ -33,7 +33,6 @@ class Quotas:
         self.draws = draws(place)
         """Whether its decisions may depend on the seed."""
         self._key = key_of(order)
-        self._stuck: dict[str, tuple[Cluster, int, str]] = {}
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
         """Yield placements within the quotas first, then those that borrow."""
@@ -60,11 +59,12 @@ class Quotas:
                 return
 
     def _placement(self, job: Job, pool: str, cluster: Cluster) -> Placement | None:
-        if self._stuck.get(pool) == (cluster, cluster.releases, job.id):
+        stuck: dict[str, tuple[int, str]] = cluster.memo.setdefault(self, {})  # by pool: openings, id
+        if stuck.get(pool) == (cluster.openings, job.id):
             return None
         slots = self.place(job, cluster)
         if slots is None:
-            self._stuck[pool] = (cluster, cluster.releases, job.id)
+            stuck[pool] = (cluster.openings, job.id)
             return None
         return Placement(job, slots, job.share)
 

@@ -25,7 +25,6 @@ class Rounds:
         self.period_ms = period_ms
         self.draws = draws(policy)
         """Whether its decisions may depend on the seed."""
-        self._asked: tuple[Cluster | None, int] = (None, -1)
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
         """Yield the policy's decisions at a round, and a wish to be woken at the next one between rounds."""
@@ -34,6 +33,6 @@ class Rounds:
             yield from self.policy(queue, cluster, now_ms)
             return
         round_ms = now_ms - late_ms + self.period_ms
-        if self._asked != (cluster, round_ms):
-            self._asked = (cluster, round_ms)
+        if cluster.memo.get(self) != round_ms:
+            cluster.memo[self] = round_ms
             yield WakeAt(round_ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from berth.cluster import Cluster, Queue
 from berth.model import Job, Placement
@@ -26,30 +27,24 @@ class Ordered:
         self.place = place
         self.draws = draws(place)
         """Whether its decisions may depend on the seed."""
-        self._cluster: Cluster | None = None
-        self._releases = -1
-        self._stuck: dict[str, Job] = {}
-        """Those that did not fit at so many releases, by id; one that was replaced is another job."""
-        self._first: Job | None = None
-        """The one of them that holds up everybody who comes behind it."""
         self._as_queued = key_of(order) is as_queued
-        self._partitions: Partitions
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
         """Yield placements in the order's order."""
-        # What did not fit still does not where nothing was given back: not worth another look.
-        if self._releases != cluster.releases or self._cluster is not cluster:
-            if self._cluster is not cluster:
-                self._cluster, self._partitions = cluster, Partitions(cluster)
-            self._releases = cluster.releases
-            self._stuck.clear()
-            self._first = None
-        elif self._first is not None and queue.first() is self._first:
+        tried = cluster.memo.get(self)
+        if tried is None:
+            tried = cluster.memo[self] = _Tried(Partitions(cluster))
+        # What did not fit still does not where nothing has opened: not worth another look.
+        if tried.openings != cluster.openings:
+            tried.openings = cluster.openings
+            tried.stuck.clear()
+            tried.first = None
+        elif tried.first is not None and queue.first() is tried.first:
             return iter(())
-        return self._placements(queue, cluster, now_ms)
+        return self._placements(queue, cluster, now_ms, tried)
 
-    def _placements(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
-        stuck, place, is_held_up = self._stuck, self.place, self._partitions.is_held_up
+    def _placements(self, queue: Queue, cluster: Cluster, now_ms: int, tried: _Tried) -> Iterator[Placement]:
+        stuck, place, is_held_up = tried.stuck, self.place, tried.partitions.is_held_up
         blocked: set[Labels] = set()
         for job in self.order(queue, cluster, now_ms):
             if blocked and is_held_up(job.labels, blocked):
@@ -60,8 +55,20 @@ class Ordered:
             elif job.patience_ms != 0:
                 stuck[job.id] = job
                 if not cluster.labels:
-                    self._first = job if self._as_queued else None
+                    tried.first = job if self._as_queued else None
                     return
                 blocked.add(job.labels)
                 if all(is_held_up(labels, blocked) for labels in labels_waiting(queue)):
                     return
+
+
+@dataclass(slots=True)
+class _Tried:
+    """What did not fit on a cluster when it had opened so often."""
+
+    partitions: Partitions
+    openings: int = -1
+    stuck: dict[str, Job] = field(default_factory=dict)
+    """Those that did not fit, by id; one that was replaced is another job."""
+    first: Job | None = None
+    """The one of them that holds up everybody who comes behind it."""
