@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test check bench install native lock clean
+.PHONY: demo test test-slow check bench install native lock clean
 
 demo: install
 	$(BIN)/berth compare synthetic:demo --policies fifo+first-fit,sjf+best-fit,fgd,random --seeds 5 --out out/demo
@@ -22,11 +22,16 @@ install: .venv/.installed
 native:
 	$(MAKE) -s -C native
 
-# What starts containers, and processes by the hundred, does so one at a time.
+# What starts containers, and processes by the hundred, does so one at a time. What is marked slow is left to CI.
 test: .venv/.dev
 	$(MAKE) -s -C native tests
-	$(BIN)/python -m pytest -q -n 2 --ignore=tests/partition
-	$(BIN)/python -m pytest -q tests/partition
+	$(BIN)/python -m pytest -q -n 2 --ignore=tests/partition -m "not slow"
+	$(BIN)/python -m pytest -q tests/partition -m "not slow"
+
+test-slow: .venv/.dev
+	$(MAKE) -s -C native tests
+	$(BIN)/python -m pytest -q -n 2 --ignore=tests/partition -m slow
+	$(BIN)/python -m pytest -q tests/partition -m slow
 
 check: .venv/.dev
 	$(BIN)/ruff check .

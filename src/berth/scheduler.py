@@ -6,7 +6,7 @@ The simulator (`berth.engine`) and the live drivers are its callers. They tell i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from heapq import heappop, heappush
 from typing import NamedTuple
 
@@ -75,7 +75,6 @@ class Scheduler:
         self._wakes: list[int] = []  # a heap
         self._waking: set[int] = set()
         self._confirmed: set[str] = set()
-        self._rows: dict[str, int] | None = None
         self._beliefs: _Beliefs | None = None
         if not self._certain:
             self._beliefs = _Beliefs(cluster, self.knowledge)
@@ -170,7 +169,7 @@ class Scheduler:
         """A node is lost: what ran there is released and queued again. Returns those runs."""
         row = self._row(name)
         self.cluster.lose(row)
-        return self._clear(row, now_ms)
+        return self._clear({row}, now_ms)
 
     def node_back(self, name: str) -> None:
         """A lost node is back."""
@@ -182,11 +181,9 @@ class Scheduler:
         What ran on a node that is gone is released and queued again. Returns those runs.
         """
         there = {node.name for node in nodes}
-        gone = [name for name in self._known_rows() if name not in there]
-        ended = [run for name in gone for run in self._clear(self._row(name), now_ms)]
-        self.cluster.nodes_changed(nodes)
-        self._rows = None
-        return ended
+        gone = {row for name, row in self.cluster.names.items() if name not in there}
+        self.cluster.nodes_changed(nodes)  # first: it refuses what makes no cluster
+        return self._clear(gone, now_ms) if gone else []
 
     def strangers(self, slot: GpuSlot, milli: int, mem_mib: int) -> None:
         """Processes that are not the scheduler's use so much of a GPU from now on."""
@@ -346,24 +343,21 @@ class Scheduler:
             )
         )  # fmt: skip
 
-    def _clear(self, row: int, now_ms: int) -> list[Running]:
-        """Release and queue again what runs on a node."""
-        there = [run for run in self.cluster.running.values() if any(slot[0] == row for slot in run.slots)]
+    def _clear(self, rows: Set[int], now_ms: int) -> list[Running]:
+        """Release and queue again what runs on these nodes."""
+        there = [run for run in self.cluster.running.values() if any(slot[0] in rows for slot in run.slots)]
         for run in there:
             self._release(run.job.id, now_ms)
             self._queue_again(run, left_ms=self._kept_of(run), memory=False)
         return there
 
-    def _known_rows(self) -> dict[str, int]:
-        if self._rows is None:
-            self._rows = {node.name: row for row, node in enumerate(self.cluster.nodes)}
-        return self._rows
-
     def _row(self, name: str) -> int:
-        row = self._known_rows().get(name)
+        row = self.cluster.row_of(name)
         if row is None:
-            few = ", ".join(list(self._known_rows())[:5])
-            raise SchedulerError(f"no node '{name}'; there are {few}, …")
+            names = list(self.cluster.names)
+            raise SchedulerError(
+                f"no node '{name}'; there are {', '.join(names[:5])}{', …' if len(names) > 5 else ''}"
+            )
         return row
 
     @staticmethod

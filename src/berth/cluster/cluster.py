@@ -264,6 +264,16 @@ class Cluster:
         """The bits of these GPU models in `node_models`, all bits for no names; names that no node has are left out."""
         return bits_of(models, self.models) if models else -1
 
+    @property
+    def names(self) -> dict[str, int]:
+        """The row of each node that there is, by its name; of those that are lost too, and of none that has vanished."""
+        return {name: row for name, row in self._rows.items() if row not in self._gone}
+
+    def row_of(self, name: str) -> int | None:
+        """The row of the node of that name; None where there is none."""
+        row = self._rows.get(name)
+        return None if row is None or row in self._gone else row
+
     def strangers_on(self, slot: GpuSlot) -> Share:
         """What processes that are not jobs of this cluster use of a GPU."""
         return self._strangers.get(slot, Share(0, 0))
