@@ -137,8 +137,11 @@ def test_typical_requests_cover_the_workload_by_frequency() -> None:
         ("no.such.module:thing", "module 'no.such.module' cannot be imported"),
         ("berth.model:nothing", "module 'berth.model' has no 'nothing'; it has "),
         ("berth.model:FOREVER_MS", "cannot be called"),
-        ("berth.policies.fifo:fifo", "a policy is called with (queue, cluster, now_ms): too many positional"),
-        ("fifo+berth.policies.fifo:fifo", "a placement is called with (job, cluster): too many positional"),
+        (
+            "berth.policies.orders:fifo",
+            "a policy is called with (queue, cluster, now_ms): too many positional",
+        ),
+        ("fifo+berth.policies.orders:fifo", "a placement is called with (job, cluster): too many positional"),
         ("berth.model:Share", "a policy is called with (queue, cluster, now_ms)"),
     ],
 )
@@ -172,7 +175,7 @@ def test_a_policy_of_ones_own_is_found_by_its_import_string(
 
 def test_the_registry_names_what_is_there() -> None:
     assert list(ORDERS) == [
-        *("fifo", "sjf", "sjf-requested", "sjf-estimated"),
+        *("fifo", "sjf", "sjf-requested", "sjf-estimated", "sjf-expected"),
         *("largest-first", "fair-share", "least-attained-service"),
     ]
 
@@ -197,6 +200,7 @@ def test_orders_by_limit_and_by_estimate_put_the_unknown_last() -> None:
         "sjf": "none short limit ",
         "sjf-requested": "short limit none ",
         "sjf-estimated": "limit short none ",
+        "sjf-expected": "none short limit ",
         "largest-first": "none limit short ",
         "fair-share": "none limit short ",
     }

@@ -110,7 +110,7 @@ def test_job_sets_are_drawn_evenly_and_the_same_everywhere() -> None:
     assert {(job.submit_ms, job.gpus) for job in jobs} == {(0, 1)}
     for job in jobs:
         found = SERIES[job.application]
-        assert (job.work_ms, job.share) == (found.run_time_ms, Share(1000, found.peak_mem_mib))
+        assert (job.work_ms, job.share) == (found.run_time_ms, Share(1000))
     drawn = [job.application for seed in range(100) for job in workload_jobs("random", seed=seed)]
     assert {name: drawn.count(name) for name in WORKLOADS["random"]} == pytest.approx(
         dict.fromkeys(WORKLOADS["random"], 3000 / 11), rel=0.25

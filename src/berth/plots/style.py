@@ -17,7 +17,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8
 OF_POLICY = {
     "first-fit": 0, "fifo": 0, "learned": 0,
     "best-fit": 1, "sjf": 1, "tetris-sharing": 1,
-    "fgd": 2, "sjf-estimated": 2, "greedy": 2,
+    "fgd": 2, "sjf-estimated": 2, "sjf-expected": 2, "greedy": 2,
     "genetic-paper": 3, "random": 3, "fair-share": 3,
     "tetris": 4, "easy": 4, "dot-product": 4, "deeprm-max": 4,
     "genetic": 5, "gpu-packing": 5, "largest-first": 5, "deeprm-mean": 5,

@@ -18,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.errors import SettingError
-from berth.model import GpuModel, Job, Profile, Share
+from berth.model import GpuModel, Job, Profile
 from berth.profiles.profiles import Profiles
-from berth.profiles.series import peak_mem_mib, run_time_ms
+from berth.profiles.series import run_time_ms
 
 __all__ = [
     "FIRST_TRAINING_SEED",
@@ -87,8 +87,9 @@ FIRST_TRAINING_SEED = 1_000_000
 def workload_jobs(name: str, jobs: int = 30, seed: int = 0) -> tuple[Job, ...]:
     """Jobs drawn evenly from a workload's applications, all submitted at 0, as in the thesis.
 
-    `work_ms` is the run time alone and `share` the whole GPU with the peak of the memory. The same seed gives the
-    same jobs everywhere. Raises SettingError for a workload that the thesis does not have.
+    `work_ms` is the run time alone, and each asks for a GPU and for no memory of it: its profile tells how much it
+    needs when, and a request would be a promise for all of its run. The same seed gives the same jobs everywhere.
+    Raises SettingError for a workload that the thesis does not have.
     """
     if name not in WORKLOADS:
         raise SettingError(f"no workload '{name}'; the thesis has {', '.join(WORKLOADS)}")
@@ -102,7 +103,6 @@ def workload_jobs(name: str, jobs: int = 30, seed: int = 0) -> tuple[Job, ...]:
             submit_ms=0,
             work_ms=run_time_ms(profile),
             application=profile.application,
-            share=Share(1000, peak_mem_mib(profile)),
             retries=RETRIES,
         )
         for number, profile in enumerate(drawn)

@@ -125,7 +125,7 @@ def test_the_result_is_json_without_surprises(tmp_path: Path) -> None:
             {"cluster": NODES, "compres": 2},
             "no condition 'compres' of a comparison; there are compress, skip_bad",
         ),
-        ({"cluster": NODES, "knowledge": "dreams"}, "no knowledge 'dreams'; there is oracle"),
+        ({"cluster": NODES, "knowledge": "dreams"}, "no knowledge 'dreams'; there are oracle, user, noisy"),
         ({"cluster": NODES, "interference": "kind"}, "no interference model 'kind'"),
         ({"cluster": NODES, "compress": 0}, "compressed by a positive number, not by 0"),
         ({"cluster": NODES, "events": "/no/such/folder/e.parquet"}, "there is no folder '/no/such/folder'"),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from berth.cluster import Cluster, Queue
 from berth.errors import PolicyError, SettingError
 from berth.interference import Outlook, Tenant, no_interference
+from berth.interference.speeds import unhindered
 from berth.knowledge import Oracle
 from berth.model import GpuModel, GpuSlot, Job, Node, Placement, Profile, Share
 from berth.policies import Setting, make_policy
@@ -142,6 +143,10 @@ class Profiled:
         self.profiles = {
             name: Profile(name, "", 0, "", gpu, 1000, np.full((3, 4), value)) for name, value in use.items()
         }
+        self.speeds = unhindered
+
+    def with_profiles(self, profiles: object) -> Profiled:
+        return self
 
     def __call__(self, tenants: Sequence[Tenant], gpu: GpuModel | None) -> Outlook:
         return Outlook((1000,) * len(tenants))
