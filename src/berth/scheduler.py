@@ -83,9 +83,8 @@ class Scheduler:
 
     def submit(self, job: Job) -> None:
         """Queue a job behind all others."""
-        if job.id in self.cluster.running or self.queue.holds(job.id):
+        if job.id in self.cluster.running or not self.queue.add(job):
             raise SchedulerError(f"job '{job.id}' waits or runs already; give each job an id of its own")
-        self.queue.add(job)
 
     def withdraw(self, job_id: str, now_ms: int) -> Job | Running:
         """Take out a job that waits (returns the job) or runs (returns the run, which is released)."""
@@ -235,7 +234,7 @@ class Scheduler:
 
     def _place(self, placement: Placement, now_ms: int) -> Refused | None:
         job = placement[0]
-        if job not in self.queue:
+        if self.queue.named(job.id) is not job:
             return Refused(
                 placement, f"at {now_ms} ms the policy starts job '{job.id}', which is not waiting"
             )
