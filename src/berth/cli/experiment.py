@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from berth.cli import colocation, genetic
+from berth.cli.run_options import Knowledge
 
 if TYPE_CHECKING:
     from berth.experiments.inflate import Inflation
@@ -42,6 +43,7 @@ def inflate(
     batch: Annotated[
         int, typer.Option(min=1, max=500, help="So many arrive and are decided on together, for good.")
     ] = 1,
+    knowledge: Knowledge = "oracle",
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write report.html and result.json here.")
     ] = None,
@@ -57,8 +59,10 @@ def inflate(
     from berth.cli.progress import progress_bar
     from berth.experiments.inflate import inflate as run
     from berth.experiments.inflate import inflation_dict, read_arrivals
+    from berth.knowledge import check_knowledge
     from berth.traces import read, read_nodes
 
+    check_knowledge(knowledge)
     cluster = read_nodes(nodes)
     workload = list(read(pods, nodes=cluster, file_order=True))
     names = [name.strip() for name in policy.split(",")]
@@ -68,7 +72,16 @@ def inflate(
             for number in range(seed, seed + seeds):
                 arrivals = None if order is None else read_arrivals(order, number)
                 results.append(
-                    run(cluster, workload, name, seed=number, arrivals=arrivals, name=pods, batch=batch)
+                    run(
+                        cluster,
+                        workload,
+                        name,
+                        seed=number,
+                        arrivals=arrivals,
+                        name=pods,
+                        batch=batch,
+                        knowledge=knowledge,
+                    )
                 )
                 if progress:
                     progress(len(results), len(names) * seeds)

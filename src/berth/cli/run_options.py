@@ -12,7 +12,16 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-__all__ = ["RunOptions", "conditions_asked", "with_options"]
+__all__ = ["Knowledge", "RunOptions", "conditions_asked", "with_options"]
+
+Knowledge = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="What policies believe of jobs: oracle (the truth), user, noisy?run=0.3&memory=0.1, or my.module:thing.",
+    ),
+]
+"""The option of every command that runs policies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +48,7 @@ class RunOptions:
         Path | None,
         typer.Option(metavar="DIR", help="Profiles to look applications up in, before the thesis's."),
     ] = None
-    knowledge: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="What policies believe of jobs: oracle (the truth), user, noisy?run=0.3&memory=0.1, or"
-            " my.module:thing.",
-        ),
-    ] = "oracle"
+    knowledge: Knowledge = "oracle"
     outages: Annotated[
         Path | None, typer.Option(metavar="FILE.csv", help="Nodes that are lost: columns node, down_s, up_s.")
     ] = None

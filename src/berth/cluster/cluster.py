@@ -266,7 +266,7 @@ class Cluster:
 
     @property
     def names(self) -> dict[str, int]:
-        """The row of each node that there is, by its name; of those that are lost too, and of none that has vanished."""
+        """The row of each node there is, by its name; of those that are lost too, and of none that has vanished."""
         return {name: row for name, row in self._rows.items() if row not in self._gone}
 
     def row_of(self, name: str) -> int | None:
