@@ -63,10 +63,8 @@ def advise(
     from berth.advice.advise import advise as ask
     from berth.advice.response import respond
     from berth.cli.progress import progress_bar
-    from berth.knowledge import check_knowledge
     from berth.policies.schemes.limit_settings import write_limits
 
-    check_knowledge(knowledge)
     workload = _workload(history, cluster, begin, end, jobs)
     factors: tuple[Factor, ...] = ()
     if apply_to_policy is not None:  # first: it may be refused, and replays take minutes

@@ -59,10 +59,8 @@ def inflate(
     from berth.cli.progress import progress_bar
     from berth.experiments.inflate import inflate as run
     from berth.experiments.inflate import inflation_dict, read_arrivals
-    from berth.knowledge import check_knowledge
     from berth.traces import read, read_nodes
 
-    check_knowledge(knowledge)
     cluster = read_nodes(nodes)
     workload = list(read(pods, nodes=cluster, file_order=True))
     names = [name.strip() for name in policy.split(",")]

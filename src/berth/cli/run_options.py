@@ -14,10 +14,20 @@ import typer
 
 __all__ = ["Knowledge", "RunOptions", "conditions_asked", "with_options"]
 
+
+def _checked(name: str) -> str:
+    """The name of a knowledge that there is; refused before the command reads anything."""
+    from berth.knowledge import check_knowledge
+
+    check_knowledge(name)
+    return name
+
+
 Knowledge = Annotated[
     str,
     typer.Option(
         metavar="NAME",
+        callback=_checked,
         help="What policies believe of jobs: oracle (the truth), user, noisy?run=0.3&memory=0.1, or my.module:thing.",
     ),
 ]

@@ -98,7 +98,8 @@ def measure_colocation(
 
     `interference` is what is true, and `knowledge` what policies believe of it; the bounds are of what is true. With
     `keep` finished runs stay in that folder and are not run again. Raises SettingError for workloads that the thesis
-    does not have, for seeds that models are trained on, and for knowledge that there is not. `sjf` is `SJF`, whose placement does not matter.
+    does not have, for seeds that models are trained on, and for knowledge that there is not. `sjf` is `SJF`,
+    whose placement does not matter.
     """
     policies = tuple(dict.fromkeys(SJF if name == "sjf" else name for name in policies))
     if unknown := [name for name in workloads if name not in WORKLOADS]:
