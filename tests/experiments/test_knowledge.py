@@ -22,7 +22,7 @@ from berth.experiments.genetic.utilisation import measure_utilisation
 from berth.experiments.inflate import inflate
 from berth.interference import make_interference
 from berth.knowledge import make_knowledge
-from berth.model import Job, Node, Share
+from berth.traces import read, read_nodes
 from tests.history.histories import history_of, hog
 
 NOISY = "noisy?run=0.5&seed=1"
@@ -93,10 +93,8 @@ def test_batches_under_wrong_run_times_are_placed_otherwise_by_who_goes_by_them(
 
 
 def test_an_inflation_tells_what_was_believed_and_who_plans_for_usual_requests_goes_by_it() -> None:
-    nodes = [Node(f"n{at}", gpus=2) for at in range(6)]
-    pods = [Job(f"half{at}", 0, 1, share=Share(500)) for at in range(4)]
-    pods += [Job(f"most{at}", 0, 1, share=Share(700)) for at in range(3)]
-    pods += [Job(f"both{at}", 0, 1, gpus=2) for at in range(3)]
+    nodes = [node for node in read_nodes("synthetic:pai-like") if node.gpus][::60]
+    pods = list(read("synthetic:pai-like?jobs=150&seed=2"))
 
     def found(policy: str, knowledge: str) -> list[float]:
         result = inflate(nodes, pods, policy, seed=3, knowledge=knowledge)
