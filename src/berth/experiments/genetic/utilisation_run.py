@@ -112,9 +112,7 @@ class KeptUses:
         write_kept(self._path(task), written)
 
     def _path(self, task: UseTask) -> Path:
-        case = digest_of(
-            task.case.trace, task.case.cluster, task.case.part, task.case.compress, task.knowledge
-        )[:8]
+        case = digest_of(task.case.trace, task.case.cluster, task.case.part, task.case.compress)[:8]
         return kept_path(self.folder, task.policy, case, task.seed)
 
 
