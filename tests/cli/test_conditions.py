@@ -24,7 +24,10 @@ BERTH = Path(sys.executable).parent / "berth"
         (("--checkpoint", "inf"), "--checkpoint is inf; expected a number"),
         (("--restart", "nan"), "--restart is nan; expected a number"),
         (("--round", "nan"), "--round is nan; expected a number"),
-        (("--knowledge", "dreams"), "no knowledge 'dreams'; there are oracle, user, noisy, and your own as my.module:thing"),
+        (
+            ("--knowledge", "dreams"),
+            "no knowledge 'dreams'; there are oracle, user, noisy, and your own as my.module:thing",
+        ),
         (("--quota", "vcX=2"), "quotas of 'vcX', of which there is no job; the jobs are of ''"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -70,8 +71,19 @@ def test_the_commands_of_the_readme_run(tmp_path: Path) -> None:
 def test_the_policy_of_the_docs_works_as_written(tmp_path: Path) -> None:
     page = ROOT / "docs" / "policies.md"
     (tmp_path / "mine.py").write_text(blocks(page, "python")[0])
-    (command,) = (line for block in blocks(page, "sh") for line in block.splitlines())
+    command, _ = (line for block in blocks(page, "sh") for line in block.splitlines())
     assert "mine:emptiest_node" in run(["bash", "-ec", command], tmp_path)
+
+
+def test_the_knowledge_of_the_docs_works_as_written_and_changes_what_is_done(tmp_path: Path) -> None:
+    page = ROOT / "docs" / "policies.md"
+    (tmp_path / "mine.py").write_text(blocks(page, "python")[1])
+    _, command = (line for block in blocks(page, "sh") for line in block.splitlines())
+    own = run(["bash", "-ec", f"{command} --json"], tmp_path)
+    user = run(["bash", "-ec", f"{command.replace('mine:LikeTheLast', 'user')} --json"], tmp_path)
+    told, other = json.loads(own), json.loads(user)
+    assert (told["knowledge"], other["knowledge"]) == ("mine:LikeTheLast", "user")
+    assert told["runs"] != other["runs"]
 
 
 def test_the_interference_model_of_the_docs_works_as_written(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from berth.advice.proposals import Proposal, limits_to_try, sharing_to_try
 from berth.advice.replay import Outcome, change_of_users, replay
 from berth.advice.workload import Workload
+from berth.knowledge import check_knowledge
 
 __all__ = ["DEFAULT_POLICY", "NOTICED_S", "NOTICED_SHARE", "Advice", "Tried", "advise"]
 
@@ -54,6 +55,8 @@ class Advice:
     """What the history itself says of the same waits; how far the replay is from it tells how far to trust it."""
     tried: tuple[Tried, ...]
     users: int
+    knowledge: str = "oracle"
+    """What policies believed of jobs in all replays."""
 
     @property
     def limit(self) -> Tried | None:
@@ -71,17 +74,28 @@ def advise(
     policy: str = DEFAULT_POLICY,
     *,
     share: Mapping[str, int] | None = None,
+    knowledge: str = "oracle",
     progress: Progress | None = None,
 ) -> Advice:
-    """Replay the workload as things are, then under each proposal; `share` names applications to share by so many."""
-    now = replay(workload, policy)
+    """Replay the workload as things are, then under each proposal; `share` names applications to share by so many.
+
+    `knowledge` is what policies believe of jobs; the replay knows what ran, and so does an oracle.
+    """
+    check_knowledge(knowledge)
+    now = replay(workload, policy, knowledge=knowledge)
     proposals = [*limits_to_try(workload, now), *sharing_to_try(workload, share or {})]
     tried = []
     for number, proposal in enumerate(proposals):
         if progress:
             progress(number + 1, len(proposals) + 1)
         sharing = proposal.limit is None
-        outcome = replay(workload, proposal.policy(policy), proposal.jobs(workload), sharing=sharing)
+        outcome = replay(
+            workload,
+            proposal.policy(policy),
+            proposal.jobs(workload),
+            sharing=sharing,
+            knowledge=knowledge,
+        )
         tried.append(_tried(proposal, now, outcome))
     recorded = np.array(workload.recorded_wait_s or (0.0,))
     return Advice(
@@ -93,6 +107,7 @@ def advise(
             sorted(tried, key=lambda each: (not each.worth_having, each.outcome.typical_user_wait_s))
         ),
         users=len(now.user_wait_s),
+        knowledge=knowledge,
     )
 
 

@@ -13,7 +13,7 @@ from berth.advice.workload import Workload
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.interference import Interference, Outlook, Tenant, no_interference
-from berth.knowledge import Oracle
+from berth.knowledge import make_knowledge
 from berth.model import Event, EventKind, GpuModel, Job, work_of
 from berth.policies import Setting, make_policy
 
@@ -72,14 +72,20 @@ def mean_use(use: Mapping[str, tuple[float, float | None]]) -> Interference:
 
 
 def replay(
-    workload: Workload, policy: str, jobs: Sequence[Job] | None = None, *, sharing: bool = False
+    workload: Workload,
+    policy: str,
+    jobs: Sequence[Job] | None = None,
+    *,
+    sharing: bool = False,
+    knowledge: str = "oracle",
 ) -> Outcome:
-    """Replay the workload, or other jobs of the same ids, on its nodes."""
+    """Replay the workload, or other jobs of the same ids, on its nodes; the policy believes what `knowledge` says."""
     chosen = workload.jobs if jobs is None else tuple(jobs)
-    made = make_policy(policy, Setting(0, knowledge=Oracle(chosen)))
     model = mean_use(workload.use) if sharing else no_interference
+    known = make_knowledge(knowledge, chosen, model)
+    made = make_policy(policy, Setting(0, knowledge=known))
     cluster = Cluster(workload.nodes)
-    return _Account(workload).told(simulate(chosen, cluster, made, interference=model))
+    return _Account(workload).told(simulate(chosen, cluster, made, knowledge=known, interference=model))
 
 
 class _Account:

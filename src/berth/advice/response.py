@@ -114,7 +114,8 @@ def respond(
 ) -> tuple[LimitSettings, tuple[Step, ...]]:
     """Answer to each notable factor in turn, and keep what makes the replay better than all that is kept so far.
 
-    `policy` is SCHEME+ORDER+PLACEMENT, such as `easy+fifo+best-fit`.
+    `policy` is SCHEME+ORDER+PLACEMENT, such as `easy+fifo+best-fit`; it believes what it did in
+    the replays of the advice.
     """
     best, outcome, limited = policy, advice.now, False
     limit = advice.limit.proposal if advice.limit else None
@@ -125,7 +126,7 @@ def respond(
         if (changed, with_limit) == (best, limited):
             return
         name = limit.policy(changed) if with_limit and limit else changed
-        found = replay(workload, name)
+        found = replay(workload, name, knowledge=advice.knowledge)
         taken = better(outcome, found)
         steps.append(Step(factor, changed, with_limit, found, taken))
         if taken:

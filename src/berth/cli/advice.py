@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from berth.cli.importing import AsJson, HistoryFolder, moment_ms
+from berth.cli.run_options import Knowledge
 
 if TYPE_CHECKING:
     from berth.advice.advise import Advice, Tried
@@ -51,6 +52,7 @@ def advise(
             help="Turn what drives the waits into settings of the policy `limits`, and write them here.",
         ),
     ] = None,
+    knowledge: Knowledge = "oracle",
     history: HistoryFolder = Path("history"),
     as_json: AsJson = False,
 ) -> None:
@@ -68,7 +70,7 @@ def advise(
     if apply_to_policy is not None:  # first: it may be refused, and replays take minutes
         factors = _factors(history, policy, begin, end)
     with progress_bar("replaying the history") as progress:
-        advice = ask(workload, policy, share=_shares(share), progress=progress)
+        advice = ask(workload, policy, share=_shares(share), knowledge=knowledge, progress=progress)
     settings: LimitSettings | None = None
     if apply_to_policy is not None:
         settings, _ = respond(workload, advice, factors, policy)
@@ -154,6 +156,7 @@ def _answer(
 
     found: dict[str, Any] = {
         "policy": advice.policy,
+        "knowledge": advice.knowledge,
         "jobs": len(workload.measured),
         "users": advice.users,
         "gpus": workload.gpus,
@@ -218,7 +221,8 @@ def _show(workload: Workload, advice: Advice) -> None:
     console.print(
         f"{len(workload.measured):,} jobs of {advice.users:,} users on {workload.gpus:,} GPUs. In truth they waited "
         f"{advice.recorded_median_s:,.0f} s (median), {advice.recorded_p90_s:,.0f} s (90 %); replayed by "
-        f"{advice.policy}, {advice.now.wait_median_s:,.0f} and {advice.now.wait_p90_s:,.0f} s.",
+        f"{advice.policy} (knowledge: {advice.knowledge}), {advice.now.wait_median_s:,.0f} and "
+        f"{advice.now.wait_p90_s:,.0f} s.",
         highlight=False,
         markup=False,
     )

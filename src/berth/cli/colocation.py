@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from berth.cli.run_options import Knowledge
+
 __all__ = ["colocation"]
 
 LOOKED_AT = 5
@@ -21,6 +23,7 @@ def colocation(
     ] = "all",
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="How many sets of 30 jobs: 0, 1, ….")] = 30,
     interference: Annotated[str, typer.Option(help="measured or time-sliced.")] = "measured",
+    knowledge: Knowledge = "oracle",
     policies: Annotated[str | None, typer.Option(metavar="A,B,…", help="Policies to compare.")] = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="How many runs at the same time.")] = 1,
     out: Annotated[
@@ -47,7 +50,8 @@ def colocation(
     from berth.experiments.colocation.answer import colocation_dict
     from berth.experiments.colocation.experiment import POLICIES, measure_colocation
     from berth.experiments.colocation.looks import disagreement, pairs
-    from berth.interference import make_interference, make_speeds
+    from berth.interference import make_interference
+    from berth.knowledge import make_knowledge
     from berth.policies.colocation.learned import model_named, shipped_for
     from berth.profiles import WORKLOADS
 
@@ -58,6 +62,7 @@ def colocation(
         result = measure_colocation(
             chosen,
             interference=interference,
+            knowledge=knowledge,
             policies=names,
             seeds=tuple(range(seeds)),
             processes=jobs,
@@ -74,16 +79,16 @@ def colocation(
     if "learned" in names:
         with progress_bar("learned beside greedy", long=True) as progress:
             for number, name in enumerate(chosen):
-                looks.append(disagreement(name, model, tuple(range(min(seeds, LOOKED_AT)))))
+                looks.append(disagreement(name, model, tuple(range(min(seeds, LOOKED_AT))), knowledge))
                 if progress:
                     progress(number + 1, len(chosen))
     pair_maps = pairs(model)  # type: ignore[arg-type]  # measure_colocation has refused what has no profiles
     trained = ("learned", "deeprm-max", "deeprm-mean")
+    speeds = make_knowledge(knowledge, (), model).speeds
     training_s = {
         name: figures["seconds"]
         for name in trained
-        if name in names
-        and "seconds" in (figures := model_named(shipped_for(name, make_speeds(interference))).figures)
+        if name in names and "seconds" in (figures := model_named(shipped_for(name, speeds)).figures)
     }
     answer = colocation_dict(result, looks, pair_maps, training_s)
     written: list[Path] = []
@@ -93,7 +98,8 @@ def colocation(
         chapters = colocation_chapters(result, looks, pair_maps, training_s)
         if out is not None:
             what = (
-                f"sets of 30 jobs of {', '.join(chosen)}, seeds 0…{seeds - 1}; interference: {interference}"
+                f"sets of 30 jobs of {', '.join(chosen)}, seeds 0…{seeds - 1}; interference: {interference};"
+                f" knowledge: {knowledge}"
             )
             gpu = "one Titan Xp of the thesis: 12 GiB, 3,840 cores, PCIe 32 GB/s"
             written = write_chapters(out, "Learned co-location on one GPU", what, gpu, chapters, answer)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from berth.cli import colocation, genetic
+from berth.cli.run_options import Knowledge
 
 if TYPE_CHECKING:
     from berth.experiments.inflate import Inflation
@@ -42,6 +43,7 @@ def inflate(
     batch: Annotated[
         int, typer.Option(min=1, max=500, help="So many arrive and are decided on together, for good.")
     ] = 1,
+    knowledge: Knowledge = "oracle",
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write report.html and result.json here.")
     ] = None,
@@ -68,7 +70,16 @@ def inflate(
             for number in range(seed, seed + seeds):
                 arrivals = None if order is None else read_arrivals(order, number)
                 results.append(
-                    run(cluster, workload, name, seed=number, arrivals=arrivals, name=pods, batch=batch)
+                    run(
+                        cluster,
+                        workload,
+                        name,
+                        seed=number,
+                        arrivals=arrivals,
+                        name=pods,
+                        batch=batch,
+                        knowledge=knowledge,
+                    )
                 )
                 if progress:
                     progress(len(results), len(names) * seeds)

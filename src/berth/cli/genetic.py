@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from berth.cli.run_options import Knowledge
+
 __all__ = ["optimality", "show_chapter", "utilisation", "write_chapters"]
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ def optimality(
     limit_s: Annotated[
         float, typer.Option(min=0.1, help="Seconds to look for the optimum of one batch.")
     ] = 60.0,
+    knowledge: Knowledge = "oracle",
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
@@ -54,8 +57,10 @@ def optimality(
     else:
         tasks = read_batches(batches)
     with progress_bar(f"{len(tasks):,} {'batch' if len(tasks) == 1 else 'batches'}") as progress:
-        found = measure_optimality(tasks, names, seed=seed, time_limit_s=limit_s, progress=progress)
-    answer = {"seed": None if batches else seed} | optimality_dict(found)
+        found = measure_optimality(
+            tasks, names, seed=seed, time_limit_s=limit_s, knowledge=knowledge, progress=progress
+        )
+    answer = {"seed": None if batches else seed, "knowledge": knowledge} | optimality_dict(found)
     whole = [one for one in found if not one.interrupted]
     written: list[Path] = []
     if out is not None and whole:
@@ -68,7 +73,7 @@ def optimality(
         chapters = [optimality_chapter(whole), batches_chapter(whole)]
         chapters += convergence_chapter(whole[0])
         drawn = f"{instances} random instances on {machines} machines, seed {seed}"
-        what = f"{len(whole)} {'batch' if len(whole) == 1 else 'batches'} of {batches or drawn}"
+        what = f"{len(whole)} {'batch' if len(whole) == 1 else 'batches'} of {batches or drawn}; knowledge: {knowledge}"
         written = write_chapters(out, "Distance to the optimum", what, "see Trace", chapters, answer)
     elif out is not None:
         from berth.cli.files import write_aside
@@ -97,6 +102,7 @@ def utilisation(
     policies: Policies = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds: 0, 1, ….")] = 10,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="How many runs at the same time.")] = 1,
+    knowledge: Knowledge = "oracle",
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
@@ -119,14 +125,20 @@ def utilisation(
     chosen = [case_of(text) for text in cases or [DEFAULT_CASE]]
     with progress_bar(f"{len(chosen)} × {len(names)} × {seeds} runs") as progress, told_what_is_kept(out):
         outcomes = measure_utilisation(
-            chosen, names, seeds=tuple(range(seeds)), processes=jobs, keep=out, progress=progress
+            chosen,
+            names,
+            seeds=tuple(range(seeds)),
+            processes=jobs,
+            keep=out,
+            knowledge=knowledge,
+            progress=progress,
         )
-    answer = utilisation_dict(outcomes)
+    answer = {"knowledge": knowledge} | utilisation_dict(outcomes)
     written: list[Path] = []
     if out is not None:
         from berth.experiments.genetic.chapters import utilisation_chapters
 
-        what = "; ".join(case.name for case in chosen)
+        what = f"{'; '.join(case.name for case in chosen)}; knowledge: {knowledge}"
         chapters = utilisation_chapters(outcomes)
         written = write_chapters(
             out, "GPU utilisation under genetic scheduling", what, "of each trace", chapters, answer

@@ -12,7 +12,26 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-__all__ = ["RunOptions", "conditions_asked", "with_options"]
+__all__ = ["Knowledge", "RunOptions", "conditions_asked", "with_options"]
+
+
+def _checked(name: str) -> str:
+    """The name of a knowledge that there is; refused before the command reads anything."""
+    from berth.knowledge import check_knowledge
+
+    check_knowledge(name)
+    return name
+
+
+Knowledge = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        callback=_checked,
+        help="What policies believe of jobs: oracle (the truth), user, noisy?run=0.3&memory=0.1, or my.module:thing.",
+    ),
+]
+"""The option of every command that runs policies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +58,7 @@ class RunOptions:
         Path | None,
         typer.Option(metavar="DIR", help="Profiles to look applications up in, before the thesis's."),
     ] = None
-    knowledge: Annotated[
-        str,
-        typer.Option(
-            metavar="NAME",
-            help="What policies believe of jobs: oracle (the truth), user, noisy?run=0.3&memory=0.1, or"
-            " my.module:thing.",
-        ),
-    ] = "oracle"
+    knowledge: Knowledge = "oracle"
     outages: Annotated[
         Path | None, typer.Option(metavar="FILE.csv", help="Nodes that are lost: columns node, down_s, up_s.")
     ] = None

@@ -138,109 +138,10 @@ class Queue:
                 found.add(job, serial)
         return found.entries
 
-
-
-    def remove(self, job: Job, serial: int) -> None:
-        lane = self.lane(job)
-        entries = self.entries[lane]
-        entries.remove((self.key(job), serial, job))
-        if not entries:
-            del self.entries[lane]
-
-
-class Queue:
-    """Jobs that wait, each once."""
-
-    def __init__(self) -> None:
-        self._places: dict[str, int] = {}  # id -> its place in _jobs
-        self._jobs: list[Job | None] = []  # None where one has left
-        self._serials: list[int] = []  # at the same places; they only grow, where jobs come by `add` alone
-        self._first = 0  # nobody waits at the places before this one
-        self._room = 64  # so many places are filled before those that have left are taken out
-        self._orders: dict[Key, SortedList] = {}
-        self._lanes: dict[tuple[Lane, Key], _Lanes] = {}
-        self._next_serial = 0
-        self.changes = 0
-        """How often a job came or left."""
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __contains__(self, job: object) -> bool:
-        """Whether this very job waits, and not only one of the same id."""
-        if not isinstance(job, Job):
+    def add(self, job: Job) -> bool:
+        """Queue a job behind all others; False where one of its id waits. For the scheduler alone."""
+        if job.id in self._places:
             return False
-        place = self._places.get(job.id)
-        return place is not None and self._jobs[place] is job
-
-    def holds(self, job_id: str) -> bool:
-        """Whether a job of this id waits."""
-        return job_id in self._places
-
-    def named(self, job_id: str) -> Job | None:
-        """The waiting job of this id; None where none waits."""
-        place = self._places.get(job_id)
-        return None if place is None else self._jobs[place]
-
-    def __iter__(self) -> Iterator[Job]:
-        """In the order in which they were queued; a job that was queued again comes last."""
-        self.first()
-        jobs = self._jobs
-        place = self._first
-        while place < len(jobs):
-            job = jobs[place]
-            if job is not None:
-                serial = self._serials[place]
-                yield job
-                if jobs is not self._jobs:  # compacted meanwhile: go on behind the job just yielded
-                    jobs = self._jobs
-                    place = bisect_right(self._serials, serial) - 1
-            place += 1
-
-    def first(self) -> Job | None:
-        """The job that has waited longest; None where nobody waits."""
-        jobs = self._jobs
-        place = self._first
-        while place < len(jobs):
-            if (job := jobs[place]) is not None:
-                self._first = place
-                return job
-            place += 1
-        self._first = place
-        return None
-
-    def by(self, key: Key) -> Iterator[Job]:
-        """In the order of `key`, the first queued on ties.
-
-        Pass the same function object each time (a module-level function, not a new lambda): the order is
-        kept between calls, so that asking for the first jobs of a long queue is cheap.
-        """
-        order = self._orders.get(key)
-        if order is None:
-            order = self._orders[key] = SortedList((key(job), serial, job) for serial, job in self._entries())
-        place = 0
-        while place < len(order):
-            entry = order[place]
-            before = self.changes
-            yield entry[2]
-            place = place + 1 if self.changes == before else order.bisect_right(entry)
-
-    def lanes(self, lane: Lane, key: Key) -> Mapping[Hashable, SortedList]:
-        """The waiting jobs in lanes, such as those of one user: for each lane that has any its entries (key,
-        serial, job) in the order of `key`, the first queued on ties.
-
-        It changes as jobs come and leave; it is there to be read. Pass the same functions each time, as in
-        `by`: lanes are kept between calls.
-        """
-        found = self._lanes.get((lane, key))
-        if found is None:
-            found = self._lanes[lane, key] = _Lanes(lane, key)
-            for serial, job in self._entries():
-                found.add(job, serial)
-        return found.entries
-
-    def add(self, job: Job) -> None:
-        """Queue a job behind all others. For the scheduler alone."""
         if len(self._jobs) > self._room:
             self._compact()
         self._next_serial = serial = self._next_serial + 1
@@ -253,6 +154,7 @@ class Queue:
             for lanes in self._lanes.values():
                 lanes.add(job, serial)
         self.changes += 1
+        return True
 
     def remove(self, job: Job) -> bool:
         """Take a job out; False where this very job does not wait. For the scheduler alone."""

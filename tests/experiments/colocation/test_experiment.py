@@ -270,7 +270,7 @@ def test_an_interruption_tells_how_many_runs_are_kept(
 
     monkeypatch.setattr("berth.experiments.colocation.experiment.measure_colocation", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        colocation("random", 1, "measured", "greedy", 1, tmp_path, False)
+        colocation("random", seeds=1, policies="greedy", jobs=1, out=tmp_path)
     told = f"berth: 1 finished runs are in {tmp_path / 'kept'}; the same command goes on from there\n"
     assert told in capsys.readouterr().err
 
@@ -378,7 +378,17 @@ def test_the_command_prints_json_alone_and_writes_the_report(tmp_path: Path) -> 
         for policy in ("sjf+first-fit", "tetris-sharing", "greedy", "learned")
     }
     assert told["claims"]["no_out_of_memory"] is True
+    assert told["knowledge"] == "oracle"
     assert len(told["frontier"]) == 7
     page = (tmp_path / "report.html").read_text()
-    for text in ("figures 10–14", "figure 15", "figure 16", "figure 17", "figure 3", "2,481", "0.874"):
+    for text in (
+        "figures 10–14",
+        "figure 15",
+        "figure 16",
+        "figure 17",
+        "figure 3",
+        "2,481",
+        "0.874",
+        "knowledge: oracle",
+    ):
         assert text in page

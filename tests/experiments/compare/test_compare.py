@@ -108,10 +108,11 @@ def test_the_result_is_json_without_surprises(tmp_path: Path) -> None:
     result = berth.compare(JOBS, "fgd", cluster=NODES)
     plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert list(plain) == [
-        *("trace", "cluster", "policies", "seeds", "compress", "runs", "metrics", "skipped"),
+        *("trace", "cluster", "policies", "seeds", "compress", "knowledge", "runs", "metrics", "skipped"),
         "never_fitting",
     ]
     assert plain["cluster"] == {"nodes": 2, "gpus": 3}
+    assert plain["knowledge"] == "oracle"
     assert (plain["trace"], plain["runs"][0]["jobs"], plain["runs"][0]["finished"]) == ("60 jobs", 60, 60)
 
 

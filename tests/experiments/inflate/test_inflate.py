@@ -60,9 +60,9 @@ PODS = [Job("half", 0, 1, share=Share(500), cpu_milli=1000), Job("whole", 0, 1),
 def test_the_experiment_goes_through_the_one_simulate(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
-    def watched(*arguments: object) -> Iterator[object]:
+    def watched(*arguments: object, **more: object) -> Iterator[object]:
         calls.append(arguments)
-        return simulate(*arguments)
+        return simulate(*arguments, **more)  # type: ignore[arg-type]
 
     simulate = module.simulate
     monkeypatch.setattr(module, "simulate", watched)

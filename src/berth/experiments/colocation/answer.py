@@ -116,6 +116,7 @@ def colocation_dict(
     ]
     return {
         "interference": result.interference,
+        "knowledge": result.knowledge,
         "seeds": list(result.seeds),
         "policies": list(result.policies),
         "summary": summary,

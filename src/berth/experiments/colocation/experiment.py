@@ -23,8 +23,9 @@ from berth.experiments.compare.kept import KeptRuns, interference_digest
 from berth.experiments.compare.kept_file import kept_path
 from berth.experiments.compare.sweep import Progress as RunProgress
 from berth.experiments.compare.sweep import Task, run_all
-from berth.interference import make_interference
+from berth.interference import Speeds, make_interference
 from berth.interference.profiled import ProfiledInterference
+from berth.knowledge import check_knowledge, make_knowledge
 from berth.model import Job, Node
 from berth.policies import make_policy
 from berth.policies.colocation.learned import shipped_for
@@ -72,6 +73,8 @@ class Colocation:
     """By workload and seed; empty without the extra `optimum`."""
     frontier: tuple[Outcome, ...]
     """`learned` with each of `WEIGHTS`, on `random`."""
+    knowledge: str = "oracle"
+    """What policies believed of jobs."""
 
     def of(self, workload: str, policy: str) -> list[Outcome]:
         """The outcomes of a policy on a workload, in the order of the seeds."""
@@ -83,6 +86,7 @@ def measure_colocation(
     workloads: Sequence[str] = tuple(WORKLOADS),
     *,
     interference: str = "measured",
+    knowledge: str = "oracle",
     policies: Sequence[str] = POLICIES,
     seeds: Sequence[int] = tuple(range(30)),
     jobs: int = JOBS,
@@ -92,8 +96,10 @@ def measure_colocation(
 ) -> Colocation:
     """Run every policy on every set of every workload, all on one GPU of the thesis.
 
-    With `keep` finished runs stay in that folder and are not run again. Raises SettingError for workloads that the
-    thesis does not have, and for seeds that models are trained on. `sjf` is `SJF`, whose placement does not matter.
+    `interference` is what is true, and `knowledge` what policies believe of it; the bounds are of what is true. With
+    `keep` finished runs stay in that folder and are not run again. Raises SettingError for workloads that the thesis
+    does not have, for seeds that models are trained on, and for knowledge that there is not. `sjf` is `SJF`,
+    whose placement does not matter.
     """
     policies = tuple(dict.fromkeys(SJF if name == "sjf" else name for name in policies))
     if unknown := [name for name in workloads if name not in WORKLOADS]:
@@ -104,6 +110,7 @@ def measure_colocation(
         raise SettingError(
             f"seed {wrong[0]} is one that models are trained on; expected 0…{FIRST_TRAINING_SEED - 1}"
         )
+    check_knowledge(knowledge)
     model = make_interference(interference)
     if not isinstance(model, ProfiledInterference):
         raise SettingError(f"interference '{interference}' knows no profiles; there are {', '.join(MODELS)}")
@@ -130,7 +137,7 @@ def measure_colocation(
             for workload, policy, seed, path in _runs(
                 plan,
                 sets,
-                model,
+                Conditions(interference=model, knowledge=knowledge),
                 kept,
                 processes,
                 progress and (lambda done, _: progress(done, total, "runs")),
@@ -147,27 +154,30 @@ def measure_colocation(
     return Colocation(
         interference, tuple(workloads), tuple(policies), tuple(seeds),
         tuple(one for one in outcomes if one.policy not in points), bounds,
-        tuple(one for one in outcomes if one.policy in points),
+        tuple(one for one in outcomes if one.policy in points), knowledge,
     )  # fmt: skip
 
 
 def _runs(
     plan: Sequence[tuple[str, str, int]],
     sets: Mapping[tuple[str, int], tuple[Job, ...]],
-    model: ProfiledInterference,
+    under: Conditions,
     folder: Path,
     processes: int,
     progress: RunProgress | None,
 ) -> Iterator[tuple[str, str, int, Path]]:
     """Where the events of each run of the plan are, those run first that are not kept yet."""
+    speeds = make_knowledge(under.knowledge, (), under.interference).speeds
+    if (
+        under.knowledge != "oracle"
+    ):  # apart: the events beside a kept run would not tell of what knowledge they are
+        folder /= f"knowledge-{hashlib.sha256(under.knowledge.encode()).hexdigest()[:12]}"
     waiting: list[Task] = []
     places: dict[tuple[str, str, int], tuple[KeptRuns, Task]] = {}
     for workload, policy, seed in plan:
-        kept = KeptRuns(_place(folder, workload, policy, model))
+        kept = KeptRuns(_place(folder, workload, policy, speeds))
         events = kept_path(kept.folder, policy, seed).with_suffix(".events")
-        task = Task(
-            sets[workload, seed], NODE, policy, seed, Conditions(interference=model), events=str(events)
-        )
+        task = Task(sets[workload, seed], NODE, policy, seed, under, events=str(events))
         places[workload, policy, seed] = kept, task
         if kept.load(replace(task, events=None)) is None or not events.is_file():
             events.parent.mkdir(parents=True, exist_ok=True)
@@ -190,10 +200,13 @@ def _shifted(progress: RunProgress, before: float, total: float) -> Callable[[fl
     return lambda done, _: progress(before + done, total)
 
 
-def _place(folder: Path, workload: str, policy: str, interference: ProfiledInterference) -> Path:
-    """Where the runs of a policy are kept; those of a policy that learned, for each model that ships under its name."""
+def _place(folder: Path, workload: str, policy: str, speeds: Speeds) -> Path:
+    """Where the runs of a policy are kept; those of a policy that learned, for each model that ships under its name.
+
+    `speeds` are those that the policy believes.
+    """
     name = policy.partition("?")[0]
-    model = files("berth.network") / "models" / f"{shipped_for(name, interference.speeds)}.npz"
+    model = files("berth.network") / "models" / f"{shipped_for(name, speeds)}.npz"
     if name not in LEARNED or not model.is_file():
         return folder / workload
     return folder / workload / f"model-{hashlib.sha256(model.read_bytes()).hexdigest()[:12]}"

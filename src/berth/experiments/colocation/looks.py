@@ -13,7 +13,7 @@ from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.interference import Interference
 from berth.interference.profiled import ProfiledInterference
-from berth.knowledge import Oracle
+from berth.knowledge import make_knowledge
 from berth.model import GpuModel, Node
 from berth.policies.colocation.colocating import Chooser, Colocating, Scene
 from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
@@ -93,14 +93,18 @@ def pairs(interference: ProfiledInterference, gpu: GpuModel = THESIS_GPU) -> lis
     return found
 
 
-def disagreement(workload: str, interference: Interference, seeds: Sequence[int]) -> Disagreement:
-    """Let `learned` run, and ask `greedy` at each of its decisions what it would do."""
+def disagreement(
+    workload: str, interference: Interference, seeds: Sequence[int], knowledge: str = "oracle"
+) -> Disagreement:
+    """Let `learned` run, and ask `greedy`, which believes the same, at each of its decisions what it would do."""
     beside = _Beside(best_progress)
     cluster = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
     for seed in seeds:
-        network = Learned(Setting(seed, knowledge=Oracle((), interference)))
-        policy = Colocating(beside.counted(network.choose), Oracle((), interference), window=network.window)
-        for _ in simulate(workload_jobs(workload, 30, seed), cluster, policy, interference=interference):
+        jobs = workload_jobs(workload, 30, seed)
+        known = make_knowledge(knowledge, jobs, interference)
+        network = Learned(Setting(seed, knowledge=known))
+        policy = Colocating(beside.counted(network.choose), known, window=network.window)
+        for _ in simulate(jobs, cluster, policy, knowledge=known, interference=interference):
             pass
     return Disagreement(
         workload, len(seeds), beside.decisions, beside.other_combination, beside.holds, beside.starts

@@ -56,6 +56,7 @@ class Comparison:
             "policies": list(self.policies),
             "seeds": list(self.seeds),
             "compress": self.conditions.compress,
+            "knowledge": self.conditions.knowledge,
             "runs": [
                 {"policy": run.policy, "seed": run.seed, **summary_dict(run.summary)} for run in self.runs
             ],

@@ -18,11 +18,13 @@ def comparison_report(result: Comparison, command: str, created: str) -> Report:
     """The page of a comparison, made by that command at that time."""
     policies = f"{len(result.policies)} policies" if len(result.policies) > 1 else result.policies[0]
     compress = result.conditions.compress
+    knowledge = result.conditions.knowledge
+    believed = f"; knowledge: {knowledge}" if knowledge != "oracle" else ""
     faster = f", arrivals compressed {compress:g}×" if compress != 1 else ""
     return Report(
         title=f"{Path(result.trace).name}: {policies}",
         command=command or f"berth.compare({result.trace!r}, policies={list(result.policies)!r})",
-        trace=f"{result.trace}: {result.runs[0].summary.jobs:,} jobs{faster}",
+        trace=f"{result.trace}: {result.runs[0].summary.jobs:,} jobs{faster}{believed}",
         cluster=cluster_in_words(result.nodes),
         created=created,
         version=__version__,

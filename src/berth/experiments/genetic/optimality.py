@@ -14,7 +14,7 @@ from berth.bounds import check_solver, optimum, pooled_milli, relaxed_milli
 from berth.cluster import Queue
 from berth.errors import SettingError
 from berth.experiments.genetic.batch_file import PlacingTask
-from berth.knowledge import Oracle
+from berth.knowledge import check_knowledge, make_knowledge
 from berth.model import Placement
 from berth.policies import Progress, Searching, Setting, make_policy
 from berth.policies.genetic.batch import batch_of, pooled, shortage_of
@@ -90,20 +90,24 @@ def measure_optimality(
     *,
     seed: int = 0,
     time_limit_s: float = 60.0,
+    knowledge: str = "oracle",
     progress: Told | None = None,
 ) -> list[Optimality]:
     """Let each policy decide on each batch, and compare with the optimum.
 
+    `knowledge` is what policies believe of a batch, made anew for each policy on each batch.
     Ctrl-C while a policy decides ends it with that policy's best so far: the last batch is then `interrupted`. While
     the optimum is looked for it ends it with the batches before, where there are any.
     MissingExtraError where there is nothing that could find the optimum.
     """
+    check_knowledge(knowledge)
     check_solver()
     if not tasks or not policies:
         raise SettingError(f"{len(tasks)} batches and {len(policies)} policies; expected at least 1 of each")
     looked: dict[str, _Run] = {}
     for name in policies:  # loads its kernels; where it is stopped, what it has is all there is
-        looked[name] = _run(tasks[0], name, seed, _heard(progress, 0, len(tasks), f"first look, {name}"))
+        hear = _heard(progress, 0, len(tasks), f"first look, {name}")
+        looked[name] = _run(tasks[0], name, seed, knowledge, hear)
         if looked[name].interrupted:
             return [_measure(tasks[0], looked, seed, time_limit_s)]
     found = []
@@ -111,7 +115,8 @@ def measure_optimality(
         runs: dict[str, _Run] = {}
         for at, name in enumerate(policies):
             done, said = number + at / len(policies), f"batch {task.name}, {name}"
-            runs[name] = _run(task, name, seed, _heard(progress, done, len(tasks), said, 1 / len(policies)))
+            hear = _heard(progress, done, len(tasks), said, 1 / len(policies))
+            runs[name] = _run(task, name, seed, knowledge, hear)
             if runs[name].interrupted:
                 break
         try:
@@ -186,12 +191,12 @@ class _Run(NamedTuple):
     history: FloatArray | None
 
 
-def _run(task: PlacingTask, name: str, seed: int, hear: Progress | None = None) -> _Run:
+def _run(task: PlacingTask, name: str, seed: int, knowledge: str, hear: Progress | None = None) -> _Run:
     """What a policy places of a batch, and how long it thinks."""
     cluster, queue = task.cluster(), Queue()
     for job in task.jobs:
         queue.add(replace(job, patience_ms=0))  # one that does not fit holds up nobody
-    policy = make_policy(name, Setting(seed, knowledge=Oracle(task.jobs)))
+    policy = make_policy(name, Setting(seed, knowledge=make_knowledge(knowledge, task.jobs)))
     searching = policy if isinstance(policy, Searching) else None
     if searching is not None:
         searching.progress = hear

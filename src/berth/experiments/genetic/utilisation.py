@@ -21,6 +21,7 @@ from berth.experiments.cases import Case, case_of
 from berth.experiments.compare.kept_file import continued
 from berth.experiments.compare.sweep import Progress
 from berth.experiments.genetic.utilisation_run import SIZES, KeptUses, Use, UseTask, run_uses
+from berth.knowledge import check_knowledge
 from berth.policies import make_policy
 from berth.statistics import Interval, confidence_interval_95, paired_difference_95
 
@@ -109,9 +110,10 @@ def measure_utilisation(
     seeds: Sequence[int] = tuple(range(10)),
     processes: int = 1,
     keep: Path | None = None,
+    knowledge: str = "oracle",
     progress: Progress | None = None,
 ) -> list[Outcome]:
-    """Run every policy on every seed of every case.
+    """Run every policy on every seed of every case, each under that knowledge of the jobs.
 
     With `keep` each finished run is written into that folder, and not run again where it is there already.
     """
@@ -124,9 +126,10 @@ def measure_utilisation(
         list(dict.fromkeys(policies)),
         list(dict.fromkeys(seeds)),
     )
+    check_knowledge(knowledge)
     for name in policies:
         make_policy(name)
-    tasks = [UseTask(case, name, seed) for case in cases for seed in seeds for name in policies]
+    tasks = [UseTask(case, name, seed, knowledge) for case in cases for seed in seeds for name in policies]
 
     def run(missing: Sequence[UseTask], part: Progress | None) -> Iterator[tuple[UseTask, Use]]:
         return run_uses(missing, processes, part)
@@ -136,7 +139,9 @@ def measure_utilisation(
         outcome
         for case in cases
         for seed in seeds
-        for outcome in _outcomes(case, seed, {name: uses[UseTask(case, name, seed)] for name in policies})
+        for outcome in _outcomes(
+            case, seed, {name: uses[UseTask(case, name, seed, knowledge)] for name in policies}
+        )
     ]
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.experiments.cases import Case
+from berth.experiments.compare.conditions import Conditions
 from berth.experiments.compare.kept_file import (
     KeptFile,
     digest_of,
@@ -46,6 +47,8 @@ class UseTask:
     case: Case
     policy: str
     seed: int
+    knowledge: str = "oracle"
+    """What the policy believes of the jobs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,10 +121,11 @@ def run_uses(
 ) -> Iterator[tuple[UseTask, Use]]:
     """Every task with its run, as they are done, so many at a time; those of one seed of a case follow each other."""
     done = 0
-    for (case, seed), same in groupby(tasks, key=lambda task: (task.case, task.seed)):
+    for (case, seed, knowledge), same in groupby(tasks, key=lambda one: (one.case, one.seed, one.knowledge)):
         asked = {task.policy: task for task in same}
         nodes, jobs = case.load(seed)
-        sweep = [Task(tuple(jobs), nodes, policy, seed, measure=_use_of) for policy in asked]
+        under = Conditions(knowledge=knowledge)
+        sweep = [Task(tuple(jobs), nodes, policy, seed, under, measure=_use_of) for policy in asked]
         part = None if progress is None else partial(_told, progress, done, len(tasks))
         for result in run_all(sweep, processes, part):
             assert isinstance(result.measured, Use)
@@ -136,7 +140,7 @@ def _told(progress: Progress, before: int, total: int, done: float, _: float) ->
 def _digest(task: UseTask) -> str:
     case = task.case
     cluster = None if case.cluster is None else file_mark(case.cluster)
-    told = file_mark(case.trace), cluster, case.part, case.compress, task.policy, task.seed
+    told = file_mark(case.trace), cluster, case.part, case.compress, task.policy, task.seed, task.knowledge
     return digest_of(*told, *policy_marks(task.policy))
 
 

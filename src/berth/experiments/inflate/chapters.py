@@ -22,7 +22,8 @@ def inflation_report(results: Sequence[Inflation], command: str, created: str) -
     return Report(
         title=f"Inflation of {Path(first.workload).name}",
         command=command or f"berth.inflate(…, {first.curve.policy!r}, seed={first.curve.seed})",
-        trace=f"{first.workload}: jobs arrive until {UP_TO_PCT} % of the GPUs is asked for; none leaves",
+        trace=f"{first.workload}: jobs arrive until {UP_TO_PCT} % of the GPUs is asked for; none leaves;"
+        f" knowledge: {first.knowledge}",
         cluster=cluster_in_words(first.nodes),
         created=created,
         version=__version__,

@@ -21,7 +21,7 @@ from berth.cluster import Cluster, parts_of
 from berth.engine import simulate
 from berth.errors import SettingError, TraceError
 from berth.experiments.compare.collector import held_collector
-from berth.knowledge import Oracle
+from berth.knowledge import check_knowledge, make_knowledge
 from berth.model import FOREVER_MS, Event, EventKind, Job, Node
 from berth.policies import Setting, make_policy
 from berth.policies.placements import score_kernels
@@ -67,6 +67,8 @@ class Inflation:
     """What the workload is called."""
     batch: int = 1
     """So many jobs were decided on at once."""
+    knowledge: str = "oracle"
+    """What the policy believed of jobs."""
 
 
 def inflate(
@@ -78,13 +80,17 @@ def inflate(
     arrivals: Arrivals | None = None,
     name: str = "workload",
     batch: int = 1,
+    knowledge: str = "oracle",
 ) -> Inflation:
     """Run the experiment: every job of the workload's `arrivals` (its own by default) is placed or refused.
 
-    So many as `batch` arrive together and are decided on together, each placed or refused for good.
+    So many as `batch` arrive together and are decided on together, each placed or refused for good. `knowledge` is
+    what the policy believes of the workload.
 
-    Raises SettingError where the cluster has no GPUs, the workload asks for none or the batch is out of range.
+    Raises SettingError where the cluster has no GPUs, the workload asks for none, the batch is out of range or there
+    is no such knowledge.
     """
+    check_knowledge(knowledge)
     if not 1 <= batch <= LARGEST_BATCH:
         raise SettingError(f"a batch of {batch} jobs; expected from 1 to {LARGEST_BATCH}")
     capacity = sum(node.gpus for node in nodes)
@@ -93,15 +99,16 @@ def inflate(
         raise SettingError(f"an inflation needs GPU load to arrive on GPUs: {what}")
     arrivals = arrivals or own_arrivals(workload, nodes, seed)
     cluster, jobs = _stage(nodes, workload, arrivals, batch)
-    _load_kernels(policy, jobs, nodes)
-    chosen = make_policy(policy, Setting(seed, knowledge=Oracle(workload)))
+    _load_kernels(policy, jobs, nodes, knowledge)
+    known = make_knowledge(knowledge, workload)
+    chosen = make_policy(policy, Setting(seed, knowledge=known))
     with held_collector():
         begin = time.perf_counter()
-        events = list(simulate(jobs, cluster, chosen))
+        events = list(simulate(jobs, cluster, chosen, knowledge=known))
         curve = _curve(events, jobs, workload, cluster, policy, seed)
         seconds = time.perf_counter() - begin
     placed = sum(event.kind is EventKind.START for event in events)
-    return Inflation(curve, seconds, len(jobs), placed, tuple(nodes), name, batch)
+    return Inflation(curve, seconds, len(jobs), placed, tuple(nodes), name, batch, knowledge)
 
 
 def inflation_dict(result: Inflation) -> dict[str, object]:
@@ -113,6 +120,7 @@ def inflation_dict(result: Inflation) -> dict[str, object]:
         "fragmentation_ratio_pct": result.curve.fragmentation_ratio_pct.tolist(),
         "seconds": result.seconds,
         "batch": result.batch,
+        "knowledge": result.knowledge,
         "arrivals": result.arrivals,
         "placed": result.placed,
         "nodes": len(result.nodes),
@@ -192,13 +200,14 @@ def _stage(
     return Cluster(nodes, rank=None if rank is None else rank.tolist()), jobs
 
 
-def _load_kernels(policy: str, jobs: Sequence[Job], nodes: Sequence[Node]) -> None:
+def _load_kernels(policy: str, jobs: Sequence[Job], nodes: Sequence[Node], knowledge: str) -> None:
     """Place a few jobs on a few nodes, so that what is timed afterwards finds its kernels loaded."""
     if not jobs or ":" in policy:
         return
     cluster = Cluster([node for node in nodes if node.gpus][:8])
     few = jobs[:64]
-    events = list(simulate(few, cluster, make_policy(policy, Setting(0, knowledge=Oracle(few)))))
+    known = make_knowledge(knowledge, few)
+    events = list(simulate(few, cluster, make_policy(policy, Setting(0, knowledge=known)), knowledge=known))
     _curve(events, few, few, cluster, policy, 0)
 
 
