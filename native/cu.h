@@ -21,6 +21,9 @@ typedef struct CUpool_st *CUpool;
 typedef struct CUgraph_st *CUgraph;
 typedef struct CUnode_st *CUnode;
 typedef struct CUexec_st *CUexec;
+typedef struct CUgreen_st *CUgreen;
+typedef struct CUext_st *CUext;
+typedef struct CUkern_st *CUkernel;
 
 enum {
     CUDA_SUCCESS = 0,
@@ -39,7 +42,7 @@ enum {
     CUDA_ERROR_CAPTURE_INVALIDATED = 901,
 };
 
-enum { CU_LOCATION_DEVICE = 1 };
+enum { CU_LOCATION_DEVICE = 1, CU_LOCATION_DEVICE_PART = 6 }; /* a part: the id's low byte is the device */
 enum { CU_ALLOCATION_MANAGED = 2 };
 enum { CU_POOL_RELEASE_THRESHOLD = 4, CU_POOL_RESERVED_CURRENT = 5, CU_POOL_USED_CURRENT = 7 };
 enum { CU_GRAPH_MEM_USED_CURRENT = 0, CU_GRAPH_MEM_RESERVED_CURRENT = 2 };
@@ -47,6 +50,10 @@ enum { CU_NODE_KERNEL = 0, CU_NODE_GRAPH = 4, CU_NODE_MEM_ALLOC = 10, CU_NODE_ME
 enum { CU_ARRAY_CUBEMAP = 0x04, CU_ARRAY_SPARSE = 0x40, CU_ARRAY_DEFERRED = 0x80 };
 enum { CU_LOOKUP_FOUND = 0, CU_LOOKUP_NO_SYMBOL = 1, CU_LOOKUP_OLD_VERSION = 2 };
 enum { CU_LOOKUP_PER_THREAD = 2 };
+enum { CU_LIMIT_STACK = 0, CU_LIMIT_PRINTF = 1, CU_LIMIT_HEAP = 2, CU_LIMITS = 16 };
+enum { CU_ATTRIBUTE_SMS = 16, CU_ATTRIBUTE_SM_THREADS = 39 };
+enum { CU_OPERATION_MAP = 1, CU_OPERATION_UNMAP = 2 };
+enum { CU_SHARE_FD = 1, CU_SHARE_FABRIC = 8, CU_FABRIC_BYTES = 64 };
 enum { CU_CAPTURE_NONE = 0, CU_CAPTURE_RELAXED = 2 };
 
 typedef struct { unsigned char bytes[16]; } CUuuid;
@@ -100,6 +107,30 @@ typedef struct {
 
 typedef struct { char bytes[64]; } CUipc;
 
+/* Where a part of a sparse array lies; the same bytes are the same part. */
+typedef struct {
+    int resource_type;
+    void *resource;
+    int part_type;
+    union {
+        struct { unsigned level, layer, x, y, z, width, height, depth; } level;
+        struct { unsigned layer; unsigned long long offset, size; } tail;
+    } part;
+    int operation, handle_type;
+    CUhandle handle;
+    unsigned long long offset;
+    unsigned device_mask, flags, reserved[2];
+} CUmap_info;
+
+typedef struct {
+    int type;
+    union { int fd; struct { void *handle; const void *name; } win32; const void *object; } handle;
+    unsigned long long size;
+    unsigned flags, reserved[16];
+} CUext_desc;
+
+typedef struct { unsigned devices; size_t size; unsigned long long handle_types, flags; } CUmulticast_prop;
+
 typedef struct { CUfunction function; unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes; CUstream stream; void **params; } CUcooperative;
 
 _Static_assert(sizeof(CUalloc_prop) == 32, "CUmemAllocationProp");
@@ -108,6 +139,9 @@ _Static_assert(sizeof(CUmem_node) == 120, "CUDA_MEM_ALLOC_NODE_PARAMS");
 _Static_assert(sizeof(CUnode_params) == 256, "CUgraphNodeParams");
 _Static_assert(sizeof(CUarray3d_desc) == 40, "CUDA_ARRAY3D_DESCRIPTOR");
 _Static_assert(sizeof(CUlaunch) == 56, "CUlaunchConfig");
+_Static_assert(sizeof(CUmap_info) == 96, "CUarrayMapInfo");
+_Static_assert(sizeof(CUext_desc) == 104, "CUDA_EXTERNAL_MEMORY_HANDLE_DESC");
+_Static_assert(sizeof(CUmulticast_prop) == 32, "CUmulticastObjectProp");
 
 /* NVML */
 typedef struct NVdevice_st *NVdevice;

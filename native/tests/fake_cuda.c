@@ -2,40 +2,37 @@
 
    Kernels are the functions named `spin_N` (N microseconds each) and `wave_N` (N microseconds for every 132
    blocks, begun or whole); any other runs no time at all. A GPU runs one kernel at a time, in the order of launch. */
-#include "fake.h"
+#include "fake_inside.h"
 #include "stopwatch.h"
 
 #include <sched.h>
-
-#define DO FAKE_EXPORT CUresult
 
 extern void *fake_lookup(const char *name, int version, bool per_thread, bool *known);
 
 enum { WAVE_BLOCKS = 132 };
 
-struct CUctx_st { uint32_t gpu, attached; bool primary, alive; };
 struct CUstream_st { uint32_t gpu; int capture_mode; struct CUctx_st *context; _Atomic uint64_t tail_ns; CUgraph capture; };
 struct CUevent_st { _Atomic uint64_t at_ns; uint32_t gpu; struct CUctx_st *context; struct CUevent_st *next; };
-struct CUfunc_st { uint64_t spin_ns, wave_ns; };
-struct CUmod_st { uint32_t gpu; uint64_t bytes; struct CUctx_st *context; struct CUmod_st *next; };
-struct CUarray_st { uint64_t va; };
+struct CUfunc_st { uint64_t spin_ns, wave_ns; struct CUmod_st *unloaded; };
 struct CUmipmap_st { uint64_t va; };
-struct CUpool_st { uint32_t gpu; bool device, gone; uint64_t reserved, used, threshold; struct CUpool_st *next; };
+struct CUpool_st { uint32_t gpu; bool device, gone, imported; uint64_t reserved, used, threshold; struct CUpool_st *next; };
 struct CUnode_st { int type; uint64_t bytes, ptr; CUgraph child; struct CUnode_st *next; CUfunction function; unsigned blocks; };
 struct CUgraph_st { struct CUnode_st *nodes; size_t count; };
-struct CUexec_st { uint64_t bytes, kernel_ns; uint32_t gpu; };
+struct CUexec_st { uint64_t bytes, apart_bytes, held_bytes, kernel_ns; uint32_t gpu; };
 
 enum what { FREE, BLOCK, ASYNC, VIRTUAL };
 struct node { uint64_t va, bytes; enum what what; uint32_t gpu; struct CUctx_st *context; struct CUpool_st *pool; };
-struct physical { uint64_t id, bytes; uint32_t gpu, handles, maps; struct physical *next; };
 struct map { uint64_t va, bytes; struct physical *physical; struct map *next; };
 
-static struct fake_card *card;
+struct fake_card *fake_card;
+#define card fake_card
 static struct fake_process *self;
 static uint32_t self_index;
 static uint32_t watch_group;
 static uint64_t watch_bytes;
-static bool initialized, forked;
+bool fake_initialized, fake_injecting;
+#define initialized fake_initialized
+static bool forked, like_nodes, like_lazy;
 
 static _Atomic uint32_t spin;
 static struct node *nodes;
@@ -45,7 +42,7 @@ static struct { uint64_t *list; size_t count, space; } free_list[48];
 static struct CUctx_st primaries[FAKE_GPUS];
 static uint32_t primary_count[FAKE_GPUS];
 static struct CUpool_st default_pools[FAKE_GPUS], *pool_list, *current_pool[FAKE_GPUS];
-static uint64_t graph_reserved[FAKE_GPUS], graph_used[FAKE_GPUS];
+static uint64_t graph_reserved[FAKE_GPUS], graph_used[FAKE_GPUS], graph_idle[FAKE_GPUS];
 static struct physical *physicals;
 static struct map *maps;
 static uint64_t next_handle = 0x1000;
@@ -160,10 +157,44 @@ static void refund(uint32_t gpu, uint64_t bytes)
     atomic_fetch_sub(&card->gpus[gpu].used, bytes);
 }
 
+bool fake_charge(uint32_t gpu, uint64_t bytes) { return charge(gpu, bytes); }
+void fake_refund(uint32_t gpu, uint64_t bytes) { refund(gpu, bytes); }
+void fake_books(void) { lock(); }
+void fake_books_done(void) { unlock(); }
+struct CUctx_st *fake_current(void) { return current; }
+
+bool fake_like(const char *word)
+{
+    const char *list = getenv("BERTH_FAKE_LIKE"), *at = list != NULL ? strstr(list, word) : NULL;
+    return at != NULL;
+}
+
+/* BERTH_FAKE_ERRORS: each call counts for itself. */
+CUresult fake_injected(const char *name)
+{
+    static struct { char name[64]; int calls; } seen[16];
+    const char *at = getenv("BERTH_FAKE_ERRORS");
+    for (int i = 0; at != NULL && *at != 0 && i < 16; i++) {
+        char wanted[64];
+        int nth, code;
+        if (sscanf(at, "%63[^:]:%d:%d", wanted, &nth, &code) != 3)
+            break;
+        if (strcmp(wanted, name) == 0) {
+            seen[i].calls++;
+            if (nth == 0 || seen[i].calls == nth)
+                return code;
+        }
+        at = strchr(at, ',');
+        at = at != NULL ? at + 1 : NULL;
+    }
+    return CUDA_SUCCESS;
+}
+
 /* For tests: what the driver knows, from its side. */
 FAKE_EXPORT uint64_t fake_violations(int gpu) { return atomic_load(&card->gpus[gpu].violations); }
 FAKE_EXPORT uint64_t fake_worst_bytes(int gpu) { return atomic_load(&card->gpus[gpu].worst_bytes); }
-FAKE_EXPORT uint64_t fake_own_bytes(int gpu) { return atomic_load(&self->bytes[gpu]); }
+static void drop_closed(void);
+FAKE_EXPORT uint64_t fake_own_bytes(int gpu) { drop_closed(); return atomic_load(&self->bytes[gpu]); }
 FAKE_EXPORT uint64_t fake_own_busy_ns(int gpu) { return atomic_load(&self->busy_ns[gpu]); }
 FAKE_EXPORT uint64_t fake_used_bytes(int gpu)
 {
@@ -266,6 +297,8 @@ static uint64_t new_address(uint64_t bytes)
     return at;
 }
 
+uint64_t fake_address(uint64_t bytes) { return new_address(bytes); }
+
 static void old_address(uint64_t va, uint64_t bytes)
 {
     unsigned class = size_class(bytes);
@@ -324,6 +357,9 @@ static uint32_t gpu_at(CUdevice dev)
 {
     return (uint32_t)dev < visible_count ? order[dev] : 0;
 }
+
+uint32_t fake_gpu_at(CUdevice dev) { return gpu_at(dev); }
+bool fake_is_gpu(CUdevice dev) { return dev >= 0 && (uint32_t)dev < visible_count; }
 
 static CUdevice ordinal_of(uint32_t gpu)
 {
@@ -398,29 +434,14 @@ DO cuInit(unsigned flags)
         primaries[g].primary = true;
     }
     visible_count = read_visible();
+    like_nodes = fake_like("nodes");
+    like_lazy = fake_like("lazy");
+    const char *errors = getenv("BERTH_FAKE_ERRORS");
+    fake_injecting = errors != NULL && *errors != 0;
     initialized = self != NULL;
     unlock();
     return initialized ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
-
-#define READY()                                                                   \
-    do {                                                                          \
-        if (__builtin_expect(!initialized, 0))                                    \
-            return CUDA_ERROR_NOT_INITIALIZED;                                    \
-    } while (0)
-#define IN_CONTEXT()                                                              \
-    READY();                                                                      \
-    if (__builtin_expect(current == NULL, 0))                                     \
-        return CUDA_ERROR_INVALID_CONTEXT
-#define GIVEN(pointer)                                                            \
-    do {                                                                          \
-        if (__builtin_expect((pointer) == NULL, 0))                               \
-            return CUDA_ERROR_INVALID_VALUE;                                      \
-    } while (0)
-#define GPU(dev)                                                                  \
-    READY();                                                                      \
-    if ((dev) < 0 || (uint32_t)(dev) >= visible_count)                          \
-        return CUDA_ERROR_INVALID_DEVICE
 
 DO cuDriverGetVersion(int *version) { *version = card != NULL ? (int)card->driver_version : (int)fake_number("BERTH_FAKE_VERSION", 13050); return CUDA_SUCCESS; }
 /* For tests: what to do while the driver is asked how many devices there are. */
@@ -452,7 +473,7 @@ DO cuDeviceGetName(char *name, int size, CUdevice dev) { GPU(dev); snprintf(name
 DO cuDeviceGetAttribute(int *value, int attribute, CUdevice dev)
 {
     GPU(dev);
-    *value = attribute == 16 ? WAVE_BLOCKS : attribute == 75 ? 9 : attribute == 76 ? 0 : 1;
+    *value = attribute == CU_ATTRIBUTE_SMS ? WAVE_BLOCKS : attribute == CU_ATTRIBUTE_SM_THREADS ? 2048 : attribute == 75 ? 9 : attribute == 76 ? 0 : 1;
     return CUDA_SUCCESS;
 }
 
@@ -542,6 +563,7 @@ static void end_context(struct CUctx_st *context)
         *at = event->next;
     }
     unlock();
+    fake_limits_gone(context);
     refund(context->gpu, card->context_bytes);
     context->alive = false;
 }
@@ -630,20 +652,45 @@ DO cuDevicePrimaryCtxGetState(CUdevice dev, unsigned *flags, int *active)
     return CUDA_SUCCESS;
 }
 
-static CUresult load(CUmodule *module)
+/* An image that begins "mib=N" is that large on the card. */
+static CUresult load(CUmodule *module, const void *image)
 {
     IN_CONTEXT();
     GIVEN(module);
-    if (!charge(current->gpu, card->module_bytes))
+    uint64_t bytes = card->module_bytes;
+    if (image != NULL && strncmp(image, "mib=", 4) == 0)
+        bytes = strtoull((const char *)image + 4, NULL, 10) << 20;
+    CUresult kept = fake_promises_kept(current);
+    if (kept != CUDA_SUCCESS)
+        return kept;
+    if (!like_lazy && !charge(current->gpu, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct CUmod_st *made = calloc(1, sizeof *made);
-    *made = (struct CUmod_st){ .gpu = current->gpu, .bytes = card->module_bytes, .context = current };
+    *made = (struct CUmod_st){ .gpu = current->gpu, .bytes = like_lazy ? 0 : bytes, .pending = like_lazy ? bytes : 0, .context = current };
     lock();
     made->next = modules;
     modules = made;
     unlock();
     *module = made;
     return CUDA_SUCCESS;
+}
+
+/* What a lazy module's first function brings with it. */
+static CUresult load_function(CUfunction function)
+{
+    struct CUmod_st *module = function->unloaded;
+    if (module == NULL)
+        return CUDA_SUCCESS;
+    lock();
+    uint64_t bytes = module->pending;
+    bool had = bytes == 0 || charge(module->gpu, bytes);
+    if (had) {
+        module->bytes += bytes;
+        module->pending = 0;
+        function->unloaded = NULL;
+    }
+    unlock();
+    return had ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static CUresult unload(CUmodule module)
@@ -662,28 +709,33 @@ static CUresult unload(CUmodule module)
     return CUDA_ERROR_INVALID_HANDLE;
 }
 
-DO cuModuleLoad(CUmodule *module, const char *path) { (void)path; return load(module); }
-DO cuModuleLoadData(CUmodule *module, const void *image) { (void)image; return load(module); }
-DO cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, void *o, void **v) { (void)image, (void)n, (void)o, (void)v; return load(module); }
-DO cuModuleLoadFatBinary(CUmodule *module, const void *image) { (void)image; return load(module); }
-DO cuModuleUnload(CUmodule module) { return unload(module); }
+DO cuModuleLoad(CUmodule *module, const char *path) { READY(); return load(module, path); }
+DO cuModuleLoadData(CUmodule *module, const void *image) { READY(); return load(module, image); }
+DO cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, void *o, void **v) { READY(); (void)n, (void)o, (void)v; return load(module, image); }
+DO cuModuleLoadFatBinary(CUmodule *module, const void *image) { READY(); return load(module, image); }
+DO cuModuleUnload(CUmodule module) { READY(); return unload(module); }
 DO cuLibraryLoadData(CUlibrary *library, const void *code, void *a, void **b, unsigned c, void *d, void **e, unsigned f)
 {
-    (void)code, (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
-    return load((CUmodule *)(void *)library);
+    READY();
+    (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
+    return load((CUmodule *)(void *)library, code);
 }
 DO cuLibraryLoadFromFile(CUlibrary *library, const char *path, void *a, void **b, unsigned c, void *d, void **e, unsigned f)
 {
-    (void)path, (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
-    return load((CUmodule *)(void *)library);
+    READY();
+    (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
+    return load((CUmodule *)(void *)library, path);
 }
-DO cuLibraryUnload(CUlibrary library) { return unload((CUmodule)(void *)library); }
+DO cuLibraryUnload(CUlibrary library) { READY(); return unload((CUmodule)(void *)library); }
 
 DO cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
     READY();
-    (void)module;
+    GIVEN(function);
+    GIVEN(name);
     struct CUfunc_st *made = calloc(1, sizeof *made);
+    if (like_lazy)
+        made->unloaded = module;
     if (strncmp(name, "spin_", 5) == 0)
         made->spin_ns = strtoull(name + 5, NULL, 10) * 1000;
     if (strncmp(name, "wave_", 5) == 0)
@@ -691,6 +743,15 @@ DO cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
     *function = made;
     return CUDA_SUCCESS;
 }
+
+DO cuFuncLoad(CUfunction function) { READY(); GIVEN(function); return load_function(function); }
+DO cuFuncIsLoaded(int *state, CUfunction function) { READY(); GIVEN(state); GIVEN(function); *state = function->unloaded == NULL; return CUDA_SUCCESS; }
+DO cuFuncGetModule(CUmodule *module, CUfunction function) { READY(); GIVEN(module); GIVEN(function); *module = function->unloaded; return CUDA_SUCCESS; }
+DO cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name)
+{
+    return cuModuleGetFunction((CUfunction *)(void *)kernel, (CUmodule)(void *)library, name);
+}
+DO cuKernelGetFunction(CUfunction *function, CUkernel kernel) { READY(); GIVEN(function); GIVEN(kernel); *function = (CUfunction)(void *)kernel; return CUDA_SUCCESS; }
 
 /* ---- memory ---- */
 
@@ -738,7 +799,7 @@ static CUresult release(uint64_t va)
     return CUDA_SUCCESS;
 }
 
-DO cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes) { return allocate(ptr, bytes); }
+DO cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes) { READY(); return allocate(ptr, bytes); }
 
 /* The calls of CUDA 2 have addresses of 32 bits: the lower half of what the card's addresses are here. */
 DO cuMemAlloc(unsigned *ptr, unsigned bytes)
@@ -750,7 +811,7 @@ DO cuMemAlloc(unsigned *ptr, unsigned bytes)
         *ptr = (unsigned)va;
     return result;
 }
-DO cuMemFree_v2(CUdeviceptr ptr) { return release(ptr); }
+DO cuMemFree_v2(CUdeviceptr ptr) { READY(); return release(ptr); }
 DO cuMemFree(unsigned ptr)
 {
     READY();
@@ -762,7 +823,7 @@ DO cuMemFree(unsigned ptr)
     unlock();
     return release(whole);
 }
-DO cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags) { (void)flags; return allocate(ptr, bytes); }
+DO cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags) { READY(); (void)flags; return allocate(ptr, bytes); }
 DO cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height, unsigned element)
 {
     (void)element;
@@ -799,10 +860,12 @@ static uint64_t pixels(size_t width, size_t height, size_t depth, int format, un
     return (uint64_t)width * (height ? height : 1) * (depth ? depth : 1) * bytes * channels;
 }
 
-static CUresult make_array(CUarray *array, uint64_t bytes)
+static CUresult make_array(CUarray *array, uint64_t bytes, unsigned flags)
 {
     struct CUarray_st *made = calloc(1, sizeof *made);
-    CUresult result = allocate(&made->va, bytes);
+    bool sparse = (flags & (CU_ARRAY_SPARSE | CU_ARRAY_DEFERRED)) != 0; /* its memory is mapped later */
+    IN_CONTEXT();
+    CUresult result = sparse ? CUDA_SUCCESS : allocate(&made->va, bytes);
     if (result == CUDA_SUCCESS)
         *array = made;
     else
@@ -810,14 +873,16 @@ static CUresult make_array(CUarray *array, uint64_t bytes)
     return result;
 }
 
-DO cuArrayCreate_v2(CUarray *array, const CUarray_desc *d) { GIVEN(array); GIVEN(d); return make_array(array, pixels(d->width, d->height, 1, d->format, d->channels)); }
-DO cuArray3DCreate_v2(CUarray *array, const CUarray3d_desc *d) { GIVEN(array); GIVEN(d); return make_array(array, pixels(d->width, d->height, d->depth, d->format, d->channels)); }
-DO cuArrayCreate(CUarray *array, const CUarray_desc_v1 *d) { GIVEN(array); GIVEN(d); return make_array(array, pixels(d->width, d->height, 1, d->format, d->channels)); }
-DO cuArray3DCreate(CUarray *array, const CUarray3d_desc_v1 *d) { GIVEN(array); GIVEN(d); return make_array(array, pixels(d->width, d->height, d->depth, d->format, d->channels)); }
+DO cuArrayCreate_v2(CUarray *array, const CUarray_desc *d) { READY(); GIVEN(array); GIVEN(d); return make_array(array, pixels(d->width, d->height, 1, d->format, d->channels), 0); }
+DO cuArray3DCreate_v2(CUarray *array, const CUarray3d_desc *d) { READY(); GIVEN(array); GIVEN(d); return make_array(array, pixels(d->width, d->height, d->depth, d->format, d->channels), d->flags); }
+DO cuArrayCreate(CUarray *array, const CUarray_desc_v1 *d) { READY(); GIVEN(array); GIVEN(d); return make_array(array, pixels(d->width, d->height, 1, d->format, d->channels), 0); }
+DO cuArray3DCreate(CUarray *array, const CUarray3d_desc_v1 *d) { READY(); GIVEN(array); GIVEN(d); return make_array(array, pixels(d->width, d->height, d->depth, d->format, d->channels), d->flags); }
 DO cuArrayDestroy(CUarray array)
 {
+    READY();
     GIVEN(array);
     CUresult result = release(array->va);
+    fake_parts_of(array);
     free(array);
     return result;
 }
@@ -832,7 +897,7 @@ DO cuMipmappedArrayCreate(CUmipmap *mipmap, const CUarray3d_desc *d, unsigned le
         if (w <= 1 && h <= 1 && z <= 1)
             break;
     }
-    return make_array((CUarray *)(void *)mipmap, bytes);
+    return make_array((CUarray *)(void *)mipmap, bytes, d->flags);
 }
 DO cuMipmappedArrayDestroy(CUmipmap mipmap) { return cuArrayDestroy((CUarray)(void *)mipmap); }
 
@@ -861,7 +926,7 @@ DO cuIpcCloseMemHandle(CUdeviceptr ptr)
 
 /* ---- physical memory ---- */
 
-static struct physical *physical_of(uint64_t id)
+struct physical *fake_physical(uint64_t id)
 {
     struct physical *at = physicals;
     while (at != NULL && at->id != id)
@@ -869,16 +934,53 @@ static struct physical *physical_of(uint64_t id)
     return at;
 }
 
-static void drop_physical(struct physical *physical)
+struct physical *fake_physical_at(uint64_t va)
 {
-    if (physical->handles != 0 || physical->maps != 0)
+    struct map *at = maps;
+    while (at != NULL && (va < at->va || va >= at->va + at->bytes))
+        at = at->next;
+    return at != NULL ? at->physical : NULL;
+}
+
+struct physical *fake_physical_new(uint32_t gpu, uint64_t bytes)
+{
+    struct physical *made = calloc(1, sizeof *made);
+    *made = (struct physical){ .id = next_handle++, .bytes = bytes, .gpu = gpu, .handles = 1, .fd = -1, .next = physicals };
+    physicals = made;
+    return made;
+}
+
+/* A file that was made of it holds it while it is open. */
+static bool is_open(const struct physical *physical)
+{
+    struct stat file;
+    return physical->fd >= 0 && fstat(physical->fd, &file) == 0 && (uint64_t)file.st_ino == physical->file;
+}
+
+void fake_physical_drop(struct physical *physical)
+{
+    if (physical->handles != 0 || physical->maps != 0 || is_open(physical))
         return;
     struct physical **at = &physicals;
     while (*at != physical)
         at = &(*at)->next;
     *at = physical->next;
+    uint64_t id = physical->id;
     refund(physical->gpu, physical->bytes);
     free(physical);
+    fake_bindings_of(id);
+}
+
+/* What only a file held that is closed by now. */
+static void drop_closed(void)
+{
+    lock();
+    for (struct physical *at = physicals, *next; at != NULL; at = next) {
+        next = at->next;
+        if (at->handles == 0 && at->maps == 0)
+            fake_physical_drop(at);
+    }
+    unlock();
 }
 
 DO cuMemGetAllocationGranularity(size_t *bytes, const CUalloc_prop *prop, int option) { (void)prop, (void)option; *bytes = 2 << 20; return CUDA_SUCCESS; }
@@ -889,18 +991,17 @@ DO cuMemCreate(CUhandle *handle, size_t bytes, const CUalloc_prop *prop, unsigne
     READY();
     GIVEN(handle);
     GIVEN(prop);
-    GPU(prop->location.type == CU_LOCATION_DEVICE ? prop->location.id : 0);
-    uint64_t counted = prop->location.type == CU_LOCATION_DEVICE ? bytes : 0;
-    uint32_t gpu = prop->location.type == CU_LOCATION_DEVICE ? gpu_at(prop->location.id) : 0;
+    bool placed = prop->location.type == CU_LOCATION_DEVICE || prop->location.type == CU_LOCATION_DEVICE_PART;
+    CUdevice dev = placed ? prop->location.id & 0xff : 0;
+    GPU(dev);
+    uint64_t counted = placed ? bytes : 0;
+    uint32_t gpu = gpu_at(dev);
     if (bytes == 0 || bytes % (2 << 20) != 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (!charge(gpu, counted))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    struct physical *made = calloc(1, sizeof *made);
     lock();
-    *made = (struct physical){ .id = next_handle++, .bytes = counted, .gpu = gpu, .handles = 1, .next = physicals };
-    physicals = made;
-    *handle = made->id;
+    *handle = fake_physical_new(gpu, counted)->id;
     unlock();
     return CUDA_SUCCESS;
 }
@@ -909,13 +1010,13 @@ DO cuMemRelease(CUhandle handle)
 {
     READY();
     lock();
-    struct physical *physical = physical_of(handle);
+    struct physical *physical = fake_physical(handle);
     if (physical == NULL || physical->handles == 0) {
         unlock();
         return CUDA_ERROR_INVALID_VALUE;
     }
     physical->handles--;
-    drop_physical(physical);
+    fake_physical_drop(physical);
     unlock();
     return CUDA_SUCCESS;
 }
@@ -950,7 +1051,7 @@ DO cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUhandle handle, unsig
     READY();
     (void)flags;
     lock();
-    struct physical *physical = physical_of(handle);
+    struct physical *physical = fake_physical(handle);
     if (physical == NULL || offset != 0) {
         unlock();
         return CUDA_ERROR_INVALID_VALUE;
@@ -978,7 +1079,7 @@ DO cuMemUnmap(CUdeviceptr ptr, size_t bytes)
         }
         *at = map->next;
         map->physical->maps--;
-        drop_physical(map->physical);
+        fake_physical_drop(map->physical);
         free(map);
         any = true;
     }
@@ -1031,14 +1132,28 @@ DO cuMemPoolCreate(CUpool *pool, const CUpool_props *props)
     READY();
     GIVEN(pool);
     GIVEN(props);
-    bool placed = props->location.type == CU_LOCATION_DEVICE, device = placed || props->type == CU_ALLOCATION_MANAGED;
-    GPU(placed ? props->location.id : 0);
+    bool placed = props->location.type == CU_LOCATION_DEVICE || props->location.type == CU_LOCATION_DEVICE_PART;
+    bool device = placed || props->type == CU_ALLOCATION_MANAGED;
+    GPU(placed ? props->location.id & 0xff : 0);
     *pool = calloc(1, sizeof **pool);
-    **pool = (struct CUpool_st){ .gpu = gpu_at(placed ? props->location.id : 0), .device = device };
+    **pool = (struct CUpool_st){ .gpu = gpu_at(placed ? props->location.id & 0xff : 0), .device = device };
     lock();
     (*pool)->next = pool_list;
     pool_list = *pool;
     unlock();
+    return CUDA_SUCCESS;
+}
+
+/* Another process's: nothing can be had of it, and what it gives to that process can be reached. */
+DO cuMemPoolImportFromShareableHandle(CUpool *pool, void *handle, int type, unsigned long long flags)
+{
+    READY();
+    GIVEN(pool);
+    (void)handle, (void)flags;
+    if (type != CU_SHARE_FD)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pool = calloc(1, sizeof **pool);
+    (*pool)->imported = true;
     return CUDA_SUCCESS;
 }
 
@@ -1100,6 +1215,8 @@ static CUresult pool_alloc(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream
         return add_alloc(queue->capture, bytes, ptr, NULL);
     if (pool == NULL)
         pool = current_pool[current->gpu];
+    if (pool->imported)
+        return CUDA_ERROR_INVALID_VALUE;
     /* A pool grows for one call at a time, and by no more than that call lacks. */
     lock();
     uint64_t room = pool->reserved - pool->used, grow = room < bytes ? steps(bytes - room) : 0, at = 0;
@@ -1117,17 +1234,17 @@ static CUresult pool_alloc(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream
     return CUDA_SUCCESS;
 }
 
-DO cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, CUstream stream) { return pool_alloc(ptr, bytes, NULL, stream); }
-DO cuMemAllocAsync_ptsz(CUdeviceptr *ptr, size_t bytes, CUstream stream) { return pool_alloc(ptr, bytes, NULL, stream); }
-DO cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream) { GIVEN(pool); return pool_alloc(ptr, bytes, pool, stream); }
-DO cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream) { GIVEN(pool); return pool_alloc(ptr, bytes, pool, stream); }
+DO cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, CUstream stream) { READY(); return pool_alloc(ptr, bytes, NULL, stream); }
+DO cuMemAllocAsync_ptsz(CUdeviceptr *ptr, size_t bytes, CUstream stream) { READY(); return pool_alloc(ptr, bytes, NULL, stream); }
+DO cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream) { READY(); GIVEN(pool); return pool_alloc(ptr, bytes, pool, stream); }
+DO cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream) { READY(); GIVEN(pool); return pool_alloc(ptr, bytes, pool, stream); }
 DO cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
 {
     if (stream_of(stream)->capture != NULL)
         return CUDA_SUCCESS;
     return release(ptr);
 }
-DO cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream) { return cuMemFreeAsync(ptr, stream); }
+DO cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream) { READY(); return cuMemFreeAsync(ptr, stream); }
 
 /* ---- time ---- */
 
@@ -1162,6 +1279,8 @@ static inline CUresult launch(CUfunction function, uint64_t blocks, CUstream str
     IN_CONTEXT();
     if (function == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
+    if (__builtin_expect(function->unloaded != NULL, 0) && load_function(function) != CUDA_SUCCESS)
+        return CUDA_ERROR_OUT_OF_MEMORY;
     if (__builtin_expect(function->spin_ns == 0 && function->wave_ns == 0, 1))
         return CUDA_SUCCESS;
     struct CUstream_st *queue = stream_of(stream);
@@ -1353,6 +1472,15 @@ DO cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUnode
 {
     return cuStreamBeginCaptureToGraph(stream, graph, needs, edges, count, mode);
 }
+DO cuStreamBeginRecaptureToGraph(CUstream stream, int mode, CUgraph graph, void *call, void *data)
+{
+    (void)call, (void)data;
+    return cuStreamBeginCaptureToGraph(stream, graph, NULL, NULL, 0, mode);
+}
+DO cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, int mode, CUgraph graph, void *call, void *data)
+{
+    return cuStreamBeginRecaptureToGraph(stream, mode, graph, call, data);
+}
 DO cuStreamEndCapture(CUstream stream, CUgraph *graph)
 {
     IN_CONTEXT();
@@ -1412,6 +1540,7 @@ static void sum(CUgraph graph, struct CUexec_st *exec)
 {
     for (struct CUnode_st *node = graph->nodes; node != NULL; node = node->next) {
         exec->bytes += node->bytes;
+        exec->apart_bytes += steps(node->bytes);
         if (node->function != NULL)
             exec->kernel_ns += node->function->spin_ns + node->function->wave_ns * ((node->blocks + WAVE_BLOCKS - 1) / WAVE_BLOCKS);
         if (node->child != NULL)
@@ -1434,7 +1563,16 @@ DO cuGraphInstantiate_v2(CUexec *exec, CUgraph graph, CUnode *node, char *log, s
 DO cuGraphInstantiateWithParams(CUexec *exec, CUgraph graph, void *params) { (void)params; return cuGraphInstantiateWithFlags(exec, graph, 0); }
 DO cuGraphInstantiate(CUexec *exec, CUgraph graph, CUnode *node, char *log, size_t size) { return cuGraphInstantiate_v2(exec, graph, node, log, size); }
 DO cuGraphInstantiateWithParams_ptsz(CUexec *exec, CUgraph graph, void *params) { return cuGraphInstantiateWithParams(exec, graph, params); }
-DO cuGraphExecDestroy(CUexec exec) { READY(); GIVEN(exec); free(exec); return CUDA_SUCCESS; }
+DO cuGraphExecDestroy(CUexec exec)
+{
+    READY();
+    GIVEN(exec);
+    lock();
+    graph_idle[exec->gpu] += exec->held_bytes;
+    unlock();
+    free(exec);
+    return CUDA_SUCCESS;
+}
 /* A graph's memory is there from its upload or its first launch on. */
 static CUresult ready_graph(CUexec exec)
 {
@@ -1443,7 +1581,11 @@ static CUresult ready_graph(CUexec exec)
     uint64_t need = steps(exec->bytes);
     lock();
     uint64_t grow = need > graph_reserved[exec->gpu] ? need - graph_reserved[exec->gpu] : 0;
+    if (like_nodes)
+        grow = exec->apart_bytes - exec->held_bytes;
     bool had = grow == 0 || charge(exec->gpu, grow);
+    if (like_nodes && had)
+        exec->held_bytes = exec->apart_bytes;
     graph_reserved[exec->gpu] += had ? grow : 0;
     unlock();
     return had ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
@@ -1469,8 +1611,10 @@ DO cuDeviceGraphMemTrim(CUdevice dev)
 {
     GPU(dev);
     lock();
-    refund(gpu_at(dev), graph_reserved[gpu_at(dev)]);
-    graph_reserved[gpu_at(dev)] = 0;
+    uint64_t gone = like_nodes ? graph_idle[gpu_at(dev)] : graph_reserved[gpu_at(dev)];
+    refund(gpu_at(dev), gone);
+    graph_reserved[gpu_at(dev)] -= gone;
+    graph_idle[gpu_at(dev)] = 0;
     unlock();
     return CUDA_SUCCESS;
 }
