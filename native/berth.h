@@ -95,7 +95,7 @@ bool take_quietly(struct device *device, uint64_t bytes, uint64_t *left);
 void give(struct device *device, uint64_t bytes);
 
 /* ---- ledger.c: what this process holds ---- */
-enum kind { LINEAR = 1, ARRAY, MIPMAP, POOLED, HANDLE, CONTEXT, MODULE, LIBRARY, GRAPH };
+enum kind { LINEAR = 1, ARRAY, MIPMAP, POOLED, HANDLE, CONTEXT, MODULE, LIBRARY, GRAPH, SWAPPED, EXTERNAL, GREEN, SET_ASIDE };
 struct entry { uint64_t key, bytes; void *owner; uint16_t kind, device; uint32_t count; };
 void ledger_put(struct entry entry);
 /* Puts an entry in unless there is one of its kind and key. */
@@ -106,6 +106,8 @@ bool ledger_get(enum kind kind, uint64_t key, struct entry *entry);
 bool ledger_count(enum kind kind, uint64_t key, int by);
 /* Takes out everything that belongs to a context; the caller frees the list. */
 struct entry *ledger_take_owned(void *owner, size_t *count);
+/* Changes the bytes of an entry; false where there is none. */
+bool ledger_grow(enum kind kind, uint64_t key, int64_t by);
 /* After a fork: the child holds nothing. */
 void ledger_forget(void);
 
@@ -114,19 +116,44 @@ void pools_true_up(struct device *device);   /* NULL: all */
 void pools_free(const struct entry *entry);  /* a pooled pointer was freed */
 void pools_forget(void);
 extern shared32 pools_dirty;
-/* Around a call that may make a graph's memory real. */
-struct growth { uint64_t bytes, taken; bool debtor; };
-struct pool *pools_begin_graph(struct device *device, uint64_t bytes, const char *call, struct growth *growth, CUresult *refused);
+uint64_t pools_whole_steps(const struct device *device, uint64_t bytes);
+/* Around a call that may make a graph's memory real: `bytes` in all, `apart` where each node takes whole steps of its own. */
+struct growth { uint64_t bytes, taken, charged; uint32_t trims; bool debtor, alone; };
+struct pool *pools_begin_graph(struct device *device, uint64_t bytes, uint64_t apart, const char *call, struct growth *growth, CUresult *refused);
 void pools_end_graph(struct pool *pool, const struct growth *growth);
+uint32_t pools_graph_trims(struct device *device);   /* how often graphs of it have lost memory */
+void pools_graph_trimmed(struct device *device);
 
 /* ---- graph.c ---- */
 bool capturing(CUstream stream, bool per_thread);
 /* Around calls of our own that another thread's capture would not allow the guest: they are none of its business. */
 int capture_relax(void);
 void capture_restore(int mode);
+void graph_forget(void);
 
 /* ---- vmm.c ---- */
 void vmm_forget(void);
+void vmm_reclaim(void);                      /* what was exported and is held no more */
+void vmm_array_gone(const void *array);      /* what was mapped into it */
+/* Which device's memory it is; NULL where it is none's. */
+struct device *device_at_location(const CUlocation *location, int type);
+
+/* ---- swap.c: what may be had beyond the limit, in the memory of the host ---- */
+/* What did not fit, as managed memory that stays with the host; records a refusal where it may not be had (`left` was left
+   of the limit), or where it has no address (`ptr` is NULL). */
+CUresult swap_allocate(struct device *device, CUdeviceptr *ptr, uint64_t bytes, uint64_t left, const char *call);
+void swap_give(struct device *device, uint64_t bytes);
+
+/* ---- overhead: what only the driver knows the size of (context.c) ---- */
+struct overhead { struct device *device; shared64 *learned; uint64_t reserved, free_before; const char *call; bool known, doubtful, believed; };
+bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *learned, uint64_t first, const char *call);
+/* False where the driver took more than may be had: the caller undoes what it did and cancels. */
+bool overhead_end(struct overhead *overhead, uint64_t *bytes);
+void overhead_cancel(struct overhead *overhead);
+/* Puts it down under a name, or adds it to what is there. */
+void overhead_note(enum kind kind, const void *key, void *owner, struct device *device, uint64_t bytes);
+void overhead_give(const struct entry *entry);
+uint64_t overhead_driver_free(void); /* of the card, as the driver sees it; 0 where it does not tell */
 
 /* ---- context.c ---- */
 void context_forget(void);

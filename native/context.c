@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-enum { FIRST_CONTEXT_BYTES = 512 << 20, FIRST_MODULE_BYTES = 64 << 20 };
+enum { FIRST_CONTEXT_BYTES = 512 << 20 };
 #define SANE_BYTES (2ull << 30)
 
 static _Atomic(CUcontext) primary[MAX_DEVICES];
@@ -29,18 +29,16 @@ static bool measure(struct device *device, uint64_t reserved, uint64_t *bytes)
     return false;
 }
 
-static uint64_t driver_free(void)
+uint64_t overhead_driver_free(void)
 {
     size_t free_bytes = 0, total = 0;
     return HAVE(cuMemGetInfo_v2) && real.cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS ? free_bytes : 0;
 }
 
-struct overhead { struct device *device; shared64 *learned; uint64_t reserved, free_before; const char *call; bool known; };
-
-static bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *learned, uint64_t first, const char *call)
+bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *learned, uint64_t first, const char *call)
 {
     uint64_t known = atomic_load(learned);
-    *overhead = (struct overhead){ .device = device, .learned = learned, .call = call, .free_before = driver_free(), .known = known != 0 };
+    *overhead = (struct overhead){ .device = device, .learned = learned, .call = call, .free_before = overhead_driver_free(), .known = known != 0 };
     if (known == 0) {
         region_reap(&device->region);
         overhead->reserved = region_take_some(&device->region, first);
@@ -52,34 +50,41 @@ static bool overhead_begin(struct overhead *overhead, struct device *device, sha
     return true;
 }
 
-static void overhead_cancel(struct overhead *overhead)
+void overhead_cancel(struct overhead *overhead)
 {
     give(overhead->device, overhead->reserved);
 }
 
-/* False where the driver took more than may be had: the caller undoes what it did and cancels. */
-static bool overhead_end(struct overhead *overhead, uint64_t *bytes)
+bool overhead_end(struct overhead *overhead, uint64_t *bytes)
 {
     struct device *device = overhead->device;
     uint64_t before = atomic_load(&device->overhead), now = 0, free_after, left;
+    bool told = false;
     if (overhead->known && overhead->learned == &device->region.use->context_bytes)
         *bytes = overhead->reserved; /* one context is like another: the region's first process has measured it */
-    else if (measure(device, overhead->reserved, &now))
+    else if ((told = measure(device, overhead->reserved, &now)))
         *bytes = now > before ? now - before : 0;
-    else if (overhead->free_before != 0 && (free_after = driver_free()) != 0)
+    else if (overhead->free_before != 0 && (free_after = overhead_driver_free()) != 0)
         *bytes = overhead->free_before > free_after ? overhead->free_before - free_after : 0;
     else { /* the first context of all: what is gone from the card and is not this partition's */
         size_t total = 0;
         uint64_t used = atomic_load(&device->region.use->total.used) - overhead->reserved, gone;
-        free_after = driver_free();
+        free_after = overhead_driver_free();
         gone = HAVE(cuDeviceTotalMem_v2) && real.cuDeviceTotalMem_v2(&total, device->handle) == CUDA_SUCCESS && free_after != 0 && total > free_after ? total - free_after : 0;
         *bytes = gone > used ? gone - used : 0;
     }
-    if (*bytes > SANE_BYTES)
-        *bytes = overhead->reserved; /* somebody else's allocation got in between */
+    /* Where NVML did not tell, somebody else's allocation may have got in between: a context is no larger than that, and
+       a module is looked at again (module.c). */
+    bool context = overhead->learned == &device->region.use->context_bytes;
+    overhead->doubtful = !told && !context && !overhead->believed;
+    if (*bytes > SANE_BYTES && overhead->doubtful)
+        return false;
+    if (*bytes > SANE_BYTES && !told && context)
+        *bytes = overhead->reserved;
     if (*bytes > overhead->reserved) {
         if (!take_quietly(device, *bytes - overhead->reserved, &left)) {
-            region_refuse(&device->region, overhead->call, *bytes, left + overhead->reserved);
+            if (!overhead->doubtful)
+                region_refuse(&device->region, overhead->call, *bytes, left + overhead->reserved);
             return false;
         }
     } else {
@@ -91,58 +96,82 @@ static bool overhead_end(struct overhead *overhead, uint64_t *bytes)
     return true;
 }
 
-static void give_entry(const struct entry *entry)
+void overhead_give(const struct entry *entry)
 {
     struct device *device = device_at(entry->device);
+    if (entry->kind == SWAPPED)
+        return swap_give(device, entry->bytes);
     give(device, entry->bytes);
-    if (entry->kind == CONTEXT || entry->kind == MODULE || entry->kind == LIBRARY)
+    if (entry->kind == CONTEXT || entry->kind == MODULE || entry->kind == LIBRARY || entry->kind == GREEN)
         atomic_fetch_sub(&device->overhead, entry->bytes);
 }
 
 /* Of two threads that made the same primary context at once, the second's part is given back: it is one context. */
-static void note(enum kind kind, void *key, void *owner, struct device *device, uint64_t bytes)
+void overhead_note(enum kind kind, const void *key, void *owner, struct device *device, uint64_t bytes)
 {
     struct entry entry = { .key = (uint64_t)(uintptr_t)key, .bytes = bytes, .owner = owner, .kind = (uint16_t)kind, .device = (uint16_t)device->ordinal };
     if (!ledger_add(entry))
-        give_entry(&entry);
+        overhead_give(&entry);
 }
 
 /* ---- contexts ---- */
 
-#define CREATE(destroy, call)                                                     \
-    do {                                                                          \
-        struct device *device = device_of(dev);                                   \
-        struct overhead overhead;                                                 \
-        uint64_t bytes;                                                           \
-        if (UNLIKELY(devices_none()))                                             \
-            return CUDA_ERROR_NO_DEVICE;                                          \
-        if (device == NULL || ctx == NULL)                                        \
-            return call;                                                          \
-        if (!overhead_begin(&overhead, device, &device->region.use->context_bytes, FIRST_CONTEXT_BYTES, "cuCtxCreate")) \
-            return CUDA_ERROR_OUT_OF_MEMORY;                                      \
-        overhead.free_before = 0; /* another context may have been current */     \
-        CUresult result = call;                                                   \
-        if (result == CUDA_SUCCESS && overhead_end(&overhead, &bytes)) {          \
-            note(CONTEXT, *ctx, *ctx, device, bytes);                             \
-            return result;                                                        \
-        }                                                                         \
-        if (result == CUDA_SUCCESS) {                                             \
-            destroy;                                                              \
-            result = CUDA_ERROR_OUT_OF_MEMORY;                                    \
-        }                                                                         \
-        overhead_cancel(&overhead);                                               \
-        return result;                                                            \
-    } while (0)
+/* Around the making of a context: nothing is counted where `overhead.device` is NULL. */
+static CUresult create_begin(struct overhead *overhead, const CUcontext *ctx, CUdevice dev)
+{
+    struct device *device = ctx != NULL ? device_of(dev) : NULL;
+    *overhead = (struct overhead){ .device = NULL };
+    if (UNLIKELY(devices_none()))
+        return CUDA_ERROR_NO_DEVICE;
+    if (device != NULL && !overhead_begin(overhead, device, &device->region.use->context_bytes, FIRST_CONTEXT_BYTES, "cuCtxCreate"))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    overhead->free_before = 0; /* another context may have been current */
+    return CUDA_SUCCESS;
+}
 
-CUresult cuCtxCreate(CUcontext *ctx, unsigned flags, CUdevice dev) { CREATE(REAL(cuCtxDestroy_v2)(*ctx), REAL(cuCtxCreate)(ctx, flags, dev)); }
-CUresult cuCtxCreate_v2(CUcontext *ctx, unsigned flags, CUdevice dev) { CREATE(REAL(cuCtxDestroy_v2)(*ctx), REAL(cuCtxCreate_v2)(ctx, flags, dev)); }
+static CUresult create_end(struct overhead *overhead, CUcontext *ctx, CUresult result)
+{
+    uint64_t bytes;
+    if (overhead->device == NULL)
+        return result;
+    if (result == CUDA_SUCCESS && overhead_end(overhead, &bytes)) {
+        overhead_note(CONTEXT, *ctx, *ctx, overhead->device, bytes);
+        return result;
+    }
+    if (result == CUDA_SUCCESS) {
+        REAL(cuCtxDestroy_v2)(*ctx);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    overhead_cancel(overhead);
+    return result;
+}
+
+CUresult cuCtxCreate(CUcontext *ctx, unsigned flags, CUdevice dev)
+{
+    struct overhead overhead;
+    CUresult begun = create_begin(&overhead, ctx, dev);
+    return begun != CUDA_SUCCESS ? begun : create_end(&overhead, ctx, REAL(cuCtxCreate)(ctx, flags, dev));
+}
+
+CUresult cuCtxCreate_v2(CUcontext *ctx, unsigned flags, CUdevice dev)
+{
+    struct overhead overhead;
+    CUresult begun = create_begin(&overhead, ctx, dev);
+    return begun != CUDA_SUCCESS ? begun : create_end(&overhead, ctx, REAL(cuCtxCreate_v2)(ctx, flags, dev));
+}
+
 CUresult cuCtxCreate_v3(CUcontext *ctx, void *affinity, int count, unsigned flags, CUdevice dev)
 {
-    CREATE(REAL(cuCtxDestroy_v2)(*ctx), REAL(cuCtxCreate_v3)(ctx, affinity, count, flags, dev));
+    struct overhead overhead;
+    CUresult begun = create_begin(&overhead, ctx, dev);
+    return begun != CUDA_SUCCESS ? begun : create_end(&overhead, ctx, REAL(cuCtxCreate_v3)(ctx, affinity, count, flags, dev));
 }
+
 CUresult cuCtxCreate_v4(CUcontext *ctx, void *params, unsigned flags, CUdevice dev)
 {
-    CREATE(REAL(cuCtxDestroy_v2)(*ctx), REAL(cuCtxCreate_v4)(ctx, params, flags, dev));
+    struct overhead overhead;
+    CUresult begun = create_begin(&overhead, ctx, dev);
+    return begun != CUDA_SUCCESS ? begun : create_end(&overhead, ctx, REAL(cuCtxCreate_v4)(ctx, params, flags, dev));
 }
 
 /* All that was allocated in a context goes with it. */
@@ -155,7 +184,7 @@ static CUresult destroy(CUcontext ctx, CUresult (*call)(CUcontext))
     CUresult result = call(ctx);
     for (size_t i = 0; i < count; i++) {
         if (result == CUDA_SUCCESS)
-            give_entry(&list[i]);
+            overhead_give(&list[i]);
         else
             ledger_put(list[i]);
     }
@@ -220,7 +249,7 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
     CUresult result = REAL(cuDevicePrimaryCtxRetain)(ctx, dev);
     if (result == CUDA_SUCCESS && overhead_end(&overhead, &bytes)) {
         primary[device->ordinal] = *ctx;
-        note(CONTEXT, *ctx, *ctx, device, bytes);
+        overhead_note(CONTEXT, *ctx, *ctx, device, bytes);
         return result;
     }
     if (result == CUDA_SUCCESS) {
@@ -242,7 +271,7 @@ static CUresult end_primary(CUdevice dev, CUresult (*call)(CUdevice))
         pace_context_ends(context, true);
         struct entry *list = ledger_take_owned(context, &count);
         for (size_t i = 0; i < count; i++)
-            give_entry(&list[i]);
+            overhead_give(&list[i]);
         free(list);
         devices_changed();
     }
@@ -254,67 +283,127 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) { return end_primary(dev, RE
 CUresult cuDevicePrimaryCtxReset(CUdevice dev) { return end_primary(dev, REAL(cuDevicePrimaryCtxReset)); }
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) { return end_primary(dev, REAL(cuDevicePrimaryCtxReset_v2)); }
 
-/* ---- modules ---- */
+/* ---- green contexts: each holds the primary context, which the first of them may make, and a part of its own ---- */
 
-#define LOADS(kind, name, key, unload, call)                                      \
-    do {                                                                          \
-        struct device *device = device_current();                                 \
-        struct overhead overhead;                                                 \
-        uint64_t bytes;                                                           \
-        CUcontext context = NULL;                                                 \
-        if (device == NULL || key == NULL)                                        \
-            return call;                                                          \
-        if (!overhead_begin(&overhead, device, &device->region.use->module_bytes, FIRST_MODULE_BYTES, name)) \
-            return CUDA_ERROR_OUT_OF_MEMORY;                                      \
-        CUresult result = call;                                                   \
-        if (result == CUDA_SUCCESS && overhead_end(&overhead, &bytes)) {          \
-            REAL(cuCtxGetCurrent)(&context);                                      \
-            note(kind, *key, context, device, bytes);                             \
-            return result;                                                        \
-        }                                                                         \
-        if (result == CUDA_SUCCESS) {                                             \
-            unload;                                                               \
-            result = CUDA_ERROR_OUT_OF_MEMORY;                                    \
-        }                                                                         \
-        overhead_cancel(&overhead);                                               \
-        return result;                                                            \
-    } while (0)
+CUresult cuGreenCtxCreate(CUgreen *ctx, void *desc, CUdevice dev, unsigned flags)
+{
+    static shared64 learned; /* what a green context takes beside the primary one, plus one */
+    struct device *device = ctx != NULL ? device_of(dev) : NULL;
+    struct overhead overhead;
+    CUcontext context;
+    uint64_t bytes;
+    if (UNLIKELY(devices_none()))
+        return CUDA_ERROR_NO_DEVICE;
+    if (device == NULL)
+        return REAL(cuGreenCtxCreate)(ctx, desc, dev, flags);
+    /* The primary context is made by a call that counts it, and held until the green one holds it. */
+    CUresult result = cuDevicePrimaryCtxRetain(&context, dev);
+    if (result != CUDA_SUCCESS)
+        return result;
+    uint64_t first = atomic_load(&device->region.use->context_bytes);
+    if (!overhead_begin(&overhead, device, &learned, first != 0 ? first - 1 : FIRST_CONTEXT_BYTES, "cuGreenCtxCreate")) {
+        cuDevicePrimaryCtxRelease_v2(dev);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    result = REAL(cuGreenCtxCreate)(ctx, desc, dev, flags);
+    if (result == CUDA_SUCCESS && overhead_end(&overhead, &bytes)) {
+        struct entry entry = { .key = (uint64_t)(uintptr_t)*ctx, .bytes = bytes, .owner = context, .kind = GREEN,
+                               .device = (uint16_t)device->ordinal };
+        ledger_put(entry);
+    } else {
+        if (result == CUDA_SUCCESS) {
+            REAL(cuGreenCtxDestroy)(*ctx);
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        overhead_cancel(&overhead);
+    }
+    cuDevicePrimaryCtxRelease_v2(dev);
+    return result;
+}
 
-#define UNLOADS(kind, key, call)                                                  \
-    do {                                                                          \
-        struct entry entry;                                                       \
-        bool known = atomic_load_explicit(&limiting, memory_order_relaxed) && ledger_take(kind, (uint64_t)(uintptr_t)key, &entry); \
-        CUresult result = call;                                                   \
-        if (known && result == CUDA_SUCCESS)                                      \
-            give_entry(&entry);                                                   \
-        else if (known)                                                           \
-            ledger_put(entry);                                                    \
-        return result;                                                            \
-    } while (0)
+static CUresult destroy_green(CUdevice dev)
+{
+    (void)dev;
+    return CUDA_SUCCESS;
+}
 
-CUresult cuModuleLoad(CUmodule *module, const char *path) { LOADS(MODULE, "cuModuleLoad", module, REAL(cuModuleUnload)(*module), REAL(cuModuleLoad)(module, path)); }
-CUresult cuModuleLoadData(CUmodule *module, const void *image) { LOADS(MODULE, "cuModuleLoadData", module, REAL(cuModuleUnload)(*module), REAL(cuModuleLoadData)(module, image)); }
-CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
+CUresult cuGreenCtxDestroy(CUgreen ctx)
 {
-    LOADS(MODULE, "cuModuleLoadFatBinary", module, REAL(cuModuleUnload)(*module), REAL(cuModuleLoadFatBinary)(module, image));
+    struct entry entry;
+    bool known = atomic_load_explicit(&limiting, memory_order_relaxed) && ledger_take(GREEN, (uint64_t)(uintptr_t)ctx, &entry);
+    CUresult result = REAL(cuGreenCtxDestroy)(ctx);
+    if (known && result != CUDA_SUCCESS) {
+        ledger_put(entry);
+    } else if (known) {
+        overhead_give(&entry);
+        end_primary(device_at(entry.device)->handle, destroy_green); /* it may have been the last to hold it */
+        devices_changed();
+    }
+    return result;
 }
-CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, void *options, void **values)
-{
-    LOADS(MODULE, "cuModuleLoadDataEx", module, REAL(cuModuleUnload)(*module), REAL(cuModuleLoadDataEx)(module, image, count, options, values));
-}
-CUresult cuModuleUnload(CUmodule module) { UNLOADS(MODULE, module, REAL(cuModuleUnload)(module)); }
 
-CUresult cuLibraryLoadData(CUlibrary *library, const void *code, void *jit, void **jit_values, unsigned jit_count, void *options, void **values, unsigned count)
+/* ---- what a context sets aside for its kernels ---- */
+
+static uint64_t set_aside(const struct device *device, int limit, uint64_t value)
 {
-    LOADS(LIBRARY, "cuLibraryLoadData", library, REAL(cuLibraryUnload)(*library),
-          REAL(cuLibraryLoadData)(library, code, jit, jit_values, jit_count, options, values, count));
+    int sms = 0, threads = 0;
+    uint64_t bytes;
+    if (limit != CU_LIMIT_STACK)
+        return value;
+    /* A stack for every thread that can run at once. */
+    if (!HAVE(cuDeviceGetAttribute) || real.cuDeviceGetAttribute(&sms, CU_ATTRIBUTE_SMS, device->handle) != CUDA_SUCCESS ||
+        real.cuDeviceGetAttribute(&threads, CU_ATTRIBUTE_SM_THREADS, device->handle) != CUDA_SUCCESS || sms <= 0 || threads <= 0)
+        return value;
+    return __builtin_mul_overflow(value, (uint64_t)sms * (uint64_t)threads, &bytes) ? UINT64_MAX >> 2 : bytes;
 }
-CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, void *jit, void **jit_values, unsigned jit_count, void *options, void **values, unsigned count)
+
+static uint64_t limit_now(int limit)
 {
-    LOADS(LIBRARY, "cuLibraryLoadFromFile", library, REAL(cuLibraryUnload)(*library),
-          REAL(cuLibraryLoadFromFile)(library, path, jit, jit_values, jit_count, options, values, count));
+    size_t value = 0;
+    return HAVE(cuCtxGetLimit) && real.cuCtxGetLimit(&value, limit) == CUDA_SUCCESS ? value : 0;
 }
-CUresult cuLibraryUnload(CUlibrary library) { UNLOADS(LIBRARY, library, REAL(cuLibraryUnload)(library)); }
+
+/* What is above the value that the context began with counts from now on, though the driver may take it only when a kernel
+   needs it. What the context began with is a part of the context's own size. */
+CUresult cuCtxSetLimit(int limit, size_t value)
+{
+    static shared64 begun[CU_LIMIT_HEAP + 1]; /* plus one */
+    struct device *device = limit >= CU_LIMIT_STACK && limit <= CU_LIMIT_HEAP ? device_current() : NULL;
+    CUcontext context = NULL;
+    if (device == NULL || !HAVE(cuCtxGetCurrent) || real.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
+        return REAL(cuCtxSetLimit)(limit, value);
+    uint64_t nothing = 0, key = (uint64_t)(uintptr_t)context * 4 + (unsigned)limit;
+    atomic_compare_exchange_strong(&begun[limit], &nothing, limit_now(limit) + 1);
+    uint64_t base = set_aside(device, limit, atomic_load(&begun[limit]) - 1), wanted = set_aside(device, limit, value);
+    uint64_t need = wanted > base ? wanted - base : 0;
+    struct entry entry = { .key = key, .owner = context, .kind = SET_ASIDE, .device = (uint16_t)device->ordinal };
+    ledger_take(SET_ASIDE, key, &entry);
+    uint64_t before = entry.bytes;
+    if (need > before && !take(device, need - before, "cuCtxSetLimit")) {
+        ledger_put(entry);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUresult result = REAL(cuCtxSetLimit)(limit, value);
+    entry.bytes = need > before ? need : before;
+    if (result == CUDA_SUCCESS && HAVE(cuCtxGetLimit)) { /* the driver may have made more or less of it */
+        uint64_t made = set_aside(device, limit, limit_now(limit));
+        made = made > base ? made - base : 0;
+        if (made <= entry.bytes || take(device, made - entry.bytes, "cuCtxSetLimit")) {
+            give(device, made < entry.bytes ? entry.bytes - made : 0);
+            entry.bytes = made;
+        } else {
+            REAL(cuCtxSetLimit)(limit, atomic_load(&begun[limit]) - 1);
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+            give(device, entry.bytes);
+            entry.bytes = 0;
+        }
+    } else if (result != CUDA_SUCCESS) {
+        give(device, entry.bytes - before);
+        entry.bytes = before;
+    }
+    ledger_put(entry);
+    return result;
+}
 
 void context_forget(void)
 {

@@ -28,6 +28,7 @@ static void after_fork(void)
     ledger_forget();
     pools_forget();
     vmm_forget();
+    graph_forget();
     context_forget();
     pace_forget();
 }

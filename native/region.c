@@ -331,6 +331,7 @@ bool region_join(struct berth_region *region, struct berth_error *error)
         STORE(slot->held, 0);
         STORE(slot->peak, 0);
         STORE(slot->gpu_ns, 0);
+        STORE(slot->swapped, 0);
         STORE(slot->unproven_ns, 0);
         STORE_RELEASE(slot->state, 1);
         uint32_t seen = LOAD(use->slots_seen);

@@ -39,7 +39,8 @@ struct berth_limit_file {
     shared32 core_pct;   /* 0: not limited */
     shared32 flags;      /* BERTH_BURST, BERTH_AGENT */
     uint64_t made_ns;
-    unsigned char reserved[3976];
+    shared64 swap_bytes; /* how much more may be had of the host's memory; 0: nothing */
+    unsigned char reserved[3968];
 };
 
 struct berth_slot {
@@ -51,7 +52,8 @@ struct berth_slot {
     shared64 held, peak;
     shared64 gpu_ns;
     shared64 unproven_ns; /* since when it is seen to live without its proof: it has become another program */
-    unsigned char pad[24];
+    shared64 swapped;      /* what of it is in the host's memory, beside `held` */
+    unsigned char pad[16];
     _Alignas(64) shared64 noted; /* the last change of this slot that another process saw done */
     unsigned char pad2[56];
 };

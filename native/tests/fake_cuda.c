@@ -744,6 +744,8 @@ DO cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
     return CUDA_SUCCESS;
 }
 
+/* For tests: as if another library had asked the driver behind everybody's back. */
+FAKE_EXPORT CUresult fake_get_function(CUfunction *function, CUmodule module) { return cuModuleGetFunction(function, module, "f"); }
 DO cuFuncLoad(CUfunction function) { READY(); GIVEN(function); return load_function(function); }
 DO cuFuncIsLoaded(int *state, CUfunction function) { READY(); GIVEN(state); GIVEN(function); *state = function->unloaded == NULL; return CUDA_SUCCESS; }
 DO cuFuncGetModule(CUmodule *module, CUfunction function) { READY(); GIVEN(module); GIVEN(function); *module = function->unloaded; return CUDA_SUCCESS; }
@@ -823,6 +825,7 @@ DO cuMemFree(unsigned ptr)
     unlock();
     return release(whole);
 }
+DO cuMemAdvise(CUdeviceptr ptr, size_t bytes, int advice, CUdevice dev) { READY(); (void)ptr, (void)bytes, (void)advice, (void)dev; return CUDA_SUCCESS; }
 DO cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags) { READY(); (void)flags; return allocate(ptr, bytes); }
 DO cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height, unsigned element)
 {
@@ -926,7 +929,16 @@ DO cuIpcCloseMemHandle(CUdeviceptr ptr)
 
 /* ---- physical memory ---- */
 
+/* By a handle that was not released. */
 struct physical *fake_physical(uint64_t id)
+{
+    struct physical *at = physicals;
+    while (at != NULL && at->id != id)
+        at = at->next;
+    return at != NULL && at->handles != 0 ? at : NULL;
+}
+
+struct physical *fake_physical_kept(uint64_t id)
 {
     struct physical *at = physicals;
     while (at != NULL && at->id != id)

@@ -35,7 +35,8 @@ void fake_refund(uint32_t gpu, uint64_t bytes);
 uint64_t fake_address(uint64_t bytes); /* with the books */
 
 /* With the books. */
-struct physical *fake_physical(uint64_t id);
+struct physical *fake_physical(uint64_t id);      /* by its handle */
+struct physical *fake_physical_kept(uint64_t id); /* whatever holds it */
 struct physical *fake_physical_at(uint64_t va);
 struct physical *fake_physical_new(uint32_t gpu, uint64_t bytes);
 void fake_physical_drop(struct physical *physical);

@@ -117,7 +117,7 @@ DO cuMemImportFromShareableHandle(CUhandle *handle, void *from, int type)
     else if (type != CU_SHARE_FD || pread((int)(intptr_t)from, told, sizeof told, 0) != sizeof told)
         return CUDA_ERROR_INVALID_VALUE;
     fake_books();
-    struct physical *physical = told[0] == (uint64_t)getpid() ? fake_physical(told[1]) : NULL;
+    struct physical *physical = told[0] == (uint64_t)getpid() ? fake_physical_kept(told[1]) : NULL;
     if (physical != NULL)
         physical->handles++;
     else if (told[0] != (uint64_t)getpid()) /* another process's, which it is charged to */

@@ -265,6 +265,126 @@ SNIPPET(cuLibraryUnload)
     return 0;
 }
 
+/* A function that is loaded when it is first used; tests/partition makes the card lazy. A second module's is refused. */
+#define LOADS_LATER(type, load, get, unload)                                      \
+    do {                                                                          \
+        type first, second, module;                                               \
+        CUfunction function;                                                      \
+        CUdeviceptr a;                                                            \
+        START();                                                                  \
+        OK(load(&first));                                                         \
+        HELD(CONTEXT);                                                            \
+        module = first;                                                           \
+        OK(get);                                                                  \
+        HELD(CONTEXT + MODULE);                                                   \
+        OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));      \
+        HELD(CONTEXT + MODULE);                                                   \
+        OK(load(&second));                                                        \
+        OK(cuMemAlloc_v2(&a, LIMIT - CONTEXT - MODULE));                          \
+        module = second;                                                          \
+        OOM(get);                                                                 \
+        HELD(LIMIT);                                                              \
+        OK(unload(first));                                                        \
+        HELD(LIMIT - MODULE);                                                     \
+        OK(get);                                                                  \
+        HELD(LIMIT);                                                              \
+        return 0;                                                                 \
+    } while (0)
+
+static CUresult load_module(CUmodule *module) { return cuModuleLoadData(module, ""); }
+static CUresult load_library(CUlibrary *library) { return cuLibraryLoadData(library, "", NULL, NULL, 0, NULL, NULL, 0); }
+SNIPPET(cuModuleGetFunction) { LOADS_LATER(CUmodule, load_module, cuModuleGetFunction(&function, module, "f"), cuModuleUnload); }
+SNIPPET(cuLibraryGetKernel) { LOADS_LATER(CUlibrary, load_library, cuLibraryGetKernel((CUkernel *)(void *)&function, module, "f"), cuLibraryUnload); }
+SNIPPET(cuFuncLoad) /* of a function that was got round the wrapper */
+{
+    CUmodule module;
+    CUfunction function;
+    CUdeviceptr a;
+    START();
+    OK(cuModuleLoadData(&module, ""));
+    OK(fake_get_function(&function, module));
+    HELD(CONTEXT);
+    OK(cuMemAlloc_v2(&a, LIMIT - CONTEXT - MODULE + 1));
+    CHECK(cuFuncLoad(NULL) != CUDA_SUCCESS);
+    OK(cuMemFree_v2(a));
+    OK(cuFuncLoad(function));
+    HELD(CONTEXT + MODULE);
+    OK(cuFuncLoad(function));
+    HELD(CONTEXT + MODULE);
+    return 0;
+}
+
+SNIPPET(cuGreenCtxCreate)
+{
+    CUgreen green[8];
+    CUdeviceptr a;
+    OK(cuInit(0));
+    for (int i = 0; i < 6; i++) { /* the first makes the primary context; each takes 9 MiB of its own */
+        if (i == 5)
+            break;
+        OK(cuGreenCtxCreate(&green[i], NULL, 0, 0));
+        CHECK(fake_own_bytes(0) == CONTEXT + (unsigned)(i + 1) * 9 * MIB);
+    }
+    CUcontext context;
+    OK(cuCtxFromGreenCtx(&context, green[0]));
+    OK(cuCtxSetCurrent(context));
+    HELD(CONTEXT + 45 * MIB);
+    OK(cuGreenCtxCreate(&green[5], NULL, 0, 0));
+    HELD(LIMIT);
+    OOM(cuGreenCtxCreate(&green[6], NULL, 0, 0));
+    OOM(cuMemAlloc_v2(&a, 1));
+    HELD(LIMIT);
+    return 0;
+}
+
+SNIPPET(cuGreenCtxDestroy)
+{
+    CUgreen green;
+    OK(cuInit(0));
+    OK(cuGreenCtxCreate(&green, NULL, 0, 0));
+    CHECK(fake_own_bytes(0) == CONTEXT + 9 * MIB);
+    OK(cuGreenCtxDestroy(green)); /* and the primary context that it made */
+    CHECK(fake_own_bytes(0) == 0);
+    START();
+    HELD(CONTEXT);
+    OK(cuGreenCtxCreate(&green, NULL, 0, 0));
+    HELD(CONTEXT + 9 * MIB);
+    OK(cuGreenCtxDestroy(green));
+    HELD(CONTEXT);
+    return 0;
+}
+
+SNIPPET(cuCtxSetLimit)
+{
+    CUcontext context;
+    CUdeviceptr a;
+    size_t now;
+    START();
+    OK(cuCtxSetLimit(CU_LIMIT_HEAP, 28 * MIB)); /* 8 MiB of it are the context's from the start */
+    HELD(CONTEXT + 20 * MIB);
+    OOM(cuCtxSetLimit(CU_LIMIT_HEAP, LIMIT));
+    HELD(CONTEXT + 20 * MIB);
+    OK(cuCtxSetLimit(CU_LIMIT_HEAP, 18 * MIB + 1)); /* the driver makes 19 of it */
+    HELD(CONTEXT + 11 * MIB);
+    OK(cuCtxSetLimit(CU_LIMIT_HEAP, 4));
+    HELD(CONTEXT);
+    OK(cuCtxSetLimit(CU_LIMIT_PRINTF, 3 * MIB));
+    HELD(CONTEXT + 2 * MIB);
+    OK(cuCtxSetLimit(CU_LIMIT_STACK, 1024 + 16)); /* for 132 times 2048 threads */
+    HELD(CONTEXT + 2 * MIB + 16 * 132 * 2048);
+    OOM(cuCtxSetLimit(CU_LIMIT_STACK, 16 << 10));
+    CHECK(cuCtxSetLimit(99, 1) != CUDA_SUCCESS);
+    OK(cuCtxGetLimit(&now, CU_LIMIT_STACK));
+    CHECK(now == 1024 + 16);
+    OK(cuCtxCreate_v2(&context, 0, 0));
+    OK(cuCtxSetLimit(CU_LIMIT_HEAP, 18 * MIB));
+    HELD(2 * CONTEXT + 12 * MIB + 16 * 132 * 2048);
+    OOM(cuMemAlloc_v2(&a, LIMIT - 2 * CONTEXT - 12 * MIB));
+    OK(cuCtxDestroy_v2(context)); /* takes it along */
+    HELD(CONTEXT + 2 * MIB + 16 * 132 * 2048);
+    return 0;
+}
+
 /* ---- linear memory and arrays ---- */
 
 /* `allocate` of `bytes` a time: as often as it fits, once more in vain, and once again after a free. */
@@ -404,9 +524,149 @@ static int keeps(bool by_handle)
     return 0;
 }
 
+SNIPPET(cuMemExportToShareableHandle) /* the file that it was exported to holds it too */
+{
+    CUhandle handle;
+    CUdeviceptr a;
+    int fd = -1;
+    START();
+    OK(cuMemCreate(&handle, 40 * MIB, &(CUalloc_prop){ .type = 1, .location = { 1, 0 } }, 0));
+    CHECK(cuMemExportToShareableHandle(&fd, handle, 77, 0) != CUDA_SUCCESS);
+    OK(cuMemExportToShareableHandle(&fd, handle, CU_SHARE_FD, 0));
+    OK(cuMemRelease(handle));
+    HELD(40 * MIB);
+    OOM(cuMemAlloc_v2(&a, 30 * MIB));
+    close(fd);
+    HELD(0);
+    OK(cuMemAlloc_v2(&a, LIMIT));
+    HELD(LIMIT);
+    return 0;
+}
+
+SNIPPET(cuMemImportFromShareableHandle) /* after the original's release: it is one memory, held by what was imported */
+{
+    CUhandle handle, again, twice;
+    CUdeviceptr a, at;
+    char fabric[CU_FABRIC_BYTES];
+    int fd = -1;
+    START();
+    for (int by_fabric = 0; by_fabric < 2; by_fabric++) {
+        OK(cuMemCreate(&handle, 40 * MIB, &(CUalloc_prop){ .type = 1, .location = { 1, 0 } }, 0));
+        OK(cuMemExportToShareableHandle(by_fabric ? (void *)fabric : &fd, handle, by_fabric ? CU_SHARE_FABRIC : CU_SHARE_FD, 0));
+        void *from = by_fabric ? (void *)fabric : (void *)(intptr_t)dup(fd);
+        OK(cuMemImportFromShareableHandle(&again, from, by_fabric ? CU_SHARE_FABRIC : CU_SHARE_FD));
+        HELD(40 * MIB);
+        OK(cuMemImportFromShareableHandle(&twice, from, by_fabric ? CU_SHARE_FABRIC : CU_SHARE_FD));
+        HELD(40 * MIB);
+        OK(cuMemRelease(handle));
+        if (!by_fabric) {
+            close((int)(intptr_t)from);
+            close(fd);
+        }
+        HELD(40 * MIB);
+        OOM(cuMemAlloc_v2(&a, 30 * MIB));
+        OK(cuMemAddressReserve(&at, 40 * MIB, 0, 0, 0));
+        OK(cuMemMap(at, 40 * MIB, 0, again, 0));
+        OK(cuMemRelease(again));
+        OK(cuMemRelease(twice));
+        HELD(40 * MIB);
+        OK(cuMemUnmap(at, 40 * MIB));
+        HELD(0);
+    }
+    return 0;
+}
+
+/* What is mapped into a sparse array is held by it, whatever becomes of the handle. */
+static int maps_parts(CUresult (*map)(CUmap_info *, unsigned, CUstream))
+{
+    CUarray array;
+    CUhandle handle, other;
+    CUdeviceptr a;
+    CUarray3d_desc desc = { 8192, 8192, 0, 0x20, 4, CU_ARRAY_SPARSE };
+    CUalloc_prop on_device = { .type = 1, .location = { 1, 0 } };
+    START();
+    OK(cuArray3DCreate_v2(&array, &desc));
+    HELD(0);
+    OK(cuMemCreate(&handle, 40 * MIB, &on_device, 0));
+    CUmap_info part = { .resource = array, .operation = CU_OPERATION_MAP, .handle = handle };
+    part.part.level.width = 256;
+    OK(map(&part, 1, NULL));
+    OK(cuMemRelease(handle));
+    HELD(40 * MIB);
+    OOM(cuMemAlloc_v2(&a, 30 * MIB));
+    OK(cuMemCreate(&other, 20 * MIB, &on_device, 0));
+    part.handle = other;
+    OK(map(&part, 1, NULL)); /* in the place of the first */
+    OK(cuMemRelease(other));
+    HELD(20 * MIB);
+    part.operation = CU_OPERATION_UNMAP;
+    OK(map(&part, 1, NULL));
+    HELD(0);
+    OK(cuMemCreate(&handle, 40 * MIB, &on_device, 0));
+    part = (CUmap_info){ .resource = array, .operation = CU_OPERATION_MAP, .handle = handle };
+    OK(map(&part, 1, NULL));
+    OK(cuMemRelease(handle));
+    CHECK(map(&part, 1, NULL) != CUDA_SUCCESS); /* the handle is gone */
+    HELD(40 * MIB);
+    OK(cuArrayDestroy(array));
+    HELD(0);
+    return 0;
+}
+SNIPPET(cuMemMapArrayAsync) { return maps_parts(cuMemMapArrayAsync); }
+SNIPPET(cuMemMapArrayAsync_ptsz) { return maps_parts(cuMemMapArrayAsync_ptsz); }
+
+/* What is bound to a multicast object is held by it. */
+enum binding { BY_HANDLE, BY_HANDLE_V2, BY_ADDRESS, BY_ADDRESS_V2 };
+static int binds(enum binding how, bool unbind)
+{
+    CUhandle object, handle;
+    CUdeviceptr at, a;
+    CUmulticast_prop prop = { 1, 64 * MIB, 1, 0 };
+    START();
+    OK(cuMulticastCreate(&object, &prop));
+    OK(cuMulticastAddDevice(object, 0));
+    HELD(0);
+    OK(cuMemCreate(&handle, 40 * MIB, &(CUalloc_prop){ .type = 1, .location = { 1, 0 } }, 0));
+    OK(cuMemAddressReserve(&at, 40 * MIB, 0, 0, 0));
+    OK(cuMemMap(at, 40 * MIB, 0, handle, 0));
+    OK(how == BY_HANDLE ? cuMulticastBindMem(object, 0, handle, 0, 40 * MIB, 0)
+       : how == BY_HANDLE_V2 ? cuMulticastBindMem_v2(object, 0, 0, handle, 0, 40 * MIB, 0)
+       : how == BY_ADDRESS ? cuMulticastBindAddr(object, 0, at, 40 * MIB, 0)
+                           : cuMulticastBindAddr_v2(object, 0, 0, at, 40 * MIB, 0));
+    OK(cuMemRelease(handle));
+    OK(cuMemUnmap(at, 40 * MIB));
+    HELD(40 * MIB);
+    OOM(cuMemAlloc_v2(&a, 30 * MIB));
+    if (unbind)
+        OK(cuMulticastUnbind(object, 0, 0, 40 * MIB));
+    else
+        OK(cuMemRelease(object));
+    HELD(0);
+    return 0;
+}
+SNIPPET(cuMulticastCreate) { return binds(BY_HANDLE, false); }
+SNIPPET(cuMulticastBindMem) { return binds(BY_HANDLE, true); }
+SNIPPET(cuMulticastBindMem_v2) { return binds(BY_HANDLE_V2, true); }
+SNIPPET(cuMulticastBindAddr) { return binds(BY_ADDRESS, true); }
+SNIPPET(cuMulticastBindAddr_v2) { return binds(BY_ADDRESS_V2, false); }
+SNIPPET(cuMulticastUnbind) { return binds(BY_HANDLE, true); }
+
 SNIPPET(cuMemMap) { return keeps(false); }
 SNIPPET(cuMemUnmap) { return keeps(false); }
 SNIPPET(cuMemRetainAllocationHandle) { return keeps(true); }
+
+static const CUext_desc twenty = { .type = 1, .size = 20 * MIB };
+SNIPPET(cuImportExternalMemory) { ALLOCATES(CUext, 20 * MIB, cuImportExternalMemory(at, &twenty), cuDestroyExternalMemory); }
+SNIPPET(cuDestroyExternalMemory)
+{
+    CUext memory;
+    START();
+    OK(cuImportExternalMemory(&memory, &twenty));
+    HELD(20 * MIB);
+    OK(cuDestroyExternalMemory(memory));
+    HELD(0);
+    return 0;
+}
 
 /* ---- stream-ordered memory; tests/partition has pools grow by 1 MiB ---- */
 
@@ -523,6 +783,8 @@ SNIPPET(cuStreamBeginCapture_ptsz) { CAPTURES(cuStreamBeginCapture_ptsz(stream))
 SNIPPET(cuStreamBeginCapture_v2) { CAPTURES(cuStreamBeginCapture_v2(stream, 0)); }
 SNIPPET(cuStreamBeginCapture_v2_ptsz) { CAPTURES(cuStreamBeginCapture_v2_ptsz(stream, 0)); }
 SNIPPET(cuStreamBeginCaptureToGraph) { CAPTURES(cuStreamBeginCaptureToGraph(stream, graph, NULL, NULL, 0, 0)); }
+SNIPPET(cuStreamBeginRecaptureToGraph) { CAPTURES(cuStreamBeginRecaptureToGraph(stream, 0, graph, NULL, NULL)); }
+SNIPPET(cuStreamBeginRecaptureToGraph_ptsz) { CAPTURES(cuStreamBeginRecaptureToGraph_ptsz(stream, 0, graph, NULL, NULL)); }
 SNIPPET(cuStreamBeginCaptureToGraph_ptsz) { CAPTURES(cuStreamBeginCaptureToGraph_ptsz(stream, graph, NULL, NULL, 0, 0)); }
 
 /* A graph's memory is the driver's from its first launch until it is trimmed. */

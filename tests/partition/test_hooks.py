@@ -18,6 +18,10 @@ POOLS = {"BERTH_FAKE_POOL_MIB": "1"}
 
 def settings(card: Card, hook: str) -> dict[str, str]:
     """The card and limits that a hook's snippet is written for."""
+    if re.match(r"cuModuleGet|cuLibraryGet|cuFunc", hook):
+        return CONTEXTS | {"BERTH_FAKE_LIKE": "lazy"}
+    if hook.startswith("cuGreen"):
+        return CONTEXTS | {"BERTH_FAKE_GREEN_KIB": str(9 << 10)}
     if re.match(r"cuCtx(?!Sync)|cuDevicePrimary|cuModule|cuLibrary", hook):
         return CONTEXTS
     if hook.startswith("cuLaunch"):
