@@ -2,7 +2,11 @@
 
    The first process of a region measures and the region remembers, so that the next takes the right amount. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "devices.h"
+#include "launch.h"
+#include "ledger.h"
+#include "nvml.h"
+#include "parts.h"
 
 #include <stdlib.h>
 
@@ -316,8 +320,10 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, void *jit, 
 }
 CUresult cuLibraryUnload(CUlibrary library) { UNLOADS(LIBRARY, library, REAL(cuLibraryUnload)(library)); }
 
-void context_forget(void)
+static void context_forget(void)
 {
     for (int i = 0; i < MAX_DEVICES; i++)
         primary[i] = NULL;
 }
+
+PART(.forget = context_forget);

@@ -1,6 +1,7 @@
 /* What this process holds: pointer or handle -> bytes. Open addressing, backward-shift deletion. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "ledger.h"
+#include "parts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -153,7 +154,7 @@ struct entry *ledger_take_owned(void *owner, size_t *count)
     return list;
 }
 
-void ledger_forget(void)
+static void ledger_forget(void)
 {
     atomic_store(&turn.word, 0);
     if (table != NULL)
@@ -161,3 +162,5 @@ void ledger_forget(void)
     table = NULL;
     slots = used = 0;
 }
+
+PART(.forget = ledger_forget);

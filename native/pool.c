@@ -4,7 +4,10 @@
    allocation the usual step is taken; afterwards the driver is asked what the pool has reserved, and the
    difference is settled. Where the driver cannot tell, the bytes in use count. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "pool.h"
+#include "capture.h"
+#include "parts.h"
+#include "settings.h"
 
 enum { MAX_POOLS = 4096, FIRST_STEP_BYTES = 32 << 20 };
 
@@ -160,12 +163,14 @@ void pools_free(const struct entry *entry)
     atomic_store_explicit(&pools_dirty, 1, memory_order_relaxed);
 }
 
-void pools_forget(void)
+static void pools_forget(void)
 {
     atomic_store(&turn.word, 0);
     pool_count = 0;
     atomic_store(&pools_dirty, 0);
 }
+
+PART(.forget = pools_forget, .reclaim = pools_true_up);
 
 /* What is kept for later is returned to the driver. */
 static void trim(struct pool *pool)

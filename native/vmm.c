@@ -1,6 +1,8 @@
 /* Physical memory (cuMemCreate) lives while a handle or a mapping of it does: counted together, given back once. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "devices.h"
+#include "ledger.h"
+#include "parts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -179,8 +181,10 @@ CUresult cuMemRetainAllocationHandle(CUhandle *handle, void *address)
     return result;
 }
 
-void vmm_forget(void)
+static void vmm_forget(void)
 {
     atomic_store(&turn.word, 0);
     mapping_count = 0;
 }
+
+PART(.forget = vmm_forget);
