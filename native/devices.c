@@ -79,14 +79,21 @@ static bool attach(struct device *device, const struct card *card, struct berth_
         if (!region_make(settings.folder, device->uuid, "", bytes, (uint32_t)core_pct, settings.burst ? BERTH_BURST : 0, error))
             return false;
     }
-    if (!region_open(&device->region, settings.folder, device->uuid, error)) {
-        if (error->text[0] != 0 || !nothing_of(device))
-            return false;
+    for (int attempts = 0; attempts < 3; attempts++) {
+        if (!region_open(&device->region, settings.folder, device->uuid, error)) {
+            if (error->text[0] != 0 || !nothing_of(device))
+                return false;
+            device->limited = true;
+            return true;
+        }
         device->limited = true;
-        return true;
+        if (region_join(&device->region, error))
+            return true;
+        if (!region_replaced(&device->region))
+            return false;
+        region_close(&device->region); /* between the two, by one of the same name */
     }
-    device->limited = true;
-    return region_join(&device->region, error);
+    return false;
 }
 
 /* With the turn held: each device gets its region and this process a slot in it. */

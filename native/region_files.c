@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 void region_uuid_text(const unsigned char uuid[16], char text[37])
@@ -126,11 +127,33 @@ static void prefix_error(struct berth_error *error, const char *path)
     snprintf(error->text, sizeof error->text, "%.120s: %.130s", path, rest);
 }
 
+/* The name of a file system that several machines share; NULL for any other. */
+static const char *remote_system(int fd)
+{
+    static const struct {
+        unsigned long magic;
+        const char *name;
+    } systems[] = {
+        { 0x6969, "NFS" },       { 0xfe534d42, "SMB" },    { 0xff534d42, "CIFS" },
+        { 0x00c36400, "Ceph" },  { 0x0bd00bd0, "Lustre" }, { 0x47504653, "GPFS" },
+        { 0x5346414f, "AFS" },   { 0x19830326, "BeeGFS" }, { 0x01161970, "GFS2" },
+        { 0x7461636f, "OCFS2" },
+    };
+    struct statfs system;
+    if (fstatfs(fd, &system) != 0)
+        return NULL;
+    for (size_t i = 0; i < sizeof systems / sizeof *systems; i++)
+        if ((uint32_t)system.f_type == systems[i].magic)
+            return systems[i].name;
+    return NULL;
+}
+
 /* Maps a whole file, or NULL with a reason; NULL without one where the file is not there. */
 static void *map_file(const char *path, int flags, int protection, size_t wanted,
-                      struct berth_error *error)
+                      struct stat *mapped, struct berth_error *error)
 {
     struct stat file;
+    const char *remote = NULL;
     error->text[0] = 0;
     int fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) {
@@ -146,10 +169,17 @@ static void *map_file(const char *path, int flags, int protection, size_t wanted
                  "%.120s: is damaged (%lld bytes, not %zu); stop its processes, remove it and make "
                  "the partition anew",
                  path, (long long)file.st_size, wanted);
+    else if ((remote = remote_system(fd)) != NULL)
+        snprintf(error->text, sizeof error->text,
+                 "%.150s: is on %s, where what one machine writes another may not see, and a lock "
+                 "does not end with its process; name a folder in memory or on a local disk",
+                 path, remote);
     else if ((map = mmap(NULL, wanted, protection, MAP_SHARED, fd, 0)) == MAP_FAILED)
         snprintf(error->text, sizeof error->text, "%.150s: cannot be mapped (%s)", path,
                  strerror(errno));
     close(fd);
+    if (mapped != NULL)
+        *mapped = file;
     return map == MAP_FAILED ? NULL : map;
 }
 
@@ -157,6 +187,7 @@ bool region_open(struct berth_region *region, const char *folder, const unsigned
                  struct berth_error *error)
 {
     char text[37], path[256];
+    struct stat file;
     memset(region, 0, sizeof *region);
     region->slot = -1;
     error->text[0] = 0;
@@ -168,7 +199,7 @@ bool region_open(struct berth_region *region, const char *folder, const unsigned
         return false;
     }
     const struct berth_limit_file *limit =
-        map_file(path, O_RDONLY, PROT_READ, sizeof *limit, error);
+        map_file(path, O_RDONLY, PROT_READ, sizeof *limit, NULL, error);
     if (limit == NULL)
         return false;
     if (!region_check_limit(limit, sizeof *limit, uuid, error)) {
@@ -178,7 +209,7 @@ bool region_open(struct berth_region *region, const char *folder, const unsigned
     }
     snprintf(region->path, sizeof region->path, "%s/%s.use", folder, text);
     struct berth_use_file *use =
-        map_file(region->path, O_RDWR, PROT_READ | PROT_WRITE, sizeof *use, error);
+        map_file(region->path, O_RDWR, PROT_READ | PROT_WRITE, sizeof *use, &file, error);
     if (use == NULL && error->text[0] == 0)
         snprintf(error->text, sizeof error->text,
                  "%s: is missing beside its limit; make the partition anew", region->path);
@@ -193,6 +224,8 @@ bool region_open(struct berth_region *region, const char *folder, const unsigned
     }
     region->limit = limit;
     region->use = use;
+    region->disk = (uint64_t)file.st_dev;
+    region->inode = (uint64_t)file.st_ino;
     return true;
 }
 
@@ -290,7 +323,7 @@ bool region_make(const char *folder, const unsigned char uuid[16], const char *n
         in_use = in_use || atomic_load(&region.use->slots[i].state) != 0;
     if (!in_use && !(atomic_load(&region.limit->flags) & BERTH_AGENT)) {
         struct berth_limit_file *ours =
-            map_file(path, O_RDWR, PROT_READ | PROT_WRITE, sizeof limit, error);
+            map_file(path, O_RDWR, PROT_READ | PROT_WRITE, sizeof limit, NULL, error);
         if (ours != NULL) {
             atomic_store(&ours->mem_bytes, mem_bytes);
             atomic_store(&ours->core_pct, core_pct);
