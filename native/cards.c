@@ -1,10 +1,31 @@
 /* What the driver says of its devices: asked once, at the start, and before any lock is taken. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "cards.h"
+#include "routes.h"
+#include "settings.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+NVdevice nvml_named(const unsigned char uuid[16])
+{
+    static shared32 ready;
+    if (!routes_have_nvml() || !HAVE(nvmlInit_v2) || !HAVE(nvmlDeviceGetHandleByUUID))
+        return NULL;
+    if (!atomic_load(&ready) && real.nvmlInit_v2() != NV_SUCCESS)
+        return NULL;
+    atomic_store(&ready, 1);
+    char text[48] = "GPU-";
+    NVdevice handle = NULL;
+    region_uuid_text(uuid, text + 4);
+    if (real.nvmlDeviceGetHandleByUUID(text, &handle) != NV_SUCCESS) {
+        memcpy(text, "MIG-", 4);
+        if (real.nvmlDeviceGetHandleByUUID(text, &handle) != NV_SUCCESS)
+            return NULL;
+    }
+    return handle;
+}
 
 /* Where CUDA_VISIBLE_DEVICES reorders, the position among all of the container's GPUs; -1 where it cannot be told. */
 static int position_of(struct card *card, int ordinal)

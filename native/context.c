@@ -2,7 +2,12 @@
 
    The first process of a region measures and the region remembers, so that the next takes the right amount. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "overhead.h"
+#include "launch.h"
+#include "nvml.h"
+#include "parts.h"
+#include "settings.h"
+#include "swap.h"
 
 #include <stdlib.h>
 
@@ -405,8 +410,10 @@ CUresult cuCtxSetLimit(int limit, size_t value)
     return result;
 }
 
-void context_forget(void)
+static void context_forget(void)
 {
     for (int i = 0; i < MAX_DEVICES; i++)
         primary[i] = NULL;
 }
+
+PART(.forget = context_forget);

@@ -1,8 +1,11 @@
 /* The devices that this process sees, each with its region. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "devices.h"
+#include "cards.h"
+#include "parts.h"
+#include "settings.h"
 
-#include <pthread.h>
+#include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -25,13 +28,9 @@ static void after_fork(void)
     atomic_store(&started, 0);
     atomic_store(&turn.word, 0);
     last.context = NULL;
-    ledger_forget();
-    pools_forget();
-    vmm_forget();
-    graph_forget();
-    context_forget();
-    pace_forget();
 }
+
+PART(.forget = after_fork);
 
 /* A GPU that has no limit of its own where others have one: nothing of it. */
 static bool nothing_of(struct device *device)
@@ -80,14 +79,21 @@ static bool attach(struct device *device, const struct card *card, struct berth_
         if (!region_make(settings.folder, device->uuid, "", bytes, (uint32_t)core_pct, settings.burst ? BERTH_BURST : 0, error))
             return false;
     }
-    if (!region_open(&device->region, settings.folder, device->uuid, error)) {
-        if (error->text[0] != 0 || !nothing_of(device))
-            return false;
+    for (int attempts = 0; attempts < 3; attempts++) {
+        if (!region_open(&device->region, settings.folder, device->uuid, error)) {
+            if (error->text[0] != 0 || !nothing_of(device))
+                return false;
+            device->limited = true;
+            return true;
+        }
         device->limited = true;
-        return true;
+        if (region_join(&device->region, error))
+            return true;
+        if (!region_replaced(&device->region))
+            return false;
+        region_close(&device->region); /* between the two, by one of the same name */
     }
-    device->limited = true;
-    return region_join(&device->region, error);
+    return false;
 }
 
 /* With the turn held: each device gets its region and this process a slot in it. */
@@ -130,9 +136,6 @@ CUresult devices_start(CUresult result)
         count = cards_ask(cards, &error);
     turn_take(&turn);
     if (first && !atomic_load(&started) && !devices_none()) {
-        static bool watching_forks;
-        if (!watching_forks && pthread_atfork(NULL, NULL, after_fork) == 0)
-            watching_forks = true;
         if (error.text[0] == 0 && join_all(cards, count, &error)) {
             atomic_store(&several, count > 1);
             atomic_store(&limiting, 1);
@@ -233,7 +236,7 @@ bool take_quietly(struct device *device, uint64_t bytes, uint64_t *left)
         return false;
     if (region_reap(&device->region) > 0 && region_take(&device->region, bytes, left))
         return true;
-    pools_true_up(device);
+    parts_reclaim(device);
     return region_take(&device->region, bytes, left);
 }
 

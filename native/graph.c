@@ -1,35 +1,13 @@
 /* Graphs, and streams that are being captured into one. What a graph's nodes allocate is the memory of its device's graphs. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "capture.h"
+#include "devices.h"
+#include "launch.h"
+#include "ledger.h"
+#include "parts.h"
+#include "pool.h"
 
 #include <stdlib.h>
-
-static shared32 captured;
-
-bool capturing(CUstream stream, bool per_thread)
-{
-    int status = CU_CAPTURE_NONE;
-    if (!atomic_load_explicit(&captured, memory_order_relaxed))
-        return false;
-    if (per_thread && HAVE(cuStreamIsCapturing_ptsz))
-        return real.cuStreamIsCapturing_ptsz(stream, &status) == CUDA_SUCCESS && status != CU_CAPTURE_NONE;
-    return HAVE(cuStreamIsCapturing) && real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status != CU_CAPTURE_NONE;
-}
-
-int capture_relax(void)
-{
-    int mode = CU_CAPTURE_RELAXED;
-    if (atomic_load_explicit(&captured, memory_order_relaxed) && HAVE(cuThreadExchangeStreamCaptureMode) &&
-        real.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS)
-        return mode;
-    return -1;
-}
-
-void capture_restore(int mode)
-{
-    if (mode >= 0)
-        real.cuThreadExchangeStreamCaptureMode(&mode);
-}
 
 /* From the first capture on, a stream is asked before its allocations are counted: captured ones are graph nodes. */
 static void captures(void)
@@ -290,7 +268,9 @@ CUresult cuDeviceGraphMemTrim(CUdevice dev)
     return result;
 }
 
-void graph_forget(void)
+static void graph_forget(void)
 {
     atomic_store(&turn.word, 0);
 }
+
+PART(.forget = graph_forget);

@@ -6,7 +6,11 @@
    measured by two events around one launch in many, per kernel and number of blocks; what NVML reports of the
    processes' use corrects the sum. Each thread buys a little ahead, so that most launches cost a subtraction. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "launch.h"
+#include "capture.h"
+#include "devices.h"
+#include "nvml.h"
+#include "parts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -416,14 +420,18 @@ struct probe *pace(void *what, uint64_t blocks, CUstream stream, bool per_thread
     return pace_slowly(what, blocks, stream, per_thread);
 }
 
-void pace_forget(void)
+static void pace_forget(void)
 {
+    if (!atomic_load(&pacing))
+        return; /* nothing is known yet, and its memory is not touched */
     atomic_fetch_add(&generation, 1);
     memset(&mine, 0, sizeof mine);
     mine.generation = atomic_load(&generation);
     memset(kernels, 0, sizeof kernels);
     memset(probes, 0, sizeof probes);
 }
+
+PART(.forget = pace_forget);
 
 #define LAUNCH(what, blocks, stream, per_thread, call)                            \
     do {                                                                          \

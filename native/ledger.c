@@ -1,6 +1,7 @@
 /* What this process holds: pointer or handle -> bytes. Open addressing, backward-shift deletion. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "ledger.h"
+#include "parts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -177,10 +178,12 @@ struct entry *ledger_take_owned(void *owner, size_t *count)
     return list;
 }
 
-void ledger_forget(void)
+static void ledger_forget(void)
 {
     struct table *gone = atomic_exchange(&here, NULL);
     atomic_store(&turn.word, 0);
     if (gone != NULL)
         munmap(gone, bytes_for(gone->slots));
 }
+
+PART(.forget = ledger_forget);

@@ -1,6 +1,10 @@
 /* Linear memory and arrays: taken before the driver is asked, given back when it refuses or frees. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "devices.h"
+#include "ledger.h"
+#include "pool.h"
+#include "swap.h"
+#include "vmm.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,8 @@
 /* Modules, libraries, and their functions, which a driver may load only when they are first asked for. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "overhead.h"
+#include "capture.h"
+#include "settings.h"
 
 enum { FIRST_MODULE_BYTES = 64 << 20 };
 

@@ -1,6 +1,10 @@
 /* NVML: memory and processes as the container's own part, also for programs that never start CUDA. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "nvml.h"
+#include "cards.h"
+#include "parts.h"
+#include "routes.h"
+#include "settings.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -131,29 +135,12 @@ PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses, NVprocess_v1)
 PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, NVprocess)
 PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, NVprocess)
 
-void nvml_forget(void)
+static void nvml_forget(void)
 {
     atomic_store(&turn.word, 0);
 }
 
-NVdevice nvml_named(const unsigned char uuid[16])
-{
-    static shared32 ready;
-    if (!routes_have_nvml() || !HAVE(nvmlInit_v2) || !HAVE(nvmlDeviceGetHandleByUUID))
-        return NULL;
-    if (!atomic_load(&ready) && real.nvmlInit_v2() != NV_SUCCESS)
-        return NULL;
-    atomic_store(&ready, 1);
-    char text[48] = "GPU-";
-    NVdevice handle = NULL;
-    region_uuid_text(uuid, text + 4);
-    if (real.nvmlDeviceGetHandleByUUID(text, &handle) != NV_SUCCESS) {
-        memcpy(text, "MIG-", 4);
-        if (real.nvmlDeviceGetHandleByUUID(text, &handle) != NV_SUCCESS)
-            return NULL;
-    }
-    return handle;
-}
+PART(.forget = nvml_forget);
 
 NVdevice nvml_handle(struct device *device)
 {

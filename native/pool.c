@@ -20,7 +20,11 @@
    The memory of a device's graphs is a pool without a handle. Nothing in it is known to be free for a graph that has
    none yet, so `live` is 0, its room is never counted on, and graph.c remembers which graphs have theirs. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "pool.h"
+#include "capture.h"
+#include "parts.h"
+#include "settings.h"
+#include "vmm.h"
 
 enum { MAX_POOLS = 4096, FIRST_STEP_BYTES = 32 << 20 };
 
@@ -199,12 +203,14 @@ void pools_free(const struct entry *entry)
     atomic_store_explicit(&pools_dirty, 1, memory_order_relaxed);
 }
 
-void pools_forget(void)
+static void pools_forget(void)
 {
     atomic_store(&turn.word, 0);
     pool_count = 0;
     atomic_store(&pools_dirty, 0);
 }
+
+PART(.forget = pools_forget, .reclaim = pools_true_up);
 
 /* What is kept for later is returned to the driver. */
 static void trim(struct pool *pool)

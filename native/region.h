@@ -44,7 +44,7 @@ struct berth_limit_file {
 };
 
 struct berth_slot {
-    shared32 state; /* 0 free, 1 taken */
+    shared32 state; /* 0 free, 1 taken, more while it is buried (region.c) */
     uint32_t pid;   /* as its own pid namespace counts */
     uint64_t start_ticks, pid_namespace;
     char command[16];
@@ -100,6 +100,7 @@ struct berth_region {
     int slot;             /* -1: looks only */
     struct turn turn;     /* this process's threads take turns at the slot; never across a system call or driver call */
     shared64 looked_ns;
+    uint64_t disk, inode; /* of the file that is mapped, to which the path may lead no more */
     char path[256];       /* of the use file */
 };
 
@@ -110,6 +111,8 @@ bool region_open(struct berth_region *region, const char *folder, const unsigned
 /* Makes the files that are missing. An existing limit is kept unless nobody uses it and it was not the agent's. */
 bool region_make(const char *folder, const unsigned char uuid[16], const char *name, uint64_t mem_bytes,
                  uint32_t core_pct, uint32_t flags, struct berth_error *error);
+/* Whether the path leads to another file by now: the partition was removed and made anew. */
+bool region_replaced(const struct berth_region *region);
 bool region_join(struct berth_region *region, struct berth_error *error);
 void region_close(struct berth_region *region);
 /* After fork: the child has the parent's mapping and no slot. */

@@ -7,8 +7,11 @@
    intercepted to notice that a driver has been loaded. cuGetProcAddress answers from inside the driver, and is
    asked through a wrapper. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "routes.h"
+
 #include "elf.h"
+#include "parts.h"
+#include "settings.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -219,15 +222,16 @@ static int visit_libc(struct dl_phdr_info *info, size_t size, void *data)
 static void after_fork(void)
 {
     atomic_store(&turn.word, 0);
-    nvml_forget();
 }
+
+PART(.forget = after_fork);
 
 static void start(void)
 {
     int error = errno;
     turn_take(&turn);
     if (!atomic_load(&started)) {
-        pthread_atfork(NULL, NULL, after_fork);
+        pthread_atfork(NULL, NULL, parts_forget);
         settings_read();
         dl_iterate_phdr(visit_libc, NULL);
         atomic_store(&started, 1);

@@ -1,7 +1,7 @@
 /* What the environment says: read once, at the start. A program that runs with more rights than its user (setuid) does
    not listen to it: its limits are the agent's, and it writes to no file that the user names. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "settings.h"
 
 #include <dirent.h>
 #include <errno.h>

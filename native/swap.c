@@ -5,7 +5,9 @@
    killed process had goes with its slot. A process first says what it wants and then looks at the sum, so that of two
    that ask at once both may be refused, and never both be given too much. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "swap.h"
+#include "ledger.h"
+#include "settings.h"
 
 enum { GLOBAL = 1, PREFER = 3, REACHED_BY = 5, HOST = -1 };
 

@@ -1,6 +1,7 @@
 /* What a process is told about the card: a card as large as its limit. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "devices.h"
+#include "pool.h"
 
 static uint64_t smaller(uint64_t a, uint64_t b)
 {

@@ -5,7 +5,10 @@
    are the same device), so a file that is not known by its number may hold any of them: while such an import lives,
    nothing that was exported is given back. What another process exported is counted there, and not here. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "vmm.h"
+#include "ledger.h"
+#include "parts.h"
+#include "pool.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -563,10 +566,12 @@ CUresult cuMemImportFromShareableHandle(CUhandle *handle, void *from, int type)
     return result;
 }
 
-void vmm_forget(void)
+static void vmm_forget(void)
 {
     atomic_store(&turn.word, 0);
     mapping_count = tie_count = 0;
     exports = NULL;
     foreign_count = 0;
 }
+
+PART(.forget = vmm_forget);

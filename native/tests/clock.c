@@ -23,7 +23,10 @@ enum { THREADS = 64 };
 #define START_NS 1000000000000ull
 #define EXPORT __attribute__((visibility("default")))
 
-struct thread { bool here; uint64_t wakes_ns; };
+struct thread {
+    bool here;
+    uint64_t wakes_ns;
+};
 struct clock {
     pthread_mutex_t turn;
     pthread_cond_t moved;
@@ -129,7 +132,8 @@ static void sleep_to(uint64_t ns)
 
 static bool is_simulated(clockid_t clock)
 {
-    return shared != NULL && (clock == CLOCK_MONOTONIC || clock == CLOCK_MONOTONIC_COARSE || clock == CLOCK_MONOTONIC_RAW);
+    return shared != NULL && (clock == CLOCK_MONOTONIC || clock == CLOCK_MONOTONIC_COARSE ||
+                              clock == CLOCK_MONOTONIC_RAW);
 }
 
 static uint64_t ns_of(const struct timespec *time)
@@ -148,7 +152,8 @@ EXPORT int clock_gettime(clockid_t clock, struct timespec *time)
     return 0;
 }
 
-EXPORT int clock_nanosleep(clockid_t clock, int flags, const struct timespec *time, struct timespec *left)
+EXPORT int clock_nanosleep(clockid_t clock, int flags, const struct timespec *time,
+                           struct timespec *left)
 {
     if (!is_simulated(clock))
         return syscall(SYS_clock_nanosleep, clock, flags, time, left) == 0 ? 0 : errno;
@@ -166,5 +171,6 @@ EXPORT int nanosleep(const struct timespec *time, struct timespec *left)
 
 EXPORT int usleep(useconds_t us)
 {
-    return nanosleep(&(struct timespec){ (time_t)(us / 1000000u), (long)(us % 1000000u) * 1000 }, NULL);
+    return nanosleep(&(struct timespec){ (time_t)(us / 1000000u), (long)(us % 1000000u) * 1000 },
+                     NULL);
 }
