@@ -24,6 +24,7 @@
 #include "capture.h"
 #include "parts.h"
 #include "settings.h"
+#include "swap.h"
 #include "vmm.h"
 
 enum { MAX_POOLS = 4096, FIRST_STEP_BYTES = 32 << 20 };
@@ -222,15 +223,21 @@ static void trim(struct pool *pool)
     settle(pool, 0, false);
 }
 
-/* More than the limit never fits, and must not get into the sums of what is asked. Records the refusal. */
-static bool can_ever_fit(struct device *device, uint64_t bytes, const char *call)
+/* More than the limit never fits, and must not get into the sums of what is asked. */
+static bool can_ever_fit(struct device *device, uint64_t bytes, uint64_t *left)
 {
     if (LIKELY(bytes <= atomic_load_explicit(&device->region.limit->mem_bytes, memory_order_relaxed)))
         return true;
-    if (!take(device, bytes, call))
+    if (!take_quietly(device, bytes, left))
         return false;
     give(device, bytes); /* resized meanwhile */
     return true;
+}
+
+static void refuse(struct device *device, uint64_t bytes, uint64_t left, const char *call)
+{
+    region_refuse(&device->region, call, bytes, left);
+    log_line("refused %s of %llu bytes on GPU %d: %llu left", call, (unsigned long long)bytes, device->ordinal, (unsigned long long)left);
 }
 
 static uint64_t step_of(const struct device *device)
@@ -249,21 +256,21 @@ uint64_t pools_whole_steps(const struct device *device, uint64_t bytes)
     return whole_steps(bytes, step_of(device));
 }
 
-/* Takes what growing by `bytes` may need; `taken` says how much. */
-static bool take_for(struct pool *pool, uint64_t bytes, const char *call, uint64_t *taken, bool *debtor)
+/* Takes what growing by `bytes` may need; `taken` says how much, or `left` how much there was. */
+static bool take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *debtor, uint64_t *left)
 {
     struct device *device = pool->device;
-    uint64_t step = step_of(device), want = whole_steps(bytes, step), left;
+    uint64_t step = step_of(device), want = whole_steps(bytes, step);
     *taken = want;
     *debtor = false;
-    if (take_quietly(device, want, &left))
+    if (take_quietly(device, want, left))
         return true;
     turn_take(&turn);
     bool roomy = pool->charged > pool->live;
     turn_leave(&turn);
     if (roomy) {
         trim(pool);
-        if (take_quietly(device, want, &left))
+        if (take_quietly(device, want, left))
             return true;
     }
     if (roomy && pool->handle != NULL) {
@@ -274,7 +281,7 @@ static bool take_for(struct pool *pool, uint64_t bytes, const char *call, uint64
         pool->debtors += *debtor;
         turn_leave(&turn);
         *taken = spare < bytes ? (bytes - spare + step - 1) / step * step : 0;
-        if (*debtor && (*taken == 0 || take_quietly(device, *taken, &left)))
+        if (*debtor && (*taken == 0 || take_quietly(device, *taken, left)))
             return true;
         turn_take(&turn);
         pool->debtors -= *debtor;
@@ -283,10 +290,8 @@ static bool take_for(struct pool *pool, uint64_t bytes, const char *call, uint64
     }
     *taken = bytes;
     uint64_t reserved; /* a driver that does not tell is taken to reserve what is asked for */
-    if (want != bytes && !reserved_bytes(pool, &reserved) && take_quietly(device, bytes, &left))
+    if (want != bytes && !reserved_bytes(pool, &reserved) && take_quietly(device, bytes, left))
         return true;
-    region_refuse(&device->region, call, bytes, left);
-    log_line("refused %s of %llu bytes on GPU %d: %llu left", call, (unsigned long long)bytes, device->ordinal, (unsigned long long)left);
     return false;
 }
 
@@ -355,14 +360,14 @@ static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream s
         return CUDA_ERROR_OUT_OF_MEMORY; /* more pools than there is room to count */
     if (pool == NULL || pool->device == NULL)
         return ask(ptr, bytes, from, stream, per_thread);
-    if (UNLIKELY(!can_ever_fit(pool->device, bytes, call)))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    begin(pool, bytes);
-    uint64_t taken = 0;
+    uint64_t taken = 0, left = 0;
     bool debtor = false;
-    if (!take_for(pool, bytes, call, &taken, &debtor)) {
+    if (UNLIKELY(!can_ever_fit(pool->device, bytes, &left)))
+        return swap_allocate(pool->device, ptr, bytes, left, call);
+    begin(pool, bytes);
+    if (UNLIKELY(!take_for(pool, bytes, &taken, &debtor, &left))) {
         end(pool, bytes, false);
-        return CUDA_ERROR_OUT_OF_MEMORY;
+        return swap_allocate(pool->device, ptr, bytes, left, call);
     }
     CUresult result = ask(ptr, bytes, from, stream, per_thread);
     if (result != CUDA_SUCCESS) {
@@ -375,8 +380,7 @@ static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream s
     pool->asked -= bytes;
     turn_leave(&turn);
     if (!settle(pool, taken, debtor)) {
-        uint64_t left = 0;
-        region_refuse(&pool->device->region, call, bytes, left);
+        region_refuse(&pool->device->region, call, bytes, 0);
         free_async(*ptr, stream, per_thread);
         turn_take(&turn);
         pool->live -= bytes;
@@ -421,23 +425,36 @@ static bool is_gone(const struct pool *pool)
     return gone;
 }
 
+static CUresult wait_for(CUstream stream, bool per_thread)
+{
+    return per_thread ? REAL(cuStreamSynchronize_ptsz)(stream) : REAL(cuStreamSynchronize)(stream);
+}
+
 static CUresult release(CUdeviceptr ptr, CUstream stream, bool per_thread)
 {
     struct entry entry;
-    bool pooled, known = atomic_load_explicit(&limiting, memory_order_relaxed) && !capturing(stream, per_thread);
-    known = known && ((pooled = ledger_take(POOLED, ptr, &entry)) || ledger_take(LINEAR, ptr, &entry));
+    bool known = atomic_load_explicit(&limiting, memory_order_relaxed) && !capturing(stream, per_thread);
+    known = known && (ledger_take(POOLED, ptr, &entry) || ledger_take(LINEAR, ptr, &entry) || ledger_take(SWAPPED, ptr, &entry));
+    if (known && entry.kind == SWAPPED) { /* of no pool, whatever it was asked of */
+        (void)wait_for(stream, per_thread);
+        CUresult result = REAL(cuMemFree_v2)(ptr);
+        if (result == CUDA_SUCCESS)
+            swap_give(device_at(entry.device), entry.bytes);
+        else
+            ledger_put(entry);
+        return result;
+    }
     CUresult result = free_async(ptr, stream, per_thread);
     if (!known)
         return result;
-    bool gone = result == CUDA_SUCCESS && entry.kind == POOLED && is_gone(entry.owner);
-    if (gone) /* nobody tells any more when what it kept is free */
-        (void)(per_thread ? REAL(cuStreamSynchronize_ptsz)(stream) : REAL(cuStreamSynchronize)(stream));
+    if (result == CUDA_SUCCESS && entry.kind == POOLED && is_gone(entry.owner)) /* nobody tells any more when it is free */
+        (void)wait_for(stream, per_thread);
     if (result != CUDA_SUCCESS) {
         ledger_put(entry);
     } else if (entry.kind == POOLED) {
         pools_free(&entry);
     } else { /* freed when the stream gets there */
-        (void)(per_thread ? REAL(cuStreamSynchronize_ptsz)(stream) : REAL(cuStreamSynchronize)(stream));
+        (void)wait_for(stream, per_thread);
         give(device_at(entry.device), entry.bytes);
     }
     return result;
@@ -568,12 +585,10 @@ static bool take_for_graph(struct pool *pool, uint64_t bytes, uint64_t apart, co
         if (take_quietly(device, growth->taken, &left))
             return true;
     }
-    if (together || known_apart) {
-        region_refuse(&device->region, call, bytes, left);
-        log_line("refused %s of %llu bytes on GPU %d: %llu left", call, (unsigned long long)bytes, device->ordinal, (unsigned long long)left);
-        return false;
-    }
-    return take_for(pool, bytes, call, &growth->taken, &growth->debtor);
+    if (!together && !known_apart && take_for(pool, bytes, &growth->taken, &growth->debtor, &left))
+        return true;
+    refuse(device, bytes, left, call);
+    return false;
 }
 
 struct pool *pools_begin_graph(struct device *device, uint64_t bytes, uint64_t apart, const char *call, struct growth *growth, CUresult *refused)
@@ -581,7 +596,9 @@ struct pool *pools_begin_graph(struct device *device, uint64_t bytes, uint64_t a
     *refused = CUDA_SUCCESS;
     *growth = (struct growth){ .bytes = bytes };
     struct pool *pool = find(NULL, device);
-    if (pool == NULL || !can_ever_fit(device, bytes, call)) {
+    uint64_t left = 0;
+    if (pool == NULL || !can_ever_fit(device, bytes, &left)) {
+        refuse(device, bytes, left, call);
         *refused = CUDA_ERROR_OUT_OF_MEMORY;
         return NULL;
     }

@@ -20,8 +20,8 @@ struct CUnode_st { int type; uint64_t bytes, ptr; CUgraph child; struct CUnode_s
 struct CUgraph_st { struct CUnode_st *nodes; size_t count; };
 struct CUexec_st { uint64_t bytes, apart_bytes, held_bytes, kernel_ns; uint32_t gpu; };
 
-enum what { FREE, BLOCK, ASYNC, VIRTUAL };
-struct node { uint64_t va, bytes; enum what what; uint32_t gpu; struct CUctx_st *context; struct CUpool_st *pool; };
+enum what { FREE, BLOCK, ASYNC, VIRTUAL, HOSTED };
+struct node { uint64_t va, bytes; enum what what; bool unplaced; uint32_t gpu; struct CUctx_st *context; struct CUpool_st *pool; };
 struct map { uint64_t va, bytes; struct physical *physical; struct map *next; };
 
 struct fake_card *fake_card;
@@ -33,6 +33,8 @@ static uint64_t watch_bytes;
 bool fake_initialized, fake_injecting;
 #define initialized fake_initialized
 static bool forked, like_nodes, like_lazy;
+static _Atomic uint64_t unplaced;     /* managed memory that nobody has used yet */
+static uint64_t swapped_bytes; /* of managed memory that stays with the host */
 
 static _Atomic uint32_t spin;
 static struct node *nodes;
@@ -194,7 +196,8 @@ CUresult fake_injected(const char *name)
 FAKE_EXPORT uint64_t fake_violations(int gpu) { return atomic_load(&card->gpus[gpu].violations); }
 FAKE_EXPORT uint64_t fake_worst_bytes(int gpu) { return atomic_load(&card->gpus[gpu].worst_bytes); }
 static void drop_closed(void);
-FAKE_EXPORT uint64_t fake_own_bytes(int gpu) { drop_closed(); return atomic_load(&self->bytes[gpu]); }
+static void populate(void);
+FAKE_EXPORT uint64_t fake_own_bytes(int gpu) { populate(); drop_closed(); return atomic_load(&self->bytes[gpu]); }
 FAKE_EXPORT uint64_t fake_own_busy_ns(int gpu) { return atomic_load(&self->busy_ns[gpu]); }
 FAKE_EXPORT uint64_t fake_used_bytes(int gpu)
 {
@@ -482,6 +485,7 @@ DO cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
     IN_CONTEXT();
     GIVEN(free_bytes);
     GIVEN(total);
+    populate();
     struct fake_gpu *gpu = &card->gpus[current->gpu];
     *total = gpu->total_bytes;
     *free_bytes = gpu->total_bytes - fake_used_of(card, current->gpu);
@@ -538,8 +542,11 @@ static void end_context(struct CUctx_st *context)
 {
     lock();
     for (size_t i = 0; i < node_space; i++)
-        while (nodes[i].what == BLOCK && nodes[i].context == context) {
-            refund(nodes[i].gpu, nodes[i].bytes);
+        while ((nodes[i].what == BLOCK || nodes[i].what == HOSTED) && nodes[i].context == context) {
+            if (nodes[i].what == BLOCK && !nodes[i].unplaced)
+                refund(nodes[i].gpu, nodes[i].bytes);
+            else if (nodes[i].what == HOSTED)
+                swapped_bytes -= nodes[i].bytes;
             old_address(nodes[i].va, nodes[i].bytes);
             drop_node(&nodes[i]);
         }
@@ -757,9 +764,21 @@ DO cuKernelGetFunction(CUfunction *function, CUkernel kernel) { READY(); GIVEN(f
 
 /* ---- memory ---- */
 
+static void populate(void)
+{
+    if (__builtin_expect(atomic_load_explicit(&unplaced, memory_order_relaxed) == 0, 1))
+        return;
+    lock();
+    struct node *found = find_node(atomic_exchange(&unplaced, 0));
+    if (found != NULL && found->unplaced && charge(found->gpu, found->bytes))
+        found->unplaced = false; /* where it does not fit it stays with the host */
+    unlock();
+}
+
 static CUresult allocate(uint64_t *va, uint64_t bytes)
 {
     IN_CONTEXT();
+    populate();
     if (va == NULL || bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (!charge(current->gpu, bytes))
@@ -780,6 +799,7 @@ static CUresult allocate(uint64_t *va, uint64_t bytes)
 static CUresult release(uint64_t va)
 {
     READY();
+    populate();
     if (va == 0)
         return CUDA_SUCCESS;
     lock();
@@ -792,8 +812,10 @@ static CUresult release(uint64_t va)
     drop_node(found);
     if (node.what == ASYNC)
         node.pool->used -= node.bytes;
+    if (node.what == HOSTED)
+        swapped_bytes -= node.bytes;
     unlock();
-    if (node.what == BLOCK)
+    if (node.what == BLOCK && !node.unplaced)
         refund(node.gpu, node.bytes);
     lock(); /* the address comes back only after the bytes */
     old_address(node.va, node.bytes);
@@ -825,8 +847,46 @@ DO cuMemFree(unsigned ptr)
     unlock();
     return release(whole);
 }
-DO cuMemAdvise(CUdeviceptr ptr, size_t bytes, int advice, CUdevice dev) { READY(); (void)ptr, (void)bytes, (void)advice, (void)dev; return CUDA_SUCCESS; }
-DO cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags) { READY(); (void)flags; return allocate(ptr, bytes); }
+/* Managed memory is the card's, unless it is advised to stay with the host. */
+DO cuMemAdvise(CUdeviceptr ptr, size_t bytes, int advice, CUdevice dev)
+{
+    enum { PREFER = 3, HOST = -1 };
+    READY();
+    if (advice != PREFER || dev != HOST)
+        return CUDA_SUCCESS;
+    lock();
+    struct node *found = find_node(ptr);
+    bool whole = found != NULL && found->what == BLOCK && found->bytes == bytes;
+    uint32_t gpu = whole ? found->gpu : 0;
+    bool placed = whole && !found->unplaced;
+    if (whole)
+        found->what = HOSTED, found->unplaced = false;
+    swapped_bytes += whole ? bytes : 0;
+    unlock();
+    if (!whole)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (placed)
+        refund(gpu, bytes);
+    return CUDA_SUCCESS;
+}
+FAKE_EXPORT uint64_t fake_swapped_bytes(void) { return swapped_bytes; }
+/* Managed memory is the card's from its first use on, which is taken to be any later call of its maker's. */
+DO cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    IN_CONTEXT();
+    if (ptr == NULL || bytes == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    populate();
+    lock();
+    uint64_t at = new_address(bytes);
+    if (at != 0)
+        put_node((struct node){ .va = at, .bytes = bytes, .what = BLOCK, .gpu = current->gpu, .context = current, .unplaced = true });
+    atomic_store(&unplaced, at);
+    unlock();
+    *ptr = at;
+    return at != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
 DO cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height, unsigned element)
 {
     (void)element;
