@@ -362,10 +362,11 @@ static uint64_t set_aside(const struct device *device, int limit, uint64_t value
     return __builtin_mul_overflow(value, (uint64_t)sms * (uint64_t)threads, &bytes) ? UINT64_MAX >> 2 : bytes;
 }
 
-static uint64_t limit_now(int limit)
+/* A driver that cannot tell at all: what is set counts whole. */
+static CUresult limit_now(int limit, size_t *value)
 {
-    size_t value = 0;
-    return HAVE(cuCtxGetLimit) && real.cuCtxGetLimit(&value, limit) == CUDA_SUCCESS ? value : 0;
+    *value = 0;
+    return HAVE(cuCtxGetLimit) ? real.cuCtxGetLimit(value, limit) : CUDA_SUCCESS;
 }
 
 /* What is above the value that the context began with counts from now on, though the driver may take it only when a kernel
@@ -377,8 +378,12 @@ CUresult cuCtxSetLimit(int limit, size_t value)
     CUcontext context = NULL;
     if (device == NULL || !HAVE(cuCtxGetCurrent) || real.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
         return REAL(cuCtxSetLimit)(limit, value);
+    size_t now;
+    CUresult result = limit_now(limit, &now);
+    if (result != CUDA_SUCCESS)
+        return result;
     uint64_t nothing = 0, key = (uint64_t)(uintptr_t)context * 4 + (unsigned)limit;
-    atomic_compare_exchange_strong(&begun[limit], &nothing, limit_now(limit) + 1);
+    atomic_compare_exchange_strong(&begun[limit], &nothing, now + 1);
     uint64_t base = set_aside(device, limit, atomic_load(&begun[limit]) - 1), wanted = set_aside(device, limit, value);
     uint64_t need = wanted > base ? wanted - base : 0;
     struct entry entry = { .key = key, .owner = context, .kind = SET_ASIDE, .device = (uint16_t)device->ordinal };
@@ -388,10 +393,10 @@ CUresult cuCtxSetLimit(int limit, size_t value)
         ledger_put(entry);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    CUresult result = REAL(cuCtxSetLimit)(limit, value);
+    result = REAL(cuCtxSetLimit)(limit, value);
     entry.bytes = need > before ? need : before;
-    if (result == CUDA_SUCCESS && HAVE(cuCtxGetLimit)) { /* the driver may have made more or less of it */
-        uint64_t made = set_aside(device, limit, limit_now(limit));
+    if (result == CUDA_SUCCESS && HAVE(cuCtxGetLimit) && limit_now(limit, &now) == CUDA_SUCCESS) {
+        uint64_t made = set_aside(device, limit, now); /* the driver may have made more or less of it */
         made = made > base ? made - base : 0;
         if (made <= entry.bytes || take(device, made - entry.bytes, "cuCtxSetLimit")) {
             give(device, made < entry.bytes ? entry.bytes - made : 0);

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "devices.h"
 #include "cards.h"
+#include "ledger.h"
 #include "parts.h"
 #include "settings.h"
 
@@ -77,6 +78,10 @@ static bool attach(struct device *device, const struct card *card, struct berth_
         if (settings.core_pct.given)
             settings_for(&settings.core_pct, card->position, device->uuid, &core_pct);
         if (!region_make(settings.folder, device->uuid, "", bytes, (uint32_t)core_pct, settings.burst ? BERTH_BURST : 0, error))
+            return false;
+        uint64_t swap_mib = 0;
+        if (settings.swap_mib.given && settings_for(&settings.swap_mib, card->position, device->uuid, &swap_mib) &&
+            !region_oversubscribe(settings.folder, device->uuid, swap_mib << 20, false, error))
             return false;
     }
     for (int attempts = 0; attempts < 3; attempts++) {
@@ -202,8 +207,12 @@ struct device *device_current(void)
     uint32_t changes = atomic_load_explicit(&context_changes, memory_order_acquire);
     if (LIKELY(last.context == context && last.changes == changes))
         return last.device;
-    if (!HAVE(cuCtxGetDevice) || real.cuCtxGetDevice(&handle) != CUDA_SUCCESS)
-        return NULL;
+    if (!HAVE(cuCtxGetDevice) || real.cuCtxGetDevice(&handle) != CUDA_SUCCESS) {
+        struct entry entry; /* a failure is no way round the limit */
+        bool known = ledger_get(CONTEXT, (uint64_t)(uintptr_t)context, &entry);
+        struct device *device = known ? device_at(entry.device) : device_at(0);
+        return (known || !atomic_load(&several)) && device != NULL && device->limited ? device : NULL;
+    }
     last.context = context;
     last.changes = changes;
     return last.device = device_of(handle);

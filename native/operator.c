@@ -47,6 +47,20 @@ int berth_make(const char *folder, const char *uuid, const char *name, uint64_t 
     return made ? 0 : fail(error, size, why.text);
 }
 
+EXPORT int berth_oversubscribe(const char *folder, const char *uuid, uint64_t swap_bytes, char *error, size_t size);
+int berth_oversubscribe(const char *folder, const char *uuid, uint64_t swap_bytes, char *error, size_t size)
+{
+    unsigned char bytes[16];
+    struct berth_error why = { "" };
+    if (!region_uuid_parse(uuid, bytes))
+        return fail(error, size, "not the UUID of a GPU");
+    guard_begin();
+    bool done = region_oversubscribe(folder, bytes, swap_bytes, true, &why);
+    if (!guard_end())
+        return fail_cut_short(error, size, folder, uuid);
+    return done ? 0 : fail(error, size, why.text[0] ? why.text : "there is no such partition");
+}
+
 static int resize(const char *folder, const char *uuid, uint64_t mem_bytes, uint32_t core_pct,
                   uint32_t flags, char *error, size_t size)
 {
@@ -129,10 +143,11 @@ static int describe(const char *folder, const char *uuid, char *json, size_t siz
     add(&text,
         ", \"limit_bytes\": %llu, \"core_pct\": %u, \"burst\": %s, \"used_bytes\": %llu, "
         "\"peak_bytes\": %llu, \"refused\": %llu, "
-        "\"refused_bytes\": %llu, \"gpu_ns\": %llu, \"processes\": [",
+        "\"refused_bytes\": %llu, \"gpu_ns\": %llu, \"swap_limit_bytes\": %llu, \"processes\": [",
         U(region.limit->mem_bytes), atomic_load(&region.limit->core_pct),
         atomic_load(&region.limit->flags) & BERTH_BURST ? "true" : "false", U(use->total.used),
-        U(use->peak), U(use->refused), U(use->refused_bytes), U(use->gpu_ns));
+        U(use->peak), U(use->refused), U(use->refused_bytes), U(use->gpu_ns),
+        U(region.limit->swap_bytes));
     const char *comma = "";
     for (uint32_t i = 0; i < atomic_load(&use->slots_seen) && i < BERTH_SLOTS; i++) {
         struct berth_slot *slot = &use->slots[i];
@@ -140,9 +155,9 @@ static int describe(const char *folder, const char *uuid, char *json, size_t siz
             continue;
         add(&text,
             "%s{\"pid\": %u, \"pid_namespace\": %llu, \"held_bytes\": %llu, \"peak_bytes\": %llu, "
-            "\"gpu_ns\": %llu, \"command\": ",
+            "\"gpu_ns\": %llu, \"swapped_bytes\": %llu, \"command\": ",
             comma, slot->pid, (unsigned long long)slot->pid_namespace, U(slot->held), U(slot->peak),
-            U(slot->gpu_ns));
+            U(slot->gpu_ns), U(slot->swapped));
         add_name(&text, slot->command, sizeof slot->command);
         add(&text, "}");
         comma = ", ";

@@ -91,6 +91,12 @@ static bool reserved_bytes(const struct pool *pool, uint64_t *bytes)
            real.cuDeviceGetGraphMemAttribute(pool->device->handle, CU_GRAPH_MEM_RESERVED_CURRENT, bytes) == CUDA_SUCCESS;
 }
 
+/* A driver that can tell did not, this time: what is held stays held until it does. */
+static bool silent(const struct pool *pool, bool told)
+{
+    return !told && !pool->gone && (pool->handle == NULL || HAVE(cuMemPoolGetAttribute));
+}
+
 static void begin(struct pool *pool, uint64_t asks)
 {
     turn_take(&turn);
@@ -129,14 +135,14 @@ static bool settle(struct pool *pool, uint64_t taken, bool debtor)
     turn_take(&turn);
     uint64_t before = pool->charged, since = pool->ended - ended;
     uint64_t target = told && reserved + since > pool->live ? reserved + since : pool->live;
-    if (pool->gone && pool->live != 0)
+    if ((pool->gone && pool->live != 0) || silent(pool, told))
         target = before + taken; /* nobody tells any more: it is all held until the last of it is freed */
     bool alone = pool->busy <= 1 && since == 0, was_exact = pool->exact;
     if (!alone && target > before + taken)
         target = before + taken; /* the rest is growth that another call took for and will settle */
     if (pool->debtors > (uint32_t)debtor && target < before + taken)
         target = before + taken; /* what this call did not need, one that took less may need yet */
-    if (told && target > reserved)
+    if ((told && target > reserved) || silent(pool, told))
         atomic_store(&pools_dirty, 1);
     if (pool->handle == NULL && target < before)
         pool->trims++; /* some graph has its memory no more */
@@ -296,14 +302,13 @@ static bool take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *d
 }
 
 /* The device of a stream, whatever context is current; NULL where it has no limit. */
-static struct device *device_of_stream(CUstream stream, bool per_thread)
+static struct device *device_of_stream(CUstream stream)
 {
     struct device *device = device_current();
     CUcontext context = NULL, own = NULL;
     struct entry entry;
     if ((uintptr_t)stream <= 2 || !HAVE(cuStreamGetCtx) || (device != NULL && !atomic_load_explicit(&several, memory_order_relaxed)))
         return device;
-    (void)per_thread;
     if (HAVE(cuCtxGetCurrent))
         real.cuCtxGetCurrent(&own);
     if (real.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS || context == own)
@@ -311,10 +316,10 @@ static struct device *device_of_stream(CUstream stream, bool per_thread)
     return ledger_get(CONTEXT, (uint64_t)(uintptr_t)context, &entry) ? device_at(entry.device) : device;
 }
 
-static struct pool *pool_of_stream(CUstream stream, bool per_thread)
+static struct pool *pool_of_stream(CUstream stream)
 {
     CUpool handle = NULL;
-    struct device *device = device_of_stream(stream, per_thread);
+    struct device *device = device_of_stream(stream);
     if (device == NULL || !device->limited || !HAVE(cuDeviceGetMemPool) || real.cuDeviceGetMemPool(&handle, device->handle) != CUDA_SUCCESS)
         return NULL;
     return find(handle, device);
@@ -322,7 +327,7 @@ static struct pool *pool_of_stream(CUstream stream, bool per_thread)
 
 /* A pool that was not made before our eyes, a default one above all: by what the driver says of it. It is not put down
    where it cannot be told whose it is: what a call that fails leaves behind must not make it the host's for ever. */
-static struct pool *pool_named(CUpool handle, CUstream stream, bool per_thread)
+static struct pool *pool_named(CUpool handle, CUstream stream)
 {
     struct pool *pool = known(handle);
     int type = 0, id = 0;
@@ -334,7 +339,7 @@ static struct pool *pool_named(CUpool handle, CUstream stream, bool per_thread)
         return find(handle, NULL);
     struct device *device = told && type != 0 ? device_at_location(&(CUlocation){ type, id }, 0) : NULL;
     if (device == NULL)
-        device = device_of_stream(stream, per_thread);
+        device = device_of_stream(stream);
     return device != NULL ? find(handle, device) : NULL;
 }
 
@@ -353,11 +358,12 @@ static CUresult free_async(CUdeviceptr ptr, CUstream stream, bool per_thread)
 static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream stream, bool per_thread)
 {
     struct pool *pool = NULL;
+    bool counting = atomic_load_explicit(&limiting, memory_order_relaxed) && ptr != NULL && !capturing(stream, per_thread);
     const char *call = from != NULL ? "cuMemAllocFromPoolAsync" : "cuMemAllocAsync";
-    if (atomic_load_explicit(&limiting, memory_order_relaxed) && ptr != NULL && !capturing(stream, per_thread))
-        pool = from != NULL ? pool_named(from, stream, per_thread) : pool_of_stream(stream, per_thread);
-    if (pool == NULL && atomic_load(&pool_count) == MAX_POOLS && device_current() != NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY; /* more pools than there is room to count */
+    if (counting)
+        pool = from != NULL ? pool_named(from, stream) : pool_of_stream(stream);
+    if (pool == NULL && counting && HAVE(cuDeviceGetMemPool) && device_of_stream(stream) != NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY; /* more pools than there is room to count, or one that the driver does not name */
     if (pool == NULL || pool->device == NULL)
         return ask(ptr, bytes, from, stream, per_thread);
     uint64_t taken = 0, left = 0;

@@ -113,6 +113,9 @@ bool region_make(const char *folder, const unsigned char uuid[16], const char *n
                  uint32_t core_pct, uint32_t flags, struct berth_error *error);
 /* Whether the path leads to another file by now: the partition was removed and made anew. */
 bool region_replaced(const struct berth_region *region);
+/* Sets how much more may be had of the host; unless `anyway`, one that is in use or was made by the agent keeps its own. */
+bool region_oversubscribe(const char *folder, const unsigned char uuid[16], uint64_t bytes, bool anyway,
+                          struct berth_error *error);
 bool region_join(struct berth_region *region, struct berth_error *error);
 void region_close(struct berth_region *region);
 /* After fork: the child has the parent's mapping and no slot. */

@@ -148,6 +148,9 @@ void settings_read(void)
         settings_parse(&settings.core_pct, "BERTH_GPU_CORE_PCT", core, 100, wrong, sizeof settings.wrong);
     if (burst != NULL && *wrong == 0 && strcmp(burst, "0") != 0 && strcmp(burst, "1") != 0)
         snprintf(wrong, sizeof settings.wrong, "BERTH_GPU_BURST='%.60s' is neither 0 nor 1", burst);
+    const char *swap = secure_getenv("BERTH_GPU_OVERSUBSCRIBE_MIB");
+    if (swap != NULL && *swap != 0 && !by_agent && *wrong == 0)
+        settings_parse(&settings.swap_mib, "BERTH_GPU_OVERSUBSCRIBE_MIB", swap, 1ull << 30, wrong, sizeof settings.wrong);
     settings.burst = burst != NULL && strcmp(burst, "1") == 0;
     if (*wrong == 0 && !has_limits && mem == NULL && core == NULL)
         snprintf(wrong, sizeof settings.wrong, "%.150s has no limits in it; make the partition first, or set BERTH_GPU_MEM_MIB", settings.folder);

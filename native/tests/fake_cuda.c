@@ -742,7 +742,7 @@ DO cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
     GIVEN(name);
     struct CUfunc_st *made = calloc(1, sizeof *made);
     if (like_lazy)
-        made->unloaded = module;
+        made->unloaded = module != NULL && module->pending != 0 ? module : NULL;
     if (strncmp(name, "spin_", 5) == 0)
         made->spin_ns = strtoull(name + 5, NULL, 10) * 1000;
     if (strncmp(name, "wave_", 5) == 0)

@@ -38,8 +38,16 @@ Burst = Annotated[bool, typer.Option("--burst", help="May use time that no other
 Fake = Annotated[
     bool, typer.Option("--fake-gpu", help="Over the fake driver: for tests on a machine without a GPU.")
 ]
+Oversubscribe = Annotated[
+    str | None,
+    typer.Option("--oversubscribe", help="Memory of the host beyond --mem, which the GPU reaches more slowly."),
+]
 Overcommit = Annotated[bool, typer.Option("--overcommit", help="Promise more than the card has.")]
 Name = Annotated[str, typer.Argument(help="The partition's name.")]
+
+
+def _swap_mib(text: str) -> int:
+    return 0 if text == "0" else partitions.mem_mib(text)
 
 
 def _plain(value: partitions.Partition) -> dict[str, Any]:
@@ -61,6 +69,7 @@ def run(
     ] = None,
     partition: Annotated[str | None, typer.Option("--partition", help="Join this partition instead.")] = None,
     burst: Burst = False,
+    oversubscribe: Oversubscribe = None,
     fake_gpu: Fake = False,
     as_json: AsJson = False,
 ) -> None:
@@ -74,6 +83,7 @@ def run(
         core_pct=core_pct,
         gpu=gpu,
         burst=burst,
+        swap_mib=None if oversubscribe is None else partitions.mem_mib(oversubscribe),
         partition=partition,
         fake_gpu=fake_gpu,
     )
@@ -110,12 +120,14 @@ def create(
     core_pct: CorePct = 0,
     gpu: Annotated[str, typer.Option("--gpu", help="Index or UUID of the GPU.")] = "0",
     burst: Burst = False,
+    oversubscribe: Oversubscribe = None,
     overcommit: Overcommit = False,
     fake_gpu: Fake = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a partition of a GPU."""
-    limit = partitions.Limit(partitions.mem_mib(mem), core_pct, burst)
+    swap_mib = 0 if oversubscribe is None else partitions.mem_mib(oversubscribe)
+    limit = partitions.Limit(partitions.mem_mib(mem), core_pct, burst, swap_mib)
     made = partitions.create(name, gpu_named(gpu, _known_gpus(fake_gpu)), limit, overcommit=overcommit)
     _print_json(_plain(made)) if as_json else typer.echo(
         f"{name}: {size_text(made.limit_bytes)} of GPU {made.uuid} in {made.folder}"
@@ -196,7 +208,13 @@ def _table(found: list[partitions.Partition], used_pct: dict[str, float], column
         share = f"{one.core_pct} %{' +' if one.burst else ''}" if one.core_pct else "-"
         key = one.name + one.uuid
         time_used = f"{used_pct[key]:.0f} %" if key in used_pct else f"{one.gpu_ns / 1e9:.1f} s"
-        cells = [one.name, one.uuid[:8], size_text(one.limit_bytes), size_text(one.used_bytes), share]
+        limit = size_text(one.limit_bytes)
+        if one.swap_limit_bytes:
+            limit += f" + {size_text(one.swap_limit_bytes)}"
+        used = size_text(one.used_bytes)
+        if one.swapped_bytes:
+            used += f" + {size_text(one.swapped_bytes)} swapped"
+        cells = [one.name, one.uuid[:8], limit, used, share]
         cells.append(time_used if one.core_pct else "-")
         if wide:
             cells += [
@@ -226,6 +244,9 @@ def resize(
         int | None, typer.Option("--core-pct", min=0, max=100, help="Per cent of time; default: as it is.")
     ] = None,
     burst: Annotated[bool | None, typer.Option("--burst/--no-burst", help="Default: as it is.")] = None,
+    oversubscribe: Annotated[
+        str | None, typer.Option("--oversubscribe", help="Memory of the host, 0 for none; default: as it is.")
+    ] = None,
     overcommit: Overcommit = False,
     fake_gpu: Fake = False,
     as_json: AsJson = False,
@@ -241,6 +262,7 @@ def resize(
         mem_mib=None if mem is None else partitions.mem_mib(mem),
         core_pct=core_pct,
         burst=burst,
+        swap_mib=None if oversubscribe is None else _swap_mib(oversubscribe),
         gpus=known,
         overcommit=overcommit,
     )

@@ -58,6 +58,7 @@ def environment(
     core_pct: int | None = None,
     gpu: str | None = None,
     burst: bool = False,
+    swap_mib: int | None = None,
     fake_gpu: bool = False,
 ) -> dict[str, str]:
     """The environment of a process under these limits; without memory and share the region's own count.
@@ -75,6 +76,8 @@ def environment(
         ours["BERTH_GPU_MEM_MIB"] = str(mem_mib)
     if core_pct is not None:
         ours["BERTH_GPU_CORE_PCT"] = str(core_pct)
+    if swap_mib is not None:
+        ours["BERTH_GPU_OVERSUBSCRIBE_MIB"] = str(swap_mib)
     if burst:
         ours["BERTH_GPU_BURST"] = "1"
     if gpu is not None:
@@ -92,6 +95,7 @@ def run(
     core_pct: int | None = None,
     gpu: str | None = None,
     burst: bool = False,
+    swap_mib: int | None = None,
     partition: str | None = None,
     fake_gpu: bool = False,
     root: Path | None = None,
@@ -103,6 +107,8 @@ def run(
         )
     if partition is None and mem_mib is None and core_pct is None:
         raise PartitionError("no limit to run under; give --mem, --core-pct or --partition")
+    if swap_mib is not None and mem_mib is None:
+        raise PartitionError("--oversubscribe is memory beyond a limit; give --mem too, or resize the partition")
     if partition is not None and (mem_mib is not None or core_pct is not None):
         raise PartitionError(
             f"the partition '{partition}' has its own limits; leave --mem and --core-pct out, or resize it"
@@ -120,6 +126,7 @@ def run(
             core_pct=core_pct,
             gpu=gpu,
             burst=burst,
+            swap_mib=swap_mib,
             fake_gpu=fake_gpu,
         )
         if fake_gpu and "BERTH_FAKE_CARD" not in words:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from berth.errors import PartitionError, SettingError
 from berth.partition.gpus import Gpu
-from berth.partition.library import make_region, resize_region
+from berth.partition.library import make_region, oversubscribe_region, resize_region
 from berth.partition.regions import (
     Limit,
     Partition,
@@ -55,6 +55,8 @@ def create(
             "resize or remove it, or take another name"
         )
     make_region(root / name, uuid, name, limit.mem_mib << 20, limit.core_pct, limit.flags)
+    if limit.swap_mib:
+        oversubscribe_region(root / name, uuid, limit.swap_mib << 20)
     return read(root / name, uuid, name)
 
 
@@ -73,6 +75,7 @@ def resize(
     mem_mib: int | None = None,
     core_pct: int | None = None,
     burst: bool | None = None,
+    swap_mib: int | None = None,
     gpus: list[Gpu] | None = None,
     overcommit: bool = False,
     root: Path | None = None,
@@ -88,6 +91,7 @@ def resize(
                 partition.limit_bytes >> 20 if mem_mib is None else mem_mib,
                 partition.core_pct if core_pct is None else core_pct,
                 partition.burst if burst is None else burst,
+                partition.swap_limit_bytes >> 20 if swap_mib is None else swap_mib,
             ),
         )
         for partition in find(name, root)
@@ -99,6 +103,7 @@ def resize(
             _check_room(cards[partition.uuid], limit, others, overcommit, held=partition)
     for partition, limit in changes:
         resize_region(partition.folder, partition.uuid, limit.mem_mib << 20, limit.core_pct, limit.flags)
+        oversubscribe_region(partition.folder, partition.uuid, limit.swap_mib << 20)
     return find(name, root)
 
 
