@@ -95,6 +95,26 @@ ElfW(Sym) *elf_symbol(const struct elf *elf, const char *name, const ElfW(Sym) *
     return NULL;
 }
 
+const unsigned char *elf_build_id(const struct elf *elf, size_t *size)
+{
+    for (size_t i = 0; i < elf->header_count; i++) {
+        const ElfW(Phdr) *part = &elf->headers[i];
+        const char *at = (const char *)(elf->base + part->p_vaddr), *end = at + part->p_memsz;
+        while (part->p_type == PT_NOTE && (size_t)(end - at) >= sizeof(ElfW(Nhdr))) {
+            const ElfW(Nhdr) *note = (const ElfW(Nhdr) *)(const void *)at;
+            const char *name = at + sizeof *note, *bytes = name + ((note->n_namesz + 3u) & ~3u);
+            size_t whole = ((size_t)note->n_namesz + 3u) / 4 * 4 + ((size_t)note->n_descsz + 3u) / 4 * 4;
+            if (whole > (size_t)(end - name))
+                break;
+            *size = note->n_descsz;
+            if (note->n_type == NT_GNU_BUILD_ID && note->n_namesz == 4 && same(name, "GNU"))
+                return (const unsigned char *)bytes;
+            at = bytes + ((note->n_descsz + 3u) & ~3u);
+        }
+    }
+    return NULL;
+}
+
 bool elf_unlock(const struct elf *elf, const ElfW(Sym) *first, const ElfW(Sym) *last, bool unlocked)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)first & ~(page - 1);

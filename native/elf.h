@@ -23,6 +23,8 @@ bool elf_view_early(struct elf *elf, uintptr_t base, const ElfW(Dyn) *dynamic);
 bool elf_begins(const char *text, const char *with);
 /* The next definition of `name` after `after` (NULL: the first); libc has several versions of one name. */
 ElfW(Sym) *elf_symbol(const struct elf *elf, const char *name, const ElfW(Sym) *after);
+/* The linker's name for the contents; NULL where it gave none. */
+const unsigned char *elf_build_id(const struct elf *elf, size_t *size);
 /* Lets the symbol table be written, or not. */
 bool elf_unlock(const struct elf *elf, const ElfW(Sym) *first, const ElfW(Sym) *last, bool unlocked);
 

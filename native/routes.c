@@ -67,9 +67,12 @@ static dlvsym_call *libc_dlvsym;
 static dlopen_call *libc_dlopen;
 static dlmopen_call *libc_dlmopen;
 static shared32 started, driver_known, nvml_known, driver_patched;
+static shared32 opened; /* something was loaded, by its name no driver */
 static struct turn turn;
-static unsigned long long objects_seen;
+static _Atomic unsigned long long objects_seen;
 static _Atomic uintptr_t driver_base; /* where the process's one driver is */
+static struct elf driver_elf;
+static struct { const unsigned char *bytes; size_t size; } driver_id;
 
 /* address in the driver -> hook, sorted, for cuGetProcAddress */
 static struct { void *address; const struct hook *hook; } by_address[DRIVER_HOOKS];
@@ -119,13 +122,87 @@ static bool adopt(const struct elf *elf, const struct hook *hooks, int count, bo
     return true;
 }
 
+/* What drivers define, by the published headers: one line for each version of a name. */
+static const struct { const char *name; int version, per_thread; const char *symbol; } entry_points[] = {
+#define ENTRY(name, version, per_thread, symbol) { #name, version, per_thread, #symbol },
+#include "entry_points.h"
+#undef ENTRY
+};
+enum { ENTRY_POINTS = sizeof entry_points / sizeof *entry_points };
+
+static const struct hook *hook_named(const char *name)
+{
+    for (int i = 0; i < DRIVER_HOOKS; i++)
+        if (driver_hooks[i].wrapper != NULL && strcmp(driver_hooks[i].name, name) == 0)
+            return &driver_hooks[i];
+    for (int i = 0; i < NVML_HOOKS; i++)
+        if (nvml_hooks[i].wrapper != NULL && strcmp(nvml_hooks[i].name, name) == 0)
+            return &nvml_hooks[i];
+    return NULL;
+}
+
+enum { DRIVER_NAMES = 300 };
+
+static int copies;
+
+/* A driver by its contents, whatever its file and it are called: it defines most of what drivers define. */
+static bool defines_a_driver(const struct elf *elf)
+{
+    int count = 0;
+    for (size_t i = 0; i < ENTRY_POINTS && count < DRIVER_NAMES; i++) {
+        const ElfW(Sym) *symbol = elf_symbol(elf, entry_points[i].symbol, NULL);
+        count += symbol != NULL && ELF64_ST_TYPE(symbol->st_info) == STT_FUNC;
+    }
+    return count >= DRIVER_NAMES;
+}
+
+/* Another copy of the process's driver, or another driver: all its names lead to the first one's, and so to the wrappers. */
+static void redirect(const struct elf *elf)
+{
+    const ElfW(Sym) *first = NULL, *last = NULL;
+    for (size_t i = 0; i < ENTRY_POINTS; i++) {
+        const ElfW(Sym) *symbol = elf_symbol(elf, entry_points[i].symbol, NULL);
+        if (symbol == NULL || symbol->st_shndx == SHN_ABS)
+            continue;
+        first = first == NULL || symbol < first ? symbol : first;
+        last = last == NULL || symbol > last ? symbol : last;
+    }
+    if (first == NULL || !elf_unlock(elf, first, last, true))
+        return;
+    for (size_t i = 0; i < ENTRY_POINTS; i++) {
+        ElfW(Sym) *symbol = elf_symbol(elf, entry_points[i].symbol, NULL);
+        const struct hook *hook = hook_named(entry_points[i].symbol);
+        const ElfW(Sym) *firsts = elf_symbol(&driver_elf, entry_points[i].symbol, NULL);
+        uintptr_t to = hook != NULL ? (uintptr_t)hook->wrapper : firsts != NULL ? driver_elf.base + firsts->st_value : 0;
+        if (symbol != NULL && to != 0)
+            symbol->st_value = to - elf->base;
+    }
+    elf_unlock(elf, first, last, false);
+    copies++;
+}
+
+static void consider_copy(const struct elf *elf)
+{
+    size_t size = 0;
+    const unsigned char *id;
+    if (!settings.active || elf->base == atomic_load(&driver_base) || elf_symbol(elf, "cuInit", NULL) == NULL)
+        return;
+    id = elf_build_id(elf, &size);
+    bool same_id = id != NULL && driver_id.bytes != NULL && size == driver_id.size && memcmp(id, driver_id.bytes, size) == 0;
+    if (same_id || strncmp(elf->soname, "libcuda.so", 10) == 0 || defines_a_driver(elf))
+        redirect(elf);
+}
+
 static void consider(const struct elf *elf)
 {
-    if (strncmp(elf->soname, "libcuda.so", 10) == 0 && !atomic_load(&driver_known)) {
-        if (elf_symbol(elf, "cuInit", NULL) == NULL)
-            return;
+    if (atomic_load(&driver_known))
+        consider_copy(elf);
+    if (!atomic_load(&driver_known) && elf_symbol(elf, "cuInit", NULL) != NULL &&
+        (strncmp(elf->soname, "libcuda.so", 10) == 0 || defines_a_driver(elf))) {
         bool patched = adopt(elf, driver_hooks, DRIVER_HOOKS, true);
         atomic_store(&driver_base, elf->base);
+        driver_elf = *elf;
+        driver_id.bytes = elf_build_id(elf, &driver_id.size);
         atomic_store(&driver_patched, patched);
         atomic_store(&driver_known, 1);
         if (settings.active && !patched)
@@ -151,11 +228,29 @@ static int visit(struct dl_phdr_info *info, size_t size, void *data)
     return 0;
 }
 
+static int count_objects(struct dl_phdr_info *info, size_t size, void *data)
+{
+    (void)size;
+    *(unsigned long long *)data = info->dlpi_adds;
+    return 1;
+}
+
+/* Something may have been loaded that is a driver and is not called one: found without the turn where there is none. */
+static bool nothing_new(void)
+{
+    unsigned long long now = 0;
+    if (!atomic_load_explicit(&opened, memory_order_relaxed) || !settings.active)
+        return true;
+    dl_iterate_phdr(count_objects, &now);
+    return now == atomic_load_explicit(&objects_seen, memory_order_relaxed);
+}
+
 void routes_look(void)
 {
     bool first = true;
-    if (atomic_load(&driver_known) && atomic_load(&nvml_known))
+    if (atomic_load(&driver_known) && atomic_load(&nvml_known) && nothing_new())
         return;
+    int copies_before = copies;
     int error = errno;
     uint32_t known = atomic_load(&driver_known) + 2 * atomic_load(&nvml_known);
     turn_take(&turn);
@@ -163,6 +258,8 @@ void routes_look(void)
     turn_leave(&turn);
     errno = error;
     uint32_t found = atomic_load(&driver_known) + 2 * atomic_load(&nvml_known) - known;
+    if (copies != copies_before)
+        log_line("a second driver is in this process, under whatever name: its calls go to the first");
     if (libc_dlopen == NULL)
         return;
     /* They must not go away under the wrappers. Not while walking: the loader's locks have an order. */
@@ -222,6 +319,7 @@ static int visit_libc(struct dl_phdr_info *info, size_t size, void *data)
 static void after_fork(void)
 {
     atomic_store(&turn.word, 0);
+    atomic_store(&opened, 0); /* the loader's list may have been held by a thread that is not here any more */
 }
 
 PART(.forget = after_fork);
@@ -276,17 +374,6 @@ bool routes_have_nvml(void)
     return atomic_load(&nvml_known) != 0;
 }
 
-static const struct hook *hook_named(const char *name)
-{
-    for (int i = 0; i < DRIVER_HOOKS; i++)
-        if (driver_hooks[i].wrapper != NULL && strcmp(driver_hooks[i].name, name) == 0)
-            return &driver_hooks[i];
-    for (int i = 0; i < NVML_HOOKS; i++)
-        if (nvml_hooks[i].wrapper != NULL && strcmp(nvml_hooks[i].name, name) == 0)
-            return &nvml_hooks[i];
-    return NULL;
-}
-
 static const struct hook *hook_at(void *address)
 {
     int low = 0, high = by_address_count;
@@ -312,7 +399,7 @@ __attribute__((noinline)) static bool notice(const void *handle, const char *nam
 {
     if (!atomic_load(&started))
         start();
-    if (!atomic_load(name[0] == 'c' ? &driver_known : &nvml_known))
+    if (!atomic_load(name[0] == 'c' ? &driver_known : &nvml_known) || atomic_load_explicit(&opened, memory_order_relaxed))
         routes_look(); /* a walk through the loader's list, under its lock: not where it can find nothing new */
     if (handle != RTLD_DEFAULT)
         return false;
@@ -352,6 +439,8 @@ BARE void *dlvsym(void *restrict handle, const char *restrict name, const char *
         find_libc();
     if (UNLIKELY(is_drivers(name)) && notice(handle, name))
         return nowhere(name);
+    if (UNLIKELY(libc_dlvsym == NULL)) /* a libc without it, such as musl: one without versions too */
+        return dlsym(handle, name);
     return libc_dlvsym(handle, name, version);
 }
 
@@ -404,6 +493,8 @@ BARE void *dlopen(const char *name, int flags)
         return open_driver(name, flags);
     if (UNLIKELY(flags & RTLD_DEEPBIND))
         open_driver_first();
+    if (!atomic_load_explicit(&opened, memory_order_relaxed))
+        atomic_store_explicit(&opened, 1, memory_order_relaxed);
     return libc_dlopen(name, flags);
 }
 
@@ -429,18 +520,12 @@ void *dlmopen(Lmid_t space, const char *name, int flags)
 
 /* ---- cuGetProcAddress ---- */
 
-static const struct { const char *name; int version, per_thread; const char *symbol; } entry_points[] = {
-#define ENTRY(name, version, per_thread, symbol) { #name, version, per_thread, #symbol },
-#include "entry_points.h"
-#undef ENTRY
-};
-
 /* The hook for a lookup by the published table: for a driver whose lookups return addresses that it does not export. */
 static const struct hook *hook_by_table(const char *name, int version, bool per_thread)
 {
     const char *best = NULL;
     int best_version = -1, best_thread = -1;
-    for (size_t i = 0; i < sizeof entry_points / sizeof *entry_points; i++) {
+    for (size_t i = 0; i < ENTRY_POINTS; i++) {
         if (entry_points[i].version > version || entry_points[i].per_thread > per_thread || strcmp(entry_points[i].name, name) != 0)
             continue;
         if (entry_points[i].per_thread > best_thread || (entry_points[i].per_thread == best_thread && entry_points[i].version > best_version)) {

@@ -131,6 +131,31 @@ static int test_second_copy(void) /* of the driver, from another folder: the pro
     CHECK(dlopen("/nonexistent/libcuda.so.1", RTLD_NOW) == NULL && dlerror() != NULL);
     return limited(dlsym(opened, "cuMemAlloc_v2"));
 }
+/* A copy under a name of its own, of which nothing says that it is the driver but what it holds: before the driver is
+   opened, or after. */
+static int private_copy(bool before)
+{
+    const char *copy = getenv("BERTH_TEST_COPY");
+    size_t free_bytes, total;
+    CUdeviceptr a;
+    if (!before)
+        CHECK(begin(driver()) == 0);
+    void *own = dlopen(copy, RTLD_NOW | RTLD_LOCAL);
+    CHECK(own != NULL && begin(own) == 0);
+    alloc_call *allocate = (alloc_call *)dlsym(own, "cuMemAlloc_v2"), *other = (alloc_call *)dlsym(driver(), "cuMemAlloc_v2");
+    info_call *info = (info_call *)dlsym(driver(), "cuMemGetInfo_v2");
+    free_call *release = (free_call *)dlsym(driver(), "cuMemFree_v2");
+    CHECK(begin(driver()) == 0 && allocate(&a, 65 << 20) == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(allocate(&a, 60 << 20) == CUDA_SUCCESS && info(&free_bytes, &total) == CUDA_SUCCESS && free_bytes == 4 << 20);
+    CHECK(other(&a, 5 << 20) == CUDA_ERROR_OUT_OF_MEMORY && other(&a, 4 << 20) == CUDA_SUCCESS);
+    CHECK(release(a) == CUDA_SUCCESS);
+    lookup2_call *lookup = (lookup2_call *)dlsym(own, "cuGetProcAddress_v2");
+    void *found = NULL;
+    CHECK(lookup("cuMemAlloc", &found, 12000, 0, NULL) == CUDA_SUCCESS && ((alloc_call *)found)(&a, 5 << 20) == CUDA_ERROR_OUT_OF_MEMORY);
+    return 0;
+}
+static int test_private_copy(void) { return private_copy(false); }
+static int test_private_copy_first(void) { return private_copy(true); }
 static int test_dlmopen_shares(void) /* with the one driver its current context: memory goes with the context that it was made in */
 {
     CUcontext mine;
@@ -272,7 +297,7 @@ static int test_cost(void) /* ns for one dlsym of a symbol that is nobody's */
 static const struct { const char *name; int (*run)(void); } tests[] = {
 #define TEST(name) { #name, test_##name }
     TEST(dlsym), TEST(dlvsym_dlsym), TEST(libc_dlsym), TEST(global), TEST(next), TEST(linked_plugin), TEST(deepbind_linked), TEST(deepbind_lazy),
-    TEST(deepbind_dlsym), TEST(runpath), TEST(dlmopen), TEST(dlmopen_shares), TEST(second_copy), TEST(dlclose), TEST(crowd), TEST(lookup), TEST(no_driver), TEST(old_driver), TEST(nvml), TEST(cost),
+    TEST(deepbind_dlsym), TEST(runpath), TEST(dlmopen), TEST(dlmopen_shares), TEST(second_copy), TEST(private_copy), TEST(private_copy_first), TEST(dlclose), TEST(crowd), TEST(lookup), TEST(no_driver), TEST(old_driver), TEST(nvml), TEST(cost),
 };
 
 int main(int count, char **words)
