@@ -170,14 +170,13 @@ CUresult cuLibraryUnload(CUlibrary library)
    too much cannot be unloaded: all that is left is taken for it, and the rest is the hole. */
 static CUresult load_function(struct device *device, CUfunction function, enum kind kind, void *owner, const char *call)
 {
-    static shared64 learned; /* what the largest function brought, plus one */
     struct overhead overhead;
     CUcontext context = NULL;
     uint64_t bytes = 0;
     int is_loaded = 0;
     if (HAVE(cuFuncIsLoaded) && real.cuFuncIsLoaded(&is_loaded, function) == CUDA_SUCCESS && is_loaded)
         return CUDA_SUCCESS;
-    if (!overhead_begin(&overhead, device, &learned, FIRST_MODULE_BYTES, call))
+    if (!overhead_begin(&overhead, device, &device->region.use->function_bytes, FIRST_MODULE_BYTES, call))
         return CUDA_ERROR_OUT_OF_MEMORY;
     int mode = capture_relax();
     CUresult result = real.cuFuncLoad(function);

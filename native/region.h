@@ -81,7 +81,8 @@ struct berth_use_file {
     shared32 factor_milli, others_pct;
     unsigned char pad5[8];
     shared64 refusal_count;
-    unsigned char pad6[56];
+    shared64 function_bytes; /* learned too: what is loaded with the largest function, plus one */
+    unsigned char pad6[48];
     struct berth_refusal refusals[BERTH_REFUSALS];
     struct berth_slot slots[BERTH_SLOTS];
 };
