@@ -709,6 +709,19 @@ static int test_swap(void)
     return 0;
 }
 
+static int test_hold_swapped(void) /* takes all and 20 MiB of the host, says so, and is killed */
+{
+    CUdeviceptr a, b;
+    char line[8];
+    START();
+    OK(cuMemAlloc_v2(&a, LIMIT));
+    OK(cuMemAlloc_v2(&b, 20 * MIB));
+    printf("held\n");
+    fflush(stdout);
+    CHECK(fgets(line, sizeof line, stdin) != NULL);
+    return 0;
+}
+
 static int test_errno(void) /* a call that has to look about leaves the host's errno as it was */
 {
     CUdeviceptr a;
@@ -1187,7 +1200,7 @@ static const struct { const char *name; int (*run)(void); } tests[] = {
     TEST(none), TEST(data), TEST(two_gpus), TEST(total), TEST(over), TEST(up), TEST(resized), TEST(hold), TEST(half), TEST(legacy),
     TEST(paced_in_turns), TEST(paced_apart), TEST(paced_events), TEST(paced_after_reset), TEST(paced_after_release),
     TEST(no_context), TEST(failing), TEST(large_module), TEST(huge_module), TEST(graphs_apart), TEST(parts), TEST(imported_pool),
-    TEST(first_use), TEST(heap), TEST(fork_while_growing), TEST(swap),
+    TEST(first_use), TEST(heap), TEST(fork_while_growing), TEST(swap), TEST(hold_swapped),
 };
 
 int main(int count, char **words)

@@ -151,7 +151,7 @@ static void work(unsigned seed)
         else if (kind == 8)
             graph(bytes);
         else if (rand_r(&seed) % 2)
-            module(bytes / 8 + MIB); /* smaller than what is set aside before the first is measured */
+            module(bytes / 8 + MIB); /* no larger than the first, which is loaded before all else */
         else
             heap(bytes);
     }
@@ -165,6 +165,13 @@ int main(int count, char **words)
     pid_t *children = calloc((size_t)processes, sizeof *children);
     int status;
     seen = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (fork() == 0) { /* how large a module is, is known from the first one on */
+        CUcontext context;
+        if (cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS && cuCtxSetCurrent(context) == CUDA_SUCCESS)
+            module(4 * MIB);
+        _exit(0);
+    }
+    wait(&status);
     for (int i = 0; i < processes; i++)
         if ((children[i] = fork()) == 0)
             work((unsigned)++born * 7919u + (unsigned)i);
