@@ -709,16 +709,18 @@ def test_the_cli_prints_the_librarys_path(berth: Berth) -> None:
 
 def test_a_partition_may_have_memory_of_the_host_beyond_its_limit(berth: Berth, card: Card) -> None:
     check = str(card.native / "check")
-    code, output = berth("partition", "create", "blue", "--mem", "64M", "--oversubscribe", "32M", "--fake-gpu")
+    code, output = berth(
+        "partition", "create", "blue", "--mem", "64M", "--oversubscribe", "32M", "--fake-gpu"
+    )
     assert code == 0, output
     assert "64 MiB + 32 MiB" in berth("partition", "list")[1]
     assert berth("run", "--partition", "blue", "--fake-gpu", "--", check, "swap")[0] == 0
     assert berth("partition", "resize", "blue", "--oversubscribe", "0", "--fake-gpu")[0] == 0
     assert "+ 32 MiB" not in berth("partition", "list")[1]
     assert berth("run", "--partition", "blue", "--fake-gpu", "--", check, "swap")[0] == 1
-    assert (
-        berth("run", "--mem", "64M", "--oversubscribe", "32M", "--fake-gpu", "--", check, "swap")[0] == 0
+    assert berth("run", "--mem", "64M", "--oversubscribe", "32M", "--fake-gpu", "--", check, "swap")[0] == 0
+    code, output = berth(
+        "run", "--core-pct", "50", "--oversubscribe", "32M", "--fake-gpu", "--", check, "swap"
     )
-    code, output = berth("run", "--core-pct", "50", "--oversubscribe", "32M", "--fake-gpu", "--", check, "swap")
     assert code != 0
     assert "--oversubscribe is memory beyond a limit; give --mem too" in output

@@ -1,4 +1,4 @@
-"""Every entry point of the driver is hooked, harmless or disclaimed (native/entry_points.tsv), by NVIDIA's own headers."""
+"""Every entry point of NVIDIA's headers is hooked, harmless or disclaimed (native/entry_points.tsv)."""
 
 from __future__ import annotations
 

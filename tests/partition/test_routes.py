@@ -49,7 +49,15 @@ def test_every_route_is_run(native: Path) -> None:
     listed = subprocess.run(
         [native / "routes", "--list"], capture_output=True, text=True, check=True
     ).stdout.split()
-    assert set(listed) - {"second_copy", "private_copy", "private_copy_first", "no_driver", "old_driver", "nvml", "cost"} == set(ROUTES)
+    assert set(listed) - {
+        "second_copy",
+        "private_copy",
+        "private_copy_first",
+        "no_driver",
+        "old_driver",
+        "nvml",
+        "cost",
+    } == set(ROUTES)
 
 
 def test_a_machine_without_a_driver_looks_like_one(card: Card) -> None:

@@ -1,4 +1,4 @@
-"""The fake driver's unkindnesses, taken pairwise: under each pair no instant is above the limit, and nothing is left."""
+"""The fake driver's unkindnesses, taken pairwise: no instant is above the limit, and nothing is left."""
 
 from __future__ import annotations
 

@@ -40,7 +40,9 @@ Fake = Annotated[
 ]
 Oversubscribe = Annotated[
     str | None,
-    typer.Option("--oversubscribe", help="Memory of the host beyond --mem, which the GPU reaches more slowly."),
+    typer.Option(
+        "--oversubscribe", help="Memory of the host beyond --mem, which the GPU reaches more slowly."
+    ),
 ]
 Overcommit = Annotated[bool, typer.Option("--overcommit", help="Promise more than the card has.")]
 Name = Annotated[str, typer.Argument(help="The partition's name.")]

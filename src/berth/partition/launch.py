@@ -108,7 +108,9 @@ def run(
     if partition is None and mem_mib is None and core_pct is None:
         raise PartitionError("no limit to run under; give --mem, --core-pct or --partition")
     if swap_mib is not None and mem_mib is None:
-        raise PartitionError("--oversubscribe is memory beyond a limit; give --mem too, or resize the partition")
+        raise PartitionError(
+            "--oversubscribe is memory beyond a limit; give --mem too, or resize the partition"
+        )
     if partition is not None and (mem_mib is not None or core_pct is not None):
         raise PartitionError(
             f"the partition '{partition}' has its own limits; leave --mem and --core-pct out, or resize it"

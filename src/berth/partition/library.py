@@ -10,7 +10,14 @@ from typing import Any
 
 from berth.errors import PartitionError
 
-__all__ = ["describe", "fake_driver_folder", "library_path", "make_region", "oversubscribe_region", "resize_region"]
+__all__ = [
+    "describe",
+    "fake_driver_folder",
+    "library_path",
+    "make_region",
+    "oversubscribe_region",
+    "resize_region",
+]
 
 _PACKAGED = Path(__file__).parent / "native"
 _BUILT = Path(__file__).parents[3] / "build" / "native"
