@@ -446,13 +446,17 @@ def test_one_who_may_not_remove_a_partition_is_told(card: Card) -> None:
         pytest.skip("only root can be another user")
     card.folder.chmod(0o755)
     root = card.folder / "root"
-    partitions.create("blue", CARDS[0], partitions.Limit(64), root=root)
+    mine = partitions.Access(uid=12345)
+    partitions.create("blue", CARDS[0], partitions.Limit(64), access=mine, root=root)
+    partitions.create("red", CARDS[0], partitions.Limit(64), root=root)
     os.seteuid(12345)
     try:
         with pytest.raises(
             PartitionError, match=r"'blue' cannot be removed \(Permission denied: .*its maker may"
         ):
             partitions.remove("blue", root=root)
+        with pytest.raises(PartitionError, match="'red' is not open to this user"):
+            partitions.remove("red", root=root)
     finally:
         os.seteuid(0)
     assert len(partitions.find("blue", root)) == 1

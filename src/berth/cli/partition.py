@@ -110,13 +110,21 @@ def create(
     core_pct: CorePct = 0,
     gpu: Annotated[str, typer.Option("--gpu", help="Index or UUID of the GPU.")] = "0",
     burst: Burst = False,
+    owner: Annotated[
+        str | None, typer.Option("--owner", help="The user who may join, by name or number.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", help="The group whose members may join, by name or number.")
+    ] = None,
     overcommit: Overcommit = False,
     fake_gpu: Fake = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a partition of a GPU."""
+    """Make a partition of a GPU, for this user and the containers that get it, or for a user or group."""
     limit = partitions.Limit(partitions.mem_mib(mem), core_pct, burst)
-    made = partitions.create(name, gpu_named(gpu, _known_gpus(fake_gpu)), limit, overcommit=overcommit)
+    access = partitions.access_of(owner, group)
+    card = gpu_named(gpu, _known_gpus(fake_gpu))
+    made = partitions.create(name, card, limit, access=access, overcommit=overcommit)
     _print_json(_plain(made)) if as_json else typer.echo(
         f"{name}: {size_text(made.limit_bytes)} of GPU {made.uuid} in {made.folder}"
     )

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from berth.errors import PartitionError, SettingError
+from berth.partition.access import MAKERS, Access, grant
 from berth.partition.gpus import Gpu
 from berth.partition.library import make_region, resize_region
 from berth.partition.regions import (
@@ -30,9 +31,18 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
 def create(
-    name: str, gpu: Gpu, limit: Limit, *, overcommit: bool = False, root: Path | None = None
+    name: str,
+    gpu: Gpu,
+    limit: Limit,
+    *,
+    access: Access = MAKERS,
+    overcommit: bool = False,
+    root: Path | None = None,
 ) -> Partition:
-    """Make a partition of a GPU; one of a name that exists is refused, and so is more than the card has."""
+    """Make a partition of a GPU; one of a name that exists is refused, and so is more than the card has.
+
+    All GPUs of a partition are open to the same users: those of `access`, if this is its first.
+    """
     if not _NAME.fullmatch(name):
         raise SettingError(
             f"'{name}' is not a name for a partition; letters, digits, '_', '.' and '-', at most 63"
@@ -41,8 +51,8 @@ def create(
     uuid = _plain(gpu.uuid)
     _check_room(gpu, limit, partitions(root), overcommit)
     try:
-        for folder in (root, root / name):
-            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for folder, mode in ((root, 0o755), (root / name, 0o700)):
+            folder.mkdir(mode=mode, parents=True, exist_ok=True)
             _check_owner(folder)
         preload_list(root / name)  # now: who starts a container may not be who may write here
     except OSError as error:
@@ -54,8 +64,32 @@ def create(
             f"there is a partition '{name}' of GPU {gpu.index} already; "
             "resize or remove it, or take another name"
         )
+    access = _same_access(root / name, access)
     make_region(root / name, uuid, name, limit.mem_mib << 20, limit.core_pct, limit.flags)
+    try:
+        grant(root / name, uuid, access)
+    except PartitionError:
+        (root / name / f"{uuid}.limit").unlink()
+        (root / name / f"{uuid}.use").unlink()
+        raise
     return read(root / name, uuid, name)
+
+
+def _same_access(folder: Path, access: Access) -> Access:
+    """The access that the partition's other GPUs have, if it has any."""
+    for use in folder.glob("*.use"):
+        there, mode = use.stat(), use.stat().st_mode & 0o777
+        held = Access(
+            None if mode == 0o666 else there.st_uid,
+            there.st_gid if mode == 0o660 else None,
+        )
+        if access.open_to_named and access != held:
+            raise PartitionError(
+                f"the partition '{folder.name}' has GPUs that are open to user {held.uid}, group {held.gid}; "
+                "name the same with --owner and --group, or neither"
+            )
+        return held
+    return access
 
 
 def _check_owner(folder: Path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from berth.errors import PartitionError, SettingError
+from berth.partition.access import check_open
 from berth.partition.library import describe
 
 __all__ = [
@@ -172,6 +173,8 @@ def check_there(name: str, root: Path | None) -> None:
     """Refuse a name that no partition has."""
     known = _names(root)
     if name not in known:
+        if "/" not in name:
+            check_open((root or root_folder()) / name)
         raise PartitionError(f"no partition '{name}'; there are: {', '.join(known) or 'none'}")
 
 
