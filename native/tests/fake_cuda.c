@@ -1477,7 +1477,7 @@ DO cuDeviceGraphMemTrim(CUdevice dev)
 
 /* ---- lookups ---- */
 
-/* BERTH_FAKE_LOOKUPS=FILE writes down what is looked up, as `berth partition lookups` reads it. */
+/* BERTH_FAKE_LOOKUPS=FILE writes down what is looked up, as bench/partition_lookups.py reads it. */
 static void write_down(const char *name, int version, uint64_t flags)
 {
     const char *path = getenv("BERTH_FAKE_LOOKUPS");

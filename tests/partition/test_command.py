@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -19,9 +18,7 @@ from berth import partition as partitions
 from berth.cli import main
 from berth.errors import PartitionError, SettingError
 from berth.partition.gpus import Gpu, gpus
-from conftest import ROOT, Card
-
-DATA = Path(os.environ.get("BERTH_TEST_DATA", ROOT.parent / "shared" / "data")) / "cuda_lookups"
+from conftest import Card
 
 Berth = Callable[..., tuple[int, str]]
 
@@ -602,78 +599,6 @@ def test_a_maker_that_died_half_way_leaves_nothing_in_the_way(card: Card) -> Non
     region.mkdir()
     (region / ".4711-1-0").write_bytes(b"half")
     assert card.run("check", "linear") == (0, "")
-
-
-@pytest.mark.parametrize("version", ["12.9", "13.0"])
-def test_every_lookup_of_the_runtime_gets_the_drivers_own_variant(native: Path, version: str) -> None:
-    path = DATA / f"gpa_{version}.tsv"
-    if not path.exists():
-        pytest.skip(f"{path} is not here; BERTH_TEST_DATA names the folder with the recorded lookups")
-    found = partitions.resolve(path)
-    assert [lookup for lookup in found if not lookup.same] == []
-    hooked = {lookup.name for lookup in found if lookup.hooked}
-    assert {"cuMemAlloc", "cuMemAllocAsync", "cuLaunchKernel", "cuGetProcAddress", "cuMemGetInfo"} <= hooked
-
-
-def test_every_entry_point_is_looked_up_at_and_between_and_beyond_its_versions(
-    native: Path, tmp_path: Path
-) -> None:
-    """As other runtimes than the recorded ones will: each name just before, at and after each of its versions,
-    and far beyond, with either default stream."""
-    table = (ROOT / "native" / "entry_points.h").read_text()
-    entries = re.findall(r"^ENTRY\((\w+), (\d+), ([01]), (\w+)\)", table, re.MULTILINE)
-    asked = {
-        (name, version, flags)
-        for name, at, _, _ in entries
-        for version in (int(at) - 10, int(at), int(at) + 10, 99000)
-        for flags in (0, 1, 2)
-    }
-    path = tmp_path / "all.tsv"
-    path.write_text("".join(f"{name}\t{version}\t{flags}\n" for name, version, flags in sorted(asked)))
-    found = partitions.resolve(path)
-    assert [lookup for lookup in found if not lookup.same] == []
-    hooks = re.findall(r"^HOOK\((\w+),", (ROOT / "native" / "hooks.h").read_text(), re.MULTILINE)
-    assert [
-        lookup for lookup in found if lookup.symbol is not None and lookup.hooked != (lookup.symbol in hooks)
-    ] == []
-    # What the table says itself, by a rule written anew: of the variants that the version has, the newest, and the
-    # per-thread one where it is asked for and there.
-    for lookup in found:
-        fitting = [
-            (int(thread), int(at), symbol)
-            for name, at, thread, symbol in entries
-            if name == lookup.name and int(at) <= lookup.version and int(thread) <= (lookup.flags & 2) // 2
-        ]
-        assert lookup.symbol == (max(fitting)[2] if fitting else None)
-
-
-def test_a_file_of_lookups_that_is_none_says_where(berth: Berth, tmp_path: Path) -> None:
-    (tmp_path / "bad.tsv").write_text("cuInit\t2000\t0\ncuInit 2000 0\n")
-    code, output = berth("partition", "lookups", str(tmp_path / "bad.tsv"))
-    assert code == 2
-    assert "line 2: 'cuInit 2000 0'; expected name, version and flags, with tabs between them" in output
-
-
-def test_lookups_of_versions_and_flags(berth: Berth, tmp_path: Path) -> None:
-    asked = [
-        ("cuMemAlloc", 2000, 0),
-        ("cuMemAlloc", 3020, 0),
-        ("cuLaunchKernel", 7000, 2),
-        ("cuLaunchKernel", 7000, 1),
-        ("cuNo", 1, 0),
-    ]
-    (tmp_path / "few.tsv").write_text(
-        "".join(f"{name}\t{version}\t{flags}\n" for name, version, flags in asked)
-    )
-    found = json.loads(berth("partition", "lookups", str(tmp_path / "few.tsv"), "--json")[1])
-    assert [one["symbol"] for one in found] == [
-        "cuMemAlloc",
-        "cuMemAlloc_v2",
-        "cuLaunchKernel_ptsz",
-        "cuLaunchKernel",
-        None,
-    ]
-    assert all(one["same"] for one in found)
 
 
 def test_the_python_api_says_what_a_value_may_be() -> None:

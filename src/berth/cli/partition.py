@@ -275,28 +275,6 @@ def library() -> None:
 
 
 @app.command()
-def lookups(
-    path: Annotated[
-        Path, typer.Argument(metavar="FILE.tsv", help="Lines of name, version and flags, with tabs between.")
-    ],
-    as_json: AsJson = False,
-) -> None:
-    """Resolve every lookup of a file through the library, beside what the driver alone returns."""
-    found = partitions.resolve(path)
-    if as_json:
-        _print_json([asdict(one) | {"same": one.same} for one in found])
-    else:
-        for one in found:
-            mark = "" if one.same else "   <-- differs"
-            asked = f"{one.name}\t{one.version}\t{one.flags}"
-            typer.echo(f"{asked}\t{one.symbol or '-'}\t{one.driver_symbol or '-'}{mark}")
-    differing = sum(not one.same for one in found)
-    if differing:
-        typer.echo(f"berth: {differing} of {len(found)} lookups differ from the driver's", err=True)
-        raise typer.Exit(1)
-
-
-@app.command()
 def cdi(
     name: Name,
     device: Annotated[

@@ -4,7 +4,6 @@ from berth.partition.access import Access, access_of
 from berth.partition.launch import Summary, run
 from berth.partition.library import fake_driver_folder, library_path
 from berth.partition.lifecycle import create, remove, resize
-from berth.partition.lookups import Lookup, resolve
 from berth.partition.regions import (
     Limit,
     Partition,
@@ -18,7 +17,7 @@ from berth.partition.regions import (
 from berth.partition.sizes import mem_mib
 
 __all__ = [
-    "Access", "Limit", "Lookup", "Partition", "Process", "Refusal", "Summary", "Unreadable", "access_of", "create",
+    "Access", "Limit", "Partition", "Process", "Refusal", "Summary", "Unreadable", "access_of", "create",
     "fake_driver_folder", "find", "library_path", "mem_mib", "partitions", "regions", "remove",
-    "resize", "resolve", "run",
+    "resize", "run",
 ]  # fmt: skip
