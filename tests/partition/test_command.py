@@ -68,8 +68,8 @@ def test_a_limit_of_the_environment_counts_where_run_names_none(
 def test_run_in_a_partition_tells_of_this_run_and_whose_peak_it_is(berth: Berth, card: Card) -> None:
     berth("partition", "create", "blue", "--mem", "64M", "--core-pct", "50", "--fake-gpu")
     command = (
-        "run",
-        "--partition",
+        "partition",
+        "exec",
         "blue",
         "--fake-gpu",
         "--json",
@@ -82,7 +82,7 @@ def test_run_in_a_partition_tells_of_this_run_and_whose_peak_it_is(berth: Berth,
     assert (first["exit_status"], again["exit_status"], first["partition"]) == (0, 0, "blue")
     assert first["gpu_ns"] > 0
     assert first["gpu_ns"] + again["gpu_ns"] == blue.gpu_ns
-    said = berth("run", "--partition", "blue", "--fake-gpu", "--", str(card.native / "check"), "linear")[1]
+    said = berth("partition", "exec", "blue", "--fake-gpu", "--", str(card.native / "check"), "linear")[1]
     assert said.startswith("berth: peak of the partition 'blue' so far 64 MiB of 64 MiB, 2 refused calls, ")
 
 
@@ -111,7 +111,7 @@ def test_a_size_that_is_none_is_refused(berth: Berth, size: str) -> None:
 def test_run_without_a_limit_or_a_command_says_what_to_give(berth: Berth) -> None:
     assert (
         berth("run", "--fake-gpu", "--", "true")[1]
-        == "berth: no limit to run under; give --mem, --core-pct or --partition\n"
+        == "berth: no limit to run under; give --mem or --core-pct, or join one with: berth partition exec NAME\n"
     )
     assert (
         berth("run", "--mem", "1G", "--fake-gpu", "--", "/no/such")[1]
@@ -578,7 +578,7 @@ def test_a_run_inside_a_run_does_not_get_other_limits(
 def test_a_run_inside_a_partition_joins_no_other(berth: Berth, card: Card) -> None:
     for name in ("blue", "red"):
         berth("partition", "create", name, "--mem", "64M", "--fake-gpu")
-    inner = [sys.executable, "-c", "from berth.cli import main; main()", "run", "--fake-gpu", "--partition"]
+    inner = [sys.executable, "-c", "from berth.cli import main; main()", "partition", "exec", "--fake-gpu"]
 
     def nested(name: str) -> subprocess.CompletedProcess[str]:
         check = [str(card.native / "check"), "total"]

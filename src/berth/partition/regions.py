@@ -12,6 +12,7 @@ from pathlib import Path
 
 from berth.errors import PartitionError, SettingError
 from berth.partition.access import check_open
+from berth.partition.hardware import Hardware, hardware_in
 from berth.partition.library import describe
 
 __all__ = [
@@ -104,6 +105,8 @@ class Partition:
     processes: tuple[Process, ...]
     refusals: tuple[Refusal, ...]
     """The last few, oldest first."""
+    hardware: Hardware | None = None
+    """What keeps the limit beside libberth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +133,8 @@ def read(folder: Path, uuid: str, name: str) -> Partition:
         **(
             seen
             | {"name": name, "uuid": uuid, "folder": folder, "processes": processes, "refusals": refusals}
-        )
+        ),
+        hardware=hardware_in(folder, uuid),
     )
 
 
