@@ -166,6 +166,8 @@ FAKE_EXPORT int nvmlDeviceGetGpuInstanceById(NVdevice device, unsigned id, void 
 {
     int gpu = gpu_of(device);
     struct fake_mig *mig = fake_mig_attach();
+    if (!is_on())
+        return NOT_SUPPORTED;
     if (gpu < 0 || mig == NULL || id < 1 || id > FAKE_MIG_INSTANCES)
         return NV_INVALID_ARGUMENT;
     *made = &mig->instances[gpu][id - 1];

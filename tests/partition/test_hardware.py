@@ -134,6 +134,19 @@ def test_an_instance_that_the_driver_keeps_stays_a_partition(
 
 
 @pytest.mark.usefixtures("mig")
+def test_a_partition_whose_instance_a_restart_took_can_be_removed(
+    berth: Berth, card: Card, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(berth, "blue", "1g.10gb")
+    made(berth, "red", "1g.10gb")
+    (card.folder / "card.mig").unlink()
+    assert berth("partition", "remove", "blue", "--fake-gpu") == (0, "")
+    monkeypatch.setenv("BERTH_FAKE_MIG", "0")
+    assert berth("partition", "remove", "red", "--fake-gpu") == (0, "")
+    assert list(root.iterdir()) == []
+
+
+@pytest.mark.usefixtures("mig")
 def test_an_instance_has_its_size_for_good(berth: Berth) -> None:
     made(berth, "blue", "1g.10gb")
     said = berth("partition", "resize", "blue", "--mem", "4G", "--fake-gpu")[1]

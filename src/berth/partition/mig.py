@@ -15,7 +15,7 @@ __all__ = ["Instance", "create_instance", "destroy_instance"]
 
 _PROFILES, _COMPUTE_PROFILES = 32, 16
 """More than any NVML has numbers for; those that a card lacks answer with an error."""
-_NOT_FOUND, _NO_PERMISSION, _INSUFFICIENT, _IN_USE = 6, 4, 23, 19
+_NOT_SUPPORTED, _NO_PERMISSION, _NOT_FOUND, _IN_USE, _INSUFFICIENT = 3, 4, 6, 19, 23
 
 _uint, _handle = ctypes.c_uint, ctypes.c_void_p
 
@@ -110,12 +110,12 @@ def create_instance(gpu: Gpu, profile: str, driver_folder: Path | None = None) -
 def destroy_instance(
     gpu_uuid: str, gpu_instance: int, compute_instance: int, driver_folder: Path | None = None
 ) -> None:
-    """Take an instance away; one that is gone already is none to take."""
+    """Take an instance away; one that is gone already, as after a restart, is none to take."""
     nvml = open_nvml(driver_folder)
     device, made, compute = _device(nvml, gpu_uuid), _handle(), _handle()
     what = f"the instance {gpu_instance} of {gpu_uuid}"
     found = _call(nvml, "nvmlDeviceGetGpuInstanceById", device, gpu_instance, ctypes.byref(made))
-    if found == _NOT_FOUND:
+    if found in (_NOT_FOUND, _NOT_SUPPORTED):  # not supported: MIG is off
         return
     _check(found, what)
     got = _call(nvml, "nvmlGpuInstanceGetComputeInstanceById", made, compute_instance, ctypes.byref(compute))
