@@ -231,11 +231,10 @@ bool region_open(struct berth_region *region, const char *folder, const unsigned
 
 /* A whole file or none: written beside its name, then linked to it. An existing one is left alone. */
 static bool publish(const char *folder, const char *path, const void *bytes, size_t size,
-                    size_t whole, unsigned mode, struct berth_error *error)
+                    size_t whole, unsigned mode, const char *elsewhere, struct berth_error *error)
 {
     char draft[256];
     static shared32 count;
-    const char *elsewhere = mode == 0600 ? "BERTH_REGION" : "BERTH_ROOT";
     if (access(path, F_OK) == 0)
         return true;
     snprintf(draft, sizeof draft, "%.200s/.%u-%llu-%u", folder, (unsigned)getpid(),
@@ -289,21 +288,22 @@ bool region_make(const char *folder, const unsigned char uuid[16], const char *n
     struct header head = { BERTH_USE_MAGIC, BERTH_VERSION, sizeof(struct berth_use_file), { 0 } };
     memcpy(head.uuid, uuid, 16);
 
+    const char *elsewhere = flags & BERTH_AGENT ? "BERTH_ROOT" : "BERTH_REGION";
     if (mkdir(folder, flags & BERTH_AGENT ? 0755 : 0700) != 0 && errno != EEXIST) {
         snprintf(error->text, sizeof error->text,
                  "%.150s: cannot be made (%s); name another folder with %s", folder,
-                 strerror(errno), flags & BERTH_AGENT ? "BERTH_ROOT" : "BERTH_REGION");
+                 strerror(errno), elsewhere);
         return false;
     }
     snprintf(path, sizeof path, "%s/%s.use", folder,
              text); /* before the limit: who finds a limit finds both */
-    if (!publish(folder, path, &head, sizeof head, sizeof(struct berth_use_file),
-                 flags & BERTH_AGENT ? 0666 : 0600, error))
+    if (!publish(folder, path, &head, sizeof head, sizeof(struct berth_use_file), 0600, elsewhere,
+                 error)) /* the maker opens it to whom it is for */
         return false;
     snprintf(path, sizeof path, "%s/%s.limit", folder, text);
     bool existed = access(path, F_OK) == 0;
     if (!publish(folder, path, &limit, sizeof limit, sizeof limit,
-                 flags & BERTH_AGENT ? 0644 : 0600, error))
+                 flags & BERTH_AGENT ? 0644 : 0600, elsewhere, error))
         return false;
     if (!existed)
         return true;

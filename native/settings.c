@@ -153,7 +153,9 @@ void settings_read(void)
         settings_parse(&settings.swap_mib, "BERTH_GPU_OVERSUBSCRIBE_MIB", swap, 1ull << 30, wrong, sizeof settings.wrong);
     settings.burst = burst != NULL && strcmp(burst, "1") == 0;
     if (*wrong == 0 && !has_limits && mem == NULL && core == NULL)
-        snprintf(wrong, sizeof settings.wrong, "%.150s has no limits in it; make the partition first, or set BERTH_GPU_MEM_MIB", settings.folder);
+        snprintf(wrong, sizeof settings.wrong, access(settings.folder, R_OK | X_OK) != 0 && errno == EACCES
+                     ? "%.150s is not open to this user; make the partition with --owner or --group"
+                     : "%.150s has no limits in it; make the partition first, or set BERTH_GPU_MEM_MIB", settings.folder);
     if (*wrong != 0)
         log_line("no GPU: %s", wrong);
 }

@@ -3,6 +3,7 @@
    Kernels are the functions named `spin_N` (N microseconds each) and `wave_N` (N microseconds for every 132
    blocks, begun or whole); any other runs no time at all. A GPU runs one kernel at a time, in the order of launch. */
 #include "fake_inside.h"
+#include "fake_mig.h"
 #include "stopwatch.h"
 
 #include <sched.h>
@@ -325,6 +326,7 @@ static void after_fork(void)
 
 /* CUDA_VISIBLE_DEVICES, by index or UUID: the card behind each ordinal; read at cuInit, as a driver does. */
 static uint32_t order[FAKE_GPUS], visible_count;
+static struct fake_mig_instance *visible_instance[FAKE_GPUS];
 
 static uint32_t read_visible(void)
 {
@@ -347,6 +349,7 @@ static uint32_t read_visible(void)
             if ((strncmp(text, "GPU-", 4) == 0 || strncmp(text, "MIG-", 4) == 0) && strncmp(text + 4, full, strcspn(text + 4, ",")) == 0)
                 found = g;
         }
+        visible_instance[count] = fake_mig_named(text, strcspn(text, ","), &found);
         if (found >= card->gpu_count)
             break;
         order[count++] = found;
@@ -461,9 +464,16 @@ DO cuDeviceGetCount(int *count)
     return CUDA_SUCCESS;
 }
 DO cuDeviceGet(CUdevice *dev, int ordinal) { GPU(ordinal); *dev = ordinal; return CUDA_SUCCESS; }
-DO cuDeviceGetUuid(CUuuid *uuid, CUdevice dev) { GPU(dev); *uuid = card->gpus[gpu_at(dev)].uuid; return CUDA_SUCCESS; }
+DO cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
+{
+    GPU(dev);
+    *uuid = card->gpus[gpu_at(dev)].uuid;
+    if (visible_instance[dev] != NULL)
+        memcpy(uuid->bytes, visible_instance[dev]->uuid, sizeof uuid->bytes);
+    return CUDA_SUCCESS;
+}
 DO cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev) { return cuDeviceGetUuid(uuid, dev); }
-DO cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev) { GPU(dev); GIVEN(bytes); *bytes = card->gpus[gpu_at(dev)].total_bytes; return CUDA_SUCCESS; }
+DO cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev) { GPU(dev); GIVEN(bytes); *bytes = visible_instance[dev] != NULL ? visible_instance[dev]->bytes : card->gpus[gpu_at(dev)].total_bytes; return CUDA_SUCCESS; }
 DO cuDeviceTotalMem(unsigned *bytes, CUdevice dev)
 {
     GPU(dev);
@@ -1693,7 +1703,7 @@ DO cuDeviceGraphMemTrim(CUdevice dev)
 
 /* ---- lookups ---- */
 
-/* BERTH_FAKE_LOOKUPS=FILE writes down what is looked up, as `berth partition lookups` reads it. */
+/* BERTH_FAKE_LOOKUPS=FILE writes down what is looked up, as bench/partition_lookups.py reads it. */
 static void write_down(const char *name, int version, uint64_t flags)
 {
     const char *path = getenv("BERTH_FAKE_LOOKUPS");

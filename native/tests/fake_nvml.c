@@ -1,5 +1,5 @@
 /* libnvidia-ml.so.1 over the fake card. */
-#include "fake.h"
+#include "fake_mig.h"
 
 static struct fake_card *card;
 
@@ -62,6 +62,12 @@ FAKE_EXPORT int nvmlDeviceGetName(NVdevice device, char *name, unsigned size)
 
 FAKE_EXPORT int nvmlDeviceGetUUID(NVdevice device, char *text, unsigned size)
 {
+    if (fake_mig_of_handle(device) != NULL) {
+        char named[48];
+        fake_mig_uuid_text(fake_mig_of_handle(device)->uuid, named);
+        snprintf(text, size, "%s", named);
+        return NV_SUCCESS;
+    }
     const unsigned char *b = card->gpus[gpu_of(device)].uuid.bytes;
     snprintf(text, size, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7],
              b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
@@ -77,11 +83,20 @@ FAKE_EXPORT int nvmlDeviceGetHandleByUUID(const char *wanted, NVdevice *device)
         if (strcmp(text, wanted) == 0)
             return NV_SUCCESS;
     }
-    return NV_NOT_FOUND;
+    uint32_t gpu;
+    struct fake_mig_instance *instance = fake_mig_named(wanted, strlen(wanted), &gpu);
+    if (instance != NULL)
+        *device = (NVdevice)(uintptr_t)(instance - fake_mig_attach()->instances[0] + FAKE_MIG_HANDLES);
+    return instance != NULL ? NV_SUCCESS : NV_NOT_FOUND;
 }
 
 FAKE_EXPORT int nvmlDeviceGetMemoryInfo(NVdevice device, NVmemory *memory)
 {
+    if (fake_mig_of_handle(device) != NULL) {
+        *memory = (NVmemory){ .total = fake_mig_of_handle(device)->bytes };
+        memory->free = memory->total;
+        return NV_SUCCESS;
+    }
     GIVEN(device, memory);
     fake_reap(card);
     struct fake_gpu *gpu = &card->gpus[gpu_of(device)];

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from berth.errors import PartitionError
+from berth.partition.hardware import variables
 from berth.partition.library import fake_driver_folder, library_path
 from berth.partition.regions import INSIDE, Partition, find, read, regions_in
 from berth.partition.sizes import size_text
@@ -106,14 +107,16 @@ def run(
             "no command to run; write it after --, as in: berth run --mem 4G -- python train.py"
         )
     if partition is None and mem_mib is None and core_pct is None:
-        raise PartitionError("no limit to run under; give --mem, --core-pct or --partition")
+        raise PartitionError(
+            "no limit to run under; give --mem or --core-pct, or join one with: berth partition exec NAME"
+        )
     if swap_mib is not None and mem_mib is None:
         raise PartitionError(
             "--oversubscribe is memory beyond a limit; give --mem too, or resize the partition"
         )
     if partition is not None and (mem_mib is not None or core_pct is not None):
         raise PartitionError(
-            f"the partition '{partition}' has its own limits; leave --mem and --core-pct out, or resize it"
+            f"the partition '{partition}' has its own limits; leave mem_mib and core_pct out, or resize it"
         )
     joined = find(partition, root) if partition is not None else []
     _check_free(joined[0].folder if joined else None, mem_mib, core_pct)
@@ -131,6 +134,7 @@ def run(
             swap_mib=swap_mib,
             fake_gpu=fake_gpu,
         )
+        words |= variables([one.hardware for one in joined if one.hardware is not None])
         if fake_gpu and "BERTH_FAKE_CARD" not in words:
             words["BERTH_FAKE_CARD"] = str(Path(scratch) / "card")
         before = {seen.uuid: seen for seen in joined}

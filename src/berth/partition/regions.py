@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from berth.errors import PartitionError, SettingError
+from berth.partition.access import check_open
+from berth.partition.hardware import Hardware, hardware_in
 from berth.partition.library import describe
 
 __all__ = [
@@ -111,6 +113,8 @@ class Partition:
     processes: tuple[Process, ...]
     refusals: tuple[Refusal, ...]
     """The last few, oldest first."""
+    hardware: Hardware | None = None
+    """What keeps the limit beside libberth."""
 
     @property
     def swapped_bytes(self) -> int:
@@ -142,7 +146,8 @@ def read(folder: Path, uuid: str, name: str) -> Partition:
         **(
             seen
             | {"name": name, "uuid": uuid, "folder": folder, "processes": processes, "refusals": refusals}
-        )
+        ),
+        hardware=hardware_in(folder, uuid),
     )
 
 
@@ -185,6 +190,8 @@ def check_there(name: str, root: Path | None) -> None:
     """Refuse a name that no partition has."""
     known = _names(root)
     if name not in known:
+        if "/" not in name:
+            check_open((root or root_folder()) / name)
         raise PartitionError(f"no partition '{name}'; there are: {', '.join(known) or 'none'}")
 
 
