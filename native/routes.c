@@ -181,11 +181,18 @@ static void redirect(const struct elf *elf)
     copies++;
 }
 
+/* It defines what every driver does, and is not this library. */
+static bool may_be_a_driver(const struct elf *elf)
+{
+    const ElfW(Sym) *symbol = elf_symbol(elf, "cuInit", NULL);
+    return symbol != NULL && elf->base + symbol->st_value != (uintptr_t)cuInit;
+}
+
 static void consider_copy(const struct elf *elf)
 {
     size_t size = 0;
     const unsigned char *id;
-    if (!settings.active || elf->base == atomic_load(&driver_base) || elf_symbol(elf, "cuInit", NULL) == NULL)
+    if (!settings.active || elf->base == atomic_load(&driver_base) || !may_be_a_driver(elf))
         return;
     id = elf_build_id(elf, &size);
     bool same_id = id != NULL && driver_id.bytes != NULL && size == driver_id.size && memcmp(id, driver_id.bytes, size) == 0;
@@ -197,7 +204,7 @@ static void consider(const struct elf *elf)
 {
     if (atomic_load(&driver_known))
         consider_copy(elf);
-    if (!atomic_load(&driver_known) && elf_symbol(elf, "cuInit", NULL) != NULL &&
+    if (!atomic_load(&driver_known) && may_be_a_driver(elf) &&
         (strncmp(elf->soname, "libcuda.so", 10) == 0 || defines_a_driver(elf))) {
         bool patched = adopt(elf, driver_hooks, DRIVER_HOOKS, true);
         atomic_store(&driver_base, elf->base);
