@@ -295,8 +295,8 @@ static bool take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *d
         *debtor = false;
     }
     *taken = bytes;
-    uint64_t reserved; /* a driver that does not tell is taken to reserve what is asked for */
-    if (want != bytes && !reserved_bytes(pool, &reserved) && take_quietly(device, bytes, left))
+    uint64_t reserved; /* a driver that never tells is taken to reserve what is asked for */
+    if (want != bytes && !silent(pool, false) && !reserved_bytes(pool, &reserved) && take_quietly(device, bytes, left))
         return true;
     return false;
 }
