@@ -58,7 +58,7 @@ def test_a_limit_that_is_passed_is_found(tmp_path: Path, native: Path) -> None:
         f"bench.library_path = lambda: {str(native / 'libcut.so')!r}\n"
         "bench.main()\n"
     )
-    words = [sys.executable, program, *QUICK, "--seconds", "3", "--out", tmp_path / "found.json"]
+    words = [sys.executable, program, *QUICK, "--seconds", "15", "--out", tmp_path / "found.json"]
     ran = subprocess.run(words, capture_output=True, text=True, check=False)
     assert ran.returncode == 1
     steps = {step["name"]: step for step in json.loads((tmp_path / "found.json").read_text())["steps"]}

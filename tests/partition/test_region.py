@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -122,6 +123,31 @@ def test_what_a_dead_member_held_is_given_back_whatever_became_of_the_path(
         one.kill()
         assert in_the_end(lambda: two("take 40"), "yes")
         assert two("take 25") == "no"
+
+
+@USERS
+def test_those_who_bury_at_once_bury_each_dead_member_once(
+    card: Card, member: Start, root: Path, user: int | None
+) -> None:
+    with open_to(card, user) as settings:
+        make("blue", root, user)
+        members = [member(**settings) for _ in range(8)]
+        assert [one("take 8") for one in members] == ["yes"] * 8
+        partitions.remove("blue", force=True, root=root)
+        for one in members[4:]:
+            one.process.kill()
+        for one in members[4:]:
+            one.process.wait()
+        survivors = members[:4]
+
+        def taken_and_held() -> str:
+            """By the driver's own count, after each has asked for more at the same time as the others."""
+            with ThreadPoolExecutor(4) as at_once:
+                list(at_once.map(lambda one: one("take 8"), survivors))
+            return str(sum(int(one("held")) for one in survivors))
+
+        assert in_the_end(taken_and_held, "64")
+        assert taken_and_held() == "64"
 
 
 def modes(folder: Path) -> tuple[int, int, int, int]:
