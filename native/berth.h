@@ -142,7 +142,6 @@ void pace_forget(void);
 
 /* ---- nvml.c ---- */
 void nvml_forget(void);
-bool nvml_own_bytes(struct device *device, uint64_t *bytes);
 NVdevice nvml_named(const unsigned char uuid[16]); /* NULL where there is no NVML, or none of that name */
 NVdevice nvml_handle(struct device *device);
 

@@ -2,7 +2,7 @@
 
    The first process of a region measures and the region remembers, so that the next takes the right amount. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "processes.h"
 
 #include <stdlib.h>
 
@@ -11,36 +11,12 @@ enum { FIRST_CONTEXT_BYTES = 512 << 20, FIRST_MODULE_BYTES = 64 << 20 };
 
 static _Atomic(CUcontext) primary[MAX_DEVICES];
 
-/* What the driver holds for this process beside its allocations; false where nobody can tell. */
-static bool measure(struct device *device, uint64_t reserved, uint64_t *bytes)
-{
-    struct berth_slot *slot = device->region.slot < 0 ? NULL : &device->region.use->slots[device->region.slot];
-    for (int tries = 0; slot != NULL && tries < 4; tries++) {
-        uint64_t own, seq = atomic_load(&slot->seq), held = atomic_load(&slot->held);
-        uint64_t known = atomic_load(&device->overhead) + reserved;
-        if (!nvml_own_bytes(device, &own))
-            return false;
-        if (atomic_load(&slot->seq) != seq)
-            continue;
-        uint64_t allocations = held > known ? held - known : 0;
-        *bytes = own > allocations ? own - allocations : 0;
-        return true;
-    }
-    return false;
-}
-
-static uint64_t driver_free(void)
-{
-    size_t free_bytes = 0, total = 0;
-    return HAVE(cuMemGetInfo_v2) && real.cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS ? free_bytes : 0;
-}
-
-struct overhead { struct device *device; shared64 *learned; uint64_t reserved, free_before; const char *call; bool known; };
+struct overhead { struct device *device; shared64 *learned; uint64_t reserved; struct look *before; const char *call; bool known; };
 
 static bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *learned, uint64_t first, const char *call)
 {
     uint64_t known = atomic_load(learned);
-    *overhead = (struct overhead){ .device = device, .learned = learned, .call = call, .free_before = driver_free(), .known = known != 0 };
+    *overhead = (struct overhead){ .device = device, .learned = learned, .call = call, .known = known != 0 };
     if (known == 0) {
         region_reap(&device->region);
         overhead->reserved = region_take_some(&device->region, first);
@@ -49,32 +25,27 @@ static bool overhead_begin(struct overhead *overhead, struct device *device, sha
     } else {
         return false;
     }
+    bool context = learned == &device->region.use->context_bytes;
+    if (!context || !overhead->known || processes_wanted(device))
+        overhead->before = processes_look(device);
     return true;
 }
 
 static void overhead_cancel(struct overhead *overhead)
 {
+    processes_end(overhead->device, overhead->before);
     give(overhead->device, overhead->reserved);
 }
 
-/* False where the driver took more than may be had: the caller undoes what it did and cancels. */
-static bool overhead_end(struct overhead *overhead, uint64_t *bytes)
+/* False where the driver took more than may be had: the caller undoes what it did and cancels. `made` is NULL for a module. */
+static bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
 {
     struct device *device = overhead->device;
-    uint64_t before = atomic_load(&device->overhead), now = 0, free_after, left;
-    if (overhead->known && overhead->learned == &device->region.use->context_bytes)
+    uint64_t left;
+    *bytes = processes_taken(device, overhead->before, overhead->reserved, made);
+    overhead->before = NULL;
+    if (made != NULL && overhead->known)
         *bytes = overhead->reserved; /* one context is like another: the region's first process has measured it */
-    else if (measure(device, overhead->reserved, &now))
-        *bytes = now > before ? now - before : 0;
-    else if (overhead->free_before != 0 && (free_after = driver_free()) != 0)
-        *bytes = overhead->free_before > free_after ? overhead->free_before - free_after : 0;
-    else { /* the first context of all: what is gone from the card and is not this partition's */
-        size_t total = 0;
-        uint64_t used = atomic_load(&device->region.use->total.used) - overhead->reserved, gone;
-        free_after = driver_free();
-        gone = HAVE(cuDeviceTotalMem_v2) && real.cuDeviceTotalMem_v2(&total, device->handle) == CUDA_SUCCESS && free_after != 0 && total > free_after ? total - free_after : 0;
-        *bytes = gone > used ? gone - used : 0;
-    }
     if (*bytes > SANE_BYTES)
         *bytes = overhead->reserved; /* somebody else's allocation got in between */
     if (*bytes > overhead->reserved) {
@@ -120,9 +91,8 @@ static void note(enum kind kind, void *key, void *owner, struct device *device, 
             return call;                                                          \
         if (!overhead_begin(&overhead, device, &device->region.use->context_bytes, FIRST_CONTEXT_BYTES, "cuCtxCreate")) \
             return CUDA_ERROR_OUT_OF_MEMORY;                                      \
-        overhead.free_before = 0; /* another context may have been current */     \
         CUresult result = call;                                                   \
-        if (result == CUDA_SUCCESS && overhead_end(&overhead, &bytes)) {          \
+        if (result == CUDA_SUCCESS && overhead_end(&overhead, *ctx, &bytes)) {    \
             note(CONTEXT, *ctx, *ctx, device, bytes);                             \
             return result;                                                        \
         }                                                                         \
@@ -216,9 +186,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
     }
     if (!overhead_begin(&overhead, device, &device->region.use->context_bytes, FIRST_CONTEXT_BYTES, "cuDevicePrimaryCtxRetain"))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    overhead.free_before = 0;
     CUresult result = REAL(cuDevicePrimaryCtxRetain)(ctx, dev);
-    if (result == CUDA_SUCCESS && overhead_end(&overhead, &bytes)) {
+    if (result == CUDA_SUCCESS && overhead_end(&overhead, *ctx, &bytes)) {
         primary[device->ordinal] = *ctx;
         note(CONTEXT, *ctx, *ctx, device, bytes);
         return result;
@@ -267,7 +236,7 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) { return end_primary(dev, REAL
         if (!overhead_begin(&overhead, device, &device->region.use->module_bytes, FIRST_MODULE_BYTES, name)) \
             return CUDA_ERROR_OUT_OF_MEMORY;                                      \
         CUresult result = call;                                                   \
-        if (result == CUDA_SUCCESS && overhead_end(&overhead, &bytes)) {          \
+        if (result == CUDA_SUCCESS && overhead_end(&overhead, NULL, &bytes)) {    \
             REAL(cuCtxGetCurrent)(&context);                                      \
             note(kind, *key, context, device, bytes);                             \
             return result;                                                        \

@@ -1,6 +1,6 @@
 /* The devices that this process sees, each with its region. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "processes.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -30,6 +30,7 @@ static void after_fork(void)
     vmm_forget();
     context_forget();
     pace_forget();
+    processes_forget();
 }
 
 /* A GPU that has no limit of its own where others have one: nothing of it. */
