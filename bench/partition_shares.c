@@ -1,4 +1,5 @@
-/* Launches one kernel as fast as it is let, for some seconds: `partition_shares KERNEL BLOCKS SECONDS [sync]`.
+/* Launches one kernel as fast as it is let, for some seconds: `partition_shares KERNEL BLOCKS SECONDS [sync]`. Several
+   kernels, separated by commas, are launched in turns.
 
    Prints the GPU time that the driver saw, as a fraction of the time that passed, and the longest launch call. The first
    tenth of the time is not counted. With `sync` the program waits for each launch, as an interactive one does. */
@@ -12,7 +13,7 @@
 static uint64_t now_ns(void)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(CLOCK_MONOTONIC_RAW, &now); /* the fake card's */
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
@@ -20,10 +21,14 @@ int main(int count, char **words)
 {
     CUcontext context;
     CUmodule module;
-    CUfunction function;
+    CUfunction functions[8];
+    unsigned kinds = 0;
     if (count < 4 || cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS ||
-        cuModuleLoadData(&module, "") != CUDA_SUCCESS || cuModuleGetFunction(&function, module, words[1]) != CUDA_SUCCESS)
+        cuModuleLoadData(&module, "") != CUDA_SUCCESS)
         return 3;
+    for (char *name = strtok(words[1], ","); name != NULL && kinds < 8; name = strtok(NULL, ","))
+        if (cuModuleGetFunction(&functions[kinds++], module, name) != CUDA_SUCCESS)
+            return 3;
     unsigned blocks = (unsigned)atoi(words[2]);
     double seconds = atof(words[3]);
     int sync = count > 4 && strcmp(words[4], "sync") == 0;
@@ -35,7 +40,7 @@ int main(int count, char **words)
             busy_from = fake_own_busy_ns(0);
             longest = 0;
         }
-        if (cuLaunchKernel(function, blocks, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) != CUDA_SUCCESS)
+        if (cuLaunchKernel(functions[launches % kinds], blocks, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) != CUDA_SUCCESS)
             return 4;
         uint64_t after = now_ns();
         longest = after - now > longest ? after - now : longest;
