@@ -1,5 +1,5 @@
-/* Launches one kernel as fast as it is let, for some seconds: `partition_shares KERNEL BLOCKS SECONDS [sync]`. Several
-   kernels, separated by commas, are launched in turns.
+/* Launches one kernel as fast as it is let, for some seconds: `partition_shares KERNEL BLOCKS SECONDS [sync] [after_MS]`. Several
+   kernels, separated by commas, are launched in turns; with `after_MS` it starts so much later and ends with the others.
 
    Prints the GPU time that the driver saw, as a fraction of the time that passed, and the longest launch call. The first
    tenth of the time is not counted. With `sync` the program waits for each launch, as an interactive one does. */
@@ -23,6 +23,13 @@ int main(int count, char **words)
     CUmodule module;
     CUfunction functions[8];
     unsigned kinds = 0;
+    int sync = 0, late_ms = 0;
+    for (int i = 4; i < count; i++) {
+        sync = sync || strcmp(words[i], "sync") == 0;
+        sscanf(words[i], "after_%d", &late_ms);
+    }
+    if (late_ms != 0)
+        nanosleep(&(struct timespec){ late_ms / 1000, late_ms % 1000 * 1000000 }, NULL);
     if (count < 4 || cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS ||
         cuModuleLoadData(&module, "") != CUDA_SUCCESS)
         return 3;
@@ -30,8 +37,7 @@ int main(int count, char **words)
         if (cuModuleGetFunction(&functions[kinds++], module, name) != CUDA_SUCCESS)
             return 3;
     unsigned blocks = (unsigned)atoi(words[2]);
-    double seconds = atof(words[3]);
-    int sync = count > 4 && strcmp(words[4], "sync") == 0;
+    double seconds = atof(words[3]) - late_ms / 1e3;
     uint64_t begin = now_ns(), warm = begin + (uint64_t)(seconds * 1e8), end = begin + (uint64_t)(seconds * 1e9);
     uint64_t counted_from = 0, busy_from = 0, longest = 0, launches = 0;
     for (uint64_t now = begin; now < end; launches++) {

@@ -9,6 +9,7 @@ enum {
     CACHE = 64,
     AHEAD_NS = 200 * 1000,           /* how much a thread buys at once */
     PROBE_EVERY_NS = 2 * 1000 * 1000,
+    PROBE_VARYING_NS = 100 * 1000,   /* of kernels whose launches differ */
     FIRST_WAIT_NS = 100 * 1000 * 1000,
 };
 
@@ -32,13 +33,19 @@ static CUcontext current_context(void)
     return HAVE(cuCtxGetCurrent) && real.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
 }
 
-/* How many launches to leave out before the next is measured: any number about the mean, since launches may take turns. */
-static int64_t until_next(struct device *device, uint64_t cost)
+/* Any number below `most`. */
+static uint64_t any_below(uint64_t most)
 {
-    if (cost >= PROBE_EVERY_NS || share_contended(device))
-        return 0;
     mine.chance = mine.chance * 1664525u + 1013904223u;
-    return (int64_t)((PROBE_EVERY_NS * 2 / cost * (uint64_t)(mine.chance >> 8)) >> 24);
+    return (most * (uint64_t)(mine.chance >> 8)) >> 24;
+}
+
+/* How many launches to leave out before the next is measured: any number about the mean, since launches may take turns.
+   None where others compute, whom each may have to wait for. */
+static int64_t until_next(struct device *device, struct kernel *kernel, uint64_t cost)
+{
+    uint64_t every_ns = atomic_load(&kernel->varies) ? PROBE_VARYING_NS : PROBE_EVERY_NS;
+    return cost >= every_ns || share_contended(device) ? 0 : (int64_t)any_below(every_ns * 2 / cost);
 }
 
 /* The first launch of a kernel tells what the next will cost. */
@@ -91,7 +98,9 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
         *credit_ns += (int64_t)(launches * cost);
     }
     *credit_ns -= (int64_t)cost;
-    bool measure = guess || !same || atomic_load(&kernel->sample_count) < 4 || --cached->until_probe <= 0;
+    bool measure = guess || !same || atomic_load(&kernel->sample_count) < 4 || cached->until_probe-- <= 0;
+    if (measure && !guess && atomic_load(&kernel->probing) != 0 && share_contended(device) && any_below(8) != 0)
+        measure = false; /* one of those that come behind it will do */
     if (guess)
         atomic_fetch_add(&kernel->charged_unknown, 1);
     cached->what = guess ? NULL : what;
@@ -99,8 +108,8 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
     cached->context = context;
     cached->device = (uint32_t)device->ordinal;
     cached->cost_ns = (int64_t)cost;
-    if (measure)
-        cached->until_probe = until_next(device, cost);
+    if (measure || cached->until_probe < 0)
+        cached->until_probe = until_next(device, kernel, cost);
     return measure ? measure_begin(kernel, context, stream, per_thread, guess ? 0 : cost) : NULL;
 }
 

@@ -2,19 +2,22 @@
 
    Launches of one kernel with the same blocks may take any time (a persistent kernel works as long as its data
    last), so what is charged is their mean, and a launch that was measured is charged what it took. Others' work in
-   between makes a launch seem longer: where others compute and most launches agree on the least, that is what it takes. */
+   between makes a launch seem longer. So where others compute, launches count that came right behind others of this
+   process, which leave nobody a gap; and where most of them agree on the least, that is what it takes. */
 #define _GNU_SOURCE
 #include "pace.h"
 
+#include <stdlib.h>
 #include <string.h>
 
-enum { KERNELS = 1 << 12, PROBES = 64, SAMPLES = sizeof ((struct kernel *)0)->samples / sizeof(shared64) };
+enum { KERNELS = 1 << 12, PROBES = 64, PROBES_EACH = 8, MEAN_OF = 64, SAMPLES = sizeof ((struct kernel *)0)->samples / sizeof(shared64) };
 
 struct probe {
     struct kernel *kernel;
     _Atomic(CUcontext) context;
     CUevent from, to;
     uint64_t begun_ns, charged_ns;
+    bool behind; /* the stream was not done with what was before */
     shared32 state;
 };
 enum { PROBE_FREE, PROBE_OPEN, PROBE_SENT, PROBE_READING };
@@ -45,35 +48,48 @@ struct kernel *measure_kernel(void *what, uint64_t blocks, CUcontext context)
     return &kernels[start % KERNELS]; /* a crowd shares */
 }
 
-/* What launches take, by the last few. */
-static uint64_t typical(const uint64_t *samples, uint32_t count, bool contended)
+/* What the last few launches took that agree on the least, if they are many; 0 otherwise. */
+static uint64_t agreed(const uint64_t *samples, uint32_t count, uint64_t mean, bool *varies)
 {
-    uint64_t least = UINT64_MAX, sum = 0, near_sum = 0, near_count = 0;
+    uint64_t least = UINT64_MAX, most = 0, near_sum = 0, near_count = 0;
     for (uint32_t i = 0; i < count; i++) {
         least = samples[i] < least ? samples[i] : least;
-        sum += samples[i];
+        most = samples[i] > most ? samples[i] : most;
     }
     for (uint32_t i = 0; i < count; i++)
         if (samples[i] <= least + least / 16) {
             near_sum += samples[i];
             near_count++;
         }
-    return contended && near_count * 3 >= count ? near_sum / near_count : sum / count;
+    *varies = most > least + least / 4 || mean > least + least / 4;
+    return near_count * 3 >= count ? near_sum / near_count : 0;
 }
 
 /* Takes up what a launch seemed to take; returns what it is believed to have taken. */
-static uint64_t learn(struct kernel *kernel, uint64_t ns, bool contended)
+static uint64_t learn(struct kernel *kernel, uint64_t ns, bool behind, bool contended, bool mixed)
 {
-    uint64_t samples[SAMPLES], cost;
-    uint32_t count = atomic_fetch_add(&kernel->sample_count, 1);
-    atomic_store(&kernel->samples[count % SAMPLES], ns ? ns : 1);
-    count = count + 1 < SAMPLES ? count + 1 : SAMPLES;
+    uint64_t samples[SAMPLES], cost, mean = atomic_load(&kernel->mean_ns);
+    uint32_t count = atomic_load(&kernel->sample_count);
+    bool varies;
+    if (behind && contended && atomic_fetch_add(&kernel->behind_count, 1) == 0)
+        atomic_store(&kernel->sample_count, count = 0); /* the first that is worth more than those before */
+    if (!contended || behind || atomic_load(&kernel->behind_count) == 0) {
+        count = atomic_fetch_add(&kernel->sample_count, 1);
+        atomic_store(&kernel->samples[count % SAMPLES], ns ? ns : 1);
+        count++;
+        int64_t weight = count < MEAN_OF ? count : MEAN_OF;
+        mean = (uint64_t)((int64_t)mean + ((int64_t)ns - (int64_t)mean) / weight);
+        atomic_store(&kernel->mean_ns, mean);
+    }
+    count = count < SAMPLES ? count : SAMPLES;
     for (uint32_t i = 0; i < count; i++)
         samples[i] = atomic_load(&kernel->samples[i]);
-    cost = typical(samples, count, contended);
-    cost = cost ? cost : 1;
-    atomic_store(&kernel->cost_ns, cost);
-    return contended && ns > cost ? cost : ns;
+    cost = agreed(samples, count, mean, &varies);
+    bool trimmed = contended && !mixed && cost != 0;
+    cost = trimmed ? cost : mean;
+    atomic_store(&kernel->varies, varies);
+    atomic_store(&kernel->cost_ns, cost ? cost : 1);
+    return contended && ns > cost && (trimmed || !behind) ? cost : ns;
 }
 
 static bool read_probe(struct device *device, struct probe *probe)
@@ -91,9 +107,10 @@ static bool read_probe(struct device *device, struct probe *probe)
     if (result == CUDA_SUCCESS && real.cuEventElapsedTime(&ms, probe->from, probe->to) == CUDA_SUCCESS && ms >= 0) {
         uint64_t took = (uint64_t)((double)ms * 1e6);
         bool first = atomic_load(&kernel->cost_ns) == 0;
-        uint64_t believed = learn(kernel, took, share_contended(device));
+        uint64_t believed = learn(kernel, took, probe->behind, share_contended(device), share_mixed(device));
         uint64_t guessed = first ? atomic_exchange(&kernel->charged_unknown, 0) : 0;
         share_backlog(device, probe->begun_ns, took);
+        if (getenv("N2")) log_line("P took %llu believed %llu cost %llu charged %llu probing %u", (unsigned long long)took, (unsigned long long)believed,(unsigned long long)kernel->cost_ns, (unsigned long long)probe->charged_ns, kernel->probing);
         if (guessed != 0) {
             uint64_t cost = atomic_load(&kernel->cost_ns);
             share_correct(device, (int64_t)guessed * ((int64_t)share_scaled(device, cost) - FIRST_COST_NS));
@@ -101,7 +118,7 @@ static bool read_probe(struct device *device, struct probe *probe)
             share_correct(device, (int64_t)share_scaled(device, believed) - (int64_t)probe->charged_ns);
         }
     }
-    atomic_store(&kernel->probing, 0);
+    atomic_fetch_sub(&kernel->probing, 1);
     atomic_store(&probe->state, PROBE_FREE);
     return true;
 }
@@ -173,21 +190,39 @@ static struct probe *free_probe(CUcontext context)
     return NULL;
 }
 
+/* Whether the stream has work yet to do. */
+static bool busy(CUstream stream, bool per_thread)
+{
+    int mode = capture_relax();
+    CUresult result = CUDA_SUCCESS;
+    if (per_thread && HAVE(cuStreamQuery_ptsz))
+        result = real.cuStreamQuery_ptsz(stream);
+    else if (HAVE(cuStreamQuery))
+        result = real.cuStreamQuery(stream);
+    capture_restore(mode);
+    return result == CUDA_ERROR_NOT_READY;
+}
+
 struct probe *measure_begin(struct kernel *kernel, CUcontext context, CUstream stream, bool per_thread, uint64_t charged_ns)
 {
-    if (!measure_can() || capturing(stream, per_thread) || atomic_exchange(&kernel->probing, 1) != 0)
+    if (!measure_can() || capturing(stream, per_thread))
         return NULL;
+    if (atomic_fetch_add(&kernel->probing, 1) >= (charged_ns != 0 ? PROBES_EACH : 1)) {
+        atomic_fetch_sub(&kernel->probing, 1);
+        return NULL;
+    }
     struct probe *probe = free_probe(context);
     if (probe != NULL && make_events(probe, context)) {
         probe->kernel = kernel;
         probe->charged_ns = charged_ns;
         probe->begun_ns = clock_ns();
+        probe->behind = busy(stream, per_thread);
         record(probe->from, stream, per_thread);
         return probe;
     }
     if (probe != NULL)
         atomic_store(&probe->state, PROBE_FREE);
-    atomic_store(&kernel->probing, 0);
+    atomic_fetch_sub(&kernel->probing, 1);
     return NULL;
 }
 
@@ -205,7 +240,7 @@ void pace_context_ends(CUcontext context, bool gone)
             else
                 drop_events(probe);
             if (state == PROBE_SENT)
-                atomic_store(&probe->kernel->probing, 0);
+                atomic_fetch_sub(&probe->kernel->probing, 1);
             state = PROBE_FREE;
         }
         atomic_store(&probe->state, state);
@@ -215,7 +250,7 @@ void pace_context_ends(CUcontext context, bool gone)
 void pace_measured(struct probe *probe, CUstream stream, bool per_thread, CUresult result)
 {
     if (result != CUDA_SUCCESS) {
-        atomic_store(&probe->kernel->probing, 0);
+        atomic_fetch_sub(&probe->kernel->probing, 1);
         atomic_store(&probe->state, PROBE_FREE);
         return;
     }

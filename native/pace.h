@@ -15,8 +15,10 @@ void share_buy(struct device *device, uint64_t ns);
 void share_correct(struct device *device, int64_t ns);
 /* What a launch is charged that was measured to take so long. */
 uint64_t share_scaled(const struct device *device, uint64_t ns);
-/* Whether others compute on the card, so that a launch seems longer than it is. */
+/* Whether others compute on the card, so that a launch may seem longer than it is. */
 bool share_contended(const struct device *device);
+/* Whether launches that seem longer than the least of them are believed to be. */
+bool share_mixed(const struct device *device);
 /* Work was on its way to the GPU for so long, from `begun_ns` on. */
 void share_backlog(struct device *device, uint64_t begun_ns, uint64_t took_ns);
 /* Compares with NVML, now and then. */
@@ -30,9 +32,11 @@ struct kernel {
     shared64 blocks;
     _Atomic(CUcontext) context; /* the same one may be launched in several, also on several GPUs */
     shared64 cost_ns;           /* 0: not measured yet */
+    shared64 mean_ns;           /* of many launches, as they seemed */
     shared64 charged_unknown;   /* launches charged by guess */
     shared64 samples[16];
-    shared32 sample_count, probing;
+    shared32 sample_count, behind_count, probing;
+    shared32 varies;            /* its launches differ */
 };
 
 enum { FIRST_COST_NS = 20 * 1000 }; /* what a launch is charged until it is measured */

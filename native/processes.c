@@ -25,7 +25,12 @@ struct look {
     uint64_t total, free_bytes, charged, held;
 };
 
-static struct { struct { unsigned pid; bool other; } list[SUSPECTS]; unsigned count; bool begun; } suspects[MAX_DEVICES];
+/* Who was seen to compute, for the threads in turns that look (share.c), and what speaks against each. */
+static struct suspects {
+    struct { unsigned pid, strikes; bool other; } list[SUSPECTS];
+    unsigned count, agreed_pid, wrong;
+    bool begun, by_list;
+} suspects[MAX_DEVICES];
 
 static struct berth_slot *own_slot(struct device *device)
 {
@@ -188,8 +193,10 @@ static uint64_t context_taken(struct device *device, const struct look *before, 
     uint64_t rise = totals ? above(after->total, before->total) : 0;
     if (pid != 0 && totals && bytes_of(after, pid) > rise + APART_BYTES)
         pid = 0; /* more than the card as a whole lost: not what it seems */
-    if (pid != 0 && slot != NULL)
+    if (pid != 0 && slot != NULL) {
         atomic_store(&slot->outer_pid, pid);
+        suspects[device->ordinal].by_list = true;
+    }
     unsigned known = slot != NULL ? atomic_load(&slot->outer_pid) : 0;
     uint64_t own = above(after->held, before->held);
     if (known != 0 && bytes_of(after, known) > bytes_of(before, known)) {
@@ -290,48 +297,79 @@ static unsigned busy_pct(const NVutilization *samples, unsigned count, unsigned 
     return 0;
 }
 
+/* Whether one that used so much cannot be a process that launched work for so much. What is launched may seem to take
+   longer than it does, so using less says little. */
+static bool cannot_be(unsigned busy, unsigned own_pct)
+{
+    return (own_pct >= 10 && busy == 0) || busy > own_pct * 3 / 2 + 10;
+}
+
+static void doubt(struct suspects *here, struct berth_slot *slot, unsigned busy, unsigned own_pct)
+{
+    bool wrong = here->by_list ? own_pct >= 20 && busy == 0 : cannot_be(busy, own_pct);
+    here->wrong = wrong ? here->wrong + 1 : 0;
+    if (here->wrong >= 4) { /* it was somebody else */
+        atomic_store(&slot->outer_pid, 0);
+        here->count = 0;
+        here->wrong = 0;
+        here->by_list = false;
+    }
+}
+
+/* The place of a pid among the suspects; -1 where there is no room. */
+static int suspect(struct suspects *here, unsigned pid)
+{
+    for (unsigned i = 0; i < here->count; i++)
+        if (here->list[i].pid == pid)
+            return (int)i;
+    if (here->count == SUSPECTS)
+        return -1;
+    here->list[here->count].pid = pid;
+    here->list[here->count].strikes = 0;
+    here->list[here->count].other = !here->begun; /* it computed before this process did */
+    return (int)here->count++;
+}
+
+static bool claimed(struct berth_region *region, unsigned pid)
+{
+    uint32_t seen = atomic_load(&region->use->slots_seen);
+    for (uint32_t i = 0; i < seen && i < BERTH_SLOTS; i++)
+        if (atomic_load(&region->use->slots[i].state) != 0 && atomic_load(&region->use->slots[i].outer_pid) == pid)
+            return true;
+    return false;
+}
+
 void processes_watch(struct device *device, const NVutilization *samples, unsigned count, unsigned own_pct)
 {
     struct berth_slot *slot = own_slot(device);
-    __typeof__(&suspects[0]) here = &suspects[device->ordinal];
+    struct suspects *here = &suspects[device->ordinal];
     if (slot == NULL)
         return;
     unsigned known = atomic_load(&slot->outer_pid);
     if (known != 0) {
-        if (own_pct >= 20 && busy_pct(samples, count, known) == 0)
-            atomic_store(&slot->outer_pid, 0); /* it was somebody else */
+        doubt(here, slot, busy_pct(samples, count, known), own_pct);
         return;
     }
-    for (unsigned i = 0; i < count && here->count < SUSPECTS; i++) {
-        unsigned at = 0;
-        while (at < here->count && here->list[at].pid != samples[i].pid)
-            at++;
-        if (at == here->count) {
-            here->list[at].pid = samples[i].pid;
-            here->list[at].other = !here->begun; /* it computed before this process did */
-            here->count++;
-        }
-    }
+    for (unsigned i = 0; i < count; i++)
+        if (samples[i].sm_pct != 0)
+            suspect(here, samples[i].pid);
     here->begun = true;
     unsigned left = 0, pid = 0;
     for (unsigned i = 0; i < here->count; i++) {
         unsigned busy = busy_pct(samples, count, here->list[i].pid);
-        if ((own_pct == 0 && busy >= 5) || (own_pct >= 10 && busy == 0))
-            here->list[i].other = true;
+        here->list[i].strikes = cannot_be(busy, own_pct) ? here->list[i].strikes + 1 : 0;
+        here->list[i].other = here->list[i].other || here->list[i].strikes >= 2 || (own_pct == 0 && busy >= 5);
         if (here->list[i].other)
             continue;
         left += busy != 0;
         pid = busy != 0 ? here->list[i].pid : pid;
     }
-    bool claimed = false;
-    uint32_t seen = atomic_load(&device->region.use->slots_seen);
-    for (uint32_t i = 0; i < seen && i < BERTH_SLOTS; i++)
-        claimed = claimed || (atomic_load(&device->region.use->slots[i].state) != 0 &&
-                              atomic_load(&device->region.use->slots[i].outer_pid) == pid);
-    if (left == 1 && own_pct >= 5 && !claimed) {
+    bool alone = left == 1 && own_pct >= 5 && !claimed(&device->region, pid);
+    if (alone && here->agreed_pid == pid) {
         atomic_store(&slot->outer_pid, pid);
         log_line("this process is %u to NVML on GPU %d, by when it computes", pid, device->ordinal);
     }
+    here->agreed_pid = alone ? pid : 0;
 }
 
 void processes_forget(void)

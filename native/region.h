@@ -68,7 +68,8 @@ struct berth_use_file {
     uint64_t magic;
     uint32_t version, size;
     unsigned char uuid[16];
-    unsigned char pad0[32];
+    shared64 recent_measured_ns, recent_raw_ns; /* compute of late: by NVML, and by the launches as they were measured */
+    unsigned char pad0[16];
     struct { _Alignas(16) shared64 used; shared64 tag; } total; /* tag: number of the change << BERTH_TAG_SLOT_BITS | slot + 1 */
     unsigned char pad1[48];
     shared64 peak, refused, refused_bytes;
@@ -86,7 +87,7 @@ struct berth_use_file {
     shared64 measuring_ns;    /* since when somebody measures what the driver takes; 0: nobody */
     shared32 given_pct, total_pct;
     shared32 distrust;        /* for how many more looks NVML's word on compute is not taken */
-    unsigned char pad6[4];
+    shared32 mixed;           /* whether NVML says that launches differ, and are not kept by others */
     struct berth_refusal refusals[BERTH_REFUSALS];
     struct berth_slot slots[BERTH_SLOTS];
 };

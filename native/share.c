@@ -51,6 +51,11 @@ bool share_contended(const struct device *device)
     return others != UNTOLD && others > NOBODY_PCT;
 }
 
+bool share_mixed(const struct device *device)
+{
+    return LOAD(device->region.use->mixed) != 0;
+}
+
 static uint32_t share_pct(const struct device *device)
 {
     uint32_t pct = ceiling_pct(device), flags = LOAD(device->region.limit->flags);
@@ -206,7 +211,7 @@ static void watch(struct device *device, struct report *report, uint64_t now)
     uint64_t since = atomic_exchange(&here->charged_ns, charged), after_us = LOAD(here->after_us);
     ask(device, report, after_us);
     atomic_store(&here->after_us, report->latest_us);
-    if (report->by_process && now - then < 4ull * CHECK_NS && charged >= since)
+    if (report->by_process && after_us != 0 && now - then < 4ull * CHECK_NS && charged >= since)
         processes_watch(device, report->samples, report->count, (unsigned)((charged - since) * 100 / (now - then)));
     else if (report->by_process && then == 0)
         processes_watch(device, report->samples, report->count, 0);
@@ -227,45 +232,57 @@ static void give_way(struct device *device, uint32_t total_pct, uint32_t others_
     atomic_store(&use->given_pct, given < ceiling ? given : ceiling);
 }
 
-/* The factor by which measured launches are charged, and a debt or credit for what it missed. */
-static void settle(struct device *device, const struct report *report, uint64_t window, uint64_t charged, bool could_measure)
+/* Nobody else computes: what a launch seems to take is what it takes. */
+static void start_over(struct berth_use_file *use)
+{
+    atomic_store(&use->recent_measured_ns, 0);
+    atomic_store(&use->recent_raw_ns, 0);
+    atomic_store(&use->factor_milli, 1000);
+    atomic_store(&use->mixed, 0);
+}
+
+/* The factor by which measured launches are charged: what NVML saw of late beside what they seemed to take. */
+static void settle(struct device *device, const struct report *report, uint64_t window, uint64_t charged)
 {
     struct berth_use_file *use = device->region.use;
-    static struct { uint64_t measured_ns, raised; } before[MAX_DEVICES];
-    uint32_t factor = LOAD(use->factor_milli), others = report->total_pct - report->ours_pct + report->others + 2;
-    factor = factor == 0 ? 1000 : factor;
+    static struct { uint64_t measured_ns; uint32_t raised; } before[MAX_DEVICES];
+    uint32_t factor = LOAD(use->factor_milli), others = report->total_pct - report->ours_pct + report->others;
     /* NVML rounds down to whole per cents: half a point for each process is what that loses on average. */
-    uint64_t measured = (report->ours_pct * 2 + report->ours) * window / 200, raw = charged * 1000 / factor;
-    uint64_t waited = others * window / 100;
-    if (could_measure && measured + waited < raw)
+    uint64_t measured = (report->ours_pct * 2 + report->ours) * window / 200;
+    uint64_t raw = charged * 1000 / (factor == 0 ? 1000 : factor), waited = others * window / 100;
+    if (measure_can() && measured + waited < raw)
         measured = raw - waited; /* others' work explains no more than that */
-    if (measured > charged && report->total_pct > FULL_PCT + 8)
-        measured = charged;
+    if (measured > raw && report->total_pct > FULL_PCT + 8)
+        measured = raw;
     atomic_fetch_add(&use->measured_ns, measured);
-    /* A report is coarse and late: believe it where it differs by more than that, and then step by step. */
-    uint64_t apart = measured > charged ? measured - charged : charged - measured;
-    if (apart * 200 < window * 3)
+    /* A report is coarse and late: several are taken together, and believed where they differ by more than that. */
+    measured += LOAD(use->recent_measured_ns) * 3 / 4;
+    raw += LOAD(use->recent_raw_ns) * 3 / 4;
+    atomic_store(&use->recent_measured_ns, measured);
+    atomic_store(&use->recent_raw_ns, raw);
+    uint64_t apart = measured > raw ? measured - raw : raw - measured;
+    if (raw == 0 || apart * 100 < window * 4 * 2) {
+        atomic_store(&use->factor_milli, 1000);
         return;
-    uint64_t wanted = charged != 0 ? (uint64_t)factor * measured / charged : factor, next = (factor + 2 * wanted) / 3;
-    next = next < 1 ? 1 : next < 1000000000u ? next : 1000000000u;
-    /* What is charged more and more for its launches and does not use less is not what NVML takes it for. */
-    if (next > 4000 && measured > charged) {
-        if (before[device->ordinal].raised++ != 0 && measured * 10 >= before[device->ordinal].measured_ns * 9) {
+    }
+    uint64_t wanted = measured * 1000 / raw;
+    if (wanted > 1150 && LOAD(use->mixed) == 0) { /* more than the least of the launches: they do differ */
+        start_over(use);
+        atomic_store(&use->mixed, 1);
+        return;
+    }
+    wanted = wanted < 1 ? 1 : wanted < 1000000000u ? wanted : 1000000000u;
+    /* What is charged ever more for its launches and does not use less is not what NVML takes it for. */
+    if (wanted > 4000 && wanted > factor) {
+        if (before[device->ordinal].raised++ > 2 && measured * 10 >= before[device->ordinal].measured_ns * 9) {
             atomic_store(&use->distrust, DISTRUST_LOOKS);
-            next = 1000;
+            wanted = 1000;
         }
         before[device->ordinal].measured_ns = measured;
     } else {
         before[device->ordinal].raised = 0;
     }
-    atomic_store(&use->factor_milli, (uint32_t)next);
-    int64_t missed = ((int64_t)measured - (int64_t)charged) / 2;
-    if (LOAD(use->distrust) != 0)
-        return;
-    if (missed < 0) /* a credit is as good as time that others took */
-        atomic_fetch_add(&use->backlog_ns, (uint64_t)-missed * 100 / share_pct(device));
-    atomic_fetch_add(&use->charged_then_ns, (uint64_t)missed);
-    share_correct(device, missed);
+    atomic_store(&use->factor_milli, (uint32_t)wanted);
 }
 
 void share_check(struct device *device)
@@ -289,6 +306,12 @@ void share_check(struct device *device)
     uint64_t after_us = LOAD(use->measured_at_us), window = now - then;
     bool recent = then != 0 && window <= 4ull * CHECK_NS && charged > since;
     charged = recent ? charged - since : 0;
+    if (charged > window) { /* more than there was: they waited for others, and more than once each */
+        int64_t more = (int64_t)(charged - window);
+        share_correct(device, -more);
+        atomic_fetch_sub(&use->charged_then_ns, (uint64_t)more);
+        charged = window;
+    }
     ask(device, report, after_us);
     atomic_store(&use->measured_at_us, report->latest_us);
     atomic_store(&use->longest_ns, LOAD(use->longest_ns) * 7 / 8);
@@ -301,13 +324,16 @@ void share_check(struct device *device)
     others = report->told ? report->total_pct - (own < report->total_pct ? own : report->total_pct)
              : report->by_process ? 0 : UNTOLD;
     atomic_store(&use->others_pct, others);
+    if (getenv("N1")) log_line("DBG known %d byproc %d told %d total %u ours %u own %u others %u charged %llu%% factor %u paid-now %lld kept %llu share %u", known, report->by_process, report->told, report->total_pct, report->ours_pct, own, others, (unsigned long long)(charged*100/window), LOAD(use->factor_milli), (long long)(LOAD(use->paid_until_ns)-now)/1000000, (unsigned long long)kept_ns(use)/1000000, share_pct(device));
     atomic_store(&use->total_pct, report->total_pct);
     if (LOAD(device->region.limit->flags) & BERTH_LOW)
         give_way(device, report->total_pct, others);
     uint32_t distrust = LOAD(use->distrust);
     if (distrust != 0)
         atomic_store(&use->distrust, distrust - 1);
+    else if (others <= NOBODY_PCT && measure_can())
+        start_over(use);
     else if (recent && known && report->ours != 0 && after_us != 0)
-        settle(device, report, window, charged, measure_can());
+        settle(device, report, window, charged);
     free(report);
 }

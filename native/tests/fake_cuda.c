@@ -1253,6 +1253,7 @@ DO cuStreamSynchronize(CUstream stream)
 }
 DO cuStreamSynchronize_ptsz(CUstream stream) { return cuStreamSynchronize(stream); }
 DO cuStreamQuery(CUstream stream) { IN_CONTEXT(); return atomic_load(&stream_of(stream)->tail_ns) > fake_now() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; }
+DO cuStreamQuery_ptsz(CUstream stream) { return cuStreamQuery(stream); }
 DO cuCtxSynchronize(void) { return cuStreamSynchronize(NULL); }
 DO cuCtxSynchronize_v2(CUcontext ctx) { GIVEN(ctx); return cuStreamSynchronize(NULL); }
 /* While a stream is captured for all to respect, calls that a capture cannot hold spoil it, of threads that do not say
