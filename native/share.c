@@ -24,6 +24,7 @@ enum {
     JUMP_NS = 1000 * 1000 * 1000,     /* a clock that falls back by more has jumped */
     MOST_SAMPLES = 512,
     FREE_PCT = 4,                     /* of the GPU, that a burst leaves to others who use it */
+    ALONE_PCT = 98,                   /* of a GPU that nobody else uses: whoever comes must not find a long queue */
     FULL_PCT = 97,                    /* a card in use by so much has nothing left */
     NOBODY_PCT = 2,                   /* in use by others by so little, it is in use by nobody */
     LOW_PCT = 5,                      /* what low priority gets on a full card */
@@ -68,14 +69,16 @@ static uint32_t share_pct(const struct device *device)
     if ((flags & BERTH_BURST) == 0)
         return pct;
     if (flags & BERTH_HIGH)
-        return 100;
+        return ALONE_PCT;
     /* What others leave is there to be used. Two that both want all of it are each sure of their own share, and
-       what one has beyond it shrinks as the other comes: they settle at their shares. A little is left free
-       beside others: on a GPU that is full they could not show that they want more. */
+       what one has beyond it shrinks as the other comes, faster on a full card: they settle at their shares. A little
+       is left free beside others: on a GPU that is full they could not show that they want more. */
     if (others == UNTOLD)
         return pct;
-    uint32_t most = others == 0 ? 100 : 100 - FREE_PCT, left = others < most ? most - others : 0;
-    return left > pct ? left : pct;
+    uint32_t most = others <= NOBODY_PCT ? ALONE_PCT : 100 - FREE_PCT, left = others < most ? most - others : 0;
+    if (left <= pct)
+        return pct;
+    return others <= NOBODY_PCT || LOAD(device->region.use->total_pct) < FULL_PCT ? left : left - (left - pct) / 2;
 }
 
 uint64_t share_scaled(const struct device *device, uint64_t ns)
@@ -247,21 +250,22 @@ static void settle(struct device *device, const struct report *report, uint64_t 
     struct berth_use_file *use = device->region.use;
     static struct { uint64_t measured_ns; uint32_t raised; } before[MAX_DEVICES];
     uint32_t factor = LOAD(use->factor_milli), others = report->total_pct - report->ours_pct + report->others;
+    factor = factor == 0 ? 1000 : factor;
     /* NVML rounds down to whole per cents: half a point for each process is what that loses on average. */
     uint64_t measured = (report->ours_pct * 2 + report->ours) * window / 200;
-    uint64_t raw = charged * 1000 / (factor == 0 ? 1000 : factor), waited = others * window / 100;
+    uint64_t raw = charged * 1000 / factor, waited = others * window / 100;
     if (measure_can() && measured + waited < raw)
         measured = raw - waited; /* others' work explains no more than that */
     if (measured > raw && report->total_pct > FULL_PCT + 8)
         measured = raw;
     atomic_fetch_add(&use->measured_ns, measured);
     /* A report is coarse and late: several are taken together, and believed where they differ by more than that. */
-    measured += LOAD(use->recent_measured_ns) * 3 / 4;
-    raw += LOAD(use->recent_raw_ns) * 3 / 4;
+    measured += LOAD(use->recent_measured_ns) / 2;
+    raw += LOAD(use->recent_raw_ns) / 2;
     atomic_store(&use->recent_measured_ns, measured);
     atomic_store(&use->recent_raw_ns, raw);
     uint64_t apart = measured > raw ? measured - raw : raw - measured;
-    if (raw == 0 || apart * 100 < window * 4 * 2) {
+    if (raw == 0 || apart * 100 < window * 2 * 2) {
         atomic_store(&use->factor_milli, 1000);
         return;
     }
@@ -271,6 +275,8 @@ static void settle(struct device *device, const struct report *report, uint64_t 
         atomic_store(&use->mixed, 1);
         return;
     }
+    if (wanted < factor / 2) /* what was launched may not have run yet */
+        wanted = factor / 2;
     wanted = wanted < 1 ? 1 : wanted < 1000000000u ? wanted : 1000000000u;
     /* What is charged ever more for its launches and does not use less is not what NVML takes it for. */
     if (wanted > 4000 && wanted > factor) {
