@@ -7,7 +7,6 @@
 #define _GNU_SOURCE
 #include "pace.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum { KERNELS = 1 << 12, PROBES = 64, PROBES_EACH = 8, MEAN_OF = 64, SAMPLES = sizeof ((struct kernel *)0)->samples / sizeof(shared64) };
@@ -110,7 +109,6 @@ static bool read_probe(struct device *device, struct probe *probe)
         uint64_t believed = learn(kernel, took, probe->behind, share_contended(device), share_mixed(device));
         uint64_t guessed = first ? atomic_exchange(&kernel->charged_unknown, 0) : 0;
         share_backlog(device, probe->begun_ns, took);
-        if (getenv("N2")) log_line("P took %llu believed %llu cost %llu charged %llu probing %u", (unsigned long long)took, (unsigned long long)believed,(unsigned long long)kernel->cost_ns, (unsigned long long)probe->charged_ns, kernel->probing);
         if (guessed != 0) {
             uint64_t cost = atomic_load(&kernel->cost_ns);
             share_correct(device, (int64_t)guessed * ((int64_t)share_scaled(device, cost) - FIRST_COST_NS));

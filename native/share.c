@@ -64,7 +64,7 @@ static uint32_t share_pct(const struct device *device)
     if (flags & BERTH_LOW) {
         uint32_t given = LOAD(device->region.use->given_pct), least = others == UNTOLD ? LOW_BLIND_PCT : LOW_PCT;
         given = given > least ? given : least;
-        return given < pct ? given : pct;
+        return given < pct || (flags & BERTH_BURST) != 0 ? given : pct;
     }
     if ((flags & BERTH_BURST) == 0)
         return pct;
@@ -225,6 +225,8 @@ static void give_way(struct device *device, uint32_t total_pct, uint32_t others_
 {
     struct berth_use_file *use = device->region.use;
     uint32_t given = LOAD(use->given_pct), ceiling = ceiling_pct(device);
+    if (LOAD(device->region.limit->flags) & BERTH_BURST)
+        ceiling = 100;
     if (others_pct == UNTOLD || others_pct <= NOBODY_PCT)
         given = others_pct == UNTOLD ? 0 : ceiling;
     else if (total_pct >= FULL_PCT)
@@ -330,7 +332,6 @@ void share_check(struct device *device)
     others = report->told ? report->total_pct - (own < report->total_pct ? own : report->total_pct)
              : report->by_process ? 0 : UNTOLD;
     atomic_store(&use->others_pct, others);
-    if (getenv("N1")) log_line("DBG known %d byproc %d told %d total %u ours %u own %u others %u charged %llu%% factor %u paid-now %lld kept %llu share %u", known, report->by_process, report->told, report->total_pct, report->ours_pct, own, others, (unsigned long long)(charged*100/window), LOAD(use->factor_milli), (long long)(LOAD(use->paid_until_ns)-now)/1000000, (unsigned long long)kept_ns(use)/1000000, share_pct(device));
     atomic_store(&use->total_pct, report->total_pct);
     if (LOAD(device->region.limit->flags) & BERTH_LOW)
         give_way(device, report->total_pct, others);

@@ -35,6 +35,13 @@ CorePct = Annotated[
     int, typer.Option("--core-pct", min=0, max=100, help="Per cent of the GPU's time; 0: not limited.")
 ]
 Burst = Annotated[bool, typer.Option("--burst", help="May use time that no other partition wants.")]
+Priority = Annotated[
+    str | None,
+    typer.Option(
+        "--priority",
+        help="high, normal or low: high gives no time up to others, low takes what they leave, at least 5 %.",
+    ),
+]
 Fake = Annotated[
     bool, typer.Option("--fake-gpu", help="Over the fake driver: for tests on a machine without a GPU.")
 ]
@@ -61,6 +68,7 @@ def run(
     ] = None,
     partition: Annotated[str | None, typer.Option("--partition", help="Join this partition instead.")] = None,
     burst: Burst = False,
+    priority: Priority = None,
     fake_gpu: Fake = False,
     as_json: AsJson = False,
 ) -> None:
@@ -74,6 +82,7 @@ def run(
         core_pct=core_pct,
         gpu=gpu,
         burst=burst,
+        priority=priority,
         partition=partition,
         fake_gpu=fake_gpu,
     )
@@ -110,12 +119,13 @@ def create(
     core_pct: CorePct = 0,
     gpu: Annotated[str, typer.Option("--gpu", help="Index or UUID of the GPU.")] = "0",
     burst: Burst = False,
+    priority: Priority = None,
     overcommit: Overcommit = False,
     fake_gpu: Fake = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a partition of a GPU."""
-    limit = partitions.Limit(partitions.mem_mib(mem), core_pct, burst)
+    limit = partitions.Limit(partitions.mem_mib(mem), core_pct, burst, priority or "normal")
     made = partitions.create(name, gpu_named(gpu, _known_gpus(fake_gpu)), limit, overcommit=overcommit)
     _print_json(_plain(made)) if as_json else typer.echo(
         f"{name}: {size_text(made.limit_bytes)} of GPU {made.uuid} in {made.folder}"
@@ -226,6 +236,7 @@ def resize(
         int | None, typer.Option("--core-pct", min=0, max=100, help="Per cent of time; default: as it is.")
     ] = None,
     burst: Annotated[bool | None, typer.Option("--burst/--no-burst", help="Default: as it is.")] = None,
+    priority: Priority = None,
     overcommit: Overcommit = False,
     fake_gpu: Fake = False,
     as_json: AsJson = False,
@@ -241,6 +252,7 @@ def resize(
         mem_mib=None if mem is None else partitions.mem_mib(mem),
         core_pct=core_pct,
         burst=burst,
+        priority=priority,
         gpus=known,
         overcommit=overcommit,
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from berth.errors import PartitionError
 from berth.partition.library import fake_driver_folder, library_path
-from berth.partition.regions import INSIDE, Partition, find, read, regions_in
+from berth.partition.regions import INSIDE, PRIORITIES, Partition, find, read, regions_in
 from berth.partition.sizes import size_text
 
 __all__ = ["Summary", "environment", "run"]
@@ -58,13 +58,14 @@ def environment(
     core_pct: int | None = None,
     gpu: str | None = None,
     burst: bool = False,
+    priority: str | None = None,
     fake_gpu: bool = False,
 ) -> dict[str, str]:
     """The environment of a process under these limits; without memory and share the region's own count.
 
     A region of its own also heeds those limits that `base` names and this call does not.
     """
-    limited = mem_mib is not None or core_pct is not None
+    limited = mem_mib is not None or core_pct is not None or priority is not None
     gone = ("BERTH_REGION", "BERTH_LOG") if limited else ("BERTH_GPU_", "BERTH_REGION", "BERTH_LOG")
     ours = {name: value for name, value in base.items() if not name.startswith(gone)}
     preload = [str(library_path()), *base.get("LD_PRELOAD", "").split()]
@@ -77,6 +78,8 @@ def environment(
         ours["BERTH_GPU_CORE_PCT"] = str(core_pct)
     if burst:
         ours["BERTH_GPU_BURST"] = "1"
+    if priority is not None:
+        ours["BERTH_GPU_PRIORITY"] = priority
     if gpu is not None:
         ours["CUDA_VISIBLE_DEVICES"] = gpu
     if fake_gpu:
@@ -92,6 +95,7 @@ def run(
     core_pct: int | None = None,
     gpu: str | None = None,
     burst: bool = False,
+    priority: str | None = None,
     partition: str | None = None,
     fake_gpu: bool = False,
     root: Path | None = None,
@@ -101,12 +105,16 @@ def run(
         raise PartitionError(
             "no command to run; write it after --, as in: berth run --mem 4G -- python train.py"
         )
-    if partition is None and mem_mib is None and core_pct is None:
-        raise PartitionError("no limit to run under; give --mem, --core-pct or --partition")
-    if partition is not None and (mem_mib is not None or core_pct is not None):
+    limits = (mem_mib, core_pct, priority)
+    if partition is None and limits == (None, None, None):
+        raise PartitionError("no limit to run under; give --mem, --core-pct, --priority or --partition")
+    if partition is not None and limits != (None, None, None):
         raise PartitionError(
-            f"the partition '{partition}' has its own limits; leave --mem and --core-pct out, or resize it"
+            f"the partition '{partition}' has its own limits; leave --mem, --core-pct and --priority out, "
+            "or resize it"
         )
+    if priority is not None and priority not in PRIORITIES:
+        raise PartitionError(f"no priority '{priority}'; there are {', '.join(PRIORITIES)}")
     joined = find(partition, root) if partition is not None else []
     _check_free(joined[0].folder if joined else None, mem_mib, core_pct)
     with tempfile.TemporaryDirectory(prefix="berth-run-", dir=_folder_with_room()) as scratch:
@@ -120,6 +128,7 @@ def run(
             core_pct=core_pct,
             gpu=gpu,
             burst=burst,
+            priority=priority,
             fake_gpu=fake_gpu,
         )
         if fake_gpu and "BERTH_FAKE_CARD" not in words:

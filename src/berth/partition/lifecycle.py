@@ -73,6 +73,7 @@ def resize(
     mem_mib: int | None = None,
     core_pct: int | None = None,
     burst: bool | None = None,
+    priority: str | None = None,
     gpus: list[Gpu] | None = None,
     overcommit: bool = False,
     root: Path | None = None,
@@ -88,6 +89,7 @@ def resize(
                 partition.limit_bytes >> 20 if mem_mib is None else mem_mib,
                 partition.core_pct if core_pct is None else core_pct,
                 partition.burst if burst is None else burst,
+                partition.priority if priority is None else priority,
             ),
         )
         for partition in find(name, root)

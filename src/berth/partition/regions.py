@@ -31,7 +31,8 @@ __all__ = [
     "root_folder",
 ]
 
-BURST, AGENT = 1, 2
+BURST, AGENT, HIGH, LOW = 1, 2, 4, 8
+PRIORITIES = {"high": HIGH, "normal": 0, "low": LOW}
 INSIDE = "/run/berth"
 """Where a container finds the library and its region, also in processes that lost their environment."""
 
@@ -45,6 +46,8 @@ class Limit:
     """Per cent of the GPU's time; 0: not limited."""
     burst: bool = False
     """Whether it may use time that nobody else wants."""
+    priority: str = "normal"
+    """`high` gives no time up to others, `low` takes what they leave."""
 
     def __post_init__(self) -> None:
         if self.mem_mib < 1:
@@ -53,10 +56,12 @@ class Limit:
             raise SettingError(
                 f"a share of {self.core_pct} % of a GPU's time; it must be from 1 to 100, or 0 for no limit"
             )
+        if self.priority not in PRIORITIES:
+            raise SettingError(f"no priority '{self.priority}'; there are {', '.join(PRIORITIES)}")
 
     @property
     def flags(self) -> int:
-        return AGENT | (BURST if self.burst else 0)
+        return AGENT | (BURST if self.burst else 0) | PRIORITIES[self.priority]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +100,7 @@ class Partition:
     limit_bytes: int
     core_pct: int
     burst: bool
+    priority: str
     used_bytes: int
     peak_bytes: int
     refused: int
