@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { KERNELS = 1 << 12, PROBES = 64, PROBES_EACH = 8, MEAN_OF = 64, SAMPLES = sizeof ((struct kernel *)0)->samples / sizeof(shared64) };
+enum { KERNELS = 1 << 12, PROBES = 64, PROBES_EACH = 8, MEAN_OF = 64, ALONE_OF = 1024, SAMPLES = sizeof ((struct kernel *)0)->samples / sizeof(shared64) };
 
 struct probe {
     struct kernel *kernel;
@@ -65,8 +65,9 @@ static uint64_t agreed(const uint64_t *samples, uint32_t count, uint64_t mean, b
 }
 
 /* Takes up what a launch seemed to take; returns what it is believed to have taken. */
-static uint64_t learn(struct kernel *kernel, uint64_t ns, bool behind, bool contended, bool mixed)
+static uint64_t learn(struct device *device, struct kernel *kernel, uint64_t ns, bool behind)
 {
+    bool contended = share_contended(device);
     uint64_t samples[SAMPLES], cost, mean = atomic_load(&kernel->mean_ns);
     uint32_t count = atomic_load(&kernel->sample_count);
     bool varies;
@@ -84,7 +85,17 @@ static uint64_t learn(struct kernel *kernel, uint64_t ns, bool behind, bool cont
     for (uint32_t i = 0; i < count; i++)
         samples[i] = atomic_load(&kernel->samples[i]);
     cost = agreed(samples, count, mean, &varies);
-    bool trimmed = contended && !mixed && cost != 0;
+    uint32_t alone = atomic_load(&kernel->alone_count);
+    if (share_alone(device)) {
+        uint64_t before = atomic_load(&kernel->alone_ns);
+        atomic_store(&kernel->alone_count, alone = alone < ALONE_OF ? alone + 1 : ALONE_OF);
+        atomic_store(&kernel->alone_ns, (uint64_t)((int64_t)before + ((int64_t)ns - (int64_t)before) / (int64_t)alone));
+    }
+    bool trimmed = contended && cost != 0 && share_may_trim(device);
+    if (contended && !trimmed && alone >= SAMPLES) { /* what it took when nobody kept it */
+        cost = atomic_load(&kernel->alone_ns);
+        trimmed = true;
+    }
     cost = trimmed ? cost : mean;
     atomic_store(&kernel->varies, varies);
     atomic_store(&kernel->cost_ns, cost ? cost : 1);
@@ -106,7 +117,7 @@ static bool read_probe(struct device *device, struct probe *probe)
     if (result == CUDA_SUCCESS && real.cuEventElapsedTime(&ms, probe->from, probe->to) == CUDA_SUCCESS && ms >= 0) {
         uint64_t took = (uint64_t)((double)ms * 1e6);
         bool first = atomic_load(&kernel->cost_ns) == 0;
-        uint64_t believed = learn(kernel, took, probe->behind, share_contended(device), share_mixed(device));
+        uint64_t believed = learn(device, kernel, took, probe->behind);
         uint64_t guessed = first ? atomic_exchange(&kernel->charged_unknown, 0) : 0;
         share_backlog(device, probe->begun_ns, took);
         if (guessed != 0) {

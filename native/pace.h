@@ -17,8 +17,10 @@ void share_correct(struct device *device, int64_t ns);
 uint64_t share_scaled(const struct device *device, uint64_t ns);
 /* Whether others compute on the card, so that a launch may seem longer than it is. */
 bool share_contended(const struct device *device);
-/* Whether launches that seem longer than the least of them are believed to be. */
-bool share_mixed(const struct device *device);
+/* Whether NVML tells that nobody does. */
+bool share_alone(const struct device *device);
+/* Whether the least that launches seem to take may be what they all take, since NVML would tell otherwise. */
+bool share_may_trim(const struct device *device);
 /* Work was on its way to the GPU for so long, from `begun_ns` on. */
 void share_backlog(struct device *device, uint64_t begun_ns, uint64_t took_ns);
 /* Compares with NVML, now and then. */
@@ -33,6 +35,8 @@ struct kernel {
     _Atomic(CUcontext) context; /* the same one may be launched in several, also on several GPUs */
     shared64 cost_ns;           /* 0: not measured yet */
     shared64 mean_ns;           /* of many launches, as they seemed */
+    shared64 alone_ns;          /* the same of those that nobody else's work can have kept, */
+    shared32 alone_count;       /* and how many they were */
     shared64 charged_unknown;   /* launches charged by guess */
     shared64 samples[16];
     shared32 sample_count, behind_count, probing;

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "processes.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +28,7 @@ struct look {
 
 /* Who was seen to compute, for the threads in turns that look (share.c), and what speaks against each. */
 static struct suspects {
-    struct { unsigned pid, strikes; bool other; } list[SUSPECTS];
+    struct { unsigned pid, strikes, looks, apart; bool other; } list[SUSPECTS];
     unsigned count, agreed_pid, wrong;
     bool begun, by_list;
 } suspects[MAX_DEVICES];
@@ -213,9 +214,17 @@ static uint64_t context_taken(struct device *device, const struct look *before, 
         tell(device, "a context", bytes, "what the card as a whole lost meanwhile", 0);
         return bytes;
     }
-    /* Nothing, by two that agree to the byte. */
-    if (totals && known_gone && after->total == before->total && after->total == all)
+    /* Nothing, by two that agree to the byte; and the list agrees with them if it has the own pid with nothing. */
+    if (totals && known_gone && after->total == before->total && after->total == all) {
+        bool listed = false;
+        for (unsigned i = 0; i < after->count && i < MOST; i++)
+            listed = listed || (after->list[i].pid == (unsigned)getpid() && after->list[i].bytes == 0);
+        if (listed && slot != NULL) {
+            atomic_store(&slot->outer_pid, (uint32_t)getpid());
+            suspects[device->ordinal].by_list = true;
+        }
         return 0;
+    }
     bytes = KNOWN_CONTEXT_BYTES < foreign ? KNOWN_CONTEXT_BYTES : foreign;
     bytes = bytes < reserved ? bytes : reserved;
     tell(device, "a context", bytes, "what a context is known to take: NVML does not tell", 0);
@@ -308,7 +317,7 @@ static void doubt(struct suspects *here, struct berth_slot *slot, unsigned busy,
 {
     bool wrong = here->by_list ? own_pct >= 20 && busy == 0 : cannot_be(busy, own_pct);
     here->wrong = wrong ? here->wrong + 1 : 0;
-    if (here->wrong >= 4) { /* it was somebody else */
+    if (here->wrong >= 3) { /* it was somebody else */
         atomic_store(&slot->outer_pid, 0);
         here->count = 0;
         here->wrong = 0;
@@ -325,7 +334,7 @@ static int suspect(struct suspects *here, unsigned pid)
     if (here->count == SUSPECTS)
         return -1;
     here->list[here->count].pid = pid;
-    here->list[here->count].strikes = 0;
+    here->list[here->count].strikes = here->list[here->count].looks = here->list[here->count].apart = 0;
     here->list[here->count].other = !here->begun; /* it computed before this process did */
     return (int)here->count++;
 }
@@ -354,22 +363,32 @@ void processes_watch(struct device *device, const NVutilization *samples, unsign
         if (samples[i].sm_pct != 0)
             suspect(here, samples[i].pid);
     here->begun = true;
-    unsigned left = 0, pid = 0;
+    unsigned left = 0, pid = 0, told = 0, outer = outer_pid(), best = UINT_MAX, second = UINT_MAX, nearest = 0;
     for (unsigned i = 0; i < here->count; i++) {
-        unsigned busy = busy_pct(samples, count, here->list[i].pid);
-        here->list[i].strikes = cannot_be(busy, own_pct) ? here->list[i].strikes + 1 : 0;
-        here->list[i].other = here->list[i].other || here->list[i].strikes >= 2 || (own_pct == 0 && busy >= 5);
-        if (here->list[i].other)
+        __typeof__(&here->list[0]) one = &here->list[i];
+        unsigned busy = busy_pct(samples, count, one->pid);
+        one->strikes = cannot_be(busy, own_pct) ? one->strikes + 1 : 0;
+        one->other = one->other || one->strikes >= 2 || (own_pct == 0 && busy >= 5);
+        one->apart = one->apart / 2 + (busy > own_pct ? 4 * (busy - own_pct) : own_pct - busy);
+        one->looks++;
+        if (one->other || busy == 0)
             continue;
-        left += busy != 0;
-        pid = busy != 0 ? here->list[i].pid : pid;
+        left++;
+        pid = one->pid;
+        if (pid == outer || (pid == (unsigned)getpid() && told == 0))
+            told = pid;
+        second = one->apart < best ? best : one->apart < second ? one->apart : second;
+        nearest = one->apart < best && one->looks > 3 ? pid : nearest;
+        best = one->apart < best ? one->apart : best;
     }
-    bool alone = left == 1 && own_pct >= 5 && !claimed(&device->region, pid);
-    if (alone && here->agreed_pid == pid) {
+    if (left > 1) /* of several that may be it, the one that is called so; else the one that does by far the nearest */
+        pid = told != 0 ? told : best < second / 2 && second - best / 2 > 10 ? nearest : 0;
+    bool found = pid != 0 && left != 0 && own_pct >= 5 && !claimed(&device->region, pid);
+    if (found && here->agreed_pid == pid) {
         atomic_store(&slot->outer_pid, pid);
         log_line("this process is %u to NVML on GPU %d, by when it computes", pid, device->ordinal);
     }
-    here->agreed_pid = alone ? pid : 0;
+    here->agreed_pid = found ? pid : 0;
 }
 
 void processes_forget(void)

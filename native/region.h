@@ -69,7 +69,9 @@ struct berth_use_file {
     uint32_t version, size;
     unsigned char uuid[16];
     shared64 recent_measured_ns, recent_raw_ns; /* compute of late: by NVML, and by the launches as they were measured */
-    unsigned char pad0[16];
+    shared32 trims, mixed;  /* whether launches are taken for alike, as NVML would tell if they were not; that it did tell */
+    shared32 strangers;     /* whether NVML tells who computes, and not which of them this partition is */
+    unsigned char pad0[4];
     struct { _Alignas(16) shared64 used; shared64 tag; } total; /* tag: number of the change << BERTH_TAG_SLOT_BITS | slot + 1 */
     unsigned char pad1[48];
     shared64 peak, refused, refused_bytes;
@@ -87,7 +89,7 @@ struct berth_use_file {
     shared64 measuring_ns;    /* since when somebody measures what the driver takes; 0: nobody */
     shared32 given_pct, total_pct;
     shared32 distrust;        /* for how many more looks NVML's word on compute is not taken */
-    shared32 mixed;           /* whether NVML says that launches differ, and are not kept by others */
+    unsigned char pad6[4];
     struct berth_refusal refusals[BERTH_REFUSALS];
     struct berth_slot slots[BERTH_SLOTS];
 };

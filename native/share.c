@@ -52,9 +52,14 @@ bool share_contended(const struct device *device)
     return others != UNTOLD && others > NOBODY_PCT;
 }
 
-bool share_mixed(const struct device *device)
+bool share_alone(const struct device *device)
 {
-    return LOAD(device->region.use->mixed) != 0;
+    return LOAD(device->region.use->others_pct) <= NOBODY_PCT;
+}
+
+bool share_may_trim(const struct device *device)
+{
+    return LOAD(device->region.use->trims) != 0;
 }
 
 static uint32_t share_pct(const struct device *device)
@@ -73,7 +78,7 @@ static uint32_t share_pct(const struct device *device)
     /* What others leave is there to be used. Two that both want all of it are each sure of their own share, and
        what one has beyond it shrinks as the other comes, faster on a full card: they settle at their shares. A little
        is left free beside others: on a GPU that is full they could not show that they want more. */
-    if (others == UNTOLD)
+    if (others == UNTOLD || LOAD(device->region.use->strangers) != 0)
         return pct;
     uint32_t most = others <= NOBODY_PCT ? ALONE_PCT : 100 - FREE_PCT, left = others < most ? most - others : 0;
     if (left <= pct)
@@ -272,9 +277,10 @@ static void settle(struct device *device, const struct report *report, uint64_t 
         return;
     }
     uint64_t wanted = measured * 1000 / raw;
-    if (wanted > 1150 && LOAD(use->mixed) == 0) { /* more than the least of the launches: they do differ */
+    if (wanted > 1150 && LOAD(use->trims) != 0) { /* more than the least of the launches: they do differ */
         start_over(use);
         atomic_store(&use->mixed, 1);
+        atomic_store(&use->trims, 0);
         return;
     }
     if (wanted < factor / 2) /* what was launched may not have run yet */
@@ -325,6 +331,8 @@ void share_check(struct device *device)
     atomic_store(&use->longest_ns, LOAD(use->longest_ns) * 7 / 8);
     bool known = report->by_process && processes_known(&device->region);
     uint32_t own = report->ours_pct, others;
+    atomic_store(&use->strangers, report->by_process && report->total_pct != 0 && !known);
+    atomic_store(&use->trims, known && report->ours != 0 && LOAD(use->mixed) == 0 && LOAD(use->distrust) == 0);
     if (!known || report->ours == 0) {
         uint64_t pct = charged * 100 / (window != 0 ? window : 1);
         own = pct < report->total_pct ? (uint32_t)pct : report->total_pct;

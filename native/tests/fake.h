@@ -16,7 +16,7 @@
      own      its lists hold this process alone, by its own pid, with 0 bytes (driver 560 under Docker); utilisation
               has pids of the host
      hidden   neither its lists nor its utilisation hold this process
-     swapped  each process goes by the pid of the next one
+     next     each process goes by the pid that follows its own, which may be a neighbour's
      old      it is of an older version: of the lists only the first, no utilisation by process
      missing  it does not start
      total    it knows of no process, only what the card as a whole uses

@@ -126,13 +126,9 @@ static bool is_own(const struct fake_process *process)
 /* The pid that a process goes by in what NVML tells. */
 static unsigned shown_pid(uint32_t index, bool outside)
 {
-    uint32_t seen = atomic_load(&card->seen);
     if (outside)
         return card->processes[index].pid + FAKE_HOST_PIDS;
-    for (uint32_t by = 1; is("swapped") && by < seen; by++)
-        if (atomic_load(&card->processes[(index + by) % seen].state) == 1)
-            return card->processes[(index + by) % seen].pid;
-    return card->processes[index].pid;
+    return card->processes[index].pid + is("next");
 }
 
 static unsigned list_processes(NVdevice device, NVprocess *list, unsigned most)
