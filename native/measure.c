@@ -67,13 +67,13 @@ static uint64_t agreed(const uint64_t *samples, uint32_t count, uint64_t mean, b
 /* Takes up what a launch seemed to take; returns what it is believed to have taken. */
 static uint64_t learn(struct device *device, struct kernel *kernel, uint64_t ns, bool behind)
 {
-    bool contended = share_contended(device);
+    bool contended = share_contended(device), knows = contended && share_knows(device);
     uint64_t samples[SAMPLES], cost, mean = atomic_load(&kernel->mean_ns);
     uint32_t count = atomic_load(&kernel->sample_count);
     bool varies;
     if (behind && contended && atomic_fetch_add(&kernel->behind_count, 1) == 0)
         atomic_store(&kernel->sample_count, count = 0); /* the first that is worth more than those before */
-    if (!contended || behind || atomic_load(&kernel->behind_count) == 0) {
+    if (!knows || behind || atomic_load(&kernel->behind_count) == 0) {
         count = atomic_fetch_add(&kernel->sample_count, 1);
         atomic_store(&kernel->samples[count % SAMPLES], ns ? ns : 1);
         count++;
@@ -92,14 +92,15 @@ static uint64_t learn(struct device *device, struct kernel *kernel, uint64_t ns,
         atomic_store(&kernel->alone_ns, (uint64_t)((int64_t)before + ((int64_t)ns - (int64_t)before) / (int64_t)alone));
     }
     bool trimmed = contended && cost != 0 && share_may_trim(device);
-    if (contended && !trimmed && alone >= SAMPLES) { /* what it took when nobody kept it */
+    if (contended && !trimmed && alone >= (varies ? ALONE_OF / 4 : SAMPLES)) { /* what it took when nobody kept it */
         cost = atomic_load(&kernel->alone_ns);
         trimmed = true;
     }
     cost = trimmed ? cost : mean;
     atomic_store(&kernel->varies, varies);
     atomic_store(&kernel->cost_ns, cost ? cost : 1);
-    return contended && ns > cost && (trimmed || !behind) ? cost : ns;
+    bool kept = trimmed || (knows && !behind && atomic_load(&kernel->behind_count) != 0);
+    return kept && ns > cost ? cost : ns;
 }
 
 static bool read_probe(struct device *device, struct probe *probe)

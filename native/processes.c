@@ -29,7 +29,7 @@ struct look {
 /* Who was seen to compute, for the threads in turns that look (share.c), and what speaks against each. */
 static struct suspects {
     struct { unsigned pid, strikes, looks, apart; bool other; } list[SUSPECTS];
-    unsigned count, agreed_pid, wrong;
+    unsigned count, agreed_pid, wrong, unseen;
     bool begun, by_list;
 } suspects[MAX_DEVICES];
 
@@ -335,7 +335,8 @@ static int suspect(struct suspects *here, unsigned pid)
         return -1;
     here->list[here->count].pid = pid;
     here->list[here->count].strikes = here->list[here->count].looks = here->list[here->count].apart = 0;
-    here->list[here->count].other = !here->begun; /* it computed before this process did */
+    /* It computed before this process did, or after this one did and was not told of. */
+    here->list[here->count].other = !here->begun || here->unseen >= 2;
     return (int)here->count++;
 }
 
@@ -363,6 +364,7 @@ void processes_watch(struct device *device, const NVutilization *samples, unsign
         if (samples[i].sm_pct != 0)
             suspect(here, samples[i].pid);
     here->begun = true;
+    here->unseen += count == 0 && own_pct >= 10;
     unsigned left = 0, pid = 0, told = 0, outer = outer_pid(), best = UINT_MAX, second = UINT_MAX, nearest = 0;
     for (unsigned i = 0; i < here->count; i++) {
         __typeof__(&here->list[0]) one = &here->list[i];

@@ -27,6 +27,7 @@ enum {
     ALONE_PCT = 98,                   /* of a GPU that nobody else uses: whoever comes must not find a long queue */
     FULL_PCT = 97,                    /* a card in use by so much has nothing left */
     NOBODY_PCT = 2,                   /* in use by others by so little, it is in use by nobody */
+    UNSURE_PCT = 6,                   /* what was charged and what was used may differ by, of late */
     LOW_PCT = 5,                      /* what low priority gets on a full card */
     LOW_BLIND_PCT = 20,               /* and where nobody tells how full it is */
     DISTRUST_LOOKS = 20,
@@ -55,6 +56,11 @@ bool share_contended(const struct device *device)
 bool share_alone(const struct device *device)
 {
     return LOAD(device->region.use->others_pct) <= NOBODY_PCT;
+}
+
+bool share_knows(const struct device *device)
+{
+    return LOAD(device->region.use->trims) != 0 || LOAD(device->region.use->mixed) != 0;
 }
 
 bool share_may_trim(const struct device *device)
@@ -219,7 +225,7 @@ static void watch(struct device *device, struct report *report, uint64_t now)
     uint64_t since = atomic_exchange(&here->charged_ns, charged), after_us = LOAD(here->after_us);
     ask(device, report, after_us);
     atomic_store(&here->after_us, report->latest_us);
-    if (report->by_process && after_us != 0 && now - then < 4ull * CHECK_NS && charged >= since)
+    if (report->by_process && (after_us != 0 || report->count == 0) && now - then < 4ull * CHECK_NS && charged >= since)
         processes_watch(device, report->samples, report->count, (unsigned)((charged - since) * 100 / (now - then)));
     else if (report->by_process && then == 0)
         processes_watch(device, report->samples, report->count, 0);
@@ -331,11 +337,13 @@ void share_check(struct device *device)
     atomic_store(&use->longest_ns, LOAD(use->longest_ns) * 7 / 8);
     bool known = report->by_process && processes_known(&device->region);
     uint32_t own = report->ours_pct, others;
-    atomic_store(&use->strangers, report->by_process && report->total_pct != 0 && !known);
+    atomic_store(&use->strangers, report->by_process && report->count != 0 && !known);
     atomic_store(&use->trims, known && report->ours != 0 && LOAD(use->mixed) == 0 && LOAD(use->distrust) == 0);
+    uint64_t charged_pct = charged * 100 / (window != 0 ? window : 1);
+    if (recent && charged_pct >= 20 && report->total_pct * 2 < charged_pct)
+        report->told = report->by_process = false; /* a card that is used by less than this partition uses */
     if (!known || report->ours == 0) {
-        uint64_t pct = charged * 100 / (window != 0 ? window : 1);
-        own = pct < report->total_pct ? (uint32_t)pct : report->total_pct;
+        own = charged_pct + UNSURE_PCT < report->total_pct ? (uint32_t)charged_pct + UNSURE_PCT : report->total_pct;
     }
     others = report->told ? report->total_pct - (own < report->total_pct ? own : report->total_pct)
              : report->by_process ? 0 : UNTOLD;
