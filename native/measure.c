@@ -64,6 +64,36 @@ static uint64_t agreed(const uint64_t *samples, uint32_t count, uint64_t mean, b
     return near_count * 3 >= count ? near_sum / near_count : 0;
 }
 
+/* Keeps apart what launches took while nobody else computed, which is known at NVML's next look; returns their mean, 0
+   while they are too few to tell. */
+static uint64_t take_note(struct device *device, struct kernel *kernel, uint64_t ns)
+{
+    uint64_t looked_ns, count;
+    bool alone = share_alone(device, &looked_ns);
+    if (atomic_exchange(&kernel->pending_since_ns, looked_ns) != looked_ns) {
+        uint64_t least = atomic_load(&kernel->alone.least_ns);
+        if (alone && (count = atomic_load(&kernel->pending.count)) != 0 && atomic_load(&kernel->alone.count) < ALONE_OF) {
+            atomic_fetch_add(&kernel->alone.sum_ns, atomic_load(&kernel->pending.sum_ns));
+            atomic_fetch_add(&kernel->alone.count, count);
+            if (least == 0 || atomic_load(&kernel->pending.least_ns) < least)
+                atomic_store(&kernel->alone.least_ns, atomic_load(&kernel->pending.least_ns));
+            if (atomic_load(&kernel->pending.most_ns) > atomic_load(&kernel->alone.most_ns))
+                atomic_store(&kernel->alone.most_ns, atomic_load(&kernel->pending.most_ns));
+        }
+        memset(&kernel->pending, 0, sizeof kernel->pending);
+    }
+    if (alone) {
+        atomic_fetch_add(&kernel->pending.sum_ns, ns);
+        if (atomic_fetch_add(&kernel->pending.count, 1) == 0 || ns < atomic_load(&kernel->pending.least_ns))
+            atomic_store(&kernel->pending.least_ns, ns);
+        if (ns > atomic_load(&kernel->pending.most_ns))
+            atomic_store(&kernel->pending.most_ns, ns);
+    }
+    count = atomic_load(&kernel->alone.count);
+    bool alike = atomic_load(&kernel->alone.most_ns) <= atomic_load(&kernel->alone.least_ns) * 5 / 4;
+    return count >= (alike ? SAMPLES : ALONE_OF / 4) ? atomic_load(&kernel->alone.sum_ns) / count : 0;
+}
+
 /* Takes up what a launch seemed to take; returns what it is believed to have taken. */
 static uint64_t learn(struct device *device, struct kernel *kernel, uint64_t ns, bool behind)
 {
@@ -85,20 +115,14 @@ static uint64_t learn(struct device *device, struct kernel *kernel, uint64_t ns,
     for (uint32_t i = 0; i < count; i++)
         samples[i] = atomic_load(&kernel->samples[i]);
     cost = agreed(samples, count, mean, &varies);
-    uint32_t alone = atomic_load(&kernel->alone_count);
-    if (share_alone(device)) {
-        uint64_t before = atomic_load(&kernel->alone_ns);
-        atomic_store(&kernel->alone_count, alone = alone < ALONE_OF ? alone + 1 : ALONE_OF);
-        atomic_store(&kernel->alone_ns, (uint64_t)((int64_t)before + ((int64_t)ns - (int64_t)before) / (int64_t)alone));
-    }
     bool trimmed = contended && cost != 0 && share_may_trim(device);
-    if (contended && !trimmed && alone >= (varies ? ALONE_OF / 4 : SAMPLES)) { /* what it took when nobody kept it */
-        cost = atomic_load(&kernel->alone_ns);
-        trimmed = true;
-    }
-    cost = trimmed ? cost : mean;
+    uint64_t alone = take_note(device, kernel, ns);
+    bool as_alone = contended && !trimmed && alone != 0;
+    cost = trimmed ? cost : as_alone ? alone : mean;
     atomic_store(&kernel->varies, varies);
     atomic_store(&kernel->cost_ns, cost ? cost : 1);
+    if (as_alone)
+        return cost;
     bool kept = trimmed || (knows && !behind && atomic_load(&kernel->behind_count) != 0);
     return kept && ns > cost ? cost : ns;
 }

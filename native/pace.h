@@ -17,8 +17,8 @@ void share_correct(struct device *device, int64_t ns);
 uint64_t share_scaled(const struct device *device, uint64_t ns);
 /* Whether others compute on the card, so that a launch may seem longer than it is. */
 bool share_contended(const struct device *device);
-/* Whether NVML tells that nobody does. */
-bool share_alone(const struct device *device);
+/* Whether NVML told that nobody does, at its last look, which was at `looked_ns`. */
+bool share_alone(const struct device *device, uint64_t *looked_ns);
 /* Whether NVML tells what this partition computes, so that a launch may be left out that others may have kept. */
 bool share_knows(const struct device *device);
 /* Whether the least that launches seem to take may be what they all take, since NVML would tell otherwise. */
@@ -37,8 +37,8 @@ struct kernel {
     _Atomic(CUcontext) context; /* the same one may be launched in several, also on several GPUs */
     shared64 cost_ns;           /* 0: not measured yet */
     shared64 mean_ns;           /* of many launches, as they seemed */
-    shared64 alone_ns;          /* the same of those that nobody else's work can have kept, */
-    shared32 alone_count;       /* and how many they were */
+    struct { shared64 sum_ns, count, least_ns, most_ns; } alone, pending; /* those that nobody else's work can have kept */
+    shared64 pending_since_ns;
     shared64 charged_unknown;   /* launches charged by guess */
     shared64 samples[16];
     shared32 sample_count, behind_count, probing;

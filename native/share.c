@@ -53,8 +53,9 @@ bool share_contended(const struct device *device)
     return others != UNTOLD && others > NOBODY_PCT;
 }
 
-bool share_alone(const struct device *device)
+bool share_alone(const struct device *device, uint64_t *looked_ns)
 {
+    *looked_ns = LOAD(device->region.use->checked_at_ns);
     return LOAD(device->region.use->others_pct) <= NOBODY_PCT;
 }
 

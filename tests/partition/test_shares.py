@@ -142,10 +142,10 @@ REAL = {"BERTH_FAKE_CONTEXT_MIB": "300", "BERTH_GPU_MEM_MIB": "4096"}
 
 
 def beside(card: Card, kind: str, *words: tuple[str, dict[str, str | None]]) -> list[Runner]:
-    """Processes, each in a partition of its own, the later ones a second later."""
+    """Processes, each in a partition of its own, each two seconds after the one before."""
     return [
         Runner(
-            (*program.split(), *([] if at == 0 else [f"after_{at}000"])),
+            (*program.split(), *([] if at == 0 else [f"after_{at * 2}000"])),
             {"BERTH_REGION": str(card.folder / f"region-{at}"), "BERTH_FAKE_NVML": kind} | limits,
         )
         for at, (program, limits) in enumerate(words)
