@@ -5,8 +5,8 @@
 Kernels of 1, 132, 2,000 and 20,000 blocks take 0.1 ms for every 132 blocks; shares are of one process and of three that
 share a partition. Then launches of one kernel at a share of 50 %: how long the longest was kept.
 
-With `--nvml`, instead: kernels whose launches differ, short kernels beside long ones and two partitions that may burst, under
-each kind of NVML that native/tests/fake.h knows, by the simulated clock.
+With `--nvml`, instead: kernels whose launches differ, short kernels beside long ones and two partitions that may
+burst, under each kind of NVML that native/tests/fake.h knows, by the simulated clock.
 
 Each is run twice: by a simulated clock, which passes only while every process sleeps and so shows what the library
 does on any machine (native/tests/clock.c), and by this machine's own, which shows what the machine adds.

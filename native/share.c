@@ -270,8 +270,6 @@ static void settle(struct device *device, const struct report *report, uint64_t 
     uint64_t raw = charged * 1000 / factor, waited = others * window / 100;
     if (measure_can() && measured + waited < raw)
         measured = raw - waited; /* others' work explains no more than that */
-    if (measured > raw && report->total_pct > FULL_PCT + 8)
-        measured = raw;
     atomic_fetch_add(&use->measured_ns, measured);
     /* A report is coarse and late: several are taken together, and believed where they differ by more than that. */
     measured += LOAD(use->recent_measured_ns) / 2;
