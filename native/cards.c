@@ -59,7 +59,7 @@ static bool ask(struct card *card, int ordinal, struct berth_error *error)
         return false;
     }
     memcpy(card->uuid, uuid.bytes, 16);
-    if ((settings.mem_mib.given || settings.core_pct.given) &&
+    if ((settings.mem_mib.given || settings.core_pct.given || settings.priority != 0) &&
         (!HAVE(cuDeviceTotalMem_v2) || real.cuDeviceTotalMem_v2(&card->bytes, card->handle) != CUDA_SUCCESS))
         card->bytes = 0;
     if (settings.mem_mib.per_device || settings.core_pct.per_device)

@@ -4,8 +4,8 @@
 #define _GNU_SOURCE
 #include "overhead.h"
 #include "launch.h"
-#include "nvml.h"
 #include "parts.h"
+#include "processes.h"
 #include "settings.h"
 #include "swap.h"
 
@@ -16,34 +16,10 @@ enum { FIRST_CONTEXT_BYTES = 512 << 20 };
 
 static _Atomic(CUcontext) primary[MAX_DEVICES];
 
-/* What the driver holds for this process beside its allocations; false where nobody can tell. */
-static bool measure(struct device *device, uint64_t reserved, uint64_t *bytes)
-{
-    struct berth_slot *slot = device->region.slot < 0 ? NULL : &device->region.use->slots[device->region.slot];
-    for (int tries = 0; slot != NULL && tries < 4; tries++) {
-        uint64_t own, seq = atomic_load(&slot->seq), held = atomic_load(&slot->held);
-        uint64_t known = atomic_load(&device->overhead) + reserved;
-        if (!nvml_own_bytes(device, &own))
-            return false;
-        if (atomic_load(&slot->seq) != seq)
-            continue;
-        uint64_t allocations = held > known ? held - known : 0;
-        *bytes = own > allocations ? own - allocations : 0;
-        return true;
-    }
-    return false;
-}
-
-uint64_t overhead_driver_free(void)
-{
-    size_t free_bytes = 0, total = 0;
-    return HAVE(cuMemGetInfo_v2) && real.cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS ? free_bytes : 0;
-}
-
 bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *learned, uint64_t first, const char *call)
 {
     uint64_t known = atomic_load(learned);
-    *overhead = (struct overhead){ .device = device, .learned = learned, .call = call, .free_before = overhead_driver_free(), .known = known != 0 };
+    *overhead = (struct overhead){ .device = device, .learned = learned, .call = call, .known = known != 0 };
     if (known == 0) {
         region_reap(&device->region);
         overhead->reserved = region_take_some(&device->region, first);
@@ -52,35 +28,30 @@ bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *
     } else {
         return false;
     }
+    bool context = learned == &device->region.use->context_bytes;
+    if (!context || !overhead->known || processes_wanted(device))
+        overhead->before = processes_look(device);
     return true;
 }
 
 void overhead_cancel(struct overhead *overhead)
 {
+    processes_end(overhead->device, overhead->before);
     give(overhead->device, overhead->reserved);
 }
 
-bool overhead_end(struct overhead *overhead, uint64_t *bytes)
+/* False where the driver took more than may be had: the caller undoes what it did and cancels. */
+bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
 {
     struct device *device = overhead->device;
-    uint64_t before = atomic_load(&device->overhead), now = 0, free_after, left;
-    bool told = false;
-    if (overhead->known && overhead->learned == &device->region.use->context_bytes)
+    uint64_t left;
+    bool context = overhead->learned == &device->region.use->context_bytes, told;
+    *bytes = processes_taken(device, overhead->before, overhead->reserved, made, &told);
+    overhead->before = NULL;
+    if (context && overhead->known)
         *bytes = overhead->reserved; /* one context is like another: the region's first process has measured it */
-    else if ((told = measure(device, overhead->reserved, &now)))
-        *bytes = now > before ? now - before : 0;
-    else if (overhead->free_before != 0 && (free_after = overhead_driver_free()) != 0)
-        *bytes = overhead->free_before > free_after ? overhead->free_before - free_after : 0;
-    else { /* the first context of all: what is gone from the card and is not this partition's */
-        size_t total = 0;
-        uint64_t used = atomic_load(&device->region.use->total.used) - overhead->reserved, gone;
-        free_after = overhead_driver_free();
-        gone = HAVE(cuDeviceTotalMem_v2) && real.cuDeviceTotalMem_v2(&total, device->handle) == CUDA_SUCCESS && free_after != 0 && total > free_after ? total - free_after : 0;
-        *bytes = gone > used ? gone - used : 0;
-    }
     /* Where NVML did not tell, somebody else's allocation may have got in between: a context is no larger than that, and
        a module is looked at again (module.c). */
-    bool context = overhead->learned == &device->region.use->context_bytes;
     overhead->doubtful = !told && !context && !overhead->believed;
     if (*bytes > SANE_BYTES && overhead->doubtful)
         return false;
@@ -95,7 +66,6 @@ bool overhead_end(struct overhead *overhead, uint64_t *bytes)
     } else {
         give(device, overhead->reserved - *bytes);
     }
-    atomic_fetch_add(&device->overhead, *bytes);
     uint64_t seen = atomic_load(overhead->learned);
     while (seen < *bytes + 1 && !atomic_compare_exchange_weak(overhead->learned, &seen, *bytes + 1)) { }
     return true;
@@ -107,8 +77,6 @@ void overhead_give(const struct entry *entry)
     if (entry->kind == SWAPPED)
         return swap_give(device, entry->bytes);
     give(device, entry->bytes);
-    if (entry->kind == CONTEXT || entry->kind == MODULE || entry->kind == LIBRARY || entry->kind == GREEN)
-        atomic_fetch_sub(&device->overhead, entry->bytes);
 }
 
 /* Of two threads that made the same primary context at once, the second's part is given back: it is one context. */
@@ -130,7 +98,6 @@ static CUresult create_begin(struct overhead *overhead, const CUcontext *ctx, CU
         return CUDA_ERROR_NO_DEVICE;
     if (device != NULL && !overhead_begin(overhead, device, &device->region.use->context_bytes, FIRST_CONTEXT_BYTES, "cuCtxCreate"))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    overhead->free_before = 0; /* another context may have been current */
     return CUDA_SUCCESS;
 }
 
@@ -139,7 +106,7 @@ static CUresult create_end(struct overhead *overhead, CUcontext *ctx, CUresult r
     uint64_t bytes;
     if (overhead->device == NULL)
         return result;
-    if (result == CUDA_SUCCESS && overhead_end(overhead, &bytes)) {
+    if (result == CUDA_SUCCESS && overhead_end(overhead, *ctx, &bytes)) {
         overhead_note(CONTEXT, *ctx, *ctx, overhead->device, bytes);
         return result;
     }
@@ -250,9 +217,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
     }
     if (!overhead_begin(&overhead, device, &device->region.use->context_bytes, FIRST_CONTEXT_BYTES, "cuDevicePrimaryCtxRetain"))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    overhead.free_before = 0;
     CUresult result = REAL(cuDevicePrimaryCtxRetain)(ctx, dev);
-    if (result == CUDA_SUCCESS && overhead_end(&overhead, &bytes)) {
+    if (result == CUDA_SUCCESS && overhead_end(&overhead, *ctx, &bytes)) {
         primary[device->ordinal] = *ctx;
         overhead_note(CONTEXT, *ctx, *ctx, device, bytes);
         return result;
@@ -311,7 +277,7 @@ CUresult cuGreenCtxCreate(CUgreen *ctx, void *desc, CUdevice dev, unsigned flags
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     result = REAL(cuGreenCtxCreate)(ctx, desc, dev, flags);
-    if (result == CUDA_SUCCESS && overhead_end(&overhead, &bytes)) {
+    if (result == CUDA_SUCCESS && overhead_end(&overhead, NULL, &bytes)) {
         struct entry entry = { .key = (uint64_t)(uintptr_t)*ctx, .bytes = bytes, .owner = context, .kind = GREEN,
                                .device = (uint16_t)device->ordinal };
         ledger_put(entry);

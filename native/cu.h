@@ -150,8 +150,42 @@ typedef struct { unsigned version; unsigned long long total, reserved, free, use
 typedef struct { unsigned pid; unsigned long long bytes; } NVprocess_v1;
 typedef struct { unsigned pid; unsigned long long bytes; unsigned gpu_instance, compute_instance; } NVprocess;
 typedef struct { unsigned pid; unsigned long long time_us; unsigned sm_pct, mem_pct, enc_pct, dec_pct; } NVutilization;
-enum { NV_SUCCESS = 0, NV_UNINITIALIZED = 1, NV_INVALID_ARGUMENT = 2, NV_NOT_FOUND = 6, NV_INSUFFICIENT_SIZE = 7 };
+/* nvmlProcessUtilizationInfo_v1_t and the list that it comes in */
+typedef struct {
+    unsigned long long time_us;
+    unsigned pid, sm_pct, mem_pct, enc_pct, dec_pct, jpg_pct, ofa_pct;
+} NVutilization_v1;
+typedef struct { unsigned version, count; unsigned long long since_us; NVutilization_v1 *list; } NVutilizations;
+/* nvmlProcessDetail_v1_t and the list that it comes in */
+typedef struct {
+    unsigned pid;
+    unsigned long long bytes;
+    unsigned gpu_instance, compute_instance;
+    unsigned long long protected_bytes;
+} NVdetail;
+typedef struct { unsigned version, mode, count; NVdetail *list; } NVdetails;
+typedef struct {
+    unsigned gpu_pct, mem_pct;
+    unsigned long long peak_bytes, time_ms, start_us;
+    unsigned running, reserved[5];
+} NVaccount;
+typedef struct { unsigned gpu_pct, mem_pct; } NVrates;
+enum {
+    NV_SUCCESS = 0,
+    NV_UNINITIALIZED = 1,
+    NV_INVALID_ARGUMENT = 2,
+    NV_NOT_FOUND = 6,
+    NV_INSUFFICIENT_SIZE = 7,
+    NV_FUNCTION_NOT_FOUND = 13,
+    NV_ARGUMENT_VERSION_MISMATCH = 25,
+};
+enum { NV_UTILIZATIONS_V1 = 0x1000018, NV_DETAILS_V1 = 0x1000018 };
 _Static_assert(sizeof(NVprocess) == 24, "nvmlProcessInfo_t");
 _Static_assert(sizeof(NVutilization) == 32, "nvmlProcessUtilizationSample_t");
+_Static_assert(sizeof(NVutilization_v1) == 40, "nvmlProcessUtilizationInfo_v1_t");
+_Static_assert(sizeof(NVutilizations) == 24, "nvmlProcessesUtilizationInfo_v1_t");
+_Static_assert(sizeof(NVdetail) == 32, "nvmlProcessDetail_v1_t");
+_Static_assert(sizeof(NVdetails) == 24, "nvmlProcessDetailList_v1_t");
+_Static_assert(sizeof(NVaccount) == 56, "nvmlAccountingStats_t");
 
 #endif

@@ -24,7 +24,6 @@ static void after_fork(void)
     for (uint32_t i = 0; i < atomic_load(&device_count); i++) {
         if (devices[i].limited)
             region_forget(&devices[i].region);
-        atomic_store(&devices[i].overhead, 0);
     }
     atomic_store(&started, 0);
     atomic_store(&turn.word, 0);
@@ -63,7 +62,7 @@ static bool attach(struct device *device, const struct card *card, struct berth_
 {
     uint64_t mem_mib = 0, core_pct = 0, bytes = 0;
     error->text[0] = 0;
-    if (settings.mem_mib.given || settings.core_pct.given) {
+    if (settings.mem_mib.given || settings.core_pct.given || settings.priority != 0) {
         if (!settings.mem_mib.given)
             bytes = card->bytes;
         else if (settings_for(&settings.mem_mib, card->position, device->uuid, &mem_mib))
@@ -77,7 +76,7 @@ static bool attach(struct device *device, const struct card *card, struct berth_
         }
         if (settings.core_pct.given)
             settings_for(&settings.core_pct, card->position, device->uuid, &core_pct);
-        if (!region_make(settings.folder, device->uuid, "", bytes, (uint32_t)core_pct, settings.burst ? BERTH_BURST : 0, error))
+        if (!region_make(settings.folder, device->uuid, "", bytes, (uint32_t)core_pct, (settings.burst ? BERTH_BURST : 0) | settings.priority, error))
             return false;
         uint64_t swap_mib = 0;
         if (settings.swap_mib.given && settings_for(&settings.swap_mib, card->position, device->uuid, &swap_mib) &&
@@ -116,7 +115,7 @@ static bool join_all(const struct card *cards, int count, struct berth_error *er
         if (known ? !region_join(&device->region, error) && device->region.use->magic != 0 : !attach(device, &cards[i], error))
             return false;
         error->text[0] = 0;
-        paced = paced || atomic_load(&device->region.limit->core_pct) != 0 || (atomic_load(&device->region.limit->flags) & BERTH_AGENT);
+        paced = paced || atomic_load(&device->region.limit->core_pct) != 0 || (atomic_load(&device->region.limit->flags) & (BERTH_AGENT | BERTH_LOW));
         atomic_store(&device_count, (uint32_t)i + 1);
     }
     atomic_store(&pacing, paced);

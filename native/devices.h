@@ -11,7 +11,6 @@ struct device {
     bool limited;            /* has a region */
     struct berth_region region;
     _Atomic(NVdevice) nvml;
-    shared64 overhead;       /* held for contexts and modules */
 };
 extern shared32 limiting;    /* some device has a limit: the wrappers' one question */
 extern shared32 pacing;      /* some device has a compute limit */

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "overhead.h"
 #include "capture.h"
+#include "processes.h"
 #include "settings.h"
 
 enum { FIRST_MODULE_BYTES = 64 << 20 };
@@ -29,7 +30,7 @@ static bool load_again(struct load *load, CUresult *result, enum kind kind, cons
     CUcontext context = NULL;
     if (overhead->device == NULL)
         return false;
-    if (*result == CUDA_SUCCESS && overhead_end(overhead, &load->bytes)) {
+    if (*result == CUDA_SUCCESS && overhead_end(overhead, NULL, &load->bytes)) {
         if (HAVE(cuCtxGetCurrent))
             real.cuCtxGetCurrent(&context);
         overhead_note(kind, *(void *const *)out, context, overhead->device, load->bytes);
@@ -39,12 +40,12 @@ static bool load_again(struct load *load, CUresult *result, enum kind kind, cons
         overhead_cancel(overhead);
         return false;
     }
-    uint64_t loaded_free = overhead_driver_free();
+    uint64_t loaded_free = processes_driver_free();
     (void)unload(*(void *const *)out);
-    uint64_t unloaded_free = overhead_driver_free();
+    uint64_t unloaded_free = processes_driver_free();
     if (overhead->doubtful && ++load->attempts < 4) {
         overhead->believed = unloaded_free > loaded_free && unloaded_free - loaded_free >= load->bytes / 2;
-        overhead->free_before = unloaded_free;
+        overhead->before = processes_look(overhead->device);
         return true;
     }
     overhead_cancel(overhead);
@@ -181,14 +182,13 @@ static CUresult load_function(struct device *device, CUfunction function, enum k
     int mode = capture_relax();
     CUresult result = real.cuFuncLoad(function);
     capture_restore(mode);
-    if (result != CUDA_SUCCESS || (overhead.free_before != 0 && overhead_driver_free() == overhead.free_before)) {
+    if (result != CUDA_SUCCESS || processes_unchanged(overhead.before)) {
         overhead_cancel(&overhead); /* most functions fit into what the driver holds already */
         return result;
     }
-    bool fits = overhead_end(&overhead, &bytes);
+    bool fits = overhead_end(&overhead, NULL, &bytes);
     if (!fits) {
         bytes = overhead.reserved + region_take_some(&device->region, bytes - overhead.reserved);
-        atomic_fetch_add(&device->overhead, bytes);
         log_line("refused %s on GPU %d, whose function is loaded and too large", call, device->ordinal);
     }
     if (HAVE(cuCtxGetCurrent))

@@ -3,12 +3,12 @@
 #include "nvml.h"
 #include "cards.h"
 #include "parts.h"
+#include "processes.h"
 #include "routes.h"
 #include "settings.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Regions of GPUs that are only looked at. */
 static struct { NVdevice handle; struct berth_region region; bool limited; } looked[MAX_DEVICES];
@@ -90,33 +90,26 @@ int nvmlDeviceGetMemoryInfo_v2(NVdevice device, NVmemory_v2 *memory)
     return result;
 }
 
-static bool is_ours(struct berth_region *region, unsigned pid)
-{
-    uint32_t seen = atomic_load(&region->use->slots_seen);
-    for (uint32_t i = 0; i < seen && i < BERTH_SLOTS; i++)
-        if (atomic_load(&region->use->slots[i].state) != 0 && region->use->slots[i].pid == pid)
-            return true;
-    return false;
-}
-
-/* Leaves the processes of this region in a list that the driver filled. */
-static int filter(int result, NVdevice device, unsigned *count, void *list, size_t size)
+/* Leaves the partition's own of `count` items of `size` bytes; the pid is `at` bytes from an item's start. */
+static unsigned keep_ours(NVdevice device, void *list, unsigned count, size_t size, size_t at)
 {
     uint64_t limit;
-    if (result != NV_SUCCESS || count == NULL || list == NULL)
-        return result;
-    struct berth_region *region = region_of(device, &limit);
-    if (region == NULL)
-        return result;
+    struct berth_region *region = list != NULL ? region_of(device, &limit) : NULL;
     unsigned kept = 0;
-    for (unsigned i = 0; i < *count; i++) {
+    for (unsigned i = 0; region != NULL && i < count; i++) {
         char *item = (char *)list + i * size;
         unsigned pid;
-        memcpy(&pid, item, sizeof pid);
-        if (is_ours(region, pid))
+        memcpy(&pid, item + at, sizeof pid);
+        if (processes_ours(region, pid))
             memmove((char *)list + kept++ * size, item, size);
     }
-    *count = kept;
+    return region != NULL ? kept : count;
+}
+
+static int filter(int result, NVdevice device, unsigned *count, void *list, size_t size)
+{
+    if (result == NV_SUCCESS && count != NULL && list != NULL)
+        *count = keep_ours(device, list, *count, size, 0);
     return result;
 }
 
@@ -135,6 +128,52 @@ PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses, NVprocess_v1)
 PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, NVprocess)
 PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, NVprocess)
 
+/* Who computes. A caller that only asks how much room it takes is told the driver's own number, which is enough. */
+int nvmlDeviceGetProcessUtilization(NVdevice device, NVutilization *samples, unsigned *count, unsigned long long since_us)
+{
+    int result = REAL(nvmlDeviceGetProcessUtilization)(device, samples, count, since_us);
+    if (result == NV_SUCCESS && samples != NULL && count != NULL && *count != 0) {
+        *count = keep_ours(device, samples, *count, sizeof *samples, offsetof(NVutilization, pid));
+        return *count != 0 ? NV_SUCCESS : NV_NOT_FOUND; /* as the driver says where nobody computes */
+    }
+    return result;
+}
+
+int nvmlDeviceGetProcessesUtilizationInfo(NVdevice device, NVutilizations *all)
+{
+    int result = REAL(nvmlDeviceGetProcessesUtilizationInfo)(device, all);
+    if (result == NV_SUCCESS && all != NULL && all->list != NULL && all->count != 0) {
+        all->count = keep_ours(device, all->list, all->count, sizeof *all->list, offsetof(NVutilization_v1, pid));
+        return all->count != 0 ? NV_SUCCESS : NV_NOT_FOUND;
+    }
+    return result;
+}
+
+int nvmlDeviceGetRunningProcessDetailList(NVdevice device, NVdetails *all)
+{
+    int result = REAL(nvmlDeviceGetRunningProcessDetailList)(device, all);
+    if (result == NV_SUCCESS && all != NULL && all->list != NULL)
+        all->count = keep_ours(device, all->list, all->count, sizeof *all->list, offsetof(NVdetail, pid));
+    return result;
+}
+
+int nvmlDeviceGetAccountingPids(NVdevice device, unsigned *count, unsigned *pids)
+{
+    int result = REAL(nvmlDeviceGetAccountingPids)(device, count, pids);
+    if (result == NV_SUCCESS && count != NULL && pids != NULL)
+        *count = keep_ours(device, pids, *count, sizeof *pids, 0);
+    return result;
+}
+
+int nvmlDeviceGetAccountingStats(NVdevice device, unsigned pid, NVaccount *account)
+{
+    uint64_t limit;
+    struct berth_region *region = account != NULL ? region_of(device, &limit) : NULL;
+    if (region != NULL && !processes_ours(region, pid))
+        return NV_NOT_FOUND;
+    return REAL(nvmlDeviceGetAccountingStats)(device, pid, account);
+}
+
 static void nvml_forget(void)
 {
     atomic_store(&turn.word, 0);
@@ -148,25 +187,4 @@ NVdevice nvml_handle(struct device *device)
     if (known == NULL && (known = nvml_named(device->uuid)) != NULL)
         atomic_store(&device->nvml, known);
     return known;
-}
-
-bool nvml_own_bytes(struct device *device, uint64_t *bytes)
-{
-    enum { MOST = 512 };
-    NVdevice handle = nvml_handle(device);
-    int (*ask)(NVdevice, unsigned *, NVprocess *) = HAVE(nvmlDeviceGetComputeRunningProcesses_v3) ? real.nvmlDeviceGetComputeRunningProcesses_v3
-                                                                                                 : real.nvmlDeviceGetComputeRunningProcesses_v2;
-    if (handle == NULL || ask == NULL)
-        return false;
-    unsigned count = MOST, own = (unsigned)getpid();
-    NVprocess *list = malloc(MOST * sizeof *list);
-    bool found = false;
-    if (list != NULL && ask(handle, &count, list) == NV_SUCCESS)
-        for (unsigned i = 0; i < count && i < MOST; i++)
-            if (list[i].pid == own && list[i].bytes != ~0ull) {
-                *bytes = list[i].bytes;
-                found = true;
-            }
-    free(list);
-    return found;
 }

@@ -4,7 +4,6 @@
 
 #include "devices.h"
 
-bool nvml_own_bytes(struct device *device, uint64_t *bytes);
 NVdevice nvml_handle(struct device *device);
 
 #endif

@@ -140,13 +140,16 @@ static int describe(const char *folder, const char *uuid, char *json, size_t siz
     struct berth_use_file *use = region.use;
     add(&text, "{\"name\": ");
     add_name(&text, region.limit->name, sizeof region.limit->name);
+    uint32_t flags = atomic_load(&region.limit->flags);
     add(&text,
-        ", \"limit_bytes\": %llu, \"core_pct\": %u, \"burst\": %s, \"used_bytes\": %llu, "
+        ", \"limit_bytes\": %llu, \"core_pct\": %u, \"burst\": %s, \"priority\": \"%s\", \"used_bytes\": %llu, "
         "\"peak_bytes\": %llu, \"refused\": %llu, "
         "\"refused_bytes\": %llu, \"gpu_ns\": %llu, \"swap_limit_bytes\": %llu, \"processes\": [",
-        U(region.limit->mem_bytes), atomic_load(&region.limit->core_pct),
-        atomic_load(&region.limit->flags) & BERTH_BURST ? "true" : "false", U(use->total.used),
-        U(use->peak), U(use->refused), U(use->refused_bytes), U(use->gpu_ns),
+        U(region.limit->mem_bytes), atomic_load(&region.limit->core_pct), flags & BERTH_BURST ? "true" : "false",
+        flags & BERTH_HIGH  ? "high"
+        : flags & BERTH_LOW ? "low"
+                            : "normal",
+        U(use->total.used), U(use->peak), U(use->refused), U(use->refused_bytes), U(use->gpu_ns),
         U(region.limit->swap_bytes));
     const char *comma = "";
     for (uint32_t i = 0; i < atomic_load(&use->slots_seen) && i < BERTH_SLOTS; i++) {

@@ -8,17 +8,18 @@
 struct overhead {
     struct device *device;
     shared64 *learned; /* plus one; 0: not yet */
-    uint64_t reserved, free_before;
+    uint64_t reserved;
+    struct look *before; /* the card (processes.h) */
     const char *call;
     bool known, doubtful, believed; /* doubtful: NVML did not tell; believed: whatever the card says is its own */
 };
 bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *learned, uint64_t first, const char *call);
-/* False where the driver took more than may be had: the caller undoes what it did and cancels. */
-bool overhead_end(struct overhead *overhead, uint64_t *bytes);
+/* False where the driver took more than may be had: the caller undoes what it did and cancels. `made` is NULL unless a
+   context was made. */
+bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes);
 void overhead_cancel(struct overhead *overhead);
 /* Puts it down under a name, or gives it back where that is there already. */
 void overhead_note(enum kind kind, const void *key, void *owner, struct device *device, uint64_t bytes);
 void overhead_give(const struct entry *entry);
-uint64_t overhead_driver_free(void); /* of the card, as the driver sees it; 0 where it does not tell */
 
 #endif

@@ -441,6 +441,7 @@ bool region_join(struct berth_region *region, struct berth_error *error)
         STORE(slot->gpu_ns, 0);
         STORE(slot->swapped, 0);
         STORE(slot->unproven_ns, 0);
+        STORE(slot->outer_pid, 0);
         STORE_RELEASE(slot->state, 1);
         uint32_t seen = LOAD(use->slots_seen);
         while (seen < index + 1 && !atomic_compare_exchange_weak(&use->slots_seen, &seen, index + 1)) { }

@@ -25,7 +25,7 @@ enum { BERTH_VERSION = 1, BERTH_SLOTS = 1024, BERTH_REFUSALS = 256, BERTH_NAME =
 #define BERTH_LIMIT_MAGIC 0x314c485452454231ull
 #define BERTH_USE_MAGIC 0x3155485452454231ull
 
-enum { BERTH_BURST = 1u, BERTH_AGENT = 2u };
+enum { BERTH_BURST = 1u, BERTH_AGENT = 2u, BERTH_HIGH = 4u, BERTH_LOW = 8u };
 
 typedef _Atomic uint64_t shared64;
 typedef _Atomic uint32_t shared32;
@@ -37,7 +37,7 @@ struct berth_limit_file {
     char name[BERTH_NAME];
     shared64 mem_bytes;  /* 0: nothing at all */
     shared32 core_pct;   /* 0: not limited */
-    shared32 flags;      /* BERTH_BURST, BERTH_AGENT */
+    shared32 flags;      /* BERTH_BURST, BERTH_AGENT, BERTH_HIGH, BERTH_LOW */
     uint64_t made_ns;
     shared64 swap_bytes; /* how much more may be had of the host's memory; 0: nothing */
     unsigned char reserved[3968];
@@ -53,7 +53,8 @@ struct berth_slot {
     shared64 gpu_ns;
     shared64 unproven_ns; /* since when it is seen to live without its proof: it has become another program */
     shared64 swapped;      /* what of it is in the host's memory, beside `held` */
-    unsigned char pad[16];
+    shared32 outer_pid; /* what NVML calls it, which in a container is another than `pid`; 0: not known */
+    unsigned char pad[20];
     _Alignas(64) shared64 noted; /* the last change of this slot that another process saw done */
     unsigned char pad2[56];
 };
@@ -69,9 +70,13 @@ struct berth_use_file {
     uint64_t magic;
     uint32_t version, size;
     unsigned char uuid[16];
-    unsigned char pad0[32];
+    shared64 recent_measured_ns, recent_raw_ns; /* compute of late: by NVML, and by the launches as they were measured */
+    shared32 trims, mixed;  /* whether launches are taken for alike, as NVML would tell if they were not; that it did tell */
+    shared32 strangers;     /* whether NVML tells who computes, and not which of them this partition is */
+    unsigned char pad0[4];
     struct { _Alignas(16) shared64 used; shared64 tag; } total; /* tag: number of the change << BERTH_TAG_SLOT_BITS | slot + 1 */
-    unsigned char pad1[48];
+    shared64 function_bytes; /* learned too, and seldom: what is loaded with the largest function, plus one */
+    unsigned char pad1[40];
     shared64 peak, refused, refused_bytes;
     shared32 slots_seen, pad2;
     shared64 context_bytes, module_bytes, pool_step_bytes; /* learned: what the driver takes for itself */
@@ -79,10 +84,15 @@ struct berth_use_file {
     _Alignas(64) shared64 paid_until_ns; /* compute: everything up to here is used up */
     shared64 gpu_ns, measured_ns, measured_at_us, checked_at_ns, charged_then_ns;
     shared32 factor_milli, others_pct;
-    unsigned char pad5[8];
+    shared64 seen_ns;         /* the last instant at which time was bought: a clock that fell behind it has jumped */
     shared64 refusal_count;
-    shared64 function_bytes; /* learned too: what is loaded with the largest function, plus one */
-    unsigned char pad6[48];
+    shared64 backlog_ns;      /* how long work of the partition was on its way to the GPU, all in all */
+    shared64 backlog_until_ns, backlog_mark_ns;
+    shared64 longest_ns;      /* the longest launch of late, with its wait for others */
+    shared64 measuring_ns;    /* since when somebody measures what the driver takes; 0: nobody */
+    shared32 given_pct, total_pct;
+    shared32 distrust;        /* for how many more looks NVML's word on compute is not taken */
+    unsigned char pad6[4];
     struct berth_refusal refusals[BERTH_REFUSALS];
     struct berth_slot slots[BERTH_SLOTS];
 };

@@ -112,6 +112,7 @@ void settings_read(void)
 {
     const char *mem = secure_getenv("BERTH_GPU_MEM_MIB"), *core = secure_getenv("BERTH_GPU_CORE_PCT");
     const char *folder = secure_getenv("BERTH_REGION"), *log = secure_getenv("BERTH_LOG"), *burst = secure_getenv("BERTH_GPU_BURST");
+    const char *priority = secure_getenv("BERTH_GPU_PRIORITY");
     struct stat file;
     bool named = folder != NULL && *folder != 0;
 
@@ -120,7 +121,7 @@ void settings_read(void)
     /* What the node's agent has put there stands, whatever else the container names. */
     if (stat(AGENT_FOLDER, &file) == 0)
         folder = AGENT_FOLDER, named = true;
-    if (!named && mem == NULL && core == NULL)
+    if (!named && mem == NULL && core == NULL && priority == NULL)
         return;
 
     settings.active = true;
@@ -140,7 +141,7 @@ void settings_read(void)
         snprintf(settings.wrong, sizeof settings.wrong, "%.180s is not a folder of this user's; name another with BERTH_REGION", settings.folder);
     settings.made_by_agent = by_agent;
     if (by_agent)
-        mem = core = NULL; /* the agent's word stands, whatever the container says */
+        mem = core = priority = NULL; /* the agent's word stands, whatever the container says */
     char *wrong = settings.wrong;
     if (mem != NULL && *wrong == 0)
         settings_parse(&settings.mem_mib, "BERTH_GPU_MEM_MIB", mem, 1ull << 30, wrong, sizeof settings.wrong);
@@ -151,8 +152,11 @@ void settings_read(void)
     const char *swap = secure_getenv("BERTH_GPU_OVERSUBSCRIBE_MIB");
     if (swap != NULL && *swap != 0 && !by_agent && *wrong == 0)
         settings_parse(&settings.swap_mib, "BERTH_GPU_OVERSUBSCRIBE_MIB", swap, 1ull << 30, wrong, sizeof settings.wrong);
+    settings.priority = priority == NULL ? 0 : strcmp(priority, "high") == 0 ? BERTH_HIGH : strcmp(priority, "low") == 0 ? BERTH_LOW : 0;
+    if (priority != NULL && *wrong == 0 && settings.priority == 0 && strcmp(priority, "normal") != 0)
+        snprintf(wrong, sizeof settings.wrong, "BERTH_GPU_PRIORITY='%.60s' is not a priority; there are high, normal and low", priority);
     settings.burst = burst != NULL && strcmp(burst, "1") == 0;
-    if (*wrong == 0 && !has_limits && mem == NULL && core == NULL)
+    if (*wrong == 0 && !has_limits && mem == NULL && core == NULL && priority == NULL)
         snprintf(wrong, sizeof settings.wrong, access(settings.folder, R_OK | X_OK) != 0 && errno == EACCES
                      ? "%.150s is not open to this user; make the partition with --owner or --group"
                      : "%.150s has no limits in it; make the partition first, or set BERTH_GPU_MEM_MIB", settings.folder);

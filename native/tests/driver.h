@@ -13,7 +13,6 @@
 #undef NEED
 #undef NVNEED
 CUresult cuCtxSetCurrent(CUcontext ctx);
-CUresult cuCtxPopCurrent_v2(CUcontext *ctx);
 CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t bytes, size_t align, CUdeviceptr at, unsigned long long flags);
 CUresult cuMemAddressFree(CUdeviceptr ptr, size_t bytes);
 CUresult cuMemPoolSetAttribute(CUpool pool, int attribute, void *value);

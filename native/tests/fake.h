@@ -8,7 +8,19 @@
 
    A process holds its memory until the kernel has closed its files, as with the real driver: that is when the lock of
    its slot is free. Who asks for more than there is, and a sum that passes the bound, looks for the dead first: they
-   were closed before anybody could have been given what they held. */
+   were closed before anybody could have been given what they held.
+
+   BERTH_FAKE_NVML says what NVML is like, for the process that it is set for; words, separated by commas:
+
+     host     its lists and utilisation have pids of the host: each process's own plus FAKE_HOST_PIDS
+     own      its lists hold this process alone, by its own pid, with 0 bytes (driver 560 under Docker); utilisation
+              has pids of the host
+     hidden   neither its lists nor its utilisation hold this process
+     next     each process goes by the pid that follows its own, which may be a neighbour's
+     old      it is of an older version: of the lists only the first, no utilisation by process
+     missing  it does not start
+     total    it knows of no process, only what the card as a whole uses
+     lies     memory and utilisation of this process are 1 byte and 1 per cent, and nobody uses the card */
 #ifndef BERTH_FAKE_H
 #define BERTH_FAKE_H
 
@@ -30,6 +42,7 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { FAKE_HOST_PIDS = 1 << 22 };
 enum { FAKE_GPUS = 8, FAKE_PROCESSES = 1024, FAKE_BUCKETS = 64, FAKE_LOCKS = 1 << 24 };
 #define FAKE_BUCKET_NS 100000000ull
 #define FAKE_EXPORT __attribute__((visibility("default")))
@@ -63,10 +76,11 @@ static inline uint64_t fake_number(const char *name, uint64_t otherwise)
     return text != NULL && *text != 0 ? strtoull(text, NULL, 0) : otherwise;
 }
 
+/* The card's own clock: no step or jump of the machine's (BERTH_TEST_CLOCK_JUMP) is seen on it. */
 static inline uint64_t fake_now(void)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(CLOCK_MONOTONIC_RAW, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 

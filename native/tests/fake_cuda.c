@@ -1,7 +1,9 @@
 /* libcuda.so.1 over the fake card: the driver's calls in host memory, with a ledger of its own.
 
-   Kernels are the functions named `spin_N` (N microseconds each) and `wave_N` (N microseconds for every 132
-   blocks, begun or whole); any other runs no time at all. A GPU runs one kernel at a time, in the order of launch. */
+   Kernels are the functions named `spin_N` (N microseconds each), `wave_N` (N microseconds for every 132 blocks,
+   begun or whole), `vary_A_B_K` (A microseconds, each K-th launch B: a persistent kernel, whose length its data make)
+   and `even_N` (evenly spread from N/10 to 19N/10); any other runs no time at all. A GPU runs one kernel at a time, in
+   the order of launch. */
 #include "fake_inside.h"
 #include "fake_mig.h"
 #include "stopwatch.h"
@@ -14,7 +16,11 @@ enum { WAVE_BLOCKS = 132 };
 
 struct CUstream_st { uint32_t gpu; int capture_mode; struct CUctx_st *context; _Atomic uint64_t tail_ns; CUgraph capture; };
 struct CUevent_st { _Atomic uint64_t at_ns; uint32_t gpu; struct CUctx_st *context; struct CUevent_st *next; };
-struct CUfunc_st { uint64_t spin_ns, wave_ns; struct CUmod_st *unloaded; };
+struct CUfunc_st {
+    uint64_t spin_ns, wave_ns, long_ns, every, even_ns;
+    _Atomic uint64_t launches;
+    struct CUmod_st *unloaded;
+};
 struct CUmipmap_st { uint64_t va; };
 struct CUpool_st { uint32_t gpu; bool device, gone, imported; uint64_t reserved, used, threshold; struct CUpool_st *next; };
 struct CUnode_st { int type; uint64_t bytes, ptr; CUgraph child; struct CUnode_st *next; CUfunction function; unsigned blocks; };
@@ -757,6 +763,14 @@ DO cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
         made->spin_ns = strtoull(name + 5, NULL, 10) * 1000;
     if (strncmp(name, "wave_", 5) == 0)
         made->wave_ns = strtoull(name + 5, NULL, 10) * 1000;
+    if (strncmp(name, "even_", 5) == 0)
+        made->even_ns = strtoull(name + 5, NULL, 10) * 1000;
+    unsigned long long usual_us, long_us, every;
+    if (sscanf(name, "vary_%llu_%llu_%llu", &usual_us, &long_us, &every) == 3 && every != 0) {
+        made->spin_ns = usual_us * 1000;
+        made->long_ns = long_us * 1000;
+        made->every = every;
+    }
     *function = made;
     return CUDA_SUCCESS;
 }
@@ -1332,8 +1346,21 @@ DO cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream) { READY(); return cuMem
 
 static void sleep_to(uint64_t ns)
 {
-    struct timespec at = { (time_t)(ns / 1000000000u), (long)(ns % 1000000000u) };
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) != 0) { }
+    for (uint64_t now; (now = fake_now()) < ns;)
+        nanosleep(&(struct timespec){ (time_t)((ns - now) / 1000000000u), (long)((ns - now) % 1000000000u) }, NULL);
+}
+
+/* How long the next launch of a function takes. */
+static uint64_t length_ns(struct CUfunc_st *function, uint64_t blocks)
+{
+    uint64_t ns = function->spin_ns + function->wave_ns * ((blocks + WAVE_BLOCKS - 1) / WAVE_BLOCKS);
+    if (function->every == 0 && function->even_ns == 0)
+        return ns;
+    uint64_t number = atomic_fetch_add(&function->launches, 1) + 1;
+    if (function->every != 0)
+        return number % function->every == 0 ? function->long_ns : ns;
+    uint64_t mixed = number * 0x9e3779b97f4a7c15ull; /* of the golden ratio: spread evenly, without a pattern */
+    return function->even_ns / 10 + (mixed >> 40) * (function->even_ns * 18 / 10) / (1 << 24);
 }
 
 static void work(struct CUstream_st *stream, uint64_t ns)
@@ -1363,7 +1390,7 @@ static inline CUresult launch(CUfunction function, uint64_t blocks, CUstream str
         return CUDA_ERROR_INVALID_HANDLE;
     if (__builtin_expect(function->unloaded != NULL, 0) && load_function(function) != CUDA_SUCCESS)
         return CUDA_ERROR_OUT_OF_MEMORY;
-    if (__builtin_expect(function->spin_ns == 0 && function->wave_ns == 0, 1))
+    if (__builtin_expect(function->spin_ns == 0 && function->wave_ns == 0 && function->even_ns == 0, 1))
         return CUDA_SUCCESS;
     struct CUstream_st *queue = stream_of(stream);
     if (queue->capture != NULL) {
@@ -1373,7 +1400,7 @@ static inline CUresult launch(CUfunction function, uint64_t blocks, CUstream str
         queue->capture->count++;
         return CUDA_SUCCESS;
     }
-    work(queue, function->spin_ns + function->wave_ns * ((blocks + WAVE_BLOCKS - 1) / WAVE_BLOCKS));
+    work(queue, length_ns(function, blocks));
     return CUDA_SUCCESS;
 }
 
@@ -1431,6 +1458,7 @@ DO cuStreamSynchronize(CUstream stream)
 }
 DO cuStreamSynchronize_ptsz(CUstream stream) { return cuStreamSynchronize(stream); }
 DO cuStreamQuery(CUstream stream) { IN_CONTEXT(); return atomic_load(&stream_of(stream)->tail_ns) > fake_now() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; }
+DO cuStreamQuery_ptsz(CUstream stream) { return cuStreamQuery(stream); }
 DO cuCtxSynchronize(void) { return cuStreamSynchronize(NULL); }
 DO cuCtxSynchronize_v2(CUcontext ctx) { GIVEN(ctx); return cuStreamSynchronize(NULL); }
 /* While a stream is captured for all to respect, calls that a capture cannot hold spoil it, of threads that do not say
@@ -1624,7 +1652,7 @@ static void sum(CUgraph graph, struct CUexec_st *exec)
         exec->bytes += node->bytes;
         exec->apart_bytes += steps(node->bytes);
         if (node->function != NULL)
-            exec->kernel_ns += node->function->spin_ns + node->function->wave_ns * ((node->blocks + WAVE_BLOCKS - 1) / WAVE_BLOCKS);
+            exec->kernel_ns += length_ns(node->function, node->blocks);
         if (node->child != NULL)
             sum(node->child, exec);
     }

@@ -16,8 +16,23 @@ static int gpu_of(NVdevice device)
             return NV_INVALID_ARGUMENT;                                           \
     } while (0)
 
+/* Whether BERTH_FAKE_NVML has a word in it (fake.h). */
+static bool is(const char *word)
+{
+    const char *words = getenv("BERTH_FAKE_NVML"), *at;
+    size_t size = strlen(word);
+    while (words != NULL && (at = strstr(words, word)) != NULL) {
+        if (at[size] == 0 || at[size] == ',')
+            return true;
+        words = at + size;
+    }
+    return false;
+}
+
 FAKE_EXPORT int nvmlInit_v2(void)
 {
+    if (is("missing"))
+        return 12;
     if (card == NULL)
         card = fake_attach();
     return card != NULL ? NV_SUCCESS : 9;
@@ -101,7 +116,7 @@ FAKE_EXPORT int nvmlDeviceGetMemoryInfo(NVdevice device, NVmemory *memory)
     fake_reap(card);
     struct fake_gpu *gpu = &card->gpus[gpu_of(device)];
     memory->total = gpu->total_bytes;
-    memory->used = fake_used_of(card, (uint32_t)gpu_of(device));
+    memory->used = is("lies") ? 0 : fake_used_of(card, (uint32_t)gpu_of(device));
     memory->free = memory->total - memory->used;
     return NV_SUCCESS;
 }
@@ -118,16 +133,32 @@ FAKE_EXPORT int nvmlDeviceGetMemoryInfo_v2(NVdevice device, NVmemory_v2 *memory)
     return result;
 }
 
+static bool is_own(const struct fake_process *process)
+{
+    return process->pid == (uint32_t)getpid();
+}
+
+/* The pid that a process goes by in what NVML tells. */
+static unsigned shown_pid(uint32_t index, bool outside)
+{
+    if (outside)
+        return card->processes[index].pid + FAKE_HOST_PIDS;
+    return card->processes[index].pid + is("next");
+}
+
 static unsigned list_processes(NVdevice device, NVprocess *list, unsigned most)
 {
     unsigned count = 0;
     uint32_t seen = atomic_load(&card->seen);
-    for (uint32_t i = 0; i < seen && i < FAKE_PROCESSES; i++) {
+    bool alone = is("own"), hidden = is("hidden"), lies = is("lies"), host = is("host");
+    for (uint32_t i = 0; i < seen && i < FAKE_PROCESSES && !is("total"); i++) {
         struct fake_process *process = &card->processes[i];
-        if (atomic_load(&process->state) != 1)
+        if (atomic_load(&process->state) != 1 || (alone && !is_own(process)) || (hidden && is_own(process)))
             continue;
+        uint64_t bytes = atomic_load(&process->bytes[gpu_of(device)]);
+        bytes = alone ? 0 : lies && is_own(process) && bytes != 0 ? 1 : bytes;
         if (count < most)
-            list[count] = (NVprocess){ process->pid, atomic_load(&process->bytes[gpu_of(device)]), ~0u, ~0u };
+            list[count] = (NVprocess){ shown_pid(i, host), bytes, ~0u, ~0u };
         count++;
     }
     return count;
@@ -136,6 +167,8 @@ static unsigned list_processes(NVdevice device, NVprocess *list, unsigned most)
 static int list_with_ids(NVdevice device, unsigned *count, NVprocess *list)
 {
     GIVEN(device, count);
+    if (is("old"))
+        return NV_FUNCTION_NOT_FOUND;
     if (*count != 0 && list == NULL)
         return NV_INVALID_ARGUMENT;
     unsigned most = *count;
@@ -169,31 +202,97 @@ LISTS(nvmlDeviceGetMPSComputeRunningProcesses, NVprocess_v1, list_without_ids)
 LISTS(nvmlDeviceGetMPSComputeRunningProcesses_v2, NVprocess, list_with_ids)
 LISTS(nvmlDeviceGetMPSComputeRunningProcesses_v3, NVprocess, list_with_ids)
 
-FAKE_EXPORT int nvmlDeviceGetProcessUtilization(NVdevice device, NVutilization *samples, unsigned *count, unsigned long long since_us)
+/* Who was busy from `since_us` to the last whole bucket, most of them; how many there are is the answer. */
+static unsigned list_busy(NVdevice device, NVutilization *samples, unsigned most, unsigned long long since_us)
 {
     uint64_t now = fake_now() / FAKE_BUCKET_NS; /* this bucket is not complete */
-    uint64_t from = since_us * 1000 / FAKE_BUCKET_NS, most = *count;
+    uint64_t from = since_us * 1000 / FAKE_BUCKET_NS;
+    bool host = is("host") || is("own"), hidden = is("hidden"), lies = is("lies");
+    unsigned count = 0;
     if (now - from > FAKE_BUCKETS - 2)
         from = now - (FAKE_BUCKETS - 2);
-    *count = 0;
-    if (from >= now)
-        return NV_NOT_FOUND;
-    for (uint32_t i = 0; i < atomic_load(&card->seen) && i < FAKE_PROCESSES; i++) {
+    for (uint32_t i = 0; from < now && !is("total") && i < atomic_load(&card->seen) && i < FAKE_PROCESSES; i++) {
         struct fake_process *process = &card->processes[i];
         uint64_t busy = 0;
-        if (atomic_load(&process->state) != 1)
+        if (atomic_load(&process->state) != 1 || (is_own(process) ? hidden : lies))
             continue;
         for (uint64_t bucket = from; bucket < now; bucket++)
             if (atomic_load(&process->bucket[gpu_of(device)][bucket % FAKE_BUCKETS].number) == bucket)
                 busy += atomic_load(&process->bucket[gpu_of(device)][bucket % FAKE_BUCKETS].busy_ns);
         if (busy == 0)
             continue;
-        if (*count < most)
-            samples[*count] = (NVutilization){ .pid = process->pid, .time_us = now * FAKE_BUCKET_NS / 1000,
-                                               .sm_pct = (unsigned)(busy * 100 / ((now - from) * FAKE_BUCKET_NS)) };
-        ++*count;
+        if (count < most)
+            samples[count] = (NVutilization){ .pid = shown_pid(i, host), .time_us = now * FAKE_BUCKET_NS / 1000,
+                                              .sm_pct = lies ? 1 : (unsigned)(busy * 100 / ((now - from) * FAKE_BUCKET_NS)) };
+        count++;
     }
-    return *count <= most ? NV_SUCCESS : NV_INSUFFICIENT_SIZE;
+    return count;
+}
+
+FAKE_EXPORT int nvmlDeviceGetProcessUtilization(NVdevice device, NVutilization *samples, unsigned *count,
+                                                unsigned long long since_us)
+{
+    GIVEN(device, count);
+    if (is("old"))
+        return NV_FUNCTION_NOT_FOUND;
+    unsigned most = samples != NULL ? *count : 0;
+    *count = list_busy(device, samples, most, since_us);
+    return *count == 0 ? NV_NOT_FOUND : *count <= most ? NV_SUCCESS : NV_INSUFFICIENT_SIZE;
+}
+
+FAKE_EXPORT int nvmlDeviceGetProcessesUtilizationInfo(NVdevice device, NVutilizations *all)
+{
+    NVutilization samples[FAKE_PROCESSES];
+    GIVEN(device, all);
+    if (is("old"))
+        return NV_FUNCTION_NOT_FOUND;
+    if (all->version != NV_UTILIZATIONS_V1)
+        return NV_ARGUMENT_VERSION_MISMATCH;
+    unsigned found = list_busy(device, samples, FAKE_PROCESSES, all->since_us), most = all->list != NULL ? all->count : 0;
+    for (unsigned i = 0; i < found && i < most; i++)
+        all->list[i] = (NVutilization_v1){ .time_us = samples[i].time_us, .pid = samples[i].pid, .sm_pct = samples[i].sm_pct };
+    all->count = found;
+    return found == 0 ? NV_NOT_FOUND : found <= most ? NV_SUCCESS : NV_INSUFFICIENT_SIZE;
+}
+
+FAKE_EXPORT int nvmlDeviceGetRunningProcessDetailList(NVdevice device, NVdetails *all)
+{
+    NVprocess list[FAKE_PROCESSES];
+    GIVEN(device, all);
+    if (is("old"))
+        return NV_FUNCTION_NOT_FOUND;
+    if (all->version != NV_DETAILS_V1)
+        return NV_ARGUMENT_VERSION_MISMATCH;
+    unsigned found = list_processes(device, list, FAKE_PROCESSES), most = all->list != NULL ? all->count : 0;
+    for (unsigned i = 0; i < found && i < most; i++)
+        all->list[i] = (NVdetail){ .pid = list[i].pid, .bytes = list[i].bytes, .gpu_instance = ~0u, .compute_instance = ~0u };
+    all->count = found;
+    return found <= most ? NV_SUCCESS : NV_INSUFFICIENT_SIZE;
+}
+
+/* Accounting, as a card that keeps it for all of its processes. */
+FAKE_EXPORT int nvmlDeviceGetAccountingPids(NVdevice device, unsigned *count, unsigned *pids)
+{
+    NVprocess list[FAKE_PROCESSES];
+    GIVEN(device, count);
+    unsigned found = list_processes(device, list, FAKE_PROCESSES), most = pids != NULL ? *count : 0;
+    for (unsigned i = 0; i < found && i < most; i++)
+        pids[i] = list[i].pid;
+    *count = found;
+    return found <= most ? NV_SUCCESS : NV_INSUFFICIENT_SIZE;
+}
+
+FAKE_EXPORT int nvmlDeviceGetAccountingStats(NVdevice device, unsigned pid, NVaccount *account)
+{
+    NVprocess list[FAKE_PROCESSES];
+    GIVEN(device, account);
+    unsigned found = list_processes(device, list, FAKE_PROCESSES);
+    for (unsigned i = 0; i < found; i++)
+        if (list[i].pid == pid) {
+            *account = (NVaccount){ .peak_bytes = list[i].bytes };
+            return NV_SUCCESS;
+        }
+    return NV_NOT_FOUND;
 }
 
 FAKE_EXPORT int nvmlInitWithFlags(unsigned flags)
@@ -208,6 +307,10 @@ struct fake_rates { unsigned gpu, memory; };
 FAKE_EXPORT int nvmlDeviceGetUtilizationRates(NVdevice device, struct fake_rates *rates)
 {
     uint64_t now = fake_now() / FAKE_BUCKET_NS, busy = 0;
+    if (is("old") || is("lies")) {
+        *rates = (struct fake_rates){ 0, 0 };
+        return is("old") ? NV_FUNCTION_NOT_FOUND : NV_SUCCESS;
+    }
     for (uint32_t i = 0; i < atomic_load(&card->seen) && i < FAKE_PROCESSES; i++)
         for (uint64_t bucket = now - 10; bucket < now; bucket++)
             if (atomic_load(&card->processes[i].state) == 1

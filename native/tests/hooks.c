@@ -6,6 +6,7 @@
    of the limit, and what runs kernels runs them. */
 #include "claims.h"
 
+#include <poll.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -873,6 +874,33 @@ static int nvml_device(NVdevice *device)
     return 0;
 }
 
+/* A fifth of a second's work, and what NVML takes to tell of it. */
+static int busy(void)
+{
+    CUmodule module;
+    CUfunction function;
+    OK(cuModuleLoadData(&module, ""));
+    OK(cuModuleGetFunction(&function, module, "spin_20000"));
+    for (int i = 0; i < 10; i++)
+        OK(cuLaunchKernel(function, ONE_BLOCK, NULL, NULL));
+    OK(cuStreamSynchronize(NULL));
+    usleep(200 * 1000);
+    return 0;
+}
+
+/* The other partition's process: computes until it is told to end. */
+static int neighbour(void)
+{
+    struct pollfd input = { .fd = STDIN_FILENO, .events = POLLIN };
+    START();
+    CHECK(busy() == 0);
+    puts("busy");
+    fflush(stdout);
+    while (poll(&input, 1, 0) == 0)
+        CHECK(busy() == 0);
+    return 0;
+}
+
 SNIPPET(nvmlDeviceGetMemoryInfo)
 {
     NVdevice device;
@@ -919,6 +947,68 @@ LISTS(nvmlDeviceGetMPSComputeRunningProcesses, NVprocess_v1)
 LISTS(nvmlDeviceGetMPSComputeRunningProcesses_v2, NVprocess)
 LISTS(nvmlDeviceGetMPSComputeRunningProcesses_v3, NVprocess)
 
+/* Another partition's process computes too: one of the list is this process, where it did. */
+SNIPPET(nvmlDeviceGetProcessUtilization)
+{
+    NVdevice device;
+    NVutilization list[64];
+    unsigned count = 64;
+    START();
+    CHECK(nvml_device(&device) == 0 && nvmlDeviceGetProcessUtilization(device, list, &count, 0) == NV_NOT_FOUND);
+    CHECK(busy() == 0);
+    count = 64;
+    CHECK(nvmlDeviceGetProcessUtilization(device, list, &count, 0) == NV_SUCCESS);
+    CHECK(count == 1 && list[0].pid == (unsigned)getpid() && list[0].sm_pct != 0);
+    return 0;
+}
+
+SNIPPET(nvmlDeviceGetProcessesUtilizationInfo)
+{
+    NVdevice device;
+    NVutilization_v1 list[64];
+    NVutilizations all = { NV_UTILIZATIONS_V1, 64, 0, list };
+    START();
+    CHECK(nvml_device(&device) == 0 && nvmlDeviceGetProcessesUtilizationInfo(device, &all) == NV_NOT_FOUND);
+    CHECK(busy() == 0);
+    all.count = 64;
+    CHECK(nvmlDeviceGetProcessesUtilizationInfo(device, &all) == NV_SUCCESS);
+    CHECK(all.count == 1 && list[0].pid == (unsigned)getpid() && list[0].sm_pct != 0);
+    return 0;
+}
+
+SNIPPET(nvmlDeviceGetRunningProcessDetailList)
+{
+    NVdevice device;
+    NVdetail list[64];
+    NVdetails all = { NV_DETAILS_V1, 0, 64, list };
+    START();
+    CHECK(nvml_device(&device) == 0 && nvmlDeviceGetRunningProcessDetailList(device, &all) == NV_SUCCESS);
+    CHECK(all.count == 1 && list[0].pid == (unsigned)getpid());
+    return 0;
+}
+
+SNIPPET(nvmlDeviceGetAccountingPids)
+{
+    NVdevice device;
+    unsigned list[64], count = 64;
+    START();
+    CHECK(nvml_device(&device) == 0 && nvmlDeviceGetAccountingPids(device, &count, list) == NV_SUCCESS);
+    CHECK(count == 1 && list[0] == (unsigned)getpid());
+    return 0;
+}
+
+SNIPPET(nvmlDeviceGetAccountingStats)
+{
+    NVdevice device;
+    NVaccount account;
+    unsigned other = (unsigned)atoi(getenv("BERTH_TEST_OTHER"));
+    START();
+    CHECK(nvml_device(&device) == 0);
+    CHECK(nvmlDeviceGetAccountingStats(device, (unsigned)getpid(), &account) == NV_SUCCESS);
+    CHECK(nvmlDeviceGetAccountingStats(device, other, &account) == NV_NOT_FOUND);
+    return 0;
+}
+
 typedef int any_call(uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t);
 
 static const struct { const char *name; int (*run)(void); void *hook; } table[] = {
@@ -947,6 +1037,8 @@ static int with_zeros(void *hook)
 
 int main(int count, char **words)
 {
+    if (count == 2 && strcmp(words[1], "--neighbour") == 0)
+        return neighbour();
     bool zeros = count == 3 && strcmp(words[1], "--null") == 0;
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         if (count == 2 && strcmp(words[1], "--list") == 0)

@@ -108,10 +108,22 @@ def test_a_size_that_is_none_is_refused(berth: Berth, size: str) -> None:
     assert output == f"{said} 512M, 4G or 1.5G\n"
 
 
+def test_a_partition_keeps_its_priority_when_it_is_resized(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    partitions.create("blue", CARDS[1], partitions.Limit(8192, priority="low"), root=root)
+    partitions.resize("blue", core_pct=20, root=root)
+    assert [one.priority for one in partitions.find("blue", root)] == ["low"]
+    partitions.resize("blue", priority="high", root=root)
+    assert [one.priority for one in partitions.find("blue", root)] == ["high"]
+    with pytest.raises(SettingError, match="no priority 'urgent'; there are high, normal, low"):
+        partitions.Limit(8192, priority="urgent")
+
+
 def test_run_without_a_limit_or_a_command_says_what_to_give(berth: Berth) -> None:
     assert (
         berth("run", "--fake-gpu", "--", "true")[1]
-        == "berth: no limit to run under; give --mem or --core-pct, or join one with: berth partition exec NAME\n"
+        == "berth: no limit to run under; give --mem, --core-pct or --priority, or join one with: "
+        "berth partition exec NAME\n"
     )
     assert (
         berth("run", "--mem", "1G", "--fake-gpu", "--", "/no/such")[1]

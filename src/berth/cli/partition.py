@@ -34,6 +34,13 @@ CorePct = Annotated[
     int, typer.Option("--core-pct", min=0, max=100, help="Per cent of the GPU's time; 0: not limited.")
 ]
 Burst = Annotated[bool, typer.Option("--burst", help="May use time that no other partition wants.")]
+Priority = Annotated[
+    str | None,
+    typer.Option(
+        "--priority",
+        help="high, normal or low: high gives no time up to others, low takes what they leave, at least 5 %.",
+    ),
+]
 Fake = Annotated[
     bool, typer.Option("--fake-gpu", help="Over the fake driver: for tests on a machine without a GPU.")
 ]
@@ -70,6 +77,7 @@ def run(
     ] = None,
     burst: Burst = False,
     oversubscribe: Oversubscribe = None,
+    priority: Priority = None,
     fake_gpu: Fake = False,
     as_json: AsJson = False,
 ) -> None:
@@ -84,6 +92,7 @@ def run(
             core_pct=core_pct,
             gpu=gpu,
             burst=burst,
+            priority=priority,
             swap_mib=None if oversubscribe is None else partitions.mem_mib(oversubscribe),
             fake_gpu=fake_gpu,
         ),
@@ -155,22 +164,31 @@ def create(
     group: Annotated[
         str | None, typer.Option("--group", help="The group whose members may join, by name or number.")
     ] = None,
+    priority: Priority = None,
     overcommit: Overcommit = False,
     fake_gpu: Fake = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a partition of a GPU, for this user and the containers that get it, or for a user or group."""
     if mig is not None and (
-        mem is not None or core_pct or burst or mps or overcommit or oversubscribe is not None
+        mem is not None
+        or core_pct
+        or burst
+        or mps
+        or overcommit
+        or oversubscribe is not None
+        or priority is not None
     ):
         raise SettingError(
             f"--mig {mig} has the memory and the cores of its profile; "
-            "leave --mem, --core-pct, --burst, --mps, --oversubscribe and --overcommit out"
+            "leave --mem, --core-pct, --burst, --priority, --mps, --oversubscribe and --overcommit out"
         )
     if mig is None and mem is None:
         raise SettingError("no size for the partition; give --mem, or an instance of MIG with --mig")
     if mps and burst:
         raise SettingError("MPS has no --burst; leave it out, or leave --core-pct out to have all cores")
+    if mps and priority is not None:
+        raise SettingError("MPS has no --priority; leave it out")
     access = partitions.access_of(owner, group)
     card = gpu_named(gpu, _known_gpus(fake_gpu))
     if mig is not None:
@@ -178,7 +196,9 @@ def create(
     else:
         make = partitions.create_mps if mps else partitions.create
         swap_mib = 0 if oversubscribe is None else partitions.mem_mib(oversubscribe)
-        limit = partitions.Limit(partitions.mem_mib(mem or ""), core_pct, burst, swap_mib)
+        limit = partitions.Limit(
+            partitions.mem_mib(mem or ""), core_pct, burst, swap_mib=swap_mib, priority=priority or "normal"
+        )
         made = make(name, card, limit, access=access, overcommit=overcommit)
     _print_json(_plain(made)) if as_json else typer.echo(
         f"{name}: {size_text(made.limit_bytes)} of GPU {made.uuid} in {made.folder}"
@@ -300,6 +320,7 @@ def resize(
     oversubscribe: Annotated[
         str | None, typer.Option("--oversubscribe", help="Memory of the host, 0 for none; default: as it is.")
     ] = None,
+    priority: Priority = None,
     overcommit: Overcommit = False,
     fake_gpu: Fake = False,
     as_json: AsJson = False,
@@ -316,6 +337,7 @@ def resize(
         core_pct=core_pct,
         burst=burst,
         swap_mib=None if oversubscribe is None else _swap_mib(oversubscribe),
+        priority=priority,
         gpus=known,
         overcommit=overcommit,
     )

@@ -193,6 +193,7 @@ def resize(
     core_pct: int | None = None,
     burst: bool | None = None,
     swap_mib: int | None = None,
+    priority: str | None = None,
     gpus: list[Gpu] | None = None,
     overcommit: bool = False,
     root: Path | None = None,
@@ -215,7 +216,8 @@ def resize(
                 partition.limit_bytes >> 20 if mem_mib is None else mem_mib,
                 partition.core_pct if core_pct is None else core_pct,
                 partition.burst if burst is None else burst,
-                partition.swap_limit_bytes >> 20 if swap_mib is None else swap_mib,
+                swap_mib=partition.swap_limit_bytes >> 20 if swap_mib is None else swap_mib,
+                priority=partition.priority if priority is None else priority,
             ),
         )
         for partition in held

@@ -33,7 +33,8 @@ __all__ = [
     "root_folder",
 ]
 
-BURST, AGENT = 1, 2
+BURST, AGENT, HIGH, LOW = 1, 2, 4, 8
+PRIORITIES = {"high": HIGH, "normal": 0, "low": LOW}
 INSIDE = "/run/berth"
 """Where a container finds the library and its region, also in processes that lost their environment."""
 
@@ -49,6 +50,8 @@ class Limit:
     """Whether it may use time that nobody else wants."""
     swap_mib: int = 0
     """How much of the host's memory it may have beyond `mem_mib`, which the GPU reaches more slowly; 0: none."""
+    priority: str = "normal"
+    """`high` gives no time up to others, `low` takes what they leave."""
 
     def __post_init__(self) -> None:
         if self.mem_mib < 1:
@@ -59,10 +62,12 @@ class Limit:
             raise SettingError(
                 f"a share of {self.core_pct} % of a GPU's time; it must be from 1 to 100, or 0 for no limit"
             )
+        if self.priority not in PRIORITIES:
+            raise SettingError(f"no priority '{self.priority}'; there are {', '.join(PRIORITIES)}")
 
     @property
     def flags(self) -> int:
-        return AGENT | (BURST if self.burst else 0)
+        return AGENT | (BURST if self.burst else 0) | PRIORITIES[self.priority]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +108,7 @@ class Partition:
     limit_bytes: int
     core_pct: int
     burst: bool
+    priority: str
     used_bytes: int
     peak_bytes: int
     refused: int
