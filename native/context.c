@@ -3,7 +3,7 @@
    The first process of a region measures and the region remembers, so that the next takes the right amount. */
 #define _GNU_SOURCE
 #include "overhead.h"
-#include "launch.h"
+#include "measure.h"
 #include "parts.h"
 #include "processes.h"
 #include "settings.h"
@@ -152,7 +152,7 @@ static CUresult destroy(CUcontext ctx, CUresult (*call)(CUcontext))
     size_t count = 0;
     struct entry *list = atomic_load_explicit(&limiting, memory_order_relaxed) && ctx != NULL ? ledger_take_owned(ctx, &count) : NULL;
     if (ctx != NULL)
-        pace_context_ends(ctx, false);
+        measure_context_ends(ctx, false);
     CUresult result = call(ctx);
     for (size_t i = 0; i < count; i++) {
         if (result == CUDA_SUCCESS)
@@ -239,7 +239,7 @@ static CUresult end_primary(CUdevice dev, CUresult (*call)(CUdevice))
     CUresult result = call(dev);
     if (result == CUDA_SUCCESS && context != NULL && !primary_active(dev)) {
         size_t count = 0;
-        pace_context_ends(context, true);
+        measure_context_ends(context, true);
         struct entry *list = ledger_take_owned(context, &count);
         for (size_t i = 0; i < count; i++)
             overhead_give(&list[i]);

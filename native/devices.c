@@ -230,6 +230,14 @@ struct device *device_by_uuid(const unsigned char uuid[16])
     return NULL;
 }
 
+NVdevice device_nvml(struct device *device)
+{
+    NVdevice known = atomic_load(&device->nvml);
+    if (known == NULL && (known = nvml_named(device->uuid)) != NULL)
+        atomic_store(&device->nvml, known);
+    return known;
+}
+
 void devices_changed(void)
 {
     atomic_fetch_add(&context_changes, 1);

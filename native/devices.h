@@ -19,6 +19,7 @@ struct device *device_current(void);       /* of the calling thread's context; N
 struct device *device_of(CUdevice handle);
 struct device *device_by_uuid(const unsigned char uuid[16]);
 struct device *device_at(int position);    /* NULL past the last */
+NVdevice device_nvml(struct device *device); /* NULL where NVML does not know it */
 CUresult devices_start(CUresult started);
 void devices_changed(void);                /* a context is gone: forget which device it was on */
 bool devices_none(void);                   /* limits cannot be known: there is no GPU */

@@ -4,6 +4,7 @@
 #include "devices.h"
 #include "launch.h"
 #include "ledger.h"
+#include "measure.h"
 #include "parts.h"
 #include "pool.h"
 
@@ -177,7 +178,7 @@ CUresult cuGraphExecDestroy(CUexec exec)
     else if (known)
         ledger_put(entry);
     if (atomic_load_explicit(&limiting, memory_order_relaxed))
-        pools_true_up(NULL);
+        parts_reclaim(NULL);
     return result;
 }
 
@@ -229,7 +230,7 @@ static CUresult launch_graph(CUexec exec, CUstream stream, bool per_thread)
         probe = pace(exec, 0, stream, per_thread);
     result = per_thread ? REAL(cuGraphLaunch_ptsz)(exec, stream) : REAL(cuGraphLaunch)(exec, stream);
     if (probe != NULL)
-        pace_measured(probe, stream, per_thread, result);
+        measure_end(probe, stream, per_thread, result);
     return ready_end(&readying, result);
 }
 
@@ -263,7 +264,7 @@ CUresult cuDeviceGraphMemTrim(CUdevice dev)
     CUresult result = REAL(cuDeviceGraphMemTrim)(dev);
     if (atomic_load_explicit(&limiting, memory_order_relaxed)) {
         pools_graph_trimmed(device_of(dev));
-        pools_true_up(NULL);
+        parts_reclaim(NULL);
     }
     return result;
 }

@@ -3,8 +3,9 @@
 #define _GNU_SOURCE
 #include "launch.h"
 #include "capture.h"
-#include "pace.h"
+#include "measure.h"
 #include "parts.h"
+#include "share.h"
 
 #include <string.h>
 
@@ -55,7 +56,7 @@ static int64_t until_next(struct device *device, struct kernel *kernel, uint64_t
 static uint64_t wait_for_first(struct device *device, struct kernel *kernel, CUcontext context)
 {
     uint64_t cost = atomic_load(&kernel->cost_ns), waited = 0, pause = 20000;
-    while (cost == 0 && atomic_load(&kernel->probing) && measure_can() && waited < FIRST_WAIT_NS) {
+    while (cost == 0 && atomic_load(&kernel->probing) && share_measures() && waited < FIRST_WAIT_NS) {
         share_sleep(pause);
         waited += pause;
         pause = pause + pause / 2 < 1000000 ? pause + pause / 2 : 1000000;
@@ -147,7 +148,7 @@ PART(.forget = pace_forget);
         struct probe *probe = pace((void *)(what), (blocks), (stream), (per_thread)); \
         CUresult result = call;                                                   \
         if (UNLIKELY(probe != NULL))                                              \
-            pace_measured(probe, (stream), (per_thread), result);                 \
+            measure_end(probe, (stream), (per_thread), result);                 \
         return result;                                                            \
     } while (0)
 
@@ -191,7 +192,7 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUcooperative *list, unsigned coun
         struct probe *probe = pace(list[0].function, (uint64_t)list[0].grid_x * list[0].grid_y * list[0].grid_z, list[0].stream, false);
         CUresult result = REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
         if (probe != NULL)
-            pace_measured(probe, list[0].stream, false, result);
+            measure_end(probe, list[0].stream, false, result);
         return result;
     }
     return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);

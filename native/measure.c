@@ -5,9 +5,10 @@
    between makes a launch seem longer. So where others compute, launches count that came right behind others of this
    process, which leave nobody a gap; and where most of them agree on the least, that is what it takes. */
 #define _GNU_SOURCE
+#include "measure.h"
 #include "capture.h"
-#include "pace.h"
 #include "parts.h"
+#include "share.h"
 
 #include <string.h>
 
@@ -169,12 +170,6 @@ void measure_read(struct device *device, CUcontext context)
     capture_restore(mode);
 }
 
-bool measure_can(void)
-{
-    return HAVE(cuEventCreate) && HAVE(cuEventRecord) && HAVE(cuEventQuery) && HAVE(cuEventElapsedTime) &&
-           HAVE(cuCtxGetCurrent);
-}
-
 static void record(CUevent event, CUstream stream, bool per_thread)
 {
     if (per_thread && HAVE(cuEventRecord_ptsz))
@@ -241,7 +236,7 @@ static bool busy(CUstream stream, bool per_thread)
 
 struct probe *measure_begin(struct kernel *kernel, CUcontext context, CUstream stream, bool per_thread, uint64_t charged_ns)
 {
-    if (!measure_can() || capturing(stream, per_thread))
+    if (!share_measures() || capturing(stream, per_thread))
         return NULL;
     if (atomic_fetch_add(&kernel->probing, 1) >= (charged_ns != 0 ? PROBES_EACH : 1)) {
         atomic_fetch_sub(&kernel->probing, 1);
@@ -262,7 +257,7 @@ struct probe *measure_begin(struct kernel *kernel, CUcontext context, CUstream s
     return NULL;
 }
 
-void pace_context_ends(CUcontext context, bool gone)
+void measure_context_ends(CUcontext context, bool gone)
 {
     for (int i = 0; i < PROBES; i++) {
         struct probe *probe = &probes[i];
@@ -283,7 +278,7 @@ void pace_context_ends(CUcontext context, bool gone)
     }
 }
 
-void pace_measured(struct probe *probe, CUstream stream, bool per_thread, CUresult result)
+void measure_end(struct probe *probe, CUstream stream, bool per_thread, CUresult result)
 {
     if (result != CUDA_SUCCESS) {
         atomic_fetch_sub(&probe->kernel->probing, 1);

@@ -1,7 +1,6 @@
 /* NVML: memory and processes as the container's own part, also for programs that never start CUDA. */
 #define _GNU_SOURCE
-#include "nvml.h"
-#include "cards.h"
+#include "devices.h"
 #include "parts.h"
 #include "processes.h"
 #include "routes.h"
@@ -15,35 +14,52 @@ static struct { NVdevice handle; struct berth_region region; bool limited; } loo
 static int looked_count;
 static struct turn turn;
 
-static struct berth_region *region_of(NVdevice handle, uint64_t *limit)
+/* What is shown of a device. */
+struct sight {
+    struct berth_region *region;
+    uint64_t limit;
+    bool turned; /* it is looked at only, and kept by the turn until it was */
+};
+
+static void seen(struct sight *sight)
+{
+    if (sight->turned)
+        turn_leave(&turn);
+}
+
+/* False where the driver's own word stands; where true, `seen` ends it. */
+static bool sight_of(NVdevice handle, struct sight *sight)
 {
     char text[96] = "";
     unsigned char uuid[16];
     struct berth_error error;
-    struct berth_region *region = NULL;
+    *sight = (struct sight){ .region = NULL };
     if (!settings.active || !HAVE(nvmlDeviceGetUUID) || real.nvmlDeviceGetUUID(handle, text, sizeof text) != NV_SUCCESS || !region_uuid_parse(text, uuid))
-        return NULL;
+        return false;
     struct device *device = device_by_uuid(uuid);
     if (device != NULL) {
-        *limit = atomic_load(&device->region.limit->mem_bytes);
-        return &device->region;
+        *sight = (struct sight){ .region = &device->region, .limit = atomic_load(&device->region.limit->mem_bytes) };
+        return true;
     }
     turn_take(&turn);
     int at = 0;
     while (at < looked_count && looked[at].handle != handle)
         at++;
+    if (at < looked_count && looked[at].limited && region_replaced(&looked[at].region)) {
+        region_close(&looked[at].region);
+        looked[at].limited = false;
+    }
     if (at < MAX_DEVICES && (at == looked_count || !looked[at].limited)) {
         looked[at].handle = handle;
         looked[at].limited = region_open(&looked[at].region, settings.folder, uuid, &error);
         looked_count = at == looked_count ? at + 1 : looked_count;
     }
-    if (at < MAX_DEVICES && looked[at].limited)
-        region = &looked[at].region;
-    turn_leave(&turn);
-    if (region != NULL) {
-        *limit = atomic_load(&region->limit->mem_bytes);
-        return region;
+    if (at < MAX_DEVICES && looked[at].limited) {
+        struct berth_region *region = &looked[at].region;
+        *sight = (struct sight){ .region = region, .limit = atomic_load(&region->limit->mem_bytes), .turned = true };
+        return true;
     }
+    turn_leave(&turn);
     /* Nobody has used it yet: the limit alone. */
     static struct berth_use_file nothing;
     static struct berth_region unused = { .use = &nothing, .slot = 0 };
@@ -53,57 +69,59 @@ static struct berth_region *region_of(NVdevice handle, uint64_t *limit)
         real.nvmlDeviceGetIndex(handle, &index);
     if (settings.mem_mib.given && !settings_for(&settings.mem_mib, (int)index, uuid, &mib))
         mib = 0;
-    *limit = settings.mem_mib.given ? mib << 20 : settings.made_by_agent || settings.wrong[0] != 0 ? 0 : UINT64_MAX;
-    return &unused;
+    sight->region = &unused;
+    sight->limit = settings.mem_mib.given ? mib << 20 : settings.made_by_agent || settings.wrong[0] != 0 ? 0 : UINT64_MAX;
+    return true;
 }
 
-static void shrink(struct berth_region *region, uint64_t limit, unsigned long long *total, unsigned long long *free_bytes, unsigned long long *used)
+static bool shrink(NVdevice device, unsigned long long *total, unsigned long long *free_bytes, unsigned long long *used)
 {
-    region_glance(region);
-    uint64_t taken = atomic_load(&region->use->total.used);
-    if (limit < *total)
-        *total = limit;
+    struct sight sight;
+    if (!sight_of(device, &sight))
+        return false;
+    region_glance(sight.region);
+    uint64_t taken = atomic_load(&sight.region->use->total.used);
+    if (sight.limit < *total)
+        *total = sight.limit;
     *used = taken < *total ? taken : *total;
     if (*free_bytes > *total - *used)
         *free_bytes = *total - *used;
+    seen(&sight);
+    return true;
 }
 
 int nvmlDeviceGetMemoryInfo(NVdevice device, NVmemory *memory)
 {
     int result = REAL(nvmlDeviceGetMemoryInfo)(device, memory);
-    uint64_t limit;
-    struct berth_region *region = result == NV_SUCCESS && memory != NULL ? region_of(device, &limit) : NULL;
-    if (region != NULL)
-        shrink(region, limit, &memory->total, &memory->free, &memory->used);
+    if (result == NV_SUCCESS && memory != NULL)
+        shrink(device, &memory->total, &memory->free, &memory->used);
     return result;
 }
 
 int nvmlDeviceGetMemoryInfo_v2(NVdevice device, NVmemory_v2 *memory)
 {
     int result = REAL(nvmlDeviceGetMemoryInfo_v2)(device, memory);
-    uint64_t limit;
-    struct berth_region *region = result == NV_SUCCESS && memory != NULL ? region_of(device, &limit) : NULL;
-    if (region != NULL) {
-        shrink(region, limit, &memory->total, &memory->free, &memory->used);
+    if (result == NV_SUCCESS && memory != NULL && shrink(device, &memory->total, &memory->free, &memory->used))
         memory->reserved = 0;
-    }
     return result;
 }
 
 /* Leaves the partition's own of `count` items of `size` bytes; the pid is `at` bytes from an item's start. */
 static unsigned keep_ours(NVdevice device, void *list, unsigned count, size_t size, size_t at)
 {
-    uint64_t limit;
-    struct berth_region *region = list != NULL ? region_of(device, &limit) : NULL;
+    struct sight sight;
     unsigned kept = 0;
-    for (unsigned i = 0; region != NULL && i < count; i++) {
+    if (list == NULL || !sight_of(device, &sight))
+        return count;
+    for (unsigned i = 0; i < count; i++) {
         char *item = (char *)list + i * size;
         unsigned pid;
         memcpy(&pid, item + at, sizeof pid);
-        if (processes_ours(region, pid))
+        if (processes_ours(sight.region, pid))
             memmove((char *)list + kept++ * size, item, size);
     }
-    return region != NULL ? kept : count;
+    seen(&sight);
+    return kept;
 }
 
 static int filter(int result, NVdevice device, unsigned *count, void *list, size_t size)
@@ -167,10 +185,13 @@ int nvmlDeviceGetAccountingPids(NVdevice device, unsigned *count, unsigned *pids
 
 int nvmlDeviceGetAccountingStats(NVdevice device, unsigned pid, NVaccount *account)
 {
-    uint64_t limit;
-    struct berth_region *region = account != NULL ? region_of(device, &limit) : NULL;
-    if (region != NULL && !processes_ours(region, pid))
-        return NV_NOT_FOUND;
+    struct sight sight;
+    if (account != NULL && sight_of(device, &sight)) {
+        bool ours = processes_ours(sight.region, pid);
+        seen(&sight);
+        if (!ours)
+            return NV_NOT_FOUND;
+    }
     return REAL(nvmlDeviceGetAccountingStats)(device, pid, account);
 }
 
@@ -180,11 +201,3 @@ static void nvml_forget(void)
 }
 
 PART(.forget = nvml_forget);
-
-NVdevice nvml_handle(struct device *device)
-{
-    NVdevice known = atomic_load(&device->nvml);
-    if (known == NULL && (known = nvml_named(device->uuid)) != NULL)
-        atomic_store(&device->nvml, known);
-    return known;
-}

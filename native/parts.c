@@ -5,8 +5,11 @@
 extern const struct part __start_berth_parts[] __attribute__((visibility("hidden")));
 extern const struct part __stop_berth_parts[] __attribute__((visibility("hidden")));
 
+_Atomic uint32_t parts_dirty;
+
 void parts_forget(void)
 {
+    atomic_store(&parts_dirty, 0);
     for (const struct part *part = __start_berth_parts; part < __stop_berth_parts; part++)
         if (part->forget != NULL)
             part->forget();
@@ -14,6 +17,7 @@ void parts_forget(void)
 
 void parts_reclaim(struct device *device)
 {
+    atomic_store(&parts_dirty, 0);
     for (const struct part *part = __start_berth_parts; part < __stop_berth_parts; part++)
         if (part->reclaim != NULL)
             part->reclaim(device);

@@ -2,6 +2,9 @@
 #ifndef BERTH_PARTS_H
 #define BERTH_PARTS_H
 
+#include <stdatomic.h>
+#include <stdint.h>
+
 struct device;
 
 struct part {
@@ -14,6 +17,9 @@ struct part {
 /* Registered by the linker, so that it is there before any constructor has run. */
 #define PART(...)                                                                                 \
     static const struct part part __attribute__((section("berth_parts"), used)) = { __VA_ARGS__ }
+
+/* Something is held that may not be used. A part that reclaims in vain sets it anew. */
+extern _Atomic uint32_t parts_dirty;
 
 void parts_forget(void);
 void parts_reclaim(struct device *device);

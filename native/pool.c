@@ -44,7 +44,6 @@ struct pool {
 static struct turn turn;
 static struct pool pools[MAX_POOLS];
 static _Atomic int pool_count;
-shared32 pools_dirty;
 
 /* With the turn. */
 static struct pool *seek(CUpool handle, const struct device *device)
@@ -143,7 +142,7 @@ static bool settle(struct pool *pool, uint64_t taken, bool debtor)
     if (pool->debtors > (uint32_t)debtor && target < before + taken)
         target = before + taken; /* what this call did not need, one that took less may need yet */
     if ((told && target > reserved) || silent(pool, told))
-        atomic_store(&pools_dirty, 1);
+        atomic_store(&parts_dirty, 1);
     if (pool->handle == NULL && target < before)
         pool->trims++; /* some graph has its memory no more */
     if (pool->handle == NULL && alone && told && taken != 0 && reserved > before + taken)
@@ -166,15 +165,13 @@ static bool settle(struct pool *pool, uint64_t taken, bool debtor)
     pool->charged -= lacks;
     pool->exact = false;
     turn_leave(&turn);
-    atomic_store(&pools_dirty, 1);
+    atomic_store(&parts_dirty, 1);
     return false;
 }
 
 /* A pool that keeps more than is in use may let go of it at any end of a stream: it stays dirty until it has. */
-void pools_true_up(struct device *device)
+static void true_up(struct device *device)
 {
-    atomic_store(&pools_dirty, 0);
-    vmm_reclaim();
     for (int i = 0; i < atomic_load(&pool_count); i++) {
         struct pool *pool = &pools[i];
         turn_take(&turn);
@@ -191,7 +188,7 @@ void pools_true_up(struct device *device)
             turn_leave(&turn);
         }
         if (keeps)
-            atomic_store(&pools_dirty, 1);
+            atomic_store(&parts_dirty, 1);
     }
 }
 
@@ -207,17 +204,16 @@ void pools_free(const struct entry *entry)
         settle(pool, 0, false);
         end(pool, 0, false);
     }
-    atomic_store_explicit(&pools_dirty, 1, memory_order_relaxed);
+    atomic_store_explicit(&parts_dirty, 1, memory_order_relaxed);
 }
 
 static void pools_forget(void)
 {
     atomic_store(&turn.word, 0);
     pool_count = 0;
-    atomic_store(&pools_dirty, 0);
 }
 
-PART(.forget = pools_forget, .reclaim = pools_true_up);
+PART(.forget = pools_forget, .reclaim = true_up);
 
 /* What is kept for later is returned to the driver. */
 static void trim(struct pool *pool)
@@ -515,15 +511,15 @@ CUresult cuMemPoolTrimTo(CUpool handle, size_t keep)
 {
     CUresult result = REAL(cuMemPoolTrimTo)(handle, keep);
     if (atomic_load_explicit(&limiting, memory_order_relaxed))
-        pools_true_up(NULL);
+        parts_reclaim(NULL);
     return result;
 }
 
 /* A stream that has come to its end may have let a pool shrink. */
 static inline CUresult synchronized(CUresult result)
 {
-    if (UNLIKELY(atomic_load_explicit(&pools_dirty, memory_order_relaxed)))
-        pools_true_up(NULL);
+    if (UNLIKELY(atomic_load_explicit(&parts_dirty, memory_order_relaxed)))
+        parts_reclaim(NULL);
     return result;
 }
 

@@ -5,7 +5,6 @@
    memory while its first context is made, or the one that computes when it computes and rests when it rests. */
 #define _GNU_SOURCE
 #include "processes.h"
-#include "nvml.h"
 #include "parts.h"
 #include "settings.h"
 
@@ -72,16 +71,22 @@ uint64_t processes_driver_free(void)
 
 static void fill(struct device *device, struct look *look)
 {
-    NVdevice handle = nvml_handle(device);
+    NVdevice handle = device_nvml(device);
     NVmemory memory;
     struct berth_slot *slot = own_slot(device);
-    look->listed = handle != NULL && read_list(handle, look);
+    uint64_t seq;
+    for (int attempts = 0; attempts < 4; attempts++) { /* until no other thread of this process allocates meanwhile */
+        seq = slot != NULL ? atomic_load(&slot->seq) : 0;
+        look->listed = handle != NULL && read_list(handle, look);
+        look->held = slot != NULL ? atomic_load(&slot->held) : 0;
+        if (slot == NULL || atomic_load(&slot->seq) == seq)
+            break;
+    }
     look->totalled = handle != NULL && HAVE(nvmlDeviceGetMemoryInfo) &&
                      real.nvmlDeviceGetMemoryInfo(handle, &memory) == NV_SUCCESS;
     look->total = look->totalled ? memory.used : 0;
     look->free_bytes = processes_driver_free();
     look->charged = atomic_load(&device->region.use->total.used);
-    look->held = slot != NULL ? atomic_load(&slot->held) : 0;
 }
 
 struct look *processes_look(struct device *device)
@@ -240,18 +245,17 @@ static uint64_t context_taken(struct device *device, const struct look *before, 
     return bytes;
 }
 
-/* What NVML has beside what was charged may also be of kernels that were loaded since the last look, by their launch. */
+/* What NVML has beside what was charged: what was charged before and is taken only now is not this module's, and what was
+   taken since the last look without being charged (a kernel that was loaded by its launch) is counted now. */
 static uint64_t module_taken(struct device *device, const struct look *before, const struct look *after, uint64_t reserved,
                              bool *told)
 {
     struct berth_slot *slot = own_slot(device);
     unsigned known = slot != NULL ? atomic_load(&slot->outer_pid) : 0;
-    uint64_t own = above(after->held, before->held), held = above(after->held, reserved);
+    uint64_t held = above(after->held, reserved);
     *told = known != 0 && before->listed && after->listed && bytes_of(after, known) >= held;
-    if (*told) {
-        uint64_t more = above(above(bytes_of(after, known), bytes_of(before, known)), own), all = bytes_of(after, known) - held;
-        return more > all ? more : all;
-    }
+    if (*told)
+        return bytes_of(after, known) - held;
     if (before->free_bytes == 0 || after->free_bytes == 0)
         return reserved;
     uint64_t lost = above(before->free_bytes, after->free_bytes);

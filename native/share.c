@@ -8,8 +8,7 @@
    What NVML reports corrects the sum where others compute: a launch that waited for them seems longer than it is. It
    is believed as far as that explains it, since a launch never takes longer than it seems. */
 #define _GNU_SOURCE
-#include "pace.h"
-#include "nvml.h"
+#include "share.h"
 #include "processes.h"
 #include "settings.h"
 
@@ -93,6 +92,12 @@ static uint32_t share_pct(const struct device *device)
     if (left <= pct)
         return pct;
     return others <= NOBODY_PCT || LOAD(device->region.use->total_pct) < FULL_PCT ? left : left - (left - pct) / 2;
+}
+
+bool share_measures(void)
+{
+    return HAVE(cuEventCreate) && HAVE(cuEventRecord) && HAVE(cuEventQuery) && HAVE(cuEventElapsedTime) &&
+           HAVE(cuCtxGetCurrent);
 }
 
 uint64_t share_scaled(const struct device *device, uint64_t ns)
@@ -187,7 +192,7 @@ struct report {
 
 static void ask(struct device *device, struct report *report, uint64_t after_us)
 {
-    NVdevice handle = nvml_handle(device);
+    NVdevice handle = device_nvml(device);
     NVrates rates;
     memset(report, 0, offsetof(struct report, samples));
     report->latest_us = after_us;
@@ -270,7 +275,7 @@ static void settle(struct device *device, const struct report *report, uint64_t 
     /* NVML rounds down to whole per cents: half a point for each process is what that loses on average. */
     uint64_t measured = (report->ours_pct * 2 + report->ours) * window / 200;
     uint64_t raw = charged * 1000 / factor, waited = others * window / 100;
-    if (measure_can() && measured + waited < raw)
+    if (share_measures() && measured + waited < raw)
         measured = raw - waited; /* others' work explains no more than that */
     atomic_fetch_add(&use->measured_ns, measured);
     /* A report is coarse and late: several are taken together, and believed where they differ by more than that. */
@@ -355,7 +360,7 @@ void share_check(struct device *device)
     uint32_t distrust = LOAD(use->distrust);
     if (distrust != 0)
         atomic_store(&use->distrust, distrust - 1);
-    else if (others <= NOBODY_PCT && measure_can())
+    else if (others <= NOBODY_PCT && share_measures())
         start_over(use);
     else if (recent && known && report->ours != 0 && after_us != 0)
         settle(device, report, window, charged);

@@ -8,7 +8,6 @@
 #include "vmm.h"
 #include "ledger.h"
 #include "parts.h"
-#include "pool.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -86,7 +85,7 @@ static bool unheld(struct record *record)
     if (record->handles != 0 || record->maps != 0)
         return false;
     if (record->exported && (foreign_count != 0 || is_open(record))) {
-        atomic_store(&pools_dirty, 1); /* looked at again by vmm_reclaim */
+        atomic_store(&parts_dirty, 1); /* looked at again by reclaim_exports */
         return false;
     }
     for (struct record **at = &exports; record->exported && *at != NULL; at = &(*at)->next)
@@ -112,9 +111,10 @@ static void drop(struct record *record, uint32_t handles, uint32_t maps)
         ended(record);
 }
 
-/* What was exported and is held by nothing any more. */
-void vmm_reclaim(void)
+/* Ends what was exported and is held by nothing any more. */
+static void reclaim_exports(struct device *device)
 {
+    (void)device; /* they are few: of all */
     for (;;) {
         struct record *gone = NULL;
         turn_take(&turn);
@@ -180,7 +180,7 @@ static void ended(struct record *record)
         untie_all(record); /* of a multicast object */
     free(record);
     if (foreign)
-        vmm_reclaim();
+        reclaim_exports(NULL);
 }
 
 /* The record of a handle, held by one mapping more; NULL where the handle is not known. */
@@ -574,4 +574,4 @@ static void vmm_forget(void)
     foreign_count = 0;
 }
 
-PART(.forget = vmm_forget);
+PART(.forget = vmm_forget, .reclaim = reclaim_exports);

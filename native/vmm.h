@@ -4,7 +4,6 @@
 
 #include "devices.h"
 
-void vmm_reclaim(void);                 /* what was exported and is held no more */
 void vmm_array_gone(const void *array); /* what was mapped into it */
 /* Which device's memory it is; NULL where it is none's. */
 struct device *device_at_location(const CUlocation *location, int type);

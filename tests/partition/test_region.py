@@ -77,6 +77,17 @@ def make(name: str, root: Path, user: int | None = None) -> None:
     partitions.create(name, GPU, partitions.Limit(64), access=access, root=root)
 
 
+def test_a_program_that_only_looks_is_shown_the_partition_that_took_the_name(
+    member: Start, root: Path
+) -> None:
+    make("blue", root)
+    one = member(BERTH_TEST_NVML="1")
+    assert one("card") == "64"
+    partitions.remove("blue", force=True, root=root)
+    partitions.create("blue", GPU, partitions.Limit(128), root=root)
+    assert one("card") == "128"
+
+
 USERS = pytest.mark.parametrize("user", [None, STRANGER])
 
 
