@@ -22,10 +22,10 @@
 
 /* The driver's own entry points; NULL where it has none. */
 struct real {
-#define HOOK(name, params) CUresult (*name) params;
-#define NVHOOK(name, params) int (*name) params;
-#define NEED(name, params) CUresult (*name) params;
-#define NVNEED(name, params) int (*name) params;
+#define HOOK(name, params) CUresult(*name) params;
+#define NVHOOK(name, params) int(*name) params;
+#define NEED(name, params) CUresult(*name) params;
+#define NVNEED(name, params) int(*name) params;
 #include "hooks.h"
 #undef HOOK
 #undef NVHOOK
@@ -36,7 +36,8 @@ extern struct real real;
 
 void *routes_find(const char *name); /* routes.c */
 /* Calls the driver; an entry point that it lacks answers CUDA_ERROR_NOT_FOUND. */
-#define REAL(name) (LIKELY(real.name != NULL) ? real.name : (__typeof__(real.name))routes_find(#name))
+#define REAL(name)                                                                      \
+    (LIKELY(real.name != NULL) ? real.name : (__typeof__(real.name))routes_find(#name))
 #define HAVE(name) (real.name != NULL)
 
 enum { MAX_DEVICES = 64 };

@@ -16,14 +16,18 @@ enum { FIRST_CONTEXT_BYTES = 512 << 20 };
 
 static _Atomic(CUcontext) primary[MAX_DEVICES];
 
-bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *learned, uint64_t first, const char *call)
+bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *learned,
+                    uint64_t first, const char *call)
 {
     uint64_t known = atomic_load(learned);
-    *overhead = (struct overhead){ .device = device, .learned = learned, .call = call, .known = known != 0 };
+    *overhead = (struct overhead){
+        .device = device, .learned = learned, .call = call, .known = known != 0
+    };
     if (known == 0) {
         region_reap(&device->region);
         overhead->reserved = region_take_some(&device->region, first);
-    } else if (take(device, known - 1, call)) { /* what is learned is kept plus one, so that 0 means not yet */
+    } else if (take(device, known - 1,
+                    call)) { /* what is learned is kept plus one, so that 0 means not yet */
         overhead->reserved = known - 1;
     } else {
         return false;
@@ -49,7 +53,9 @@ bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
     *bytes = processes_taken(device, overhead->before, overhead->reserved, made, &told);
     overhead->before = NULL;
     if (context && overhead->known)
-        *bytes = overhead->reserved; /* one context is like another: the region's first process has measured it */
+        *bytes =
+            overhead
+                ->reserved; /* one context is like another: the region's first process has measured it */
     /* Where NVML did not tell, somebody else's allocation may have got in between: a context is no larger than that, and
        a module is looked at again (module.c). */
     overhead->doubtful = !told && !context && !overhead->believed;
@@ -67,7 +73,8 @@ bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
         give(device, overhead->reserved - *bytes);
     }
     uint64_t seen = atomic_load(overhead->learned);
-    while (seen < *bytes + 1 && !atomic_compare_exchange_weak(overhead->learned, &seen, *bytes + 1)) { }
+    while (seen < *bytes + 1 &&
+           !atomic_compare_exchange_weak(overhead->learned, &seen, *bytes + 1)) { }
     return true;
 }
 
@@ -80,9 +87,14 @@ void overhead_give(const struct entry *entry)
 }
 
 /* Of two threads that made the same primary context at once, the second's part is given back: it is one context. */
-void overhead_note(enum kind kind, const void *key, void *owner, struct device *device, uint64_t bytes)
+void overhead_note(enum kind kind, const void *key, void *owner, struct device *device,
+                   uint64_t bytes)
 {
-    struct entry entry = { .key = (uint64_t)(uintptr_t)key, .bytes = bytes, .owner = owner, .kind = (uint16_t)kind, .device = (uint16_t)device->ordinal };
+    struct entry entry = { .key = (uint64_t)(uintptr_t)key,
+                           .bytes = bytes,
+                           .owner = owner,
+                           .kind = (uint16_t)kind,
+                           .device = (uint16_t)device->ordinal };
     if (!ledger_add(entry))
         overhead_give(&entry);
 }
@@ -96,7 +108,8 @@ static CUresult create_begin(struct overhead *overhead, const CUcontext *ctx, CU
     *overhead = (struct overhead){ .device = NULL };
     if (UNLIKELY(devices_none()))
         return CUDA_ERROR_NO_DEVICE;
-    if (device != NULL && !overhead_begin(overhead, device, &device->region.use->context_bytes, FIRST_CONTEXT_BYTES, "cuCtxCreate"))
+    if (device != NULL && !overhead_begin(overhead, device, &device->region.use->context_bytes,
+                                          FIRST_CONTEXT_BYTES, "cuCtxCreate"))
         return CUDA_ERROR_OUT_OF_MEMORY;
     return CUDA_SUCCESS;
 }
@@ -122,35 +135,44 @@ CUresult cuCtxCreate(CUcontext *ctx, unsigned flags, CUdevice dev)
 {
     struct overhead overhead;
     CUresult begun = create_begin(&overhead, ctx, dev);
-    return begun != CUDA_SUCCESS ? begun : create_end(&overhead, ctx, REAL(cuCtxCreate)(ctx, flags, dev));
+    return begun != CUDA_SUCCESS ? begun
+                                 : create_end(&overhead, ctx, REAL(cuCtxCreate)(ctx, flags, dev));
 }
 
 CUresult cuCtxCreate_v2(CUcontext *ctx, unsigned flags, CUdevice dev)
 {
     struct overhead overhead;
     CUresult begun = create_begin(&overhead, ctx, dev);
-    return begun != CUDA_SUCCESS ? begun : create_end(&overhead, ctx, REAL(cuCtxCreate_v2)(ctx, flags, dev));
+    return begun != CUDA_SUCCESS
+               ? begun
+               : create_end(&overhead, ctx, REAL(cuCtxCreate_v2)(ctx, flags, dev));
 }
 
 CUresult cuCtxCreate_v3(CUcontext *ctx, void *affinity, int count, unsigned flags, CUdevice dev)
 {
     struct overhead overhead;
     CUresult begun = create_begin(&overhead, ctx, dev);
-    return begun != CUDA_SUCCESS ? begun : create_end(&overhead, ctx, REAL(cuCtxCreate_v3)(ctx, affinity, count, flags, dev));
+    return begun != CUDA_SUCCESS
+               ? begun
+               : create_end(&overhead, ctx, REAL(cuCtxCreate_v3)(ctx, affinity, count, flags, dev));
 }
 
 CUresult cuCtxCreate_v4(CUcontext *ctx, void *params, unsigned flags, CUdevice dev)
 {
     struct overhead overhead;
     CUresult begun = create_begin(&overhead, ctx, dev);
-    return begun != CUDA_SUCCESS ? begun : create_end(&overhead, ctx, REAL(cuCtxCreate_v4)(ctx, params, flags, dev));
+    return begun != CUDA_SUCCESS
+               ? begun
+               : create_end(&overhead, ctx, REAL(cuCtxCreate_v4)(ctx, params, flags, dev));
 }
 
 /* All that was allocated in a context goes with it. */
 static CUresult destroy(CUcontext ctx, CUresult (*call)(CUcontext))
 {
     size_t count = 0;
-    struct entry *list = atomic_load_explicit(&limiting, memory_order_relaxed) && ctx != NULL ? ledger_take_owned(ctx, &count) : NULL;
+    struct entry *list = atomic_load_explicit(&limiting, memory_order_relaxed) && ctx != NULL
+                             ? ledger_take_owned(ctx, &count)
+                             : NULL;
     if (ctx != NULL)
         measure_context_ends(ctx, false);
     CUresult result = call(ctx);
@@ -165,19 +187,27 @@ static CUresult destroy(CUcontext ctx, CUresult (*call)(CUcontext))
     return result;
 }
 
-CUresult cuCtxDestroy(CUcontext ctx) { return destroy(ctx, REAL(cuCtxDestroy)); }
-CUresult cuCtxDestroy_v2(CUcontext ctx) { return destroy(ctx, REAL(cuCtxDestroy_v2)); }
+CUresult cuCtxDestroy(CUcontext ctx)
+{
+    return destroy(ctx, REAL(cuCtxDestroy));
+}
+CUresult cuCtxDestroy_v2(CUcontext ctx)
+{
+    return destroy(ctx, REAL(cuCtxDestroy_v2));
+}
 
 static bool attached(CUcontext ctx, int by)
 {
-    return atomic_load_explicit(&limiting, memory_order_relaxed) && ctx != NULL && ledger_count(CONTEXT, (uint64_t)(uintptr_t)ctx, by);
+    return atomic_load_explicit(&limiting, memory_order_relaxed) && ctx != NULL &&
+           ledger_count(CONTEXT, (uint64_t)(uintptr_t)ctx, by);
 }
 
 /* An attachment is counted before the driver makes it, so that no other thread's detaching is taken for the last. */
 CUresult cuCtxAttach(CUcontext *ctx, unsigned flags)
 {
     CUcontext current = NULL;
-    bool counted = HAVE(cuCtxGetCurrent) && real.cuCtxGetCurrent(&current) == CUDA_SUCCESS && attached(current, 1);
+    bool counted = HAVE(cuCtxGetCurrent) && real.cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
+                   attached(current, 1);
     CUresult result = REAL(cuCtxAttach)(ctx, flags);
     if (result != CUDA_SUCCESS && counted)
         attached(current, -1);
@@ -199,7 +229,8 @@ static bool primary_active(CUdevice dev)
 {
     unsigned flags = 0;
     int active = 0;
-    return HAVE(cuDevicePrimaryCtxGetState) && real.cuDevicePrimaryCtxGetState(dev, &flags, &active) == CUDA_SUCCESS && active;
+    return HAVE(cuDevicePrimaryCtxGetState) &&
+           real.cuDevicePrimaryCtxGetState(dev, &flags, &active) == CUDA_SUCCESS && active;
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
@@ -215,7 +246,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
             primary[device->ordinal] = *ctx;
         return result;
     }
-    if (!overhead_begin(&overhead, device, &device->region.use->context_bytes, FIRST_CONTEXT_BYTES, "cuDevicePrimaryCtxRetain"))
+    if (!overhead_begin(&overhead, device, &device->region.use->context_bytes, FIRST_CONTEXT_BYTES,
+                        "cuDevicePrimaryCtxRetain"))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuDevicePrimaryCtxRetain)(ctx, dev);
     if (result == CUDA_SUCCESS && overhead_end(&overhead, *ctx, &bytes)) {
@@ -224,7 +256,8 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
         return result;
     }
     if (result == CUDA_SUCCESS) {
-        HAVE(cuDevicePrimaryCtxRelease_v2) ? real.cuDevicePrimaryCtxRelease_v2(dev) : REAL(cuDevicePrimaryCtxRelease)(dev);
+        HAVE(cuDevicePrimaryCtxRelease_v2) ? real.cuDevicePrimaryCtxRelease_v2(dev)
+                                           : REAL(cuDevicePrimaryCtxRelease)(dev);
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     overhead_cancel(&overhead);
@@ -249,10 +282,22 @@ static CUresult end_primary(CUdevice dev, CUresult (*call)(CUdevice))
     return result;
 }
 
-CUresult cuDevicePrimaryCtxRelease(CUdevice dev) { return end_primary(dev, REAL(cuDevicePrimaryCtxRelease)); }
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) { return end_primary(dev, REAL(cuDevicePrimaryCtxRelease_v2)); }
-CUresult cuDevicePrimaryCtxReset(CUdevice dev) { return end_primary(dev, REAL(cuDevicePrimaryCtxReset)); }
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) { return end_primary(dev, REAL(cuDevicePrimaryCtxReset_v2)); }
+CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
+{
+    return end_primary(dev, REAL(cuDevicePrimaryCtxRelease));
+}
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
+{
+    return end_primary(dev, REAL(cuDevicePrimaryCtxRelease_v2));
+}
+CUresult cuDevicePrimaryCtxReset(CUdevice dev)
+{
+    return end_primary(dev, REAL(cuDevicePrimaryCtxReset));
+}
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
+{
+    return end_primary(dev, REAL(cuDevicePrimaryCtxReset_v2));
+}
 
 /* ---- green contexts: each holds the primary context, which the first of them may make, and a part of its own ---- */
 
@@ -272,13 +317,17 @@ CUresult cuGreenCtxCreate(CUgreen *ctx, void *desc, CUdevice dev, unsigned flags
     if (result != CUDA_SUCCESS)
         return result;
     uint64_t first = atomic_load(&device->region.use->context_bytes);
-    if (!overhead_begin(&overhead, device, &learned, first != 0 ? first - 1 : FIRST_CONTEXT_BYTES, "cuGreenCtxCreate")) {
+    if (!overhead_begin(&overhead, device, &learned, first != 0 ? first - 1 : FIRST_CONTEXT_BYTES,
+                        "cuGreenCtxCreate")) {
         cuDevicePrimaryCtxRelease_v2(dev);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     result = REAL(cuGreenCtxCreate)(ctx, desc, dev, flags);
     if (result == CUDA_SUCCESS && overhead_end(&overhead, NULL, &bytes)) {
-        struct entry entry = { .key = (uint64_t)(uintptr_t)*ctx, .bytes = bytes, .owner = context, .kind = GREEN,
+        struct entry entry = { .key = (uint64_t)(uintptr_t)*ctx,
+                               .bytes = bytes,
+                               .owner = context,
+                               .kind = GREEN,
                                .device = (uint16_t)device->ordinal };
         ledger_put(entry);
     } else {
@@ -301,13 +350,15 @@ static CUresult destroy_green(CUdevice dev)
 CUresult cuGreenCtxDestroy(CUgreen ctx)
 {
     struct entry entry;
-    bool known = atomic_load_explicit(&limiting, memory_order_relaxed) && ledger_take(GREEN, (uint64_t)(uintptr_t)ctx, &entry);
+    bool known = atomic_load_explicit(&limiting, memory_order_relaxed) &&
+                 ledger_take(GREEN, (uint64_t)(uintptr_t)ctx, &entry);
     CUresult result = REAL(cuGreenCtxDestroy)(ctx);
     if (known && result != CUDA_SUCCESS) {
         ledger_put(entry);
     } else if (known) {
         overhead_give(&entry);
-        end_primary(device_at(entry.device)->handle, destroy_green); /* it may have been the last to hold it */
+        end_primary(device_at(entry.device)->handle,
+                    destroy_green); /* it may have been the last to hold it */
         devices_changed();
     }
     return result;
@@ -322,10 +373,15 @@ static uint64_t set_aside(const struct device *device, int limit, uint64_t value
     if (limit != CU_LIMIT_STACK)
         return value;
     /* A stack for every thread that can run at once. */
-    if (!HAVE(cuDeviceGetAttribute) || real.cuDeviceGetAttribute(&sms, CU_ATTRIBUTE_SMS, device->handle) != CUDA_SUCCESS ||
-        real.cuDeviceGetAttribute(&threads, CU_ATTRIBUTE_SM_THREADS, device->handle) != CUDA_SUCCESS || sms <= 0 || threads <= 0)
+    if (!HAVE(cuDeviceGetAttribute) ||
+        real.cuDeviceGetAttribute(&sms, CU_ATTRIBUTE_SMS, device->handle) != CUDA_SUCCESS ||
+        real.cuDeviceGetAttribute(&threads, CU_ATTRIBUTE_SM_THREADS, device->handle) !=
+            CUDA_SUCCESS ||
+        sms <= 0 || threads <= 0)
         return value;
-    return __builtin_mul_overflow(value, (uint64_t)sms * (uint64_t)threads, &bytes) ? UINT64_MAX >> 2 : bytes;
+    return __builtin_mul_overflow(value, (uint64_t)sms * (uint64_t)threads, &bytes)
+               ? UINT64_MAX >> 2
+               : bytes;
 }
 
 /* A driver that cannot tell at all: what is set counts whole. */
@@ -340,7 +396,8 @@ static CUresult limit_now(int limit, size_t *value)
 CUresult cuCtxSetLimit(int limit, size_t value)
 {
     static shared64 begun[CU_LIMIT_HEAP + 1]; /* plus one */
-    struct device *device = limit >= CU_LIMIT_STACK && limit <= CU_LIMIT_HEAP ? device_current() : NULL;
+    struct device *device =
+        limit >= CU_LIMIT_STACK && limit <= CU_LIMIT_HEAP ? device_current() : NULL;
     CUcontext context = NULL;
     if (device == NULL || !HAVE(cuCtxGetCurrent) || real.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
         return REAL(cuCtxSetLimit)(limit, value);
@@ -350,9 +407,12 @@ CUresult cuCtxSetLimit(int limit, size_t value)
         return result;
     uint64_t nothing = 0, key = (uint64_t)(uintptr_t)context * 4 + (unsigned)limit;
     atomic_compare_exchange_strong(&begun[limit], &nothing, now + 1);
-    uint64_t base = set_aside(device, limit, atomic_load(&begun[limit]) - 1), wanted = set_aside(device, limit, value);
+    uint64_t base = set_aside(device, limit, atomic_load(&begun[limit]) - 1),
+             wanted = set_aside(device, limit, value);
     uint64_t need = wanted > base ? wanted - base : 0;
-    struct entry entry = { .key = key, .owner = context, .kind = SET_ASIDE, .device = (uint16_t)device->ordinal };
+    struct entry entry = {
+        .key = key, .owner = context, .kind = SET_ASIDE, .device = (uint16_t)device->ordinal
+    };
     ledger_take(SET_ASIDE, key, &entry);
     uint64_t before = entry.bytes;
     if (need > before && !take(device, need - before, "cuCtxSetLimit")) {
@@ -362,7 +422,8 @@ CUresult cuCtxSetLimit(int limit, size_t value)
     result = REAL(cuCtxSetLimit)(limit, value);
     entry.bytes = need > before ? need : before;
     if (result == CUDA_SUCCESS && HAVE(cuCtxGetLimit) && limit_now(limit, &now) == CUDA_SUCCESS) {
-        uint64_t made = set_aside(device, limit, now); /* the driver may have made more or less of it */
+        uint64_t made =
+            set_aside(device, limit, now); /* the driver may have made more or less of it */
         made = made > base ? made - base : 0;
         if (made <= entry.bytes || take(device, made - entry.bytes, "cuCtxSetLimit")) {
             give(device, made < entry.bytes ? entry.bytes - made : 0);

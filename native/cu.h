@@ -42,9 +42,20 @@ enum {
     CUDA_ERROR_CAPTURE_INVALIDATED = 901,
 };
 
-enum { CU_LOCATION_DEVICE = 1, CU_LOCATION_HOST = 2, CU_LOCATION_HOST_LAST = 4, CU_LOCATION_DEVICE_PART = 6 }; /* a part: the id's low byte is the device */
+enum {
+    CU_LOCATION_DEVICE = 1,
+    CU_LOCATION_HOST = 2,
+    CU_LOCATION_HOST_LAST = 4,
+    CU_LOCATION_DEVICE_PART = 6
+}; /* a part: the id's low byte is the device */
 enum { CU_ALLOCATION_MANAGED = 2 };
-enum { CU_POOL_RELEASE_THRESHOLD = 4, CU_POOL_RESERVED_CURRENT = 5, CU_POOL_USED_CURRENT = 7, CU_POOL_LOCATION_ID = 11, CU_POOL_LOCATION_TYPE = 12 };
+enum {
+    CU_POOL_RELEASE_THRESHOLD = 4,
+    CU_POOL_RESERVED_CURRENT = 5,
+    CU_POOL_USED_CURRENT = 7,
+    CU_POOL_LOCATION_ID = 11,
+    CU_POOL_LOCATION_TYPE = 12
+};
 enum { CU_GRAPH_MEM_USED_CURRENT = 0, CU_GRAPH_MEM_RESERVED_CURRENT = 2 };
 enum { CU_NODE_KERNEL = 0, CU_NODE_GRAPH = 4, CU_NODE_MEM_ALLOC = 10, CU_NODE_MEM_FREE = 11 };
 enum { CU_ARRAY_CUBEMAP = 0x04, CU_ARRAY_SPARSE = 0x40, CU_ARRAY_DEFERRED = 0x80 };
@@ -56,8 +67,12 @@ enum { CU_OPERATION_MAP = 1, CU_OPERATION_UNMAP = 2 };
 enum { CU_SHARE_FD = 1, CU_SHARE_FABRIC = 8, CU_FABRIC_BYTES = 64 };
 enum { CU_CAPTURE_NONE = 0, CU_CAPTURE_RELAXED = 2 };
 
-typedef struct { unsigned char bytes[16]; } CUuuid;
-typedef struct { int type, id; } CUlocation;
+typedef struct {
+    unsigned char bytes[16];
+} CUuuid;
+typedef struct {
+    int type, id;
+} CUlocation;
 
 typedef struct {
     int type, handle_types;
@@ -93,10 +108,26 @@ typedef struct {
     long long reserved_end;
 } CUnode_params;
 
-typedef struct { size_t width, height; int format; unsigned channels; } CUarray_desc;
-typedef struct { unsigned width, height; int format; unsigned channels; } CUarray_desc_v1;
-typedef struct { size_t width, height, depth; int format; unsigned channels, flags; } CUarray3d_desc;
-typedef struct { unsigned width, height, depth; int format; unsigned channels, flags; } CUarray3d_desc_v1;
+typedef struct {
+    size_t width, height;
+    int format;
+    unsigned channels;
+} CUarray_desc;
+typedef struct {
+    unsigned width, height;
+    int format;
+    unsigned channels;
+} CUarray_desc_v1;
+typedef struct {
+    size_t width, height, depth;
+    int format;
+    unsigned channels, flags;
+} CUarray3d_desc;
+typedef struct {
+    unsigned width, height, depth;
+    int format;
+    unsigned channels, flags;
+} CUarray3d_desc_v1;
 
 typedef struct {
     unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
@@ -105,7 +136,9 @@ typedef struct {
     unsigned attribute_count;
 } CUlaunch;
 
-typedef struct { char bytes[64]; } CUipc;
+typedef struct {
+    char bytes[64];
+} CUipc;
 
 /* Where a part of a sparse array lies; the same bytes are the same part. */
 typedef struct {
@@ -113,8 +146,13 @@ typedef struct {
     void *resource;
     int part_type;
     union {
-        struct { unsigned level, layer, x, y, z, width, height, depth; } level;
-        struct { unsigned layer; unsigned long long offset, size; } tail;
+        struct {
+            unsigned level, layer, x, y, z, width, height, depth;
+        } level;
+        struct {
+            unsigned layer;
+            unsigned long long offset, size;
+        } tail;
     } part;
     int operation, handle_type;
     CUhandle handle;
@@ -124,14 +162,30 @@ typedef struct {
 
 typedef struct {
     int type;
-    union { int fd; struct { void *handle; const void *name; } win32; const void *object; } handle;
+    union {
+        int fd;
+        struct {
+            void *handle;
+            const void *name;
+        } win32;
+        const void *object;
+    } handle;
     unsigned long long size;
     unsigned flags, reserved[16];
 } CUext_desc;
 
-typedef struct { unsigned devices; size_t size; unsigned long long handle_types, flags; } CUmulticast_prop;
+typedef struct {
+    unsigned devices;
+    size_t size;
+    unsigned long long handle_types, flags;
+} CUmulticast_prop;
 
-typedef struct { CUfunction function; unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes; CUstream stream; void **params; } CUcooperative;
+typedef struct {
+    CUfunction function;
+    unsigned grid_x, grid_y, grid_z, block_x, block_y, block_z, shared_bytes;
+    CUstream stream;
+    void **params;
+} CUcooperative;
 
 _Static_assert(sizeof(CUalloc_prop) == 32, "CUmemAllocationProp");
 _Static_assert(sizeof(CUpool_props) == 88, "CUmemPoolProps");
@@ -145,17 +199,37 @@ _Static_assert(sizeof(CUmulticast_prop) == 32, "CUmulticastObjectProp");
 
 /* NVML */
 typedef struct NVdevice_st *NVdevice;
-typedef struct { unsigned long long total, free, used; } NVmemory;
-typedef struct { unsigned version; unsigned long long total, reserved, free, used; } NVmemory_v2;
-typedef struct { unsigned pid; unsigned long long bytes; } NVprocess_v1;
-typedef struct { unsigned pid; unsigned long long bytes; unsigned gpu_instance, compute_instance; } NVprocess;
-typedef struct { unsigned pid; unsigned long long time_us; unsigned sm_pct, mem_pct, enc_pct, dec_pct; } NVutilization;
+typedef struct {
+    unsigned long long total, free, used;
+} NVmemory;
+typedef struct {
+    unsigned version;
+    unsigned long long total, reserved, free, used;
+} NVmemory_v2;
+typedef struct {
+    unsigned pid;
+    unsigned long long bytes;
+} NVprocess_v1;
+typedef struct {
+    unsigned pid;
+    unsigned long long bytes;
+    unsigned gpu_instance, compute_instance;
+} NVprocess;
+typedef struct {
+    unsigned pid;
+    unsigned long long time_us;
+    unsigned sm_pct, mem_pct, enc_pct, dec_pct;
+} NVutilization;
 /* nvmlProcessUtilizationInfo_v1_t and the list that it comes in */
 typedef struct {
     unsigned long long time_us;
     unsigned pid, sm_pct, mem_pct, enc_pct, dec_pct, jpg_pct, ofa_pct;
 } NVutilization_v1;
-typedef struct { unsigned version, count; unsigned long long since_us; NVutilization_v1 *list; } NVutilizations;
+typedef struct {
+    unsigned version, count;
+    unsigned long long since_us;
+    NVutilization_v1 *list;
+} NVutilizations;
 /* nvmlProcessDetail_v1_t and the list that it comes in */
 typedef struct {
     unsigned pid;
@@ -163,13 +237,18 @@ typedef struct {
     unsigned gpu_instance, compute_instance;
     unsigned long long protected_bytes;
 } NVdetail;
-typedef struct { unsigned version, mode, count; NVdetail *list; } NVdetails;
+typedef struct {
+    unsigned version, mode, count;
+    NVdetail *list;
+} NVdetails;
 typedef struct {
     unsigned gpu_pct, mem_pct;
     unsigned long long peak_bytes, time_ms, start_us;
     unsigned running, reserved[5];
 } NVaccount;
-typedef struct { unsigned gpu_pct, mem_pct; } NVrates;
+typedef struct {
+    unsigned gpu_pct, mem_pct;
+} NVrates;
 enum {
     NV_SUCCESS = 0,
     NV_UNINITIALIZED = 1,

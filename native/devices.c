@@ -17,7 +17,11 @@ static shared32 device_count, context_changes;
 static struct turn turn;
 static shared32 started;
 
-static _Thread_local struct { CUcontext context; struct device *device; uint32_t changes; } last;
+static _Thread_local struct {
+    CUcontext context;
+    struct device *device;
+    uint32_t changes;
+} last;
 
 static void after_fork(void)
 {
@@ -35,7 +39,8 @@ PART(.forget = after_fork);
 /* A GPU that has no limit of its own where others have one: nothing of it. */
 static bool nothing_of(struct device *device)
 {
-    void *memory = mmap(NULL, sizeof(struct berth_limit_file) + sizeof(struct berth_use_file), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *memory = mmap(NULL, sizeof(struct berth_limit_file) + sizeof(struct berth_use_file),
+                        PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return false;
     memset(&device->region, 0, sizeof device->region);
@@ -70,16 +75,19 @@ static bool attach(struct device *device, const struct card *card, struct berth_
         else
             log_line("nothing of GPU %d: the list of limits names others only", card->position);
         if (card->bytes != 0 && bytes > card->bytes) {
-            log_line("the limit of %llu MiB is above the card, which has %llu MiB; the card's size is the limit",
+            log_line("the limit of %llu MiB is above the card, which has %llu MiB; the card's size "
+                     "is the limit",
                      (unsigned long long)mem_mib, (unsigned long long)(card->bytes >> 20));
             bytes = card->bytes;
         }
         if (settings.core_pct.given)
             settings_for(&settings.core_pct, card->position, device->uuid, &core_pct);
-        if (!region_make(settings.folder, device->uuid, "", bytes, (uint32_t)core_pct, (settings.burst ? BERTH_BURST : 0) | settings.priority, error))
+        if (!region_make(settings.folder, device->uuid, "", bytes, (uint32_t)core_pct,
+                         (settings.burst ? BERTH_BURST : 0) | settings.priority, error))
             return false;
         uint64_t swap_mib = 0;
-        if (settings.swap_mib.given && settings_for(&settings.swap_mib, card->position, device->uuid, &swap_mib) &&
+        if (settings.swap_mib.given &&
+            settings_for(&settings.swap_mib, card->position, device->uuid, &swap_mib) &&
             !region_oversubscribe(settings.folder, device->uuid, swap_mib << 20, false, error))
             return false;
     }
@@ -112,10 +120,12 @@ static bool join_all(const struct card *cards, int count, struct berth_error *er
         memcpy(device->uuid, cards[i].uuid, 16);
         if (cards[i].nvml != NULL)
             atomic_store(&device->nvml, cards[i].nvml);
-        if (known ? !region_join(&device->region, error) && device->region.use->magic != 0 : !attach(device, &cards[i], error))
+        if (known ? !region_join(&device->region, error) && device->region.use->magic != 0
+                  : !attach(device, &cards[i], error))
             return false;
         error->text[0] = 0;
-        paced = paced || atomic_load(&device->region.limit->core_pct) != 0 || (atomic_load(&device->region.limit->flags) & (BERTH_AGENT | BERTH_LOW));
+        paced = paced || atomic_load(&device->region.limit->core_pct) != 0 ||
+                (atomic_load(&device->region.limit->flags) & (BERTH_AGENT | BERTH_LOW));
         atomic_store(&device_count, (uint32_t)i + 1);
     }
     atomic_store(&pacing, paced);
@@ -161,7 +171,8 @@ CUresult cuInit(unsigned flags)
         void *found = routes_find("cuInit");
         if (!HAVE(cuInit)) {
             (void)found;
-            log_line("no GPU: there is no libcuda.so.1 loaded; install NVIDIA's driver, or give the container its libraries");
+            log_line("no GPU: there is no libcuda.so.1 loaded; install NVIDIA's driver, or give "
+                     "the container its libraries");
             return CUDA_ERROR_NO_DEVICE;
         }
     }
@@ -210,7 +221,8 @@ struct device *device_current(void)
         struct entry entry; /* a failure is no way round the limit */
         bool known = ledger_get(CONTEXT, (uint64_t)(uintptr_t)context, &entry);
         struct device *device = known ? device_at(entry.device) : device_at(0);
-        return (known || !atomic_load(&several)) && device != NULL && device->limited ? device : NULL;
+        return (known || !atomic_load(&several)) && device != NULL && device->limited ? device
+                                                                                      : NULL;
     }
     last.context = context;
     last.changes = changes;
@@ -219,7 +231,10 @@ struct device *device_current(void)
 
 struct device *device_at(int position)
 {
-    return atomic_load(&limiting) && position >= 0 && (uint32_t)position < atomic_load(&device_count) ? &devices[position] : NULL;
+    return atomic_load(&limiting) && position >= 0 &&
+                   (uint32_t)position < atomic_load(&device_count)
+               ? &devices[position]
+               : NULL;
 }
 
 struct device *device_by_uuid(const unsigned char uuid[16])
@@ -262,7 +277,8 @@ bool take(struct device *device, uint64_t bytes, const char *call)
     if (LIKELY(take_quietly(device, bytes, &left)))
         return true;
     region_refuse(&device->region, call, bytes, left);
-    log_line("refused %s of %llu bytes on GPU %d: %llu left", call, (unsigned long long)bytes, device->ordinal, (unsigned long long)left);
+    log_line("refused %s of %llu bytes on GPU %d: %llu left", call, (unsigned long long)bytes,
+             device->ordinal, (unsigned long long)left);
     return false;
 }
 

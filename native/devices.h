@@ -8,21 +8,22 @@ struct device {
     int ordinal;
     CUdevice handle;
     unsigned char uuid[16];
-    bool limited;            /* has a region */
+    bool limited; /* has a region */
     struct berth_region region;
     _Atomic(NVdevice) nvml;
 };
-extern shared32 limiting;    /* some device has a limit: the wrappers' one question */
-extern shared32 pacing;      /* some device has a compute limit */
-extern shared32 several;     /* there is more than one device */
-struct device *device_current(void);       /* of the calling thread's context; NULL where there is no limit */
+extern shared32 limiting; /* some device has a limit: the wrappers' one question */
+extern shared32 pacing;   /* some device has a compute limit */
+extern shared32 several;  /* there is more than one device */
+struct device *
+device_current(void); /* of the calling thread's context; NULL where there is no limit */
 struct device *device_of(CUdevice handle);
 struct device *device_by_uuid(const unsigned char uuid[16]);
-struct device *device_at(int position);    /* NULL past the last */
+struct device *device_at(int position);      /* NULL past the last */
 NVdevice device_nvml(struct device *device); /* NULL where NVML does not know it */
 CUresult devices_start(CUresult started);
-void devices_changed(void);                /* a context is gone: forget which device it was on */
-bool devices_none(void);                   /* limits cannot be known: there is no GPU */
+void devices_changed(void); /* a context is gone: forget which device it was on */
+bool devices_none(void);    /* limits cannot be known: there is no GPU */
 
 /* Takes, after looking for dead processes and unused pool memory where it does not fit; records a refusal. */
 bool take(struct device *device, uint64_t bytes, const char *call);

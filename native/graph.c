@@ -40,40 +40,52 @@ CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode)
     return REAL(cuStreamBeginCapture_v2_ptsz)(stream, mode);
 }
 
-CUresult cuStreamBeginRecaptureToGraph(CUstream stream, int mode, CUgraph graph, void *call, void *data)
+CUresult cuStreamBeginRecaptureToGraph(CUstream stream, int mode, CUgraph graph, void *call,
+                                       void *data)
 {
     captures();
     return REAL(cuStreamBeginRecaptureToGraph)(stream, mode, graph, call, data);
 }
 
-CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, int mode, CUgraph graph, void *call, void *data)
+CUresult cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, int mode, CUgraph graph, void *call,
+                                            void *data)
 {
     captures();
     return REAL(cuStreamBeginRecaptureToGraph_ptsz)(stream, mode, graph, call, data);
 }
 
-CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUnode *needs, const void *edges, size_t count, int mode)
+CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUnode *needs,
+                                     const void *edges, size_t count, int mode)
 {
     captures();
     return REAL(cuStreamBeginCaptureToGraph)(stream, graph, needs, edges, count, mode);
 }
-CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUnode *needs, const void *edges, size_t count, int mode)
+CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUnode *needs,
+                                          const void *edges, size_t count, int mode)
 {
     captures();
     return REAL(cuStreamBeginCaptureToGraph_ptsz)(stream, graph, needs, edges, count, mode);
 }
 
 /* What a graph's nodes allocate, its child graphs' too: `bytes` together, `apart` where each takes whole steps of its own. */
-struct need { uint64_t bytes, apart; };
+struct need {
+    uint64_t bytes, apart;
+};
 
 /* Of an executable graph: where and when its memory was last made real. */
-struct memory { struct need need; bool ready; CUstream stream; uint32_t trims; };
+struct memory {
+    struct need need;
+    bool ready;
+    CUstream stream;
+    uint32_t trims;
+};
 static struct turn turn;
 
 static void add_needs(struct need *need, const struct device *device, CUgraph graph, int depth)
 {
     size_t count = 0;
-    if (depth > 16 || !HAVE(cuGraphGetNodes) || !HAVE(cuGraphNodeGetType) || real.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
+    if (depth > 16 || !HAVE(cuGraphGetNodes) || !HAVE(cuGraphNodeGetType) ||
+        real.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
         return;
     CUnode *nodes = malloc(count * sizeof *nodes);
     if (nodes == NULL || real.cuGraphGetNodes(graph, nodes, &count) != CUDA_SUCCESS)
@@ -84,20 +96,28 @@ static void add_needs(struct need *need, const struct device *device, CUgraph gr
         int type = -1;
         if (real.cuGraphNodeGetType(nodes[i], &type) != CUDA_SUCCESS)
             continue;
-        if (type == CU_NODE_MEM_ALLOC && HAVE(cuGraphMemAllocNodeGetParams) && real.cuGraphMemAllocNodeGetParams(nodes[i], &memory) == CUDA_SUCCESS) {
+        if (type == CU_NODE_MEM_ALLOC && HAVE(cuGraphMemAllocNodeGetParams) &&
+            real.cuGraphMemAllocNodeGetParams(nodes[i], &memory) == CUDA_SUCCESS) {
             need->bytes += memory.bytes;
             need->apart += pools_whole_steps(device, memory.bytes);
         }
-        if (type == CU_NODE_GRAPH && HAVE(cuGraphChildGraphNodeGetGraph) && real.cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS)
+        if (type == CU_NODE_GRAPH && HAVE(cuGraphChildGraphNodeGetGraph) &&
+            real.cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS)
             add_needs(need, device, child, depth + 1);
     }
     free(nodes);
 }
 
 /* Around an instantiation: `device` is NULL where the graph has no memory. */
-struct instantiation { struct device *device; struct pool *pool; struct growth growth; struct need need; };
+struct instantiation {
+    struct device *device;
+    struct pool *pool;
+    struct growth growth;
+    struct need need;
+};
 
-static CUresult instantiate_begin(struct instantiation *instantiation, const CUexec *exec, CUgraph graph)
+static CUresult instantiate_begin(struct instantiation *instantiation, const CUexec *exec,
+                                  CUgraph graph)
 {
     struct need need = { 0, 0 };
     struct device *device = exec != NULL && graph != NULL ? device_current() : NULL;
@@ -109,11 +129,13 @@ static CUresult instantiate_begin(struct instantiation *instantiation, const CUe
         return CUDA_SUCCESS;
     instantiation->device = device;
     instantiation->need = need;
-    instantiation->pool = pools_begin_graph(device, need.bytes, need.apart, "cuGraphInstantiate", &instantiation->growth, &refused);
+    instantiation->pool = pools_begin_graph(device, need.bytes, need.apart, "cuGraphInstantiate",
+                                            &instantiation->growth, &refused);
     return refused;
 }
 
-static CUresult instantiate_end(struct instantiation *instantiation, const CUexec *exec, CUresult result)
+static CUresult instantiate_end(struct instantiation *instantiation, const CUexec *exec,
+                                CUresult result)
 {
     struct device *device = instantiation->device;
     if (device == NULL)
@@ -127,7 +149,10 @@ static CUresult instantiate_end(struct instantiation *instantiation, const CUexe
     }
     if (memory != NULL) {
         *memory = (struct memory){ .need = instantiation->need };
-        ledger_put((struct entry){ .key = (uint64_t)(uintptr_t)*exec, .bytes = memory->need.bytes, .owner = memory, .kind = GRAPH,
+        ledger_put((struct entry){ .key = (uint64_t)(uintptr_t)*exec,
+                                   .bytes = memory->need.bytes,
+                                   .owner = memory,
+                                   .kind = GRAPH,
                                    .device = (uint16_t)device->ordinal });
     }
     return result;
@@ -137,41 +162,57 @@ CUresult cuGraphInstantiate(CUexec *exec, CUgraph graph, CUnode *node, char *log
 {
     struct instantiation made;
     CUresult refused = instantiate_begin(&made, exec, graph);
-    return refused != CUDA_SUCCESS ? refused : instantiate_end(&made, exec, REAL(cuGraphInstantiate)(exec, graph, node, log, size));
+    return refused != CUDA_SUCCESS
+               ? refused
+               : instantiate_end(&made, exec,
+                                 REAL(cuGraphInstantiate)(exec, graph, node, log, size));
 }
 
 CUresult cuGraphInstantiate_v2(CUexec *exec, CUgraph graph, CUnode *node, char *log, size_t size)
 {
     struct instantiation made;
     CUresult refused = instantiate_begin(&made, exec, graph);
-    return refused != CUDA_SUCCESS ? refused : instantiate_end(&made, exec, REAL(cuGraphInstantiate_v2)(exec, graph, node, log, size));
+    return refused != CUDA_SUCCESS
+               ? refused
+               : instantiate_end(&made, exec,
+                                 REAL(cuGraphInstantiate_v2)(exec, graph, node, log, size));
 }
 
 CUresult cuGraphInstantiateWithFlags(CUexec *exec, CUgraph graph, unsigned long long flags)
 {
     struct instantiation made;
     CUresult refused = instantiate_begin(&made, exec, graph);
-    return refused != CUDA_SUCCESS ? refused : instantiate_end(&made, exec, REAL(cuGraphInstantiateWithFlags)(exec, graph, flags));
+    return refused != CUDA_SUCCESS
+               ? refused
+               : instantiate_end(&made, exec,
+                                 REAL(cuGraphInstantiateWithFlags)(exec, graph, flags));
 }
 
 CUresult cuGraphInstantiateWithParams(CUexec *exec, CUgraph graph, void *params)
 {
     struct instantiation made;
     CUresult refused = instantiate_begin(&made, exec, graph);
-    return refused != CUDA_SUCCESS ? refused : instantiate_end(&made, exec, REAL(cuGraphInstantiateWithParams)(exec, graph, params));
+    return refused != CUDA_SUCCESS
+               ? refused
+               : instantiate_end(&made, exec,
+                                 REAL(cuGraphInstantiateWithParams)(exec, graph, params));
 }
 
 CUresult cuGraphInstantiateWithParams_ptsz(CUexec *exec, CUgraph graph, void *params)
 {
     struct instantiation made;
     CUresult refused = instantiate_begin(&made, exec, graph);
-    return refused != CUDA_SUCCESS ? refused : instantiate_end(&made, exec, REAL(cuGraphInstantiateWithParams_ptsz)(exec, graph, params));
+    return refused != CUDA_SUCCESS
+               ? refused
+               : instantiate_end(&made, exec,
+                                 REAL(cuGraphInstantiateWithParams_ptsz)(exec, graph, params));
 }
 
 CUresult cuGraphExecDestroy(CUexec exec)
 {
     struct entry entry;
-    bool known = atomic_load_explicit(&limiting, memory_order_relaxed) && ledger_take(GRAPH, (uint64_t)(uintptr_t)exec, &entry);
+    bool known = atomic_load_explicit(&limiting, memory_order_relaxed) &&
+                 ledger_take(GRAPH, (uint64_t)(uintptr_t)exec, &entry);
     CUresult result = REAL(cuGraphExecDestroy)(exec);
     if (known && result == CUDA_SUCCESS)
         free(entry.owner);
@@ -184,25 +225,34 @@ CUresult cuGraphExecDestroy(CUexec exec)
 
 /* A graph whose memory was made real stays so until the device's is trimmed: only then, or on another stream, where it may
    not share what it shared before, does it need anything. What another graph has is not there for this one. */
-struct readying { struct pool *pool; struct memory *memory; struct growth growth; CUstream stream; };
+struct readying {
+    struct pool *pool;
+    struct memory *memory;
+    struct growth growth;
+    CUstream stream;
+};
 
-static CUresult ready_begin(struct readying *readying, CUexec exec, CUstream stream, const char *call)
+static CUresult ready_begin(struct readying *readying, CUexec exec, CUstream stream,
+                            const char *call)
 {
     struct entry entry;
     CUresult refused;
     *readying = (struct readying){ .stream = stream };
-    if (!atomic_load_explicit(&limiting, memory_order_relaxed) || !ledger_get(GRAPH, (uint64_t)(uintptr_t)exec, &entry))
+    if (!atomic_load_explicit(&limiting, memory_order_relaxed) ||
+        !ledger_get(GRAPH, (uint64_t)(uintptr_t)exec, &entry))
         return CUDA_SUCCESS;
     struct device *device = device_at(entry.device);
     struct memory *memory = entry.owner;
     turn_take(&turn);
-    bool ready = memory->ready && memory->stream == stream && memory->trims == pools_graph_trims(device);
+    bool ready =
+        memory->ready && memory->stream == stream && memory->trims == pools_graph_trims(device);
     struct need need = memory->need;
     turn_leave(&turn);
     if (ready)
         return CUDA_SUCCESS;
     readying->memory = memory;
-    readying->pool = pools_begin_graph(device, need.bytes, need.apart, call, &readying->growth, &refused);
+    readying->pool =
+        pools_begin_graph(device, need.bytes, need.apart, call, &readying->growth, &refused);
     return refused;
 }
 
@@ -228,7 +278,8 @@ static CUresult launch_graph(CUexec exec, CUstream stream, bool per_thread)
         return result;
     if (atomic_load_explicit(&pacing, memory_order_relaxed))
         probe = pace(exec, 0, stream, per_thread);
-    result = per_thread ? REAL(cuGraphLaunch_ptsz)(exec, stream) : REAL(cuGraphLaunch)(exec, stream);
+    result =
+        per_thread ? REAL(cuGraphLaunch_ptsz)(exec, stream) : REAL(cuGraphLaunch)(exec, stream);
     if (probe != NULL)
         measure_end(probe, stream, per_thread, result);
     return ready_end(&readying, result);
@@ -249,14 +300,16 @@ CUresult cuGraphUpload(CUexec exec, CUstream stream)
 {
     struct readying readying;
     CUresult refused = ready_begin(&readying, exec, stream, "cuGraphUpload");
-    return refused != CUDA_SUCCESS ? refused : ready_end(&readying, REAL(cuGraphUpload)(exec, stream));
+    return refused != CUDA_SUCCESS ? refused
+                                   : ready_end(&readying, REAL(cuGraphUpload)(exec, stream));
 }
 
 CUresult cuGraphUpload_ptsz(CUexec exec, CUstream stream)
 {
     struct readying readying;
     CUresult refused = ready_begin(&readying, exec, stream, "cuGraphUpload");
-    return refused != CUDA_SUCCESS ? refused : ready_end(&readying, REAL(cuGraphUpload_ptsz)(exec, stream));
+    return refused != CUDA_SUCCESS ? refused
+                                   : ready_end(&readying, REAL(cuGraphUpload_ptsz)(exec, stream));
 }
 
 CUresult cuDeviceGraphMemTrim(CUdevice dev)

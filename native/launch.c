@@ -11,9 +11,9 @@
 
 enum {
     CACHE = 64,
-    AHEAD_NS = 200 * 1000,           /* how much a thread buys at once */
+    AHEAD_NS = 200 * 1000, /* how much a thread buys at once */
     PROBE_EVERY_NS = 2 * 1000 * 1000,
-    PROBE_VARYING_NS = 100 * 1000,   /* of kernels whose launches differ */
+    PROBE_VARYING_NS = 100 * 1000, /* of kernels whose launches differ */
     FIRST_WAIT_NS = 100 * 1000 * 1000,
 };
 
@@ -22,7 +22,13 @@ static shared32 generation; /* threads forget what they bought when it changes *
 static _Thread_local struct {
     int64_t credit_ns[MAX_DEVICES];
     uint32_t generation, chance;
-    struct { void *what; uint64_t blocks; CUcontext context; int64_t cost_ns, until_probe; uint32_t device; } cache[CACHE];
+    struct {
+        void *what;
+        uint64_t blocks;
+        CUcontext context;
+        int64_t cost_ns, until_probe;
+        uint32_t device;
+    } cache[CACHE];
 } mine;
 
 static size_t place(const void *what, uint64_t blocks)
@@ -49,14 +55,16 @@ static uint64_t any_below(uint64_t most)
 static int64_t until_next(struct device *device, struct kernel *kernel, uint64_t cost)
 {
     uint64_t every_ns = atomic_load(&kernel->varies) ? PROBE_VARYING_NS : PROBE_EVERY_NS;
-    return cost >= every_ns || share_contended(device) ? 0 : (int64_t)any_below(every_ns * 2 / cost);
+    return cost >= every_ns || share_contended(device) ? 0
+                                                       : (int64_t)any_below(every_ns * 2 / cost);
 }
 
 /* The first launch of a kernel tells what the next will cost. */
 static uint64_t wait_for_first(struct device *device, struct kernel *kernel, CUcontext context)
 {
     uint64_t cost = atomic_load(&kernel->cost_ns), waited = 0, pause = 20000;
-    while (cost == 0 && atomic_load(&kernel->probing) && share_measures() && waited < FIRST_WAIT_NS) {
+    while (cost == 0 && atomic_load(&kernel->probing) && share_measures() &&
+           waited < FIRST_WAIT_NS) {
         share_sleep(pause);
         waited += pause;
         pause = pause + pause / 2 < 1000000 ? pause + pause / 2 : 1000000;
@@ -66,7 +74,8 @@ static uint64_t wait_for_first(struct device *device, struct kernel *kernel, CUc
     return cost;
 }
 
-__attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t blocks, CUstream stream, bool per_thread)
+__attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t blocks,
+                                                           CUstream stream, bool per_thread)
 {
     struct device *device = device_current();
     CUcontext context = current_context();
@@ -91,7 +100,8 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
     share_check(device);
     struct kernel *kernel = measure_kernel(what, blocks, context);
     uint64_t cost = wait_for_first(device, kernel, context);
-    bool guess = cost == 0, same = cached->what == what && cached->blocks == blocks && cached->context == context;
+    bool guess = cost == 0,
+         same = cached->what == what && cached->blocks == blocks && cached->context == context;
     cost = guess ? FIRST_COST_NS : share_scaled(device, cost);
     if (cost == 0)
         cost = 1;
@@ -102,8 +112,10 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
         *credit_ns += (int64_t)(launches * cost);
     }
     *credit_ns -= (int64_t)cost;
-    bool measure = guess || !same || atomic_load(&kernel->sample_count) < 4 || cached->until_probe-- <= 0;
-    if (measure && !guess && atomic_load(&kernel->probing) != 0 && share_contended(device) && any_below(8) != 0)
+    bool measure =
+        guess || !same || atomic_load(&kernel->sample_count) < 4 || cached->until_probe-- <= 0;
+    if (measure && !guess && atomic_load(&kernel->probing) != 0 && share_contended(device) &&
+        any_below(8) != 0)
         measure = false; /* one of those that come behind it will do */
     if (guess)
         atomic_fetch_add(&kernel->charged_unknown, 1);
@@ -121,8 +133,10 @@ struct probe *pace(void *what, uint64_t blocks, CUstream stream, bool per_thread
 {
     size_t at = place(what, blocks);
     int64_t *credit_ns = &mine.credit_ns[mine.cache[at].device];
-    if (LIKELY(mine.cache[at].what == what && mine.cache[at].blocks == blocks && *credit_ns >= mine.cache[at].cost_ns &&
-               (!atomic_load_explicit(&several, memory_order_relaxed) || mine.cache[at].context == current_context()) &&
+    if (LIKELY(mine.cache[at].what == what && mine.cache[at].blocks == blocks &&
+               *credit_ns >= mine.cache[at].cost_ns &&
+               (!atomic_load_explicit(&several, memory_order_relaxed) ||
+                mine.cache[at].context == current_context()) &&
                mine.cache[at].until_probe-- > 0)) {
         *credit_ns -= mine.cache[at].cost_ns;
         return NULL;
@@ -141,55 +155,77 @@ static void pace_forget(void)
 
 PART(.forget = pace_forget);
 
-#define LAUNCH(what, blocks, stream, per_thread, call)                            \
-    do {                                                                          \
-        if (LIKELY(!atomic_load_explicit(&pacing, memory_order_relaxed)))         \
-            return call;                                                          \
+#define LAUNCH(what, blocks, stream, per_thread, call)                                \
+    do {                                                                              \
+        if (LIKELY(!atomic_load_explicit(&pacing, memory_order_relaxed)))             \
+            return call;                                                              \
         struct probe *probe = pace((void *)(what), (blocks), (stream), (per_thread)); \
-        CUresult result = call;                                                   \
-        if (UNLIKELY(probe != NULL))                                              \
-            measure_end(probe, (stream), (per_thread), result);                 \
-        return result;                                                            \
+        CUresult result = call;                                                       \
+        if (UNLIKELY(probe != NULL))                                                  \
+            measure_end(probe, (stream), (per_thread), result);                       \
+        return result;                                                                \
     } while (0)
 
 #define BLOCKS ((uint64_t)gx * gy * gz)
 
-CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared_bytes, CUstream stream, void **params, void **extra)
+CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                        unsigned by, unsigned bz, unsigned shared_bytes, CUstream stream,
+                        void **params, void **extra)
 {
-    LAUNCH(function, BLOCKS, stream, false, REAL(cuLaunchKernel)(function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params, extra));
+    LAUNCH(function, BLOCKS, stream, false,
+           REAL(cuLaunchKernel)(function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params,
+                                extra));
 }
 
-CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared_bytes, CUstream stream, void **params, void **extra)
+CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned gx, unsigned gy, unsigned gz,
+                             unsigned bx, unsigned by, unsigned bz, unsigned shared_bytes,
+                             CUstream stream, void **params, void **extra)
 {
-    LAUNCH(function, BLOCKS, stream, true, REAL(cuLaunchKernel_ptsz)(function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params, extra));
+    LAUNCH(function, BLOCKS, stream, true,
+           REAL(cuLaunchKernel_ptsz)(function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params,
+                                     extra));
 }
 
-CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared_bytes, CUstream stream, void **params)
+CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz,
+                                   unsigned bx, unsigned by, unsigned bz, unsigned shared_bytes,
+                                   CUstream stream, void **params)
 {
-    LAUNCH(function, BLOCKS, stream, false, REAL(cuLaunchCooperativeKernel)(function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params));
+    LAUNCH(function, BLOCKS, stream, false,
+           REAL(cuLaunchCooperativeKernel)(function, gx, gy, gz, bx, by, bz, shared_bytes, stream,
+                                           params));
 }
 
-CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared_bytes, CUstream stream, void **params)
+CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned gx, unsigned gy, unsigned gz,
+                                        unsigned bx, unsigned by, unsigned bz,
+                                        unsigned shared_bytes, CUstream stream, void **params)
 {
-    LAUNCH(function, BLOCKS, stream, true, REAL(cuLaunchCooperativeKernel_ptsz)(function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params));
+    LAUNCH(function, BLOCKS, stream, true,
+           REAL(cuLaunchCooperativeKernel_ptsz)(function, gx, gy, gz, bx, by, bz, shared_bytes,
+                                                stream, params));
 }
 
-#define LAUNCH_BLOCKS (launch == NULL ? 0 : (uint64_t)launch->grid_x * launch->grid_y * launch->grid_z)
+#define LAUNCH_BLOCKS                                                                 \
+    (launch == NULL ? 0 : (uint64_t)launch->grid_x * launch->grid_y * launch->grid_z)
 
 CUresult cuLaunchKernelEx(const CUlaunch *launch, CUfunction function, void **params, void **extra)
 {
-    LAUNCH(function, LAUNCH_BLOCKS, launch != NULL ? launch->stream : NULL, false, REAL(cuLaunchKernelEx)(launch, function, params, extra));
+    LAUNCH(function, LAUNCH_BLOCKS, launch != NULL ? launch->stream : NULL, false,
+           REAL(cuLaunchKernelEx)(launch, function, params, extra));
 }
 
-CUresult cuLaunchKernelEx_ptsz(const CUlaunch *launch, CUfunction function, void **params, void **extra)
+CUresult cuLaunchKernelEx_ptsz(const CUlaunch *launch, CUfunction function, void **params,
+                               void **extra)
 {
-    LAUNCH(function, LAUNCH_BLOCKS, launch != NULL ? launch->stream : NULL, true, REAL(cuLaunchKernelEx_ptsz)(launch, function, params, extra));
+    LAUNCH(function, LAUNCH_BLOCKS, launch != NULL ? launch->stream : NULL, true,
+           REAL(cuLaunchKernelEx_ptsz)(launch, function, params, extra));
 }
 
 CUresult cuLaunchCooperativeKernelMultiDevice(CUcooperative *list, unsigned count, unsigned flags)
 {
     if (atomic_load_explicit(&pacing, memory_order_relaxed) && list != NULL && count != 0) {
-        struct probe *probe = pace(list[0].function, (uint64_t)list[0].grid_x * list[0].grid_y * list[0].grid_z, list[0].stream, false);
+        struct probe *probe =
+            pace(list[0].function, (uint64_t)list[0].grid_x * list[0].grid_y * list[0].grid_z,
+                 list[0].stream, false);
         CUresult result = REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
         if (probe != NULL)
             measure_end(probe, list[0].stream, false, result);
@@ -198,9 +234,17 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUcooperative *list, unsigned coun
     return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
 }
 
-CUresult cuLaunch(CUfunction function) { LAUNCH(function, 1, NULL, false, REAL(cuLaunch)(function)); }
-CUresult cuLaunchGrid(CUfunction function, int width, int height) { LAUNCH(function, (uint64_t)width * (uint64_t)height, NULL, false, REAL(cuLaunchGrid)(function, width, height)); }
+CUresult cuLaunch(CUfunction function)
+{
+    LAUNCH(function, 1, NULL, false, REAL(cuLaunch)(function));
+}
+CUresult cuLaunchGrid(CUfunction function, int width, int height)
+{
+    LAUNCH(function, (uint64_t)width * (uint64_t)height, NULL, false,
+           REAL(cuLaunchGrid)(function, width, height));
+}
 CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream)
 {
-    LAUNCH(function, (uint64_t)width * (uint64_t)height, stream, false, REAL(cuLaunchGridAsync)(function, width, height, stream));
+    LAUNCH(function, (uint64_t)width * (uint64_t)height, stream, false,
+           REAL(cuLaunchGridAsync)(function, width, height, stream));
 }

@@ -8,7 +8,10 @@
 #include <sys/mman.h>
 
 /* One pointer leads to all of it, so that a fork in the middle of a change finds either what was or what is. */
-struct table { size_t slots, used; struct entry entries[]; };
+struct table {
+    size_t slots, used;
+    struct entry entries[];
+};
 static struct turn turn;
 static struct table *_Atomic here;
 
@@ -33,7 +36,8 @@ static struct entry *seek(struct table *table, unsigned kind, uint64_t key)
 static void insert(struct table *table, struct entry entry)
 {
     size_t at = home(table, entry.key, entry.kind);
-    while (table->entries[at].kind != 0 && !(table->entries[at].key == entry.key && table->entries[at].kind == entry.kind))
+    while (table->entries[at].kind != 0 &&
+           !(table->entries[at].key == entry.key && table->entries[at].kind == entry.kind))
         at = (at + 1) & (table->slots - 1);
     table->used += table->entries[at].kind == 0;
     table->entries[at] = entry;
@@ -51,7 +55,8 @@ static struct table *roomy(void)
     if (old != NULL && LIKELY((old->used + 1) * 4 <= old->slots * 3))
         return old;
     size_t slots = old != NULL ? old->slots * 2 : 1024;
-    struct table *larger = mmap(NULL, bytes_for(slots), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    struct table *larger =
+        mmap(NULL, bytes_for(slots), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (larger == MAP_FAILED)
         return old != NULL && old->used + 1 < old->slots ? old : NULL;
     larger->slots = slots;

@@ -4,7 +4,21 @@
 
 #include "berth.h"
 
-enum kind { LINEAR = 1, ARRAY, MIPMAP, POOLED, HANDLE, CONTEXT, MODULE, LIBRARY, GRAPH, SWAPPED, EXTERNAL, GREEN, SET_ASIDE };
+enum kind {
+    LINEAR = 1,
+    ARRAY,
+    MIPMAP,
+    POOLED,
+    HANDLE,
+    CONTEXT,
+    MODULE,
+    LIBRARY,
+    GRAPH,
+    SWAPPED,
+    EXTERNAL,
+    GREEN,
+    SET_ASIDE
+};
 struct entry {
     uint64_t key, bytes;
     void *owner;

@@ -12,7 +12,14 @@
 
 #include <string.h>
 
-enum { KERNELS = 1 << 12, PROBES = 64, PROBES_EACH = 8, MEAN_OF = 64, ALONE_OF = 1024, SAMPLES = sizeof ((struct kernel *)0)->samples / sizeof(shared64) };
+enum {
+    KERNELS = 1 << 12,
+    PROBES = 64,
+    PROBES_EACH = 8,
+    MEAN_OF = 64,
+    ALONE_OF = 1024,
+    SAMPLES = sizeof((struct kernel *)0)->samples / sizeof(shared64)
+};
 
 struct probe {
     struct kernel *kernel;
@@ -44,7 +51,8 @@ struct kernel *measure_kernel(void *what, uint64_t blocks, CUcontext context)
             atomic_store(&kernel->context, context);
             return kernel;
         }
-        if (seen == what && atomic_load(&kernel->blocks) == blocks && atomic_load(&kernel->context) == context)
+        if (seen == what && atomic_load(&kernel->blocks) == blocks &&
+            atomic_load(&kernel->context) == context)
             return kernel;
     }
     return &kernels[start % KERNELS]; /* a crowd shares */
@@ -75,7 +83,8 @@ static uint64_t take_note(struct device *device, struct kernel *kernel, uint64_t
     bool alone = share_alone(device, &looked_ns);
     if (atomic_exchange(&kernel->pending_since_ns, looked_ns) != looked_ns) {
         uint64_t least = atomic_load(&kernel->alone.least_ns);
-        if (alone && (count = atomic_load(&kernel->pending.count)) != 0 && atomic_load(&kernel->alone.count) < ALONE_OF) {
+        if (alone && (count = atomic_load(&kernel->pending.count)) != 0 &&
+            atomic_load(&kernel->alone.count) < ALONE_OF) {
             atomic_fetch_add(&kernel->alone.sum_ns, atomic_load(&kernel->pending.sum_ns));
             atomic_fetch_add(&kernel->alone.count, count);
             if (least == 0 || atomic_load(&kernel->pending.least_ns) < least)
@@ -87,14 +96,17 @@ static uint64_t take_note(struct device *device, struct kernel *kernel, uint64_t
     }
     if (alone) {
         atomic_fetch_add(&kernel->pending.sum_ns, ns);
-        if (atomic_fetch_add(&kernel->pending.count, 1) == 0 || ns < atomic_load(&kernel->pending.least_ns))
+        if (atomic_fetch_add(&kernel->pending.count, 1) == 0 ||
+            ns < atomic_load(&kernel->pending.least_ns))
             atomic_store(&kernel->pending.least_ns, ns);
         if (ns > atomic_load(&kernel->pending.most_ns))
             atomic_store(&kernel->pending.most_ns, ns);
     }
     count = atomic_load(&kernel->alone.count);
-    bool alike = atomic_load(&kernel->alone.most_ns) <= atomic_load(&kernel->alone.least_ns) * 5 / 4;
-    return count >= (alike ? SAMPLES : ALONE_OF / 4) ? atomic_load(&kernel->alone.sum_ns) / count : 0;
+    bool alike =
+        atomic_load(&kernel->alone.most_ns) <= atomic_load(&kernel->alone.least_ns) * 5 / 4;
+    return count >= (alike ? SAMPLES : ALONE_OF / 4) ? atomic_load(&kernel->alone.sum_ns) / count
+                                                     : 0;
 }
 
 /* Takes up what a launch seemed to take; returns what it is believed to have taken. */
@@ -105,7 +117,8 @@ static uint64_t learn(struct device *device, struct kernel *kernel, uint64_t ns,
     uint32_t count = atomic_load(&kernel->sample_count);
     bool varies;
     if (behind && contended && atomic_fetch_add(&kernel->behind_count, 1) == 0)
-        atomic_store(&kernel->sample_count, count = 0); /* the first that is worth more than those before */
+        atomic_store(&kernel->sample_count,
+                     count = 0); /* the first that is worth more than those before */
     if (!knows || behind || atomic_load(&kernel->behind_count) == 0) {
         count = atomic_fetch_add(&kernel->sample_count, 1);
         atomic_store(&kernel->samples[count % SAMPLES], ns ? ns : 1);
@@ -142,7 +155,8 @@ static bool read_probe(struct device *device, struct probe *probe)
         return false;
     }
     struct kernel *kernel = probe->kernel;
-    if (result == CUDA_SUCCESS && real.cuEventElapsedTime(&ms, probe->from, probe->to) == CUDA_SUCCESS && ms >= 0) {
+    if (result == CUDA_SUCCESS &&
+        real.cuEventElapsedTime(&ms, probe->from, probe->to) == CUDA_SUCCESS && ms >= 0) {
         uint64_t took = (uint64_t)((double)ms * 1e6);
         bool first = atomic_load(&kernel->cost_ns) == 0;
         uint64_t believed = learn(device, kernel, took, probe->behind);
@@ -150,9 +164,11 @@ static bool read_probe(struct device *device, struct probe *probe)
         share_backlog(device, probe->begun_ns, took);
         if (guessed != 0) {
             uint64_t cost = atomic_load(&kernel->cost_ns);
-            share_correct(device, (int64_t)guessed * ((int64_t)share_scaled(device, cost) - FIRST_COST_NS));
+            share_correct(device,
+                          (int64_t)guessed * ((int64_t)share_scaled(device, cost) - FIRST_COST_NS));
         } else if (probe->charged_ns != 0) {
-            share_correct(device, (int64_t)share_scaled(device, believed) - (int64_t)probe->charged_ns);
+            share_correct(device,
+                          (int64_t)share_scaled(device, believed) - (int64_t)probe->charged_ns);
         }
     }
     atomic_fetch_sub(&kernel->probing, 1);
@@ -234,7 +250,8 @@ static bool busy(CUstream stream, bool per_thread)
     return result == CUDA_ERROR_NOT_READY;
 }
 
-struct probe *measure_begin(struct kernel *kernel, CUcontext context, CUstream stream, bool per_thread, uint64_t charged_ns)
+struct probe *measure_begin(struct kernel *kernel, CUcontext context, CUstream stream,
+                            bool per_thread, uint64_t charged_ns)
 {
     if (!share_measures() || capturing(stream, per_thread))
         return NULL;
@@ -262,7 +279,8 @@ void measure_context_ends(CUcontext context, bool gone)
     for (int i = 0; i < PROBES; i++) {
         struct probe *probe = &probes[i];
         uint32_t state = atomic_load(&probe->state);
-        if (atomic_load(&probe->context) != context || (state != PROBE_FREE && state != PROBE_SENT) ||
+        if (atomic_load(&probe->context) != context ||
+            (state != PROBE_FREE && state != PROBE_SENT) ||
             !atomic_compare_exchange_strong(&probe->state, &state, PROBE_READING))
             continue;
         if (atomic_load(&probe->context) == context) {

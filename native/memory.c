@@ -18,12 +18,17 @@ static CUcontext current_context(void)
 
 static void keep(struct device *device, enum kind kind, uint64_t key, uint64_t bytes)
 {
-    ledger_put((struct entry){ .key = key, .bytes = bytes, .owner = current_context(), .kind = (uint16_t)kind, .device = (uint16_t)device->ordinal });
+    ledger_put((struct entry){ .key = key,
+                               .bytes = bytes,
+                               .owner = current_context(),
+                               .kind = (uint16_t)kind,
+                               .device = (uint16_t)device->ordinal });
 }
 
 /* An allocation of known size: its bytes are taken, then the driver is asked, then they are kept under the name that it
    gave, or given back. The device is NULL where nothing is counted. */
-static inline CUresult settled(struct device *device, enum kind kind, uint64_t bytes, CUresult result, uint64_t key)
+static inline CUresult settled(struct device *device, enum kind kind, uint64_t bytes,
+                               CUresult result, uint64_t key)
 {
     if (LIKELY(result == CUDA_SUCCESS))
         keep(device, kind, key, bytes);
@@ -69,14 +74,20 @@ CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags)
 
 enum { PITCH_STEP = 512 };
 
-struct pitched { uint64_t ptr; size_t pitch, width, height; unsigned element; };
+struct pitched {
+    uint64_t ptr;
+    size_t pitch, width, height;
+    unsigned element;
+};
 
 static CUresult ask_pitched(struct pitched *call, bool narrow)
 {
     if (!narrow)
-        return REAL(cuMemAllocPitch_v2)(&call->ptr, &call->pitch, call->width, call->height, call->element);
+        return REAL(cuMemAllocPitch_v2)(&call->ptr, &call->pitch, call->width, call->height,
+                                        call->element);
     unsigned ptr = 0, pitch = 0;
-    CUresult result = REAL(cuMemAllocPitch)(&ptr, &pitch, (unsigned)call->width, (unsigned)call->height, call->element);
+    CUresult result = REAL(cuMemAllocPitch)(&ptr, &pitch, (unsigned)call->width,
+                                            (unsigned)call->height, call->element);
     call->ptr = ptr;
     call->pitch = pitch;
     return result;
@@ -93,7 +104,8 @@ static CUresult allocate_pitched(struct device *device, struct pitched *call, bo
     }
     uint64_t left;
     if (!take_quietly(device, bytes, &left)) {
-        CUdeviceptr *ptr = narrow ? NULL : &call->ptr; /* managed memory has no address of 32 bits */
+        CUdeviceptr *ptr =
+            narrow ? NULL : &call->ptr; /* managed memory has no address of 32 bits */
         call->pitch = (call->width + PITCH_STEP - 1) / PITCH_STEP * PITCH_STEP;
         return swap_allocate(device, ptr, bytes, left, "cuMemAllocPitch");
     }
@@ -115,7 +127,8 @@ static CUresult allocate_pitched(struct device *device, struct pitched *call, bo
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height, unsigned element)
+CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height,
+                            unsigned element)
 {
     struct device *device = device_current();
     struct pitched call = { .width = width, .height = height, .element = element };
@@ -129,7 +142,8 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_
     return result;
 }
 
-CUresult cuMemAllocPitch(unsigned *ptr, unsigned *pitch, unsigned width, unsigned height, unsigned element)
+CUresult cuMemAllocPitch(unsigned *ptr, unsigned *pitch, unsigned width, unsigned height,
+                         unsigned element)
 {
     struct device *device = device_current();
     struct pitched call = { .width = width, .height = height, .element = element };
@@ -156,14 +170,16 @@ static CUresult freed(bool known, const struct entry *entry, CUresult result)
 
 static bool taken_out(enum kind kind, const void *key, struct entry *entry)
 {
-    return atomic_load_explicit(&limiting, memory_order_relaxed) && ledger_take(kind, (uint64_t)(uintptr_t)key, entry);
+    return atomic_load_explicit(&limiting, memory_order_relaxed) &&
+           ledger_take(kind, (uint64_t)(uintptr_t)key, entry);
 }
 
 static CUresult free_linear(uint64_t ptr, bool narrow)
 {
     struct entry entry;
     bool known = atomic_load_explicit(&limiting, memory_order_relaxed) &&
-                 (ledger_take(LINEAR, ptr, &entry) || ledger_take(POOLED, ptr, &entry) || ledger_take(SWAPPED, ptr, &entry));
+                 (ledger_take(LINEAR, ptr, &entry) || ledger_take(POOLED, ptr, &entry) ||
+                  ledger_take(SWAPPED, ptr, &entry));
     CUresult result = narrow ? REAL(cuMemFree)((unsigned)ptr) : REAL(cuMemFree_v2)(ptr);
     if (!known)
         return result;
@@ -194,22 +210,61 @@ CUresult cuMemFree(unsigned ptr)
 static unsigned format_bits(int format, unsigned channels)
 {
     switch (format) {
-    case 0x01: case 0x08: return 8 * channels;
-    case 0x02: case 0x09: case 0x10: return 16 * channels;
-    case 0x03: case 0x0a: case 0x20: return 32 * channels;
-    case 0x91: case 0x92: case 0x97: case 0x98: return 4;
-    case 0x93: case 0x94: case 0x95: case 0x96: case 0x99: case 0x9a: case 0x9b: case 0x9c: case 0x9d: case 0x9e: return 8;
-    case 0xb0: return 12;
-    case 0x9f: case 0xa1: return 24;
-    case 0xc0: case 0xc6: return 8;
-    case 0xc1: case 0xc3: case 0xc7: case 0xc9: return 16;
-    case 0xc2: case 0xc4: case 0xc8: case 0xca: return 32;
-    case 0xc5: case 0xcb: return 64;
-    default: return 32 * (channels ? channels : 1);
+    case 0x01:
+    case 0x08:
+        return 8 * channels;
+    case 0x02:
+    case 0x09:
+    case 0x10:
+        return 16 * channels;
+    case 0x03:
+    case 0x0a:
+    case 0x20:
+        return 32 * channels;
+    case 0x91:
+    case 0x92:
+    case 0x97:
+    case 0x98:
+        return 4;
+    case 0x93:
+    case 0x94:
+    case 0x95:
+    case 0x96:
+    case 0x99:
+    case 0x9a:
+    case 0x9b:
+    case 0x9c:
+    case 0x9d:
+    case 0x9e:
+        return 8;
+    case 0xb0:
+        return 12;
+    case 0x9f:
+    case 0xa1:
+        return 24;
+    case 0xc0:
+    case 0xc6:
+        return 8;
+    case 0xc1:
+    case 0xc3:
+    case 0xc7:
+    case 0xc9:
+        return 16;
+    case 0xc2:
+    case 0xc4:
+    case 0xc8:
+    case 0xca:
+        return 32;
+    case 0xc5:
+    case 0xcb:
+        return 64;
+    default:
+        return 32 * (channels ? channels : 1);
     }
 }
 
-static uint64_t array_bytes(size_t width, size_t height, size_t depth, int format, unsigned channels, unsigned flags)
+static uint64_t array_bytes(size_t width, size_t height, size_t depth, int format,
+                            unsigned channels, unsigned flags)
 {
     uint64_t cells, bits;
     if (flags & (CU_ARRAY_SPARSE | CU_ARRAY_DEFERRED))
@@ -250,7 +305,8 @@ CUresult cuArray3DCreate_v2(CUarray *array, const CUarray3d_desc *desc)
     struct device *device = array != NULL && desc != NULL ? device_current() : NULL;
     if (device == NULL)
         return REAL(cuArray3DCreate_v2)(array, desc);
-    uint64_t bytes = array_bytes(desc->width, desc->height, desc->depth, desc->format, desc->channels, desc->flags);
+    uint64_t bytes = array_bytes(desc->width, desc->height, desc->depth, desc->format,
+                                 desc->channels, desc->flags);
     if (!take(device, bytes, "cuArray3DCreate"))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuArray3DCreate_v2)(array, desc);
@@ -262,7 +318,8 @@ CUresult cuArray3DCreate(CUarray *array, const CUarray3d_desc_v1 *desc)
     struct device *device = array != NULL && desc != NULL ? device_current() : NULL;
     if (device == NULL)
         return REAL(cuArray3DCreate)(array, desc);
-    uint64_t bytes = array_bytes(desc->width, desc->height, desc->depth, desc->format, desc->channels, desc->flags);
+    uint64_t bytes = array_bytes(desc->width, desc->height, desc->depth, desc->format,
+                                 desc->channels, desc->flags);
     if (!take(device, bytes, "cuArray3DCreate"))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuArray3DCreate)(array, desc);
@@ -285,7 +342,8 @@ static uint64_t mipmap_bytes(const CUarray3d_desc *desc, unsigned levels)
     size_t width = desc->width, height = desc->height, depth = desc->depth;
     bool layered = (desc->flags & 1) != 0;
     for (unsigned level = 0; level < (levels ? levels : 1) && level < 32; level++) {
-        uint64_t more = array_bytes(width, height, depth, desc->format, desc->channels, desc->flags);
+        uint64_t more =
+            array_bytes(width, height, depth, desc->format, desc->channels, desc->flags);
         if (__builtin_add_overflow(bytes, more, &bytes))
             return UINT64_MAX >> 1;
         if (width <= 1 && height <= 1 && (layered || depth <= 1))
@@ -330,7 +388,8 @@ CUresult cuImportExternalMemory(CUext *memory, const CUext_desc *desc)
     if (!take(device, bytes, "cuImportExternalMemory"))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuImportExternalMemory)(memory, desc);
-    return settled(device, EXTERNAL, bytes, result, result == CUDA_SUCCESS ? (uintptr_t)*memory : 0);
+    return settled(device, EXTERNAL, bytes, result,
+                   result == CUDA_SUCCESS ? (uintptr_t)*memory : 0);
 }
 
 CUresult cuDestroyExternalMemory(CUext memory)

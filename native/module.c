@@ -8,7 +8,11 @@
 enum { FIRST_MODULE_BYTES = 64 << 20 };
 
 /* One attempt to load: `overhead.device` is NULL where nothing is counted. */
-struct load { struct overhead overhead; uint64_t bytes; int attempts; };
+struct load {
+    struct overhead overhead;
+    uint64_t bytes;
+    int attempts;
+};
 
 static CUresult load_begin(struct load *load, const char *call, const void *out)
 {
@@ -16,7 +20,8 @@ static CUresult load_begin(struct load *load, const char *call, const void *out)
     *load = (struct load){ .attempts = 0 };
     if (device == NULL)
         return CUDA_SUCCESS;
-    if (!overhead_begin(&load->overhead, device, &device->region.use->module_bytes, FIRST_MODULE_BYTES, call))
+    if (!overhead_begin(&load->overhead, device, &device->region.use->module_bytes,
+                        FIRST_MODULE_BYTES, call))
         return CUDA_ERROR_OUT_OF_MEMORY;
     return CUDA_SUCCESS;
 }
@@ -24,7 +29,8 @@ static CUresult load_begin(struct load *load, const char *call, const void *out)
 /* What became of an attempt; it is made anew where true. NVML tells what this process holds, and is believed whatever it
    says. Without it only the card as a whole can be asked, where another's allocation may have got in between: what is
    implausible or does not fit is unloaded, and believed where the card has about as much more free then. */
-static bool load_again(struct load *load, CUresult *result, enum kind kind, const void *out, CUresult (*unload)(void *))
+static bool load_again(struct load *load, CUresult *result, enum kind kind, const void *out,
+                       CUresult (*unload)(void *))
 {
     struct overhead *overhead = &load->overhead;
     CUcontext context = NULL;
@@ -44,7 +50,8 @@ static bool load_again(struct load *load, CUresult *result, enum kind kind, cons
     (void)unload(*(void *const *)out);
     uint64_t unloaded_free = processes_driver_free();
     if (overhead->doubtful && ++load->attempts < 4) {
-        overhead->believed = unloaded_free > loaded_free && unloaded_free - loaded_free >= load->bytes / 2;
+        overhead->believed =
+            unloaded_free > loaded_free && unloaded_free - loaded_free >= load->bytes / 2;
         overhead->before = processes_look(overhead->device);
         return true;
     }
@@ -99,7 +106,8 @@ CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
     return result;
 }
 
-CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, void *options, void **values)
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, void *options,
+                            void **values)
 {
     struct load load;
     CUresult result = load_begin(&load, "cuModuleLoadDataEx", module);
@@ -111,28 +119,30 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count,
     return result;
 }
 
-CUresult cuLibraryLoadData(CUlibrary *library, const void *code, void *jit, void **jit_values, unsigned jit_count,
-                           void *options, void **values, unsigned count)
+CUresult cuLibraryLoadData(CUlibrary *library, const void *code, void *jit, void **jit_values,
+                           unsigned jit_count, void *options, void **values, unsigned count)
 {
     struct load load;
     CUresult result = load_begin(&load, "cuLibraryLoadData", library);
     if (result != CUDA_SUCCESS)
         return result;
     do
-        result = REAL(cuLibraryLoadData)(library, code, jit, jit_values, jit_count, options, values, count);
+        result = REAL(cuLibraryLoadData)(library, code, jit, jit_values, jit_count, options, values,
+                                         count);
     while (load_again(&load, &result, LIBRARY, library, unload_library));
     return result;
 }
 
-CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, void *jit, void **jit_values, unsigned jit_count,
-                               void *options, void **values, unsigned count)
+CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, void *jit, void **jit_values,
+                               unsigned jit_count, void *options, void **values, unsigned count)
 {
     struct load load;
     CUresult result = load_begin(&load, "cuLibraryLoadFromFile", library);
     if (result != CUDA_SUCCESS)
         return result;
     do
-        result = REAL(cuLibraryLoadFromFile)(library, path, jit, jit_values, jit_count, options, values, count);
+        result = REAL(cuLibraryLoadFromFile)(library, path, jit, jit_values, jit_count, options,
+                                             values, count);
     while (load_again(&load, &result, LIBRARY, library, unload_library));
     return result;
 }
@@ -148,7 +158,8 @@ static CUresult unloaded(bool known, const struct entry *entry, CUresult result)
 
 static bool take_out(enum kind kind, const void *key, struct entry *entry)
 {
-    return atomic_load_explicit(&limiting, memory_order_relaxed) && ledger_take(kind, (uint64_t)(uintptr_t)key, entry);
+    return atomic_load_explicit(&limiting, memory_order_relaxed) &&
+           ledger_take(kind, (uint64_t)(uintptr_t)key, entry);
 }
 
 CUresult cuModuleUnload(CUmodule module)
@@ -169,15 +180,18 @@ CUresult cuLibraryUnload(CUlibrary library)
 
 /* Loads a function now, so that what it brings is counted, and refused where it does not fit. One that was loaded and is
    too much cannot be unloaded: all that is left is taken for it, and the rest is the hole. */
-static CUresult load_function(struct device *device, CUfunction function, enum kind kind, void *owner, const char *call)
+static CUresult load_function(struct device *device, CUfunction function, enum kind kind,
+                              void *owner, const char *call)
 {
     struct overhead overhead;
     CUcontext context = NULL;
     uint64_t bytes = 0;
     int is_loaded = 0;
-    if (HAVE(cuFuncIsLoaded) && real.cuFuncIsLoaded(&is_loaded, function) == CUDA_SUCCESS && is_loaded)
+    if (HAVE(cuFuncIsLoaded) && real.cuFuncIsLoaded(&is_loaded, function) == CUDA_SUCCESS &&
+        is_loaded)
         return CUDA_SUCCESS;
-    if (!overhead_begin(&overhead, device, &device->region.use->function_bytes, FIRST_MODULE_BYTES, call))
+    if (!overhead_begin(&overhead, device, &device->region.use->function_bytes, FIRST_MODULE_BYTES,
+                        call))
         return CUDA_ERROR_OUT_OF_MEMORY;
     int mode = capture_relax();
     CUresult result = real.cuFuncLoad(function);
@@ -189,7 +203,8 @@ static CUresult load_function(struct device *device, CUfunction function, enum k
     bool fits = overhead_end(&overhead, NULL, &bytes);
     if (!fits) {
         bytes = overhead.reserved + region_take_some(&device->region, bytes - overhead.reserved);
-        log_line("refused %s on GPU %d, whose function is loaded and too large", call, device->ordinal);
+        log_line("refused %s on GPU %d, whose function is loaded and too large", call,
+                 device->ordinal);
     }
     if (HAVE(cuCtxGetCurrent))
         real.cuCtxGetCurrent(&context);
@@ -210,8 +225,10 @@ CUresult cuFuncLoad(CUfunction function)
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
     CUresult result = REAL(cuModuleGetFunction)(function, module, name);
-    struct device *device = result == CUDA_SUCCESS && function != NULL && HAVE(cuFuncLoad) ? device_current() : NULL;
-    return device != NULL ? load_function(device, *function, MODULE, module, "cuModuleGetFunction") : result;
+    struct device *device =
+        result == CUDA_SUCCESS && function != NULL && HAVE(cuFuncLoad) ? device_current() : NULL;
+    return device != NULL ? load_function(device, *function, MODULE, module, "cuModuleGetFunction")
+                          : result;
 }
 
 /* A library may be asked without a context: then the kernel is loaded by its first launch, which is not counted until
@@ -220,8 +237,10 @@ CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *nam
 {
     CUfunction function;
     CUresult result = REAL(cuLibraryGetKernel)(kernel, library, name);
-    struct device *device = result == CUDA_SUCCESS && kernel != NULL && HAVE(cuFuncLoad) ? device_current() : NULL;
-    if (device == NULL || !HAVE(cuKernelGetFunction) || real.cuKernelGetFunction(&function, *kernel) != CUDA_SUCCESS)
+    struct device *device =
+        result == CUDA_SUCCESS && kernel != NULL && HAVE(cuFuncLoad) ? device_current() : NULL;
+    if (device == NULL || !HAVE(cuKernelGetFunction) ||
+        real.cuKernelGetFunction(&function, *kernel) != CUDA_SUCCESS)
         return result;
     return load_function(device, function, LIBRARY, library, "cuLibraryGetKernel");
 }

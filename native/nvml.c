@@ -10,7 +10,11 @@
 #include <string.h>
 
 /* Regions of GPUs that are only looked at. */
-static struct { NVdevice handle; struct berth_region region; bool limited; } looked[MAX_DEVICES];
+static struct {
+    NVdevice handle;
+    struct berth_region region;
+    bool limited;
+} looked[MAX_DEVICES];
 static int looked_count;
 static struct turn turn;
 
@@ -34,11 +38,14 @@ static bool sight_of(NVdevice handle, struct sight *sight)
     unsigned char uuid[16];
     struct berth_error error;
     *sight = (struct sight){ .region = NULL };
-    if (!settings.active || !HAVE(nvmlDeviceGetUUID) || real.nvmlDeviceGetUUID(handle, text, sizeof text) != NV_SUCCESS || !region_uuid_parse(text, uuid))
+    if (!settings.active || !HAVE(nvmlDeviceGetUUID) ||
+        real.nvmlDeviceGetUUID(handle, text, sizeof text) != NV_SUCCESS ||
+        !region_uuid_parse(text, uuid))
         return false;
     struct device *device = device_by_uuid(uuid);
     if (device != NULL) {
-        *sight = (struct sight){ .region = &device->region, .limit = atomic_load(&device->region.limit->mem_bytes) };
+        *sight = (struct sight){ .region = &device->region,
+                                 .limit = atomic_load(&device->region.limit->mem_bytes) };
         return true;
     }
     turn_take(&turn);
@@ -56,7 +63,9 @@ static bool sight_of(NVdevice handle, struct sight *sight)
     }
     if (at < MAX_DEVICES && looked[at].limited) {
         struct berth_region *region = &looked[at].region;
-        *sight = (struct sight){ .region = region, .limit = atomic_load(&region->limit->mem_bytes), .turned = true };
+        *sight = (struct sight){ .region = region,
+                                 .limit = atomic_load(&region->limit->mem_bytes),
+                                 .turned = true };
         return true;
     }
     turn_leave(&turn);
@@ -70,11 +79,14 @@ static bool sight_of(NVdevice handle, struct sight *sight)
     if (settings.mem_mib.given && !settings_for(&settings.mem_mib, (int)index, uuid, &mib))
         mib = 0;
     sight->region = &unused;
-    sight->limit = settings.mem_mib.given ? mib << 20 : settings.made_by_agent || settings.wrong[0] != 0 ? 0 : UINT64_MAX;
+    sight->limit = settings.mem_mib.given                             ? mib << 20
+                   : settings.made_by_agent || settings.wrong[0] != 0 ? 0
+                                                                      : UINT64_MAX;
     return true;
 }
 
-static bool shrink(NVdevice device, unsigned long long *total, unsigned long long *free_bytes, unsigned long long *used)
+static bool shrink(NVdevice device, unsigned long long *total, unsigned long long *free_bytes,
+                   unsigned long long *used)
 {
     struct sight sight;
     if (!sight_of(device, &sight))
@@ -101,7 +113,8 @@ int nvmlDeviceGetMemoryInfo(NVdevice device, NVmemory *memory)
 int nvmlDeviceGetMemoryInfo_v2(NVdevice device, NVmemory_v2 *memory)
 {
     int result = REAL(nvmlDeviceGetMemoryInfo_v2)(device, memory);
-    if (result == NV_SUCCESS && memory != NULL && shrink(device, &memory->total, &memory->free, &memory->used))
+    if (result == NV_SUCCESS && memory != NULL &&
+        shrink(device, &memory->total, &memory->free, &memory->used))
         memory->reserved = 0;
     return result;
 }
@@ -131,9 +144,9 @@ static int filter(int result, NVdevice device, unsigned *count, void *list, size
     return result;
 }
 
-#define PROCESSES(name, type)                                                     \
-    int name(NVdevice device, unsigned *count, type *list)                        \
-    {                                                                             \
+#define PROCESSES(name, type)                                                              \
+    int name(NVdevice device, unsigned *count, type *list)                                 \
+    {                                                                                      \
         return filter(REAL(name)(device, count, list), device, count, list, sizeof *list); \
     }
 PROCESSES(nvmlDeviceGetComputeRunningProcesses, NVprocess_v1)
@@ -147,12 +160,14 @@ PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, NVprocess)
 PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, NVprocess)
 
 /* Who computes. A caller that only asks how much room it takes is told the driver's own number, which is enough. */
-int nvmlDeviceGetProcessUtilization(NVdevice device, NVutilization *samples, unsigned *count, unsigned long long since_us)
+int nvmlDeviceGetProcessUtilization(NVdevice device, NVutilization *samples, unsigned *count,
+                                    unsigned long long since_us)
 {
     int result = REAL(nvmlDeviceGetProcessUtilization)(device, samples, count, since_us);
     if (result == NV_SUCCESS && samples != NULL && count != NULL && *count != 0) {
         *count = keep_ours(device, samples, *count, sizeof *samples, offsetof(NVutilization, pid));
-        return *count != 0 ? NV_SUCCESS : NV_NOT_FOUND; /* as the driver says where nobody computes */
+        return *count != 0 ? NV_SUCCESS
+                           : NV_NOT_FOUND; /* as the driver says where nobody computes */
     }
     return result;
 }
@@ -161,7 +176,8 @@ int nvmlDeviceGetProcessesUtilizationInfo(NVdevice device, NVutilizations *all)
 {
     int result = REAL(nvmlDeviceGetProcessesUtilizationInfo)(device, all);
     if (result == NV_SUCCESS && all != NULL && all->list != NULL && all->count != 0) {
-        all->count = keep_ours(device, all->list, all->count, sizeof *all->list, offsetof(NVutilization_v1, pid));
+        all->count = keep_ours(device, all->list, all->count, sizeof *all->list,
+                               offsetof(NVutilization_v1, pid));
         return all->count != 0 ? NV_SUCCESS : NV_NOT_FOUND;
     }
     return result;
@@ -171,7 +187,8 @@ int nvmlDeviceGetRunningProcessDetailList(NVdevice device, NVdetails *all)
 {
     int result = REAL(nvmlDeviceGetRunningProcessDetailList)(device, all);
     if (result == NV_SUCCESS && all != NULL && all->list != NULL)
-        all->count = keep_ours(device, all->list, all->count, sizeof *all->list, offsetof(NVdetail, pid));
+        all->count =
+            keep_ours(device, all->list, all->count, sizeof *all->list, offsetof(NVdetail, pid));
     return result;
 }
 

@@ -47,8 +47,10 @@ int berth_make(const char *folder, const char *uuid, const char *name, uint64_t 
     return made ? 0 : fail(error, size, why.text);
 }
 
-EXPORT int berth_oversubscribe(const char *folder, const char *uuid, uint64_t swap_bytes, char *error, size_t size);
-int berth_oversubscribe(const char *folder, const char *uuid, uint64_t swap_bytes, char *error, size_t size)
+EXPORT int berth_oversubscribe(const char *folder, const char *uuid, uint64_t swap_bytes,
+                               char *error, size_t size);
+int berth_oversubscribe(const char *folder, const char *uuid, uint64_t swap_bytes, char *error,
+                        size_t size)
 {
     unsigned char bytes[16];
     struct berth_error why = { "" };
@@ -142,10 +144,12 @@ static int describe(const char *folder, const char *uuid, char *json, size_t siz
     add_name(&text, region.limit->name, sizeof region.limit->name);
     uint32_t flags = atomic_load(&region.limit->flags);
     add(&text,
-        ", \"limit_bytes\": %llu, \"core_pct\": %u, \"burst\": %s, \"priority\": \"%s\", \"used_bytes\": %llu, "
+        ", \"limit_bytes\": %llu, \"core_pct\": %u, \"burst\": %s, \"priority\": \"%s\", "
+        "\"used_bytes\": %llu, "
         "\"peak_bytes\": %llu, \"refused\": %llu, "
         "\"refused_bytes\": %llu, \"gpu_ns\": %llu, \"swap_limit_bytes\": %llu, \"processes\": [",
-        U(region.limit->mem_bytes), atomic_load(&region.limit->core_pct), flags & BERTH_BURST ? "true" : "false",
+        U(region.limit->mem_bytes), atomic_load(&region.limit->core_pct),
+        flags & BERTH_BURST ? "true" : "false",
         flags & BERTH_HIGH  ? "high"
         : flags & BERTH_LOW ? "low"
                             : "normal",

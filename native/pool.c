@@ -30,15 +30,16 @@
 enum { MAX_POOLS = 4096, FIRST_STEP_BYTES = 32 << 20 };
 
 struct pool {
-    CUpool handle;         /* NULL for the memory of a device's graphs */
-    struct device *device; /* NULL: the host's memory */
+    CUpool handle;          /* NULL for the memory of a device's graphs */
+    struct device *device;  /* NULL: the host's memory */
     uint64_t live, charged; /* in use; held for it beside what calls under way have taken */
-    uint64_t asked;        /* by calls under way */
-    uint64_t ended;        /* by how much all calls that have ended may have made it grow */
-    uint32_t busy, debtors; /* calls under way; those of them that took less, because the pool has room for them */
-    bool gone, exact;      /* exact: `charged` is what the driver said was reserved */
-    bool together, apart;  /* a graph's nodes were seen to share steps, or not to */
-    uint32_t trims;        /* of graphs: how often memory was taken from them */
+    uint64_t asked;         /* by calls under way */
+    uint64_t ended;         /* by how much all calls that have ended may have made it grow */
+    uint32_t busy,
+        debtors; /* calls under way; those of them that took less, because the pool has room for them */
+    bool gone, exact;     /* exact: `charged` is what the driver said was reserved */
+    bool together, apart; /* a graph's nodes were seen to share steps, or not to */
+    uint32_t trims;       /* of graphs: how often memory was taken from them */
 };
 
 static struct turn turn;
@@ -49,7 +50,8 @@ static _Atomic int pool_count;
 static struct pool *seek(CUpool handle, const struct device *device)
 {
     for (int i = 0; i < pool_count; i++)
-        if (pools[i].handle == handle && !pools[i].gone && (handle != NULL || pools[i].device == device))
+        if (pools[i].handle == handle && !pools[i].gone &&
+            (handle != NULL || pools[i].device == device))
             return &pools[i];
     return NULL;
 }
@@ -85,9 +87,12 @@ static bool reserved_bytes(const struct pool *pool, uint64_t *bytes)
     if (pool->gone)
         return false;
     if (pool->handle != NULL)
-        return HAVE(cuMemPoolGetAttribute) && real.cuMemPoolGetAttribute(pool->handle, CU_POOL_RESERVED_CURRENT, bytes) == CUDA_SUCCESS;
+        return HAVE(cuMemPoolGetAttribute) &&
+               real.cuMemPoolGetAttribute(pool->handle, CU_POOL_RESERVED_CURRENT, bytes) ==
+                   CUDA_SUCCESS;
     return HAVE(cuDeviceGetGraphMemAttribute) &&
-           real.cuDeviceGetGraphMemAttribute(pool->device->handle, CU_GRAPH_MEM_RESERVED_CURRENT, bytes) == CUDA_SUCCESS;
+           real.cuDeviceGetGraphMemAttribute(pool->device->handle, CU_GRAPH_MEM_RESERVED_CURRENT,
+                                             bytes) == CUDA_SUCCESS;
 }
 
 /* A driver that can tell did not, this time: what is held stays held until it does. */
@@ -135,7 +140,8 @@ static bool settle(struct pool *pool, uint64_t taken, bool debtor)
     uint64_t before = pool->charged, since = pool->ended - ended;
     uint64_t target = told && reserved + since > pool->live ? reserved + since : pool->live;
     if ((pool->gone && pool->live != 0) || silent(pool, told))
-        target = before + taken; /* nobody tells any more: it is all held until the last of it is freed */
+        target = before +
+                 taken; /* nobody tells any more: it is all held until the last of it is freed */
     bool alone = pool->busy <= 1 && since == 0, was_exact = pool->exact;
     if (!alone && target > before + taken)
         target = before + taken; /* the rest is growth that another call took for and will settle */
@@ -175,7 +181,8 @@ static void true_up(struct device *device)
     for (int i = 0; i < atomic_load(&pool_count); i++) {
         struct pool *pool = &pools[i];
         turn_take(&turn);
-        bool keeps = pool->device != NULL && pool->charged != pool->live, ours = device == NULL || pool->device == device;
+        bool keeps = pool->device != NULL && pool->charged != pool->live,
+             ours = device == NULL || pool->device == device;
         turn_leave(&turn);
         if (!keeps)
             continue;
@@ -228,7 +235,8 @@ static void trim(struct pool *pool)
 /* More than the limit never fits, and must not get into the sums of what is asked. */
 static bool can_ever_fit(struct device *device, uint64_t bytes, uint64_t *left)
 {
-    if (LIKELY(bytes <= atomic_load_explicit(&device->region.limit->mem_bytes, memory_order_relaxed)))
+    if (LIKELY(bytes <=
+               atomic_load_explicit(&device->region.limit->mem_bytes, memory_order_relaxed)))
         return true;
     if (!take_quietly(device, bytes, left))
         return false;
@@ -239,12 +247,14 @@ static bool can_ever_fit(struct device *device, uint64_t bytes, uint64_t *left)
 static void refuse(struct device *device, uint64_t bytes, uint64_t left, const char *call)
 {
     region_refuse(&device->region, call, bytes, left);
-    log_line("refused %s of %llu bytes on GPU %d: %llu left", call, (unsigned long long)bytes, device->ordinal, (unsigned long long)left);
+    log_line("refused %s of %llu bytes on GPU %d: %llu left", call, (unsigned long long)bytes,
+             device->ordinal, (unsigned long long)left);
 }
 
 static uint64_t step_of(const struct device *device)
 {
-    uint64_t learned = atomic_load_explicit(&device->region.use->pool_step_bytes, memory_order_relaxed);
+    uint64_t learned =
+        atomic_load_explicit(&device->region.use->pool_step_bytes, memory_order_relaxed);
     return learned ? learned : FIRST_STEP_BYTES;
 }
 
@@ -259,7 +269,8 @@ uint64_t pools_whole_steps(const struct device *device, uint64_t bytes)
 }
 
 /* Takes what growing by `bytes` may need; `taken` says how much, or `left` how much there was. */
-static bool take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *debtor, uint64_t *left)
+static bool take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *debtor,
+                     uint64_t *left)
 {
     struct device *device = pool->device;
     uint64_t step = step_of(device), want = whole_steps(bytes, step);
@@ -278,7 +289,8 @@ static bool take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *d
     if (roomy && pool->handle != NULL) {
         /* What the pool has room for need not be taken; `asked` holds this call's bytes too. */
         turn_take(&turn);
-        uint64_t others = pool->live + pool->asked - bytes, spare = pool->exact && pool->charged > others ? pool->charged - others : 0;
+        uint64_t others = pool->live + pool->asked - bytes,
+                 spare = pool->exact && pool->charged > others ? pool->charged - others : 0;
         *debtor = spare != 0;
         pool->debtors += *debtor;
         turn_leave(&turn);
@@ -292,7 +304,8 @@ static bool take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *d
     }
     *taken = bytes;
     uint64_t reserved; /* a driver that never tells is taken to reserve what is asked for */
-    if (want != bytes && !silent(pool, false) && !reserved_bytes(pool, &reserved) && take_quietly(device, bytes, left))
+    if (want != bytes && !silent(pool, false) && !reserved_bytes(pool, &reserved) &&
+        take_quietly(device, bytes, left))
         return true;
     return false;
 }
@@ -303,20 +316,23 @@ static struct device *device_of_stream(CUstream stream)
     struct device *device = device_current();
     CUcontext context = NULL, own = NULL;
     struct entry entry;
-    if ((uintptr_t)stream <= 2 || !HAVE(cuStreamGetCtx) || (device != NULL && !atomic_load_explicit(&several, memory_order_relaxed)))
+    if ((uintptr_t)stream <= 2 || !HAVE(cuStreamGetCtx) ||
+        (device != NULL && !atomic_load_explicit(&several, memory_order_relaxed)))
         return device;
     if (HAVE(cuCtxGetCurrent))
         real.cuCtxGetCurrent(&own);
     if (real.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS || context == own)
         return device;
-    return ledger_get(CONTEXT, (uint64_t)(uintptr_t)context, &entry) ? device_at(entry.device) : device;
+    return ledger_get(CONTEXT, (uint64_t)(uintptr_t)context, &entry) ? device_at(entry.device)
+                                                                     : device;
 }
 
 static struct pool *pool_of_stream(CUstream stream)
 {
     CUpool handle = NULL;
     struct device *device = device_of_stream(stream);
-    if (device == NULL || !device->limited || !HAVE(cuDeviceGetMemPool) || real.cuDeviceGetMemPool(&handle, device->handle) != CUDA_SUCCESS)
+    if (device == NULL || !device->limited || !HAVE(cuDeviceGetMemPool) ||
+        real.cuDeviceGetMemPool(&handle, device->handle) != CUDA_SUCCESS)
         return NULL;
     return find(handle, device);
 }
@@ -329,11 +345,13 @@ static struct pool *pool_named(CUpool handle, CUstream stream)
     int type = 0, id = 0;
     if (pool != NULL)
         return pool;
-    bool told = HAVE(cuMemPoolGetAttribute) && real.cuMemPoolGetAttribute(handle, CU_POOL_LOCATION_TYPE, &type) == CUDA_SUCCESS &&
+    bool told = HAVE(cuMemPoolGetAttribute) &&
+                real.cuMemPoolGetAttribute(handle, CU_POOL_LOCATION_TYPE, &type) == CUDA_SUCCESS &&
                 real.cuMemPoolGetAttribute(handle, CU_POOL_LOCATION_ID, &id) == CUDA_SUCCESS;
     if (told && type >= CU_LOCATION_HOST && type <= CU_LOCATION_HOST_LAST)
         return find(handle, NULL);
-    struct device *device = told && type != 0 ? device_at_location(&(CUlocation){ type, id }, 0) : NULL;
+    struct device *device =
+        told && type != 0 ? device_at_location(&(CUlocation){ type, id }, 0) : NULL;
     if (device == NULL)
         device = device_of_stream(stream);
     return device != NULL ? find(handle, device) : NULL;
@@ -342,8 +360,10 @@ static struct pool *pool_named(CUpool handle, CUstream stream)
 static CUresult ask(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream stream, bool per_thread)
 {
     if (from != NULL)
-        return per_thread ? REAL(cuMemAllocFromPoolAsync_ptsz)(ptr, bytes, from, stream) : REAL(cuMemAllocFromPoolAsync)(ptr, bytes, from, stream);
-    return per_thread ? REAL(cuMemAllocAsync_ptsz)(ptr, bytes, stream) : REAL(cuMemAllocAsync)(ptr, bytes, stream);
+        return per_thread ? REAL(cuMemAllocFromPoolAsync_ptsz)(ptr, bytes, from, stream)
+                          : REAL(cuMemAllocFromPoolAsync)(ptr, bytes, from, stream);
+    return per_thread ? REAL(cuMemAllocAsync_ptsz)(ptr, bytes, stream)
+                      : REAL(cuMemAllocAsync)(ptr, bytes, stream);
 }
 
 static CUresult free_async(CUdeviceptr ptr, CUstream stream, bool per_thread)
@@ -351,10 +371,12 @@ static CUresult free_async(CUdeviceptr ptr, CUstream stream, bool per_thread)
     return per_thread ? REAL(cuMemFreeAsync_ptsz)(ptr, stream) : REAL(cuMemFreeAsync)(ptr, stream);
 }
 
-static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream stream, bool per_thread)
+static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream stream,
+                         bool per_thread)
 {
     struct pool *pool = NULL;
-    bool counting = atomic_load_explicit(&limiting, memory_order_relaxed) && ptr != NULL && !capturing(stream, per_thread);
+    bool counting = atomic_load_explicit(&limiting, memory_order_relaxed) && ptr != NULL &&
+                    !capturing(stream, per_thread);
     const char *call = from != NULL ? "cuMemAllocFromPoolAsync" : "cuMemAllocAsync";
     if (counting)
         pool = from != NULL ? pool_named(from, stream) : pool_of_stream(stream);
@@ -388,13 +410,18 @@ static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream s
         pool->live -= bytes;
         turn_leave(&turn);
         if (per_thread ? HAVE(cuStreamSynchronize_ptsz) : HAVE(cuStreamSynchronize))
-            (void)(per_thread ? real.cuStreamSynchronize_ptsz(stream) : real.cuStreamSynchronize(stream));
+            (void)(per_thread ? real.cuStreamSynchronize_ptsz(stream)
+                              : real.cuStreamSynchronize(stream));
         trim(pool);
         end(pool, 0, debtor);
         *ptr = 0;
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
-    ledger_put((struct entry){ .key = *ptr, .bytes = bytes, .owner = pool, .kind = POOLED, .device = (uint16_t)pool->device->ordinal });
+    ledger_put((struct entry){ .key = *ptr,
+                               .bytes = bytes,
+                               .owner = pool,
+                               .kind = POOLED,
+                               .device = (uint16_t)pool->device->ordinal });
     end(pool, 0, debtor);
     return CUDA_SUCCESS;
 }
@@ -435,8 +462,10 @@ static CUresult wait_for(CUstream stream, bool per_thread)
 static CUresult release(CUdeviceptr ptr, CUstream stream, bool per_thread)
 {
     struct entry entry;
-    bool known = atomic_load_explicit(&limiting, memory_order_relaxed) && !capturing(stream, per_thread);
-    known = known && (ledger_take(POOLED, ptr, &entry) || ledger_take(LINEAR, ptr, &entry) || ledger_take(SWAPPED, ptr, &entry));
+    bool known =
+        atomic_load_explicit(&limiting, memory_order_relaxed) && !capturing(stream, per_thread);
+    known = known && (ledger_take(POOLED, ptr, &entry) || ledger_take(LINEAR, ptr, &entry) ||
+                      ledger_take(SWAPPED, ptr, &entry));
     if (known && entry.kind == SWAPPED) { /* of no pool, whatever it was asked of */
         (void)wait_for(stream, per_thread);
         CUresult result = REAL(cuMemFree_v2)(ptr);
@@ -449,7 +478,8 @@ static CUresult release(CUdeviceptr ptr, CUstream stream, bool per_thread)
     CUresult result = free_async(ptr, stream, per_thread);
     if (!known)
         return result;
-    if (result == CUDA_SUCCESS && entry.kind == POOLED && is_gone(entry.owner)) /* nobody tells any more when it is free */
+    if (result == CUDA_SUCCESS && entry.kind == POOLED &&
+        is_gone(entry.owner)) /* nobody tells any more when it is free */
         (void)wait_for(stream, per_thread);
     if (result != CUDA_SUCCESS) {
         ledger_put(entry);
@@ -480,7 +510,8 @@ CUresult cuMemPoolCreate(CUpool *handle, const CUpool_props *props)
         struct pool *pool = find(*handle, device);
         turn_take(&turn);
         if (pool != NULL && pool->live == 0 && pool->charged == 0)
-            pool->device = device; /* one of the same name that was there before says nothing of it */
+            pool->device =
+                device; /* one of the same name that was there before says nothing of it */
         turn_leave(&turn);
     }
     return result;
@@ -488,7 +519,9 @@ CUresult cuMemPoolCreate(CUpool *handle, const CUpool_props *props)
 
 CUresult cuMemPoolDestroy(CUpool handle)
 {
-    struct pool *pool = atomic_load_explicit(&limiting, memory_order_relaxed) && handle != NULL ? known(handle) : NULL;
+    struct pool *pool = atomic_load_explicit(&limiting, memory_order_relaxed) && handle != NULL
+                            ? known(handle)
+                            : NULL;
     bool counted = pool != NULL && pool->device != NULL;
     if (pool != NULL)
         begin(pool, 0);
@@ -570,7 +603,8 @@ void pools_graph_trimmed(struct device *device)
 
 /* Takes what a graph's nodes may need apart, unless they were seen to share steps; together where that does not fit and
    they were not seen not to. What graphs have that do not run now is trimmed before it is refused. */
-static bool take_for_graph(struct pool *pool, uint64_t bytes, uint64_t apart, const char *call, struct growth *growth)
+static bool take_for_graph(struct pool *pool, uint64_t bytes, uint64_t apart, const char *call,
+                           struct growth *growth)
 {
     struct device *device = pool->device;
     uint64_t left;
@@ -593,7 +627,8 @@ static bool take_for_graph(struct pool *pool, uint64_t bytes, uint64_t apart, co
     return false;
 }
 
-struct pool *pools_begin_graph(struct device *device, uint64_t bytes, uint64_t apart, const char *call, struct growth *growth, CUresult *refused)
+struct pool *pools_begin_graph(struct device *device, uint64_t bytes, uint64_t apart,
+                               const char *call, struct growth *growth, CUresult *refused)
 {
     *refused = CUDA_SUCCESS;
     *growth = (struct growth){ .bytes = bytes };

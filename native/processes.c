@@ -15,11 +15,13 @@
 #include <unistd.h>
 
 enum { MOST = 256, SUSPECTS = 64 };
-enum { KNOWN_CONTEXT_BYTES = 512 << 20 }; /* what a context takes on the cards of a data centre, with some to spare */
-#define LEAST_BYTES (1ull << 20)          /* no context is smaller */
-#define MOST_BYTES (2ull << 30)           /* or larger */
-#define APART_BYTES (16ull << 20)         /* how far two of NVML's words may be apart */
-#define MEASURING_NS 30000000000ull       /* one that has measured for so long has died */
+enum {
+    KNOWN_CONTEXT_BYTES = 512 << 20
+}; /* what a context takes on the cards of a data centre, with some to spare */
+#define LEAST_BYTES (1ull << 20)    /* no context is smaller */
+#define MOST_BYTES (2ull << 30)     /* or larger */
+#define APART_BYTES (16ull << 20)   /* how far two of NVML's words may be apart */
+#define MEASURING_NS 30000000000ull /* one that has measured for so long has died */
 
 struct look {
     NVprocess list[MOST];
@@ -30,7 +32,10 @@ struct look {
 
 /* Who was seen to compute, for the threads in turns that look (share.c), and what speaks against each. */
 static struct suspects {
-    struct { unsigned pid, strikes, looks, apart; bool other; } list[SUSPECTS];
+    struct {
+        unsigned pid, strikes, looks, apart;
+        bool other;
+    } list[SUSPECTS];
     unsigned count, agreed_pid, wrong, unseen;
     bool begun, by_list;
 } suspects[MAX_DEVICES];
@@ -42,9 +47,9 @@ static struct berth_slot *own_slot(struct device *device)
 
 static bool read_list(NVdevice handle, struct look *look)
 {
-    int (*const calls[])(NVdevice, unsigned *, NVprocess *) = {
-        real.nvmlDeviceGetComputeRunningProcesses_v3, real.nvmlDeviceGetComputeRunningProcesses_v2
-    };
+    int (*const calls[])(NVdevice, unsigned *,
+                         NVprocess *) = { real.nvmlDeviceGetComputeRunningProcesses_v3,
+                                          real.nvmlDeviceGetComputeRunningProcesses_v2 };
     for (int i = 0; i < 2; i++) {
         look->count = MOST;
         if (calls[i] != NULL && calls[i](handle, &look->count, look->list) == NV_SUCCESS)
@@ -75,7 +80,8 @@ static void fill(struct device *device, struct look *look)
     NVmemory memory;
     struct berth_slot *slot = own_slot(device);
     uint64_t seq;
-    for (int attempts = 0; attempts < 4; attempts++) { /* until no other thread of this process allocates meanwhile */
+    for (int attempts = 0; attempts < 4;
+         attempts++) { /* until no other thread of this process allocates meanwhile */
         seq = slot != NULL ? atomic_load(&slot->seq) : 0;
         look->listed = handle != NULL && read_list(handle, look);
         look->held = slot != NULL ? atomic_load(&slot->held) : 0;
@@ -97,15 +103,17 @@ struct look *processes_look(struct device *device)
     /* Two of a partition that measure at once would measure each other. Nobody waits: the second charges what is known. */
     uint64_t now = clock_ns(), since = 0;
     shared64 *measuring = &device->region.use->measuring_ns;
-    look->measuring = atomic_compare_exchange_strong(measuring, &since, now) ||
-                      (now - since > MEASURING_NS && atomic_compare_exchange_strong(measuring, &since, now));
+    look->measuring =
+        atomic_compare_exchange_strong(measuring, &since, now) ||
+        (now - since > MEASURING_NS && atomic_compare_exchange_strong(measuring, &since, now));
     fill(device, look);
     return look;
 }
 
 bool processes_unchanged(const struct look *before)
 {
-    return before != NULL && before->free_bytes != 0 && processes_driver_free() == before->free_bytes;
+    return before != NULL && before->free_bytes != 0 &&
+           processes_driver_free() == before->free_bytes;
 }
 
 void processes_end(struct device *device, struct look *before)
@@ -165,7 +173,8 @@ static uint64_t others_growth(const struct look *before, const struct look *afte
 {
     uint64_t growth = 0;
     for (unsigned i = 0; i < after->count && i < MOST; i++) {
-        uint64_t had = bytes_of(before, after->list[i].pid), has = bytes_of(after, after->list[i].pid);
+        uint64_t had = bytes_of(before, after->list[i].pid),
+                 has = bytes_of(after, after->list[i].pid);
         if (had != 0 && has > had)
             growth += has - had;
     }
@@ -178,7 +187,8 @@ static uint64_t above(uint64_t more, uint64_t less)
 }
 
 /* What is gone from the card beside what this partition was charged: a call cannot have taken more. */
-static bool gone(struct device *device, const struct look *after, uint64_t reserved, uint64_t *all, uint64_t *foreign)
+static bool gone(struct device *device, const struct look *after, uint64_t reserved, uint64_t *all,
+                 uint64_t *foreign)
 {
     size_t total = 0;
     if (after->free_bytes == 0 || !HAVE(cuDeviceTotalMem_v2) ||
@@ -189,15 +199,17 @@ static bool gone(struct device *device, const struct look *after, uint64_t reser
     return true;
 }
 
-static void tell(struct device *device, const char *what, uint64_t bytes, const char *way, unsigned pid)
+static void tell(struct device *device, const char *what, uint64_t bytes, const char *way,
+                 unsigned pid)
 {
     static shared32 told;
     if (atomic_fetch_add(&told, 1) < 64) /* a program that makes contexts for ever fills no disk */
-        log_line("%s on GPU %d: %llu MiB charged, by %s%.0u", what, device->ordinal, (unsigned long long)(bytes >> 20), way, pid);
+        log_line("%s on GPU %d: %llu MiB charged, by %s%.0u", what, device->ordinal,
+                 (unsigned long long)(bytes >> 20), way, pid);
 }
 
-static uint64_t context_taken(struct device *device, const struct look *before, const struct look *after, uint64_t reserved,
-                              bool *told)
+static uint64_t context_taken(struct device *device, const struct look *before,
+                              const struct look *after, uint64_t reserved, bool *told)
 {
     struct berth_slot *slot = own_slot(device);
     uint64_t least, all = 0, foreign = UINT64_MAX, bytes;
@@ -223,8 +235,10 @@ static uint64_t context_taken(struct device *device, const struct look *before, 
         tell(device, "a context", least, "the least of several that began at once", 0);
         return least;
     }
-    bytes = above(rise, before->listed && after->listed ? others_growth(before, after) : above(after->charged, before->charged));
-    if (totals && before->measuring && bytes >= LEAST_BYTES && bytes <= MOST_BYTES && bytes <= foreign) {
+    bytes = above(rise, before->listed && after->listed ? others_growth(before, after)
+                                                        : above(after->charged, before->charged));
+    if (totals && before->measuring && bytes >= LEAST_BYTES && bytes <= MOST_BYTES &&
+        bytes <= foreign) {
         tell(device, "a context", bytes, "what the card as a whole lost meanwhile", 0);
         return bytes;
     }
@@ -232,7 +246,8 @@ static uint64_t context_taken(struct device *device, const struct look *before, 
     if (totals && known_gone && after->total == before->total && after->total == all) {
         bool listed = false;
         for (unsigned i = 0; i < after->count && i < MOST; i++)
-            listed = listed || (after->list[i].pid == (unsigned)getpid() && after->list[i].bytes == 0);
+            listed =
+                listed || (after->list[i].pid == (unsigned)getpid() && after->list[i].bytes == 0);
         if (listed && slot != NULL) {
             atomic_store(&slot->outer_pid, (uint32_t)getpid());
             suspects[device->ordinal].by_list = true;
@@ -247,8 +262,8 @@ static uint64_t context_taken(struct device *device, const struct look *before, 
 
 /* What NVML has beside what was charged: what was charged before and is taken only now is not this module's, and what was
    taken since the last look without being charged (a kernel that was loaded by its launch) is counted now. */
-static uint64_t module_taken(struct device *device, const struct look *before, const struct look *after, uint64_t reserved,
-                             bool *told)
+static uint64_t module_taken(struct device *device, const struct look *before,
+                             const struct look *after, uint64_t reserved, bool *told)
 {
     struct berth_slot *slot = own_slot(device);
     unsigned known = slot != NULL ? atomic_load(&slot->outer_pid) : 0;
@@ -259,26 +274,30 @@ static uint64_t module_taken(struct device *device, const struct look *before, c
     if (before->free_bytes == 0 || after->free_bytes == 0)
         return reserved;
     uint64_t lost = above(before->free_bytes, after->free_bytes);
-    uint64_t bytes = above(lost, before->listed && after->listed ? others_growth(before, after) : above(after->charged, before->charged));
+    uint64_t bytes =
+        above(lost, before->listed && after->listed ? others_growth(before, after)
+                                                    : above(after->charged, before->charged));
     if (bytes != 0)
         tell(device, "a module", bytes, "what the driver had less of afterwards", 0);
     return bytes;
 }
 
-uint64_t processes_taken(struct device *device, struct look *before, uint64_t reserved, CUcontext made, bool *told)
+uint64_t processes_taken(struct device *device, struct look *before, uint64_t reserved,
+                         CUcontext made, bool *told)
 {
     struct look *after = before != NULL ? calloc(1, sizeof *after) : NULL;
     uint64_t bytes = reserved;
     *told = false;
     if (after != NULL) {
         CUcontext current = NULL;
-        bool push = made != NULL && HAVE(cuCtxPushCurrent_v2) && HAVE(cuCtxPopCurrent_v2) && HAVE(cuCtxGetCurrent) &&
-                    real.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current != made &&
-                    real.cuCtxPushCurrent_v2(made) == CUDA_SUCCESS;
+        bool push = made != NULL && HAVE(cuCtxPushCurrent_v2) && HAVE(cuCtxPopCurrent_v2) &&
+                    HAVE(cuCtxGetCurrent) && real.cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
+                    current != made && real.cuCtxPushCurrent_v2(made) == CUDA_SUCCESS;
         fill(device, after);
         if (push)
             real.cuCtxPopCurrent_v2(&current);
-        bytes = made != NULL ? context_taken(device, before, after, reserved, told) : module_taken(device, before, after, reserved, told);
+        bytes = made != NULL ? context_taken(device, before, after, reserved, told)
+                             : module_taken(device, before, after, reserved, told);
     }
     free(after);
     processes_end(device, before);
@@ -311,7 +330,8 @@ bool processes_known(struct berth_region *region)
     uint32_t seen = atomic_load(&region->use->slots_seen);
     for (uint32_t i = 0; i < seen && i < BERTH_SLOTS; i++) {
         struct berth_slot *slot = &region->use->slots[i];
-        if (atomic_load(&slot->state) != 0 && atomic_load(&slot->gpu_ns) != 0 && atomic_load(&slot->outer_pid) == 0)
+        if (atomic_load(&slot->state) != 0 && atomic_load(&slot->gpu_ns) != 0 &&
+            atomic_load(&slot->outer_pid) == 0)
             return false;
     }
     return true;
@@ -353,7 +373,8 @@ static int suspect(struct suspects *here, unsigned pid)
     if (here->count == SUSPECTS)
         return -1;
     here->list[here->count].pid = pid;
-    here->list[here->count].strikes = here->list[here->count].looks = here->list[here->count].apart = 0;
+    here->list[here->count].strikes = here->list[here->count].looks =
+        here->list[here->count].apart = 0;
     /* It computed before this process did, or after this one did and was not told of. */
     here->list[here->count].other = !here->begun || here->unseen >= 2;
     return (int)here->count++;
@@ -363,12 +384,14 @@ static bool claimed(struct berth_region *region, unsigned pid)
 {
     uint32_t seen = atomic_load(&region->use->slots_seen);
     for (uint32_t i = 0; i < seen && i < BERTH_SLOTS; i++)
-        if (atomic_load(&region->use->slots[i].state) != 0 && atomic_load(&region->use->slots[i].outer_pid) == pid)
+        if (atomic_load(&region->use->slots[i].state) != 0 &&
+            atomic_load(&region->use->slots[i].outer_pid) == pid)
             return true;
     return false;
 }
 
-void processes_watch(struct device *device, const NVutilization *samples, unsigned count, unsigned own_pct)
+void processes_watch(struct device *device, const NVutilization *samples, unsigned count,
+                     unsigned own_pct)
 {
     struct berth_slot *slot = own_slot(device);
     struct suspects *here = &suspects[device->ordinal];
@@ -384,7 +407,8 @@ void processes_watch(struct device *device, const NVutilization *samples, unsign
             suspect(here, samples[i].pid);
     here->begun = true;
     here->unseen += count == 0 && own_pct >= 10;
-    unsigned left = 0, pid = 0, told = 0, outer = outer_pid(), best = UINT_MAX, second = UINT_MAX, nearest = 0;
+    unsigned left = 0, pid = 0, told = 0, outer = outer_pid(), best = UINT_MAX, second = UINT_MAX,
+             nearest = 0;
     for (unsigned i = 0; i < here->count; i++) {
         __typeof__(&here->list[0]) one = &here->list[i];
         unsigned busy = busy_pct(samples, count, one->pid);
@@ -402,7 +426,8 @@ void processes_watch(struct device *device, const NVutilization *samples, unsign
         nearest = one->apart < best && one->looks > 3 ? pid : nearest;
         best = one->apart < best ? one->apart : best;
     }
-    if (left > 1) /* of several that may be it, the one that is called so; else the one that does by far the nearest */
+    if (left >
+        1) /* of several that may be it, the one that is called so; else the one that does by far the nearest */
         pid = told != 0 ? told : best < second / 2 && second - best / 2 > 10 ? nearest : 0;
     bool found = pid != 0 && left != 0 && own_pct >= 5 && !claimed(&device->region, pid);
     if (found && here->agreed_pid == pid) {

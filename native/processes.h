@@ -12,7 +12,8 @@ struct look;
 struct look *processes_look(struct device *device);
 /* What the call took, never 0 where it made a context and that cannot be measured. `reserved` was charged before it;
    `made` is the context, NULL for a call that made a module. `told`: by NVML, of this process. */
-uint64_t processes_taken(struct device *device, struct look *before, uint64_t reserved, CUcontext made, bool *told);
+uint64_t processes_taken(struct device *device, struct look *before, uint64_t reserved,
+                         CUcontext made, bool *told);
 /* Whether the card has as much free as then, which the driver must say. */
 bool processes_unchanged(const struct look *before);
 /* What the card has free; 0 where the driver does not say, as without a context. */
@@ -23,7 +24,8 @@ void processes_end(struct device *device, struct look *before);
 bool processes_wanted(struct device *device);
 
 /* Watches who computes, until one alone can be this process: for where its memory did not tell. */
-void processes_watch(struct device *device, const NVutilization *samples, unsigned count, unsigned own_pct);
+void processes_watch(struct device *device, const NVutilization *samples, unsigned count,
+                     unsigned own_pct);
 /* Whether a pid of NVML's is one of the partition's. */
 bool processes_ours(struct berth_region *region, unsigned pid);
 /* Whether every process of the partition that computes is known by its pid in NVML. */

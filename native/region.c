@@ -15,7 +15,12 @@
 
 __extension__ typedef unsigned __int128 u128;
 
-enum { LOCK_BASE = 1 << 24, GLANCE_NS = 10 * 1000 * 1000, CROWD_NS = 2 * 1000 * 1000, EXEC_NS = 100 * 1000 * 1000 };
+enum {
+    LOCK_BASE = 1 << 24,
+    GLANCE_NS = 10 * 1000 * 1000,
+    CROWD_NS = 2 * 1000 * 1000,
+    EXEC_NS = 100 * 1000 * 1000
+};
 
 uint64_t clock_ns(void)
 {
@@ -44,7 +49,9 @@ static void raise_to(shared64 *cell, uint64_t value)
 
 /* ---- the total ---- */
 
-struct total { uint64_t used, tag; };
+struct total {
+    uint64_t used, tag;
+};
 
 static bool swap_total(struct berth_use_file *use, struct total from, struct total to)
 {
@@ -55,7 +62,8 @@ static bool swap_total(struct berth_use_file *use, struct total from, struct tot
 static struct total read_total(struct berth_use_file *use)
 {
     struct total now;
-    now.used = LOAD_ACQUIRE(use->total.used); /* the halves may be of two moments: the swap finds out */
+    now.used =
+        LOAD_ACQUIRE(use->total.used); /* the halves may be of two moments: the swap finds out */
     now.tag = LOAD_ACQUIRE(use->total.tag);
     return now;
 }
@@ -68,7 +76,8 @@ static uint64_t limit_of(const struct berth_region *region)
 enum outcome { DONE, FULL };
 
 /* One change of `used` in the name of slot `index`: up by `up` below `limit`, then down by `down`. */
-static enum outcome change(struct berth_use_file *use, uint32_t index, uint64_t up, uint64_t down, uint64_t limit, uint64_t *left, bool estimate)
+static enum outcome change(struct berth_use_file *use, uint32_t index, uint64_t up, uint64_t down,
+                           uint64_t limit, uint64_t *left, bool estimate)
 {
     struct berth_slot *slot = &use->slots[index];
     uint64_t seq = LOAD(slot->seq) + 1, held = LOAD(slot->held);
@@ -86,7 +95,8 @@ static enum outcome change(struct berth_use_file *use, uint32_t index, uint64_t 
         uint32_t last = (uint32_t)(now.tag & ((1u << BERTH_TAG_SLOT_BITS) - 1));
         if (last != 0 && last <= BERTH_SLOTS && last != index + 1)
             raise_to(&use->slots[last - 1].noted, now.tag >> BERTH_TAG_SLOT_BITS);
-        struct total next = { up ? now.used + up : (now.used > down ? now.used - down : 0), seq << BERTH_TAG_SLOT_BITS | (index + 1) };
+        struct total next = { up ? now.used + up : (now.used > down ? now.used - down : 0),
+                              seq << BERTH_TAG_SLOT_BITS | (index + 1) };
         if (swap_total(use, now, next)) {
             STORE(slot->held, after);
             STORE(slot->seq, seq);
@@ -131,7 +141,8 @@ static bool take_bytes(struct berth_region *region, uint64_t bytes, uint64_t *le
         return false;
     }
     turn_take(&region->turn);
-    enum outcome outcome = change(region->use, (uint32_t)region->slot, bytes, 0, limit_of(region), left, estimate);
+    enum outcome outcome =
+        change(region->use, (uint32_t)region->slot, bytes, 0, limit_of(region), left, estimate);
     turn_leave(&region->turn);
     return outcome == DONE;
 }
@@ -162,7 +173,9 @@ void region_give(struct berth_region *region, uint64_t bytes)
 
 static int lock_byte(int fd, int command, uint32_t index)
 {
-    struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCK_BASE + (off_t)index, .l_len = 1 };
+    struct flock lock = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCK_BASE + (off_t)index, .l_len = 1
+    };
     int answer = fcntl(fd, command, &lock);
     if (command == F_OFD_GETLK)
         return answer == 0 && lock.l_type == F_UNLCK;
@@ -176,7 +189,10 @@ static uint64_t own_pid_namespace(void)
 }
 
 enum { EXITING = 4 }; /* the kernel's PF_EXITING */
-struct life { char state; uint64_t flags, threads, start_ticks; };
+struct life {
+    char state;
+    uint64_t flags, threads, start_ticks;
+};
 
 /* From /proc/PID/stat; false where it cannot be read. */
 static bool read_life(const char *path, struct life *life)
@@ -267,8 +283,10 @@ static int open_mapped(const struct berth_region *region)
     struct stat file;
     char mapping[80];
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    uintptr_t from = (uintptr_t)region->use, to = from + (sizeof *region->use + page - 1) / page * page;
-    snprintf(mapping, sizeof mapping, "/proc/self/map_files/%lx-%lx", (unsigned long)from, (unsigned long)to);
+    uintptr_t from = (uintptr_t)region->use,
+              to = from + (sizeof *region->use + page - 1) / page * page;
+    snprintf(mapping, sizeof mapping, "/proc/self/map_files/%lx-%lx", (unsigned long)from,
+             (unsigned long)to);
     int fd = open(region->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW), error = errno;
     if (fd >= 0 && fstat(fd, &file) == 0 && is_mapped_file(region, &file))
         return fd;
@@ -345,7 +363,8 @@ static bool bury_by_pid(struct berth_region *region, uint32_t index, uint64_t ow
         return false;
     if (!atomic_compare_exchange_strong(&slot->state, &state, ours))
         return false;
-    if (!has_ended(slot, own_namespace)) { /* another has buried it meanwhile, and a third moved in */
+    if (!has_ended(slot,
+                   own_namespace)) { /* another has buried it meanwhile, and a third moved in */
         atomic_compare_exchange_strong(&slot->state, &ours, 1);
         return false;
     }
@@ -394,14 +413,17 @@ bool region_join(struct berth_region *region, struct berth_error *error)
         return true;
     /* Of many that start together one looks for the dead; each still does before it is ever refused. */
     uint64_t now = clock_ns(), then = LOAD(region->use->reaped_ns);
-    if (now - then > CROWD_NS && atomic_compare_exchange_strong(&region->use->reaped_ns, &then, now))
+    if (now - then > CROWD_NS &&
+        atomic_compare_exchange_strong(&region->use->reaped_ns, &then, now))
         region_reap(region);
     struct berth_use_file *use = region->use;
     int fd = open_mapped(region);
     if (fd < 0) {
-        snprintf(error->text, sizeof error->text, "%s: cannot be opened to join it (%s); %s", region->path, strerror(errno),
-                 errno == ENOENT || errno == ESTALE ? "the partition was removed while this program ran; start it again"
-                                                    : "check its owner and mode");
+        snprintf(error->text, sizeof error->text, "%s: cannot be opened to join it (%s); %s",
+                 region->path, strerror(errno),
+                 errno == ENOENT || errno == ESTALE
+                     ? "the partition was removed while this program ran; start it again"
+                     : "check its owner and mode");
         return false;
     }
     for (uint32_t index = 0; index < BERTH_SLOTS; index++) {
@@ -412,18 +434,21 @@ bool region_join(struct berth_region *region, struct berth_error *error)
             if (errno == EAGAIN || errno == EACCES)
                 continue;
             snprintf(error->text, sizeof error->text,
-                     "%s: its file system keeps no locks (%s), which tell who lives; name a folder in memory or on a local disk",
+                     "%s: its file system keeps no locks (%s), which tell who lives; name a folder "
+                     "in memory or on a local disk",
                      region->path, strerror(errno));
             close(fd);
             return false;
         }
-        if (LOAD_ACQUIRE(slot->state) != 0) { /* taken since we looked, and its owner died: the next to reap sees to it */
+        if (LOAD_ACQUIRE(slot->state) !=
+            0) { /* taken since we looked, and its owner died: the next to reap sees to it */
             unlock_byte(fd, index);
             continue;
         }
         void *proof = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
         if (proof == MAP_FAILED || madvise(proof, 4096, MADV_DONTFORK) != 0) {
-            snprintf(error->text, sizeof error->text, "%s: cannot be mapped (%s)", region->path, strerror(errno));
+            snprintf(error->text, sizeof error->text, "%s: cannot be mapped (%s)", region->path,
+                     strerror(errno));
             if (proof != MAP_FAILED)
                 munmap(proof, 4096);
             close(fd);
@@ -444,14 +469,17 @@ bool region_join(struct berth_region *region, struct berth_error *error)
         STORE(slot->outer_pid, 0);
         STORE_RELEASE(slot->state, 1);
         uint32_t seen = LOAD(use->slots_seen);
-        while (seen < index + 1 && !atomic_compare_exchange_weak(&use->slots_seen, &seen, index + 1)) { }
+        while (seen < index + 1 &&
+               !atomic_compare_exchange_weak(&use->slots_seen, &seen, index + 1)) { }
         region->proof = proof;
         region->slot = (int)index;
         close(fd);
         return true;
     }
     close(fd);
-    snprintf(error->text, sizeof error->text, "%s: %d processes use this partition already, which is all it holds; end some or make another partition",
+    snprintf(error->text, sizeof error->text,
+             "%s: %d processes use this partition already, which is all it holds; end some or make "
+             "another partition",
              region->path, (int)BERTH_SLOTS);
     return false;
 }

@@ -17,8 +17,8 @@ static bool in_use(const struct berth_region *region)
     return used;
 }
 
-bool region_oversubscribe(const char *folder, const unsigned char uuid[16], uint64_t bytes, bool anyway,
-                          struct berth_error *error)
+bool region_oversubscribe(const char *folder, const unsigned char uuid[16], uint64_t bytes,
+                          bool anyway, struct berth_error *error)
 {
     struct berth_region region;
     char text[37], path[300];
@@ -39,7 +39,8 @@ bool region_oversubscribe(const char *folder, const unsigned char uuid[16], uint
     if (fd >= 0)
         close(fd);
     if (limit == MAP_FAILED) {
-        snprintf(error->text, sizeof error->text, "%.200s: cannot be written (%s); only its maker may change it", path,
+        snprintf(error->text, sizeof error->text,
+                 "%.200s: cannot be written (%s); only its maker may change it", path,
                  strerror(why));
         return false;
     }

@@ -18,19 +18,19 @@
 #include <time.h>
 
 enum {
-    SLACK_NS = 20 * 1000 * 1000,      /* how much unused time may be caught up */
-    KEPT_LAUNCHES = 8,                /* and how much that others took, in the longest launches of late, */
-    KEPT_NS = 1000 * 1000 * 1000,     /* at most */
+    SLACK_NS = 20 * 1000 * 1000, /* how much unused time may be caught up */
+    KEPT_LAUNCHES = 8, /* and how much that others took, in the longest launches of late, */
+    KEPT_NS = 1000 * 1000 * 1000, /* at most */
     CHECK_NS = 500 * 1000 * 1000,
-    JUMP_NS = 1000 * 1000 * 1000,     /* a clock that falls back by more has jumped */
+    JUMP_NS = 1000 * 1000 * 1000, /* a clock that falls back by more has jumped */
     MOST_SAMPLES = 512,
-    FREE_PCT = 4,                     /* of the GPU, that a burst leaves to others who use it */
-    ALONE_PCT = 98,                   /* of a GPU that nobody else uses: whoever comes must not find a long queue */
-    FULL_PCT = 97,                    /* a card in use by so much has nothing left */
-    NOBODY_PCT = 2,                   /* in use by others by so little, it is in use by nobody */
-    UNSURE_PCT = 6,                   /* what was charged and what was used may differ by, of late */
-    LOW_PCT = 5,                      /* what low priority gets on a full card */
-    LOW_BLIND_PCT = 20,               /* and where nobody tells how full it is */
+    FREE_PCT = 4,   /* of the GPU, that a burst leaves to others who use it */
+    ALONE_PCT = 98, /* of a GPU that nobody else uses: whoever comes must not find a long queue */
+    FULL_PCT = 97,  /* a card in use by so much has nothing left */
+    NOBODY_PCT = 2, /* in use by others by so little, it is in use by nobody */
+    UNSURE_PCT = 6, /* what was charged and what was used may differ by, of late */
+    LOW_PCT = 5,    /* what low priority gets on a full card */
+    LOW_BLIND_PCT = 20, /* and where nobody tells how full it is */
     DISTRUST_LOOKS = 20,
 };
 #define UNTOLD UINT32_MAX /* others_pct: nobody tells */
@@ -45,7 +45,8 @@ static uint32_t ceiling_pct(const struct device *device)
 
 bool share_limits(const struct device *device)
 {
-    return LOAD(device->region.limit->core_pct) != 0 || (LOAD(device->region.limit->flags) & BERTH_LOW) != 0;
+    return LOAD(device->region.limit->core_pct) != 0 ||
+           (LOAD(device->region.limit->flags) & BERTH_LOW) != 0;
 }
 
 bool share_contended(const struct device *device)
@@ -75,7 +76,8 @@ static uint32_t share_pct(const struct device *device)
     uint32_t pct = ceiling_pct(device), flags = LOAD(device->region.limit->flags);
     uint32_t others = LOAD(device->region.use->others_pct);
     if (flags & BERTH_LOW) {
-        uint32_t given = LOAD(device->region.use->given_pct), least = others == UNTOLD ? LOW_BLIND_PCT : LOW_PCT;
+        uint32_t given = LOAD(device->region.use->given_pct),
+                 least = others == UNTOLD ? LOW_BLIND_PCT : LOW_PCT;
         given = given > least ? given : least;
         return given < pct || (flags & BERTH_BURST) != 0 ? given : pct;
     }
@@ -88,16 +90,19 @@ static uint32_t share_pct(const struct device *device)
        is left free beside others: on a GPU that is full they could not show that they want more. */
     if (others == UNTOLD || LOAD(device->region.use->strangers) != 0)
         return pct;
-    uint32_t most = others <= NOBODY_PCT ? ALONE_PCT : 100 - FREE_PCT, left = others < most ? most - others : 0;
+    uint32_t most = others <= NOBODY_PCT ? ALONE_PCT : 100 - FREE_PCT,
+             left = others < most ? most - others : 0;
     if (left <= pct)
         return pct;
-    return others <= NOBODY_PCT || LOAD(device->region.use->total_pct) < FULL_PCT ? left : left - (left - pct) / 2;
+    return others <= NOBODY_PCT || LOAD(device->region.use->total_pct) < FULL_PCT
+               ? left
+               : left - (left - pct) / 2;
 }
 
 bool share_measures(void)
 {
-    return HAVE(cuEventCreate) && HAVE(cuEventRecord) && HAVE(cuEventQuery) && HAVE(cuEventElapsedTime) &&
-           HAVE(cuCtxGetCurrent);
+    return HAVE(cuEventCreate) && HAVE(cuEventRecord) && HAVE(cuEventQuery) &&
+           HAVE(cuEventElapsedTime) && HAVE(cuCtxGetCurrent);
 }
 
 uint64_t share_scaled(const struct device *device, uint64_t ns)
@@ -116,7 +121,8 @@ static void charge(struct device *device, int64_t ns)
 
 void share_correct(struct device *device, int64_t ns)
 {
-    atomic_fetch_add(&device->region.use->paid_until_ns, (uint64_t)(ns * 100 / (int64_t)share_pct(device)));
+    atomic_fetch_add(&device->region.use->paid_until_ns,
+                     (uint64_t)(ns * 100 / (int64_t)share_pct(device)));
     charge(device, ns);
 }
 
@@ -141,7 +147,8 @@ void share_backlog(struct device *device, uint64_t begun_ns, uint64_t took_ns)
 /* How long work was on its way since the partition's time was last used up. */
 static uint64_t kept_ns(struct berth_use_file *use)
 {
-    uint64_t kept = LOAD(use->backlog_ns) - LOAD(use->backlog_mark_ns), most = KEPT_LAUNCHES * LOAD(use->longest_ns);
+    uint64_t kept = LOAD(use->backlog_ns) - LOAD(use->backlog_mark_ns),
+             most = KEPT_LAUNCHES * LOAD(use->longest_ns);
     most = most < KEPT_NS ? most : KEPT_NS;
     return kept < most ? kept : most;
 }
@@ -156,7 +163,8 @@ static void follow_clock(struct berth_use_file *use, uint64_t now)
     }
     if (!atomic_compare_exchange_strong(&use->seen_ns, &seen, now))
         return;
-    log_line("the clock fell back by %llu ms; so does the time that the partition has paid for", (unsigned long long)((seen - now) / 1000000));
+    log_line("the clock fell back by %llu ms; so does the time that the partition has paid for",
+             (unsigned long long)((seen - now) / 1000000));
     atomic_fetch_sub(&use->paid_until_ns, seen - now);
     atomic_store(&use->backlog_until_ns, now);
     atomic_store(&use->checked_at_ns, now);
@@ -183,7 +191,7 @@ void share_buy(struct device *device, uint64_t ns)
 /* ---- what NVML says ---- */
 
 struct report {
-    bool by_process, told;       /* who uses the card; how much it is used */
+    bool by_process, told; /* who uses the card; how much it is used */
     uint32_t total_pct, ours_pct, ours, others;
     uint64_t latest_us;
     NVutilization samples[MOST_SAMPLES];
@@ -198,7 +206,8 @@ static void ask(struct device *device, struct report *report, uint64_t after_us)
     report->latest_us = after_us;
     report->count = MOST_SAMPLES;
     if (handle != NULL && HAVE(nvmlDeviceGetProcessUtilization)) {
-        int result = real.nvmlDeviceGetProcessUtilization(handle, report->samples, &report->count, after_us);
+        int result =
+            real.nvmlDeviceGetProcessUtilization(handle, report->samples, &report->count, after_us);
         report->by_process = result == NV_SUCCESS || result == NV_NOT_FOUND;
         report->count = result == NV_SUCCESS && report->count <= MOST_SAMPLES ? report->count : 0;
     }
@@ -224,17 +233,22 @@ static void ask(struct device *device, struct report *report, uint64_t after_us)
 /* Each process finds out for itself by which pid NVML knows it. */
 static void watch(struct device *device, struct report *report, uint64_t now)
 {
-    static struct { shared64 at_ns, charged_ns, after_us; } seen[MAX_DEVICES];
+    static struct {
+        shared64 at_ns, charged_ns, after_us;
+    } seen[MAX_DEVICES];
     __typeof__(&seen[0]) here = &seen[device->ordinal];
     uint64_t then = LOAD(here->at_ns);
-    if (device->region.slot < 0 || now - then < CHECK_NS || !atomic_compare_exchange_strong(&here->at_ns, &then, now))
+    if (device->region.slot < 0 || now - then < CHECK_NS ||
+        !atomic_compare_exchange_strong(&here->at_ns, &then, now))
         return;
     uint64_t charged = LOAD(device->region.use->slots[device->region.slot].gpu_ns);
     uint64_t since = atomic_exchange(&here->charged_ns, charged), after_us = LOAD(here->after_us);
     ask(device, report, after_us);
     atomic_store(&here->after_us, report->latest_us);
-    if (report->by_process && (after_us != 0 || report->count == 0) && now - then < 4ull * CHECK_NS && charged >= since)
-        processes_watch(device, report->samples, report->count, (unsigned)((charged - since) * 100 / (now - then)));
+    if (report->by_process && (after_us != 0 || report->count == 0) &&
+        now - then < 4ull * CHECK_NS && charged >= since)
+        processes_watch(device, report->samples, report->count,
+                        (unsigned)((charged - since) * 100 / (now - then)));
     else if (report->by_process && then == 0)
         processes_watch(device, report->samples, report->count, 0);
 }
@@ -266,11 +280,16 @@ static void start_over(struct berth_use_file *use)
 }
 
 /* The factor by which measured launches are charged: what NVML saw of late beside what they seemed to take. */
-static void settle(struct device *device, const struct report *report, uint64_t window, uint64_t charged)
+static void settle(struct device *device, const struct report *report, uint64_t window,
+                   uint64_t charged)
 {
     struct berth_use_file *use = device->region.use;
-    static struct { uint64_t measured_ns; uint32_t raised; } before[MAX_DEVICES];
-    uint32_t factor = LOAD(use->factor_milli), others = report->total_pct - report->ours_pct + report->others;
+    static struct {
+        uint64_t measured_ns;
+        uint32_t raised;
+    } before[MAX_DEVICES];
+    uint32_t factor = LOAD(use->factor_milli),
+             others = report->total_pct - report->ours_pct + report->others;
     factor = factor == 0 ? 1000 : factor;
     /* NVML rounds down to whole per cents: half a point for each process is what that loses on average. */
     uint64_t measured = (report->ours_pct * 2 + report->ours) * window / 200;
@@ -289,7 +308,8 @@ static void settle(struct device *device, const struct report *report, uint64_t 
         return;
     }
     uint64_t wanted = measured * 1000 / raw;
-    if (wanted > 1150 && LOAD(use->trims) != 0) { /* more than the least of the launches: they do differ */
+    if (wanted > 1150 &&
+        LOAD(use->trims) != 0) { /* more than the least of the launches: they do differ */
         start_over(use);
         atomic_store(&use->mixed, 1);
         atomic_store(&use->trims, 0);
@@ -300,7 +320,8 @@ static void settle(struct device *device, const struct report *report, uint64_t 
     wanted = wanted < 1 ? 1 : wanted < 1000000000u ? wanted : 1000000000u;
     /* What is charged ever more for its launches and does not use less is not what NVML takes it for. */
     if (wanted > 4000 && wanted > factor) {
-        if (before[device->ordinal].raised++ > 2 && measured * 10 >= before[device->ordinal].measured_ns * 9) {
+        if (before[device->ordinal].raised++ > 2 &&
+            measured * 10 >= before[device->ordinal].measured_ns * 9) {
             atomic_store(&use->distrust, DISTRUST_LOOKS);
             wanted = 1000;
         }
@@ -332,7 +353,8 @@ void share_check(struct device *device)
     uint64_t after_us = LOAD(use->measured_at_us), window = now - then;
     bool recent = then != 0 && window <= 4ull * CHECK_NS && charged > since;
     charged = recent ? charged - since : 0;
-    if (charged > window) { /* more than there was: they waited for others, and more than once each */
+    if (charged >
+        window) { /* more than there was: they waited for others, and more than once each */
         int64_t more = (int64_t)(charged - window);
         share_correct(device, -more);
         atomic_fetch_sub(&use->charged_then_ns, (uint64_t)more);
@@ -344,15 +366,19 @@ void share_check(struct device *device)
     bool known = report->by_process && processes_known(&device->region);
     uint32_t own = report->ours_pct, others;
     atomic_store(&use->strangers, report->by_process && report->count != 0 && !known);
-    atomic_store(&use->trims, known && report->ours != 0 && LOAD(use->mixed) == 0 && LOAD(use->distrust) == 0);
+    atomic_store(&use->trims,
+                 known && report->ours != 0 && LOAD(use->mixed) == 0 && LOAD(use->distrust) == 0);
     uint64_t charged_pct = charged * 100 / (window != 0 ? window : 1);
     if (recent && charged_pct >= 20 && report->total_pct * 2 < charged_pct)
-        report->told = report->by_process = false; /* a card that is used by less than this partition uses */
+        report->told = report->by_process =
+            false; /* a card that is used by less than this partition uses */
     if (!known || report->ours == 0) {
-        own = charged_pct + UNSURE_PCT < report->total_pct ? (uint32_t)charged_pct + UNSURE_PCT : report->total_pct;
+        own = charged_pct + UNSURE_PCT < report->total_pct ? (uint32_t)charged_pct + UNSURE_PCT
+                                                           : report->total_pct;
     }
     others = report->told ? report->total_pct - (own < report->total_pct ? own : report->total_pct)
-             : report->by_process ? 0 : UNTOLD;
+             : report->by_process ? 0
+                                  : UNTOLD;
     atomic_store(&use->others_pct, others);
     atomic_store(&use->total_pct, report->total_pct);
     if (LOAD(device->region.limit->flags) & BERTH_LOW)

@@ -41,7 +41,8 @@ void swap_give(struct device *device, uint64_t bytes)
         atomic_fetch_sub(&device->region.use->slots[device->region.slot].swapped, bytes);
 }
 
-CUresult swap_allocate(struct device *device, CUdeviceptr *ptr, uint64_t bytes, uint64_t left, const char *call)
+CUresult swap_allocate(struct device *device, CUdeviceptr *ptr, uint64_t bytes, uint64_t left,
+                       const char *call)
 {
     uint64_t swap_left = 0;
     CUcontext context = NULL;
@@ -49,8 +50,8 @@ CUresult swap_allocate(struct device *device, CUdeviceptr *ptr, uint64_t bytes, 
     if (!may || !reserve(device, bytes, &swap_left)) {
         left = left > swap_left ? left : swap_left;
         region_refuse(&device->region, call, bytes, left);
-        log_line("refused %s of %llu bytes on GPU %d: %llu left", call, (unsigned long long)bytes, device->ordinal,
-                 (unsigned long long)left);
+        log_line("refused %s of %llu bytes on GPU %d: %llu left", call, (unsigned long long)bytes,
+                 device->ordinal, (unsigned long long)left);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult result = real.cuMemAllocManaged(ptr, bytes, GLOBAL);
@@ -65,10 +66,15 @@ CUresult swap_allocate(struct device *device, CUdeviceptr *ptr, uint64_t bytes, 
     }
     if (HAVE(cuCtxGetCurrent))
         real.cuCtxGetCurrent(&context);
-    ledger_put((struct entry){ .key = *ptr, .bytes = bytes, .owner = context, .kind = SWAPPED, .device = (uint16_t)device->ordinal });
+    ledger_put((struct entry){ .key = *ptr,
+                               .bytes = bytes,
+                               .owner = context,
+                               .kind = SWAPPED,
+                               .device = (uint16_t)device->ordinal });
     static shared32 told;
     if (atomic_exchange(&told, 1) == 0)
-        log_line("%s of %llu bytes on GPU %d is above the limit and stays in the host's memory, which is slower", call,
-                 (unsigned long long)bytes, device->ordinal);
+        log_line("%s of %llu bytes on GPU %d is above the limit and stays in the host's memory, "
+                 "which is slower",
+                 call, (unsigned long long)bytes, device->ordinal);
     return CUDA_SUCCESS;
 }

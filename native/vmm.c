@@ -19,16 +19,25 @@ struct record {
     uint64_t bytes;
     struct device *device; /* NULL: nothing is counted for it */
     uint32_t handles, maps;
-    bool exported, foreign;  /* foreign: imported, and not known to be one of this process's own */
-    int fd;                  /* the file that it was exported to; -1: none */
+    bool exported, foreign; /* foreign: imported, and not known to be one of this process's own */
+    int fd;                 /* the file that it was exported to; -1: none */
     dev_t file_device, file_kind;
     ino_t file;
     unsigned char fabric[CU_FABRIC_BYTES];
-    struct record *next;     /* of those exported */
+    struct record *next; /* of those exported */
 };
-struct mapping { uint64_t at, bytes; struct record *record; };
+struct mapping {
+    uint64_t at, bytes;
+    struct record *record;
+};
 /* A part of a sparse array, or a piece of a multicast object: what it holds. */
-struct tie { const void *holder; CUmap_info part; CUdevice dev; size_t offset; struct record *record; };
+struct tie {
+    const void *holder;
+    CUmap_info part;
+    CUdevice dev;
+    size_t offset;
+    struct record *record;
+};
 
 static struct turn turn;
 static struct mapping *mappings; /* sorted by address */
@@ -129,7 +138,8 @@ static void reclaim_exports(struct device *device)
 }
 
 /* Takes out one tie of a holder: of this part, or of this device and these offsets, or any. */
-static struct record *untie(const void *holder, const CUmap_info *part, CUdevice dev, size_t from, size_t bytes)
+static struct record *untie(const void *holder, const CUmap_info *part, CUdevice dev, size_t from,
+                            size_t bytes)
 {
     struct record *record = NULL;
     turn_take(&turn);
@@ -137,8 +147,10 @@ static struct record *untie(const void *holder, const CUmap_info *part, CUdevice
         struct tie *tie = &ties[i];
         if (tie->holder != holder)
             continue;
-        bool same = part == NULL ? (dev < 0 || tie->dev < 0 || tie->dev == dev) && tie->offset >= from && tie->offset - from < bytes
-                                 : tie->part.part_type == part->part_type && memcmp(&tie->part.part, &part->part, sizeof part->part) == 0;
+        bool same = part == NULL ? (dev < 0 || tie->dev < 0 || tie->dev == dev) &&
+                                       tie->offset >= from && tie->offset - from < bytes
+                                 : tie->part.part_type == part->part_type &&
+                                       memcmp(&tie->part.part, &part->part, sizeof part->part) == 0;
         if (!same)
             continue;
         record = tie->record;
@@ -212,11 +224,16 @@ struct device *device_at_location(const CUlocation *location, int type)
 static void keep(CUhandle handle, struct record *record)
 {
     struct device *device = record->device;
-    ledger_put((struct entry){ .key = handle, .bytes = record->bytes, .owner = record, .kind = HANDLE,
-                               .device = (uint16_t)(device != NULL ? device->ordinal : 0), .count = 1 });
+    ledger_put((struct entry){ .key = handle,
+                               .bytes = record->bytes,
+                               .owner = record,
+                               .kind = HANDLE,
+                               .device = (uint16_t)(device != NULL ? device->ordinal : 0),
+                               .count = 1 });
 }
 
-CUresult cuMemCreate(CUhandle *handle, size_t bytes, const CUalloc_prop *prop, unsigned long long flags)
+CUresult cuMemCreate(CUhandle *handle, size_t bytes, const CUalloc_prop *prop,
+                     unsigned long long flags)
 {
     struct device *device = prop != NULL ? device_at_location(&prop->location, prop->type) : NULL;
     if (device == NULL || handle == NULL)
@@ -262,7 +279,8 @@ CUresult cuMemRelease(CUhandle handle)
     return result;
 }
 
-CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUhandle handle, unsigned long long flags)
+CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUhandle handle,
+                  unsigned long long flags)
 {
     struct record *record = hold(handle);
     CUresult result = REAL(cuMemMap)(ptr, bytes, offset, handle, flags);
@@ -290,7 +308,8 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t bytes)
         gone = malloc(count * sizeof *gone);
     if (gone != NULL && count != 0) {
         memcpy(gone, &mappings[first], count * sizeof *gone);
-        memmove(&mappings[first], &mappings[first + count], (mapping_count - first - count) * sizeof *mappings);
+        memmove(&mappings[first], &mappings[first + count],
+                (mapping_count - first - count) * sizeof *mappings);
         mapping_count -= count;
     }
     turn_leave(&turn);
@@ -314,7 +333,8 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t bytes)
 CUresult cuMemRetainAllocationHandle(CUhandle *handle, void *address)
 {
     CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
-    if (result != CUDA_SUCCESS || handle == NULL || !atomic_load_explicit(&limiting, memory_order_relaxed))
+    if (result != CUDA_SUCCESS || handle == NULL ||
+        !atomic_load_explicit(&limiting, memory_order_relaxed))
         return result;
     turn_take(&turn);
     uint64_t at = (uint64_t)(uintptr_t)address;
@@ -323,7 +343,13 @@ CUresult cuMemRetainAllocationHandle(CUhandle *handle, void *address)
         struct record *record = mappings[found].record;
         struct entry entry;
         if (!ledger_take(HANDLE, *handle, &entry) || entry.owner != record)
-            entry = (struct entry){ .key = *handle, .bytes = record->bytes, .owner = record, .kind = HANDLE, .device = (uint16_t)(record->device != NULL ? record->device->ordinal : 0) };
+            entry = (struct entry){
+                .key = *handle,
+                .bytes = record->bytes,
+                .owner = record,
+                .kind = HANDLE,
+                .device = (uint16_t)(record->device != NULL ? record->device->ordinal : 0)
+            };
         entry.count++;
         record->handles++;
         ledger_put(entry);
@@ -341,13 +367,15 @@ static void let_go(struct record *record, CUstream stream, bool per_thread)
     bool last = record->handles == 0 && record->maps == 1;
     turn_leave(&turn);
     if (last)
-        (void)(per_thread ? REAL(cuStreamSynchronize_ptsz)(stream) : REAL(cuStreamSynchronize)(stream));
+        (void)(per_thread ? REAL(cuStreamSynchronize_ptsz)(stream)
+                          : REAL(cuStreamSynchronize)(stream));
     drop(record, 0, 1);
 }
 
 static CUresult map_array(CUmap_info *list, unsigned count, CUstream stream, bool per_thread)
 {
-    bool counted = atomic_load_explicit(&limiting, memory_order_relaxed) && list != NULL && count != 0;
+    bool counted =
+        atomic_load_explicit(&limiting, memory_order_relaxed) && list != NULL && count != 0;
     struct record **held = counted ? calloc(count, sizeof *held) : NULL;
     if (counted && held == NULL)
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -392,7 +420,8 @@ void vmm_array_gone(const void *array)
 CUresult cuMulticastCreate(CUhandle *object, const CUmulticast_prop *prop)
 {
     CUresult result = REAL(cuMulticastCreate)(object, prop);
-    if (result != CUDA_SUCCESS || object == NULL || !atomic_load_explicit(&limiting, memory_order_relaxed))
+    if (result != CUDA_SUCCESS || object == NULL ||
+        !atomic_load_explicit(&limiting, memory_order_relaxed))
         return result;
     struct record *record = calloc(1, sizeof *record);
     if (record != NULL) {
@@ -422,7 +451,8 @@ static struct record *hold_at(CUdeviceptr address)
     return record;
 }
 
-static CUresult bound(CUresult result, CUhandle object, CUdevice dev, size_t offset, struct record *record)
+static CUresult bound(CUresult result, CUhandle object, CUdevice dev, size_t offset,
+                      struct record *record)
 {
     const void *holder = record != NULL ? object_of(object) : NULL;
     if (record != NULL && result == CUDA_SUCCESS && holder != NULL)
@@ -432,42 +462,55 @@ static CUresult bound(CUresult result, CUhandle object, CUdevice dev, size_t off
     return result;
 }
 
-CUresult cuMulticastBindMem(CUhandle object, size_t offset, CUhandle memory, size_t from, size_t bytes, unsigned long long flags)
+CUresult cuMulticastBindMem(CUhandle object, size_t offset, CUhandle memory, size_t from,
+                            size_t bytes, unsigned long long flags)
 {
     struct record *record = hold(memory);
-    return bound(REAL(cuMulticastBindMem)(object, offset, memory, from, bytes, flags), object, -1, offset, record);
+    return bound(REAL(cuMulticastBindMem)(object, offset, memory, from, bytes, flags), object, -1,
+                 offset, record);
 }
 
-CUresult cuMulticastBindMem_v2(CUhandle object, CUdevice dev, size_t offset, CUhandle memory, size_t from, size_t bytes, unsigned long long flags)
+CUresult cuMulticastBindMem_v2(CUhandle object, CUdevice dev, size_t offset, CUhandle memory,
+                               size_t from, size_t bytes, unsigned long long flags)
 {
     struct record *record = hold(memory);
-    return bound(REAL(cuMulticastBindMem_v2)(object, dev, offset, memory, from, bytes, flags), object, dev, offset, record);
+    return bound(REAL(cuMulticastBindMem_v2)(object, dev, offset, memory, from, bytes, flags),
+                 object, dev, offset, record);
 }
 
-CUresult cuMulticastBindAddr(CUhandle object, size_t offset, CUdeviceptr ptr, size_t bytes, unsigned long long flags)
+CUresult cuMulticastBindAddr(CUhandle object, size_t offset, CUdeviceptr ptr, size_t bytes,
+                             unsigned long long flags)
 {
     struct record *record = hold_at(ptr);
-    return bound(REAL(cuMulticastBindAddr)(object, offset, ptr, bytes, flags), object, -1, offset, record);
+    return bound(REAL(cuMulticastBindAddr)(object, offset, ptr, bytes, flags), object, -1, offset,
+                 record);
 }
 
-CUresult cuMulticastBindAddr_v2(CUhandle object, CUdevice dev, size_t offset, CUdeviceptr ptr, size_t bytes, unsigned long long flags)
+CUresult cuMulticastBindAddr_v2(CUhandle object, CUdevice dev, size_t offset, CUdeviceptr ptr,
+                                size_t bytes, unsigned long long flags)
 {
     struct record *record = hold_at(ptr);
-    return bound(REAL(cuMulticastBindAddr_v2)(object, dev, offset, ptr, bytes, flags), object, dev, offset, record);
+    return bound(REAL(cuMulticastBindAddr_v2)(object, dev, offset, ptr, bytes, flags), object, dev,
+                 offset, record);
 }
 
 CUresult cuMulticastUnbind(CUhandle object, CUdevice dev, size_t offset, size_t bytes)
 {
     CUresult result = REAL(cuMulticastUnbind)(object, dev, offset, bytes);
-    const void *holder = result == CUDA_SUCCESS && atomic_load_explicit(&limiting, memory_order_relaxed) ? object_of(object) : NULL;
-    for (struct record *record; holder != NULL && (record = untie(holder, NULL, dev, offset, bytes)) != NULL;)
+    const void *holder =
+        result == CUDA_SUCCESS && atomic_load_explicit(&limiting, memory_order_relaxed)
+            ? object_of(object)
+            : NULL;
+    for (struct record *record;
+         holder != NULL && (record = untie(holder, NULL, dev, offset, bytes)) != NULL;)
         drop(record, 0, 1);
     return result;
 }
 
 /* ---- export and import ---- */
 
-CUresult cuMemExportToShareableHandle(void *out, CUhandle handle, int type, unsigned long long flags)
+CUresult cuMemExportToShareableHandle(void *out, CUhandle handle, int type,
+                                      unsigned long long flags)
 {
     struct record *record = hold(handle);
     CUresult result = REAL(cuMemExportToShareableHandle)(out, handle, type, flags);
@@ -503,12 +546,14 @@ static struct record *exported_as(void *from, int type)
     int fd = (int)(intptr_t)from;
     bool asked = type == CU_SHARE_FD && fstat(fd, &file) == 0;
     for (struct record *at = exports; at != NULL; at = at->next) {
-        if (type == CU_SHARE_FABRIC && memcmp(at->fabric, none, sizeof none) != 0 && memcmp(at->fabric, from, sizeof none) == 0)
+        if (type == CU_SHARE_FABRIC && memcmp(at->fabric, none, sizeof none) != 0 &&
+            memcmp(at->fabric, from, sizeof none) == 0)
             return at;
         if (asked && at->fd == fd && is_open(at))
             return at;
         /* Another descriptor of the file, where files have names of their own. */
-        if (asked && at->fd >= 0 && !S_ISCHR(file.st_mode) && file.st_dev == at->file_device && file.st_ino == at->file)
+        if (asked && at->fd >= 0 && !S_ISCHR(file.st_mode) && file.st_dev == at->file_device &&
+            file.st_ino == at->file)
             return at;
     }
     return NULL;

@@ -28,7 +28,8 @@ static uint64_t room_in_the_end(uint64_t wanted)
     }
     return seen;
 }
-#define HELD_IN_THE_END(bytes) CHECK(room_in_the_end(LIMIT - (bytes)) == LIMIT - (bytes) && fake_own_bytes(0) == (bytes))
+#define HELD_IN_THE_END(bytes)                                                                 \
+    CHECK(room_in_the_end(LIMIT - (bytes)) == LIMIT - (bytes) && fake_own_bytes(0) == (bytes))
 
 static int test_linear(void)
 {
@@ -180,7 +181,8 @@ static int test_nccl(void)
     return 0;
 }
 
-static int async_family(CUresult (*allocate)(CUdeviceptr *, size_t, CUstream), CUresult (*release)(CUdeviceptr, CUstream))
+static int async_family(CUresult (*allocate)(CUdeviceptr *, size_t, CUstream),
+                        CUresult (*release)(CUdeviceptr, CUstream))
 {
     CUdeviceptr a, b;
     START();
@@ -204,8 +206,14 @@ static int async_family(CUresult (*allocate)(CUdeviceptr *, size_t, CUstream), C
     return 0;
 }
 
-static int test_async(void) { return async_family(cuMemAllocAsync, cuMemFreeAsync); }
-static int test_async_per_thread(void) { return async_family(cuMemAllocAsync_ptsz, cuMemFreeAsync_ptsz); }
+static int test_async(void)
+{
+    return async_family(cuMemAllocAsync, cuMemFreeAsync);
+}
+static int test_async_per_thread(void)
+{
+    return async_family(cuMemAllocAsync_ptsz, cuMemFreeAsync_ptsz);
+}
 
 static int test_pool(void)
 {
@@ -232,7 +240,8 @@ static int test_pool(void)
     OK(cuMemFreeAsync(a, NULL));
     OK(cuMemPoolDestroy(pool));
     HELD(0);
-    CUpool_props managed = { .type = CU_ALLOCATION_MANAGED }, host = { .type = 1, .location = { 2, 0 } };
+    CUpool_props managed = { .type = CU_ALLOCATION_MANAGED },
+                 host = { .type = 1, .location = { 2, 0 } };
     OK(cuMemPoolCreate(&pool, &managed));
     OOM(cuMemAllocFromPoolAsync(&a, LIMIT + 1, pool, NULL));
     OK(cuMemAllocFromPoolAsync(&a, LIMIT, pool, NULL));
@@ -264,7 +273,8 @@ static int test_graph(void)
     CUgraph graph, child;
     CUexec exec;
     CUnode node;
-    CUmem_node memory = { .bytes = 40 * MIB }, small = { .bytes = 10 * MIB }, large = { .bytes = 65 * MIB };
+    CUmem_node memory = { .bytes = 40 * MIB }, small = { .bytes = 10 * MIB },
+               large = { .bytes = 65 * MIB };
     CUdeviceptr a;
     START();
     OK(cuGraphCreate(&graph, 0));
@@ -316,7 +326,8 @@ static void *launch_beside(void *context)
     CUmodule module;
     CUfunction function;
     CUstream stream;
-    if (cuCtxSetCurrent(context) != CUDA_SUCCESS || cuModuleLoadData(&module, "") != CUDA_SUCCESS || cuStreamCreate(&stream, 0) != CUDA_SUCCESS ||
+    if (cuCtxSetCurrent(context) != CUDA_SUCCESS || cuModuleLoadData(&module, "") != CUDA_SUCCESS ||
+        cuStreamCreate(&stream, 0) != CUDA_SUCCESS ||
         cuModuleGetFunction(&function, module, "spin_100") != CUDA_SUCCESS)
         return (void *)1;
     for (int i = 0; i < 200; i++)
@@ -325,7 +336,8 @@ static void *launch_beside(void *context)
     return NULL;
 }
 
-static int test_capture_beside(void) /* with a compute limit: another thread's launches are measured, and spoil no capture */
+static int test_capture_beside(
+    void) /* with a compute limit: another thread's launches are measured, and spoil no capture */
 {
     CUstream stream;
     CUgraph graph;
@@ -343,7 +355,8 @@ static int test_capture_beside(void) /* with a compute limit: another thread's l
     return 0;
 }
 
-static int test_became_other(void) /* takes 40 MiB and becomes another program, which is still there */
+static int
+test_became_other(void) /* takes 40 MiB and becomes another program, which is still there */
 {
     CUdeviceptr a;
     START();
@@ -371,8 +384,10 @@ static int test_no_context(void)
         CHECK(cuMemAllocFromPoolAsync(&a, MIB, own, NULL) == CUDA_ERROR_INVALID_CONTEXT);
         CHECK(cuMemAllocFromPoolAsync(&a, MIB, standard, NULL) == CUDA_ERROR_INVALID_CONTEXT);
         CHECK(cuMemAllocAsync(&a, MIB, NULL) == CUDA_ERROR_INVALID_CONTEXT);
-        CHECK(cuMemAlloc_v2(&a, MIB) == CUDA_ERROR_INVALID_CONTEXT && cuMemAllocManaged(&a, MIB, 1) == CUDA_ERROR_INVALID_CONTEXT);
-        CHECK(cuArrayCreate_v2(&array, &plane) == CUDA_ERROR_INVALID_CONTEXT && cuCtxSetLimit(CU_LIMIT_HEAP, MIB) == CUDA_ERROR_INVALID_CONTEXT);
+        CHECK(cuMemAlloc_v2(&a, MIB) == CUDA_ERROR_INVALID_CONTEXT &&
+              cuMemAllocManaged(&a, MIB, 1) == CUDA_ERROR_INVALID_CONTEXT);
+        CHECK(cuArrayCreate_v2(&array, &plane) == CUDA_ERROR_INVALID_CONTEXT &&
+              cuCtxSetLimit(CU_LIMIT_HEAP, MIB) == CUDA_ERROR_INVALID_CONTEXT);
         CHECK(cuGraphInstantiateWithFlags(&exec, NULL, 0) != CUDA_SUCCESS);
     }
     OK(cuMemCreate(&handle, 4 * MIB, &on_device, 0)); /* needs none */
@@ -404,7 +419,8 @@ static int test_failing(void)
     CUdeviceptr a, at;
     CUhandle handle, again;
     CUarray array;
-    CUarray3d_desc cube = { 256, 256, 16, 0x01, 4, 0 }, sparse = { 8192, 8192, 0, 0x20, 4, CU_ARRAY_SPARSE };
+    CUarray3d_desc cube = { 256, 256, 16, 0x01, 4, 0 },
+                   sparse = { 8192, 8192, 0, 0x20, 4, CU_ARRAY_SPARSE };
     CUmodule module;
     CUstream stream;
     CUgraph graph;
@@ -419,14 +435,14 @@ static int test_failing(void)
     int fd = -1, failed = 0;
     START();
     for (int i = 0; i < 4; i++) {
-#define TRY(call, ...)                                                            \
-    do {                                                                          \
-        if ((call) == CUDA_SUCCESS) {                                             \
-            __VA_ARGS__;                                                          \
-        } else {                                                                  \
-            failed++;                                                             \
-        }                                                                         \
-        CHECK(room() <= LIMIT - fake_own_bytes(0));                               \
+#define TRY(call, ...)                              \
+    do {                                            \
+        if ((call) == CUDA_SUCCESS) {               \
+            __VA_ARGS__;                            \
+        } else {                                    \
+            failed++;                               \
+        }                                           \
+        CHECK(room() <= LIMIT - fake_own_bytes(0)); \
     } while (0)
 #define FREED(call) while ((call) != CUDA_SUCCESS)
         TRY(cuMemAlloc_v2(&a, 8 * MIB), FREED(cuMemFree_v2(a)));
@@ -434,14 +450,16 @@ static int test_failing(void)
         TRY(cuArray3DCreate_v2(&array, &cube), FREED(cuArrayDestroy(array)));
         TRY(cuMemCreate(&handle, 8 * MIB, &on_device, 0), FREED(cuMemRelease(handle)));
         TRY(cuMemCreate(&handle, 8 * MIB, &on_device, 0), {
-            TRY(cuMemAddressReserve(&at, 8 * MIB, 0, 0, 0), {
-                TRY(cuMemMap(at, 8 * MIB, 0, handle, 0), FREED(cuMemUnmap(at, 8 * MIB)));
-            });
+            TRY(cuMemAddressReserve(&at, 8 * MIB, 0, 0, 0),
+                { TRY(cuMemMap(at, 8 * MIB, 0, handle, 0), FREED(cuMemUnmap(at, 8 * MIB))); });
             TRY(cuMemExportToShareableHandle(&fd, handle, CU_SHARE_FD, 0), {
-                TRY(cuMemImportFromShareableHandle(&again, (void *)(intptr_t)fd, CU_SHARE_FD), FREED(cuMemRelease(again)));
+                TRY(cuMemImportFromShareableHandle(&again, (void *)(intptr_t)fd, CU_SHARE_FD),
+                    FREED(cuMemRelease(again)));
             });
             TRY(cuArray3DCreate_v2(&array, &sparse), {
-                CUmap_info part = { .resource = array, .operation = CU_OPERATION_MAP, .handle = handle };
+                CUmap_info part = { .resource = array,
+                                    .operation = CU_OPERATION_MAP,
+                                    .handle = handle };
                 TRY(cuMemMapArrayAsync(&part, 1, NULL), (void)0);
                 FREED(cuArrayDestroy(array));
             });
@@ -810,14 +828,16 @@ static void *churn(void *data)
 {
     unsigned seed = (unsigned)(uintptr_t)data;
     CUcontext context;
-    if (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS)
+    if (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
+        cuCtxSetCurrent(context) != CUDA_SUCCESS)
         return (void *)1;
     for (int i = 0; i < 3000; i++) {
         CUdeviceptr a;
         size_t bytes = (size_t)(rand_r(&seed) % (32 << 20)) + 1;
         bool pooled = getenv("NOPOOL") == NULL && i % 3 == 0;
         CUresult result = pooled ? cuMemAllocAsync(&a, bytes, NULL) : cuMemAlloc_v2(&a, bytes);
-        if (result == CUDA_SUCCESS && (pooled ? cuMemFreeAsync(a, NULL) : cuMemFree_v2(a)) != CUDA_SUCCESS)
+        if (result == CUDA_SUCCESS &&
+            (pooled ? cuMemFreeAsync(a, NULL) : cuMemFree_v2(a)) != CUDA_SUCCESS)
             return (void *)2;
         if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY)
             return (void *)3;
@@ -857,9 +877,11 @@ static int test_fork(void)
     START();
     HELD_IN_THE_END(0); /* what the child held came back when it ended */
     OK(cuMemAlloc_v2(&a, 40 * MIB));
-    child = fork(); /* after: the driver does not work in the child, and the parent's memory stays the parent's */
+    child =
+        fork(); /* after: the driver does not work in the child, and the parent's memory stays the parent's */
     if (child == 0)
-        _exit(cuMemAlloc_v2(&b, 1) == CUDA_ERROR_NOT_INITIALIZED && cuInit(0) != CUDA_SUCCESS ? 0 : 1);
+        _exit(cuMemAlloc_v2(&b, 1) == CUDA_ERROR_NOT_INITIALIZED && cuInit(0) != CUDA_SUCCESS ? 0
+                                                                                              : 1);
     waitpid(child, &status, 0);
     CHECK(status == 0);
     HELD(40 * MIB);
@@ -870,13 +892,15 @@ static int test_fork(void)
     }
     waitpid(child, &status, 0);
     CHECK(status == 0);
-    HELD_IN_THE_END(40 * MIB); /* cuMemGetInfo looks for the dead every 10 ms; a refusal would look at once */
+    HELD_IN_THE_END(
+        40 * MIB); /* cuMemGetInfo looks for the dead every 10 ms; a refusal would look at once */
     return 0;
 }
 
 static _Atomic int counting, second_is_through;
 
-static void stay_in_the_driver(void) /* the first to get there, until the second is through or has waited in vain */
+static void stay_in_the_driver(
+    void) /* the first to get there, until the second is through or has waited in vain */
 {
     if (counting++ == 0)
         for (int tries = 0; tries < 120000 && !second_is_through; tries++)
@@ -889,7 +913,8 @@ static void *start_first(void *data)
     return cuInit(0) == CUDA_SUCCESS ? NULL : (void *)1;
 }
 
-static int test_start_beside(void) /* no lock is held over a driver call: one that takes its time at the start keeps nobody waiting */
+static int test_start_beside(
+    void) /* no lock is held over a driver call: one that takes its time at the start keeps nobody waiting */
 {
     pthread_t first;
     void *failed;
@@ -1005,7 +1030,8 @@ static int launch_of(CUfunction *function, const char *name)
     return 0;
 }
 
-static int two_contexts(CUcontext contexts[2], CUfunction functions[2], const char *first, const char *second)
+static int two_contexts(CUcontext contexts[2], CUfunction functions[2], const char *first,
+                        const char *second)
 {
     OK(cuInit(0));
     for (int i = 0; i < 2; i++) {
@@ -1023,7 +1049,8 @@ static int launches(CUfunction function, unsigned blocks)
     return 0;
 }
 
-static int test_paced_in_turns(void) /* 2 ms on each of two GPUs, a launch here and a launch there */
+static int
+test_paced_in_turns(void) /* 2 ms on each of two GPUs, a launch here and a launch there */
 {
     CUcontext contexts[2];
     CUfunction functions[2];
@@ -1035,7 +1062,8 @@ static int test_paced_in_turns(void) /* 2 ms on each of two GPUs, a launch here 
     return 0;
 }
 
-static int test_paced_apart(void) /* 10 ms on one GPU, a launch on the other before they are measured */
+static int
+test_paced_apart(void) /* 10 ms on one GPU, a launch on the other before they are measured */
 {
     CUcontext contexts[2];
     CUfunction functions[2];
@@ -1060,14 +1088,16 @@ static int test_paced_events(void) /* each probe has two events, whatever contex
     return 0;
 }
 
-static int paced_after(CUresult (*end)(CUdevice)) /* 2 ms, then 40 ms in the context that comes after it, by the same address */
+static int paced_after(CUresult (*end)(
+    CUdevice)) /* 2 ms, then 40 ms in the context that comes after it, by the same address */
 {
     CUcontext before, after;
     CUfunction function;
     OK(cuInit(0));
     OK(cuDevicePrimaryCtxRetain(&before, 0));
     OK(cuCtxSetCurrent(before));
-    CHECK(launch_of(&function, "spin_1000") == 0 && launches(function, 1) == 0 && launches(function, 1) == 0);
+    CHECK(launch_of(&function, "spin_1000") == 0 && launches(function, 1) == 0 &&
+          launches(function, 1) == 0);
     OK(end(0));
     CHECK(fake_own_events() == 0);
     OK(cuDevicePrimaryCtxRetain(&after, 0));
@@ -1079,8 +1109,14 @@ static int paced_after(CUresult (*end)(CUdevice)) /* 2 ms, then 40 ms in the con
     return 0;
 }
 
-static int test_paced_after_reset(void) { return paced_after(cuDevicePrimaryCtxReset_v2); }
-static int test_paced_after_release(void) { return paced_after(cuDevicePrimaryCtxRelease_v2); }
+static int test_paced_after_reset(void)
+{
+    return paced_after(cuDevicePrimaryCtxReset_v2);
+}
+static int test_paced_after_release(void)
+{
+    return paced_after(cuDevicePrimaryCtxRelease_v2);
+}
 
 static int test_none(void) /* limits that cannot be known: no GPU rather than all of it */
 {
@@ -1089,9 +1125,11 @@ static int test_none(void) /* limits that cannot be known: no GPU rather than al
     CHECK(cuDeviceGetCount(&count) == CUDA_ERROR_NO_DEVICE && count == 0);
     CUdeviceptr a;
     CUcontext context; /* a program that does not listen gets nothing either */
-    CHECK(cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS && cuCtxCreate_v2(&context, 0, 0) != CUDA_SUCCESS);
+    CHECK(cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS &&
+          cuCtxCreate_v2(&context, 0, 0) != CUDA_SUCCESS);
     CHECK(cuMemAlloc_v2(&a, 1) != CUDA_SUCCESS);
-    CHECK(cuMemAllocManaged(&a, 1, 1) != CUDA_SUCCESS && cuMemAllocAsync(&a, 1, NULL) != CUDA_SUCCESS);
+    CHECK(cuMemAllocManaged(&a, 1, 1) != CUDA_SUCCESS &&
+          cuMemAllocAsync(&a, 1, NULL) != CUDA_SUCCESS);
     return 0;
 }
 
@@ -1180,7 +1218,8 @@ static int test_resized(void) /* from 64 MiB to 32, and to 128 */
     return 0;
 }
 
-static int test_hold(void) /* takes 40 MiB, says so, waits for a line, and is often killed meanwhile */
+static int
+test_hold(void) /* takes 40 MiB, says so, waits for a line, and is often killed meanwhile */
 {
     CUdeviceptr a;
     char line[8];
@@ -1193,14 +1232,61 @@ static int test_hold(void) /* takes 40 MiB, says so, waits for a line, and is of
     return 0;
 }
 
-static const struct { const char *name; int (*run)(void); } tests[] = {
+static const struct {
+    const char *name;
+    int (*run)(void);
+} tests[] = {
 #define TEST(name) { #name, test_##name }
-    TEST(linear), TEST(pitch), TEST(managed), TEST(array), TEST(mipmap), TEST(vmm), TEST(nccl), TEST(async), TEST(async_per_thread), TEST(pool),
-    TEST(graph), TEST(capture), TEST(capture_beside), TEST(became_other), TEST(errno), TEST(ipc), TEST(context), TEST(view), TEST(threads), TEST(fork), TEST(start_beside), TEST(guest), TEST(launch),
-    TEST(none), TEST(data), TEST(two_gpus), TEST(total), TEST(over), TEST(up), TEST(resized), TEST(hold), TEST(half), TEST(legacy),
-    TEST(paced_in_turns), TEST(paced_apart), TEST(paced_events), TEST(paced_after_reset), TEST(paced_after_release),
-    TEST(no_context), TEST(failing), TEST(large_module), TEST(huge_module), TEST(graphs_apart), TEST(parts), TEST(imported_pool),
-    TEST(first_use), TEST(heap), TEST(fork_while_growing), TEST(swap), TEST(hold_swapped),
+    TEST(linear),
+    TEST(pitch),
+    TEST(managed),
+    TEST(array),
+    TEST(mipmap),
+    TEST(vmm),
+    TEST(nccl),
+    TEST(async),
+    TEST(async_per_thread),
+    TEST(pool),
+    TEST(graph),
+    TEST(capture),
+    TEST(capture_beside),
+    TEST(became_other),
+    TEST(errno),
+    TEST(ipc),
+    TEST(context),
+    TEST(view),
+    TEST(threads),
+    TEST(fork),
+    TEST(start_beside),
+    TEST(guest),
+    TEST(launch),
+    TEST(none),
+    TEST(data),
+    TEST(two_gpus),
+    TEST(total),
+    TEST(over),
+    TEST(up),
+    TEST(resized),
+    TEST(hold),
+    TEST(half),
+    TEST(legacy),
+    TEST(paced_in_turns),
+    TEST(paced_apart),
+    TEST(paced_events),
+    TEST(paced_after_reset),
+    TEST(paced_after_release),
+    TEST(no_context),
+    TEST(failing),
+    TEST(large_module),
+    TEST(huge_module),
+    TEST(graphs_apart),
+    TEST(parts),
+    TEST(imported_pool),
+    TEST(first_use),
+    TEST(heap),
+    TEST(fork_while_growing),
+    TEST(swap),
+    TEST(hold_swapped),
 };
 
 int main(int count, char **words)

@@ -15,7 +15,9 @@
 #include <unistd.h>
 
 #define MIB (1ull << 20)
-struct seen { _Atomic uint64_t operations, refused; };
+struct seen {
+    _Atomic uint64_t operations, refused;
+};
 static struct seen *seen;
 static const CUalloc_prop on_device = { .type = 1, .location = { 1, 0 } };
 
@@ -47,7 +49,8 @@ static void pooled(size_t bytes, bool own)
     CUdeviceptr a;
     if (own && pool == NULL && cuMemPoolCreate(&pool, &props) != CUDA_SUCCESS)
         return;
-    if (had(own ? cuMemAllocFromPoolAsync(&a, bytes, pool, NULL) : cuMemAllocAsync(&a, bytes, NULL)))
+    if (had(own ? cuMemAllocFromPoolAsync(&a, bytes, pool, NULL)
+                : cuMemAllocAsync(&a, bytes, NULL)))
         cuMemFreeAsync(a, NULL);
     cuStreamSynchronize(NULL);
 }
@@ -67,7 +70,8 @@ static void physical(size_t bytes, bool shared)
     }
     if (fd >= 0)
         close(fd);
-    if (cuMemAddressReserve(&at, bytes, 0, 0, 0) == CUDA_SUCCESS && cuMemMap(at, bytes, 0, handle, 0) == CUDA_SUCCESS) {
+    if (cuMemAddressReserve(&at, bytes, 0, 0, 0) == CUDA_SUCCESS &&
+        cuMemMap(at, bytes, 0, handle, 0) == CUDA_SUCCESS) {
         cuMemRelease(handle);
         usleep(100);
         cuMemUnmap(at, bytes);
@@ -135,7 +139,8 @@ static void work(unsigned seed)
     CUcontext context;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     setpriority(PRIO_PROCESS, 0, 15); /* so that the killer gets its turn */
-    if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS)
+    if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
+        cuCtxSetCurrent(context) != CUDA_SUCCESS)
         _exit(3);
     for (;;) {
         size_t bytes = (size_t)(rand_r(&seed) % 24 + 1) * MIB;
@@ -159,7 +164,8 @@ static void work(unsigned seed)
 
 int main(int count, char **words)
 {
-    int processes = count > 1 ? atoi(words[1]) : 8, seconds = count > 2 ? atoi(words[2]) : 5, kill_ms = count > 3 ? atoi(words[3]) : 100;
+    int processes = count > 1 ? atoi(words[1]) : 8, seconds = count > 2 ? atoi(words[2]) : 5,
+        kill_ms = count > 3 ? atoi(words[3]) : 100;
     uint64_t killed = 0, failed = 0, born = 0;
     unsigned seed = 20261122;
     pid_t *children = calloc((size_t)processes, sizeof *children);
@@ -167,7 +173,8 @@ int main(int count, char **words)
     seen = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (fork() == 0) { /* how large a module is, is known from the first one on */
         CUcontext context;
-        if (cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS && cuCtxSetCurrent(context) == CUDA_SUCCESS)
+        if (cuInit(0) == CUDA_SUCCESS && cuDevicePrimaryCtxRetain(&context, 0) == CUDA_SUCCESS &&
+            cuCtxSetCurrent(context) == CUDA_SUCCESS)
             module(4 * MIB);
         _exit(0);
     }
@@ -194,13 +201,16 @@ int main(int count, char **words)
         failed += WIFEXITED(status) || WTERMSIG(status) != SIGKILL;
     CUcontext context;
     size_t free_bytes = 0, total = 0;
-    if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS)
+    if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
+        cuCtxSetCurrent(context) != CUDA_SUCCESS)
         return 3;
     cuMemGetInfo_v2(&free_bytes, &total);
-    printf("{\"operations\": %llu, \"refused\": %llu, \"killed\": %llu, \"failed\": %llu, \"violations\": %llu, \"worst_bytes\": %llu, "
+    printf("{\"operations\": %llu, \"refused\": %llu, \"killed\": %llu, \"failed\": %llu, "
+           "\"violations\": %llu, \"worst_bytes\": %llu, "
            "\"left_bytes\": %llu, \"driver_bytes\": %llu}\n",
-           (unsigned long long)seen->operations, (unsigned long long)seen->refused, (unsigned long long)killed, (unsigned long long)failed,
-           (unsigned long long)fake_violations(0), (unsigned long long)fake_worst_bytes(0), (unsigned long long)(total - free_bytes),
-           (unsigned long long)fake_used_bytes(0));
+           (unsigned long long)seen->operations, (unsigned long long)seen->refused,
+           (unsigned long long)killed, (unsigned long long)failed,
+           (unsigned long long)fake_violations(0), (unsigned long long)fake_worst_bytes(0),
+           (unsigned long long)(total - free_bytes), (unsigned long long)fake_used_bytes(0));
     return 0;
 }

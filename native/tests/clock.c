@@ -147,7 +147,10 @@ static int64_t jumped_ns(clockid_t clock, uint64_t now)
         }
         atomic_store(&known, 1);
     }
-    return clock != CLOCK_MONOTONIC_RAW && by_ms != 0 && now >= START_NS + (uint64_t)at_ms * 1000000u ? by_ms * 1000000 : 0;
+    return clock != CLOCK_MONOTONIC_RAW && by_ms != 0 &&
+                   now >= START_NS + (uint64_t)at_ms * 1000000u
+               ? by_ms * 1000000
+               : 0;
 }
 
 static bool is_simulated(clockid_t clock)

@@ -12,13 +12,27 @@
 struct CUctx_st {
     uint32_t gpu, attached;
     bool primary, alive;
-    uint64_t limit_bytes, promised_bytes; /* for what cuCtxSetLimit was told: taken, and not taken yet */
-    uint64_t limits[CU_LIMITS];           /* above the first value */
+    uint64_t limit_bytes,
+        promised_bytes;         /* for what cuCtxSetLimit was told: taken, and not taken yet */
+    uint64_t limits[CU_LIMITS]; /* above the first value */
 };
-struct CUmod_st { uint32_t gpu; uint64_t bytes, pending; struct CUctx_st *context; struct CUmod_st *next; };
-struct CUarray_st { uint64_t va; };
+struct CUmod_st {
+    uint32_t gpu;
+    uint64_t bytes, pending;
+    struct CUctx_st *context;
+    struct CUmod_st *next;
+};
+struct CUarray_st {
+    uint64_t va;
+};
 
-struct physical { uint64_t id, bytes; uint32_t gpu, handles, maps; int fd; uint64_t file; struct physical *next; };
+struct physical {
+    uint64_t id, bytes;
+    uint32_t gpu, handles, maps;
+    int fd;
+    uint64_t file;
+    struct physical *next;
+};
 
 extern struct fake_card *fake_card;
 extern bool fake_initialized, fake_injecting;
@@ -47,28 +61,28 @@ void fake_bindings_of(uint64_t object); /* a multicast object is gone */
 CUresult fake_promises_kept(struct CUctx_st *context);
 void fake_limits_gone(struct CUctx_st *context);
 
-#define READY()                                                                   \
-    do {                                                                          \
-        if (__builtin_expect(!fake_initialized, 0))                               \
-            return CUDA_ERROR_NOT_INITIALIZED;                                    \
-        CUresult injected_;                                                       \
-        if (__builtin_expect(fake_injecting, 0) &&                                \
-            (injected_ = fake_injected(__func__)) != CUDA_SUCCESS)                \
-            return injected_;                                                     \
+#define READY()                                                    \
+    do {                                                           \
+        if (__builtin_expect(!fake_initialized, 0))                \
+            return CUDA_ERROR_NOT_INITIALIZED;                     \
+        CUresult injected_;                                        \
+        if (__builtin_expect(fake_injecting, 0) &&                 \
+            (injected_ = fake_injected(__func__)) != CUDA_SUCCESS) \
+            return injected_;                                      \
     } while (0)
-#define IN_CONTEXT()                                                              \
-    READY();                                                                      \
-    if (__builtin_expect(fake_current() == NULL, 0))                              \
-        return CUDA_ERROR_INVALID_CONTEXT
-#define GIVEN(pointer)                                                            \
-    do {                                                                          \
-        if (__builtin_expect((pointer) == NULL, 0))                               \
-            return CUDA_ERROR_INVALID_VALUE;                                      \
+#define IN_CONTEXT()                                 \
+    READY();                                         \
+    if (__builtin_expect(fake_current() == NULL, 0)) \
+    return CUDA_ERROR_INVALID_CONTEXT
+#define GIVEN(pointer)                              \
+    do {                                            \
+        if (__builtin_expect((pointer) == NULL, 0)) \
+            return CUDA_ERROR_INVALID_VALUE;        \
     } while (0)
-#define GPU(dev)                                                                  \
-    READY();                                                                      \
-    if (!fake_is_gpu(dev))                                                        \
-        return CUDA_ERROR_INVALID_DEVICE
+#define GPU(dev)                     \
+    READY();                         \
+    if (!fake_is_gpu(dev))           \
+    return CUDA_ERROR_INVALID_DEVICE
 #define DO FAKE_EXPORT CUresult
 
 #endif

@@ -8,12 +8,12 @@ static int gpu_of(NVdevice device)
     return (int)(uintptr_t)device - 1;
 }
 
-#define GIVEN(device, pointer)                                                    \
-    do {                                                                          \
-        if (card == NULL)                                                         \
-            return NV_UNINITIALIZED;                                              \
+#define GIVEN(device, pointer)                                                                 \
+    do {                                                                                       \
+        if (card == NULL)                                                                      \
+            return NV_UNINITIALIZED;                                                           \
         if (gpu_of(device) < 0 || gpu_of(device) >= (int)card->gpu_count || (pointer) == NULL) \
-            return NV_INVALID_ARGUMENT;                                           \
+            return NV_INVALID_ARGUMENT;                                                        \
     } while (0)
 
 /* Whether BERTH_FAKE_NVML has a word in it (fake.h). */
@@ -38,9 +38,18 @@ FAKE_EXPORT int nvmlInit_v2(void)
     return card != NULL ? NV_SUCCESS : 9;
 }
 
-FAKE_EXPORT int nvmlInit(void) { return nvmlInit_v2(); }
-FAKE_EXPORT int nvmlShutdown(void) { return NV_SUCCESS; }
-FAKE_EXPORT const char *nvmlErrorString(int error) { return error == NV_SUCCESS ? "success" : "error of the fake NVML"; }
+FAKE_EXPORT int nvmlInit(void)
+{
+    return nvmlInit_v2();
+}
+FAKE_EXPORT int nvmlShutdown(void)
+{
+    return NV_SUCCESS;
+}
+FAKE_EXPORT const char *nvmlErrorString(int error)
+{
+    return error == NV_SUCCESS ? "success" : "error of the fake NVML";
+}
 
 FAKE_EXPORT int nvmlSystemGetDriverVersion(char *text, unsigned size)
 {
@@ -84,8 +93,9 @@ FAKE_EXPORT int nvmlDeviceGetUUID(NVdevice device, char *text, unsigned size)
         return NV_SUCCESS;
     }
     const unsigned char *b = card->gpus[gpu_of(device)].uuid.bytes;
-    snprintf(text, size, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7],
-             b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+    snprintf(text, size, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+             b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13],
+             b[14], b[15]);
     return NV_SUCCESS;
 }
 
@@ -101,7 +111,8 @@ FAKE_EXPORT int nvmlDeviceGetHandleByUUID(const char *wanted, NVdevice *device)
     uint32_t gpu;
     struct fake_mig_instance *instance = fake_mig_named(wanted, strlen(wanted), &gpu);
     if (instance != NULL)
-        *device = (NVdevice)(uintptr_t)(instance - fake_mig_attach()->instances[0] + FAKE_MIG_HANDLES);
+        *device =
+            (NVdevice)(uintptr_t)(instance - fake_mig_attach()->instances[0] + FAKE_MIG_HANDLES);
     return instance != NULL ? NV_SUCCESS : NV_NOT_FOUND;
 }
 
@@ -153,7 +164,8 @@ static unsigned list_processes(NVdevice device, NVprocess *list, unsigned most)
     bool alone = is("own"), hidden = is("hidden"), lies = is("lies"), host = is("host");
     for (uint32_t i = 0; i < seen && i < FAKE_PROCESSES && !is("total"); i++) {
         struct fake_process *process = &card->processes[i];
-        if (atomic_load(&process->state) != 1 || (alone && !is_own(process)) || (hidden && is_own(process)))
+        if (atomic_load(&process->state) != 1 || (alone && !is_own(process)) ||
+            (hidden && is_own(process)))
             continue;
         uint64_t bytes = atomic_load(&process->bytes[gpu_of(device)]);
         bytes = alone ? 0 : lies && is_own(process) && bytes != 0 ? 1 : bytes;
@@ -190,8 +202,11 @@ static int list_without_ids(NVdevice device, unsigned *count, NVprocess_v1 *list
 }
 
 /* This card's processes compute, draw and are clients of MPS all at once. */
-#define LISTS(name, type, list_of)                                                \
-    FAKE_EXPORT int name(NVdevice device, unsigned *count, type *list) { return list_of(device, count, list); }
+#define LISTS(name, type, list_of)                                     \
+    FAKE_EXPORT int name(NVdevice device, unsigned *count, type *list) \
+    {                                                                  \
+        return list_of(device, count, list);                           \
+    }
 LISTS(nvmlDeviceGetComputeRunningProcesses, NVprocess_v1, list_without_ids)
 LISTS(nvmlDeviceGetComputeRunningProcesses_v2, NVprocess, list_with_ids)
 LISTS(nvmlDeviceGetComputeRunningProcesses_v3, NVprocess, list_with_ids)
@@ -203,7 +218,8 @@ LISTS(nvmlDeviceGetMPSComputeRunningProcesses_v2, NVprocess, list_with_ids)
 LISTS(nvmlDeviceGetMPSComputeRunningProcesses_v3, NVprocess, list_with_ids)
 
 /* Who was busy from `since_us` to the last whole bucket, most of them; how many there are is the answer. */
-static unsigned list_busy(NVdevice device, NVutilization *samples, unsigned most, unsigned long long since_us)
+static unsigned list_busy(NVdevice device, NVutilization *samples, unsigned most,
+                          unsigned long long since_us)
 {
     uint64_t now = fake_now() / FAKE_BUCKET_NS; /* this bucket is not complete */
     uint64_t from = since_us * 1000 / FAKE_BUCKET_NS;
@@ -211,26 +227,32 @@ static unsigned list_busy(NVdevice device, NVutilization *samples, unsigned most
     unsigned count = 0;
     if (now - from > FAKE_BUCKETS - 2)
         from = now - (FAKE_BUCKETS - 2);
-    for (uint32_t i = 0; from < now && !is("total") && i < atomic_load(&card->seen) && i < FAKE_PROCESSES; i++) {
+    for (uint32_t i = 0;
+         from < now && !is("total") && i < atomic_load(&card->seen) && i < FAKE_PROCESSES; i++) {
         struct fake_process *process = &card->processes[i];
         uint64_t busy = 0;
         if (atomic_load(&process->state) != 1 || (is_own(process) ? hidden : lies))
             continue;
         for (uint64_t bucket = from; bucket < now; bucket++)
-            if (atomic_load(&process->bucket[gpu_of(device)][bucket % FAKE_BUCKETS].number) == bucket)
-                busy += atomic_load(&process->bucket[gpu_of(device)][bucket % FAKE_BUCKETS].busy_ns);
+            if (atomic_load(&process->bucket[gpu_of(device)][bucket % FAKE_BUCKETS].number) ==
+                bucket)
+                busy +=
+                    atomic_load(&process->bucket[gpu_of(device)][bucket % FAKE_BUCKETS].busy_ns);
         if (busy == 0)
             continue;
         if (count < most)
-            samples[count] = (NVutilization){ .pid = shown_pid(i, host), .time_us = now * FAKE_BUCKET_NS / 1000,
-                                              .sm_pct = lies ? 1 : (unsigned)(busy * 100 / ((now - from) * FAKE_BUCKET_NS)) };
+            samples[count] = (NVutilization){
+                .pid = shown_pid(i, host),
+                .time_us = now * FAKE_BUCKET_NS / 1000,
+                .sm_pct = lies ? 1 : (unsigned)(busy * 100 / ((now - from) * FAKE_BUCKET_NS))
+            };
         count++;
     }
     return count;
 }
 
-FAKE_EXPORT int nvmlDeviceGetProcessUtilization(NVdevice device, NVutilization *samples, unsigned *count,
-                                                unsigned long long since_us)
+FAKE_EXPORT int nvmlDeviceGetProcessUtilization(NVdevice device, NVutilization *samples,
+                                                unsigned *count, unsigned long long since_us)
 {
     GIVEN(device, count);
     if (is("old"))
@@ -248,9 +270,12 @@ FAKE_EXPORT int nvmlDeviceGetProcessesUtilizationInfo(NVdevice device, NVutiliza
         return NV_FUNCTION_NOT_FOUND;
     if (all->version != NV_UTILIZATIONS_V1)
         return NV_ARGUMENT_VERSION_MISMATCH;
-    unsigned found = list_busy(device, samples, FAKE_PROCESSES, all->since_us), most = all->list != NULL ? all->count : 0;
+    unsigned found = list_busy(device, samples, FAKE_PROCESSES, all->since_us),
+             most = all->list != NULL ? all->count : 0;
     for (unsigned i = 0; i < found && i < most; i++)
-        all->list[i] = (NVutilization_v1){ .time_us = samples[i].time_us, .pid = samples[i].pid, .sm_pct = samples[i].sm_pct };
+        all->list[i] = (NVutilization_v1){ .time_us = samples[i].time_us,
+                                           .pid = samples[i].pid,
+                                           .sm_pct = samples[i].sm_pct };
     all->count = found;
     return found == 0 ? NV_NOT_FOUND : found <= most ? NV_SUCCESS : NV_INSUFFICIENT_SIZE;
 }
@@ -263,9 +288,12 @@ FAKE_EXPORT int nvmlDeviceGetRunningProcessDetailList(NVdevice device, NVdetails
         return NV_FUNCTION_NOT_FOUND;
     if (all->version != NV_DETAILS_V1)
         return NV_ARGUMENT_VERSION_MISMATCH;
-    unsigned found = list_processes(device, list, FAKE_PROCESSES), most = all->list != NULL ? all->count : 0;
+    unsigned found = list_processes(device, list, FAKE_PROCESSES),
+             most = all->list != NULL ? all->count : 0;
     for (unsigned i = 0; i < found && i < most; i++)
-        all->list[i] = (NVdetail){ .pid = list[i].pid, .bytes = list[i].bytes, .gpu_instance = ~0u, .compute_instance = ~0u };
+        all->list[i] = (NVdetail){
+            .pid = list[i].pid, .bytes = list[i].bytes, .gpu_instance = ~0u, .compute_instance = ~0u
+        };
     all->count = found;
     return found <= most ? NV_SUCCESS : NV_INSUFFICIENT_SIZE;
 }
@@ -301,7 +329,9 @@ FAKE_EXPORT int nvmlInitWithFlags(unsigned flags)
     return nvmlInit_v2();
 }
 
-struct fake_rates { unsigned gpu, memory; };
+struct fake_rates {
+    unsigned gpu, memory;
+};
 
 /* What nvidia-smi shows: busy time of all processes in the last second. */
 FAKE_EXPORT int nvmlDeviceGetUtilizationRates(NVdevice device, struct fake_rates *rates)
@@ -313,9 +343,12 @@ FAKE_EXPORT int nvmlDeviceGetUtilizationRates(NVdevice device, struct fake_rates
     }
     for (uint32_t i = 0; i < atomic_load(&card->seen) && i < FAKE_PROCESSES; i++)
         for (uint64_t bucket = now - 10; bucket < now; bucket++)
-            if (atomic_load(&card->processes[i].state) == 1
-                && atomic_load(&card->processes[i].bucket[gpu_of(device)][bucket % FAKE_BUCKETS].number) == bucket)
-                busy += atomic_load(&card->processes[i].bucket[gpu_of(device)][bucket % FAKE_BUCKETS].busy_ns);
+            if (atomic_load(&card->processes[i].state) == 1 &&
+                atomic_load(
+                    &card->processes[i].bucket[gpu_of(device)][bucket % FAKE_BUCKETS].number) ==
+                    bucket)
+                busy += atomic_load(
+                    &card->processes[i].bucket[gpu_of(device)][bucket % FAKE_BUCKETS].busy_ns);
     rates->gpu = busy >= 10 * FAKE_BUCKET_NS ? 100 : (unsigned)(busy / (FAKE_BUCKET_NS / 10));
     rates->memory = 0;
     return NV_SUCCESS;

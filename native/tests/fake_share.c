@@ -4,7 +4,11 @@
 
 /* ---- sparse arrays ---- */
 
-struct part { CUmap_info where; struct physical *physical; struct part *next; };
+struct part {
+    CUmap_info where;
+    struct physical *physical;
+    struct part *next;
+};
 static struct part *parts;
 
 static bool same_part(const CUmap_info *a, const CUmap_info *b)
@@ -58,7 +62,8 @@ DO cuMemMapArrayAsync(CUmap_info *list, unsigned count, CUstream stream)
     CUresult result = CUDA_SUCCESS;
     for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {
         struct physical *physical = NULL;
-        if (list[i].operation == CU_OPERATION_MAP && (physical = fake_physical(list[i].handle)) == NULL) {
+        if (list[i].operation == CU_OPERATION_MAP &&
+            (physical = fake_physical(list[i].handle)) == NULL) {
             result = CUDA_ERROR_INVALID_VALUE;
             break;
         }
@@ -130,7 +135,10 @@ DO cuMemImportFromShareableHandle(CUhandle *handle, void *from, int type)
 
 /* ---- external memory: made by a graphics interface, and the card's from here on ---- */
 
-struct CUext_st { uint32_t gpu; uint64_t bytes; };
+struct CUext_st {
+    uint32_t gpu;
+    uint64_t bytes;
+};
 
 DO cuImportExternalMemory(CUext *out, const CUext_desc *desc)
 {
@@ -158,7 +166,12 @@ DO cuDestroyExternalMemory(CUext memory)
 
 /* ---- multicast ---- */
 
-struct binding { uint64_t object, offset; CUdevice dev; struct physical *physical; struct binding *next; };
+struct binding {
+    uint64_t object, offset;
+    CUdevice dev;
+    struct physical *physical;
+    struct binding *next;
+};
 static struct binding *bindings;
 
 DO cuMulticastCreate(CUhandle *handle, const CUmulticast_prop *prop)
@@ -203,19 +216,20 @@ DO cuMulticastBindMem(CUhandle object, size_t offset, CUhandle memory, size_t fr
     (void)from, (void)bytes, (void)flags;
     return bind(object, 0, offset, memory, 0);
 }
-DO cuMulticastBindMem_v2(CUhandle object, CUdevice dev, size_t offset, CUhandle memory, size_t from, size_t bytes,
-                         unsigned long long flags)
+DO cuMulticastBindMem_v2(CUhandle object, CUdevice dev, size_t offset, CUhandle memory, size_t from,
+                         size_t bytes, unsigned long long flags)
 {
     (void)from, (void)bytes, (void)flags;
     return bind(object, dev, offset, memory, 0);
 }
-DO cuMulticastBindAddr(CUhandle object, size_t offset, CUdeviceptr ptr, size_t bytes, unsigned long long flags)
+DO cuMulticastBindAddr(CUhandle object, size_t offset, CUdeviceptr ptr, size_t bytes,
+                       unsigned long long flags)
 {
     (void)bytes, (void)flags;
     return bind(object, 0, offset, 0, ptr);
 }
-DO cuMulticastBindAddr_v2(CUhandle object, CUdevice dev, size_t offset, CUdeviceptr ptr, size_t bytes,
-                          unsigned long long flags)
+DO cuMulticastBindAddr_v2(CUhandle object, CUdevice dev, size_t offset, CUdeviceptr ptr,
+                          size_t bytes, unsigned long long flags)
 {
     (void)bytes, (void)flags;
     return bind(object, dev, offset, 0, ptr);
@@ -256,7 +270,11 @@ DO cuMulticastUnbind(CUhandle object, CUdevice dev, size_t offset, size_t bytes)
 
 /* ---- green contexts: they hold the primary context, and a part of their own ---- */
 
-struct CUgreen_st { struct CUctx_st context; CUdevice dev; uint64_t bytes; };
+struct CUgreen_st {
+    struct CUctx_st context;
+    CUdevice dev;
+    uint64_t bytes;
+};
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev);
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev);
 
@@ -275,7 +293,9 @@ DO cuGreenCtxCreate(CUgreen *out, void *desc, CUdevice dev, unsigned flags)
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     *out = calloc(1, sizeof **out);
-    **out = (struct CUgreen_st){ .context = { .gpu = fake_gpu_at(dev), .alive = true }, .dev = dev, .bytes = bytes };
+    **out = (struct CUgreen_st){ .context = { .gpu = fake_gpu_at(dev), .alive = true },
+                                 .dev = dev,
+                                 .bytes = bytes };
     return CUDA_SUCCESS;
 }
 
@@ -333,7 +353,8 @@ DO cuCtxSetLimit(int limit, size_t value)
     uint64_t after = limit_costs(limit, value);
     if (limit == CU_LIMIT_HEAP && fake_like("heap")) {
         context->promised_bytes += after;
-        context->promised_bytes -= before < context->promised_bytes ? before : context->promised_bytes;
+        context->promised_bytes -=
+            before < context->promised_bytes ? before : context->promised_bytes;
     } else if (after > before) {
         if (!fake_charge(context->gpu, after - before))
             return CUDA_ERROR_OUT_OF_MEMORY;

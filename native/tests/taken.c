@@ -11,7 +11,9 @@
 static unsigned used_mib(void)
 {
     size_t free_bytes = 0, total = 0;
-    return cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS ? (unsigned)((total - free_bytes) >> 20) : 0;
+    return cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS
+               ? (unsigned)((total - free_bytes) >> 20)
+               : 0;
 }
 
 int main(int count, char **words)
@@ -21,7 +23,8 @@ int main(int count, char **words)
     CUdeviceptr memory;
     if (count < 2 || cuInit(0) != CUDA_SUCCESS)
         return 3;
-    if (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS) {
+    if (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
+        cuCtxSetCurrent(context) != CUDA_SUCCESS) {
         puts("refused");
         return 0;
     }

@@ -35,7 +35,8 @@ static unsigned long long card_bytes(void)
     *(void **)&ask = dlsym(nvml, "nvmlDeviceGetMemoryInfo");
     NVdevice first;
     NVmemory memory;
-    if (init == NULL || device == NULL || ask == NULL || init() != NV_SUCCESS || device(0, &first) != NV_SUCCESS)
+    if (init == NULL || device == NULL || ask == NULL || init() != NV_SUCCESS ||
+        device(0, &first) != NV_SUCCESS)
         return 0;
     return ask(first, &memory) == NV_SUCCESS ? memory.total : 0;
 }
