@@ -1,10 +1,31 @@
 /* What the driver says of its devices: asked once, at the start, and before any lock is taken. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "cards.h"
+#include "routes.h"
+#include "settings.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+NVdevice nvml_named(const unsigned char uuid[16])
+{
+    static shared32 ready;
+    if (!routes_have_nvml() || !HAVE(nvmlInit_v2) || !HAVE(nvmlDeviceGetHandleByUUID))
+        return NULL;
+    if (!atomic_load(&ready) && real.nvmlInit_v2() != NV_SUCCESS)
+        return NULL;
+    atomic_store(&ready, 1);
+    char text[48] = "GPU-";
+    NVdevice handle = NULL;
+    region_uuid_text(uuid, text + 4);
+    if (real.nvmlDeviceGetHandleByUUID(text, &handle) != NV_SUCCESS) {
+        memcpy(text, "MIG-", 4);
+        if (real.nvmlDeviceGetHandleByUUID(text, &handle) != NV_SUCCESS)
+            return NULL;
+    }
+    return handle;
+}
 
 /* Where CUDA_VISIBLE_DEVICES reorders, the position among all of the container's GPUs; -1 where it cannot be told. */
 static int position_of(struct card *card, int ordinal)
@@ -17,12 +38,14 @@ static int position_of(struct card *card, int ordinal)
         visible = visible != NULL ? visible + 1 : NULL;
     }
     char *end = NULL;
-    long position = visible != NULL && *visible >= '0' && *visible <= '9' ? strtol(visible, &end, 10) : -1;
+    long position =
+        visible != NULL && *visible >= '0' && *visible <= '9' ? strtol(visible, &end, 10) : -1;
     if (position >= 0 && (*end == 0 || *end == ','))
         return (int)position;
     unsigned index = 0;
     card->nvml = nvml_named(card->uuid);
-    if (card->nvml != NULL && HAVE(nvmlDeviceGetIndex) && real.nvmlDeviceGetIndex(card->nvml, &index) == NV_SUCCESS)
+    if (card->nvml != NULL && HAVE(nvmlDeviceGetIndex) &&
+        real.nvmlDeviceGetIndex(card->nvml, &index) == NV_SUCCESS)
         return (int)index;
     return -1;
 }
@@ -30,16 +53,20 @@ static int position_of(struct card *card, int ordinal)
 static bool ask(struct card *card, int ordinal, struct berth_error *error)
 {
     CUuuid uuid;
-    CUresult asked = HAVE(cuDeviceGetUuid_v2) ? real.cuDeviceGetUuid_v2(&uuid, card->handle) : CUDA_ERROR_NOT_FOUND;
+    CUresult asked = HAVE(cuDeviceGetUuid_v2) ? real.cuDeviceGetUuid_v2(&uuid, card->handle)
+                                              : CUDA_ERROR_NOT_FOUND;
     if (asked != CUDA_SUCCESS && HAVE(cuDeviceGetUuid))
         asked = real.cuDeviceGetUuid(&uuid, card->handle);
     if (asked != CUDA_SUCCESS) {
-        snprintf(error->text, sizeof error->text, "GPU %d has no UUID, by which its region is named; the driver is too old", ordinal);
+        snprintf(error->text, sizeof error->text,
+                 "GPU %d has no UUID, by which its region is named; the driver is too old",
+                 ordinal);
         return false;
     }
     memcpy(card->uuid, uuid.bytes, 16);
-    if ((settings.mem_mib.given || settings.core_pct.given) &&
-        (!HAVE(cuDeviceTotalMem_v2) || real.cuDeviceTotalMem_v2(&card->bytes, card->handle) != CUDA_SUCCESS))
+    if ((settings.mem_mib.given || settings.core_pct.given || settings.priority != 0) &&
+        (!HAVE(cuDeviceTotalMem_v2) ||
+         real.cuDeviceTotalMem_v2(&card->bytes, card->handle) != CUDA_SUCCESS))
         card->bytes = 0;
     if (settings.mem_mib.per_device || settings.core_pct.per_device)
         card->position = position_of(card, ordinal);

@@ -2,160 +2,183 @@
 
    The first process of a region measures and the region remembers, so that the next takes the right amount. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "overhead.h"
+#include "measure.h"
+#include "parts.h"
+#include "processes.h"
+#include "settings.h"
+#include "swap.h"
 
 #include <stdlib.h>
 
-enum { FIRST_CONTEXT_BYTES = 512 << 20, FIRST_MODULE_BYTES = 64 << 20 };
+enum { FIRST_CONTEXT_BYTES = 512 << 20 };
 #define SANE_BYTES (2ull << 30)
 
 static _Atomic(CUcontext) primary[MAX_DEVICES];
 
-/* What the driver holds for this process beside its allocations; false where nobody can tell. */
-static bool measure(struct device *device, uint64_t reserved, uint64_t *bytes)
-{
-    struct berth_slot *slot = device->region.slot < 0 ? NULL : &device->region.use->slots[device->region.slot];
-    for (int tries = 0; slot != NULL && tries < 4; tries++) {
-        uint64_t own, seq = atomic_load(&slot->seq), held = atomic_load(&slot->held);
-        uint64_t known = atomic_load(&device->overhead) + reserved;
-        if (!nvml_own_bytes(device, &own))
-            return false;
-        if (atomic_load(&slot->seq) != seq)
-            continue;
-        uint64_t allocations = held > known ? held - known : 0;
-        *bytes = own > allocations ? own - allocations : 0;
-        return true;
-    }
-    return false;
-}
-
-static uint64_t driver_free(void)
-{
-    size_t free_bytes = 0, total = 0;
-    return HAVE(cuMemGetInfo_v2) && real.cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS ? free_bytes : 0;
-}
-
-struct overhead { struct device *device; shared64 *learned; uint64_t reserved, free_before; const char *call; bool known; };
-
-static bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *learned, uint64_t first, const char *call)
+bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *learned,
+                    uint64_t first, const char *call)
 {
     uint64_t known = atomic_load(learned);
-    *overhead = (struct overhead){ .device = device, .learned = learned, .call = call, .free_before = driver_free(), .known = known != 0 };
+    *overhead = (struct overhead){
+        .device = device, .learned = learned, .call = call, .known = known != 0
+    };
     if (known == 0) {
         region_reap(&device->region);
         overhead->reserved = region_take_some(&device->region, first);
-    } else if (take(device, known - 1, call)) { /* what is learned is kept plus one, so that 0 means not yet */
+    } else if (take(device, known - 1,
+                    call)) { /* what is learned is kept plus one, so that 0 means not yet */
         overhead->reserved = known - 1;
     } else {
         return false;
     }
+    bool context = learned == &device->region.use->context_bytes;
+    if (!context || !overhead->known || processes_wanted(device))
+        overhead->before = processes_look(device);
     return true;
 }
 
-static void overhead_cancel(struct overhead *overhead)
+void overhead_cancel(struct overhead *overhead)
 {
+    processes_end(overhead->device, overhead->before);
     give(overhead->device, overhead->reserved);
 }
 
 /* False where the driver took more than may be had: the caller undoes what it did and cancels. */
-static bool overhead_end(struct overhead *overhead, uint64_t *bytes)
+bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
 {
     struct device *device = overhead->device;
-    uint64_t before = atomic_load(&device->overhead), now = 0, free_after, left;
-    if (overhead->known && overhead->learned == &device->region.use->context_bytes)
-        *bytes = overhead->reserved; /* one context is like another: the region's first process has measured it */
-    else if (measure(device, overhead->reserved, &now))
-        *bytes = now > before ? now - before : 0;
-    else if (overhead->free_before != 0 && (free_after = driver_free()) != 0)
-        *bytes = overhead->free_before > free_after ? overhead->free_before - free_after : 0;
-    else { /* the first context of all: what is gone from the card and is not this partition's */
-        size_t total = 0;
-        uint64_t used = atomic_load(&device->region.use->total.used) - overhead->reserved, gone;
-        free_after = driver_free();
-        gone = HAVE(cuDeviceTotalMem_v2) && real.cuDeviceTotalMem_v2(&total, device->handle) == CUDA_SUCCESS && free_after != 0 && total > free_after ? total - free_after : 0;
-        *bytes = gone > used ? gone - used : 0;
-    }
-    if (*bytes > SANE_BYTES)
-        *bytes = overhead->reserved; /* somebody else's allocation got in between */
+    uint64_t left;
+    bool context = overhead->learned == &device->region.use->context_bytes, told;
+    *bytes = processes_taken(device, overhead->before, overhead->reserved, made, &told);
+    overhead->before = NULL;
+    if (context && overhead->known)
+        *bytes =
+            overhead
+                ->reserved; /* one context is like another: the region's first process has measured it */
+    /* Where NVML did not tell, somebody else's allocation may have got in between: a context is no larger than that, and
+       a module is looked at again (module.c). */
+    overhead->doubtful = !told && !context && !overhead->believed;
+    if (*bytes > SANE_BYTES && overhead->doubtful)
+        return false;
+    if (*bytes > SANE_BYTES && !told && context)
+        *bytes = overhead->reserved;
     if (*bytes > overhead->reserved) {
         if (!take_quietly(device, *bytes - overhead->reserved, &left)) {
-            region_refuse(&device->region, overhead->call, *bytes, left + overhead->reserved);
+            if (!overhead->doubtful)
+                region_refuse(&device->region, overhead->call, *bytes, left + overhead->reserved);
             return false;
         }
     } else {
         give(device, overhead->reserved - *bytes);
     }
-    atomic_fetch_add(&device->overhead, *bytes);
     uint64_t seen = atomic_load(overhead->learned);
-    while (seen < *bytes + 1 && !atomic_compare_exchange_weak(overhead->learned, &seen, *bytes + 1)) { }
+    while (seen < *bytes + 1 &&
+           !atomic_compare_exchange_weak(overhead->learned, &seen, *bytes + 1)) { }
     return true;
 }
 
-static void give_entry(const struct entry *entry)
+void overhead_give(const struct entry *entry)
 {
     struct device *device = device_at(entry->device);
+    if (entry->kind == SWAPPED)
+        return swap_give(device, entry->bytes);
     give(device, entry->bytes);
-    if (entry->kind == CONTEXT || entry->kind == MODULE || entry->kind == LIBRARY)
-        atomic_fetch_sub(&device->overhead, entry->bytes);
 }
 
 /* Of two threads that made the same primary context at once, the second's part is given back: it is one context. */
-static void note(enum kind kind, void *key, void *owner, struct device *device, uint64_t bytes)
+void overhead_note(enum kind kind, const void *key, void *owner, struct device *device,
+                   uint64_t bytes)
 {
-    struct entry entry = { .key = (uint64_t)(uintptr_t)key, .bytes = bytes, .owner = owner, .kind = (uint16_t)kind, .device = (uint16_t)device->ordinal };
+    struct entry entry = { .key = (uint64_t)(uintptr_t)key,
+                           .bytes = bytes,
+                           .owner = owner,
+                           .kind = (uint16_t)kind,
+                           .device = (uint16_t)device->ordinal };
     if (!ledger_add(entry))
-        give_entry(&entry);
+        overhead_give(&entry);
 }
 
 /* ---- contexts ---- */
 
-#define CREATE(destroy, call)                                                     \
-    do {                                                                          \
-        struct device *device = device_of(dev);                                   \
-        struct overhead overhead;                                                 \
-        uint64_t bytes;                                                           \
-        if (UNLIKELY(devices_none()))                                             \
-            return CUDA_ERROR_NO_DEVICE;                                          \
-        if (device == NULL || ctx == NULL)                                        \
-            return call;                                                          \
-        if (!overhead_begin(&overhead, device, &device->region.use->context_bytes, FIRST_CONTEXT_BYTES, "cuCtxCreate")) \
-            return CUDA_ERROR_OUT_OF_MEMORY;                                      \
-        overhead.free_before = 0; /* another context may have been current */     \
-        CUresult result = call;                                                   \
-        if (result == CUDA_SUCCESS && overhead_end(&overhead, &bytes)) {          \
-            note(CONTEXT, *ctx, *ctx, device, bytes);                             \
-            return result;                                                        \
-        }                                                                         \
-        if (result == CUDA_SUCCESS) {                                             \
-            destroy;                                                              \
-            result = CUDA_ERROR_OUT_OF_MEMORY;                                    \
-        }                                                                         \
-        overhead_cancel(&overhead);                                               \
-        return result;                                                            \
-    } while (0)
+/* Around the making of a context: nothing is counted where `overhead.device` is NULL. */
+static CUresult create_begin(struct overhead *overhead, const CUcontext *ctx, CUdevice dev)
+{
+    struct device *device = ctx != NULL ? device_of(dev) : NULL;
+    *overhead = (struct overhead){ .device = NULL };
+    if (UNLIKELY(devices_none()))
+        return CUDA_ERROR_NO_DEVICE;
+    if (device != NULL && !overhead_begin(overhead, device, &device->region.use->context_bytes,
+                                          FIRST_CONTEXT_BYTES, "cuCtxCreate"))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return CUDA_SUCCESS;
+}
 
-CUresult cuCtxCreate(CUcontext *ctx, unsigned flags, CUdevice dev) { CREATE(REAL(cuCtxDestroy_v2)(*ctx), REAL(cuCtxCreate)(ctx, flags, dev)); }
-CUresult cuCtxCreate_v2(CUcontext *ctx, unsigned flags, CUdevice dev) { CREATE(REAL(cuCtxDestroy_v2)(*ctx), REAL(cuCtxCreate_v2)(ctx, flags, dev)); }
+static CUresult create_end(struct overhead *overhead, CUcontext *ctx, CUresult result)
+{
+    uint64_t bytes;
+    if (overhead->device == NULL)
+        return result;
+    if (result == CUDA_SUCCESS && overhead_end(overhead, *ctx, &bytes)) {
+        overhead_note(CONTEXT, *ctx, *ctx, overhead->device, bytes);
+        return result;
+    }
+    if (result == CUDA_SUCCESS) {
+        REAL(cuCtxDestroy_v2)(*ctx);
+        result = CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    overhead_cancel(overhead);
+    return result;
+}
+
+CUresult cuCtxCreate(CUcontext *ctx, unsigned flags, CUdevice dev)
+{
+    struct overhead overhead;
+    CUresult begun = create_begin(&overhead, ctx, dev);
+    return begun != CUDA_SUCCESS ? begun
+                                 : create_end(&overhead, ctx, REAL(cuCtxCreate)(ctx, flags, dev));
+}
+
+CUresult cuCtxCreate_v2(CUcontext *ctx, unsigned flags, CUdevice dev)
+{
+    struct overhead overhead;
+    CUresult begun = create_begin(&overhead, ctx, dev);
+    return begun != CUDA_SUCCESS
+               ? begun
+               : create_end(&overhead, ctx, REAL(cuCtxCreate_v2)(ctx, flags, dev));
+}
+
 CUresult cuCtxCreate_v3(CUcontext *ctx, void *affinity, int count, unsigned flags, CUdevice dev)
 {
-    CREATE(REAL(cuCtxDestroy_v2)(*ctx), REAL(cuCtxCreate_v3)(ctx, affinity, count, flags, dev));
+    struct overhead overhead;
+    CUresult begun = create_begin(&overhead, ctx, dev);
+    return begun != CUDA_SUCCESS
+               ? begun
+               : create_end(&overhead, ctx, REAL(cuCtxCreate_v3)(ctx, affinity, count, flags, dev));
 }
+
 CUresult cuCtxCreate_v4(CUcontext *ctx, void *params, unsigned flags, CUdevice dev)
 {
-    CREATE(REAL(cuCtxDestroy_v2)(*ctx), REAL(cuCtxCreate_v4)(ctx, params, flags, dev));
+    struct overhead overhead;
+    CUresult begun = create_begin(&overhead, ctx, dev);
+    return begun != CUDA_SUCCESS
+               ? begun
+               : create_end(&overhead, ctx, REAL(cuCtxCreate_v4)(ctx, params, flags, dev));
 }
 
 /* All that was allocated in a context goes with it. */
 static CUresult destroy(CUcontext ctx, CUresult (*call)(CUcontext))
 {
     size_t count = 0;
-    struct entry *list = atomic_load_explicit(&limiting, memory_order_relaxed) && ctx != NULL ? ledger_take_owned(ctx, &count) : NULL;
+    struct entry *list = atomic_load_explicit(&limiting, memory_order_relaxed) && ctx != NULL
+                             ? ledger_take_owned(ctx, &count)
+                             : NULL;
     if (ctx != NULL)
-        pace_context_ends(ctx, false);
+        measure_context_ends(ctx, false);
     CUresult result = call(ctx);
     for (size_t i = 0; i < count; i++) {
         if (result == CUDA_SUCCESS)
-            give_entry(&list[i]);
+            overhead_give(&list[i]);
         else
             ledger_put(list[i]);
     }
@@ -164,19 +187,27 @@ static CUresult destroy(CUcontext ctx, CUresult (*call)(CUcontext))
     return result;
 }
 
-CUresult cuCtxDestroy(CUcontext ctx) { return destroy(ctx, REAL(cuCtxDestroy)); }
-CUresult cuCtxDestroy_v2(CUcontext ctx) { return destroy(ctx, REAL(cuCtxDestroy_v2)); }
+CUresult cuCtxDestroy(CUcontext ctx)
+{
+    return destroy(ctx, REAL(cuCtxDestroy));
+}
+CUresult cuCtxDestroy_v2(CUcontext ctx)
+{
+    return destroy(ctx, REAL(cuCtxDestroy_v2));
+}
 
 static bool attached(CUcontext ctx, int by)
 {
-    return atomic_load_explicit(&limiting, memory_order_relaxed) && ctx != NULL && ledger_count(CONTEXT, (uint64_t)(uintptr_t)ctx, by);
+    return atomic_load_explicit(&limiting, memory_order_relaxed) && ctx != NULL &&
+           ledger_count(CONTEXT, (uint64_t)(uintptr_t)ctx, by);
 }
 
 /* An attachment is counted before the driver makes it, so that no other thread's detaching is taken for the last. */
 CUresult cuCtxAttach(CUcontext *ctx, unsigned flags)
 {
     CUcontext current = NULL;
-    bool counted = HAVE(cuCtxGetCurrent) && real.cuCtxGetCurrent(&current) == CUDA_SUCCESS && attached(current, 1);
+    bool counted = HAVE(cuCtxGetCurrent) && real.cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
+                   attached(current, 1);
     CUresult result = REAL(cuCtxAttach)(ctx, flags);
     if (result != CUDA_SUCCESS && counted)
         attached(current, -1);
@@ -198,7 +229,8 @@ static bool primary_active(CUdevice dev)
 {
     unsigned flags = 0;
     int active = 0;
-    return HAVE(cuDevicePrimaryCtxGetState) && real.cuDevicePrimaryCtxGetState(dev, &flags, &active) == CUDA_SUCCESS && active;
+    return HAVE(cuDevicePrimaryCtxGetState) &&
+           real.cuDevicePrimaryCtxGetState(dev, &flags, &active) == CUDA_SUCCESS && active;
 }
 
 CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
@@ -214,17 +246,18 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
             primary[device->ordinal] = *ctx;
         return result;
     }
-    if (!overhead_begin(&overhead, device, &device->region.use->context_bytes, FIRST_CONTEXT_BYTES, "cuDevicePrimaryCtxRetain"))
+    if (!overhead_begin(&overhead, device, &device->region.use->context_bytes, FIRST_CONTEXT_BYTES,
+                        "cuDevicePrimaryCtxRetain"))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    overhead.free_before = 0;
     CUresult result = REAL(cuDevicePrimaryCtxRetain)(ctx, dev);
-    if (result == CUDA_SUCCESS && overhead_end(&overhead, &bytes)) {
+    if (result == CUDA_SUCCESS && overhead_end(&overhead, *ctx, &bytes)) {
         primary[device->ordinal] = *ctx;
-        note(CONTEXT, *ctx, *ctx, device, bytes);
+        overhead_note(CONTEXT, *ctx, *ctx, device, bytes);
         return result;
     }
     if (result == CUDA_SUCCESS) {
-        HAVE(cuDevicePrimaryCtxRelease_v2) ? real.cuDevicePrimaryCtxRelease_v2(dev) : REAL(cuDevicePrimaryCtxRelease)(dev);
+        HAVE(cuDevicePrimaryCtxRelease_v2) ? real.cuDevicePrimaryCtxRelease_v2(dev)
+                                           : REAL(cuDevicePrimaryCtxRelease)(dev);
         result = CUDA_ERROR_OUT_OF_MEMORY;
     }
     overhead_cancel(&overhead);
@@ -239,85 +272,180 @@ static CUresult end_primary(CUdevice dev, CUresult (*call)(CUdevice))
     CUresult result = call(dev);
     if (result == CUDA_SUCCESS && context != NULL && !primary_active(dev)) {
         size_t count = 0;
-        pace_context_ends(context, true);
+        measure_context_ends(context, true);
         struct entry *list = ledger_take_owned(context, &count);
         for (size_t i = 0; i < count; i++)
-            give_entry(&list[i]);
+            overhead_give(&list[i]);
         free(list);
         devices_changed();
     }
     return result;
 }
 
-CUresult cuDevicePrimaryCtxRelease(CUdevice dev) { return end_primary(dev, REAL(cuDevicePrimaryCtxRelease)); }
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) { return end_primary(dev, REAL(cuDevicePrimaryCtxRelease_v2)); }
-CUresult cuDevicePrimaryCtxReset(CUdevice dev) { return end_primary(dev, REAL(cuDevicePrimaryCtxReset)); }
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) { return end_primary(dev, REAL(cuDevicePrimaryCtxReset_v2)); }
-
-/* ---- modules ---- */
-
-#define LOADS(kind, name, key, unload, call)                                      \
-    do {                                                                          \
-        struct device *device = device_current();                                 \
-        struct overhead overhead;                                                 \
-        uint64_t bytes;                                                           \
-        CUcontext context = NULL;                                                 \
-        if (device == NULL || key == NULL)                                        \
-            return call;                                                          \
-        if (!overhead_begin(&overhead, device, &device->region.use->module_bytes, FIRST_MODULE_BYTES, name)) \
-            return CUDA_ERROR_OUT_OF_MEMORY;                                      \
-        CUresult result = call;                                                   \
-        if (result == CUDA_SUCCESS && overhead_end(&overhead, &bytes)) {          \
-            REAL(cuCtxGetCurrent)(&context);                                      \
-            note(kind, *key, context, device, bytes);                             \
-            return result;                                                        \
-        }                                                                         \
-        if (result == CUDA_SUCCESS) {                                             \
-            unload;                                                               \
-            result = CUDA_ERROR_OUT_OF_MEMORY;                                    \
-        }                                                                         \
-        overhead_cancel(&overhead);                                               \
-        return result;                                                            \
-    } while (0)
-
-#define UNLOADS(kind, key, call)                                                  \
-    do {                                                                          \
-        struct entry entry;                                                       \
-        bool known = atomic_load_explicit(&limiting, memory_order_relaxed) && ledger_take(kind, (uint64_t)(uintptr_t)key, &entry); \
-        CUresult result = call;                                                   \
-        if (known && result == CUDA_SUCCESS)                                      \
-            give_entry(&entry);                                                   \
-        else if (known)                                                           \
-            ledger_put(entry);                                                    \
-        return result;                                                            \
-    } while (0)
-
-CUresult cuModuleLoad(CUmodule *module, const char *path) { LOADS(MODULE, "cuModuleLoad", module, REAL(cuModuleUnload)(*module), REAL(cuModuleLoad)(module, path)); }
-CUresult cuModuleLoadData(CUmodule *module, const void *image) { LOADS(MODULE, "cuModuleLoadData", module, REAL(cuModuleUnload)(*module), REAL(cuModuleLoadData)(module, image)); }
-CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
+CUresult cuDevicePrimaryCtxRelease(CUdevice dev)
 {
-    LOADS(MODULE, "cuModuleLoadFatBinary", module, REAL(cuModuleUnload)(*module), REAL(cuModuleLoadFatBinary)(module, image));
+    return end_primary(dev, REAL(cuDevicePrimaryCtxRelease));
 }
-CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, void *options, void **values)
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev)
 {
-    LOADS(MODULE, "cuModuleLoadDataEx", module, REAL(cuModuleUnload)(*module), REAL(cuModuleLoadDataEx)(module, image, count, options, values));
+    return end_primary(dev, REAL(cuDevicePrimaryCtxRelease_v2));
 }
-CUresult cuModuleUnload(CUmodule module) { UNLOADS(MODULE, module, REAL(cuModuleUnload)(module)); }
+CUresult cuDevicePrimaryCtxReset(CUdevice dev)
+{
+    return end_primary(dev, REAL(cuDevicePrimaryCtxReset));
+}
+CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
+{
+    return end_primary(dev, REAL(cuDevicePrimaryCtxReset_v2));
+}
 
-CUresult cuLibraryLoadData(CUlibrary *library, const void *code, void *jit, void **jit_values, unsigned jit_count, void *options, void **values, unsigned count)
-{
-    LOADS(LIBRARY, "cuLibraryLoadData", library, REAL(cuLibraryUnload)(*library),
-          REAL(cuLibraryLoadData)(library, code, jit, jit_values, jit_count, options, values, count));
-}
-CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, void *jit, void **jit_values, unsigned jit_count, void *options, void **values, unsigned count)
-{
-    LOADS(LIBRARY, "cuLibraryLoadFromFile", library, REAL(cuLibraryUnload)(*library),
-          REAL(cuLibraryLoadFromFile)(library, path, jit, jit_values, jit_count, options, values, count));
-}
-CUresult cuLibraryUnload(CUlibrary library) { UNLOADS(LIBRARY, library, REAL(cuLibraryUnload)(library)); }
+/* ---- green contexts: each holds the primary context, which the first of them may make, and a part of its own ---- */
 
-void context_forget(void)
+CUresult cuGreenCtxCreate(CUgreen *ctx, void *desc, CUdevice dev, unsigned flags)
+{
+    static shared64 learned; /* what a green context takes beside the primary one, plus one */
+    struct device *device = ctx != NULL ? device_of(dev) : NULL;
+    struct overhead overhead;
+    CUcontext context;
+    uint64_t bytes;
+    if (UNLIKELY(devices_none()))
+        return CUDA_ERROR_NO_DEVICE;
+    if (device == NULL)
+        return REAL(cuGreenCtxCreate)(ctx, desc, dev, flags);
+    /* The primary context is made by a call that counts it, and held until the green one holds it. */
+    CUresult result = cuDevicePrimaryCtxRetain(&context, dev);
+    if (result != CUDA_SUCCESS)
+        return result;
+    uint64_t first = atomic_load(&device->region.use->context_bytes);
+    if (!overhead_begin(&overhead, device, &learned, first != 0 ? first - 1 : FIRST_CONTEXT_BYTES,
+                        "cuGreenCtxCreate")) {
+        cuDevicePrimaryCtxRelease_v2(dev);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    result = REAL(cuGreenCtxCreate)(ctx, desc, dev, flags);
+    if (result == CUDA_SUCCESS && overhead_end(&overhead, NULL, &bytes)) {
+        struct entry entry = { .key = (uint64_t)(uintptr_t)*ctx,
+                               .bytes = bytes,
+                               .owner = context,
+                               .kind = GREEN,
+                               .device = (uint16_t)device->ordinal };
+        ledger_put(entry);
+    } else {
+        if (result == CUDA_SUCCESS) {
+            REAL(cuGreenCtxDestroy)(*ctx);
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+        }
+        overhead_cancel(&overhead);
+    }
+    cuDevicePrimaryCtxRelease_v2(dev);
+    return result;
+}
+
+static CUresult destroy_green(CUdevice dev)
+{
+    (void)dev;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuGreenCtxDestroy(CUgreen ctx)
+{
+    struct entry entry;
+    bool known = atomic_load_explicit(&limiting, memory_order_relaxed) &&
+                 ledger_take(GREEN, (uint64_t)(uintptr_t)ctx, &entry);
+    CUresult result = REAL(cuGreenCtxDestroy)(ctx);
+    if (known && result != CUDA_SUCCESS) {
+        ledger_put(entry);
+    } else if (known) {
+        overhead_give(&entry);
+        end_primary(device_at(entry.device)->handle,
+                    destroy_green); /* it may have been the last to hold it */
+        devices_changed();
+    }
+    return result;
+}
+
+/* ---- what a context sets aside for its kernels ---- */
+
+static uint64_t set_aside(const struct device *device, int limit, uint64_t value)
+{
+    int sms = 0, threads = 0;
+    uint64_t bytes;
+    if (limit != CU_LIMIT_STACK)
+        return value;
+    /* A stack for every thread that can run at once. */
+    if (!HAVE(cuDeviceGetAttribute) ||
+        real.cuDeviceGetAttribute(&sms, CU_ATTRIBUTE_SMS, device->handle) != CUDA_SUCCESS ||
+        real.cuDeviceGetAttribute(&threads, CU_ATTRIBUTE_SM_THREADS, device->handle) !=
+            CUDA_SUCCESS ||
+        sms <= 0 || threads <= 0)
+        return value;
+    return __builtin_mul_overflow(value, (uint64_t)sms * (uint64_t)threads, &bytes)
+               ? UINT64_MAX >> 2
+               : bytes;
+}
+
+/* A driver that cannot tell at all: what is set counts whole. */
+static CUresult limit_now(int limit, size_t *value)
+{
+    *value = 0;
+    return HAVE(cuCtxGetLimit) ? real.cuCtxGetLimit(value, limit) : CUDA_SUCCESS;
+}
+
+/* What is above the value that the context began with counts from now on, though the driver may take it only when a kernel
+   needs it. What the context began with is a part of the context's own size. */
+CUresult cuCtxSetLimit(int limit, size_t value)
+{
+    static shared64 begun[CU_LIMIT_HEAP + 1]; /* plus one */
+    struct device *device =
+        limit >= CU_LIMIT_STACK && limit <= CU_LIMIT_HEAP ? device_current() : NULL;
+    CUcontext context = NULL;
+    if (device == NULL || !HAVE(cuCtxGetCurrent) || real.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
+        return REAL(cuCtxSetLimit)(limit, value);
+    size_t now;
+    CUresult result = limit_now(limit, &now);
+    if (result != CUDA_SUCCESS)
+        return result;
+    uint64_t nothing = 0, key = (uint64_t)(uintptr_t)context * 4 + (unsigned)limit;
+    atomic_compare_exchange_strong(&begun[limit], &nothing, now + 1);
+    uint64_t base = set_aside(device, limit, atomic_load(&begun[limit]) - 1),
+             wanted = set_aside(device, limit, value);
+    uint64_t need = wanted > base ? wanted - base : 0;
+    struct entry entry = {
+        .key = key, .owner = context, .kind = SET_ASIDE, .device = (uint16_t)device->ordinal
+    };
+    ledger_take(SET_ASIDE, key, &entry);
+    uint64_t before = entry.bytes;
+    if (need > before && !take(device, need - before, "cuCtxSetLimit")) {
+        ledger_put(entry);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    result = REAL(cuCtxSetLimit)(limit, value);
+    entry.bytes = need > before ? need : before;
+    if (result == CUDA_SUCCESS && HAVE(cuCtxGetLimit) && limit_now(limit, &now) == CUDA_SUCCESS) {
+        uint64_t made =
+            set_aside(device, limit, now); /* the driver may have made more or less of it */
+        made = made > base ? made - base : 0;
+        if (made <= entry.bytes || take(device, made - entry.bytes, "cuCtxSetLimit")) {
+            give(device, made < entry.bytes ? entry.bytes - made : 0);
+            entry.bytes = made;
+        } else {
+            REAL(cuCtxSetLimit)(limit, atomic_load(&begun[limit]) - 1);
+            result = CUDA_ERROR_OUT_OF_MEMORY;
+            give(device, entry.bytes);
+            entry.bytes = 0;
+        }
+    } else if (result != CUDA_SUCCESS) {
+        give(device, entry.bytes - before);
+        entry.bytes = before;
+    }
+    ledger_put(entry);
+    return result;
+}
+
+static void context_forget(void)
 {
     for (int i = 0; i < MAX_DEVICES; i++)
         primary[i] = NULL;
 }
+
+PART(.forget = context_forget);

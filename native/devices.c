@@ -1,8 +1,12 @@
 /* The devices that this process sees, each with its region. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "devices.h"
+#include "cards.h"
+#include "ledger.h"
+#include "parts.h"
+#include "settings.h"
 
-#include <pthread.h>
+#include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -13,29 +17,30 @@ static shared32 device_count, context_changes;
 static struct turn turn;
 static shared32 started;
 
-static _Thread_local struct { CUcontext context; struct device *device; uint32_t changes; } last;
+static _Thread_local struct {
+    CUcontext context;
+    struct device *device;
+    uint32_t changes;
+} last;
 
 static void after_fork(void)
 {
     for (uint32_t i = 0; i < atomic_load(&device_count); i++) {
         if (devices[i].limited)
             region_forget(&devices[i].region);
-        atomic_store(&devices[i].overhead, 0);
     }
     atomic_store(&started, 0);
     atomic_store(&turn.word, 0);
     last.context = NULL;
-    ledger_forget();
-    pools_forget();
-    vmm_forget();
-    context_forget();
-    pace_forget();
 }
+
+PART(.forget = after_fork);
 
 /* A GPU that has no limit of its own where others have one: nothing of it. */
 static bool nothing_of(struct device *device)
 {
-    void *memory = mmap(NULL, sizeof(struct berth_limit_file) + sizeof(struct berth_use_file), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    void *memory = mmap(NULL, sizeof(struct berth_limit_file) + sizeof(struct berth_use_file),
+                        PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED)
         return false;
     memset(&device->region, 0, sizeof device->region);
@@ -62,7 +67,7 @@ static bool attach(struct device *device, const struct card *card, struct berth_
 {
     uint64_t mem_mib = 0, core_pct = 0, bytes = 0;
     error->text[0] = 0;
-    if (settings.mem_mib.given || settings.core_pct.given) {
+    if (settings.mem_mib.given || settings.core_pct.given || settings.priority != 0) {
         if (!settings.mem_mib.given)
             bytes = card->bytes;
         else if (settings_for(&settings.mem_mib, card->position, device->uuid, &mem_mib))
@@ -70,23 +75,37 @@ static bool attach(struct device *device, const struct card *card, struct berth_
         else
             log_line("nothing of GPU %d: the list of limits names others only", card->position);
         if (card->bytes != 0 && bytes > card->bytes) {
-            log_line("the limit of %llu MiB is above the card, which has %llu MiB; the card's size is the limit",
+            log_line("the limit of %llu MiB is above the card, which has %llu MiB; the card's size "
+                     "is the limit",
                      (unsigned long long)mem_mib, (unsigned long long)(card->bytes >> 20));
             bytes = card->bytes;
         }
         if (settings.core_pct.given)
             settings_for(&settings.core_pct, card->position, device->uuid, &core_pct);
-        if (!region_make(settings.folder, device->uuid, "", bytes, (uint32_t)core_pct, settings.burst ? BERTH_BURST : 0, error))
+        if (!region_make(settings.folder, device->uuid, "", bytes, (uint32_t)core_pct,
+                         (settings.burst ? BERTH_BURST : 0) | settings.priority, error))
+            return false;
+        uint64_t swap_mib = 0;
+        if (settings.swap_mib.given &&
+            settings_for(&settings.swap_mib, card->position, device->uuid, &swap_mib) &&
+            !region_oversubscribe(settings.folder, device->uuid, swap_mib << 20, false, error))
             return false;
     }
-    if (!region_open(&device->region, settings.folder, device->uuid, error)) {
-        if (error->text[0] != 0 || !nothing_of(device))
-            return false;
+    for (int attempts = 0; attempts < 3; attempts++) {
+        if (!region_open(&device->region, settings.folder, device->uuid, error)) {
+            if (error->text[0] != 0 || !nothing_of(device))
+                return false;
+            device->limited = true;
+            return true;
+        }
         device->limited = true;
-        return true;
+        if (region_join(&device->region, error))
+            return true;
+        if (!region_replaced(&device->region))
+            return false;
+        region_close(&device->region); /* between the two, by one of the same name */
     }
-    device->limited = true;
-    return region_join(&device->region, error);
+    return false;
 }
 
 /* With the turn held: each device gets its region and this process a slot in it. */
@@ -101,10 +120,12 @@ static bool join_all(const struct card *cards, int count, struct berth_error *er
         memcpy(device->uuid, cards[i].uuid, 16);
         if (cards[i].nvml != NULL)
             atomic_store(&device->nvml, cards[i].nvml);
-        if (known ? !region_join(&device->region, error) && device->region.use->magic != 0 : !attach(device, &cards[i], error))
+        if (known ? !region_join(&device->region, error) && device->region.use->magic != 0
+                  : !attach(device, &cards[i], error))
             return false;
         error->text[0] = 0;
-        paced = paced || atomic_load(&device->region.limit->core_pct) != 0 || (atomic_load(&device->region.limit->flags) & BERTH_AGENT);
+        paced = paced || atomic_load(&device->region.limit->core_pct) != 0 ||
+                (atomic_load(&device->region.limit->flags) & (BERTH_AGENT | BERTH_LOW));
         atomic_store(&device_count, (uint32_t)i + 1);
     }
     atomic_store(&pacing, paced);
@@ -129,9 +150,6 @@ CUresult devices_start(CUresult result)
         count = cards_ask(cards, &error);
     turn_take(&turn);
     if (first && !atomic_load(&started) && !devices_none()) {
-        static bool watching_forks;
-        if (!watching_forks && pthread_atfork(NULL, NULL, after_fork) == 0)
-            watching_forks = true;
         if (error.text[0] == 0 && join_all(cards, count, &error)) {
             atomic_store(&several, count > 1);
             atomic_store(&limiting, 1);
@@ -153,7 +171,8 @@ CUresult cuInit(unsigned flags)
         void *found = routes_find("cuInit");
         if (!HAVE(cuInit)) {
             (void)found;
-            log_line("no GPU: there is no libcuda.so.1 loaded; install NVIDIA's driver, or give the container its libraries");
+            log_line("no GPU: there is no libcuda.so.1 loaded; install NVIDIA's driver, or give "
+                     "the container its libraries");
             return CUDA_ERROR_NO_DEVICE;
         }
     }
@@ -198,8 +217,13 @@ struct device *device_current(void)
     uint32_t changes = atomic_load_explicit(&context_changes, memory_order_acquire);
     if (LIKELY(last.context == context && last.changes == changes))
         return last.device;
-    if (!HAVE(cuCtxGetDevice) || real.cuCtxGetDevice(&handle) != CUDA_SUCCESS)
-        return NULL;
+    if (!HAVE(cuCtxGetDevice) || real.cuCtxGetDevice(&handle) != CUDA_SUCCESS) {
+        struct entry entry; /* a failure is no way round the limit */
+        bool known = ledger_get(CONTEXT, (uint64_t)(uintptr_t)context, &entry);
+        struct device *device = known ? device_at(entry.device) : device_at(0);
+        return (known || !atomic_load(&several)) && device != NULL && device->limited ? device
+                                                                                      : NULL;
+    }
     last.context = context;
     last.changes = changes;
     return last.device = device_of(handle);
@@ -207,7 +231,10 @@ struct device *device_current(void)
 
 struct device *device_at(int position)
 {
-    return atomic_load(&limiting) && position >= 0 && (uint32_t)position < atomic_load(&device_count) ? &devices[position] : NULL;
+    return atomic_load(&limiting) && position >= 0 &&
+                   (uint32_t)position < atomic_load(&device_count)
+               ? &devices[position]
+               : NULL;
 }
 
 struct device *device_by_uuid(const unsigned char uuid[16])
@@ -216,6 +243,14 @@ struct device *device_by_uuid(const unsigned char uuid[16])
         if (memcmp(devices[i].uuid, uuid, 16) == 0)
             return devices[i].limited ? &devices[i] : NULL;
     return NULL;
+}
+
+NVdevice device_nvml(struct device *device)
+{
+    NVdevice known = atomic_load(&device->nvml);
+    if (known == NULL && (known = nvml_named(device->uuid)) != NULL)
+        atomic_store(&device->nvml, known);
+    return known;
 }
 
 void devices_changed(void)
@@ -232,7 +267,7 @@ bool take_quietly(struct device *device, uint64_t bytes, uint64_t *left)
         return false;
     if (region_reap(&device->region) > 0 && region_take(&device->region, bytes, left))
         return true;
-    pools_true_up(device);
+    parts_reclaim(device);
     return region_take(&device->region, bytes, left);
 }
 
@@ -242,7 +277,8 @@ bool take(struct device *device, uint64_t bytes, const char *call)
     if (LIKELY(take_quietly(device, bytes, &left)))
         return true;
     region_refuse(&device->region, call, bytes, left);
-    log_line("refused %s of %llu bytes on GPU %d: %llu left", call, (unsigned long long)bytes, device->ordinal, (unsigned long long)left);
+    log_line("refused %s of %llu bytes on GPU %d: %llu left", call, (unsigned long long)bytes,
+             device->ordinal, (unsigned long long)left);
     return false;
 }
 

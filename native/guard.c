@@ -22,7 +22,8 @@ static void replace(int number, siginfo_t *info, void *context)
     if (guarded && info->si_code == BUS_ADRERR) {
         void *at = (void *)((uintptr_t)info->si_addr & ~(page - 1));
         gone = 1;
-        if (mmap(at, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED)
+        if (mmap(at, page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+                 0) != MAP_FAILED)
             return;
     }
     sigaction(number, &before, NULL); /* somebody else's: it comes again, as if nobody had looked */

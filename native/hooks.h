@@ -10,7 +10,8 @@ HOOK(cuDeviceGetCount, (int *count))
 
 /* routes.c: lookups */
 HOOK(cuGetProcAddress, (const char *name, void **found, int version, uint64_t flags))
-HOOK(cuGetProcAddress_v2, (const char *name, void **found, int version, uint64_t flags, int *status))
+HOOK(cuGetProcAddress_v2,
+     (const char *name, void **found, int version, uint64_t flags, int *status))
 
 /* view.c: what a process is told about the card */
 HOOK(cuDeviceTotalMem, (unsigned *bytes, CUdevice dev))
@@ -19,59 +20,90 @@ HOOK(cuMemGetInfo, (unsigned *free_bytes, unsigned *total_bytes))
 HOOK(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total_bytes))
 
 /* context.c: what the driver takes for itself */
-HOOK(cuCtxCreate, (CUcontext *ctx, unsigned flags, CUdevice dev))
-HOOK(cuCtxCreate_v2, (CUcontext *ctx, unsigned flags, CUdevice dev))
-HOOK(cuCtxCreate_v3, (CUcontext *ctx, void *affinity, int count, unsigned flags, CUdevice dev))
-HOOK(cuCtxCreate_v4, (CUcontext *ctx, void *params, unsigned flags, CUdevice dev))
+HOOK(cuCtxCreate, (CUcontext * ctx, unsigned flags, CUdevice dev))
+HOOK(cuCtxCreate_v2, (CUcontext * ctx, unsigned flags, CUdevice dev))
+HOOK(cuCtxCreate_v3, (CUcontext * ctx, void *affinity, int count, unsigned flags, CUdevice dev))
+HOOK(cuCtxCreate_v4, (CUcontext * ctx, void *params, unsigned flags, CUdevice dev))
 HOOK(cuCtxDestroy, (CUcontext ctx))
 HOOK(cuCtxDestroy_v2, (CUcontext ctx))
-HOOK(cuCtxAttach, (CUcontext *ctx, unsigned flags))
+HOOK(cuCtxAttach, (CUcontext * ctx, unsigned flags))
 HOOK(cuCtxDetach, (CUcontext ctx))
-HOOK(cuDevicePrimaryCtxRetain, (CUcontext *ctx, CUdevice dev))
+HOOK(cuDevicePrimaryCtxRetain, (CUcontext * ctx, CUdevice dev))
 HOOK(cuDevicePrimaryCtxRelease, (CUdevice dev))
 HOOK(cuDevicePrimaryCtxRelease_v2, (CUdevice dev))
 HOOK(cuDevicePrimaryCtxReset, (CUdevice dev))
 HOOK(cuDevicePrimaryCtxReset_v2, (CUdevice dev))
-HOOK(cuModuleLoad, (CUmodule *module, const char *path))
-HOOK(cuModuleLoadData, (CUmodule *module, const void *image))
-HOOK(cuModuleLoadDataEx, (CUmodule *module, const void *image, unsigned count, void *options, void **values))
-HOOK(cuModuleLoadFatBinary, (CUmodule *module, const void *image))
+HOOK(cuGreenCtxCreate, (CUgreen * ctx, void *desc, CUdevice dev, unsigned flags))
+HOOK(cuGreenCtxDestroy, (CUgreen ctx))
+HOOK(cuCtxSetLimit, (int limit, size_t value))
+
+/* module.c: what is loaded, at once or when it is first used */
+HOOK(cuModuleLoad, (CUmodule * module, const char *path))
+HOOK(cuModuleLoadData, (CUmodule * module, const void *image))
+HOOK(cuModuleLoadDataEx,
+     (CUmodule * module, const void *image, unsigned count, void *options, void **values))
+HOOK(cuModuleLoadFatBinary, (CUmodule * module, const void *image))
 HOOK(cuModuleUnload, (CUmodule module))
-HOOK(cuLibraryLoadData, (CUlibrary *library, const void *code, void *jit, void **jit_values, unsigned jit_count, void *options, void **values, unsigned count))
-HOOK(cuLibraryLoadFromFile, (CUlibrary *library, const char *path, void *jit, void **jit_values, unsigned jit_count, void *options, void **values, unsigned count))
+HOOK(cuLibraryLoadData, (CUlibrary * library, const void *code, void *jit, void **jit_values,
+                         unsigned jit_count, void *options, void **values, unsigned count))
+HOOK(cuLibraryLoadFromFile, (CUlibrary * library, const char *path, void *jit, void **jit_values,
+                             unsigned jit_count, void *options, void **values, unsigned count))
 HOOK(cuLibraryUnload, (CUlibrary library))
+HOOK(cuModuleGetFunction, (CUfunction * function, CUmodule module, const char *name))
+HOOK(cuLibraryGetKernel, (CUkernel * kernel, CUlibrary library, const char *name))
+HOOK(cuFuncLoad, (CUfunction function))
 
 /* memory.c: linear memory, arrays */
 HOOK(cuMemAlloc, (unsigned *ptr, unsigned bytes))
-HOOK(cuMemAlloc_v2, (CUdeviceptr *ptr, size_t bytes))
-HOOK(cuMemAllocPitch, (unsigned *ptr, unsigned *pitch, unsigned width, unsigned height, unsigned element))
-HOOK(cuMemAllocPitch_v2, (CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height, unsigned element))
-HOOK(cuMemAllocManaged, (CUdeviceptr *ptr, size_t bytes, unsigned flags))
+HOOK(cuMemAlloc_v2, (CUdeviceptr * ptr, size_t bytes))
+HOOK(cuMemAllocPitch,
+     (unsigned *ptr, unsigned *pitch, unsigned width, unsigned height, unsigned element))
+HOOK(cuMemAllocPitch_v2,
+     (CUdeviceptr * ptr, size_t *pitch, size_t width, size_t height, unsigned element))
+HOOK(cuMemAllocManaged, (CUdeviceptr * ptr, size_t bytes, unsigned flags))
 HOOK(cuMemFree, (unsigned ptr))
 HOOK(cuMemFree_v2, (CUdeviceptr ptr))
-HOOK(cuArrayCreate, (CUarray *array, const CUarray_desc_v1 *desc))
-HOOK(cuArrayCreate_v2, (CUarray *array, const CUarray_desc *desc))
-HOOK(cuArray3DCreate, (CUarray *array, const CUarray3d_desc_v1 *desc))
-HOOK(cuArray3DCreate_v2, (CUarray *array, const CUarray3d_desc *desc))
+HOOK(cuArrayCreate, (CUarray * array, const CUarray_desc_v1 *desc))
+HOOK(cuArrayCreate_v2, (CUarray * array, const CUarray_desc *desc))
+HOOK(cuArray3DCreate, (CUarray * array, const CUarray3d_desc_v1 *desc))
+HOOK(cuArray3DCreate_v2, (CUarray * array, const CUarray3d_desc *desc))
 HOOK(cuArrayDestroy, (CUarray array))
-HOOK(cuMipmappedArrayCreate, (CUmipmap *mipmap, const CUarray3d_desc *desc, unsigned levels))
+HOOK(cuMipmappedArrayCreate, (CUmipmap * mipmap, const CUarray3d_desc *desc, unsigned levels))
 HOOK(cuMipmappedArrayDestroy, (CUmipmap mipmap))
+HOOK(cuImportExternalMemory, (CUext * memory, const CUext_desc *desc))
+HOOK(cuDestroyExternalMemory, (CUext memory))
 
 /* vmm.c: physical memory and where it is mapped */
-HOOK(cuMemCreate, (CUhandle *handle, size_t bytes, const CUalloc_prop *prop, unsigned long long flags))
+HOOK(cuMemCreate,
+     (CUhandle * handle, size_t bytes, const CUalloc_prop *prop, unsigned long long flags))
 HOOK(cuMemRelease, (CUhandle handle))
-HOOK(cuMemMap, (CUdeviceptr ptr, size_t bytes, size_t offset, CUhandle handle, unsigned long long flags))
+HOOK(cuMemMap,
+     (CUdeviceptr ptr, size_t bytes, size_t offset, CUhandle handle, unsigned long long flags))
 HOOK(cuMemUnmap, (CUdeviceptr ptr, size_t bytes))
-HOOK(cuMemRetainAllocationHandle, (CUhandle *handle, void *address))
+HOOK(cuMemRetainAllocationHandle, (CUhandle * handle, void *address))
+HOOK(cuMemExportToShareableHandle, (void *out, CUhandle handle, int type, unsigned long long flags))
+HOOK(cuMemImportFromShareableHandle, (CUhandle * handle, void *from, int type))
+HOOK(cuMemMapArrayAsync, (CUmap_info * list, unsigned count, CUstream stream))
+HOOK(cuMemMapArrayAsync_ptsz, (CUmap_info * list, unsigned count, CUstream stream))
+HOOK(cuMulticastCreate, (CUhandle * object, const CUmulticast_prop *prop))
+HOOK(cuMulticastBindMem, (CUhandle object, size_t offset, CUhandle memory, size_t from,
+                          size_t bytes, unsigned long long flags))
+HOOK(cuMulticastBindMem_v2, (CUhandle object, CUdevice dev, size_t offset, CUhandle memory,
+                             size_t from, size_t bytes, unsigned long long flags))
+HOOK(cuMulticastBindAddr,
+     (CUhandle object, size_t offset, CUdeviceptr ptr, size_t bytes, unsigned long long flags))
+HOOK(cuMulticastBindAddr_v2, (CUhandle object, CUdevice dev, size_t offset, CUdeviceptr ptr,
+                              size_t bytes, unsigned long long flags))
+HOOK(cuMulticastUnbind, (CUhandle object, CUdevice dev, size_t offset, size_t bytes))
 
 /* pool.c: stream-ordered memory */
-HOOK(cuMemAllocAsync, (CUdeviceptr *ptr, size_t bytes, CUstream stream))
-HOOK(cuMemAllocAsync_ptsz, (CUdeviceptr *ptr, size_t bytes, CUstream stream))
-HOOK(cuMemAllocFromPoolAsync, (CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream))
-HOOK(cuMemAllocFromPoolAsync_ptsz, (CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream))
+HOOK(cuMemAllocAsync, (CUdeviceptr * ptr, size_t bytes, CUstream stream))
+HOOK(cuMemAllocAsync_ptsz, (CUdeviceptr * ptr, size_t bytes, CUstream stream))
+HOOK(cuMemAllocFromPoolAsync, (CUdeviceptr * ptr, size_t bytes, CUpool pool, CUstream stream))
+HOOK(cuMemAllocFromPoolAsync_ptsz, (CUdeviceptr * ptr, size_t bytes, CUpool pool, CUstream stream))
 HOOK(cuMemFreeAsync, (CUdeviceptr ptr, CUstream stream))
 HOOK(cuMemFreeAsync_ptsz, (CUdeviceptr ptr, CUstream stream))
-HOOK(cuMemPoolCreate, (CUpool *pool, const CUpool_props *props))
+HOOK(cuMemPoolCreate, (CUpool * pool, const CUpool_props *props))
 HOOK(cuMemPoolDestroy, (CUpool pool))
 HOOK(cuMemPoolTrimTo, (CUpool pool, size_t keep))
 HOOK(cuStreamSynchronize, (CUstream stream))
@@ -85,13 +117,21 @@ HOOK(cuStreamBeginCapture, (CUstream stream))
 HOOK(cuStreamBeginCapture_ptsz, (CUstream stream))
 HOOK(cuStreamBeginCapture_v2, (CUstream stream, int mode))
 HOOK(cuStreamBeginCapture_v2_ptsz, (CUstream stream, int mode))
-HOOK(cuStreamBeginCaptureToGraph, (CUstream stream, CUgraph graph, const CUnode *needs, const void *edges, size_t count, int mode))
-HOOK(cuStreamBeginCaptureToGraph_ptsz, (CUstream stream, CUgraph graph, const CUnode *needs, const void *edges, size_t count, int mode))
-HOOK(cuGraphInstantiate, (CUexec *exec, CUgraph graph, CUnode *error_node, char *log, size_t log_bytes))
-HOOK(cuGraphInstantiate_v2, (CUexec *exec, CUgraph graph, CUnode *error_node, char *log, size_t log_bytes))
-HOOK(cuGraphInstantiateWithFlags, (CUexec *exec, CUgraph graph, unsigned long long flags))
-HOOK(cuGraphInstantiateWithParams, (CUexec *exec, CUgraph graph, void *params))
-HOOK(cuGraphInstantiateWithParams_ptsz, (CUexec *exec, CUgraph graph, void *params))
+HOOK(cuStreamBeginCaptureToGraph, (CUstream stream, CUgraph graph, const CUnode *needs,
+                                   const void *edges, size_t count, int mode))
+HOOK(cuStreamBeginCaptureToGraph_ptsz, (CUstream stream, CUgraph graph, const CUnode *needs,
+                                        const void *edges, size_t count, int mode))
+HOOK(cuStreamBeginRecaptureToGraph,
+     (CUstream stream, int mode, CUgraph graph, void *call, void *data))
+HOOK(cuStreamBeginRecaptureToGraph_ptsz,
+     (CUstream stream, int mode, CUgraph graph, void *call, void *data))
+HOOK(cuGraphInstantiate,
+     (CUexec * exec, CUgraph graph, CUnode *error_node, char *log, size_t log_bytes))
+HOOK(cuGraphInstantiate_v2,
+     (CUexec * exec, CUgraph graph, CUnode *error_node, char *log, size_t log_bytes))
+HOOK(cuGraphInstantiateWithFlags, (CUexec * exec, CUgraph graph, unsigned long long flags))
+HOOK(cuGraphInstantiateWithParams, (CUexec * exec, CUgraph graph, void *params))
+HOOK(cuGraphInstantiateWithParams_ptsz, (CUexec * exec, CUgraph graph, void *params))
 HOOK(cuGraphExecDestroy, (CUexec exec))
 HOOK(cuGraphLaunch, (CUexec exec, CUstream stream))
 HOOK(cuGraphLaunch_ptsz, (CUexec exec, CUstream stream))
@@ -103,13 +143,22 @@ HOOK(cuDeviceGraphMemTrim, (CUdevice dev))
 HOOK(cuLaunch, (CUfunction function))
 HOOK(cuLaunchGrid, (CUfunction function, int width, int height))
 HOOK(cuLaunchGridAsync, (CUfunction function, int width, int height, CUstream stream))
-HOOK(cuLaunchKernel, (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared_bytes, CUstream stream, void **params, void **extra))
-HOOK(cuLaunchKernel_ptsz, (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared_bytes, CUstream stream, void **params, void **extra))
+HOOK(cuLaunchKernel,
+     (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+      unsigned bz, unsigned shared_bytes, CUstream stream, void **params, void **extra))
+HOOK(cuLaunchKernel_ptsz,
+     (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+      unsigned bz, unsigned shared_bytes, CUstream stream, void **params, void **extra))
 HOOK(cuLaunchKernelEx, (const CUlaunch *launch, CUfunction function, void **params, void **extra))
-HOOK(cuLaunchKernelEx_ptsz, (const CUlaunch *launch, CUfunction function, void **params, void **extra))
-HOOK(cuLaunchCooperativeKernel, (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared_bytes, CUstream stream, void **params))
-HOOK(cuLaunchCooperativeKernel_ptsz, (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared_bytes, CUstream stream, void **params))
-HOOK(cuLaunchCooperativeKernelMultiDevice, (CUcooperative *list, unsigned count, unsigned flags))
+HOOK(cuLaunchKernelEx_ptsz,
+     (const CUlaunch *launch, CUfunction function, void **params, void **extra))
+HOOK(cuLaunchCooperativeKernel,
+     (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+      unsigned bz, unsigned shared_bytes, CUstream stream, void **params))
+HOOK(cuLaunchCooperativeKernel_ptsz,
+     (CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+      unsigned bz, unsigned shared_bytes, CUstream stream, void **params))
+HOOK(cuLaunchCooperativeKernelMultiDevice, (CUcooperative * list, unsigned count, unsigned flags))
 
 /* nvml.c: what a process is told about the card by its management library */
 NVHOOK(nvmlDeviceGetMemoryInfo, (NVdevice device, NVmemory *memory))
@@ -117,20 +166,40 @@ NVHOOK(nvmlDeviceGetMemoryInfo_v2, (NVdevice device, NVmemory_v2 *memory))
 NVHOOK(nvmlDeviceGetComputeRunningProcesses, (NVdevice device, unsigned *count, NVprocess_v1 *list))
 NVHOOK(nvmlDeviceGetComputeRunningProcesses_v2, (NVdevice device, unsigned *count, NVprocess *list))
 NVHOOK(nvmlDeviceGetComputeRunningProcesses_v3, (NVdevice device, unsigned *count, NVprocess *list))
-NVHOOK(nvmlDeviceGetGraphicsRunningProcesses, (NVdevice device, unsigned *count, NVprocess_v1 *list))
-NVHOOK(nvmlDeviceGetGraphicsRunningProcesses_v2, (NVdevice device, unsigned *count, NVprocess *list))
-NVHOOK(nvmlDeviceGetGraphicsRunningProcesses_v3, (NVdevice device, unsigned *count, NVprocess *list))
-NVHOOK(nvmlDeviceGetMPSComputeRunningProcesses, (NVdevice device, unsigned *count, NVprocess_v1 *list))
-NVHOOK(nvmlDeviceGetMPSComputeRunningProcesses_v2, (NVdevice device, unsigned *count, NVprocess *list))
-NVHOOK(nvmlDeviceGetMPSComputeRunningProcesses_v3, (NVdevice device, unsigned *count, NVprocess *list))
+NVHOOK(nvmlDeviceGetGraphicsRunningProcesses,
+       (NVdevice device, unsigned *count, NVprocess_v1 *list))
+NVHOOK(nvmlDeviceGetGraphicsRunningProcesses_v2,
+       (NVdevice device, unsigned *count, NVprocess *list))
+NVHOOK(nvmlDeviceGetGraphicsRunningProcesses_v3,
+       (NVdevice device, unsigned *count, NVprocess *list))
+NVHOOK(nvmlDeviceGetMPSComputeRunningProcesses,
+       (NVdevice device, unsigned *count, NVprocess_v1 *list))
+NVHOOK(nvmlDeviceGetMPSComputeRunningProcesses_v2,
+       (NVdevice device, unsigned *count, NVprocess *list))
+NVHOOK(nvmlDeviceGetMPSComputeRunningProcesses_v3,
+       (NVdevice device, unsigned *count, NVprocess *list))
 
-NEED(cuCtxGetCurrent, (CUcontext *ctx))
-NEED(cuCtxGetDevice, (CUdevice *dev))
-NEED(cuDeviceGet, (CUdevice *dev, int ordinal))
-NEED(cuDeviceGetUuid, (CUuuid *uuid, CUdevice dev))
-NEED(cuDeviceGetUuid_v2, (CUuuid *uuid, CUdevice dev))
+NVHOOK(nvmlDeviceGetProcessUtilization,
+       (NVdevice device, NVutilization *samples, unsigned *count, unsigned long long since_us))
+NVHOOK(nvmlDeviceGetProcessesUtilizationInfo, (NVdevice device, NVutilizations *all))
+NVHOOK(nvmlDeviceGetRunningProcessDetailList, (NVdevice device, NVdetails *all))
+NVHOOK(nvmlDeviceGetAccountingPids, (NVdevice device, unsigned *count, unsigned *pids))
+NVHOOK(nvmlDeviceGetAccountingStats, (NVdevice device, unsigned pid, NVaccount *account))
+
+NEED(cuCtxGetCurrent, (CUcontext * ctx))
+NEED(cuCtxPushCurrent_v2, (CUcontext ctx))
+NEED(cuCtxPopCurrent_v2, (CUcontext * ctx))
+NEED(cuCtxGetDevice, (CUdevice * dev))
+NEED(cuCtxGetLimit, (size_t *value, int limit))
+NEED(cuDeviceGetAttribute, (int *value, int attribute, CUdevice dev))
+NEED(cuFuncIsLoaded, (int *state, CUfunction function))
+NEED(cuKernelGetFunction, (CUfunction * function, CUkernel kernel))
+NEED(cuMemAdvise, (CUdeviceptr ptr, size_t bytes, int advice, CUdevice dev))
+NEED(cuDeviceGet, (CUdevice * dev, int ordinal))
+NEED(cuDeviceGetUuid, (CUuuid * uuid, CUdevice dev))
+NEED(cuDeviceGetUuid_v2, (CUuuid * uuid, CUdevice dev))
 NEED(cuDevicePrimaryCtxGetState, (CUdevice dev, unsigned *flags, int *active))
-NEED(cuDeviceGetMemPool, (CUpool *pool, CUdevice dev))
+NEED(cuDeviceGetMemPool, (CUpool * pool, CUdevice dev))
 NEED(cuMemPoolGetAttribute, (CUpool pool, int attribute, void *value))
 NEED(cuDeviceGetGraphMemAttribute, (CUdevice dev, int attribute, void *value))
 NEED(cuStreamGetCtx, (CUstream stream, CUcontext *ctx))
@@ -141,7 +210,9 @@ NEED(cuGraphGetNodes, (CUgraph graph, CUnode *nodes, size_t *count))
 NEED(cuGraphNodeGetType, (CUnode node, int *type))
 NEED(cuGraphMemAllocNodeGetParams, (CUnode node, CUmem_node *params))
 NEED(cuGraphChildGraphNodeGetGraph, (CUnode node, CUgraph *graph))
-NEED(cuEventCreate, (CUevent *event, unsigned flags))
+NEED(cuStreamQuery, (CUstream stream))
+NEED(cuStreamQuery_ptsz, (CUstream stream))
+NEED(cuEventCreate, (CUevent * event, unsigned flags))
 NEED(cuEventDestroy_v2, (CUevent event))
 NEED(cuEventRecord, (CUevent event, CUstream stream))
 NEED(cuEventRecord_ptsz, (CUevent event, CUstream stream))
@@ -152,4 +223,4 @@ NVNEED(nvmlInit_v2, (void))
 NVNEED(nvmlDeviceGetUUID, (NVdevice device, char *uuid, unsigned bytes))
 NVNEED(nvmlDeviceGetHandleByUUID, (const char *uuid, NVdevice *device))
 NVNEED(nvmlDeviceGetIndex, (NVdevice device, unsigned *index))
-NVNEED(nvmlDeviceGetProcessUtilization, (NVdevice device, NVutilization *samples, unsigned *count, unsigned long long since_us))
+NVNEED(nvmlDeviceGetUtilizationRates, (NVdevice device, NVrates *rates))

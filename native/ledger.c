@@ -1,97 +1,114 @@
 /* What this process holds: pointer or handle -> bytes. Open addressing, backward-shift deletion. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "ledger.h"
+#include "parts.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
+/* One pointer leads to all of it, so that a fork in the middle of a change finds either what was or what is. */
+struct table {
+    size_t slots, used;
+    struct entry entries[];
+};
 static struct turn turn;
-static struct entry *table;
-static size_t slots, used;
+static struct table *_Atomic here;
 
-static size_t home(uint64_t key, unsigned kind)
+static size_t home(const struct table *table, uint64_t key, unsigned kind)
 {
     uint64_t mixed = (key ^ (uint64_t)kind << 56) * 0x9e3779b97f4a7c15ull;
-    return (size_t)(mixed >> 20) & (slots - 1);
+    return (size_t)(mixed >> 20) & (table->slots - 1);
 }
 
-static struct entry *seek(unsigned kind, uint64_t key)
+static struct entry *seek(struct table *table, unsigned kind, uint64_t key)
 {
-    if (slots == 0)
+    if (table == NULL)
         return NULL;
-    for (size_t at = home(key, kind);; at = (at + 1) & (slots - 1)) {
-        if (table[at].kind == 0)
+    for (size_t at = home(table, key, kind);; at = (at + 1) & (table->slots - 1)) {
+        if (table->entries[at].kind == 0)
             return NULL;
-        if (table[at].key == key && table[at].kind == kind)
-            return &table[at];
+        if (table->entries[at].key == key && table->entries[at].kind == kind)
+            return &table->entries[at];
     }
 }
 
-static void insert(struct entry entry)
+static void insert(struct table *table, struct entry entry)
 {
-    size_t at = home(entry.key, entry.kind);
-    while (table[at].kind != 0 && !(table[at].key == entry.key && table[at].kind == entry.kind))
-        at = (at + 1) & (slots - 1);
-    used += table[at].kind == 0;
-    table[at] = entry;
+    size_t at = home(table, entry.key, entry.kind);
+    while (table->entries[at].kind != 0 &&
+           !(table->entries[at].key == entry.key && table->entries[at].kind == entry.kind))
+        at = (at + 1) & (table->slots - 1);
+    table->used += table->entries[at].kind == 0;
+    table->entries[at] = entry;
 }
 
-static void *fresh(size_t size)
+static size_t bytes_for(size_t slots)
 {
-    void *memory = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return memory == MAP_FAILED ? NULL : memory;
+    return sizeof(struct table) + slots * sizeof(struct entry);
 }
 
-static bool grow(void)
+/* The table with room for one more; NULL where there is no memory for it. The old one goes after nobody can find it. */
+static struct table *roomy(void)
 {
-    size_t old_slots = slots;
-    struct entry *old = table, *larger = fresh((slots ? slots * 2 : 1024) * sizeof *larger);
-    if (larger == NULL)
-        return false;
-    slots = slots ? slots * 2 : 1024;
-    table = larger;
-    used = 0;
-    for (size_t i = 0; i < old_slots; i++)
-        if (old[i].kind != 0)
-            insert(old[i]);
+    struct table *old = atomic_load_explicit(&here, memory_order_relaxed);
+    if (old != NULL && LIKELY((old->used + 1) * 4 <= old->slots * 3))
+        return old;
+    size_t slots = old != NULL ? old->slots * 2 : 1024;
+    struct table *larger =
+        mmap(NULL, bytes_for(slots), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (larger == MAP_FAILED)
+        return old != NULL && old->used + 1 < old->slots ? old : NULL;
+    larger->slots = slots;
+    for (size_t i = 0; old != NULL && i < old->slots; i++)
+        if (old->entries[i].kind != 0)
+            insert(larger, old->entries[i]);
+    atomic_store(&here, larger);
     if (old != NULL)
-        munmap(old, old_slots * sizeof *old);
-    return true;
+        munmap(old, bytes_for(old->slots));
+    return larger;
 }
 
-static void erase(struct entry *gone)
+static void erase(struct table *table, struct entry *gone)
 {
-    size_t hole = (size_t)(gone - table), at = hole;
-    used--;
+    size_t hole = (size_t)(gone - table->entries), at = hole, last = table->slots - 1;
+    table->used--;
     for (;;) {
-        at = (at + 1) & (slots - 1);
-        if (table[at].kind == 0)
+        at = (at + 1) & last;
+        if (table->entries[at].kind == 0)
             break;
-        size_t ideal = home(table[at].key, table[at].kind);
-        if (((at - ideal) & (slots - 1)) >= ((at - hole) & (slots - 1))) {
-            table[hole] = table[at];
+        size_t ideal = home(table, table->entries[at].key, table->entries[at].kind);
+        if (((at - ideal) & last) >= ((at - hole) & last)) {
+            table->entries[hole] = table->entries[at];
             hole = at;
         }
     }
-    table[hole].kind = 0;
+    table->entries[hole].kind = 0;
+}
+
+/* With the turn. */
+static struct entry *find(enum kind kind, uint64_t key)
+{
+    return seek(atomic_load_explicit(&here, memory_order_relaxed), kind, key);
 }
 
 void ledger_put(struct entry entry)
 {
     turn_take(&turn);
     /* Without memory for the table the bytes stay held until the process ends: never too little is counted. */
-    if ((used + 1) * 4 <= slots * 3 || grow() || used + 1 < slots)
-        insert(entry);
+    struct table *table = roomy();
+    if (table != NULL)
+        insert(table, entry);
     turn_leave(&turn);
 }
 
 bool ledger_add(struct entry entry)
 {
     turn_take(&turn);
-    bool fresh_key = seek(entry.kind, entry.key) == NULL;
-    if (fresh_key && ((used + 1) * 4 <= slots * 3 || grow() || used + 1 < slots))
-        insert(entry);
+    bool fresh_key = find(entry.kind, entry.key) == NULL;
+    struct table *table = fresh_key ? roomy() : NULL;
+    if (table != NULL)
+        insert(table, entry);
     turn_leave(&turn);
     return fresh_key;
 }
@@ -99,7 +116,7 @@ bool ledger_add(struct entry entry)
 bool ledger_get(enum kind kind, uint64_t key, struct entry *entry)
 {
     turn_take(&turn);
-    struct entry *found = seek(kind, key);
+    struct entry *found = find(kind, key);
     if (found != NULL)
         *entry = *found;
     turn_leave(&turn);
@@ -109,7 +126,7 @@ bool ledger_get(enum kind kind, uint64_t key, struct entry *entry)
 bool ledger_count(enum kind kind, uint64_t key, int by)
 {
     turn_take(&turn);
-    struct entry *found = seek(kind, key);
+    struct entry *found = find(kind, key);
     bool counted = found != NULL && (int64_t)found->count + by >= 0;
     if (counted)
         found->count = (uint32_t)((int64_t)found->count + by);
@@ -117,13 +134,24 @@ bool ledger_count(enum kind kind, uint64_t key, int by)
     return counted;
 }
 
+bool ledger_grow(enum kind kind, uint64_t key, int64_t by)
+{
+    turn_take(&turn);
+    struct entry *found = find(kind, key);
+    if (found != NULL)
+        found->bytes += (uint64_t)by;
+    turn_leave(&turn);
+    return found != NULL;
+}
+
 bool ledger_take(enum kind kind, uint64_t key, struct entry *entry)
 {
     turn_take(&turn);
-    struct entry *found = seek(kind, key);
+    struct table *table = atomic_load_explicit(&here, memory_order_relaxed);
+    struct entry *found = seek(table, kind, key);
     if (found != NULL) {
         *entry = *found;
-        erase(found);
+        erase(table, found);
     }
     turn_leave(&turn);
     return found != NULL;
@@ -134,8 +162,10 @@ struct entry *ledger_take_owned(void *owner, size_t *count)
     struct entry *list = NULL;
     *count = 0;
     turn_take(&turn);
+    struct table *table = atomic_load_explicit(&here, memory_order_relaxed);
+    size_t slots = table != NULL ? table->slots : 0;
     for (size_t i = 0; i < slots; i++)
-        *count += table[i].kind != 0 && table[i].owner == owner;
+        *count += table->entries[i].kind != 0 && table->entries[i].owner == owner;
     if (*count != 0)
         list = malloc(*count * sizeof *list);
     if (list == NULL) {
@@ -145,19 +175,20 @@ struct entry *ledger_take_owned(void *owner, size_t *count)
     }
     size_t at = 0;
     for (size_t i = 0; i < slots; i++)
-        if (table[i].kind != 0 && table[i].owner == owner)
-            list[at++] = table[i];
+        if (table->entries[i].kind != 0 && table->entries[i].owner == owner)
+            list[at++] = table->entries[i];
     for (size_t i = 0; i < *count; i++)
-        erase(seek(list[i].kind, list[i].key));
+        erase(table, seek(table, list[i].kind, list[i].key));
     turn_leave(&turn);
     return list;
 }
 
-void ledger_forget(void)
+static void ledger_forget(void)
 {
+    struct table *gone = atomic_exchange(&here, NULL);
     atomic_store(&turn.word, 0);
-    if (table != NULL)
-        munmap(table, slots * sizeof *table);
-    table = NULL;
-    slots = used = 0;
+    if (gone != NULL)
+        munmap(gone, bytes_for(gone->slots));
 }
+
+PART(.forget = ledger_forget);

@@ -1,6 +1,10 @@
 /* Linear memory and arrays: taken before the driver is asked, given back when it refuses or frees. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "devices.h"
+#include "ledger.h"
+#include "pool.h"
+#include "swap.h"
+#include "vmm.h"
 
 #include <stdlib.h>
 
@@ -14,51 +18,76 @@ static CUcontext current_context(void)
 
 static void keep(struct device *device, enum kind kind, uint64_t key, uint64_t bytes)
 {
-    ledger_put((struct entry){ .key = key, .bytes = bytes, .owner = current_context(), .kind = (uint16_t)kind, .device = (uint16_t)device->ordinal });
+    ledger_put((struct entry){ .key = key,
+                               .bytes = bytes,
+                               .owner = current_context(),
+                               .kind = (uint16_t)kind,
+                               .device = (uint16_t)device->ordinal });
 }
 
-/* The wrapper of an allocation of known size: CALL asks the driver and, on success, KEY names the result. */
-#define ALLOCATE(name, kind, valid, size, call, key)                              \
-    do {                                                                          \
-        struct device *device = device_current();                                 \
-        if (device == NULL || !(valid))                                           \
-            return call;                                                          \
-        uint64_t bytes = (size);                                                  \
-        if (!take(device, bytes, name))                                           \
-            return CUDA_ERROR_OUT_OF_MEMORY;                                      \
-        CUresult result = call;                                                   \
-        if (LIKELY(result == CUDA_SUCCESS))                                       \
-            keep(device, kind, (uint64_t)(uintptr_t)(key), bytes);                \
-        else                                                                      \
-            give(device, bytes);                                                  \
-        return result;                                                            \
-    } while (0)
-
-CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes_asked)
+/* An allocation of known size: its bytes are taken, then the driver is asked, then they are kept under the name that it
+   gave, or given back. The device is NULL where nothing is counted. */
+static inline CUresult settled(struct device *device, enum kind kind, uint64_t bytes,
+                               CUresult result, uint64_t key)
 {
-    ALLOCATE("cuMemAlloc", LINEAR, ptr != NULL, bytes_asked, REAL(cuMemAlloc_v2)(ptr, bytes_asked), *ptr);
+    if (LIKELY(result == CUDA_SUCCESS))
+        keep(device, kind, key, bytes);
+    else
+        give(device, bytes);
+    return result;
 }
 
-CUresult cuMemAlloc(unsigned *ptr, unsigned bytes_asked)
+CUresult cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes)
 {
-    ALLOCATE("cuMemAlloc", LINEAR, ptr != NULL, bytes_asked, REAL(cuMemAlloc)(ptr, bytes_asked), *ptr);
+    struct device *device = device_current();
+    uint64_t left;
+    if (device == NULL || ptr == NULL)
+        return REAL(cuMemAlloc_v2)(ptr, bytes);
+    if (UNLIKELY(!take_quietly(device, bytes, &left)))
+        return swap_allocate(device, ptr, bytes, left, "cuMemAlloc");
+    CUresult result = REAL(cuMemAlloc_v2)(ptr, bytes);
+    return settled(device, LINEAR, bytes, result, result == CUDA_SUCCESS ? *ptr : 0);
 }
 
-CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes_asked, unsigned flags)
+CUresult cuMemAlloc(unsigned *ptr, unsigned bytes)
 {
-    ALLOCATE("cuMemAllocManaged", LINEAR, ptr != NULL, bytes_asked, REAL(cuMemAllocManaged)(ptr, bytes_asked, flags), *ptr);
+    struct device *device = device_current();
+    if (device == NULL || ptr == NULL)
+        return REAL(cuMemAlloc)(ptr, bytes);
+    if (!take(device, bytes, "cuMemAlloc"))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = REAL(cuMemAlloc)(ptr, bytes);
+    return settled(device, LINEAR, bytes, result, result == CUDA_SUCCESS ? *ptr : 0);
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags)
+{
+    struct device *device = device_current();
+    uint64_t left;
+    if (device == NULL || ptr == NULL)
+        return REAL(cuMemAllocManaged)(ptr, bytes, flags);
+    if (UNLIKELY(!take_quietly(device, bytes, &left)))
+        return swap_allocate(device, ptr, bytes, left, "cuMemAllocManaged");
+    CUresult result = REAL(cuMemAllocManaged)(ptr, bytes, flags);
+    return settled(device, LINEAR, bytes, result, result == CUDA_SUCCESS ? *ptr : 0);
 }
 
 enum { PITCH_STEP = 512 };
 
-struct pitched { uint64_t ptr; size_t pitch, width, height; unsigned element; };
+struct pitched {
+    uint64_t ptr;
+    size_t pitch, width, height;
+    unsigned element;
+};
 
 static CUresult ask_pitched(struct pitched *call, bool narrow)
 {
     if (!narrow)
-        return REAL(cuMemAllocPitch_v2)(&call->ptr, &call->pitch, call->width, call->height, call->element);
+        return REAL(cuMemAllocPitch_v2)(&call->ptr, &call->pitch, call->width, call->height,
+                                        call->element);
     unsigned ptr = 0, pitch = 0;
-    CUresult result = REAL(cuMemAllocPitch)(&ptr, &pitch, (unsigned)call->width, (unsigned)call->height, call->element);
+    CUresult result = REAL(cuMemAllocPitch)(&ptr, &pitch, (unsigned)call->width,
+                                            (unsigned)call->height, call->element);
     call->ptr = ptr;
     call->pitch = pitch;
     return result;
@@ -73,8 +102,13 @@ static CUresult allocate_pitched(struct device *device, struct pitched *call, bo
         if (__builtin_mul_overflow(guess, (uint64_t)call->height, &bytes))
             bytes = UINT64_MAX >> 1;
     }
-    if (!take(device, bytes, "cuMemAllocPitch"))
-        return CUDA_ERROR_OUT_OF_MEMORY;
+    uint64_t left;
+    if (!take_quietly(device, bytes, &left)) {
+        CUdeviceptr *ptr =
+            narrow ? NULL : &call->ptr; /* managed memory has no address of 32 bits */
+        call->pitch = (call->width + PITCH_STEP - 1) / PITCH_STEP * PITCH_STEP;
+        return swap_allocate(device, ptr, bytes, left, "cuMemAllocPitch");
+    }
     CUresult result = ask_pitched(call, narrow);
     if (result != CUDA_SUCCESS) {
         give(device, bytes);
@@ -93,7 +127,8 @@ static CUresult allocate_pitched(struct device *device, struct pitched *call, bo
     return CUDA_SUCCESS;
 }
 
-CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height, unsigned element)
+CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height,
+                            unsigned element)
 {
     struct device *device = device_current();
     struct pitched call = { .width = width, .height = height, .element = element };
@@ -107,7 +142,8 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_
     return result;
 }
 
-CUresult cuMemAllocPitch(unsigned *ptr, unsigned *pitch, unsigned width, unsigned height, unsigned element)
+CUresult cuMemAllocPitch(unsigned *ptr, unsigned *pitch, unsigned width, unsigned height,
+                         unsigned element)
 {
     struct device *device = device_current();
     struct pitched call = { .width = width, .height = height, .element = element };
@@ -121,35 +157,40 @@ CUresult cuMemAllocPitch(unsigned *ptr, unsigned *pitch, unsigned width, unsigne
     return result;
 }
 
-/* Takes an entry out before the driver frees it, since its name may be given anew at once; puts it back on failure. */
-#define RELEASE(kind, key, call)                                                  \
-    do {                                                                          \
-        struct entry entry;                                                       \
-        if (!atomic_load_explicit(&limiting, memory_order_relaxed) ||             \
-            !ledger_take(kind, (uint64_t)(uintptr_t)(key), &entry))               \
-            return call;                                                          \
-        CUresult result = call;                                                   \
-        if (UNLIKELY(result != CUDA_SUCCESS))                                     \
-            ledger_put(entry);                                                    \
-        else                                                                      \
-            give(device_at(entry.device), entry.bytes);                           \
-        return result;                                                            \
-    } while (0)
+/* An entry is taken out before the driver frees what it names, since the name may be given anew at once; it is put back
+   where the driver refuses. */
+static CUresult freed(bool known, const struct entry *entry, CUresult result)
+{
+    if (known && UNLIKELY(result != CUDA_SUCCESS))
+        ledger_put(*entry);
+    else if (known)
+        give(device_at(entry->device), entry->bytes);
+    return result;
+}
+
+static bool taken_out(enum kind kind, const void *key, struct entry *entry)
+{
+    return atomic_load_explicit(&limiting, memory_order_relaxed) &&
+           ledger_take(kind, (uint64_t)(uintptr_t)key, entry);
+}
 
 static CUresult free_linear(uint64_t ptr, bool narrow)
 {
     struct entry entry;
-    bool pooled = false;
-    if (!atomic_load_explicit(&limiting, memory_order_relaxed) ||
-        (!ledger_take(LINEAR, ptr, &entry) && !(pooled = ledger_take(POOLED, ptr, &entry))))
-        return narrow ? REAL(cuMemFree)((unsigned)ptr) : REAL(cuMemFree_v2)(ptr);
+    bool known = atomic_load_explicit(&limiting, memory_order_relaxed) &&
+                 (ledger_take(LINEAR, ptr, &entry) || ledger_take(POOLED, ptr, &entry) ||
+                  ledger_take(SWAPPED, ptr, &entry));
     CUresult result = narrow ? REAL(cuMemFree)((unsigned)ptr) : REAL(cuMemFree_v2)(ptr);
+    if (!known)
+        return result;
     if (UNLIKELY(result != CUDA_SUCCESS))
         ledger_put(entry);
-    else if (pooled)
+    else if (LIKELY(entry.kind == LINEAR))
+        give(device_at(entry.device), entry.bytes);
+    else if (entry.kind == POOLED)
         pools_free(&entry);
     else
-        give(device_at(entry.device), entry.bytes);
+        swap_give(device_at(entry.device), entry.bytes);
     return result;
 }
 
@@ -169,22 +210,61 @@ CUresult cuMemFree(unsigned ptr)
 static unsigned format_bits(int format, unsigned channels)
 {
     switch (format) {
-    case 0x01: case 0x08: return 8 * channels;
-    case 0x02: case 0x09: case 0x10: return 16 * channels;
-    case 0x03: case 0x0a: case 0x20: return 32 * channels;
-    case 0x91: case 0x92: case 0x97: case 0x98: return 4;
-    case 0x93: case 0x94: case 0x95: case 0x96: case 0x99: case 0x9a: case 0x9b: case 0x9c: case 0x9d: case 0x9e: return 8;
-    case 0xb0: return 12;
-    case 0x9f: case 0xa1: return 24;
-    case 0xc0: case 0xc6: return 8;
-    case 0xc1: case 0xc3: case 0xc7: case 0xc9: return 16;
-    case 0xc2: case 0xc4: case 0xc8: case 0xca: return 32;
-    case 0xc5: case 0xcb: return 64;
-    default: return 32 * (channels ? channels : 1);
+    case 0x01:
+    case 0x08:
+        return 8 * channels;
+    case 0x02:
+    case 0x09:
+    case 0x10:
+        return 16 * channels;
+    case 0x03:
+    case 0x0a:
+    case 0x20:
+        return 32 * channels;
+    case 0x91:
+    case 0x92:
+    case 0x97:
+    case 0x98:
+        return 4;
+    case 0x93:
+    case 0x94:
+    case 0x95:
+    case 0x96:
+    case 0x99:
+    case 0x9a:
+    case 0x9b:
+    case 0x9c:
+    case 0x9d:
+    case 0x9e:
+        return 8;
+    case 0xb0:
+        return 12;
+    case 0x9f:
+    case 0xa1:
+        return 24;
+    case 0xc0:
+    case 0xc6:
+        return 8;
+    case 0xc1:
+    case 0xc3:
+    case 0xc7:
+    case 0xc9:
+        return 16;
+    case 0xc2:
+    case 0xc4:
+    case 0xc8:
+    case 0xca:
+        return 32;
+    case 0xc5:
+    case 0xcb:
+        return 64;
+    default:
+        return 32 * (channels ? channels : 1);
     }
 }
 
-static uint64_t array_bytes(size_t width, size_t height, size_t depth, int format, unsigned channels, unsigned flags)
+static uint64_t array_bytes(size_t width, size_t height, size_t depth, int format,
+                            unsigned channels, unsigned flags)
 {
     uint64_t cells, bits;
     if (flags & (CU_ARRAY_SPARSE | CU_ARRAY_DEFERRED))
@@ -198,33 +278,62 @@ static uint64_t array_bytes(size_t width, size_t height, size_t depth, int forma
 
 CUresult cuArrayCreate_v2(CUarray *array, const CUarray_desc *desc)
 {
-    ALLOCATE("cuArrayCreate", ARRAY, array != NULL && desc != NULL, array_bytes(desc->width, desc->height, 1, desc->format, desc->channels, 0),
-             REAL(cuArrayCreate_v2)(array, desc), *array);
+    struct device *device = array != NULL && desc != NULL ? device_current() : NULL;
+    if (device == NULL)
+        return REAL(cuArrayCreate_v2)(array, desc);
+    uint64_t bytes = array_bytes(desc->width, desc->height, 1, desc->format, desc->channels, 0);
+    if (!take(device, bytes, "cuArrayCreate"))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = REAL(cuArrayCreate_v2)(array, desc);
+    return settled(device, ARRAY, bytes, result, result == CUDA_SUCCESS ? (uintptr_t)*array : 0);
 }
 
 CUresult cuArrayCreate(CUarray *array, const CUarray_desc_v1 *desc)
 {
-    ALLOCATE("cuArrayCreate", ARRAY, array != NULL && desc != NULL, array_bytes(desc->width, desc->height, 1, desc->format, desc->channels, 0),
-             REAL(cuArrayCreate)(array, desc), *array);
+    struct device *device = array != NULL && desc != NULL ? device_current() : NULL;
+    if (device == NULL)
+        return REAL(cuArrayCreate)(array, desc);
+    uint64_t bytes = array_bytes(desc->width, desc->height, 1, desc->format, desc->channels, 0);
+    if (!take(device, bytes, "cuArrayCreate"))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = REAL(cuArrayCreate)(array, desc);
+    return settled(device, ARRAY, bytes, result, result == CUDA_SUCCESS ? (uintptr_t)*array : 0);
 }
 
 CUresult cuArray3DCreate_v2(CUarray *array, const CUarray3d_desc *desc)
 {
-    ALLOCATE("cuArray3DCreate", ARRAY, array != NULL && desc != NULL,
-             array_bytes(desc->width, desc->height, desc->depth, desc->format, desc->channels, desc->flags),
-             REAL(cuArray3DCreate_v2)(array, desc), *array);
+    struct device *device = array != NULL && desc != NULL ? device_current() : NULL;
+    if (device == NULL)
+        return REAL(cuArray3DCreate_v2)(array, desc);
+    uint64_t bytes = array_bytes(desc->width, desc->height, desc->depth, desc->format,
+                                 desc->channels, desc->flags);
+    if (!take(device, bytes, "cuArray3DCreate"))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = REAL(cuArray3DCreate_v2)(array, desc);
+    return settled(device, ARRAY, bytes, result, result == CUDA_SUCCESS ? (uintptr_t)*array : 0);
 }
 
 CUresult cuArray3DCreate(CUarray *array, const CUarray3d_desc_v1 *desc)
 {
-    ALLOCATE("cuArray3DCreate", ARRAY, array != NULL && desc != NULL,
-             array_bytes(desc->width, desc->height, desc->depth, desc->format, desc->channels, desc->flags),
-             REAL(cuArray3DCreate)(array, desc), *array);
+    struct device *device = array != NULL && desc != NULL ? device_current() : NULL;
+    if (device == NULL)
+        return REAL(cuArray3DCreate)(array, desc);
+    uint64_t bytes = array_bytes(desc->width, desc->height, desc->depth, desc->format,
+                                 desc->channels, desc->flags);
+    if (!take(device, bytes, "cuArray3DCreate"))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = REAL(cuArray3DCreate)(array, desc);
+    return settled(device, ARRAY, bytes, result, result == CUDA_SUCCESS ? (uintptr_t)*array : 0);
 }
 
 CUresult cuArrayDestroy(CUarray array)
 {
-    RELEASE(ARRAY, array, REAL(cuArrayDestroy)(array));
+    struct entry entry;
+    bool known = taken_out(ARRAY, array, &entry);
+    CUresult result = freed(known, &entry, REAL(cuArrayDestroy)(array));
+    if (result == CUDA_SUCCESS)
+        vmm_array_gone(array);
+    return result;
 }
 
 static uint64_t mipmap_bytes(const CUarray3d_desc *desc, unsigned levels)
@@ -233,7 +342,8 @@ static uint64_t mipmap_bytes(const CUarray3d_desc *desc, unsigned levels)
     size_t width = desc->width, height = desc->height, depth = desc->depth;
     bool layered = (desc->flags & 1) != 0;
     for (unsigned level = 0; level < (levels ? levels : 1) && level < 32; level++) {
-        uint64_t more = array_bytes(width, height, depth, desc->format, desc->channels, desc->flags);
+        uint64_t more =
+            array_bytes(width, height, depth, desc->format, desc->channels, desc->flags);
         if (__builtin_add_overflow(bytes, more, &bytes))
             return UINT64_MAX >> 1;
         if (width <= 1 && height <= 1 && (layered || depth <= 1))
@@ -247,11 +357,44 @@ static uint64_t mipmap_bytes(const CUarray3d_desc *desc, unsigned levels)
 
 CUresult cuMipmappedArrayCreate(CUmipmap *mipmap, const CUarray3d_desc *desc, unsigned levels)
 {
-    ALLOCATE("cuMipmappedArrayCreate", MIPMAP, mipmap != NULL && desc != NULL, mipmap_bytes(desc, levels),
-             REAL(cuMipmappedArrayCreate)(mipmap, desc, levels), *mipmap);
+    struct device *device = mipmap != NULL && desc != NULL ? device_current() : NULL;
+    if (device == NULL)
+        return REAL(cuMipmappedArrayCreate)(mipmap, desc, levels);
+    uint64_t bytes = mipmap_bytes(desc, levels);
+    if (!take(device, bytes, "cuMipmappedArrayCreate"))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = REAL(cuMipmappedArrayCreate)(mipmap, desc, levels);
+    return settled(device, MIPMAP, bytes, result, result == CUDA_SUCCESS ? (uintptr_t)*mipmap : 0);
 }
 
 CUresult cuMipmappedArrayDestroy(CUmipmap mipmap)
 {
-    RELEASE(MIPMAP, mipmap, REAL(cuMipmappedArrayDestroy)(mipmap));
+    struct entry entry;
+    bool known = taken_out(MIPMAP, mipmap, &entry);
+    CUresult result = freed(known, &entry, REAL(cuMipmappedArrayDestroy)(mipmap));
+    if (result == CUDA_SUCCESS)
+        vmm_array_gone(mipmap);
+    return result;
+}
+
+/* ---- memory of graphics interfaces: not limited where it is made, and counted from here on ---- */
+
+CUresult cuImportExternalMemory(CUext *memory, const CUext_desc *desc)
+{
+    struct device *device = memory != NULL && desc != NULL ? device_current() : NULL;
+    if (device == NULL)
+        return REAL(cuImportExternalMemory)(memory, desc);
+    uint64_t bytes = desc->size;
+    if (!take(device, bytes, "cuImportExternalMemory"))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = REAL(cuImportExternalMemory)(memory, desc);
+    return settled(device, EXTERNAL, bytes, result,
+                   result == CUDA_SUCCESS ? (uintptr_t)*memory : 0);
+}
+
+CUresult cuDestroyExternalMemory(CUext memory)
+{
+    struct entry entry;
+    bool known = taken_out(EXTERNAL, memory, &entry);
+    return freed(known, &entry, REAL(cuDestroyExternalMemory)(memory));
 }

@@ -1,45 +1,74 @@
 /* NVML: memory and processes as the container's own part, also for programs that never start CUDA. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "devices.h"
+#include "parts.h"
+#include "processes.h"
+#include "routes.h"
+#include "settings.h"
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Regions of GPUs that are only looked at. */
-static struct { NVdevice handle; struct berth_region region; bool limited; } looked[MAX_DEVICES];
+static struct {
+    NVdevice handle;
+    struct berth_region region;
+    bool limited;
+} looked[MAX_DEVICES];
 static int looked_count;
 static struct turn turn;
 
-static struct berth_region *region_of(NVdevice handle, uint64_t *limit)
+/* What is shown of a device. */
+struct sight {
+    struct berth_region *region;
+    uint64_t limit;
+    bool turned; /* it is looked at only, and kept by the turn until it was */
+};
+
+static void seen(struct sight *sight)
+{
+    if (sight->turned)
+        turn_leave(&turn);
+}
+
+/* False where the driver's own word stands; where true, `seen` ends it. */
+static bool sight_of(NVdevice handle, struct sight *sight)
 {
     char text[96] = "";
     unsigned char uuid[16];
     struct berth_error error;
-    struct berth_region *region = NULL;
-    if (!settings.active || !HAVE(nvmlDeviceGetUUID) || real.nvmlDeviceGetUUID(handle, text, sizeof text) != NV_SUCCESS || !region_uuid_parse(text, uuid))
-        return NULL;
+    *sight = (struct sight){ .region = NULL };
+    if (!settings.active || !HAVE(nvmlDeviceGetUUID) ||
+        real.nvmlDeviceGetUUID(handle, text, sizeof text) != NV_SUCCESS ||
+        !region_uuid_parse(text, uuid))
+        return false;
     struct device *device = device_by_uuid(uuid);
     if (device != NULL) {
-        *limit = atomic_load(&device->region.limit->mem_bytes);
-        return &device->region;
+        *sight = (struct sight){ .region = &device->region,
+                                 .limit = atomic_load(&device->region.limit->mem_bytes) };
+        return true;
     }
     turn_take(&turn);
     int at = 0;
     while (at < looked_count && looked[at].handle != handle)
         at++;
+    if (at < looked_count && looked[at].limited && region_replaced(&looked[at].region)) {
+        region_close(&looked[at].region);
+        looked[at].limited = false;
+    }
     if (at < MAX_DEVICES && (at == looked_count || !looked[at].limited)) {
         looked[at].handle = handle;
         looked[at].limited = region_open(&looked[at].region, settings.folder, uuid, &error);
         looked_count = at == looked_count ? at + 1 : looked_count;
     }
-    if (at < MAX_DEVICES && looked[at].limited)
-        region = &looked[at].region;
-    turn_leave(&turn);
-    if (region != NULL) {
-        *limit = atomic_load(&region->limit->mem_bytes);
-        return region;
+    if (at < MAX_DEVICES && looked[at].limited) {
+        struct berth_region *region = &looked[at].region;
+        *sight = (struct sight){ .region = region,
+                                 .limit = atomic_load(&region->limit->mem_bytes),
+                                 .turned = true };
+        return true;
     }
+    turn_leave(&turn);
     /* Nobody has used it yet: the limit alone. */
     static struct berth_use_file nothing;
     static struct berth_region unused = { .use = &nothing, .slot = 0 };
@@ -49,76 +78,75 @@ static struct berth_region *region_of(NVdevice handle, uint64_t *limit)
         real.nvmlDeviceGetIndex(handle, &index);
     if (settings.mem_mib.given && !settings_for(&settings.mem_mib, (int)index, uuid, &mib))
         mib = 0;
-    *limit = settings.mem_mib.given ? mib << 20 : settings.made_by_agent || settings.wrong[0] != 0 ? 0 : UINT64_MAX;
-    return &unused;
+    sight->region = &unused;
+    sight->limit = settings.mem_mib.given                             ? mib << 20
+                   : settings.made_by_agent || settings.wrong[0] != 0 ? 0
+                                                                      : UINT64_MAX;
+    return true;
 }
 
-static void shrink(struct berth_region *region, uint64_t limit, unsigned long long *total, unsigned long long *free_bytes, unsigned long long *used)
+static bool shrink(NVdevice device, unsigned long long *total, unsigned long long *free_bytes,
+                   unsigned long long *used)
 {
-    region_glance(region);
-    uint64_t taken = atomic_load(&region->use->total.used);
-    if (limit < *total)
-        *total = limit;
+    struct sight sight;
+    if (!sight_of(device, &sight))
+        return false;
+    region_glance(sight.region);
+    uint64_t taken = atomic_load(&sight.region->use->total.used);
+    if (sight.limit < *total)
+        *total = sight.limit;
     *used = taken < *total ? taken : *total;
     if (*free_bytes > *total - *used)
         *free_bytes = *total - *used;
+    seen(&sight);
+    return true;
 }
 
 int nvmlDeviceGetMemoryInfo(NVdevice device, NVmemory *memory)
 {
     int result = REAL(nvmlDeviceGetMemoryInfo)(device, memory);
-    uint64_t limit;
-    struct berth_region *region = result == NV_SUCCESS && memory != NULL ? region_of(device, &limit) : NULL;
-    if (region != NULL)
-        shrink(region, limit, &memory->total, &memory->free, &memory->used);
+    if (result == NV_SUCCESS && memory != NULL)
+        shrink(device, &memory->total, &memory->free, &memory->used);
     return result;
 }
 
 int nvmlDeviceGetMemoryInfo_v2(NVdevice device, NVmemory_v2 *memory)
 {
     int result = REAL(nvmlDeviceGetMemoryInfo_v2)(device, memory);
-    uint64_t limit;
-    struct berth_region *region = result == NV_SUCCESS && memory != NULL ? region_of(device, &limit) : NULL;
-    if (region != NULL) {
-        shrink(region, limit, &memory->total, &memory->free, &memory->used);
+    if (result == NV_SUCCESS && memory != NULL &&
+        shrink(device, &memory->total, &memory->free, &memory->used))
         memory->reserved = 0;
-    }
     return result;
 }
 
-static bool is_ours(struct berth_region *region, unsigned pid)
+/* Leaves the partition's own of `count` items of `size` bytes; the pid is `at` bytes from an item's start. */
+static unsigned keep_ours(NVdevice device, void *list, unsigned count, size_t size, size_t at)
 {
-    uint32_t seen = atomic_load(&region->use->slots_seen);
-    for (uint32_t i = 0; i < seen && i < BERTH_SLOTS; i++)
-        if (atomic_load(&region->use->slots[i].state) != 0 && region->use->slots[i].pid == pid)
-            return true;
-    return false;
-}
-
-/* Leaves the processes of this region in a list that the driver filled. */
-static int filter(int result, NVdevice device, unsigned *count, void *list, size_t size)
-{
-    uint64_t limit;
-    if (result != NV_SUCCESS || count == NULL || list == NULL)
-        return result;
-    struct berth_region *region = region_of(device, &limit);
-    if (region == NULL)
-        return result;
+    struct sight sight;
     unsigned kept = 0;
-    for (unsigned i = 0; i < *count; i++) {
+    if (list == NULL || !sight_of(device, &sight))
+        return count;
+    for (unsigned i = 0; i < count; i++) {
         char *item = (char *)list + i * size;
         unsigned pid;
-        memcpy(&pid, item, sizeof pid);
-        if (is_ours(region, pid))
+        memcpy(&pid, item + at, sizeof pid);
+        if (processes_ours(sight.region, pid))
             memmove((char *)list + kept++ * size, item, size);
     }
-    *count = kept;
+    seen(&sight);
+    return kept;
+}
+
+static int filter(int result, NVdevice device, unsigned *count, void *list, size_t size)
+{
+    if (result == NV_SUCCESS && count != NULL && list != NULL)
+        *count = keep_ours(device, list, *count, size, 0);
     return result;
 }
 
-#define PROCESSES(name, type)                                                     \
-    int name(NVdevice device, unsigned *count, type *list)                        \
-    {                                                                             \
+#define PROCESSES(name, type)                                                              \
+    int name(NVdevice device, unsigned *count, type *list)                                 \
+    {                                                                                      \
         return filter(REAL(name)(device, count, list), device, count, list, sizeof *list); \
     }
 PROCESSES(nvmlDeviceGetComputeRunningProcesses, NVprocess_v1)
@@ -131,55 +159,62 @@ PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses, NVprocess_v1)
 PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, NVprocess)
 PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, NVprocess)
 
-void nvml_forget(void)
+/* Who computes. A caller that only asks how much room it takes is told the driver's own number, which is enough. */
+int nvmlDeviceGetProcessUtilization(NVdevice device, NVutilization *samples, unsigned *count,
+                                    unsigned long long since_us)
+{
+    int result = REAL(nvmlDeviceGetProcessUtilization)(device, samples, count, since_us);
+    if (result == NV_SUCCESS && samples != NULL && count != NULL && *count != 0) {
+        *count = keep_ours(device, samples, *count, sizeof *samples, offsetof(NVutilization, pid));
+        return *count != 0 ? NV_SUCCESS
+                           : NV_NOT_FOUND; /* as the driver says where nobody computes */
+    }
+    return result;
+}
+
+int nvmlDeviceGetProcessesUtilizationInfo(NVdevice device, NVutilizations *all)
+{
+    int result = REAL(nvmlDeviceGetProcessesUtilizationInfo)(device, all);
+    if (result == NV_SUCCESS && all != NULL && all->list != NULL && all->count != 0) {
+        all->count = keep_ours(device, all->list, all->count, sizeof *all->list,
+                               offsetof(NVutilization_v1, pid));
+        return all->count != 0 ? NV_SUCCESS : NV_NOT_FOUND;
+    }
+    return result;
+}
+
+int nvmlDeviceGetRunningProcessDetailList(NVdevice device, NVdetails *all)
+{
+    int result = REAL(nvmlDeviceGetRunningProcessDetailList)(device, all);
+    if (result == NV_SUCCESS && all != NULL && all->list != NULL)
+        all->count =
+            keep_ours(device, all->list, all->count, sizeof *all->list, offsetof(NVdetail, pid));
+    return result;
+}
+
+int nvmlDeviceGetAccountingPids(NVdevice device, unsigned *count, unsigned *pids)
+{
+    int result = REAL(nvmlDeviceGetAccountingPids)(device, count, pids);
+    if (result == NV_SUCCESS && count != NULL && pids != NULL)
+        *count = keep_ours(device, pids, *count, sizeof *pids, 0);
+    return result;
+}
+
+int nvmlDeviceGetAccountingStats(NVdevice device, unsigned pid, NVaccount *account)
+{
+    struct sight sight;
+    if (account != NULL && sight_of(device, &sight)) {
+        bool ours = processes_ours(sight.region, pid);
+        seen(&sight);
+        if (!ours)
+            return NV_NOT_FOUND;
+    }
+    return REAL(nvmlDeviceGetAccountingStats)(device, pid, account);
+}
+
+static void nvml_forget(void)
 {
     atomic_store(&turn.word, 0);
 }
 
-NVdevice nvml_named(const unsigned char uuid[16])
-{
-    static shared32 ready;
-    if (!routes_have_nvml() || !HAVE(nvmlInit_v2) || !HAVE(nvmlDeviceGetHandleByUUID))
-        return NULL;
-    if (!atomic_load(&ready) && real.nvmlInit_v2() != NV_SUCCESS)
-        return NULL;
-    atomic_store(&ready, 1);
-    char text[48] = "GPU-";
-    NVdevice handle = NULL;
-    region_uuid_text(uuid, text + 4);
-    if (real.nvmlDeviceGetHandleByUUID(text, &handle) != NV_SUCCESS) {
-        memcpy(text, "MIG-", 4);
-        if (real.nvmlDeviceGetHandleByUUID(text, &handle) != NV_SUCCESS)
-            return NULL;
-    }
-    return handle;
-}
-
-NVdevice nvml_handle(struct device *device)
-{
-    NVdevice known = atomic_load(&device->nvml);
-    if (known == NULL && (known = nvml_named(device->uuid)) != NULL)
-        atomic_store(&device->nvml, known);
-    return known;
-}
-
-bool nvml_own_bytes(struct device *device, uint64_t *bytes)
-{
-    enum { MOST = 512 };
-    NVdevice handle = nvml_handle(device);
-    int (*ask)(NVdevice, unsigned *, NVprocess *) = HAVE(nvmlDeviceGetComputeRunningProcesses_v3) ? real.nvmlDeviceGetComputeRunningProcesses_v3
-                                                                                                 : real.nvmlDeviceGetComputeRunningProcesses_v2;
-    if (handle == NULL || ask == NULL)
-        return false;
-    unsigned count = MOST, own = (unsigned)getpid();
-    NVprocess *list = malloc(MOST * sizeof *list);
-    bool found = false;
-    if (list != NULL && ask(handle, &count, list) == NV_SUCCESS)
-        for (unsigned i = 0; i < count && i < MOST; i++)
-            if (list[i].pid == own && list[i].bytes != ~0ull) {
-                *bytes = list[i].bytes;
-                found = true;
-            }
-    free(list);
-    return found;
-}
+PART(.forget = nvml_forget);

@@ -12,8 +12,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-EXPORT int berth_make(const char *folder, const char *uuid, const char *name, uint64_t mem_bytes, uint32_t core_pct, uint32_t flags, char *error, size_t size);
-EXPORT int berth_resize(const char *folder, const char *uuid, uint64_t mem_bytes, uint32_t core_pct, uint32_t flags, char *error, size_t size);
+EXPORT int berth_make(const char *folder, const char *uuid, const char *name, uint64_t mem_bytes,
+                      uint32_t core_pct, uint32_t flags, char *error, size_t size);
+EXPORT int berth_resize(const char *folder, const char *uuid, uint64_t mem_bytes, uint32_t core_pct,
+                        uint32_t flags, char *error, size_t size);
 EXPORT int berth_describe(const char *folder, const char *uuid, char *json, size_t size);
 
 static int fail(char *text, size_t size, const char *why)
@@ -24,11 +26,15 @@ static int fail(char *text, size_t size, const char *why)
 
 static int fail_cut_short(char *text, size_t size, const char *folder, const char *uuid)
 {
-    snprintf(text, size, "%.200s/%.40s.use: was cut short while it was looked at; stop its processes, remove it and make the partition anew", folder, uuid);
+    snprintf(text, size,
+             "%.200s/%.40s.use: was cut short while it was looked at; stop its processes, remove "
+             "it and make the partition anew",
+             folder, uuid);
     return -1;
 }
 
-int berth_make(const char *folder, const char *uuid, const char *name, uint64_t mem_bytes, uint32_t core_pct, uint32_t flags, char *error, size_t size)
+int berth_make(const char *folder, const char *uuid, const char *name, uint64_t mem_bytes,
+               uint32_t core_pct, uint32_t flags, char *error, size_t size)
 {
     unsigned char bytes[16];
     struct berth_error why = { "" };
@@ -41,7 +47,24 @@ int berth_make(const char *folder, const char *uuid, const char *name, uint64_t 
     return made ? 0 : fail(error, size, why.text);
 }
 
-static int resize(const char *folder, const char *uuid, uint64_t mem_bytes, uint32_t core_pct, uint32_t flags, char *error, size_t size)
+EXPORT int berth_oversubscribe(const char *folder, const char *uuid, uint64_t swap_bytes,
+                               char *error, size_t size);
+int berth_oversubscribe(const char *folder, const char *uuid, uint64_t swap_bytes, char *error,
+                        size_t size)
+{
+    unsigned char bytes[16];
+    struct berth_error why = { "" };
+    if (!region_uuid_parse(uuid, bytes))
+        return fail(error, size, "not the UUID of a GPU");
+    guard_begin();
+    bool done = region_oversubscribe(folder, bytes, swap_bytes, true, &why);
+    if (!guard_end())
+        return fail_cut_short(error, size, folder, uuid);
+    return done ? 0 : fail(error, size, why.text[0] ? why.text : "there is no such partition");
+}
+
+static int resize(const char *folder, const char *uuid, uint64_t mem_bytes, uint32_t core_pct,
+                  uint32_t flags, char *error, size_t size)
 {
     unsigned char bytes[16];
     char text[37], path[300];
@@ -55,11 +78,14 @@ static int resize(const char *folder, const char *uuid, uint64_t mem_bytes, uint
     region_uuid_text(bytes, text);
     snprintf(path, sizeof path, "%s/%s.limit", folder, text);
     int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-    struct berth_limit_file *limit = fd < 0 ? MAP_FAILED : mmap(NULL, sizeof *limit, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    struct berth_limit_file *limit =
+        fd < 0 ? MAP_FAILED : mmap(NULL, sizeof *limit, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (fd >= 0)
         close(fd);
     if (limit == MAP_FAILED) {
-        snprintf(why.text, sizeof why.text, "%.200s: cannot be written (%s); only its maker may resize it", path, strerror(errno));
+        snprintf(why.text, sizeof why.text,
+                 "%.200s: cannot be written (%s); only its maker may resize it", path,
+                 strerror(errno));
         return fail(error, size, why.text);
     }
     atomic_store(&limit->mem_bytes, mem_bytes);
@@ -69,7 +95,9 @@ static int resize(const char *folder, const char *uuid, uint64_t mem_bytes, uint
     return 0;
 }
 
-struct text { char *at, *end; };
+struct text {
+    char *at, *end;
+};
 
 __attribute__((format(printf, 2, 3))) static void add(struct text *text, const char *format, ...)
 {
@@ -84,12 +112,14 @@ static void add_name(struct text *text, const char *name, size_t size)
 {
     add(text, "\"");
     for (size_t i = 0; i < size && name[i] != 0; i++)
-        if ((unsigned char)name[i] >= ' ' && (unsigned char)name[i] < 0x7f && name[i] != '"' && name[i] != '\\')
+        if ((unsigned char)name[i] >= ' ' && (unsigned char)name[i] < 0x7f && name[i] != '"' &&
+            name[i] != '\\')
             add(text, "%c", name[i]);
     add(text, "\"");
 }
 
-int berth_resize(const char *folder, const char *uuid, uint64_t mem_bytes, uint32_t core_pct, uint32_t flags, char *error, size_t size)
+int berth_resize(const char *folder, const char *uuid, uint64_t mem_bytes, uint32_t core_pct,
+                 uint32_t flags, char *error, size_t size)
 {
     guard_begin();
     int result = resize(folder, uuid, mem_bytes, core_pct, flags, error, size);
@@ -112,16 +142,29 @@ static int describe(const char *folder, const char *uuid, char *json, size_t siz
     struct berth_use_file *use = region.use;
     add(&text, "{\"name\": ");
     add_name(&text, region.limit->name, sizeof region.limit->name);
-    add(&text, ", \"limit_bytes\": %llu, \"core_pct\": %u, \"burst\": %s, \"used_bytes\": %llu, \"peak_bytes\": %llu, \"refused\": %llu, "
-               "\"refused_bytes\": %llu, \"gpu_ns\": %llu, \"processes\": [", U(region.limit->mem_bytes), atomic_load(&region.limit->core_pct),
-        atomic_load(&region.limit->flags) & BERTH_BURST ? "true" : "false", U(use->total.used), U(use->peak), U(use->refused), U(use->refused_bytes), U(use->gpu_ns));
+    uint32_t flags = atomic_load(&region.limit->flags);
+    add(&text,
+        ", \"limit_bytes\": %llu, \"core_pct\": %u, \"burst\": %s, \"priority\": \"%s\", "
+        "\"used_bytes\": %llu, "
+        "\"peak_bytes\": %llu, \"refused\": %llu, "
+        "\"refused_bytes\": %llu, \"gpu_ns\": %llu, \"swap_limit_bytes\": %llu, \"processes\": [",
+        U(region.limit->mem_bytes), atomic_load(&region.limit->core_pct),
+        flags & BERTH_BURST ? "true" : "false",
+        flags & BERTH_HIGH  ? "high"
+        : flags & BERTH_LOW ? "low"
+                            : "normal",
+        U(use->total.used), U(use->peak), U(use->refused), U(use->refused_bytes), U(use->gpu_ns),
+        U(region.limit->swap_bytes));
     const char *comma = "";
     for (uint32_t i = 0; i < atomic_load(&use->slots_seen) && i < BERTH_SLOTS; i++) {
         struct berth_slot *slot = &use->slots[i];
         if (atomic_load(&slot->state) == 0)
             continue;
-        add(&text, "%s{\"pid\": %u, \"pid_namespace\": %llu, \"held_bytes\": %llu, \"peak_bytes\": %llu, \"gpu_ns\": %llu, \"command\": ", comma, slot->pid,
-            (unsigned long long)slot->pid_namespace, U(slot->held), U(slot->peak), U(slot->gpu_ns));
+        add(&text,
+            "%s{\"pid\": %u, \"pid_namespace\": %llu, \"held_bytes\": %llu, \"peak_bytes\": %llu, "
+            "\"gpu_ns\": %llu, \"swapped_bytes\": %llu, \"command\": ",
+            comma, slot->pid, (unsigned long long)slot->pid_namespace, U(slot->held), U(slot->peak),
+            U(slot->gpu_ns), U(slot->swapped));
         add_name(&text, slot->command, sizeof slot->command);
         add(&text, "}");
         comma = ", ";
@@ -129,7 +172,8 @@ static int describe(const char *folder, const char *uuid, char *json, size_t siz
     add(&text, "], \"refusals\": [");
     comma = "";
     uint64_t last = atomic_load(&use->refusal_count);
-    for (uint64_t number = last > BERTH_REFUSALS - 1 ? last - (BERTH_REFUSALS - 2) : 1; number <= last; number++) {
+    for (uint64_t number = last > BERTH_REFUSALS - 1 ? last - (BERTH_REFUSALS - 2) : 1;
+         number <= last; number++) {
         struct berth_refusal *shared = &use->refusals[number % BERTH_REFUSALS];
         if (atomic_load(&shared->number) != number * 2)
             continue;
@@ -137,8 +181,11 @@ static int describe(const char *folder, const char *uuid, char *json, size_t siz
         memcpy(&refusal, (const void *)shared, sizeof refusal);
         if (atomic_load(&shared->number) != number * 2)
             continue; /* overwritten meanwhile */
-        add(&text, "%s{\"time_ns\": %llu, \"pid\": %u, \"uid\": %u, \"asked_bytes\": %llu, \"left_bytes\": %llu, \"limit_bytes\": %llu, \"command\": ", comma,
-            (unsigned long long)refusal.time_ns, refusal.pid, refusal.uid, (unsigned long long)refusal.asked_bytes, (unsigned long long)refusal.left_bytes,
+        add(&text,
+            "%s{\"time_ns\": %llu, \"pid\": %u, \"uid\": %u, \"asked_bytes\": %llu, "
+            "\"left_bytes\": %llu, \"limit_bytes\": %llu, \"command\": ",
+            comma, (unsigned long long)refusal.time_ns, refusal.pid, refusal.uid,
+            (unsigned long long)refusal.asked_bytes, (unsigned long long)refusal.left_bytes,
             (unsigned long long)refusal.limit_bytes);
         add_name(&text, refusal.command, sizeof refusal.command);
         add(&text, ", \"call\": ");

@@ -15,7 +15,12 @@
 
 __extension__ typedef unsigned __int128 u128;
 
-enum { LOCK_BASE = 1 << 24, GLANCE_NS = 10 * 1000 * 1000, CROWD_NS = 2 * 1000 * 1000, EXEC_NS = 100 * 1000 * 1000 };
+enum {
+    LOCK_BASE = 1 << 24,
+    GLANCE_NS = 10 * 1000 * 1000,
+    CROWD_NS = 2 * 1000 * 1000,
+    EXEC_NS = 100 * 1000 * 1000
+};
 
 uint64_t clock_ns(void)
 {
@@ -44,7 +49,9 @@ static void raise_to(shared64 *cell, uint64_t value)
 
 /* ---- the total ---- */
 
-struct total { uint64_t used, tag; };
+struct total {
+    uint64_t used, tag;
+};
 
 static bool swap_total(struct berth_use_file *use, struct total from, struct total to)
 {
@@ -55,7 +62,8 @@ static bool swap_total(struct berth_use_file *use, struct total from, struct tot
 static struct total read_total(struct berth_use_file *use)
 {
     struct total now;
-    now.used = LOAD_ACQUIRE(use->total.used); /* the halves may be of two moments: the swap finds out */
+    now.used =
+        LOAD_ACQUIRE(use->total.used); /* the halves may be of two moments: the swap finds out */
     now.tag = LOAD_ACQUIRE(use->total.tag);
     return now;
 }
@@ -68,7 +76,8 @@ static uint64_t limit_of(const struct berth_region *region)
 enum outcome { DONE, FULL };
 
 /* One change of `used` in the name of slot `index`: up by `up` below `limit`, then down by `down`. */
-static enum outcome change(struct berth_use_file *use, uint32_t index, uint64_t up, uint64_t down, uint64_t limit, uint64_t *left, bool estimate)
+static enum outcome change(struct berth_use_file *use, uint32_t index, uint64_t up, uint64_t down,
+                           uint64_t limit, uint64_t *left, bool estimate)
 {
     struct berth_slot *slot = &use->slots[index];
     uint64_t seq = LOAD(slot->seq) + 1, held = LOAD(slot->held);
@@ -86,7 +95,8 @@ static enum outcome change(struct berth_use_file *use, uint32_t index, uint64_t 
         uint32_t last = (uint32_t)(now.tag & ((1u << BERTH_TAG_SLOT_BITS) - 1));
         if (last != 0 && last <= BERTH_SLOTS && last != index + 1)
             raise_to(&use->slots[last - 1].noted, now.tag >> BERTH_TAG_SLOT_BITS);
-        struct total next = { up ? now.used + up : (now.used > down ? now.used - down : 0), seq << BERTH_TAG_SLOT_BITS | (index + 1) };
+        struct total next = { up ? now.used + up : (now.used > down ? now.used - down : 0),
+                              seq << BERTH_TAG_SLOT_BITS | (index + 1) };
         if (swap_total(use, now, next)) {
             STORE(slot->held, after);
             STORE(slot->seq, seq);
@@ -131,7 +141,8 @@ static bool take_bytes(struct berth_region *region, uint64_t bytes, uint64_t *le
         return false;
     }
     turn_take(&region->turn);
-    enum outcome outcome = change(region->use, (uint32_t)region->slot, bytes, 0, limit_of(region), left, estimate);
+    enum outcome outcome =
+        change(region->use, (uint32_t)region->slot, bytes, 0, limit_of(region), left, estimate);
     turn_leave(&region->turn);
     return outcome == DONE;
 }
@@ -162,7 +173,9 @@ void region_give(struct berth_region *region, uint64_t bytes)
 
 static int lock_byte(int fd, int command, uint32_t index)
 {
-    struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCK_BASE + (off_t)index, .l_len = 1 };
+    struct flock lock = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCK_BASE + (off_t)index, .l_len = 1
+    };
     int answer = fcntl(fd, command, &lock);
     if (command == F_OFD_GETLK)
         return answer == 0 && lock.l_type == F_UNLCK;
@@ -176,7 +189,10 @@ static uint64_t own_pid_namespace(void)
 }
 
 enum { EXITING = 4 }; /* the kernel's PF_EXITING */
-struct life { char state; uint64_t flags, threads, start_ticks; };
+struct life {
+    char state;
+    uint64_t flags, threads, start_ticks;
+};
 
 /* From /proc/PID/stat; false where it cannot be read. */
 static bool read_life(const char *path, struct life *life)
@@ -247,33 +263,134 @@ static void bury(struct berth_use_file *use, uint32_t index)
     STORE_RELEASE(slot->state, 0);
 }
 
+/* ---- the mapped file ---- */
+
+static bool is_mapped_file(const struct berth_region *region, const struct stat *file)
+{
+    return (uint64_t)file->st_dev == region->disk && (uint64_t)file->st_ino == region->inode;
+}
+
+bool region_replaced(const struct berth_region *region)
+{
+    struct stat file;
+    return stat(region->path, &file) == 0 && !is_mapped_file(region, &file);
+}
+
+/* A descriptor of the file that is mapped, or -1. By its path; where that leads nowhere any more, or
+   to the file of another partition of the same name, by the mapping, which the kernel shows to root. */
+static int open_mapped(const struct berth_region *region)
+{
+    struct stat file;
+    char mapping[80];
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uintptr_t from = (uintptr_t)region->use,
+              to = from + (sizeof *region->use + page - 1) / page * page;
+    snprintf(mapping, sizeof mapping, "/proc/self/map_files/%lx-%lx", (unsigned long)from,
+             (unsigned long)to);
+    int fd = open(region->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW), error = errno;
+    if (fd >= 0 && fstat(fd, &file) == 0 && is_mapped_file(region, &file))
+        return fd;
+    if (fd >= 0) {
+        close(fd);
+        error = ESTALE;
+    }
+    fd = open(mapping, O_RDWR | O_CLOEXEC);
+    if (fd >= 0 && fstat(fd, &file) == 0 && is_mapped_file(region, &file))
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    errno = error;
+    return -1;
+}
+
+/* ---- the dead ----
+
+   Who buries says so first in the slot's state, so that no two do: one that may lock the slot's byte
+   writes BY_LOCK, under that lock; one that has no descriptor of the file, since its path is gone, writes
+   BY_SLOT and its own slot. A burial that a death interrupted is taken over from there. */
+enum { BY_SLOT = 2, BY_LOCK = BY_SLOT + BERTH_SLOTS };
+
+static void unlock_byte(int fd, uint32_t index)
+{
+    struct flock off = {
+        .l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = LOCK_BASE + (off_t)index, .l_len = 1
+    };
+    fcntl(fd, F_OFD_SETLK, &off);
+}
+
+static bool bury_by_lock(struct berth_use_file *use, uint32_t index, int fd, uint64_t own_namespace)
+{
+    struct berth_slot *slot = &use->slots[index];
+    if (!lock_byte(fd, F_OFD_GETLK, index) || !is_gone(slot, own_namespace))
+        return false;
+    if (!lock_byte(fd, F_OFD_SETLK, index))
+        return false;
+    uint32_t state = LOAD_ACQUIRE(slot->state);
+    bool nobodys = state == 1 || state == BY_LOCK ||
+                   (state > 1 && state < BY_LOCK && lock_byte(fd, F_OFD_GETLK, state - BY_SLOT));
+    bool ours = nobodys && atomic_compare_exchange_strong(&slot->state, &state, BY_LOCK);
+    if (ours)
+        bury(use, index);
+    unlock_byte(fd, index);
+    return ours;
+}
+
+/* Without a lock to ask: known of processes of the same pid namespace only, by when they started. One that has become
+   another program still looks alive. */
+static bool has_ended(struct berth_slot *slot, uint64_t own_namespace)
+{
+    char path[40];
+    struct life life = { 0 };
+    if (own_namespace == 0 || slot->pid_namespace != own_namespace)
+        return false;
+    if (kill((pid_t)slot->pid, 0) != 0)
+        return errno == ESRCH;
+    snprintf(path, sizeof path, "/proc/%u/stat", slot->pid);
+    if (!read_life(path, &life))
+        return false;
+    return life.start_ticks != slot->start_ticks ||
+           ((life.state == 'Z' || life.state == 'X') && life.threads <= 1);
+}
+
+static bool bury_by_pid(struct berth_region *region, uint32_t index, uint64_t own_namespace)
+{
+    struct berth_use_file *use = region->use;
+    struct berth_slot *slot = &use->slots[index];
+    uint32_t state = LOAD_ACQUIRE(slot->state), ours = (uint32_t)(BY_SLOT + region->slot);
+    if (region->slot < 0 || state == 0 || state >= BY_LOCK || !has_ended(slot, own_namespace))
+        return false;
+    if (state > 1 && !has_ended(&use->slots[state - BY_SLOT], own_namespace))
+        return false;
+    if (!atomic_compare_exchange_strong(&slot->state, &state, ours))
+        return false;
+    if (!has_ended(slot,
+                   own_namespace)) { /* another has buried it meanwhile, and a third moved in */
+        atomic_compare_exchange_strong(&slot->state, &ours, 1);
+        return false;
+    }
+    bury(use, index);
+    return true;
+}
+
 int region_reap(struct berth_region *region)
 {
     struct berth_use_file *use = region->use;
     uint32_t seen = LOAD_ACQUIRE(use->slots_seen), dead = 0;
     uint64_t own_namespace = 0;
+    bool looked = false;
     int fd = -1, error = errno;
     if (seen > BERTH_SLOTS)
         seen = BERTH_SLOTS;
     for (uint32_t index = 0; index < seen; index++) {
         if (LOAD_ACQUIRE(use->slots[index].state) == 0 || (int)index == region->slot)
             continue;
-        if (fd < 0) {
-            fd = open(region->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
-            if (fd < 0)
-                break;
+        if (!looked) {
+            fd = open_mapped(region);
             own_namespace = own_pid_namespace();
+            looked = true;
         }
-        if (!lock_byte(fd, F_OFD_GETLK, index) || !is_gone(&use->slots[index], own_namespace))
-            continue;
-        if (!lock_byte(fd, F_OFD_SETLK, index))
-            continue;
-        if (LOAD_ACQUIRE(use->slots[index].state) != 0) {
-            bury(use, index);
-            dead++;
-        }
-        struct flock off = { .l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = LOCK_BASE + (off_t)index, .l_len = 1 };
-        fcntl(fd, F_OFD_SETLK, &off);
+        dead += fd >= 0 ? bury_by_lock(use, index, fd, own_namespace)
+                        : bury_by_pid(region, index, own_namespace);
     }
     if (fd >= 0)
         close(fd);
@@ -296,26 +413,42 @@ bool region_join(struct berth_region *region, struct berth_error *error)
         return true;
     /* Of many that start together one looks for the dead; each still does before it is ever refused. */
     uint64_t now = clock_ns(), then = LOAD(region->use->reaped_ns);
-    if (now - then > CROWD_NS && atomic_compare_exchange_strong(&region->use->reaped_ns, &then, now))
+    if (now - then > CROWD_NS &&
+        atomic_compare_exchange_strong(&region->use->reaped_ns, &then, now))
         region_reap(region);
     struct berth_use_file *use = region->use;
-    int fd = open(region->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    int fd = open_mapped(region);
     if (fd < 0) {
-        snprintf(error->text, sizeof error->text, "%s: cannot be opened to join it (%s); check its owner and mode", region->path, strerror(errno));
+        snprintf(error->text, sizeof error->text, "%s: cannot be opened to join it (%s); %s",
+                 region->path, strerror(errno),
+                 errno == ENOENT || errno == ESTALE
+                     ? "the partition was removed while this program ran; start it again"
+                     : "check its owner and mode");
         return false;
     }
     for (uint32_t index = 0; index < BERTH_SLOTS; index++) {
         struct berth_slot *slot = &use->slots[index];
-        if (LOAD_ACQUIRE(slot->state) != 0 || !lock_byte(fd, F_OFD_SETLK, index))
+        if (LOAD_ACQUIRE(slot->state) != 0)
             continue;
-        if (LOAD_ACQUIRE(slot->state) != 0) { /* taken since we looked, and its owner died: the next to reap sees to it */
-            struct flock off = { .l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = LOCK_BASE + (off_t)index, .l_len = 1 };
-            fcntl(fd, F_OFD_SETLK, &off);
+        if (!lock_byte(fd, F_OFD_SETLK, index)) {
+            if (errno == EAGAIN || errno == EACCES)
+                continue;
+            snprintf(error->text, sizeof error->text,
+                     "%s: its file system keeps no locks (%s), which tell who lives; name a folder "
+                     "in memory or on a local disk",
+                     region->path, strerror(errno));
+            close(fd);
+            return false;
+        }
+        if (LOAD_ACQUIRE(slot->state) !=
+            0) { /* taken since we looked, and its owner died: the next to reap sees to it */
+            unlock_byte(fd, index);
             continue;
         }
         void *proof = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
         if (proof == MAP_FAILED || madvise(proof, 4096, MADV_DONTFORK) != 0) {
-            snprintf(error->text, sizeof error->text, "%s: cannot be mapped (%s)", region->path, strerror(errno));
+            snprintf(error->text, sizeof error->text, "%s: cannot be mapped (%s)", region->path,
+                     strerror(errno));
             if (proof != MAP_FAILED)
                 munmap(proof, 4096);
             close(fd);
@@ -331,17 +464,22 @@ bool region_join(struct berth_region *region, struct berth_error *error)
         STORE(slot->held, 0);
         STORE(slot->peak, 0);
         STORE(slot->gpu_ns, 0);
+        STORE(slot->swapped, 0);
         STORE(slot->unproven_ns, 0);
+        STORE(slot->outer_pid, 0);
         STORE_RELEASE(slot->state, 1);
         uint32_t seen = LOAD(use->slots_seen);
-        while (seen < index + 1 && !atomic_compare_exchange_weak(&use->slots_seen, &seen, index + 1)) { }
+        while (seen < index + 1 &&
+               !atomic_compare_exchange_weak(&use->slots_seen, &seen, index + 1)) { }
         region->proof = proof;
         region->slot = (int)index;
         close(fd);
         return true;
     }
     close(fd);
-    snprintf(error->text, sizeof error->text, "%s: %d processes use this partition already, which is all it holds; end some or make another partition",
+    snprintf(error->text, sizeof error->text,
+             "%s: %d processes use this partition already, which is all it holds; end some or make "
+             "another partition",
              region->path, (int)BERTH_SLOTS);
     return false;
 }

@@ -21,11 +21,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { BERTH_VERSION = 1, BERTH_SLOTS = 1024, BERTH_REFUSALS = 256, BERTH_NAME = 64, BERTH_TAG_SLOT_BITS = 16 };
+enum {
+    BERTH_VERSION = 1,
+    BERTH_SLOTS = 1024,
+    BERTH_REFUSALS = 256,
+    BERTH_NAME = 64,
+    BERTH_TAG_SLOT_BITS = 16
+};
 #define BERTH_LIMIT_MAGIC 0x314c485452454231ull
 #define BERTH_USE_MAGIC 0x3155485452454231ull
 
-enum { BERTH_BURST = 1u, BERTH_AGENT = 2u };
+enum { BERTH_BURST = 1u, BERTH_AGENT = 2u, BERTH_HIGH = 4u, BERTH_LOW = 8u };
 
 typedef _Atomic uint64_t shared64;
 typedef _Atomic uint32_t shared32;
@@ -35,23 +41,29 @@ struct berth_limit_file {
     uint32_t version, size;
     unsigned char uuid[16];
     char name[BERTH_NAME];
-    shared64 mem_bytes;  /* 0: nothing at all */
-    shared32 core_pct;   /* 0: not limited */
-    shared32 flags;      /* BERTH_BURST, BERTH_AGENT */
+    shared64 mem_bytes; /* 0: nothing at all */
+    shared32 core_pct;  /* 0: not limited */
+    shared32 flags;     /* BERTH_BURST, BERTH_AGENT, BERTH_HIGH, BERTH_LOW */
     uint64_t made_ns;
-    unsigned char reserved[3976];
+    shared64 swap_bytes; /* how much more may be had of the host's memory; 0: nothing */
+    unsigned char reserved[3968];
 };
 
 struct berth_slot {
-    shared32 state; /* 0 free, 1 taken */
+    shared32 state; /* 0 free, 1 taken, more while it is buried (region.c) */
     uint32_t pid;   /* as its own pid namespace counts */
     uint64_t start_ticks, pid_namespace;
     char command[16];
-    shared64 seq, next_held, intent; /* the change under way: held after it, its number; 0 when settled */
+    shared64 seq, next_held,
+        intent; /* the change under way: held after it, its number; 0 when settled */
     shared64 held, peak;
     shared64 gpu_ns;
-    shared64 unproven_ns; /* since when it is seen to live without its proof: it has become another program */
-    unsigned char pad[24];
+    shared64
+        unproven_ns; /* since when it is seen to live without its proof: it has become another program */
+    shared64 swapped; /* what of it is in the host's memory, beside `held` */
+    shared32
+        outer_pid; /* what NVML calls it, which in a container is another than `pid`; 0: not known */
+    unsigned char pad[20];
     _Alignas(64) shared64 noted; /* the last change of this slot that another process saw done */
     unsigned char pad2[56];
 };
@@ -67,19 +79,38 @@ struct berth_use_file {
     uint64_t magic;
     uint32_t version, size;
     unsigned char uuid[16];
-    unsigned char pad0[32];
-    struct { _Alignas(16) shared64 used; shared64 tag; } total; /* tag: number of the change << BERTH_TAG_SLOT_BITS | slot + 1 */
-    unsigned char pad1[48];
+    shared64 recent_measured_ns,
+        recent_raw_ns; /* compute of late: by NVML, and by the launches as they were measured */
+    shared32 trims,
+        mixed; /* whether launches are taken for alike, as NVML would tell if they were not; that it did tell */
+    shared32
+        strangers; /* whether NVML tells who computes, and not which of them this partition is */
+    unsigned char pad0[4];
+    struct {
+        _Alignas(16) shared64 used;
+        shared64 tag;
+    } total; /* tag: number of the change << BERTH_TAG_SLOT_BITS | slot + 1 */
+    shared64
+        function_bytes; /* learned too, and seldom: what is loaded with the largest function, plus one */
+    unsigned char pad1[40];
     shared64 peak, refused, refused_bytes;
     shared32 slots_seen, pad2;
-    shared64 context_bytes, module_bytes, pool_step_bytes; /* learned: what the driver takes for itself */
+    shared64 context_bytes, module_bytes,
+        pool_step_bytes; /* learned: what the driver takes for itself */
     shared64 reaped_ns;
     _Alignas(64) shared64 paid_until_ns; /* compute: everything up to here is used up */
     shared64 gpu_ns, measured_ns, measured_at_us, checked_at_ns, charged_then_ns;
     shared32 factor_milli, others_pct;
-    unsigned char pad5[8];
+    shared64
+        seen_ns; /* the last instant at which time was bought: a clock that fell behind it has jumped */
     shared64 refusal_count;
-    unsigned char pad6[56];
+    shared64 backlog_ns; /* how long work of the partition was on its way to the GPU, all in all */
+    shared64 backlog_until_ns, backlog_mark_ns;
+    shared64 longest_ns;   /* the longest launch of late, with its wait for others */
+    shared64 measuring_ns; /* since when somebody measures what the driver takes; 0: nobody */
+    shared32 given_pct, total_pct;
+    shared32 distrust; /* for how many more looks NVML's word on compute is not taken */
+    unsigned char pad6[4];
     struct berth_refusal refusals[BERTH_REFUSALS];
     struct berth_slot slots[BERTH_SLOTS];
 };
@@ -88,26 +119,37 @@ _Static_assert(sizeof(struct berth_limit_file) == 4096, "the limit file is one p
 _Static_assert(sizeof(struct berth_slot) == 192, "a slot");
 _Static_assert(sizeof(struct berth_refusal) == 104, "a refusal");
 _Static_assert(offsetof(struct berth_use_file, total) == 64, "the total has a line of its own");
-_Static_assert(sizeof(((struct berth_use_file *)0)->total) == 16, "one swap changes the whole total");
+_Static_assert(sizeof(((struct berth_use_file *)0)->total) == 16,
+               "one swap changes the whole total");
 _Static_assert(offsetof(struct berth_use_file, slots) % 64 == 0, "slots are aligned");
 
 struct berth_region {
     const struct berth_limit_file *limit;
     struct berth_use_file *use;
-    void *proof;          /* the mapping whose lock says that this process lives; not inherited by fork */
-    int slot;             /* -1: looks only */
-    struct turn turn;     /* this process's threads take turns at the slot; never across a system call or driver call */
+    void *proof; /* the mapping whose lock says that this process lives; not inherited by fork */
+    int slot;    /* -1: looks only */
+    struct turn
+        turn; /* this process's threads take turns at the slot; never across a system call or driver call */
     shared64 looked_ns;
+    uint64_t disk, inode; /* of the file that is mapped, to which the path may lead no more */
     char path[256];       /* of the use file */
 };
 
-struct berth_error { char text[512]; };
+struct berth_error {
+    char text[512];
+};
 
 /* Opens a region that exists. A missing limit file is no error: false with an empty text. */
-bool region_open(struct berth_region *region, const char *folder, const unsigned char uuid[16], struct berth_error *error);
+bool region_open(struct berth_region *region, const char *folder, const unsigned char uuid[16],
+                 struct berth_error *error);
 /* Makes the files that are missing. An existing limit is kept unless nobody uses it and it was not the agent's. */
-bool region_make(const char *folder, const unsigned char uuid[16], const char *name, uint64_t mem_bytes,
-                 uint32_t core_pct, uint32_t flags, struct berth_error *error);
+bool region_make(const char *folder, const unsigned char uuid[16], const char *name,
+                 uint64_t mem_bytes, uint32_t core_pct, uint32_t flags, struct berth_error *error);
+/* Whether the path leads to another file by now: the partition was removed and made anew. */
+bool region_replaced(const struct berth_region *region);
+/* Sets how much more may be had of the host; unless `anyway`, one that is in use or was made by the agent keeps its own. */
+bool region_oversubscribe(const char *folder, const unsigned char uuid[16], uint64_t bytes,
+                          bool anyway, struct berth_error *error);
 bool region_join(struct berth_region *region, struct berth_error *error);
 void region_close(struct berth_region *region);
 /* After fork: the child has the parent's mapping and no slot. */
@@ -124,8 +166,10 @@ int region_reap(struct berth_region *region);
 void region_glance(struct berth_region *region);
 void region_refuse(struct berth_region *region, const char *call, uint64_t asked, uint64_t left);
 
-bool region_check_limit(const void *bytes, size_t size, const unsigned char uuid[16], struct berth_error *error);
-bool region_check_use(const void *bytes, size_t size, const unsigned char uuid[16], struct berth_error *error);
+bool region_check_limit(const void *bytes, size_t size, const unsigned char uuid[16],
+                        struct berth_error *error);
+bool region_check_use(const void *bytes, size_t size, const unsigned char uuid[16],
+                      struct berth_error *error);
 void region_uuid_text(const unsigned char uuid[16], char text[37]);
 bool region_uuid_parse(const char *text, unsigned char uuid[16]);
 uint64_t clock_ns(void);

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 void region_uuid_text(const unsigned char uuid[16], char text[37])
@@ -47,50 +48,73 @@ bool region_uuid_parse(const char *text, unsigned char uuid[16])
     return *text == 0;
 }
 
-struct header { uint64_t magic; uint32_t version, size; unsigned char uuid[16]; };
+struct header {
+    uint64_t magic;
+    uint32_t version, size;
+    unsigned char uuid[16];
+};
 
-static bool check(const void *bytes, size_t size, const unsigned char uuid[16], uint64_t magic, size_t wanted, struct berth_error *error)
+static bool check(const void *bytes, size_t size, const unsigned char uuid[16], uint64_t magic,
+                  size_t wanted, struct berth_error *error)
 {
     struct header header;
     if (size < sizeof header) {
-        snprintf(error->text, sizeof error->text, "is damaged (%zu bytes, not %zu); stop its processes, remove it and make the partition anew", size, wanted);
+        snprintf(error->text, sizeof error->text,
+                 "is damaged (%zu bytes, not %zu); stop its processes, remove it and make the "
+                 "partition anew",
+                 size, wanted);
         return false;
     }
     memcpy(&header, bytes, sizeof header);
     if (header.magic != magic)
-        snprintf(error->text, sizeof error->text, "is not a berth region or is damaged; stop its processes, remove it and make the partition anew");
+        snprintf(error->text, sizeof error->text,
+                 "is not a berth region or is damaged; stop its processes, remove it and make the "
+                 "partition anew");
     else if (header.version != BERTH_VERSION)
-        snprintf(error->text, sizeof error->text, "is of version %u and this library reads version %d; use the libberth.so that made it, or make the partition anew",
+        snprintf(error->text, sizeof error->text,
+                 "is of version %u and this library reads version %d; use the libberth.so that "
+                 "made it, or make the partition anew",
                  header.version, (int)BERTH_VERSION);
     else if (header.size != wanted || size < wanted)
-        snprintf(error->text, sizeof error->text, "is damaged (%zu bytes, not %zu); stop its processes, remove it and make the partition anew", size, wanted);
+        snprintf(error->text, sizeof error->text,
+                 "is damaged (%zu bytes, not %zu); stop its processes, remove it and make the "
+                 "partition anew",
+                 size, wanted);
     else if (uuid != NULL && memcmp(header.uuid, uuid, 16) != 0)
-        snprintf(error->text, sizeof error->text, "belongs to another GPU than its name says; remove it and make the partition anew");
+        snprintf(
+            error->text, sizeof error->text,
+            "belongs to another GPU than its name says; remove it and make the partition anew");
     else
         return true;
     return false;
 }
 
-bool region_check_limit(const void *bytes, size_t size, const unsigned char uuid[16], struct berth_error *error)
+bool region_check_limit(const void *bytes, size_t size, const unsigned char uuid[16],
+                        struct berth_error *error)
 {
     if (!check(bytes, size, uuid, BERTH_LIMIT_MAGIC, sizeof(struct berth_limit_file), error))
         return false;
     const struct berth_limit_file *limit = bytes;
     if (atomic_load(&limit->core_pct) > 100 || memchr(limit->name, 0, sizeof limit->name) == NULL) {
-        snprintf(error->text, sizeof error->text, "is damaged (a share of %u %%); remove it and make the partition anew", atomic_load(&limit->core_pct));
+        snprintf(error->text, sizeof error->text,
+                 "is damaged (a share of %u %%); remove it and make the partition anew",
+                 atomic_load(&limit->core_pct));
         return false;
     }
     return true;
 }
 
-bool region_check_use(const void *bytes, size_t size, const unsigned char uuid[16], struct berth_error *error)
+bool region_check_use(const void *bytes, size_t size, const unsigned char uuid[16],
+                      struct berth_error *error)
 {
     if (!check(bytes, size, uuid, BERTH_USE_MAGIC, sizeof(struct berth_use_file), error))
         return false;
     const struct berth_use_file *use = bytes;
     uint32_t last = (uint32_t)(atomic_load(&use->total.tag) & ((1u << BERTH_TAG_SLOT_BITS) - 1));
     if (last > BERTH_SLOTS || atomic_load(&use->slots_seen) > BERTH_SLOTS) {
-        snprintf(error->text, sizeof error->text, "is damaged (a slot that is not there); stop its processes, remove it and make the partition anew");
+        snprintf(error->text, sizeof error->text,
+                 "is damaged (a slot that is not there); stop its processes, remove it and make "
+                 "the partition anew");
         return false;
     }
     return true;
@@ -103,39 +127,79 @@ static void prefix_error(struct berth_error *error, const char *path)
     snprintf(error->text, sizeof error->text, "%.120s: %.130s", path, rest);
 }
 
+/* The name of a file system that several machines share; NULL for any other. */
+static const char *remote_system(int fd)
+{
+    static const struct {
+        unsigned long magic;
+        const char *name;
+    } systems[] = {
+        { 0x6969, "NFS" },       { 0xfe534d42, "SMB" },    { 0xff534d42, "CIFS" },
+        { 0x00c36400, "Ceph" },  { 0x0bd00bd0, "Lustre" }, { 0x47504653, "GPFS" },
+        { 0x5346414f, "AFS" },   { 0x19830326, "BeeGFS" }, { 0x01161970, "GFS2" },
+        { 0x7461636f, "OCFS2" },
+    };
+    struct statfs system;
+    if (fstatfs(fd, &system) != 0)
+        return NULL;
+    for (size_t i = 0; i < sizeof systems / sizeof *systems; i++)
+        if ((uint32_t)system.f_type == systems[i].magic)
+            return systems[i].name;
+    return NULL;
+}
+
 /* Maps a whole file, or NULL with a reason; NULL without one where the file is not there. */
-static void *map_file(const char *path, int flags, int protection, size_t wanted, struct berth_error *error)
+static void *map_file(const char *path, int flags, int protection, size_t wanted,
+                      struct stat *mapped, struct berth_error *error)
 {
     struct stat file;
+    const char *remote = NULL;
     error->text[0] = 0;
     int fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) {
         if (errno != ENOENT)
-            snprintf(error->text, sizeof error->text, "%.150s: cannot be opened (%s); check its owner and mode", path, strerror(errno));
+            snprintf(error->text, sizeof error->text,
+                     "%.150s: cannot be opened (%s); check its owner and mode", path,
+                     strerror(errno));
         return NULL;
     }
     void *map = MAP_FAILED;
     if (fstat(fd, &file) != 0 || !S_ISREG(file.st_mode) || (size_t)file.st_size < wanted)
-        snprintf(error->text, sizeof error->text, "%.120s: is damaged (%lld bytes, not %zu); stop its processes, remove it and make the partition anew",
+        snprintf(error->text, sizeof error->text,
+                 "%.120s: is damaged (%lld bytes, not %zu); stop its processes, remove it and make "
+                 "the partition anew",
                  path, (long long)file.st_size, wanted);
+    else if ((remote = remote_system(fd)) != NULL)
+        snprintf(error->text, sizeof error->text,
+                 "%.150s: is on %s, where what one machine writes another may not see, and a lock "
+                 "does not end with its process; name a folder in memory or on a local disk",
+                 path, remote);
     else if ((map = mmap(NULL, wanted, protection, MAP_SHARED, fd, 0)) == MAP_FAILED)
-        snprintf(error->text, sizeof error->text, "%.150s: cannot be mapped (%s)", path, strerror(errno));
+        snprintf(error->text, sizeof error->text, "%.150s: cannot be mapped (%s)", path,
+                 strerror(errno));
     close(fd);
+    if (mapped != NULL)
+        *mapped = file;
     return map == MAP_FAILED ? NULL : map;
 }
 
-bool region_open(struct berth_region *region, const char *folder, const unsigned char uuid[16], struct berth_error *error)
+bool region_open(struct berth_region *region, const char *folder, const unsigned char uuid[16],
+                 struct berth_error *error)
 {
     char text[37], path[256];
+    struct stat file;
     memset(region, 0, sizeof *region);
     region->slot = -1;
     error->text[0] = 0;
     region_uuid_text(uuid, text);
     if ((size_t)snprintf(path, sizeof path, "%s/%s.limit", folder, text) >= sizeof path) {
-        snprintf(error->text, sizeof error->text, "the region's folder has too long a name (%zu characters; 200 at most)", strlen(folder));
+        snprintf(error->text, sizeof error->text,
+                 "the region's folder has too long a name (%zu characters; 200 at most)",
+                 strlen(folder));
         return false;
     }
-    const struct berth_limit_file *limit = map_file(path, O_RDONLY, PROT_READ, sizeof *limit, error);
+    const struct berth_limit_file *limit =
+        map_file(path, O_RDONLY, PROT_READ, sizeof *limit, NULL, error);
     if (limit == NULL)
         return false;
     if (!region_check_limit(limit, sizeof *limit, uuid, error)) {
@@ -144,9 +208,11 @@ bool region_open(struct berth_region *region, const char *folder, const unsigned
         return false;
     }
     snprintf(region->path, sizeof region->path, "%s/%s.use", folder, text);
-    struct berth_use_file *use = map_file(region->path, O_RDWR, PROT_READ | PROT_WRITE, sizeof *use, error);
+    struct berth_use_file *use =
+        map_file(region->path, O_RDWR, PROT_READ | PROT_WRITE, sizeof *use, &file, error);
     if (use == NULL && error->text[0] == 0)
-        snprintf(error->text, sizeof error->text, "%s: is missing beside its limit; make the partition anew", region->path);
+        snprintf(error->text, sizeof error->text,
+                 "%s: is missing beside its limit; make the partition anew", region->path);
     if (use != NULL && !region_check_use(use, sizeof *use, uuid, error)) {
         prefix_error(error, region->path);
         munmap(use, sizeof *use);
@@ -158,21 +224,26 @@ bool region_open(struct berth_region *region, const char *folder, const unsigned
     }
     region->limit = limit;
     region->use = use;
+    region->disk = (uint64_t)file.st_dev;
+    region->inode = (uint64_t)file.st_ino;
     return true;
 }
 
 /* A whole file or none: written beside its name, then linked to it. An existing one is left alone. */
-static bool publish(const char *folder, const char *path, const void *bytes, size_t size, size_t whole, unsigned mode, struct berth_error *error)
+static bool publish(const char *folder, const char *path, const void *bytes, size_t size,
+                    size_t whole, unsigned mode, const char *elsewhere, struct berth_error *error)
 {
     char draft[256];
     static shared32 count;
-    const char *elsewhere = mode == 0600 ? "BERTH_REGION" : "BERTH_ROOT";
     if (access(path, F_OK) == 0)
         return true;
-    snprintf(draft, sizeof draft, "%.200s/.%u-%llu-%u", folder, (unsigned)getpid(), (unsigned long long)clock_ns(), atomic_fetch_add(&count, 1));
+    snprintf(draft, sizeof draft, "%.200s/.%u-%llu-%u", folder, (unsigned)getpid(),
+             (unsigned long long)clock_ns(), atomic_fetch_add(&count, 1));
     int fd = open(draft, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
     if (fd < 0) {
-        snprintf(error->text, sizeof error->text, "%.150s: a region cannot be made there (%s); name another folder with %s", folder, strerror(errno), elsewhere);
+        snprintf(error->text, sizeof error->text,
+                 "%.150s: a region cannot be made there (%s); name another folder with %s", folder,
+                 strerror(errno), elsewhere);
         return false;
     }
     /* Space is reserved now: a full /dev/shm must be an error here and no SIGBUS later. */
@@ -186,21 +257,29 @@ static bool publish(const char *folder, const char *path, const void *bytes, siz
         failed = errno;
     unlink(draft);
     if (failed != 0)
-        snprintf(error->text, sizeof error->text, "%.150s: cannot be made (%s); free some space there or name another folder with %s", path, strerror(failed), elsewhere);
+        snprintf(
+            error->text, sizeof error->text,
+            "%.150s: cannot be made (%s); free some space there or name another folder with %s",
+            path, strerror(failed), elsewhere);
     return failed == 0;
 }
 
-bool region_make(const char *folder, const unsigned char uuid[16], const char *name, uint64_t mem_bytes,
-                 uint32_t core_pct, uint32_t flags, struct berth_error *error)
+bool region_make(const char *folder, const unsigned char uuid[16], const char *name,
+                 uint64_t mem_bytes, uint32_t core_pct, uint32_t flags, struct berth_error *error)
 {
     char text[37], path[256];
     error->text[0] = 0;
     if (strlen(folder) > 200) {
-        snprintf(error->text, sizeof error->text, "the region's folder has too long a name (%zu characters; 200 at most)", strlen(folder));
+        snprintf(error->text, sizeof error->text,
+                 "the region's folder has too long a name (%zu characters; 200 at most)",
+                 strlen(folder));
         return false;
     }
     region_uuid_text(uuid, text);
-    struct berth_limit_file limit = { .magic = BERTH_LIMIT_MAGIC, .version = BERTH_VERSION, .size = sizeof limit, .made_ns = clock_ns() };
+    struct berth_limit_file limit = { .magic = BERTH_LIMIT_MAGIC,
+                                      .version = BERTH_VERSION,
+                                      .size = sizeof limit,
+                                      .made_ns = clock_ns() };
     memcpy(limit.uuid, uuid, 16);
     strncpy(limit.name, name, sizeof limit.name - 1);
     atomic_store(&limit.mem_bytes, mem_bytes);
@@ -209,17 +288,22 @@ bool region_make(const char *folder, const unsigned char uuid[16], const char *n
     struct header head = { BERTH_USE_MAGIC, BERTH_VERSION, sizeof(struct berth_use_file), { 0 } };
     memcpy(head.uuid, uuid, 16);
 
+    const char *elsewhere = flags & BERTH_AGENT ? "BERTH_ROOT" : "BERTH_REGION";
     if (mkdir(folder, flags & BERTH_AGENT ? 0755 : 0700) != 0 && errno != EEXIST) {
-        snprintf(error->text, sizeof error->text, "%.150s: cannot be made (%s); name another folder with %s", folder, strerror(errno),
-                 flags & BERTH_AGENT ? "BERTH_ROOT" : "BERTH_REGION");
+        snprintf(error->text, sizeof error->text,
+                 "%.150s: cannot be made (%s); name another folder with %s", folder,
+                 strerror(errno), elsewhere);
         return false;
     }
-    snprintf(path, sizeof path, "%s/%s.use", folder, text); /* before the limit: who finds a limit finds both */
-    if (!publish(folder, path, &head, sizeof head, sizeof(struct berth_use_file), flags & BERTH_AGENT ? 0666 : 0600, error))
+    snprintf(path, sizeof path, "%s/%s.use", folder,
+             text); /* before the limit: who finds a limit finds both */
+    if (!publish(folder, path, &head, sizeof head, sizeof(struct berth_use_file), 0600, elsewhere,
+                 error)) /* the maker opens it to whom it is for */
         return false;
     snprintf(path, sizeof path, "%s/%s.limit", folder, text);
     bool existed = access(path, F_OK) == 0;
-    if (!publish(folder, path, &limit, sizeof limit, sizeof limit, flags & BERTH_AGENT ? 0644 : 0600, error))
+    if (!publish(folder, path, &limit, sizeof limit, sizeof limit,
+                 flags & BERTH_AGENT ? 0644 : 0600, elsewhere, error))
         return false;
     if (!existed)
         return true;
@@ -227,7 +311,9 @@ bool region_make(const char *folder, const unsigned char uuid[16], const char *n
     struct berth_region region;
     if (!region_open(&region, folder, uuid, error))
         return false;
-    if (atomic_load(&region.limit->mem_bytes) == mem_bytes && atomic_load(&region.limit->core_pct) == core_pct && atomic_load(&region.limit->flags) == flags) {
+    if (atomic_load(&region.limit->mem_bytes) == mem_bytes &&
+        atomic_load(&region.limit->core_pct) == core_pct &&
+        atomic_load(&region.limit->flags) == flags) {
         region_close(&region);
         return true;
     }
@@ -236,7 +322,8 @@ bool region_make(const char *folder, const unsigned char uuid[16], const char *n
     for (uint32_t i = 0; i < atomic_load(&region.use->slots_seen) && i < BERTH_SLOTS; i++)
         in_use = in_use || atomic_load(&region.use->slots[i].state) != 0;
     if (!in_use && !(atomic_load(&region.limit->flags) & BERTH_AGENT)) {
-        struct berth_limit_file *ours = map_file(path, O_RDWR, PROT_READ | PROT_WRITE, sizeof limit, error);
+        struct berth_limit_file *ours =
+            map_file(path, O_RDWR, PROT_READ | PROT_WRITE, sizeof limit, NULL, error);
         if (ours != NULL) {
             atomic_store(&ours->mem_bytes, mem_bytes);
             atomic_store(&ours->core_pct, core_pct);

@@ -7,8 +7,11 @@
    intercepted to notice that a driver has been loaded. cuGetProcAddress answers from inside the driver, and is
    asked through a wrapper. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "routes.h"
+
 #include "elf.h"
+#include "parts.h"
+#include "settings.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -24,7 +27,11 @@
 
 struct real real;
 
-struct hook { const char *name; void *wrapper; void **slot; };
+struct hook {
+    const char *name;
+    void *wrapper;
+    void **slot;
+};
 static const struct hook driver_hooks[] = {
 #define HOOK(name, params) { #name, (void *)name, (void **)(void *)&real.name },
 #define NVHOOK(name, params)
@@ -47,7 +54,10 @@ static const struct hook nvml_hooks[] = {
 #undef NEED
 #undef NVNEED
 };
-enum { DRIVER_HOOKS = sizeof driver_hooks / sizeof *driver_hooks, NVML_HOOKS = sizeof nvml_hooks / sizeof *nvml_hooks };
+enum {
+    DRIVER_HOOKS = sizeof driver_hooks / sizeof *driver_hooks,
+    NVML_HOOKS = sizeof nvml_hooks / sizeof *nvml_hooks
+};
 
 typedef void *dlsym_call(void *, const char *);
 typedef void *dlvsym_call(void *, const char *, const char *);
@@ -64,12 +74,21 @@ static dlvsym_call *libc_dlvsym;
 static dlopen_call *libc_dlopen;
 static dlmopen_call *libc_dlmopen;
 static shared32 started, driver_known, nvml_known, driver_patched;
+static shared32 opened; /* something was loaded, by its name no driver */
 static struct turn turn;
-static unsigned long long objects_seen;
+static _Atomic unsigned long long objects_seen;
 static _Atomic uintptr_t driver_base; /* where the process's one driver is */
+static struct elf driver_elf;
+static struct {
+    const unsigned char *bytes;
+    size_t size;
+} driver_id;
 
 /* address in the driver -> hook, sorted, for cuGetProcAddress */
-static struct { void *address; const struct hook *hook; } by_address[DRIVER_HOOKS];
+static struct {
+    void *address;
+    const struct hook *hook;
+} by_address[DRIVER_HOOKS];
 static int by_address_count;
 
 /* In place: the loader's lock is held, and qsort may call the program's malloc. */
@@ -116,17 +135,106 @@ static bool adopt(const struct elf *elf, const struct hook *hooks, int count, bo
     return true;
 }
 
+/* What drivers define, by the published headers: one line for each version of a name. */
+static const struct {
+    const char *name;
+    int version, per_thread;
+    const char *symbol;
+} entry_points[] = {
+#define ENTRY(name, version, per_thread, symbol) { #name, version, per_thread, #symbol },
+#include "entry_points.h"
+#undef ENTRY
+};
+enum { ENTRY_POINTS = sizeof entry_points / sizeof *entry_points };
+
+static const struct hook *hook_named(const char *name)
+{
+    for (int i = 0; i < DRIVER_HOOKS; i++)
+        if (driver_hooks[i].wrapper != NULL && strcmp(driver_hooks[i].name, name) == 0)
+            return &driver_hooks[i];
+    for (int i = 0; i < NVML_HOOKS; i++)
+        if (nvml_hooks[i].wrapper != NULL && strcmp(nvml_hooks[i].name, name) == 0)
+            return &nvml_hooks[i];
+    return NULL;
+}
+
+enum { DRIVER_NAMES = 300 };
+
+static int copies;
+
+/* A driver by its contents, whatever its file and it are called: it defines most of what drivers define. */
+static bool defines_a_driver(const struct elf *elf)
+{
+    int count = 0;
+    for (size_t i = 0; i < ENTRY_POINTS && count < DRIVER_NAMES; i++) {
+        const ElfW(Sym) *symbol = elf_symbol(elf, entry_points[i].symbol, NULL);
+        count += symbol != NULL && ELF64_ST_TYPE(symbol->st_info) == STT_FUNC;
+    }
+    return count >= DRIVER_NAMES;
+}
+
+/* Another copy of the process's driver, or another driver: all its names lead to the first one's, and so to the wrappers. */
+static void redirect(const struct elf *elf)
+{
+    const ElfW(Sym) *first = NULL, *last = NULL;
+    for (size_t i = 0; i < ENTRY_POINTS; i++) {
+        const ElfW(Sym) *symbol = elf_symbol(elf, entry_points[i].symbol, NULL);
+        if (symbol == NULL || symbol->st_shndx == SHN_ABS)
+            continue;
+        first = first == NULL || symbol < first ? symbol : first;
+        last = last == NULL || symbol > last ? symbol : last;
+    }
+    if (first == NULL || !elf_unlock(elf, first, last, true))
+        return;
+    for (size_t i = 0; i < ENTRY_POINTS; i++) {
+        ElfW(Sym) *symbol = elf_symbol(elf, entry_points[i].symbol, NULL);
+        const struct hook *hook = hook_named(entry_points[i].symbol);
+        const ElfW(Sym) *firsts = elf_symbol(&driver_elf, entry_points[i].symbol, NULL);
+        uintptr_t to = hook != NULL     ? (uintptr_t)hook->wrapper
+                       : firsts != NULL ? driver_elf.base + firsts->st_value
+                                        : 0;
+        if (symbol != NULL && to != 0)
+            symbol->st_value = to - elf->base;
+    }
+    elf_unlock(elf, first, last, false);
+    copies++;
+}
+
+/* It defines what every driver does, and is not this library. */
+static bool may_be_a_driver(const struct elf *elf)
+{
+    const ElfW(Sym) *symbol = elf_symbol(elf, "cuInit", NULL);
+    return symbol != NULL && elf->base + symbol->st_value != (uintptr_t)cuInit;
+}
+
+static void consider_copy(const struct elf *elf)
+{
+    size_t size = 0;
+    const unsigned char *id;
+    if (!settings.active || elf->base == atomic_load(&driver_base) || !may_be_a_driver(elf))
+        return;
+    id = elf_build_id(elf, &size);
+    bool same_id = id != NULL && driver_id.bytes != NULL && size == driver_id.size &&
+                   memcmp(id, driver_id.bytes, size) == 0;
+    if (same_id || strncmp(elf->soname, "libcuda.so", 10) == 0 || defines_a_driver(elf))
+        redirect(elf);
+}
+
 static void consider(const struct elf *elf)
 {
-    if (strncmp(elf->soname, "libcuda.so", 10) == 0 && !atomic_load(&driver_known)) {
-        if (elf_symbol(elf, "cuInit", NULL) == NULL)
-            return;
+    if (atomic_load(&driver_known))
+        consider_copy(elf);
+    if (!atomic_load(&driver_known) && may_be_a_driver(elf) &&
+        (strncmp(elf->soname, "libcuda.so", 10) == 0 || defines_a_driver(elf))) {
         bool patched = adopt(elf, driver_hooks, DRIVER_HOOKS, true);
         atomic_store(&driver_base, elf->base);
+        driver_elf = *elf;
+        driver_id.bytes = elf_build_id(elf, &driver_id.size);
         atomic_store(&driver_patched, patched);
         atomic_store(&driver_known, 1);
         if (settings.active && !patched)
-            log_line("the driver's symbol table cannot be edited; dlsym is answered one call at a time instead");
+            log_line("the driver's symbol table cannot be edited; dlsym is answered one call at a "
+                     "time instead");
     } else if (strncmp(elf->soname, "libnvidia-ml.so", 15) == 0 && !atomic_load(&nvml_known)) {
         adopt(elf, nvml_hooks, NVML_HOOKS, false);
         atomic_store(&nvml_known, 1);
@@ -148,11 +256,29 @@ static int visit(struct dl_phdr_info *info, size_t size, void *data)
     return 0;
 }
 
+static int count_objects(struct dl_phdr_info *info, size_t size, void *data)
+{
+    (void)size;
+    *(unsigned long long *)data = info->dlpi_adds;
+    return 1;
+}
+
+/* Something may have been loaded that is a driver and is not called one: found without the turn where there is none. */
+static bool nothing_new(void)
+{
+    unsigned long long now = 0;
+    if (!atomic_load_explicit(&opened, memory_order_relaxed) || !settings.active)
+        return true;
+    dl_iterate_phdr(count_objects, &now);
+    return now == atomic_load_explicit(&objects_seen, memory_order_relaxed);
+}
+
 void routes_look(void)
 {
     bool first = true;
-    if (atomic_load(&driver_known) && atomic_load(&nvml_known))
+    if (atomic_load(&driver_known) && atomic_load(&nvml_known) && nothing_new())
         return;
+    int copies_before = copies;
     int error = errno;
     uint32_t known = atomic_load(&driver_known) + 2 * atomic_load(&nvml_known);
     turn_take(&turn);
@@ -160,6 +286,9 @@ void routes_look(void)
     turn_leave(&turn);
     errno = error;
     uint32_t found = atomic_load(&driver_known) + 2 * atomic_load(&nvml_known) - known;
+    if (copies != copies_before)
+        log_line(
+            "a second driver is in this process, under whatever name: its calls go to the first");
     if (libc_dlopen == NULL)
         return;
     /* They must not go away under the wrappers. Not while walking: the loader's locks have an order. */
@@ -169,7 +298,8 @@ void routes_look(void)
         libc_dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
 }
 
-static void take_name(const struct elf *elf, const char *name, void **slot, void *wrapper, bool edit)
+static void take_name(const struct elf *elf, const char *name, void **slot, void *wrapper,
+                      bool edit)
 {
     for (ElfW(Sym) *symbol = NULL; (symbol = elf_symbol(elf, name, symbol)) != NULL;) {
         void *found = (void *)(elf->base + symbol->st_value);
@@ -187,7 +317,8 @@ static void take_name(const struct elf *elf, const char *name, void **slot, void
 /* Finds libc's own dlsym and its like, and if asked to has later lookups of them end here too. */
 static void take_libc(const struct elf *elf, bool edit)
 {
-    if (!elf_begins(elf->soname, "libc.so") && !elf_begins(elf->soname, "libc.musl") && !elf_begins(elf->soname, "libdl.so"))
+    if (!elf_begins(elf->soname, "libc.so") && !elf_begins(elf->soname, "libc.musl") &&
+        !elf_begins(elf->soname, "libdl.so"))
         return;
     take_name(elf, "dlsym", (void **)&libc_dlsym, (void *)dlsym, edit);
     take_name(elf, "dlvsym", (void **)&libc_dlvsym, (void *)dlvsym, edit);
@@ -219,15 +350,19 @@ static int visit_libc(struct dl_phdr_info *info, size_t size, void *data)
 static void after_fork(void)
 {
     atomic_store(&turn.word, 0);
-    nvml_forget();
+    atomic_store(
+        &opened,
+        0); /* the loader's list may have been held by a thread that is not here any more */
 }
+
+PART(.forget = after_fork);
 
 static void start(void)
 {
     int error = errno;
     turn_take(&turn);
     if (!atomic_load(&started)) {
-        pthread_atfork(NULL, NULL, after_fork);
+        pthread_atfork(NULL, NULL, parts_forget);
         settings_read();
         dl_iterate_phdr(visit_libc, NULL);
         atomic_store(&started, 1);
@@ -272,17 +407,6 @@ bool routes_have_nvml(void)
     return atomic_load(&nvml_known) != 0;
 }
 
-static const struct hook *hook_named(const char *name)
-{
-    for (int i = 0; i < DRIVER_HOOKS; i++)
-        if (driver_hooks[i].wrapper != NULL && strcmp(driver_hooks[i].name, name) == 0)
-            return &driver_hooks[i];
-    for (int i = 0; i < NVML_HOOKS; i++)
-        if (nvml_hooks[i].wrapper != NULL && strcmp(nvml_hooks[i].name, name) == 0)
-            return &nvml_hooks[i];
-    return NULL;
-}
-
 static const struct hook *hook_at(void *address)
 {
     int low = 0, high = by_address_count;
@@ -293,13 +417,15 @@ static const struct hook *hook_at(void *address)
         else
             high = middle;
     }
-    return low < by_address_count && by_address[low].address == address ? by_address[low].hook : NULL;
+    return low < by_address_count && by_address[low].address == address ? by_address[low].hook
+                                                                        : NULL;
 }
 
 /* Only the wrapper is there, not the driver: the loader says so, as it says it of what comes after this library. */
 __attribute__((noinline)) static void *nowhere(const char *name)
 {
-    void *volatile found = libc_dlsym(RTLD_NEXT, name); /* no tail call: the caller must be seen to be here */
+    void *volatile found =
+        libc_dlsym(RTLD_NEXT, name); /* no tail call: the caller must be seen to be here */
     return found;
 }
 
@@ -308,7 +434,8 @@ __attribute__((noinline)) static bool notice(const void *handle, const char *nam
 {
     if (!atomic_load(&started))
         start();
-    if (!atomic_load(name[0] == 'c' ? &driver_known : &nvml_known))
+    if (!atomic_load(name[0] == 'c' ? &driver_known : &nvml_known) ||
+        atomic_load_explicit(&opened, memory_order_relaxed))
         routes_look(); /* a walk through the loader's list, under its lock: not where it can find nothing new */
     if (handle != RTLD_DEFAULT)
         return false;
@@ -326,7 +453,8 @@ __attribute__((noinline)) static void *answer(void *handle, const char *name)
 
 static inline bool is_drivers(const char *name)
 {
-    return name != NULL && ((name[0] == 'c' && name[1] == 'u') || (name[0] == 'n' && name[1] == 'v'));
+    return name != NULL &&
+           ((name[0] == 'c' && name[1] == 'u') || (name[0] == 'n' && name[1] == 'v'));
 }
 
 BARE void *dlsym(void *restrict handle, const char *restrict name)
@@ -348,6 +476,9 @@ BARE void *dlvsym(void *restrict handle, const char *restrict name, const char *
         find_libc();
     if (UNLIKELY(is_drivers(name)) && notice(handle, name))
         return nowhere(name);
+    if (UNLIKELY(libc_dlvsym ==
+                 NULL)) /* a libc without it, such as musl: one without versions too */
+        return dlsym(handle, name);
     return libc_dlvsym(handle, name, version);
 }
 
@@ -373,7 +504,8 @@ __attribute__((noinline)) static void *open_driver(const char *name, int flags)
     struct link_map *map = NULL;
     routes_look();
     uintptr_t first = atomic_load(&driver_base);
-    if (!settings.active || handle == NULL || first == 0 || dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map->l_addr == first ||
+    if (!settings.active || handle == NULL || first == 0 ||
+        dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map->l_addr == first ||
         strncmp(file_of(name), "libcuda.so", 10) != 0)
         return handle;
     void *one = libc_dlopen("libcuda.so.1", flags & ~RTLD_DEEPBIND);
@@ -388,7 +520,8 @@ __attribute__((noinline)) static void *open_driver(const char *name, int flags)
 /* What is bound deeply finds its own dependencies before the wrappers: have the driver's table edited by then. */
 __attribute__((noinline)) static void open_driver_first(void)
 {
-    if (settings.active && !atomic_load(&driver_known) && libc_dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != NULL)
+    if (settings.active && !atomic_load(&driver_known) &&
+        libc_dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != NULL)
         routes_look();
 }
 
@@ -400,6 +533,8 @@ BARE void *dlopen(const char *name, int flags)
         return open_driver(name, flags);
     if (UNLIKELY(flags & RTLD_DEEPBIND))
         open_driver_first();
+    if (!atomic_load_explicit(&opened, memory_order_relaxed))
+        atomic_store_explicit(&opened, 1, memory_order_relaxed);
     return libc_dlopen(name, flags);
 }
 
@@ -413,33 +548,32 @@ void *dlmopen(Lmid_t space, const char *name, int flags)
         return open_driver(name, flags);
     void *handle = libc_dlmopen(space, name, flags);
     struct link_map *map = NULL;
-    if (settings.active && handle != NULL && space != LM_ID_BASE && dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0) {
+    if (settings.active && handle != NULL && space != LM_ID_BASE &&
+        dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0) {
         while (map != NULL && map->l_prev != NULL)
             map = map->l_prev;
         for (; map != NULL; map = map->l_next)
             if (is_driver_file(map->l_name))
-                log_line("%s was loaded into a linker namespace of its own, where its calls cannot be limited", map->l_name);
+                log_line("%s was loaded into a linker namespace of its own, where its calls cannot "
+                         "be limited",
+                         map->l_name);
     }
     return handle;
 }
 
 /* ---- cuGetProcAddress ---- */
 
-static const struct { const char *name; int version, per_thread; const char *symbol; } entry_points[] = {
-#define ENTRY(name, version, per_thread, symbol) { #name, version, per_thread, #symbol },
-#include "entry_points.h"
-#undef ENTRY
-};
-
 /* The hook for a lookup by the published table: for a driver whose lookups return addresses that it does not export. */
 static const struct hook *hook_by_table(const char *name, int version, bool per_thread)
 {
     const char *best = NULL;
     int best_version = -1, best_thread = -1;
-    for (size_t i = 0; i < sizeof entry_points / sizeof *entry_points; i++) {
-        if (entry_points[i].version > version || entry_points[i].per_thread > per_thread || strcmp(entry_points[i].name, name) != 0)
+    for (size_t i = 0; i < ENTRY_POINTS; i++) {
+        if (entry_points[i].version > version || entry_points[i].per_thread > per_thread ||
+            strcmp(entry_points[i].name, name) != 0)
             continue;
-        if (entry_points[i].per_thread > best_thread || (entry_points[i].per_thread == best_thread && entry_points[i].version > best_version)) {
+        if (entry_points[i].per_thread > best_thread ||
+            (entry_points[i].per_thread == best_thread && entry_points[i].version > best_version)) {
             best = entry_points[i].symbol;
             best_version = entry_points[i].version;
             best_thread = entry_points[i].per_thread;
@@ -454,7 +588,8 @@ static void *exchange(const char *name, void *found, int version, uint64_t flags
     if (hook != NULL)
         return hook->wrapper;
     Dl_info info;
-    if (dladdr(found, &info) != 0 && info.dli_saddr == found && info.dli_sname != NULL && strncmp(info.dli_sname, "cu", 2) == 0)
+    if (dladdr(found, &info) != 0 && info.dli_saddr == found && info.dli_sname != NULL &&
+        strncmp(info.dli_sname, "cu", 2) == 0)
         return found; /* an entry point with a name of its own that is not hooked */
     hook = hook_by_table(name, version, (flags & CU_LOOKUP_PER_THREAD) != 0);
     if (hook == NULL)
@@ -467,15 +602,18 @@ static void *exchange(const char *name, void *found, int version, uint64_t flags
 CUresult cuGetProcAddress(const char *name, void **found, int version, uint64_t flags)
 {
     CUresult result = REAL(cuGetProcAddress)(name, found, version, flags);
-    if (settings.active && result == CUDA_SUCCESS && name != NULL && found != NULL && *found != NULL)
+    if (settings.active && result == CUDA_SUCCESS && name != NULL && found != NULL &&
+        *found != NULL)
         *found = exchange(name, *found, version, flags);
     return result;
 }
 
-CUresult cuGetProcAddress_v2(const char *name, void **found, int version, uint64_t flags, int *status)
+CUresult cuGetProcAddress_v2(const char *name, void **found, int version, uint64_t flags,
+                             int *status)
 {
     CUresult result = REAL(cuGetProcAddress_v2)(name, found, version, flags, status);
-    if (settings.active && result == CUDA_SUCCESS && name != NULL && found != NULL && *found != NULL)
+    if (settings.active && result == CUDA_SUCCESS && name != NULL && found != NULL &&
+        *found != NULL)
         *found = exchange(name, *found, version, flags);
     return result;
 }

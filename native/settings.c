@@ -1,7 +1,7 @@
 /* What the environment says: read once, at the start. A program that runs with more rights than its user (setuid) does
    not listen to it: its limits are the agent's, and it writes to no file that the user names. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "settings.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -30,7 +30,8 @@ static bool parse_number(const char **at, uint64_t most, uint64_t *value)
 }
 
 /* `4096` for every GPU, or a list by index or UUID: `0:4096,GPU-…:8192`. */
-bool settings_parse(struct setting *setting, const char *variable, const char *text, uint64_t most, char *wrong, size_t wrong_size)
+bool settings_parse(struct setting *setting, const char *variable, const char *text, uint64_t most,
+                    char *wrong, size_t wrong_size)
 {
     memset(setting, 0, sizeof *setting);
     setting->given = true;
@@ -49,7 +50,8 @@ bool settings_parse(struct setting *setting, const char *variable, const char *t
         const char *rest = key;
         __typeof__(&setting->items[0]) item = &setting->items[setting->count];
         item->by_uuid = region_uuid_parse(key, item->uuid);
-        if (!item->by_uuid && strcmp(key, "0") != 0 && (!parse_number(&rest, MAX_DEVICES - 1, &index) || *rest != 0))
+        if (!item->by_uuid && strcmp(key, "0") != 0 &&
+            (!parse_number(&rest, MAX_DEVICES - 1, &index) || *rest != 0))
             break;
         item->index = (int)index;
         at = colon + 1;
@@ -57,7 +59,8 @@ bool settings_parse(struct setting *setting, const char *variable, const char *t
             break;
         for (int i = 0; i < setting->count; i++)
             if (item->by_uuid == setting->items[i].by_uuid &&
-                (item->by_uuid ? memcmp(item->uuid, setting->items[i].uuid, 16) == 0 : item->index == setting->items[i].index))
+                (item->by_uuid ? memcmp(item->uuid, setting->items[i].uuid, 16) == 0
+                               : item->index == setting->items[i].index))
                 goto malformed;
         setting->count++;
         if (*at == 0)
@@ -66,18 +69,23 @@ bool settings_parse(struct setting *setting, const char *variable, const char *t
             break;
     }
 malformed:
-    snprintf(wrong, wrong_size, "%s='%.60s' is not a limit: a whole number from 1 to %llu, or a list of GPUs such as 0:%s,1:%s", variable, text,
-             (unsigned long long)most, most == 100 ? "30" : "4096", most == 100 ? "70" : "8192");
+    snprintf(wrong, wrong_size,
+             "%s='%.60s' is not a limit: a whole number from 1 to %llu, or a list of GPUs such as "
+             "0:%s,1:%s",
+             variable, text, (unsigned long long)most, most == 100 ? "30" : "4096",
+             most == 100 ? "70" : "8192");
     return false;
 }
 
-bool settings_for(const struct setting *setting, int index, const unsigned char uuid[16], uint64_t *value)
+bool settings_for(const struct setting *setting, int index, const unsigned char uuid[16],
+                  uint64_t *value)
 {
     *value = setting->value;
     if (!setting->per_device)
         return true;
     for (int i = 0; i < setting->count; i++)
-        if (setting->items[i].by_uuid ? memcmp(setting->items[i].uuid, uuid, 16) == 0 : setting->items[i].index == index) {
+        if (setting->items[i].by_uuid ? memcmp(setting->items[i].uuid, uuid, 16) == 0
+                                      : setting->items[i].index == index) {
             *value = setting->items[i].value;
             return true;
         }
@@ -101,7 +109,8 @@ static bool holds_limits(const char *folder, bool *by_agent)
             close(fd);
         found = true;
         /* One that cannot be read is taken for the agent's: what it says is found out when its GPU is used. */
-        if (size != (ssize_t)sizeof limit || limit.magic != BERTH_LIMIT_MAGIC || (atomic_load(&limit.flags) & BERTH_AGENT))
+        if (size != (ssize_t)sizeof limit || limit.magic != BERTH_LIMIT_MAGIC ||
+            (atomic_load(&limit.flags) & BERTH_AGENT))
             *by_agent = true;
     }
     closedir(list);
@@ -110,8 +119,11 @@ static bool holds_limits(const char *folder, bool *by_agent)
 
 void settings_read(void)
 {
-    const char *mem = secure_getenv("BERTH_GPU_MEM_MIB"), *core = secure_getenv("BERTH_GPU_CORE_PCT");
-    const char *folder = secure_getenv("BERTH_REGION"), *log = secure_getenv("BERTH_LOG"), *burst = secure_getenv("BERTH_GPU_BURST");
+    const char *mem = secure_getenv("BERTH_GPU_MEM_MIB"),
+               *core = secure_getenv("BERTH_GPU_CORE_PCT");
+    const char *folder = secure_getenv("BERTH_REGION"), *log = secure_getenv("BERTH_LOG"),
+               *burst = secure_getenv("BERTH_GPU_BURST");
+    const char *priority = secure_getenv("BERTH_GPU_PRIORITY");
     struct stat file;
     bool named = folder != NULL && *folder != 0;
 
@@ -120,37 +132,66 @@ void settings_read(void)
     /* What the node's agent has put there stands, whatever else the container names. */
     if (stat(AGENT_FOLDER, &file) == 0)
         folder = AGENT_FOLDER, named = true;
-    if (!named && mem == NULL && core == NULL)
+    if (!named && mem == NULL && core == NULL && priority == NULL)
         return;
 
     settings.active = true;
     if (named && folder[0] != '/')
-        snprintf(settings.wrong, sizeof settings.wrong, "BERTH_REGION='%.100s' is not the name of a folder from the root; begin it with /", folder);
+        snprintf(settings.wrong, sizeof settings.wrong,
+                 "BERTH_REGION='%.100s' is not the name of a folder from the root; begin it with /",
+                 folder);
     else if (named && strlen(folder) > 200)
-        snprintf(settings.wrong, sizeof settings.wrong, "BERTH_REGION is too long (%zu characters; 200 at most)", strlen(folder));
+        snprintf(settings.wrong, sizeof settings.wrong,
+                 "BERTH_REGION is too long (%zu characters; 200 at most)", strlen(folder));
     else if (named)
         strcpy(settings.folder, folder);
     else { /* one container or login: one pid namespace and user */
-        unsigned long long space = stat("/proc/self/ns/pid", &file) == 0 ? (unsigned long long)file.st_ino : 0;
-        snprintf(settings.folder, sizeof settings.folder, "%s/berth-%u-%llu", access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", (unsigned)getuid(), space);
+        unsigned long long space =
+            stat("/proc/self/ns/pid", &file) == 0 ? (unsigned long long)file.st_ino : 0;
+        snprintf(settings.folder, sizeof settings.folder, "%s/berth-%u-%llu",
+                 access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp", (unsigned)getuid(), space);
     }
 
-    bool by_agent = false, has_limits = settings.folder[0] != 0 && holds_limits(settings.folder, &by_agent);
-    if (settings.folder[0] != 0 && lstat(settings.folder, &file) == 0 && (!S_ISDIR(file.st_mode) || (!named && file.st_uid != getuid())))
-        snprintf(settings.wrong, sizeof settings.wrong, "%.180s is not a folder of this user's; name another with BERTH_REGION", settings.folder);
+    bool by_agent = false,
+         has_limits = settings.folder[0] != 0 && holds_limits(settings.folder, &by_agent);
+    if (settings.folder[0] != 0 && lstat(settings.folder, &file) == 0 &&
+        (!S_ISDIR(file.st_mode) || (!named && file.st_uid != getuid())))
+        snprintf(settings.wrong, sizeof settings.wrong,
+                 "%.180s is not a folder of this user's; name another with BERTH_REGION",
+                 settings.folder);
     settings.made_by_agent = by_agent;
     if (by_agent)
-        mem = core = NULL; /* the agent's word stands, whatever the container says */
+        mem = core = priority = NULL; /* the agent's word stands, whatever the container says */
     char *wrong = settings.wrong;
     if (mem != NULL && *wrong == 0)
-        settings_parse(&settings.mem_mib, "BERTH_GPU_MEM_MIB", mem, 1ull << 30, wrong, sizeof settings.wrong);
+        settings_parse(&settings.mem_mib, "BERTH_GPU_MEM_MIB", mem, 1ull << 30, wrong,
+                       sizeof settings.wrong);
     if (core != NULL && *wrong == 0)
-        settings_parse(&settings.core_pct, "BERTH_GPU_CORE_PCT", core, 100, wrong, sizeof settings.wrong);
+        settings_parse(&settings.core_pct, "BERTH_GPU_CORE_PCT", core, 100, wrong,
+                       sizeof settings.wrong);
     if (burst != NULL && *wrong == 0 && strcmp(burst, "0") != 0 && strcmp(burst, "1") != 0)
         snprintf(wrong, sizeof settings.wrong, "BERTH_GPU_BURST='%.60s' is neither 0 nor 1", burst);
+    const char *swap = secure_getenv("BERTH_GPU_OVERSUBSCRIBE_MIB");
+    if (swap != NULL && *swap != 0 && !by_agent && *wrong == 0)
+        settings_parse(&settings.swap_mib, "BERTH_GPU_OVERSUBSCRIBE_MIB", swap, 1ull << 30, wrong,
+                       sizeof settings.wrong);
+    settings.priority = priority == NULL                ? 0
+                        : strcmp(priority, "high") == 0 ? BERTH_HIGH
+                        : strcmp(priority, "low") == 0  ? BERTH_LOW
+                                                        : 0;
+    if (priority != NULL && *wrong == 0 && settings.priority == 0 &&
+        strcmp(priority, "normal") != 0)
+        snprintf(wrong, sizeof settings.wrong,
+                 "BERTH_GPU_PRIORITY='%.60s' is not a priority; there are high, normal and low",
+                 priority);
     settings.burst = burst != NULL && strcmp(burst, "1") == 0;
-    if (*wrong == 0 && !has_limits && mem == NULL && core == NULL)
-        snprintf(wrong, sizeof settings.wrong, "%.150s has no limits in it; make the partition first, or set BERTH_GPU_MEM_MIB", settings.folder);
+    if (*wrong == 0 && !has_limits && mem == NULL && core == NULL && priority == NULL)
+        snprintf(
+            wrong, sizeof settings.wrong,
+            access(settings.folder, R_OK | X_OK) != 0 && errno == EACCES
+                ? "%.150s is not open to this user; make the partition with --owner or --group"
+                : "%.150s has no limits in it; make the partition first, or set BERTH_GPU_MEM_MIB",
+            settings.folder);
     if (*wrong != 0)
         log_line("no GPU: %s", wrong);
 }
@@ -168,7 +209,8 @@ void log_line(const char *format, ...)
     va_end(list);
     size = start + (size < (int)sizeof line - start - 2 ? size : (int)sizeof line - start - 2);
     line[size] = '\n';
-    int fd = open(settings.log_path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
+    int fd = open(settings.log_path,
+                  O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644);
     if (fd >= 0) {
         if (lseek(fd, 0, SEEK_END) < LOG_BYTES) {
             ssize_t ignored = write(fd, line, (size_t)size + 1);

@@ -8,7 +8,9 @@
 #include <stdint.h>
 #include <time.h>
 
-struct turn { _Atomic uint32_t word; };
+struct turn {
+    _Atomic uint32_t word;
+};
 
 /* In turns, never across a system call that waits or a driver call. */
 static inline void turn_take(struct turn *turn)
@@ -16,7 +18,8 @@ static inline void turn_take(struct turn *turn)
     for (unsigned tries = 0;; tries++) {
         uint32_t free_turn = 0;
         if (atomic_load_explicit(&turn->word, memory_order_relaxed) == 0 &&
-            atomic_compare_exchange_weak_explicit(&turn->word, &free_turn, 1, memory_order_acquire, memory_order_relaxed))
+            atomic_compare_exchange_weak_explicit(&turn->word, &free_turn, 1, memory_order_acquire,
+                                                  memory_order_relaxed))
             return;
         if (tries < 64)
             continue;

@@ -1,6 +1,7 @@
 /* What a process is told about the card: a card as large as its limit. */
 #define _GNU_SOURCE
-#include "berth.h"
+#include "devices.h"
+#include "parts.h"
 
 static uint64_t smaller(uint64_t a, uint64_t b)
 {
@@ -27,8 +28,8 @@ CUresult cuDeviceTotalMem(unsigned *bytes, CUdevice dev)
 
 static void shrink(struct device *device, uint64_t *free_bytes, uint64_t *total)
 {
-    if (atomic_load_explicit(&pools_dirty, memory_order_relaxed))
-        pools_true_up(device);
+    if (atomic_load_explicit(&parts_dirty, memory_order_relaxed))
+        parts_reclaim(device);
     region_glance(&device->region);
     uint64_t limit = atomic_load_explicit(&device->region.limit->mem_bytes, memory_order_relaxed);
     uint64_t used = atomic_load_explicit(&device->region.use->total.used, memory_order_relaxed);

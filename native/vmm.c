@@ -1,16 +1,51 @@
-/* Physical memory (cuMemCreate) lives while a handle or a mapping of it does: counted together, given back once. */
-#define _GNU_SOURCE
-#include "berth.h"
+/* Physical memory (cuMemCreate) lives while anything holds it: a handle, a mapping, a part of a sparse array, a multicast
+   object that it is bound to, or a file that it was exported to. It is counted once, and given back with the last of these.
 
+   What was exported and imported again in this process is one memory. A driver's files cannot be told from each other (all
+   are the same device), so a file that is not known by its number may hold any of them: while such an import lives,
+   nothing that was exported is given back. What another process exported is counted there, and not here. */
+#define _GNU_SOURCE
+#include "vmm.h"
+#include "ledger.h"
+#include "parts.h"
+
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-struct record { uint64_t bytes; struct device *device; uint32_t handles, maps; };
-struct mapping { uint64_t at, bytes; struct record *record; };
+struct record {
+    uint64_t bytes;
+    struct device *device; /* NULL: nothing is counted for it */
+    uint32_t handles, maps;
+    bool exported, foreign; /* foreign: imported, and not known to be one of this process's own */
+    int fd;                 /* the file that it was exported to; -1: none */
+    dev_t file_device, file_kind;
+    ino_t file;
+    unsigned char fabric[CU_FABRIC_BYTES];
+    struct record *next; /* of those exported */
+};
+struct mapping {
+    uint64_t at, bytes;
+    struct record *record;
+};
+/* A part of a sparse array, or a piece of a multicast object: what it holds. */
+struct tie {
+    const void *holder;
+    CUmap_info part;
+    CUdevice dev;
+    size_t offset;
+    struct record *record;
+};
 
 static struct turn turn;
 static struct mapping *mappings; /* sorted by address */
 static size_t mapping_count, mapping_space;
+static struct tie *ties;
+static size_t tie_count, tie_space;
+static struct record *exports;
+static uint32_t foreign_count;
 
 /* The first mapping that ends after `address`. */
 static size_t mapping_after(uint64_t address)
@@ -43,23 +78,164 @@ static bool mapping_add(struct mapping mapping)
     return true;
 }
 
+/* ---- what holds a record ---- */
+
+/* With the turn: whether the file that it was exported to is still open here. */
+static bool is_open(const struct record *record)
+{
+    struct stat file;
+    return record->fd >= 0 && fstat(record->fd, &file) == 0 && file.st_dev == record->file_device &&
+           file.st_ino == record->file && file.st_rdev == record->file_kind;
+}
+
+/* With the turn: takes a record out that nothing holds any more; the caller ends it. */
+static bool unheld(struct record *record)
+{
+    if (record->handles != 0 || record->maps != 0)
+        return false;
+    if (record->exported && (foreign_count != 0 || is_open(record))) {
+        atomic_store(&parts_dirty, 1); /* looked at again by reclaim_exports */
+        return false;
+    }
+    for (struct record **at = &exports; record->exported && *at != NULL; at = &(*at)->next)
+        if (*at == record) {
+            *at = record->next;
+            break;
+        }
+    return true;
+}
+
+static void ended(struct record *record);
+
 /* One handle or mapping less, after the driver did it. */
 static void drop(struct record *record, uint32_t handles, uint32_t maps)
 {
     turn_take(&turn);
     record->handles -= handles;
     record->maps -= maps;
-    bool last = record->handles == 0 && record->maps == 0;
+    bool last = unheld(record);
+    foreign_count -= last && record->foreign;
     turn_leave(&turn);
-    if (last) {
-        give(record->device, record->bytes);
-        free(record);
+    if (last)
+        ended(record);
+}
+
+/* Ends what was exported and is held by nothing any more. */
+static void reclaim_exports(struct device *device)
+{
+    (void)device; /* they are few: of all */
+    for (;;) {
+        struct record *gone = NULL;
+        turn_take(&turn);
+        for (struct record *at = exports; at != NULL && gone == NULL; at = at->next)
+            if (unheld(at))
+                gone = at;
+        turn_leave(&turn);
+        if (gone == NULL)
+            return;
+        ended(gone);
     }
 }
 
-CUresult cuMemCreate(CUhandle *handle, size_t bytes, const CUalloc_prop *prop, unsigned long long flags)
+/* Takes out one tie of a holder: of this part, or of this device and these offsets, or any. */
+static struct record *untie(const void *holder, const CUmap_info *part, CUdevice dev, size_t from,
+                            size_t bytes)
 {
-    struct device *device = prop != NULL && prop->location.type == CU_LOCATION_DEVICE ? device_of(prop->location.id) : NULL;
+    struct record *record = NULL;
+    turn_take(&turn);
+    for (size_t i = 0; i < tie_count && record == NULL; i++) {
+        struct tie *tie = &ties[i];
+        if (tie->holder != holder)
+            continue;
+        bool same = part == NULL ? (dev < 0 || tie->dev < 0 || tie->dev == dev) &&
+                                       tie->offset >= from && tie->offset - from < bytes
+                                 : tie->part.part_type == part->part_type &&
+                                       memcmp(&tie->part.part, &part->part, sizeof part->part) == 0;
+        if (!same)
+            continue;
+        record = tie->record;
+        *tie = ties[--tie_count];
+    }
+    turn_leave(&turn);
+    return record;
+}
+
+static void untie_all(const void *holder)
+{
+    for (struct record *record; (record = untie(holder, NULL, -1, 0, SIZE_MAX)) != NULL;)
+        drop(record, 0, 1);
+}
+
+/* Without memory for it the record stays counted until the process ends. */
+static void tie(struct tie new)
+{
+    turn_take(&turn);
+    if (tie_count == tie_space) {
+        size_t space = tie_space ? tie_space * 2 : 64;
+        struct tie *larger = realloc(ties, space * sizeof *larger);
+        if (larger != NULL) {
+            ties = larger;
+            tie_space = space;
+        }
+    }
+    if (tie_count < tie_space)
+        ties[tie_count++] = new;
+    turn_leave(&turn);
+}
+
+static void ended(struct record *record)
+{
+    bool foreign = record->foreign;
+    if (record->device != NULL)
+        give(record->device, record->bytes);
+    else
+        untie_all(record); /* of a multicast object */
+    free(record);
+    if (foreign)
+        reclaim_exports(NULL);
+}
+
+/* The record of a handle, held by one mapping more; NULL where the handle is not known. */
+static struct record *hold(CUhandle handle)
+{
+    struct entry entry;
+    if (!atomic_load_explicit(&limiting, memory_order_relaxed))
+        return NULL;
+    turn_take(&turn);
+    struct record *record = ledger_get(HANDLE, handle, &entry) ? entry.owner : NULL;
+    if (record != NULL)
+        record->maps++;
+    turn_leave(&turn);
+    return record;
+}
+
+/* ---- handles ---- */
+
+struct device *device_at_location(const CUlocation *location, int type)
+{
+    if (location->type == CU_LOCATION_DEVICE)
+        return device_of(location->id);
+    if (location->type == CU_LOCATION_DEVICE_PART)
+        return device_of(location->id & 0xff);
+    /* Managed memory counts wherever it begins, as that of cuMemAllocManaged does. */
+    return type == CU_ALLOCATION_MANAGED ? device_current() : NULL;
+}
+
+static void keep(CUhandle handle, struct record *record)
+{
+    struct device *device = record->device;
+    ledger_put((struct entry){ .key = handle,
+                               .bytes = record->bytes,
+                               .owner = record,
+                               .kind = HANDLE,
+                               .device = (uint16_t)(device != NULL ? device->ordinal : 0),
+                               .count = 1 });
+}
+
+CUresult cuMemCreate(CUhandle *handle, size_t bytes, const CUalloc_prop *prop,
+                     unsigned long long flags)
+{
+    struct device *device = prop != NULL ? device_at_location(&prop->location, prop->type) : NULL;
     if (device == NULL || handle == NULL)
         return REAL(cuMemCreate)(handle, bytes, prop, flags);
     struct record *record = malloc(sizeof *record);
@@ -73,8 +249,8 @@ CUresult cuMemCreate(CUhandle *handle, size_t bytes, const CUalloc_prop *prop, u
         free(record);
         return result;
     }
-    *record = (struct record){ bytes, device, 1, 0 };
-    ledger_put((struct entry){ .key = *handle, .bytes = bytes, .owner = record, .kind = HANDLE, .device = (uint16_t)device->ordinal, .count = 1 });
+    *record = (struct record){ .bytes = bytes, .device = device, .handles = 1, .fd = -1 };
+    keep(*handle, record);
     return result;
 }
 
@@ -103,17 +279,12 @@ CUresult cuMemRelease(CUhandle handle)
     return result;
 }
 
-CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUhandle handle, unsigned long long flags)
+CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUhandle handle,
+                  unsigned long long flags)
 {
-    struct entry entry;
-    turn_take(&turn);
-    bool known = atomic_load_explicit(&limiting, memory_order_relaxed) && ledger_get(HANDLE, handle, &entry);
-    struct record *record = known ? entry.owner : NULL;
-    if (known)
-        record->maps++;
-    turn_leave(&turn);
+    struct record *record = hold(handle);
     CUresult result = REAL(cuMemMap)(ptr, bytes, offset, handle, flags);
-    if (!known)
+    if (record == NULL)
         return result;
     bool kept = false;
     if (result == CUDA_SUCCESS) {
@@ -137,7 +308,8 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t bytes)
         gone = malloc(count * sizeof *gone);
     if (gone != NULL && count != 0) {
         memcpy(gone, &mappings[first], count * sizeof *gone);
-        memmove(&mappings[first], &mappings[first + count], (mapping_count - first - count) * sizeof *mappings);
+        memmove(&mappings[first], &mappings[first + count],
+                (mapping_count - first - count) * sizeof *mappings);
         mapping_count -= count;
     }
     turn_leave(&turn);
@@ -161,7 +333,8 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t bytes)
 CUresult cuMemRetainAllocationHandle(CUhandle *handle, void *address)
 {
     CUresult result = REAL(cuMemRetainAllocationHandle)(handle, address);
-    if (result != CUDA_SUCCESS || handle == NULL || !atomic_load_explicit(&limiting, memory_order_relaxed))
+    if (result != CUDA_SUCCESS || handle == NULL ||
+        !atomic_load_explicit(&limiting, memory_order_relaxed))
         return result;
     turn_take(&turn);
     uint64_t at = (uint64_t)(uintptr_t)address;
@@ -170,7 +343,13 @@ CUresult cuMemRetainAllocationHandle(CUhandle *handle, void *address)
         struct record *record = mappings[found].record;
         struct entry entry;
         if (!ledger_take(HANDLE, *handle, &entry) || entry.owner != record)
-            entry = (struct entry){ .key = *handle, .bytes = record->bytes, .owner = record, .kind = HANDLE, .device = (uint16_t)record->device->ordinal };
+            entry = (struct entry){
+                .key = *handle,
+                .bytes = record->bytes,
+                .owner = record,
+                .kind = HANDLE,
+                .device = (uint16_t)(record->device != NULL ? record->device->ordinal : 0)
+            };
         entry.count++;
         record->handles++;
         ledger_put(entry);
@@ -179,8 +358,265 @@ CUresult cuMemRetainAllocationHandle(CUhandle *handle, void *address)
     return result;
 }
 
-void vmm_forget(void)
+/* ---- sparse arrays ---- */
+
+/* Parts are let go when the stream gets there. */
+static void let_go(struct record *record, CUstream stream, bool per_thread)
+{
+    turn_take(&turn);
+    bool last = record->handles == 0 && record->maps == 1;
+    turn_leave(&turn);
+    if (last)
+        (void)(per_thread ? REAL(cuStreamSynchronize_ptsz)(stream)
+                          : REAL(cuStreamSynchronize)(stream));
+    drop(record, 0, 1);
+}
+
+static CUresult map_array(CUmap_info *list, unsigned count, CUstream stream, bool per_thread)
+{
+    bool counted =
+        atomic_load_explicit(&limiting, memory_order_relaxed) && list != NULL && count != 0;
+    struct record **held = counted ? calloc(count, sizeof *held) : NULL;
+    if (counted && held == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    for (unsigned i = 0; held != NULL && i < count; i++)
+        held[i] = list[i].operation == CU_OPERATION_MAP ? hold(list[i].handle) : NULL;
+    CUresult result = per_thread ? REAL(cuMemMapArrayAsync_ptsz)(list, count, stream)
+                                 : REAL(cuMemMapArrayAsync)(list, count, stream);
+    for (unsigned i = 0; held != NULL && i < count; i++) {
+        struct record *before;
+        if (result != CUDA_SUCCESS) {
+            if (held[i] != NULL)
+                drop(held[i], 0, 1);
+            continue;
+        }
+        while ((before = untie(list[i].resource, &list[i], -1, 0, 0)) != NULL)
+            let_go(before, stream, per_thread);
+        if (held[i] != NULL)
+            tie((struct tie){ .holder = list[i].resource, .part = list[i], .record = held[i] });
+    }
+    free(held);
+    return result;
+}
+
+CUresult cuMemMapArrayAsync(CUmap_info *list, unsigned count, CUstream stream)
+{
+    return map_array(list, count, stream, false);
+}
+
+CUresult cuMemMapArrayAsync_ptsz(CUmap_info *list, unsigned count, CUstream stream)
+{
+    return map_array(list, count, stream, true);
+}
+
+void vmm_array_gone(const void *array)
+{
+    if (atomic_load_explicit(&limiting, memory_order_relaxed) && array != NULL)
+        untie_all(array);
+}
+
+/* ---- multicast: what is bound is held until it is unbound or the object is gone ---- */
+
+CUresult cuMulticastCreate(CUhandle *object, const CUmulticast_prop *prop)
+{
+    CUresult result = REAL(cuMulticastCreate)(object, prop);
+    if (result != CUDA_SUCCESS || object == NULL ||
+        !atomic_load_explicit(&limiting, memory_order_relaxed))
+        return result;
+    struct record *record = calloc(1, sizeof *record);
+    if (record != NULL) {
+        *record = (struct record){ .handles = 1, .fd = -1 };
+        keep(*object, record);
+    }
+    return result;
+}
+
+/* Who binds: its record, which lives as long as the driver's object does. */
+static const void *object_of(CUhandle object)
+{
+    struct entry entry;
+    return ledger_get(HANDLE, object, &entry) ? entry.owner : NULL;
+}
+
+static struct record *hold_at(CUdeviceptr address)
+{
+    struct record *record = NULL;
+    turn_take(&turn);
+    size_t found = mapping_after(address);
+    if (found < mapping_count && mappings[found].at <= address) {
+        record = mappings[found].record;
+        record->maps++;
+    }
+    turn_leave(&turn);
+    return record;
+}
+
+static CUresult bound(CUresult result, CUhandle object, CUdevice dev, size_t offset,
+                      struct record *record)
+{
+    const void *holder = record != NULL ? object_of(object) : NULL;
+    if (record != NULL && result == CUDA_SUCCESS && holder != NULL)
+        tie((struct tie){ .holder = holder, .dev = dev, .offset = offset, .record = record });
+    else if (record != NULL && result != CUDA_SUCCESS)
+        drop(record, 0, 1);
+    return result;
+}
+
+CUresult cuMulticastBindMem(CUhandle object, size_t offset, CUhandle memory, size_t from,
+                            size_t bytes, unsigned long long flags)
+{
+    struct record *record = hold(memory);
+    return bound(REAL(cuMulticastBindMem)(object, offset, memory, from, bytes, flags), object, -1,
+                 offset, record);
+}
+
+CUresult cuMulticastBindMem_v2(CUhandle object, CUdevice dev, size_t offset, CUhandle memory,
+                               size_t from, size_t bytes, unsigned long long flags)
+{
+    struct record *record = hold(memory);
+    return bound(REAL(cuMulticastBindMem_v2)(object, dev, offset, memory, from, bytes, flags),
+                 object, dev, offset, record);
+}
+
+CUresult cuMulticastBindAddr(CUhandle object, size_t offset, CUdeviceptr ptr, size_t bytes,
+                             unsigned long long flags)
+{
+    struct record *record = hold_at(ptr);
+    return bound(REAL(cuMulticastBindAddr)(object, offset, ptr, bytes, flags), object, -1, offset,
+                 record);
+}
+
+CUresult cuMulticastBindAddr_v2(CUhandle object, CUdevice dev, size_t offset, CUdeviceptr ptr,
+                                size_t bytes, unsigned long long flags)
+{
+    struct record *record = hold_at(ptr);
+    return bound(REAL(cuMulticastBindAddr_v2)(object, dev, offset, ptr, bytes, flags), object, dev,
+                 offset, record);
+}
+
+CUresult cuMulticastUnbind(CUhandle object, CUdevice dev, size_t offset, size_t bytes)
+{
+    CUresult result = REAL(cuMulticastUnbind)(object, dev, offset, bytes);
+    const void *holder =
+        result == CUDA_SUCCESS && atomic_load_explicit(&limiting, memory_order_relaxed)
+            ? object_of(object)
+            : NULL;
+    for (struct record *record;
+         holder != NULL && (record = untie(holder, NULL, dev, offset, bytes)) != NULL;)
+        drop(record, 0, 1);
+    return result;
+}
+
+/* ---- export and import ---- */
+
+CUresult cuMemExportToShareableHandle(void *out, CUhandle handle, int type,
+                                      unsigned long long flags)
+{
+    struct record *record = hold(handle);
+    CUresult result = REAL(cuMemExportToShareableHandle)(out, handle, type, flags);
+    struct stat file;
+    if (record == NULL)
+        return result;
+    turn_take(&turn);
+    if (result == CUDA_SUCCESS) {
+        if (!record->exported) {
+            record->next = exports;
+            exports = record;
+        }
+        record->exported = true;
+        if (type == CU_SHARE_FD && fstat(*(int *)out, &file) == 0) {
+            record->fd = *(int *)out;
+            record->file_device = file.st_dev;
+            record->file = file.st_ino;
+            record->file_kind = file.st_rdev;
+        } else if (type == CU_SHARE_FABRIC) {
+            memcpy(record->fabric, out, CU_FABRIC_BYTES);
+        }
+    }
+    turn_leave(&turn);
+    drop(record, 0, 1);
+    return result;
+}
+
+/* With the turn: which of those exported it is, by what it came from; NULL where that cannot be told. */
+static struct record *exported_as(void *from, int type)
+{
+    static const unsigned char none[CU_FABRIC_BYTES];
+    struct stat file;
+    int fd = (int)(intptr_t)from;
+    bool asked = type == CU_SHARE_FD && fstat(fd, &file) == 0;
+    for (struct record *at = exports; at != NULL; at = at->next) {
+        if (type == CU_SHARE_FABRIC && memcmp(at->fabric, none, sizeof none) != 0 &&
+            memcmp(at->fabric, from, sizeof none) == 0)
+            return at;
+        if (asked && at->fd == fd && is_open(at))
+            return at;
+        /* Another descriptor of the file, where files have names of their own. */
+        if (asked && at->fd >= 0 && !S_ISCHR(file.st_mode) && file.st_dev == at->file_device &&
+            file.st_ino == at->file)
+            return at;
+    }
+    return NULL;
+}
+
+CUresult cuMemImportFromShareableHandle(CUhandle *handle, void *from, int type)
+{
+    CUhandle again;
+    if (handle == NULL || !atomic_load_explicit(&limiting, memory_order_relaxed))
+        return REAL(cuMemImportFromShareableHandle)(handle, from, type);
+    struct record *foreign = malloc(sizeof *foreign);
+    if (foreign == NULL)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *foreign = (struct record){ .handles = 1, .foreign = true, .fd = -1 };
+    turn_take(&turn);
+    struct record *record = from != NULL || type == CU_SHARE_FD ? exported_as(from, type) : NULL;
+    if (record != NULL)
+        record->handles++;
+    else
+        foreign_count++; /* before the driver does it: none may be given back meanwhile */
+    turn_leave(&turn);
+    CUresult result = REAL(cuMemImportFromShareableHandle)(&again, from, type);
+    if (result == CUDA_SUCCESS)
+        *handle = again;
+    if (record != NULL && result != CUDA_SUCCESS)
+        drop(record, 1, 0);
+    if (record != NULL || result != CUDA_SUCCESS) {
+        turn_take(&turn);
+        foreign_count -= record == NULL;
+        turn_leave(&turn);
+        free(foreign);
+    }
+    if (result != CUDA_SUCCESS)
+        return result;
+    /* A driver may give the same name again. */
+    struct entry entry;
+    turn_take(&turn);
+    if (ledger_take(HANDLE, again, &entry)) {
+        struct record *own = entry.owner;
+        if (own != record)
+            own->handles++;
+        if (own != record && record != NULL)
+            record->handles--; /* exported, so that something will look at it again */
+        if (record == NULL) {
+            foreign_count--;
+            free(foreign);
+        }
+        entry.count++;
+        ledger_put(entry);
+        turn_leave(&turn);
+        return result;
+    }
+    turn_leave(&turn);
+    keep(again, record != NULL ? record : foreign);
+    return result;
+}
+
+static void vmm_forget(void)
 {
     atomic_store(&turn.word, 0);
-    mapping_count = 0;
+    mapping_count = tie_count = 0;
+    exports = NULL;
+    foreign_count = 0;
 }
+
+PART(.forget = vmm_forget, .reclaim = reclaim_exports);

@@ -28,7 +28,8 @@ static uint64_t room_in_the_end(uint64_t wanted)
     }
     return seen;
 }
-#define HELD_IN_THE_END(bytes) CHECK(room_in_the_end(LIMIT - (bytes)) == LIMIT - (bytes) && fake_own_bytes(0) == (bytes))
+#define HELD_IN_THE_END(bytes)                                                                 \
+    CHECK(room_in_the_end(LIMIT - (bytes)) == LIMIT - (bytes) && fake_own_bytes(0) == (bytes))
 
 static int test_linear(void)
 {
@@ -180,7 +181,8 @@ static int test_nccl(void)
     return 0;
 }
 
-static int async_family(CUresult (*allocate)(CUdeviceptr *, size_t, CUstream), CUresult (*release)(CUdeviceptr, CUstream))
+static int async_family(CUresult (*allocate)(CUdeviceptr *, size_t, CUstream),
+                        CUresult (*release)(CUdeviceptr, CUstream))
 {
     CUdeviceptr a, b;
     START();
@@ -204,8 +206,14 @@ static int async_family(CUresult (*allocate)(CUdeviceptr *, size_t, CUstream), C
     return 0;
 }
 
-static int test_async(void) { return async_family(cuMemAllocAsync, cuMemFreeAsync); }
-static int test_async_per_thread(void) { return async_family(cuMemAllocAsync_ptsz, cuMemFreeAsync_ptsz); }
+static int test_async(void)
+{
+    return async_family(cuMemAllocAsync, cuMemFreeAsync);
+}
+static int test_async_per_thread(void)
+{
+    return async_family(cuMemAllocAsync_ptsz, cuMemFreeAsync_ptsz);
+}
 
 static int test_pool(void)
 {
@@ -232,7 +240,8 @@ static int test_pool(void)
     OK(cuMemFreeAsync(a, NULL));
     OK(cuMemPoolDestroy(pool));
     HELD(0);
-    CUpool_props managed = { .type = CU_ALLOCATION_MANAGED }, host = { .type = 1, .location = { 2, 0 } };
+    CUpool_props managed = { .type = CU_ALLOCATION_MANAGED },
+                 host = { .type = 1, .location = { 2, 0 } };
     OK(cuMemPoolCreate(&pool, &managed));
     OOM(cuMemAllocFromPoolAsync(&a, LIMIT + 1, pool, NULL));
     OK(cuMemAllocFromPoolAsync(&a, LIMIT, pool, NULL));
@@ -264,7 +273,8 @@ static int test_graph(void)
     CUgraph graph, child;
     CUexec exec;
     CUnode node;
-    CUmem_node memory = { .bytes = 40 * MIB }, small = { .bytes = 10 * MIB }, large = { .bytes = 65 * MIB };
+    CUmem_node memory = { .bytes = 40 * MIB }, small = { .bytes = 10 * MIB },
+               large = { .bytes = 65 * MIB };
     CUdeviceptr a;
     START();
     OK(cuGraphCreate(&graph, 0));
@@ -316,7 +326,8 @@ static void *launch_beside(void *context)
     CUmodule module;
     CUfunction function;
     CUstream stream;
-    if (cuCtxSetCurrent(context) != CUDA_SUCCESS || cuModuleLoadData(&module, "") != CUDA_SUCCESS || cuStreamCreate(&stream, 0) != CUDA_SUCCESS ||
+    if (cuCtxSetCurrent(context) != CUDA_SUCCESS || cuModuleLoadData(&module, "") != CUDA_SUCCESS ||
+        cuStreamCreate(&stream, 0) != CUDA_SUCCESS ||
         cuModuleGetFunction(&function, module, "spin_100") != CUDA_SUCCESS)
         return (void *)1;
     for (int i = 0; i < 200; i++)
@@ -325,7 +336,8 @@ static void *launch_beside(void *context)
     return NULL;
 }
 
-static int test_capture_beside(void) /* with a compute limit: another thread's launches are measured, and spoil no capture */
+static int test_capture_beside(
+    void) /* with a compute limit: another thread's launches are measured, and spoil no capture */
 {
     CUstream stream;
     CUgraph graph;
@@ -343,13 +355,389 @@ static int test_capture_beside(void) /* with a compute limit: another thread's l
     return 0;
 }
 
-static int test_became_other(void) /* takes 40 MiB and becomes another program, which is still there */
+static int
+test_became_other(void) /* takes 40 MiB and becomes another program, which is still there */
 {
     CUdeviceptr a;
     START();
     OK(cuMemAlloc_v2(&a, 40 * MIB));
     execlp("sh", "sh", "-c", "echo became; read line", (char *)NULL);
     return 9;
+}
+
+/* A call that fails for want of a context says nothing of a pool: later ones are counted all the same. */
+static int test_no_context(void)
+{
+    CUcontext context;
+    CUpool own, standard;
+    CUpool_props props = { .type = 1, .location = { 1, 0 } };
+    CUdeviceptr a, b, c, d;
+    CUstream stream;
+    CUarray array;
+    CUhandle handle;
+    CUexec exec;
+    CUarray_desc plane = { 1024, 1024, 0x20, 1 };
+    OK(cuInit(0));
+    OK(cuMemPoolCreate(&own, &props));
+    OK(cuDeviceGetDefaultMemPool(&standard, 0));
+    for (int i = 0; i < 3; i++) {
+        CHECK(cuMemAllocFromPoolAsync(&a, MIB, own, NULL) == CUDA_ERROR_INVALID_CONTEXT);
+        CHECK(cuMemAllocFromPoolAsync(&a, MIB, standard, NULL) == CUDA_ERROR_INVALID_CONTEXT);
+        CHECK(cuMemAllocAsync(&a, MIB, NULL) == CUDA_ERROR_INVALID_CONTEXT);
+        CHECK(cuMemAlloc_v2(&a, MIB) == CUDA_ERROR_INVALID_CONTEXT &&
+              cuMemAllocManaged(&a, MIB, 1) == CUDA_ERROR_INVALID_CONTEXT);
+        CHECK(cuArrayCreate_v2(&array, &plane) == CUDA_ERROR_INVALID_CONTEXT &&
+              cuCtxSetLimit(CU_LIMIT_HEAP, MIB) == CUDA_ERROR_INVALID_CONTEXT);
+        CHECK(cuGraphInstantiateWithFlags(&exec, NULL, 0) != CUDA_SUCCESS);
+    }
+    OK(cuMemCreate(&handle, 4 * MIB, &on_device, 0)); /* needs none */
+    CHECK(fake_own_bytes(0) == 4 * MIB);
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+    HELD(4 * MIB);
+    OK(cuMemRelease(handle));
+    OOM(cuMemAllocFromPoolAsync(&a, LIMIT + 1, own, NULL));
+    OOM(cuMemAllocFromPoolAsync(&a, LIMIT + 1, standard, NULL));
+    OOM(cuMemAllocAsync(&a, LIMIT + 1, NULL));
+    OK(cuStreamCreate(&stream, 0));
+    OK(cuMemAllocFromPoolAsync(&a, 32 * MIB, standard, NULL));
+    HELD(32 * MIB);
+    OK(cuMemAllocFromPoolAsync(&b, 32 * MIB, own, stream));
+    HELD(LIMIT);
+    OOM(cuMemAllocAsync(&c, 1, stream));
+    OOM(cuMemAllocFromPoolAsync(&d, 1, own, NULL));
+    OK(cuMemFreeAsync(a, NULL));
+    OK(cuMemFreeAsync(b, stream));
+    OK(cuCtxSynchronize());
+    HELD(0);
+    return 0;
+}
+
+/* With errors injected (BERTH_FAKE_ERRORS): whatever fails, the books are those of the driver. */
+static int test_failing(void)
+{
+    CUdeviceptr a, at;
+    CUhandle handle, again;
+    CUarray array;
+    CUarray3d_desc cube = { 256, 256, 16, 0x01, 4, 0 },
+                   sparse = { 8192, 8192, 0, 0x20, 4, CU_ARRAY_SPARSE };
+    CUmodule module;
+    CUstream stream;
+    CUgraph graph;
+    CUexec exec = NULL;
+    CUnode node;
+    CUpool pool;
+    CUext memory;
+    CUgreen green;
+    CUpool_props props = { .type = 1, .location = { 1, 0 } };
+    CUmem_node ten = { .bytes = 10 * MIB };
+    CUext_desc external = { .type = 1, .size = 8 * MIB };
+    int fd = -1, failed = 0;
+    START();
+    for (int i = 0; i < 4; i++) {
+#define TRY(call, ...)                              \
+    do {                                            \
+        if ((call) == CUDA_SUCCESS) {               \
+            __VA_ARGS__;                            \
+        } else {                                    \
+            failed++;                               \
+        }                                           \
+        CHECK(room() <= LIMIT - fake_own_bytes(0)); \
+    } while (0)
+#define FREED(call) while ((call) != CUDA_SUCCESS)
+        TRY(cuMemAlloc_v2(&a, 8 * MIB), FREED(cuMemFree_v2(a)));
+        TRY(cuMemAllocManaged(&a, 8 * MIB, 1), FREED(cuMemFree_v2(a)));
+        TRY(cuArray3DCreate_v2(&array, &cube), FREED(cuArrayDestroy(array)));
+        TRY(cuMemCreate(&handle, 8 * MIB, &on_device, 0), FREED(cuMemRelease(handle)));
+        TRY(cuMemCreate(&handle, 8 * MIB, &on_device, 0), {
+            TRY(cuMemAddressReserve(&at, 8 * MIB, 0, 0, 0),
+                { TRY(cuMemMap(at, 8 * MIB, 0, handle, 0), FREED(cuMemUnmap(at, 8 * MIB))); });
+            TRY(cuMemExportToShareableHandle(&fd, handle, CU_SHARE_FD, 0), {
+                TRY(cuMemImportFromShareableHandle(&again, (void *)(intptr_t)fd, CU_SHARE_FD),
+                    FREED(cuMemRelease(again)));
+            });
+            TRY(cuArray3DCreate_v2(&array, &sparse), {
+                CUmap_info part = { .resource = array,
+                                    .operation = CU_OPERATION_MAP,
+                                    .handle = handle };
+                TRY(cuMemMapArrayAsync(&part, 1, NULL), (void)0);
+                FREED(cuArrayDestroy(array));
+            });
+            FREED(cuMemRelease(handle));
+            close(fd);
+        });
+        TRY(cuMemAllocAsync(&a, 8 * MIB, NULL), FREED(cuMemFreeAsync(a, NULL)));
+        TRY(cuMemPoolCreate(&pool, &props), {
+            TRY(cuMemAllocFromPoolAsync(&a, 8 * MIB, pool, NULL), FREED(cuMemFreeAsync(a, NULL)));
+            FREED(cuMemPoolDestroy(pool));
+        });
+        TRY(cuModuleLoadData(&module, "mib=4"), FREED(cuModuleUnload(module)));
+        TRY(cuCtxSetLimit(CU_LIMIT_HEAP, 12 * MIB), FREED(cuCtxSetLimit(CU_LIMIT_HEAP, 8 * MIB)));
+        TRY(cuImportExternalMemory(&memory, &external), FREED(cuDestroyExternalMemory(memory)));
+        TRY(cuGreenCtxCreate(&green, NULL, 0, 0), FREED(cuGreenCtxDestroy(green)));
+        TRY(cuStreamCreate(&stream, 0), (void)0);
+        TRY(cuGraphCreate(&graph, 0), {
+            TRY(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &ten), {
+                TRY(cuGraphInstantiateWithFlags(&exec, graph, 0), {
+                    TRY(cuGraphUpload(exec, NULL), (void)0);
+                    TRY(cuGraphLaunch(exec, NULL), (void)0);
+                    FREED(cuGraphExecDestroy(exec));
+                });
+            });
+        });
+        FREED(cuDeviceGraphMemTrim(0));
+        FREED(cuCtxSynchronize());
+        HELD(0);
+    }
+    CHECK(getenv("BERTH_FAKE_ERRORS") == NULL || failed != 0);
+    CHECK(fake_violations(0) == 0);
+    return 0;
+}
+
+/* A module is as large as it is, and refused where it does not fit, whatever its size. */
+static int test_large_module(void)
+{
+    CUmodule first, second;
+    CUdeviceptr a;
+    START();
+    for (int i = 0; i < 3; i++) {
+        OOM(cuModuleLoadData(&first, "mib=12288"));
+        OOM(cuModuleLoadData(&first, "mib=65"));
+        HELD(0);
+    }
+    OK(cuModuleLoadData(&first, "mib=40"));
+    HELD(40 * MIB);
+    OOM(cuModuleLoadData(&second, "mib=3000"));
+    HELD(40 * MIB);
+    OOM(cuMemAlloc_v2(&a, 25 * MIB));
+    OK(cuModuleUnload(first));
+    HELD(0);
+    return 0;
+}
+
+/* Under a limit of 16 GiB: one of many GiB is believed, and what is left is what is left. */
+static int test_huge_module(void)
+{
+    CUmodule module;
+    CUdeviceptr a;
+    START();
+    OK(cuModuleLoadData(&module, "mib=12288"));
+    CHECK(fake_own_bytes(0) == 12288 * MIB && room() == 4096 * MIB);
+    OOM(cuMemAlloc_v2(&a, 4097 * MIB));
+    OK(cuMemAlloc_v2(&a, 4096 * MIB));
+    OK(cuModuleUnload(module));
+    CHECK(room() == 12288 * MIB);
+    return 0;
+}
+
+/* Each graph holds its memory apart from others', and each node from the rest (BERTH_FAKE_LIKE=nodes). */
+static int test_graphs_apart(void)
+{
+    CUgraph graph;
+    CUexec exec[3];
+    CUnode node;
+    CUmem_node memory = { .bytes = 20 * MIB };
+    CUdeviceptr a;
+    CUstream stream;
+    START();
+    OK(cuStreamCreate(&stream, 0));
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &memory));
+    for (int i = 0; i < 3; i++)
+        OK(cuGraphInstantiateWithFlags(&exec[i], graph, 0));
+    OK(cuGraphLaunch(exec[0], NULL));
+    HELD(32 * MIB);
+    OK(cuGraphUpload(exec[1], stream));
+    OK(cuGraphLaunch(exec[1], stream));
+    HELD(LIMIT);
+    OOM(cuGraphLaunch(exec[2], stream));
+    OOM(cuGraphUpload(exec[2], stream));
+    HELD(LIMIT);
+    for (int i = 0; i < 5; i++) {
+        OK(cuGraphLaunch(exec[0], NULL));
+        OK(cuGraphLaunch(exec[1], stream));
+    }
+    HELD(LIMIT);
+    OK(cuGraphExecDestroy(exec[0]));
+    OK(cuGraphLaunch(exec[2], stream)); /* what the first kept is trimmed for it */
+    HELD(LIMIT);
+    OK(cuGraphExecDestroy(exec[1]));
+    OK(cuGraphExecDestroy(exec[2]));
+    OK(cuDeviceGraphMemTrim(0));
+    HELD(0);
+    OK(cuMemAlloc_v2(&a, LIMIT));
+    CHECK(fake_violations(0) == 0);
+    return 0;
+}
+
+/* The card may be divided into parts that have memory of their own: it is the card's all the same. */
+static int test_parts(void)
+{
+    CUhandle handle;
+    CUpool pool;
+    CUdeviceptr a;
+    CUalloc_prop prop = { .type = 1, .location = { CU_LOCATION_DEVICE_PART, 1 << 8 } };
+    CUpool_props props = { .type = 1, .location = { CU_LOCATION_DEVICE_PART, 1 << 8 } };
+    START();
+    OOM(cuMemCreate(&handle, LIMIT + 2 * MIB, &prop, 0));
+    OK(cuMemCreate(&handle, 40 * MIB, &prop, 0));
+    HELD(40 * MIB);
+    OK(cuMemRelease(handle));
+    OK(cuMemPoolCreate(&pool, &props));
+    OOM(cuMemAllocFromPoolAsync(&a, LIMIT + 1, pool, NULL));
+    OK(cuMemAllocFromPoolAsync(&a, LIMIT, pool, NULL));
+    HELD(LIMIT);
+    return 0;
+}
+
+/* Pools of other processes give nothing here, and what they are told of is counted there. */
+static int test_imported_pool(void)
+{
+    CUpool own, imported;
+    CUpool_props props = { .type = 1, .handle_types = 1, .location = { 1, 0 } };
+    CUdeviceptr a;
+    int fd;
+    START();
+    OK(cuMemPoolCreate(&own, &props));
+    OK(cuMemPoolExportToShareableHandle(&fd, own, CU_SHARE_FD, 0));
+    OK(cuMemPoolImportFromShareableHandle(&imported, (void *)(intptr_t)fd, CU_SHARE_FD, 0));
+    CHECK(cuMemAllocFromPoolAsync(&a, MIB, imported, NULL) != CUDA_SUCCESS);
+    HELD(0);
+    OK(cuMemAllocFromPoolAsync(&a, LIMIT, own, NULL));
+    HELD(LIMIT);
+    return 0;
+}
+
+/* The first use of a function loads it: with the module loaded lazily (BERTH_FAKE_LIKE=lazy) as without. */
+static int test_first_use(void)
+{
+    CUmodule module, other;
+    CUfunction function;
+    CUdeviceptr a;
+    bool lazy = getenv("BERTH_FAKE_LIKE") != NULL;
+    START();
+    OK(cuModuleLoadData(&module, "mib=40"));
+    HELD(lazy ? 0 : 40 * MIB);
+    OK(cuModuleGetFunction(&function, module, "f"));
+    HELD(40 * MIB);
+    OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+    HELD(40 * MIB);
+    OK(cuModuleGetFunction(&function, module, "g"));
+    HELD(40 * MIB);
+    CHECK((cuModuleLoadData(&other, "mib=40") == CUDA_ERROR_OUT_OF_MEMORY) == !lazy);
+    OK(cuModuleUnload(module));
+    HELD(0);
+    OK(cuMemAlloc_v2(&a, LIMIT));
+    return 0;
+}
+
+/* The heap that a context is told to set aside is counted once, whether the driver takes it at once or with the next
+   module (BERTH_FAKE_LIKE=heap). */
+static int test_heap(void)
+{
+    CUmodule module;
+    CUdeviceptr a;
+    START();
+    OK(cuCtxSetLimit(CU_LIMIT_HEAP, 28 * MIB));
+    CHECK(room() == LIMIT - 20 * MIB);
+    OK(cuModuleLoadData(&module, "mib=4"));
+    HELD(24 * MIB);
+    OK(cuMemAlloc_v2(&a, 40 * MIB));
+    HELD(LIMIT);
+    OOM(cuCtxSetLimit(CU_LIMIT_HEAP, 29 * MIB));
+    CHECK(fake_violations(0) == 0);
+    return 0;
+}
+
+static void *grow_the_books(void *context)
+{
+    CUdeviceptr held[4096];
+    if (cuCtxSetCurrent(context) != CUDA_SUCCESS)
+        return (void *)1;
+    for (int i = 0; i < 4096; i++)
+        if (cuMemAlloc_v2(&held[i], 1) != CUDA_SUCCESS)
+            return (void *)2;
+    for (int i = 0; i < 4096; i++)
+        if (cuMemFree_v2(held[i]) != CUDA_SUCCESS)
+            return (void *)3;
+    return NULL;
+}
+
+/* A child that is forked while its parent's books grow keeps its hands off them. */
+static int test_fork_while_growing(void)
+{
+    CUcontext context;
+    pthread_t thread;
+    void *failed;
+    START();
+    OK(cuCtxGetCurrent(&context));
+    CHECK(pthread_create(&thread, NULL, grow_the_books, context) == 0);
+    for (int i = 0; i < 200; i++) {
+        int status;
+        pid_t child = fork();
+        if (child == 0)
+            _exit(cuInit(0) == CUDA_SUCCESS);
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+    pthread_join(thread, &failed);
+    CHECK(failed == NULL);
+    HELD(0);
+    return 0;
+}
+
+/* Under a limit of 64 MiB of the card and 32 MiB of the host (BERTH_GPU_OVERSUBSCRIBE_MIB). */
+static int test_swap(void)
+{
+    CUdeviceptr a, b, c, d;
+    CUcontext own;
+    size_t pitch, total;
+    char word = 7, seen = 0;
+    START();
+    OK(cuMemAlloc_v2(&a, LIMIT));
+    HELD(LIMIT);
+    OK(cuMemAlloc_v2(&b, 20 * MIB)); /* beyond the limit, and of the host */
+    HELD(LIMIT);
+    CHECK(fake_swapped_bytes() == 20 * MIB);
+    OK(cuMemcpyHtoD_v2(b, &word, 1));
+    OK(cuMemcpyDtoH_v2(&seen, b, 1));
+    CHECK(seen == word);
+    OOM(cuMemAlloc_v2(&c, 13 * MIB));
+    OK(cuMemAllocPitch_v2(&c, &pitch, 1000, 4096, 4));
+    CHECK(pitch == 1024 && fake_swapped_bytes() == 24 * MIB && room() == 0);
+    OK(cuMemAllocAsync(&d, 8 * MIB, NULL)); /* its pool's step would not fit */
+    CHECK(fake_swapped_bytes() == 32 * MIB);
+    OOM(cuMemAllocManaged(&d, 5 * MIB, 1));
+    OK(cuDeviceTotalMem_v2(&total, 0));
+    CHECK(total == LIMIT); /* who sizes himself by the card is told of the card */
+    OK(cuMemFreeAsync(d, NULL));
+    CHECK(fake_swapped_bytes() == 24 * MIB);
+    OK(cuMemFree_v2(b));
+    OK(cuMemFree_v2(c));
+    OK(cuMemFree_v2(a));
+    HELD(0);
+    CHECK(fake_swapped_bytes() == 0);
+    OK(cuCtxCreate_v2(&own, 0, 0));
+    OK(cuMemAlloc_v2(&a, 60 * MIB));
+    OK(cuMemAlloc_v2(&b, 30 * MIB));
+    OK(cuCtxDestroy_v2(own)); /* takes both along */
+    OK(cuMemAlloc_v2(&a, 60 * MIB));
+    OK(cuMemAlloc_v2(&b, 32 * MIB));
+    OOM(cuMemAlloc_v2(&c, 5 * MIB));
+    CHECK(fake_violations(0) == 0);
+    return 0;
+}
+
+static int test_hold_swapped(void) /* takes all and 20 MiB of the host, says so, and is killed */
+{
+    CUdeviceptr a, b;
+    char line[8];
+    START();
+    OK(cuMemAlloc_v2(&a, LIMIT));
+    OK(cuMemAlloc_v2(&b, 20 * MIB));
+    printf("held\n");
+    fflush(stdout);
+    CHECK(fgets(line, sizeof line, stdin) != NULL);
+    return 0;
 }
 
 static int test_errno(void) /* a call that has to look about leaves the host's errno as it was */
@@ -440,14 +828,16 @@ static void *churn(void *data)
 {
     unsigned seed = (unsigned)(uintptr_t)data;
     CUcontext context;
-    if (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS)
+    if (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
+        cuCtxSetCurrent(context) != CUDA_SUCCESS)
         return (void *)1;
     for (int i = 0; i < 3000; i++) {
         CUdeviceptr a;
         size_t bytes = (size_t)(rand_r(&seed) % (32 << 20)) + 1;
         bool pooled = getenv("NOPOOL") == NULL && i % 3 == 0;
         CUresult result = pooled ? cuMemAllocAsync(&a, bytes, NULL) : cuMemAlloc_v2(&a, bytes);
-        if (result == CUDA_SUCCESS && (pooled ? cuMemFreeAsync(a, NULL) : cuMemFree_v2(a)) != CUDA_SUCCESS)
+        if (result == CUDA_SUCCESS &&
+            (pooled ? cuMemFreeAsync(a, NULL) : cuMemFree_v2(a)) != CUDA_SUCCESS)
             return (void *)2;
         if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY)
             return (void *)3;
@@ -487,9 +877,11 @@ static int test_fork(void)
     START();
     HELD_IN_THE_END(0); /* what the child held came back when it ended */
     OK(cuMemAlloc_v2(&a, 40 * MIB));
-    child = fork(); /* after: the driver does not work in the child, and the parent's memory stays the parent's */
+    child =
+        fork(); /* after: the driver does not work in the child, and the parent's memory stays the parent's */
     if (child == 0)
-        _exit(cuMemAlloc_v2(&b, 1) == CUDA_ERROR_NOT_INITIALIZED && cuInit(0) != CUDA_SUCCESS ? 0 : 1);
+        _exit(cuMemAlloc_v2(&b, 1) == CUDA_ERROR_NOT_INITIALIZED && cuInit(0) != CUDA_SUCCESS ? 0
+                                                                                              : 1);
     waitpid(child, &status, 0);
     CHECK(status == 0);
     HELD(40 * MIB);
@@ -500,13 +892,15 @@ static int test_fork(void)
     }
     waitpid(child, &status, 0);
     CHECK(status == 0);
-    HELD_IN_THE_END(40 * MIB); /* cuMemGetInfo looks for the dead every 10 ms; a refusal would look at once */
+    HELD_IN_THE_END(
+        40 * MIB); /* cuMemGetInfo looks for the dead every 10 ms; a refusal would look at once */
     return 0;
 }
 
 static _Atomic int counting, second_is_through;
 
-static void stay_in_the_driver(void) /* the first to get there, until the second is through or has waited in vain */
+static void stay_in_the_driver(
+    void) /* the first to get there, until the second is through or has waited in vain */
 {
     if (counting++ == 0)
         for (int tries = 0; tries < 120000 && !second_is_through; tries++)
@@ -519,7 +913,8 @@ static void *start_first(void *data)
     return cuInit(0) == CUDA_SUCCESS ? NULL : (void *)1;
 }
 
-static int test_start_beside(void) /* no lock is held over a driver call: one that takes its time at the start keeps nobody waiting */
+static int test_start_beside(
+    void) /* no lock is held over a driver call: one that takes its time at the start keeps nobody waiting */
 {
     pthread_t first;
     void *failed;
@@ -635,7 +1030,8 @@ static int launch_of(CUfunction *function, const char *name)
     return 0;
 }
 
-static int two_contexts(CUcontext contexts[2], CUfunction functions[2], const char *first, const char *second)
+static int two_contexts(CUcontext contexts[2], CUfunction functions[2], const char *first,
+                        const char *second)
 {
     OK(cuInit(0));
     for (int i = 0; i < 2; i++) {
@@ -653,7 +1049,8 @@ static int launches(CUfunction function, unsigned blocks)
     return 0;
 }
 
-static int test_paced_in_turns(void) /* 2 ms on each of two GPUs, a launch here and a launch there */
+static int
+test_paced_in_turns(void) /* 2 ms on each of two GPUs, a launch here and a launch there */
 {
     CUcontext contexts[2];
     CUfunction functions[2];
@@ -665,7 +1062,8 @@ static int test_paced_in_turns(void) /* 2 ms on each of two GPUs, a launch here 
     return 0;
 }
 
-static int test_paced_apart(void) /* 10 ms on one GPU, a launch on the other before they are measured */
+static int
+test_paced_apart(void) /* 10 ms on one GPU, a launch on the other before they are measured */
 {
     CUcontext contexts[2];
     CUfunction functions[2];
@@ -690,14 +1088,16 @@ static int test_paced_events(void) /* each probe has two events, whatever contex
     return 0;
 }
 
-static int paced_after(CUresult (*end)(CUdevice)) /* 2 ms, then 40 ms in the context that comes after it, by the same address */
+static int paced_after(CUresult (*end)(
+    CUdevice)) /* 2 ms, then 40 ms in the context that comes after it, by the same address */
 {
     CUcontext before, after;
     CUfunction function;
     OK(cuInit(0));
     OK(cuDevicePrimaryCtxRetain(&before, 0));
     OK(cuCtxSetCurrent(before));
-    CHECK(launch_of(&function, "spin_1000") == 0 && launches(function, 1) == 0 && launches(function, 1) == 0);
+    CHECK(launch_of(&function, "spin_1000") == 0 && launches(function, 1) == 0 &&
+          launches(function, 1) == 0);
     OK(end(0));
     CHECK(fake_own_events() == 0);
     OK(cuDevicePrimaryCtxRetain(&after, 0));
@@ -709,8 +1109,14 @@ static int paced_after(CUresult (*end)(CUdevice)) /* 2 ms, then 40 ms in the con
     return 0;
 }
 
-static int test_paced_after_reset(void) { return paced_after(cuDevicePrimaryCtxReset_v2); }
-static int test_paced_after_release(void) { return paced_after(cuDevicePrimaryCtxRelease_v2); }
+static int test_paced_after_reset(void)
+{
+    return paced_after(cuDevicePrimaryCtxReset_v2);
+}
+static int test_paced_after_release(void)
+{
+    return paced_after(cuDevicePrimaryCtxRelease_v2);
+}
 
 static int test_none(void) /* limits that cannot be known: no GPU rather than all of it */
 {
@@ -719,9 +1125,11 @@ static int test_none(void) /* limits that cannot be known: no GPU rather than al
     CHECK(cuDeviceGetCount(&count) == CUDA_ERROR_NO_DEVICE && count == 0);
     CUdeviceptr a;
     CUcontext context; /* a program that does not listen gets nothing either */
-    CHECK(cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS && cuCtxCreate_v2(&context, 0, 0) != CUDA_SUCCESS);
+    CHECK(cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS &&
+          cuCtxCreate_v2(&context, 0, 0) != CUDA_SUCCESS);
     CHECK(cuMemAlloc_v2(&a, 1) != CUDA_SUCCESS);
-    CHECK(cuMemAllocManaged(&a, 1, 1) != CUDA_SUCCESS && cuMemAllocAsync(&a, 1, NULL) != CUDA_SUCCESS);
+    CHECK(cuMemAllocManaged(&a, 1, 1) != CUDA_SUCCESS &&
+          cuMemAllocAsync(&a, 1, NULL) != CUDA_SUCCESS);
     return 0;
 }
 
@@ -810,7 +1218,8 @@ static int test_resized(void) /* from 64 MiB to 32, and to 128 */
     return 0;
 }
 
-static int test_hold(void) /* takes 40 MiB, says so, waits for a line, and is often killed meanwhile */
+static int
+test_hold(void) /* takes 40 MiB, says so, waits for a line, and is often killed meanwhile */
 {
     CUdeviceptr a;
     char line[8];
@@ -823,12 +1232,61 @@ static int test_hold(void) /* takes 40 MiB, says so, waits for a line, and is of
     return 0;
 }
 
-static const struct { const char *name; int (*run)(void); } tests[] = {
+static const struct {
+    const char *name;
+    int (*run)(void);
+} tests[] = {
 #define TEST(name) { #name, test_##name }
-    TEST(linear), TEST(pitch), TEST(managed), TEST(array), TEST(mipmap), TEST(vmm), TEST(nccl), TEST(async), TEST(async_per_thread), TEST(pool),
-    TEST(graph), TEST(capture), TEST(capture_beside), TEST(became_other), TEST(errno), TEST(ipc), TEST(context), TEST(view), TEST(threads), TEST(fork), TEST(start_beside), TEST(guest), TEST(launch),
-    TEST(none), TEST(data), TEST(two_gpus), TEST(total), TEST(over), TEST(up), TEST(resized), TEST(hold), TEST(half), TEST(legacy),
-    TEST(paced_in_turns), TEST(paced_apart), TEST(paced_events), TEST(paced_after_reset), TEST(paced_after_release),
+    TEST(linear),
+    TEST(pitch),
+    TEST(managed),
+    TEST(array),
+    TEST(mipmap),
+    TEST(vmm),
+    TEST(nccl),
+    TEST(async),
+    TEST(async_per_thread),
+    TEST(pool),
+    TEST(graph),
+    TEST(capture),
+    TEST(capture_beside),
+    TEST(became_other),
+    TEST(errno),
+    TEST(ipc),
+    TEST(context),
+    TEST(view),
+    TEST(threads),
+    TEST(fork),
+    TEST(start_beside),
+    TEST(guest),
+    TEST(launch),
+    TEST(none),
+    TEST(data),
+    TEST(two_gpus),
+    TEST(total),
+    TEST(over),
+    TEST(up),
+    TEST(resized),
+    TEST(hold),
+    TEST(half),
+    TEST(legacy),
+    TEST(paced_in_turns),
+    TEST(paced_apart),
+    TEST(paced_events),
+    TEST(paced_after_reset),
+    TEST(paced_after_release),
+    TEST(no_context),
+    TEST(failing),
+    TEST(large_module),
+    TEST(huge_module),
+    TEST(graphs_apart),
+    TEST(parts),
+    TEST(imported_pool),
+    TEST(first_use),
+    TEST(heap),
+    TEST(fork_while_growing),
+    TEST(swap),
+    TEST(hold_swapped),
 };
 
 int main(int count, char **words)

@@ -7,12 +7,12 @@
 
 #define MIB (1ull << 20)
 #define LIMIT (64 * MIB)
-#define CHECK(truth)                                                              \
-    do {                                                                          \
-        if (!(truth)) {                                                           \
-            printf("%s:%d: %s\n", __FILE__, __LINE__, #truth);                    \
-            return 1;                                                             \
-        }                                                                         \
+#define CHECK(truth)                                           \
+    do {                                                       \
+        if (!(truth)) {                                        \
+            printf("%s:%d: %s\n", __FILE__, __LINE__, #truth); \
+            return 1;                                          \
+        }                                                      \
     } while (0)
 #define OK(call) CHECK((call) == CUDA_SUCCESS)
 #define OOM(call) CHECK((call) == CUDA_ERROR_OUT_OF_MEMORY)

@@ -2,7 +2,10 @@
 
    Programs, library and fake driver all see it, in every process that names the same file (BERTH_TEST_CLOCK), so that what a
    share comes to does not depend on how busy the machine is. Time stands still until BERTH_TEST_CLOCK_PARTIES
-   threads have looked at it; when all that did are asleep, it jumps to the first that wants to be woken. */
+   threads have looked at it; when all that did are asleep, it jumps to the first that wants to be woken.
+
+   BERTH_TEST_CLOCK_JUMP=AT_MS:BY_MS sets CLOCK_MONOTONIC on or back at an instant, as a machine that was restarted
+   or resumed does; CLOCK_MONOTONIC_RAW goes on, by which the fake card and the tests judge. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +26,10 @@ enum { THREADS = 64 };
 #define START_NS 1000000000000ull
 #define EXPORT __attribute__((visibility("default")))
 
-struct thread { bool here; uint64_t wakes_ns; };
+struct thread {
+    bool here;
+    uint64_t wakes_ns;
+};
 struct clock {
     pthread_mutex_t turn;
     pthread_cond_t moved;
@@ -127,9 +133,30 @@ static void sleep_to(uint64_t ns)
     pthread_mutex_unlock(&shared->turn);
 }
 
+/* How far CLOCK_MONOTONIC is from the clock at an instant. */
+static int64_t jumped_ns(clockid_t clock, uint64_t now)
+{
+    static int64_t at_ms, by_ms;
+    static _Atomic int known;
+    if (atomic_load(&known) == 0) {
+        const char *text = getenv("BERTH_TEST_CLOCK_JUMP");
+        long long at = 0, by = 0;
+        if (text != NULL && sscanf(text, "%lld:%lld", &at, &by) == 2) {
+            at_ms = at;
+            by_ms = by;
+        }
+        atomic_store(&known, 1);
+    }
+    return clock != CLOCK_MONOTONIC_RAW && by_ms != 0 &&
+                   now >= START_NS + (uint64_t)at_ms * 1000000u
+               ? by_ms * 1000000
+               : 0;
+}
+
 static bool is_simulated(clockid_t clock)
 {
-    return shared != NULL && (clock == CLOCK_MONOTONIC || clock == CLOCK_MONOTONIC_COARSE || clock == CLOCK_MONOTONIC_RAW);
+    return shared != NULL && (clock == CLOCK_MONOTONIC || clock == CLOCK_MONOTONIC_COARSE ||
+                              clock == CLOCK_MONOTONIC_RAW);
 }
 
 static uint64_t ns_of(const struct timespec *time)
@@ -144,15 +171,18 @@ EXPORT int clock_gettime(clockid_t clock, struct timespec *time)
     if (self == NULL)
         join();
     uint64_t now = atomic_load(&shared->now_ns);
+    now += (uint64_t)jumped_ns(clock, now);
     *time = (struct timespec){ (time_t)(now / 1000000000u), (long)(now % 1000000000u) };
     return 0;
 }
 
-EXPORT int clock_nanosleep(clockid_t clock, int flags, const struct timespec *time, struct timespec *left)
+EXPORT int clock_nanosleep(clockid_t clock, int flags, const struct timespec *time,
+                           struct timespec *left)
 {
     if (!is_simulated(clock))
         return syscall(SYS_clock_nanosleep, clock, flags, time, left) == 0 ? 0 : errno;
-    sleep_to(ns_of(time) + (flags & TIMER_ABSTIME ? 0 : atomic_load(&shared->now_ns)));
+    uint64_t now = atomic_load(&shared->now_ns);
+    sleep_to(ns_of(time) + (flags & TIMER_ABSTIME ? (uint64_t)-jumped_ns(clock, now) : now));
     return 0;
 }
 
@@ -166,5 +196,6 @@ EXPORT int nanosleep(const struct timespec *time, struct timespec *left)
 
 EXPORT int usleep(useconds_t us)
 {
-    return nanosleep(&(struct timespec){ (time_t)(us / 1000000u), (long)(us % 1000000u) * 1000 }, NULL);
+    return nanosleep(&(struct timespec){ (time_t)(us / 1000000u), (long)(us % 1000000u) * 1000 },
+                     NULL);
 }

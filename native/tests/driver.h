@@ -13,18 +13,19 @@
 #undef NEED
 #undef NVNEED
 CUresult cuCtxSetCurrent(CUcontext ctx);
-CUresult cuCtxPopCurrent_v2(CUcontext *ctx);
-CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t bytes, size_t align, CUdeviceptr at, unsigned long long flags);
+CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t bytes, size_t align, CUdeviceptr at,
+                             unsigned long long flags);
 CUresult cuMemAddressFree(CUdeviceptr ptr, size_t bytes);
 CUresult cuMemPoolSetAttribute(CUpool pool, int attribute, void *value);
 CUresult cuDeviceGetDefaultMemPool(CUpool *pool, CUdevice dev);
-CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
 CUresult cuStreamCreate(CUstream *stream, unsigned flags);
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
 CUresult cuGraphCreate(CUgraph *graph, unsigned flags);
 CUresult cuGraphDestroy(CUgraph graph);
-CUresult cuGraphAddMemAllocNode(CUnode *node, CUgraph graph, const CUnode *needs, size_t count, CUmem_node *params);
-CUresult cuGraphAddChildGraphNode(CUnode *node, CUgraph graph, const CUnode *needs, size_t count, CUgraph child);
+CUresult cuGraphAddMemAllocNode(CUnode *node, CUgraph graph, const CUnode *needs, size_t count,
+                                CUmem_node *params);
+CUresult cuGraphAddChildGraphNode(CUnode *node, CUgraph graph, const CUnode *needs, size_t count,
+                                  CUgraph child);
 CUresult cuMemHostAlloc(void **ptr, size_t bytes, unsigned flags);
 CUresult cuMemFreeHost(void *ptr);
 CUresult cuIpcGetMemHandle(CUipc *handle, CUdeviceptr ptr);
@@ -32,7 +33,15 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *ptr, CUipc handle, unsigned flags);
 CUresult cuIpcCloseMemHandle(CUdeviceptr ptr);
 CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes);
 CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes);
+CUresult cuMulticastAddDevice(CUhandle object, CUdevice dev);
+CUresult cuCtxFromGreenCtx(CUcontext *ctx, CUgreen green);
+CUresult cuMemPoolExportToShareableHandle(void *out, CUpool pool, int type,
+                                          unsigned long long flags);
+CUresult cuMemPoolImportFromShareableHandle(CUpool *pool, void *handle, int type,
+                                            unsigned long long flags);
+CUresult fake_get_function(CUfunction *function, CUmodule module);
 uint64_t fake_own_bytes(int gpu);
+uint64_t fake_swapped_bytes(void); /* managed memory that was advised to stay with the host */
 uint64_t fake_own_busy_ns(int gpu);
 uint64_t fake_used_bytes(int gpu);
 unsigned fake_own_events(void);

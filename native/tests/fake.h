@@ -8,7 +8,19 @@
 
    A process holds its memory until the kernel has closed its files, as with the real driver: that is when the lock of
    its slot is free. Who asks for more than there is, and a sum that passes the bound, looks for the dead first: they
-   were closed before anybody could have been given what they held. */
+   were closed before anybody could have been given what they held.
+
+   BERTH_FAKE_NVML says what NVML is like, for the process that it is set for; words, separated by commas:
+
+     host     its lists and utilisation have pids of the host: each process's own plus FAKE_HOST_PIDS
+     own      its lists hold this process alone, by its own pid, with 0 bytes (driver 560 under Docker); utilisation
+              has pids of the host
+     hidden   neither its lists nor its utilisation hold this process
+     next     each process goes by the pid that follows its own, which may be a neighbour's
+     old      it is of an older version: of the lists only the first, no utilisation by process
+     missing  it does not start
+     total    it knows of no process, only what the card as a whole uses
+     lies     memory and utilisation of this process are 1 byte and 1 per cent, and nobody uses the card */
 #ifndef BERTH_FAKE_H
 #define BERTH_FAKE_H
 
@@ -30,6 +42,7 @@
 #include <time.h>
 #include <unistd.h>
 
+enum { FAKE_HOST_PIDS = 1 << 22 };
 enum { FAKE_GPUS = 8, FAKE_PROCESSES = 1024, FAKE_BUCKETS = 64, FAKE_LOCKS = 1 << 24 };
 #define FAKE_BUCKET_NS 100000000ull
 #define FAKE_EXPORT __attribute__((visibility("default")))
@@ -38,7 +51,9 @@ struct fake_process {
     _Atomic uint32_t state;
     uint32_t pid, group;
     _Atomic uint64_t bytes[FAKE_GPUS], busy_ns[FAKE_GPUS];
-    struct { _Atomic uint64_t number, busy_ns; } bucket[FAKE_GPUS][FAKE_BUCKETS];
+    struct {
+        _Atomic uint64_t number, busy_ns;
+    } bucket[FAKE_GPUS][FAKE_BUCKETS];
 };
 
 struct fake_gpu {
@@ -63,10 +78,11 @@ static inline uint64_t fake_number(const char *name, uint64_t otherwise)
     return text != NULL && *text != 0 ? strtoull(text, NULL, 0) : otherwise;
 }
 
+/* The card's own clock: no step or jump of the machine's (BERTH_TEST_CLOCK_JUMP) is seen on it. */
 static inline uint64_t fake_now(void)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(CLOCK_MONOTONIC_RAW, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
@@ -85,11 +101,17 @@ static inline void fake_complain(const char *what, int why)
 {
     const char *log = getenv("BERTH_LOG");
     char line[400];
-    int size = snprintf(line, sizeof line, "no GPU: the fake card %.200s %s (%s); free some room there or name another file with BERTH_FAKE_CARD\n",
+    int size = snprintf(line, sizeof line,
+                        "no GPU: the fake card %.200s %s (%s); free some room there or name "
+                        "another file with BERTH_FAKE_CARD\n",
                         fake_path(), what, strerror(why));
-    int fd = log != NULL && *log != 0 ? open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644) : -1;
+    int fd =
+        log != NULL && *log != 0
+            ? open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0644)
+            : -1;
     if (fd >= 0) {
-        ssize_t ignored = write(fd, line, (size_t)size < sizeof line ? (size_t)size : sizeof line - 1);
+        ssize_t ignored =
+            write(fd, line, (size_t)size < sizeof line ? (size_t)size : sizeof line - 1);
         (void)ignored;
         close(fd);
     }
@@ -111,11 +133,15 @@ static inline struct fake_card *fake_attach(void)
         int fd = open(path, O_RDWR | O_CLOEXEC);
         if (fd < 0) {
             char draft[256];
-            snprintf(draft, sizeof draft, "%s.%d.%llu", path, (int)getpid(), (unsigned long long)fake_now());
+            snprintf(draft, sizeof draft, "%s.%d.%llu", path, (int)getpid(),
+                     (unsigned long long)fake_now());
             fd = open(draft, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-            int failed = fd < 0 || ftruncate(fd, sizeof(struct fake_card)) != 0 ? errno : fake_reserve(fd, 0, offsetof(struct fake_card, processes));
+            int failed = fd < 0 || ftruncate(fd, sizeof(struct fake_card)) != 0
+                             ? errno
+                             : fake_reserve(fd, 0, offsetof(struct fake_card, processes));
             struct fake_card *card = MAP_FAILED;
-            if (failed == 0 && (card = mmap(NULL, sizeof *card, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)) == MAP_FAILED)
+            if (failed == 0 && (card = mmap(NULL, sizeof *card, PROT_READ | PROT_WRITE, MAP_SHARED,
+                                            fd, 0)) == MAP_FAILED)
                 failed = errno;
             if (fd >= 0) {
                 fchmod(fd, 0666);
@@ -165,7 +191,9 @@ static inline struct fake_card *fake_attach(void)
 
 static inline bool fake_lock(int fd, int command, uint32_t index)
 {
-    struct flock lock = { .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = FAKE_LOCKS + (off_t)index, .l_len = 1 };
+    struct flock lock = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = FAKE_LOCKS + (off_t)index, .l_len = 1
+    };
     int answer = fcntl(fd, command, &lock);
     return command == F_OFD_GETLK ? answer == 0 && lock.l_type == F_UNLCK : answer == 0;
 }
@@ -189,7 +217,8 @@ static inline void fake_reap_locked(struct fake_card *card)
     for (uint32_t i = 0; fd >= 0 && i < seen && i < FAKE_PROCESSES; i++) {
         struct fake_process *process = &card->processes[i];
         uint32_t alive = 1;
-        if (atomic_load(&process->state) != 1 || !fake_lock(fd, F_OFD_GETLK, i) || !atomic_compare_exchange_strong(&process->state, &alive, 2))
+        if (atomic_load(&process->state) != 1 || !fake_lock(fd, F_OFD_GETLK, i) ||
+            !atomic_compare_exchange_strong(&process->state, &alive, 2))
             continue;
         for (int g = 0; g < FAKE_GPUS; g++)
             atomic_fetch_sub(&card->gpus[g].used, atomic_exchange(&process->bytes[g], 0));
@@ -217,14 +246,17 @@ static inline uint64_t fake_group_bytes(struct fake_card *card, uint32_t group, 
     uint64_t sum = 0;
     uint32_t seen = atomic_load(&card->seen);
     for (uint32_t i = 0; i < seen && i < FAKE_PROCESSES; i++)
-        if (atomic_load(&card->processes[i].state) == 1 && (group == (uint32_t)FAKE_ALL || card->processes[i].group == group))
+        if (atomic_load(&card->processes[i].state) == 1 &&
+            (group == (uint32_t)FAKE_ALL || card->processes[i].group == group))
             sum += atomic_load(&card->processes[i].bytes[gpu]);
     return sum;
 }
 
 static inline uint64_t fake_used_of(struct fake_card *card, uint32_t gpu)
 {
-    return atomic_load(&card->watched) ? fake_group_bytes(card, FAKE_ALL, gpu) : atomic_load_explicit(&card->gpus[gpu].used, memory_order_relaxed);
+    return atomic_load(&card->watched)
+               ? fake_group_bytes(card, FAKE_ALL, gpu)
+               : atomic_load_explicit(&card->gpus[gpu].used, memory_order_relaxed);
 }
 
 #endif

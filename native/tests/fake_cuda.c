@@ -1,51 +1,102 @@
 /* libcuda.so.1 over the fake card: the driver's calls in host memory, with a ledger of its own.
 
-   Kernels are the functions named `spin_N` (N microseconds each) and `wave_N` (N microseconds for every 132
-   blocks, begun or whole); any other runs no time at all. A GPU runs one kernel at a time, in the order of launch. */
-#include "fake.h"
+   Kernels are the functions named `spin_N` (N microseconds each), `wave_N` (N microseconds for every 132 blocks,
+   begun or whole), `vary_A_B_K` (A microseconds, each K-th launch B: a persistent kernel, whose length its data make)
+   and `even_N` (evenly spread from N/10 to 19N/10); any other runs no time at all. A GPU runs one kernel at a time, in
+   the order of launch. */
+#include "fake_inside.h"
+#include "fake_mig.h"
 #include "stopwatch.h"
 
 #include <sched.h>
-
-#define DO FAKE_EXPORT CUresult
 
 extern void *fake_lookup(const char *name, int version, bool per_thread, bool *known);
 
 enum { WAVE_BLOCKS = 132 };
 
-struct CUctx_st { uint32_t gpu, attached; bool primary, alive; };
-struct CUstream_st { uint32_t gpu; int capture_mode; struct CUctx_st *context; _Atomic uint64_t tail_ns; CUgraph capture; };
-struct CUevent_st { _Atomic uint64_t at_ns; uint32_t gpu; struct CUctx_st *context; struct CUevent_st *next; };
-struct CUfunc_st { uint64_t spin_ns, wave_ns; };
-struct CUmod_st { uint32_t gpu; uint64_t bytes; struct CUctx_st *context; struct CUmod_st *next; };
-struct CUarray_st { uint64_t va; };
-struct CUmipmap_st { uint64_t va; };
-struct CUpool_st { uint32_t gpu; bool device, gone; uint64_t reserved, used, threshold; struct CUpool_st *next; };
-struct CUnode_st { int type; uint64_t bytes, ptr; CUgraph child; struct CUnode_st *next; CUfunction function; unsigned blocks; };
-struct CUgraph_st { struct CUnode_st *nodes; size_t count; };
-struct CUexec_st { uint64_t bytes, kernel_ns; uint32_t gpu; };
+struct CUstream_st {
+    uint32_t gpu;
+    int capture_mode;
+    struct CUctx_st *context;
+    _Atomic uint64_t tail_ns;
+    CUgraph capture;
+};
+struct CUevent_st {
+    _Atomic uint64_t at_ns;
+    uint32_t gpu;
+    struct CUctx_st *context;
+    struct CUevent_st *next;
+};
+struct CUfunc_st {
+    uint64_t spin_ns, wave_ns, long_ns, every, even_ns;
+    _Atomic uint64_t launches;
+    struct CUmod_st *unloaded;
+};
+struct CUmipmap_st {
+    uint64_t va;
+};
+struct CUpool_st {
+    uint32_t gpu;
+    bool device, gone, imported;
+    uint64_t reserved, used, threshold;
+    struct CUpool_st *next;
+};
+struct CUnode_st {
+    int type;
+    uint64_t bytes, ptr;
+    CUgraph child;
+    struct CUnode_st *next;
+    CUfunction function;
+    unsigned blocks;
+};
+struct CUgraph_st {
+    struct CUnode_st *nodes;
+    size_t count;
+};
+struct CUexec_st {
+    uint64_t bytes, apart_bytes, held_bytes, kernel_ns;
+    uint32_t gpu;
+};
 
-enum what { FREE, BLOCK, ASYNC, VIRTUAL };
-struct node { uint64_t va, bytes; enum what what; uint32_t gpu; struct CUctx_st *context; struct CUpool_st *pool; };
-struct physical { uint64_t id, bytes; uint32_t gpu, handles, maps; struct physical *next; };
-struct map { uint64_t va, bytes; struct physical *physical; struct map *next; };
+enum what { FREE, BLOCK, ASYNC, VIRTUAL, HOSTED };
+struct node {
+    uint64_t va, bytes;
+    enum what what;
+    bool unplaced;
+    uint32_t gpu;
+    struct CUctx_st *context;
+    struct CUpool_st *pool;
+};
+struct map {
+    uint64_t va, bytes;
+    struct physical *physical;
+    struct map *next;
+};
 
-static struct fake_card *card;
+struct fake_card *fake_card;
+#define card fake_card
 static struct fake_process *self;
 static uint32_t self_index;
 static uint32_t watch_group;
 static uint64_t watch_bytes;
-static bool initialized, forked;
+bool fake_initialized, fake_injecting;
+#define initialized fake_initialized
+static bool forked, like_nodes, like_lazy;
+static _Atomic uint64_t unplaced; /* managed memory that nobody has used yet */
+static uint64_t swapped_bytes;    /* of managed memory that stays with the host */
 
 static _Atomic uint32_t spin;
 static struct node *nodes;
 static size_t node_space, node_count;
 static uint64_t heap_base, heap_next, heap_end;
-static struct { uint64_t *list; size_t count, space; } free_list[48];
+static struct {
+    uint64_t *list;
+    size_t count, space;
+} free_list[48];
 static struct CUctx_st primaries[FAKE_GPUS];
 static uint32_t primary_count[FAKE_GPUS];
 static struct CUpool_st default_pools[FAKE_GPUS], *pool_list, *current_pool[FAKE_GPUS];
-static uint64_t graph_reserved[FAKE_GPUS], graph_used[FAKE_GPUS];
+static uint64_t graph_reserved[FAKE_GPUS], graph_used[FAKE_GPUS], graph_idle[FAKE_GPUS];
 static struct physical *physicals;
 static struct map *maps;
 static uint64_t next_handle = 0x1000;
@@ -160,11 +211,78 @@ static void refund(uint32_t gpu, uint64_t bytes)
     atomic_fetch_sub(&card->gpus[gpu].used, bytes);
 }
 
+bool fake_charge(uint32_t gpu, uint64_t bytes)
+{
+    return charge(gpu, bytes);
+}
+void fake_refund(uint32_t gpu, uint64_t bytes)
+{
+    refund(gpu, bytes);
+}
+void fake_books(void)
+{
+    lock();
+}
+void fake_books_done(void)
+{
+    unlock();
+}
+struct CUctx_st *fake_current(void)
+{
+    return current;
+}
+
+bool fake_like(const char *word)
+{
+    const char *list = getenv("BERTH_FAKE_LIKE"), *at = list != NULL ? strstr(list, word) : NULL;
+    return at != NULL;
+}
+
+/* BERTH_FAKE_ERRORS: each call counts for itself. */
+CUresult fake_injected(const char *name)
+{
+    static struct {
+        char name[64];
+        int calls;
+    } seen[16];
+    const char *at = getenv("BERTH_FAKE_ERRORS");
+    for (int i = 0; at != NULL && *at != 0 && i < 16; i++) {
+        char wanted[64];
+        int nth, code;
+        if (sscanf(at, "%63[^:]:%d:%d", wanted, &nth, &code) != 3)
+            break;
+        if (strcmp(wanted, name) == 0) {
+            seen[i].calls++;
+            if (nth == 0 || seen[i].calls == nth)
+                return code;
+        }
+        at = strchr(at, ',');
+        at = at != NULL ? at + 1 : NULL;
+    }
+    return CUDA_SUCCESS;
+}
+
 /* For tests: what the driver knows, from its side. */
-FAKE_EXPORT uint64_t fake_violations(int gpu) { return atomic_load(&card->gpus[gpu].violations); }
-FAKE_EXPORT uint64_t fake_worst_bytes(int gpu) { return atomic_load(&card->gpus[gpu].worst_bytes); }
-FAKE_EXPORT uint64_t fake_own_bytes(int gpu) { return atomic_load(&self->bytes[gpu]); }
-FAKE_EXPORT uint64_t fake_own_busy_ns(int gpu) { return atomic_load(&self->busy_ns[gpu]); }
+FAKE_EXPORT uint64_t fake_violations(int gpu)
+{
+    return atomic_load(&card->gpus[gpu].violations);
+}
+FAKE_EXPORT uint64_t fake_worst_bytes(int gpu)
+{
+    return atomic_load(&card->gpus[gpu].worst_bytes);
+}
+static void drop_closed(void);
+static void populate(void);
+FAKE_EXPORT uint64_t fake_own_bytes(int gpu)
+{
+    populate();
+    drop_closed();
+    return atomic_load(&self->bytes[gpu]);
+}
+FAKE_EXPORT uint64_t fake_own_busy_ns(int gpu)
+{
+    return atomic_load(&self->busy_ns[gpu]);
+}
 FAKE_EXPORT uint64_t fake_used_bytes(int gpu)
 {
     reap();
@@ -248,8 +366,10 @@ static uint64_t new_address(uint64_t bytes)
     if (free_list[class].count != 0)
         return free_list[class].list[--free_list[class].count];
     if (heap_base == 0) {
-        for (uint64_t size = fake_number("BERTH_FAKE_HEAP_GIB", 4096) << 30; size >= 1ull << 30 && heap_base == 0; size >>= 1) {
-            void *space = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        for (uint64_t size = fake_number("BERTH_FAKE_HEAP_GIB", 4096) << 30;
+             size >= 1ull << 30 && heap_base == 0; size >>= 1) {
+            void *space = mmap(NULL, size, PROT_READ | PROT_WRITE,
+                               MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
             if (space != MAP_FAILED) {
                 madvise(space, size, MADV_DONTDUMP);
                 heap_base = ((uint64_t)(uintptr_t)space + (2 << 20) - 1) & ~((2ull << 20) - 1);
@@ -266,12 +386,18 @@ static uint64_t new_address(uint64_t bytes)
     return at;
 }
 
+uint64_t fake_address(uint64_t bytes)
+{
+    return new_address(bytes);
+}
+
 static void old_address(uint64_t va, uint64_t bytes)
 {
     unsigned class = size_class(bytes);
     if (free_list[class].count == free_list[class].space) {
         free_list[class].space = free_list[class].space ? free_list[class].space * 2 : 64;
-        free_list[class].list = realloc(free_list[class].list, free_list[class].space * sizeof(uint64_t));
+        free_list[class].list =
+            realloc(free_list[class].list, free_list[class].space * sizeof(uint64_t));
     }
     free_list[class].list[free_list[class].count++] = va;
 }
@@ -289,6 +415,7 @@ static void after_fork(void)
 
 /* CUDA_VISIBLE_DEVICES, by index or UUID: the card behind each ordinal; read at cuInit, as a driver does. */
 static uint32_t order[FAKE_GPUS], visible_count;
+static struct fake_mig_instance *visible_instance[FAKE_GPUS];
 
 static uint32_t read_visible(void)
 {
@@ -306,11 +433,15 @@ static uint32_t read_visible(void)
         for (uint32_t g = 0; g < card->gpu_count && found == FAKE_GPUS; g++) {
             const unsigned char *b = card->gpus[g].uuid.bytes;
             char full[48];
-            snprintf(full, sizeof full, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5], b[6],
-                     b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
-            if ((strncmp(text, "GPU-", 4) == 0 || strncmp(text, "MIG-", 4) == 0) && strncmp(text + 4, full, strcspn(text + 4, ",")) == 0)
+            snprintf(full, sizeof full,
+                     "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0],
+                     b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12],
+                     b[13], b[14], b[15]);
+            if ((strncmp(text, "GPU-", 4) == 0 || strncmp(text, "MIG-", 4) == 0) &&
+                strncmp(text + 4, full, strcspn(text + 4, ",")) == 0)
                 found = g;
         }
+        visible_instance[count] = fake_mig_named(text, strcspn(text, ","), &found);
         if (found >= card->gpu_count)
             break;
         order[count++] = found;
@@ -323,6 +454,15 @@ static uint32_t read_visible(void)
 static uint32_t gpu_at(CUdevice dev)
 {
     return (uint32_t)dev < visible_count ? order[dev] : 0;
+}
+
+uint32_t fake_gpu_at(CUdevice dev)
+{
+    return gpu_at(dev);
+}
+bool fake_is_gpu(CUdevice dev)
+{
+    return dev >= 0 && (uint32_t)dev < visible_count;
 }
 
 static CUdevice ordinal_of(uint32_t gpu)
@@ -359,7 +499,11 @@ DO cuInit(unsigned flags)
     int fd = open(fake_path(), O_RDWR | O_CLOEXEC);
     for (uint32_t i = 0; fd >= 0 && i < FAKE_PROCESSES && self == NULL; i++) {
         struct fake_process *process = &card->processes[i];
-        int failed = i < atomic_load(&card->seen) ? 0 : fake_reserve(fd, offsetof(struct fake_card, processes) + i * sizeof *process, sizeof *process);
+        int failed =
+            i < atomic_load(&card->seen)
+                ? 0
+                : fake_reserve(fd, offsetof(struct fake_card, processes) + i * sizeof *process,
+                               sizeof *process);
         if (failed != 0) {
             fake_complain("has no room for another process", failed);
             break;
@@ -398,34 +542,27 @@ DO cuInit(unsigned flags)
         primaries[g].primary = true;
     }
     visible_count = read_visible();
+    like_nodes = fake_like("nodes");
+    like_lazy = fake_like("lazy");
+    const char *errors = getenv("BERTH_FAKE_ERRORS");
+    fake_injecting = errors != NULL && *errors != 0;
     initialized = self != NULL;
     unlock();
     return initialized ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-#define READY()                                                                   \
-    do {                                                                          \
-        if (__builtin_expect(!initialized, 0))                                    \
-            return CUDA_ERROR_NOT_INITIALIZED;                                    \
-    } while (0)
-#define IN_CONTEXT()                                                              \
-    READY();                                                                      \
-    if (__builtin_expect(current == NULL, 0))                                     \
-        return CUDA_ERROR_INVALID_CONTEXT
-#define GIVEN(pointer)                                                            \
-    do {                                                                          \
-        if (__builtin_expect((pointer) == NULL, 0))                               \
-            return CUDA_ERROR_INVALID_VALUE;                                      \
-    } while (0)
-#define GPU(dev)                                                                  \
-    READY();                                                                      \
-    if ((dev) < 0 || (uint32_t)(dev) >= visible_count)                          \
-        return CUDA_ERROR_INVALID_DEVICE
-
-DO cuDriverGetVersion(int *version) { *version = card != NULL ? (int)card->driver_version : (int)fake_number("BERTH_FAKE_VERSION", 13050); return CUDA_SUCCESS; }
+DO cuDriverGetVersion(int *version)
+{
+    *version =
+        card != NULL ? (int)card->driver_version : (int)fake_number("BERTH_FAKE_VERSION", 13050);
+    return CUDA_SUCCESS;
+}
 /* For tests: what to do while the driver is asked how many devices there are. */
 static void (*when_counting)(void);
-FAKE_EXPORT void fake_when_counting(void (*call)(void)) { when_counting = call; }
+FAKE_EXPORT void fake_when_counting(void (*call)(void))
+{
+    when_counting = call;
+}
 
 DO cuDeviceGetCount(int *count)
 {
@@ -436,10 +573,32 @@ DO cuDeviceGetCount(int *count)
     *count = (int)visible_count;
     return CUDA_SUCCESS;
 }
-DO cuDeviceGet(CUdevice *dev, int ordinal) { GPU(ordinal); *dev = ordinal; return CUDA_SUCCESS; }
-DO cuDeviceGetUuid(CUuuid *uuid, CUdevice dev) { GPU(dev); *uuid = card->gpus[gpu_at(dev)].uuid; return CUDA_SUCCESS; }
-DO cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev) { return cuDeviceGetUuid(uuid, dev); }
-DO cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev) { GPU(dev); GIVEN(bytes); *bytes = card->gpus[gpu_at(dev)].total_bytes; return CUDA_SUCCESS; }
+DO cuDeviceGet(CUdevice *dev, int ordinal)
+{
+    GPU(ordinal);
+    *dev = ordinal;
+    return CUDA_SUCCESS;
+}
+DO cuDeviceGetUuid(CUuuid *uuid, CUdevice dev)
+{
+    GPU(dev);
+    *uuid = card->gpus[gpu_at(dev)].uuid;
+    if (visible_instance[dev] != NULL)
+        memcpy(uuid->bytes, visible_instance[dev]->uuid, sizeof uuid->bytes);
+    return CUDA_SUCCESS;
+}
+DO cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev)
+{
+    return cuDeviceGetUuid(uuid, dev);
+}
+DO cuDeviceTotalMem_v2(size_t *bytes, CUdevice dev)
+{
+    GPU(dev);
+    GIVEN(bytes);
+    *bytes = visible_instance[dev] != NULL ? visible_instance[dev]->bytes
+                                           : card->gpus[gpu_at(dev)].total_bytes;
+    return CUDA_SUCCESS;
+}
 DO cuDeviceTotalMem(unsigned *bytes, CUdevice dev)
 {
     GPU(dev);
@@ -448,11 +607,20 @@ DO cuDeviceTotalMem(unsigned *bytes, CUdevice dev)
     *bytes = total > 0xffffffffu ? 0xffffffffu : (unsigned)total;
     return CUDA_SUCCESS;
 }
-DO cuDeviceGetName(char *name, int size, CUdevice dev) { GPU(dev); snprintf(name, (size_t)size, "berth fake GPU"); return CUDA_SUCCESS; }
+DO cuDeviceGetName(char *name, int size, CUdevice dev)
+{
+    GPU(dev);
+    snprintf(name, (size_t)size, "berth fake GPU");
+    return CUDA_SUCCESS;
+}
 DO cuDeviceGetAttribute(int *value, int attribute, CUdevice dev)
 {
     GPU(dev);
-    *value = attribute == 16 ? WAVE_BLOCKS : attribute == 75 ? 9 : attribute == 76 ? 0 : 1;
+    *value = attribute == CU_ATTRIBUTE_SMS          ? WAVE_BLOCKS
+             : attribute == CU_ATTRIBUTE_SM_THREADS ? 2048
+             : attribute == 75                      ? 9
+             : attribute == 76                      ? 0
+                                                    : 1;
     return CUDA_SUCCESS;
 }
 
@@ -461,6 +629,7 @@ DO cuMemGetInfo_v2(size_t *free_bytes, size_t *total)
     IN_CONTEXT();
     GIVEN(free_bytes);
     GIVEN(total);
+    populate();
     struct fake_gpu *gpu = &card->gpus[current->gpu];
     *total = gpu->total_bytes;
     *free_bytes = gpu->total_bytes - fake_used_of(card, current->gpu);
@@ -482,10 +651,33 @@ DO cuMemGetInfo(unsigned *free_bytes, unsigned *total)
 
 /* ---- contexts ---- */
 
-DO cuCtxGetCurrent(CUcontext *ctx) { READY(); *ctx = current; return CUDA_SUCCESS; }
-DO cuCtxSetCurrent(CUcontext ctx) { READY(); current = ctx; return CUDA_SUCCESS; }
-DO cuCtxGetDevice(CUdevice *dev) { IN_CONTEXT(); *dev = ordinal_of(current->gpu); return CUDA_SUCCESS; }
-DO cuCtxPushCurrent_v2(CUcontext ctx) { READY(); if (depth == 16) return CUDA_ERROR_INVALID_VALUE; stack[depth++] = current; current = ctx; return CUDA_SUCCESS; }
+DO cuCtxGetCurrent(CUcontext *ctx)
+{
+    READY();
+    *ctx = current;
+    return CUDA_SUCCESS;
+}
+DO cuCtxSetCurrent(CUcontext ctx)
+{
+    READY();
+    current = ctx;
+    return CUDA_SUCCESS;
+}
+DO cuCtxGetDevice(CUdevice *dev)
+{
+    IN_CONTEXT();
+    *dev = ordinal_of(current->gpu);
+    return CUDA_SUCCESS;
+}
+DO cuCtxPushCurrent_v2(CUcontext ctx)
+{
+    READY();
+    if (depth == 16)
+        return CUDA_ERROR_INVALID_VALUE;
+    stack[depth++] = current;
+    current = ctx;
+    return CUDA_SUCCESS;
+}
 DO cuCtxPopCurrent_v2(CUcontext *ctx)
 {
     IN_CONTEXT();
@@ -509,16 +701,30 @@ DO cuCtxCreate_v2(CUcontext *ctx, unsigned flags, CUdevice dev)
     current = *ctx;
     return CUDA_SUCCESS;
 }
-DO cuCtxCreate(CUcontext *ctx, unsigned flags, CUdevice dev) { return cuCtxCreate_v2(ctx, flags, dev); }
-DO cuCtxCreate_v3(CUcontext *ctx, void *affinity, int count, unsigned flags, CUdevice dev) { (void)affinity, (void)count; return cuCtxCreate_v2(ctx, flags, dev); }
-DO cuCtxCreate_v4(CUcontext *ctx, void *params, unsigned flags, CUdevice dev) { (void)params; return cuCtxCreate_v2(ctx, flags, dev); }
+DO cuCtxCreate(CUcontext *ctx, unsigned flags, CUdevice dev)
+{
+    return cuCtxCreate_v2(ctx, flags, dev);
+}
+DO cuCtxCreate_v3(CUcontext *ctx, void *affinity, int count, unsigned flags, CUdevice dev)
+{
+    (void)affinity, (void)count;
+    return cuCtxCreate_v2(ctx, flags, dev);
+}
+DO cuCtxCreate_v4(CUcontext *ctx, void *params, unsigned flags, CUdevice dev)
+{
+    (void)params;
+    return cuCtxCreate_v2(ctx, flags, dev);
+}
 
 static void end_context(struct CUctx_st *context)
 {
     lock();
     for (size_t i = 0; i < node_space; i++)
-        while (nodes[i].what == BLOCK && nodes[i].context == context) {
-            refund(nodes[i].gpu, nodes[i].bytes);
+        while ((nodes[i].what == BLOCK || nodes[i].what == HOSTED) && nodes[i].context == context) {
+            if (nodes[i].what == BLOCK && !nodes[i].unplaced)
+                refund(nodes[i].gpu, nodes[i].bytes);
+            else if (nodes[i].what == HOSTED)
+                swapped_bytes -= nodes[i].bytes;
             old_address(nodes[i].va, nodes[i].bytes);
             drop_node(&nodes[i]);
         }
@@ -542,6 +748,7 @@ static void end_context(struct CUctx_st *context)
         *at = event->next;
     }
     unlock();
+    fake_limits_gone(context);
     refund(context->gpu, card->context_bytes);
     context->alive = false;
 }
@@ -557,7 +764,10 @@ DO cuCtxDestroy_v2(CUcontext ctx)
     free(ctx);
     return CUDA_SUCCESS;
 }
-DO cuCtxDestroy(CUcontext ctx) { return cuCtxDestroy_v2(ctx); }
+DO cuCtxDestroy(CUcontext ctx)
+{
+    return cuCtxDestroy_v2(ctx);
+}
 DO cuCtxAttach(CUcontext *ctx, unsigned flags)
 {
     IN_CONTEXT();
@@ -609,7 +819,10 @@ DO cuDevicePrimaryCtxRelease_v2(CUdevice dev)
         end_context(&primaries[gpu]);
     return CUDA_SUCCESS;
 }
-DO cuDevicePrimaryCtxRelease(CUdevice dev) { return cuDevicePrimaryCtxRelease_v2(dev); }
+DO cuDevicePrimaryCtxRelease(CUdevice dev)
+{
+    return cuDevicePrimaryCtxRelease_v2(dev);
+}
 
 DO cuDevicePrimaryCtxReset_v2(CUdevice dev)
 {
@@ -620,7 +833,10 @@ DO cuDevicePrimaryCtxReset_v2(CUdevice dev)
     primary_count[gpu] = 0;
     return CUDA_SUCCESS;
 }
-DO cuDevicePrimaryCtxReset(CUdevice dev) { return cuDevicePrimaryCtxReset_v2(dev); }
+DO cuDevicePrimaryCtxReset(CUdevice dev)
+{
+    return cuDevicePrimaryCtxReset_v2(dev);
+}
 
 DO cuDevicePrimaryCtxGetState(CUdevice dev, unsigned *flags, int *active)
 {
@@ -630,20 +846,48 @@ DO cuDevicePrimaryCtxGetState(CUdevice dev, unsigned *flags, int *active)
     return CUDA_SUCCESS;
 }
 
-static CUresult load(CUmodule *module)
+/* An image that begins "mib=N" is that large on the card. */
+static CUresult load(CUmodule *module, const void *image)
 {
     IN_CONTEXT();
     GIVEN(module);
-    if (!charge(current->gpu, card->module_bytes))
+    uint64_t bytes = card->module_bytes;
+    if (image != NULL && strncmp(image, "mib=", 4) == 0)
+        bytes = strtoull((const char *)image + 4, NULL, 10) << 20;
+    CUresult kept = fake_promises_kept(current);
+    if (kept != CUDA_SUCCESS)
+        return kept;
+    if (!like_lazy && !charge(current->gpu, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     struct CUmod_st *made = calloc(1, sizeof *made);
-    *made = (struct CUmod_st){ .gpu = current->gpu, .bytes = card->module_bytes, .context = current };
+    *made = (struct CUmod_st){ .gpu = current->gpu,
+                               .bytes = like_lazy ? 0 : bytes,
+                               .pending = like_lazy ? bytes : 0,
+                               .context = current };
     lock();
     made->next = modules;
     modules = made;
     unlock();
     *module = made;
     return CUDA_SUCCESS;
+}
+
+/* What a lazy module's first function brings with it. */
+static CUresult load_function(CUfunction function)
+{
+    struct CUmod_st *module = function->unloaded;
+    if (module == NULL)
+        return CUDA_SUCCESS;
+    lock();
+    uint64_t bytes = module->pending;
+    bool had = bytes == 0 || charge(module->gpu, bytes);
+    if (had) {
+        module->bytes += bytes;
+        module->pending = 0;
+        function->unloaded = NULL;
+    }
+    unlock();
+    return had ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 static CUresult unload(CUmodule module)
@@ -662,41 +906,133 @@ static CUresult unload(CUmodule module)
     return CUDA_ERROR_INVALID_HANDLE;
 }
 
-DO cuModuleLoad(CUmodule *module, const char *path) { (void)path; return load(module); }
-DO cuModuleLoadData(CUmodule *module, const void *image) { (void)image; return load(module); }
-DO cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, void *o, void **v) { (void)image, (void)n, (void)o, (void)v; return load(module); }
-DO cuModuleLoadFatBinary(CUmodule *module, const void *image) { (void)image; return load(module); }
-DO cuModuleUnload(CUmodule module) { return unload(module); }
-DO cuLibraryLoadData(CUlibrary *library, const void *code, void *a, void **b, unsigned c, void *d, void **e, unsigned f)
+DO cuModuleLoad(CUmodule *module, const char *path)
 {
-    (void)code, (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
-    return load((CUmodule *)(void *)library);
+    READY();
+    return load(module, path);
 }
-DO cuLibraryLoadFromFile(CUlibrary *library, const char *path, void *a, void **b, unsigned c, void *d, void **e, unsigned f)
+DO cuModuleLoadData(CUmodule *module, const void *image)
 {
-    (void)path, (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
-    return load((CUmodule *)(void *)library);
+    READY();
+    return load(module, image);
 }
-DO cuLibraryUnload(CUlibrary library) { return unload((CUmodule)(void *)library); }
+DO cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, void *o, void **v)
+{
+    READY();
+    (void)n, (void)o, (void)v;
+    return load(module, image);
+}
+DO cuModuleLoadFatBinary(CUmodule *module, const void *image)
+{
+    READY();
+    return load(module, image);
+}
+DO cuModuleUnload(CUmodule module)
+{
+    READY();
+    return unload(module);
+}
+DO cuLibraryLoadData(CUlibrary *library, const void *code, void *a, void **b, unsigned c, void *d,
+                     void **e, unsigned f)
+{
+    READY();
+    (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
+    return load((CUmodule *)(void *)library, code);
+}
+DO cuLibraryLoadFromFile(CUlibrary *library, const char *path, void *a, void **b, unsigned c,
+                         void *d, void **e, unsigned f)
+{
+    READY();
+    (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
+    return load((CUmodule *)(void *)library, path);
+}
+DO cuLibraryUnload(CUlibrary library)
+{
+    READY();
+    return unload((CUmodule)(void *)library);
+}
 
 DO cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
     READY();
-    (void)module;
+    GIVEN(function);
+    GIVEN(name);
     struct CUfunc_st *made = calloc(1, sizeof *made);
+    if (like_lazy)
+        made->unloaded = module != NULL && module->pending != 0 ? module : NULL;
     if (strncmp(name, "spin_", 5) == 0)
         made->spin_ns = strtoull(name + 5, NULL, 10) * 1000;
     if (strncmp(name, "wave_", 5) == 0)
         made->wave_ns = strtoull(name + 5, NULL, 10) * 1000;
+    if (strncmp(name, "even_", 5) == 0)
+        made->even_ns = strtoull(name + 5, NULL, 10) * 1000;
+    unsigned long long usual_us, long_us, every;
+    if (sscanf(name, "vary_%llu_%llu_%llu", &usual_us, &long_us, &every) == 3 && every != 0) {
+        made->spin_ns = usual_us * 1000;
+        made->long_ns = long_us * 1000;
+        made->every = every;
+    }
     *function = made;
+    return CUDA_SUCCESS;
+}
+
+/* For tests: as if another library had asked the driver behind everybody's back. */
+FAKE_EXPORT CUresult fake_get_function(CUfunction *function, CUmodule module)
+{
+    return cuModuleGetFunction(function, module, "f");
+}
+DO cuFuncLoad(CUfunction function)
+{
+    READY();
+    GIVEN(function);
+    return load_function(function);
+}
+DO cuFuncIsLoaded(int *state, CUfunction function)
+{
+    READY();
+    GIVEN(state);
+    GIVEN(function);
+    *state = function->unloaded == NULL;
+    return CUDA_SUCCESS;
+}
+DO cuFuncGetModule(CUmodule *module, CUfunction function)
+{
+    READY();
+    GIVEN(module);
+    GIVEN(function);
+    *module = function->unloaded;
+    return CUDA_SUCCESS;
+}
+DO cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name)
+{
+    return cuModuleGetFunction((CUfunction *)(void *)kernel, (CUmodule)(void *)library, name);
+}
+DO cuKernelGetFunction(CUfunction *function, CUkernel kernel)
+{
+    READY();
+    GIVEN(function);
+    GIVEN(kernel);
+    *function = (CUfunction)(void *)kernel;
     return CUDA_SUCCESS;
 }
 
 /* ---- memory ---- */
 
+static void populate(void)
+{
+    if (__builtin_expect(atomic_load_explicit(&unplaced, memory_order_relaxed) == 0, 1))
+        return;
+    lock();
+    struct node *found = find_node(atomic_exchange(&unplaced, 0));
+    if (found != NULL && found->unplaced && charge(found->gpu, found->bytes))
+        found->unplaced = false; /* where it does not fit it stays with the host */
+    unlock();
+}
+
 static CUresult allocate(uint64_t *va, uint64_t bytes)
 {
     IN_CONTEXT();
+    populate();
     if (va == NULL || bytes == 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (!charge(current->gpu, bytes))
@@ -704,7 +1040,8 @@ static CUresult allocate(uint64_t *va, uint64_t bytes)
     lock();
     uint64_t at = new_address(bytes);
     if (at != 0)
-        put_node((struct node){ .va = at, .bytes = bytes, .what = BLOCK, .gpu = current->gpu, .context = current });
+        put_node((struct node){
+            .va = at, .bytes = bytes, .what = BLOCK, .gpu = current->gpu, .context = current });
     unlock();
     if (at == 0) {
         refund(current->gpu, bytes);
@@ -717,6 +1054,7 @@ static CUresult allocate(uint64_t *va, uint64_t bytes)
 static CUresult release(uint64_t va)
 {
     READY();
+    populate();
     if (va == 0)
         return CUDA_SUCCESS;
     lock();
@@ -729,8 +1067,10 @@ static CUresult release(uint64_t va)
     drop_node(found);
     if (node.what == ASYNC)
         node.pool->used -= node.bytes;
+    if (node.what == HOSTED)
+        swapped_bytes -= node.bytes;
     unlock();
-    if (node.what == BLOCK)
+    if (node.what == BLOCK && !node.unplaced)
         refund(node.gpu, node.bytes);
     lock(); /* the address comes back only after the bytes */
     old_address(node.va, node.bytes);
@@ -738,7 +1078,11 @@ static CUresult release(uint64_t va)
     return CUDA_SUCCESS;
 }
 
-DO cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes) { return allocate(ptr, bytes); }
+DO cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes)
+{
+    READY();
+    return allocate(ptr, bytes);
+}
 
 /* The calls of CUDA 2 have addresses of 32 bits: the lower half of what the card's addresses are here. */
 DO cuMemAlloc(unsigned *ptr, unsigned bytes)
@@ -750,7 +1094,11 @@ DO cuMemAlloc(unsigned *ptr, unsigned bytes)
         *ptr = (unsigned)va;
     return result;
 }
-DO cuMemFree_v2(CUdeviceptr ptr) { return release(ptr); }
+DO cuMemFree_v2(CUdeviceptr ptr)
+{
+    READY();
+    return release(ptr);
+}
 DO cuMemFree(unsigned ptr)
 {
     READY();
@@ -762,8 +1110,56 @@ DO cuMemFree(unsigned ptr)
     unlock();
     return release(whole);
 }
-DO cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags) { (void)flags; return allocate(ptr, bytes); }
-DO cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height, unsigned element)
+/* Managed memory is the card's, unless it is advised to stay with the host. */
+DO cuMemAdvise(CUdeviceptr ptr, size_t bytes, int advice, CUdevice dev)
+{
+    enum { PREFER = 3, HOST = -1 };
+    READY();
+    if (advice != PREFER || dev != HOST)
+        return CUDA_SUCCESS;
+    lock();
+    struct node *found = find_node(ptr);
+    bool whole = found != NULL && found->what == BLOCK && found->bytes == bytes;
+    uint32_t gpu = whole ? found->gpu : 0;
+    bool placed = whole && !found->unplaced;
+    if (whole)
+        found->what = HOSTED, found->unplaced = false;
+    swapped_bytes += whole ? bytes : 0;
+    unlock();
+    if (!whole)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (placed)
+        refund(gpu, bytes);
+    return CUDA_SUCCESS;
+}
+FAKE_EXPORT uint64_t fake_swapped_bytes(void)
+{
+    return swapped_bytes;
+}
+/* Managed memory is the card's from its first use on, which is taken to be any later call of its maker's. */
+DO cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    IN_CONTEXT();
+    if (ptr == NULL || bytes == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    populate();
+    lock();
+    uint64_t at = new_address(bytes);
+    if (at != 0)
+        put_node((struct node){ .va = at,
+                                .bytes = bytes,
+                                .what = BLOCK,
+                                .gpu = current->gpu,
+                                .context = current,
+                                .unplaced = true });
+    atomic_store(&unplaced, at);
+    unlock();
+    *ptr = at;
+    return at != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+DO cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height,
+                      unsigned element)
 {
     (void)element;
     GIVEN(ptr);
@@ -771,7 +1167,8 @@ DO cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t heig
     *pitch = (width + 511) / 512 * 512;
     return allocate(ptr, *pitch * height);
 }
-DO cuMemAllocPitch(unsigned *ptr, unsigned *pitch, unsigned width, unsigned height, unsigned element)
+DO cuMemAllocPitch(unsigned *ptr, unsigned *pitch, unsigned width, unsigned height,
+                   unsigned element)
 {
     uint64_t va;
     size_t wide;
@@ -784,25 +1181,68 @@ DO cuMemAllocPitch(unsigned *ptr, unsigned *pitch, unsigned width, unsigned heig
     }
     return result;
 }
-DO cuMemHostAlloc(void **ptr, size_t bytes, unsigned flags) { READY(); (void)flags; *ptr = malloc(bytes); return *ptr != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY; }
-DO cuMemAllocHost_v2(void **ptr, size_t bytes) { return cuMemHostAlloc(ptr, bytes, 0); }
-DO cuMemFreeHost(void *ptr) { free(ptr); return CUDA_SUCCESS; }
-DO cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes) { IN_CONTEXT(); memcpy((void *)(uintptr_t)to, from, bytes); return CUDA_SUCCESS; }
-DO cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes) { IN_CONTEXT(); memcpy(to, (void *)(uintptr_t)from, bytes); return CUDA_SUCCESS; }
-DO cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes) { IN_CONTEXT(); memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes); return CUDA_SUCCESS; }
-DO cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes) { IN_CONTEXT(); memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes); return CUDA_SUCCESS; }
-DO cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t bytes) { IN_CONTEXT(); memset((void *)(uintptr_t)to, value, bytes); return CUDA_SUCCESS; }
+DO cuMemHostAlloc(void **ptr, size_t bytes, unsigned flags)
+{
+    READY();
+    (void)flags;
+    *ptr = malloc(bytes);
+    return *ptr != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+DO cuMemAllocHost_v2(void **ptr, size_t bytes)
+{
+    return cuMemHostAlloc(ptr, bytes, 0);
+}
+DO cuMemFreeHost(void *ptr)
+{
+    free(ptr);
+    return CUDA_SUCCESS;
+}
+DO cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
+{
+    IN_CONTEXT();
+    memcpy((void *)(uintptr_t)to, from, bytes);
+    return CUDA_SUCCESS;
+}
+DO cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
+{
+    IN_CONTEXT();
+    memcpy(to, (void *)(uintptr_t)from, bytes);
+    return CUDA_SUCCESS;
+}
+DO cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+    IN_CONTEXT();
+    memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
+    return CUDA_SUCCESS;
+}
+DO cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+    IN_CONTEXT();
+    memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
+    return CUDA_SUCCESS;
+}
+DO cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t bytes)
+{
+    IN_CONTEXT();
+    memset((void *)(uintptr_t)to, value, bytes);
+    return CUDA_SUCCESS;
+}
 
 static uint64_t pixels(size_t width, size_t height, size_t depth, int format, unsigned channels)
 {
-    uint64_t bytes = format == 1 || format == 8 ? 1 : format == 2 || format == 9 || format == 16 ? 2 : 4;
+    uint64_t bytes = format == 1 || format == 8                   ? 1
+                     : format == 2 || format == 9 || format == 16 ? 2
+                                                                  : 4;
     return (uint64_t)width * (height ? height : 1) * (depth ? depth : 1) * bytes * channels;
 }
 
-static CUresult make_array(CUarray *array, uint64_t bytes)
+static CUresult make_array(CUarray *array, uint64_t bytes, unsigned flags)
 {
     struct CUarray_st *made = calloc(1, sizeof *made);
-    CUresult result = allocate(&made->va, bytes);
+    bool sparse =
+        (flags & (CU_ARRAY_SPARSE | CU_ARRAY_DEFERRED)) != 0; /* its memory is mapped later */
+    IN_CONTEXT();
+    CUresult result = sparse ? CUDA_SUCCESS : allocate(&made->va, bytes);
     if (result == CUDA_SUCCESS)
         *array = made;
     else
@@ -810,14 +1250,42 @@ static CUresult make_array(CUarray *array, uint64_t bytes)
     return result;
 }
 
-DO cuArrayCreate_v2(CUarray *array, const CUarray_desc *d) { GIVEN(array); GIVEN(d); return make_array(array, pixels(d->width, d->height, 1, d->format, d->channels)); }
-DO cuArray3DCreate_v2(CUarray *array, const CUarray3d_desc *d) { GIVEN(array); GIVEN(d); return make_array(array, pixels(d->width, d->height, d->depth, d->format, d->channels)); }
-DO cuArrayCreate(CUarray *array, const CUarray_desc_v1 *d) { GIVEN(array); GIVEN(d); return make_array(array, pixels(d->width, d->height, 1, d->format, d->channels)); }
-DO cuArray3DCreate(CUarray *array, const CUarray3d_desc_v1 *d) { GIVEN(array); GIVEN(d); return make_array(array, pixels(d->width, d->height, d->depth, d->format, d->channels)); }
+DO cuArrayCreate_v2(CUarray *array, const CUarray_desc *d)
+{
+    READY();
+    GIVEN(array);
+    GIVEN(d);
+    return make_array(array, pixels(d->width, d->height, 1, d->format, d->channels), 0);
+}
+DO cuArray3DCreate_v2(CUarray *array, const CUarray3d_desc *d)
+{
+    READY();
+    GIVEN(array);
+    GIVEN(d);
+    return make_array(array, pixels(d->width, d->height, d->depth, d->format, d->channels),
+                      d->flags);
+}
+DO cuArrayCreate(CUarray *array, const CUarray_desc_v1 *d)
+{
+    READY();
+    GIVEN(array);
+    GIVEN(d);
+    return make_array(array, pixels(d->width, d->height, 1, d->format, d->channels), 0);
+}
+DO cuArray3DCreate(CUarray *array, const CUarray3d_desc_v1 *d)
+{
+    READY();
+    GIVEN(array);
+    GIVEN(d);
+    return make_array(array, pixels(d->width, d->height, d->depth, d->format, d->channels),
+                      d->flags);
+}
 DO cuArrayDestroy(CUarray array)
 {
+    READY();
     GIVEN(array);
     CUresult result = release(array->va);
+    fake_parts_of(array);
     free(array);
     return result;
 }
@@ -828,16 +1296,26 @@ DO cuMipmappedArrayCreate(CUmipmap *mipmap, const CUarray3d_desc *d, unsigned le
     GIVEN(d);
     for (unsigned level = 0; level < levels; level++) {
         size_t w = d->width >> level, h = d->height >> level, z = d->depth >> level;
-        bytes += pixels(w ? w : 1, d->height ? (h ? h : 1) : 0, d->depth ? (z ? z : 1) : 0, d->format, d->channels);
+        bytes += pixels(w ? w : 1, d->height ? (h ? h : 1) : 0, d->depth ? (z ? z : 1) : 0,
+                        d->format, d->channels);
         if (w <= 1 && h <= 1 && z <= 1)
             break;
     }
-    return make_array((CUarray *)(void *)mipmap, bytes);
+    return make_array((CUarray *)(void *)mipmap, bytes, d->flags);
 }
-DO cuMipmappedArrayDestroy(CUmipmap mipmap) { return cuArrayDestroy((CUarray)(void *)mipmap); }
+DO cuMipmappedArrayDestroy(CUmipmap mipmap)
+{
+    return cuArrayDestroy((CUarray)(void *)mipmap);
+}
 
 /* Memory of another process: an address here, bytes there. */
-DO cuIpcGetMemHandle(CUipc *handle, CUdeviceptr ptr) { READY(); memset(handle, 0, sizeof *handle); memcpy(handle->bytes, &ptr, sizeof ptr); return CUDA_SUCCESS; }
+DO cuIpcGetMemHandle(CUipc *handle, CUdeviceptr ptr)
+{
+    READY();
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle->bytes, &ptr, sizeof ptr);
+    return CUDA_SUCCESS;
+}
 DO cuIpcOpenMemHandle_v2(CUdeviceptr *ptr, CUipc handle, unsigned flags)
 {
     IN_CONTEXT();
@@ -861,7 +1339,16 @@ DO cuIpcCloseMemHandle(CUdeviceptr ptr)
 
 /* ---- physical memory ---- */
 
-static struct physical *physical_of(uint64_t id)
+/* By a handle that was not released. */
+struct physical *fake_physical(uint64_t id)
+{
+    struct physical *at = physicals;
+    while (at != NULL && at->id != id)
+        at = at->next;
+    return at != NULL && at->handles != 0 ? at : NULL;
+}
+
+struct physical *fake_physical_kept(uint64_t id)
 {
     struct physical *at = physicals;
     while (at != NULL && at->id != id)
@@ -869,19 +1356,64 @@ static struct physical *physical_of(uint64_t id)
     return at;
 }
 
-static void drop_physical(struct physical *physical)
+struct physical *fake_physical_at(uint64_t va)
 {
-    if (physical->handles != 0 || physical->maps != 0)
+    struct map *at = maps;
+    while (at != NULL && (va < at->va || va >= at->va + at->bytes))
+        at = at->next;
+    return at != NULL ? at->physical : NULL;
+}
+
+struct physical *fake_physical_new(uint32_t gpu, uint64_t bytes)
+{
+    struct physical *made = calloc(1, sizeof *made);
+    *made = (struct physical){
+        .id = next_handle++, .bytes = bytes, .gpu = gpu, .handles = 1, .fd = -1, .next = physicals
+    };
+    physicals = made;
+    return made;
+}
+
+/* A file that was made of it holds it while it is open. */
+static bool is_open(const struct physical *physical)
+{
+    struct stat file;
+    return physical->fd >= 0 && fstat(physical->fd, &file) == 0 &&
+           (uint64_t)file.st_ino == physical->file;
+}
+
+void fake_physical_drop(struct physical *physical)
+{
+    if (physical->handles != 0 || physical->maps != 0 || is_open(physical))
         return;
     struct physical **at = &physicals;
     while (*at != physical)
         at = &(*at)->next;
     *at = physical->next;
+    uint64_t id = physical->id;
     refund(physical->gpu, physical->bytes);
     free(physical);
+    fake_bindings_of(id);
 }
 
-DO cuMemGetAllocationGranularity(size_t *bytes, const CUalloc_prop *prop, int option) { (void)prop, (void)option; *bytes = 2 << 20; return CUDA_SUCCESS; }
+/* What only a file held that is closed by now. */
+static void drop_closed(void)
+{
+    lock();
+    for (struct physical *at = physicals, *next; at != NULL; at = next) {
+        next = at->next;
+        if (at->handles == 0 && at->maps == 0)
+            fake_physical_drop(at);
+    }
+    unlock();
+}
+
+DO cuMemGetAllocationGranularity(size_t *bytes, const CUalloc_prop *prop, int option)
+{
+    (void)prop, (void)option;
+    *bytes = 2 << 20;
+    return CUDA_SUCCESS;
+}
 
 DO cuMemCreate(CUhandle *handle, size_t bytes, const CUalloc_prop *prop, unsigned long long flags)
 {
@@ -889,18 +1421,18 @@ DO cuMemCreate(CUhandle *handle, size_t bytes, const CUalloc_prop *prop, unsigne
     READY();
     GIVEN(handle);
     GIVEN(prop);
-    GPU(prop->location.type == CU_LOCATION_DEVICE ? prop->location.id : 0);
-    uint64_t counted = prop->location.type == CU_LOCATION_DEVICE ? bytes : 0;
-    uint32_t gpu = prop->location.type == CU_LOCATION_DEVICE ? gpu_at(prop->location.id) : 0;
+    bool placed =
+        prop->location.type == CU_LOCATION_DEVICE || prop->location.type == CU_LOCATION_DEVICE_PART;
+    CUdevice dev = placed ? prop->location.id & 0xff : 0;
+    GPU(dev);
+    uint64_t counted = placed ? bytes : 0;
+    uint32_t gpu = gpu_at(dev);
     if (bytes == 0 || bytes % (2 << 20) != 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (!charge(gpu, counted))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    struct physical *made = calloc(1, sizeof *made);
     lock();
-    *made = (struct physical){ .id = next_handle++, .bytes = counted, .gpu = gpu, .handles = 1, .next = physicals };
-    physicals = made;
-    *handle = made->id;
+    *handle = fake_physical_new(gpu, counted)->id;
     unlock();
     return CUDA_SUCCESS;
 }
@@ -909,18 +1441,19 @@ DO cuMemRelease(CUhandle handle)
 {
     READY();
     lock();
-    struct physical *physical = physical_of(handle);
+    struct physical *physical = fake_physical(handle);
     if (physical == NULL || physical->handles == 0) {
         unlock();
         return CUDA_ERROR_INVALID_VALUE;
     }
     physical->handles--;
-    drop_physical(physical);
+    fake_physical_drop(physical);
     unlock();
     return CUDA_SUCCESS;
 }
 
-DO cuMemAddressReserve(CUdeviceptr *ptr, size_t bytes, size_t align, CUdeviceptr at, unsigned long long flags)
+DO cuMemAddressReserve(CUdeviceptr *ptr, size_t bytes, size_t align, CUdeviceptr at,
+                       unsigned long long flags)
 {
     READY();
     (void)align, (void)at, (void)flags;
@@ -950,7 +1483,7 @@ DO cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUhandle handle, unsig
     READY();
     (void)flags;
     lock();
-    struct physical *physical = physical_of(handle);
+    struct physical *physical = fake_physical(handle);
     if (physical == NULL || offset != 0) {
         unlock();
         return CUDA_ERROR_INVALID_VALUE;
@@ -963,7 +1496,12 @@ DO cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUhandle handle, unsig
     return CUDA_SUCCESS;
 }
 
-DO cuMemSetAccess(CUdeviceptr ptr, size_t bytes, const void *access, size_t count) { READY(); (void)ptr, (void)bytes, (void)access, (void)count; return CUDA_SUCCESS; }
+DO cuMemSetAccess(CUdeviceptr ptr, size_t bytes, const void *access, size_t count)
+{
+    READY();
+    (void)ptr, (void)bytes, (void)access, (void)count;
+    return CUDA_SUCCESS;
+}
 
 DO cuMemUnmap(CUdeviceptr ptr, size_t bytes)
 {
@@ -978,7 +1516,7 @@ DO cuMemUnmap(CUdeviceptr ptr, size_t bytes)
         }
         *at = map->next;
         map->physical->maps--;
-        drop_physical(map->physical);
+        fake_physical_drop(map->physical);
         free(map);
         any = true;
     }
@@ -1015,30 +1553,63 @@ static void shrink(struct CUpool_st *pool, uint64_t keep)
     if (keep >= pool->reserved)
         return;
     lock();
-    uint64_t floor = steps(pool->used > keep ? pool->used : keep), gone = pool->reserved > floor ? pool->reserved - floor : 0;
+    uint64_t floor = steps(pool->used > keep ? pool->used : keep),
+             gone = pool->reserved > floor ? pool->reserved - floor : 0;
     if (gone != 0 && pool->device)
         refund(pool->gpu, gone); /* before anybody can ask and be told that it is free */
     pool->reserved -= gone;
     unlock();
 }
 
-DO cuDeviceGetDefaultMemPool(CUpool *pool, CUdevice dev) { GPU(dev); *pool = &default_pools[gpu_at(dev)]; return CUDA_SUCCESS; }
-DO cuDeviceGetMemPool(CUpool *pool, CUdevice dev) { GPU(dev); *pool = current_pool[gpu_at(dev)]; return CUDA_SUCCESS; }
-DO cuDeviceSetMemPool(CUdevice dev, CUpool pool) { GPU(dev); current_pool[gpu_at(dev)] = pool; return CUDA_SUCCESS; }
+DO cuDeviceGetDefaultMemPool(CUpool *pool, CUdevice dev)
+{
+    GPU(dev);
+    *pool = &default_pools[gpu_at(dev)];
+    return CUDA_SUCCESS;
+}
+DO cuDeviceGetMemPool(CUpool *pool, CUdevice dev)
+{
+    GPU(dev);
+    *pool = current_pool[gpu_at(dev)];
+    return CUDA_SUCCESS;
+}
+DO cuDeviceSetMemPool(CUdevice dev, CUpool pool)
+{
+    GPU(dev);
+    current_pool[gpu_at(dev)] = pool;
+    return CUDA_SUCCESS;
+}
 
 DO cuMemPoolCreate(CUpool *pool, const CUpool_props *props)
 {
     READY();
     GIVEN(pool);
     GIVEN(props);
-    bool placed = props->location.type == CU_LOCATION_DEVICE, device = placed || props->type == CU_ALLOCATION_MANAGED;
-    GPU(placed ? props->location.id : 0);
+    bool placed = props->location.type == CU_LOCATION_DEVICE ||
+                  props->location.type == CU_LOCATION_DEVICE_PART;
+    bool device = placed || props->type == CU_ALLOCATION_MANAGED;
+    GPU(placed ? props->location.id & 0xff : 0);
     *pool = calloc(1, sizeof **pool);
-    **pool = (struct CUpool_st){ .gpu = gpu_at(placed ? props->location.id : 0), .device = device };
+    **pool = (struct CUpool_st){ .gpu = gpu_at(placed ? props->location.id & 0xff : 0),
+                                 .device = device };
     lock();
     (*pool)->next = pool_list;
     pool_list = *pool;
     unlock();
+    return CUDA_SUCCESS;
+}
+
+/* Another process's: nothing can be had of it, and what it gives to that process can be reached. */
+DO cuMemPoolImportFromShareableHandle(CUpool *pool, void *handle, int type,
+                                      unsigned long long flags)
+{
+    READY();
+    GIVEN(pool);
+    (void)handle, (void)flags;
+    if (type != CU_SHARE_FD)
+        return CUDA_ERROR_INVALID_VALUE;
+    *pool = calloc(1, sizeof **pool);
+    (*pool)->imported = true;
     return CUDA_SUCCESS;
 }
 
@@ -1051,7 +1622,13 @@ DO cuMemPoolDestroy(CUpool pool)
     return CUDA_SUCCESS;
 }
 
-DO cuMemPoolTrimTo(CUpool pool, size_t keep) { READY(); GIVEN(pool); shrink(pool, keep); return CUDA_SUCCESS; }
+DO cuMemPoolTrimTo(CUpool pool, size_t keep)
+{
+    READY();
+    GIVEN(pool);
+    shrink(pool, keep);
+    return CUDA_SUCCESS;
+}
 
 DO cuMemPoolSetAttribute(CUpool pool, int attribute, void *value)
 {
@@ -1066,8 +1643,10 @@ DO cuMemPoolGetAttribute(CUpool pool, int attribute, void *value)
     READY();
     if (pool->gone)
         return CUDA_ERROR_INVALID_VALUE;
-    *(uint64_t *)value = attribute == CU_POOL_RESERVED_CURRENT ? pool->reserved : attribute == CU_POOL_USED_CURRENT ? pool->used
-                         : attribute == CU_POOL_RELEASE_THRESHOLD ? pool->threshold : 0;
+    *(uint64_t *)value = attribute == CU_POOL_RESERVED_CURRENT    ? pool->reserved
+                         : attribute == CU_POOL_USED_CURRENT      ? pool->used
+                         : attribute == CU_POOL_RELEASE_THRESHOLD ? pool->threshold
+                                                                  : 0;
     return CUDA_SUCCESS;
 }
 
@@ -1080,7 +1659,9 @@ static CUresult add_alloc(CUgraph graph, uint64_t bytes, uint64_t *ptr, CUnode *
 {
     struct CUnode_st *node = calloc(1, sizeof *node);
     lock();
-    *node = (struct CUnode_st){ .type = CU_NODE_MEM_ALLOC, .bytes = bytes, .ptr = new_address(bytes), .next = graph->nodes };
+    *node = (struct CUnode_st){
+        .type = CU_NODE_MEM_ALLOC, .bytes = bytes, .ptr = new_address(bytes), .next = graph->nodes
+    };
     graph->nodes = node;
     graph->count++;
     unlock();
@@ -1100,15 +1681,19 @@ static CUresult pool_alloc(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream
         return add_alloc(queue->capture, bytes, ptr, NULL);
     if (pool == NULL)
         pool = current_pool[current->gpu];
+    if (pool->imported)
+        return CUDA_ERROR_INVALID_VALUE;
     /* A pool grows for one call at a time, and by no more than that call lacks. */
     lock();
-    uint64_t room = pool->reserved - pool->used, grow = room < bytes ? steps(bytes - room) : 0, at = 0;
+    uint64_t room = pool->reserved - pool->used, grow = room < bytes ? steps(bytes - room) : 0,
+             at = 0;
     bool had = grow == 0 || !pool->device || charge(pool->gpu, grow);
     if (had) {
         pool->reserved += grow;
         pool->used += bytes;
         at = new_address(bytes);
-        put_node((struct node){ .va = at, .bytes = bytes, .what = ASYNC, .gpu = pool->gpu, .pool = pool });
+        put_node((struct node){
+            .va = at, .bytes = bytes, .what = ASYNC, .gpu = pool->gpu, .pool = pool });
     }
     unlock();
     if (!had)
@@ -1117,30 +1702,70 @@ static CUresult pool_alloc(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream
     return CUDA_SUCCESS;
 }
 
-DO cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, CUstream stream) { return pool_alloc(ptr, bytes, NULL, stream); }
-DO cuMemAllocAsync_ptsz(CUdeviceptr *ptr, size_t bytes, CUstream stream) { return pool_alloc(ptr, bytes, NULL, stream); }
-DO cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream) { GIVEN(pool); return pool_alloc(ptr, bytes, pool, stream); }
-DO cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream) { GIVEN(pool); return pool_alloc(ptr, bytes, pool, stream); }
+DO cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, CUstream stream)
+{
+    READY();
+    return pool_alloc(ptr, bytes, NULL, stream);
+}
+DO cuMemAllocAsync_ptsz(CUdeviceptr *ptr, size_t bytes, CUstream stream)
+{
+    READY();
+    return pool_alloc(ptr, bytes, NULL, stream);
+}
+DO cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream)
+{
+    READY();
+    GIVEN(pool);
+    return pool_alloc(ptr, bytes, pool, stream);
+}
+DO cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream)
+{
+    READY();
+    GIVEN(pool);
+    return pool_alloc(ptr, bytes, pool, stream);
+}
 DO cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
 {
     if (stream_of(stream)->capture != NULL)
         return CUDA_SUCCESS;
     return release(ptr);
 }
-DO cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream) { return cuMemFreeAsync(ptr, stream); }
+DO cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream)
+{
+    READY();
+    return cuMemFreeAsync(ptr, stream);
+}
 
 /* ---- time ---- */
 
 static void sleep_to(uint64_t ns)
 {
-    struct timespec at = { (time_t)(ns / 1000000000u), (long)(ns % 1000000000u) };
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) != 0) { }
+    for (uint64_t now; (now = fake_now()) < ns;)
+        nanosleep(&(struct timespec){ (time_t)((ns - now) / 1000000000u),
+                                      (long)((ns - now) % 1000000000u) },
+                  NULL);
+}
+
+/* How long the next launch of a function takes. */
+static uint64_t length_ns(struct CUfunc_st *function, uint64_t blocks)
+{
+    uint64_t ns =
+        function->spin_ns + function->wave_ns * ((blocks + WAVE_BLOCKS - 1) / WAVE_BLOCKS);
+    if (function->every == 0 && function->even_ns == 0)
+        return ns;
+    uint64_t number = atomic_fetch_add(&function->launches, 1) + 1;
+    if (function->every != 0)
+        return number % function->every == 0 ? function->long_ns : ns;
+    uint64_t mixed =
+        number * 0x9e3779b97f4a7c15ull; /* of the golden ratio: spread evenly, without a pattern */
+    return function->even_ns / 10 + (mixed >> 40) * (function->even_ns * 18 / 10) / (1 << 24);
 }
 
 static void work(struct CUstream_st *stream, uint64_t ns)
 {
     uint32_t gpu = stream->gpu;
-    uint64_t now = fake_now(), tail = atomic_load(&stream->tail_ns), earliest = now > tail ? now : tail, busy, start;
+    uint64_t now = fake_now(), tail = atomic_load(&stream->tail_ns),
+             earliest = now > tail ? now : tail, busy, start;
     busy = atomic_load(&card->gpus[gpu].busy_until_ns);
     do {
         start = busy > earliest ? busy : earliest;
@@ -1149,7 +1774,8 @@ static void work(struct CUstream_st *stream, uint64_t ns)
     atomic_fetch_add(&self->busy_ns[gpu], ns);
     for (uint64_t at = start; at < start + ns;) {
         uint64_t number = at / FAKE_BUCKET_NS, until = (number + 1) * FAKE_BUCKET_NS;
-        uint64_t part = (until < start + ns ? until : start + ns) - at, slot = number % FAKE_BUCKETS;
+        uint64_t part = (until < start + ns ? until : start + ns) - at,
+                 slot = number % FAKE_BUCKETS;
         if (atomic_exchange(&self->bucket[gpu][slot].number, number) != number)
             atomic_store(&self->bucket[gpu][slot].busy_ns, 0);
         atomic_fetch_add(&self->bucket[gpu][slot].busy_ns, part);
@@ -1162,42 +1788,85 @@ static inline CUresult launch(CUfunction function, uint64_t blocks, CUstream str
     IN_CONTEXT();
     if (function == NULL)
         return CUDA_ERROR_INVALID_HANDLE;
-    if (__builtin_expect(function->spin_ns == 0 && function->wave_ns == 0, 1))
+    if (__builtin_expect(function->unloaded != NULL, 0) && load_function(function) != CUDA_SUCCESS)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (__builtin_expect(function->spin_ns == 0 && function->wave_ns == 0 && function->even_ns == 0,
+                         1))
         return CUDA_SUCCESS;
     struct CUstream_st *queue = stream_of(stream);
     if (queue->capture != NULL) {
         struct CUnode_st *node = calloc(1, sizeof *node);
-        *node = (struct CUnode_st){ .type = CU_NODE_KERNEL, .function = function, .blocks = (unsigned)blocks, .next = queue->capture->nodes };
+        *node = (struct CUnode_st){ .type = CU_NODE_KERNEL,
+                                    .function = function,
+                                    .blocks = (unsigned)blocks,
+                                    .next = queue->capture->nodes };
         queue->capture->nodes = node;
         queue->capture->count++;
         return CUDA_SUCCESS;
     }
-    work(queue, function->spin_ns + function->wave_ns * ((blocks + WAVE_BLOCKS - 1) / WAVE_BLOCKS));
+    work(queue, length_ns(function, blocks));
     return CUDA_SUCCESS;
 }
 
-#define GRID CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared, CUstream stream, void **params
+#define GRID                                                                                    \
+    CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, \
+        unsigned shared, CUstream stream, void **params
 #define UNUSED (void)bx, (void)by, (void)bz, (void)shared, (void)params
-DO cuLaunchKernel(GRID, void **extra) { UNUSED, (void)extra; return launch(f, (uint64_t)gx * gy * gz, stream); }
-DO cuLaunchKernel_ptsz(GRID, void **extra) { UNUSED, (void)extra; return launch(f, (uint64_t)gx * gy * gz, stream); }
-DO cuLaunchCooperativeKernel(GRID) { UNUSED; return launch(f, (uint64_t)gx * gy * gz, stream); }
-DO cuLaunchCooperativeKernel_ptsz(GRID) { UNUSED; return launch(f, (uint64_t)gx * gy * gz, stream); }
-DO cuLaunchKernelEx(const CUlaunch *l, CUfunction f, void **params, void **extra) { (void)params, (void)extra; GIVEN(l); return launch(f, (uint64_t)l->grid_x * l->grid_y * l->grid_z, l->stream); }
-DO cuLaunchKernelEx_ptsz(const CUlaunch *l, CUfunction f, void **params, void **extra) { return cuLaunchKernelEx(l, f, params, extra); }
+DO cuLaunchKernel(GRID, void **extra)
+{
+    UNUSED, (void)extra;
+    return launch(f, (uint64_t)gx * gy * gz, stream);
+}
+DO cuLaunchKernel_ptsz(GRID, void **extra)
+{
+    UNUSED, (void)extra;
+    return launch(f, (uint64_t)gx * gy * gz, stream);
+}
+DO cuLaunchCooperativeKernel(GRID)
+{
+    UNUSED;
+    return launch(f, (uint64_t)gx * gy * gz, stream);
+}
+DO cuLaunchCooperativeKernel_ptsz(GRID)
+{
+    UNUSED;
+    return launch(f, (uint64_t)gx * gy * gz, stream);
+}
+DO cuLaunchKernelEx(const CUlaunch *l, CUfunction f, void **params, void **extra)
+{
+    (void)params, (void)extra;
+    GIVEN(l);
+    return launch(f, (uint64_t)l->grid_x * l->grid_y * l->grid_z, l->stream);
+}
+DO cuLaunchKernelEx_ptsz(const CUlaunch *l, CUfunction f, void **params, void **extra)
+{
+    return cuLaunchKernelEx(l, f, params, extra);
+}
 DO cuLaunchCooperativeKernelMultiDevice(CUcooperative *list, unsigned count, unsigned flags)
 {
     (void)flags;
     GIVEN(list);
     for (unsigned i = 0; i < count; i++) {
-        CUresult result = launch(list[i].function, (uint64_t)list[i].grid_x * list[i].grid_y * list[i].grid_z, list[i].stream);
+        CUresult result =
+            launch(list[i].function, (uint64_t)list[i].grid_x * list[i].grid_y * list[i].grid_z,
+                   list[i].stream);
         if (result != CUDA_SUCCESS)
             return result;
     }
     return CUDA_SUCCESS;
 }
-DO cuLaunch(CUfunction f) { return launch(f, 1, NULL); }
-DO cuLaunchGrid(CUfunction f, int width, int height) { return launch(f, (uint64_t)width * (uint64_t)height, NULL); }
-DO cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream) { return launch(f, (uint64_t)width * (uint64_t)height, stream); }
+DO cuLaunch(CUfunction f)
+{
+    return launch(f, 1, NULL);
+}
+DO cuLaunchGrid(CUfunction f, int width, int height)
+{
+    return launch(f, (uint64_t)width * (uint64_t)height, NULL);
+}
+DO cuLaunchGridAsync(CUfunction f, int width, int height, CUstream stream)
+{
+    return launch(f, (uint64_t)width * (uint64_t)height, stream);
+}
 
 DO cuStreamCreate(CUstream *stream, unsigned flags)
 {
@@ -1208,8 +1877,18 @@ DO cuStreamCreate(CUstream *stream, unsigned flags)
     (*stream)->context = current;
     return CUDA_SUCCESS;
 }
-DO cuStreamDestroy_v2(CUstream stream) { READY(); free(stream); return CUDA_SUCCESS; }
-DO cuStreamGetCtx(CUstream stream, CUcontext *ctx) { IN_CONTEXT(); *ctx = (uintptr_t)stream > 2 ? stream->context : current; return CUDA_SUCCESS; }
+DO cuStreamDestroy_v2(CUstream stream)
+{
+    READY();
+    free(stream);
+    return CUDA_SUCCESS;
+}
+DO cuStreamGetCtx(CUstream stream, CUcontext *ctx)
+{
+    IN_CONTEXT();
+    *ctx = (uintptr_t)stream > 2 ? stream->context : current;
+    return CUDA_SUCCESS;
+}
 
 static void settled(uint32_t gpu)
 {
@@ -1228,18 +1907,37 @@ DO cuStreamSynchronize(CUstream stream)
     settled(queue->gpu);
     return CUDA_SUCCESS;
 }
-DO cuStreamSynchronize_ptsz(CUstream stream) { return cuStreamSynchronize(stream); }
-DO cuStreamQuery(CUstream stream) { IN_CONTEXT(); return atomic_load(&stream_of(stream)->tail_ns) > fake_now() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; }
-DO cuCtxSynchronize(void) { return cuStreamSynchronize(NULL); }
-DO cuCtxSynchronize_v2(CUcontext ctx) { GIVEN(ctx); return cuStreamSynchronize(NULL); }
+DO cuStreamSynchronize_ptsz(CUstream stream)
+{
+    return cuStreamSynchronize(stream);
+}
+DO cuStreamQuery(CUstream stream)
+{
+    IN_CONTEXT();
+    return atomic_load(&stream_of(stream)->tail_ns) > fake_now() ? CUDA_ERROR_NOT_READY
+                                                                 : CUDA_SUCCESS;
+}
+DO cuStreamQuery_ptsz(CUstream stream)
+{
+    return cuStreamQuery(stream);
+}
+DO cuCtxSynchronize(void)
+{
+    return cuStreamSynchronize(NULL);
+}
+DO cuCtxSynchronize_v2(CUcontext ctx)
+{
+    GIVEN(ctx);
+    return cuStreamSynchronize(NULL);
+}
 /* While a stream is captured for all to respect, calls that a capture cannot hold spoil it, of threads that do not say
    that they know what they do. */
-#define UNSAFE()                                                                  \
-    do {                                                                          \
+#define UNSAFE()                                                                        \
+    do {                                                                                \
         if (atomic_load(&global_captures) != 0 && capture_mode != CU_CAPTURE_RELAXED) { \
-            atomic_store(&capture_spoiled, true);                                 \
-            return CUDA_ERROR_CAPTURE_UNSUPPORTED;                                \
-        }                                                                         \
+            atomic_store(&capture_spoiled, true);                                       \
+            return CUDA_ERROR_CAPTURE_UNSUPPORTED;                                      \
+        }                                                                               \
     } while (0)
 DO cuThreadExchangeStreamCaptureMode(int *mode)
 {
@@ -1262,10 +1960,10 @@ DO cuEventCreate(CUevent *event, unsigned flags)
     unlock();
     return CUDA_SUCCESS;
 }
-#define LIVES(event)                                                              \
-    do {                                                                          \
-        if (__builtin_expect((event)->context == NULL, 0))                        \
-            return CUDA_ERROR_INVALID_HANDLE;                                     \
+#define LIVES(event)                                       \
+    do {                                                   \
+        if (__builtin_expect((event)->context == NULL, 0)) \
+            return CUDA_ERROR_INVALID_HANDLE;              \
     } while (0)
 DO cuEventDestroy_v2(CUevent event)
 {
@@ -1300,8 +1998,17 @@ DO cuEventRecord(CUevent event, CUstream stream)
     event->gpu = stream_of(stream)->gpu;
     return CUDA_SUCCESS;
 }
-DO cuEventRecord_ptsz(CUevent event, CUstream stream) { return cuEventRecord(event, stream); }
-DO cuEventQuery(CUevent event) { READY(); UNSAFE(); LIVES(event); return atomic_load(&event->at_ns) > fake_now() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS; }
+DO cuEventRecord_ptsz(CUevent event, CUstream stream)
+{
+    return cuEventRecord(event, stream);
+}
+DO cuEventQuery(CUevent event)
+{
+    READY();
+    UNSAFE();
+    LIVES(event);
+    return atomic_load(&event->at_ns) > fake_now() ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
+}
 DO cuEventSynchronize(CUevent event)
 {
     READY();
@@ -1333,10 +2040,20 @@ DO cuStreamBeginCapture_v2(CUstream stream, int mode)
     stream_of(stream)->capture = calloc(1, sizeof(struct CUgraph_st));
     return CUDA_SUCCESS;
 }
-DO cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode) { return cuStreamBeginCapture_v2(stream, mode); }
-DO cuStreamBeginCapture(CUstream stream) { return cuStreamBeginCapture_v2(stream, 0); }
-DO cuStreamBeginCapture_ptsz(CUstream stream) { return cuStreamBeginCapture_v2(stream, 0); }
-DO cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUnode *needs, const void *edges, size_t count, int mode)
+DO cuStreamBeginCapture_v2_ptsz(CUstream stream, int mode)
+{
+    return cuStreamBeginCapture_v2(stream, mode);
+}
+DO cuStreamBeginCapture(CUstream stream)
+{
+    return cuStreamBeginCapture_v2(stream, 0);
+}
+DO cuStreamBeginCapture_ptsz(CUstream stream)
+{
+    return cuStreamBeginCapture_v2(stream, 0);
+}
+DO cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUnode *needs,
+                               const void *edges, size_t count, int mode)
 {
     IN_CONTEXT();
     (void)needs, (void)edges, (void)count;
@@ -1349,9 +2066,20 @@ DO cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUnode *nee
     stream_of(stream)->capture = graph;
     return CUDA_SUCCESS;
 }
-DO cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUnode *needs, const void *edges, size_t count, int mode)
+DO cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUnode *needs,
+                                    const void *edges, size_t count, int mode)
 {
     return cuStreamBeginCaptureToGraph(stream, graph, needs, edges, count, mode);
+}
+DO cuStreamBeginRecaptureToGraph(CUstream stream, int mode, CUgraph graph, void *call, void *data)
+{
+    (void)call, (void)data;
+    return cuStreamBeginCaptureToGraph(stream, graph, NULL, NULL, 0, mode);
+}
+DO cuStreamBeginRecaptureToGraph_ptsz(CUstream stream, int mode, CUgraph graph, void *call,
+                                      void *data)
+{
+    return cuStreamBeginRecaptureToGraph(stream, mode, graph, call, data);
 }
 DO cuStreamEndCapture(CUstream stream, CUgraph *graph)
 {
@@ -1359,13 +2087,28 @@ DO cuStreamEndCapture(CUstream stream, CUgraph *graph)
     GIVEN(graph);
     *graph = stream_of(stream)->capture;
     stream_of(stream)->capture = NULL;
-    if (*graph != NULL && stream_of(stream)->capture_mode == 0 && atomic_fetch_sub(&global_captures, 1) == 1 && atomic_exchange(&capture_spoiled, false))
+    if (*graph != NULL && stream_of(stream)->capture_mode == 0 &&
+        atomic_fetch_sub(&global_captures, 1) == 1 && atomic_exchange(&capture_spoiled, false))
         return CUDA_ERROR_CAPTURE_INVALIDATED;
     return *graph != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
-DO cuStreamIsCapturing(CUstream stream, int *status) { IN_CONTEXT(); *status = stream_of(stream)->capture != NULL; return CUDA_SUCCESS; }
-DO cuStreamIsCapturing_ptsz(CUstream stream, int *status) { return cuStreamIsCapturing(stream, status); }
-DO cuGraphCreate(CUgraph *graph, unsigned flags) { READY(); (void)flags; *graph = calloc(1, sizeof **graph); return CUDA_SUCCESS; }
+DO cuStreamIsCapturing(CUstream stream, int *status)
+{
+    IN_CONTEXT();
+    *status = stream_of(stream)->capture != NULL;
+    return CUDA_SUCCESS;
+}
+DO cuStreamIsCapturing_ptsz(CUstream stream, int *status)
+{
+    return cuStreamIsCapturing(stream, status);
+}
+DO cuGraphCreate(CUgraph *graph, unsigned flags)
+{
+    READY();
+    (void)flags;
+    *graph = calloc(1, sizeof **graph);
+    return CUDA_SUCCESS;
+}
 DO cuGraphDestroy(CUgraph graph)
 {
     READY();
@@ -1378,13 +2121,15 @@ DO cuGraphDestroy(CUgraph graph)
     free(graph);
     return CUDA_SUCCESS;
 }
-DO cuGraphAddMemAllocNode(CUnode *node, CUgraph graph, const CUnode *needs, size_t count, CUmem_node *params)
+DO cuGraphAddMemAllocNode(CUnode *node, CUgraph graph, const CUnode *needs, size_t count,
+                          CUmem_node *params)
 {
     READY();
     (void)needs, (void)count;
     return add_alloc(graph, params->bytes, &params->ptr, node);
 }
-DO cuGraphAddChildGraphNode(CUnode *out, CUgraph graph, const CUnode *needs, size_t count, CUgraph child)
+DO cuGraphAddChildGraphNode(CUnode *out, CUgraph graph, const CUnode *needs, size_t count,
+                            CUgraph child)
 {
     READY();
     (void)needs, (void)count;
@@ -1404,16 +2149,34 @@ DO cuGraphGetNodes(CUgraph graph, CUnode *list, size_t *count)
     *count = list != NULL ? i : graph->count;
     return CUDA_SUCCESS;
 }
-DO cuGraphNodeGetType(CUnode node, int *type) { READY(); *type = node->type; return CUDA_SUCCESS; }
-DO cuGraphMemAllocNodeGetParams(CUnode node, CUmem_node *params) { READY(); memset(params, 0, sizeof *params); params->bytes = node->bytes; params->ptr = node->ptr; return CUDA_SUCCESS; }
-DO cuGraphChildGraphNodeGetGraph(CUnode node, CUgraph *graph) { READY(); *graph = node->child; return CUDA_SUCCESS; }
+DO cuGraphNodeGetType(CUnode node, int *type)
+{
+    READY();
+    *type = node->type;
+    return CUDA_SUCCESS;
+}
+DO cuGraphMemAllocNodeGetParams(CUnode node, CUmem_node *params)
+{
+    READY();
+    memset(params, 0, sizeof *params);
+    params->bytes = node->bytes;
+    params->ptr = node->ptr;
+    return CUDA_SUCCESS;
+}
+DO cuGraphChildGraphNodeGetGraph(CUnode node, CUgraph *graph)
+{
+    READY();
+    *graph = node->child;
+    return CUDA_SUCCESS;
+}
 
 static void sum(CUgraph graph, struct CUexec_st *exec)
 {
     for (struct CUnode_st *node = graph->nodes; node != NULL; node = node->next) {
         exec->bytes += node->bytes;
+        exec->apart_bytes += steps(node->bytes);
         if (node->function != NULL)
-            exec->kernel_ns += node->function->spin_ns + node->function->wave_ns * ((node->blocks + WAVE_BLOCKS - 1) / WAVE_BLOCKS);
+            exec->kernel_ns += length_ns(node->function, node->blocks);
         if (node->child != NULL)
             sum(node->child, exec);
     }
@@ -1430,11 +2193,34 @@ DO cuGraphInstantiateWithFlags(CUexec *exec, CUgraph graph, unsigned long long f
     sum(graph, *exec);
     return CUDA_SUCCESS;
 }
-DO cuGraphInstantiate_v2(CUexec *exec, CUgraph graph, CUnode *node, char *log, size_t size) { (void)node, (void)log, (void)size; return cuGraphInstantiateWithFlags(exec, graph, 0); }
-DO cuGraphInstantiateWithParams(CUexec *exec, CUgraph graph, void *params) { (void)params; return cuGraphInstantiateWithFlags(exec, graph, 0); }
-DO cuGraphInstantiate(CUexec *exec, CUgraph graph, CUnode *node, char *log, size_t size) { return cuGraphInstantiate_v2(exec, graph, node, log, size); }
-DO cuGraphInstantiateWithParams_ptsz(CUexec *exec, CUgraph graph, void *params) { return cuGraphInstantiateWithParams(exec, graph, params); }
-DO cuGraphExecDestroy(CUexec exec) { READY(); GIVEN(exec); free(exec); return CUDA_SUCCESS; }
+DO cuGraphInstantiate_v2(CUexec *exec, CUgraph graph, CUnode *node, char *log, size_t size)
+{
+    (void)node, (void)log, (void)size;
+    return cuGraphInstantiateWithFlags(exec, graph, 0);
+}
+DO cuGraphInstantiateWithParams(CUexec *exec, CUgraph graph, void *params)
+{
+    (void)params;
+    return cuGraphInstantiateWithFlags(exec, graph, 0);
+}
+DO cuGraphInstantiate(CUexec *exec, CUgraph graph, CUnode *node, char *log, size_t size)
+{
+    return cuGraphInstantiate_v2(exec, graph, node, log, size);
+}
+DO cuGraphInstantiateWithParams_ptsz(CUexec *exec, CUgraph graph, void *params)
+{
+    return cuGraphInstantiateWithParams(exec, graph, params);
+}
+DO cuGraphExecDestroy(CUexec exec)
+{
+    READY();
+    GIVEN(exec);
+    lock();
+    graph_idle[exec->gpu] += exec->held_bytes;
+    unlock();
+    free(exec);
+    return CUDA_SUCCESS;
+}
 /* A graph's memory is there from its upload or its first launch on. */
 static CUresult ready_graph(CUexec exec)
 {
@@ -1443,14 +2229,25 @@ static CUresult ready_graph(CUexec exec)
     uint64_t need = steps(exec->bytes);
     lock();
     uint64_t grow = need > graph_reserved[exec->gpu] ? need - graph_reserved[exec->gpu] : 0;
+    if (like_nodes)
+        grow = exec->apart_bytes - exec->held_bytes;
     bool had = grow == 0 || charge(exec->gpu, grow);
+    if (like_nodes && had)
+        exec->held_bytes = exec->apart_bytes;
     graph_reserved[exec->gpu] += had ? grow : 0;
     unlock();
     return had ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-DO cuGraphUpload(CUexec exec, CUstream stream) { (void)stream; return ready_graph(exec); }
-DO cuGraphUpload_ptsz(CUexec exec, CUstream stream) { return cuGraphUpload(exec, stream); }
+DO cuGraphUpload(CUexec exec, CUstream stream)
+{
+    (void)stream;
+    return ready_graph(exec);
+}
+DO cuGraphUpload_ptsz(CUexec exec, CUstream stream)
+{
+    return cuGraphUpload(exec, stream);
+}
 DO cuGraphLaunch(CUexec exec, CUstream stream)
 {
     CUresult result = ready_graph(exec);
@@ -1458,26 +2255,32 @@ DO cuGraphLaunch(CUexec exec, CUstream stream)
         work(stream_of(stream), exec->kernel_ns);
     return result;
 }
-DO cuGraphLaunch_ptsz(CUexec exec, CUstream stream) { return cuGraphLaunch(exec, stream); }
+DO cuGraphLaunch_ptsz(CUexec exec, CUstream stream)
+{
+    return cuGraphLaunch(exec, stream);
+}
 DO cuDeviceGetGraphMemAttribute(CUdevice dev, int attribute, void *value)
 {
     GPU(dev);
-    *(uint64_t *)value = attribute == CU_GRAPH_MEM_RESERVED_CURRENT ? graph_reserved[gpu_at(dev)] : graph_used[gpu_at(dev)];
+    *(uint64_t *)value = attribute == CU_GRAPH_MEM_RESERVED_CURRENT ? graph_reserved[gpu_at(dev)]
+                                                                    : graph_used[gpu_at(dev)];
     return CUDA_SUCCESS;
 }
 DO cuDeviceGraphMemTrim(CUdevice dev)
 {
     GPU(dev);
     lock();
-    refund(gpu_at(dev), graph_reserved[gpu_at(dev)]);
-    graph_reserved[gpu_at(dev)] = 0;
+    uint64_t gone = like_nodes ? graph_idle[gpu_at(dev)] : graph_reserved[gpu_at(dev)];
+    refund(gpu_at(dev), gone);
+    graph_reserved[gpu_at(dev)] -= gone;
+    graph_idle[gpu_at(dev)] = 0;
     unlock();
     return CUDA_SUCCESS;
 }
 
 /* ---- lookups ---- */
 
-/* BERTH_FAKE_LOOKUPS=FILE writes down what is looked up, as `berth partition lookups` reads it. */
+/* BERTH_FAKE_LOOKUPS=FILE writes down what is looked up, as bench/partition_lookups.py reads it. */
 static void write_down(const char *name, int version, uint64_t flags)
 {
     const char *path = getenv("BERTH_FAKE_LOOKUPS");
@@ -1492,12 +2295,15 @@ DO cuGetProcAddress_v2(const char *name, void **found, int version, uint64_t fla
 {
     bool known = false;
     write_down(name, version, flags);
-    int own = card != NULL ? (int)card->driver_version : (int)fake_number("BERTH_FAKE_VERSION", 13050);
+    int own =
+        card != NULL ? (int)card->driver_version : (int)fake_number("BERTH_FAKE_VERSION", 13050);
     if (name == NULL || found == NULL || version > own)
         return CUDA_ERROR_INVALID_VALUE;
     *found = fake_lookup(name, version, (flags & CU_LOOKUP_PER_THREAD) != 0, &known);
     if (status != NULL)
-        *status = *found != NULL ? CU_LOOKUP_FOUND : known ? CU_LOOKUP_OLD_VERSION : CU_LOOKUP_NO_SYMBOL;
+        *status = *found != NULL ? CU_LOOKUP_FOUND
+                  : known        ? CU_LOOKUP_OLD_VERSION
+                                 : CU_LOOKUP_NO_SYMBOL;
     return CUDA_SUCCESS;
 }
 
@@ -1507,5 +2313,15 @@ DO cuGetProcAddress(const char *name, void **found, int version, uint64_t flags)
     return result == CUDA_SUCCESS && *found == NULL ? CUDA_ERROR_NOT_FOUND : result;
 }
 
-DO cuGetErrorString(CUresult error, const char **text) { *text = error == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory" : error == CUDA_SUCCESS ? "no error" : "error"; return CUDA_SUCCESS; }
-DO cuGetErrorName(CUresult error, const char **text) { *text = error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR"; return CUDA_SUCCESS; }
+DO cuGetErrorString(CUresult error, const char **text)
+{
+    *text = error == CUDA_ERROR_OUT_OF_MEMORY ? "out of memory"
+            : error == CUDA_SUCCESS           ? "no error"
+                                              : "error";
+    return CUDA_SUCCESS;
+}
+DO cuGetErrorName(CUresult error, const char **text)
+{
+    *text = error == CUDA_ERROR_OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : "CUDA_ERROR";
+    return CUDA_SUCCESS;
+}

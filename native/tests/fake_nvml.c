@@ -1,5 +1,5 @@
 /* libnvidia-ml.so.1 over the fake card. */
-#include "fake.h"
+#include "fake_mig.h"
 
 static struct fake_card *card;
 
@@ -8,24 +8,48 @@ static int gpu_of(NVdevice device)
     return (int)(uintptr_t)device - 1;
 }
 
-#define GIVEN(device, pointer)                                                    \
-    do {                                                                          \
-        if (card == NULL)                                                         \
-            return NV_UNINITIALIZED;                                              \
+#define GIVEN(device, pointer)                                                                 \
+    do {                                                                                       \
+        if (card == NULL)                                                                      \
+            return NV_UNINITIALIZED;                                                           \
         if (gpu_of(device) < 0 || gpu_of(device) >= (int)card->gpu_count || (pointer) == NULL) \
-            return NV_INVALID_ARGUMENT;                                           \
+            return NV_INVALID_ARGUMENT;                                                        \
     } while (0)
+
+/* Whether BERTH_FAKE_NVML has a word in it (fake.h). */
+static bool is(const char *word)
+{
+    const char *words = getenv("BERTH_FAKE_NVML"), *at;
+    size_t size = strlen(word);
+    while (words != NULL && (at = strstr(words, word)) != NULL) {
+        if (at[size] == 0 || at[size] == ',')
+            return true;
+        words = at + size;
+    }
+    return false;
+}
 
 FAKE_EXPORT int nvmlInit_v2(void)
 {
+    if (is("missing"))
+        return 12;
     if (card == NULL)
         card = fake_attach();
     return card != NULL ? NV_SUCCESS : 9;
 }
 
-FAKE_EXPORT int nvmlInit(void) { return nvmlInit_v2(); }
-FAKE_EXPORT int nvmlShutdown(void) { return NV_SUCCESS; }
-FAKE_EXPORT const char *nvmlErrorString(int error) { return error == NV_SUCCESS ? "success" : "error of the fake NVML"; }
+FAKE_EXPORT int nvmlInit(void)
+{
+    return nvmlInit_v2();
+}
+FAKE_EXPORT int nvmlShutdown(void)
+{
+    return NV_SUCCESS;
+}
+FAKE_EXPORT const char *nvmlErrorString(int error)
+{
+    return error == NV_SUCCESS ? "success" : "error of the fake NVML";
+}
 
 FAKE_EXPORT int nvmlSystemGetDriverVersion(char *text, unsigned size)
 {
@@ -62,9 +86,16 @@ FAKE_EXPORT int nvmlDeviceGetName(NVdevice device, char *name, unsigned size)
 
 FAKE_EXPORT int nvmlDeviceGetUUID(NVdevice device, char *text, unsigned size)
 {
+    if (fake_mig_of_handle(device) != NULL) {
+        char named[48];
+        fake_mig_uuid_text(fake_mig_of_handle(device)->uuid, named);
+        snprintf(text, size, "%s", named);
+        return NV_SUCCESS;
+    }
     const unsigned char *b = card->gpus[gpu_of(device)].uuid.bytes;
-    snprintf(text, size, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7],
-             b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+    snprintf(text, size, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x",
+             b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13],
+             b[14], b[15]);
     return NV_SUCCESS;
 }
 
@@ -77,16 +108,26 @@ FAKE_EXPORT int nvmlDeviceGetHandleByUUID(const char *wanted, NVdevice *device)
         if (strcmp(text, wanted) == 0)
             return NV_SUCCESS;
     }
-    return NV_NOT_FOUND;
+    uint32_t gpu;
+    struct fake_mig_instance *instance = fake_mig_named(wanted, strlen(wanted), &gpu);
+    if (instance != NULL)
+        *device =
+            (NVdevice)(uintptr_t)(instance - fake_mig_attach()->instances[0] + FAKE_MIG_HANDLES);
+    return instance != NULL ? NV_SUCCESS : NV_NOT_FOUND;
 }
 
 FAKE_EXPORT int nvmlDeviceGetMemoryInfo(NVdevice device, NVmemory *memory)
 {
+    if (fake_mig_of_handle(device) != NULL) {
+        *memory = (NVmemory){ .total = fake_mig_of_handle(device)->bytes };
+        memory->free = memory->total;
+        return NV_SUCCESS;
+    }
     GIVEN(device, memory);
     fake_reap(card);
     struct fake_gpu *gpu = &card->gpus[gpu_of(device)];
     memory->total = gpu->total_bytes;
-    memory->used = fake_used_of(card, (uint32_t)gpu_of(device));
+    memory->used = is("lies") ? 0 : fake_used_of(card, (uint32_t)gpu_of(device));
     memory->free = memory->total - memory->used;
     return NV_SUCCESS;
 }
@@ -103,16 +144,33 @@ FAKE_EXPORT int nvmlDeviceGetMemoryInfo_v2(NVdevice device, NVmemory_v2 *memory)
     return result;
 }
 
+static bool is_own(const struct fake_process *process)
+{
+    return process->pid == (uint32_t)getpid();
+}
+
+/* The pid that a process goes by in what NVML tells. */
+static unsigned shown_pid(uint32_t index, bool outside)
+{
+    if (outside)
+        return card->processes[index].pid + FAKE_HOST_PIDS;
+    return card->processes[index].pid + is("next");
+}
+
 static unsigned list_processes(NVdevice device, NVprocess *list, unsigned most)
 {
     unsigned count = 0;
     uint32_t seen = atomic_load(&card->seen);
-    for (uint32_t i = 0; i < seen && i < FAKE_PROCESSES; i++) {
+    bool alone = is("own"), hidden = is("hidden"), lies = is("lies"), host = is("host");
+    for (uint32_t i = 0; i < seen && i < FAKE_PROCESSES && !is("total"); i++) {
         struct fake_process *process = &card->processes[i];
-        if (atomic_load(&process->state) != 1)
+        if (atomic_load(&process->state) != 1 || (alone && !is_own(process)) ||
+            (hidden && is_own(process)))
             continue;
+        uint64_t bytes = atomic_load(&process->bytes[gpu_of(device)]);
+        bytes = alone ? 0 : lies && is_own(process) && bytes != 0 ? 1 : bytes;
         if (count < most)
-            list[count] = (NVprocess){ process->pid, atomic_load(&process->bytes[gpu_of(device)]), ~0u, ~0u };
+            list[count] = (NVprocess){ shown_pid(i, host), bytes, ~0u, ~0u };
         count++;
     }
     return count;
@@ -121,6 +179,8 @@ static unsigned list_processes(NVdevice device, NVprocess *list, unsigned most)
 static int list_with_ids(NVdevice device, unsigned *count, NVprocess *list)
 {
     GIVEN(device, count);
+    if (is("old"))
+        return NV_FUNCTION_NOT_FOUND;
     if (*count != 0 && list == NULL)
         return NV_INVALID_ARGUMENT;
     unsigned most = *count;
@@ -142,8 +202,11 @@ static int list_without_ids(NVdevice device, unsigned *count, NVprocess_v1 *list
 }
 
 /* This card's processes compute, draw and are clients of MPS all at once. */
-#define LISTS(name, type, list_of)                                                \
-    FAKE_EXPORT int name(NVdevice device, unsigned *count, type *list) { return list_of(device, count, list); }
+#define LISTS(name, type, list_of)                                     \
+    FAKE_EXPORT int name(NVdevice device, unsigned *count, type *list) \
+    {                                                                  \
+        return list_of(device, count, list);                           \
+    }
 LISTS(nvmlDeviceGetComputeRunningProcesses, NVprocess_v1, list_without_ids)
 LISTS(nvmlDeviceGetComputeRunningProcesses_v2, NVprocess, list_with_ids)
 LISTS(nvmlDeviceGetComputeRunningProcesses_v3, NVprocess, list_with_ids)
@@ -154,31 +217,110 @@ LISTS(nvmlDeviceGetMPSComputeRunningProcesses, NVprocess_v1, list_without_ids)
 LISTS(nvmlDeviceGetMPSComputeRunningProcesses_v2, NVprocess, list_with_ids)
 LISTS(nvmlDeviceGetMPSComputeRunningProcesses_v3, NVprocess, list_with_ids)
 
-FAKE_EXPORT int nvmlDeviceGetProcessUtilization(NVdevice device, NVutilization *samples, unsigned *count, unsigned long long since_us)
+/* Who was busy from `since_us` to the last whole bucket, most of them; how many there are is the answer. */
+static unsigned list_busy(NVdevice device, NVutilization *samples, unsigned most,
+                          unsigned long long since_us)
 {
     uint64_t now = fake_now() / FAKE_BUCKET_NS; /* this bucket is not complete */
-    uint64_t from = since_us * 1000 / FAKE_BUCKET_NS, most = *count;
+    uint64_t from = since_us * 1000 / FAKE_BUCKET_NS;
+    bool host = is("host") || is("own"), hidden = is("hidden"), lies = is("lies");
+    unsigned count = 0;
     if (now - from > FAKE_BUCKETS - 2)
         from = now - (FAKE_BUCKETS - 2);
-    *count = 0;
-    if (from >= now)
-        return NV_NOT_FOUND;
-    for (uint32_t i = 0; i < atomic_load(&card->seen) && i < FAKE_PROCESSES; i++) {
+    for (uint32_t i = 0;
+         from < now && !is("total") && i < atomic_load(&card->seen) && i < FAKE_PROCESSES; i++) {
         struct fake_process *process = &card->processes[i];
         uint64_t busy = 0;
-        if (atomic_load(&process->state) != 1)
+        if (atomic_load(&process->state) != 1 || (is_own(process) ? hidden : lies))
             continue;
         for (uint64_t bucket = from; bucket < now; bucket++)
-            if (atomic_load(&process->bucket[gpu_of(device)][bucket % FAKE_BUCKETS].number) == bucket)
-                busy += atomic_load(&process->bucket[gpu_of(device)][bucket % FAKE_BUCKETS].busy_ns);
+            if (atomic_load(&process->bucket[gpu_of(device)][bucket % FAKE_BUCKETS].number) ==
+                bucket)
+                busy +=
+                    atomic_load(&process->bucket[gpu_of(device)][bucket % FAKE_BUCKETS].busy_ns);
         if (busy == 0)
             continue;
-        if (*count < most)
-            samples[*count] = (NVutilization){ .pid = process->pid, .time_us = now * FAKE_BUCKET_NS / 1000,
-                                               .sm_pct = (unsigned)(busy * 100 / ((now - from) * FAKE_BUCKET_NS)) };
-        ++*count;
+        if (count < most)
+            samples[count] = (NVutilization){
+                .pid = shown_pid(i, host),
+                .time_us = now * FAKE_BUCKET_NS / 1000,
+                .sm_pct = lies ? 1 : (unsigned)(busy * 100 / ((now - from) * FAKE_BUCKET_NS))
+            };
+        count++;
     }
-    return *count <= most ? NV_SUCCESS : NV_INSUFFICIENT_SIZE;
+    return count;
+}
+
+FAKE_EXPORT int nvmlDeviceGetProcessUtilization(NVdevice device, NVutilization *samples,
+                                                unsigned *count, unsigned long long since_us)
+{
+    GIVEN(device, count);
+    if (is("old"))
+        return NV_FUNCTION_NOT_FOUND;
+    unsigned most = samples != NULL ? *count : 0;
+    *count = list_busy(device, samples, most, since_us);
+    return *count == 0 ? NV_NOT_FOUND : *count <= most ? NV_SUCCESS : NV_INSUFFICIENT_SIZE;
+}
+
+FAKE_EXPORT int nvmlDeviceGetProcessesUtilizationInfo(NVdevice device, NVutilizations *all)
+{
+    NVutilization samples[FAKE_PROCESSES];
+    GIVEN(device, all);
+    if (is("old"))
+        return NV_FUNCTION_NOT_FOUND;
+    if (all->version != NV_UTILIZATIONS_V1)
+        return NV_ARGUMENT_VERSION_MISMATCH;
+    unsigned found = list_busy(device, samples, FAKE_PROCESSES, all->since_us),
+             most = all->list != NULL ? all->count : 0;
+    for (unsigned i = 0; i < found && i < most; i++)
+        all->list[i] = (NVutilization_v1){ .time_us = samples[i].time_us,
+                                           .pid = samples[i].pid,
+                                           .sm_pct = samples[i].sm_pct };
+    all->count = found;
+    return found == 0 ? NV_NOT_FOUND : found <= most ? NV_SUCCESS : NV_INSUFFICIENT_SIZE;
+}
+
+FAKE_EXPORT int nvmlDeviceGetRunningProcessDetailList(NVdevice device, NVdetails *all)
+{
+    NVprocess list[FAKE_PROCESSES];
+    GIVEN(device, all);
+    if (is("old"))
+        return NV_FUNCTION_NOT_FOUND;
+    if (all->version != NV_DETAILS_V1)
+        return NV_ARGUMENT_VERSION_MISMATCH;
+    unsigned found = list_processes(device, list, FAKE_PROCESSES),
+             most = all->list != NULL ? all->count : 0;
+    for (unsigned i = 0; i < found && i < most; i++)
+        all->list[i] = (NVdetail){
+            .pid = list[i].pid, .bytes = list[i].bytes, .gpu_instance = ~0u, .compute_instance = ~0u
+        };
+    all->count = found;
+    return found <= most ? NV_SUCCESS : NV_INSUFFICIENT_SIZE;
+}
+
+/* Accounting, as a card that keeps it for all of its processes. */
+FAKE_EXPORT int nvmlDeviceGetAccountingPids(NVdevice device, unsigned *count, unsigned *pids)
+{
+    NVprocess list[FAKE_PROCESSES];
+    GIVEN(device, count);
+    unsigned found = list_processes(device, list, FAKE_PROCESSES), most = pids != NULL ? *count : 0;
+    for (unsigned i = 0; i < found && i < most; i++)
+        pids[i] = list[i].pid;
+    *count = found;
+    return found <= most ? NV_SUCCESS : NV_INSUFFICIENT_SIZE;
+}
+
+FAKE_EXPORT int nvmlDeviceGetAccountingStats(NVdevice device, unsigned pid, NVaccount *account)
+{
+    NVprocess list[FAKE_PROCESSES];
+    GIVEN(device, account);
+    unsigned found = list_processes(device, list, FAKE_PROCESSES);
+    for (unsigned i = 0; i < found; i++)
+        if (list[i].pid == pid) {
+            *account = (NVaccount){ .peak_bytes = list[i].bytes };
+            return NV_SUCCESS;
+        }
+    return NV_NOT_FOUND;
 }
 
 FAKE_EXPORT int nvmlInitWithFlags(unsigned flags)
@@ -187,17 +329,26 @@ FAKE_EXPORT int nvmlInitWithFlags(unsigned flags)
     return nvmlInit_v2();
 }
 
-struct fake_rates { unsigned gpu, memory; };
+struct fake_rates {
+    unsigned gpu, memory;
+};
 
 /* What nvidia-smi shows: busy time of all processes in the last second. */
 FAKE_EXPORT int nvmlDeviceGetUtilizationRates(NVdevice device, struct fake_rates *rates)
 {
     uint64_t now = fake_now() / FAKE_BUCKET_NS, busy = 0;
+    if (is("old") || is("lies")) {
+        *rates = (struct fake_rates){ 0, 0 };
+        return is("old") ? NV_FUNCTION_NOT_FOUND : NV_SUCCESS;
+    }
     for (uint32_t i = 0; i < atomic_load(&card->seen) && i < FAKE_PROCESSES; i++)
         for (uint64_t bucket = now - 10; bucket < now; bucket++)
-            if (atomic_load(&card->processes[i].state) == 1
-                && atomic_load(&card->processes[i].bucket[gpu_of(device)][bucket % FAKE_BUCKETS].number) == bucket)
-                busy += atomic_load(&card->processes[i].bucket[gpu_of(device)][bucket % FAKE_BUCKETS].busy_ns);
+            if (atomic_load(&card->processes[i].state) == 1 &&
+                atomic_load(
+                    &card->processes[i].bucket[gpu_of(device)][bucket % FAKE_BUCKETS].number) ==
+                    bucket)
+                busy += atomic_load(
+                    &card->processes[i].bucket[gpu_of(device)][bucket % FAKE_BUCKETS].busy_ns);
     rates->gpu = busy >= 10 * FAKE_BUCKET_NS ? 100 : (unsigned)(busy / (FAKE_BUCKET_NS / 10));
     rates->memory = 0;
     return NV_SUCCESS;

@@ -1,5 +1,5 @@
 /* libFuzzer: the parsers of what others may have written, a region's files and a limit's text. */
-#include "../berth.h"
+#include "../settings.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -44,10 +44,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         memcpy(file, &magic, sizeof magic);
         memcpy((char *)file + 8, words, sizeof words);
     }
-    bool good = use ? region_check_use(file, room, NULL, &error) : region_check_limit(file, room, NULL, &error);
+    bool good = use ? region_check_use(file, room, NULL, &error)
+                    : region_check_limit(file, room, NULL, &error);
     if (good && use) { /* then the accounting must be able to live with whatever the rest says */
         struct berth_limit_file limit = { .mem_bytes = 1 << 20 };
-        struct berth_region region = { .limit = &limit, .use = file, .slot = 3, .path = "/nonexistent" };
+        struct berth_region region = {
+            .limit = &limit, .use = file, .slot = 3, .path = "/nonexistent"
+        };
         uint64_t left;
         if (region_take(&region, 4096, &left))
             region_give(&region, 4096);

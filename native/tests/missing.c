@@ -15,9 +15,11 @@ int main(void)
 {
     CUcontext context;
     CUdeviceptr a;
-    if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS)
+    if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
+        cuCtxSetCurrent(context) != CUDA_SUCCESS)
         return puts("no context") < 0 ? 2 : 1;
-    printf("%d %d %d ", cuMemAllocAsync(&a, 1, NULL), cuMemFreeAsync(0, NULL), cuMemPoolTrimTo(NULL, 0));
+    printf("%d %d %d ", cuMemAllocAsync(&a, 1, NULL), cuMemFreeAsync(0, NULL),
+           cuMemPoolTrimTo(NULL, 0));
     printf("%d %d\n", cuMemAlloc_v2(&a, (64 << 20) + 1), cuMemAlloc_v2(&a, 64 << 20));
     return 0;
 }

@@ -31,6 +31,7 @@ void *plugin_get(void *driver, const char *name)
 
 void *plugin_open(const char *name)
 {
-    void *volatile handle = dlopen(name, RTLD_NOW); /* no tail call: the caller must be seen to be here */
+    void *volatile handle =
+        dlopen(name, RTLD_NOW); /* no tail call: the caller must be seen to be here */
     return handle;
 }

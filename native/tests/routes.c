@@ -12,12 +12,12 @@
 #include <time.h>
 #include <unistd.h>
 
-#define CHECK(truth)                                                              \
-    do {                                                                          \
-        if (!(truth)) {                                                           \
-            printf("%s:%d: %s\n", __FILE__, __LINE__, #truth);                    \
-            return 1;                                                             \
-        }                                                                         \
+#define CHECK(truth)                                           \
+    do {                                                       \
+        if (!(truth)) {                                        \
+            printf("%s:%d: %s\n", __FILE__, __LINE__, #truth); \
+            return 1;                                          \
+        }                                                      \
     } while (0)
 
 typedef CUresult init_call(unsigned);
@@ -40,7 +40,8 @@ static int begin(void *driver)
     retain_call *retain = (retain_call *)dlsym(driver, "cuDevicePrimaryCtxRetain");
     set_call *set = (set_call *)dlsym(driver, "cuCtxSetCurrent");
     CHECK(init != NULL && retain != NULL && set != NULL);
-    CHECK(init(0) == CUDA_SUCCESS && retain(&context, 0) == CUDA_SUCCESS && set(context) == CUDA_SUCCESS);
+    CHECK(init(0) == CUDA_SUCCESS && retain(&context, 0) == CUDA_SUCCESS &&
+          set(context) == CUDA_SUCCESS);
     return 0;
 }
 
@@ -64,10 +65,15 @@ static void *driver(void)
     return driver_named("libcuda.so.1");
 }
 
-static int test_dlsym(void) { CHECK(begin(driver()) == 0); return limited(dlsym(driver(), "cuMemAlloc_v2")); }
+static int test_dlsym(void)
+{
+    CHECK(begin(driver()) == 0);
+    return limited(dlsym(driver(), "cuMemAlloc_v2"));
+}
 static int test_dlvsym_dlsym(void)
 {
-    dlsym_call *fetched = (dlsym_call *)dlvsym(RTLD_DEFAULT, "dlsym", "GLIBC_2.2.5"), *next = (dlsym_call *)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
+    dlsym_call *fetched = (dlsym_call *)dlvsym(RTLD_DEFAULT, "dlsym", "GLIBC_2.2.5"),
+               *next = (dlsym_call *)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
     CHECK(begin(driver()) == 0 && fetched != NULL);
     CHECK(next == NULL || next(driver(), "cuMemAlloc_v2") == fetched(driver(), "cuMemAlloc_v2"));
     return limited(fetched(driver(), "cuMemAlloc_v2"));
@@ -90,7 +96,8 @@ static int test_global(void)
 static int test_next(void) /* a second dlsym(RTLD_NEXT, x) says what the first said, for any x */
 {
     for (int i = 0; i < 3; i++) {
-        CHECK(dlsym(RTLD_NEXT, "malloc") == dlsym(RTLD_DEFAULT, "malloc") && dlsym(RTLD_NEXT, "malloc") != NULL);
+        CHECK(dlsym(RTLD_NEXT, "malloc") == dlsym(RTLD_DEFAULT, "malloc") &&
+              dlsym(RTLD_NEXT, "malloc") != NULL);
         CHECK(dlsym(RTLD_NEXT, "no_such_thing") == NULL && dlerror() != NULL);
     }
     return 0;
@@ -105,11 +112,24 @@ static int test_plugin(int flags, const char *with)
     CHECK(get != NULL && begin(driver()) == 0);
     return limited(get(driver(), "cuMemAlloc_v2"));
 }
-static int test_linked_plugin(void) { return test_plugin(RTLD_NOW, "BERTH_TEST_LINKED"); }
-static int test_deepbind_linked(void) { return test_plugin(RTLD_NOW | RTLD_DEEPBIND, "BERTH_TEST_LINKED"); }
-static int test_deepbind_lazy(void) { return test_plugin(RTLD_LAZY | RTLD_DEEPBIND, "BERTH_TEST_LINKED"); }
-static int test_deepbind_dlsym(void) { return test_plugin(RTLD_NOW | RTLD_DEEPBIND, "BERTH_TEST_ASKING"); }
-static int test_runpath(void) /* a library found by its caller's RUNPATH is still found: the caller stays the caller */
+static int test_linked_plugin(void)
+{
+    return test_plugin(RTLD_NOW, "BERTH_TEST_LINKED");
+}
+static int test_deepbind_linked(void)
+{
+    return test_plugin(RTLD_NOW | RTLD_DEEPBIND, "BERTH_TEST_LINKED");
+}
+static int test_deepbind_lazy(void)
+{
+    return test_plugin(RTLD_LAZY | RTLD_DEEPBIND, "BERTH_TEST_LINKED");
+}
+static int test_deepbind_dlsym(void)
+{
+    return test_plugin(RTLD_NOW | RTLD_DEEPBIND, "BERTH_TEST_ASKING");
+}
+static int test_runpath(
+    void) /* a library found by its caller's RUNPATH is still found: the caller stays the caller */
 {
     void *plugin = dlopen(getenv("BERTH_TEST_ASKING"), RTLD_NOW);
     void *(*open_near)(const char *) = (void *(*)(const char *))dlsym(plugin, "plugin_open");
@@ -122,7 +142,8 @@ static int test_dlmopen(void)
     CHECK(other != NULL && begin(other) == 0);
     return limited(dlsym(other, "cuMemAlloc_v2"));
 }
-static int test_second_copy(void) /* of the driver, from another folder: the process's one driver answers for it */
+static int test_second_copy(
+    void) /* of the driver, from another folder: the process's one driver answers for it */
 {
     const char *copy = getenv("BERTH_TEST_COPY");
     CHECK(copy != NULL && begin(driver()) == 0);
@@ -131,21 +152,60 @@ static int test_second_copy(void) /* of the driver, from another folder: the pro
     CHECK(dlopen("/nonexistent/libcuda.so.1", RTLD_NOW) == NULL && dlerror() != NULL);
     return limited(dlsym(opened, "cuMemAlloc_v2"));
 }
-static int test_dlmopen_shares(void) /* with the one driver its current context: memory goes with the context that it was made in */
+/* A copy under a name of its own, of which nothing says that it is the driver but what it holds: before the driver is
+   opened, or after. */
+static int private_copy(bool before)
+{
+    const char *copy = getenv("BERTH_TEST_COPY");
+    size_t free_bytes, total;
+    CUdeviceptr a;
+    if (!before)
+        CHECK(begin(driver()) == 0);
+    void *own = dlopen(copy, RTLD_NOW | RTLD_LOCAL);
+    CHECK(own != NULL && begin(own) == 0);
+    alloc_call *allocate = (alloc_call *)dlsym(own, "cuMemAlloc_v2"),
+               *other = (alloc_call *)dlsym(driver(), "cuMemAlloc_v2");
+    info_call *info = (info_call *)dlsym(driver(), "cuMemGetInfo_v2");
+    free_call *release = (free_call *)dlsym(driver(), "cuMemFree_v2");
+    CHECK(begin(driver()) == 0 && allocate(&a, 65 << 20) == CUDA_ERROR_OUT_OF_MEMORY);
+    CHECK(allocate(&a, 60 << 20) == CUDA_SUCCESS && info(&free_bytes, &total) == CUDA_SUCCESS &&
+          free_bytes == 4 << 20);
+    CHECK(other(&a, 5 << 20) == CUDA_ERROR_OUT_OF_MEMORY && other(&a, 4 << 20) == CUDA_SUCCESS);
+    CHECK(release(a) == CUDA_SUCCESS);
+    lookup2_call *lookup = (lookup2_call *)dlsym(own, "cuGetProcAddress_v2");
+    void *found = NULL;
+    CHECK(lookup("cuMemAlloc", &found, 12000, 0, NULL) == CUDA_SUCCESS &&
+          ((alloc_call *)found)(&a, 5 << 20) == CUDA_ERROR_OUT_OF_MEMORY);
+    return 0;
+}
+static int test_private_copy(void)
+{
+    return private_copy(false);
+}
+static int test_private_copy_first(void)
+{
+    return private_copy(true);
+}
+static int test_dlmopen_shares(
+    void) /* with the one driver its current context: memory goes with the context that it was made in */
 {
     CUcontext mine;
     CUdeviceptr ptr;
     size_t free_bytes, total;
     void *first = driver();
-    CHECK(((init_call *)dlsym(first, "cuInit"))(0) == CUDA_SUCCESS && ((create_call *)dlsym(first, "cuCtxCreate_v2"))(&mine, 0, 0) == CUDA_SUCCESS);
+    CHECK(((init_call *)dlsym(first, "cuInit"))(0) == CUDA_SUCCESS &&
+          ((create_call *)dlsym(first, "cuCtxCreate_v2"))(&mine, 0, 0) == CUDA_SUCCESS);
     void *other = dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW);
-    CHECK(other != NULL && begin(other) == 0); /* makes its primary context the current one, here too */
+    CHECK(other != NULL &&
+          begin(other) == 0); /* makes its primary context the current one, here too */
     info_call *info = (info_call *)dlsym(first, "cuMemGetInfo_v2");
     CHECK(((alloc_call *)dlsym(first, "cuMemAlloc_v2"))(&ptr, 40 << 20) == CUDA_SUCCESS);
     CHECK(((set_call *)dlsym(first, "cuCtxDestroy_v2"))(mine) == CUDA_SUCCESS);
     uint64_t (*held)(int) = (uint64_t (*)(int))dlsym(first, "fake_own_bytes");
-    CHECK(info(&free_bytes, &total) == CUDA_SUCCESS && total - free_bytes == 40 << 20 && held(0) == 40 << 20);
-    CHECK(((release_call *)dlsym(other, "cuDevicePrimaryCtxRelease_v2"))(0) == CUDA_SUCCESS && held(0) == 0);
+    CHECK(info(&free_bytes, &total) == CUDA_SUCCESS && total - free_bytes == 40 << 20 &&
+          held(0) == 40 << 20);
+    CHECK(((release_call *)dlsym(other, "cuDevicePrimaryCtxRelease_v2"))(0) == CUDA_SUCCESS &&
+          held(0) == 0);
     CHECK(begin(first) == 0 && info(&free_bytes, &total) == CUDA_SUCCESS && free_bytes == total);
     return 0;
 }
@@ -165,7 +225,8 @@ static void *load_and_look(void *data)
     for (int i = 0; i < 300; i++) {
         void *plugin = dlopen(plugin_name, RTLD_NOW | (i % 2 ? RTLD_DEEPBIND : 0));
         dlsym_call *get = plugin != NULL ? (dlsym_call *)dlsym(plugin, "plugin_get") : NULL;
-        if (get == NULL || get(data, "cuMemAlloc_v2") == NULL || dlsym(RTLD_DEFAULT, "nvmlNoSuchThing") != NULL)
+        if (get == NULL || get(data, "cuMemAlloc_v2") == NULL ||
+            dlsym(RTLD_DEFAULT, "nvmlNoSuchThing") != NULL)
             return (void *)1;
         dlclose(plugin);
     }
@@ -182,7 +243,8 @@ static int test_crowd(void)
     for (int i = 0; i < 100; i++) {
         pid_t child = fork();
         if (child == 0)
-            _exit(dlsym(handle, "cuMemAlloc_v2") == NULL || dlsym(RTLD_DEFAULT, "nvmlNoSuchThing") != NULL);
+            _exit(dlsym(handle, "cuMemAlloc_v2") == NULL ||
+                  dlsym(RTLD_DEFAULT, "nvmlNoSuchThing") != NULL);
         int status;
         CHECK(waitpid(child, &status, 0) == child && status == 0);
     }
@@ -202,14 +264,21 @@ static int test_lookup(void)
     int status = -1;
     CHECK(lookup != NULL && lookup2 != NULL && begin(driver()) == 0);
     CHECK(lookup("cuGetProcAddress", &found, 11030, 0) == CUDA_SUCCESS && found == (void *)lookup);
-    CHECK(lookup2("cuGetProcAddress", (void **)&again, 12000, 0, &status) == CUDA_SUCCESS && again == lookup2 && status == CU_LOOKUP_FOUND);
-    CHECK(again("cuMemAlloc", &found, 2000, 0, &status) == CUDA_SUCCESS && found == dlsym(driver(), "cuMemAlloc"));
-    CHECK(again("cuMemAllocAsync", &found, 11020, 0, NULL) == CUDA_SUCCESS && found == dlsym(driver(), "cuMemAllocAsync"));
-    CHECK(again("cuMemAllocAsync", &per_thread, 11020, 2, NULL) == CUDA_SUCCESS && per_thread == dlsym(driver(), "cuMemAllocAsync_ptsz"));
-    CHECK(again("cuMemAllocAsync", &found, 11010, 0, &status) == CUDA_SUCCESS && found == NULL && status == CU_LOOKUP_OLD_VERSION);
-    CHECK(again("cuNoSuchThing", &found, 12000, 0, &status) == CUDA_SUCCESS && found == NULL && status == CU_LOOKUP_NO_SYMBOL);
+    CHECK(lookup2("cuGetProcAddress", (void **)&again, 12000, 0, &status) == CUDA_SUCCESS &&
+          again == lookup2 && status == CU_LOOKUP_FOUND);
+    CHECK(again("cuMemAlloc", &found, 2000, 0, &status) == CUDA_SUCCESS &&
+          found == dlsym(driver(), "cuMemAlloc"));
+    CHECK(again("cuMemAllocAsync", &found, 11020, 0, NULL) == CUDA_SUCCESS &&
+          found == dlsym(driver(), "cuMemAllocAsync"));
+    CHECK(again("cuMemAllocAsync", &per_thread, 11020, 2, NULL) == CUDA_SUCCESS &&
+          per_thread == dlsym(driver(), "cuMemAllocAsync_ptsz"));
+    CHECK(again("cuMemAllocAsync", &found, 11010, 0, &status) == CUDA_SUCCESS && found == NULL &&
+          status == CU_LOOKUP_OLD_VERSION);
+    CHECK(again("cuNoSuchThing", &found, 12000, 0, &status) == CUDA_SUCCESS && found == NULL &&
+          status == CU_LOOKUP_NO_SYMBOL);
     CHECK(again("cuMemAlloc", &found, 99000, 0, &status) == CUDA_ERROR_INVALID_VALUE);
-    CHECK(again(NULL, &found, 12000, 0, &status) == CUDA_ERROR_INVALID_VALUE && again("cuMemAlloc", NULL, 12000, 0, &status) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(again(NULL, &found, 12000, 0, &status) == CUDA_ERROR_INVALID_VALUE &&
+          again("cuMemAlloc", NULL, 12000, 0, &status) == CUDA_ERROR_INVALID_VALUE);
     CUdeviceptr a;
     CHECK(((async_call *)per_thread)(&a, 65 << 20, NULL) == CUDA_ERROR_OUT_OF_MEMORY);
     CHECK(again("cuMemAlloc", &found, 12000, 0, &status) == CUDA_SUCCESS);
@@ -227,7 +296,8 @@ static int test_no_driver(void)
 static int test_old_driver(void) /* without stream-ordered memory */
 {
     CHECK(begin(driver()) == 0);
-    CHECK(dlsym(driver(), "cuMemAllocAsync") == NULL && dlsym(RTLD_DEFAULT, "cuMemAllocAsync") == NULL);
+    CHECK(dlsym(driver(), "cuMemAllocAsync") == NULL &&
+          dlsym(RTLD_DEFAULT, "cuMemAllocAsync") == NULL);
     return limited(dlsym(driver(), "cuMemAlloc_v2"));
 }
 
@@ -235,17 +305,23 @@ static int test_nvml(void)
 {
     void *nvml = driver_named("libnvidia-ml.so.1");
     int (*init)(void) = (int (*)(void))dlsym(nvml, "nvmlInit_v2");
-    int (*at)(unsigned, NVdevice *) = (int (*)(unsigned, NVdevice *))dlsym(nvml, "nvmlDeviceGetHandleByIndex_v2");
-    int (*info)(NVdevice, NVmemory *) = (int (*)(NVdevice, NVmemory *))dlsym(nvml, "nvmlDeviceGetMemoryInfo");
-    int (*info2)(NVdevice, NVmemory_v2 *) = (int (*)(NVdevice, NVmemory_v2 *))dlsym(nvml, "nvmlDeviceGetMemoryInfo_v2");
-    int (*list)(NVdevice, unsigned *, NVprocess *) = (int (*)(NVdevice, unsigned *, NVprocess *))dlsym(nvml, "nvmlDeviceGetComputeRunningProcesses_v3");
+    int (*at)(unsigned, NVdevice *) =
+        (int (*)(unsigned, NVdevice *))dlsym(nvml, "nvmlDeviceGetHandleByIndex_v2");
+    int (*info)(NVdevice, NVmemory *) =
+        (int (*)(NVdevice, NVmemory *))dlsym(nvml, "nvmlDeviceGetMemoryInfo");
+    int (*info2)(NVdevice, NVmemory_v2 *) =
+        (int (*)(NVdevice, NVmemory_v2 *))dlsym(nvml, "nvmlDeviceGetMemoryInfo_v2");
+    int (*list)(NVdevice, unsigned *, NVprocess *) = (int (*)(
+        NVdevice, unsigned *, NVprocess *))dlsym(nvml, "nvmlDeviceGetComputeRunningProcesses_v3");
     NVdevice device;
     NVmemory memory;
     NVmemory_v2 more = { 0 };
     NVprocess processes[64];
     unsigned count = 64;
-    CHECK(init() == 0 && at(0, &device) == 0 && info(device, &memory) == 0 && info2(device, &more) == 0);
-    CHECK(memory.total == 64 << 20 && more.total == memory.total && more.used == memory.used && memory.free == memory.total - memory.used);
+    CHECK(init() == 0 && at(0, &device) == 0 && info(device, &memory) == 0 &&
+          info2(device, &more) == 0);
+    CHECK(memory.total == 64 << 20 && more.total == memory.total && more.used == memory.used &&
+          memory.free == memory.total - memory.used);
     CHECK(list(device, &count, processes) == 0);
     printf("%llu %u\n", memory.used >> 20, count);
     return 0;
@@ -269,10 +345,33 @@ static int test_cost(void) /* ns for one dlsym of a symbol that is nobody's */
     return 0;
 }
 
-static const struct { const char *name; int (*run)(void); } tests[] = {
+static const struct {
+    const char *name;
+    int (*run)(void);
+} tests[] = {
 #define TEST(name) { #name, test_##name }
-    TEST(dlsym), TEST(dlvsym_dlsym), TEST(libc_dlsym), TEST(global), TEST(next), TEST(linked_plugin), TEST(deepbind_linked), TEST(deepbind_lazy),
-    TEST(deepbind_dlsym), TEST(runpath), TEST(dlmopen), TEST(dlmopen_shares), TEST(second_copy), TEST(dlclose), TEST(crowd), TEST(lookup), TEST(no_driver), TEST(old_driver), TEST(nvml), TEST(cost),
+    TEST(dlsym),
+    TEST(dlvsym_dlsym),
+    TEST(libc_dlsym),
+    TEST(global),
+    TEST(next),
+    TEST(linked_plugin),
+    TEST(deepbind_linked),
+    TEST(deepbind_lazy),
+    TEST(deepbind_dlsym),
+    TEST(runpath),
+    TEST(dlmopen),
+    TEST(dlmopen_shares),
+    TEST(second_copy),
+    TEST(private_copy),
+    TEST(private_copy_first),
+    TEST(dlclose),
+    TEST(crowd),
+    TEST(lookup),
+    TEST(no_driver),
+    TEST(old_driver),
+    TEST(nvml),
+    TEST(cost),
 };
 
 int main(int count, char **words)

@@ -27,7 +27,8 @@ static void look_on(int orders, int answers)
     while (read(orders, &order, 1) == 1) {
         CUdeviceptr a;
         char answer = 'y';
-        if (order == 'c' && (cuMemAlloc_v2(&a, 3) != CUDA_SUCCESS || cuMemFree_v2(a) != CUDA_SUCCESS))
+        if (order == 'c' &&
+            (cuMemAlloc_v2(&a, 3) != CUDA_SUCCESS || cuMemFree_v2(a) != CUDA_SUCCESS))
             answer = 'n';
         if (order == 'l' && fake_used_bytes(0) != 0)
             answer = 'n';
@@ -44,7 +45,8 @@ static pid_t begin_stepped(void)
         return child;
     CUdeviceptr a = 0;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (start() != 0 || cuMemAlloc_v2(&a, 1) != CUDA_SUCCESS || cuMemFree_v2(a) != CUDA_SUCCESS || ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0)
+    if (start() != 0 || cuMemAlloc_v2(&a, 1) != CUDA_SUCCESS || cuMemFree_v2(a) != CUDA_SUCCESS ||
+        ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0)
         _exit(3);
     raise(SIGSTOP);
     if (cuMemAlloc_v2(&a, 5 * MIB) != CUDA_SUCCESS || cuMemFree_v2(a) != CUDA_SUCCESS)
@@ -77,7 +79,8 @@ int main(int count, char **words)
     if (count != 4)
         return 2;
     void *library = dlopen(words[1], RTLD_NOW);
-    describe_call *describe = library != NULL ? (describe_call *)dlsym(library, "berth_describe") : NULL;
+    describe_call *describe =
+        library != NULL ? (describe_call *)dlsym(library, "berth_describe") : NULL;
     CHECK(describe != NULL && pipe(orders) == 0 && pipe(answers) == 0);
     pid_t other = fork();
     if (other == 0) {
@@ -91,12 +94,14 @@ int main(int count, char **words)
     for (; !ended; steps++) {
         CHECK(step(begin_stepped(), steps, &ended) == 0);
         if (steps % 2 != 0)
-            CHECK(write(orders[1], "c", 1) == 1 && read(answers[0], &answer, 1) == 1 && answer == 'y');
+            CHECK(write(orders[1], "c", 1) == 1 && read(answers[0], &answer, 1) == 1 &&
+                  answer == 'y');
         /* Somebody who reads its /proc may keep its memory a moment longer. */
         for (int tries = 0;; tries++) {
             CHECK(describe(words[2], words[3], text, sizeof text) == 0);
             const char *first = strstr(text, "{\"pid\": ");
-            if (strstr(text, "\"used_bytes\": 0,") != NULL && first != NULL && strstr(first + 1, "{\"pid\": ") == NULL)
+            if (strstr(text, "\"used_bytes\": 0,") != NULL && first != NULL &&
+                strstr(first + 1, "{\"pid\": ") == NULL)
                 break;
             if (tries == LONG_ENOUGH)
                 printf("after %ld instructions: %.400s\n", steps, text);

@@ -14,7 +14,10 @@
 #include <time.h>
 #include <unistd.h>
 
-struct stopwatch { uint64_t wall_ns, cpu_ns, line_ns; long sleeps; };
+struct stopwatch {
+    uint64_t wall_ns, cpu_ns, line_ns;
+    long sleeps;
+};
 
 static inline uint64_t stopwatch_clock(clockid_t clock)
 {
@@ -54,7 +57,8 @@ static inline void stopwatch_start(struct stopwatch *watch)
 
 static inline uint64_t stopwatch_kept_ns(const struct stopwatch *watch)
 {
-    uint64_t cpu = stopwatch_clock(CLOCK_THREAD_CPUTIME_ID) - watch->cpu_ns, wall = stopwatch_clock(CLOCK_MONOTONIC) - watch->wall_ns;
+    uint64_t cpu = stopwatch_clock(CLOCK_THREAD_CPUTIME_ID) - watch->cpu_ns,
+             wall = stopwatch_clock(CLOCK_MONOTONIC) - watch->wall_ns;
     uint64_t line = stopwatch_line_ns() - watch->line_ns;
     bool slept = stopwatch_sleeps() != watch->sleeps;
     return slept && wall > cpu + line ? wall - line : cpu;

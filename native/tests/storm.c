@@ -17,7 +17,9 @@
 
 #define LONGEST_NS 100000000u
 
-struct seen { _Atomic uint64_t operations, refused, longest_ns; };
+struct seen {
+    _Atomic uint64_t operations, refused, longest_ns;
+};
 
 static void work(struct seen *seen, unsigned seed, uint64_t largest)
 {
@@ -28,7 +30,8 @@ static void work(struct seen *seen, unsigned seed, uint64_t largest)
     setpriority(PRIO_PROCESS, 0, 15); /* so that the killer gets its turn */
     uint64_t at_ledger = fake_waited_ns();
     stopwatch_start(&watch);
-    if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS)
+    if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
+        cuCtxSetCurrent(context) != CUDA_SUCCESS)
         _exit(3);
     for (bool starting = true;; starting = false) {
         unsigned at = rand_r(&seed) % 32;
@@ -41,7 +44,8 @@ static void work(struct seen *seen, unsigned seed, uint64_t largest)
             result = cuMemFree_v2(held[at]);
             held[at] = 0;
         } else {
-            result = cuMemAlloc_v2(&held[at], ((uint64_t)rand_r(&seed) << 12 ^ (uint64_t)rand_r(&seed)) % largest + 1);
+            result = cuMemAlloc_v2(
+                &held[at], ((uint64_t)rand_r(&seed) << 12 ^ (uint64_t)rand_r(&seed)) % largest + 1);
             if (result != CUDA_SUCCESS)
                 held[at] = 0;
         }
@@ -52,7 +56,8 @@ static void work(struct seen *seen, unsigned seed, uint64_t largest)
         else if (result != CUDA_SUCCESS)
             _exit(4);
         uint64_t longest = seen->longest_ns;
-        while (waited > longest && !atomic_compare_exchange_weak(&seen->longest_ns, &longest, waited)) { }
+        while (waited > longest &&
+               !atomic_compare_exchange_weak(&seen->longest_ns, &longest, waited)) { }
         seen->operations++;
     }
 }
@@ -69,8 +74,10 @@ static uint64_t bury(bool all)
 
 int main(int count, char **words)
 {
-    int processes = count > 1 ? atoi(words[1]) : 64, seconds = count > 2 ? atoi(words[2]) : 60, kill_ms = count > 3 ? atoi(words[3]) : 50;
-    uint64_t largest = (uint64_t)(count > 4 ? atoi(words[4]) : 64) << 20, killed = 0, born = 0, failed = 0;
+    int processes = count > 1 ? atoi(words[1]) : 64, seconds = count > 2 ? atoi(words[2]) : 60,
+        kill_ms = count > 3 ? atoi(words[3]) : 50;
+    uint64_t largest = (uint64_t)(count > 4 ? atoi(words[4]) : 64) << 20, killed = 0, born = 0,
+             failed = 0;
     struct seen *seen = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pid_t *children = calloc((size_t)processes, sizeof *children);
     unsigned seed = 20261121;
@@ -96,13 +103,17 @@ int main(int count, char **words)
     /* The next to look: a process that starts finds nothing of the dead. */
     CUcontext context;
     size_t free_bytes = 0, total = 0;
-    if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS)
+    if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
+        cuCtxSetCurrent(context) != CUDA_SUCCESS)
         return 3;
     cuMemGetInfo_v2(&free_bytes, &total);
-    printf("{\"operations\": %llu, \"refused\": %llu, \"killed\": %llu, \"failed\": %llu, \"violations\": %llu, \"longest_wait_ms\": %.3f, "
+    printf("{\"operations\": %llu, \"refused\": %llu, \"killed\": %llu, \"failed\": %llu, "
+           "\"violations\": %llu, \"longest_wait_ms\": %.3f, "
            "\"left_bytes\": %llu, \"driver_bytes\": %llu}\n",
-           (unsigned long long)seen->operations, (unsigned long long)seen->refused, (unsigned long long)killed, (unsigned long long)failed,
-           (unsigned long long)fake_violations(0), (double)seen->longest_ns / 1e6, (unsigned long long)(total - free_bytes),
-           (unsigned long long)fake_used_bytes(0));
-    return fake_violations(0) != 0 || failed != 0 || free_bytes != total || fake_used_bytes(0) != 0 || seen->longest_ns > LONGEST_NS;
+           (unsigned long long)seen->operations, (unsigned long long)seen->refused,
+           (unsigned long long)killed, (unsigned long long)failed,
+           (unsigned long long)fake_violations(0), (double)seen->longest_ns / 1e6,
+           (unsigned long long)(total - free_bytes), (unsigned long long)fake_used_bytes(0));
+    return fake_violations(0) != 0 || failed != 0 || free_bytes != total ||
+           fake_used_bytes(0) != 0 || seen->longest_ns > LONGEST_NS;
 }

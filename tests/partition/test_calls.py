@@ -25,6 +25,85 @@ def test_a_family_of_calls_is_accounted_to_the_byte(card: Card, family: str) -> 
     assert card.run("check", family) == (0, "")
 
 
+STRICTER: dict[str, dict[str, str]] = {
+    "no_context": {},
+    "large_module": {},
+    "huge_module": {
+        "BERTH_FAKE_MEM_MIB": "65536",
+        "BERTH_GPU_MEM_MIB": "16384",
+        "BERTH_FAKE_WATCH": f"1:{16 << 30}",
+    },
+    "graphs_apart": {"BERTH_FAKE_LIKE": "nodes"},
+    "parts": {},
+    "imported_pool": {},
+    "first_use": {"BERTH_FAKE_LIKE": "lazy"},
+    "heap": {"BERTH_FAKE_LIKE": "heap"},
+    "fork_while_growing": {},
+    "swap": {"BERTH_GPU_OVERSUBSCRIBE_MIB": "32"},
+    "failing": {},
+}
+"""What real drivers do that a kind one does not, and the card or limits that each is about."""
+
+
+@pytest.mark.parametrize("family", STRICTER)
+def test_what_a_stricter_driver_does_is_accounted_to_the_byte(card: Card, family: str) -> None:
+    card.settings = STRICTER[family]
+    assert card.run("check", family) == (0, "")
+
+
+@pytest.mark.parametrize("family", ["large_module", "huge_module", "first_use"])
+def test_a_module_is_as_large_as_the_card_says_where_nvml_does_not(card: Card, family: str) -> None:
+    alone = card.folder / "alone"  # a driver without its management library
+    alone.mkdir()
+    (alone / "libcuda.so.1").symlink_to(card.native / "fake" / "libcuda.so.1")
+    card.settings = STRICTER[family] | {"LD_LIBRARY_PATH": str(alone)}
+    assert card.run("check", family) == (0, "")
+
+
+def test_what_is_swapped_is_told_and_given_back_by_a_kill(card: Card) -> None:
+    card.settings = {"BERTH_GPU_OVERSUBSCRIBE_MIB": "32"}
+    holder = card.start("check", "hold_swapped")
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    region = card.folder / "region"
+    (now,) = (read(region, uuid, "") for uuid in regions_in(region))
+    assert (now.used_bytes, now.swapped_bytes, now.swap_limit_bytes) == (64 << 20, 20 << 20, 32 << 20)
+    code, said = card.run("check", "swap")  # nothing of the card and 12 MiB of the host are left
+    assert (code, "cuMemAlloc_v2(&a" in said) == (1, True)
+    holder.kill()
+    holder.communicate()
+    assert card.run("check", "swap") == (0, "")
+    (now,) = (read(region, uuid, "") for uuid in regions_in(region))
+    assert (now.used_bytes, now.swapped_bytes, now.processes) == (0, 0, ())
+
+
+@pytest.mark.parametrize("more", ["-1", "2G", "0:"])
+def test_a_malformed_oversubscription_gives_no_gpu_and_says_why(card: Card, more: str) -> None:
+    assert card.run("check", "none", BERTH_GPU_OVERSUBSCRIBE_MIB=more) == (0, "")
+    assert f"BERTH_GPU_OVERSUBSCRIBE_MIB='{more}' is not a limit" in card.log
+
+
+FAILING = [
+    "cuMemAlloc_v2", "cuMemAllocManaged", "cuMemFree_v2", "cuArray3DCreate_v2", "cuArrayDestroy", "cuMemCreate",
+    "cuMemRelease", "cuMemMap", "cuMemUnmap", "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle",
+    "cuMemMapArrayAsync", "cuMemAllocAsync", "cuMemAllocFromPoolAsync", "cuMemFreeAsync", "cuMemPoolCreate",
+    "cuMemPoolDestroy", "cuMemPoolGetAttribute", "cuMemPoolTrimTo", "cuModuleLoadData", "cuModuleUnload",
+    "cuCtxSetLimit", "cuCtxGetLimit", "cuImportExternalMemory", "cuDestroyExternalMemory", "cuGreenCtxCreate",
+    "cuGreenCtxDestroy", "cuDevicePrimaryCtxRetain", "cuGraphInstantiateWithFlags", "cuGraphUpload",
+    "cuGraphLaunch", "cuGraphExecDestroy", "cuDeviceGraphMemTrim", "cuDeviceGetGraphMemAttribute",
+    "cuStreamSynchronize", "cuCtxSynchronize", "cuCtxGetDevice", "cuDeviceGetMemPool",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("call", FAILING)
+@pytest.mark.parametrize("nth", [1, 2])
+def test_a_call_that_fails_leaves_the_books_in_order(card: Card, call: str, nth: int) -> None:
+    code, said = card.run("check", "failing", BERTH_FAKE_ERRORS=f"{call}:{nth}:999")
+    assert (code, said) in ((0, ""), (1, said))
+    if code != 0:  # the program stopped at the start, or nothing failed that it could see
+        assert "start() == 0" in said or "failed != 0" in said
+
+
 def test_contexts_and_modules_count_as_the_driver_takes_them(card: Card) -> None:
     card.settings = {"BERTH_FAKE_CONTEXT_MIB": "10", "BERTH_FAKE_MODULE_KIB": "1024"}
     assert card.run("check", "context") == (0, "")
@@ -105,6 +184,8 @@ def test_every_family_has_its_snippet_run(native: Path) -> None:
         "hold",
         "half",
         *CHARGES,
+        *STRICTER,
+        "hold_swapped",
         "paced_events",
     }
     assert set(listed) - apart == set(FAMILIES)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -19,9 +18,7 @@ from berth import partition as partitions
 from berth.cli import main
 from berth.errors import PartitionError, SettingError
 from berth.partition.gpus import Gpu, gpus
-from conftest import ROOT, Card
-
-DATA = Path(os.environ.get("BERTH_TEST_DATA", ROOT.parent / "shared" / "data")) / "cuda_lookups"
+from conftest import Card
 
 Berth = Callable[..., tuple[int, str]]
 
@@ -71,8 +68,8 @@ def test_a_limit_of_the_environment_counts_where_run_names_none(
 def test_run_in_a_partition_tells_of_this_run_and_whose_peak_it_is(berth: Berth, card: Card) -> None:
     berth("partition", "create", "blue", "--mem", "64M", "--core-pct", "50", "--fake-gpu")
     command = (
-        "run",
-        "--partition",
+        "partition",
+        "exec",
         "blue",
         "--fake-gpu",
         "--json",
@@ -85,7 +82,7 @@ def test_run_in_a_partition_tells_of_this_run_and_whose_peak_it_is(berth: Berth,
     assert (first["exit_status"], again["exit_status"], first["partition"]) == (0, 0, "blue")
     assert first["gpu_ns"] > 0
     assert first["gpu_ns"] + again["gpu_ns"] == blue.gpu_ns
-    said = berth("run", "--partition", "blue", "--fake-gpu", "--", str(card.native / "check"), "linear")[1]
+    said = berth("partition", "exec", "blue", "--fake-gpu", "--", str(card.native / "check"), "linear")[1]
     assert said.startswith("berth: peak of the partition 'blue' so far 64 MiB of 64 MiB, 2 refused calls, ")
 
 
@@ -111,10 +108,22 @@ def test_a_size_that_is_none_is_refused(berth: Berth, size: str) -> None:
     assert output == f"{said} 512M, 4G or 1.5G\n"
 
 
+def test_a_partition_keeps_its_priority_when_it_is_resized(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    partitions.create("blue", CARDS[1], partitions.Limit(8192, priority="low"), root=root)
+    partitions.resize("blue", core_pct=20, root=root)
+    assert [one.priority for one in partitions.find("blue", root)] == ["low"]
+    partitions.resize("blue", priority="high", root=root)
+    assert [one.priority for one in partitions.find("blue", root)] == ["high"]
+    with pytest.raises(SettingError, match="no priority 'urgent'; there are high, normal, low"):
+        partitions.Limit(8192, priority="urgent")
+
+
 def test_run_without_a_limit_or_a_command_says_what_to_give(berth: Berth) -> None:
     assert (
         berth("run", "--fake-gpu", "--", "true")[1]
-        == "berth: no limit to run under; give --mem, --core-pct or --partition\n"
+        == "berth: no limit to run under; give --mem, --core-pct or --priority, or join one with: "
+        "berth partition exec NAME\n"
     )
     assert (
         berth("run", "--mem", "1G", "--fake-gpu", "--", "/no/such")[1]
@@ -446,13 +455,17 @@ def test_one_who_may_not_remove_a_partition_is_told(card: Card) -> None:
         pytest.skip("only root can be another user")
     card.folder.chmod(0o755)
     root = card.folder / "root"
-    partitions.create("blue", CARDS[0], partitions.Limit(64), root=root)
+    mine = partitions.Access(uid=12345)
+    partitions.create("blue", CARDS[0], partitions.Limit(64), access=mine, root=root)
+    partitions.create("red", CARDS[0], partitions.Limit(64), root=root)
     os.seteuid(12345)
     try:
         with pytest.raises(
             PartitionError, match=r"'blue' cannot be removed \(Permission denied: .*its maker may"
         ):
             partitions.remove("blue", root=root)
+        with pytest.raises(PartitionError, match="'red' is not open to this user"):
+            partitions.remove("red", root=root)
     finally:
         os.seteuid(0)
     assert len(partitions.find("blue", root)) == 1
@@ -577,7 +590,7 @@ def test_a_run_inside_a_run_does_not_get_other_limits(
 def test_a_run_inside_a_partition_joins_no_other(berth: Berth, card: Card) -> None:
     for name in ("blue", "red"):
         berth("partition", "create", name, "--mem", "64M", "--fake-gpu")
-    inner = [sys.executable, "-c", "from berth.cli import main; main()", "run", "--fake-gpu", "--partition"]
+    inner = [sys.executable, "-c", "from berth.cli import main; main()", "partition", "exec", "--fake-gpu"]
 
     def nested(name: str) -> subprocess.CompletedProcess[str]:
         check = [str(card.native / "check"), "total"]
@@ -598,78 +611,6 @@ def test_a_maker_that_died_half_way_leaves_nothing_in_the_way(card: Card) -> Non
     region.mkdir()
     (region / ".4711-1-0").write_bytes(b"half")
     assert card.run("check", "linear") == (0, "")
-
-
-@pytest.mark.parametrize("version", ["12.9", "13.0"])
-def test_every_lookup_of_the_runtime_gets_the_drivers_own_variant(native: Path, version: str) -> None:
-    path = DATA / f"gpa_{version}.tsv"
-    if not path.exists():
-        pytest.skip(f"{path} is not here; BERTH_TEST_DATA names the folder with the recorded lookups")
-    found = partitions.resolve(path)
-    assert [lookup for lookup in found if not lookup.same] == []
-    hooked = {lookup.name for lookup in found if lookup.hooked}
-    assert {"cuMemAlloc", "cuMemAllocAsync", "cuLaunchKernel", "cuGetProcAddress", "cuMemGetInfo"} <= hooked
-
-
-def test_every_entry_point_is_looked_up_at_and_between_and_beyond_its_versions(
-    native: Path, tmp_path: Path
-) -> None:
-    """As other runtimes than the recorded ones will: each name just before, at and after each of its versions,
-    and far beyond, with either default stream."""
-    table = (ROOT / "native" / "entry_points.h").read_text()
-    entries = re.findall(r"^ENTRY\((\w+), (\d+), ([01]), (\w+)\)", table, re.MULTILINE)
-    asked = {
-        (name, version, flags)
-        for name, at, _, _ in entries
-        for version in (int(at) - 10, int(at), int(at) + 10, 99000)
-        for flags in (0, 1, 2)
-    }
-    path = tmp_path / "all.tsv"
-    path.write_text("".join(f"{name}\t{version}\t{flags}\n" for name, version, flags in sorted(asked)))
-    found = partitions.resolve(path)
-    assert [lookup for lookup in found if not lookup.same] == []
-    hooks = re.findall(r"^HOOK\((\w+),", (ROOT / "native" / "hooks.h").read_text(), re.MULTILINE)
-    assert [
-        lookup for lookup in found if lookup.symbol is not None and lookup.hooked != (lookup.symbol in hooks)
-    ] == []
-    # What the table says itself, by a rule written anew: of the variants that the version has, the newest, and the
-    # per-thread one where it is asked for and there.
-    for lookup in found:
-        fitting = [
-            (int(thread), int(at), symbol)
-            for name, at, thread, symbol in entries
-            if name == lookup.name and int(at) <= lookup.version and int(thread) <= (lookup.flags & 2) // 2
-        ]
-        assert lookup.symbol == (max(fitting)[2] if fitting else None)
-
-
-def test_a_file_of_lookups_that_is_none_says_where(berth: Berth, tmp_path: Path) -> None:
-    (tmp_path / "bad.tsv").write_text("cuInit\t2000\t0\ncuInit 2000 0\n")
-    code, output = berth("partition", "lookups", str(tmp_path / "bad.tsv"))
-    assert code == 2
-    assert "line 2: 'cuInit 2000 0'; expected name, version and flags, with tabs between them" in output
-
-
-def test_lookups_of_versions_and_flags(berth: Berth, tmp_path: Path) -> None:
-    asked = [
-        ("cuMemAlloc", 2000, 0),
-        ("cuMemAlloc", 3020, 0),
-        ("cuLaunchKernel", 7000, 2),
-        ("cuLaunchKernel", 7000, 1),
-        ("cuNo", 1, 0),
-    ]
-    (tmp_path / "few.tsv").write_text(
-        "".join(f"{name}\t{version}\t{flags}\n" for name, version, flags in asked)
-    )
-    found = json.loads(berth("partition", "lookups", str(tmp_path / "few.tsv"), "--json")[1])
-    assert [one["symbol"] for one in found] == [
-        "cuMemAlloc",
-        "cuMemAlloc_v2",
-        "cuLaunchKernel_ptsz",
-        "cuLaunchKernel",
-        None,
-    ]
-    assert all(one["same"] for one in found)
 
 
 def test_the_python_api_says_what_a_value_may_be() -> None:
@@ -705,3 +646,22 @@ def test_the_cli_prints_the_librarys_path(berth: Berth) -> None:
     subprocess.run(
         [sys.executable, "-c", "pass"], env=os.environ | {"LD_PRELOAD": output.strip()}, check=True
     )
+
+
+def test_a_partition_may_have_memory_of_the_host_beyond_its_limit(berth: Berth, card: Card) -> None:
+    check = str(card.native / "check")
+    code, output = berth(
+        "partition", "create", "blue", "--mem", "64M", "--oversubscribe", "32M", "--fake-gpu"
+    )
+    assert code == 0, output
+    assert "64 MiB + 32 MiB" in berth("partition", "list")[1]
+    assert berth("partition", "exec", "blue", "--fake-gpu", "--", check, "swap")[0] == 0
+    assert berth("partition", "resize", "blue", "--oversubscribe", "0", "--fake-gpu")[0] == 0
+    assert "+ 32 MiB" not in berth("partition", "list")[1]
+    assert berth("partition", "exec", "blue", "--fake-gpu", "--", check, "swap")[0] == 1
+    assert berth("run", "--mem", "64M", "--oversubscribe", "32M", "--fake-gpu", "--", check, "swap")[0] == 0
+    code, output = berth(
+        "run", "--core-pct", "50", "--oversubscribe", "32M", "--fake-gpu", "--", check, "swap"
+    )
+    assert code != 0
+    assert "--oversubscribe is memory beyond a limit; give --mem too" in output

@@ -18,6 +18,10 @@ POOLS = {"BERTH_FAKE_POOL_MIB": "1"}
 
 def settings(card: Card, hook: str) -> dict[str, str]:
     """The card and limits that a hook's snippet is written for."""
+    if re.match(r"cuModuleGet|cuLibraryGet|cuFunc", hook):
+        return CONTEXTS | {"BERTH_FAKE_LIKE": "lazy"}
+    if hook.startswith("cuGreen"):
+        return CONTEXTS | {"BERTH_FAKE_GREEN_KIB": str(9 << 10)}
     if re.match(r"cuCtx(?!Sync)|cuDevicePrimary|cuModule|cuLibrary", hook):
         return CONTEXTS
     if hook.startswith("cuLaunch"):
@@ -31,10 +35,13 @@ def settings(card: Card, hook: str) -> dict[str, str]:
 def test_a_hook_does_what_it_is_there_for(card: Card, hook: str) -> None:
     other = None
     if hook.startswith("nvml"):  # somebody else's process on the same card, which must not be seen
-        other = card.start("check", "hold", BERTH_REGION=str(card.folder / "other"), BERTH_FAKE_WATCH=None)
+        computes = "Util" in hook
+        program = ("hooks", "--neighbour") if computes else ("check", "hold")
+        other = card.start(*program, BERTH_REGION=str(card.folder / "other"), BERTH_FAKE_WATCH=None)
         assert other.stdout is not None
-        assert other.stdout.readline() == "held\n"
-    assert card.run("hooks", hook, **settings(card, hook)) == (0, "")
+        assert other.stdout.readline() == ("busy\n" if computes else "held\n")
+    pid = {"BERTH_TEST_OTHER": str(other.pid)} if other is not None else {}
+    assert card.run("hooks", hook, **settings(card, hook), **pid) == (0, "")
     if other is not None:
         other.communicate("\n")
 

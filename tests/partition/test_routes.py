@@ -29,11 +29,35 @@ def test_a_second_copy_of_the_driver_is_the_first(card: Card) -> None:
     assert card.run("routes", "second_copy", BERTH_TEST_COPY=str(copy)) == (0, "")
 
 
+@pytest.mark.parametrize("route", ["private_copy", "private_copy_first"])
+@pytest.mark.parametrize("rename", [False, True])
+def test_a_private_copy_of_the_driver_is_known_by_what_it_holds(card: Card, route: str, rename: bool) -> None:
+    copy = card.folder / "libprivate.so"
+    contents = (card.native / "fake" / "libcuda.so.1").read_bytes()
+    copy.write_bytes(contents.replace(b"libcuda.so.1\0", b"libother.so1\0") if rename else contents)
+    assert card.run("routes", route, BERTH_TEST_COPY=str(copy)) == (0, "")
+
+
+def test_a_private_copy_is_told_of(card: Card) -> None:
+    copy = card.folder / "libprivate.so"
+    shutil.copy(card.native / "fake" / "libcuda.so.1", copy)
+    assert card.run("routes", "private_copy", BERTH_TEST_COPY=str(copy)) == (0, "")
+    assert "a second driver is in this process, under whatever name: its calls go to the first" in card.log
+
+
 def test_every_route_is_run(native: Path) -> None:
     listed = subprocess.run(
         [native / "routes", "--list"], capture_output=True, text=True, check=True
     ).stdout.split()
-    assert set(listed) - {"second_copy", "no_driver", "old_driver", "nvml", "cost"} == set(ROUTES)
+    assert set(listed) - {
+        "second_copy",
+        "private_copy",
+        "private_copy_first",
+        "no_driver",
+        "old_driver",
+        "nvml",
+        "cost",
+    } == set(ROUTES)
 
 
 def test_a_machine_without_a_driver_looks_like_one(card: Card) -> None:

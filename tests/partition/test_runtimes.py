@@ -28,13 +28,14 @@ pytestmark = pytest.mark.slow
 INSIDE = ["BERTH_FAKE_CARD=/card/card", "LD_LIBRARY_PATH=/opt/fake", "BERTH_TEST_FDS=1"]
 
 
-def made_partition(card: Card, monkeypatch: pytest.MonkeyPatch) -> str:
+def made_partition(card: Card, monkeypatch: pytest.MonkeyPatch, user: int | None = None) -> str:
     """A partition of 64 MiB of a fake card that containers see as /card/card."""
     (card.folder / "shared").mkdir()
     monkeypatch.setenv("BERTH_FAKE_CARD", str(card.folder / "shared" / "card"))
     (gpu,) = gpus(card.native / "fake")
     name = f"test-{os.getpid()}"
-    partitions.create(name, gpu, partitions.Limit(64), root=card.folder / "root")
+    access = partitions.Access(uid=user)
+    partitions.create(name, gpu, partitions.Limit(64), access=access, root=card.folder / "root")
     return name
 
 
@@ -159,7 +160,7 @@ def rootless_podman(card: Card, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod
     needed = ("podman", "runc", "newuidmap", "unshare", "setpriv")
     if not all(map(shutil.which, needed)) or os.geteuid() != 0 or not Path("/etc/subuid").exists():
         pytest.skip(f"one of {', '.join(needed)} or /etc/subuid is not here, or not root")
-    made = RootlessPodman(card, made_partition(card, monkeypatch), shutil.which("runc") or "runc")
+    made = RootlessPodman(card, made_partition(card, monkeypatch, 12345), shutil.which("runc") or "runc")
     home = card.folder / "home"
     for name in ("", "run", "hooks", "store"):
         (home / name).mkdir()
@@ -354,7 +355,7 @@ def test_a_rootless_container_gets_its_partition_by_the_hook(
     if shutil.which("runc") is None or shutil.which("setpriv") is None or os.geteuid() != 0:
         pytest.skip("no runc or setpriv, or not root")
     user = ["setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups", "env"]
-    name = made_partition(card, monkeypatch)
+    name = made_partition(card, monkeypatch, 12345)
     card.folder.chmod(0o755)
     (card.folder / "shared").chmod(0o777)
     bundle = card.folder / "own"

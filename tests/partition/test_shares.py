@@ -10,6 +10,7 @@ import json
 import shutil
 import subprocess
 from dataclasses import dataclass, field
+from itertools import combinations, product
 from pathlib import Path
 
 import pytest
@@ -40,8 +41,8 @@ class Runner:
     limits: dict[str, str | None] = field(default_factory=dict)
 
 
-def run(card: Card, program: str, *runners: Runner, **limits: str | None) -> list[tuple[float, float]]:
-    """Per cent of the GPU's time that each used, all at once, and its longest launch in ms."""
+def run_all(card: Card, program: str, *runners: Runner, **limits: str | None) -> list[dict[str, float]]:
+    """What each prints, all at once."""
     clock = {
         "LD_PRELOAD": f"{card.native / 'libclock.so'} {card.native / 'libberth.so'}",
         "BERTH_TEST_CLOCK": str(card.folder / "clock"),
@@ -50,10 +51,15 @@ def run(card: Card, program: str, *runners: Runner, **limits: str | None) -> lis
     }
     running = [card.start(program, *runner.words, **(clock | limits | runner.limits)) for runner in runners]
     try:
-        answers = [json.loads(process.communicate(timeout=300)[0]) for process in running]
+        return [json.loads(process.communicate(timeout=300)[0]) for process in running]
     finally:
         for process in running:
             process.kill()
+
+
+def run(card: Card, program: str, *runners: Runner, **limits: str | None) -> list[tuple[float, float]]:
+    """Per cent of the GPU's time that each used, all at once, and its longest launch in ms."""
+    answers = run_all(card, program, *runners, **limits)
     return [(one["share_pct"], one["longest_launch_ms"]) for one in answers]
 
 
@@ -125,3 +131,232 @@ def test_a_hard_share_is_a_ceiling_on_an_idle_gpu(card: Card, program: str) -> N
 
 def test_a_graph_is_charged_as_it_runs(card: Card) -> None:
     assert card.run("check", "launch", BERTH_GPU_CORE_PCT="50") == (0, "")
+
+
+KINDS = ["", "host", "own", "hidden", "next", "old", "total", "missing", "lies"]
+"""What NVML may be like (native/tests/fake.h)."""
+TELLING = ["", "host", "own", "next"]
+"""Where it tells what each process computes, under whatever pid."""
+VARYING = ["vary_100_5000_4", "vary_100_9000_20", "even_1000", "spin_100,spin_50000"]
+REAL = {"BERTH_FAKE_CONTEXT_MIB": "300", "BERTH_GPU_MEM_MIB": "4096"}
+
+
+def beside(card: Card, kind: str, *words: tuple[str, dict[str, str | None]]) -> list[Runner]:
+    """Processes, each in a partition of its own, each two seconds after the one before."""
+    return [
+        Runner(
+            (*program.split(), *([] if at == 0 else [f"after_{at * 2}000"])),
+            {"BERTH_REGION": str(card.folder / f"region-{at}"), "BERTH_FAKE_NVML": kind} | limits,
+        )
+        for at, (program, limits) in enumerate(words)
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kernel", VARYING)
+@pytest.mark.parametrize("wait", ["", " sync"])
+def test_a_share_is_kept_by_kernels_whose_launches_differ(
+    card: Card, program: str, kernel: str, kind: str, wait: str
+) -> None:
+    runner = beside(card, kind, (f"{kernel} 132 20{wait}", {"BERTH_GPU_CORE_PCT": "30"}))
+    ((share, _),) = run(card, program, *runner, **REAL)
+    assert share == pytest.approx(30, abs=POINTS)
+
+
+@pytest.mark.parametrize("kind", ["", "host", "own", "next", "total"])
+def test_a_burst_uses_an_idle_gpu_by_whatever_pids(card: Card, program: str, kind: str) -> None:
+    limits: dict[str, str | None] = {"BERTH_GPU_CORE_PCT": "30", "BERTH_GPU_BURST": "1"}
+    ((share, _),) = run(card, program, *beside(card, kind, ("wave_1000 132 20", limits)), **REAL)
+    assert share >= 90
+
+
+@pytest.mark.parametrize("kind", ["hidden", "missing", "old", "lies"])
+def test_a_burst_keeps_to_its_share_where_nobody_tells_what_is_left(
+    card: Card, program: str, kind: str
+) -> None:
+    burst, hard = beside(
+        card,
+        kind,
+        ("wave_1000 132 20", {"BERTH_GPU_CORE_PCT": "30", "BERTH_GPU_BURST": "1"}),
+        ("wave_1000 132 20", {"BERTH_GPU_CORE_PCT": "60"}),
+    )
+    (first, _), _ = run(card, program, burst, hard, **REAL)
+    assert first <= 40 + POINTS  # of the 40 that the other leaves
+
+
+@pytest.mark.parametrize("kind", TELLING)
+@pytest.mark.parametrize("kernel", ["vary_100_5000_4", "even_1000"])
+def test_kernels_whose_launches_differ_keep_to_their_share_beside_others(
+    card: Card, program: str, kernel: str, kind: str
+) -> None:
+    runners = beside(
+        card,
+        kind,
+        (f"{kernel} 132 24", {"BERTH_GPU_CORE_PCT": "30"}),
+        ("wave_1000 132 24", {"BERTH_GPU_CORE_PCT": "50"}),
+    )
+    (first, _), (second, _) = run(card, program, *runners, **REAL)
+    assert (first, second) == (pytest.approx(30, abs=POINTS), pytest.approx(50, abs=POINTS))
+
+
+@pytest.mark.parametrize("kind", ["hidden", "old", "missing", "lies"])
+@pytest.mark.parametrize("kernel", ["wave_1000", "vary_100_5000_4", "even_1000"])
+def test_where_nobody_tells_who_computes_nobody_gets_more_than_its_share(
+    card: Card, program: str, kernel: str, kind: str
+) -> None:
+    runners = beside(
+        card,
+        kind,
+        (f"{kernel} 132 24", {"BERTH_GPU_CORE_PCT": "30"}),
+        ("wave_1000 132 24", {"BERTH_GPU_CORE_PCT": "50"}),
+    )
+    (first, _), (second, _) = run(card, program, *runners, **REAL)
+    assert first <= 30 + POINTS
+    assert second <= 50 + POINTS
+
+
+@pytest.mark.parametrize("kind", TELLING)
+@pytest.mark.parametrize("wait", ["", " sync"])
+def test_short_kernels_beside_long_ones_get_their_share_in_every_second(
+    card: Card, program: str, kind: str, wait: str
+) -> None:
+    """A second is 20 times the longest kernel."""
+    short, long = beside(
+        card,
+        kind,
+        (f"spin_100 132 40 window_1000{wait}", {"BERTH_GPU_CORE_PCT": "20"}),
+        ("spin_50000 132 40", {"BERTH_GPU_CORE_PCT": "70"}),
+    )
+    answers = run_all(card, program, short, long, **REAL)
+    assert answers[0]["least_pct"] >= 20 - POINTS
+    assert answers[0]["most_pct"] <= 20 + POINTS
+    assert answers[1]["share_pct"] == pytest.approx(70, abs=POINTS)
+
+
+@pytest.mark.parametrize("kind", TELLING)
+@pytest.mark.parametrize("wait", ["", " sync"])
+@pytest.mark.parametrize("kernel", ["wave_1000", "even_1000"])
+def test_two_that_may_burst_settle_at_their_shares(
+    card: Card, program: str, kernel: str, kind: str, wait: str
+) -> None:
+    runners = beside(
+        card,
+        kind,
+        *(
+            (f"{kernel} 132 40{wait}", {"BERTH_GPU_CORE_PCT": pct, "BERTH_GPU_BURST": "1"})
+            for pct in ("20", "80")
+        ),
+    )
+    (first, _), (second, _) = run(card, program, *runners, **REAL)
+    assert (first, second) == (pytest.approx(20, abs=5), pytest.approx(80, abs=5))
+
+
+@pytest.mark.parametrize("jump_ms", [-900_000, 3_600_000])
+def test_a_clock_that_jumps_changes_no_share(card: Card, program: str, jump_ms: int) -> None:
+    small, large = beside(
+        card,
+        "",
+        ("wave_1000 132 12", {"BERTH_GPU_CORE_PCT": "30"}),
+        ("vary_100_5000_4 132 12", {"BERTH_GPU_CORE_PCT": "50"}),
+    )
+    jump = {"BERTH_TEST_CLOCK_JUMP": f"5000:{jump_ms}"}
+    (first, stall_ms), (second, _) = run(card, program, small, large, **REAL, **jump)
+    assert (first, second) == (pytest.approx(30, abs=POINTS), pytest.approx(50, abs=POINTS))
+    assert stall_ms < 1000
+
+
+def test_a_region_from_before_a_restart_makes_nobody_wait(card: Card, program: str) -> None:
+    """Its instants are of a clock that had run for longer than this one has."""
+    limits = {"BERTH_GPU_CORE_PCT": "30"} | REAL
+    run(card, program, Runner(("wave_1000", "132", "2")), **limits, BERTH_TEST_CLOCK_JUMP="0:864000000")
+    for name in ("clock", "card"):
+        (card.folder / name).unlink()
+    ((share, stall_ms),) = run(card, program, Runner(("wave_1000", "132", "6")), **limits)
+    assert share == pytest.approx(30, abs=POINTS)
+    assert stall_ms <= STALL_MS
+
+
+def test_high_priority_takes_the_gpu_and_low_is_not_starved(card: Card, program: str) -> None:
+    low, high = beside(
+        card,
+        "host",
+        ("wave_1000 132 24", {"BERTH_GPU_PRIORITY": "low"}),
+        ("wave_1000 132 24", {"BERTH_GPU_PRIORITY": "high"}),
+    )
+    (left, _), (taken, _) = run(card, program, low, high, **REAL)
+    assert taken >= 85
+    assert left >= 4
+
+
+def test_low_priority_has_what_nobody_else_uses(card: Card, program: str) -> None:
+    low, other = beside(
+        card,
+        "host",
+        ("wave_1000 132 24", {"BERTH_GPU_PRIORITY": "low"}),
+        ("wave_1000 132 24", {"BERTH_GPU_CORE_PCT": "50"}),
+    )
+    (left, _), (taken, _) = run(card, program, low, other, **REAL)
+    assert taken == pytest.approx(50, abs=POINTS)
+    assert left >= 30
+    ((alone, _),) = run(card, program, low, **REAL)
+    assert alone >= 90
+
+
+def test_a_priority_that_there_is_not_gives_no_gpu(card: Card) -> None:
+    code, _ = card.run("taken", "context", BERTH_GPU_PRIORITY="urgent")
+    assert code == 3
+    assert "BERTH_GPU_PRIORITY='urgent' is not a priority; there are high, normal and low" in card.log
+
+
+FACTORS = {
+    "kind": KINDS,
+    "kernel": ["wave_1000", *VARYING],
+    "wait": ["", " sync"],
+    "neighbour": ["", "wave_1000", "spin_50000", "even_1000 sync"],
+    "jump_ms": ["0", "-900000", "3600000"],
+}
+
+
+def pairwise() -> list[dict[str, str]]:
+    """Settings in which every two values of two factors come together at least once."""
+    names = list(FACTORS)
+    wanted = {
+        frozenset([(one, a), (two, b)])
+        for one, two in combinations(names, 2)
+        for a in FACTORS[one]
+        for b in FACTORS[two]
+    }
+    found = []
+    while wanted:
+        best: dict[str, str] = {}
+        for values in product(*FACTORS.values()):
+            case = dict(zip(names, values, strict=True))
+            if not best or covered(case, wanted) > covered(best, wanted):
+                best = case
+        wanted -= {frozenset(pair) for pair in combinations(best.items(), 2)}
+        found.append(best)
+    return found
+
+
+def covered(case: dict[str, str], wanted: set[frozenset[tuple[str, str]]]) -> int:
+    return sum(frozenset(pair) in wanted for pair in combinations(case.items(), 2))
+
+
+@pytest.mark.slow
+def test_shares_hold_under_pairs_of_all_switches(card: Card, program: str) -> None:
+    """Never more than the share; nor less where NVML tells who computes, or nobody else does."""
+    wrong = []
+    for number, case in enumerate(pairwise()):
+        words = [(f"{case['kernel']} 132 24{case['wait']}", {"BERTH_GPU_CORE_PCT": "30"})]
+        if case["neighbour"]:
+            kernel, *wait = case["neighbour"].split()
+            words.append((" ".join([kernel, "132", "24", *wait]), {"BERTH_GPU_CORE_PCT": "40"}))
+        own = Card(card.native, card.folder / str(number))
+        own.folder.mkdir()
+        runners = beside(own, case["kind"], *words)
+        jump = {"BERTH_TEST_CLOCK_JUMP": f"12000:{case['jump_ms']}"}
+        (share, _), *others = run(own, program, *runners, **REAL, **jump)
+        least = 30 - POINTS if case["kind"] in TELLING or not others else 0
+        if not least <= share <= 30 + POINTS or any(other > 40 + POINTS for other, _ in others):
+            wrong.append((case, share, [other for other, _ in others]))
+    assert wrong == []

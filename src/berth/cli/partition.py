@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from berth import partition as partitions
-from berth.errors import BerthError, PartitionError
+from berth.errors import BerthError, PartitionError, SettingError
 from berth.partition import oci
 from berth.partition.cdi import specification
 from berth.partition.gpus import gpu_named, gpus
@@ -30,16 +30,32 @@ app = typer.Typer(
 )
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Mem = Annotated[str, typer.Option("--mem", help="GPU memory, such as 512M, 4G or 1.5G.")]
 CorePct = Annotated[
     int, typer.Option("--core-pct", min=0, max=100, help="Per cent of the GPU's time; 0: not limited.")
 ]
 Burst = Annotated[bool, typer.Option("--burst", help="May use time that no other partition wants.")]
+Priority = Annotated[
+    str | None,
+    typer.Option(
+        "--priority",
+        help="high, normal or low: high gives no time up to others, low takes what they leave, at least 5 %.",
+    ),
+]
 Fake = Annotated[
     bool, typer.Option("--fake-gpu", help="Over the fake driver: for tests on a machine without a GPU.")
 ]
+Oversubscribe = Annotated[
+    str | None,
+    typer.Option(
+        "--oversubscribe", help="Memory of the host beyond --mem, which the GPU reaches more slowly."
+    ),
+]
 Overcommit = Annotated[bool, typer.Option("--overcommit", help="Promise more than the card has.")]
 Name = Annotated[str, typer.Argument(help="The partition's name.")]
+
+
+def _swap_mib(text: str) -> int:
+    return 0 if text == "0" else partitions.mem_mib(text)
 
 
 def _plain(value: partitions.Partition) -> dict[str, Any]:
@@ -59,8 +75,9 @@ def run(
     gpu: Annotated[
         str | None, typer.Option("--gpu", help="Index or UUID of the GPU; default: all that are there.")
     ] = None,
-    partition: Annotated[str | None, typer.Option("--partition", help="Join this partition instead.")] = None,
     burst: Burst = False,
+    oversubscribe: Oversubscribe = None,
+    priority: Priority = None,
     fake_gpu: Fake = False,
     as_json: AsJson = False,
 ) -> None:
@@ -68,15 +85,34 @@ def run(
     mem_mib = None if mem is None else partitions.mem_mib(mem)
     if mem_mib is not None and not fake_gpu:
         _check_card(mem_mib, gpu)
-    summary = partitions.run(
-        command,
-        mem_mib=mem_mib,
-        core_pct=core_pct,
-        gpu=gpu,
-        burst=burst,
-        partition=partition,
-        fake_gpu=fake_gpu,
+    _end(
+        partitions.run(
+            command,
+            mem_mib=mem_mib,
+            core_pct=core_pct,
+            gpu=gpu,
+            burst=burst,
+            priority=priority,
+            swap_mib=None if oversubscribe is None else partitions.mem_mib(oversubscribe),
+            fake_gpu=fake_gpu,
+        ),
+        as_json,
     )
+
+
+@app.command("exec")
+def execute(
+    name: Name,
+    command: Annotated[list[str], typer.Argument(help="The command, after --.")],
+    fake_gpu: Fake = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a command and all that it starts in a partition: berth partition exec blue -- python train.py"""
+    _end(partitions.run(command, partition=name, fake_gpu=fake_gpu), as_json)
+
+
+def _end(summary: partitions.Summary, as_json: bool) -> None:
+    """Sum up on standard error and end as the command ended."""
     if as_json:
         typer.echo(json.dumps(asdict(summary)), err=True)
     else:
@@ -100,23 +136,70 @@ def _check_card(mem_mib: int, gpu: str | None) -> None:
 
 
 def _known_gpus(fake_gpu: bool) -> list[Any]:
-    return gpus(partitions.fake_driver_folder() if fake_gpu else None)
+    return gpus(_driver(fake_gpu))
+
+
+def _driver(fake_gpu: bool) -> Path | None:
+    return partitions.fake_driver_folder() if fake_gpu else None
 
 
 @app.command()
 def create(
     name: Name,
-    mem: Mem,
+    mem: Annotated[str | None, typer.Option("--mem", help="GPU memory, such as 512M, 4G or 1.5G.")] = None,
     core_pct: CorePct = 0,
     gpu: Annotated[str, typer.Option("--gpu", help="Index or UUID of the GPU.")] = "0",
     burst: Burst = False,
+    oversubscribe: Oversubscribe = None,
+    mig: Annotated[
+        str | None,
+        typer.Option("--mig", metavar="PROFILE", help="Be an instance of MIG, such as 2g.10gb."),
+    ] = None,
+    mps: Annotated[
+        bool, typer.Option("--mps", help="Run as clients of MPS, which keeps --mem and --core-pct for each.")
+    ] = False,
+    owner: Annotated[
+        str | None, typer.Option("--owner", help="The user who may join, by name or number.")
+    ] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", help="The group whose members may join, by name or number.")
+    ] = None,
+    priority: Priority = None,
     overcommit: Overcommit = False,
     fake_gpu: Fake = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a partition of a GPU."""
-    limit = partitions.Limit(partitions.mem_mib(mem), core_pct, burst)
-    made = partitions.create(name, gpu_named(gpu, _known_gpus(fake_gpu)), limit, overcommit=overcommit)
+    """Make a partition of a GPU, for this user and the containers that get it, or for a user or group."""
+    if mig is not None and (
+        mem is not None
+        or core_pct
+        or burst
+        or mps
+        or overcommit
+        or oversubscribe is not None
+        or priority is not None
+    ):
+        raise SettingError(
+            f"--mig {mig} has the memory and the cores of its profile; "
+            "leave --mem, --core-pct, --burst, --priority, --mps, --oversubscribe and --overcommit out"
+        )
+    if mig is None and mem is None:
+        raise SettingError("no size for the partition; give --mem, or an instance of MIG with --mig")
+    if mps and burst:
+        raise SettingError("MPS has no --burst; leave it out, or leave --core-pct out to have all cores")
+    if mps and priority is not None:
+        raise SettingError("MPS has no --priority; leave it out")
+    access = partitions.access_of(owner, group)
+    card = gpu_named(gpu, _known_gpus(fake_gpu))
+    if mig is not None:
+        made = partitions.create_mig(name, card, mig, access=access, driver_folder=_driver(fake_gpu))
+    else:
+        make = partitions.create_mps if mps else partitions.create
+        swap_mib = 0 if oversubscribe is None else partitions.mem_mib(oversubscribe)
+        limit = partitions.Limit(
+            partitions.mem_mib(mem or ""), core_pct, burst, swap_mib=swap_mib, priority=priority or "normal"
+        )
+        made = make(name, card, limit, access=access, overcommit=overcommit)
     _print_json(_plain(made)) if as_json else typer.echo(
         f"{name}: {size_text(made.limit_bytes)} of GPU {made.uuid} in {made.folder}"
     )
@@ -194,9 +277,17 @@ def _table(found: list[partitions.Partition], used_pct: dict[str, float], column
     table = Table("partition", "GPU", "limit", "in use", "share", "GPU time", *rest)
     for one in found:
         share = f"{one.core_pct} %{' +' if one.burst else ''}" if one.core_pct else "-"
+        if one.hardware is not None:
+            share = one.hardware.text
         key = one.name + one.uuid
         time_used = f"{used_pct[key]:.0f} %" if key in used_pct else f"{one.gpu_ns / 1e9:.1f} s"
-        cells = [one.name, one.uuid[:8], size_text(one.limit_bytes), size_text(one.used_bytes), share]
+        limit = size_text(one.limit_bytes)
+        if one.swap_limit_bytes:
+            limit += f" + {size_text(one.swap_limit_bytes)}"
+        used = size_text(one.used_bytes)
+        if one.swapped_bytes:
+            used += f" + {size_text(one.swapped_bytes)} swapped"
+        cells = [one.name, one.uuid[:8], limit, used, share]
         cells.append(time_used if one.core_pct else "-")
         if wide:
             cells += [
@@ -226,6 +317,10 @@ def resize(
         int | None, typer.Option("--core-pct", min=0, max=100, help="Per cent of time; default: as it is.")
     ] = None,
     burst: Annotated[bool | None, typer.Option("--burst/--no-burst", help="Default: as it is.")] = None,
+    oversubscribe: Annotated[
+        str | None, typer.Option("--oversubscribe", help="Memory of the host, 0 for none; default: as it is.")
+    ] = None,
+    priority: Priority = None,
     overcommit: Overcommit = False,
     fake_gpu: Fake = False,
     as_json: AsJson = False,
@@ -241,6 +336,8 @@ def resize(
         mem_mib=None if mem is None else partitions.mem_mib(mem),
         core_pct=core_pct,
         burst=burst,
+        swap_mib=None if oversubscribe is None else _swap_mib(oversubscribe),
+        priority=priority,
         gpus=known,
         overcommit=overcommit,
     )
@@ -254,38 +351,18 @@ def resize(
 
 @app.command()
 def remove(
-    name: Name, force: Annotated[bool, typer.Option("--force", help="Even while processes use it.")] = False
+    name: Name,
+    force: Annotated[bool, typer.Option("--force", help="Even while processes use it.")] = False,
+    fake_gpu: Fake = False,
 ) -> None:
-    """Take a partition away."""
-    partitions.remove(name, force=force)
+    """Take a partition away; refused while processes use it, unless forced."""
+    partitions.remove(name, force=force, driver_folder=_driver(fake_gpu))
 
 
 @app.command()
 def library() -> None:
     """Print the path of libberth.so, for LD_PRELOAD."""
     typer.echo(str(partitions.library_path()))
-
-
-@app.command()
-def lookups(
-    path: Annotated[
-        Path, typer.Argument(metavar="FILE.tsv", help="Lines of name, version and flags, with tabs between.")
-    ],
-    as_json: AsJson = False,
-) -> None:
-    """Resolve every lookup of a file through the library, beside what the driver alone returns."""
-    found = partitions.resolve(path)
-    if as_json:
-        _print_json([asdict(one) | {"same": one.same} for one in found])
-    else:
-        for one in found:
-            mark = "" if one.same else "   <-- differs"
-            asked = f"{one.name}\t{one.version}\t{one.flags}"
-            typer.echo(f"{asked}\t{one.symbol or '-'}\t{one.driver_symbol or '-'}{mark}")
-    differing = sum(not one.same for one in found)
-    if differing:
-        typer.echo(f"berth: {differing} of {len(found)} lookups differ from the driver's", err=True)
-        raise typer.Exit(1)
 
 
 @app.command()

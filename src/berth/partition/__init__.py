@@ -1,9 +1,10 @@
 """Partitions of a GPU: limits of memory and compute for process trees and containers, kept by libberth.so."""
 
+from berth.partition.access import Access, access_of
+from berth.partition.hardware import Hardware
 from berth.partition.launch import Summary, run
 from berth.partition.library import fake_driver_folder, library_path
-from berth.partition.lifecycle import create, remove, resize
-from berth.partition.lookups import Lookup, resolve
+from berth.partition.lifecycle import create, create_mig, create_mps, remove, resize
 from berth.partition.regions import (
     Limit,
     Partition,
@@ -17,7 +18,7 @@ from berth.partition.regions import (
 from berth.partition.sizes import mem_mib
 
 __all__ = [
-    "Limit", "Lookup", "Partition", "Process", "Refusal", "Summary", "Unreadable", "create",
-    "fake_driver_folder", "find", "library_path", "mem_mib", "partitions", "regions", "remove",
-    "resize", "resolve", "run",
+    "Access", "Hardware", "Limit", "Partition", "Process", "Refusal", "Summary", "Unreadable",
+    "access_of", "create", "create_mig", "create_mps", "fake_driver_folder", "find",
+    "library_path", "mem_mib", "partitions", "regions", "remove", "resize", "run",
 ]  # fmt: skip

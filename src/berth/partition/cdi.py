@@ -6,9 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from berth.errors import PartitionError
+from berth.partition.hardware import Hardware, variables
 from berth.partition.regions import INSIDE, Partition, preload_list
 
-__all__ = ["specification"]
+__all__ = ["CAPABILITIES", "specification"]
+
+CAPABILITIES = Path("/proc/driver/nvidia/capabilities")
 
 
 def specification(
@@ -25,7 +29,18 @@ def specification(
         if devices
         else [str(path) for path in sorted(Path("/dev").glob("nvidia*")) if path.is_char_device()]
     )
-    edits: dict[str, Any] = {"env": [f"BERTH_REGION={INSIDE}/region"], "mounts": mounts}
+    kept = [part.hardware for part in parts if part.hardware is not None]
+    environment: dict[str, str] = {"BERTH_REGION": f"{INSIDE}/region"} | dict(variables(kept))
+    for one in kept:
+        if one.kind == "mps":
+            folder = Path(one.pipe).parent
+            mounts.append(_mount(folder, str(folder), writable=True))
+        elif not devices:
+            nodes = [node for node in nodes if not _is_other_gpu(node, one)] + _access_nodes(one)
+    edits: dict[str, Any] = {
+        "env": [f"{name}={value}" for name, value in environment.items()],
+        "mounts": mounts,
+    }
     if nodes:
         edits["deviceNodes"] = [{"path": node} for node in nodes]
     return {
@@ -33,6 +48,27 @@ def specification(
         "kind": "berth.dev/gpu",
         "devices": [{"name": name, "containerEdits": edits}],
     }
+
+
+def _is_other_gpu(node: str, instance: Hardware) -> bool:
+    number = node.removeprefix("/dev/nvidia")
+    return number.isdigit() and int(number) != instance.gpu_minor
+
+
+def _access_nodes(instance: Hardware) -> list[str]:
+    """The devices by which the driver gives access to an instance of MIG: one of its GPU instance, one of its compute
+    instance. Their numbers are in NVIDIA's files under /proc."""
+    parts = CAPABILITIES / f"gpu{instance.gpu_minor}" / "mig" / f"gi{instance.gpu_instance}"
+    nodes = []
+    for access in (parts / "access", parts / f"ci{instance.compute_instance}" / "access"):
+        try:
+            words = dict(line.split(":", 1) for line in access.read_text().splitlines() if ":" in line)
+            nodes.append(f"/dev/nvidia-caps/nvidia-cap{int(words['DeviceFileMinor'])}")
+        except (OSError, KeyError, ValueError) as error:
+            raise PartitionError(
+                f"{access} does not name the instance's device ({error}); name its devices with --device"
+            ) from error
+    return nodes
 
 
 def _mount(outside: Path, inside: str, *, writable: bool = False) -> dict[str, Any]:

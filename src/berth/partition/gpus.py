@@ -8,7 +8,7 @@ from pathlib import Path
 
 from berth.errors import PartitionError
 
-__all__ = ["Gpu", "gpu_named", "gpus"]
+__all__ = ["Gpu", "gpu_named", "gpus", "open_nvml"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class _Memory(ctypes.Structure):
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 
-def gpus(driver_folder: Path | None = None) -> list[Gpu]:
-    """All of them, in NVML's order; from the NVML in `driver_folder` where one is given."""
+def open_nvml(driver_folder: Path | None = None) -> ctypes.CDLL:
+    """NVML, started; the one in `driver_folder` where one is given."""
     name = "libnvidia-ml.so.1"
     try:
         nvml = ctypes.CDLL(str(driver_folder / name) if driver_folder else name)
@@ -33,14 +33,21 @@ def gpus(driver_folder: Path | None = None) -> list[Gpu]:
         raise PartitionError(
             f"there is no {name} on this machine; install NVIDIA's driver, or try with --fake-gpu"
         ) from error
-    count = ctypes.c_uint()
-    if nvml.nvmlInit_v2() != 0 or nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
+    if nvml.nvmlInit_v2() != 0:
         raise PartitionError(
             "NVML does not start; see what nvidia-smi says"
             if driver_folder is None
             else "the fake card cannot be made or read; free some room in /dev/shm, "
             "or name its file elsewhere with BERTH_FAKE_CARD"
         )
+    return nvml
+
+
+def gpus(driver_folder: Path | None = None) -> list[Gpu]:
+    """All of them, in NVML's order; from the NVML in `driver_folder` where one is given."""
+    nvml, count = open_nvml(driver_folder), ctypes.c_uint()
+    if nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) != 0:
+        raise PartitionError("NVML does not tell how many GPUs there are; see what nvidia-smi says")
     found = []
     for index in range(count.value):
         handle, memory, uuid = ctypes.c_void_p(), _Memory(), ctypes.create_string_buffer(96)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from berth.errors import PartitionError
+from berth.partition.hardware import variables
 from berth.partition.library import fake_driver_folder, library_path
-from berth.partition.regions import INSIDE, Partition, find, read, regions_in
+from berth.partition.regions import INSIDE, PRIORITIES, Partition, find, read, regions_in
 from berth.partition.sizes import size_text
 
 __all__ = ["Summary", "environment", "run"]
@@ -58,13 +59,15 @@ def environment(
     core_pct: int | None = None,
     gpu: str | None = None,
     burst: bool = False,
+    swap_mib: int | None = None,
+    priority: str | None = None,
     fake_gpu: bool = False,
 ) -> dict[str, str]:
     """The environment of a process under these limits; without memory and share the region's own count.
 
     A region of its own also heeds those limits that `base` names and this call does not.
     """
-    limited = mem_mib is not None or core_pct is not None
+    limited = mem_mib is not None or core_pct is not None or priority is not None
     gone = ("BERTH_REGION", "BERTH_LOG") if limited else ("BERTH_GPU_", "BERTH_REGION", "BERTH_LOG")
     ours = {name: value for name, value in base.items() if not name.startswith(gone)}
     preload = [str(library_path()), *base.get("LD_PRELOAD", "").split()]
@@ -75,8 +78,12 @@ def environment(
         ours["BERTH_GPU_MEM_MIB"] = str(mem_mib)
     if core_pct is not None:
         ours["BERTH_GPU_CORE_PCT"] = str(core_pct)
+    if swap_mib is not None:
+        ours["BERTH_GPU_OVERSUBSCRIBE_MIB"] = str(swap_mib)
     if burst:
         ours["BERTH_GPU_BURST"] = "1"
+    if priority is not None:
+        ours["BERTH_GPU_PRIORITY"] = priority
     if gpu is not None:
         ours["CUDA_VISIBLE_DEVICES"] = gpu
     if fake_gpu:
@@ -92,6 +99,8 @@ def run(
     core_pct: int | None = None,
     gpu: str | None = None,
     burst: bool = False,
+    swap_mib: int | None = None,
+    priority: str | None = None,
     partition: str | None = None,
     fake_gpu: bool = False,
     root: Path | None = None,
@@ -101,12 +110,23 @@ def run(
         raise PartitionError(
             "no command to run; write it after --, as in: berth run --mem 4G -- python train.py"
         )
-    if partition is None and mem_mib is None and core_pct is None:
-        raise PartitionError("no limit to run under; give --mem, --core-pct or --partition")
-    if partition is not None and (mem_mib is not None or core_pct is not None):
+    limits = (mem_mib, core_pct, priority)
+    if partition is None and limits == (None, None, None):
         raise PartitionError(
-            f"the partition '{partition}' has its own limits; leave --mem and --core-pct out, or resize it"
+            "no limit to run under; give --mem, --core-pct or --priority, "
+            "or join one with: berth partition exec NAME"
         )
+    if swap_mib is not None and mem_mib is None:
+        raise PartitionError(
+            "--oversubscribe is memory beyond a limit; give --mem too, or resize the partition"
+        )
+    if partition is not None and limits != (None, None, None):
+        raise PartitionError(
+            f"the partition '{partition}' has its own limits; leave mem_mib, core_pct and priority out, "
+            "or resize it"
+        )
+    if priority is not None and priority not in PRIORITIES:
+        raise PartitionError(f"no priority '{priority}'; there are {', '.join(PRIORITIES)}")
     joined = find(partition, root) if partition is not None else []
     _check_free(joined[0].folder if joined else None, mem_mib, core_pct)
     with tempfile.TemporaryDirectory(prefix="berth-run-", dir=_folder_with_room()) as scratch:
@@ -120,8 +140,11 @@ def run(
             core_pct=core_pct,
             gpu=gpu,
             burst=burst,
+            swap_mib=swap_mib,
+            priority=priority,
             fake_gpu=fake_gpu,
         )
+        words |= variables([one.hardware for one in joined if one.hardware is not None])
         if fake_gpu and "BERTH_FAKE_CARD" not in words:
             words["BERTH_FAKE_CARD"] = str(Path(scratch) / "card")
         before = {seen.uuid: seen for seen in joined}

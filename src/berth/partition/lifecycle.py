@@ -8,8 +8,12 @@ import shutil
 from pathlib import Path
 
 from berth.errors import PartitionError, SettingError
+from berth.partition.access import MAKERS, Access, grant
 from berth.partition.gpus import Gpu
-from berth.partition.library import make_region, resize_region
+from berth.partition.hardware import Hardware, hardware_in, keep
+from berth.partition.library import make_region, oversubscribe_region, resize_region
+from berth.partition.mig import create_instance, destroy_instance
+from berth.partition.mps import start_daemon, stop_daemon
 from berth.partition.regions import (
     Limit,
     Partition,
@@ -24,38 +28,153 @@ from berth.partition.regions import (
     root_folder,
 )
 
-__all__ = ["create", "remove", "resize"]
+__all__ = ["create", "create_mig", "create_mps", "remove", "resize"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 
 def create(
-    name: str, gpu: Gpu, limit: Limit, *, overcommit: bool = False, root: Path | None = None
+    name: str,
+    gpu: Gpu,
+    limit: Limit,
+    *,
+    access: Access = MAKERS,
+    overcommit: bool = False,
+    root: Path | None = None,
 ) -> Partition:
-    """Make a partition of a GPU; one of a name that exists is refused, and so is more than the card has."""
+    """Make a partition of a GPU; one of a name that exists is refused, and so is more than the card has.
+
+    All GPUs of a partition are open to the same users: those of `access`, if this is its first.
+    """
+    root = root or root_folder()
+    _check_new(name, gpu, root)
+    _check_room(gpu, limit, partitions(root), overcommit)
+    return _make(name, gpu.uuid, limit, access, root)
+
+
+def create_mig(
+    name: str,
+    gpu: Gpu,
+    profile: str,
+    *,
+    access: Access = MAKERS,
+    driver_folder: Path | None = None,
+    root: Path | None = None,
+) -> Partition:
+    """Make a partition that is an instance of MIG, of a profile such as `2g.10gb`, which has one GPU."""
+    root = root or root_folder()
+    _check_new(name, gpu, root, alone=True)
+    instance = create_instance(gpu, profile, driver_folder)
+    ids = (instance.gpu_instance, instance.compute_instance)
+    kept = Hardware("mig", gpu.uuid, instance.uuid, instance.mem_mib, profile, *ids, instance.gpu_minor)
+    try:
+        return _make(name, instance.uuid, Limit(instance.mem_mib), access, root, kept)
+    except BaseException:
+        destroy_instance(gpu.uuid, *ids, driver_folder)
+        raise
+
+
+def create_mps(
+    name: str,
+    gpu: Gpu,
+    limit: Limit,
+    *,
+    access: Access = MAKERS,
+    overcommit: bool = False,
+    root: Path | None = None,
+) -> Partition:
+    """Make a partition whose processes are clients of MPS, which has one GPU.
+
+    `limit.core_pct` is then a part of the GPU's multiprocessors, which MPS keeps for each process; the library keeps
+    the memory of all together, and MPS that of each.
+    """
+    root = root or root_folder()
+    _check_new(name, gpu, root, alone=True)
+    _check_room(gpu, limit, partitions(root), overcommit)
+    root.mkdir(mode=0o755, parents=True, exist_ok=True)
+    pipe = start_daemon(root, gpu.uuid)
+    pct = limit.core_pct
+    kept = Hardware("mps", gpu.uuid, gpu.uuid, limit.mem_mib, core_pct=pct, pipe=str(pipe))
+    try:
+        return _make(name, gpu.uuid, Limit(limit.mem_mib), access, root, kept)
+    except BaseException:
+        _release([kept], root)
+        raise
+
+
+def _check_new(name: str, gpu: Gpu, root: Path, *, alone: bool = False) -> None:
     if not _NAME.fullmatch(name):
         raise SettingError(
             f"'{name}' is not a name for a partition; letters, digits, '_', '.' and '-', at most 63"
         )
-    root = root or root_folder()
-    uuid = _plain(gpu.uuid)
-    _check_room(gpu, limit, partitions(root), overcommit)
-    try:
-        for folder in (root, root / name):
-            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            _check_owner(folder)
-        preload_list(root / name)  # now: who starts a container may not be who may write here
-    except OSError as error:
-        raise PartitionError(
-            f"{root / name} cannot be made ({error.strerror}); name another root with BERTH_ROOT"
-        ) from error
-    if uuid in regions_in(root / name):
+    there = regions_in(root / name)
+    if _plain(gpu.uuid) in there:
         raise PartitionError(
             f"there is a partition '{name}' of GPU {gpu.index} already; "
             "resize or remove it, or take another name"
         )
-    make_region(root / name, uuid, name, limit.mem_mib << 20, limit.core_pct, limit.flags)
+    if there and (alone or any(hardware_in(root / name, uuid) for uuid in there)):
+        raise PartitionError(
+            f"there is a partition '{name}' already, and one of MIG or MPS has one GPU; take another name"
+        )
+
+
+def _make(
+    name: str, gpu_uuid: str, limit: Limit, access: Access, root: Path, kept: Hardware | None = None
+) -> Partition:
+    """The region of a partition, and the note of what keeps it besides."""
+    uuid = _plain(gpu_uuid)
+    try:
+        for folder, mode in ((root, 0o755), (root / name, 0o700)):
+            folder.mkdir(mode=mode, parents=True, exist_ok=True)
+            _check_owner(folder)
+        preload_list(root / name)  # now: who starts a container may not be who may write here
+        access = _same_access(root / name, access)
+        if kept is not None:
+            keep(root / name, uuid, kept)
+    except OSError as error:
+        raise PartitionError(
+            f"{root / name} cannot be made ({error.strerror}); name another root with BERTH_ROOT"
+        ) from error
+    try:
+        make_region(root / name, uuid, name, limit.mem_mib << 20, limit.core_pct, limit.flags)
+        if limit.swap_mib:
+            oversubscribe_region(root / name, uuid, limit.swap_mib << 20)
+        grant(root / name, uuid, access)
+    except PartitionError:
+        for kind in ("limit", "use", "hardware"):
+            (root / name / f"{uuid}.{kind}").unlink(missing_ok=True)
+        raise
     return read(root / name, uuid, name)
+
+
+def _release(kept: list[Hardware], root: Path, driver_folder: Path | None = None) -> None:
+    """Give back what partitions had of the hardware; a daemon of MPS ends with its last one."""
+    for one in kept:
+        if one.kind == "mig":
+            destroy_instance(one.gpu, one.gpu_instance, one.compute_instance, driver_folder)
+        elif not any(
+            other.hardware is not None and other.hardware.kind == "mps" and other.hardware.gpu == one.gpu
+            for other in partitions(root)
+        ):
+            stop_daemon(root, one.gpu)
+
+
+def _same_access(folder: Path, access: Access) -> Access:
+    """The access that the partition's other GPUs have, if it has any."""
+    for use in folder.glob("*.use"):
+        there, mode = use.stat(), use.stat().st_mode & 0o777
+        held = Access(
+            None if mode == 0o666 else there.st_uid,
+            there.st_gid if mode == 0o660 else None,
+        )
+        if access.open_to_named and access != held:
+            raise PartitionError(
+                f"the partition '{folder.name}' has GPUs that are open to user {held.uid}, group {held.gid}; "
+                "name the same with --owner and --group, or neither"
+            )
+        return held
+    return access
 
 
 def _check_owner(folder: Path) -> None:
@@ -73,6 +192,8 @@ def resize(
     mem_mib: int | None = None,
     core_pct: int | None = None,
     burst: bool | None = None,
+    swap_mib: int | None = None,
+    priority: str | None = None,
     gpus: list[Gpu] | None = None,
     overcommit: bool = False,
     root: Path | None = None,
@@ -81,6 +202,13 @@ def resize(
 
     A smaller limit refuses new allocations and ends nothing. What no GPU of it has room for changes none.
     """
+    held = find(name, root)
+    for partition in held:
+        if partition.hardware is not None:
+            raise PartitionError(
+                f"the partition '{name}' is one of {partition.hardware.text}, which has its size for good; "
+                "remove it and make another"
+            )
     changes = [
         (
             partition,
@@ -88,9 +216,11 @@ def resize(
                 partition.limit_bytes >> 20 if mem_mib is None else mem_mib,
                 partition.core_pct if core_pct is None else core_pct,
                 partition.burst if burst is None else burst,
+                swap_mib=partition.swap_limit_bytes >> 20 if swap_mib is None else swap_mib,
+                priority=partition.priority if priority is None else priority,
             ),
         )
-        for partition in find(name, root)
+        for partition in held
     ]
     others = [partition for partition in partitions(root) if partition.name != name]
     cards = {_plain(gpu.uuid): gpu for gpu in gpus or []}
@@ -99,20 +229,31 @@ def resize(
             _check_room(cards[partition.uuid], limit, others, overcommit, held=partition)
     for partition, limit in changes:
         resize_region(partition.folder, partition.uuid, limit.mem_mib << 20, limit.core_pct, limit.flags)
+        oversubscribe_region(partition.folder, partition.uuid, limit.swap_mib << 20)
     return find(name, root)
 
 
-def remove(name: str, *, force: bool = False, root: Path | None = None) -> None:
-    """Take a partition away; one in use is kept unless forced, and its processes keep their limits."""
+def remove(
+    name: str, *, force: bool = False, driver_folder: Path | None = None, root: Path | None = None
+) -> None:
+    """Take a partition away; one in use is kept unless forced, and its processes keep their limits.
+
+    An instance of MIG goes first: where the driver does not give it up, the partition stays.
+    """
+    root = root or root_folder()
     check_there(name, root)
     if not force:
         _check_idle(name, root)
+    folder = root / name
+    kept = [one for uuid in regions_in(folder) if (one := hardware_in(folder, uuid)) is not None]
+    _release([one for one in kept if one.kind == "mig"], root, driver_folder)
     try:
-        shutil.rmtree((root or root_folder()) / name)
+        shutil.rmtree(folder)
     except OSError as error:
         raise PartitionError(
             f"the partition '{name}' cannot be removed ({error.strerror}: {error.filename}); its maker may"
         ) from error
+    _release([one for one in kept if one.kind == "mps"], root)
 
 
 def _check_idle(name: str, root: Path | None) -> None:
@@ -145,7 +286,10 @@ def _check_room(
         )
     here = [partition for partition in existing if partition.uuid == _plain(gpu.uuid)]
     promised_mib = sum(partition.limit_bytes for partition in here) >> 20
-    promised_pct = sum(partition.core_pct for partition in here)
+    promised_pct = sum(
+        partition.core_pct if partition.hardware is None else partition.hardware.core_pct
+        for partition in here
+    )
     if more_mem and promised_mib + limit.mem_mib > gpu.mem_mib and not overcommit:
         left = max(gpu.mem_mib - promised_mib, 0)
         raise PartitionError(

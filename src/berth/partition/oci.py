@@ -66,6 +66,11 @@ def read_container(text: str) -> tuple[dict[str, Any], dict[str, Any], Path]:
 def inject(root: Path, parts: Sequence[Partition], library: Path) -> None:
     """Mount a partition into the container whose root folder is `root`; in the container's mount namespace."""
     folder = parts[0].folder
+    if any(part.hardware is not None and part.hardware.kind == "mps" for part in parts):
+        raise PartitionError(
+            f"the partition '{parts[0].name}' is one of MPS, whose clients need variables that a hook cannot set; "
+            "give it to the container by its CDI name"
+        )
     _bind(library, root, f"{INSIDE}/libberth.so")
     for part in parts:
         _bind(folder / f"{part.uuid}.limit", root, f"{INSIDE}/region/{part.uuid}.limit")

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from berth.errors import PartitionError, SettingError
+from berth.partition.access import check_open
+from berth.partition.hardware import Hardware, hardware_in
 from berth.partition.library import describe
 
 __all__ = [
@@ -31,7 +33,8 @@ __all__ = [
     "root_folder",
 ]
 
-BURST, AGENT = 1, 2
+BURST, AGENT, HIGH, LOW = 1, 2, 4, 8
+PRIORITIES = {"high": HIGH, "normal": 0, "low": LOW}
 INSIDE = "/run/berth"
 """Where a container finds the library and its region, also in processes that lost their environment."""
 
@@ -45,18 +48,26 @@ class Limit:
     """Per cent of the GPU's time; 0: not limited."""
     burst: bool = False
     """Whether it may use time that nobody else wants."""
+    swap_mib: int = 0
+    """How much of the host's memory it may have beyond `mem_mib`, which the GPU reaches more slowly; 0: none."""
+    priority: str = "normal"
+    """`high` gives no time up to others, `low` takes what they leave."""
 
     def __post_init__(self) -> None:
         if self.mem_mib < 1:
             raise SettingError(f"a limit of {self.mem_mib} MiB of GPU memory; it must be at least 1")
+        if self.swap_mib < 0:
+            raise SettingError(f"{self.swap_mib} MiB beyond the limit; it must be at least 0")
         if not 0 <= self.core_pct <= 100:
             raise SettingError(
                 f"a share of {self.core_pct} % of a GPU's time; it must be from 1 to 100, or 0 for no limit"
             )
+        if self.priority not in PRIORITIES:
+            raise SettingError(f"no priority '{self.priority}'; there are {', '.join(PRIORITIES)}")
 
     @property
     def flags(self) -> int:
-        return AGENT | (BURST if self.burst else 0)
+        return AGENT | (BURST if self.burst else 0) | PRIORITIES[self.priority]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +80,8 @@ class Process:
     held_bytes: int
     peak_bytes: int
     gpu_ns: int
+    swapped_bytes: int
+    """What it has in the host's memory, beside `held_bytes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +108,24 @@ class Partition:
     limit_bytes: int
     core_pct: int
     burst: bool
+    priority: str
     used_bytes: int
     peak_bytes: int
     refused: int
     refused_bytes: int
     gpu_ns: int
+    swap_limit_bytes: int
+    """What may be had of the host's memory beyond the limit."""
     processes: tuple[Process, ...]
     refusals: tuple[Refusal, ...]
     """The last few, oldest first."""
+    hardware: Hardware | None = None
+    """What keeps the limit beside libberth."""
+
+    @property
+    def swapped_bytes(self) -> int:
+        """What its processes have in the host's memory, beyond the limit."""
+        return sum(process.swapped_bytes for process in self.processes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +152,8 @@ def read(folder: Path, uuid: str, name: str) -> Partition:
         **(
             seen
             | {"name": name, "uuid": uuid, "folder": folder, "processes": processes, "refusals": refusals}
-        )
+        ),
+        hardware=hardware_in(folder, uuid),
     )
 
 
@@ -172,6 +196,8 @@ def check_there(name: str, root: Path | None) -> None:
     """Refuse a name that no partition has."""
     known = _names(root)
     if name not in known:
+        if "/" not in name:
+            check_open((root or root_folder()) / name)
         raise PartitionError(f"no partition '{name}'; there are: {', '.join(known) or 'none'}")
 
 

@@ -1,19 +1,27 @@
-"""What cuGetProcAddress answers through the library, beside what the driver alone answers."""
+"""What cuGetProcAddress answers through the library, beside what the driver alone answers.
+
+    python bench/partition_lookups.py [FILE.tsv …] [--json]
+
+FILE has lines of name, version and flags, with tabs between, as the fake driver writes them down of a runtime that
+starts over it (`BERTH_FAKE_LOOKUPS=FILE`). Each is resolved over the fake driver, and the last column says where the
+two differ; the status is 1 then. Without a FILE the recordings among the test data are resolved, and only how many
+differ is printed.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from berth.errors import PartitionError
 from berth.partition.library import fake_driver_folder, library_path
-
-__all__ = ["Lookup", "resolve"]
+from harness import data_folder
 
 _PROGRAM = """
 import ctypes, json, sys
@@ -112,3 +120,35 @@ def _answers(asked: Sequence[tuple[str, int, int]], *, preload: bool) -> list[li
     if answer.returncode != 0:
         raise PartitionError(f"the lookups could not be run: {answer.stderr.strip()[-300:]}")
     return list(json.loads(answer.stdout))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("paths", type=Path, metavar="FILE.tsv", nargs="*")
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+    words = parser.parse_args()
+    paths = words.paths or sorted((data_folder() / "cuda_lookups").glob("*.tsv"))
+    try:
+        found = {path: resolve(path) for path in paths}
+    except PartitionError as error:
+        sys.exit(f"error: {error}")
+    everything = [one for lookups in found.values() for one in lookups]
+    if words.json:
+        print(json.dumps([asdict(one) | {"same": one.same} for one in everything], indent=2))
+    elif words.paths:
+        for one in everything:
+            mark = "" if one.same else "   <-- differs"
+            asked = f"{one.name}\t{one.version}\t{one.flags}"
+            print(f"{asked}\t{one.symbol or '-'}\t{one.driver_symbol or '-'}{mark}")
+    else:
+        for path, lookups in found.items():
+            differing = sum(not one.same for one in lookups)
+            print(f"{path.name}: {len(lookups)} lookups, {differing} differing")
+    if any(not one.same for one in everything):
+        sys.exit(f"{sum(not one.same for one in everything)} lookups differ from the driver's")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+#define _GNU_SOURCE
+#include "capture.h"
+
+shared32 captured;
+
+bool capturing(CUstream stream, bool per_thread)
+{
+    int status = CU_CAPTURE_NONE;
+    if (!atomic_load_explicit(&captured, memory_order_relaxed))
+        return false;
+    if (per_thread && HAVE(cuStreamIsCapturing_ptsz))
+        return real.cuStreamIsCapturing_ptsz(stream, &status) == CUDA_SUCCESS &&
+               status != CU_CAPTURE_NONE;
+    return HAVE(cuStreamIsCapturing) && real.cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS &&
+           status != CU_CAPTURE_NONE;
+}
+
+int capture_relax(void)
+{
+    int mode = CU_CAPTURE_RELAXED;
+    if (atomic_load_explicit(&captured, memory_order_relaxed) &&
+        HAVE(cuThreadExchangeStreamCaptureMode) &&
+        real.cuThreadExchangeStreamCaptureMode(&mode) == CUDA_SUCCESS)
+        return mode;
+    return -1;
+}
+
+void capture_restore(int mode)
+{
+    if (mode >= 0)
+        real.cuThreadExchangeStreamCaptureMode(&mode);
+}

@@ -1,0 +1,34 @@
+/* The devices that this process sees, each with its region. */
+#ifndef BERTH_DEVICES_H
+#define BERTH_DEVICES_H
+
+#include "berth.h"
+
+struct device {
+    int ordinal;
+    CUdevice handle;
+    unsigned char uuid[16];
+    bool limited; /* has a region */
+    struct berth_region region;
+    _Atomic(NVdevice) nvml;
+};
+extern shared32 limiting; /* some device has a limit: the wrappers' one question */
+extern shared32 pacing;   /* some device has a compute limit */
+extern shared32 several;  /* there is more than one device */
+struct device *
+device_current(void); /* of the calling thread's context; NULL where there is no limit */
+struct device *device_of(CUdevice handle);
+struct device *device_by_uuid(const unsigned char uuid[16]);
+struct device *device_at(int position);      /* NULL past the last */
+NVdevice device_nvml(struct device *device); /* NULL where NVML does not know it */
+CUresult devices_start(CUresult started);
+void devices_changed(void); /* a context is gone: forget which device it was on */
+bool devices_none(void);    /* limits cannot be known: there is no GPU */
+
+/* Takes, after looking for dead processes and unused pool memory where it does not fit; records a refusal. */
+bool take(struct device *device, uint64_t bytes, const char *call);
+/* The same without recording. */
+bool take_quietly(struct device *device, uint64_t bytes, uint64_t *left);
+void give(struct device *device, uint64_t bytes);
+
+#endif

@@ -1,0 +1,40 @@
+/* What this process holds. */
+#ifndef BERTH_LEDGER_H
+#define BERTH_LEDGER_H
+
+#include "berth.h"
+
+enum kind {
+    LINEAR = 1,
+    ARRAY,
+    MIPMAP,
+    POOLED,
+    HANDLE,
+    CONTEXT,
+    MODULE,
+    LIBRARY,
+    GRAPH,
+    SWAPPED,
+    EXTERNAL,
+    GREEN,
+    SET_ASIDE
+};
+struct entry {
+    uint64_t key, bytes;
+    void *owner;
+    uint16_t kind, device;
+    uint32_t count;
+};
+void ledger_put(struct entry entry);
+/* Puts an entry in unless there is one of its kind and key. */
+bool ledger_add(struct entry entry);
+bool ledger_take(enum kind kind, uint64_t key, struct entry *entry);
+bool ledger_get(enum kind kind, uint64_t key, struct entry *entry);
+/* Adds to the count of an entry; false where there is none or the count would pass below 0. */
+bool ledger_count(enum kind kind, uint64_t key, int by);
+/* Changes the bytes of an entry; false where there is none. */
+bool ledger_grow(enum kind kind, uint64_t key, int64_t by);
+/* Takes out everything that belongs to a context; the caller frees the list. */
+struct entry *ledger_take_owned(void *owner, size_t *count);
+
+#endif

@@ -1,0 +1,246 @@
+/* Modules, libraries, and their functions, which a driver may load only when they are first asked for. */
+#define _GNU_SOURCE
+#include "overhead.h"
+#include "capture.h"
+#include "processes.h"
+#include "settings.h"
+
+enum { FIRST_MODULE_BYTES = 64 << 20 };
+
+/* One attempt to load: `overhead.device` is NULL where nothing is counted. */
+struct load {
+    struct overhead overhead;
+    uint64_t bytes;
+    int attempts;
+};
+
+static CUresult load_begin(struct load *load, const char *call, const void *out)
+{
+    struct device *device = out != NULL ? device_current() : NULL;
+    *load = (struct load){ .attempts = 0 };
+    if (device == NULL)
+        return CUDA_SUCCESS;
+    if (!overhead_begin(&load->overhead, device, &device->region.use->module_bytes,
+                        FIRST_MODULE_BYTES, call))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return CUDA_SUCCESS;
+}
+
+/* What became of an attempt; it is made anew where true. NVML tells what this process holds, and is believed whatever it
+   says. Without it only the card as a whole can be asked, where another's allocation may have got in between: what is
+   implausible or does not fit is unloaded, and believed where the card has about as much more free then. */
+static bool load_again(struct load *load, CUresult *result, enum kind kind, const void *out,
+                       CUresult (*unload)(void *))
+{
+    struct overhead *overhead = &load->overhead;
+    CUcontext context = NULL;
+    if (overhead->device == NULL)
+        return false;
+    if (*result == CUDA_SUCCESS && overhead_end(overhead, NULL, &load->bytes)) {
+        if (HAVE(cuCtxGetCurrent))
+            real.cuCtxGetCurrent(&context);
+        overhead_note(kind, *(void *const *)out, context, overhead->device, load->bytes);
+        return false;
+    }
+    if (*result != CUDA_SUCCESS) {
+        overhead_cancel(overhead);
+        return false;
+    }
+    uint64_t loaded_free = processes_driver_free();
+    (void)unload(*(void *const *)out);
+    uint64_t unloaded_free = processes_driver_free();
+    if (overhead->doubtful && ++load->attempts < 4) {
+        overhead->believed =
+            unloaded_free > loaded_free && unloaded_free - loaded_free >= load->bytes / 2;
+        overhead->before = processes_look(overhead->device);
+        return true;
+    }
+    overhead_cancel(overhead);
+    *result = CUDA_ERROR_OUT_OF_MEMORY;
+    return false;
+}
+
+static CUresult unload_module(void *module)
+{
+    return REAL(cuModuleUnload)(module);
+}
+
+static CUresult unload_library(void *library)
+{
+    return REAL(cuLibraryUnload)(library);
+}
+
+CUresult cuModuleLoad(CUmodule *module, const char *path)
+{
+    struct load load;
+    CUresult result = load_begin(&load, "cuModuleLoad", module);
+    if (result != CUDA_SUCCESS)
+        return result;
+    do
+        result = REAL(cuModuleLoad)(module, path);
+    while (load_again(&load, &result, MODULE, module, unload_module));
+    return result;
+}
+
+CUresult cuModuleLoadData(CUmodule *module, const void *image)
+{
+    struct load load;
+    CUresult result = load_begin(&load, "cuModuleLoadData", module);
+    if (result != CUDA_SUCCESS)
+        return result;
+    do
+        result = REAL(cuModuleLoadData)(module, image);
+    while (load_again(&load, &result, MODULE, module, unload_module));
+    return result;
+}
+
+CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
+{
+    struct load load;
+    CUresult result = load_begin(&load, "cuModuleLoadFatBinary", module);
+    if (result != CUDA_SUCCESS)
+        return result;
+    do
+        result = REAL(cuModuleLoadFatBinary)(module, image);
+    while (load_again(&load, &result, MODULE, module, unload_module));
+    return result;
+}
+
+CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count, void *options,
+                            void **values)
+{
+    struct load load;
+    CUresult result = load_begin(&load, "cuModuleLoadDataEx", module);
+    if (result != CUDA_SUCCESS)
+        return result;
+    do
+        result = REAL(cuModuleLoadDataEx)(module, image, count, options, values);
+    while (load_again(&load, &result, MODULE, module, unload_module));
+    return result;
+}
+
+CUresult cuLibraryLoadData(CUlibrary *library, const void *code, void *jit, void **jit_values,
+                           unsigned jit_count, void *options, void **values, unsigned count)
+{
+    struct load load;
+    CUresult result = load_begin(&load, "cuLibraryLoadData", library);
+    if (result != CUDA_SUCCESS)
+        return result;
+    do
+        result = REAL(cuLibraryLoadData)(library, code, jit, jit_values, jit_count, options, values,
+                                         count);
+    while (load_again(&load, &result, LIBRARY, library, unload_library));
+    return result;
+}
+
+CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, void *jit, void **jit_values,
+                               unsigned jit_count, void *options, void **values, unsigned count)
+{
+    struct load load;
+    CUresult result = load_begin(&load, "cuLibraryLoadFromFile", library);
+    if (result != CUDA_SUCCESS)
+        return result;
+    do
+        result = REAL(cuLibraryLoadFromFile)(library, path, jit, jit_values, jit_count, options,
+                                             values, count);
+    while (load_again(&load, &result, LIBRARY, library, unload_library));
+    return result;
+}
+
+static CUresult unloaded(bool known, const struct entry *entry, CUresult result)
+{
+    if (known && result == CUDA_SUCCESS)
+        overhead_give(entry);
+    else if (known)
+        ledger_put(*entry);
+    return result;
+}
+
+static bool take_out(enum kind kind, const void *key, struct entry *entry)
+{
+    return atomic_load_explicit(&limiting, memory_order_relaxed) &&
+           ledger_take(kind, (uint64_t)(uintptr_t)key, entry);
+}
+
+CUresult cuModuleUnload(CUmodule module)
+{
+    struct entry entry;
+    bool known = take_out(MODULE, module, &entry);
+    return unloaded(known, &entry, REAL(cuModuleUnload)(module));
+}
+
+CUresult cuLibraryUnload(CUlibrary library)
+{
+    struct entry entry;
+    bool known = take_out(LIBRARY, library, &entry);
+    return unloaded(known, &entry, REAL(cuLibraryUnload)(library));
+}
+
+/* ---- functions that are loaded when they are first used ---- */
+
+/* Loads a function now, so that what it brings is counted, and refused where it does not fit. One that was loaded and is
+   too much cannot be unloaded: all that is left is taken for it, and the rest is the hole. */
+static CUresult load_function(struct device *device, CUfunction function, enum kind kind,
+                              void *owner, const char *call)
+{
+    struct overhead overhead;
+    CUcontext context = NULL;
+    uint64_t bytes = 0;
+    int is_loaded = 0;
+    if (HAVE(cuFuncIsLoaded) && real.cuFuncIsLoaded(&is_loaded, function) == CUDA_SUCCESS &&
+        is_loaded)
+        return CUDA_SUCCESS;
+    if (!overhead_begin(&overhead, device, &device->region.use->function_bytes, FIRST_MODULE_BYTES,
+                        call))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    int mode = capture_relax();
+    CUresult result = real.cuFuncLoad(function);
+    capture_restore(mode);
+    if (result != CUDA_SUCCESS || processes_unchanged(overhead.before)) {
+        overhead_cancel(&overhead); /* most functions fit into what the driver holds already */
+        return result;
+    }
+    bool fits = overhead_end(&overhead, NULL, &bytes);
+    if (!fits) {
+        bytes = overhead.reserved + region_take_some(&device->region, bytes - overhead.reserved);
+        log_line("refused %s on GPU %d, whose function is loaded and too large", call,
+                 device->ordinal);
+    }
+    if (HAVE(cuCtxGetCurrent))
+        real.cuCtxGetCurrent(&context);
+    /* With its module or library; else with the context. */
+    if (owner == NULL || !ledger_grow(kind, (uint64_t)(uintptr_t)owner, (int64_t)bytes))
+        overhead_note(MODULE, function, context, device, bytes);
+    return fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult cuFuncLoad(CUfunction function)
+{
+    struct device *device = function != NULL && HAVE(cuFuncLoad) ? device_current() : NULL;
+    if (device == NULL)
+        return REAL(cuFuncLoad)(function);
+    return load_function(device, function, MODULE, NULL, "cuFuncLoad");
+}
+
+CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
+{
+    CUresult result = REAL(cuModuleGetFunction)(function, module, name);
+    struct device *device =
+        result == CUDA_SUCCESS && function != NULL && HAVE(cuFuncLoad) ? device_current() : NULL;
+    return device != NULL ? load_function(device, *function, MODULE, module, "cuModuleGetFunction")
+                          : result;
+}
+
+/* A library may be asked without a context: then the kernel is loaded by its first launch, which is not counted until
+   the next module or function is measured. */
+CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name)
+{
+    CUfunction function;
+    CUresult result = REAL(cuLibraryGetKernel)(kernel, library, name);
+    struct device *device =
+        result == CUDA_SUCCESS && kernel != NULL && HAVE(cuFuncLoad) ? device_current() : NULL;
+    if (device == NULL || !HAVE(cuKernelGetFunction) ||
+        real.cuKernelGetFunction(&function, *kernel) != CUDA_SUCCESS)
+        return result;
+    return load_function(device, function, LIBRARY, library, "cuLibraryGetKernel");
+}

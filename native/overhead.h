@@ -1,0 +1,28 @@
+/* What only the driver knows the size of: an estimate is taken, then corrected by measuring (context.c). */
+#ifndef BERTH_OVERHEAD_H
+#define BERTH_OVERHEAD_H
+
+#include "devices.h"
+#include "ledger.h"
+
+struct overhead {
+    struct device *device;
+    shared64 *learned; /* plus one; 0: not yet */
+    uint64_t reserved;
+    struct look *before; /* the card (processes.h) */
+    const char *call;
+    bool known, doubtful,
+        believed; /* doubtful: NVML did not tell; believed: whatever the card says is its own */
+};
+bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *learned,
+                    uint64_t first, const char *call);
+/* False where the driver took more than may be had: the caller undoes what it did and cancels. `made` is NULL unless a
+   context was made. */
+bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes);
+void overhead_cancel(struct overhead *overhead);
+/* Puts it down under a name, or gives it back where that is there already. */
+void overhead_note(enum kind kind, const void *key, void *owner, struct device *device,
+                   uint64_t bytes);
+void overhead_give(const struct entry *entry);
+
+#endif

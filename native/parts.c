@@ -1,0 +1,24 @@
+#include "parts.h"
+
+#include <stddef.h>
+
+extern const struct part __start_berth_parts[] __attribute__((visibility("hidden")));
+extern const struct part __stop_berth_parts[] __attribute__((visibility("hidden")));
+
+_Atomic uint32_t parts_dirty;
+
+void parts_forget(void)
+{
+    atomic_store(&parts_dirty, 0);
+    for (const struct part *part = __start_berth_parts; part < __stop_berth_parts; part++)
+        if (part->forget != NULL)
+            part->forget();
+}
+
+void parts_reclaim(struct device *device)
+{
+    atomic_store(&parts_dirty, 0);
+    for (const struct part *part = __start_berth_parts; part < __stop_berth_parts; part++)
+        if (part->reclaim != NULL)
+            part->reclaim(device);
+}

@@ -1,0 +1,445 @@
+/* Which of the processes that NVML tells of is this one, and what a call made the driver take for it.
+
+   A pid proves nothing: in a container NVML may tell of the host's pids, among which the own number is somebody
+   else's, or of the own pid with no memory. So a process is known by what it does: it is the one that comes to hold
+   memory while its first context is made, or the one that computes when it computes and rests when it rests. */
+#define _GNU_SOURCE
+#include "processes.h"
+#include "parts.h"
+#include "settings.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST = 256, SUSPECTS = 64 };
+enum {
+    KNOWN_CONTEXT_BYTES = 512 << 20
+}; /* what a context takes on the cards of a data centre, with some to spare */
+#define LEAST_BYTES (1ull << 20)    /* no context is smaller */
+#define MOST_BYTES (2ull << 30)     /* or larger */
+#define APART_BYTES (16ull << 20)   /* how far two of NVML's words may be apart */
+#define MEASURING_NS 30000000000ull /* one that has measured for so long has died */
+
+struct look {
+    NVprocess list[MOST];
+    unsigned count;
+    bool listed, totalled, measuring;
+    uint64_t total, free_bytes, charged, held;
+};
+
+/* Who was seen to compute, for the threads in turns that look (share.c), and what speaks against each. */
+static struct suspects {
+    struct {
+        unsigned pid, strikes, looks, apart;
+        bool other;
+    } list[SUSPECTS];
+    unsigned count, agreed_pid, wrong, unseen;
+    bool begun, by_list;
+} suspects[MAX_DEVICES];
+
+static struct berth_slot *own_slot(struct device *device)
+{
+    return device->region.slot < 0 ? NULL : &device->region.use->slots[device->region.slot];
+}
+
+static bool read_list(NVdevice handle, struct look *look)
+{
+    int (*const calls[])(NVdevice, unsigned *,
+                         NVprocess *) = { real.nvmlDeviceGetComputeRunningProcesses_v3,
+                                          real.nvmlDeviceGetComputeRunningProcesses_v2 };
+    for (int i = 0; i < 2; i++) {
+        look->count = MOST;
+        if (calls[i] != NULL && calls[i](handle, &look->count, look->list) == NV_SUCCESS)
+            return true;
+    }
+    NVprocess_v1 list[MOST];
+    look->count = MOST;
+    if (!HAVE(nvmlDeviceGetComputeRunningProcesses) ||
+        real.nvmlDeviceGetComputeRunningProcesses(handle, &look->count, list) != NV_SUCCESS) {
+        look->count = 0;
+        return false;
+    }
+    for (unsigned i = 0; i < look->count; i++)
+        look->list[i] = (NVprocess){ .pid = list[i].pid, .bytes = list[i].bytes };
+    return true;
+}
+
+uint64_t processes_driver_free(void)
+{
+    size_t free_bytes = 0, total = 0;
+    bool said = HAVE(cuMemGetInfo_v2) && real.cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS;
+    return said ? free_bytes : 0;
+}
+
+static void fill(struct device *device, struct look *look)
+{
+    NVdevice handle = device_nvml(device);
+    NVmemory memory;
+    struct berth_slot *slot = own_slot(device);
+    uint64_t seq;
+    for (int attempts = 0; attempts < 4;
+         attempts++) { /* until no other thread of this process allocates meanwhile */
+        seq = slot != NULL ? atomic_load(&slot->seq) : 0;
+        look->listed = handle != NULL && read_list(handle, look);
+        look->held = slot != NULL ? atomic_load(&slot->held) : 0;
+        if (slot == NULL || atomic_load(&slot->seq) == seq)
+            break;
+    }
+    look->totalled = handle != NULL && HAVE(nvmlDeviceGetMemoryInfo) &&
+                     real.nvmlDeviceGetMemoryInfo(handle, &memory) == NV_SUCCESS;
+    look->total = look->totalled ? memory.used : 0;
+    look->free_bytes = processes_driver_free();
+    look->charged = atomic_load(&device->region.use->total.used);
+}
+
+struct look *processes_look(struct device *device)
+{
+    struct look *look = calloc(1, sizeof *look);
+    if (look == NULL)
+        return NULL;
+    /* Two of a partition that measure at once would measure each other. Nobody waits: the second charges what is known. */
+    uint64_t now = clock_ns(), since = 0;
+    shared64 *measuring = &device->region.use->measuring_ns;
+    look->measuring =
+        atomic_compare_exchange_strong(measuring, &since, now) ||
+        (now - since > MEASURING_NS && atomic_compare_exchange_strong(measuring, &since, now));
+    fill(device, look);
+    return look;
+}
+
+bool processes_unchanged(const struct look *before)
+{
+    return before != NULL && before->free_bytes != 0 &&
+           processes_driver_free() == before->free_bytes;
+}
+
+void processes_end(struct device *device, struct look *before)
+{
+    if (before != NULL && before->measuring)
+        atomic_store(&device->region.use->measuring_ns, 0);
+    free(before);
+}
+
+static uint64_t bytes_of(const struct look *look, unsigned pid)
+{
+    for (unsigned i = 0; i < look->count && i < MOST; i++)
+        if (look->list[i].pid == pid)
+            return look->list[i].bytes == ~0ull ? 0 : look->list[i].bytes;
+    return 0;
+}
+
+/* The own pid in the outermost namespace that /proc tells of; 0 where it tells of one only. */
+static unsigned outer_pid(void)
+{
+    char line[256];
+    unsigned outer = 0, inner = 0;
+    FILE *file = fopen("/proc/self/status", "re");
+    while (file != NULL && fgets(line, sizeof line, file) != NULL)
+        if (strncmp(line, "NSpid:", 6) == 0) {
+            if (sscanf(line + 6, "%u %u", &outer, &inner) != 2)
+                outer = 0;
+            break;
+        }
+    if (file != NULL)
+        fclose(file);
+    return outer;
+}
+
+/* The one that came to hold memory between two looks; 0 where that was none, or several of which none can be told. */
+static unsigned newcomer(const struct look *before, const struct look *after, uint64_t *least)
+{
+    unsigned found = 0, count = 0, outer = outer_pid(), own = (unsigned)getpid(), told = 0;
+    *least = UINT64_MAX;
+    for (unsigned i = 0; before->listed && after->listed && i < after->count && i < MOST; i++) {
+        unsigned pid = after->list[i].pid;
+        uint64_t bytes = bytes_of(after, pid);
+        if (bytes < LEAST_BYTES || bytes > MOST_BYTES || bytes_of(before, pid) != 0)
+            continue;
+        found = pid;
+        count++;
+        if (pid == outer || (pid == own && told == 0))
+            told = pid;
+        if (bytes < *least)
+            *least = bytes;
+    }
+    return count == 1 ? found : told;
+}
+
+/* How much more the others have, of those that were there before. */
+static uint64_t others_growth(const struct look *before, const struct look *after)
+{
+    uint64_t growth = 0;
+    for (unsigned i = 0; i < after->count && i < MOST; i++) {
+        uint64_t had = bytes_of(before, after->list[i].pid),
+                 has = bytes_of(after, after->list[i].pid);
+        if (had != 0 && has > had)
+            growth += has - had;
+    }
+    return growth;
+}
+
+static uint64_t above(uint64_t more, uint64_t less)
+{
+    return more > less ? more - less : 0;
+}
+
+/* What is gone from the card beside what this partition was charged: a call cannot have taken more. */
+static bool gone(struct device *device, const struct look *after, uint64_t reserved, uint64_t *all,
+                 uint64_t *foreign)
+{
+    size_t total = 0;
+    if (after->free_bytes == 0 || !HAVE(cuDeviceTotalMem_v2) ||
+        real.cuDeviceTotalMem_v2(&total, device->handle) != CUDA_SUCCESS)
+        return false;
+    *all = above(total, after->free_bytes);
+    *foreign = above(*all, above(after->charged, reserved));
+    return true;
+}
+
+static void tell(struct device *device, const char *what, uint64_t bytes, const char *way,
+                 unsigned pid)
+{
+    static shared32 told;
+    if (atomic_fetch_add(&told, 1) < 64) /* a program that makes contexts for ever fills no disk */
+        log_line("%s on GPU %d: %llu MiB charged, by %s%.0u", what, device->ordinal,
+                 (unsigned long long)(bytes >> 20), way, pid);
+}
+
+static uint64_t context_taken(struct device *device, const struct look *before,
+                              const struct look *after, uint64_t reserved, bool *told)
+{
+    struct berth_slot *slot = own_slot(device);
+    uint64_t least, all = 0, foreign = UINT64_MAX, bytes;
+    unsigned pid = newcomer(before, after, &least);
+    bool known_gone = gone(device, after, reserved, &all, &foreign);
+    bool totals = before->totalled && after->totalled;
+    uint64_t rise = totals ? above(after->total, before->total) : 0;
+    if (pid != 0 && totals && bytes_of(after, pid) > rise + APART_BYTES)
+        pid = 0; /* more than the card as a whole lost: not what it seems */
+    if (pid != 0 && slot != NULL) {
+        atomic_store(&slot->outer_pid, pid);
+        suspects[device->ordinal].by_list = true;
+    }
+    unsigned known = slot != NULL ? atomic_load(&slot->outer_pid) : 0;
+    uint64_t own = above(after->held, before->held);
+    if (known != 0 && bytes_of(after, known) > bytes_of(before, known)) {
+        bytes = above(bytes_of(after, known) - bytes_of(before, known), own);
+        *told = true;
+        tell(device, "a context", bytes, "NVML's list, in which this process is ", known);
+        return bytes;
+    }
+    if (before->listed && after->listed && least != UINT64_MAX) {
+        tell(device, "a context", least, "the least of several that began at once", 0);
+        return least;
+    }
+    bytes = above(rise, before->listed && after->listed ? others_growth(before, after)
+                                                        : above(after->charged, before->charged));
+    if (totals && before->measuring && bytes >= LEAST_BYTES && bytes <= MOST_BYTES &&
+        bytes <= foreign) {
+        tell(device, "a context", bytes, "what the card as a whole lost meanwhile", 0);
+        return bytes;
+    }
+    /* Nothing, by two that agree to the byte; and the list agrees with them if it has the own pid with nothing. */
+    if (totals && known_gone && after->total == before->total && after->total == all) {
+        bool listed = false;
+        for (unsigned i = 0; i < after->count && i < MOST; i++)
+            listed =
+                listed || (after->list[i].pid == (unsigned)getpid() && after->list[i].bytes == 0);
+        if (listed && slot != NULL) {
+            atomic_store(&slot->outer_pid, (uint32_t)getpid());
+            suspects[device->ordinal].by_list = true;
+        }
+        return 0;
+    }
+    bytes = KNOWN_CONTEXT_BYTES < foreign ? KNOWN_CONTEXT_BYTES : foreign;
+    bytes = bytes < reserved ? bytes : reserved;
+    tell(device, "a context", bytes, "what a context is known to take: NVML does not tell", 0);
+    return bytes;
+}
+
+/* What NVML has beside what was charged: what was charged before and is taken only now is not this module's, and what was
+   taken since the last look without being charged (a kernel that was loaded by its launch) is counted now. */
+static uint64_t module_taken(struct device *device, const struct look *before,
+                             const struct look *after, uint64_t reserved, bool *told)
+{
+    struct berth_slot *slot = own_slot(device);
+    unsigned known = slot != NULL ? atomic_load(&slot->outer_pid) : 0;
+    uint64_t held = above(after->held, reserved);
+    *told = known != 0 && before->listed && after->listed && bytes_of(after, known) >= held;
+    if (*told)
+        return bytes_of(after, known) - held;
+    if (before->free_bytes == 0 || after->free_bytes == 0)
+        return reserved;
+    uint64_t lost = above(before->free_bytes, after->free_bytes);
+    uint64_t bytes =
+        above(lost, before->listed && after->listed ? others_growth(before, after)
+                                                    : above(after->charged, before->charged));
+    if (bytes != 0)
+        tell(device, "a module", bytes, "what the driver had less of afterwards", 0);
+    return bytes;
+}
+
+uint64_t processes_taken(struct device *device, struct look *before, uint64_t reserved,
+                         CUcontext made, bool *told)
+{
+    struct look *after = before != NULL ? calloc(1, sizeof *after) : NULL;
+    uint64_t bytes = reserved;
+    *told = false;
+    if (after != NULL) {
+        CUcontext current = NULL;
+        bool push = made != NULL && HAVE(cuCtxPushCurrent_v2) && HAVE(cuCtxPopCurrent_v2) &&
+                    HAVE(cuCtxGetCurrent) && real.cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
+                    current != made && real.cuCtxPushCurrent_v2(made) == CUDA_SUCCESS;
+        fill(device, after);
+        if (push)
+            real.cuCtxPopCurrent_v2(&current);
+        bytes = made != NULL ? context_taken(device, before, after, reserved, told)
+                             : module_taken(device, before, after, reserved, told);
+    }
+    free(after);
+    processes_end(device, before);
+    return bytes;
+}
+
+bool processes_wanted(struct device *device)
+{
+    struct berth_slot *slot = own_slot(device);
+    bool asked = atomic_load_explicit(&pacing, memory_order_relaxed) || HAVE(nvmlInit_v2);
+    return slot != NULL && asked && atomic_load(&slot->outer_pid) == 0;
+}
+
+/* ---- by what it computes ---- */
+
+bool processes_ours(struct berth_region *region, unsigned pid)
+{
+    uint32_t seen = atomic_load(&region->use->slots_seen);
+    for (uint32_t i = 0; i < seen && i < BERTH_SLOTS; i++) {
+        struct berth_slot *slot = &region->use->slots[i];
+        unsigned outer = atomic_load(&slot->outer_pid);
+        if (atomic_load(&slot->state) != 0 && (outer != 0 ? outer : slot->pid) == pid)
+            return true;
+    }
+    return false;
+}
+
+bool processes_known(struct berth_region *region)
+{
+    uint32_t seen = atomic_load(&region->use->slots_seen);
+    for (uint32_t i = 0; i < seen && i < BERTH_SLOTS; i++) {
+        struct berth_slot *slot = &region->use->slots[i];
+        if (atomic_load(&slot->state) != 0 && atomic_load(&slot->gpu_ns) != 0 &&
+            atomic_load(&slot->outer_pid) == 0)
+            return false;
+    }
+    return true;
+}
+
+static unsigned busy_pct(const NVutilization *samples, unsigned count, unsigned pid)
+{
+    for (unsigned i = 0; i < count; i++)
+        if (samples[i].pid == pid)
+            return samples[i].sm_pct;
+    return 0;
+}
+
+/* Whether one that used so much cannot be a process that launched work for so much. What is launched may seem to take
+   longer than it does, so using less says little. */
+static bool cannot_be(unsigned busy, unsigned own_pct)
+{
+    return (own_pct >= 10 && busy == 0) || busy > own_pct * 3 / 2 + 10;
+}
+
+static void doubt(struct suspects *here, struct berth_slot *slot, unsigned busy, unsigned own_pct)
+{
+    bool wrong = here->by_list ? own_pct >= 20 && busy == 0 : cannot_be(busy, own_pct);
+    here->wrong = wrong ? here->wrong + 1 : 0;
+    if (here->wrong >= 3) { /* it was somebody else */
+        atomic_store(&slot->outer_pid, 0);
+        here->count = 0;
+        here->wrong = 0;
+        here->by_list = false;
+    }
+}
+
+/* The place of a pid among the suspects; -1 where there is no room. */
+static int suspect(struct suspects *here, unsigned pid)
+{
+    for (unsigned i = 0; i < here->count; i++)
+        if (here->list[i].pid == pid)
+            return (int)i;
+    if (here->count == SUSPECTS)
+        return -1;
+    here->list[here->count].pid = pid;
+    here->list[here->count].strikes = here->list[here->count].looks =
+        here->list[here->count].apart = 0;
+    /* It computed before this process did, or after this one did and was not told of. */
+    here->list[here->count].other = !here->begun || here->unseen >= 2;
+    return (int)here->count++;
+}
+
+static bool claimed(struct berth_region *region, unsigned pid)
+{
+    uint32_t seen = atomic_load(&region->use->slots_seen);
+    for (uint32_t i = 0; i < seen && i < BERTH_SLOTS; i++)
+        if (atomic_load(&region->use->slots[i].state) != 0 &&
+            atomic_load(&region->use->slots[i].outer_pid) == pid)
+            return true;
+    return false;
+}
+
+void processes_watch(struct device *device, const NVutilization *samples, unsigned count,
+                     unsigned own_pct)
+{
+    struct berth_slot *slot = own_slot(device);
+    struct suspects *here = &suspects[device->ordinal];
+    if (slot == NULL)
+        return;
+    unsigned known = atomic_load(&slot->outer_pid);
+    if (known != 0) {
+        doubt(here, slot, busy_pct(samples, count, known), own_pct);
+        return;
+    }
+    for (unsigned i = 0; i < count; i++)
+        if (samples[i].sm_pct != 0)
+            suspect(here, samples[i].pid);
+    here->begun = true;
+    here->unseen += count == 0 && own_pct >= 10;
+    unsigned left = 0, pid = 0, told = 0, outer = outer_pid(), best = UINT_MAX, second = UINT_MAX,
+             nearest = 0;
+    for (unsigned i = 0; i < here->count; i++) {
+        __typeof__(&here->list[0]) one = &here->list[i];
+        unsigned busy = busy_pct(samples, count, one->pid);
+        one->strikes = cannot_be(busy, own_pct) ? one->strikes + 1 : 0;
+        one->other = one->other || one->strikes >= 2 || (own_pct == 0 && busy >= 5);
+        one->apart = one->apart / 2 + (busy > own_pct ? 4 * (busy - own_pct) : own_pct - busy);
+        one->looks++;
+        if (one->other || busy == 0)
+            continue;
+        left++;
+        pid = one->pid;
+        if (pid == outer || (pid == (unsigned)getpid() && told == 0))
+            told = pid;
+        second = one->apart < best ? best : one->apart < second ? one->apart : second;
+        nearest = one->apart < best && one->looks > 3 ? pid : nearest;
+        best = one->apart < best ? one->apart : best;
+    }
+    if (left >
+        1) /* of several that may be it, the one that is called so; else the one that does by far the nearest */
+        pid = told != 0 ? told : best < second / 2 && second - best / 2 > 10 ? nearest : 0;
+    bool found = pid != 0 && left != 0 && own_pct >= 5 && !claimed(&device->region, pid);
+    if (found && here->agreed_pid == pid) {
+        atomic_store(&slot->outer_pid, pid);
+        log_line("this process is %u to NVML on GPU %d, by when it computes", pid, device->ordinal);
+    }
+    here->agreed_pid = found ? pid : 0;
+}
+
+static void processes_forget(void)
+{
+    memset(suspects, 0, sizeof suspects);
+}
+
+PART(.forget = processes_forget);

@@ -1,0 +1,34 @@
+/* Which of the processes that NVML tells of is this one, and what a call made the driver take for it. */
+#ifndef BERTH_PROCESSES_H
+#define BERTH_PROCESSES_H
+
+#include "devices.h"
+
+/* The card at one instant: what each process holds, what all hold, what the partition was charged. */
+struct look;
+
+/* Before a call that makes the driver take memory for itself; NULL where there is no room for a look. Whoever looks
+   ends the look, by one of the two below. */
+struct look *processes_look(struct device *device);
+/* What the call took, never 0 where it made a context and that cannot be measured. `reserved` was charged before it;
+   `made` is the context, NULL for a call that made a module. `told`: by NVML, of this process. */
+uint64_t processes_taken(struct device *device, struct look *before, uint64_t reserved,
+                         CUcontext made, bool *told);
+/* Whether the card has as much free as then, which the driver must say. */
+bool processes_unchanged(const struct look *before);
+/* What the card has free; 0 where the driver does not say, as without a context. */
+uint64_t processes_driver_free(void);
+/* The call failed. */
+void processes_end(struct device *device, struct look *before);
+/* Whether this process is still to be found among those that NVML tells of. */
+bool processes_wanted(struct device *device);
+
+/* Watches who computes, until one alone can be this process: for where its memory did not tell. */
+void processes_watch(struct device *device, const NVutilization *samples, unsigned count,
+                     unsigned own_pct);
+/* Whether a pid of NVML's is one of the partition's. */
+bool processes_ours(struct berth_region *region, unsigned pid);
+/* Whether every process of the partition that computes is known by its pid in NVML. */
+bool processes_known(struct berth_region *region);
+
+#endif

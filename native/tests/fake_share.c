@@ -1,0 +1,400 @@
+/* The fake driver's calls by which memory outlives its handle, passes between programs or is taken for something else:
+   sparse arrays, export and import, IPC, external memory, multicast, green contexts, a context's limits. */
+#include "fake_inside.h"
+
+/* ---- sparse arrays ---- */
+
+struct part {
+    CUmap_info where;
+    struct physical *physical;
+    struct part *next;
+};
+static struct part *parts;
+
+static bool same_part(const CUmap_info *a, const CUmap_info *b)
+{
+    return a->resource == b->resource && a->part_type == b->part_type &&
+           memcmp(&a->part, &b->part, sizeof a->part) == 0;
+}
+
+static void let_go(struct physical *physical)
+{
+    physical->maps--;
+    fake_physical_drop(physical);
+}
+
+static void unmap_part(const CUmap_info *where)
+{
+    for (struct part **at = &parts; *at != NULL;) {
+        struct part *part = *at;
+        if (!same_part(&part->where, where)) {
+            at = &part->next;
+            continue;
+        }
+        *at = part->next;
+        let_go(part->physical);
+        free(part);
+    }
+}
+
+void fake_parts_of(CUarray array)
+{
+    fake_books();
+    for (struct part **at = &parts; *at != NULL;) {
+        struct part *part = *at;
+        if (part->where.resource != (void *)array) {
+            at = &part->next;
+            continue;
+        }
+        *at = part->next;
+        let_go(part->physical);
+        free(part);
+    }
+    fake_books_done();
+}
+
+DO cuMemMapArrayAsync(CUmap_info *list, unsigned count, CUstream stream)
+{
+    IN_CONTEXT();
+    GIVEN(list);
+    (void)stream;
+    fake_books();
+    CUresult result = CUDA_SUCCESS;
+    for (unsigned i = 0; i < count && result == CUDA_SUCCESS; i++) {
+        struct physical *physical = NULL;
+        if (list[i].operation == CU_OPERATION_MAP &&
+            (physical = fake_physical(list[i].handle)) == NULL) {
+            result = CUDA_ERROR_INVALID_VALUE;
+            break;
+        }
+        if (physical != NULL)
+            physical->maps++;
+        unmap_part(&list[i]);
+        if (physical == NULL)
+            continue;
+        struct part *made = calloc(1, sizeof *made);
+        *made = (struct part){ .where = list[i], .physical = physical, .next = parts };
+        parts = made;
+    }
+    fake_books_done();
+    return result;
+}
+DO cuMemMapArrayAsync_ptsz(CUmap_info *list, unsigned count, CUstream stream)
+{
+    return cuMemMapArrayAsync(list, count, stream);
+}
+
+/* ---- export and import ---- */
+
+/* The file holds the memory, as a driver's does: until the last descriptor of it is closed. */
+DO cuMemExportToShareableHandle(void *out, CUhandle handle, int type, unsigned long long flags)
+{
+    READY();
+    GIVEN(out);
+    if (flags != 0 || (type != CU_SHARE_FD && type != CU_SHARE_FABRIC))
+        return CUDA_ERROR_INVALID_VALUE;
+    fake_books();
+    struct physical *physical = fake_physical(handle);
+    uint64_t told[2] = { (uint64_t)getpid(), physical != NULL ? physical->id : 0 };
+    if (physical != NULL && type == CU_SHARE_FABRIC) {
+        memset(out, 0, CU_FABRIC_BYTES);
+        memcpy(out, told, sizeof told);
+    } else if (physical != NULL) {
+        struct stat file;
+        int fd = memfd_create("berth-fake-memory", MFD_CLOEXEC);
+        if (fd < 0 || write(fd, told, sizeof told) != sizeof told || fstat(fd, &file) != 0)
+            abort();
+        physical->fd = fd;
+        physical->file = (uint64_t)file.st_ino;
+        *(int *)out = fd;
+    }
+    fake_books_done();
+    return physical != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+DO cuMemImportFromShareableHandle(CUhandle *handle, void *from, int type)
+{
+    READY();
+    GIVEN(handle);
+    uint64_t told[2] = { 0, 0 };
+    if (type == CU_SHARE_FABRIC && from != NULL)
+        memcpy(told, from, sizeof told);
+    else if (type != CU_SHARE_FD || pread((int)(intptr_t)from, told, sizeof told, 0) != sizeof told)
+        return CUDA_ERROR_INVALID_VALUE;
+    fake_books();
+    struct physical *physical = told[0] == (uint64_t)getpid() ? fake_physical_kept(told[1]) : NULL;
+    if (physical != NULL)
+        physical->handles++;
+    else if (told[0] != (uint64_t)getpid()) /* another process's, which it is charged to */
+        physical = fake_physical_new(0, 0);
+    if (physical != NULL)
+        *handle = physical->id;
+    fake_books_done();
+    return physical != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* ---- external memory: made by a graphics interface, and the card's from here on ---- */
+
+struct CUext_st {
+    uint32_t gpu;
+    uint64_t bytes;
+};
+
+DO cuImportExternalMemory(CUext *out, const CUext_desc *desc)
+{
+    IN_CONTEXT();
+    GIVEN(out);
+    GIVEN(desc);
+    uint32_t gpu = fake_current()->gpu;
+    if (desc->size == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!fake_charge(gpu, desc->size))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    *out = calloc(1, sizeof **out);
+    **out = (struct CUext_st){ .gpu = gpu, .bytes = desc->size };
+    return CUDA_SUCCESS;
+}
+
+DO cuDestroyExternalMemory(CUext memory)
+{
+    READY();
+    GIVEN(memory);
+    fake_refund(memory->gpu, memory->bytes);
+    free(memory);
+    return CUDA_SUCCESS;
+}
+
+/* ---- multicast ---- */
+
+struct binding {
+    uint64_t object, offset;
+    CUdevice dev;
+    struct physical *physical;
+    struct binding *next;
+};
+static struct binding *bindings;
+
+DO cuMulticastCreate(CUhandle *handle, const CUmulticast_prop *prop)
+{
+    READY();
+    GIVEN(handle);
+    GIVEN(prop);
+    fake_books();
+    *handle = fake_physical_new(0, 0)->id;
+    fake_books_done();
+    return CUDA_SUCCESS;
+}
+
+DO cuMulticastAddDevice(CUhandle object, CUdevice dev)
+{
+    GPU(dev);
+    fake_books();
+    bool known = fake_physical(object) != NULL;
+    fake_books_done();
+    return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+static CUresult bind(CUhandle object, CUdevice dev, size_t offset, uint64_t memory, uint64_t va)
+{
+    READY();
+    fake_books();
+    struct physical *physical = memory != 0 ? fake_physical(memory) : fake_physical_at(va);
+    bool good = physical != NULL && fake_physical(object) != NULL;
+    if (good) {
+        struct binding *made = calloc(1, sizeof *made);
+        *made = (struct binding){ object, offset, dev, physical, bindings };
+        bindings = made;
+        physical->maps++;
+    }
+    fake_books_done();
+    return good ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+DO cuMulticastBindMem(CUhandle object, size_t offset, CUhandle memory, size_t from, size_t bytes,
+                      unsigned long long flags)
+{
+    (void)from, (void)bytes, (void)flags;
+    return bind(object, 0, offset, memory, 0);
+}
+DO cuMulticastBindMem_v2(CUhandle object, CUdevice dev, size_t offset, CUhandle memory, size_t from,
+                         size_t bytes, unsigned long long flags)
+{
+    (void)from, (void)bytes, (void)flags;
+    return bind(object, dev, offset, memory, 0);
+}
+DO cuMulticastBindAddr(CUhandle object, size_t offset, CUdeviceptr ptr, size_t bytes,
+                       unsigned long long flags)
+{
+    (void)bytes, (void)flags;
+    return bind(object, 0, offset, 0, ptr);
+}
+DO cuMulticastBindAddr_v2(CUhandle object, CUdevice dev, size_t offset, CUdeviceptr ptr,
+                          size_t bytes, unsigned long long flags)
+{
+    (void)bytes, (void)flags;
+    return bind(object, dev, offset, 0, ptr);
+}
+
+static bool unbind(CUhandle object, CUdevice dev, size_t from, size_t bytes)
+{
+    bool any = false;
+    for (struct binding **at = &bindings; *at != NULL;) {
+        struct binding *gone = *at;
+        if (gone->object != object || (dev >= 0 && gone->dev != dev) || gone->offset < from ||
+            gone->offset - from >= bytes) {
+            at = &gone->next;
+            continue;
+        }
+        *at = gone->next;
+        let_go(gone->physical);
+        free(gone);
+        any = true;
+    }
+    return any;
+}
+
+void fake_bindings_of(uint64_t object)
+{
+    if (bindings != NULL)
+        unbind(object, -1, 0, SIZE_MAX);
+}
+
+DO cuMulticastUnbind(CUhandle object, CUdevice dev, size_t offset, size_t bytes)
+{
+    READY();
+    fake_books();
+    bool any = unbind(object, dev, offset, bytes);
+    fake_books_done();
+    return any ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* ---- green contexts: they hold the primary context, and a part of their own ---- */
+
+struct CUgreen_st {
+    struct CUctx_st context;
+    CUdevice dev;
+    uint64_t bytes;
+};
+CUresult cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev);
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev);
+
+DO cuGreenCtxCreate(CUgreen *out, void *desc, CUdevice dev, unsigned flags)
+{
+    CUcontext primary;
+    GPU(dev);
+    GIVEN(out);
+    (void)desc, (void)flags;
+    uint64_t bytes = fake_number("BERTH_FAKE_GREEN_KIB", 0) << 10;
+    CUresult result = cuDevicePrimaryCtxRetain(&primary, dev);
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (!fake_charge(fake_gpu_at(dev), bytes)) {
+        cuDevicePrimaryCtxRelease_v2(dev);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *out = calloc(1, sizeof **out);
+    **out = (struct CUgreen_st){ .context = { .gpu = fake_gpu_at(dev), .alive = true },
+                                 .dev = dev,
+                                 .bytes = bytes };
+    return CUDA_SUCCESS;
+}
+
+DO cuGreenCtxDestroy(CUgreen green)
+{
+    READY();
+    GIVEN(green);
+    fake_refund(green->context.gpu, green->bytes);
+    cuDevicePrimaryCtxRelease_v2(green->dev);
+    free(green);
+    return CUDA_SUCCESS;
+}
+
+DO cuCtxFromGreenCtx(CUcontext *out, CUgreen green)
+{
+    READY();
+    GIVEN(out);
+    GIVEN(green);
+    *out = &green->context;
+    return CUDA_SUCCESS;
+}
+
+/* ---- what a context sets aside ---- */
+
+static const uint64_t first_limits[CU_LIMITS] = { 1024, 1 << 20, 8 << 20, 2, 2048 };
+enum { SMS = 132, SM_THREADS = 2048 };
+
+static uint64_t limit_costs(int limit, uint64_t value)
+{
+    uint64_t above = value > first_limits[limit] ? value - first_limits[limit] : 0;
+    return limit == CU_LIMIT_STACK ? above * SMS * SM_THREADS : limit <= CU_LIMIT_HEAP ? above : 0;
+}
+
+DO cuCtxGetLimit(size_t *value, int limit)
+{
+    IN_CONTEXT();
+    GIVEN(value);
+    if (limit < 0 || limit >= CU_LIMITS)
+        return CUDA_ERROR_INVALID_VALUE;
+    *value = first_limits[limit] + fake_current()->limits[limit];
+    return CUDA_SUCCESS;
+}
+
+/* The heap is taken in whole MiB, and the driver says what it made of the request. */
+DO cuCtxSetLimit(int limit, size_t value)
+{
+    IN_CONTEXT();
+    struct CUctx_st *context = fake_current();
+    if (limit < 0 || limit >= CU_LIMITS || value > 1ull << 48)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (limit == CU_LIMIT_HEAP)
+        value = (value + (1 << 20) - 1) & ~((1ull << 20) - 1);
+    value = value > first_limits[limit] ? value : first_limits[limit];
+    uint64_t before = limit_costs(limit, first_limits[limit] + context->limits[limit]);
+    uint64_t after = limit_costs(limit, value);
+    if (limit == CU_LIMIT_HEAP && fake_like("heap")) {
+        context->promised_bytes += after;
+        context->promised_bytes -=
+            before < context->promised_bytes ? before : context->promised_bytes;
+    } else if (after > before) {
+        if (!fake_charge(context->gpu, after - before))
+            return CUDA_ERROR_OUT_OF_MEMORY;
+        context->limit_bytes += after - before;
+    } else {
+        fake_refund(context->gpu, before - after);
+        context->limit_bytes -= before - after;
+    }
+    context->limits[limit] = value - first_limits[limit];
+    return CUDA_SUCCESS;
+}
+
+CUresult fake_promises_kept(struct CUctx_st *context)
+{
+    if (context->promised_bytes == 0)
+        return CUDA_SUCCESS;
+    if (!fake_charge(context->gpu, context->promised_bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    context->limit_bytes += context->promised_bytes;
+    context->promised_bytes = 0;
+    return CUDA_SUCCESS;
+}
+
+void fake_limits_gone(struct CUctx_st *context)
+{
+    fake_refund(context->gpu, context->limit_bytes);
+    context->limit_bytes = context->promised_bytes = 0;
+    memset(context->limits, 0, sizeof context->limits);
+}
+
+/* ---- pools of other processes: memory of theirs may be reached, and none of one's own be had ---- */
+
+DO cuMemPoolExportToShareableHandle(void *out, CUpool pool, int type, unsigned long long flags)
+{
+    READY();
+    GIVEN(out);
+    GIVEN(pool);
+    (void)flags;
+    if (type != CU_SHARE_FD)
+        return CUDA_ERROR_INVALID_VALUE;
+    *(int *)out = memfd_create("berth-fake-pool", MFD_CLOEXEC);
+    return *(int *)out >= 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}

@@ -1,0 +1,81 @@
+"""Who may join a named partition: whoever may write its counters.
+
+Without an owner and a group these are its maker, and the containers that it is mounted into, under whatever user
+they run: the counters' file is open to all, in a folder that nobody else may enter.
+"""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+from dataclasses import dataclass
+from pathlib import Path
+
+from berth.errors import PartitionError, SettingError
+
+__all__ = ["MAKERS", "Access", "access_of", "check_open", "grant"]
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """A user and a group that may join beside root; None: none in particular."""
+
+    uid: int | None = None
+    gid: int | None = None
+
+    @property
+    def open_to_named(self) -> bool:
+        return self.uid is not None or self.gid is not None
+
+    @property
+    def file_mode(self) -> int:
+        if not self.open_to_named:
+            return 0o666
+        return 0o600 if self.gid is None else 0o660
+
+    @property
+    def folder_mode(self) -> int:
+        """Whoever enters the folder may read the limits in it; the counters have their own mode."""
+        return 0o755 if self.open_to_named else 0o700
+
+
+MAKERS = Access()
+"""Its maker's alone, and of the containers that get it."""
+
+
+def access_of(owner: str | None, group: str | None) -> Access:
+    """The access of a user and a group by name or number; raises SettingError for one that is not known."""
+    try:
+        uid = None if owner is None else int(owner) if owner.isdigit() else pwd.getpwnam(owner).pw_uid
+    except KeyError as error:
+        raise SettingError(f"there is no user '{owner}' on this machine; give a name or a number") from error
+    try:
+        gid = None if group is None else int(group) if group.isdigit() else grp.getgrnam(group).gr_gid
+    except KeyError as error:
+        raise SettingError(f"there is no group '{group}' on this machine; give a name or a number") from error
+    return Access(uid, gid)
+
+
+def grant(folder: Path, uuid: str, access: Access) -> None:
+    """Open a new region, which is its maker's alone, to those who may join."""
+    use = folder / f"{uuid}.use"
+    try:
+        if access.open_to_named:
+            os.chown(use, -1 if access.uid is None else access.uid, -1 if access.gid is None else access.gid)
+        use.chmod(access.file_mode)
+        folder.chmod(access.folder_mode)
+    except OSError as error:
+        raise PartitionError(
+            f"{use} cannot be given to user {access.uid}, group {access.gid} ({error.strerror}); "
+            "root may give it to anybody, others to a group that they are in"
+        ) from error
+
+
+def check_open(folder: Path) -> None:
+    """Refuse a partition that this user may not look into."""
+    if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK, effective_ids=True):
+        raise PartitionError(
+            f"the partition '{folder.name}' is not open to this user (uid {os.geteuid()}); "
+            "whoever makes it names its user or group with --owner or --group"
+        )

@@ -1,0 +1,91 @@
+"""Partitions whose limit is the hardware's or the driver's own: an instance of MIG, a client of MPS.
+
+Each is a region like any other, so that processes, peaks and refusals show; beside it lies a note, `<uuid>.hardware`,
+of what keeps the limit and what a program must be told to get there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from berth.errors import PartitionError
+
+__all__ = ["Hardware", "hardware_in", "keep", "variables"]
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What keeps a partition's limit beside libberth."""
+
+    kind: Literal["mig", "mps"]
+    gpu: str
+    """The UUID of the whole GPU, as NVML writes it."""
+    uuid: str
+    """What CUDA_VISIBLE_DEVICES names: the instance's UUID, or the GPU's."""
+    mem_mib: int
+    profile: str = ""
+    """MIG: the profile's name, such as `2g.10gb`."""
+    gpu_instance: int = -1
+    compute_instance: int = -1
+    gpu_minor: int = -1
+    """MIG: the number of /dev/nvidiaN, under which the instance's access files are."""
+    core_pct: int = 0
+    """MPS: per cent of the GPU's multiprocessors, for each process; 0: not limited."""
+    pipe: str = ""
+    """MPS: the folder of the control daemon's pipes."""
+
+    @property
+    def text(self) -> str:
+        """The share, for people."""
+        if self.kind == "mig":
+            return f"MIG {self.profile}"
+        return f"MPS {self.core_pct} %" if self.core_pct else "MPS"
+
+
+def _note(folder: Path, uuid: str) -> Path:
+    return folder / f"{uuid}.hardware"
+
+
+def keep(folder: Path, uuid: str, hardware: Hardware) -> None:
+    """Write the note beside a region, whole or not at all."""
+    draft = folder / f".{uuid}.hardware"
+    draft.write_text(json.dumps(asdict(hardware)))
+    draft.chmod(0o644)
+    draft.rename(_note(folder, uuid))
+
+
+def hardware_in(folder: Path, uuid: str) -> Hardware | None:
+    """What keeps a region's limit beside libberth; None where nothing does."""
+    try:
+        text = _note(folder, uuid).read_text()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise PartitionError(f"{_note(folder, uuid)}: cannot be read ({error.strerror})") from error
+    try:
+        return Hardware(**json.loads(text))
+    except (TypeError, ValueError) as error:
+        raise PartitionError(
+            f"{_note(folder, uuid)}: is damaged ({error}); remove the partition with --force and make it anew"
+        ) from error
+
+
+def variables(kept: Sequence[Hardware]) -> Mapping[str, str]:
+    """What a program's environment must say, for its limit to be the hardware's."""
+    if not kept:
+        return {}
+    said = {"CUDA_VISIBLE_DEVICES": ",".join(one.uuid for one in kept)}
+    for one in kept:
+        if one.kind == "mps":
+            said |= {
+                "CUDA_MPS_PIPE_DIRECTORY": one.pipe,
+                "CUDA_MPS_LOG_DIRECTORY": str(Path(one.pipe).parent / "log"),
+                "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={one.mem_mib}M",
+            }
+            if one.core_pct:
+                said["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(one.core_pct)
+    return said

@@ -1,0 +1,83 @@
+"""NVIDIA's Multi-Process Service: one control daemon a GPU, from its first partition to its last."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from berth.errors import PartitionError
+
+__all__ = ["PROGRAM", "pipe_folder", "start_daemon", "stop_daemon"]
+
+PROGRAM = "nvidia-cuda-mps-control"
+_WAIT_S = 30
+
+
+def pipe_folder(root: Path, gpu_uuid: str) -> Path:
+    """Where the clients of a GPU's daemon find its pipes."""
+    return root / f".mps-{gpu_uuid}" / "pipe"
+
+
+def start_daemon(root: Path, gpu_uuid: str) -> Path:
+    """Start the control daemon of a GPU unless it runs; returns its pipe folder."""
+    pipe = pipe_folder(root, gpu_uuid)
+    for folder in (pipe, pipe.parent / "log"):
+        folder.mkdir(parents=True, exist_ok=True)
+    if _control(pipe, gpu_uuid, "get_server_list\n").returncode == 0:
+        return pipe
+    started = _control(pipe, gpu_uuid, None)
+    if started.returncode != 0:
+        raise PartitionError(
+            f"{PROGRAM} -d does not start for {gpu_uuid} ({_said(started)}); see {pipe.parent / 'log'}"
+        )
+    return pipe
+
+
+def stop_daemon(root: Path, gpu_uuid: str) -> None:
+    """End the control daemon of a GPU, if it runs, and its servers."""
+    pipe = pipe_folder(root, gpu_uuid)
+    if not pipe.exists() or _control(pipe, gpu_uuid, "get_server_list\n").returncode != 0:
+        return
+    ended = _control(pipe, gpu_uuid, "quit\n")
+    if ended.returncode != 0:
+        raise PartitionError(
+            f"the control daemon of {gpu_uuid} does not end ({_said(ended)}); end its clients first"
+        )
+
+
+def _control(pipe: Path, gpu_uuid: str, command: str | None) -> subprocess.CompletedProcess[str]:
+    """A command to the daemon, or its start."""
+    ours = {
+        "CUDA_VISIBLE_DEVICES": gpu_uuid,
+        "CUDA_MPS_PIPE_DIRECTORY": str(pipe),
+        "CUDA_MPS_LOG_DIRECTORY": str(pipe.parent / "log"),
+    }
+    words = [PROGRAM, "-d"] if command is None else [PROGRAM]
+    log = pipe.parent / "log" / "start"
+    try:
+        with log.open("w+") as said:  # a daemon that keeps a pipe open would keep us waiting
+            ran = subprocess.run(
+                words,
+                input=command or "",
+                env=os.environ | ours,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=_WAIT_S,
+                check=False,
+            )
+            said.seek(0)
+            return subprocess.CompletedProcess(words, ran.returncode, said.read())
+    except FileNotFoundError as error:
+        raise PartitionError(
+            f"there is no {PROGRAM} on this machine; it comes with NVIDIA's driver (nvidia-compute-utils)"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise PartitionError(
+            f"{' '.join(words)} did not answer within {_WAIT_S} s; see {pipe.parent / 'log'}"
+        ) from error
+
+
+def _said(ran: subprocess.CompletedProcess[str]) -> str:
+    return ran.stdout.strip()[-200:] or f"status {ran.returncode}"

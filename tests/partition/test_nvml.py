@@ -1,0 +1,100 @@
+"""What contexts and modules are charged, and how compute is shared, whatever NVML says (native/tests/fake.h).
+
+In a container NVML tells of pids of the host, or of the own process with no memory; elsewhere it may be missing, of an
+old version, or wrong.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from conftest import Card
+
+KINDS = ["", "host", "own", "hidden", "next", "old", "total", "missing", "lies"]
+CONTEXT_MIB, NEIGHBOUR_MIB, KNOWN_MIB = 300, 1500, 512
+UNTOLD = {"missing", "lies"}
+"""Where nobody tells what a context takes, so that what is known of contexts is charged."""
+
+
+@pytest.fixture
+def big(card: Card) -> Card:
+    """A card of 16 GiB with contexts and modules as large as real ones."""
+    card.settings = {
+        "BERTH_FAKE_CONTEXT_MIB": str(CONTEXT_MIB),
+        "BERTH_FAKE_MODULE_KIB": str(500 << 10),
+        "BERTH_FAKE_WATCH": "",
+        "BERTH_GPU_MEM_MIB": "2300",
+    }
+    return card
+
+
+@contextmanager
+def neighbour(card: Card) -> Iterator[subprocess.Popen[str]]:
+    """Another partition's process, which holds memory of the same card."""
+    with card.start(
+        "taken", "hold", str(NEIGHBOUR_MIB), BERTH_REGION=str(card.folder / "other"), BERTH_LOG=None
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.communicate("\n")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_context_is_charged_what_it_takes(big: Card, kind: str) -> None:
+    assert big.run("taken", "context", BERTH_FAKE_NVML=kind) == (0, f"{CONTEXT_MIB} {CONTEXT_MIB}\n")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_neighbour_holds_is_not_taken_for_a_contexts(big: Card, kind: str) -> None:
+    charged = KNOWN_MIB if kind in UNTOLD else CONTEXT_MIB
+    with neighbour(big):
+        said = big.run("taken", "context", BERTH_FAKE_NVML=kind, BERTH_GPU_MEM_MIB="1000")
+    assert said == (0, f"{charged} {CONTEXT_MIB}\n")
+
+
+def test_a_context_that_nobody_can_measure_fits_in_a_partition_that_is_smaller(big: Card) -> None:
+    with neighbour(big):
+        said = big.run("taken", "context", BERTH_FAKE_NVML="missing", BERTH_GPU_MEM_MIB="400")
+    assert said == (0, f"400 {CONTEXT_MIB}\n")
+
+
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_modules_are_charged_where_nvml_says_that_they_take_nothing(
+    big: Card, kind: str, beside: bool
+) -> None:
+    words = ("taken", "modules")
+    if beside:
+        with neighbour(big):
+            code, said = big.run(*words, BERTH_FAKE_NVML=kind)
+    else:
+        code, said = big.run(*words, BERTH_FAKE_NVML=kind)
+    charged = KNOWN_MIB if beside and kind in UNTOLD else CONTEXT_MIB
+    granted = (2300 - charged) // 500
+    assert (code, said) == (0, f"{granted} {charged + granted * 500}\n")
+
+
+@pytest.mark.parametrize(
+    ("kind", "way"),
+    [
+        ("", "by NVML's list, in which this process is "),
+        ("host", "by NVML's list, in which this process is 4"),
+        ("own", "by what the card as a whole lost meanwhile"),
+        ("missing", "by what a context is known to take: NVML does not tell"),
+    ],
+)
+def test_the_log_says_how_a_context_was_measured(big: Card, kind: str, way: str) -> None:
+    big.run("taken", "context", BERTH_FAKE_NVML=kind)
+    assert f"a context on GPU 0: {CONTEXT_MIB} MiB charged, {way}" in big.log
+
+
+def test_a_process_that_measures_is_not_waited_for(big: Card) -> None:
+    """The second of a partition takes what the first has learned, or what is known."""
+    running = [big.start("taken", "context", BERTH_FAKE_NVML="own") for _ in range(4)]
+    answers = [process.communicate(timeout=60)[0] for process in running]
+    assert all(answer.split()[1] == str(CONTEXT_MIB) for answer in answers)
