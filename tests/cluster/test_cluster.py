@@ -229,6 +229,7 @@ def test_numbers_beyond_64_bits_are_refused_as_others_are() -> None:
     assert cluster.digest() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", ["2**70", "2**63", "0.0", "None"])
 def test_the_first_placement_of_all_may_be_one_that_cannot_be(number: str) -> None:
     """In a process of its own and without kept kernels: the first call settles what the kernel is compiled for."""

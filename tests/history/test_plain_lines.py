@@ -100,6 +100,7 @@ def records(history: History) -> list[tuple[object, ...]]:
     return sorted((astuple(record) for record in history.records()), key=repr)
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate))
 @given(lines=LINES, shards=st.sampled_from((0, 4)), end=st.sampled_from(("\n", "")))
 def test_both_ways_give_the_same_records_counts_and_reasons(lines: list[str], shards: int, end: str) -> None:

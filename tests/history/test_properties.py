@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,6 +69,7 @@ rows = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=12, deadline=None)
 @given(lines=rows, pieces=st.lists(st.integers(0, 30), max_size=3), order=st.randoms(use_true_random=False))
 def test_a_history_is_the_same_however_its_import_is_cut_or_repeated(lines, pieces, order) -> None:  # type: ignore[no-untyped-def]

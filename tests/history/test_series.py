@@ -303,6 +303,7 @@ told_values = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(told=told_values, data=st.data())
 def test_what_series_say_is_the_same_however_their_import_is_cut_or_repeated(
@@ -334,6 +335,7 @@ def test_what_series_say_is_the_same_however_their_import_is_cut_or_repeated(
         assert rows_kept(cut) == rows_kept(whole)
 
 
+@pytest.mark.slow
 def test_many_imports_are_kept_in_few_files(tmp_path: Path) -> None:
     history = a_history(tmp_path)
     for minute in range(SEGMENTS + 2):

@@ -24,6 +24,7 @@ from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, Series, thesis_profi
 PROGRESS = habit((0, 1.0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interference", ["measured", "time-sliced"])
 def test_jobs_that_start_together_end_when_the_forecast_says(interference: str) -> None:
     task = thesis_task(horizon=32, step_ms=5000)

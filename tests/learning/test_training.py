@@ -287,6 +287,7 @@ def test_a_folder_with_a_training_is_not_overwritten(tmp_path: Path) -> None:
         train(learner_of("dqn-paper"), norm, TrainingSettings(1), folder=tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "direction"), [("dqn-paper", 1), ("dqn-paper-as-printed", -1)])
 def test_the_mended_sign_makes_what_turned_out_better_likelier_and_the_printed_one_does_not(
     name: str, direction: int
@@ -397,6 +398,7 @@ def test_a_model_of_another_view_is_no_start() -> None:
         make(Plan("dqn-paper", validation=1, sets=1), start=model)
 
 
+@pytest.mark.slow
 def test_the_training_curve_shows_returns_and_measurements() -> None:
     learner = learner_of("dqn-paper")
     found = train(learner, norm, TrainingSettings(6, measure_every=3))
