@@ -7,7 +7,7 @@ yielded are started and leave the queue, and while limits show and hide others.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from typing import Any
 
 from sortedcontainers import SortedList
@@ -24,6 +24,27 @@ Lane = Callable[[Job], Hashable]
 """A function of a job that tells which lane it waits in; the answer must not change while it waits."""
 
 
+Entry = tuple[Any, float, Job]
+"""Of a sorted order: key, serial and job. The key is that of the moment at which the job was queued, for what is
+believed of it may change while it waits."""
+
+
+class _Order:
+    """The waiting jobs by a key."""
+
+    def __init__(self, key: Key, jobs: Iterable[tuple[float, Job]]) -> None:
+        self.key = key
+        self._of: dict[str, Entry] = {job.id: (key(job), serial, job) for serial, job in jobs}
+        self.entries: SortedList = SortedList(self._of.values())
+
+    def add(self, job: Job, serial: float) -> None:
+        entry = self._of[job.id] = (self.key(job), serial, job)
+        self.entries.add(entry)
+
+    def remove(self, job: Job) -> None:
+        self.entries.remove(self._of.pop(job.id))
+
+
 class _Lanes:
     """The waiting jobs in lanes; entries of a lane are (key, serial, job), in order."""
 
@@ -31,18 +52,21 @@ class _Lanes:
         self.lane = lane
         self.key = key
         self.entries: dict[Hashable, SortedList] = {}
+        self._of: dict[str, tuple[Hashable, Entry]] = {}
 
-    def add(self, job: Job, serial: int) -> None:
+    def add(self, job: Job, serial: float) -> None:
         lane = self.lane(job)
         entries = self.entries.get(lane)
         if entries is None:
             entries = self.entries[lane] = SortedList()
-        entries.add((self.key(job), serial, job))
+        entry = (self.key(job), serial, job)
+        self._of[job.id] = (lane, entry)
+        entries.add(entry)
 
-    def remove(self, job: Job, serial: int) -> None:
-        lane = self.lane(job)
+    def remove(self, job: Job) -> None:
+        lane, entry = self._of.pop(job.id)
         entries = self.entries[lane]
-        entries.remove((self.key(job), serial, job))
+        entries.remove(entry)
         if not entries:
             del self.entries[lane]
 
@@ -56,7 +80,7 @@ class Queue:
         self._serials: list[int] = []  # at the same places; they only grow, where jobs come by `add` alone
         self._first = 0  # nobody waits at the places before this one
         self._room = 64  # so many places are filled before those that have left are taken out
-        self._orders: dict[Key, SortedList] = {}
+        self._orders: dict[Key, _Order] = {}
         self._lanes: dict[tuple[Lane, Key], _Lanes] = {}
         self._next_serial = 0
         self.changes = 0
@@ -116,13 +140,14 @@ class Queue:
         """
         order = self._orders.get(key)
         if order is None:
-            order = self._orders[key] = SortedList((key(job), serial, job) for serial, job in self._entries())
+            order = self._orders[key] = _Order(key, self._entries())
         place = 0
-        while place < len(order):
-            entry = order[place]
+        entries = order.entries
+        while place < len(entries):
+            entry = entries[place]
             before = self.changes
             yield entry[2]
-            place = place + 1 if self.changes == before else order.bisect_right(entry)
+            place = place + 1 if self.changes == before else entries.bisect_right(entry)
 
     def lanes(self, lane: Lane, key: Key) -> Mapping[Hashable, SortedList]:
         """The waiting jobs in lanes, such as those of one user: for each lane that has any its entries (key,
@@ -149,8 +174,8 @@ class Queue:
         self._jobs.append(job)
         self._serials.append(serial)
         if self._orders or self._lanes:
-            for key, order in self._orders.items():
-                order.add((key(job), serial, job))
+            for order in self._orders.values():
+                order.add(job, serial)
             for lanes in self._lanes.values():
                 lanes.add(job, serial)
         self.changes += 1
@@ -165,11 +190,10 @@ class Queue:
         del self._places[job.id]
         jobs[place] = None
         if self._orders or self._lanes:
-            serial = self._serials[place]
-            for key, order in self._orders.items():
-                order.remove((key(job), serial, job))
+            for order in self._orders.values():
+                order.remove(job)
             for lanes in self._lanes.values():
-                lanes.remove(job, serial)
+                lanes.remove(job)
         self.changes += 1
         return True
 
@@ -182,12 +206,10 @@ class Queue:
         place = self._places[job.id]
         serial = self._serials[place]
         self._jobs[place] = job
-        for key, order in self._orders.items():
-            order.remove((key(before), serial, before))
-            order.add((key(job), serial, job))
-        for lanes in self._lanes.values():
-            lanes.remove(before, serial)
-            lanes.add(job, serial)
+        sorted_by: list[_Order | _Lanes] = [*self._orders.values(), *self._lanes.values()]
+        for held in sorted_by:
+            held.remove(before)
+            held.add(job, serial)
         self.changes += 1
         return True
 

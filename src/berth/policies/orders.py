@@ -31,16 +31,14 @@ def _work(job: Job) -> int:
 class SjfExpected:
     """By the run time that is believed of a job (its mean); jobs of which nothing is believed come last.
 
-    What a job is believed to take is asked for when it is queued, and stays while it waits. The first queued on ties.
+    What was believed when a job was queued counts while it waits. The first queued on ties.
     """
 
     def __init__(self, setting: Setting | None = None) -> None:
-        self._expected_ms = ExpectedMs((setting or Setting()).knowledge)
-        self.key: Key = self._expected_ms
+        self.key: Key = ExpectedMs((setting or Setting()).knowledge)
 
     def __call__(self, queue: Queue) -> Iterator[Job]:
         """The waiting jobs, the shortest first."""
-        self._expected_ms.forget(queue)
         return queue.by(self.key)
 
 

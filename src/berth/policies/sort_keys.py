@@ -52,14 +52,12 @@ class OfQueue:
 class ExpectedMs:
     """A key: the run time that is believed of a job (its mean), ms; FOREVER_MS where nothing that makes sense is.
 
-    With `said`, what its user says goes first: the time limit, else the estimate. What is believed of a job that waits
-    stays until it is forgotten, as the place of a key in a queue must.
+    With `said`, what its user says goes first: the time limit, else the estimate.
     """
 
     def __init__(self, knowledge: Knowledge, *, said: bool = False) -> None:
         self._knowledge = knowledge
         self._said = said
-        self._known: dict[int, tuple[Job, int]] = {}  # by identity: a job that was replaced is another
 
     def __call__(self, job: Job) -> int:
         """The key of a job."""
@@ -70,18 +68,8 @@ class ExpectedMs:
                 return job.estimate_ms
         if self._knowledge.certain and job.work_ms is not None:
             return job.work_ms
-        known = self._known.get(id(job))
-        if known is None:
-            spread = self._knowledge.run_ms(job)
-            nothing = spread is None or spread.expected <= 0
-            known = (job, FOREVER_MS if nothing or spread is None else min(int(spread.expected), FOREVER_MS))
-            self._known[id(job)] = known
-        return known[1]
-
-    def forget(self, queue: Queue) -> None:
-        """Let go of jobs that do not wait any more, where there are many."""
-        if len(self._known) > 2 * len(queue) + 1000:
-            self._known = {number: known for number, known in self._known.items() if known[0] in queue}
+        spread = self._knowledge.run_ms(job)
+        return FOREVER_MS if spread is None or spread.expected <= 0 else min(int(spread.expected), FOREVER_MS)
 
 
 def key_of(order: object) -> Key | None:

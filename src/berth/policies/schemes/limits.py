@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from sortedcontainers import SortedList
-
 from berth.cluster import Cluster, Key, Queue
 from berth.errors import PolicyError, SettingError
 from berth.model import Evict, Job, Placement
@@ -92,10 +90,6 @@ class Limits:
 
 class _Shown(Queue):
     """The waiting jobs that are within their limits, in the places that they have in the whole queue."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._orders[as_queued] = SortedList()
 
     def __iter__(self) -> Iterator[Job]:
         return self.by(as_queued)
