@@ -72,6 +72,8 @@ bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
     } else {
         give(device, overhead->reserved - *bytes);
     }
+    if (*bytes == 0 && overhead->learned == &device->region.use->function_bytes)
+        return true; /* others may need room */
     uint64_t seen = atomic_load(overhead->learned);
     while (seen < *bytes + 1 &&
            !atomic_compare_exchange_weak(overhead->learned, &seen, *bytes + 1)) { }

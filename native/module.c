@@ -196,8 +196,8 @@ static CUresult load_function(struct device *device, CUfunction function, enum k
     int mode = capture_relax();
     CUresult result = real.cuFuncLoad(function);
     capture_restore(mode);
-    if (result != CUDA_SUCCESS || processes_unchanged(overhead.before)) {
-        overhead_cancel(&overhead); /* most functions fit into what the driver holds already */
+    if (result != CUDA_SUCCESS) {
+        overhead_cancel(&overhead);
         return result;
     }
     bool fits = overhead_end(&overhead, NULL, &bytes);
@@ -209,6 +209,8 @@ static CUresult load_function(struct device *device, CUfunction function, enum k
     if (HAVE(cuCtxGetCurrent))
         real.cuCtxGetCurrent(&context);
     /* With its module or library; else with the context. */
+    if (bytes == 0) /* most functions fit into what the driver holds already */
+        return result;
     if (owner == NULL || !ledger_grow(kind, (uint64_t)(uintptr_t)owner, (int64_t)bytes))
         overhead_note(MODULE, function, context, device, bytes);
     return fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;

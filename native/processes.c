@@ -110,12 +110,6 @@ struct look *processes_look(struct device *device)
     return look;
 }
 
-bool processes_unchanged(const struct look *before)
-{
-    return before != NULL && before->free_bytes != 0 &&
-           processes_driver_free() == before->free_bytes;
-}
-
 void processes_end(struct device *device, struct look *before)
 {
     if (before != NULL && before->measuring)
@@ -168,22 +162,22 @@ static unsigned newcomer(const struct look *before, const struct look *after, ui
     return count == 1 ? found : told;
 }
 
+static uint64_t above(uint64_t more, uint64_t less)
+{
+    return more > less ? more - less : 0;
+}
+
 /* How much more the others have, of those that were there before. */
-static uint64_t others_growth(const struct look *before, const struct look *after)
+static uint64_t others_growth(const struct look *before, const struct look *after, unsigned own)
 {
     uint64_t growth = 0;
     for (unsigned i = 0; i < after->count && i < MOST; i++) {
         uint64_t had = bytes_of(before, after->list[i].pid),
                  has = bytes_of(after, after->list[i].pid);
-        if (had != 0 && has > had)
+        if (had != 0 && has > had && after->list[i].pid != own)
             growth += has - had;
     }
     return growth;
-}
-
-static uint64_t above(uint64_t more, uint64_t less)
-{
-    return more > less ? more - less : 0;
 }
 
 /* What is gone from the card beside what this partition was charged: a call cannot have taken more. */
@@ -208,6 +202,17 @@ static void tell(struct device *device, const char *what, uint64_t bytes, const 
                  (unsigned long long)(bytes >> 20), way, pid);
 }
 
+/* How much less they have, those that ended meanwhile included. */
+static uint64_t others_shrink(const struct look *before, const struct look *after, unsigned own)
+{
+    uint64_t shrink = 0;
+    for (unsigned i = 0; before->listed && after->listed && i < before->count && i < MOST; i++)
+        if (before->list[i].pid != own)
+            shrink +=
+                above(bytes_of(before, before->list[i].pid), bytes_of(after, before->list[i].pid));
+    return shrink;
+}
+
 static uint64_t context_taken(struct device *device, const struct look *before,
                               const struct look *after, uint64_t reserved, bool *told)
 {
@@ -217,6 +222,7 @@ static uint64_t context_taken(struct device *device, const struct look *before,
     bool known_gone = gone(device, after, reserved, &all, &foreign);
     bool totals = before->totalled && after->totalled;
     uint64_t rise = totals ? above(after->total, before->total) : 0;
+    rise += totals ? others_shrink(before, after, pid) : 0;
     if (pid != 0 && totals && bytes_of(after, pid) > rise + APART_BYTES)
         pid = 0; /* more than the card as a whole lost: not what it seems */
     if (pid != 0 && slot != NULL) {
@@ -235,7 +241,7 @@ static uint64_t context_taken(struct device *device, const struct look *before,
         tell(device, "a context", least, "the least of several that began at once", 0);
         return least;
     }
-    bytes = above(rise, before->listed && after->listed ? others_growth(before, after)
+    bytes = above(rise, before->listed && after->listed ? others_growth(before, after, known)
                                                         : above(after->charged, before->charged));
     if (totals && before->measuring && bytes >= LEAST_BYTES && bytes <= MOST_BYTES &&
         bytes <= foreign) {
@@ -273,10 +279,13 @@ static uint64_t module_taken(struct device *device, const struct look *before,
         return bytes_of(after, known) - held;
     if (before->free_bytes == 0 || after->free_bytes == 0)
         return reserved;
-    uint64_t lost = above(before->free_bytes, after->free_bytes);
-    uint64_t bytes =
-        above(lost, before->listed && after->listed ? others_growth(before, after)
-                                                    : above(after->charged, before->charged));
+    /* Of a process that is not known, what the others have more may be its own. */
+    bool listed = before->listed && after->listed;
+    uint64_t growth = !listed      ? above(after->charged, before->charged)
+                      : known != 0 ? others_growth(before, after, known)
+                                   : 0;
+    uint64_t lost = before->free_bytes + others_shrink(before, after, known);
+    uint64_t bytes = above(lost, after->free_bytes + growth);
     if (bytes != 0)
         tell(device, "a module", bytes, "what the driver had less of afterwards", 0);
     return bytes;
@@ -307,8 +316,7 @@ uint64_t processes_taken(struct device *device, struct look *before, uint64_t re
 bool processes_wanted(struct device *device)
 {
     struct berth_slot *slot = own_slot(device);
-    bool asked = atomic_load_explicit(&pacing, memory_order_relaxed) || HAVE(nvmlInit_v2);
-    return slot != NULL && asked && atomic_load(&slot->outer_pid) == 0;
+    return slot != NULL && atomic_load(&slot->outer_pid) == 0;
 }
 
 /* ---- by what it computes ---- */

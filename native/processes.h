@@ -14,8 +14,6 @@ struct look *processes_look(struct device *device);
    `made` is the context, NULL for a call that made a module. `told`: by NVML, of this process. */
 uint64_t processes_taken(struct device *device, struct look *before, uint64_t reserved,
                          CUcontext made, bool *told);
-/* Whether the card has as much free as then, which the driver must say. */
-bool processes_unchanged(const struct look *before);
 /* What the card has free; 0 where the driver does not say, as without a context. */
 uint64_t processes_driver_free(void);
 /* The call failed. */

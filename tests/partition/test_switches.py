@@ -46,8 +46,9 @@ def test_no_instant_is_above_the_limit_under_any_two_switches(card: Card, first:
     assert code == 0, output
     seen = json.loads(output)
     assert (seen["left_bytes"], seen["driver_bytes"], seen["failed"]) == (0, 0, 0)
-    # Not explained yet: in about one of fifty runs, of some 150,000 operations, a single instant is above the limit.
-    assert seen["violations"] <= 1
+    # Not all explained: of eight pairs on busy cores about one sees one instant, by 8 KiB. Where NVML does
+    # not tell which process this is, a module is measured by what the card has free, which others change.
+    assert seen["violations"] <= 1, output
     assert seen["operations"] > 200
     assert seen["refused"] > 0
     region = card.folder / "region"
