@@ -77,20 +77,25 @@ class LiveLoop:
             self._push(time_ms, _KINDS[type(what)], what)
         while self._heap and self._heap[0][0] <= until_ms:
             self.now_ms = now_ms = self._heap[0][0]
+            happened = False
             while self._heap and self._heap[0][0] == now_ms:
                 _, kind, _, what = heappop(self._heap)
-                self._happens(kind, what)
+                happened |= self._happens(kind, what)
                 self.watch(self)
-            self._decide()
+            if happened:
+                self._decide()
 
-    def _happens(self, kind: int, what: Any) -> None:
+    def _happens(self, kind: int, what: Any) -> bool:
+        """Whether it happens still: processes that are gone neither end nor fail."""
         scheduler, now_ms = self.scheduler, self.now_ms
-        if kind == ENDED and self._live.get(what[0]) == what[1]:
+        if kind in (ENDED, FAILED) and self._live.get(what[0]) != what[1]:
+            return False
+        if kind == ENDED:
             del self._live[what[0]]
             scheduler.ended(what[0], RecordState.COMPLETED, now_ms)
             assert what[0] not in self.ends
             self.ends[what[0]] = now_ms
-        elif kind == FAILED and self._live.get(what[0]) == what[1]:
+        elif kind == FAILED:
             del self._live[what[0]]
             scheduler.failed_to_start(what[0], now_ms)
         elif kind == LOST:
@@ -104,6 +109,7 @@ class LiveLoop:
         elif kind == ARRIVED:
             self.submitted.add(what.id)
             scheduler.submit(what)
+        return True
 
     def _gone(self, runs: Sequence[Any]) -> None:
         for run in runs:
@@ -139,10 +145,11 @@ class LiveLoop:
         heappush(self._heap, (time_ms, kind, self._serial, what))
 
 
-def held_milli(cluster: Cluster) -> dict[GpuSlot, int]:
-    """What the cluster has given of each GPU, by its own account of who runs."""
-    held: dict[GpuSlot, int] = {}
+def held(cluster: Cluster) -> dict[GpuSlot, tuple[int, int]]:
+    """Milli and MiB that jobs hold of each GPU, added up from what runs."""
+    found: dict[GpuSlot, tuple[int, int]] = {}
     for run in cluster.running.values():
         for slot in run.slots if run.job.gpus else ():
-            held[slot] = held.get(slot, 0) + run.taken.milli
-    return held
+            milli, mem_mib = found.get(slot, (0, 0))
+            found[slot] = (milli + run.taken.milli, mem_mib + run.taken.mem_mib)
+    return found

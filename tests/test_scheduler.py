@@ -23,8 +23,9 @@ def live(name: str, **more: object) -> Job:
 
 
 def scheduler(policy: object = "fifo+first-fit", nodes: list[Node] = ONE_GPU, **more: object) -> Scheduler:
-    made = make_policy(policy, Setting(knowledge=User())) if isinstance(policy, str) else policy
-    return Scheduler(Cluster(nodes), made, User(), **more)  # type: ignore[arg-type]
+    knowledge = User()
+    made = make_policy(policy, Setting(knowledge=knowledge)) if isinstance(policy, str) else policy
+    return Scheduler(Cluster(nodes), made, knowledge, **more)  # type: ignore[arg-type]
 
 
 def started(one: Scheduler, now_ms: int = 0) -> list[str]:
@@ -332,3 +333,59 @@ def test_knowledge_is_told_what_happened() -> None:
     assert [(one.job_id, one.start_ms, one.end_ms, one.nodes, one.state, one.work_ms) for one in told] == [
         ("a", 4, 9, ("a",), RecordState.COMPLETED, None)
     ]
+
+
+@pytest.mark.parametrize("job", [live("a", gpus=-1), live("a", share=Share(0, 0)), live("a", mem_mib=-5)])
+def test_a_job_that_makes_no_sense_is_refused_and_stops_nobody(job: Job) -> None:
+    one = scheduler()
+    with pytest.raises(SchedulerError, match="makes no sense"):
+        one.submit(job)
+    one.submit(live("b"))
+    assert started(one) == ["b"]
+
+
+def test_a_held_back_job_that_was_replaced_by_one_within_its_limit_starts() -> None:
+    one = scheduler("limits?user_gpus=1+fifo+first-fit", [Node("a", 8)])
+    one.submit(live("a", user="u", gpus=8))
+    assert started(one) == []
+    one.replace(live("a", user="u", gpus=1))
+    assert started(one, 1) == ["a"]
+    one.submit(live("free"))
+    assert started(one, 2) == ["free"]
+
+
+def test_a_job_without_a_limit_that_was_replaced_still_starts() -> None:
+    one = scheduler("limits?vc_gpus=1+fifo+first-fit", [Node("a", 1)])
+    for name in ("first", "second"):
+        one.submit(live(name, virtual_cluster="v"))
+    assert started(one) == ["first"]
+    one.replace(live("second", virtual_cluster="v", priority=2))
+    one.ended("first", RecordState.COMPLETED, 5)
+    assert started(one, 5) == ["second"]
+
+
+def test_a_running_job_stays_its_users() -> None:
+    one = scheduler("fair-share+first-fit")
+    one.submit(live("a", user="u"))
+    assert started(one) == ["a"]
+    with pytest.raises(SchedulerError, match="its user, GPUs, CPU and memory stay"):
+        one.replace(live("a", user="v"))
+    one.ended("a", RecordState.COMPLETED, 5)
+
+
+def test_nodes_may_come_as_an_iterator() -> None:
+    one = scheduler()
+    assert one.nodes_changed(iter([Node("a", 2)]), 0) == []  # type: ignore[arg-type]
+    assert one.cluster.names == {"a": 0}
+
+
+def test_what_is_kept_of_jobs_is_let_go_when_they_have_ended() -> None:
+    one = scheduler("least-attained-service+first-fit")
+    for at in range(300):
+        one.submit(live(f"j{at}", estimate_ms=10**9))
+        assert started(one, at) == [f"j{at}"]
+        one.ended(f"j{at}", RecordState.COMPLETED, at + 1)
+    assert one.attempts == {}
+    assert one.cluster.usage().jobs == {}
+    assert one._beliefs is not None
+    assert len(one._beliefs._ends) < 100

@@ -7,11 +7,11 @@ The simulator (`berth.engine`) and the live drivers are its callers. They tell i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from berth.cluster import Cluster, Queue, Running
-from berth.errors import BerthError, PlacementError, PolicyError, SchedulerError, in_one_line
+from berth.errors import BerthError, ClusterError, PlacementError, PolicyError, SchedulerError, in_one_line
 from berth.interference.profiled import ProfiledInterference
 from berth.interference.sharing import Sharing
 from berth.knowledge import Knowledge, Oracle
@@ -50,6 +50,8 @@ class Attempts(NamedTuple):
     """How many attempts ran out of memory."""
     left_ms: int | None
     """Work believed to be left; None: all of it."""
+    queued_ms: int | None = None
+    """When the attempt was queued; None: when the job was submitted."""
 
 
 FIRST = Attempts(1, 0, None)
@@ -63,7 +65,7 @@ class Scheduler:
 
     def __init__(self, cluster: Cluster, policy: Policy, knowledge: Knowledge | None = None) -> None:
         """`cluster` is written to from now on; `knowledge` is told what happens, and says what runs are believed to
-        have left of their work."""
+        have left of their work. Without one nothing is believed of live jobs."""
         self.cluster = cluster
         self.queue = Queue()
         self.policy = policy
@@ -83,6 +85,7 @@ class Scheduler:
 
     def submit(self, job: Job) -> None:
         """Queue a job behind all others."""
+        self._check(job)
         if job.id in self.cluster.running or not self.queue.add(job):
             raise SchedulerError(f"job '{job.id}' waits or runs already; give each job an id of its own")
 
@@ -92,6 +95,7 @@ class Scheduler:
         if run is not None:
             self._release(job_id, now_ms)
             self._forget(job_id)
+            self._tell(run, RecordState.CANCELLED, now_ms)
             return run
         job = self.queue.named(job_id)
         if job is None:
@@ -107,18 +111,17 @@ class Scheduler:
         if run is not None:
             if self._size(run.job) != self._size(job):
                 raise SchedulerError(
-                    f"job '{job.id}' runs: its GPUs, CPU and memory stay as they are; withdraw it and submit it anew"
+                    f"job '{job.id}' runs: its user, GPUs, CPU and memory stay as they are; withdraw it,"
+                    " and submit it anew"
                 )
             run.job = job
+            self.cluster.reopen()  # what was expected of it may not hold any more
             return True
         if self.queue.named(job.id) is None:
             raise SchedulerError(f"job '{job.id}' cannot be replaced: it neither waits nor runs")
-        try:
-            fits = self.cluster.fits_when_empty(job)
-        except PlacementError as error:
-            raise SchedulerError(f"job '{job.id}' cannot become that: {error}") from error
+        self._check(job)
         self.queue.replace(job)
-        return fits
+        return self.cluster.fits_when_empty(job)
 
     def started(self, job_id: str) -> None:
         """The job's processes exist: from now on it ends, and does not fail to start."""
@@ -127,13 +130,16 @@ class Scheduler:
         self._confirmed.add(job_id)
 
     def failed_to_start(self, job_id: str, now_ms: int, *, again: bool = True) -> Running:
-        """What was decided could not be carried out: give back what the job was given, and queue it again."""
+        """What was decided could not be carried out: give back what the job was given, and queue it again.
+
+        It may be decided on again at once: tell it after `decide` has ended, and wait before the next one.
+        """
         if job_id in self._confirmed:
             raise SchedulerError(f"job '{job_id}' has started already; tell how it ended")
         run = self._running(job_id, "fail to start")
         self._release(job_id, now_ms)
         if again:
-            self._queue_again(run, left_ms=self._left_of(run), memory=False)
+            self._queue_again(run, now_ms, left_ms=self._left_of(run))
         else:
             self._forget(job_id)
         return run
@@ -143,14 +149,13 @@ class Scheduler:
         retries left. Returns the run; whether it waits again tells `waits`."""
         run = self._running(job_id, "end")
         self._release(job_id, now_ms)
+        before = self.attempts.get(job_id, FIRST)
+        if how is RecordState.OUT_OF_MEMORY and before.out_of_memory < run.job.retries:
+            self._queue_again(run, now_ms, left_ms=self._kept_of(run), memory=True)
+        else:
+            self._forget(job_id)
         if self._learns:
-            self._tell(run, how, now_ms, held_mib)
-        if how is RecordState.OUT_OF_MEMORY:
-            before = self.attempts.get(job_id, FIRST)
-            if before.out_of_memory < run.job.retries:
-                self._queue_again(run, left_ms=self._kept_of(run), memory=True)
-                return run
-        self._forget(job_id)
+            self._tell(run, how, now_ms, held_mib, queued_ms=before.queued_ms)
         return run
 
     def attempt(self, job_id: str) -> int:
@@ -179,23 +184,30 @@ class Scheduler:
 
         What ran on a node that is gone is released and queued again. Returns those runs.
         """
+        nodes = tuple(nodes)
         there = {node.name for node in nodes}
         gone = {row for name, row in self.cluster.names.items() if name not in there}
-        self.cluster.nodes_changed(nodes)  # first: it refuses what makes no cluster
+        try:
+            self.cluster.nodes_changed(nodes)
+        except ClusterError as error:
+            raise SchedulerError(f"the nodes cannot become that: {error}") from error
         return self._clear(gone, now_ms) if gone else []
 
     def strangers(self, slot: GpuSlot, milli: int, mem_mib: int) -> None:
         """Processes that are not the scheduler's use so much of a GPU from now on."""
-        self.cluster.strangers(slot, milli, mem_mib)
+        try:
+            self.cluster.strangers(slot, milli, mem_mib)
+        except PlacementError as error:
+            raise SchedulerError(f"strangers cannot be noted: {error}") from error
 
     # What is decided
 
     def decide(self, now_ms: int, *, out_of_time: Callable[[], bool] | None = None) -> Iterator[Outcome]:
         """Ask the policy; apply each decision as it is yielded, and hand it out.
 
-        A decision that cannot be applied comes back as `Refused`, and nothing has changed; who does not want to go on
-        stops iterating. Raises PolicyError where the policy raises, writes to what it is shown, yields what is no
-        decision, or `out_of_time()` says so; what was handed out until then is applied.
+        A decision that cannot be applied comes back as `Refused`, and nothing has changed; stop iterating to take no
+        more. Raises PolicyError if the policy raises (an error of berth's own passes as it is), writes to what it is
+        shown, yields what is no decision, or `out_of_time()` says so; what was handed out until then is applied.
         """
         wakes = self._wakes
         while wakes and wakes[0] <= now_ms:
@@ -274,7 +286,8 @@ class Scheduler:
                     decision, f"at {now_ms} ms the policy evicts job '{job_id}', which is not running"
                 )
             run = self._release(job_id, now_ms)
-            self._queue_again(run, left_ms=self._kept_of(run), memory=False)
+            before = self._queue_again(run, now_ms, left_ms=self._kept_of(run))
+            self._tell(run, RecordState.PREEMPTED, now_ms, queued_ms=before.queued_ms)
             return Evicted(run)
         raise PolicyError(f"a policy yields Placement, Evict or WakeAt, not {decision!r}")
 
@@ -296,15 +309,20 @@ class Scheduler:
             self._beliefs.change(run, now_ms)
         return run
 
-    def _queue_again(self, run: Running, *, left_ms: int | None, memory: bool) -> None:
+    def _queue_again(
+        self, run: Running, now_ms: int, *, left_ms: int | None, memory: bool = False
+    ) -> Attempts:
+        """Queue a run's job again; returns what was known of the attempt that has ended."""
         job = run.job
         before = self.attempts.get(job.id, FIRST)
-        self.attempts[job.id] = Attempts(run.attempt + 1, before.out_of_memory + memory, left_ms)
+        self.attempts[job.id] = Attempts(run.attempt + 1, before.out_of_memory + memory, left_ms, now_ms)
         self.queue.add(job)
+        return before
 
     def _forget(self, job_id: str) -> None:
         if self.attempts:
             self.attempts.pop(job_id, None)
+        self.cluster.forget(job_id)
 
     def _kept_of(self, run: Running) -> int | None:
         """Work believed to be left of a job that was stopped; None: all of it, or what the simulator knows better."""
@@ -324,16 +342,32 @@ class Scheduler:
             return FOREVER_MS
         return int(spread.expected)
 
-    def _tell(self, run: Running, how: RecordState, now_ms: int, held_mib: int) -> None:
+    def _check(self, job: Job) -> None:
+        try:
+            self.cluster.request(job)
+        except PlacementError as error:
+            raise SchedulerError(f"a job makes no sense: {error}") from error
+
+    def _tell(
+        self,
+        run: Running,
+        how: RecordState,
+        now_ms: int,
+        held_mib: int = 0,
+        *,
+        queued_ms: int | None = None,
+    ) -> None:
+        """Tell the knowledge how an attempt ended, if it wants to know."""
+        if not self._learns:
+            return
         if how is RecordState.OUT_OF_MEMORY:
             self.knowledge.ran_out_of_memory(run.job, held_mib)
-            if self._beliefs is not None:
-                self._beliefs.forget_profiles()
         job, model = run.job, self.cluster.nodes[run.slots[0].node].gpu_model
         self.knowledge.observe(
             Record(
                 job_id=job.id, attempt=run.attempt, user=job.user, application=job.application,
-                virtual_cluster=job.virtual_cluster, submit_ms=job.submit_ms, queued_ms=job.submit_ms,
+                virtual_cluster=job.virtual_cluster, submit_ms=job.submit_ms,
+                queued_ms=job.submit_ms if queued_ms is None else queued_ms,
                 start_ms=run.start_ms, end_ms=now_ms, state=how, gpus=job.gpus, share=run.share,
                 cpu_milli=job.cpu_milli, mem_mib=job.mem_mib,
                 nodes=tuple(dict.fromkeys(self.cluster.nodes[slot.node].name for slot in run.slots)),
@@ -341,13 +375,16 @@ class Scheduler:
                 time_limit_ms=job.time_limit_ms,
             )
         )  # fmt: skip
+        if self._beliefs is not None:
+            self._beliefs.refresh()
 
     def _clear(self, rows: Set[int], now_ms: int) -> list[Running]:
         """Release and queue again what runs on these nodes."""
         there = [run for run in self.cluster.running.values() if any(slot[0] in rows for slot in run.slots)]
         for run in there:
             self._release(run.job.id, now_ms)
-            self._queue_again(run, left_ms=self._kept_of(run), memory=False)
+            before = self._queue_again(run, now_ms, left_ms=self._kept_of(run))
+            self._tell(run, RecordState.NODE_FAIL, now_ms, queued_ms=before.queued_ms)
         return there
 
     def _row(self, name: str) -> int:
@@ -361,7 +398,8 @@ class Scheduler:
 
     @staticmethod
     def _size(job: Job) -> tuple[object, ...]:
-        return (job.gpus, job.share, job.nodes, job.cpu_milli, job.mem_mib, job.models, job.labels)
+        who = (job.user, job.virtual_cluster, job.application)
+        return (*who, job.gpus, job.share, job.nodes, job.cpu_milli, job.mem_mib, job.models, job.labels)
 
 
 class _Beliefs:
@@ -370,7 +408,8 @@ class _Beliefs:
     def __init__(self, cluster: Cluster, knowledge: Knowledge) -> None:
         self._cluster = cluster
         self._knowledge = knowledge
-        self._sharing = Sharing(cluster, ProfiledInterference(knowledge.profiles, knowledge.speeds))
+        self._profiles = dict(knowledge.profiles)
+        self._sharing = Sharing(cluster, ProfiledInterference(self._profiles, knowledge.speeds))
         self._changed_ms = 0
         """When tenants changed that have not been looked at since."""
         self._due: list[tuple[int, int, GpuSlot]] = []  # a heap: when an outlook ends to hold
@@ -385,9 +424,15 @@ class _Beliefs:
         if self._cluster.running.get(run.job.id) is run:
             self._expect(run)
 
-    def forget_profiles(self) -> None:
-        """What is believed of applications has changed."""
-        self._sharing.model = ProfiledInterference(self._knowledge.profiles, self._knowledge.speeds)
+    def refresh(self) -> None:
+        """Go by the profiles that are believed now, if they have changed."""
+        profiles = self._knowledge.profiles
+        if len(profiles) == len(self._profiles) and all(
+            self._profiles.get(name) is profile for name, profile in profiles.items()
+        ):
+            return
+        self._profiles = dict(profiles)
+        self._sharing.model = ProfiledInterference(self._profiles, self._knowledge.speeds)
 
     def catch_up(self, now_ms: int) -> None:
         """Advance what is believed until now; runs that were believed to be over by now are expected anew."""
@@ -424,6 +469,17 @@ class _Beliefs:
         if end_ms < FOREVER_MS:
             self._serial += 1
             heappush(self._ends, (end_ms, self._serial, run))
+            if len(self._ends) > 4 * len(self._cluster.running) + 64:
+                self._drop_stale()
+
+    def _drop_stale(self) -> None:
+        """Keep the last entry of each run that still runs."""
+        running = self._cluster.running
+        last = {
+            id(run): (end_ms, serial, run) for end_ms, serial, run in sorted(self._ends, key=lambda e: e[1])
+        }
+        self._ends = [entry for entry in last.values() if running.get(entry[2].job.id) is entry[2]]
+        heapify(self._ends)
 
     def _outlive(self, run: Running, now_ms: int) -> None:
         """A run that was believed to be over by now is not: it is expected anew."""
@@ -431,7 +487,8 @@ class _Beliefs:
             return  # it has been slowed since, and has a later entry
         run.advance(now_ms, run.speed_milli)
         done_us = run.work_us - run.left_us
-        self._knowledge.outlived(run.job, -(-done_us // 1000))
+        if self._knowledge.learns:
+            self._knowledge.outlived(run.job, -(-done_us // 1000))
         spread = self._knowledge.run_ms(run.job)
         if spread is not None and done_us < spread.expected * 1000 < LONGEST_MS * 1000:
             run.work_us = int(spread.expected) * 1000

@@ -43,7 +43,7 @@ def test_every_kind_says_nothing_of_a_job_of_which_nothing_is_known(kind: str) -
         ("noisy?run=nan", "noise of run is nan; expected from 0 to 3"),
         ("noisy?run=1&run=2", "noisy knowledge: run is set twice; expected it once"),
         ("noisy?run", "settings of knowledge are written KEY=VALUE&KEY=VALUE, not 'run'"),
-        ("no.such.module:thing", "no knowledge 'no.such.module:thing': No module named 'no'"),
+        ("no.such.module:thing", "No module named 'no'"),
         ("berth.knowledge:KINDS", "cannot be called"),
         ("builtins:dict", ""),
     ],

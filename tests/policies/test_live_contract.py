@@ -17,7 +17,7 @@ from berth.model import EventKind, GpuModel, GpuSlot, Job, Node, Share
 from berth.policies import ORDERS, PLACEMENTS, POLICIES, SCHEMES, Setting, make_policy
 from berth.profiles import THESIS_GPU, thesis_profiles
 from berth.scheduler import Scheduler
-from tests.live_loop import Back, LiveLoop, Lose, Nodes, Strangers, held_milli
+from tests.live_loop import Back, LiveLoop, Lose, Nodes, Strangers, held
 
 EVERY = sorted(
     {
@@ -34,7 +34,7 @@ EVERY = sorted(
         "limits?user_submitted=6+fair-share+fgd",
     }
 )
-PEEKS = ("sjf", "preempt+sjf", "easy+sjf")
+PEEKS = ("sjf+best-fit",)
 """Orders that go by the truth, and say so."""
 CLOCKED = ("genetic",)
 """Policies that search for so many milliseconds."""
@@ -68,7 +68,8 @@ def jobs(seed: int, count: int = 24) -> list[Job]:
         made.append(
             Job(
                 f"j{at}", at * 1500, None, user=f"u{at % 3}", application=draw.choice((*NAMES, "unheard-of")),
-                gpus=gpus, share=Share(draw.choice((1000, 1000, 500)) if gpus == 1 else 1000),
+                gpus=gpus,
+                share=Share(draw.choice((1000, 1000, 500)), draw.choice((0, 0, 3000))) if gpus == 1 else Share(),
                 cpu_milli=1000 * gpus, mem_mib=1000, priority=draw.randrange(3),
                 estimate_ms=draw.choice((None, 30_000, 400_000)),
             )
@@ -86,7 +87,12 @@ def account_is_right(loop: LiveLoop) -> None:
     waiting = [job.id for job in scheduler.queue]
     running = list(scheduler.cluster.running)
     assert sorted([*waiting, *running, *loop.ends]) == sorted(loop.submitted)
-    assert max(held_milli(scheduler.cluster).values(), default=0) <= 1000
+    cluster = scheduler.cluster
+    for slot, (milli, mem_mib) in held(cluster).items():
+        if not cluster.is_indebted:  # else a stranger came, or a node shrank, under what ran there
+            strangers = cluster.strangers_on(slot)
+            assert milli + strangers.milli <= 1000
+            assert mem_mib + strangers.mem_mib <= cluster.capacity.gpu_mem_mib[slot]
 
 
 @pytest.mark.parametrize("know", [User, Recorded], ids=["user", "recorded"])
@@ -115,7 +121,7 @@ def test_no_job_is_lost_none_runs_twice_and_no_gpu_is_over(name: str, know: Call
     assert not len(loop.scheduler.queue)
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY if not name.startswith((*PEEKS, *CLOCKED))])
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in (*PEEKS, *CLOCKED)])
 @pytest.mark.parametrize("know", [User, Recorded], ids=["user", "recorded"])
 def test_the_simulator_and_the_loop_start_the_same_jobs_at_the_same_time_on_the_same_gpus(
     name: str, know: Callable[[], Knowledge]
@@ -147,7 +153,7 @@ def test_the_simulator_and_the_loop_start_the_same_jobs_at_the_same_time_on_the_
     assert loop.starts == starts
 
 
-@pytest.mark.parametrize("name", [name for name in EVERY if not name.startswith(CLOCKED)])
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in CLOCKED])
 def test_noise_of_nothing_is_the_oracle(name: str) -> None:
     from berth.interference import make_interference
 

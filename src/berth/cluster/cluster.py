@@ -60,6 +60,8 @@ class Cluster:
         """How often something may have come to fit: something was given back, a node came, grew or came back, a
         stranger left, or a caller said so. Where it has not changed, what did not fit still does not."""
         self.losses = 0
+        self.reopened = 0
+        """How often `reopen` was called: what was expected of running jobs may not hold any more."""
         """How often something may have ceased to fit without a job that takes it: a node was lost, changed or vanished,
         or a stranger came. Only then does what fitted when somebody ends not fit any more."""
         self.changes = 0
@@ -298,6 +300,11 @@ class Cluster:
 
     # What changes it
 
+    def forget(self, job_id: str) -> None:
+        """Let go of what a job that will not come again has used."""
+        if self._usage is not None:
+            self._usage.jobs.pop(job_id, None)
+
     def place(
         self,
         placement: Placement,
@@ -314,8 +321,12 @@ class Cluster:
         itself asked for. Raises DoesNotFit or NotAllowed, and then nothing has changed.
         """
         job, slots, share, shared, best_effort = placement
-        account = account_of(placement) if best_effort else share
+        account = share
         count = len(slots)
+        if best_effort:
+            account = account_of(placement)
+            if not 0 < share[0] <= job.share[0] or share[1] < 0:
+                refuse(self, placement)
         if job.id in self.running or (count != 1 and not self._note(slots)):
             refuse(self, placement)
         number = self.request(job)
@@ -428,6 +439,7 @@ class Cluster:
 
     def reopen(self) -> None:
         """Say that something may fit now that did not, for a reason that the cluster does not see."""
+        self.reopened += 1
         self.openings += 1
         self.changes += 1
 

@@ -85,6 +85,8 @@ class Queue:
         self._next_serial = 0
         self.changes = 0
         """How often a job came or left."""
+        self.replacements = 0
+        """How often a waiting job was exchanged for another of its id."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -211,6 +213,7 @@ class Queue:
             held.remove(before)
             held.add(job, serial)
         self.changes += 1
+        self.replacements += 1
         return True
 
     def _entries(self) -> Iterator[tuple[int, Job]]:

@@ -31,7 +31,7 @@ class Shadow:
 
     def end(self, run: Running) -> None:
         """As if this run had ended."""
-        self._change(run.job, run.slots, run.share, 1)
+        self._change(run.job, run.slots, run.taken, 1)
 
     def start(self, job: Job, slots: Sequence[GpuSlot], share: Share) -> None:
         """As if this job had started here."""
@@ -39,7 +39,7 @@ class Shadow:
 
     def undo_end(self, run: Running) -> None:
         """As if it ran on."""
-        self._change(run.job, run.slots, run.share, -1)
+        self._change(run.job, run.slots, run.taken, -1)
 
     def limit(self, other: Shadow) -> None:
         """As if no more were free than is free in another one, too."""

@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import Any
 from urllib.parse import parse_qsl
 
-from berth.errors import SettingError
+from berth.errors import SettingError, in_one_line
 from berth.interference import Interference, no_interference
 from berth.knowledge.belief import Knowledge, Spread
 from berth.knowledge.noisy import Noise, Noisy
@@ -90,13 +90,16 @@ def _own(path: str, workload: Sequence[Job], interference: Interference) -> Know
     module_name, _, attribute = path.partition(":")
     try:
         make = getattr(import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SettingError(f"no knowledge '{path}': {error}") from error
+    except Exception as error:
+        raise SettingError(f"no knowledge '{path}': {type(error).__name__}: {error}") from error
     if not callable(make):
         raise SettingError(
             f"knowledge '{path}' is called with (workload, interference); {make!r} cannot be called"
         )
-    made = make(workload, interference)
+    try:
+        made = make(workload, interference)
+    except Exception as error:
+        raise SettingError(f"knowledge '{path}' cannot be made: {in_one_line(error)}") from error
     lacking = [
         name for name, _ in inspect.getmembers(Oracle) if not name.startswith("_") and not hasattr(made, name)
     ] + [name for name in ("profiles", "speeds") if not hasattr(made, name)]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from berth.interference import Speeds
 from berth.interference.speeds import unhindered
 from berth.knowledge.belief import Spread
-from berth.model import GpuModel, Job, Profile, Record
+from berth.model import GpuModel, Job, Profile, Record, RecordState
 
 __all__ = ["User"]
 
@@ -35,6 +35,7 @@ class User:
         self._ran_ms: dict[str, int] = {}  # job -> it has run at least so long
         self._held_mib: dict[str, int] = {}  # job -> it needs more than so much
         self._requests: Counter[Job] = Counter()
+        self._usual: tuple[Job, ...] | None = None
 
     def run_ms(self, job: Job) -> Spread | None:
         """The estimate, else the time limit; twice as long as it has run where it has outlived that."""
@@ -57,14 +58,23 @@ class User:
         return Spread(asked_mib, 0, asked_mib) if asked_mib > 0 else None
 
     def usual_requests(self) -> Sequence[Job]:
-        """A job for each that has ended, with what it asked for."""
-        return tuple(self._requests.elements())
+        """Jobs with what those that have ended asked for, in proportion, at most about `MOST_REQUESTS`."""
+        if self._usual is None:
+            total = sum(self._requests.values())
+            scale = min(1.0, MOST_REQUESTS / max(1, total))
+            self._usual = tuple(
+                job for job, count in self._requests.items() for _ in range(max(1, round(count * scale)))
+            )
+        return self._usual
 
     def observe(self, record: Record) -> None:
         """Remember what it asked for; what was learned of its attempts is forgotten."""
         self._ran_ms.pop(record.job_id, None)
-        if not record.attempt:
-            return
+        if record.state is not RecordState.OUT_OF_MEMORY:
+            self._held_mib.pop(record.job_id, None)
+        if record.attempt > 1:
+            return  # what it asks for was counted
+        self._usual = None
         request = Job(
             "", 0, None, gpus=record.gpus, share=record.share, cpu_milli=record.cpu_milli or 0,
             mem_mib=record.mem_mib or 0,

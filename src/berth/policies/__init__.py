@@ -222,6 +222,8 @@ def _place(part: str, setting: Setting, name: str) -> Place:
 
 def _unknown(kind: str, part: str, choices: dict[str, str], name: str) -> PolicyError:
     known = {**ORDERS, **PLACEMENTS, **SCHEMES, **WRAPPERS, **POLICIES} if kind == "policy" else choices
+    if part in GONE:
+        return PolicyError(f"no {kind} '{part}' in '{name}': {GONE[part]}")
     near = difflib.get_close_matches(part, known, n=1, cutoff=0.5)
     hint = f" (did you mean '{near[0]}'?)" if near else ""
     where = "" if part == name else f" in '{name}'"

@@ -62,14 +62,15 @@ class ExpectedMs:
     def __call__(self, job: Job) -> int:
         """The key of a job."""
         if self._said:
-            if job.time_limit_ms is not None:
-                return job.time_limit_ms
-            if job.estimate_ms is not None:
-                return job.estimate_ms
+            for said_ms in (job.time_limit_ms, job.estimate_ms):
+                if said_ms is not None and said_ms > 0:
+                    return said_ms
         if self._knowledge.certain and job.work_ms is not None:
             return job.work_ms
         spread = self._knowledge.run_ms(job)
-        return FOREVER_MS if spread is None or spread.expected <= 0 else min(int(spread.expected), FOREVER_MS)
+        if spread is None or not 0 < spread.expected < FOREVER_MS:
+            return FOREVER_MS
+        return int(spread.expected)
 
 
 def key_of(order: object) -> Key | None:

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from berth.arrays import IntArray
 from berth.cluster import Cluster, Queue, Running
 from berth.knowledge import Knowledge
-from berth.model import PLACES, GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
+from berth.model import FOREVER_MS, PLACES, GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
 from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
 from berth.policies.colocation.queue_prefix import QueuePrefix
 from berth.policies.colocation.whole_gpus import WholeGpus
 from berth.policies.protocol import Decision
-from berth.profiles import run_time_ms
+from berth.profiles import peak_mem_mib, run_time_ms
 
 __all__ = ["PLACE_MILLI", "Chooser", "Colocating", "Scene"]
 
@@ -95,11 +95,12 @@ class Colocating:
         self.knowledge = knowledge
         self._certain = knowledge.certain
         self.known = dict(knowledge.profiles if known is None else known)
-        self.whole = WholeGpus(self.known, recorded or knowledge.profiles.get, self._shares)
+        self.whole = WholeGpus(self.known, recorded or self._recorded, self._shares)
         self.forecaster = Forecaster(self.known, knowledge.speeds)
         self._peaks: dict[tuple[str, GpuModel | None], int] = {}
         self._fits_somewhere: dict[tuple[object, ...], bool] = {}
         self._models: list[GpuModel | None] = []
+        self._cards: set[GpuModel | None] = set()
         self._declined: dict[GpuSlot, tuple[int, tuple[str, ...], tuple[str, ...]]] = {}
         self._may: dict[tuple[int, str, int, int], bool] = {}
         self._alike: list[int] = []
@@ -147,14 +148,19 @@ class Colocating:
             cluster.memo[self] = True
             self.whole.forget(cluster)
             self._declined, self._may, self._candidates = {}, {}, {}
+            self._fits_somewhere = {}
             self._woken_ms = -1
             self._models = [node.gpu_model for node in cluster.nodes]
+            self._cards = {node.gpu_model for node in cluster.nodes if node.gpus}
             # Nodes of one number are the same to every job that shares.
             numbers: dict[tuple[object, ...], int] = {}
             self._alike = [
                 numbers.setdefault((node.gpu_model, frozenset(node.labels)), len(numbers))
                 for node in cluster.nodes
             ]
+
+    def _recorded(self, application: str) -> Profile | None:
+        return self.knowledge.profiles.get(application)
 
     def _refresh(self) -> None:
         """Take over profiles that were learned better since."""
@@ -175,13 +181,15 @@ class Colocating:
         """The work of a job as a forecast counts it, μs: what is believed, and where that is in doubt at least as long
         as its profile, so that no forecast of memory is cut at a guessed end. Services still fit in 64 bits."""
         if self._certain and job.work_ms is not None:
-            return min(job.work_ms, LONGEST_MS) * 1000
+            return max(1, min(job.work_ms, LONGEST_MS) * 1000)
         spread = self.knowledge.run_ms(job)
+        if spread is not None and not 0 < spread.expected <= FOREVER_MS:
+            spread = None  # it makes no sense
         if spread is not None and spread.certain:
             return min(spread.expected, LONGEST_MS) * 1000
         profile = self.known.get(job.application)
         length_ms = 1 if profile is None else run_time_ms(profile)
-        expected_ms = 0 if spread is None else min(max(spread.expected, 0), LONGEST_MS)
+        expected_ms = 0 if spread is None else min(int(spread.expected), LONGEST_MS)
         return max(expected_ms, length_ms) * 1000
 
     # Those that share
@@ -195,7 +203,7 @@ class Colocating:
             if slot in closed:
                 continue
             tenants = cluster.jobs_on(slot)
-            if len(tenants) < MOST and all(self._shares(run.job) for run in tenants):
+            if len(tenants) < MOST and all(run.best_effort for run in tenants):
                 rooms.append((len(tenants), int(cluster.rank[node]), slot, tenants))
         rooms.sort(key=lambda room: room[:3])
         return [room[2:] for room in rooms]
@@ -294,6 +302,9 @@ class Colocating:
                     self._declined.pop(slot, None)
                     for job in members:
                         yield self.shared_placement(job, slot)
+                        if job.id not in cluster.running:  # refused: this GPU is not asked again now
+                            closed.add(slot)
+                            break
             else:
                 closed.add(slot)
                 if short[number]:
@@ -332,11 +343,12 @@ class Colocating:
         mem_mib = self._peaks.get(key)
         if mem_mib is None:
             spread = self.knowledge.peak_mem_mib(job, gpu)
-            peak_mib = 0 if spread is None else max(0, spread.high)
+            peak_mib = peak_mem_mib(self.known[job.application]) if spread is None else max(0, spread.high)
             mem_mib = peak_mib + -(-peak_mib // MARGIN)
             if gpu is not None and gpu.mem_mib:
                 mem_mib = min(mem_mib, gpu.mem_mib)
-            self._peaks[key] = mem_mib
+            if not self.knowledge.learns:
+                self._peaks[key] = mem_mib
         return mem_mib
 
     def _sharing(self, queue: Queue) -> Iterator[Job]:
@@ -357,8 +369,10 @@ class Colocating:
         key = job.application, job.models, self.work_us(job)
         fits = self._fits_somewhere.get(key)
         if fits is None:
+            if len(self._fits_somewhere) > MOST_CANDIDATES:
+                self._fits_somewhere.clear()
             models = {
-                model for model in self._models if not job.models or (model and model.name in job.models)
+                model for model in self._cards if not job.models or (model and model.name in job.models)
             }
             fits = self._fits_somewhere[key] = any(
                 self.forecaster.fits_alone(job.application, model, key[2] // 1000) for model in models
@@ -372,6 +386,8 @@ class Colocating:
         key = number, job.application, work_us, self._alike[slot.node]
         known = self._may.get(key)
         if known is None:
+            if len(self._may) > MOST_CANDIDATES:
+                self._may.clear()
             known = self._may[key] = cluster.allows(job, slot.node) and self.forecaster.fits_alone(
                 job.application, self._models[slot.node], work_us // 1000
             )

@@ -101,7 +101,9 @@ class TetrisSharing(Colocating):
         if not best:
             return None
         weight = (
-            self.settings.shortest * np.mean([one[0] for one in best]) / np.mean([one[1] for one in best])
+            self.settings.shortest
+            * np.mean([one[0] for one in best])
+            / max(1.0, float(np.mean([one[1] for one in best])))
         )
         return max(best, key=lambda one: one[0] - weight * one[1])[2]
 

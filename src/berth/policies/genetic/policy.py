@@ -85,8 +85,8 @@ class Genetic:
     def _typical_of(self, cluster: Cluster, jobs: tuple[Job, ...]) -> Typical:
         """The usual requests: of the workload that the policy was made with, else of those who wait."""
         usual = self.setting.knowledge.usual_requests()
-        if not usual:
-            return typical_requests(jobs, cluster)
+        if not usual or self.setting.knowledge.learns:
+            return typical_requests(usual or jobs, cluster)
         typical: Typical | None = cluster.memo.get(self)
         if typical is None:
             typical = cluster.memo[self] = typical_requests(usual, cluster)

@@ -9,9 +9,10 @@ import numpy as np
 
 from berth.cluster import Cluster
 from berth.errors import PolicyError
-from berth.model import Job
+from berth.model import GpuSlot, Job
 from berth.policies.placements import score_kernels
 from berth.policies.placements.scored import Scored, Typical
+from berth.policies.protocol import Setting
 
 COVERED_PCT = 95
 """The typical requests are the most frequent ones that cover so much of the workload (the authors' setting)."""
@@ -29,10 +30,23 @@ class Fgd(Scored):
     kernel = score_kernels.FGD
     tightest = False
 
+    def __init__(self, setting: Setting | None = None) -> None:
+        super().__init__(setting)
+        self._learns = self.setting.knowledge.learns
+        self._planned_for = 0  # usual requests that were known
+
+    def __call__(self, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
+        """The slots, or None; what is usual is asked anew when twice as much is known of it."""
+        if self._learns and len(self.setting.knowledge.usual_requests()) > 2 * self._planned_for:
+            cluster.memo.pop(self, None)
+        return super().__call__(job, cluster)
+
     def typical(self, cluster: Cluster) -> Typical:
         """Those that usually come, else of who runs; PolicyError where an oracle was told of none."""
         knowledge = self.setting.knowledge
-        usual = knowledge.usual_requests() or tuple(run.job for run in cluster.running.values())
+        usual = knowledge.usual_requests()
+        self._planned_for = len(usual)
+        usual = usual or tuple(run.job for run in cluster.running.values())
         if not usual and knowledge.certain:
             raise PolicyError(
                 "fgd places by what jobs usually ask for, and was told of none: give simulate() a list of jobs, or make"

@@ -232,6 +232,7 @@ class _State:
         self._expected: dict[str, tuple[int, Running]] = {}
         self._openings = cluster.openings
         self._losses = cluster.losses
+        self._reopened = cluster.reopened
         self._stuck: tuple[dict[str, Job], int] = ({}, -1)
         self._unfit: dict[int, Job] = {}
         self._marks = cluster.marks()
@@ -241,6 +242,12 @@ class _State:
     def catch_up(self) -> None:
         """See who has ended since the last time, whether anybody left before he was expected to, and what was lost."""
         cluster = self.cluster
+        if cluster.reopened != self._reopened:
+            self._reopened = cluster.reopened
+            self._ends.clear()
+            self._expected.clear()
+            self._reservations.clear()
+            self._openings = cluster.openings
         if cluster.losses != self._losses:
             self._reservations.clear()
             self._losses = cluster.losses

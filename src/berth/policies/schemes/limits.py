@@ -23,7 +23,7 @@ AHEAD: Final = 10
 
 
 class Limits:
-    """Hold back the jobs of who has reached his limit of jobs, GPUs or nodes; the rest is another policy's.
+    """Hold back jobs of users at their limit of jobs, GPUs or nodes; another policy decides on the rest.
 
     As Slurm's limits of associations and of a QOS do (MaxJobs, MaxSubmitJobs, MaxTRESPerUser): a job that is held
     back holds up nobody, and takes its place by the time of its submission again when its user is within his limits.
@@ -133,6 +133,7 @@ class _Seen:
         self._late: dict[str, float] = {}  # the place of a job that was beyond a limit of submitted jobs
         self._came_late = 0
         self._last_serial = -1
+        self._replacements = queue.replacements
         self._openings = -1
         self._changes = -1
 
@@ -151,6 +152,8 @@ class _Seen:
             self._openings = self.cluster.openings
         if self._changes != self.queue.changes:
             stale |= self._newcomers()
+            if self._replacements != self.queue.replacements:
+                stale |= self._replaced()
             for lane, shown in self._lanes.items():
                 for job in shown.values():
                     if job not in self.queue:
@@ -158,6 +161,22 @@ class _Seen:
             self._changes = self.queue.changes
         for lane in sorted(stale, key=repr):  # a set has another order in each process
             self._show(lane)
+
+    def _replaced(self) -> set[Any]:
+        """Some waiting jobs were replaced: look at all anew; returns the lanes to look at for that."""
+        self._replacements = self.queue.replacements
+        for shown in self._lanes.values():
+            for job in [job for job in shown.values() if job not in self.queue]:
+                self.shown.remove(shown.pop(job.id))
+        unlimited = self._lanes.setdefault(None, {})
+        for _, serial, job in self.queue.lanes(_everybody, as_queued).get(None, ()):
+            groups = self._groups_of(job)
+            for group in groups:
+                self._groups.setdefault(group, set()).add(_lane(job))
+            if not groups and job.id not in unlimited:
+                self.shown.put(job, serial)
+                unlimited[job.id] = job
+        return {*self._lanes, *self.queue.lanes(_lane, self._key)} - {None}
 
     def _newcomers(self) -> set[Any]:
         """Note who came since the last time; returns the lanes to look at for that."""
@@ -197,6 +216,8 @@ class _Seen:
     def started(self, job: Job) -> bool:
         """A job that was shown has started; returns whether others are not shown any more."""
         self._changes = self.queue.changes
+        if job.id not in self.cluster.running:
+            return False  # it was refused
         self._late.pop(job.id, None)
         before = self.shown.changes
         lane = _lane(job) if self._groups_of(job) else None

@@ -59,12 +59,13 @@ class Quotas:
                 return
 
     def _placement(self, job: Job, pool: str, cluster: Cluster) -> Placement | None:
-        stuck: dict[str, tuple[int, str]] = cluster.memo.setdefault(self, {})  # by pool: openings, id
-        if stuck.get(pool) == (cluster.openings, job.id):
+        stuck: dict[str, tuple[int, Job]] = cluster.memo.setdefault(self, {})  # by pool
+        tried = stuck.get(pool)
+        if tried is not None and tried[0] == cluster.openings and tried[1] is job:
             return None
         slots = self.place(job, cluster)
         if slots is None:
-            stuck[pool] = (cluster.openings, job.id)
+            stuck[pool] = (cluster.openings, job)
             return None
         return Placement(job, slots, job.share)
 
