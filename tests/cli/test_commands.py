@@ -32,7 +32,7 @@ def test_compare_prints_json_and_nothing_else() -> None:
     result = answer("compare", "synthetic:demo?jobs=80", "--policies", "fgd,random", "--seeds", "2", "--json")
     assert isinstance(result, dict)
     assert list(result) == [
-        *("trace", "cluster", "policies", "seeds", "compress", "runs", "metrics", "skipped"),
+        *("trace", "cluster", "policies", "seeds", "compress", "knowledge", "runs", "metrics", "skipped"),
         "never_fitting",
     ]
     assert (result["policies"], result["seeds"], len(result["runs"])) == (["fgd", "random"], [0, 1], 4)
@@ -76,7 +76,7 @@ def test_inflate_prints_what_the_documentation_says() -> None:
     assert isinstance(result, dict)
     assert set(result) == {
         *("policy", "seed", "allocation_pct", "fragmentation_ratio_pct", "seconds"),
-        *("batch", "arrivals", "placed", "nodes", "gpus"),
+        *("batch", "arrivals", "placed", "nodes", "gpus", "knowledge"),
     }
     assert (result["batch"], result["nodes"], result["gpus"]) == (1, 4, 16)
     assert 0 < result["placed"] <= result["arrivals"]

@@ -112,15 +112,18 @@ def test_kept_work_goes_on_where_it_was_and_lost_work_begins_anew() -> None:
 
 
 class Recording(ProfiledInterference):
-    """Notes what it is asked."""
+    """Notes what it is asked, of moments that last: tenants that do not fit together are parted at once."""
 
     def __init__(self, of: ProfiledInterference) -> None:
         super().__init__(of.profiles, of.speeds)
         self.asked: Counter[object] = Counter()
 
     def __call__(self, tenants: Sequence[Tenant], gpu: GpuModel | None) -> Outlook:
-        self.asked[tuple((each.job.id, each.share, each.done_ms, each.rest_us) for each in tenants)] += 1
-        return super().__call__(tenants, gpu)
+        outlook = super().__call__(tenants, gpu)
+        if outlook.out_of_memory is None:
+            asked = tuple((each.job.id, each.share, each.done_ms, each.rest_us) for each in tenants)
+            self.asked[asked] += 1
+        return outlook
 
 
 JOBS = st.lists(
