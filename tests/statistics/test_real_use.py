@@ -166,7 +166,6 @@ def test_the_run_is_gone_through_as_the_engine_went(
     columns = event_columns(events)
     found = real_use(attempts_of(columns, jobs), NODES, again, PROFILES, recovery)
     if ran.full:  # the engine looks again at those that stay, at the same moment
-        assert not again.asked - ran.asked
         return
     assert again.asked == ran.asked, (again.asked - ran.asked, ran.asked - again.asked)
     assert found.gpu_ms >= 0
