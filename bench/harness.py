@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import platform
+import subprocess
 from pathlib import Path
 
 BENCH = Path(__file__).resolve().parent
+OWN = BENCH.parent / "src"
+"""The sources of this checkout."""
 
 
 def data_folder() -> Path:
@@ -34,6 +37,27 @@ def machine() -> dict[str, str | int | None]:
         "python": platform.python_version(),
         "system": platform.platform(),
     }
+
+
+def other_sources(path: Path) -> Path:
+    """The folder of another checkout's sources, given as `…/src` or as the checkout; ends the script if it is none."""
+    for folder in (path, path / "src"):
+        if (folder / "berth" / "__init__.py").is_file():
+            return folder.resolve()
+    raise SystemExit(f"{path} is no checkout of berth: neither it nor its src holds berth/__init__.py")
+
+
+def environment_of(source: Path) -> dict[str, str]:
+    """The environment in which Python imports berth from a folder of sources."""
+    return {**os.environ, "PYTHONPATH": str(source)}
+
+
+def with_sources(source: Path, *command: str | Path) -> str:
+    """Standard output of a command that imports berth from a folder of sources; ends the script if it fails."""
+    done = subprocess.run(list(map(str, command)), env=environment_of(source), capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(map(str, command))}\nfails with {source}:\n{done.stderr[-2000:]}")
+    return done.stdout
 
 
 def save(name: str, results: object) -> None:
