@@ -85,6 +85,8 @@ class Queue:
         self._next_serial = 0
         self.changes = 0
         """How often a job came or left."""
+        self.emptied = 0
+        """How often the last waiting job left."""
         self.replacements = 0
         """How often a waiting job was exchanged for another of its id."""
 
@@ -190,6 +192,8 @@ class Queue:
         if place is None or jobs[place] is not job:
             return False
         del self._places[job.id]
+        if not self._places:
+            self.emptied += 1
         jobs[place] = None
         if self._orders or self._lanes:
             for order in self._orders.values():

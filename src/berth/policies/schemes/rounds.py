@@ -15,7 +15,8 @@ __all__ = ["Rounds"]
 class Rounds:
     """Ask a policy at the next whole multiple of `period_ms` after something has happened.
 
-    So work the simulators that published traces are validated against: Helios's in rounds of 60 s, PAI's of 1 s.
+    The simulators that published traces are validated against work like this: Helios's in rounds of 60 s, PAI's of 1 s.
+    A live loop is never woken at the exact millisecond: the policy is asked at the first call at or after the round.
     """
 
     def __init__(self, policy: Policy, period_ms: int) -> None:
@@ -25,14 +26,18 @@ class Rounds:
         self.period_ms = period_ms
         self.draws = draws(policy)
         """Whether its decisions may depend on the seed."""
+        self._queue: Queue | None = None
+        self._due_ms: int | None = None  # the round that jobs wait for
+        self._emptied = 0  # the queue's count when they began to
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
-        """Yield the policy's decisions at a round, and a wish to be woken at the next one between rounds."""
+        """Yield the policy's decisions at a round, and between rounds a wish to be woken at the next one."""
+        if queue is not self._queue or queue.emptied != self._emptied:  # the jobs that waited for it are gone
+            self._queue, self._emptied, self._due_ms = queue, queue.emptied, None
         late_ms = now_ms % self.period_ms
-        if late_ms == 0:
+        if late_ms == 0 or (self._due_ms is not None and self._due_ms <= now_ms):
+            self._due_ms = None
             yield from self.policy(queue, cluster, now_ms)
-            return
-        round_ms = now_ms - late_ms + self.period_ms
-        if cluster.memo.get(self) != round_ms:
-            cluster.memo[self] = round_ms
-            yield WakeAt(round_ms)
+        elif self._due_ms is None:
+            self._due_ms = now_ms - late_ms + self.period_ms
+            yield WakeAt(self._due_ms)
