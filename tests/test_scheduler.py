@@ -10,7 +10,7 @@ import pytest
 from berth.cluster import Cluster, Queue
 from berth.errors import PolicyError, SchedulerError
 from berth.knowledge import Spread, User
-from berth.model import Evict, GpuSlot, Job, Node, Placement, Record, RecordState, Share, WakeAt
+from berth.model import FOREVER_MS, Evict, GpuSlot, Job, Node, Placement, Record, RecordState, Share, WakeAt
 from berth.policies import Decision, Setting, make_policy
 from berth.scheduler import Evicted, Refused, Scheduler
 
@@ -389,3 +389,56 @@ def test_what_is_kept_of_jobs_is_let_go_when_they_have_ended() -> None:
     assert one.cluster.usage().jobs == {}
     assert one._beliefs is not None
     assert len(one._beliefs._ends) < 100
+
+
+class Expects(User):
+    """Expects what it is told to, ms; None: it knows nothing."""
+
+    expected_ms: int | None = 100_000
+
+    def run_ms(self, job: Job) -> Spread | None:
+        return None if self.expected_ms is None else Spread(self.expected_ms, 1, 2 * self.expected_ms)
+
+
+@pytest.mark.parametrize(
+    ("first_ms", "then_ms", "left_ms"),
+    [
+        (100_000, 100_000, 40_000),
+        (100_000, 300_000, 240_000),  # it is believed to be longer: more is left, and as much is done
+        (300_000, 100_000, 40_000),
+        (None, 100_000, 40_000),  # nothing was known at first
+        (100_000, 50_000, 30_000),  # it has done more than all: half as much again
+        (50_000, 60_000, 30_000),  # it had outlived its expectation already
+        (100_000, None, None),
+    ],
+)
+def test_kept_work_stays_done_whatever_is_believed_of_the_run_time_later(
+    first_ms: int | None, then_ms: int | None, left_ms: int | None
+) -> None:
+    knowledge = Expects()
+    one = Scheduler(Cluster(ONE_GPU), make_policy("fifo+first-fit"), knowledge)
+    one.submit(live("a", keeps_work=True))
+    knowledge.expected_ms = first_ms
+    assert started(one) == ["a"]
+    one.node_lost("a", 60_000)
+    knowledge.expected_ms = then_ms
+    one.node_back("a")
+    assert started(one, 70_000) == ["a"]
+    run = one.cluster.running["a"]
+    assert run.work_us - run.left_us == 60_000_000
+    assert run.end_ms() == (FOREVER_MS if left_ms is None else 70_000 + left_ms)
+    one.failed_to_start("a", 71_000)  # it has done nothing more
+    assert started(one, 72_000) == ["a"]
+    again = one.cluster.running["a"]
+    assert again.work_us - again.left_us == 60_000_000
+    assert again.left_us > 0
+
+
+def test_work_that_is_not_kept_is_done_anew() -> None:
+    one = Scheduler(Cluster(ONE_GPU), make_policy("fifo+first-fit"), Expects())
+    one.submit(live("a"))
+    assert started(one) == ["a"]
+    one.node_lost("a", 60_000)
+    one.node_back("a")
+    assert started(one, 70_000) == ["a"]
+    assert one.cluster.running["a"].end_ms() == 170_000

@@ -48,13 +48,13 @@ class Attempts(NamedTuple):
     """Of the attempt that waits or runs."""
     out_of_memory: int
     """How many attempts ran out of memory."""
-    left_ms: int | None
-    """Work believed to be left; None: all of it."""
+    done_us: int = 0
+    """Work that it has done and keeps, as run time alone, as far as that is the scheduler's to believe."""
     queued_ms: int | None = None
     """When the attempt was queued; None: when the job was submitted."""
 
 
-FIRST = Attempts(1, 0, None)
+FIRST = Attempts(1, 0)
 
 
 class Scheduler:
@@ -139,7 +139,7 @@ class Scheduler:
         run = self._running(job_id, "fail to start")
         self._release(job_id, now_ms)
         if again:
-            self._queue_again(run, now_ms, left_ms=self._left_of(run))
+            self._queue_again(run, now_ms, done_us=self.attempts.get(job_id, FIRST).done_us)
         else:
             self._forget(job_id)
         return run
@@ -151,7 +151,7 @@ class Scheduler:
         self._release(job_id, now_ms)
         before = self.attempts.get(job_id, FIRST)
         if how is RecordState.OUT_OF_MEMORY and before.out_of_memory < run.job.retries:
-            self._queue_again(run, now_ms, left_ms=self._kept_of(run), memory=True)
+            self._queue_again(run, now_ms, done_us=self._kept_of(run), memory=True)
         else:
             self._forget(job_id)
         if self._learns:
@@ -250,11 +250,15 @@ class Scheduler:
             return Refused(
                 placement, f"at {now_ms} ms the policy starts job '{job.id}', which is not waiting"
             )
-        attempt, work_ms, left_ms = 1, None, None
+        attempt, work_ms, left_ms, done_us = 1, None, None, 0
         if self.attempts and (again := self.attempts.get(job.id)) is not None:
-            attempt, left_ms = again.number, again.left_ms
+            attempt, done_us = again.number, again.done_us
         if not self._certain:
             work_ms = self._believed_ms(job)
+            if done_us:  # of an earlier attempt, whatever was believed of its run time then
+                if work_ms * 1000 <= done_us:
+                    work_ms = _longer_us(done_us) // 1000
+                left_ms = work_ms - done_us // 1000
         try:
             run = self.cluster.place(
                 placement, now_ms=now_ms, work_ms=work_ms, left_ms=left_ms, attempt=attempt
@@ -286,7 +290,7 @@ class Scheduler:
                     decision, f"at {now_ms} ms the policy evicts job '{job_id}', which is not running"
                 )
             run = self._release(job_id, now_ms)
-            before = self._queue_again(run, now_ms, left_ms=self._kept_of(run))
+            before = self._queue_again(run, now_ms, done_us=self._kept_of(run))
             self._tell(run, RecordState.PREEMPTED, now_ms, queued_ms=before.queued_ms)
             return Evicted(run)
         raise PolicyError(f"a policy yields Placement, Evict or WakeAt, not {decision!r}")
@@ -309,13 +313,11 @@ class Scheduler:
             self._beliefs.change(run, now_ms)
         return run
 
-    def _queue_again(
-        self, run: Running, now_ms: int, *, left_ms: int | None, memory: bool = False
-    ) -> Attempts:
+    def _queue_again(self, run: Running, now_ms: int, *, done_us: int, memory: bool = False) -> Attempts:
         """Queue a run's job again; returns what was known of the attempt that has ended."""
         job = run.job
         before = self.attempts.get(job.id, FIRST)
-        self.attempts[job.id] = Attempts(run.attempt + 1, before.out_of_memory + memory, left_ms, now_ms)
+        self.attempts[job.id] = Attempts(run.attempt + 1, before.out_of_memory + memory, done_us, now_ms)
         self.queue.add(job)
         return before
 
@@ -324,16 +326,9 @@ class Scheduler:
             self.attempts.pop(job_id, None)
         self.cluster.forget(job_id)
 
-    def _kept_of(self, run: Running) -> int | None:
-        """Work believed to be left of a job that was stopped; None: all of it, or what the simulator knows better."""
-        if self._certain or not run.job.keeps_work:
-            return None
-        return max(0, -(-run.left_us // 1000)) if run.work_us < FOREVER_MS * 1000 else None
-
-    def _left_of(self, run: Running) -> int | None:
-        """Work left of a job that has done nothing."""
-        before = self.attempts.get(run.job.id)
-        return None if before is None else before.left_ms
+    def _kept_of(self, run: Running) -> int:
+        """Work, μs, that a job which was stopped is believed to have done and keeps; 0 where the simulator knows."""
+        return max(0, run.work_us - run.left_us) if run.job.keeps_work and not self._certain else 0
 
     def _believed_ms(self, job: Job) -> int:
         """The work that a job is believed to have, ms; FOREVER_MS where nothing that makes sense is known."""
@@ -383,7 +378,7 @@ class Scheduler:
         there = [run for run in self.cluster.running.values() if any(slot[0] in rows for slot in run.slots)]
         for run in there:
             self._release(run.job.id, now_ms)
-            before = self._queue_again(run, now_ms, left_ms=self._kept_of(run))
+            before = self._queue_again(run, now_ms, done_us=self._kept_of(run))
             self._tell(run, RecordState.NODE_FAIL, now_ms, queued_ms=before.queued_ms)
         return there
 
@@ -400,6 +395,11 @@ class Scheduler:
     def _size(job: Job) -> tuple[object, ...]:
         who = (job.user, job.virtual_cluster, job.application)
         return (*who, job.gpus, job.share, job.nodes, job.cpu_milli, job.mem_mib, job.models, job.labels)
+
+
+def _longer_us(done_us: int) -> int:
+    """The work of a job that has done more than was believed of it, where nothing was learned: half as much again."""
+    return done_us + max(done_us // 2, 1_000_000)
 
 
 class _Beliefs:
@@ -493,6 +493,6 @@ class _Beliefs:
         if spread is not None and done_us < spread.expected * 1000 < LONGEST_MS * 1000:
             run.work_us = int(spread.expected) * 1000
         else:  # nothing was learned from it
-            run.work_us = done_us + max(done_us // 2, 1_000_000)
+            run.work_us = _longer_us(done_us)
         run.left_us = run.work_us - done_us
         self._expect(run)
