@@ -442,3 +442,47 @@ def test_work_that_is_not_kept_is_done_anew() -> None:
     one.node_back("a")
     assert started(one, 70_000) == ["a"]
     assert one.cluster.running["a"].end_ms() == 170_000
+
+
+@pytest.mark.parametrize(
+    "policy", ["fifo+best-fit", "easy+sjf-expected+fgd", "fifo+first-fit", "fifo+round-robin"]
+)
+def test_requests_that_nobody_uses_any_more_are_forgotten(
+    policy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("berth.scheduler.MOST_REQUESTS", 20)
+    one = scheduler(policy, [Node(name, 2, None, 100_000, 100_000) for name in "abc"])
+    one.submit(live("stays", share=Share(500, 7), cpu_milli=17, estimate_ms=10**9))
+    assert started(one) == ["stays"]
+    one.submit(live("waits", gpus=7, nodes=7, estimate_ms=10**9))
+    most = 0
+    for at in range(300):
+        if at == 100:
+            one.withdraw("waits", at)
+        job = live(f"j{at}", share=Share(400, at), cpu_milli=at, priority=1, estimate_ms=10)
+        one.submit(job)
+        ran = started(one, at)
+        assert ran == [job.id] or (ran == [] and at < 100)  # strict queues wait behind the big one
+        if ran:
+            one.ended(job.id, RecordState.COMPLETED, at + 1)
+        else:
+            one.withdraw(job.id, at + 1)
+        most = max(most, one.cluster.request_types)
+    assert most <= 22
+    assert len(one.cluster.requests) <= 64
+    one.ended("stays", RecordState.COMPLETED, 400)  # what it took is given back to the last bit
+    assert one.cluster.free_total_milli == 6000
+    assert (one.cluster.free.milli == one.cluster.capacity.milli).all()
+    assert (one.cluster.free.cpu_milli == one.cluster.capacity.cpu_milli).all()
+
+
+def test_request_types_of_all_that_wait_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("berth.scheduler.MOST_REQUESTS", 20)
+    one = scheduler(nodes=[Node("a", 1, None, 10**6, 10**6)])
+    for at in range(100):
+        one.submit(live(f"j{at}", cpu_milli=at))
+    for at in range(100):
+        assert started(one, at) == [f"j{at}"]
+        one.ended(f"j{at}", RecordState.COMPLETED, at)
+    assert one.cluster.request_types <= 100
+    assert one.cluster.free.cpu_milli.tolist() == [10**6]

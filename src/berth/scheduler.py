@@ -22,6 +22,8 @@ __all__ = ["Evicted", "Outcome", "Refused", "Scheduler"]
 
 LONGEST_MS = 1 << 50
 """A believed run time beyond this, some 35,000 years, counts as none."""
+MOST_REQUESTS = 4096
+"""Request types that the cluster may know before those that nobody uses any more are forgotten."""
 MEDDLED = "the policy has changed the cluster or the queue that it was shown; it may only yield"
 
 
@@ -74,6 +76,7 @@ class Scheduler:
         """Of jobs that were queued more than once."""
         self._certain = self.knowledge.certain
         self._learns = self.knowledge.learns
+        self._most_requests = MOST_REQUESTS
         self._wakes: list[int] = []  # a heap
         self._waking: set[int] = set()
         self._confirmed: set[str] = set()
@@ -213,6 +216,9 @@ class Scheduler:
         while wakes and wakes[0] <= now_ms:
             self._waking.discard(heappop(wakes))
         cluster, queue = self.cluster, self.queue
+        if cluster.request_types > self._most_requests:
+            cluster.keep_requests(queue)
+            self._most_requests = max(MOST_REQUESTS, 2 * cluster.request_types)
         if self._beliefs is not None:
             self._beliefs.catch_up(now_ms)
         shown = cluster.changes + queue.changes  # both only ever grow

@@ -67,8 +67,9 @@ class Cluster:
         self.changes = 0
         """How often anything changed."""
         self.memo: dict[Any, Any] = {}
-        """What policies keep of these nodes, each under itself: emptied when any node comes, changes or vanishes, and
-        never else. Jobs that start or end, lost nodes and strangers leave it as it is."""
+        """What policies keep of these nodes and of request types, each under itself: emptied when any node comes,
+        changes or vanishes and when request types are numbered anew, and never else. Jobs that start or end, lost
+        nodes and strangers leave it as it is."""
 
         width = max(1, max(node.gpus for node in self.nodes))
         self._show(kernels.block_of(n, width), amounts_of(self.nodes, width))
@@ -304,6 +305,25 @@ class Cluster:
         """Let go of what a job that will not come again has used."""
         if self._usage is not None:
             self._usage.jobs.pop(job_id, None)
+
+    @property
+    def request_types(self) -> int:
+        """How many request types are known: those of all jobs that were ever asked about, until `keep_requests`."""
+        return len(self._request_ids)
+
+    def keep_requests(self, jobs: Iterable[Job]) -> None:
+        """Forget all request types but those of these jobs and of what runs, and number them anew. No number from
+        before holds any more, so that the scheduler alone may call it, and while no policy decides."""
+        self._request_ids.clear()
+        self.requests = np.zeros((64, 7), dtype=np.int64)
+        self._totals = np.zeros((64, 4), dtype=np.int64)
+        self._last, self._last_number = None, -1
+        self._fits_empty.clear()
+        self.memo.clear()
+        for run in self.running.values():
+            run.request = self.request(run.job)
+        for job in jobs:
+            self.request(job)
 
     def place(
         self,
