@@ -83,7 +83,7 @@ def simulate(
     """
     if knowledge is None or isinstance(knowledge, str):
         workload = jobs if isinstance(jobs, Sequence) else ()
-        knowledge = make_knowledge(knowledge or "oracle", workload, interference)
+        knowledge = make_knowledge(knowledge or "oracle", workload, interference, seed)
     if isinstance(policy, str):
         policy = make_policy(policy, Setting(seed, knowledge=knowledge))
     return _Run(cluster.emptied(), policy, knowledge, interference, outages, recovery).events(iter(jobs))

@@ -11,6 +11,7 @@ import pytest
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.errors import SettingError
+from berth.experiments.compare.comparison import compare
 from berth.interference import make_interference, make_speeds
 from berth.knowledge import KINDS, Noise, Noisy, Oracle, Spread, User, make_knowledge
 from berth.knowledge.noisy import NoisySpeeds
@@ -181,3 +182,34 @@ def test_sjf_expected_goes_by_what_is_believed_and_sjf_by_the_truth() -> None:
     assert order("sjf", "user") == ["first", "short", "long"]
     assert order("sjf-expected", "user") == ["first", "long", "short"]
     assert order("sjf-expected", "oracle") == ["first", "short", "long"]
+
+
+def test_each_seed_of_a_run_has_errors_of_its_own_and_the_same_ones_again() -> None:
+    job = Job("a", 0, 1_000_000, application=sorted(thesis_profiles())[0])
+    name = "noisy?run=0.3&memory=0.2&pair=0.2&seed=5"
+
+    def believed(seed: int, name: str = name) -> tuple[object, object, object]:
+        known = make_knowledge(name, [job], MODEL, seed)
+        return known.run_ms(job), known.peak_mem_mib(job), known.speeds
+
+    found = [believed(seed) for seed in range(20)]
+    assert [believed(seed) for seed in range(20)] == found
+    assert [len({*column}) for column in zip(*found, strict=True)] == [20, 20, 20]
+    assert believed(1, name.replace("seed=5", "seed=6")) != found[1]  # nor is one noise another's next run
+    assert believed(0, name.replace("seed=5", "seed=6")) != found[1]
+
+
+def test_a_comparison_draws_other_errors_with_each_seed() -> None:
+    jobs = [Job(f"j{at}", 0, 1_000 * (at + 1)) for at in range(30)]
+    found = compare(jobs, "sjf-expected+first-fit", cluster=[Node("n", 1)], seeds=4, knowledge="noisy?run=1")
+    waits = [run.summary for run in found.runs]
+    assert (
+        len({str(summary) for summary in waits}) == 4
+    )  # policies that do not draw have a run a seed here, too
+    again = compare(jobs, "sjf-expected+first-fit", cluster=[Node("n", 1)], seeds=4, knowledge="noisy?run=1")
+    assert [str(run.summary) for run in again.runs] == [str(summary) for summary in waits]
+    assert len(compare(jobs, "sjf-expected+first-fit", cluster=[Node("n", 1)], seeds=4).runs) == 1
+    nothing = compare(
+        jobs, "sjf-expected+first-fit", cluster=[Node("n", 1)], seeds=4, knowledge="noisy?run=0"
+    )
+    assert len(nothing.runs) == 1

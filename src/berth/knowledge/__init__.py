@@ -29,6 +29,7 @@ __all__ = [
     "Spread",
     "User",
     "check_knowledge",
+    "differs_by_seed",
     "make_knowledge",
 ]
 
@@ -41,9 +42,12 @@ KINDS = {
 
 
 def make_knowledge(
-    name: str, workload: Sequence[Job] = (), interference: Interference = no_interference
+    name: str,
+    workload: Sequence[Job] = (),
+    interference: Interference = no_interference,
+    seed: int = 0,
 ) -> Knowledge:
-    """The knowledge of that name about a workload and a model of interference.
+    """The knowledge of that name about a workload and a model of interference, in a run with that seed.
 
     `my.module:thing` is called with the workload and the model, and gives a `Knowledge`. Raises SettingError where
     there is none, or its settings make no sense.
@@ -56,7 +60,7 @@ def make_knowledge(
             f"no knowledge '{kind}'; there are {', '.join(KINDS)}, and your own as my.module:thing"
         )
     if kind == "noisy":
-        return Noisy(Oracle(workload, interference), _noise(query))
+        return Noisy(Oracle(workload, interference), _noise(query).of_run(seed))
     if query:
         raise SettingError(f"knowledge '{kind}' has no settings; got '{query}'")
     return Oracle(workload, interference) if kind == "oracle" else User()
@@ -65,6 +69,12 @@ def make_knowledge(
 def check_knowledge(name: str) -> None:
     """Refuse a name that `make_knowledge` would refuse."""
     make_knowledge(name)
+
+
+def differs_by_seed(name: str) -> bool:
+    """Whether the knowledge of that name is another one in a run with another seed."""
+    kind, _, query = name.partition("?")
+    return kind == "noisy" and not _noise(query).is_nothing
 
 
 def _noise(query: str) -> Noise:

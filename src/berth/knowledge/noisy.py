@@ -48,6 +48,19 @@ class Noise:
         if self.seed < 0:
             raise SettingError(f"the seed of the noise is {self.seed}; expected 0 or more")
 
+    @property
+    def is_nothing(self) -> bool:
+        """Whether there are no errors at all."""
+        return not (self.run or self.memory or self.pair)
+
+    def of_run(self, seed: int) -> Noise:
+        """The noise of a run with that seed: other errors of the same size, always the same for both seeds; seed 0
+        has those of the noise itself."""
+        if seed == 0:
+            return self
+        digest = blake2b(f"{self.seed}/run/{seed}".encode(), digest_size=6).digest()
+        return replace(self, seed=int.from_bytes(digest, "big"))
+
 
 class Noisy:
     """The oracle with an error in each answer, the same whenever it is asked: log-normal, drawn from the seed.

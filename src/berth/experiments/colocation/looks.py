@@ -101,7 +101,7 @@ def disagreement(
     cluster = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
     for seed in seeds:
         jobs = workload_jobs(workload, 30, seed)
-        known = make_knowledge(knowledge, jobs, interference)
+        known = make_knowledge(knowledge, jobs, interference, seed)
         network = Learned(Setting(seed, knowledge=known))
         policy = Colocating(beside.counted(network.choose), known, window=network.window)
         for _ in simulate(jobs, cluster, policy, knowledge=known, interference=interference):

@@ -16,6 +16,7 @@ from berth.errors import SettingError, TraceError
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions, conditions_of
 from berth.experiments.compare.sweep import Progress, Result, Task, run_all, run_task
 from berth.experiments.compare.table import TextTable, text_table
+from berth.knowledge import differs_by_seed
 from berth.model import Job, Node, Reason
 from berth.policies import Setting, make_policy
 from berth.policies.genetic.batch import Shortage, shortage_of
@@ -101,9 +102,8 @@ def compare(
 
     `cluster` is a file, a spec such as `10x8:V100` or nodes; by default the cluster that the trace brings.
     `seeds` is how many (0, 1, …) or which. The seed goes to the policies that draw; a synthetic trace that
-    names no seed of its own is drawn anew with each, and otherwise a policy that does not draw has one run, on the
-    first seed: others would give the same. The cluster's
-    state is kept at the times `at_ms`. With `events` all runs' events go into one Parquet file,
+    names no seed of its own is drawn anew with each, and so are the errors of `noisy` knowledge; otherwise a policy
+    that does not draw has one run, on the first seed: others would give the same. The cluster's state is kept at the times `at_ms`. With `events` all runs' events go into one Parquet file,
     and with `records` those of a single run: a record of every try, which is a trace and can be imported.
 
     All runs are under the same `conditions`, by default none that changes anything; any other keyword changes the field
@@ -146,10 +146,11 @@ def compare(
             )
         check_address(ray)
     tasks: list[Task] = []
+    noisy = differs_by_seed(under.knowledge)
     for seed in numbers:
         seeded = source.with_seed(seed) if isinstance(source, Trace) else source
         for name in names:
-            if seeded is source and seed != numbers[0] and not _draws(name):
+            if seeded is source and seed != numbers[0] and not (noisy or _draws(name)):
                 continue
             tasks.append(Task(seeded, nodes, name, seed, under, None if at_ms is None else tuple(at_ms)))
     if records is not None:

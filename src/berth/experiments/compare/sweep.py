@@ -70,7 +70,7 @@ def run_task(
     """Replay the jobs of a task; `progress` is called now and then with how many jobs have arrived."""
     under = task.conditions
     quotas = None if under.quotas is None else dict(under.quotas)
-    knowledge = make_knowledge(under.knowledge, jobs, under.interference)
+    knowledge = make_knowledge(under.knowledge, jobs, under.interference, task.seed)
     policy: Policy = make_policy(task.policy, Setting(task.seed, quotas, under.borrow, knowledge))
     if under.round_ms is not None:
         policy = Rounds(policy, under.round_ms)

@@ -196,7 +196,7 @@ def _run(task: PlacingTask, name: str, seed: int, knowledge: str, hear: Progress
     cluster, queue = task.cluster(), Queue()
     for job in task.jobs:
         queue.add(replace(job, patience_ms=0))  # one that does not fit holds up nobody
-    policy = make_policy(name, Setting(seed, knowledge=make_knowledge(knowledge, task.jobs)))
+    policy = make_policy(name, Setting(seed, knowledge=make_knowledge(knowledge, task.jobs, seed=seed)))
     searching = policy if isinstance(policy, Searching) else None
     if searching is not None:
         searching.progress = hear

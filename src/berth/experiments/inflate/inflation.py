@@ -100,7 +100,7 @@ def inflate(
     arrivals = arrivals or own_arrivals(workload, nodes, seed)
     cluster, jobs = _stage(nodes, workload, arrivals, batch)
     _load_kernels(policy, jobs, nodes, knowledge)
-    known = make_knowledge(knowledge, workload)
+    known = make_knowledge(knowledge, workload, seed=seed)
     chosen = make_policy(policy, Setting(seed, knowledge=known))
     with held_collector():
         begin = time.perf_counter()
