@@ -20,6 +20,7 @@ from berth.experiments.genetic.batch_file import random_batches
 from berth.experiments.genetic.optimality import measure_optimality
 from berth.experiments.genetic.utilisation import measure_utilisation
 from berth.experiments.inflate import inflate
+from berth.experiments.pai import pai
 from berth.interference import make_interference
 from berth.knowledge import make_knowledge
 from berth.traces import read, read_nodes
@@ -33,6 +34,7 @@ COMMANDS = {
     "utilisation": "experiment utilisation none.csv",
     "optimality": "experiment optimality --batches none.json",
     "inflate": "experiment inflate --nodes none.csv --pods none.csv",
+    "pai": "experiment pai none.csv",
     "advise": "advise --history none --apply-to-policy limits.json",
     "compare": "compare synthetic:demo?jobs=20",
     "simulate": "simulate synthetic:demo?jobs=20",
@@ -42,6 +44,7 @@ FUNCTIONS: dict[str, Callable[[str], object]] = {
     "utilisation": lambda name: measure_utilisation([case_of("none.csv")], knowledge=name),
     "optimality": lambda name: measure_optimality([], knowledge=name),
     "inflate": lambda name: inflate([], [], "fgd", seed=0, knowledge=name),
+    "pai": lambda name: pai("none.csv", knowledge=name),
     "advise": lambda name: advise(None, knowledge=name),  # type: ignore[arg-type]
 }
 

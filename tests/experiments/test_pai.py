@@ -109,5 +109,20 @@ def test_the_command_prints_json_and_nothing_else(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert [one["order"] for one in found] == ["SJF", "SJU", "SJG", "SJGG", "FIFO"]
     assert list(found[0]) == [
-        "order", "mean_completion_s", "mean_wait_s", "makespan_s", "jobs", "seconds", "published_completion_s",
+        "order", "knowledge", "mean_completion_s", "mean_wait_s", "makespan_s", "jobs", "seconds", "published_completion_s",
     ]  # fmt: skip
+
+
+def test_sjf_goes_by_what_is_believed_and_the_file_s_estimates_do_not(tmp_path: Path) -> None:
+    path = write(tmp_path / "sample.csv", 60)
+
+    def found(knowledge: str) -> dict[str, float]:
+        results = pai(path, jobs=50, gpus=3, rate=30, knowledge=knowledge)
+        assert {result.knowledge for result in results} == {knowledge}
+        return {result.order: result.completion_s for result in results}
+
+    true, wrong, none = found("oracle"), found("noisy?run=2"), found("user")
+    assert wrong["SJF"] > true["SJF"]
+    assert none["SJF"] > true["SJF"]  # nobody says anything: in the order of the numbers
+    for order in ("SJU", "SJG", "SJGG", "FIFO"):
+        assert wrong[order] == none[order] == true[order]

@@ -10,7 +10,7 @@ cluster-trace-gpu-v2020/simulator of github.com/alibaba/clusterdata. Its steps, 
 3. One node has all GPUs, and 23.22 cores a GPU. A job fits where enough is left of both in sum, so that fractions
    fit that no single GPU could hold: what is measured here of utilisation would be too good.
 4. Every second, those that wait are gone through in order, and each that fits is started: nobody holds up
-   another. The orders are by true run time (SJF), by its mean over the user's (SJU), the group's (SJG), or the group's
+   another. The orders are by run time as it is believed (SJF), by the true one's mean over the user's (SJU), the group's (SJG), or the group's
    and GPUs' (SJGG) jobs, and by arrival (FIFO); the smaller number wins a tie.
 5. Completion and wait are averaged over instances.
 """
@@ -29,6 +29,7 @@ from typing import Any, Final
 from berth.cluster import Cluster, Key, Queue
 from berth.engine import simulate
 from berth.errors import SettingError, TraceError
+from berth.knowledge import check_knowledge, make_knowledge
 from berth.model import NO_GPU, EventKind, GpuSlot, Job, Node, Placement, work_of
 from berth.traces.fields import Field, count, decimal, seconds, text
 from berth.traces.table import open_table
@@ -76,6 +77,8 @@ class PaiResult:
     jobs: int
     seconds: float
     """What the simulation took."""
+    knowledge: str = "oracle"
+    """What SJF believed of run times."""
 
 
 def read_rows(path: str, at_most: int) -> list[PaiRow]:
@@ -136,11 +139,17 @@ def pai(
     rate: int = 1000,
     seed: int = 42,
     orders: Sequence[str] = (),
+    knowledge: str = "oracle",
 ) -> list[PaiResult]:
     """Run the experiment for each order; by default for all that the file has estimates for.
 
-    `rate` is how many jobs arrive a minute; below 0 they arrive when they were submitted.
+    `rate` is how many jobs arrive a minute; below 0 they arrive when they were submitted. `knowledge` is what SJF
+    believes of run times; the published figures are those of an oracle. The estimates are the file's in any case. Jobs
+    of which nothing is believed come last.
+
+    Raises SettingError if nothing would run or there is no such order or knowledge, TraceError for a bad file.
     """
+    check_knowledge(knowledge)
     if jobs < 1 or gpus < 1 or rate == 0:
         raise SettingError(f"{jobs} jobs, {gpus} GPUs, {rate} a minute; expected at least one of each")
     rows = sample(read_rows(path, 10 * jobs + 1), jobs, seed)
@@ -155,13 +164,14 @@ def pai(
     for order in orders:
         if order not in able:
             raise SettingError(f"no order '{order}' for this file; there are {', '.join(able)}")
-    return [_run(rows, order, gpus, rate) for order in orders or able]
+    return [_run(rows, order, gpus, rate, seed, knowledge) for order in orders or able]
 
 
 def pai_dict(result: PaiResult, published: bool) -> dict[str, object]:
     """A result as JSON has it; with what the publisher states where it is the same experiment."""
     return {
         "order": result.order,
+        "knowledge": result.knowledge,
         "mean_completion_s": result.completion_s,
         "mean_wait_s": result.wait_s,
         "makespan_s": result.makespan_s,
@@ -171,7 +181,7 @@ def pai_dict(result: PaiResult, published: bool) -> dict[str, object]:
     }
 
 
-def _run(rows: Sequence[PaiRow], order: str, gpus: int, rate: int) -> PaiResult:
+def _run(rows: Sequence[PaiRow], order: str, gpus: int, rate: int, seed: int, knowledge: str) -> PaiResult:
     """GPUs of the pool are counted as the node's memory: per cent of a GPU as MiB."""
     cores_pct = 100 * round(_CORES_PER_GPU * gpus)
     cluster = Cluster([Node("pool", cpu_milli=10 * cores_pct, mem_mib=100 * gpus)])
@@ -189,14 +199,18 @@ def _run(rows: Sequence[PaiRow], order: str, gpus: int, rate: int) -> PaiResult:
             mem_mib=min(row.gpu_pct, 100 * gpus) * row.instances,
         )
         jobs.append(job)
-        by = {"SJF": row.duration_s, "FIFO": arrival_s}
-        estimate = by[order] if order in by else row.estimates[("SJU", "SJG", "SJGG").index(order)]
-        keys[job.id] = (estimate, row.number)
+        by_file = {"FIFO": float(arrival_s), **dict(zip(("SJU", "SJG", "SJGG"), row.estimates, strict=True))}
+        keys[job.id] = (by_file.get(order, inf), row.number)
         instances[job.id] = row.instances
+    known = make_knowledge(knowledge, jobs, seed=seed)
+    if order == "SJF":
+        for job in jobs:
+            spread = known.run_ms(job)
+            keys[job.id] = (inf if spread is None else spread.expected, keys[job.id][1])
     jobs.sort(key=lambda job: job.submit_ms)
     begin = perf_counter()
     total = waited = done = end_ms = 0
-    for event in simulate(jobs, cluster, _Greedy(lambda job: keys[job.id])):
+    for event in simulate(jobs, cluster, _Greedy(lambda job: keys[job.id]), knowledge=known):
         end_ms = event.time_ms
         if event.kind is EventKind.FINISH:
             weight = instances[event.job.id]
@@ -206,7 +220,12 @@ def _run(rows: Sequence[PaiRow], order: str, gpus: int, rate: int) -> PaiResult:
             done += weight
     taken = perf_counter() - begin
     # The simulator's clock stops a second after the last job ends.
-    return PaiResult(order, total / done / 1000, waited / done / 1000, end_ms / 1000 + 1, done, taken)
+    return PaiResult(order, total / done / 1000, waited / done / 1000, end_ms / 1000 + 1, done, taken, knowledge)
+
+
+def _size(job: Job) -> tuple[int, int]:
+    """What the job takes of the pool."""
+    return job.cpu_milli, job.mem_mib
 
 
 class _Greedy:
@@ -217,18 +236,18 @@ class _Greedy:
         self._slots = (GpuSlot(0, NO_GPU),)
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
-        lanes = queue.lanes(cluster.request, self._key)
-        turns = [(*lane[0][:2], number) for number, lane in lanes.items()]
+        lanes = queue.lanes(_size, self._key)
+        turns = [(*lane[0][:2], size) for size, lane in lanes.items()]
         heapify(turns)
         while turns:
-            number = turns[0][2]
-            job: Job = lanes[number][0][2]
+            size = turns[0][2]
+            job: Job = lanes[size][0][2]
             cpu, mem = int(cluster.free.cpu_milli[0]), int(cluster.free.mem_mib[0])
             if job.cpu_milli > cpu or job.mem_mib > mem:
                 heappop(turns)  # nor does any other of this kind: what is left only shrinks
                 continue
             yield Placement(job, self._slots, job.share)
-            if number in lanes:
-                heapreplace(turns, (*lanes[number][0][:2], number))
+            if size in lanes:
+                heapreplace(turns, (*lanes[size][0][:2], size))
             else:
                 heappop(turns)
