@@ -10,8 +10,8 @@ cluster-trace-gpu-v2020/simulator of github.com/alibaba/clusterdata. Its steps, 
 3. One node has all GPUs, and 23.22 cores a GPU. A job fits where enough is left of both in sum, so that fractions
    fit that no single GPU could hold: what is measured here of utilisation would be too good.
 4. Every second, those that wait are gone through in order, and each that fits is started: nobody holds up
-   another. The orders are by run time as it is believed (SJF), by the true one's mean over the user's (SJU), the group's (SJG), or the group's
-   and GPUs' (SJGG) jobs, and by arrival (FIFO); the smaller number wins a tie.
+   another. The orders are by run time as it is believed (SJF), by the true one's mean over the user's (SJU), the
+   group's (SJG), or the group's and GPUs' (SJGG) jobs, and by arrival (FIFO); the smaller number wins a tie.
 5. Completion and wait are averaged over instances.
 """
 
@@ -220,7 +220,9 @@ def _run(rows: Sequence[PaiRow], order: str, gpus: int, rate: int, seed: int, kn
             done += weight
     taken = perf_counter() - begin
     # The simulator's clock stops a second after the last job ends.
-    return PaiResult(order, total / done / 1000, waited / done / 1000, end_ms / 1000 + 1, done, taken, knowledge)
+    return PaiResult(
+        order, total / done / 1000, waited / done / 1000, end_ms / 1000 + 1, done, taken, knowledge
+    )
 
 
 def _size(job: Job) -> tuple[int, int]:

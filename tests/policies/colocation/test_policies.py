@@ -8,16 +8,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from berth.cluster import Cluster
+from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.errors import ModelError, PolicyError, SettingError
 from berth.interference import make_interference, make_speeds
 from berth.interference.profiled import ProfiledInterference
 from berth.knowledge import Oracle
-from berth.model import Event, EventKind, GpuModel, Job, Node, Profile, Reason, Share
+from berth.model import Event, EventKind, GpuModel, Job, Node, Placement, Profile, Reason, Share
 from berth.network.model_file import Model
 from berth.network.scores import new_network
 from berth.policies import Setting, make_policy
+from berth.policies.colocation.colocating import Colocating
 from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
 from berth.policies.colocation.greedy import best_progress, joint_progress
 from berth.policies.colocation.learned import DeepRmMax, DeepRmMean, Learned, LearnedSettings
@@ -337,3 +338,25 @@ def test_an_untrained_network_is_shown_what_its_policy_is_shown() -> None:
         policy = make_policy(f"{name}?model=untrained")
         assert isinstance(policy, Learned | DeepRmMax | DeepRmMean)
         assert policy.model.demand == demand
+
+
+@pytest.mark.parametrize("name", ["greedy", "learned", "deeprm-max", "tetris-sharing"])
+def test_what_is_kept_of_a_cluster_lies_on_its_memo_alone(name: str) -> None:
+    policy = make_policy(name, Setting(0, knowledge=Oracle((), make_interference("measured"))))
+    assert isinstance(policy, Colocating)
+    before = {key for key, value in vars(policy).items() if isinstance(value, dict | list | set) and value}
+    cluster, queue = Cluster([Node(f"n{at}", 2, THESIS_GPU) for at in range(2)]), Queue()
+    for at, application in enumerate(sorted(thesis_profiles())):
+        queue.add(Job(f"j{at}", 0, 100_000, application=application))
+    for now_ms in (0, 1000):
+        for decision in policy(queue, cluster, now_ms):
+            if isinstance(decision, Placement):
+                cluster.place(decision, now_ms=now_ms)
+                queue.remove(decision.job)
+    kept = cluster.memo[policy]
+    assert kept.may
+    own = {key for key, value in vars(policy).items() if isinstance(value, dict | list | set) and value}
+    assert own - before <= {"_pairs", "_demands"}  # of profiles, whatever the cluster
+    cluster.memo.clear()  # as when a node changes
+    list(policy(queue, cluster, 2000))
+    assert cluster.memo[policy] is not kept

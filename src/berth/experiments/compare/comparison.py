@@ -103,7 +103,8 @@ def compare(
     `cluster` is a file, a spec such as `10x8:V100` or nodes; by default the cluster that the trace brings.
     `seeds` is how many (0, 1, …) or which. The seed goes to the policies that draw; a synthetic trace that
     names no seed of its own is drawn anew with each, and so are the errors of `noisy` knowledge; otherwise a policy
-    that does not draw has one run, on the first seed: others would give the same. The cluster's state is kept at the times `at_ms`. With `events` all runs' events go into one Parquet file,
+    that does not draw has one run, on the first seed: others would give the same. The cluster's state is kept at the
+    times `at_ms`. With `events` all runs' events go into one Parquet file,
     and with `records` those of a single run: a record of every try, which is a trace and can be imported.
 
     All runs are under the same `conditions`, by default none that changes anything; any other keyword changes the field

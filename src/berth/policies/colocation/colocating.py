@@ -7,6 +7,7 @@ says which of those jobs start there now. Everybody who is asked sees the same f
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -65,6 +66,43 @@ class Chooser(Protocol):
         """(O,): a combination of each offer that `forecasts.fits`, 0 for nobody. A pure function."""
 
 
+@dataclass(slots=True)
+class Kept:
+    """What is kept of the nodes of a cluster and of jobs on them, on the cluster's memo; empty at first."""
+
+    models: list[GpuModel | None] = field(default_factory=list)
+    """Of each node."""
+    cards: set[GpuModel | None] = field(default_factory=set)
+    """The models of nodes that have GPUs."""
+    alike: list[int] = field(default_factory=list)
+    """A number of each node; those of one number are the same to every job that shares."""
+    declined: dict[GpuSlot, tuple[int, tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
+    """GPUs that declined: until when, with which tenants, and which jobs they were offered."""
+    may: dict[tuple[int, str, int, int], bool] = field(default_factory=dict)
+    """Whether a job may run on a node: by request type, application, work in μs and number of the node."""
+    candidates: dict[tuple[str, int], Candidate] = field(default_factory=dict)
+    """Waiting jobs as forecasts see them, by application and work, μs."""
+    peaks: dict[tuple[str, GpuModel | None], int] = field(default_factory=dict)
+    """GPU memory that an application is given on a model, MiB."""
+    fits_somewhere: dict[tuple[object, ...], bool] = field(default_factory=dict)
+    """Whether a job is believed to fit on any card, by application, models allowed and work, μs."""
+    woken_ms: int = -1
+    """The last time at which it asked to be woken."""
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> Kept:
+        """What is kept of a cluster that is new, or whose nodes have changed."""
+        numbers: dict[tuple[object, ...], int] = {}
+        return cls(
+            [node.gpu_model for node in cluster.nodes],
+            {node.gpu_model for node in cluster.nodes if node.gpus},
+            [
+                numbers.setdefault((node.gpu_model, frozenset(node.labels)), len(numbers))
+                for node in cluster.nodes
+            ],
+        )
+
+
 class Colocating:
     """Offer each GPU with room the head of the queue, and start what the chooser says.
 
@@ -97,20 +135,11 @@ class Colocating:
         self.known = dict(knowledge.profiles if known is None else known)
         self.whole = WholeGpus(self.known, recorded or self._recorded, self._shares)
         self.forecaster = Forecaster(self.known, knowledge.speeds)
-        self._peaks: dict[tuple[str, GpuModel | None], int] = {}
-        self._fits_somewhere: dict[tuple[object, ...], bool] = {}
-        self._models: list[GpuModel | None] = []
-        self._cards: set[GpuModel | None] = set()
-        self._declined: dict[GpuSlot, tuple[int, tuple[str, ...], tuple[str, ...]]] = {}
-        self._may: dict[tuple[int, str, int, int], bool] = {}
-        self._alike: list[int] = []
-        self._candidates: dict[tuple[str, int], Candidate] = {}
-        self._woken_ms = -1
+        self._kept = Kept()
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
         """Yield placements, and when to be asked again."""
         self._begin(cluster)
-        self._refresh()
         self.whole.record(queue, cluster)
         closed: set[GpuSlot] = set()
         goes_on = True
@@ -120,9 +149,10 @@ class Colocating:
             for placement in self.whole.start(queue, cluster):
                 goes_on = True  # those behind it are next
                 yield placement
-        due_ms = min((due for due, _, _ in self._declined.values() if due > now_ms), default=None)
-        if len(queue) and due_ms is not None and due_ms != self._woken_ms:
-            self._woken_ms = due_ms
+        kept = self._kept
+        due_ms = min((due for due, _, _ in kept.declined.values() if due > now_ms), default=None)
+        if len(queue) and due_ms is not None and due_ms != kept.woken_ms:
+            kept.woken_ms = due_ms
             yield WakeAt(due_ms)
 
     def _shared(
@@ -143,36 +173,27 @@ class Colocating:
                 yield placement
 
     def _begin(self, cluster: Cluster) -> None:
-        """Forget what was noted of another cluster."""
-        if self not in cluster.memo:
-            cluster.memo[self] = True
+        """Go by what is kept on this cluster's memo; nothing is, if its nodes or the profiles have changed."""
+        learned = self.knowledge.learns and self._learned()
+        kept = cluster.memo.get(self)
+        if kept is None:
             self.whole.forget(cluster)
-            self._declined, self._may, self._candidates = {}, {}, {}
-            self._fits_somewhere = {}
-            self._woken_ms = -1
-            self._models = [node.gpu_model for node in cluster.nodes]
-            self._cards = {node.gpu_model for node in cluster.nodes if node.gpus}
-            # Nodes of one number are the same to every job that shares.
-            numbers: dict[tuple[object, ...], int] = {}
-            self._alike = [
-                numbers.setdefault((node.gpu_model, frozenset(node.labels)), len(numbers))
-                for node in cluster.nodes
-            ]
+        if kept is None or learned:
+            kept = cluster.memo[self] = Kept.of(cluster)
+        self._kept = kept
 
     def _recorded(self, application: str) -> Profile | None:
         return self.knowledge.profiles.get(application)
 
-    def _refresh(self) -> None:
-        """Take over profiles that were learned better since."""
-        if not self.knowledge.learns:
-            return
+    def _learned(self) -> bool:
+        """Take over profiles that were learned better since; whether there are any."""
         profiles = self.knowledge.profiles
-        if any(profiles.get(name) not in (None, profile) for name, profile in self.known.items()):
-            self.known.update({name: profiles[name] for name in self.known if name in profiles})
-            self.forecaster = Forecaster(self.known, self.knowledge.speeds)
-            self._declined, self._may, self._candidates, self._peaks = {}, {}, {}, {}
-            self._fits_somewhere = {}
-            self._profiles_changed()
+        if all(profiles.get(name) in (None, profile) for name, profile in self.known.items()):
+            return False
+        self.known.update({name: profiles[name] for name in self.known if name in profiles})
+        self.forecaster = Forecaster(self.known, self.knowledge.speeds)
+        self._profiles_changed()
+        return True
 
     def _profiles_changed(self) -> None:
         """For policies that keep more of what profiles say."""
@@ -221,8 +242,9 @@ class Colocating:
         begins: dict[int, int] = {}
         may: dict[tuple[int, int], bool] = {}
         offered = []
+        alike = self._kept.alike
         for slot, tenants in rooms:
-            number = self._alike[slot.node]
+            number = alike[slot.node]
             at = begins.get(number, 0)
             window: list[Job] = []
             places: list[int] = []
@@ -248,7 +270,7 @@ class Colocating:
         self, slot: GpuSlot, tenants: Sequence[Running], window: Sequence[Job], now_ms: int
     ) -> bool:
         """Whether the GPU has declined the same jobs beside the same tenants, and is not asked again yet."""
-        declined = self._declined.get(slot)
+        declined = self._kept.declined.get(slot)
         if declined is None or now_ms >= declined[0]:
             return False
         return declined[1:] == (tuple(run.job.id for run in tenants), tuple(job.id for job in window))
@@ -270,11 +292,11 @@ class Colocating:
             backlog_ms = sum(seen) * waiting // max(1, len(seen))
         by_model: dict[GpuModel | None, list[int]] = {}
         for at, (slot, _, _) in enumerate(offered):
-            by_model.setdefault(self._models[slot.node], []).append(at)
+            by_model.setdefault(self._kept.models[slot.node], []).append(at)
         chosen = [0] * len(offered)
         next_ms = [0] * len(offered)
         short = [False] * len(offered)  # of CPU or memory of the node, which others may give back
-        known = self._candidates
+        known = self._kept.candidates
         for gpu, group in by_model.items():
             offers = []
             for at in group:
@@ -299,7 +321,7 @@ class Colocating:
             if members:
                 # Another GPU of its node may have taken what they need: then it is offered jobs again.
                 if self._has_room(members, slot, cluster)[-1]:
-                    self._declined.pop(slot, None)
+                    self._kept.declined.pop(slot, None)
                     for job in members:
                         yield self.shared_placement(job, slot)
                         if job.id not in cluster.running:  # refused: this GPU is not asked again now
@@ -308,18 +330,18 @@ class Colocating:
             else:
                 closed.add(slot)
                 if short[number]:
-                    self._declined.pop(slot, None)
+                    self._kept.declined.pop(slot, None)
                     continue
                 who = tuple(run.job.id for run in tenants), tuple(job.id for job in window)
-                self._declined[slot] = (now_ms + hold_ms if tenants else -1, *who)
+                self._kept.declined[slot] = (now_ms + hold_ms if tenants else -1, *who)
 
     def _candidate(self, job: Job) -> Candidate:
         """A waiting job as a forecast sees it, the same one for all that are alike."""
         work_us = self.work_us(job)
-        if len(self._candidates) > MOST_CANDIDATES:
-            self._candidates.clear()
+        if len(self._kept.candidates) > MOST_CANDIDATES:
+            self._kept.candidates.clear()
         made = Candidate(job.application, work_us, work_us)
-        return self._candidates.setdefault((job.application, work_us), made)
+        return self._kept.candidates.setdefault((job.application, work_us), made)
 
     def _tenant(self, run: Running, now_ms: int) -> Candidate:
         """A running job as a forecast sees it."""
@@ -331,7 +353,11 @@ class Colocating:
     def shared_placement(self, job: Job, slot: GpuSlot) -> Placement:
         """A job on a GPU that it shares by best effort, with what is enforced there."""
         return Placement(
-            job, (slot,), Share(job.share.milli, self._enforced_mib(job, self._models[slot.node])), True, True
+            job,
+            (slot,),
+            Share(job.share.milli, self._enforced_mib(job, self._kept.models[slot.node])),
+            True,
+            True,
         )
 
     def _enforced_mib(self, job: Job, gpu: GpuModel | None) -> int:
@@ -340,7 +366,7 @@ class Colocating:
         if job.share.mem_mib:
             return job.share.mem_mib
         key = job.application, gpu
-        mem_mib = self._peaks.get(key)
+        mem_mib = self._kept.peaks.get(key)
         if mem_mib is None:
             spread = self.knowledge.peak_mem_mib(job, gpu)
             peak_mib = peak_mem_mib(self.known[job.application]) if spread is None else max(0, spread.high)
@@ -348,7 +374,7 @@ class Colocating:
             if gpu is not None and gpu.mem_mib:
                 mem_mib = min(mem_mib, gpu.mem_mib)
             if not self.knowledge.learns:
-                self._peaks[key] = mem_mib
+                self._kept.peaks[key] = mem_mib
         return mem_mib
 
     def _sharing(self, queue: Queue) -> Iterator[Job]:
@@ -367,31 +393,31 @@ class Colocating:
         if self._certain:
             return True
         key = job.application, job.models, self.work_us(job)
-        fits = self._fits_somewhere.get(key)
+        fits = self._kept.fits_somewhere.get(key)
         if fits is None:
-            if len(self._fits_somewhere) > MOST_CANDIDATES:
-                self._fits_somewhere.clear()
+            if len(self._kept.fits_somewhere) > MOST_CANDIDATES:
+                self._kept.fits_somewhere.clear()
             models = {
-                model for model in self._cards if not job.models or (model and model.name in job.models)
+                model for model in self._kept.cards if not job.models or (model and model.name in job.models)
             }
-            fits = self._fits_somewhere[key] = any(
+            fits = self._kept.fits_somewhere[key] = any(
                 self.forecaster.fits_alone(job.application, model, key[2] // 1000) for model in models
             )
         return fits
 
     def _may_run(self, job: Job, slot: GpuSlot, cluster: Cluster) -> bool:
         """Whether the GPU is of a model, and its node of labels, that the job allows, and it fits there alone."""
-        number = cluster.request(job)
+        kept, number = self._kept, cluster.request(job)
         work_us = self.work_us(job)
-        key = number, job.application, work_us, self._alike[slot.node]
-        known = self._may.get(key)
-        if known is None:
-            if len(self._may) > MOST_CANDIDATES:
-                self._may.clear()
-            known = self._may[key] = cluster.allows(job, slot.node) and self.forecaster.fits_alone(
-                job.application, self._models[slot.node], work_us // 1000
+        key = number, job.application, work_us, kept.alike[slot.node]
+        may = kept.may.get(key)
+        if may is None:
+            if len(kept.may) > MOST_CANDIDATES:
+                kept.may.clear()
+            may = kept.may[key] = cluster.allows(job, slot.node) and self.forecaster.fits_alone(
+                job.application, kept.models[slot.node], work_us // 1000
             )
-        return known
+        return may
 
     def _has_room(
         self, window: Sequence[Job], slot: GpuSlot, cluster: Cluster, count: int = 0

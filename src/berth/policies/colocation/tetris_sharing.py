@@ -80,7 +80,7 @@ class TetrisSharing(Colocating):
         self, queue: Queue, cluster: Cluster, slot: GpuSlot, tenants: Sequence[Running], now_ms: int
     ) -> Job | None:
         """The waiting job with the best score of those that fit on the GPU, or None."""
-        gpu = self._models[slot.node]
+        gpu = self._kept.models[slot.node]
         capacity = np.array([1000, (gpu.mem_mib if gpu else 0) or 2**30, 1000, 1000], dtype=np.int64)
         used = [self._left(run, now_ms, gpu) for run in tenants]
         kinds: dict[tuple[str, int], Job] = {}
