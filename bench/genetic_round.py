@@ -21,7 +21,7 @@ from berth.experiments.genetic.utilisation import case_of
 from berth.policies.genetic.batch import batch_of
 from berth.policies.genetic.search import packing_of, search
 from berth.policies.genetic.settings import GeneticSettings
-from berth.policies.genetic.time_budget import Budget
+from berth.policies.genetic.time_budget import TimeBudget
 from berth.policies.placements.fgd import typical_requests
 from genetic_vs_pygad import problem
 from harness import save
@@ -44,7 +44,7 @@ def main() -> None:
         walls, processor = [], []
         for repeat in range(asked.repeats + 1):
             begin, worked = time.perf_counter(), time.process_time()
-            budget = Budget(budget_ms)
+            budget = TimeBudget(budget_ms)
             packing = packing_of(batch_of(instances, cluster), cluster, typical, settings)
             found = search(packing, settings, seed=(repeat,), budget=budget)
             walls.append(time.perf_counter() - begin)

@@ -486,3 +486,8 @@ def test_request_types_of_all_that_wait_are_kept(monkeypatch: pytest.MonkeyPatch
         one.ended(f"j{at}", RecordState.COMPLETED, at)
     assert one.cluster.request_types <= 100
     assert one.cluster.free.cpu_milli.tolist() == [10**6]
+
+
+def test_the_caller_says_what_is_believed() -> None:
+    with pytest.raises(TypeError, match="knowledge"):
+        Scheduler(Cluster(ONE_GPU), make_policy("fifo+first-fit"))  # type: ignore[call-arg]

@@ -14,14 +14,12 @@ from berth.cluster import Cluster, Queue, Running
 from berth.errors import BerthError, ClusterError, PlacementError, PolicyError, SchedulerError, in_one_line
 from berth.interference.profiled import ProfiledInterference
 from berth.interference.sharing import Sharing
-from berth.knowledge import Knowledge, Oracle
+from berth.knowledge import LONGEST_MS, Knowledge
 from berth.model import FOREVER_MS, Evict, GpuSlot, Job, Node, Placement, Record, RecordState, WakeAt
 from berth.policies import Decision, Policy
 
 __all__ = ["Evicted", "Outcome", "Refused", "Scheduler"]
 
-LONGEST_MS = 1 << 50
-"""A believed run time beyond this, some 35,000 years, counts as none."""
 MOST_REQUESTS = 4096
 """Request types that the cluster may know before those that nobody uses any more are forgotten."""
 MEDDLED = "the policy has changed the cluster or the queue that it was shown; it may only yield"
@@ -65,13 +63,14 @@ class Scheduler:
     Every method raises SchedulerError for a job or node that it cannot be about, and has changed nothing then.
     """
 
-    def __init__(self, cluster: Cluster, policy: Policy, knowledge: Knowledge | None = None) -> None:
+    def __init__(self, cluster: Cluster, policy: Policy, knowledge: Knowledge) -> None:
         """`cluster` is written to from now on; `knowledge` is told what happens, and says what runs are believed to
-        have left of their work. Without one nothing is believed of live jobs."""
+        have left of their work. An `Oracle` is for the simulator, where the jobs' work is the truth, and never for
+        live jobs."""
         self.cluster = cluster
         self.queue = Queue()
         self.policy = policy
-        self.knowledge: Knowledge = Oracle() if knowledge is None else knowledge
+        self.knowledge = knowledge
         self.attempts: dict[str, Attempts] = {}
         """Of jobs that were queued more than once."""
         self._certain = self.knowledge.certain

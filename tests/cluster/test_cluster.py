@@ -181,11 +181,11 @@ def test_fits_when_empty_tells_who_could_ever_start(wants: dict[str, object], fi
 def test_work_left_is_rounded_up_to_the_next_millisecond_but_none_is_lost() -> None:
     cluster = Cluster(NODES)
     run = cluster.place(Placement(job(), slots((0, 0)), Share()), now_ms=0)
-    cluster.advance("j", 0, 333)
+    run.advance(0, 333)
     assert run.end_ms() == 3004  # 1000 / 0.333 = 3003.003…
     for now_ms in range(1, 11):
-        cluster.advance("j", now_ms, 333)
-    cluster.advance("j", 10, 1000)
+        run.advance(now_ms, 333)
+    run.advance(10, 1000)
     assert (run.left_us, run.left_ms, run.end_ms()) == (996_670, 997, 1007)  # 3.33 ms were done
 
 

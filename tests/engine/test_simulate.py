@@ -332,17 +332,17 @@ def forges(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
     yield Placement(job, (GpuSlot(0, 0),), job.share)
 
 
-def speeds_up(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
+def reopens(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Placement]:
     job = next(iter(queue))
     yield Placement(job, (GpuSlot(0, 0),), job.share)
-    cluster.advance(job.id, now_ms, 2000)
+    cluster.reopen()
 
 
 @pytest.mark.parametrize(
     ("policy", "message"),
     [
         (forges, "starts job 'a', which is not waiting"),
-        (speeds_up, "has changed the cluster or the queue"),
+        (reopens, "has changed the cluster or the queue"),
         (twice, "starts job 'a', which is not waiting"),
         (nowhere, "decides what cannot be: job 'a': there is no slot (0, 7)"),
         (meddles, "has changed the cluster or the queue that it was shown"),

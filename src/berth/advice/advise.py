@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +12,7 @@ from berth.advice.proposals import Proposal, limits_to_try, sharing_to_try
 from berth.advice.replay import Outcome, change_of_users, replay
 from berth.advice.workload import Workload
 from berth.knowledge import check_knowledge
+from berth.policies import Progress
 
 __all__ = ["DEFAULT_POLICY", "NOTICED_S", "NOTICED_SHARE", "Advice", "Tried", "advise"]
 
@@ -25,8 +26,6 @@ NOTICED_S: Final = 60.0
 """A user is affected where his mean wait changes by more than a minute …"""
 NOTICED_SHARE: Final = 0.01
 """… and by more than a hundredth of what it was."""
-
-Progress = Callable[[float, float], None]
 
 
 @dataclass(frozen=True, slots=True)

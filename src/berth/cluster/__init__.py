@@ -4,10 +4,10 @@ from berth.cluster.amounts import UNCOUNTED, Amounts, Request
 from berth.cluster.cluster import Cluster, spreadable_gpus
 from berth.cluster.node_changes import NodeChanges
 from berth.cluster.queue import Key, Lane, Queue
-from berth.cluster.running import Part, Running, parts_of
+from berth.cluster.running import PLACE_MILLI, Part, Running, parts_of
 from berth.cluster.usage import Account, Usage
 
 __all__ = [
-    "UNCOUNTED", "Account", "Amounts", "Cluster", "Key", "Lane", "NodeChanges", "Part", "Queue", "Request", "Running",
-    "Usage", "parts_of", "spreadable_gpus",
+    "PLACE_MILLI", "UNCOUNTED", "Account", "Amounts", "Cluster", "Key", "Lane", "NodeChanges", "Part", "Queue",
+    "Request", "Running", "Usage", "parts_of", "spreadable_gpus",
 ]  # fmt: skip

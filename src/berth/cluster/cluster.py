@@ -432,13 +432,6 @@ class Cluster:
         self.changes += 1
         return run
 
-    def advance(self, job_id: str, now_ms: int, speed_milli: int) -> Running:
-        """Note what a running job has done until now, and its speed from now on."""
-        run = self.running[job_id]
-        run.advance(now_ms, speed_milli)
-        self.changes += 1
-        return run
-
     def lose(self, node: int) -> None:
         """Take a node out: nothing fits on it until `restore`. What runs there is released by the caller."""
         self._arrays.traits[node, 2] = 0

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 from berth.model import FOREVER_MS, PLACES, GpuSlot, Job, Placement, Share
 
-__all__ = ["Part", "Running", "account_of", "parts_of"]
+__all__ = ["PLACE_MILLI", "Part", "Running", "account_of", "parts_of"]
 
 _FOREVER_US = FOREVER_MS * 1000
-_PLACE_MILLI = 1000 // PLACES
+PLACE_MILLI = 1000 // PLACES
 """What a placement by best effort takes of a GPU in the account: so many fit, and nobody who wants it whole."""
 
 
@@ -82,7 +82,7 @@ def account_of(placement: Placement) -> Share:
     if not placement.best_effort:
         return placement.share
     milli, mem_mib = placement.job.share
-    return Share(min(_PLACE_MILLI, milli), mem_mib)
+    return Share(min(PLACE_MILLI, milli), mem_mib)
 
 
 def parts_of(job: Job, slots: tuple[GpuSlot, ...]) -> tuple[Part, ...]:

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl
 
 from berth.errors import SettingError, in_one_line
 from berth.interference import Interference, no_interference
-from berth.knowledge.belief import Knowledge, Spread
+from berth.knowledge.belief import LONGEST_MS, Knowledge, Spread
 from berth.knowledge.noisy import Noise, Noisy
 from berth.knowledge.oracle import Oracle
 from berth.knowledge.user import User
@@ -22,6 +22,7 @@ from berth.model import Job
 
 __all__ = [
     "KINDS",
+    "LONGEST_MS",
     "Knowledge",
     "Noise",
     "Noisy",

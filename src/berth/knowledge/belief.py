@@ -8,7 +8,10 @@ from typing import NamedTuple, Protocol
 from berth.interference import Speeds
 from berth.model import GpuModel, Job, Profile, Record
 
-__all__ = ["Knowledge", "Spread"]
+__all__ = ["LONGEST_MS", "Knowledge", "Spread"]
+
+LONGEST_MS = 1 << 50
+"""A believed run time beyond this, some 35,000 years, tells nothing; forecasts count no more work than this."""
 
 
 class Spread(NamedTuple):

@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 
 from berth.interference import Speeds
 from berth.interference.speeds import unhindered
-from berth.knowledge.belief import Spread
+from berth.knowledge.belief import LONGEST_MS, Spread
 from berth.model import GpuModel, Job, Profile, Record, RecordState
 
 __all__ = ["User"]
 
-LONGEST_MS = 1 << 50
-"""A run time beyond this, some 35,000 years, tells nothing."""
 MOST_REQUESTS = 1000
 """Different requests that are remembered; the rarest half makes room."""
 

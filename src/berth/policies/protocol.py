@@ -66,7 +66,7 @@ class InOrder(Protocol):
 
 @runtime_checkable
 class Reserving(Protocol):
-    """What else a policy has that reserves GPUs for jobs that wait."""
+    """What else a policy has that reserves GPUs for jobs that wait; a live queue tells its users by it why they do."""
 
     @property
     def reserved_ms(self) -> Mapping[str, int]:

@@ -11,7 +11,7 @@ from berth.policies.genetic import search as genetic_search
 from berth.policies.genetic.batch import batch_of
 from berth.policies.genetic.search import Found, packing_of, search
 from berth.policies.genetic.settings import GeneticSettings
-from berth.policies.genetic.time_budget import Budget
+from berth.policies.genetic.time_budget import TimeBudget
 from berth.policies.placements.fgd import typical_requests
 
 
@@ -31,7 +31,7 @@ class Clock:
 def worked(took_ms: list[float], budget_ms: int, reserve: bool = False) -> float:
     """How many milliseconds have passed when pieces of work that take so long have used up a budget."""
     clock = Clock()
-    budget = Budget(budget_ms, clock)
+    budget = TimeBudget(budget_ms, clock)
     for number, took in enumerate(took_ms):
         if not budget.has_time():
             break
@@ -52,10 +52,10 @@ def test_a_long_piece_is_expected_again_but_not_for_ever() -> None:
 
 
 def test_without_a_budget_there_is_always_time() -> None:
-    budget = Budget(None, Clock())
+    budget = TimeBudget(None, Clock())
     assert budget.has_time()
     assert budget.steps(60) == 60
-    assert Budget(100, Clock()).steps(60) < 60
+    assert TimeBudget(100, Clock()).steps(60) < 60
 
 
 def problem() -> tuple[Cluster, list[Job]]:
@@ -69,7 +69,7 @@ def problem() -> tuple[Cluster, list[Job]]:
     return Cluster(nodes), jobs
 
 
-def searched(chosen: GeneticSettings, budget: Budget | None = None) -> Found:
+def searched(chosen: GeneticSettings, budget: TimeBudget | None = None) -> Found:
     cluster, jobs = problem()
     packing = packing_of(batch_of(jobs, cluster), cluster, typical_requests(jobs, cluster), chosen)
     return search(packing, chosen, seed=(5,), budget=budget)
@@ -95,7 +95,7 @@ def test_a_search_ends_within_its_budget(piece_ms: int, monkeypatch: pytest.Monk
 
     for name in original:
         monkeypatch.setattr(genetic_search, name, slowed(name))
-    found = searched(GeneticSettings(threads=1, generations=10_000, patience=10_000), Budget(200, clock))
+    found = searched(GeneticSettings(threads=1, generations=10_000, patience=10_000), TimeBudget(200, clock))
     assert 100.0 < clock.now_s <= 100.2
     assert np.diff(found.history[:, 0]).min(initial=0) >= -1e-9
     assert len(found.history) > 1 or piece_ms == 40

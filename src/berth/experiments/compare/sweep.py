@@ -14,7 +14,7 @@ from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions
 from berth.interference import KnowsProfiles
 from berth.knowledge import make_knowledge
 from berth.model import Event, Job, Node, Outage
-from berth.policies import Policy, Setting, make_policy
+from berth.policies import Policy, Progress, Setting, make_policy
 from berth.policies.schemes.rounds import Rounds
 from berth.statistics import EventColumns, Run, event_columns, run_of
 from berth.statistics.real_use import attempts_of, real_use
@@ -22,10 +22,6 @@ from berth.traces import Trace
 from berth.traces.compress import compressed
 
 __all__ = ["Loader", "Progress", "Result", "Task", "run_all", "run_task", "same_jobs"]
-
-Progress = Callable[[float, float], None]
-"""Called now and then with how much is done and how much there is, both in runs."""
-
 
 Measure = Callable[[EventColumns, Sequence[Node], Sequence[Job]], object]
 """Makes something of the events of a run, its nodes and its jobs."""

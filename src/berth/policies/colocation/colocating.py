@@ -14,19 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.arrays import IntArray
-from berth.cluster import Cluster, Queue, Running
-from berth.knowledge import Knowledge
-from berth.model import FOREVER_MS, PLACES, GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
+from berth.cluster import PLACE_MILLI, Cluster, Queue, Running
+from berth.knowledge import LONGEST_MS, Knowledge
+from berth.model import FOREVER_MS, GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
 from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
 from berth.policies.colocation.queue_prefix import QueuePrefix
 from berth.policies.colocation.whole_gpus import WholeGpus
 from berth.policies.protocol import Decision
 from berth.profiles import peak_mem_mib, run_time_ms
 
-__all__ = ["PLACE_MILLI", "Chooser", "Colocating", "Scene"]
-
-PLACE_MILLI = 1000 // PLACES
-"""What the cluster counts of a GPU for each job that shares it by best effort."""
+__all__ = ["Chooser", "Colocating", "Scene"]
 
 MARGIN = 8
 """A job that shares a GPU and asks for no memory may have its believed peak and an eighth of it more."""
@@ -38,9 +35,6 @@ by little may begin while another ends."""
 
 MOST_CANDIDATES = 100_000
 """Different jobs that are kept as forecasts see them."""
-
-LONGEST_MS = 1 << 50
-"""No job is forecast to have more work than so much, some 35,000 years."""
 
 Room = tuple[GpuSlot, tuple[Running, ...]]
 """A GPU with room for one more, and its tenants."""

@@ -10,10 +10,10 @@ from berth.model import FOREVER_MS, Job, Placement, WakeAt
 from berth.policies.genetic.batch import Batch, Fits, batch_of
 from berth.policies.sort_keys import as_queued
 
-__all__ = ["BatchRounds"]
+__all__ = ["Batching"]
 
 
-class BatchRounds:
+class Batching:
     """The batches that a policy decides on, one a round; a round ends early where somebody's patience would."""
 
     def __init__(self, window: int, round_ms: int) -> None:

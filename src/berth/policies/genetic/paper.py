@@ -14,7 +14,7 @@ from berth.cluster.kernels import GPU_MEM
 from berth.errors import SettingError
 from berth.model import WakeAt
 from berth.policies.genetic.batch import Batch
-from berth.policies.genetic.batching import BatchRounds
+from berth.policies.genetic.batching import Batching
 from berth.policies.genetic.paper_fitness import decode, evaluate
 from berth.policies.genetic.random_kernels import seeded
 from berth.policies.genetic.variation_kernels import evolve
@@ -89,7 +89,7 @@ class GeneticPaper:
     def __init__(self, setting: Setting | None = None, settings: PaperSettings | None = None) -> None:
         self.setting = setting or Setting()
         self.settings = settings or PaperSettings()
-        self._rounds = BatchRounds(self.settings.window, self.settings.round_ms)
+        self._rounds = Batching(self.settings.window, self.settings.round_ms)
         self.progress: Progress | None = None
         self.history = np.zeros((0, 2))
 

@@ -10,10 +10,10 @@ import numpy as np
 from berth.cluster import Cluster, Queue
 from berth.model import Job, Profile, WakeAt
 from berth.policies.genetic.batch import Batch
-from berth.policies.genetic.batching import BatchRounds
+from berth.policies.genetic.batching import Batching
 from berth.policies.genetic.search import Found, packing_of, search
 from berth.policies.genetic.settings import GeneticSettings, Weights
-from berth.policies.genetic.time_budget import Budget
+from berth.policies.genetic.time_budget import TimeBudget
 from berth.policies.options import settings_from
 from berth.policies.placements.fgd import typical_requests
 from berth.policies.placements.scored import Typical
@@ -36,7 +36,7 @@ class Genetic:
         self.settings = settings or GeneticSettings()
         if not self.settings.profiles:
             self.settings = replace(self.settings, profiles=_use_of_gpus(self.setting.knowledge.profiles))
-        self._rounds = BatchRounds(self.settings.window, self.settings.round_ms)
+        self._rounds = Batching(self.settings.window, self.settings.round_ms)
         self._hints: list[dict[tuple[str, int], int]] = []
         self.progress: Progress | None = None
         self.history = np.zeros((0, 2))
@@ -51,7 +51,7 @@ class Genetic:
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
         """Yield the placements of the best solution found."""
-        budget = Budget(self.settings.budget_ms)
+        budget = TimeBudget(self.settings.budget_ms)
         batch = self._rounds.batch(queue, cluster, now_ms)
         if isinstance(batch, WakeAt):
             yield batch
@@ -63,7 +63,7 @@ class Genetic:
                 raise KeyboardInterrupt
         yield from self._rounds.spread(queue, cluster)
 
-    def _search(self, batch: Batch, cluster: Cluster, now_ms: int, budget: Budget) -> Found:
+    def _search(self, batch: Batch, cluster: Cluster, now_ms: int, budget: TimeBudget) -> Found:
         """The best solution of a round, begun with what others of the round before had for those who wait still."""
         packing = packing_of(batch, cluster, self._typical_of(cluster, batch.jobs), self.settings, now_ms)
         place = {number: at for at, number in enumerate(batch.nodes.tolist())}

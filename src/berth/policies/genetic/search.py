@@ -20,7 +20,7 @@ from berth.policies.genetic.packing_kernels import Packing, Solution, prepare
 from berth.policies.genetic.random_kernels import seeded
 from berth.policies.genetic.search_kernels import BY_COST, BY_FIRST, BY_ROOM, build, improve
 from berth.policies.genetic.settings import GeneticSettings
-from berth.policies.genetic.time_budget import Budget
+from berth.policies.genetic.time_budget import TimeBudget
 from berth.policies.placements.scored import Typical
 from berth.policies.protocol import Progress
 
@@ -108,14 +108,14 @@ def search(
     seed: Sequence[int] = (0,),
     hints: Sequence[IntArray] = (),
     progress: Progress | None = None,
-    budget: Budget | None = None,
+    budget: TimeBudget | None = None,
 ) -> Found:
     """Look for the best solution of a batch.
 
     `hints` (I,) are nodes to begin some solutions with, −1 where there is none, from a search before. Stopped by
     the keyboard, or by the budget (which begins now by default), it returns the best so far.
     """
-    budget = budget or Budget(settings.budget_ms)
+    budget = budget or TimeBudget(settings.budget_ms)
     count, length = settings.population, len(packing.type_of)
     empty, kept = worth_a_look(packing, _empty(packing))
     packing = on_nodes(packing, kept)
@@ -168,7 +168,7 @@ def _first(
     seed: Sequence[int],
     hints: Sequence[IntArray],
     pool: ThreadPoolExecutor | None,
-    budget: Budget,
+    budget: TimeBudget,
 ) -> tuple[list[Solution], FloatArray]:
     """The first solutions: those of the heuristics, of the hints, and of random orders."""
     length = len(packing.type_of)
@@ -211,7 +211,7 @@ def _bettered(
     steps: int,
     settings: GeneticSettings,
     pool: ThreadPoolExecutor | None,
-    budget: Budget,
+    budget: TimeBudget,
 ) -> FloatArray:
     """What the solutions are worth after one round."""
     count = len(solutions)

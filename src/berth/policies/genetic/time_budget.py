@@ -6,13 +6,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Budget"]
+__all__ = ["TimeBudget"]
 
 STEPS_A_LOOK = 8
 """So many steps of a search pass between two looks at the clock, where there is a budget."""
 
 
-class Budget:
+class TimeBudget:
     """So many milliseconds from now on, of the clock on the wall; None: as many as it takes.
 
     The next piece of work is expected to take as long as the last one, or half of what was expected then, whichever
