@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from berth.cluster import Cluster, Queue
-from berth.errors import PolicyError, SchedulerError
+from berth.errors import KnowledgeError, PolicyError, SchedulerError
 from berth.knowledge import Spread, User
 from berth.model import FOREVER_MS, Evict, GpuSlot, Job, Node, Placement, Record, RecordState, Share, WakeAt
 from berth.policies import Decision, Setting, make_policy
-from berth.scheduler import Evicted, Refused, Scheduler
+from berth.scheduler import Evicted, NeverFits, Refused, Scheduler
 
 ONE_GPU = [Node("a", 1, None, 8000, 8000)]
 WHERE = (GpuSlot(0, 0),)
@@ -491,3 +491,103 @@ def test_request_types_of_all_that_wait_are_kept(monkeypatch: pytest.MonkeyPatch
 def test_the_caller_says_what_is_believed() -> None:
     with pytest.raises(TypeError, match="knowledge"):
         Scheduler(Cluster(ONE_GPU), make_policy("fifo+first-fit"))  # type: ignore[call-arg]
+
+
+def never(one: Scheduler, now_ms: int = 0) -> list[str]:
+    return [outcome.job.id for outcome in one.decide(now_ms) if isinstance(outcome, NeverFits)]
+
+
+def test_a_job_that_no_node_could_hold_is_told_when_it_comes_and_why() -> None:
+    one = scheduler()
+    assert not one.submit(live("big", gpus=9, models=("H100",)))
+    assert one.submit(live("small"))
+    outcomes = list(one.decide(0))
+    assert [type(outcome) for outcome in outcomes] == [NeverFits]  # and small is held up, which is now known
+    why = outcomes[0].why  # type: ignore[union-attr]
+    assert (
+        "job 'big' asks for 9 GPUs (1000 milli and 0 MiB of each), 0 milli of CPU and 0 MiB on models H100"
+        in why
+    )
+    assert never(one, 1) == []  # once
+    one.withdraw("big", 2)
+    assert started(one, 2) == ["small"]
+
+
+def test_a_waiting_job_that_the_changed_nodes_cannot_hold_any_more_is_told() -> None:
+    one = scheduler(nodes=[Node("a", 2), Node("b", 1)])
+    one.submit(live("first", gpus=2))
+    assert started(one) == ["first"]
+    assert one.submit(live("waits", gpus=2))
+    assert never(one, 1) == []
+    one.nodes_changed([Node("b", 1)], 2)
+    assert never(one, 2) == ["waits", "first"]
+    assert never(one, 3) == []
+    assert one.replace(live("waits", gpus=1))
+    one.nodes_changed([Node("b", 1), Node("c", 1)], 4)
+    assert never(one, 4) == ["first"]  # and waits is running
+    assert one.submit(live("last"))
+    assert not one.replace(live("last", gpus=3))
+    assert never(one, 5) == ["last"]
+
+
+class Broken(User):
+    """Raises in one of its methods."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.where = where
+
+    def run_ms(self, job: Job) -> Spread | None:
+        if self.where == "run_ms":
+            raise KeyError("lost")
+        return Spread(100, 50, 200)
+
+    def observe(self, record: Record) -> None:
+        if self.where == "observe":
+            raise KeyError("lost")
+
+    def outlived(self, job: Job, ran_ms: int) -> None:
+        if self.where == "outlived":
+            raise KeyError("lost")
+
+
+@pytest.mark.parametrize("policy", ["fifo+first-fit", "sjf-expected+first-fit", "easy+fifo+first-fit"])
+def test_what_a_knowledge_raises_while_it_is_decided_is_told_as_its_own_with_the_job(policy: str) -> None:
+    for where, at_ms in (("run_ms", 0), ("outlived", 150)):
+        knowledge = Broken(where)
+        one = Scheduler(Cluster(ONE_GPU), make_policy(policy, Setting(knowledge=knowledge)), knowledge)
+        one.submit(live("a"))
+        why = rf"at {at_ms} ms knowledge Broken fails in {where} of job 'a': KeyError: 'lost' \(.*test_scheduler.py:"
+        if where == "outlived":
+            assert started(one) == ["a"]
+        with pytest.raises(KnowledgeError, match=why):
+            list(one.decide(at_ms))
+        assert one.waits("a") == (where == "run_ms")
+
+
+def test_what_a_knowledge_raises_when_it_is_told_comes_after_what_happened() -> None:
+    knowledge = Broken("observe")
+    one = Scheduler(Cluster([Node("a", 2)]), make_policy("fifo+first-fit"), knowledge)
+    for name in "xyz":
+        one.submit(live(name))
+    assert started(one) == ["x", "y"]
+    with pytest.raises(
+        KnowledgeError, match="at 5 ms knowledge Broken fails in observe of job 'x': KeyError"
+    ):
+        one.ended("x", RecordState.COMPLETED, 5)
+    assert started(one, 5) == ["z"]
+    with pytest.raises(KnowledgeError, match="fails in observe of job 'y'"):
+        one.node_lost("a", 6)
+    assert [job.id for job in one.queue] == ["y", "z"]  # both are released and wait
+    assert not one.cluster.running
+
+
+def test_what_a_policy_raises_is_told_as_the_policy_s() -> None:
+    def raises(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
+        raise KeyError("oops")
+        yield
+
+    one = Scheduler(Cluster(ONE_GPU), raises, Broken(""))
+    one.submit(live("a"))
+    with pytest.raises(PolicyError, match="the policy fails: KeyError: 'oops'"):
+        list(one.decide(3))

@@ -8,6 +8,7 @@ BerthError
 │       ├── NotAllowed        the model, label or shape that the job asks for is not there
 │       └── NotRunning        a release or eviction of a job that holds nothing
 ├── PolicyError           a policy cannot be found or built, or decided on something that is not so
+├── KnowledgeError        what is believed of jobs could not be asked or told: a knowledge raised
 ├── SchedulerError        a scheduler was told of a job or node that it cannot be about
 ├── SimulationError       the engine was given something that it cannot replay
 ├── HistoryError          the store of records cannot be read or written
@@ -33,6 +34,7 @@ __all__ = [
     "DoesNotFit",
     "FetchError",
     "HistoryError",
+    "KnowledgeError",
     "MissingExtraError",
     "ModelError",
     "NotAllowed",
@@ -133,6 +135,10 @@ class NotRunning(PlacementError):  # noqa: N818
 
 class PolicyError(BerthError):
     """A policy cannot be found or built, or it decided on something that is not so."""
+
+
+class KnowledgeError(BerthError):
+    """A knowledge raised when it was asked something or told what happened; what had happened until then stands."""
 
 
 class SchedulerError(BerthError):

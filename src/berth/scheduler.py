@@ -11,14 +11,22 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from berth.cluster import Cluster, Queue, Running
-from berth.errors import BerthError, ClusterError, PlacementError, PolicyError, SchedulerError, in_one_line
+from berth.errors import (
+    BerthError,
+    ClusterError,
+    KnowledgeError,
+    PlacementError,
+    PolicyError,
+    SchedulerError,
+    in_one_line,
+)
 from berth.interference.profiled import ProfiledInterference
 from berth.interference.sharing import Sharing
 from berth.knowledge import LONGEST_MS, Knowledge
 from berth.model import FOREVER_MS, Evict, GpuSlot, Job, Node, Placement, Record, RecordState, WakeAt
 from berth.policies import Decision, Policy
 
-__all__ = ["Evicted", "Outcome", "Refused", "Scheduler"]
+__all__ = ["Evicted", "NeverFits", "Outcome", "Refused", "Scheduler"]
 
 MOST_REQUESTS = 4096
 """Request types that the cluster may know before those that nobody uses any more are forgotten."""
@@ -38,7 +46,15 @@ class Refused(NamedTuple):
     why: str
 
 
-Outcome = Placement | Evicted | WakeAt | Refused
+class NeverFits(NamedTuple):
+    """A waiting job that no nodes of today could hold if nothing else ran. It waits on, and in a strict queue it holds
+    up those behind it: change it, withdraw it or bring nodes."""
+
+    job: Job
+    why: str
+
+
+Outcome = Placement | Evicted | WakeAt | Refused | NeverFits
 
 
 class Attempts(NamedTuple):
@@ -79,17 +95,22 @@ class Scheduler:
         self._wakes: list[int] = []  # a heap
         self._waking: set[int] = set()
         self._confirmed: set[str] = set()
+        self._never_fit: dict[str, Job] = {}  # waiting jobs of which the caller is to be told
         self._beliefs: _Beliefs | None = None
         if not self._certain:
             self._beliefs = _Beliefs(cluster, self.knowledge)
 
     # What jobs do
 
-    def submit(self, job: Job) -> None:
-        """Queue a job behind all others."""
-        self._check(job)
+    def submit(self, job: Job) -> bool:
+        """Queue a job behind all others. Returns whether it could start if nothing else ran; one that could not waits
+        all the same, and the next `decide` says why (`NeverFits`)."""
+        fits = self._fits(job)
         if job.id in self.cluster.running or not self.queue.add(job):
             raise SchedulerError(f"job '{job.id}' waits or runs already; give each job an id of its own")
+        if not fits:
+            self._never_fit[job.id] = job
+        return fits
 
     def withdraw(self, job_id: str, now_ms: int) -> Job | Running:
         """Take out a job that waits (returns the job) or runs (returns the run, which is released)."""
@@ -121,9 +142,11 @@ class Scheduler:
             return True
         if self.queue.named(job.id) is None:
             raise SchedulerError(f"job '{job.id}' cannot be replaced: it neither waits nor runs")
-        self._check(job)
+        fits = self._fits(job)
         self.queue.replace(job)
-        return self.cluster.fits_when_empty(job)
+        if not fits:
+            self._never_fit[job.id] = job
+        return fits
 
     def started(self, job_id: str) -> None:
         """The job's processes exist: from now on it ends, and does not fail to start."""
@@ -193,7 +216,9 @@ class Scheduler:
             self.cluster.nodes_changed(nodes)
         except ClusterError as error:
             raise SchedulerError(f"the nodes cannot become that: {error}") from error
-        return self._clear(gone, now_ms) if gone else []
+        cleared = self._clear(gone, now_ms) if gone else []
+        self._never_fit = {job.id: job for job in self.queue if not self.cluster.fits_when_empty(job)}
+        return cleared
 
     def strangers(self, slot: GpuSlot, milli: int, mem_mib: int) -> None:
         """Processes that are not the scheduler's use so much of a GPU from now on."""
@@ -207,9 +232,13 @@ class Scheduler:
     def decide(self, now_ms: int, *, out_of_time: Callable[[], bool] | None = None) -> Iterator[Outcome]:
         """Ask the policy; apply each decision as it is yielded, and hand it out.
 
+        Before that come the waiting jobs that could not start if nothing else ran: each once when it was submitted or
+        replaced, and again after every change of the nodes.
+
         A decision that cannot be applied comes back as `Refused`, and nothing has changed; stop iterating to take no
         more. Raises PolicyError if the policy raises (an error of berth's own passes as it is), writes to what it is
-        shown, yields what is no decision, or `out_of_time()` says so; what was handed out until then is applied.
+        shown, yields what is no decision, or `out_of_time()` says so, and KnowledgeError if the knowledge raises,
+        whoever asked it; what was handed out until then is applied.
         """
         wakes = self._wakes
         while wakes and wakes[0] <= now_ms:
@@ -218,10 +247,15 @@ class Scheduler:
         if cluster.request_types > self._most_requests:
             cluster.keep_requests(queue)
             self._most_requests = max(MOST_REQUESTS, 2 * cluster.request_types)
-        if self._beliefs is not None:
-            self._beliefs.catch_up(now_ms)
-        shown = cluster.changes + queue.changes  # both only ever grow
+        if self._never_fit:
+            told, self._never_fit = self._never_fit, {}
+            for job in told.values():
+                if queue.named(job.id) is job:
+                    yield NeverFits(job, _why_never(job))
         try:
+            if self._beliefs is not None:
+                self._beliefs.catch_up(now_ms)
+            shown = cluster.changes + queue.changes  # both only ever grow
             for decision in self.policy(queue, cluster, now_ms):
                 if cluster.changes + queue.changes != shown:
                     raise PolicyError(MEDDLED)
@@ -240,6 +274,8 @@ class Scheduler:
         except BerthError:
             raise
         except Exception as error:
+            if (of_knowledge := _of_knowledge(error, self.knowledge, now_ms)) is not None:
+                raise of_knowledge from error
             raise PolicyError(f"at {now_ms} ms the policy fails: {in_one_line(error)}") from error
         if cluster.changes + queue.changes != shown:
             raise PolicyError(MEDDLED)
@@ -342,9 +378,10 @@ class Scheduler:
             return FOREVER_MS
         return int(spread.expected)
 
-    def _check(self, job: Job) -> None:
+    def _fits(self, job: Job) -> bool:
+        """Whether it could start if nothing else ran; SchedulerError for a job that makes no sense."""
         try:
-            self.cluster.request(job)
+            return self.cluster.fits_when_empty(job)
         except PlacementError as error:
             raise SchedulerError(f"a job makes no sense: {error}") from error
 
@@ -357,9 +394,20 @@ class Scheduler:
         *,
         queued_ms: int | None = None,
     ) -> None:
-        """Tell the knowledge how an attempt ended, if it wants to know."""
+        """Tell the knowledge how an attempt ended, if it wants to know; KnowledgeError if it raises."""
         if not self._learns:
             return
+        try:
+            self._tell_it(run, how, now_ms, held_mib, queued_ms)
+        except BerthError:
+            raise
+        except Exception as error:
+            told = _of_knowledge(error, self.knowledge, now_ms, run.job.id)
+            raise told or KnowledgeError(f"at {now_ms} ms: {in_one_line(error)}") from error
+
+    def _tell_it(
+        self, run: Running, how: RecordState, now_ms: int, held_mib: int, queued_ms: int | None
+    ) -> None:
         if how is RecordState.OUT_OF_MEMORY:
             self.knowledge.ran_out_of_memory(run.job, held_mib)
         job, model = run.job, self.cluster.nodes[run.slots[0].node].gpu_model
@@ -381,10 +429,12 @@ class Scheduler:
     def _clear(self, rows: Set[int], now_ms: int) -> list[Running]:
         """Release and queue again what runs on these nodes."""
         there = [run for run in self.cluster.running.values() if any(slot[0] in rows for slot in run.slots)]
+        before = []
         for run in there:
             self._release(run.job.id, now_ms)
-            before = self._queue_again(run, now_ms, done_us=self._kept_of(run))
-            self._tell(run, RecordState.NODE_FAIL, now_ms, queued_ms=before.queued_ms)
+            before.append(self._queue_again(run, now_ms, done_us=self._kept_of(run)))
+        for run, attempts in zip(there, before, strict=True):  # last: it may raise
+            self._tell(run, RecordState.NODE_FAIL, now_ms, queued_ms=attempts.queued_ms)
         return there
 
     def _row(self, name: str) -> int:
@@ -400,6 +450,35 @@ class Scheduler:
     def _size(job: Job) -> tuple[object, ...]:
         who = (job.user, job.virtual_cluster, job.application)
         return (*who, job.gpus, job.share, job.nodes, job.cpu_milli, job.mem_mib, job.models, job.labels)
+
+
+def _of_knowledge(
+    error: Exception, knowledge: Knowledge, now_ms: int, job_id: str | None = None
+) -> KnowledgeError | None:
+    """The error as the knowledge's, with the method and the job; None if it was raised in none of its methods."""
+    step = error.__traceback__
+    while step is not None:
+        code, values = step.tb_frame.f_code, step.tb_frame.f_locals
+        if code.co_argcount and values.get(code.co_varnames[0]) is knowledge:
+            asked = next((value for value in values.values() if isinstance(value, Job)), None)
+            of = asked.id if asked is not None else job_id
+            about = "" if of is None else f" of job '{of}'"
+            what = f"knowledge {type(knowledge).__qualname__} fails in {code.co_name}{about}"
+            return KnowledgeError(f"at {now_ms} ms {what}: {in_one_line(error)}")
+        step = step.tb_next
+    return None
+
+
+def _why_never(job: Job) -> str:
+    """Why a job can start on none of today's nodes, in words."""
+    parts = f"{job.nodes} parts of " if job.nodes > 1 else ""
+    share = f" ({job.share.milli} milli and {job.share.mem_mib} MiB of each)" if job.gpus else ""
+    on = f" on models {', '.join(job.models)}" if job.models and job.gpus else ""
+    on += f" on nodes with the labels {', '.join(job.labels)}" if job.labels else ""
+    return (
+        f"job '{job.id}' asks for {parts}{job.gpus} GPUs{share}, {job.cpu_milli} milli of CPU and {job.mem_mib} MiB"
+        f"{on}, and the nodes could not hold it if nothing else ran; change it, withdraw it or bring nodes"
+    )
 
 
 def _longer_us(done_us: int) -> int:
