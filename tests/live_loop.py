@@ -11,7 +11,7 @@ from berth.cluster import Cluster
 from berth.model import GpuSlot, Job, Node, Placement, RecordState
 from berth.scheduler import Evicted, Refused, Scheduler
 
-__all__ = ["Back", "LiveLoop", "Lose", "Nodes", "Strangers"]
+__all__ = ["Back", "LiveLoop", "Lose", "Nodes", "Replace", "Strangers", "Withdraw"]
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,30 @@ class Strangers:
     mem_mib: int
 
 
-ENDED, FAILED, LOST, BACK, CHANGED, ARRIVED, WAKE = range(7)
-_KINDS = {Lose: LOST, Back: BACK, Nodes: CHANGED, Strangers: CHANGED, Job: ARRIVED}
+@dataclass(frozen=True)
+class Withdraw:
+    """The user takes a job back, wherever it is; nothing happens if it has ended."""
+
+    job_id: str
+
+
+@dataclass(frozen=True)
+class Replace:
+    """The user changes a job that waits; nothing happens if it does not."""
+
+    job: Job
+
+
+ENDED, OUT, FAILED, LOST, BACK, CHANGED, ARRIVED, WAKE = range(8)
+_KINDS = {
+    Withdraw: CHANGED,
+    Replace: CHANGED,
+    Lose: LOST,
+    Back: BACK,
+    Nodes: CHANGED,
+    Strangers: CHANGED,
+    Job: ARRIVED,
+}
 
 
 @dataclass
@@ -56,6 +78,10 @@ class LiveLoop:
     run_ms: Callable[[Job], int]
     failing: Mapping[str, int] = field(default_factory=dict)
     """How many times the processes of a job cannot be started."""
+    running_out: Mapping[str, int] = field(default_factory=dict)
+    """How many times a job runs out of memory, half-way."""
+    late_ms: int = 0
+    """How late the loop is whenever it is to be woken."""
     watch: Callable[[LiveLoop], None] = lambda loop: None
     """Called after everything that happens."""
     starts: list[tuple[int, str, tuple[tuple[int, int], ...]]] = field(default_factory=list)
@@ -63,12 +89,15 @@ class LiveLoop:
     ends: dict[str, int] = field(default_factory=dict)
     """When each job came to its end."""
     submitted: set[str] = field(default_factory=set)
+    replaced: set[str] = field(default_factory=set)
+    """Jobs that waited when they were changed."""
     now_ms: int = 0
 
     def __post_init__(self) -> None:
         self._heap: list[tuple[int, int, int, Any]] = []
         self._serial = 0
         self._failed: dict[str, int] = {}
+        self._ran_out: dict[str, int] = {}
         self._live: dict[str, int] = {}  # job -> number of the start that its processes belong to
 
     def run(self, script: Iterable[tuple[int, object]], until_ms: int = 10**12) -> None:
@@ -88,13 +117,27 @@ class LiveLoop:
     def _happens(self, kind: int, what: Any) -> bool:
         """Whether it happens still: processes that are gone neither end nor fail."""
         scheduler, now_ms = self.scheduler, self.now_ms
-        if kind in (ENDED, FAILED) and self._live.get(what[0]) != what[1]:
+        if kind in (ENDED, OUT, FAILED) and self._live.get(what[0]) != what[1]:
             return False
         if kind == ENDED:
             del self._live[what[0]]
             scheduler.ended(what[0], RecordState.COMPLETED, now_ms)
             assert what[0] not in self.ends
             self.ends[what[0]] = now_ms
+        elif kind == OUT:
+            del self._live[what[0]]
+            scheduler.ended(what[0], RecordState.OUT_OF_MEMORY, now_ms, held_mib=6000)
+            if not scheduler.waits(what[0]):
+                self.ends[what[0]] = now_ms
+        elif isinstance(what, Withdraw):
+            if what.job_id not in self.ends:
+                scheduler.withdraw(what.job_id, now_ms)
+                self._live.pop(what.job_id, None)
+                self.ends[what.job_id] = now_ms
+        elif isinstance(what, Replace):
+            if scheduler.waits(what.job.id):
+                assert scheduler.replace(what.job)
+                self.replaced.add(what.job.id)
         elif kind == FAILED:
             del self._live[what[0]]
             scheduler.failed_to_start(what[0], now_ms)
@@ -127,7 +170,7 @@ class LiveLoop:
                 self._start(outcome.job, outcome.slots)
             self.watch(self)
         if (wake_ms := scheduler.next_wake_ms) is not None:
-            self._push(wake_ms, WAKE, None)
+            self._push(wake_ms + self.late_ms, WAKE, None)
 
     def _start(self, job: Job, slots: Sequence[GpuSlot]) -> None:
         self._serial += 1
@@ -138,6 +181,10 @@ class LiveLoop:
             return
         self.scheduler.started(job.id)
         self.starts.append((self.now_ms, job.id, tuple(tuple(slot) for slot in slots)))  # type: ignore[misc]
+        if self._ran_out.get(job.id, 0) < self.running_out.get(job.id, 0):
+            self._ran_out[job.id] = self._ran_out.get(job.id, 0) + 1
+            self._push(self.now_ms + self.run_ms(job) // 2, OUT, (job.id, self._serial))
+            return
         self._push(self.now_ms + self.run_ms(job), ENDED, (job.id, self._serial))
 
     def _push(self, time_ms: int, kind: int, what: object) -> None:

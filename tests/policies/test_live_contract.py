@@ -14,10 +14,11 @@ from berth.engine import simulate
 from berth.interference import make_speeds
 from berth.knowledge import Knowledge, Noise, Noisy, Oracle, User
 from berth.model import EventKind, GpuModel, GpuSlot, Job, Node, Share
-from berth.policies import ORDERS, PLACEMENTS, POLICIES, SCHEMES, Setting, make_policy
+from berth.policies import ORDERS, PLACEMENTS, POLICIES, SCHEMES, Policy, Setting, make_policy
+from berth.policies.schemes.rounds import Rounds
 from berth.profiles import THESIS_GPU, thesis_profiles
 from berth.scheduler import Scheduler
-from tests.live_loop import Back, LiveLoop, Lose, Nodes, Strangers, held
+from tests.live_loop import Back, LiveLoop, Lose, Nodes, Replace, Strangers, Withdraw, held
 
 EVERY = sorted(
     {
@@ -38,6 +39,8 @@ PEEKS = ("sjf+best-fit",)
 """Orders that go by the truth, and say so."""
 CLOCKED = ("genetic",)
 """Policies that search for so many milliseconds."""
+EVICTING = "least-attained-service"
+"""The order that evicts, and so takes no quotas."""
 NAMES = sorted(thesis_profiles())
 
 
@@ -67,7 +70,8 @@ def jobs(seed: int, count: int = 24) -> list[Job]:
         gpus = draw.choice((1, 1, 1, 2))
         made.append(
             Job(
-                f"j{at}", at * 1500, None, user=f"u{at % 3}", application=draw.choice((*NAMES, "unheard-of")),
+                f"j{at}", at * 1500, None, user=f"u{at % 3}", virtual_cluster=("even", "odd")[at % 2],
+                retries=2, application=draw.choice((*NAMES, "unheard-of")),
                 gpus=gpus,
                 share=Share(draw.choice((1000, 1000, 500)), draw.choice((0, 0, 3000))) if gpus == 1 else Share(),
                 cpu_milli=1000 * gpus, mem_mib=1000, priority=draw.randrange(3),
@@ -99,12 +103,52 @@ def account_is_right(loop: LiveLoop) -> None:
 @pytest.mark.parametrize("name", EVERY)
 def test_no_job_is_lost_none_runs_twice_and_no_gpu_is_over(name: str, know: Callable[[], Knowledge]) -> None:
     knowledge = know()
+    goes_through_everything(make_policy(quick(name), Setting(3, knowledge=knowledge)), knowledge)
+
+
+@pytest.mark.parametrize("borrow", [False, True])
+@pytest.mark.parametrize("name", [f"{order}+best-fit" for order in ORDERS if order != EVICTING])
+def test_quotas_hold_and_lose_no_job(name: str, borrow: bool) -> None:
+    quotas = {"even": 4, "odd": 2}
+
+    def within(loop: LiveLoop) -> None:
+        account_is_right(loop)
+        used = dict.fromkeys(quotas, 0)
+        for run in loop.scheduler.cluster.running.values():
+            used[run.job.virtual_cluster] += run.job.gpus * run.share.milli
+        assert borrow or all(used[name] <= 1000 * quotas[name] for name in quotas)
+
+    knowledge = User()
+    setting = Setting(3, quotas, borrow, knowledge)
+    goes_through_everything(make_policy(name, setting), knowledge, within)
+
+
+@pytest.mark.parametrize(
+    "name", ["fifo+best-fit", "easy+sjf-expected+fgd", "preempt+fifo+best-fit", "greedy"]
+)
+def test_rounds_lose_no_job_though_the_loop_is_woken_late(name: str) -> None:
+    knowledge = Recorded()
+    inner = make_policy(name, Setting(3, knowledge=knowledge))
+    loop = goes_through_everything(Rounds(inner, 10_000), knowledge, late_ms=3)
+    assert all(time_ms % 10_000 <= 3 for time_ms, _, _ in loop.starts)
+
+
+def goes_through_everything(
+    policy: Policy,
+    knowledge: Knowledge,
+    watch: Callable[[LiveLoop], None] = account_is_right,
+    late_ms: int = 0,
+) -> LiveLoop:
+    """Drive a policy through all that can happen to jobs and nodes; every job comes to its end once."""
     loop = LiveLoop(
-        Scheduler(Cluster(nodes()), make_policy(quick(name), Setting(3, knowledge=knowledge)), knowledge),
+        Scheduler(Cluster(nodes()), policy, knowledge),
         run_ms,
+        running_out={"j3": 1, "j7": 9, "j13": 1},  # of two retries each
         failing={"j2": 1, "j5": 2, "j11": 1},
-        watch=account_is_right,
+        watch=watch,
+        late_ms=late_ms,
     )
+    changed = {job.id: job for job in jobs(4)}
     bigger = (*nodes(2), Node("n2", 2, replace(THESIS_GPU, mem_mib=2 * THESIS_GPU.mem_mib), 32_000, 64_000))
     script: list[tuple[int, object]] = [
         (12_000, Lose("n0")),
@@ -114,11 +158,17 @@ def test_no_job_is_lost_none_runs_twice_and_no_gpu_is_over(name: str, know: Call
         (90_000, Strangers(GpuSlot(1, 0), 0, 0)),
         (120_000, Nodes(nodes(2))),  # n2 and new are gone, with what runs there
         (180_000, Nodes(bigger)),
+        (35_000, Withdraw("j1")),
+        (36_000, Withdraw("j22")),
+        (37_000, Replace(replace(changed["j20"], priority=9, time_limit_ms=10**7))),
+        (38_000, Replace(replace(changed["j23"], gpus=1, share=Share(250, 0), cpu_milli=500))),
     ]
     loop.run([*((job.submit_ms, job) for job in jobs(4)), *script])
+    assert not loop.scheduler.attempts
     assert sorted(loop.ends) == sorted(loop.submitted)
     assert not loop.scheduler.cluster.running
     assert not len(loop.scheduler.queue)
+    return loop
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in (*PEEKS, *CLOCKED)])
