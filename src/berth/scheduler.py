@@ -83,11 +83,20 @@ class Scheduler:
 
     # What jobs do
 
-    def submit(self, job: Job) -> None:
-        """Queue a job behind all others."""
-        self._check(job)
-        if job.id in self.cluster.running or not self.queue.add(job):
+    def submit(self, job: Job) -> bool:
+        """Queue a job behind all others.
+
+        Returns whether it could start if nothing else ran. One that could not waits all the same, as nodes may come,
+        and a strict order holds up others behind it: withdraw it, or say so to its user.
+        """
+        cluster = self.cluster
+        try:
+            fits = cluster.fits_when_empty(job)
+        except PlacementError as error:
+            raise SchedulerError(f"a job makes no sense: {error}") from error
+        if job.id in cluster.running or not self.queue.add(job):
             raise SchedulerError(f"job '{job.id}' waits or runs already; give each job an id of its own")
+        return fits
 
     def withdraw(self, job_id: str, now_ms: int) -> Job | Running:
         """Take out a job that waits (returns the job) or runs (returns the run, which is released)."""
@@ -119,9 +128,12 @@ class Scheduler:
             return True
         if self.queue.named(job.id) is None:
             raise SchedulerError(f"job '{job.id}' cannot be replaced: it neither waits nor runs")
-        self._check(job)
+        try:
+            fits = self.cluster.fits_when_empty(job)
+        except PlacementError as error:
+            raise SchedulerError(f"a job makes no sense: {error}") from error
         self.queue.replace(job)
-        return self.cluster.fits_when_empty(job)
+        return fits
 
     def started(self, job_id: str) -> None:
         """The job's processes exist: from now on it ends, and does not fail to start."""
@@ -212,21 +224,37 @@ class Scheduler:
         wakes = self._wakes
         while wakes and wakes[0] <= now_ms:
             self._waking.discard(heappop(wakes))
-        cluster, queue = self.cluster, self.queue
-        if self._beliefs is not None:
-            self._beliefs.catch_up(now_ms)
+        cluster, queue, beliefs, attempts = self.cluster, self.queue, self._beliefs, self.attempts
+        work_ms: int | None = None
+        if beliefs is not None:
+            beliefs.catch_up(now_ms)
         shown = cluster.changes + queue.changes  # both only ever grow
         try:
             for decision in self.policy(queue, cluster, now_ms):
                 if cluster.changes + queue.changes != shown:
                     raise PolicyError(MEDDLED)
-                if isinstance(decision, Placement):
-                    refused = self._place(decision, now_ms)
-                    yield decision if refused is None else refused
-                else:
+                if not isinstance(decision, Placement):
                     outcome = self._other(decision, now_ms)
                     if outcome is not None:
                         yield outcome
+                elif (place := queue.remove(job := decision[0])) is None:
+                    why = f"at {now_ms} ms the policy starts job '{job.id}', which is not waiting"
+                    yield Refused(decision, why)
+                else:
+                    known = attempts.get(job.id, FIRST) if attempts else FIRST
+                    if beliefs is not None:
+                        work_ms = self._believed_ms(job)
+                    try:
+                        run = cluster.place(
+                            decision, now_ms=now_ms, work_ms=work_ms, left_ms=known[2], attempt=known[0]
+                        )
+                    except PlacementError as error:
+                        queue.put_back(job, place)
+                        yield Refused(decision, f"at {now_ms} ms the policy decides what cannot be: {error}")
+                    else:
+                        if beliefs is not None:
+                            beliefs.change(run, now_ms)
+                        yield decision
                 shown = cluster.changes + queue.changes
                 if out_of_time is not None and out_of_time():
                     raise PolicyError(
@@ -243,28 +271,6 @@ class Scheduler:
     def next_wake_ms(self) -> int | None:
         """When the policy wants to be asked again whatever happens; None: not before something does."""
         return self._wakes[0] if self._wakes else None
-
-    def _place(self, placement: Placement, now_ms: int) -> Refused | None:
-        job = placement[0]
-        if self.queue.named(job.id) is not job:
-            return Refused(
-                placement, f"at {now_ms} ms the policy starts job '{job.id}', which is not waiting"
-            )
-        attempt, work_ms, left_ms = 1, None, None
-        if self.attempts and (again := self.attempts.get(job.id)) is not None:
-            attempt, left_ms = again.number, again.left_ms
-        if not self._certain:
-            work_ms = self._believed_ms(job)
-        try:
-            run = self.cluster.place(
-                placement, now_ms=now_ms, work_ms=work_ms, left_ms=left_ms, attempt=attempt
-            )
-        except PlacementError as error:
-            return Refused(placement, f"at {now_ms} ms the policy decides what cannot be: {error}")
-        self.queue.remove(job)
-        if self._beliefs is not None:
-            self._beliefs.change(run, now_ms)
-        return None
 
     def _other(self, decision: Decision, now_ms: int) -> Outcome | None:
         """Apply what is no placement; None where it was known already."""
@@ -341,12 +347,6 @@ class Scheduler:
         if spread is None or not 0 < spread.expected < LONGEST_MS:
             return FOREVER_MS
         return int(spread.expected)
-
-    def _check(self, job: Job) -> None:
-        try:
-            self.cluster.request(job)
-        except PlacementError as error:
-            raise SchedulerError(f"a job makes no sense: {error}") from error
 
     def _tell(
         self,
