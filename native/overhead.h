@@ -7,11 +7,11 @@
 
 struct overhead {
     struct device *device;
-    shared64 *learned; /* plus one; 0: not yet */
+    shared64 *learned; /* a lesson (context.c); 0: not yet */
     uint64_t reserved;
     struct look *before; /* the card (processes.h) */
     const char *call;
-    bool known, doubtful,
+    bool doubtful,
         believed; /* doubtful: NVML did not tell; believed: whatever the card says is its own */
 };
 bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *learned,
