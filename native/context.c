@@ -31,7 +31,9 @@ bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *
                     uint64_t first, const char *call)
 {
     uint64_t known = atomic_load(learned);
-    *overhead = (struct overhead){ .device = device, .learned = learned, .call = call };
+    *overhead = (struct overhead){
+        .device = device, .learned = learned, .call = call, .known = known != 0
+    };
     if (known == 0) {
         region_reap(&device->region);
         overhead->reserved = region_take_some(&device->region, first);
@@ -90,6 +92,9 @@ bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
         *bytes = overhead->reserved;
     if (context && looked)
         *bytes = learn_context(overhead->learned, *bytes, told);
+    /* Amid others that allocate, a module may seem smaller than it is: it counts as large as any before it. */
+    if (!context && overhead->known && told < TOLD_TOTAL && *bytes < overhead->reserved)
+        *bytes = overhead->reserved;
     /* Where NVML did not tell, somebody else's allocation may have got in between: a context is no larger than that, and
        a module is looked at again (module.c). */
     overhead->doubtful = told != TOLD_LIST && !context && !overhead->believed;

@@ -11,7 +11,7 @@ struct overhead {
     uint64_t reserved;
     struct look *before; /* the card (processes.h) */
     const char *call;
-    bool doubtful,
+    bool known, doubtful,
         believed; /* doubtful: NVML did not tell; believed: whatever the card says is its own */
 };
 bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *learned,

@@ -269,6 +269,15 @@ static bool lists(const struct look *look, unsigned pid)
     return false;
 }
 
+/* Whether the list has memory for anybody: in a container it may have none. */
+static bool tells_bytes(const struct look *look)
+{
+    for (unsigned i = 0; i < look->count && i < MOST; i++)
+        if (look->list[i].bytes != 0 && look->list[i].bytes != ~0ull)
+            return true;
+    return false;
+}
+
 /* This process where NVML tells of it, in both looks, that it holds nothing: among others that hold memory, or where the
    card as a whole lost nothing either, by two that agree to the byte. 0 where that is not so: a list that has nothing
    for anybody tells nothing. */
@@ -276,14 +285,11 @@ static unsigned holds_nothing(const struct look *before, const struct look *afte
 {
     unsigned own = (unsigned)getpid(), outer = outer_pid(),
              pid = outer != 0 && lists(after, outer) ? outer : own;
-    bool others = false;
     if (!lists(before, pid) || !lists(after, pid) || bytes_of(after, pid) != 0)
         return 0;
-    for (unsigned i = 0; i < after->count && i < MOST; i++)
-        others = others || (after->list[i].bytes != 0 && after->list[i].bytes != ~0ull);
     bool still =
         before->totalled && after->totalled && after->total == before->total && after->total == all;
-    return others || still ? pid : 0;
+    return tells_bytes(after) || still ? pid : 0;
 }
 
 static void found_by_list(struct device *device, unsigned pid)
@@ -348,6 +354,26 @@ static uint64_t context_taken(struct device *device, const struct look *before,
     return bytes;
 }
 
+/* How much more is gone from the card beside what this partition was charged, by the most of several looks: one that
+   allocates meanwhile is charged before it holds, which makes a look's sum too small. `still`: nobody of the partition was
+   charged or given back anything from before the call on. */
+static uint64_t more_foreign(struct device *device, const struct look *before,
+                             const struct look *after, bool *still)
+{
+    struct look again = *after;
+    int64_t most = INT64_MIN, first = (int64_t)(before->free_bytes + before->charged);
+    *still = before->steady;
+    for (int looks = 0; looks < 8 && (looks < 3 || !*still); looks++) {
+        int64_t beside = first - (int64_t)(again.free_bytes + again.charged);
+        if (again.steady && beside > most)
+            most = beside;
+        *still = *still && again.steady && again.change == before->change;
+        sched_yield();
+        look_at_sums(device, &again);
+    }
+    return most > 0 ? (uint64_t)most : 0;
+}
+
 /* What NVML has beside what was charged: what was charged before and is taken only now is not this module's, and what was
    taken since the last look without being charged (a kernel that was loaded by its launch) is counted now. */
 static uint64_t module_taken(struct device *device, const struct look *before,
@@ -356,8 +382,9 @@ static uint64_t module_taken(struct device *device, const struct look *before,
     struct berth_slot *slot = own_slot(device);
     unsigned known = slot != NULL ? atomic_load(&slot->outer_pid) : 0;
     uint64_t held = above(after->held, reserved);
-    bool told = known != 0 && before->listed && after->listed && bytes_of(after, known) >= held;
-    *how = told ? TOLD_LIST : TOLD_TOTAL;
+    bool told = known != 0 && before->listed && lists(after, known) && tells_bytes(after) &&
+                bytes_of(after, known) >= held;
+    *how = told ? TOLD_LIST : TOLD_NOTHING;
     if (told)
         return bytes_of(after, known) - held;
     if (before->free_bytes == 0 || after->free_bytes == 0)
@@ -369,6 +396,10 @@ static uint64_t module_taken(struct device *device, const struct look *before,
                                    : 0;
     uint64_t lost = before->free_bytes + others_shrink(before, after, known);
     uint64_t bytes = above(lost, after->free_bytes + growth);
+    bool still;
+    uint64_t beside = more_foreign(device, before, after, &still);
+    *how = still ? TOLD_TOTAL : TOLD_LEAST;
+    bytes = beside > bytes ? beside : bytes;
     if (bytes != 0)
         tell(device, "a module", bytes, "what the driver had less of afterwards", 0);
     return bytes;

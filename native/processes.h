@@ -11,7 +11,7 @@ struct look;
    ends the look, by one of the two below. */
 struct look *processes_look(struct device *device);
 /* How well it is known what a call took: what is known of contexts, the least of several that began to hold memory at
-   once, what the card as a whole lost, what NVML tells of this process. */
+   once or what the card lost while others allocated, what it lost while none did, what NVML tells of this process. */
 enum told { TOLD_NOTHING, TOLD_LEAST, TOLD_TOTAL, TOLD_LIST };
 /* What the call took, never 0 where it made a context and that cannot be measured. `reserved` was charged before it;
    `made` is the context, NULL for a call that made a module. */
