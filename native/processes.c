@@ -354,24 +354,18 @@ static uint64_t context_taken(struct device *device, const struct look *before,
     return bytes;
 }
 
-/* How much more is gone from the card beside what this partition was charged, by the most of several looks: one that
-   allocates meanwhile is charged before it holds, which makes a look's sum too small. `still`: nobody of the partition was
-   charged or given back anything from before the call on. */
-static uint64_t more_foreign(struct device *device, const struct look *before,
-                             const struct look *after, bool *still)
+/* Whether nobody of the partition was charged or given back anything from before the call on, and for a moment after:
+   what one frees is given back a little later. */
+static bool was_still(struct device *device, const struct look *before, const struct look *after)
 {
     struct look again = *after;
-    int64_t most = INT64_MIN, first = (int64_t)(before->free_bytes + before->charged);
-    *still = before->steady;
-    for (int looks = 0; looks < 8 && (looks < 3 || !*still); looks++) {
-        int64_t beside = first - (int64_t)(again.free_bytes + again.charged);
-        if (again.steady && beside > most)
-            most = beside;
-        *still = *still && again.steady && again.change == before->change;
+    for (int looks = 0; looks < 3; looks++) {
+        if (!before->steady || !again.steady || again.change != before->change)
+            return false;
         sched_yield();
         look_at_sums(device, &again);
     }
-    return most > 0 ? (uint64_t)most : 0;
+    return true;
 }
 
 /* What NVML has beside what was charged: what was charged before and is taken only now is not this module's, and what was
@@ -396,10 +390,7 @@ static uint64_t module_taken(struct device *device, const struct look *before,
                                    : 0;
     uint64_t lost = before->free_bytes + others_shrink(before, after, known);
     uint64_t bytes = above(lost, after->free_bytes + growth);
-    bool still;
-    uint64_t beside = more_foreign(device, before, after, &still);
-    *how = still ? TOLD_TOTAL : TOLD_LEAST;
-    bytes = beside > bytes ? beside : bytes;
+    *how = was_still(device, before, after) ? TOLD_TOTAL : TOLD_LEAST;
     if (bytes != 0)
         tell(device, "a module", bytes, "what the driver had less of afterwards", 0);
     return bytes;
