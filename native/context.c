@@ -16,6 +16,17 @@ enum { FIRST_CONTEXT_BYTES = 512 << 20 };
 
 static _Atomic(CUcontext) primary[MAX_DEVICES];
 
+/* What is learned, and how well it was told, in one word; 0: nothing yet. */
+static uint64_t lesson(uint64_t bytes, enum told told)
+{
+    return (bytes + 1) << 2 | told;
+}
+
+static uint64_t lesson_bytes(uint64_t word)
+{
+    return (word >> 2) - 1;
+}
+
 bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *learned,
                     uint64_t first, const char *call)
 {
@@ -26,14 +37,13 @@ bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *
     if (known == 0) {
         region_reap(&device->region);
         overhead->reserved = region_take_some(&device->region, first);
-    } else if (take(device, known - 1,
-                    call)) { /* what is learned is kept plus one, so that 0 means not yet */
-        overhead->reserved = known - 1;
+    } else if (take(device, lesson_bytes(known), call)) {
+        overhead->reserved = lesson_bytes(known);
     } else {
         return false;
     }
     bool context = learned == &device->region.use->context_bytes;
-    if (!context || !overhead->known || processes_wanted(device))
+    if (!context || known == 0 || (known & 3) < TOLD_LIST || processes_wanted(device))
         overhead->before = processes_look(device);
     return true;
 }
@@ -44,25 +54,52 @@ void overhead_cancel(struct overhead *overhead)
     give(overhead->device, overhead->reserved);
 }
 
+/* One context is like another: what is told best of any is charged for all. Of two that are told as well, the larger;
+   of the least of several the smaller, since each has another's allocations in it; and of what the card as a whole lost
+   the first, which was alone. */
+static uint64_t learn_context(shared64 *learned, uint64_t bytes, enum told told)
+{
+    uint64_t seen = atomic_load(learned), best;
+    do {
+        enum told was = (enum told)(seen & 3);
+        uint64_t had = seen != 0 ? lesson_bytes(seen) : 0;
+        bool kept = seen != 0 &&
+                    (was > told || (was == told &&
+                                    (told == TOLD_TOTAL || (told == TOLD_LEAST) == (had < bytes))));
+        best = kept ? seen : lesson(bytes, told);
+    } while (best != seen && !atomic_compare_exchange_weak(learned, &seen, best));
+    return lesson_bytes(best);
+}
+
+static void learn(shared64 *learned, uint64_t bytes, enum told told)
+{
+    uint64_t seen = atomic_load(learned);
+    while ((seen == 0 || lesson_bytes(seen) < bytes) &&
+           !atomic_compare_exchange_weak(learned, &seen, lesson(bytes, told))) { }
+}
+
 /* False where the driver took more than may be had: the caller undoes what it did and cancels. */
 bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
 {
     struct device *device = overhead->device;
     uint64_t left;
-    bool context = overhead->learned == &device->region.use->context_bytes, told;
+    enum told told;
+    bool context = overhead->learned == &device->region.use->context_bytes,
+         looked = overhead->before != NULL;
     *bytes = processes_taken(device, overhead->before, overhead->reserved, made, &told);
     overhead->before = NULL;
-    if (context && overhead->known)
-        *bytes =
-            overhead
-                ->reserved; /* one context is like another: the region's first process has measured it */
+    if (*bytes > SANE_BYTES && context)
+        *bytes = overhead->reserved;
+    if (context && looked)
+        *bytes = learn_context(overhead->learned, *bytes, told);
+    /* Amid others that allocate, a module may seem smaller than it is: it counts as large as any before it. */
+    if (!context && overhead->known && told < TOLD_TOTAL && *bytes < overhead->reserved)
+        *bytes = overhead->reserved;
     /* Where NVML did not tell, somebody else's allocation may have got in between: a context is no larger than that, and
        a module is looked at again (module.c). */
-    overhead->doubtful = !told && !context && !overhead->believed;
+    overhead->doubtful = told != TOLD_LIST && !context && !overhead->believed;
     if (*bytes > SANE_BYTES && overhead->doubtful)
         return false;
-    if (*bytes > SANE_BYTES && !told && context)
-        *bytes = overhead->reserved;
     if (*bytes > overhead->reserved) {
         if (!take_quietly(device, *bytes - overhead->reserved, &left)) {
             if (!overhead->doubtful)
@@ -72,11 +109,9 @@ bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
     } else {
         give(device, overhead->reserved - *bytes);
     }
-    if (*bytes == 0 && overhead->learned == &device->region.use->function_bytes)
-        return true; /* others may need room */
-    uint64_t seen = atomic_load(overhead->learned);
-    while (seen < *bytes + 1 &&
-           !atomic_compare_exchange_weak(overhead->learned, &seen, *bytes + 1)) { }
+    /* Functions that bring nothing are many, and the others need room. */
+    if (!context && (*bytes != 0 || overhead->learned != &device->region.use->function_bytes))
+        learn(overhead->learned, *bytes, told);
     return true;
 }
 
@@ -319,7 +354,8 @@ CUresult cuGreenCtxCreate(CUgreen *ctx, void *desc, CUdevice dev, unsigned flags
     if (result != CUDA_SUCCESS)
         return result;
     uint64_t first = atomic_load(&device->region.use->context_bytes);
-    if (!overhead_begin(&overhead, device, &learned, first != 0 ? first - 1 : FIRST_CONTEXT_BYTES,
+    if (!overhead_begin(&overhead, device, &learned,
+                        first != 0 ? lesson_bytes(first) : FIRST_CONTEXT_BYTES,
                         "cuGreenCtxCreate")) {
         cuDevicePrimaryCtxRelease_v2(dev);
         return CUDA_ERROR_OUT_OF_MEMORY;

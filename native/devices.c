@@ -277,8 +277,11 @@ bool take(struct device *device, uint64_t bytes, const char *call)
     if (LIKELY(take_quietly(device, bytes, &left)))
         return true;
     region_refuse(&device->region, call, bytes, left);
-    log_line("refused %s of %llu bytes on GPU %d: %llu left", call, (unsigned long long)bytes,
-             device->ordinal, (unsigned long long)left);
+    static shared32 told;
+    uint32_t number = atomic_fetch_add(&told, 1);
+    if (number < 16 || (number & (number - 1)) == 0) /* a program that asks again and again */
+        log_line("refused %s of %llu bytes on GPU %d: %llu left", call, (unsigned long long)bytes,
+                 device->ordinal, (unsigned long long)left);
     return false;
 }
 

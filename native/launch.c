@@ -129,19 +129,23 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
     return measure ? measure_begin(kernel, context, stream, per_thread, guess ? 0 : cost) : NULL;
 }
 
+/* Whether this thread has paid for such a launch, and needs not measure it. */
+static inline __attribute__((always_inline)) bool paid(const void *what, uint64_t blocks)
+{
+    __typeof__(&mine.cache[0]) cached = &mine.cache[place(what, blocks)];
+    int64_t *credit_ns = &mine.credit_ns[cached->device], cost_ns = cached->cost_ns;
+    if (UNLIKELY(cached->what != what || cached->blocks != blocks || *credit_ns < cost_ns ||
+                 (atomic_load_explicit(&several, memory_order_relaxed) &&
+                  cached->context != current_context()) ||
+                 cached->until_probe-- <= 0))
+        return false;
+    *credit_ns -= cost_ns;
+    return true;
+}
+
 struct probe *pace(void *what, uint64_t blocks, CUstream stream, bool per_thread)
 {
-    size_t at = place(what, blocks);
-    int64_t *credit_ns = &mine.credit_ns[mine.cache[at].device];
-    if (LIKELY(mine.cache[at].what == what && mine.cache[at].blocks == blocks &&
-               *credit_ns >= mine.cache[at].cost_ns &&
-               (!atomic_load_explicit(&several, memory_order_relaxed) ||
-                mine.cache[at].context == current_context()) &&
-               mine.cache[at].until_probe-- > 0)) {
-        *credit_ns -= mine.cache[at].cost_ns;
-        return NULL;
-    }
-    return pace_slowly(what, blocks, stream, per_thread);
+    return paid(what, blocks) ? NULL : pace_slowly(what, blocks, stream, per_thread);
 }
 
 static void pace_forget(void)
@@ -155,15 +159,17 @@ static void pace_forget(void)
 
 PART(.forget = pace_forget);
 
-#define LAUNCH(what, blocks, stream, per_thread, call)                                \
-    do {                                                                              \
-        if (LIKELY(!atomic_load_explicit(&pacing, memory_order_relaxed)))             \
-            return call;                                                              \
-        struct probe *probe = pace((void *)(what), (blocks), (stream), (per_thread)); \
-        CUresult result = call;                                                       \
-        if (UNLIKELY(probe != NULL))                                                  \
-            measure_end(probe, (stream), (per_thread), result);                       \
-        return result;                                                                \
+/* The driver's call comes last where nothing is measured, so that it takes this one's place on the stack. */
+#define LAUNCH(what, blocks, stream, per_thread, call)                      \
+    do {                                                                    \
+        struct probe *probe = NULL;                                         \
+        if (UNLIKELY(atomic_load_explicit(&pacing, memory_order_relaxed)))  \
+            probe = pace((void *)(what), (blocks), (stream), (per_thread)); \
+        if (LIKELY(probe == NULL))                                          \
+            return call;                                                    \
+        CUresult result = call;                                             \
+        measure_end(probe, (stream), (per_thread), result);                 \
+        return result;                                                      \
     } while (0)
 
 #define BLOCKS ((uint64_t)gx * gy * gz)

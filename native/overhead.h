@@ -7,7 +7,7 @@
 
 struct overhead {
     struct device *device;
-    shared64 *learned; /* plus one; 0: not yet */
+    shared64 *learned; /* a lesson (context.c); 0: not yet */
     uint64_t reserved;
     struct look *before; /* the card (processes.h) */
     const char *call;

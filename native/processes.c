@@ -9,6 +9,7 @@
 #include "settings.h"
 
 #include <limits.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,8 +27,9 @@ enum {
 struct look {
     NVprocess list[MOST];
     unsigned count;
-    bool listed, totalled, measuring;
-    uint64_t total, free_bytes, charged, held;
+    bool listed, totalled, steady; /* steady: no process of the partition allocated meanwhile */
+    uint64_t total, free_bytes, charged, change, held;
+    uint64_t measuring; /* what this look has put down as its own, 0 where another measures */
 };
 
 /* Who was seen to compute, for the threads in turns that look (share.c), and what speaks against each. */
@@ -74,10 +76,27 @@ uint64_t processes_driver_free(void)
     return said ? free_bytes : 0;
 }
 
-static void fill(struct device *device, struct look *look)
+/* What all hold and what was charged, of one instant if no process of the partition allocates for so long. */
+static void look_at_sums(struct device *device, struct look *look)
 {
     NVdevice handle = device_nvml(device);
     NVmemory memory;
+    struct berth_use_file *use = device->region.use;
+    look->steady = false;
+    for (int attempts = 0; attempts < 4 && !look->steady; attempts++) {
+        look->change = atomic_load(&use->total.tag);
+        look->charged = atomic_load(&use->total.used);
+        look->totalled = handle != NULL && HAVE(nvmlDeviceGetMemoryInfo) &&
+                         real.nvmlDeviceGetMemoryInfo(handle, &memory) == NV_SUCCESS;
+        look->total = look->totalled ? memory.used : 0;
+        look->free_bytes = processes_driver_free();
+        look->steady = atomic_load(&use->total.tag) == look->change;
+    }
+}
+
+static void fill(struct device *device, struct look *look)
+{
+    NVdevice handle = device_nvml(device);
     struct berth_slot *slot = own_slot(device);
     uint64_t seq;
     for (int attempts = 0; attempts < 4;
@@ -88,11 +107,7 @@ static void fill(struct device *device, struct look *look)
         if (slot == NULL || atomic_load(&slot->seq) == seq)
             break;
     }
-    look->totalled = handle != NULL && HAVE(nvmlDeviceGetMemoryInfo) &&
-                     real.nvmlDeviceGetMemoryInfo(handle, &memory) == NV_SUCCESS;
-    look->total = look->totalled ? memory.used : 0;
-    look->free_bytes = processes_driver_free();
-    look->charged = atomic_load(&device->region.use->total.used);
+    look_at_sums(device, look);
 }
 
 struct look *processes_look(struct device *device)
@@ -101,19 +116,21 @@ struct look *processes_look(struct device *device)
     if (look == NULL)
         return NULL;
     /* Two of a partition that measure at once would measure each other. Nobody waits: the second charges what is known. */
-    uint64_t now = clock_ns(), since = 0;
     shared64 *measuring = &device->region.use->measuring_ns;
-    look->measuring =
-        atomic_compare_exchange_strong(measuring, &since, now) ||
-        (now - since > MEASURING_NS && atomic_compare_exchange_strong(measuring, &since, now));
+    uint64_t since = 0, now = clock_ns() & ~(uint64_t)BERTH_MEASURING_SLOT;
+    uint64_t own = now | ((unsigned)device->region.slot & BERTH_MEASURING_SLOT);
+    if (atomic_compare_exchange_strong(measuring, &since, own) ||
+        (now - since > MEASURING_NS && atomic_compare_exchange_strong(measuring, &since, own)))
+        look->measuring = own;
     fill(device, look);
     return look;
 }
 
 void processes_end(struct device *device, struct look *before)
 {
-    if (before != NULL && before->measuring)
-        atomic_store(&device->region.use->measuring_ns, 0);
+    uint64_t own = before != NULL ? before->measuring : 0;
+    if (own != 0)
+        atomic_compare_exchange_strong(&device->region.use->measuring_ns, &own, 0);
     free(before);
 }
 
@@ -142,15 +159,29 @@ static unsigned outer_pid(void)
     return outer;
 }
 
+/* Whether a pid of this process's namespace is another's of the partition. */
+static bool is_fellow(struct device *device, unsigned pid)
+{
+    struct berth_slot *own = own_slot(device), *slots = device->region.use->slots;
+    uint32_t seen = atomic_load(&device->region.use->slots_seen);
+    for (uint32_t i = 0; own != NULL && i < seen && i < BERTH_SLOTS; i++)
+        if (&slots[i] != own && atomic_load(&slots[i].state) == 1 && slots[i].pid == pid &&
+            slots[i].pid_namespace == own->pid_namespace)
+            return true;
+    return false;
+}
+
 /* The one that came to hold memory between two looks; 0 where that was none, or several of which none can be told. */
-static unsigned newcomer(const struct look *before, const struct look *after, uint64_t *least)
+static unsigned newcomer(struct device *device, const struct look *before, const struct look *after,
+                         uint64_t *least)
 {
     unsigned found = 0, count = 0, outer = outer_pid(), own = (unsigned)getpid(), told = 0;
     *least = UINT64_MAX;
     for (unsigned i = 0; before->listed && after->listed && i < after->count && i < MOST; i++) {
         unsigned pid = after->list[i].pid;
         uint64_t bytes = bytes_of(after, pid);
-        if (bytes < LEAST_BYTES || bytes > MOST_BYTES || bytes_of(before, pid) != 0)
+        if (bytes < LEAST_BYTES || bytes > MOST_BYTES || bytes_of(before, pid) != 0 ||
+            is_fellow(device, pid))
             continue;
         found = pid;
         count++;
@@ -193,6 +224,23 @@ static bool gone(struct device *device, const struct look *after, uint64_t reser
     return true;
 }
 
+/* The most of several looks: what others were charged and have not had of the driver yet makes it less. `still`: nobody
+   of the partition was charged anything from the first of them to the last. */
+static uint64_t most_foreign(struct device *device, const struct look *after, uint64_t reserved,
+                             bool *still)
+{
+    struct look again = *after;
+    uint64_t most = 0, all, foreign;
+    for (int looks = 0; looks < 8; looks++) {
+        if (again.steady && gone(device, &again, reserved, &all, &foreign) && foreign > most)
+            most = foreign;
+        *still = *still && again.steady && again.change == after->change;
+        sched_yield();
+        look_at_sums(device, &again);
+    }
+    return most;
+}
+
 static void tell(struct device *device, const char *what, uint64_t bytes, const char *way,
                  unsigned pid)
 {
@@ -213,69 +261,125 @@ static uint64_t others_shrink(const struct look *before, const struct look *afte
     return shrink;
 }
 
+static bool lists(const struct look *look, unsigned pid)
+{
+    for (unsigned i = 0; look->listed && i < look->count && i < MOST; i++)
+        if (look->list[i].pid == pid)
+            return true;
+    return false;
+}
+
+/* Whether the list has memory for anybody: in a container it may have none. */
+static bool tells_bytes(const struct look *look)
+{
+    for (unsigned i = 0; i < look->count && i < MOST; i++)
+        if (look->list[i].bytes != 0 && look->list[i].bytes != ~0ull)
+            return true;
+    return false;
+}
+
+/* This process where NVML tells of it, in both looks, that it holds nothing: among others that hold memory, or where the
+   card as a whole lost nothing either, by two that agree to the byte. 0 where that is not so: a list that has nothing
+   for anybody tells nothing. */
+static unsigned holds_nothing(const struct look *before, const struct look *after, uint64_t all)
+{
+    unsigned own = (unsigned)getpid(), outer = outer_pid(),
+             pid = outer != 0 && lists(after, outer) ? outer : own;
+    if (!lists(before, pid) || !lists(after, pid) || bytes_of(after, pid) != 0)
+        return 0;
+    bool still =
+        before->totalled && after->totalled && after->total == before->total && after->total == all;
+    return tells_bytes(after) || still ? pid : 0;
+}
+
+static void found_by_list(struct device *device, unsigned pid)
+{
+    struct berth_slot *slot = own_slot(device);
+    if (slot == NULL)
+        return;
+    atomic_store(&slot->outer_pid, pid);
+    suspects[device->ordinal].by_list = true;
+}
+
 static uint64_t context_taken(struct device *device, const struct look *before,
-                              const struct look *after, uint64_t reserved, bool *told)
+                              const struct look *after, uint64_t reserved, enum told *how)
 {
     struct berth_slot *slot = own_slot(device);
     uint64_t least, all = 0, foreign = UINT64_MAX, bytes;
-    unsigned pid = newcomer(before, after, &least);
+    unsigned pid = newcomer(device, before, after, &least);
     bool known_gone = gone(device, after, reserved, &all, &foreign);
     bool totals = before->totalled && after->totalled;
     uint64_t rise = totals ? above(after->total, before->total) : 0;
     rise += totals ? others_shrink(before, after, pid) : 0;
     if (pid != 0 && totals && bytes_of(after, pid) > rise + APART_BYTES)
         pid = 0; /* more than the card as a whole lost: not what it seems */
-    if (pid != 0 && slot != NULL) {
-        atomic_store(&slot->outer_pid, pid);
-        suspects[device->ordinal].by_list = true;
-    }
+    if (pid != 0)
+        found_by_list(device, pid);
     unsigned known = slot != NULL ? atomic_load(&slot->outer_pid) : 0;
     uint64_t own = above(after->held, before->held);
     if (known != 0 && bytes_of(after, known) > bytes_of(before, known)) {
         bytes = above(bytes_of(after, known) - bytes_of(before, known), own);
-        *told = true;
+        *how = TOLD_LIST;
         tell(device, "a context", bytes, "NVML's list, in which this process is ", known);
         return bytes;
     }
+    if ((pid = holds_nothing(before, after, known_gone ? all : UINT64_MAX)) != 0) {
+        found_by_list(device, pid);
+        *how = TOLD_LEAST; /* which another's list may contradict */
+        return 0;
+    }
     if (before->listed && after->listed && least != UINT64_MAX) {
+        *how = TOLD_LEAST;
         tell(device, "a context", least, "the least of several that began at once", 0);
         return least;
     }
-    bytes = above(rise, before->listed && after->listed ? others_growth(before, after, known)
-                                                        : above(after->charged, before->charged));
-    if (totals && before->measuring && bytes >= LEAST_BYTES && bytes <= MOST_BYTES &&
+    /* Where nobody of the partition allocated between the looks, and hardly anybody was about to. */
+    bool still = before->steady && after->steady && before->change == after->change;
+    bytes = above(rise, before->listed && after->listed ? others_growth(before, after, known) : 0);
+    if (totals && still && before->measuring != 0 && bytes >= LEAST_BYTES && bytes <= MOST_BYTES &&
         bytes <= foreign) {
+        *how = TOLD_TOTAL;
         tell(device, "a context", bytes, "what the card as a whole lost meanwhile", 0);
         return bytes;
     }
-    /* Nothing, by two that agree to the byte; and the list agrees with them if it has the own pid with nothing. */
-    if (totals && known_gone && after->total == before->total && after->total == all) {
-        bool listed = false;
-        for (unsigned i = 0; i < after->count && i < MOST; i++)
-            listed =
-                listed || (after->list[i].pid == (unsigned)getpid() && after->list[i].bytes == 0);
-        if (listed && slot != NULL) {
-            atomic_store(&slot->outer_pid, (uint32_t)getpid());
-            suspects[device->ordinal].by_list = true;
-        }
+    /* Nothing, by two that agree to the byte. */
+    if (totals && known_gone && after->total == before->total && after->total == all)
         return 0;
-    }
-    bytes = KNOWN_CONTEXT_BYTES < foreign ? KNOWN_CONTEXT_BYTES : foreign;
+    foreign = known_gone ? most_foreign(device, after, reserved, &still) : UINT64_MAX;
+    bytes = foreign < KNOWN_CONTEXT_BYTES && (still || foreign >= LEAST_BYTES)
+                ? foreign
+                : KNOWN_CONTEXT_BYTES;
     bytes = bytes < reserved ? bytes : reserved;
     tell(device, "a context", bytes, "what a context is known to take: NVML does not tell", 0);
     return bytes;
 }
 
+/* Whether nobody of the partition was charged or given back anything from before the call on, and for a moment after:
+   what one frees is given back a little later. */
+static bool was_still(struct device *device, const struct look *before, const struct look *after)
+{
+    struct look again = *after;
+    for (int looks = 0; looks < 3; looks++) {
+        if (!before->steady || !again.steady || again.change != before->change)
+            return false;
+        sched_yield();
+        look_at_sums(device, &again);
+    }
+    return true;
+}
+
 /* What NVML has beside what was charged: what was charged before and is taken only now is not this module's, and what was
    taken since the last look without being charged (a kernel that was loaded by its launch) is counted now. */
 static uint64_t module_taken(struct device *device, const struct look *before,
-                             const struct look *after, uint64_t reserved, bool *told)
+                             const struct look *after, uint64_t reserved, enum told *how)
 {
     struct berth_slot *slot = own_slot(device);
     unsigned known = slot != NULL ? atomic_load(&slot->outer_pid) : 0;
     uint64_t held = above(after->held, reserved);
-    *told = known != 0 && before->listed && after->listed && bytes_of(after, known) >= held;
-    if (*told)
+    bool told = known != 0 && before->listed && lists(after, known) && tells_bytes(after) &&
+                bytes_of(after, known) >= held;
+    *how = told ? TOLD_LIST : TOLD_NOTHING;
+    if (told)
         return bytes_of(after, known) - held;
     if (before->free_bytes == 0 || after->free_bytes == 0)
         return reserved;
@@ -286,17 +390,18 @@ static uint64_t module_taken(struct device *device, const struct look *before,
                                    : 0;
     uint64_t lost = before->free_bytes + others_shrink(before, after, known);
     uint64_t bytes = above(lost, after->free_bytes + growth);
+    *how = was_still(device, before, after) ? TOLD_TOTAL : TOLD_LEAST;
     if (bytes != 0)
         tell(device, "a module", bytes, "what the driver had less of afterwards", 0);
     return bytes;
 }
 
 uint64_t processes_taken(struct device *device, struct look *before, uint64_t reserved,
-                         CUcontext made, bool *told)
+                         CUcontext made, enum told *told)
 {
     struct look *after = before != NULL ? calloc(1, sizeof *after) : NULL;
     uint64_t bytes = reserved;
-    *told = false;
+    *told = TOLD_NOTHING;
     if (after != NULL) {
         CUcontext current = NULL;
         bool push = made != NULL && HAVE(cuCtxPushCurrent_v2) && HAVE(cuCtxPopCurrent_v2) &&

@@ -260,6 +260,9 @@ static void bury(struct berth_use_file *use, uint32_t index)
     uint64_t held = LOAD(slot->held);
     if (held != 0)
         change(use, index, 0, held, 0, NULL, false);
+    uint64_t measuring = LOAD(use->measuring_ns);
+    if (measuring != 0 && (measuring & BERTH_MEASURING_SLOT) == index)
+        atomic_compare_exchange_strong(&use->measuring_ns, &measuring, 0);
     STORE_RELEASE(slot->state, 0);
 }
 

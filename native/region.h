@@ -26,7 +26,8 @@ enum {
     BERTH_SLOTS = 1024,
     BERTH_REFUSALS = 256,
     BERTH_NAME = 64,
-    BERTH_TAG_SLOT_BITS = 16
+    BERTH_TAG_SLOT_BITS = 16,
+    BERTH_MEASURING_SLOT = BERTH_SLOTS - 1 /* the bits of `measuring_ns` that are a slot */
 };
 #define BERTH_LIMIT_MAGIC 0x314c485452454231ull
 #define BERTH_USE_MAGIC 0x3155485452454231ull
@@ -106,8 +107,10 @@ struct berth_use_file {
     shared64 refusal_count;
     shared64 backlog_ns; /* how long work of the partition was on its way to the GPU, all in all */
     shared64 backlog_until_ns, backlog_mark_ns;
-    shared64 longest_ns;   /* the longest launch of late, with its wait for others */
-    shared64 measuring_ns; /* since when somebody measures what the driver takes; 0: nobody */
+    shared64 longest_ns; /* the longest launch of late, with its wait for others */
+    shared64
+        measuring_ns; /* since when a slot measures what the driver takes, which its lowest bits
+                              name; 0: nobody */
     shared32 given_pct, total_pct;
     shared32 distrust; /* for how many more looks NVML's word on compute is not taken */
     unsigned char pad6[4];

@@ -289,7 +289,9 @@ bool region_make(const char *folder, const unsigned char uuid[16], const char *n
     memcpy(head.uuid, uuid, 16);
 
     const char *elsewhere = flags & BERTH_AGENT ? "BERTH_ROOT" : "BERTH_REGION";
-    if (mkdir(folder, flags & BERTH_AGENT ? 0755 : 0700) != 0 && errno != EEXIST) {
+    /* Asked first: the making of a folder waits for all who make something beside it. */
+    if (access(folder, F_OK) != 0 && mkdir(folder, flags & BERTH_AGENT ? 0755 : 0700) != 0 &&
+        errno != EEXIST) {
         snprintf(error->text, sizeof error->text,
                  "%.150s: cannot be made (%s); name another folder with %s", folder,
                  strerror(errno), elsewhere);

@@ -499,11 +499,14 @@ DO cuInit(unsigned flags)
     int fd = open(fake_path(), O_RDWR | O_CLOEXEC);
     for (uint32_t i = 0; fd >= 0 && i < FAKE_PROCESSES && self == NULL; i++) {
         struct fake_process *process = &card->processes[i];
-        int failed =
-            i < atomic_load(&card->seen)
-                ? 0
-                : fake_reserve(fd, offsetof(struct fake_card, processes) + i * sizeof *process,
-                               sizeof *process);
+        int failed = 0;
+        if (i >= atomic_load(&card->seen)) { /* others that start make room in the same file */
+            struct stopwatch watch;
+            stopwatch_start(&watch);
+            failed = fake_reserve(fd, offsetof(struct fake_card, processes) + i * sizeof *process,
+                                  sizeof *process);
+            waited_ns += stopwatch_kept_ns(&watch);
+        }
         if (failed != 0) {
             fake_complain("has no room for another process", failed);
             break;

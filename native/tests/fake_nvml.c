@@ -124,7 +124,7 @@ FAKE_EXPORT int nvmlDeviceGetMemoryInfo(NVdevice device, NVmemory *memory)
         return NV_SUCCESS;
     }
     GIVEN(device, memory);
-    fake_reap(card);
+    fake_try_reap(card);
     struct fake_gpu *gpu = &card->gpus[gpu_of(device)];
     memory->total = gpu->total_bytes;
     memory->used = is("lies") ? 0 : fake_used_of(card, (uint32_t)gpu_of(device));

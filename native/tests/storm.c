@@ -1,8 +1,8 @@
 /* Many processes allocate and free at random under one limit while some are killed: `storm PROCESSES SECONDS KILL_MS [MIB]`.
 
    Kills come by the clock, each at a process drawn at random, and another takes its place at once, forked from this
-   one, which has everything loaded and no context of its own. Prints what the driver saw. Exit status 0 where nothing
-   was ever over, nobody was kept waiting long, and nothing is left. */
+   one, which has everything loaded and no context of its own. Prints what the driver saw; what is left is told without
+   its own context. Exit status 0 where nothing was ever over, nobody was kept waiting long, and nothing is left. */
 #include "driver.h"
 #include "stopwatch.h"
 
@@ -30,8 +30,16 @@ static void work(struct seen *seen, unsigned seed, uint64_t largest)
     setpriority(PRIO_PROCESS, 0, 15); /* so that the killer gets its turn */
     uint64_t at_ledger = fake_waited_ns();
     stopwatch_start(&watch);
-    if (cuInit(0) != CUDA_SUCCESS || cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
-        cuCtxSetCurrent(context) != CUDA_SUCCESS)
+    CUresult made = cuInit(0);
+    while (made == CUDA_SUCCESS &&
+           (made = cuDevicePrimaryCtxRetain(&context, 0)) == CUDA_ERROR_OUT_OF_MEMORY) {
+        seen->refused++; /* the others leave no room for a context */
+        made = CUDA_SUCCESS;
+        usleep(1000);
+        at_ledger = fake_waited_ns();
+        stopwatch_start(&watch);
+    }
+    if (made != CUDA_SUCCESS || cuCtxSetCurrent(context) != CUDA_SUCCESS)
         _exit(3);
     for (bool starting = true;; starting = false) {
         unsigned at = rand_r(&seed) % 32;
@@ -107,13 +115,15 @@ int main(int count, char **words)
         cuCtxSetCurrent(context) != CUDA_SUCCESS)
         return 3;
     cuMemGetInfo_v2(&free_bytes, &total);
+    uint64_t own = fake_own_bytes(0), left = total - free_bytes - own,
+             driver = fake_used_bytes(0) - own;
     printf("{\"operations\": %llu, \"refused\": %llu, \"killed\": %llu, \"failed\": %llu, "
            "\"violations\": %llu, \"longest_wait_ms\": %.3f, "
            "\"left_bytes\": %llu, \"driver_bytes\": %llu}\n",
            (unsigned long long)seen->operations, (unsigned long long)seen->refused,
            (unsigned long long)killed, (unsigned long long)failed,
            (unsigned long long)fake_violations(0), (double)seen->longest_ns / 1e6,
-           (unsigned long long)(total - free_bytes), (unsigned long long)fake_used_bytes(0));
-    return fake_violations(0) != 0 || failed != 0 || free_bytes != total ||
-           fake_used_bytes(0) != 0 || seen->longest_ns > LONGEST_NS;
+           (unsigned long long)left, (unsigned long long)driver);
+    return fake_violations(0) != 0 || failed != 0 || left != 0 || driver != 0 ||
+           seen->longest_ns > LONGEST_NS;
 }

@@ -15,7 +15,7 @@ from typing import Any
 
 from berth.cluster import Cluster, Running
 from berth.cluster.outages import Recovery
-from berth.errors import PlacementError, PolicyError, SimulationError
+from berth.errors import PolicyError, SchedulerError, SimulationError
 from berth.interference import Interference, KnowsMemory, no_interference
 from berth.interference.sharing import Sharing, tenant_of
 from berth.knowledge import Knowledge, make_knowledge
@@ -221,12 +221,16 @@ class _Run:
                 decide = True
         while self.arrival_ms == now_ms and (job := self.arrival) is not None:
             happened.append(new(Event, (now_ms, SUBMIT, job, 1, (), job.share, NO_REASON, False)))
-            if self._fits_when_empty(job):
-                self.scheduler.submit(job)
+            try:
+                fits = self.scheduler.submit(job)
+            except SchedulerError as error:
+                raise SimulationError(str(error)) from error
+            if fits and (self.memory is None or self._has_memory_for(job, self.memory)):
                 if job.patience_ms is not None:
                     self._watch_patience(job, now_ms)
                 decide = True
             else:
+                self.scheduler.withdraw(job.id, now_ms)
                 happened.append(Event(now_ms, REJECT, job, 1, (), job.share, Reason.NEVER_FITS))
             self._next_arrival(jobs, now_ms)
         if decide and len(self.queue):
@@ -234,26 +238,20 @@ class _Run:
         if self.sharing is not None and self.sharing.changed:
             self._retime(self.sharing, now_ms)
         while heap and heap[0][0] == now_ms and heap[0][1] == LEAVE:
-            entry = heappop(heap)
-            if not self._is_dead(entry):
-                job = entry[3]
+            _, _, serial, job = heappop(heap)
+            if self.leaves.get(job.id) == serial:
                 attempt = self.scheduler.attempt(job.id)
                 self.scheduler.withdraw(job.id, now_ms)
-                self.leaves.pop(job.id, None)
+                del self.leaves[job.id]
                 self.left_ms.pop(job.id, None)
                 happened.append(Event(now_ms, REJECT, job, attempt, (), job.share, Reason.PATIENCE))
 
     # What happens
 
-    def _fits_when_empty(self, job: Job) -> bool:
-        """Whether the job could start at all, and its memory, where that is known, fits somewhere to the end."""
-        try:
-            fits = self.cluster.fits_when_empty(job)
-        except PlacementError as error:
-            raise SimulationError(f"a job makes no sense: {error}") from error
-        memory = self.memory
-        if not fits or memory is None or not job.gpus:
-            return fits
+    def _has_memory_for(self, job: Job, memory: KnowsMemory) -> bool:
+        """Whether some GPU that the job may run on has the memory that it uses alone, to its end."""
+        if not job.gpus:
+            return True
         kind = job.models, job.labels
         models = self.models_of.get(kind)
         if models is None:
@@ -266,9 +264,10 @@ class _Run:
 
     def _decide(self, now_ms: int) -> None:
         """Ask the scheduler; a decision that cannot be applied ends the run."""
+        start = self._start
         for decision in self.scheduler.decide(now_ms):
             if isinstance(decision, Placement):
-                self._start(decision, now_ms)
+                start(decision, now_ms)
             elif isinstance(decision, Evicted):
                 run = self._left_its_gpus(decision.run, now_ms)
                 self.happened.append(
@@ -281,24 +280,23 @@ class _Run:
                 raise PolicyError(decision.why)
 
     def _start(self, placement: Placement, now_ms: int) -> None:
-        job = placement[0]
-        run = self.cluster.running[job.id]
+        job, slots, share, shared, _ = placement
+        job_id = job.id
+        run = self.cluster.running[job_id]
         if self.leaves:
-            self.leaves.pop(job.id, None)
+            self.leaves.pop(job_id, None)
         if self.copies:
             work_us = work_of(job) * 1000
-            run = self.truth[job.id] = replace(run, work_us=work_us, left_us=work_us)
-        if self.left_ms and (left_ms := self.left_ms.get(job.id)) is not None:
+            run = self.truth[job_id] = replace(run, work_us=work_us, left_us=work_us)
+        if self.left_ms and (left_ms := self.left_ms.get(job_id)) is not None:
             restart_ms = 0 if work_of(job) >= FOREVER_MS else self.recovery.restart_ms
             run.left_us = (left_ms + restart_ms) * 1000
         self.idle_outages = 0
         if self.sharing is None or job.gpus == 0:
             self._schedule_end(run, now_ms)
         else:
-            self.sharing.change(run.slots)
-        self.happened.append(
-            new(Event, (now_ms, START, job, run.attempt, run.slots, run.share, NO_REASON, run.shared))
-        )
+            self.sharing.change(slots)
+        self.happened.append(new(Event, (now_ms, START, job, run.attempt, slots, share, NO_REASON, shared)))
 
     def _end(self, run: Running, now_ms: int) -> None:
         """A run reaches the end of its work or of its time limit."""
@@ -442,7 +440,9 @@ class _Run:
 
     def _watch_patience(self, job: Job, now_ms: int) -> None:
         assert job.patience_ms is not None
-        self.leaves[job.id] = self._push(now_ms + job.patience_ms, LEAVE, job)
+        self.serial = serial = self.serial + 1
+        self.leaves[job.id] = serial
+        heappush(self.heap, (now_ms + job.patience_ms, LEAVE, serial, job))
 
     def _left_its_gpus(self, run: Running, now_ms: int) -> Running:
         """A run was released: its end is no more, and those that shared its GPUs are looked at again.

@@ -157,6 +157,11 @@ class Placement(NamedTuple):
     believed peaks may take turns."""
 
 
+def placement_of(job: Job, slots: tuple[GpuSlot, ...]) -> Placement:
+    """The placement of a job that gets what it asks for, in half of the time that a NamedTuple's constructor takes."""
+    return tuple.__new__(Placement, (job, slots, job.share, False, False))
+
+
 class Evict(NamedTuple):
     """A policy's decision to stop a running job and queue it again."""
 

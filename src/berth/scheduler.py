@@ -243,7 +243,8 @@ class Scheduler:
         wakes = self._wakes
         while wakes and wakes[0] <= now_ms:
             self._waking.discard(heappop(wakes))
-        cluster, queue = self.cluster, self.queue
+        cluster, queue, beliefs, attempts = self.cluster, self.queue, self._beliefs, self.attempts
+        work_ms: int | None = None
         if cluster.request_types > self._most_requests:
             cluster.keep_requests(queue)
             self._most_requests = max(MOST_REQUESTS, 2 * cluster.request_types)
@@ -253,19 +254,39 @@ class Scheduler:
                 if queue.named(job.id) is job:
                     yield NeverFits(job, _why_never(job))
         try:
-            if self._beliefs is not None:
-                self._beliefs.catch_up(now_ms)
+            if beliefs is not None:
+                beliefs.catch_up(now_ms)
             shown = cluster.changes + queue.changes  # both only ever grow
             for decision in self.policy(queue, cluster, now_ms):
                 if cluster.changes + queue.changes != shown:
                     raise PolicyError(MEDDLED)
-                if isinstance(decision, Placement):
-                    refused = self._place(decision, now_ms)
-                    yield decision if refused is None else refused
-                else:
+                if not isinstance(decision, Placement):
                     outcome = self._other(decision, now_ms)
                     if outcome is not None:
                         yield outcome
+                elif (place := queue.remove(job := decision[0])) is None:
+                    why = f"at {now_ms} ms the policy starts job '{job.id}', which is not waiting"
+                    yield Refused(decision, why)
+                else:
+                    known = attempts.get(job.id, FIRST) if attempts else FIRST
+                    left_ms: int | None = None
+                    if beliefs is not None:
+                        try:
+                            work_ms, left_ms = self._believed(job, known.done_us)
+                        except Exception:
+                            queue.put_back(job, place)
+                            raise
+                    try:
+                        run = cluster.place(
+                            decision, now_ms=now_ms, work_ms=work_ms, left_ms=left_ms, attempt=known[0]
+                        )
+                    except PlacementError as error:
+                        queue.put_back(job, place)
+                        yield Refused(decision, f"at {now_ms} ms the policy decides what cannot be: {error}")
+                    else:
+                        if beliefs is not None:
+                            beliefs.change(run, now_ms)
+                        yield decision
                 shown = cluster.changes + queue.changes
                 if out_of_time is not None and out_of_time():
                     raise PolicyError(
@@ -284,32 +305,6 @@ class Scheduler:
     def next_wake_ms(self) -> int | None:
         """When the policy wants to be asked again whatever happens; None: not before something does."""
         return self._wakes[0] if self._wakes else None
-
-    def _place(self, placement: Placement, now_ms: int) -> Refused | None:
-        job = placement[0]
-        if self.queue.named(job.id) is not job:
-            return Refused(
-                placement, f"at {now_ms} ms the policy starts job '{job.id}', which is not waiting"
-            )
-        attempt, work_ms, left_ms, done_us = 1, None, None, 0
-        if self.attempts and (again := self.attempts.get(job.id)) is not None:
-            attempt, done_us = again.number, again.done_us
-        if not self._certain:
-            work_ms = self._believed_ms(job)
-            if done_us:  # of an earlier attempt, whatever was believed of its run time then
-                if work_ms * 1000 <= done_us:
-                    work_ms = _longer_us(done_us) // 1000
-                left_ms = work_ms - done_us // 1000
-        try:
-            run = self.cluster.place(
-                placement, now_ms=now_ms, work_ms=work_ms, left_ms=left_ms, attempt=attempt
-            )
-        except PlacementError as error:
-            return Refused(placement, f"at {now_ms} ms the policy decides what cannot be: {error}")
-        self.queue.remove(job)
-        if self._beliefs is not None:
-            self._beliefs.change(run, now_ms)
-        return None
 
     def _other(self, decision: Decision, now_ms: int) -> Outcome | None:
         """Apply what is no placement; None where it was known already."""
@@ -370,6 +365,16 @@ class Scheduler:
     def _kept_of(self, run: Running) -> int:
         """Work, μs, that a job which was stopped is believed to have done and keeps; 0 where the simulator knows."""
         return max(0, run.work_us - run.left_us) if run.job.keeps_work and not self._certain else 0
+
+    def _believed(self, job: Job, done_us: int) -> tuple[int, int | None]:
+        """The work that a job is believed to have, and what is left of it, ms; None: all. What an earlier attempt has
+        done and kept stays done, whatever was believed of its run time then."""
+        work_ms = self._believed_ms(job)
+        if not done_us:
+            return work_ms, None
+        if work_ms * 1000 <= done_us:
+            work_ms = _longer_us(done_us) // 1000
+        return work_ms, work_ms - done_us // 1000
 
     def _believed_ms(self, job: Job) -> int:
         """The work that a job is believed to have, ms; FOREVER_MS where nothing that makes sense is known."""

@@ -364,6 +364,16 @@ def test_no_interleaving_and_no_kill_exceeds_the_limit_or_leaves_anything(card: 
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["", "hidden"])
+def test_contexts_that_are_measured_amid_others_are_charged_what_they_take(card: Card, kind: str) -> None:
+    """Contexts of 3 MiB come and go while others allocate, and no process is left out for one charged wrongly."""
+    card.settings = {"BERTH_FAKE_CONTEXT_MIB": "3", "BERTH_FAKE_NVML": kind}
+    seen = storm(card, "64", "3", "50", mib=1024)
+    assert (seen["violations"], seen["left_bytes"], seen["driver_bytes"], seen["failed"]) == (0, 0, 0, 0)
+    assert seen["operations"] > 1000
+
+
+@pytest.mark.slow
 def test_the_drivers_ledger_sees_who_goes_over(card: Card) -> None:
     """The same storm without the library: a checker that saw nothing then would be none."""
     words, mib = ("16", "3", "50"), 256

@@ -34,8 +34,24 @@ NOBODY_HAS = 2**50
 """What asks for more asks for so much: products of it with numbers of GPUs stay within 64 bits."""
 
 
+class _Singles(dict[tuple[int, int], tuple[GpuSlot]]):
+    """Makes what is asked for the first time; afterwards no function of Python is called."""
+
+    def __missing__(self, place: tuple[int, int]) -> tuple[GpuSlot]:
+        found = self[place] = (GpuSlot(*place),)
+        return found
+
+
 class Cluster:
     """Nodes with their GPUs, and the jobs that run on them."""
+
+    # More than thirty attributes of an object without slots are looked up in twice the time.
+    __slots__ = (
+        "_arrays", "_block", "_capacity", "_debts", "_fits_empty", "_gone", "_last", "_last_number", "_on",
+        "_request_ids", "_rows", "_slots_at", "_strangers", "_up", "_usage", "block", "capacity", "changes", "free",
+        "free_total_milli", "labels", "losses", "memo", "models", "node_models", "nodes", "openings", "rank",
+        "reopened", "requests", "running", "singles", "traits", "up",
+    )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Node], *, rank: Sequence[int] | None = None) -> None:
         """An empty cluster.
@@ -59,9 +75,9 @@ class Cluster:
         self.openings = 0
         """How often something may have come to fit: something was given back, a node came, grew or came back, a
         stranger left, or a caller said so. Where it has not changed, what did not fit still does not."""
-        self.losses = 0
         self.reopened = 0
         """How often `reopen` was called: what was expected of running jobs may not hold any more."""
+        self.losses = 0
         """How often something may have ceased to fit without a job that takes it: a node was lost, changed or vanished,
         or a stranger came. Only then does what fitted when somebody ends not fit any more."""
         self.changes = 0
@@ -87,12 +103,12 @@ class Cluster:
         """By id of the job, in order of their start."""
         self._on: dict[GpuSlot, list[Running]] | None = None
         self._request_ids: dict[tuple[Any, ...], int] = {}
-        self.requests: IntArray = np.zeros((64, 7), dtype=np.int64)
-        """(≥ number of request types, 7): what a job of each type takes on one node, as `Request` says; for kernels.
+        self.requests: IntArray = np.zeros((64, 11), dtype=np.int64)
+        """(≥ number of request types, 11): what a job of each type takes on one node, as `Request` says; for kernels.
         A new type may put another array in its place: ask for the type's number first."""
-        self._totals: IntArray = np.zeros((64, 4), dtype=np.int64)
         self._usage: Usage | None = None
-        self._singles: dict[int, tuple[GpuSlot]] = {}
+        self.singles = _Singles()
+        """The slots of a job that takes one, by node and index, the same tuple each time: most jobs do."""
         self._last: Job | None = None  # the one that was asked about last, and its number
         self._last_number = -1
         self._fits_empty: dict[int, bool] = {}
@@ -118,11 +134,11 @@ class Cluster:
     def row(self, job: Job) -> Request:
         """What the job takes on one node."""
         number = self.request(job)  # first: a new type may grow the table
-        return Request(*self.requests[number].tolist())
+        return Request(*self.requests[number, : len(Request._fields)].tolist())
 
     def request_rows(self, numbers: Sequence[int]) -> IntArray:
         """(T, 7): copies of the rows of these request types; the columns are those of `Request`."""
-        return self.requests[np.array(numbers, dtype=np.int64)]
+        return self.requests[np.array(numbers, dtype=np.int64), : len(Request._fields)]
 
     def free_on(self, slot: GpuSlot) -> Share:
         """What is free on a GPU; nothing where there is no such GPU."""
@@ -247,14 +263,6 @@ class Cluster:
             slots.extend(GpuSlot(node, index) for index in self.fitting_gpus(node, job)[:take])
         return tuple(slots) or None
 
-    def single(self, node: int, index: int) -> tuple[GpuSlot]:
-        """The slots of a job that takes one, the same tuple each time: most jobs do."""
-        place = node * self._width + index
-        found = self._singles.get(place)
-        if found is None:
-            found = self._singles[place] = (GpuSlot(node, index),)
-        return found
-
     def fits_when_empty(self, job: Job) -> bool:
         """Whether the job could start if nothing else ran and every node were up."""
         number = self.request(job)
@@ -293,7 +301,7 @@ class Cluster:
     def digest(self) -> str:
         """A fingerprint of everything that can change, to see that somebody has changed nothing."""
         state = hashlib.sha256()
-        state.update(self.block.tobytes())
+        state.update(self.block[: -self._arrays.slots.size].tobytes())  # slots are those of the last call
         state.update(repr([*self.running.items()]).encode())
         state.update(repr((self.free_total_milli, self.openings, self.losses, self.changes)).encode())
         state.update(repr((self._strangers, self._debts.owed)).encode())
@@ -315,8 +323,7 @@ class Cluster:
         """Forget all request types but those of these jobs and of what runs, and number them anew. No number from
         before holds any more, so that the scheduler alone may call it, and while no policy decides."""
         self._request_ids.clear()
-        self.requests = np.zeros((64, 7), dtype=np.int64)
-        self._totals = np.zeros((64, 4), dtype=np.int64)
+        self.requests = np.zeros((64, 11), dtype=np.int64)
         self._last, self._last_number = None, -1
         self._fits_empty.clear()
         self.memo.clear()
@@ -347,24 +354,14 @@ class Cluster:
             account = account_of(placement)
             if not 0 < share[0] <= job.share[0] or share[1] < 0:
                 refuse(self, placement)
-        if job.id in self.running or (count != 1 and not self._note(slots)):
+        running, job_id = self.running, job.id
+        if job_id in running or (count != 1 and not self._note(slots)):
             refuse(self, placement)
         number = self.request(job)
         milli, gpu_mem = account
         node, index = slots[0]
         try:
-            taken = kernels.take(
-                self._block,
-                self.requests,
-                self._totals,
-                number,
-                milli,
-                gpu_mem,
-                node,
-                index,
-                self._slots,
-                count,
-            )
+            taken = kernels.take(self._block, self.requests, number, milli, gpu_mem, node, index, count)
         except (OverflowError, TypingError):  # a number that 64 bits do not hold is none of a slot
             taken = False
         if not taken:
@@ -388,7 +385,7 @@ class Cluster:
             shared,
             best_effort,
         )
-        self.running[job.id] = run
+        running[job_id] = run
         self.free_total_milli -= milli * job.gpus
         if self._usage is not None:
             self._usage.start(job, account, now_ms)
@@ -414,9 +411,7 @@ class Cluster:
             self._note(slots)
         milli, gpu_mem = account
         node, index = slots[0]
-        if not kernels.give_back(
-            self._block, self._totals, run.request, milli, gpu_mem, node, index, self._slots, count
-        ):
+        if not kernels.give_back(self._block, self.requests, run.request, milli, gpu_mem, node, index, count):
             raise ClusterError(
                 f"job '{job_id}' runs on {named(slots)}, which this cluster never gave: who wrote that?"
             )
@@ -543,7 +538,7 @@ class Cluster:
         self.capacity = Amounts(*(shown(array) for array in capacity))
         """What there is on each node and GPU, lost nodes included; 0 of all, and no GPU, where one has vanished."""
         self._debts = Debts(Amounts(*arrays[:4]), capacity)
-        n, width = arrays.free_milli.shape
+        n = len(arrays.free_milli)
         self._up: BoolArray = np.zeros(n, dtype=np.bool_)
         self.up: BoolArray = self._up.view()
         """(N,): whether each node is there and not lost."""
@@ -554,10 +549,7 @@ class Cluster:
         """(N,): the bit of each node's GPU model; `model_bits` has those of names."""
         self.rank = shown(arrays.rank)
         """(N,): a permutation; the smaller wins a tie between equally good nodes."""
-        # What is just being taken or given back, as the kernels are told it.
-        self._slots: IntArray = np.zeros((n * (width + 1), 2), dtype=np.int64)
-        self._slots_at = numbers(self._slots)
-        self._width = width + 1
+        self._slots_at = numbers(arrays.slots)
 
     def _make_room(self, rows: int, width: int) -> None:
         """Have at least so many rows and GPU slots on each; all that there was stays where it was."""
@@ -583,8 +575,6 @@ class Cluster:
         self._up[:n] = old_up
         self._arrays.rank[n:] = np.arange(n, rows)
         self._debts.owed.update(owed)
-        if width > g:
-            self._singles.clear()
 
     def _rows_for(self, new: Sequence[Node]) -> list[int]:
         """A row for each new node: that which it had, else one that is empty, else one behind all others."""
@@ -681,14 +671,13 @@ class Cluster:
         number = len(self._request_ids)
         if number == len(self.requests):
             self.requests = np.concatenate([self.requests, np.zeros_like(self.requests)])
-            self._totals = np.concatenate([self._totals, np.zeros_like(self._totals)])
         nodes = max(1, job.nodes)
         models, labels = self._request_bits(job.models, job.labels)
         all_cpu, all_mem = min(job.cpu_milli, NOBODY_HAS), min(job.mem_mib, NOBODY_HAS)
         cpu_milli, mem_mib = -(-all_cpu // nodes), -(-all_mem // nodes)
         gpus = job.gpus // nodes
-        self.requests[number] = (gpus, job.share.milli, job.share.mem_mib, cpu_milli, mem_mib, models, labels)
-        self._totals[number] = (job.gpus, job.nodes, all_cpu, all_mem)
+        on_one = gpus, job.share.milli, job.share.mem_mib, cpu_milli, mem_mib, models, labels
+        self.requests[number] = *on_one, job.nodes, job.gpus, all_cpu, all_mem
         self._request_ids[key] = number
         return number
 

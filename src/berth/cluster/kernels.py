@@ -18,13 +18,13 @@ __all__ = [
     "spread_over_nodes", "take",
 ]  # fmt: skip
 
-# Columns of a request: what a job takes on one node.
-GPUS, MILLI, GPU_MEM, CPU, MEM, MODELS, LABELS = range(7)
+# Columns of a request: what a job takes on one node, and then the nodes, GPUs, CPU and memory of the whole job.
+GPUS, MILLI, GPU_MEM, CPU, MEM, MODELS, LABELS, ALL_NODES, ALL_GPUS, ALL_CPU, ALL_MEM = range(11)
 
 
 def block_of(nodes: int, width: int) -> IntArray:
     """Room for the arrays of a cluster of so many nodes, with so many GPU slots on the largest, all 0."""
-    block = np.zeros(3 + nodes * (11 + 3 * width), dtype=np.int64)
+    block = np.zeros(3 + nodes * (13 + 5 * width), dtype=np.int64)
     block[:2] = nodes, width
     return block
 
@@ -45,6 +45,7 @@ class Arrays(NamedTuple):
     there: (
         IntArray  # (N,): of slots that are just being taken or given back, how many lie on the node; else 0
     )
+    slots: IntArray  # (N·(G + 1), 2): node and index of the slots that are just being taken or given back
 
 
 def arrays_of(block: IntArray) -> Arrays:
@@ -75,7 +76,10 @@ def arrays_of(block: IntArray) -> Arrays:
     a += n
     freed = block[a : a + n]
     a += n
-    return Arrays(cpu, mem, milli, gpu_mem, traits, version, rank, held, jobs, freed, block[a : a + n])
+    there = block[a : a + n]
+    a += n
+    slots = block[a : a + 2 * n * (width + 1)].reshape((n * (width + 1), 2))
+    return Arrays(cpu, mem, milli, gpu_mem, traits, version, rank, held, jobs, freed, there, slots)
 
 
 compiled_arrays_of = compiled(arrays_of)
@@ -84,23 +88,21 @@ compiled_arrays_of = compiled(arrays_of)
 
 @compiled
 def take(
-    block: IntArray,  # what is free, written
-    requests: IntArray,  # (≥ number + 1, 7)
-    totals: IntArray,  # (≥ number + 1, 4): GPUs, nodes, CPU and memory of the whole job
+    block: IntArray,  # what is free, written; `slots` has all slots but the first, at their places, no two the same
+    requests: IntArray,  # (≥ number + 1, 11)
     number: int,
     milli: int,
     gpu_mem: int,
     node: int,  # of the first slot
     index: int,
-    slots: IntArray,  # (≥ count, 2): node and index of the other slots, at their places; no two the same
-    count: int,
+    count: int,  # of slots
 ) -> bool:
     """Take for a job what a placement says; False, and nothing is taken, where not all of it can be given."""
-    slots[0] = node | 0, index | 0  # whole numbers alone can be or-ed: others are refused
     arrays = compiled_arrays_of(block)
-    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, _, there = arrays
-    gpus = totals[number, 0]
-    nodes = totals[number, 1]
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, _, there, slots = arrays
+    slots[0] = node | 0, index | 0  # whole numbers alone can be or-ed: others are refused
+    gpus = requests[number, ALL_GPUS]
+    nodes = requests[number, ALL_NODES]
     models = requests[number, MODELS]
     labels = requests[number, LABELS]
     milli |= 0
@@ -137,8 +139,8 @@ def take(
             traits[node, 2] != 0
             and (traits[node, 1] & labels) == labels
             and (gpus == 0 or ((traits[node, 0] & models) != 0 and (nodes == 0 or part * nodes == gpus)))
-            and free_cpu[node] >= -(-totals[number, 2] * part // count)
-            and free_mem[node] >= -(-totals[number, 3] * part // count)
+            and free_cpu[node] >= -(-requests[number, ALL_CPU] * part // count)
+            and free_mem[node] >= -(-requests[number, ALL_MEM] * part // count)
         )
     if not good:
         for place in range(counted):
@@ -146,32 +148,32 @@ def take(
         return False
     for place in range(count):
         there[slots[place, 0]] = abs(there[slots[place, 0]])
-    _change(block, arrays, totals, number, milli, gpu_mem, slots, count, 1)
+    _change(block, arrays, requests, number, milli, gpu_mem, count, 1)
     return True
 
 
 @compiled
 def give_back(
     block: IntArray,
-    totals: IntArray,
+    requests: IntArray,
     number: int,
     milli: int,
     gpu_mem: int,
     node: int,
     index: int,
-    slots: IntArray,
     count: int,
 ) -> bool:
     """Give back what `take` took when it was asked the same; nothing where it names slots that there are not."""
-    slots[0] = node, index
     arrays = compiled_arrays_of(block)
+    slots = arrays.slots
+    slots[0] = node, index
     nodes, width = arrays.free_milli.shape
     for place in range(count):
         if not (0 <= slots[place, 0] < nodes and -1 <= slots[place, 1] < width):
             return False
     for place in range(count):
         arrays.there[slots[place, 0]] += 1
-    _change(block, arrays, totals, number, milli, gpu_mem, slots, count, -1)
+    _change(block, arrays, requests, number, milli, gpu_mem, count, -1)
     return True
 
 
@@ -179,16 +181,15 @@ def give_back(
 def _change(
     block: IntArray,
     arrays: Arrays,
-    totals: IntArray,
+    requests: IntArray,
     number: int,
     milli: int,
     gpu_mem: int,
-    slots: IntArray,
     count: int,
     sign: int,  # 1 to take, −1 to give back
 ) -> None:
-    free_cpu, free_mem, free_milli, free_gpu_mem, _, version, _, held, jobs, freed, there = arrays
-    gpus = totals[number, 0]
+    free_cpu, free_mem, free_milli, free_gpu_mem, _, version, _, held, jobs, freed, there, slots = arrays
+    gpus = requests[number, ALL_GPUS]
     for place in range(count):
         node = slots[place, 0]
         if gpus > 0:
@@ -200,8 +201,8 @@ def _change(
         there[node] = 0
         version[node] += 1
         jobs[node] += sign
-        free_cpu[node] -= sign * -(-totals[number, 2] * part // count)
-        free_mem[node] -= sign * -(-totals[number, 3] * part // count)
+        free_cpu[node] -= sign * -(-requests[number, ALL_CPU] * part // count)
+        free_mem[node] -= sign * -(-requests[number, ALL_MEM] * part // count)
         if gpus > 0:
             held[node, part if milli == 1000 else 0] += sign
         if sign < 0:
@@ -212,7 +213,7 @@ def _change(
 @compiled
 def fits(
     node: int,
-    request: IntArray,  # (7,)
+    request: IntArray,  # (11,)
     free_cpu: IntArray,  # (N,)
     free_mem: IntArray,  # (N,)
     free_milli: IntArray,  # (N, G); −1 where there is no GPU
@@ -254,13 +255,13 @@ def fitting_nodes(
 @compiled
 def fit_on(
     block: IntArray,
-    requests: IntArray,  # (≥ every number + 1, 7)
+    requests: IntArray,  # (≥ every number + 1, 11)
     numbers: IntArray,  # (rows,): a request type each
     nodes: IntArray,
     found: BoolArray,  # (≥ rows, N), written at these nodes
 ) -> None:
     """Whether requests of each type fit on these nodes."""
-    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, _, _ = compiled_arrays_of(block)
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, _, _, _ = compiled_arrays_of(block)
     for at in range(nodes.shape[0]):
         node = nodes[at]
         for row in range(numbers.shape[0]):
@@ -272,13 +273,13 @@ def fit_on(
 @compiled
 def fitting_on(
     block: IntArray,
-    requests: IntArray,  # (≥ number + 1, 7)
+    requests: IntArray,  # (≥ number + 1, 11)
     number: int,
     node: int,
     chosen: IntArray,  # (G,), written: the GPUs of the node that one GPU of the request fits on, ascending
 ) -> int:
     """How many GPUs of a node one GPU of the request fits on; −1 where the node cannot give all that it takes."""
-    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, _, _ = compiled_arrays_of(block)
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, _, _, _ = compiled_arrays_of(block)
     request = requests[number]
     if not fits(node, request, free_cpu, free_mem, free_milli, free_gpu_mem, traits):
         return -1

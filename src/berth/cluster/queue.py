@@ -111,17 +111,18 @@ class Queue:
 
     def __iter__(self) -> Iterator[Job]:
         """In the order in which they were queued; a job that was queued again comes last."""
-        self.first()
-        jobs = self._jobs
+        if self.first() is None:
+            return
+        jobs, serials = self._jobs, self._serials
         place = self._first
         while place < len(jobs):
             job = jobs[place]
             if job is not None:
-                serial = self._serials[place]
                 yield job
                 if jobs is not self._jobs:  # compacted meanwhile: go on behind the job just yielded
-                    jobs = self._jobs
-                    place = bisect_right(self._serials, serial) - 1
+                    serial = serials[place]
+                    jobs, serials = self._jobs, self._serials
+                    place = bisect_right(serials, serial) - 1
             place += 1
 
     def first(self) -> Job | None:
@@ -185,13 +186,13 @@ class Queue:
         self.changes += 1
         return True
 
-    def remove(self, job: Job) -> bool:
-        """Take a job out; False where this very job does not wait. For the scheduler alone."""
-        jobs = self._jobs
-        place = self._places.get(job.id)
+    def remove(self, job: Job) -> int | None:
+        """Take a job out; returns its place, None where this very job does not wait. For the scheduler alone."""
+        jobs, job_id = self._jobs, job.id
+        place = self._places.get(job_id)
         if place is None or jobs[place] is not job:
-            return False
-        del self._places[job.id]
+            return None
+        del self._places[job_id]
         if not self._places:
             self.emptied += 1
         jobs[place] = None
@@ -201,7 +202,20 @@ class Queue:
             for lanes in self._lanes.values():
                 lanes.remove(job)
         self.changes += 1
-        return True
+        return place
+
+    def put_back(self, job: Job, place: int) -> None:
+        """Undo the `remove` of a job that had this place, if no job has come or left since. For the scheduler alone."""
+        if not self._places:
+            self.emptied -= 1
+        self._places[job.id] = place
+        self._jobs[place] = job
+        serial = self._serials[place]
+        for order in self._orders.values():
+            order.add(job, serial)
+        for lanes in self._lanes.values():
+            lanes.add(job, serial)
+        self.changes -= 1
 
     def replace(self, job: Job) -> bool:
         """Exchange the waiting job of the same id for this one, which keeps its place; False where none waits. For the

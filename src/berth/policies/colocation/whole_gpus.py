@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from berth.cluster import Cluster, Queue
-from berth.model import GpuSlot, Job, Placement, Profile
+from berth.model import GpuSlot, Job, Placement, Profile, placement_of
 
 __all__ = ["WholeGpus"]
 
@@ -50,7 +50,7 @@ class WholeGpus:
                 some = True
                 if job.gpus == 1:
                     self._alone[job.id] = job
-                yield Placement(job, slots, job.share)
+                yield placement_of(job, slots)
             elif job.patience_ms != 0:
                 return
 

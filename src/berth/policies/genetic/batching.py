@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from berth.cluster import Cluster, Queue
-from berth.model import FOREVER_MS, Job, Placement, WakeAt
+from berth.model import FOREVER_MS, Job, Placement, WakeAt, placement_of
 from berth.policies.genetic.batch import Batch, Fits, batch_of
 from berth.policies.sort_keys import as_queued
 
@@ -59,7 +59,7 @@ class Batching:
             if slots is None:
                 hopeless.add(number)
             else:
-                yield Placement(job, slots, job.share)
+                yield placement_of(job, slots)
 
     def _first_jobs(self, queue: Queue, cluster: Cluster, may_fit: Fits) -> list[Job]:
         jobs: list[Job] = []

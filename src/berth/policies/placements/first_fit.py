@@ -43,12 +43,12 @@ class FirstFit(Scored):
         if row is None:
             row = seen.new_row(number)
         node: int = score_kernels.first_node(
-            cluster.block, cluster.requests, number, row, seen.begins, seen.unfit, seen.chosen
+            cluster.block, cluster.requests, number, row, seen.unfit, seen.chosen
         )
         if node < 0:
             return cluster.spread(job) if job.nodes == 0 else None
         if gpus == 1:
-            return cluster.single(node, seen.chosen_at[0])
+            return cluster.singles[node, seen.chosen_at[0]]
         return tuple(GpuSlot(node, index) for index in seen.chosen_at[:gpus]) or (GpuSlot(node, NO_GPU),)
 
     def several(self, scores: IntArray, cluster: Cluster, wanted: int) -> list[int] | None:
@@ -63,8 +63,7 @@ class _Seen:
 
     rows: dict[int, int]
     """Request type → its row below."""
-    begins: IntArray  # (T, 2)
-    unfit: IntArray  # (T, N)
+    unfit: IntArray  # (T, 2 + N)
     chosen: IntArray  # (G,)
     chosen_at: memoryview[int]
 
@@ -73,14 +72,13 @@ class _Seen:
         nodes, width = cluster.free.milli.shape
         rows = max(1, min(4096, CACHE_BYTES // (8 * nodes)))
         chosen = np.zeros(width, dtype=np.int64)
-        begins, unfit = np.zeros((rows, 2), dtype=np.int64), np.zeros((rows, nodes), dtype=np.int64)
-        return cls({}, begins, unfit, chosen, numbers(chosen))
+        return cls({}, np.zeros((rows, 2 + nodes), dtype=np.int64), chosen, numbers(chosen))
 
     def new_row(self, number: int) -> int:
         """The type that came first makes room where there is none."""
         row = len(self.rows)
         if row == len(self.unfit):
             row = self.rows.pop(next(iter(self.rows)))
-            self.begins[row] = self.unfit[row] = 0
+            self.unfit[row] = 0
         self.rows[number] = row
         return row

@@ -66,5 +66,5 @@ class Random(Scored):
             return (GpuSlot(node, NO_GPU),)
         wanted = job.gpus // max(1, job.nodes)
         if wanted == 1:
-            return cluster.single(node, fitting[int(self._random.random() * len(fitting))])
+            return cluster.singles[node, fitting[int(self._random.random() * len(fitting))]]
         return tuple(GpuSlot(node, index) for index in sorted(self._random.sample(list(fitting), wanted)))

@@ -58,7 +58,7 @@ class RoundRobin:
 @compiled
 def next_in_turn(
     block: IntArray,
-    requests: IntArray,  # (≥ number + 1, 7)
+    requests: IntArray,  # (≥ number + 1, 11)
     number: int,
     first_node: int,
     first_index: int,  # on the first node, a request for one GPU looks at this slot and those behind it
@@ -66,7 +66,7 @@ def next_in_turn(
     chosen: IntArray,  # (G,), written: the slots taken
 ) -> int:
     """How many nodes further the next one is that fits, −1 where none does."""
-    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, _, _ = compiled_arrays_of(block)
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, _, _, _ = compiled_arrays_of(block)
     request = requests[number]
     count = free_cpu.shape[0]
     whole_round = nodes == count and first_index > 0

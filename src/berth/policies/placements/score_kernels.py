@@ -8,19 +8,66 @@ sizes of them. A placement is a number here (`BEST_FIT` …); its formula stands
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from berth.arrays import FloatArray, IntArray, compiled
 from berth.cluster.kernels import CPU, GPU_MEM, GPUS, MILLI, choose_devices, compiled_arrays_of, fits
 
 __all__ = [
-    "ANY_FIT", "BEST_FIT", "DOT_PRODUCT", "FGD", "GPU_CLUSTERING", "GPU_PACKING", "UNFIT", "WORST_FIT",
-    "best_node", "first_node", "fragmentation_ratios_pct", "node_fragmentation",
+    "ANY_FIT", "BEST_FIT", "DOT_PRODUCT", "FGD", "GPU_CLUSTERING", "GPU_PACKING", "SIZES", "UNFIT", "WORST_FIT",
+    "Kept", "best_node", "first_node", "fragmentation_ratios_pct", "kept_in", "kept_size", "node_fragmentation",
 ]  # fmt: skip
 
 ANY_FIT, BEST_FIT, DOT_PRODUCT, GPU_PACKING, GPU_CLUSTERING, FGD, WORST_FIT = range(7)
 
 UNFIT = -1
 """The score of a node that a request does not fit on."""
+
+SIZES = 7
+"""So many numbers stand before the arrays of `Kept`: T, N, G, M, K, and CPU and GPU milli of the largest node."""
+
+
+class Kept(NamedTuple):
+    """What a placement by score keeps of a cluster, as it lies in one array."""
+
+    typical: IntArray  # (M, 5): GPUs, milli, CPU, models, place of its milli among `sizes`
+    sizes: IntArray  # (K,): the different milli of typical requests
+    parts: IntArray  # (K,), overwritten
+    scratch: IntArray  # (1, G), overwritten
+    fragmentation_seen: IntArray  # (N,): 1 + the version that the fragmentation was made from
+    seen: IntArray  # (T, N): 1 + the version that the score was made from
+    scores: IntArray  # (T, N): score, or UNFIT
+    devices: IntArray  # (T, N): the slot for a request for one GPU, on the node that was the best
+
+
+def kept_size(rows: int, nodes: int, width: int, typical: int, sizes: int) -> int:
+    """How many numbers a `Kept` of these T, N, G, M and K takes."""
+    return SIZES + 5 * typical + 2 * sizes + width + nodes * (1 + 3 * rows)
+
+
+def kept_in(kept: IntArray) -> Kept:
+    """Where the arrays lie; a kernel is given one array, as each costs a call a tenth of a microsecond."""
+    rows, nodes, width, typical, sizes = kept[0], kept[1], kept[2], kept[3], kept[4]
+    a = SIZES
+    requests = kept[a : a + 5 * typical].reshape((typical, 5))
+    a += 5 * typical
+    different = kept[a : a + sizes]
+    a += sizes
+    parts = kept[a : a + sizes]
+    a += sizes
+    scratch = kept[a : a + width].reshape((1, width))
+    a += width
+    fragmentation_seen = kept[a : a + nodes]
+    a += nodes
+    seen = kept[a : a + rows * nodes].reshape((rows, nodes))
+    a += rows * nodes
+    scores = kept[a : a + rows * nodes].reshape((rows, nodes))
+    a += rows * nodes
+    devices = kept[a : a + rows * nodes].reshape((rows, nodes))
+    return Kept(requests, different, parts, scratch, fragmentation_seen, seen, scores, devices)
+
+
+compiled_kept_in = compiled(kept_in)
 
 
 @compiled
@@ -216,28 +263,24 @@ def node_score(
 def best_node(
     placement: int,
     block: IntArray,
-    requests: IntArray,  # (≥ number + 1, 7)
+    requests: IntArray,  # (≥ number + 1, 11)
     number: int,
     row: int,
-    largest: IntArray,
-    typical: IntArray,
-    weight: FloatArray,
-    sizes: IntArray,
-    parts: IntArray,
-    fragmentation: FloatArray,  # (N,): of each node at the version in `fragmentation_seen`, written
-    fragmentation_seen: IntArray,  # (N,): 1 + the version, written
-    all_seen: IntArray,  # (T, N): 1 + the version that the score was made from, written
-    all_scores: IntArray,  # (T, N): score, or UNFIT, written
-    all_devices: IntArray,  # (T, N): on the node returned, the slot for a request for one GPU, written
-    scratch: IntArray,  # (1, G), overwritten
+    kept: IntArray,  # a `Kept`, written
+    real: FloatArray,  # (M + N,): the weight of each typical request, and the fragmentation of each node, written
 ) -> int:
     """The node with the highest score for request `number`, or −1 where none fits; its scores are in row `row`.
 
     Only nodes that have changed are scored again, so that the row is up to date for every node afterwards.
     """
-    free_cpu, free_mem, free_milli, free_gpu_mem, traits, version, rank, held, _, _, _ = compiled_arrays_of(
-        block
+    arrays = compiled_arrays_of(block)
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, version, rank, held, _, _, _, _ = arrays
+    typical, sizes, parts, scratch, fragmentation_seen, all_seen, all_scores, all_devices = compiled_kept_in(
+        kept
     )
+    largest = kept[SIZES - 2 : SIZES]
+    weight = real[: typical.shape[0]]
+    fragmentation = real[typical.shape[0] :]
     request = requests[number]
     seen = all_seen[row]
     scores = all_scores[row]
@@ -297,34 +340,34 @@ def best_node(
 @compiled
 def first_node(
     block: IntArray,
-    requests: IntArray,  # (≥ number + 1, 7)
+    requests: IntArray,  # (≥ number + 1, 11)
     number: int,
     row: int,
-    begins: IntArray,  # (T, 2): no node before this one fitted, and how often was given back until then; written
-    all_unfit: IntArray,  # (T, N): 1 + the version at which the node did not fit, written
+    all_seen: IntArray,  # (T, 2 + N), written: of a request, no node before this one fitted; how often was given back
+    # until then; and of each node 1 + the version at which it did not fit
     chosen: IntArray,  # (G,), written: the slots on the node returned, ascending
 ) -> int:
     """The first node that request `number` fits on, or −1 where none does; what it has seen is in row `row`."""
-    free_cpu, free_mem, free_milli, free_gpu_mem, traits, version, _, _, _, freed, _ = compiled_arrays_of(
-        block
-    )
+    arrays = compiled_arrays_of(block)
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, version, _, _, _, freed, _, _ = arrays
     request = requests[number]
-    unfit = all_unfit[row]
+    seen = all_seen[row]
+    unfit = seen[2:]
     nodes = version.shape[0]
-    first = begins[row, 0] if block[2] - begins[row, 1] < nodes else 0
+    first = seen[0] if block[2] - seen[1] < nodes else 0
     if first > 0:
-        for back in range(begins[row, 1], block[2]):
+        for back in range(seen[1], block[2]):
             first = min(first, freed[back % nodes])
-    begins[row, 1] = block[2]
+    seen[1] = block[2]
     for node in range(first, nodes):
         if unfit[node] == version[node] + 1:
             continue
         if fits(node, request, free_cpu, free_mem, free_milli, free_gpu_mem, traits):
             choose_devices(node, request, free_milli, free_gpu_mem, False, chosen)
-            begins[row, 0] = node
+            seen[0] = node
             return node
         unfit[node] = version[node] + 1
-    begins[row, 0] = nodes
+    seen[0] = nodes
     return -1
 
 

@@ -6,7 +6,6 @@ Scores are kept for each type of request and node, and a node is scored again on
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -42,8 +41,9 @@ class _Scores:
     seen: IntArray  # (T, N)
     scores: IntArray  # (T, N)
     devices_at: memoryview[int]  # (T, N)
-    arrays: tuple[Any, ...]
-    """What the kernel is given after the request."""
+    kept: IntArray
+    """All of them, a `score_kernels.Kept`."""
+    real: FloatArray  # (M + N,): weights of typical requests, and the fragmentation of nodes
 
     def row(self, request: int) -> int:
         """The row of a request type; the type that came first makes room where there is none."""
@@ -60,7 +60,7 @@ class _Scores:
     def best_node(self, kernel: int, row: int, request: int, cluster: Cluster) -> int:
         """The best node for the request type, −1 for none; its row is up to date then."""
         node: int = score_kernels.best_node(
-            kernel, cluster.block, cluster.requests, request, row, *self.arrays
+            kernel, cluster.block, cluster.requests, request, row, self.kept, self.real
         )
         return node
 
@@ -99,7 +99,7 @@ class Scored:
         if node < 0:
             return cluster.spread(job) if job.nodes == 0 else None
         if job.gpus == 1:
-            return cluster.single(node, kept.devices_at[row, node])
+            return cluster.singles[node, kept.devices_at[row, node]]
         return self.slots(node, job, cluster)
 
     def several(self, scores: IntArray, cluster: Cluster, wanted: int) -> list[int] | None:
@@ -132,18 +132,10 @@ class Scored:
         counted = cluster.capacity.cpu_milli[cluster.capacity.cpu_milli < UNCOUNTED]
         cpu = counted.max(initial=1)
         gpu = np.maximum(cluster.capacity.milli, 0).sum(axis=1).max()
-        seen, scores, devices = np.zeros((3, rows, nodes), dtype=np.int64)
-        arrays = (
-            np.array([max(1, cpu), max(1, gpu)], dtype=np.int64),
-            typical.requests,
-            typical.weight,
-            typical.sizes,
-            np.zeros(len(typical.sizes), dtype=np.int64),  # parts
-            np.zeros(nodes),  # fragmentation
-            np.zeros(nodes, dtype=np.int64),  # fragmentation seen
-            seen,
-            scores,
-            devices,
-            np.zeros((1, width), dtype=np.int64),  # scratch
-        )
-        return _Scores({}, seen, scores, numbers(devices), arrays)
+        sizes = rows, nodes, width, len(typical.requests), len(typical.sizes)
+        kept = np.zeros(score_kernels.kept_size(*sizes), dtype=np.int64)
+        kept[: score_kernels.SIZES] = *sizes, max(1, cpu), max(1, gpu)
+        arrays = score_kernels.kept_in(kept)
+        arrays.typical[:], arrays.sizes[:] = typical.requests, typical.sizes
+        real = np.concatenate([typical.weight, np.zeros(nodes)])
+        return _Scores({}, arrays.seen, arrays.scores, numbers(arrays.devices), kept, real)

@@ -12,7 +12,7 @@ from sortedcontainers import SortedList
 from berth.cluster import Cluster, Key, Queue, Running
 from berth.cluster.shadow import Shadow
 from berth.knowledge import Knowledge
-from berth.model import FOREVER_MS, GpuSlot, Job, Placement
+from berth.model import FOREVER_MS, GpuSlot, Job, Placement, placement_of
 from berth.policies.protocol import Order, Place, draws
 from berth.policies.schemes.label_groups import Labels, Partitions, labels_waiting
 from berth.policies.sort_keys import LAST, ExpectedMs, as_queued, key_of
@@ -65,7 +65,7 @@ class Easy:
                 continue
             slots = None if state.is_stuck(job) else self.place(job, cluster)
             if slots is not None:
-                yield Placement(job, slots, job.share)
+                yield placement_of(job, slots)
                 state.started(job)
             elif job.patience_ms != 0:
                 heads[job.labels] = job
@@ -95,7 +95,7 @@ class Easy:
                 if slots is None:
                     lanes.nothing_spare(lane)
                 else:
-                    yield Placement(job, slots, job.share)
+                    yield placement_of(job, slots)
                     if state.started(job):
                         for reservation in late:
                             reservation.taken(job, slots)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from berth.cluster import Cluster, Queue, Running
 from berth.cluster.shadow import Shadow
-from berth.model import Evict, Job, Placement, WakeAt
+from berth.model import Evict, Job, Placement, WakeAt, placement_of
 from berth.policies.protocol import Order, Place, draws
 from berth.policies.sort_keys import key_of
 
@@ -94,7 +94,7 @@ class Preemptive:
                         anew = True  # who was evicted waits before those that rank behind it
                     slots = self.place(job, cluster)
                 if slots is not None:
-                    yield Placement(job, slots, job.share)
+                    yield placement_of(job, slots)
                 elif job.patience_ms != 0:
                     blocked = True
                     break

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from berth.cluster import Account, Cluster, Queue
 from berth.errors import SettingError
-from berth.model import Job, Node, Placement
+from berth.model import Job, Node, Placement, placement_of
 from berth.policies.protocol import Order, Place, draws
 from berth.policies.sort_keys import key_of
 
@@ -67,7 +67,7 @@ class Quotas:
         if slots is None:
             stuck[pool] = (cluster.openings, job)
             return None
-        return Placement(job, slots, job.share)
+        return placement_of(job, slots)
 
     def _pools(self, queue: Queue) -> list[str]:
         """The virtual clusters that have waiting jobs, in the order of their names."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from berth.cluster import Cluster, Queue
-from berth.model import Job, Placement
+from berth.model import Job, Placement, placement_of
 from berth.policies.protocol import Order, Place, draws
 from berth.policies.schemes.label_groups import Labels, Partitions, labels_waiting
 from berth.policies.sort_keys import as_queued, key_of
@@ -51,7 +51,7 @@ class Ordered:
                 continue
             slots = None if stuck.get(job.id) is job else place(job, cluster)
             if slots is not None:
-                yield Placement(job, slots, job.share)
+                yield placement_of(job, slots)
             elif job.patience_ms != 0:
                 stuck[job.id] = job
                 if not cluster.labels:
