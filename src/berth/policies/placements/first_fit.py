@@ -42,14 +42,13 @@ class FirstFit(Scored):
         row = seen.rows.get(number)
         if row is None:
             row = seen.new_row(number)
-        node: int = score_kernels.first_node(
-            cluster.block, cluster.requests, number, row, seen.unfit, seen.chosen
-        )
+        node: int = score_kernels.first_node(cluster.block, cluster.requests, number, row, seen.unfit)
         if node < 0:
             return cluster.spread(job) if job.nodes == 0 else None
         if gpus == 1:
-            return cluster.singles[node, seen.chosen_at[0]]
-        return tuple(GpuSlot(node, index) for index in seen.chosen_at[:gpus]) or (GpuSlot(node, NO_GPU),)
+            return cluster.singles[node, seen.chosen_at[row, 0]]
+        chosen = [seen.chosen_at[row, place] for place in range(gpus)]
+        return tuple(GpuSlot(node, index) for index in chosen) or (GpuSlot(node, NO_GPU),)
 
     def several(self, scores: IntArray, cluster: Cluster, wanted: int) -> list[int] | None:
         """The first nodes of the cluster that fit."""
@@ -63,16 +62,15 @@ class _Seen:
 
     rows: dict[int, int]
     """Request type → its row below."""
-    unfit: IntArray  # (T, 2 + N)
-    chosen: IntArray  # (G,)
+    unfit: IntArray  # (T, G + 2 + N)
     chosen_at: memoryview[int]
 
     @classmethod
     def of(cls, cluster: Cluster) -> _Seen:
         nodes, width = cluster.free.milli.shape
         rows = max(1, min(4096, CACHE_BYTES // (8 * nodes)))
-        chosen = np.zeros(width, dtype=np.int64)
-        return cls({}, np.zeros((rows, 2 + nodes), dtype=np.int64), chosen, numbers(chosen))
+        unfit = np.zeros((rows, width + 2 + nodes), dtype=np.int64)
+        return cls({}, unfit, numbers(unfit))
 
     def new_row(self, number: int) -> int:
         """The type that came first makes room where there is none."""

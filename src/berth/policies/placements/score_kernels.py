@@ -343,15 +343,16 @@ def first_node(
     requests: IntArray,  # (≥ number + 1, 11)
     number: int,
     row: int,
-    all_seen: IntArray,  # (T, 2 + N), written: of a request, no node before this one fitted; how often was given back
-    # until then; and of each node 1 + the version at which it did not fit
-    chosen: IntArray,  # (G,), written: the slots on the node returned, ascending
+    all_seen: IntArray,  # (T, G + 2 + N), written: of a request, the slots on the node returned, ascending; no node
+    # before this one fitted; how often was given back until then; of each node 1 + the version at which it did not fit
 ) -> int:
     """The first node that request `number` fits on, or −1 where none does; what it has seen is in row `row`."""
     arrays = compiled_arrays_of(block)
     free_cpu, free_mem, free_milli, free_gpu_mem, traits, version, _, _, _, freed, _, _ = arrays
     request = requests[number]
-    seen = all_seen[row]
+    width = free_milli.shape[1]
+    chosen = all_seen[row, :width]
+    seen = all_seen[row, width:]
     unfit = seen[2:]
     nodes = version.shape[0]
     first = seen[0] if block[2] - seen[1] < nodes else 0

@@ -1,0 +1,114 @@
+"""How far runs are believed to be, for a scheduler that does not know: by believed profiles, speeds and run times."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+from berth.cluster import Cluster, Running
+from berth.interference.profiled import ProfiledInterference
+from berth.interference.sharing import Sharing
+from berth.knowledge import LONGEST_MS, Knowledge
+from berth.model import FOREVER_MS, GpuSlot
+
+__all__ = ["Beliefs", "longer_us"]
+
+
+def longer_us(done_us: int) -> int:
+    """The work of a job that has done more than was believed of it, where nothing was learned: half as much again."""
+    return done_us + max(done_us // 2, 1_000_000)
+
+
+class Beliefs:
+    """How far the runs are believed to be, where nobody knows: by believed profiles, speeds and run times."""
+
+    def __init__(self, cluster: Cluster, knowledge: Knowledge) -> None:
+        self._cluster = cluster
+        self._knowledge = knowledge
+        self._profiles = dict(knowledge.profiles)
+        self._sharing = Sharing(cluster, ProfiledInterference(self._profiles, knowledge.speeds))
+        self._changed_ms = 0
+        """When tenants changed that have not been looked at since."""
+        self._due: list[tuple[int, int, GpuSlot]] = []  # a heap: when an outlook ends to hold
+        self._ends: list[tuple[int, int, Running]] = []  # a heap: when runs are believed to end
+        self._serial = 0
+
+    def change(self, run: Running, now_ms: int) -> None:
+        """A run has come to its GPUs now, or has left them; `advance` was called before."""
+        self._changed_ms = now_ms
+        if run.job.gpus:
+            self._sharing.change(run.slots)
+        if self._cluster.running.get(run.job.id) is run:
+            self._expect(run)
+
+    def refresh(self) -> None:
+        """Go by the profiles that are believed now, if they have changed."""
+        profiles = self._knowledge.profiles
+        if len(profiles) == len(self._profiles) and all(
+            self._profiles.get(name) is profile for name, profile in profiles.items()
+        ):
+            return
+        self._profiles = dict(profiles)
+        self._sharing.model = ProfiledInterference(self._profiles, self._knowledge.speeds)
+
+    def catch_up(self, now_ms: int) -> None:
+        """Advance what is believed until now; runs that were believed to be over by now are expected anew."""
+        self.advance(now_ms)
+        while self._ends and self._ends[0][0] <= now_ms:
+            _, _, run = heappop(self._ends)
+            if self._cluster.running.get(run.job.id) is run:
+                self._outlive(run, now_ms)
+
+    def advance(self, now_ms: int) -> None:
+        """Look at every GPU at the moment at which something changes there, in the order of time."""
+        if self._sharing.changed:
+            self._look(self._changed_ms)
+        while self._due and (time_ms := self._due[0][0]) <= now_ms:
+            while self._due and self._due[0][0] == time_ms:
+                _, serial, slot = heappop(self._due)
+                if self._sharing.is_current(slot, serial):
+                    self._sharing.change((slot,))
+            if self._sharing.changed:
+                self._look(time_ms)
+
+    def _look(self, now_ms: int) -> None:
+        going, full = self._sharing.look(now_ms, self._call_again)
+        for run in (*going, *full):  # a belief that memory runs out is no reason to stop anybody
+            self._expect(run)
+
+    def _call_again(self, time_ms: int, slot: GpuSlot) -> int:
+        self._serial += 1
+        heappush(self._due, (time_ms, self._serial, slot))
+        return self._serial
+
+    def _expect(self, run: Running) -> None:
+        end_ms = run.end_ms()
+        if end_ms < FOREVER_MS:
+            self._serial += 1
+            heappush(self._ends, (end_ms, self._serial, run))
+            if len(self._ends) > 4 * len(self._cluster.running) + 64:
+                self._drop_stale()
+
+    def _drop_stale(self) -> None:
+        """Keep the last entry of each run that still runs."""
+        running = self._cluster.running
+        last = {
+            id(run): (end_ms, serial, run) for end_ms, serial, run in sorted(self._ends, key=lambda e: e[1])
+        }
+        self._ends = [entry for entry in last.values() if running.get(entry[2].job.id) is entry[2]]
+        heapify(self._ends)
+
+    def _outlive(self, run: Running, now_ms: int) -> None:
+        """A run that was believed to be over by now is not: it is expected anew."""
+        if run.left_us_at(now_ms) > 0:
+            return  # it has been slowed since, and has a later entry
+        run.advance(now_ms, run.speed_milli)
+        done_us = run.work_us - run.left_us
+        if self._knowledge.learns:
+            self._knowledge.outlived(run.job, -(-done_us // 1000))
+        spread = self._knowledge.run_ms(run.job)
+        if spread is not None and done_us < spread.expected * 1000 < LONGEST_MS * 1000:
+            run.work_us = int(spread.expected) * 1000
+        else:  # nothing was learned from it
+            run.work_us = longer_us(done_us)
+        run.left_us = run.work_us - done_us
+        self._expect(run)
