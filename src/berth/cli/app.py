@@ -10,6 +10,7 @@ from berth.cli import (
     advice,
     compare,
     experiment,
+    history,
     importing,
     interference,
     partition,
@@ -38,6 +39,7 @@ app.command("policies")(policies.policies)
 app.add_typer(experiment.app, name="experiment")
 app.add_typer(trace.app, name="trace")
 app.add_typer(importing.app, name="import")
+app.add_typer(history.app, name="history")
 app.command("stats")(stats.stats)
 app.command("report")(stats.report)
 app.command("plot")(stats.plot)

@@ -23,8 +23,6 @@ from berth.statistics.spread import CDF_POINTS, Cdf, cdf_of_counts
 __all__ = ["EVERYTHING", "Period", "Tables", "Totals"]
 
 HOUR = 3_600_000.0
-_GPU_HOURS: Final = f"(coalesce(end_ms - start_ms, 0) / {HOUR} * gpus * share_milli / 1000)"
-_RUN_HOURS: Final = f"(coalesce(end_ms - start_ms, 0) / {HOUR})"
 _WASTED: Final = "state IN (" + ", ".join(f"'{state.value}'" for state in sorted(WASTED)) + ")"
 
 _DIMENSIONS: Final = {
@@ -51,11 +49,13 @@ _NAMED: Final = {
     "day": f"strftime(make_timestamp({{}} * {24 * 3_600_000} * 1000), '%Y-%m-%d')",
 }
 
-_HELD: Final = "coalesce(end_ms - start_ms, 0) * gpus * share_milli"
+_RAN: Final = "greatest(coalesce(end_ms - start_ms - coalesce(suspended_ms, 0), 0), 0)"
+"""Run time in ms without what a job was suspended for, as sreport counts."""
+_HELD: Final = f"{_RAN} * gpus * share_milli"
 """In ms and per mille of a GPU: whole numbers add up faster, and to the same whatever their order."""
 _SUMS: Final = (
     f"sum({_HELD}) AS held",
-    "sum(coalesce(end_ms - start_ms, 0)) AS ran",
+    f"sum({_RAN}) AS ran",
     f"sum(CASE WHEN {_WASTED} THEN {_HELD} END) AS wasted",
     f"sum(CASE WHEN gpu_use_mean IS NOT NULL THEN {_HELD} END) AS measured",
     f"sum({_HELD} * (1 - gpu_use_mean)) AS idle",
@@ -250,9 +250,11 @@ class Tables:
         check_dimensions([by])
         day = 24 * 3_600_000
         hours = f"(least(end_ms, (d + 1) * {day}) - greatest(start_ms, d * {day})) / {HOUR}"
-        within = f"{hours} * gpus * share_milli / 1000"
+        # When a job was suspended is not known: every day of its run has the same part of it.
+        within = f"{hours} * gpus * share_milli / 1000 * part"
         rows = self._all(
             f"SELECT k, d, sum({within}) FROM (SELECT {_DIMENSIONS[by]} AS k, start_ms, end_ms, gpus, share_milli, "
+            f"{_RAN} / (end_ms - start_ms) AS part, "
             f"unnest(range(start_ms // {day}, (end_ms - 1) // {day} + 1)) AS d {self._from} "
             "AND start_ms IS NOT NULL AND gpus > 0 AND end_ms > start_ms) GROUP BY ALL ORDER BY k, d"
         )

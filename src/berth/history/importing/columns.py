@@ -153,10 +153,9 @@ class Layout:
         return bool({"usage", "mem_peak", "cpu_used"} & self._at.keys())
 
     @property
-    def plain_times(self) -> bool:
-        """Whether what lasts is told in numbers: minutes of a limit, seconds of being suspended."""
-        limit = "limit" not in self._at or "limit_min" in self._at
-        return limit and self._at.get("suspended", "SuspendedRaw").lower() == "suspendedraw"
+    def plain_limit(self) -> bool:
+        """Whether a time limit, if there is one, is told in minutes."""
+        return "limit" not in self._at or "limit_min" in self._at
 
     def absent(self) -> tuple[str, ...]:
         """The columns of a record that this table says nothing about."""

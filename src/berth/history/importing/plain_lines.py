@@ -293,8 +293,13 @@ def _count(text: Bytes, first: Any, length: int) -> tuple[bool, int]:
 
 @released
 def _amount(text: Bytes, first: Any, length: int) -> tuple[bool, int]:
-    """An amount; nothing, and Slurm's marks for none, are NOTHING, as is 0: nobody measured it."""
+    """An amount; nothing, and Slurm's marks for none, are NOTHING, as are 0 and 00:00:00: nobody measured it."""
     if length == 0:
+        return True, NOTHING
+    if length == 8 and text[first + np.uint64(2)] == 58:
+        for step in range(8):
+            if text[first + np.uint64(step)] != (58 if step in (2, 5) else 48):
+                return False, NOTHING
         return True, NOTHING
     good, value = _digits(text, first, length)
     if value == 0 or value > MOST_AMOUNT or MARKS[0] <= value <= MARKS[1]:

@@ -119,7 +119,7 @@ def take_plain(
         or layout.has("gpu_use")
         or layout.has("gpu_mem")
         or layout.of_steps
-        or not layout.plain_times
+        or not layout.plain_limit
     ):
         return None
     writer = _Writer(database, layout, options)

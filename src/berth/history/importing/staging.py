@@ -34,11 +34,13 @@ def stage(
     rejections: Rejections,
     where: str,
     plain: Plain = PLAIN,
+    tasks: bool = False,
 ) -> Staged:
     """Read a text table with a header line into files in `space`, and make views of what is in no part.
 
     Notes rows that stay out. The views are good as long as the database and the files are. Of a large one plain
-    lines are taken the fast way, and only the others are read here.
+    lines are taken the fast way, and only the others are read here. With `tasks` rows of one job and moment of
+    submission may be tasks of an array.
     """
     rules = read_rules(options.rules)
     raw = space / "raw"
@@ -65,6 +67,10 @@ def stage(
             "CREATE VIEW staged_silent AS SELECT cluster, id AS job_id, submit_ms AS queued_ms FROM judged "
             "WHERE why IS NULL AND alloc = '' AND req = ''"
         )
+        database.execute(
+            "CREATE VIEW staged_labels AS SELECT cluster, id AS job_id, label, submit_ms AS queued_ms FROM judged "
+            "WHERE why IS NULL AND label <> id"
+        )
     except duckdb.Error as error:
         line = _bare_return(source)
         told = (
@@ -83,6 +89,8 @@ def stage(
         silent="staged_silent",
         rules=None if layout.has("application") else rules,
         parts=() if taken is None else taken.paths,
+        labels="staged_labels" if layout.labelled else "",
+        tasks=tasks,
         distinct=taken is not None and taken.distinct,
     )
 
@@ -161,9 +169,10 @@ def _rejected_rows(
     why = _WHY
     if count(database, "SELECT count(*) FROM tres WHERE unknown <> ''"):
         why = f"CASE WHEN {_WHY} IS NOT NULL THEN {_WHY} {' '.join(map(_no_number, _RESOURCES))} END"
+    rows = _with_steps(database, raw, layout)
     database.execute(
         f"CREATE VIEW judged AS SELECT *, {why} AS why FROM "
-        f"(SELECT *, {label}{STATE_CASE.format(column='state_text')} AS state FROM {_with_steps(database, raw, layout)})"
+        f"(SELECT *, {label}{STATE_CASE.format(column='state_text')} AS state FROM {rows})"
     )
     counts = database.execute(
         "SELECT coalesce(why, ''), count(*) FROM judged GROUP BY 1 ORDER BY 1"
@@ -208,7 +217,9 @@ def _with_steps(database: duckdb.DuckDBPyConnection, raw: Path, layout: Layout) 
         "WHERE s.begun_ms BETWEEN j.start_ms AND j.end_ms GROUP BY ALL"
     )
     merged = ", ".join(f"coalesce(j.{name}, s.{name}) AS {name}" for name in kinds)
-    return f"(SELECT j.* REPLACE ({merged}) FROM {rows} j LEFT JOIN of_steps s USING (cluster, id, submit_ms))"
+    return (
+        f"(SELECT j.* REPLACE ({merged}) FROM {rows} j LEFT JOIN of_steps s USING (cluster, id, submit_ms))"
+    )
 
 
 def _hidden(options: Options) -> Rows:

@@ -140,12 +140,18 @@ def _raw(layout: Layout, options: Options, reader: str) -> str:
         *(name for name in plain if name != "label" or layout.labelled),
         *("comment", "application", "gpu_use", "gpu_mem", "state_text"),
         f"CASE WHEN cluster_text = '' THEN {literal(options.cluster)} ELSE cluster_text END AS cluster",
-        *(f"{_time(name, zone, layout.has('alloc'))} AS {name}_ms" for name in ("submit", "eligible", "start")),
+        *(
+            f"{_time(name, zone, layout.has('alloc'))} AS {name}_ms"
+            for name in ("submit", "eligible", "start")
+        ),
         # A row without an end that tells how long the job ran has one all the same.
         f"coalesce({_time('end', zone, False)}, "
         f"{start} + CASE WHEN {elapsed_ms} > 0 THEN {elapsed_ms} + coalesce({suspended_ms}, 0) END) AS end_ms",
         *(f"{_unreadable(name)} AS {name}_bad" for name in ("submit", "start", "end")),
-        *(f"CASE WHEN {name} BETWEEN 0 AND {MOST} THEN {name} END AS {name}" for name in ("node_count", "cpus")),
+        *(
+            f"CASE WHEN {name} BETWEEN 0 AND {MOST} THEN {name} END AS {name}"
+            for name in ("node_count", "cpus")
+        ),
         f"coalesce(CASE WHEN limit_min BETWEEN 0 AND {MOST} THEN limit_min END, "
         f"{_duration_ms('limit_text')} // 60000) AS limit_min",
         f"{suspended_ms} AS suspended_ms",
@@ -163,9 +169,7 @@ def _duration_ms(text: str) -> str:
     )
     parts = f"rpad(regexp_extract({text}, '{_DURATION}', 5), 3, '0')"
     whole = f"((({days} * 24 + {hours}) * 60 + {minutes}) * 60 + {seconds}) * 1000"
-    return (
-        f"(CASE WHEN regexp_full_match({text}, '{_DURATION}') THEN {whole} + try_cast({parts}[1:3] AS BIGINT) END)"
-    )
+    return f"(CASE WHEN regexp_full_match({text}, '{_DURATION}') THEN {whole} + try_cast({parts}[1:3] AS BIGINT) END)"
 
 
 _DURATION = r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})(?:\.(\d+))?"

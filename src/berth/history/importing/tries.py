@@ -7,12 +7,10 @@ from functools import lru_cache
 from typing import Final
 
 from berth.gpu_models import GPU_MODELS
+from berth.history.store.identity import IS_LABEL
 from berth.history.store.import_result import Options
 
-__all__ = ["IS_LABEL", "Rows", "tries_of"]
-
-IS_LABEL: Final = r"regexp_full_match({0}, '\d+[_+]\d+')"
-"""Whether an id is what Slurm shows of an array's task (`12_3`) or of a part of a heterogeneous job (`12+1`)."""
+__all__ = ["Rows", "tries_of"]
 
 _AMBIGUOUS: Final = frozenset(("V100", "P100"))
 """Names under which cards of different memory are sold."""
