@@ -24,7 +24,7 @@ done
 J() {{ sbatch -A ai --parsable -o /dev/null "$@"; }}
 J --comment=pytorch --gres=gpu:1 -J '한글 <script>alert(1)</script>' --wrap 'sleep 1' >/dev/null
 J --array=1-4%2 --gres=gpu:1 -J "arr|'; DROP TABLE x; --" --comment=caffe --wrap 'sleep 1' >/dev/null
-J -N2 --gres=gpu:2 --comment=vasp --wrap 'sleep 1' >/dev/null
+J -N2 --gres=gpu:2 --comment=vasp --wrap 'for i in $(seq 400000); do :; done; sleep 1' >/dev/null
 J -n1 : -n1 --gres=gpu:1 -J het --wrap 'sleep 1' >/dev/null
 J -J fails --wrap 'exit 3' >/dev/null
 again=$(J --requeue -J again --wrap 'sleep 4')
@@ -156,7 +156,9 @@ def test_what_a_real_slurm_recorded_is_what_berth_imports(tmp_path: Path) -> Non
     assert sorted(r.name for r in records.values()) == sorted(row[4] for row in [*rows, [""] * 4 + ["never"]])
     assert max(r.attempt for r in records.values()) == 2
     stats = json.loads((folder / "stats.json").read_text())
-    gpu_seconds = sum(int(row[2]) * _gpus(row[3]) for row in rows)
+    # A suspended job keeps its GPUs: sreport counts them, and leaves out its CPUs, as sacct does its time.
+    kept = halted.suspended_ms // 1000
+    gpu_seconds = sum(int(row[2]) * _gpus(row[3]) for row in rows) + kept
     assert round(stats["totals"]["gpu_hours"] * 3600) == gpu_seconds
     reported = [line.split("|") for line in (folder / "sreport.txt").read_text().splitlines()]
     used = {(row[1], row[2]): int(row[5]) for row in reported if row[2] and row[4] == "gres/gpu"}

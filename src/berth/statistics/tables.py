@@ -50,9 +50,12 @@ _NAMED: Final = {
 }
 
 _RAN: Final = "greatest(coalesce(end_ms - start_ms - coalesce(suspended_ms, 0), 0), 0)"
-"""Run time in ms without what a job was suspended for, as sreport counts."""
-_HELD: Final = f"{_RAN} * gpus * share_milli"
-"""In ms and per mille of a GPU: whole numbers add up faster, and to the same whatever their order."""
+"""Run time in ms without what a job was suspended for, as sacct counts it, and sreport for CPUs."""
+_HELD: Final = "coalesce(end_ms - start_ms, 0) * gpus * share_milli"
+"""In ms and per mille of a GPU: whole numbers add up faster, and to the same whatever their order.
+
+A suspended job keeps its GPUs, and sreport counts them.
+"""
 _SUMS: Final = (
     f"sum({_HELD}) AS held",
     f"sum({_RAN}) AS ran",
@@ -250,11 +253,9 @@ class Tables:
         check_dimensions([by])
         day = 24 * 3_600_000
         hours = f"(least(end_ms, (d + 1) * {day}) - greatest(start_ms, d * {day})) / {HOUR}"
-        # When a job was suspended is not known: every day of its run has the same part of it.
-        within = f"{hours} * gpus * share_milli / 1000 * part"
+        within = f"{hours} * gpus * share_milli / 1000"
         rows = self._all(
             f"SELECT k, d, sum({within}) FROM (SELECT {_DIMENSIONS[by]} AS k, start_ms, end_ms, gpus, share_milli, "
-            f"{_RAN} / (end_ms - start_ms) AS part, "
             f"unnest(range(start_ms // {day}, (end_ms - 1) // {day} + 1)) AS d {self._from} "
             "AND start_ms IS NOT NULL AND gpus > 0 AND end_ms > start_ms) GROUP BY ALL ORDER BY k, d"
         )

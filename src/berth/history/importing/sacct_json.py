@@ -90,7 +90,7 @@ def _row(job: Mapping[str, Any]) -> tuple[object, ...]:
         (job.get("comment") or {}).get("job"),
         job.get("container"),
         job.get("submit_line"),
-        _exit_code(job.get("exit_code") or {}),
+        _exit_code(job.get("exit_code") or {}, state),
         _label(job),
         *(_number(time.get(name)) for name in ("elapsed", "suspended")),
         _cpu_ms(job, time),
@@ -138,10 +138,15 @@ def _of_steps(steps: Sequence[Mapping[str, Any]]) -> tuple[int | None, ...]:
     return -(-memory // 2**20) or None, energy or None, util or None, -(-gpu_memory // 2**20) or None
 
 
-def _exit_code(told: Mapping[str, Any]) -> str:
-    """As sacct's text has it, code:signal; older versions call the signal's number `signal_id`."""
+def _exit_code(told: Mapping[str, Any], state: str | Sequence[str]) -> str:
+    """As sacct's text has it, code:signal; older versions call the signal's number `signal_id`.
+
+    Slurm 22.05 writes 0 for any job; of one that failed that tells nothing.
+    """
     signal = told.get("signal") or {}
     code, number = _number(told.get("return_code")), _number(signal.get("id", signal.get("signal_id")))
+    if not code and not number and "FAILED" in ([state] if isinstance(state, str) else state):
+        return ""
     return "" if code is None and number is None else f"{code or 0}:{number or 0}"
 
 

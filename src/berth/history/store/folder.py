@@ -446,11 +446,12 @@ class History:
 def _check_names(twice: int, cluster: str, folder: Path) -> None:
     """HistoryError where attempts would count twice: for a cluster with a name, and without."""
     if twice:
+        named = f"--cluster {cluster}"
         raise HistoryError(
             f"{twice:,} of these jobs are in {folder} already, once with the cluster's name '{cluster}' and once "
             "without, and would count twice; nothing was imported. If they are the same, import what names no cluster "
-            f"with --cluster {cluster} (what is in the history without a name is taken back with `berth history undo`); "
-            "if not, give it another --cluster NAME"
+            f"with {named} (what is in the history without a name is taken back with `berth history undo`); if not, "
+            "give it another --cluster NAME"
         )
 
 

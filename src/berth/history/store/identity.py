@@ -128,15 +128,18 @@ def number_tasks(
         f"ORDER BY nodes, hash({own})) AS nth "
         f"FROM (SELECT DISTINCT {own} FROM {staged.tries} SEMI JOIN shared USING ({_KEY}))"
     )
+    same = "ON {0}.cluster = t.cluster AND {0}.base = t.job_id AND {0}.queued_ms = t.queued_ms"
+    place = (
+        r"CASE WHEN job_id = base THEN 1 ELSE try_cast(regexp_extract(job_id, '_(\d+)$', 1) AS BIGINT) END"
+    )
     database.execute(
         "CREATE TABLE numbered AS SELECT t.*, k.job_id AS known_id, coalesce(most, 0) + row_number() "
         "OVER (PARTITION BY t.cluster, t.job_id, t.queued_ms, k.job_id IS NULL "
-        "ORDER BY t.start_ms, t.end_ms, t.nodes, t.nth) AS number FROM tasks t LEFT JOIN known_tasks k ON k.cluster = t.cluster AND k.base = t.job_id "
-        "AND k.queued_ms = t.queued_ms AND coalesce(k.start_ms, -1) = coalesce(t.start_ms, -1) "
+        "ORDER BY t.start_ms, t.end_ms, t.nodes, t.nth) AS number FROM tasks t "
+        f"LEFT JOIN known_tasks k {same.format('k')} AND coalesce(k.start_ms, -1) = coalesce(t.start_ms, -1) "
         "AND k.end_ms = t.end_ms AND k.nth = t.nth "
-        "LEFT JOIN (SELECT cluster, base, queued_ms, max(CASE WHEN job_id = base THEN 1 ELSE "
-        r"try_cast(regexp_extract(job_id, '_(\d+)$', 1) AS BIGINT) END) AS most FROM known_tasks GROUP BY ALL) m "
-        "ON m.cluster = t.cluster AND m.base = t.job_id AND m.queued_ms = t.queued_ms"
+        f"LEFT JOIN (SELECT cluster, base, queued_ms, max({place}) AS most FROM known_tasks GROUP BY ALL) m "
+        f"{same.format('m')}"
     )
     name = "CASE WHEN known_id IS NOT NULL THEN known_id WHEN number = 1 THEN job_id ELSE job_id || '_' || number END"
     database.execute(
