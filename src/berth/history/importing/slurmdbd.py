@@ -21,10 +21,12 @@ from berth.errors import HistoryError, MissingExtraError, SettingError
 from berth.history.importing.columns import layout_of
 from berth.history.importing.sacct import SEPARATOR
 from berth.history.importing.staging import stage
+from berth.history.store.capacity import Capacity
 from berth.history.store.database import connect
 from berth.history.store.folder import History
 from berth.history.store.import_result import PLAIN, ImportResult, Options, Rejections
-from berth.history.values.tres import MOST_AMOUNT
+from berth.history.values.hostlist import expand
+from berth.history.values.tres import MOST_AMOUNT, resources
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -76,7 +78,7 @@ class Table:
     cluster: str
     columns: frozenset[str]
     others: Mapping[str, frozenset[str]]
-    """The columns of the tables `step` and `suspend` of the same cluster."""
+    """The columns of the tables `step`, `suspend` and `event` of the same cluster."""
 
 
 def import_slurmdbd(
@@ -123,6 +125,7 @@ def import_slurmdbd(
                 rows = _Rows("j.time_end BETWEEN %s AND %s", (begin, end))
                 total = _sum(total, _import_window(history, source, rows, {key: end}))
                 begin = end + 1
+            history.note_capacity(table.cluster, _capacities(connection, table, dict(names)))
     return total
 
 
@@ -163,7 +166,7 @@ def _connection(url: str) -> Iterator[tuple[Connection, str]]:
 def _tables(connection: Connection, cluster: str, shown: str) -> list[Table]:
     rows = connection.exec_driver_sql(
         "SELECT table_name, column_name FROM information_schema.columns "
-        "WHERE table_schema = database() AND table_name REGEXP '_(job|step|suspend)_table$'"
+        "WHERE table_schema = database() AND table_name REGEXP '_(job|step|suspend|event)_table$'"
     ).all()
     found: dict[str, set[str]] = {}
     others: dict[tuple[str, str], set[str]] = {}
@@ -190,7 +193,7 @@ def _tables(connection: Connection, cluster: str, shown: str) -> list[Table]:
         Table(
             name,
             frozenset(found[name]),
-            {kind: frozenset(others.get((name, kind), ())) for kind in ("step", "suspend")},
+            {kind: frozenset(others.get((name, kind), ())) for kind in ("step", "suspend", "event")},
         )
         for name in sorted(found)
         if not cluster or name == cluster
@@ -200,6 +203,26 @@ def _tables(connection: Connection, cluster: str, shown: str) -> list[Table]:
 def _tres_names(connection: Connection) -> tuple[tuple[str, str], ...]:
     rows = connection.exec_driver_sql("SELECT id, type, name FROM tres_table").all()
     return tuple((str(number), f"{kind}/{name}" if name else str(kind)) for number, kind, name in rows)
+
+
+def _capacities(connection: Connection, table: Table, names: Mapping[str, str]) -> tuple[Capacity, ...]:
+    """What the cluster registered of all its nodes together: rows of its event table that name no node."""
+    if not {"cluster_nodes", "tres", "time_start", "time_end"} <= table.others["event"]:
+        return ()
+    rows = connection.exec_driver_sql(
+        f"SELECT time_start, time_end, cluster_nodes, tres FROM `{table.cluster}_event_table` "
+        "WHERE node_name = '' AND tres <> '' ORDER BY time_start"
+    ).all()
+    found = []
+    for begin_s, end_s, nodes, tres in rows:
+        told = resources(str(tres), names)
+        try:
+            hosts = expand(str(nodes))
+        except ValueError:
+            hosts = ()
+        end_ms = int(end_s) * 1000 or None
+        found.append(Capacity(int(begin_s) * 1000, end_ms, tuple(hosts), told.gpus, told.cpus, told.mem_mib))
+    return tuple(found)
 
 
 def _window_end(connection: Connection, table: Table, begin: int, rows: int) -> int | None:

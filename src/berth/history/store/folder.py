@@ -34,6 +34,7 @@ import duckdb
 
 from berth.errors import HistoryError
 from berth.files import whole_file
+from berth.history.store.capacity import Capacity, capacities_from_json, capacities_to_json
 from berth.history.store.database import connect, first_line, quoted_name, read_parquet
 from berth.history.store.identity import known_by_label, number_tasks, rename_in, renamed_jobs
 from berth.history.store.import_result import ImportResult, Rejected, Rejections
@@ -83,6 +84,8 @@ class Index:
     next_number: int = 1
     key_mark: int | None = None
     """Of the key to the pseudonyms, 0 for real names (see `pseudonyms.key_mark`); None before any record."""
+    capacities: Mapping[str, tuple[Capacity, ...]] = field(default_factory=dict)
+    """What each cluster had, where its accounting tells."""
     imports: tuple[PastImport, ...] = ()
     """The last imports that changed something, the newest last; at most UNDOABLE."""
 
@@ -122,6 +125,7 @@ class History:
             cursors,
             read["next_number"],
             read.get("key_mark", mark),
+            capacities_from_json(read.get("capacities", {})),
             tuple(PastImport(**past) for past in read.get("imports", ())),
         )
 
@@ -292,6 +296,13 @@ class History:
             numbered,
         )
 
+    def note_capacity(self, cluster: str, told: tuple[Capacity, ...]) -> None:
+        """Keep what a cluster's accounting says that it had."""
+        if told and self.index().capacities.get(cluster) != told:
+            with self.import_space():
+                index = self.index()
+                self._write_index(replace(index, capacities={**index.capacities, cluster: told}))
+
     def merge_usage(self, rows: Sequence[UsageRow], rejections: Rejections) -> ImportResult:
         """Take over what was measured; rows of a source that had given some replace those."""
         with self.import_space() as space, connect(space) as database:
@@ -377,6 +388,7 @@ class History:
                 cursors=last.before["cursors"],
                 next_number=index.next_number,
                 key_mark=last.before["key_mark"],
+                capacities=index.capacities,
                 imports=tuple(others),
             )
             self._write_index(before)
@@ -421,6 +433,7 @@ class History:
             "cursors": dict(index.cursors),
             "next_number": index.next_number,
             "key_mark": index.key_mark,
+            "capacities": capacities_to_json(index.capacities),
             "imports": [asdict(past) for past in index.imports],
         }
         with whole_file(path) as aside, aside.open("w", encoding="utf-8") as file:
