@@ -13,6 +13,7 @@ from berth.cli import (
     history,
     importing,
     interference,
+    job,
     partition,
     policies,
     profile,
@@ -41,6 +42,7 @@ app.add_typer(trace.app, name="trace")
 app.add_typer(importing.app, name="import")
 app.add_typer(history.app, name="history")
 app.command("stats")(stats.stats)
+app.command("job")(job.job)
 app.command("report")(stats.report)
 app.command("plot")(stats.plot)
 app.command("applications")(stats.applications)

@@ -153,6 +153,19 @@ class History:
         )
 
     @contextmanager
+    def reading(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, Index]]:
+        """A database without any view, and the index whose files stay while this lasts."""
+        with (
+            self._reading(),
+            tempfile.TemporaryDirectory(prefix="berth-") as folder,
+            connect(Path(folder)) as database,
+        ):
+            try:
+                yield database, self.index()
+            except duckdb.Error as error:
+                raise HistoryError(f"{self.folder}: {first_line(error)}") from error
+
+    @contextmanager
     def database(self) -> Iterator[duckdb.DuckDBPyConnection]:
         """A database with the view `records`: as they are now, whatever is imported meanwhile."""
         with (
