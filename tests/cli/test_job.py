@@ -175,3 +175,53 @@ def test_jobs_of_a_history_with_pseudonyms_are_told_by_them(tmp_path: Path) -> N
     assert pseudonym(key, "user", "ann") in told
     assert "ann /" not in told
     assert "Nobody measured the use of its GPUs" in told
+
+
+def test_a_digest_tells_an_operator_and_a_user_what_changed(history: Path, tmp_path: Path) -> None:
+    before = line(
+        90, "90", State="FAILED", User="<b>eve</b>", Submit="2025-12-30T00:00:00", Start="2025-12-30T00:10:00"
+    )
+    before = before.replace("2026-01-01T01:10:00", "2025-12-30T01:10:00")
+    import_text(open_history(history), exports.write(tmp_path / "g", [before], HEADER), Options("c"))
+    words = ("digest", "--to", "2026-01-02", "--days", "2", "--history", history)
+    assert berth(*words) == (
+        """\
+GPUs
+Attempts that ended from 2025-12-31 to 2026-01-01, against the 2 days before
+
+                                     this period        before  change
+  jobs                                         3             1  +200 %
+  GPU-hours held                             3.7           2.0   +83 %
+  GPU-hours idle, of those measured          1.1  not measured
+  GPU-hours of failed attempts               0.3           2.0   -83 %
+  median wait                           10.0 min      10.0 min    +0 %
+  GPU use                                 66.0 %             –
+  CPU use                                 65.0 %             –
+  memory use                              61.1 %             –
+
+Users by idle GPU-hours
+  user  idle  held  GPU use
+  ann    1.1   1.7     15 %
+
+Jobs by idle GPU-hours (`berth job ID` tells all of one)
+  job    user  application  state      idle  failed  held  GPU use
+  100_1  ann   pytorch      completed   1.1     0.3   1.7     15 %
+
+Jobs by GPU-hours of failed attempts
+  job    user  application  state      idle  failed  held  GPU use
+  100_1  ann   pytorch      completed   1.1     0.3   1.7     15 %
+
+What jobs waited for
+  cause       hours
+  resources     0.2
+  priority      0.2
+  begin time    0.1
+"""
+    )
+    of_bob = berth(*words, "--user", "bob")
+    assert ("GPUs of bob" in of_bob, "ann" in of_bob, "Users by" in of_bob) == (True, False, False)
+    assert "No job ended in this period." in berth(*words, "--user", "nobody")
+    page = tmp_path / "d.html"
+    assert berth("digest", "--to", "2025-12-31", "--history", history, "--out", page).endswith(": 1 jobs\n")
+    text = page.read_text()
+    assert ("&lt;b&gt;eve&lt;/b&gt;" in text, "<b>eve</b>" in text, "<script" in text) == (True, False, False)

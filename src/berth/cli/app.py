@@ -9,6 +9,7 @@ import typer
 from berth.cli import (
     advice,
     compare,
+    digest,
     experiment,
     history,
     importing,
@@ -44,6 +45,7 @@ app.add_typer(history.app, name="history")
 app.command("stats")(stats.stats)
 app.command("job")(job.job)
 app.command("report")(stats.report)
+app.command("digest")(digest.digest)
 app.command("plot")(stats.plot)
 app.command("applications")(stats.applications)
 app.add_typer(profile.app, name="profile")
