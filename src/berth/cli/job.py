@@ -14,8 +14,8 @@ from berth.cli.importing import AsJson, HistoryFolder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from berth.history.jobs.story import Enough, JobStory
     from berth.model import Record
-    from berth.statistics.job_story import Enough, JobStory
 
 MOST_POINTS = 24
 """At most so many lines of use are printed; JSON has all."""
@@ -33,9 +33,9 @@ def job(
 ) -> None:
     """Say what became of one job: attempts, waits and why, use, what it cost, and what would have been enough."""
     from berth.errors import HistoryError
+    from berth.history.jobs.ended import HistoryJobs
+    from berth.history.jobs.story import stories
     from berth.history.store.folder import open_history
-    from berth.statistics.history_jobs import HistoryJobs
-    from berth.statistics.job_story import stories
 
     found = [
         each
@@ -100,7 +100,7 @@ def _asked(record: Record) -> str:
 
 
 def _attempt(record: Record, of: int) -> Iterator[str]:
-    from berth.statistics.job_story import cpu_use, mem_use, waits_of
+    from berth.history.jobs.story import cpu_use, mem_use, waits_of
 
     exit_code = "" if record.exit_code is None else f", exit code {record.exit_code}"
     reason = f", {record.end_reason}" if record.end_reason else ""
@@ -170,8 +170,8 @@ def _series(story: JobStory) -> Iterator[str]:
 
 
 def _verdict(story: JobStory) -> Iterator[str]:
+    from berth.history.jobs.story import enough
     from berth.model import RecordState
-    from berth.statistics.job_story import enough
 
     found = enough(story)
     if found:
@@ -203,7 +203,7 @@ def _moment(ms: int) -> str:
 
 
 def _duration(seconds: float) -> str:
-    from berth.statistics.accounting import duration_text
+    from berth.history.values.durations import duration_text
 
     return duration_text(seconds)
 
@@ -215,7 +215,7 @@ def _mib(value: float) -> str:
 def _answer(story: JobStory) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from berth.statistics.job_story import cpu_use, enough, mem_use, waits_of
+    from berth.history.jobs.story import cpu_use, enough, mem_use, waits_of
 
     first = story.attempts[0]
     return {

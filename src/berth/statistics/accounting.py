@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from berth.errors import SettingError
+from berth.history.values.causes import cause_after, cause_before
+from berth.history.values.durations import duration_text
 from berth.model import RecordState
 
 __all__ = [
@@ -137,42 +139,3 @@ def check_dimensions(names: Sequence[str]) -> None:
     for name in names:
         if name not in DIMENSIONS:
             raise SettingError(f"no dimension '{name}'; there are {', '.join(DIMENSIONS)}")
-
-
-def duration_text(seconds: float) -> str:
-    """Seconds for people: `90 s`, `2.5 h`."""
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:,.0f} s"
-
-
-# --- waiting ---------------------------------------------------------------------------------------
-
-BEFORE: Final = {
-    "Dependency": "dependency",
-    "DependencyNeverSatisfied": "dependency",
-    "BeginTime": "begin time",
-    "JobHeldUser": "held by user",
-    "JobHeldAdmin": "held by administrator",
-    "JobArrayTaskLimit": "limit: JobArrayTaskLimit",
-}
-"""Reasons that keep a job from being eligible at all, and what they are called."""
-
-
-def cause_after(reason: str) -> str:
-    """Why an eligible job waited, from the last reason that its scheduler gave."""
-    if reason in ("", "None", "Resources") or reason in BEFORE:
-        return "resources"
-    if reason == "Priority":
-        return "priority"
-    if reason.startswith(("Assoc", "QOS", "Max", "Partition", "Licenses", "JobHoldMax")):
-        return f"limit: {reason}"
-    if reason in ("ReqNodeNotAvail", "NodeDown", "Reservation", "BadConstraints", "ReservationDeleted"):
-        return "nodes not available"
-    return f"other: {reason}"
-
-
-def cause_before(reason: str) -> str:
-    """Why a job was not eligible; Slurm keeps the last reason only, which may be one of later."""
-    return BEFORE.get(reason, "not eligible")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from berth.history.jobs.story import UsePoint
 from berth.history.store.folder import History
 from berth.history.store.jobs import attempts_of_job, use_of_job
 from berth.model import Record
-from berth.statistics.job_story import UsePoint
 
 __all__ = ["HistoryJobs"]
 

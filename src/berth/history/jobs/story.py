@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Final, Protocol
 
+from berth.history.values.causes import cause_after, cause_before
 from berth.model import Record, RecordState
-from berth.statistics.accounting import cause_after, cause_before
 
 __all__ = ["Enough", "JobSource", "JobStory", "UsePoint", "Wait", "enough", "stories", "waits_of"]
 
