@@ -290,6 +290,16 @@ class Record:
     """What its process returned, or 128 and the signal that ended it; None where nobody tells or nothing ran."""
     end_reason: str = ""
     """Why it failed or was rejected, as `Reason` says it; empty where nothing did or nobody tells."""
+    label: str = ""
+    """What people call the job where that is not its id: `12_3` is task 3 of array 12, `7+1` component 1 of job 7."""
+    suspended_ms: int | None = None
+    """For how long of its run it was suspended; None where nobody tells."""
+    cpu_used_ms: int | None = None
+    """CPU time that its processes used, of all cores together."""
+    mem_peak_mib: int | None = None
+    """The most memory that its processes had, over all nodes, as far as somebody measured it."""
+    energy_j: int | None = None
+    """Energy that its nodes took for it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,17 +13,19 @@ import pytest
 from typer.testing import CliRunner
 
 from berth.advice import Proposal, advise, workload_of
+from berth.advice.advise import better
 from berth.advice.commands import commands_of
-from berth.advice.replay import mean_use, replay
+from berth.advice.replay import Outcome, mean_use, replay
 from berth.cli.app import app
 from berth.errors import SettingError
+from berth.history.store.capacity import Capacity
 from berth.interference import Outlook, Tenant
 from berth.model import Job, Record, RecordState, Share
 from berth.policies import make_policy
 from berth.policies.schemes.limit_settings import Limit, read_limits
 from berth.policies.schemes.limits import Limits
 from berth.waiting import Questions
-from tests.history.histories import HOUR_MS, NODES, even, history_of, hog
+from tests.history.histories import NODES, even, history_of, hog
 
 
 def test_the_cluster_is_what_the_history_shows_and_the_replay_is_what_was_recorded(tmp_path: Path) -> None:
@@ -56,10 +58,10 @@ def test_a_history_of_one_hog_advises_a_limit_and_an_even_one_does_not(tmp_path:
 
 def test_another_hog_gets_another_limit(tmp_path: Path) -> None:
     advised = []
-    for name, many, hours in (("few", 40, 3), ("many", 16, 10)):
+    for name, many, gpus in (("small", 40, 1), ("large", 20, 2)):
         (tmp_path / name).mkdir()
         jobs = [
-            replace(job, work_ms=hours * HOUR_MS) if job.user == "hog" else job
+            replace(job, gpus=gpus) if job.user == "hog" else job
             for job in hog()
             if job.user != "hog" or int(job.id.split("-")[1]) < many
         ]
@@ -96,7 +98,7 @@ def test_every_proposal_says_what_it_does_to_waits_use_and_users(tmp_path: Path)
         for amount in ("submitted", "running", "gpus")
         if getattr(each.proposal.limit, amount)
     }
-    assert kinds == {"submitted", "running", "gpus"}
+    assert kinds == {"running", "gpus"}
     for each in advice.tried:
         waits = each.outcome.user_wait_s
         changes = [waits[user] - wait for user, wait in advice.now.user_wait_s.items()]
@@ -156,11 +158,11 @@ def test_neighbours_run_at_full_speed_until_their_use_adds_up_to_more_than_a_gpu
 
 
 def test_commands_are_those_of_sacctmgr_with_names_as_data() -> None:
-    each = Proposal(Limit("user", gpus=8, running=4, nodes=2, submitted=20))
-    (line,) = commands_of(each, ["odd; rm -rf /"])
+    each = Proposal(Limit("user", gpus=8, running=4, nodes=2))
+    (line,) = commands_of(each, ["normal"], ["bob", "odd; rm -rf /"])
     assert shlex.split(line) == [
-        *("sacctmgr", "-i", "modify", "qos", "odd; rm -rf /", "set", "MaxJobsPerUser=4"),
-        *("MaxSubmitJobsPerUser=20", "MaxTRESPerUser=gres/gpu=8,node=2"),
+        *("sacctmgr", "-i", "modify", "user", "where", "name=bob,odd; rm -rf /", "set", "MaxJobs=4"),
+        "GrpTRES=gres/gpu=8,node=2",
     ]
     assert commands_of(Proposal(Limit("virtual-cluster", gpus=8)), ["b", "a"]) == (
         "sacctmgr -i modify qos a set GrpTRES=gres/gpu=8",
@@ -244,4 +246,52 @@ def test_the_table_names_the_best_and_its_commands(tmp_path: Path) -> None:
     assert "Advised: at most" in done.stdout
     legend = " ".join(done.stdout.split())
     assert "waited less, and more (−/+), by over 60 s and 1 % of their mean wait." in legend
-    assert "sacctmgr -i modify qos normal set Max" in done.stdout
+    assert "sacctmgr -i modify user where name=hog,u0,u1,u2,u3,u4,u5,u6 set" in done.stdout
+
+
+def outcome(waits: dict[str, float], median_s: float = 0.0) -> Outcome:
+    return Outcome(median_s, median_s, median_s, 50.0, 0, waits, 0.0, {})
+
+
+def test_what_nobody_notices_is_not_worth_having() -> None:
+    assert not better(outcome({"ann": 13.0, "bob": 13.0}), outcome({"ann": 11.0, "bob": 11.0}))
+    assert better(outcome({"ann": 1300.0, "bob": 13.0}), outcome({"ann": 1100.0, "bob": 11.0}))
+
+
+def test_a_replay_far_from_the_record_says_so_first(tmp_path: Path) -> None:
+    history = history_of(hog(), tmp_path)
+    near = advise(workload_of(history.records()), "fifo+best-fit")
+    assert not near.far
+    assert replace(near, recorded_median_s=3 * near.recorded_median_s).far
+    assert not replace(near, now=replace(near.now, wait_median_s=0.0), recorded_median_s=50.0).far
+    words = ["advise", "--history", str(history.folder), "--cluster", "40x4:V100"]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.stdout.startswith("The replay of what happened is far from the record")
+    told = json.loads(CliRunner().invoke(app, [*words, "--json"], catch_exceptions=False).stdout)
+    assert told["far_from_the_record"] is True
+    assert told["missing_in_the_replay"]
+
+
+def test_a_job_that_ran_0_s_has_started(tmp_path: Path) -> None:
+    records = list(history_of(hog(1), tmp_path).records())
+    quick = replace(records[5], end_ms=records[5].start_ms or 0)
+    workload = workload_of([*records[:5], quick, *records[6:]])
+    assert (workload.never_started, len(workload.measured)) == (0, len(records))
+    assert replay(workload, "fifo+best-fit").never == 0
+
+
+def test_the_cluster_has_no_more_gpus_than_its_accounting_says(tmp_path: Path) -> None:
+    records = list(history_of(hog(1), tmp_path).records())
+    # Five GPUs for one short job on a node of four: its second node's were counted here.
+    odd = replace(records[-1], gpus=4, end_ms=(records[-1].start_ms or 0) + 1)
+    history = [
+        *records[:-1],
+        replace(odd, nodes=("n0",), job_id="odd"),
+        replace(odd, nodes=("gone",), job_id="odd2"),
+    ]
+    assert workload_of(history).gpus > 8
+    told = {"made": (Capacity(0, None, ("n0", "n1"), 8, 0, 0),)}
+    workload = workload_of(history, capacities=told)
+    assert [(node.name, node.gpus) for node in workload.nodes] == [("n0", 4), ("n1", 4)]
+    smaller = {"made": (Capacity(0, 5, ("n0", "n1"), 8, 0, 0), Capacity(5, None, ("n0", "n1"), 7, 0, 0))}
+    assert workload_of(history, capacities=smaller).gpus == 7

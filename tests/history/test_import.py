@@ -425,3 +425,67 @@ def test_text_and_json_of_one_cluster_tell_the_same(tmp_path: Path, real_data: C
     result = import_rows(history, json_rows(path, rejections), JSON_HEADER, Options(), str(path), rejections)
     # What differs is what JSON does not hold: the command line. Jobs that had ended are the same otherwise.
     assert result.imported == len(history) - 242
+
+
+def test_an_attempt_that_was_given_up_is_told_by_all_its_states(tmp_path: Path) -> None:
+    time = {"submission": 1_767_225_600, "start": 1_767_225_600, "end": 1_767_225_700}
+    jobs = [
+        {"job_id": at, "time": {**time, "end": end}, "state": {"current": state}}
+        for at, (state, end) in enumerate(
+            (
+                (["PENDING", "REQUEUED"], time["end"]),
+                (["RUNNING", "REQUEUED"], time["end"]),
+                (["PENDING", "REQUEUED"], 0),
+                (["PENDING"], 0),
+                (["COMPLETED", "UPDATE_DB"], time["end"]),
+            )
+        )
+    ]
+    (tmp_path / "f").write_text(json.dumps({"jobs": jobs}))
+    history, rejections = open_history(tmp_path / "h"), Rejections()
+    result = import_rows(
+        history, json_rows(tmp_path / "f", rejections), JSON_HEADER, Options(), "f", rejections
+    )
+    assert [(r.job_id, r.state) for r in history.records()] == [
+        *(("0", "preempted"), ("1", "preempted"), ("4", "completed"))
+    ]
+    assert {row.why for row in result.rejected} == {"has not ended; it comes in once it has"}
+
+
+def test_a_row_that_tells_how_long_it_ran_and_no_end_has_one(tmp_path: Path) -> None:
+    header = exports.HEADER.replace("TimelimitRaw", "Timelimit") + "|Elapsed|Suspended"
+    rows = [
+        exports.line(JobIDRaw=1, State="CANCELLED by 7", End="Unknown", TimelimitRaw="1-00:30:00")
+        + "|00:10:00|00:00:30",
+        exports.line(JobIDRaw=2, State="RUNNING", End="Unknown", TimelimitRaw="UNLIMITED")
+        + "|00:10:00|00:00:00",
+        exports.line(JobIDRaw=3, TimelimitRaw="02:30") + "|01:00:00|00:00:00",
+        exports.line(JobIDRaw=4, State="CANCELLED", End="Unknown", Start="Unknown") + "|00:00:00|",
+    ]
+    history = open_history(tmp_path / "h")
+    result = read(history, exports.write(tmp_path / "f", rows, header))
+    found = [(r.job_id, r.end_ms - (r.start_ms or 0), r.time_limit_ms) for r in history.records()]
+    assert found == [("1", 630_000, 88_200_000), ("3", HOUR_MS, 120_000)]
+    assert [r.suspended_ms for r in history.records()] == [30_000, None]
+    assert {row.where.rpartition(" ")[2] for row in result.rejected} == {"2", "4"}
+    with history.database() as database:
+        assert Tables(database).totals().run_hours == pytest.approx(1 + 1 / 6)
+
+
+def test_what_slurm_measured_of_steps_is_their_jobs(tmp_path: Path) -> None:
+    header = exports.HEADER + "|TotalCPU|TRESUsageInTot|ConsumedEnergyRaw"
+    requeued = {"Submit": "2026-01-02T00:00:00", "Start": "2026-01-02T00:10:00", "End": "2026-01-02T01:10:00"}
+    a100 = "cpu=8,gres/gpu:a100-40=2,gres/gpu=2,mem=16G,node=1"
+    usage = "cpu=00:00:07,energy=0,gres/gpumem={}M,gres/gpuutil={},mem={}K"
+    rows = [
+        exports.line(State="NODE_FAIL", AllocTRES=a100) + "|01:00:00.500||77",
+        exports.line(JobIDRaw="1.batch") + "|1-00:00:00|" + usage.format(40960, 120, 10 * 1024 + 1) + "|0",
+        exports.line(JobIDRaw="1.0") + "|10:00|" + usage.format(1024, 7, 1024) + "|0",
+        exports.line(**requeued, AllocTRES=a100) + "|||18446744073709551614",
+        exports.line(JobIDRaw="1.batch", **requeued) + "|10:00|" + usage.format(2048, 300, 5) + "|0",
+    ]
+    history = open_history(tmp_path / "h")
+    read(history, exports.write(tmp_path / "f", rows, header))
+    assert [
+        (r.cpu_used_ms, r.mem_peak_mib, r.energy_j, r.gpu_use_peak, r.gpu_mem_peak) for r in history.records()
+    ] == [(3_600_500, 11, 77, 0.6, 0.5), (600_000, 1, None, 1.0, 0.025)]

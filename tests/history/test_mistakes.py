@@ -80,20 +80,16 @@ def test_a_place_that_is_not_there_is_named_as_it_was_given(tmp_path: Path, word
     assert found == (2, "", f"berth: {place}: No such file or directory\n")
 
 
-@pytest.mark.parametrize("order", [("", "neuron"), ("neuron", "")])
-def test_jobs_with_a_clusters_name_and_without_are_warned_of(tmp_path: Path, order: tuple[str, str]) -> None:
+def test_an_import_is_taken_back_by_command(tmp_path: Path) -> None:
     file = exports.write(tmp_path / "f", [exports.line(JobIDRaw=1), exports.line(JobIDRaw=2)])
-    words = ["import", "sacct", file, "--history", tmp_path / "h"]
-    told = []
-    for cluster in (*order, "other"):
-        status, _, errors = berth(*words, *(["--cluster", cluster] if cluster else []))
-        assert status == 0
-        told.append(errors)
-    warning = (
-        "warning: 2 of these jobs are in the history twice, with a cluster's name and without, and count twice; "
-        "import into a new history, with --cluster NAME for what names none\n"
-    )
-    assert told == ["", warning, warning]
+    words = ["--history", tmp_path / "h"]
+    assert berth("import", "sacct", file, *words)[0] == 0
+    status, _, errors = berth("import", "sacct", file, "--cluster", "neuron", *words)
+    assert (status, "berth history undo" in errors) == (2, True)
+    status, output, _ = berth("history", "undo", *words)
+    assert (status, output.endswith(f"sacct {file}: imported 2, updated 0\n")) == (0, True)
+    assert berth("history", "imports", *words)[:2] == (0, "no import can be taken back\n")
+    assert berth("history", "undo", *words)[0] == 2
 
 
 def test_a_line_that_is_a_carriage_return_alone_is_named(tmp_path: Path) -> None:

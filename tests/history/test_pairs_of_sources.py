@@ -92,7 +92,14 @@ def database(history: History, folder: Path, options: Options) -> None:
         **{"Partition": "a100", "State": "COMPLETED", "TimelimitRaw": 120, "NNodes": 1, "NCPUS": 8, **TIMES},
         **{"AllocTRES": "1=8,2=16384,1001=2,1002=2", "ReqTRES": "1=8,2=16384,1001=2", "NodeList": "gpu01"},
         **{"Reason": "Resources", "Comment": "", "Container": "", "SubmitLine": "sbatch train.sh"},
-        "ExitCode": "0:15",
+        **{
+            "ExitCode": "0:15",
+            "JobID": "1",
+            "SuspendedRaw": 60,
+            "ConsumedEnergyRaw": 99,
+            "TotalCPURaw": 5000,
+        },
+        **{"MemPeakMiB": 7, "GPUUtilPeak": 120, "GPUMemPeakMiB": 3},
     }
     names = (("1", "cpu"), ("2", "mem"), ("1001", "gres/gpu"), ("1002", "gres/gpu:a100"))
     row = tuple(told[name] for name in DATABASE_HEADER)

@@ -173,3 +173,29 @@ def test_a_broken_line_is_named_by_its_number_in_the_whole_file(tmp_path: Path) 
     assert [(row.where, result.imported) for row in result.rejected] == [
         (f"{tmp_path / 'jobs'}, line 78", 99)
     ]
+
+
+def test_both_ways_give_the_same_labels_and_amounts() -> None:
+    given = {
+        "JobID": ("7", "12_3", "12+0", "12+10", "012_3", "12_", "12_[4-6]", "12_3.batch", "x", ""),
+        "SuspendedRaw": ("", "0", "30", "00:00:00", "4294967294", "00:00:30", "x"),
+        "TotalCPURaw": ("", "0", "5", "99999999999", "18446744073709551614", "4294967295", "-1", "1.5"),
+    }
+    header = exports.HEADER + "|" + "|".join(given)
+    lines = [exports.line(JobIDRaw=at) + "|7|5|9" for at in range(200, 240)]
+    for at, name in enumerate(given):
+        for value in given[name]:
+            rest = ["7", "5", "9"]
+            rest[at] = value
+            lines.append("|".join([exports.line(JobIDRaw=len(lines)), *rest]))
+    with tempfile.TemporaryDirectory() as folder:
+        path = exports.write(Path(folder) / "jobs", lines, header)
+        careful, fast = open_history(Path(folder) / "careful"), open_history(Path(folder) / "fast")
+        results = [
+            told(import_text(history, path, Options(), delimiter="|", plain=way))
+            for history, way in ((careful, CAREFUL), (fast, FAST))
+        ]
+        assert results[0] == results[1]
+        assert records(careful) == records(fast)
+        assert {r.label for r in fast.records()} >= {"12_3", "12+0", "12+10"}
+        assert max(r.cpu_used_ms or 0 for r in fast.records()) == 99_999_999_999

@@ -24,11 +24,14 @@ done
 J() {{ sbatch -A ai --parsable -o /dev/null "$@"; }}
 J --comment=pytorch --gres=gpu:1 -J '한글 <script>alert(1)</script>' --wrap 'sleep 1' >/dev/null
 J --array=1-4%2 --gres=gpu:1 -J "arr|'; DROP TABLE x; --" --comment=caffe --wrap 'sleep 1' >/dev/null
-J -N2 --gres=gpu:2 --comment=vasp --wrap 'sleep 1' >/dev/null
+J -N2 --gres=gpu:2 --comment=vasp --wrap 'for i in $(seq 400000); do :; done; sleep 1' >/dev/null
 J -n1 : -n1 --gres=gpu:1 -J het --wrap 'sleep 1' >/dev/null
 J -J fails --wrap 'exit 3' >/dev/null
 again=$(J --requeue -J again --wrap 'sleep 4')
 scancel $(J --begin=now+1hour -J never --wrap 'sleep 1')
+halted=$(J -J halted --gres=gpu:1 --wrap 'sleep 3')
+for i in $(seq 100); do [ "$(squeue -h -j $halted -o %T)" = RUNNING ] && break; sleep .2; done
+scontrol suspend $halted; sleep 4; scontrol resume $halted
 for i in $(seq 50); do [ "$(squeue -h -j $again -o %T)" = RUNNING ] && break; sleep .2; done
 scontrol requeue $again
 for i in $(seq 100); do
@@ -39,7 +42,8 @@ sleep 1
 $B import slurmdbd $BERTH_SLURMDBD --history h --json >first.json
 $B import slurmdbd $BERTH_SLURMDBD --history h --json >second.json
 $B import sacct --run --cluster sandbox --history h --json >run.json
-fields=JobIDRaw,State,ElapsedRaw,AllocTRES,JobName,Submit,ExitCode
+fields=JobIDRaw,State,ElapsedRaw,AllocTRES,JobName,Submit,ExitCode,JobID
+sacct -P -n -a -D --delimiter=$'\x1f' -S 2020-01-01 -o JobIDRaw,TotalCPU,TRESUsageInTot >steps.txt
 sacct -X -a -D -P --delimiter=$'\x1f' -S 2020-01-01 -o $fields >sacct.txt
 # slurmdbd adds up usage once an hour, and here when it is told to. sreport leaves out the hour under way, before its
 # half: what was added up is put two hours back.
@@ -53,6 +57,15 @@ sreport -n -P -t Seconds -T gres/gpu,cpu cluster AccountUtilizationByUser start=
 $B stats --by application --history h --json >stats.json
 $B stats --by account,user --history h --json >by_user.json
 $B report report.html --history h >/dev/null
+sacct -X -a -D -P --delimiter=$'\x1f' -S 2020-01-01 -o JobID,Cluster,JobName,State,Submit,Start,End >labels.txt
+$B import sacct labels.txt --history h --json >labels.json
+sacct --json -a -D -S 2020-01-01 >jobs.json
+$B import sacct jobs.json --history h --json >from_json.json
+mariadb -uroot -S "$PWD/database.socket" slurm_acct_db -e "update sandbox_job_table set mod_time = unix_timestamp(),
+    time_submit = time_submit - 500000, time_eligible = time_eligible - 500000, time_start = time_start - 500000,
+    time_end = time_end - 500000 where job_name = 'fails'"
+cp -r h late
+$B import slurmdbd $BERTH_SLURMDBD --history late --json >late.json
 no=mysql+pymysql://nobody:nobody@127.0.0.1:33306/slurm_acct_db
 if $B import slurmdbd $no --history h 2>denied.txt; then exit 1; fi
 sql() {{ mariadb -uroot -S "$PWD/database.socket" "$@"; }}
@@ -124,7 +137,14 @@ def test_what_a_real_slurm_recorded_is_what_berth_imports(tmp_path: Path) -> Non
     assert len(records) == total
     never = [r for r in records.values() if r.start_ms is None]
     assert [(r.name, r.state) for r in never] == [("never", "cancelled")]
-    elapsed = sum((r.end_ms - r.start_ms) // 1000 for r in records.values() if r.start_ms is not None)
+    halted = next(r for r in records.values() if r.name == "halted")
+    assert halted.suspended_ms is not None
+    assert 3000 <= halted.suspended_ms <= 8000
+    elapsed = sum(
+        (r.end_ms - r.start_ms - (r.suspended_ms or 0)) // 1000
+        for r in records.values()
+        if r.start_ms is not None
+    )
     assert elapsed == sum(int(row[2]) for row in rows)
     fails = next(row for row in rows if row[4] == "fails")
     assert fails[6] == "3:0"
@@ -136,7 +156,9 @@ def test_what_a_real_slurm_recorded_is_what_berth_imports(tmp_path: Path) -> Non
     assert sorted(r.name for r in records.values()) == sorted(row[4] for row in [*rows, [""] * 4 + ["never"]])
     assert max(r.attempt for r in records.values()) == 2
     stats = json.loads((folder / "stats.json").read_text())
-    gpu_seconds = sum(int(row[2]) * _gpus(row[3]) for row in rows)
+    # A suspended job keeps its GPUs: sreport counts them, and leaves out its CPUs, as sacct does its time.
+    kept = halted.suspended_ms // 1000
+    gpu_seconds = sum(int(row[2]) * _gpus(row[3]) for row in rows) + kept
     assert round(stats["totals"]["gpu_hours"] * 3600) == gpu_seconds
     reported = [line.split("|") for line in (folder / "sreport.txt").read_text().splitlines()]
     used = {(row[1], row[2]): int(row[5]) for row in reported if row[2] and row[4] == "gres/gpu"}
@@ -146,9 +168,29 @@ def test_what_a_real_slurm_recorded_is_what_berth_imports(tmp_path: Path) -> Non
         (row["account"], row["user"]): round(row["gpu_hours"] * 3600) for row in by_user if row["gpu_hours"]
     } == used
     cpu_seconds = {(row[1], row[2]): int(row[5]) for row in reported if row[2] and row[4] == "cpu"}
-    imported = sum(r.cpu_milli * (r.end_ms - (r.start_ms or r.end_ms)) // 1_000_000 for r in records.values())
+    imported = sum(
+        r.cpu_milli * (r.end_ms - (r.start_ms or r.end_ms) - (r.suspended_ms or 0)) // 1_000_000
+        for r in records.values()
+    )
     assert sum(cpu_seconds.values()) == imported
     assert stats["totals"]["jobs"] == len({row[0] for row in rows}) + 1
+    # Text with nothing but labels, and JSON, tell of the same jobs; a row that came late is not passed over.
+    labels, from_json, late = (
+        json.loads((folder / f"{name}.json").read_text()) for name in ("labels", "from_json", "late")
+    )
+    assert labels == {**labels, "imported": 0, "updated": 0, "unchanged": len(rows)}
+    assert (from_json["imported"], from_json["rejected_count"]) == (0, 0)
+    assert (late["imported"], late["updated"]) == (1, 0)
+    shown = {row[0]: row[7] for row in rows}
+    assert {r.job_id: r.label or r.job_id for r in records.values() if r.name != "never"} == shown
+    # What seff says: CPU time and memory of the steps of a job.
+    steps = [line.split("\x1f") for line in (folder / "steps.txt").read_text().splitlines()]
+    for record in records.values():
+        own = [row for row in steps if row[0].startswith(f"{record.job_id}.")]
+        if record.attempt == 1 and sum(r.job_id == record.job_id for r in records.values()) == 1:
+            assert abs((record.cpu_used_ms or 0) - sum(_ms(row[1]) for row in own)) <= len(own)
+            assert (record.mem_peak_mib or 0) == -(-max((_kib(row[2]) for row in own), default=0) // 1024)
+    assert sum(record.cpu_used_ms or 0 for record in records.values()) > 0
     page = (folder / "report.html").read_text()
     assert "<script>alert(1)</script>" not in page
     assert "Access denied" in (folder / "denied.txt").read_text()
@@ -158,6 +200,20 @@ def test_what_a_real_slurm_recorded_is_what_berth_imports(tmp_path: Path) -> Non
     *told, half, whole = (folder / "lost.txt").read_text().splitlines()
     assert "What came before is kept" in " ".join(told)
     assert 0 < int(half) < int(whole) == total
+
+
+def _ms(text: str) -> int:
+    minutes, seconds = text.split(":")[-2:]
+    return round((int(minutes) * 60 + float(seconds)) * 1000)
+
+
+def _kib(usage: str) -> int:
+    sizes = [part.removeprefix("mem=") for part in usage.split(",") if part.startswith("mem=")]
+    return (
+        int(float(sizes[0][:-1]) * {"K": 1, "M": 1024, "G": 1 << 20}[sizes[0][-1]])
+        if sizes[:1] > ["0"]
+        else 0
+    )
 
 
 def _gpus(tres: str) -> int:

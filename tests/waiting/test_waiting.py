@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -13,14 +14,14 @@ from typer.testing import CliRunner
 
 from berth.cli.app import app
 from berth.errors import HistoryError, SettingError
-from berth.history.importing.pending import read_queue
+from berth.history.importing.pending import read_queue, tasks_of
 from berth.history.importing.sacct import import_text
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.history.store.pseudonyms import pseudonym, read_key
-from berth.waiting import Answer, Questions, WaitModel, evaluate, train
+from berth.waiting import Answer, Questions, WaitModel, doubts_of, evaluate, train
 from berth.waiting.conformal import censored_quantile, rolling_interval
-from berth.waiting.questions import LEAKS, history_features, polled_features
+from berth.waiting.questions import LEAKS, categories_of, history_features, live_features, polled_features
 from tests.history import exports
 
 pytest.importorskip("lightgbm", reason="the extra 'account' is not installed")
@@ -81,7 +82,10 @@ def test_a_model_that_learned_from_other_features_is_not_asked(tmp_path: Path) -
     )
     train(made_up(1000)).save(tmp_path / "h" / "waiting.json")
     (tmp_path / "queue.json").write_text(json.dumps(SQUEUE))
-    for words in (["request"], ["queue", str(tmp_path / "queue.json"), "--now", "2023-11-19T14:20:00"]):
+    for words in (
+        ["request", "--queue", str(tmp_path / "queue.json")],
+        ["queue", str(tmp_path / "queue.json"), "--now", "2023-11-19T14:20:00"],
+    ):
         with pytest.raises(HistoryError, match=r"other features.*predict-wait train"):
             CliRunner().invoke(
                 app, ["predict-wait", *words, "--history", str(tmp_path / "h")], catch_exceptions=False
@@ -286,7 +290,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [
         ("--partition", "the history has no partition 'nosuch'; it has a100"),
         ("--qos", "the history has no QOS 'nosuch'; it has normal"),
-        ("--gpu-model", "the history has no GPU model 'nosuch'; it has a100"),
     ],
 )
 def test_what_the_cluster_does_not_have_is_refused(trained: Path, option: str, words: str) -> None:
@@ -294,16 +297,20 @@ def test_what_the_cluster_does_not_have_is_refused(trained: Path, option: str, w
     assert run(*asked, status=2) == words
 
 
-def test_who_is_new_and_more_gpus_than_ever_are_warned_of(trained: Path) -> None:
+def test_who_is_new_and_more_gpus_than_ever_are_warned_of(trained: Path, tmp_path: Path) -> None:
     known = ("--partition", "a100", "--user", "ann", "--account", "ai", "--application", "pytorch")
-    ask = ("predict-wait", "request", "--history", trained, "--json")
-    assert json.loads(run(*ask, *known, "--gpus", 2))["warnings"] == []
+    (tmp_path / "queue.json").write_text(json.dumps(SQUEUE))
+    queue = ("--queue", tmp_path / "queue.json", "--now", "2023-11-19T14:20:00")
+    ask = ("predict-wait", "request", "--history", trained, *queue, "--json")
+    doubts = list(WaitModel.load(trained / "waiting.json").doubts)
+    assert json.loads(run(*ask, *known, "--gpus", 2))["warnings"] == doubts
     new = ("--user", "zoe", "--account", "new", "--application", "odd", "--gpus", 900)
     assert json.loads(run(*ask, *new))["warnings"] == [
         "the history has no user 'zoe', so the answer is that of a new one",
         "the history has no account 'new', so the answer is that of a new one",
         "the history has no application 'odd', so the answer is that of a new one",
         "no job of the history had 900 GPUs, but 2 at the most; the answer is a guess",
+        *doubts,
     ]
     told = CliRunner().invoke(app, [*map(str, ask[:-1]), "--user", "zoe"])
     assert "warning: the history has no user 'zoe'" in told.stderr
@@ -315,14 +322,24 @@ def test_questions_to_a_history_with_pseudonyms_are_asked_by_its_key(tmp_path: P
     read_key(tmp_path / "other", tmp_path / "h")
     history = a_trained_history(tmp_path, key=key)
     (tmp_path / "queue.json").write_text(json.dumps(SQUEUE))
-    ask = ("predict-wait", "request", "--user", "ann", "--history", history)
+    ask = (
+        "predict-wait",
+        "request",
+        "--user",
+        "ann",
+        "--history",
+        history,
+        "--queue",
+        tmp_path / "queue.json",
+    )
     queue = ("predict-wait", "queue", tmp_path / "queue.json", "--history", history)
     for words in (ask, queue):
         assert "has pseudonyms; name the key" in run(*words, status=2)
         assert "by another key" in run(*words, "--pseudonymise", tmp_path / "other", status=2)
         assert "there is no key in" in run(*words, "--pseudonymise", tmp_path / "none", status=2)
     assert not (tmp_path / "none").exists()
-    assert json.loads(run(*ask, "--pseudonymise", tmp_path / "key", "--json"))["warnings"] == []
+    doubts = list(WaitModel.load(history / "waiting.json").doubts)
+    assert json.loads(run(*ask, "--pseudonymise", tmp_path / "key", "--json"))["warnings"] == doubts
     (answer,) = json.loads(run(*queue, "--pseudonymise", tmp_path / "key", "--json"))
     assert answer["user"] == pseudonym(key, "user", "ann")
 
@@ -354,3 +371,70 @@ def test_every_job_of_the_queue_gets_its_answer_and_the_report_its_calibration(t
     page = (tmp_path / "r.html").read_text()
     assert "Predicted waits" in page
     assert "Calibration of predicted waits" in page
+
+
+def test_a_request_is_asked_now_behind_the_real_queue(trained: Path, tmp_path: Path) -> None:
+    pending = [{**SQUEUE["jobs"][0], "job_id": 9100 + n, "user_name": "bob"} for n in range(40)]
+    (tmp_path / "long.json").write_text(json.dumps({"jobs": pending}))
+    jobs = read_queue(tmp_path / "long.json")
+    asked = replace(jobs[0], job_id="", user="ann", queued_ms=1_700_400_600_000)
+    model = WaitModel.load(trained / "waiting.json")
+    with open_history(trained).database() as database:
+        features, moments, waits, places = live_features(
+            database, [*jobs, asked], asked.queued_ms, model.categories
+        )
+    at = int(np.flatnonzero(places == len(jobs))[0])
+    assert (features["waiting_jobs_all"][at], features["waiting_gpus_all"][at]) == (40, 80)
+    assert (moments[at], waits[at]) == (1_700_400_600, np.inf)
+    assert features["user"][at] == model.categories["user"].index("ann")
+
+
+def test_nothing_that_only_a_placed_job_has_is_a_feature_and_texts_are_categories(trained: Path) -> None:
+    with open_history(trained).database() as database:
+        features, _, _ = history_features(database)
+        assert categories_of(database)["user"] == ("ann", "bob")
+        less, _, _ = history_features(database, {**categories_of(database), "user": ("bob",)})
+    assert not {"gpu_model", "cpu_milli", "nodes"} & features.keys()
+    assert features["user"][:4].tolist() == [0, 1, 0, 1]
+    np.testing.assert_array_equal(less["user"][:4], [np.nan, 0, np.nan, 0])
+
+
+def test_the_live_interval_is_moved_by_the_rule_that_is_judged() -> None:
+    questions = made_up()
+    model = train(questions.at(np.arange(3000) < 2400))
+    late = questions.at(np.arange(3000) >= 2400)
+    later = Questions(late.names, late.values, late.asked_s, late.wait_s * 30)  # all wait far longer now
+    now_s = float(later.asked_s[-1] + later.wait_s.max() + 86_400)
+    assert model.offset_at(now_s, late.values, late.asked_s, late.wait_s) < 0.3
+    moved = model.offset_at(now_s, later.values, later.asked_s, later.wait_s)
+    assert moved > 1
+    assert model.offset_at(0.0, later.values, later.asked_s, later.wait_s) == model.offset
+    row = questions.values[0]
+    assert model.answer(row, moved).high_s > 9 * model.answer(row).high_s
+    # Of what still waits only the time that has passed is known.
+    waiting = np.full(len(late), np.inf)
+    assert model.offset_at(now_s, late.values, late.asked_s, waiting) > 1
+
+
+def test_a_model_that_is_worth_little_says_so() -> None:
+    random = np.random.default_rng(1)
+    noise = Questions(
+        ("a",), random.normal(size=(2000, 1)), np.arange(2000) * 600.0, 10 ** random.normal(2, 1, 2000)
+    )
+    assert any("no better than a constant" in each for each in doubts_of(noise))
+    assert doubts_of(made_up()) == ()
+    assert "too few to judge" in doubts_of(made_up(300))[0]
+
+
+def test_tasks_of_an_array_that_wait_are_jobs_of_their_own(tmp_path: Path) -> None:
+    assert tasks_of("1-4,7%2") == (1, 2, 3, 4, 7)
+    assert tasks_of("0-8:4") == (0, 4, 8)
+    assert tasks_of("3,...") == (3,)
+    assert tasks_of("") == ()
+    array = {**SQUEUE["jobs"][0], "array_job_id": 9001, "array_task_string": "5-7"}
+    (tmp_path / "a.json").write_text(json.dumps({"jobs": [array]}))
+    assert [job.job_id for job in read_queue(tmp_path / "a.json")] == ["9001_5", "9001_6", "9001_7"]
+    (tmp_path / "b.psv").write_text(
+        "JobIDRaw|JobID|State|Submit\n9001|9001_[5-7%1]|PENDING|2023-11-19T13:20:00\n"
+    )
+    assert [job.job_id for job in read_queue(tmp_path / "b.psv")] == ["9001_5", "9001_6", "9001_7"]

@@ -14,14 +14,16 @@ from berth.advice.workload import Workload
 from berth.knowledge import check_knowledge
 from berth.policies import Progress
 
-__all__ = ["DEFAULT_POLICY", "NOTICED_S", "NOTICED_SHARE", "Advice", "Tried", "advise"]
+__all__ = ["DEFAULT_POLICY", "NOTICED_S", "NOTICED_SHARE", "Advice", "Progress", "Tried", "advise"]
 
 DEFAULT_POLICY: Final = "easy+fifo+best-fit"
 """What Slurm does by default: first in, first out with backfilling."""
 GAIN: Final = 0.1
-"""A proposal is worth having where the typical user's wait falls by a tenth at least …"""
+"""A proposal is worth having where the typical user's wait falls by a tenth at least, and somebody notices …"""
 LOSS_POINTS: Final = 1.0
 """… while the use of the GPUs falls by no more than one point, and every job still starts."""
+FAR: Final = 2.0
+"""The replay is far from the record where a wait is this many times the other, and a minute more."""
 NOTICED_S: Final = 60.0
 """A user is affected where his mean wait changes by more than a minute …"""
 NOTICED_SHARE: Final = 0.01
@@ -56,6 +58,15 @@ class Advice:
     users: int
     knowledge: str = "oracle"
     """What policies believed of jobs in all replays."""
+
+    @property
+    def far(self) -> bool:
+        """Whether the replay of what happened is so far from the record that the advice stands on little."""
+        pairs = (
+            (self.now.wait_median_s, self.recorded_median_s),
+            (self.now.wait_p90_s, self.recorded_p90_s),
+        )
+        return any(max(pair) > FAR * min(pair) and max(pair) - min(pair) > NOTICED_S for pair in pairs)
 
     @property
     def limit(self) -> Tried | None:
@@ -111,20 +122,28 @@ def advise(
 
 
 def better(now: Outcome, then: Outcome, *, sharing: bool = False) -> bool:
-    """Whether one outcome is worth having over another; with `sharing` the same work may hold less of the GPUs."""
+    """Whether one outcome is worth having over another; with `sharing` the same work may hold less of the GPUs.
+
+    Somebody must notice it: see NOTICED_S and NOTICED_SHARE.
+    """
     enough = then.typical_user_wait_s <= (1 - GAIN) * now.typical_user_wait_s
-    noticed = now.typical_user_wait_s - then.typical_user_wait_s > 1
+    noticed = any(change < 0 for change in noticed_changes(now, then).values())
     used = sharing or then.utilisation_pct >= now.utilisation_pct - LOSS_POINTS
     return enough and noticed and used and then.never <= now.never
 
 
-def _tried(proposal: Proposal, now: Outcome, outcome: Outcome) -> Tried:
-    changes = change_of_users(now, outcome)
-    noticed = {
+def noticed_changes(now: Outcome, then: Outcome) -> dict[str, float]:
+    """By how many seconds the mean waits of those users change who notice it."""
+    return {
         user: change
-        for user, change in changes.items()
+        for user, change in change_of_users(now, then).items()
         if abs(change) > max(NOTICED_S, NOTICED_SHARE * now.user_wait_s[user])
     }
+
+
+def _tried(proposal: Proposal, now: Outcome, outcome: Outcome) -> Tried:
+    changes = change_of_users(now, outcome)
+    noticed = noticed_changes(now, outcome)
     values = np.array(list(changes.values()) or [0.0])
     least, low, middle, high, most = (float(each) for each in np.quantile(values, (0, 0.1, 0.5, 0.9, 1)))
     return Tried(

@@ -10,16 +10,17 @@ from berth.advice.proposals import Proposal
 
 __all__ = ["commands_of"]
 
-_PER_USER: Final = {"running": "MaxJobsPerUser", "submitted": "MaxSubmitJobsPerUser"}
-_TOGETHER: Final = {"running": "GrpJobs", "submitted": "GrpSubmitJobs"}
+_PER_USER: Final = {"running": "MaxJobs"}
+_TOGETHER: Final = {"running": "GrpJobs"}
 _TRES: Final = {"gpus": "gres/gpu", "nodes": "node"}
 
 
-def commands_of(proposal: Proposal, qos: Iterable[str]) -> tuple[str, ...]:
-    """The `sacctmgr` commands that set a limit on these QOS; those of sharing are lines of slurm.conf and gres.conf.
+def commands_of(proposal: Proposal, qos: Iterable[str], users: Iterable[str] = ()) -> tuple[str, ...]:
+    """The `sacctmgr` commands that set a limit where it was replayed; those of sharing are lines of configuration.
 
-    A limit of each user is one of each QOS's users, a limit of a QOS one of its jobs together (MaxTRESPerUser and
-    GrpTRES); Slurm enforces either only with `AccountingStorageEnforce=limits,qos`.
+    A limit of each user holds in the replay whatever the QOS, so it goes to the users' associations (MaxJobs and
+    GrpTRES; Slurm enforces it with `AccountingStorageEnforce=limits`). A limit of a QOS goes to the QOS (GrpJobs and
+    GrpTRES, with `limits,qos`).
     """
     limit = proposal.limit
     if limit is None:
@@ -28,14 +29,16 @@ def commands_of(proposal: Proposal, qos: Iterable[str]) -> tuple[str, ...]:
             "# slurm.conf: GresTypes=gpu,shard",
             "# then: sbatch --gres=shard:1 … for jobs of " + " ".join((proposal.application or "?").split()),
         )
-    plain, together = (_PER_USER, "MaxTRESPerUser") if limit.scope == "user" else (_TOGETHER, "GrpTRES")
+    plain = _PER_USER if limit.scope == "user" else _TOGETHER
     settings = [
         f"{word}={value}" for name, word in plain.items() if (value := getattr(limit, name)) is not None
     ]
     tres = [f"{word}={value}" for name, word in _TRES.items() if (value := getattr(limit, name)) is not None]
     if tres:
-        settings.append(f"{together}={','.join(tres)}")
-    names = (
-        [limit.name] if limit.name and limit.scope != "user" else sorted(set(filter(None, qos))) or ["normal"]
-    )
+        settings.append(f"GrpTRES={','.join(tres)}")
+    if limit.scope == "user":
+        whose = [limit.name] if limit.name else sorted(set(filter(None, users)))
+        named = shlex.quote(f"name={','.join(whose)}") if whose else "name=USER"
+        return (f"sacctmgr -i modify user where {named} set {' '.join(settings)}",)
+    names = [limit.name] if limit.name else sorted(set(filter(None, qos))) or ["normal"]
     return tuple(f"sacctmgr -i modify qos {shlex.quote(name)} set {' '.join(settings)}" for name in names)

@@ -80,9 +80,11 @@ def can_share(job: Job) -> bool:
 
 
 def limits_to_try(workload: Workload, now: Outcome) -> Iterator[Proposal]:
-    """Limits below what somebody has at his peak as things are, and not below what one job asks for."""
+    """Limits below what somebody has at his peak as things are, and not below what one job asks for.
+
+    None is of submitted jobs: Slurm refuses what is beyond such a limit, and a replay only delays it.
+    """
     largest = {
-        "submitted": 1,
         "running": 1,
         "gpus": max(-(-job.gpus * job.share.milli // 1000) for job in workload.jobs),
         "nodes": max(max(job.nodes, 1) for job in workload.jobs),
@@ -91,7 +93,7 @@ def limits_to_try(workload: Workload, now: Outcome) -> Iterator[Proposal]:
         peaks = [peak for (of, _), peak in now.peaks.items() if of == scope]
         if scope == "virtual-cluster" and len(peaks) < 2:
             continue  # one QOS for all: a limit of it is the size of the cluster
-        for amount in AMOUNTS:
+        for amount in largest:
             values = np.array([getattr(peak, amount) for peak in peaks])
             tried = {int(np.quantile(values, share, method="higher")) for share in QUANTILES}
             tried |= {round(part * int(values.max())) for part in OF_HIGHEST}

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from berth.advice.advise import Advice, better
+from berth.advice.advise import Advice, Progress, better
 from berth.advice.replay import Outcome, replay
 from berth.advice.workload import Workload
 from berth.policies.schemes.limit_settings import LimitSettings
@@ -110,7 +110,11 @@ advised limit is an answer, too."""
 
 
 def respond(
-    workload: Workload, advice: Advice, factors: tuple[Factor, ...], policy: str
+    workload: Workload,
+    advice: Advice,
+    factors: tuple[Factor, ...],
+    policy: str,
+    progress: Progress | None = None,
 ) -> tuple[LimitSettings, tuple[Step, ...]]:
     """Answer to each notable factor in turn, and keep what makes the replay better than all that is kept so far.
 
@@ -120,21 +124,26 @@ def respond(
     best, outcome, limited = policy, advice.now, False
     limit = advice.limit.proposal if advice.limit else None
     steps: list[Step] = []
+    notable = [factor for factor in factors if factor.share >= NOTABLE]
+    most = sum(
+        len(_RESPONSES.get(factor.name, ())) + (factor.name in ("load", "own jobs") and limit is not None)
+        for factor in notable
+    )
 
     def tries(factor: str, changed: str, with_limit: bool) -> None:
         nonlocal best, outcome, limited
         if (changed, with_limit) == (best, limited):
             return
         name = limit.policy(changed) if with_limit and limit else changed
+        if progress:
+            progress(len(steps), most)
         found = replay(workload, name, knowledge=advice.knowledge)
         taken = better(outcome, found)
         steps.append(Step(factor, changed, with_limit, found, taken))
         if taken:
             best, outcome, limited = changed, found, with_limit
 
-    for factor in factors:
-        if factor.share < NOTABLE:
-            continue
+    for factor in notable:
         if factor.name in ("load", "own jobs") and limit:
             tries(factor.name, best, True)
         for change in _RESPONSES.get(factor.name, ()):

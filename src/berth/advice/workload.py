@@ -9,13 +9,14 @@ jobs as labels.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from berth.errors import SettingError
 from berth.gpu_models import gpu_model
+from berth.history.store.capacity import Capacity, capacity_at
 from berth.model import GpuModel, Job, Node, Record
 
 __all__ = ["Workload", "workload_of"]
@@ -46,11 +47,19 @@ class Workload:
 
 
 def workload_of(
-    records: Iterable[Record], nodes: Sequence[Node] = (), *, most_jobs: int | None = None
+    records: Iterable[Record],
+    nodes: Sequence[Node] = (),
+    *,
+    most_jobs: int | None = None,
+    capacities: Mapping[str, tuple[Capacity, ...]] | None = None,
 ) -> Workload:
-    """The last `most_jobs` tries of a history as a workload; SettingError where there is nothing to replay."""
+    """The last `most_jobs` attempts of a history as a workload; SettingError where there is nothing to replay.
+
+    `capacities` are what clusters had, by name: of a history of one cluster the nodes are those that it says, with no
+    more GPUs together.
+    """
     every = list(records)
-    ran = [record for record in every if record.start_ms is not None and record.end_ms > record.start_ms]
+    ran = [record for record in every if record.start_ms is not None]
     on_gpus = sorted(
         (record for record in ran if record.gpus),
         key=lambda r: (_asked_ms(r), r.cluster, r.job_id, r.attempt),
@@ -60,7 +69,9 @@ def workload_of(
     judged = on_gpus[-most_jobs:] if most_jobs else on_gpus
     origin = _asked_ms(judged[0])
     before = [record for record in on_gpus[: len(on_gpus) - len(judged)] if record.end_ms > origin]
-    made = tuple(nodes) or _nodes_of([*before, *judged])
+    clusters = {record.cluster for record in judged}
+    told = (capacities or {}).get(next(iter(clusters)), ()) if len(clusters) == 1 else ()
+    made = tuple(nodes) or _nodes_of([*before, *judged], capacity_at(told, judged[-1].end_ms))
     labels = {label for node in made for label in node.labels}
     jobs = [*(_job(record, origin, labels) for record in before), *(_job(r, origin, labels) for r in judged)]
     most = max(node.gpus for node in made)
@@ -115,8 +126,12 @@ def _job(record: Record, origin_ms: int, labels: set[str]) -> Job:
     )
 
 
-def _nodes_of(records: Sequence[Record]) -> tuple[Node, ...]:
-    """Nodes with as many GPUs as were ever held at one time, by the partitions whose jobs ran there."""
+def _nodes_of(records: Sequence[Record], capacity: Capacity | None = None) -> tuple[Node, ...]:
+    """Nodes with as many GPUs as were ever held at one time, by the partitions whose jobs ran there.
+
+    Where the cluster had fewer, as its accounting says, what was held for the shortest time is taken off: a job's GPUs
+    are told together, not node by node.
+    """
     held: dict[str, list[tuple[int, int]]] = defaultdict(list)
     models: dict[str, Counter[str]] = defaultdict(Counter)
     partitions: dict[str, set[str]] = defaultdict(set)
@@ -131,12 +146,27 @@ def _nodes_of(records: Sequence[Record]) -> tuple[Node, ...]:
             held[name] += [(record.start_ms or 0, milli), (record.end_ms, -milli)]
             models[name][record.gpu_model] += record.gpus
             partitions[name].add(record.virtual_cluster)
+    lasted = {name: _levels(each) for name, each in held.items()}
+    if capacity is not None:
+        kept = {name: levels for name, levels in lasted.items() if name in capacity.nodes}
+        lasted = kept if kept else lasted
+        over = sum(len(levels) for levels in lasted.values()) - capacity.gpus if capacity.gpus else 0
+        for _ in range(over):
+            least = min((name for name in sorted(lasted) if lasted[name]), key=lambda name: lasted[name][-1])
+            lasted[least].pop()
     found = []
-    for name in sorted(held):
-        moments = np.array(sorted(held[name]), np.int64)  # an end comes before a start of the same moment
-        gpus = -(-int(np.cumsum(moments[:, 1]).max()) // 1000)
+    for name in sorted(lasted):
+        gpus = len(lasted[name])
         known = max(models[name], key=lambda model: (models[name][model], model))
         model = gpu_model(known) if known else GpuModel("GPU")
         labels = tuple(sorted(filter(None, partitions[name])))
         found.append(Node(name, gpus=gpus, gpu_model=replace(model, mem_mib=0), labels=labels))
-    return tuple(found)
+    return tuple(node for node in found if node.gpus)
+
+
+def _levels(changes: Sequence[tuple[int, int]]) -> list[int]:
+    """For how long, in ms, a node's first GPU was held, its second, and so on: changes in per mille by moment."""
+    moments = np.array(sorted(changes), np.int64)  # an end comes before a start of the same moment
+    held = -(-np.cumsum(moments[:, 1]) // 1000)
+    lasts = np.append(np.diff(moments[:, 0]), 0)
+    return [int(lasts[held >= gpu].sum()) for gpu in range(1, int(held.max()) + 1)]

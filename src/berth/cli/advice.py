@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,7 +31,7 @@ def advise(
         typer.Option(
             "--cluster",
             metavar="FILE|SPEC",
-            help="The nodes; by default as many GPUs on each as the history ever held there at one time.",
+            help="The nodes; by default those that slurmdbd told of, with the GPUs that jobs held on each.",
         ),
     ] = "",
     jobs: Annotated[
@@ -68,12 +69,16 @@ def advise(
     workload = _workload(history, cluster, begin, end, jobs)
     factors: tuple[Factor, ...] = ()
     if apply_to_policy is not None:  # first: it may be refused, and replays take minutes
-        factors = _factors(history, policy, begin, end)
-    with progress_bar("replaying the history") as progress:
+        with progress_bar("learning what drives the waits", long=True) as progress:
+            progress and progress(0, 1)
+            factors = _factors(history, policy, begin, end)
+            progress and progress(1, 1)
+    with progress_bar("replaying the history", long=apply_to_policy is not None) as progress:
         advice = ask(workload, policy, share=_shares(share), knowledge=knowledge, progress=progress)
     settings: LimitSettings | None = None
     if apply_to_policy is not None:
-        settings, _ = respond(workload, advice, factors, policy)
+        with progress_bar("replaying what answers to it", long=True) as progress:
+            settings, _ = respond(workload, advice, factors, policy, progress)
         write_limits(settings, apply_to_policy)
     if as_json:
         print(json.dumps(_answer(workload, advice, settings, factors), ensure_ascii=False, allow_nan=False))
@@ -94,8 +99,10 @@ def _workload(history: Path, cluster: str, begin: str, end: str, jobs: int) -> W
         if text:
             conditions.append(f"end_ms {comparison} ?")
             values.append(moment_ms(text))
-    records = open_history(history, must_exist=True).records(" AND ".join(conditions), values)
-    return workload_of(records, read_nodes(cluster) if cluster else (), most_jobs=jobs)
+    store = open_history(history, must_exist=True)
+    records = store.records(" AND ".join(conditions), values)
+    nodes = read_nodes(cluster) if cluster else ()
+    return workload_of(records, nodes, most_jobs=jobs, capacities=store.index().capacities)
 
 
 def _shares(texts: list[str] | None) -> dict[str, int]:
@@ -165,6 +172,8 @@ def _answer(
             "never_started": workload.never_started,
             "too_large": workload.too_large,
         },
+        "far_from_the_record": advice.far,
+        "missing_in_the_replay": list(_missing(workload)) if advice.far else [],
         "recorded": {"wait_median_s": advice.recorded_median_s, "wait_p90_s": advice.recorded_p90_s},
         "now": _numbers(advice.now),
         "users_counted_from": {"change_s": NOTICED_S, "change_share": NOTICED_SHARE},
@@ -206,7 +215,10 @@ def _answer(
 def _commands(workload: Workload, tried: Tried) -> tuple[str, ...]:
     from berth.advice.commands import commands_of
 
-    return commands_of(tried.proposal, {job.virtual_cluster for job in workload.jobs})
+    judged = [job for job in workload.jobs if job.id in workload.measured]
+    return commands_of(
+        tried.proposal, {job.virtual_cluster for job in workload.jobs}, {job.user for job in judged}
+    )
 
 
 def _show(workload: Workload, advice: Advice) -> None:
@@ -218,6 +230,14 @@ def _show(workload: Workload, advice: Advice) -> None:
     from berth.advice.advise import NOTICED_S, NOTICED_SHARE
 
     console = Console()
+    if advice.far:
+        console.print(
+            "The replay of what happened is far from the record (next line): take what follows as a hint at most. "
+            f"The replay lacks {'; '.join(_missing(workload))}.",
+            style="bold",
+            highlight=False,
+            markup=False,
+        )
     console.print(
         f"{len(workload.measured):,} jobs of {advice.users:,} users on {workload.gpus:,} GPUs. In truth they waited "
         f"{advice.recorded_median_s:,.0f} s (median), {advice.recorded_p90_s:,.0f} s (90 %); replayed by "
@@ -266,6 +286,16 @@ def _show(workload: Workload, advice: Advice) -> None:
     ):
         if number:
             print(f"left out: {number:,} {what}", file=sys.stderr)
+
+
+def _missing(workload: Workload) -> Iterator[str]:
+    """What keeps a replay from being what happened, as far as it is known."""
+    yield "CPU and memory, of which jobs may have waited for"
+    if workload.without_gpu:
+        yield f"{workload.without_gpu:,} jobs without a GPU on the same nodes"
+    if workload.too_large:
+        yield f"{workload.too_large:,} jobs larger than any node"
+    yield "limits, priorities, reservations and nodes that were down at the time"
 
 
 def _cells(outcome: Outcome) -> tuple[str, ...]:

@@ -9,9 +9,12 @@ import typer
 from berth.cli import (
     advice,
     compare,
+    digest,
     experiment,
+    history,
     importing,
     interference,
+    job,
     partition,
     policies,
     profile,
@@ -38,8 +41,11 @@ app.command("policies")(policies.policies)
 app.add_typer(experiment.app, name="experiment")
 app.add_typer(trace.app, name="trace")
 app.add_typer(importing.app, name="import")
+app.add_typer(history.app, name="history")
 app.command("stats")(stats.stats)
+app.command("job")(job.job)
 app.command("report")(stats.report)
+app.command("digest")(digest.digest)
 app.command("plot")(stats.plot)
 app.command("applications")(stats.applications)
 app.add_typer(profile.app, name="profile")

@@ -98,7 +98,7 @@ def sacct(
 
     if run == (file is not None):
         raise SettingError("import sacct reads a FILE, or - for standard input, or runs sacct with --run")
-    store = open_history(history)
+    store = open_history(history, importing="sacct --run" if run else f"sacct {file}")
     key = _key(pseudonymise, history)
     options = Options(cluster, timezone, encoding, shards_per_gpu, rules, key=key, nodes=nodes)
     if run:
@@ -150,7 +150,8 @@ def slurmdbd(
     key = _key(pseudonymise, history)
     options = Options(cluster=cluster, shards_per_gpu=shards_per_gpu, rules=rules, key=key, nodes=nodes)
     since_s = moment_ms(since) // 1000 if since else None
-    tell(import_slurmdbd(open_history(history), url, options, since_s=since_s), daily, as_json)
+    store = open_history(history, importing=f"slurmdbd {cluster}".strip())
+    tell(import_slurmdbd(store, url, options, since_s=since_s), daily, as_json)
 
 
 @app.command("csv")
@@ -182,8 +183,12 @@ def csv_file(
     options = Options(cluster, timezone, rules=rules, key=_key(pseudonymise, history))
     rejections = Rejections()
     rows = csv_rows(file, chosen, rejections)
-    store = open_history(history)
-    tell(import_rows(store, rows, header_of(chosen), options, str(file), rejections), daily, as_json)
+    store = open_history(history, importing=f"csv {file}")
+    tell(
+        import_rows(store, rows, header_of(chosen), options, str(file), rejections, tasks=True),
+        daily,
+        as_json,
+    )
 
 
 @app.command()
@@ -205,7 +210,8 @@ def pbs(
     options = Options(cluster, rules=rules, key=_key(pseudonymise, history))
     rejections = Rejections()
     rows = pbs_rows(file, rejections)
-    tell(import_rows(open_history(history), rows, HEADER, options, str(file), rejections), daily, as_json)
+    store = open_history(history, importing=f"pbs {file}")
+    tell(import_rows(store, rows, HEADER, options, str(file), rejections), daily, as_json)
 
 
 @app.command()
@@ -224,11 +230,9 @@ def records(
     from berth.history.store.folder import open_history
     from berth.history.store.import_result import Options
 
-    tell(
-        import_records(open_history(history), file, Options(cluster, key=_key(pseudonymise, history))),
-        daily,
-        as_json,
-    )
+    store = open_history(history, importing=f"records {file}")
+    options = Options(cluster, key=_key(pseudonymise, history))
+    tell(import_records(store, file, options), daily, as_json)
 
 
 @app.command()
@@ -245,7 +249,7 @@ def samples(
     from berth.history.importing.samples import import_samples
     from berth.history.store.folder import open_history
 
-    tell(import_samples(open_history(history), spool, cluster), daily, as_json)
+    tell(import_samples(open_history(history, importing=f"samples {spool}"), spool, cluster), daily, as_json)
 
 
 @app.command()
@@ -265,7 +269,8 @@ def series(
     from berth.history.importing.series import import_series
     from berth.history.store.folder import open_history
 
-    tell(import_series(open_history(history), files, cluster), daily, as_json)
+    store = open_history(history, importing=f"series {' '.join(map(str, files))}")
+    tell(import_series(store, files, cluster), daily, as_json)
 
 
 def _key(path: Path | None, history: Path) -> bytes:
@@ -297,12 +302,6 @@ def _is_json(path: Path) -> bool:
 
 def tell(result: ImportResult, daily: bool, as_json: bool) -> None:
     """Print what became of an import; with `daily` nothing, unless rows are broken."""
-    if result.nameless:
-        print(
-            f"warning: {result.nameless:,} of these jobs are in the history twice, with a cluster's name and without, "
-            "and count twice; import into a new history, with --cluster NAME for what names none",
-            file=sys.stderr,
-        )
     if as_json:
         print(json.dumps(result.to_dict(), ensure_ascii=False))
         return
@@ -311,6 +310,11 @@ def tell(result: ImportResult, daily: bool, as_json: bool) -> None:
             f"read {result.read:,}, imported {result.imported:,}, updated {result.updated:,}, "
             f"unchanged {result.unchanged:,}, left out {result.rejected_count:,}"
         )
+        if result.numbered:
+            print(
+                f"{result.numbered:,} rows have the id and the moment of submission of another, and other times: "
+                "they are tasks, numbered ID_2, ID_3 …"
+            )
     quiet = ("a step;", "has not ended")
     listed = [row for row in result.rejected if not (daily and row.why.startswith(quiet))]
     for row in listed[:LISTED]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
     from berth.errors import HistoryError
+    from berth.statistics.accounting import Usage
     from berth.statistics.tables import Tables
 
 By = Annotated[
@@ -26,7 +27,13 @@ By = Annotated[
         metavar="A[,B]", help="application, user, account, server, gpu, qos, cluster, state, month or day."
     ),
 ]
-Measure = Annotated[str, typer.Option(metavar="NAME", help="gpu-hours, run-hours or jobs.")]
+Measure = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="gpu-hours, run-hours, jobs, idle-gpu-hours or failed-gpu-hours; stats also gpu-use, cpu-use or mem-use.",
+    ),
+]
 From = Annotated[str, typer.Option("--from", metavar="DATE", help="Tries that ended from then on.")]
 To = Annotated[str, typer.Option("--to", metavar="DATE", help="Tries that ended before then.")]
 Only = Annotated[
@@ -53,14 +60,20 @@ def tables_of(history: Path, begin: str, end: str, only: list[str] | None) -> It
         yield Tables(database, period)
 
 
-def _groups(by: str, measure: str) -> list[str]:
+def _groups(by: str, measure: str, *, summed: bool = True) -> list[str]:
+    """The dimensions; with `summed` the measure must be one that adds up, as bars and shares need it."""
     from berth.errors import SettingError
-    from berth.statistics.accounting import MEASURES, check_dimensions
+    from berth.statistics.accounting import MEASURES, USES, check_dimensions
 
     names = [name.strip() for name in by.split(",") if name.strip()]
     check_dimensions(names)
     if measure not in MEASURES:
         raise SettingError(f"no measure '{measure}'; there are {', '.join(MEASURES)}")
+    if summed and measure in USES:
+        amounts = ", ".join(name for name in MEASURES if name not in USES)
+        raise SettingError(
+            f"'{measure}' is a part and does not add up; `berth stats` lists it, here choose one of {amounts}"
+        )
     return names
 
 
@@ -70,18 +83,28 @@ def stats(
     begin: From = "",
     end: To = "",
     only: Only = None,
+    top: Annotated[
+        int, typer.Option(min=0, metavar="N", help="Only the first N rows; 0: all, but 50 by job.")
+    ] = 0,
     cdf: Annotated[
         bool, typer.Option("--cdf", help="With --json: the distributions of the six variables, too.")
     ] = False,
     history: HistoryFolder = Path("history"),
     as_json: AsJson = False,
 ) -> None:
-    """Say who used what, how jobs waited and why, and what was lost."""
-    names = _groups(by, measure)
+    """Say who used what and who wasted it, how jobs waited and why, and what was lost."""
+    from berth.statistics.accounting import USES, largest_first
+
+    if by.strip() == "job":
+        _groups("", measure, summed=False)
+        _stats_by_job(history, measure, begin, end, only, top or JOBS_LISTED, as_json)
+        return
+    names = _groups(by, measure, summed=False)
     with tables_of(history, begin, end, only) as tables:
-        rows = sorted(tables.usage(names), key=lambda row: (-row.measure(measure), row.keys))
+        rows = largest_first(tables.usage(names), measure)
         totals, waits, several = tables.totals(), tables.waits_by_cause(), tables.multi_node_shares()
-        whole = sum(row.measure(measure) for row in rows) or 1.0
+        whole = 0.0 if measure in USES else sum(row.measure(measure) for row in rows) or 1.0
+        rows = rows[: top or None]
         if as_json:
             answer: dict[str, Any] = {
                 "by": names,
@@ -93,10 +116,10 @@ def stats(
                         "run_hours": row.run_hours,
                         "jobs": row.jobs,
                         "users": row.users,
-                        "share": row.measure(measure) / whole,
+                        "share": row.measure(measure) / whole if whole else None,
                         "wasted_gpu_hours": row.wasted_gpu_hours,
                         "measured_gpu_hours": row.measured_gpu_hours,
-                        "idle_gpu_hours": row.idle_gpu_hours if row.measured_gpu_hours else None,
+                        **_uses(row),
                     }
                     for row in rows
                 ],
@@ -124,6 +147,51 @@ def stats(
     show_usage(names, measure, rows, whole, totals, waits)
 
 
+JOBS_LISTED = 50
+"""By job so many rows are listed where nobody says how many."""
+
+
+def _uses(row: Usage) -> dict[str, float | None]:
+    """What was measured of a row's use; None for what nobody measured."""
+    return {
+        name.replace("-", "_"): row.known(name)
+        for name in ("idle-gpu-hours", "gpu-use", "cpu-use", "mem-use")
+    }
+
+
+def _stats_by_job(
+    history: Path, measure: str, begin: str, end: str, only: list[str] | None, top: int, as_json: bool
+) -> None:
+    """List the jobs that are first by a measure."""
+    with tables_of(history, begin, end, only) as tables:
+        rows = tables.jobs(measure, top)
+    if as_json:
+        listed = [
+            {
+                "job": row.use.keys[0],
+                "cluster": row.cluster,
+                "user": row.user,
+                "application": row.application,
+                "state": row.state,
+                "attempts": row.attempts,
+                "gpu_hours": row.use.gpu_hours,
+                "run_hours": row.use.run_hours,
+                "wasted_gpu_hours": row.use.wasted_gpu_hours,
+                **_uses(row.use),
+            }
+            for row in rows
+        ]
+        print(
+            json.dumps(
+                {"by": ["job"], "measure": measure, "rows": listed}, ensure_ascii=False, allow_nan=False
+            )
+        )
+        return
+    from berth.cli.usage_table import show_jobs
+
+    show_jobs(measure, rows)
+
+
 def report(
     out: Annotated[Path, typer.Argument(metavar="OUT.html", help="The page, in one file.")],
     by: By = "application",
@@ -131,6 +199,9 @@ def report(
     begin: From = "",
     end: To = "",
     only: Only = None,
+    user: Annotated[
+        str, typer.Option("--user", metavar="NAME", help="Of this user alone, as --only user=NAME.")
+    ] = "",
     gpus: Annotated[
         list[str] | None, typer.Option("--gpus", metavar="SERVER=N", help="How many GPUs a server type has.")
     ] = None,
@@ -146,10 +217,11 @@ def report(
     from berth.waiting import Evaluation
 
     names = _groups(by, measure)
+    only = [*(only or []), *([f"user={user}"] if user else [])]
     with tables_of(history, begin, end, only) as tables:
         page = collect(
             tables,
-            title="GPU accounting",
+            title=f"GPU accounting of {user}" if user else "GPU accounting",
             period=f"{begin or 'the beginning'} to {end or 'now'}"
             + (f", only {', '.join(only)}" if only else ""),
             command=shlex.join(["berth", *sys.argv[1:]]),

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from berth.statistics.accounting import Usage
-    from berth.statistics.tables import Totals
+    from berth.statistics.tables import JobUse, Totals
 
-__all__ = ["show_usage", "usage_table"]
+__all__ = ["show_jobs", "show_usage", "usage_table"]
 
 FILE_WIDTH = 400
 """Columns where the output is no terminal."""
@@ -27,10 +27,14 @@ def usage_table(names: Sequence[str], measure: str, rows: Sequence[Usage], whole
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in names:
         table.add_column(name, overflow="fold")
-    cells = [_cells(row, measure, whole) for row in rows]
-    for at, heading in enumerate(
-        ("GPU-hours", "run-hours", "jobs", "users", f"share of {measure}", "failed GPU-hours")
-    ):
+    cells = [_cells(row, measure, whole, _measured(rows)) for row in rows]
+    headings = [
+        *("GPU-hours", "run-hours", "jobs", "users"),
+        *([f"share of {measure}"] if whole else []),
+        "failed GPU-hours",
+        *(_USES[name] for name in _measured(rows)),
+    ]
+    for at, heading in enumerate(headings):
         widest = max(len(text) for text in (*heading.split(), *(row[at] for row in cells)))
         table.add_column(heading, justify="right", overflow="fold", min_width=widest)
     for row, numbers in zip(rows, cells, strict=True):
@@ -38,14 +42,64 @@ def usage_table(names: Sequence[str], measure: str, rows: Sequence[Usage], whole
     return table
 
 
-def _cells(row: Usage, measure: str, whole: float) -> tuple[str, ...]:
+_USES = {
+    "idle-gpu-hours": "idle GPU-hours",
+    "gpu-use": "GPU use",
+    "cpu-use": "CPU use",
+    "mem-use": "memory use",
+}
+
+
+def _measured(rows: Sequence[Usage]) -> list[str]:
+    """Those of the uses that somebody measured of any row."""
+    return [name for name in _USES if any(row.known(name) is not None for row in rows)]
+
+
+def _use_cell(row: Usage, name: str) -> str:
+    value = row.known(name)
+    if value is None:
+        return "–"
+    return f"{value:,.2f}" if name == "idle-gpu-hours" else f"{value * 100:.1f} %"
+
+
+def show_jobs(measure: str, rows: Sequence[JobUse]) -> None:
+    """Print a line for each job, those first that are first by the measure."""
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
+    if not rows:
+        console.print(f"nobody measured the {measure} of any job here", highlight=False)
+        return
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for heading in ("job", "cluster", "user", "application", "state"):
+        table.add_column(heading, overflow="fold")
+    uses = _measured([row.use for row in rows])
+    for heading in ("attempts", "GPU-hours", "failed GPU-hours", *(_USES[name] for name in uses)):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        names = (row.use.keys[0], row.cluster, row.user, row.application, row.state)
+        table.add_row(
+            *(Text(name) for name in names),
+            f"{row.attempts:,}",
+            f"{row.use.gpu_hours:,.2f}",
+            f"{row.use.wasted_gpu_hours:,.2f}",
+            *(_use_cell(row.use, name) for name in uses),
+        )
+    console.print(table)
+
+
+def _cells(row: Usage, measure: str, whole: float, uses: Sequence[str]) -> tuple[str, ...]:
     return (
         f"{row.gpu_hours:,.2f}",
         f"{row.run_hours:,.2f}",
         f"{row.jobs:,}",
         f"{row.users:,}",
-        f"{row.measure(measure) / whole * 100:.2f} %",
+        *([f"{row.measure(measure) / whole * 100:.2f} %"] if whole else []),
         f"{row.wasted_gpu_hours:,.2f}",
+        *(_use_cell(row, name) for name in uses),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -12,7 +13,11 @@ import typer
 from berth.cli.importing import AsJson, HistoryFolder
 
 if TYPE_CHECKING:
-    from berth.waiting import Answer, Questions
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from berth.history.importing.pending import Queued
+    from berth.waiting import Answer, Questions, WaitModel
 
 app = typer.Typer(help="Predict how long a job will wait, from the history.", no_args_is_help=True)
 
@@ -22,13 +27,12 @@ EVALUATION_NAME = "waiting-evaluation.json"
 NAMES: Final = {
     "virtual_cluster": "partition",
     "qos": "QOS",
-    "gpu_model": "GPU model",
     "account": "account",
     "user": "user",
     "application": "application",
 }
 """What the options name, by the column of a record."""
-OF_THE_CLUSTER: Final = ("virtual_cluster", "qos", "gpu_model")
+OF_THE_CLUSTER: Final = ("virtual_cluster", "qos")
 """Without one of these there is no answer; people and applications may be new."""
 
 Key = Annotated[
@@ -73,12 +77,17 @@ def evaluate(
 
 @app.command()
 def train(history: HistoryFolder = Path("history")) -> None:
-    """Learn from the history, and keep the model in it."""
+    """Learn from the history, and keep the model in it with what judging it on the last fifth says."""
+    from berth.waiting import doubts_of
     from berth.waiting import train as learn
 
     questions = questions_of(None, history)
-    learn(questions).save(history / MODEL_NAME)
+    model = learn(questions)
+    model.doubts = doubts_of(questions)
+    model.save(history / MODEL_NAME)
     print(f"learned from {len(questions):,} waits; wrote {history / MODEL_NAME}")
+    for doubt in model.doubts:
+        print(f"warning: {doubt}", file=sys.stderr)
 
 
 @app.command()
@@ -88,21 +97,31 @@ def request(
     partition: Annotated[str, typer.Option(help="Its partition.")] = "",
     qos: Annotated[str, typer.Option(help="Its quality of service.")] = "",
     application: Annotated[str, typer.Option(help="Its application.")] = "",
-    gpu_model: Annotated[str, typer.Option(help="The GPU model it asks for.")] = "",
     gpus: Annotated[int, typer.Option(min=0, help="GPUs over all its nodes.")] = 1,
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes.")] = 1,
-    cpus: Annotated[int, typer.Option(min=0, help="CPU cores over all its nodes.")] = 1,
     mem_gib: Annotated[float, typer.Option(min=0, help="Memory over all its nodes.")] = 0.0,
     hours: Annotated[float, typer.Option(min=0, help="Its time limit.")] = 24.0,
+    queue_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--queue",
+            metavar="FILE",
+            help="The queue now, as squeue --json or sacct of jobs that are PENDING or RUNNING print it; by default "
+            "squeue is run.",
+        ),
+    ] = None,
+    now: Annotated[
+        str, typer.Option(metavar="TIME", help="When FILE was made; by default when it was last changed.")
+    ] = "",
     history: HistoryFolder = Path("history"),
     pseudonymise: Key = None,
     as_json: AsJson = False,
 ) -> None:
-    """Answer for a job submitted now, with a median, an 80 % interval and what drives the wait.
+    """Answer for a job submitted now behind the real queue, with a median, an 80 % interval and what drives the wait.
 
-    A partition, QOS or GPU model that the history does not know is refused; a new user, account or application, and
-    more GPUs than any job had, are warned of.
+    A partition or QOS that the history does not know is refused; a new user, account or application, and more GPUs
+    than any job had, are warned of.
     """
+    from berth.history.importing.pending import Queued
     from berth.history.store.pseudonyms import pseudonym
     from berth.waiting import WaitModel
 
@@ -111,23 +130,32 @@ def request(
     named = {
         "virtual_cluster": partition,
         "qos": qos,
-        "gpu_model": gpu_model,
         "user": pseudonym(key, "user", user) if key else user,
         "account": pseudonym(key, "account", account) if key else account,
         "application": application,
     }
     warnings = _doubts(history, named, {**named, "user": user, "account": account}, gpus)
-    asked = {
-        **named,
-        **{"gpus": gpus, "share_milli": 1000, "node_count": nodes},
-        **{
-            "cpu_milli": cpus * 1000,
-            "mem_mib": round(mem_gib * 1024),
-            "time_limit_ms": round(hours * 3_600_000),
-        },
-    }
-    questions = questions_of(None, history, asked)
-    answer = model.answer(model.values_of(dict(zip(questions.names, questions.values.T, strict=True)))[-1])
+    jobs, now_ms = _queue_now(queue_file, now, key)
+    asked = Queued(
+        job_id="",
+        user=named["user"],
+        account=named["account"],
+        virtual_cluster=partition,
+        application=application,
+        qos=qos,
+        gpu_model="",
+        gpus=gpus,
+        share_milli=1000,
+        cpu_milli=0,
+        mem_mib=round(mem_gib * 1024),
+        time_limit_ms=round(hours * 3_600_000),
+        node_count=1,
+        queued_ms=now_ms,
+        start_ms=None,
+    )
+    values, offset = _live(history, model, [*jobs, asked], now_ms)
+    answer = model.answer(values[-1], offset)
+    warnings = [*warnings, *model.doubts]
     if as_json:
         print(json.dumps({**_numbers(answer), "warnings": warnings}, ensure_ascii=False))
         return
@@ -157,27 +185,19 @@ def queue(
     as_json: AsJson = False,
 ) -> None:
     """Answer for every job that waits now: how much longer, with an 80 % interval and what drives it."""
-    from berth.cli.importing import moment_ms
-    from berth.history.importing.pending import hidden, read_queue, run_squeue
-    from berth.history.store.folder import open_history
-    from berth.statistics.accounting import duration_text
+    from berth.history.values.durations import duration_text
     from berth.waiting import WaitModel
-    from berth.waiting.questions import queue_features
 
     model = WaitModel.load(history / MODEL_NAME)
-    key = _key(pseudonymise, history)
-    jobs, made_ms = run_squeue() if file is None else (read_queue(file), round(file.stat().st_mtime * 1000))
-    if key:
-        jobs = hidden(jobs, key)
-    now_ms = moment_ms(now) if now else made_ms
-    with open_history(history, must_exist=True).database() as database:
-        features = queue_features(database, jobs, now_ms)
-    values = model.values_of(features)
+    jobs, now_ms = _queue_now(file, now, _key(pseudonymise, history))
+    values, offset = _live(history, model, jobs, now_ms)
     answers = [
-        (job, model.answer_waiting(values[at], (now_ms - job.queued_ms) / 1000))
+        (job, model.answer_waiting(values[at], (now_ms - job.queued_ms) / 1000, offset))
         for at, job in enumerate(jobs)
         if job.start_ms is None
     ]
+    for doubt in model.doubts if answers else ():
+        print(f"warning: {doubt}", file=sys.stderr)
     if as_json:
         print(
             json.dumps(
@@ -202,6 +222,42 @@ def queue(
         )
     if not answers:
         print("nobody waits")
+
+
+def _queue_now(file: Path | None, now: str, key: bytes) -> tuple[tuple[Queued, ...], int]:
+    """The queue and when it was so, in ms: of a file, or of squeue; with pseudonyms by a key."""
+    from berth.cli.importing import moment_ms
+    from berth.errors import HistoryError
+    from berth.history.importing.pending import hidden, read_queue, run_squeue
+
+    if file is None:
+        try:
+            jobs, made_ms = run_squeue()
+        except HistoryError as error:
+            raise HistoryError(
+                f"{error}; name a file with the queue, as `squeue --json` prints it"
+            ) from error
+    else:
+        jobs = read_queue(file)
+        made_ms = round(file.stat().st_mtime * 1000)
+    return (hidden(jobs, key) if key else jobs), (moment_ms(now) if now else made_ms)
+
+
+def _live(
+    history: Path, model: WaitModel, jobs: Sequence[Queued], now_ms: int
+) -> tuple[NDArray[np.float64], float]:
+    """The questions of these jobs (N, F) in their order, and by how much an interval is moved outwards now."""
+    import numpy as np
+
+    from berth.history.store.folder import open_history
+    from berth.waiting.questions import live_features
+
+    with open_history(history, must_exist=True).database() as database:
+        features, asked_s, wait_s, places = live_features(database, jobs, now_ms, model.categories or None)
+    values = model.values_of(features)
+    at = np.flatnonzero(places >= 0)
+    order = at[np.argsort(places[at])]
+    return values[order], model.offset_at(now_ms / 1000, values, asked_s, wait_s)
 
 
 def _numbers(answer: Answer) -> dict[str, object]:
@@ -263,7 +319,7 @@ def _doubts(history: Path, named: dict[str, str], shown: dict[str, str], gpus: i
     return found
 
 
-def questions_of(file: Path | None, history: Path, asked: dict[str, object] | None = None) -> Questions:
+def questions_of(file: Path | None, history: Path) -> Questions:
     """The questions of a table or of the history."""
     import duckdb
     import numpy as np
@@ -272,11 +328,13 @@ def questions_of(file: Path | None, history: Path, asked: dict[str, object] | No
     from berth.history.store.database import first_line
     from berth.history.store.folder import open_history
     from berth.waiting import Questions
-    from berth.waiting.questions import history_features, polled_features
+    from berth.waiting.questions import Categories, categories_of, history_features, polled_features
 
+    categories: Categories = {}
     if file is None:
         with open_history(history, must_exist=True).database() as database:
-            features, moments, waits = history_features(database, asked)
+            categories = categories_of(database)
+            features, moments, waits = history_features(database, categories)
     else:
         with duckdb.connect() as database:
             try:
@@ -285,8 +343,9 @@ def questions_of(file: Path | None, history: Path, asked: dict[str, object] | No
                 raise HistoryError(f"{file} cannot be read: {first_line(error)}") from error
             if "queued_ms" in columns and "gpus" in columns:
                 database.from_parquet(str(file)).create_view("records")
-                features, moments, waits = history_features(database)
+                categories = categories_of(database)
+                features, moments, waits = history_features(database, categories)
             else:
                 features, moments, waits = polled_features(file)
     names = tuple(sorted(features))
-    return Questions(names, np.column_stack([features[name] for name in names]), moments, waits)
+    return Questions(names, np.column_stack([features[name] for name in names]), moments, waits, categories)

@@ -13,13 +13,16 @@ from berth.plots import accounting as plots
 from berth.report.page import write_page
 from berth.report.sections import Plot, Section, plot_of
 from berth.statistics.accounting import UNKNOWN, VARIABLES, Usage, duration_text
+from berth.statistics.accounting import largest_first as by_measure
 from berth.statistics.spread import Cdf
-from berth.statistics.tables import Tables, Totals
+from berth.statistics.tables import JobUse, Tables, Totals
 from berth.waiting import Evaluation
 from berth.waiting.plots import calibration
 
 __all__ = ["Accounting", "collect", "write_accounting"]
 
+IDLE_LISTED = 20
+"""So many users, and so many jobs, are named with the GPU-hours that they left idle."""
 APPLICATIONS = 6
 """So many applications, by GPU-hours, have distributions."""
 WITH_LINES = 4
@@ -52,6 +55,9 @@ class Accounting:
     capacity: Mapping[str, int]
     models: Sequence[Usage] = ()
     """By GPU model; where several are known they are shown."""
+    idle_users: Sequence[Usage] = ()
+    """Those whose GPUs stood idle for most hours, as far as somebody measured."""
+    idle_jobs: Sequence[JobUse] = ()
     predictions: Evaluation | None = None
     """How well waits were predicted, where somebody had that judged."""
 
@@ -71,10 +77,7 @@ def collect(
 ) -> Accounting:
     """Ask the tables for all that the page needs."""
 
-    def largest_first(rows: Sequence[Usage]) -> list[Usage]:
-        return sorted(rows, key=lambda row: (-row.measure(measure), row.keys))
-
-    applications = largest_first(tables.usage(("application",)))
+    applications = by_measure(tables.usage(("application",)), measure)
     largest = [row.keys[0] for row in applications[:APPLICATIONS]]
     return Accounting(
         title=title,
@@ -85,7 +88,7 @@ def collect(
         by=tuple(by),
         measure=measure,
         totals=tables.totals(),
-        usage=applications if tuple(by) == ("application",) else largest_first(tables.usage(by)),
+        usage=applications if tuple(by) == ("application",) else by_measure(tables.usage(by), measure),
         applications=applications,
         servers=tables.usage(("server",)),
         months=tables.usage(("month", "application")),
@@ -97,8 +100,15 @@ def collect(
         lines={name: tables.lines(name) for name in largest[:WITH_LINES]},
         capacity=capacity or {},
         models=tables.usage(("gpu",)),
+        idle_users=[row for row in largest_users(tables) if row.idle_gpu_hours][:IDLE_LISTED],
+        idle_jobs=[row for row in tables.jobs("idle-gpu-hours", IDLE_LISTED) if row.use.idle_gpu_hours],
         predictions=predictions,
     )
+
+
+def largest_users(tables: Tables) -> list[Usage]:
+    """Users by idle GPU-hours, the most first."""
+    return by_measure(tables.usage(("user",)), "idle-gpu-hours")
 
 
 def sections(page: Accounting) -> tuple[Section, ...]:
@@ -257,4 +267,17 @@ def _tables(page: Accounting) -> dict[str, object]:
         )
         for row in page.usage[:200]
     ]
-    return {"rows": rows, "more": max(len(page.usage) - 200, 0)}
+    return {
+        "rows": rows,
+        "more": max(len(page.usage) - 200, 0),
+        "idle_users": [(row.keys[0], *_idle(row)) for row in page.idle_users],
+        "idle_jobs": [
+            (row.use.keys[0], row.user, row.application, row.state, *_idle(row.use)) for row in page.idle_jobs
+        ],
+    }
+
+
+def _idle(row: Usage) -> tuple[str, ...]:
+    """Idle and held GPU-hours, and the parts of GPUs, CPUs and memory that were used."""
+    uses = (_percent(row.known(name)) for name in ("gpu-use", "cpu-use", "mem-use"))
+    return (f"{row.idle_gpu_hours:,.2f}", f"{row.gpu_hours:,.2f}", *uses)

@@ -7,17 +7,21 @@ record by record.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from berth.errors import SettingError
+from berth.history.values.causes import cause_after, cause_before
+from berth.history.values.durations import duration_text
 from berth.model import RecordState
 
 __all__ = [
     "DIMENSIONS",
     "MEASURES",
     "UNKNOWN",
+    "USES",
     "VARIABLES",
     "Usage",
     "Variable",
@@ -25,13 +29,20 @@ __all__ = [
     "cause_before",
     "check_dimensions",
     "duration_text",
+    "largest_first",
 ]
 
 UNKNOWN: Final = "unknown"
 """The application, account … of a job that does not tell."""
 
-MEASURES: Final = ("gpu-hours", "run-hours", "jobs")
+MEASURES: Final = (
+    *("gpu-hours", "run-hours", "jobs", "idle-gpu-hours", "failed-gpu-hours"),
+    *("gpu-use", "cpu-use", "mem-use"),
+)
 """Run-hours are those of the paper's figure 3: one hour an hour, however many GPUs."""
+
+USES: Final = ("gpu-use", "cpu-use", "mem-use")
+"""Measures that are parts of what was held, from 0 to 1: the least comes first, and there is no share of the whole."""
 
 WASTED: Final = frozenset(
     (RecordState.FAILED, RecordState.OUT_OF_MEMORY, RecordState.NODE_FAIL, RecordState.TIMEOUT)
@@ -56,10 +67,47 @@ class Usage:
     """Held by tries whose use of the GPU somebody measured."""
     idle_gpu_hours: float
     """Of those, not used."""
+    cpu_hours: float = 0.0
+    """CPU time that was used, and below that was held, by attempts of which both are known."""
+    cpu_held_hours: float = 0.0
+    mem_gib_hours: float = 0.0
+    """Peak memory times run time, and below the memory held, of attempts of which both are known."""
+    mem_held_gib_hours: float = 0.0
 
     def measure(self, name: str) -> float:
-        """One of MEASURES."""
-        return {"gpu-hours": self.gpu_hours, "run-hours": self.run_hours, "jobs": float(self.jobs)}[name]
+        """One of MEASURES; NaN for a use that nobody measured."""
+        return {
+            "gpu-hours": self.gpu_hours,
+            "run-hours": self.run_hours,
+            "jobs": float(self.jobs),
+            "idle-gpu-hours": self.idle_gpu_hours,
+            "failed-gpu-hours": self.wasted_gpu_hours,
+            "gpu-use": 1 - _part(self.idle_gpu_hours, self.measured_gpu_hours),
+            "cpu-use": _part(self.cpu_hours, self.cpu_held_hours),
+            "mem-use": _part(self.mem_gib_hours, self.mem_held_gib_hours),
+        }[name]
+
+    def known(self, name: str) -> float | None:
+        """One of MEASURES; None for what nobody measured."""
+        if name == "idle-gpu-hours" and not self.measured_gpu_hours:
+            return None
+        value = self.measure(name)
+        return None if math.isnan(value) else value
+
+
+def _part(part: float, whole: float) -> float:
+    return part / whole if whole else math.nan
+
+
+def largest_first(rows: Iterable[Usage], measure: str) -> list[Usage]:
+    """Rows in order: the largest first; of a use the least first, and what nobody measured last."""
+    sign = 1 if measure in USES else -1
+
+    def place(row: Usage) -> tuple[float, float, tuple[str, ...]]:
+        value = row.measure(measure)
+        return (math.inf, -row.gpu_hours, row.keys) if math.isnan(value) else (sign * value, 0.0, row.keys)
+
+    return sorted(rows, key=place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,42 +139,3 @@ def check_dimensions(names: Sequence[str]) -> None:
     for name in names:
         if name not in DIMENSIONS:
             raise SettingError(f"no dimension '{name}'; there are {', '.join(DIMENSIONS)}")
-
-
-def duration_text(seconds: float) -> str:
-    """Seconds for people: `90 s`, `2.5 h`."""
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:,.0f} s"
-
-
-# --- waiting ---------------------------------------------------------------------------------------
-
-BEFORE: Final = {
-    "Dependency": "dependency",
-    "DependencyNeverSatisfied": "dependency",
-    "BeginTime": "begin time",
-    "JobHeldUser": "held by user",
-    "JobHeldAdmin": "held by administrator",
-    "JobArrayTaskLimit": "limit: JobArrayTaskLimit",
-}
-"""Reasons that keep a job from being eligible at all, and what they are called."""
-
-
-def cause_after(reason: str) -> str:
-    """Why an eligible job waited, from the last reason that its scheduler gave."""
-    if reason in ("", "None", "Resources") or reason in BEFORE:
-        return "resources"
-    if reason == "Priority":
-        return "priority"
-    if reason.startswith(("Assoc", "QOS", "Max", "Partition", "Licenses", "JobHoldMax")):
-        return f"limit: {reason}"
-    if reason in ("ReqNodeNotAvail", "NodeDown", "Reservation", "BadConstraints", "ReservationDeleted"):
-        return "nodes not available"
-    return f"other: {reason}"
-
-
-def cause_before(reason: str) -> str:
-    """Why a job was not eligible; Slurm keeps the last reason only, which may be one of later."""
-    return BEFORE.get(reason, "not eligible")

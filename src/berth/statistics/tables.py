@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from berth.statistics.accounting import (
     UNKNOWN,
+    USES,
     WASTED,
     Usage,
     cause_after,
@@ -20,11 +21,9 @@ from berth.statistics.accounting import (
 )
 from berth.statistics.spread import CDF_POINTS, Cdf, cdf_of_counts
 
-__all__ = ["EVERYTHING", "Period", "Tables", "Totals"]
+__all__ = ["EVERYTHING", "JobUse", "Period", "Tables", "Totals"]
 
 HOUR = 3_600_000.0
-_GPU_HOURS: Final = f"(coalesce(end_ms - start_ms, 0) / {HOUR} * gpus * share_milli / 1000)"
-_RUN_HOURS: Final = f"(coalesce(end_ms - start_ms, 0) / {HOUR})"
 _WASTED: Final = "state IN (" + ", ".join(f"'{state.value}'" for state in sorted(WASTED)) + ")"
 
 _DIMENSIONS: Final = {
@@ -51,14 +50,23 @@ _NAMED: Final = {
     "day": f"strftime(make_timestamp({{}} * {24 * 3_600_000} * 1000), '%Y-%m-%d')",
 }
 
+_RAN: Final = "greatest(coalesce(end_ms - start_ms - coalesce(suspended_ms, 0), 0), 0)"
+"""Run time in ms without what a job was suspended for, as sacct counts it, and sreport for CPUs."""
 _HELD: Final = "coalesce(end_ms - start_ms, 0) * gpus * share_milli"
-"""In ms and per mille of a GPU: whole numbers add up faster, and to the same whatever their order."""
+"""In ms and per mille of a GPU: whole numbers add up faster, and to the same whatever their order.
+
+A suspended job keeps its GPUs, and sreport counts them.
+"""
 _SUMS: Final = (
     f"sum({_HELD}) AS held",
-    "sum(coalesce(end_ms - start_ms, 0)) AS ran",
+    f"sum({_RAN}) AS ran",
     f"sum(CASE WHEN {_WASTED} THEN {_HELD} END) AS wasted",
     f"sum(CASE WHEN gpu_use_mean IS NOT NULL THEN {_HELD} END) AS measured",
     f"sum({_HELD} * (1 - gpu_use_mean)) AS idle",
+    f"sum(CASE WHEN cpu_milli > 0 AND {_RAN} > 0 THEN cpu_used_ms END) AS cpu_used",
+    f"sum(CASE WHEN cpu_used_ms IS NOT NULL THEN {_RAN} * cpu_milli END) AS cpu_held",
+    f"sum(CASE WHEN mem_mib > 0 THEN mem_peak_mib::HUGEINT * {_RAN} END) AS mem_used",
+    f"sum(CASE WHEN mem_peak_mib IS NOT NULL THEN mem_mib::HUGEINT * {_RAN} END) AS mem_held",
 )
 _MEASURED: Final = (
     f"coalesce(sum(held), 0) / {HOUR * 1000}",
@@ -66,6 +74,9 @@ _MEASURED: Final = (
     "sum(tries)",
     "count(*) FILTER (tries > 0)",
     *(f"coalesce(sum({name}), 0) / {HOUR * 1000}" for name in ("wasted", "measured", "idle")),
+    f"coalesce(sum(cpu_used), 0) / {HOUR}",
+    f"coalesce(sum(cpu_held), 0) / {HOUR * 1000}",
+    *(f"coalesce(sum({name}), 0) / {HOUR * 1024}" for name in ("mem_used", "mem_held")),
 )
 
 _VARIABLES: Final = {
@@ -113,6 +124,31 @@ class Totals:
     run_s: tuple[float | None, float | None, float | None, float | None]
     slowdown: tuple[float | None, float | None, float | None, float | None]
     """Of tries' time in the system over their run time, which counts as 10 s where it is less."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobUse:
+    """One job and what it used, all its attempts together; its name for people is the key of `use`."""
+
+    cluster: str
+    user: str
+    application: str
+    state: str
+    """Of its last attempt."""
+    attempts: int
+    use: Usage
+
+
+_BY_JOB: Final = {
+    "gpu-hours": "held",
+    "run-hours": "ran",
+    "jobs": "count(*)",
+    "idle-gpu-hours": "idle",
+    "failed-gpu-hours": "wasted",
+    "gpu-use": "-idle / nullif(measured, 0)",
+    "cpu-use": "cpu_used / nullif(cpu_held, 0)",
+    "mem-use": "mem_used / nullif(mem_held, 0)",
+}
 
 
 class Tables:
@@ -168,6 +204,36 @@ class Tables:
         found = [row for row in found if row.jobs]
         return sorted(found, key=lambda row: (-row.gpu_hours, row.keys))
 
+    def jobs(self, measure: str, most: int) -> list[JobUse]:
+        """The jobs that are first by a measure: the largest, of a use the least; what nobody measured is left out."""
+        order = _BY_JOB[measure]
+        rows = self._all(
+            'SELECT cluster, job_id, arg_max(label, attempt), arg_max("user", attempt), '
+            "arg_max(application, attempt), arg_max(state, attempt), count(*), "
+            f"{', '.join(_SUMS)} {self._from} GROUP BY cluster, job_id HAVING {order} IS NOT NULL "
+            f"ORDER BY {order} {'ASC' if measure in USES else 'DESC'}, held DESC NULLS LAST, cluster, job_id LIMIT ?",
+            most,
+        )
+        found = []
+        for cluster, job, label, user, application, state, tries, *sums in rows:
+            held, ran, wasted, measured, idle, cpu, cpu_held, mem, mem_held = (float(s or 0) for s in sums)
+            use = Usage(
+                (label or job,),
+                held / HOUR / 1000,
+                ran / HOUR,
+                1,
+                1,
+                wasted / HOUR / 1000,
+                measured / HOUR / 1000,
+                idle / HOUR / 1000,
+                cpu / HOUR,
+                cpu_held / HOUR / 1000,
+                mem / HOUR / 1024,
+                mem_held / HOUR / 1024,
+            )
+            found.append(JobUse(cluster, user, application or UNKNOWN, state, tries, use))
+        return found
+
     def totals(self) -> Totals:
         """The whole period."""
         slow = "greatest(1.0, (end_ms - queued_ms) / greatest(end_ms - start_ms, 10000.0))"
@@ -175,8 +241,7 @@ class Tables:
             f"quantile_cont({what}, [0.5, 0.9, 0.99, 1.0]) FILTER (start_ms IS NOT NULL)"
             for what in ("(start_ms - queued_ms) / 1000.0", "(end_ms - start_ms) / 1000.0", slow)
         )
-        one = self.usage(())
-        used = one[0] if one else Usage((), 0.0, 0.0, 0, 0, 0.0, 0.0, 0.0)
+        used = self.whole()
         row = self._all(
             "SELECT count(*), avg((node_count > 1)::INTEGER) FILTER (start_ms IS NOT NULL), min(queued_ms), "
             f"max(end_ms), {spread} {self._from}"
@@ -194,6 +259,11 @@ class Tables:
             *row[1:4],
             *(tuple(each) if each else nothing for each in row[4:7]),
         )
+
+    def whole(self) -> Usage:
+        """All of the period as one group."""
+        one = self.usage(())
+        return one[0] if one else Usage((), 0.0, 0.0, 0, 0, 0.0, 0.0, 0.0)
 
     def cdfs(self, applications: Sequence[str], points: int = CDF_POINTS) -> dict[str, dict[str, Cdf]]:
         """The empirical distributions of the six variables of some applications."""

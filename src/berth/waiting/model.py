@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, Final
@@ -21,15 +21,22 @@ from numpy.typing import NDArray
 from berth.errors import HistoryError, MissingExtraError, SettingError
 from berth.files import whole_file
 from berth.waiting.conformal import rolling_interval
+from berth.waiting.questions import Categories
 
-__all__ = ["Answer", "Evaluation", "Questions", "WaitModel", "evaluate", "train"]
+__all__ = ["Answer", "Evaluation", "Questions", "WaitModel", "doubts_of", "evaluate", "train"]
 
 Floats = NDArray[np.float64]
 
-VERSION: Final = 1
+VERSION: Final = 2
 """Of a model's file."""
 ROUNDS: Final = 80
 COVERAGE: Final = 0.8
+HELD_WITHIN: Final = 0.04
+"""An interval keeps its promise where the share that it held is no further from COVERAGE."""
+NO_BETTER: Final = 0.98
+"""A model whose error is more than this part of a constant's is no better."""
+_FAR: Final = 100.0
+"""More than any logarithm of a wait."""
 _NORMAL: Final = NormalDist()
 _TENTH: Final = -_NORMAL.inv_cdf(0.1)
 """How many standard deviations the outer tenth begins from the middle."""
@@ -61,13 +68,17 @@ class Questions:
     asked_s: Floats  # (N,)
     wait_s: Floats  # (N,)
     """From the moment of asking to the start; NaN where it has not started."""
+    categories: Categories = field(default_factory=dict)
+    """What the codes of texts among the features stand for."""
 
     def __len__(self) -> int:
         return len(self.asked_s)
 
     def at(self, chosen: NDArray[Any]) -> Questions:
         """Some of them."""
-        return Questions(self.names, self.values[chosen], self.asked_s[chosen], self.wait_s[chosen])
+        return Questions(
+            self.names, self.values[chosen], self.asked_s[chosen], self.wait_s[chosen], self.categories
+        )
 
     def known_before(self, moment_s: float) -> NDArray[np.bool_]:
         """Which of their waits had ended before a moment."""
@@ -157,8 +168,21 @@ def logged(wait_s: Floats) -> Floats:
 class WaitModel:
     """Trees for the mean, the median and the two ends of the interval of log10(1 + seconds)."""
 
-    def __init__(self, names: Sequence[str], texts: Mapping[str, str], outside: Floats) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        texts: Mapping[str, str],
+        outside: Floats,
+        categories: Categories | None = None,
+        learned_s: float = -math.inf,
+        doubts: Sequence[str] = (),
+    ) -> None:
         self.names = tuple(names)
+        self.categories = dict(categories or {})
+        self.learned_s = learned_s
+        """The last start that it learned from, in s since 1970: waits that ended later are new to it."""
+        self.doubts = tuple(doubts)
+        """Why its answers are worth less than they look, as judged when it was trained."""
         self._texts = dict(texts)
         self._trees: dict[str, Any] = {}
         self.outside = outside
@@ -182,24 +206,42 @@ class WaitModel:
             self._trees[what] = _lightgbm().Booster(model_str=self._texts[what])
         return np.asarray(self._trees[what].predict(values, num_threads=_threads(values)), np.float64)
 
-    def answer(self, values: Floats) -> Answer:
-        """The answer to one question (F,)."""
+    def offset_at(self, now_s: float, values: Floats, asked_s: Floats, wait_s: Floats) -> float:
+        """By how much an interval that is asked for now is moved outwards, in log10 of the wait.
+
+        It follows the rule that `evaluate` judges: from questions (N, F), in order of time, that the model has not
+        learned from. Of one that still waits `wait_s` (N,) is infinite.
+        """
+        fresh = (asked_s + wait_s > self.learned_s) & (asked_s < now_s)
+        if not fresh.any():
+            return self.offset
+        found = [self.predict(values[fresh], what) for what in ("low", "median", "high")]
+        # One more question, now, whose ends are where only the rule moves them.
+        far = np.array([-_FAR]), np.zeros(1), np.array([_FAR])
+        low, median, high = (np.append(each, end) for each, end in zip(found, far, strict=True))
+        asked, waits = np.append(asked_s[fresh], now_s), np.append(wait_s[fresh], np.inf)
+        _, upper = rolling_interval(asked, waits, (low, median, high), self.outside, COVERAGE)
+        return float(upper[-1]) - _FAR
+
+    def answer(self, values: Floats, offset: float | None = None) -> Answer:
+        """The answer to one question (F,), its interval moved outwards by this much, or by what training measured."""
         row = values.reshape(1, -1)
+        moved = self.offset if offset is None else offset
         low, median, high = (float(self.predict(row, what)[0]) for what in ("low", "median", "high"))
-        low, high = min(low - self.offset, median), max(high + self.offset, median)
+        low, high = min(low - moved, median), max(high + moved, median)
         parts = np.asarray(self._trees["median"].predict(row, pred_contrib=True, num_threads=1))[0, :-1]
         order = np.argsort(-np.abs(parts), kind="stable")[:5]
         drivers = tuple((self.names[at], float(10 ** parts[at])) for at in order if parts[at])
         seconds = [max(10**each - 1, 0.0) for each in (median, low, high)]
         return Answer(seconds[0], seconds[1], seconds[2], drivers)
 
-    def answer_waiting(self, values: Floats, waited_s: float) -> Answer:
+    def answer_waiting(self, values: Floats, waited_s: float, offset: float | None = None) -> Answer:
         """How much longer a job will wait that has waited for so long, from its question at submission (F,).
 
         The answer for its whole wait is taken for two halves of normal distributions of log10(1 + s) that meet at the
         median; of these only what is longer than the time that has passed is left.
         """
-        whole = self.answer(values)
+        whole = self.answer(values, offset)
         low, middle, high = (math.log10(1 + each) for each in (whole.low_s, whole.median_s, whole.high_s))
         below, above = (max(middle - low, 0.01) / _TENTH, max(high - middle, 0.01) / _TENTH)
         passed = math.log10(1 + max(waited_s, 0.0))
@@ -226,6 +268,9 @@ class WaitModel:
             "names": self.names,
             "trees": self._texts,
             "outside": self.outside.tolist(),
+            "categories": {name: list(words) for name, words in self.categories.items()},
+            "learned_s": self.learned_s,
+            "doubts": list(self.doubts),
         }
         with whole_file(path) as aside:
             aside.write_text(json.dumps(content), encoding="utf-8")
@@ -240,7 +285,14 @@ class WaitModel:
                     f"{path} holds a model of version {content['version']}, not {VERSION}; make one anew with "
                     "`berth predict-wait train`"
                 )
-            return cls(content["names"], content["trees"], np.asarray(content["outside"], np.float64))
+            return cls(
+                content["names"],
+                content["trees"],
+                np.asarray(content["outside"], np.float64),
+                {name: tuple(words) for name, words in content["categories"].items()},
+                float(content["learned_s"]),
+                content["doubts"],
+            )
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise HistoryError(
                 f"{path} holds no trained model; make one with `berth predict-wait train`"
@@ -257,7 +309,26 @@ def train(questions: Questions, seed: int = 0) -> WaitModel:
     outside = _outside(ended, seed)
     target = logged(ended.wait_s)
     texts = {what: _fit(ended.values, target, what, seed) for what in ("mean", "low", "median", "high")}
-    return WaitModel(ended.names, texts, outside)
+    learned_s = float((ended.asked_s + ended.wait_s).max())
+    return WaitModel(ended.names, texts, outside, ended.categories, learned_s)
+
+
+def doubts_of(questions: Questions, seed: int = 0) -> tuple[str, ...]:
+    """Why a model of these questions is worth less than it looks: what judging it on their last fifth says."""
+    if len(questions) < 2 * FEWEST:
+        return (f"{len(questions)} jobs are too few to judge the model by; {2 * FEWEST} are the least",)
+    judged = evaluate(questions, seed)
+    found = []
+    if judged.mse_log10 > NO_BETTER * judged.baseline_mse_log10:
+        found.append(
+            "on the last fifth of the history the model is no better than a constant (mean squared error of "
+            f"log10(1 + s): {judged.mse_log10:.3f}, a constant {judged.baseline_mse_log10:.3f})"
+        )
+    if abs(judged.coverage_80 - COVERAGE) > HELD_WITHIN:
+        found.append(
+            f"on the last fifth of the history the 80 % interval held {judged.coverage_80 * 100:.0f} % of the waits"
+        )
+    return tuple(found)
 
 
 def _outside(ended: Questions, seed: int) -> Floats:

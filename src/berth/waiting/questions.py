@@ -15,7 +15,7 @@ from berth.history.importing.pending import Queued
 from berth.history.store.database import first_line, read_parquet
 from berth.history.store.record_files import SCHEMA
 
-__all__ = ["LEAKS", "history_features", "polled_features", "queue_features"]
+__all__ = ["LEAKS", "Categories", "categories_of", "history_features", "live_features", "polled_features"]
 
 Floats = NDArray[np.float64]
 
@@ -122,52 +122,64 @@ def _plain(column: Any) -> Floats:
     return np.asarray(np.ma.filled(np.ma.asarray(column, np.float64), np.nan))
 
 
-def history_features(
-    database: duckdb.DuckDBPyConnection, request: Mapping[str, object] | None = None
-) -> tuple[dict[str, Floats], Floats, Floats]:
-    """Every try of a history, asked at its submission: features by name, moments in s, waits; in order of time.
+Categories = Mapping[str, tuple[str, ...]]
+"""The values of each text in the order in which they first appeared: the code of one is its place."""
 
-    The queue of that moment is told by tries alone: who had been queued and not started, or was running. With
-    `request` one more question is asked last: a job of that user, account … right after all that is known.
+_TEXTS: Final = ("user", "account", "virtual_cluster", "application", "qos")
+
+
+def categories_of(database: duckdb.DuckDBPyConnection) -> Categories:
+    """The texts of the view `records`, in the order of the first submission that has them."""
+    return {
+        name: tuple(
+            row[0]
+            for row in database.execute(
+                f'SELECT "{name}" FROM records GROUP BY 1 ORDER BY min(queued_ms), 1'
+            ).fetchall()
+        )
+        for name in _TEXTS
+    }
+
+
+def history_features(
+    database: duckdb.DuckDBPyConnection, categories: Categories | None = None
+) -> tuple[dict[str, Floats], Floats, Floats]:
+    """Every attempt of a history, asked at its submission: features by name, moments in s, waits; in order of time.
+
+    The queue of that moment is told by attempts alone: what had been queued and not started, or was running. Nothing
+    is used that is known only once a job has its place, such as the model of its GPUs.
     """
-    features, asked, waits, _ = _features(database, request, (), 0)
+    features, asked, waits, _ = live_features(database, (), 0, categories)
     return features, asked, waits
 
 
-def queue_features(
-    database: duckdb.DuckDBPyConnection, queue: Sequence[Queued], now_ms: int
-) -> dict[str, Floats]:
-    """The questions of a queue's jobs (N,) at their submission, which the history and the whole queue tell of.
-
-    Of a job that runs or waits at `now_ms` nothing later is known.
-    """
-    features, _, _, places = _features(database, None, queue, now_ms)
-    at = np.flatnonzero(places >= 0)
-    at = at[np.argsort(places[at])]
-    return {name: column[at] for name, column in features.items()}
-
-
-def _features(
+def live_features(
     database: duckdb.DuckDBPyConnection,
-    request: Mapping[str, object] | None,
     queue: Sequence[Queued],
     now_ms: int,
+    categories: Categories | None = None,
 ) -> tuple[dict[str, Floats], Floats, Floats, Floats]:
-    """Features, moments, waits, and the place in the queue (−1 for a try of the history) of every question (N,)."""
-    texts = ("user", "account", "virtual_cluster", "application", "qos", "gpu_model")
-    codes = ", ".join(f'hash("{name}") % 1000003 AS "{name}"' for name in texts)
-    numbers = "gpus * share_milli / 1000.0 AS gpus, cpu_milli, mem_mib, time_limit_ms, greatest(node_count, 1) AS nodes"
-    row = f"{codes}, {numbers}, queued_ms, start_ms, end_ms"
-    columns = (*texts, "gpus", "share_milli", "cpu_milli", "mem_mib", "time_limit_ms", "node_count")
-    query, values = f"SELECT {row}, -1 AS place FROM records", []
-    if request is not None:
-        values = [request.get(name) for name in columns]
-        asked = ", ".join(f'? AS "{name}"' for name in columns)
-        last = "(SELECT max(end_ms) + 1 FROM records)"
-        query += (
-            f" UNION ALL SELECT {row}, -1 AS place FROM "
-            f"(SELECT {asked}, {last} AS queued_ms, NULL::BIGINT AS start_ms, {last} AS end_ms)"
+    """Features, moments, waits, and the place in the queue (−1 for an attempt of the history) of every question (N,).
+
+    The history and the whole queue tell of each moment. Of a job that runs or waits at `now_ms` nothing later is known;
+    the wait of one that waits is infinite, of an attempt that never started NaN. A text that no category has is NaN.
+    """
+    known = categories_of(database) if categories is None else categories
+    for name in _TEXTS:
+        places = np.arange(len(known[name]), dtype=np.float64)
+        words = np.empty(len(known[name]), dtype=object)
+        words[:] = known[name]
+        database.register(f"words_{name}", {"word": words, "code": places})
+        database.execute(
+            f"CREATE OR REPLACE TEMP TABLE category_{name} AS SELECT word::VARCHAR AS word, code FROM words_{name}"
         )
+        database.unregister(f"words_{name}")
+    codes = ", ".join(f'category_{name}.code AS "{name}"' for name in _TEXTS)
+    joins = " ".join(f'LEFT JOIN category_{name} ON category_{name}.word = r."{name}"' for name in _TEXTS)
+    numbers = "gpus * share_milli / 1000.0 AS gpus, mem_mib, time_limit_ms"
+    row = f"{codes}, {numbers}, queued_ms, start_ms, end_ms"
+    columns = (*_TEXTS, "gpus", "share_milli", "mem_mib", "time_limit_ms")
+    query = f"SELECT {row}, -1 AS place FROM records r {joins}"
     if queue:
         kinds = ", ".join(
             f'"{name}" {SCHEMA[name]}' for name in (*columns, "queued_ms", "start_ms", "end_ms")
@@ -175,13 +187,13 @@ def _features(
         database.execute(f"CREATE TEMP TABLE queue ({kinds}, place INTEGER)")
         marks = ", ".join("?" * (len(columns) + 4))
         rows = [
-            [*(getattr(job, name) for name in columns), job.queued_ms, job.start_ms, now_ms, place]
+            [*(getattr(job, name) for name in columns), job.queued_ms, job.start_ms, now_ms + 1, place]
             for place, job in enumerate(queue)
         ]
         database.executemany(f"INSERT INTO queue VALUES ({marks})", rows)
-        query += f" UNION ALL SELECT {row}, place FROM queue"
+        query += f" UNION ALL SELECT {row}, place FROM queue r {joins}"
     found = database.execute(
-        f'SELECT * FROM ({query}) ORDER BY queued_ms, end_ms, "user", gpus, place', values
+        f'SELECT * FROM ({query}) ORDER BY queued_ms, end_ms, "user", gpus, place'
     ).fetchnumpy()
     data = {name: _plain(column) for name, column in found.items()}
     queued, start, end, places = (data.pop(name) for name in ("queued_ms", "start_ms", "end_ms", "place"))
@@ -191,14 +203,15 @@ def _features(
     features["weekday"] = (queued // 86_400_000 + 4) % 7
     for name, group in (
         ("all", np.zeros(len(queued))),
-        ("user", data["user"]),
-        ("account", data["account"]),
-        ("server", data["virtual_cluster"]),
+        ("user", np.nan_to_num(data["user"], nan=-1.0)),
+        ("account", np.nan_to_num(data["account"], nan=-1.0)),
+        ("server", np.nan_to_num(data["virtual_cluster"], nan=-1.0)),
     ):
         for what, weight in (("jobs", np.ones(len(queued))), ("gpus", data["gpus"])):
             features[f"waiting_{what}_{name}"] = _between(group, queued, began, weight, queued)
             features[f"running_{what}_{name}"] = _between(group, began, end, weight, queued)
-    return features, queued / 1000, (start - queued) / 1000, places
+    waits = np.where((places >= 0) & np.isnan(start), np.inf, (start - queued) / 1000)
+    return features, queued / 1000, waits, places
 
 
 def _between(group: Floats, begin: Floats, end: Floats, weight: Floats, at: Floats) -> Floats:

@@ -30,6 +30,18 @@ _ALIASES: Final = {
     "start": ("start",),
     "end": ("end",),
     "limit_min": ("timelimitraw",),
+    "limit": ("timelimit",),
+    "elapsed": ("elapsedraw", "elapsed"),
+    "suspended": ("suspendedraw", "suspended"),
+    "cpu_used_ms": ("totalcpuraw",),
+    "cpu_used": ("totalcpu",),
+    "mem_peak_mib": ("mempeakmib",),
+    "mem_peak": ("maxrss",),
+    "task_count": ("ntasks",),
+    "usage": ("tresusageintot",),
+    "energy_j": ("consumedenergyraw",),
+    "gpu_peak_pct": ("gpuutilpeak",),
+    "gpu_peak_mib": ("gpumempeakmib",),
     "node_count": ("nnodes", "allocnodes"),
     "cpus": ("ncpus", "alloccpus", "reqcpus"),
     "alloc": ("alloctres", "allocgres"),
@@ -75,6 +87,8 @@ _RECORDED: Final = {
     "reason": ("wait_reason",),
     "comment": ("comment",),
     "exit": ("exit_code",),
+    "energy_j": ("energy_j",),
+    "suspended": ("suspended_ms",),
 }
 """What of a record each thing becomes; a column that another file had is kept where this one lacks it."""
 
@@ -133,10 +147,23 @@ class Layout:
         """Whether a job's id for people stands apart from its number."""
         return self._at["label"] != self._at["id"]
 
+    @property
+    def of_steps(self) -> bool:
+        """Whether it has columns that Slurm fills in the rows of steps only, or as text that is to be read first."""
+        return bool({"usage", "mem_peak", "cpu_used"} & self._at.keys())
+
+    @property
+    def plain_limit(self) -> bool:
+        """Whether a time limit, if there is one, is told in minutes."""
+        return "limit" not in self._at or "limit_min" in self._at
+
     def absent(self) -> tuple[str, ...]:
         """The columns of a record that this table says nothing about."""
         lacking = [
-            column for thing, columns in _RECORDED.items() if thing not in self._at for column in columns
+            column
+            for thing, columns in _RECORDED.items()
+            if thing not in self._at and not (thing == "limit_min" and "limit" in self._at)
+            for column in columns
         ]
         if "alloc" not in self._at and "req" not in self._at:
             lacking += ["gpus", "share_milli", "mem_mib", "gpu_model"]
@@ -147,7 +174,13 @@ class Layout:
         if "command" not in self._at and "container" not in self._at:
             lacking.append("command")
         if "gpu_use" not in self._at and "gpu_mem" not in self._at:
-            lacking += ["gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak"]
+            lacking += ["gpu_use_mean", "gpu_mem_mean"]
+        if not {"usage", "gpu_peak_pct"} & self._at.keys():
+            lacking += ["gpu_use_peak", "gpu_mem_peak"]
+        if not {"cpu_used", "cpu_used_ms"} & self._at.keys():
+            lacking.append("cpu_used_ms")
+        if not {"mem_peak", "mem_peak_mib", "usage"} & self._at.keys():
+            lacking.append("mem_peak_mib")
         if not {"name", "comment", "command", "container", "application"} & self._at.keys():
             lacking.append("application")
         return (*lacking, "work_ms", "end_reason")

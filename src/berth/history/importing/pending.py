@@ -18,9 +18,12 @@ from berth.history.store.pseudonyms import pseudonym
 from berth.history.values.applications import read_rules
 from berth.history.values.tres import resources
 
-__all__ = ["Queued", "hidden", "read_queue", "run_squeue"]
+__all__ = ["Queued", "hidden", "read_queue", "run_squeue", "tasks_of"]
 
 _NEEDED: Final = ("jobidraw", "state", "submit")
+_TASKS = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?")
+MOST_TASKS: Final = 4_000_000
+"""Slurm numbers the tasks of an array to at most this."""
 _MINUTES = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
 
 
@@ -90,7 +93,7 @@ def _of_json(text: str, path: Path) -> Iterator[Queued]:
                 continue
             asked = resources(str(job.get("tres_req_str") or ""))
             limit = _number(job.get("time_limit"))
-            yield Queued(
+            one = Queued(
                 job_id=str(job["job_id"]),
                 user=str(job.get("user_name") or job.get("user_id") or ""),
                 account=str(job.get("account") or ""),
@@ -109,6 +112,11 @@ def _of_json(text: str, path: Path) -> Iterator[Queued]:
                 queued_ms=(_number(job["submit_time"]) or 0) * 1000,
                 start_ms=(_number(job.get("start_time")) or 0) * 1000 if state == "RUNNING" else None,
             )
+            waiting = tasks_of(str(job.get("array_task_string") or "")) if state == "PENDING" else ()
+            array = _number(job.get("array_job_id")) or one.job_id
+            yield from (replace(one, job_id=f"{array}_{task}") for task in waiting)
+            if not waiting:
+                yield one
     except KeyError as error:
         if error.args[0] == "job_state" and "time" in job:
             raise HistoryError(
@@ -127,6 +135,19 @@ def _number(value: Any) -> int | None:
     if isinstance(value, Mapping):
         value = value.get("number") if value.get("set") and not value.get("infinite") else None
     return int(value) if value is not None and int(value) < 2**32 - 2 else None
+
+
+def tasks_of(text: str) -> tuple[int, ...]:
+    """The tasks of an array that wait, which Slurm shows as one job: `1-4,7%2` is 1, 2, 3, 4 and 7; `0-8:4` 0, 4 and 8.
+
+    A list that is cut off (`1-4,...`) gives the tasks that it names; nothing where it names none.
+    """
+    found: list[int] = []
+    for part in text.strip("[]").partition("%")[0].split(","):
+        if of := _TASKS.fullmatch(part.strip()):
+            first, last, step = int(of[1]), int(of[2] or of[1]), int(of[3] or 1)
+            found.extend(range(first, min(last, first + MOST_TASKS) + 1, max(step, 1)))
+    return tuple(dict.fromkeys(found))[:MOST_TASKS]
 
 
 def _of_text(text: str, path: Path) -> Iterator[Queued]:
@@ -148,7 +169,7 @@ def _of_text(text: str, path: Path) -> Iterator[Queued]:
         queued, nodes = _moment_ms(row["submit"]), row.get("nnodes", "")
         if queued is None:
             raise HistoryError(f"{path}, line {number}: Submit is {row['submit']!r}, which is no time")
-        yield Queued(
+        one = Queued(
             job_id=row["jobidraw"],
             user=row.get("user", ""),
             account=row.get("account", ""),
@@ -167,6 +188,11 @@ def _of_text(text: str, path: Path) -> Iterator[Queued]:
             queued_ms=queued,
             start_ms=_moment_ms(row.get("start", "")) if state == "RUNNING" else None,
         )
+        array, bracket, tasks = row.get("jobid", "").partition("_[")
+        waiting = tasks_of(tasks) if bracket and state == "PENDING" else ()
+        yield from (replace(one, job_id=f"{array}_{task}") for task in waiting)
+        if not waiting:
+            yield one
 
 
 def _moment_ms(text: str) -> int | None:

@@ -17,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.arrays import released
-from berth.history.values.tres import MOST
+from berth.history.values.tres import MARKS_MIB, MOST, MOST_AMOUNT
 
 __all__ = [
+    "AMOUNT",
     "COUNT",
     "ID",
     "LABEL",
@@ -39,8 +40,10 @@ Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
 
-SKIPPED, LABEL, ID, TIME, COUNT, TEXT = range(6)
-"""Kinds of a field. A label is only looked at for the dot that makes it a step's."""
+SKIPPED, LABEL, ID, TIME, COUNT, TEXT, AMOUNT = range(7)
+"""Kinds of a field. A label becomes two numbers, such as 12 and 3 of `12_3`; an amount may be larger than a count."""
+
+MARKS: Final = (MARKS_MIB.start, MARKS_MIB.stop - 1)
 
 NOTHING: Final = -1
 """Stands for no number; all that there are are 0 or more."""
@@ -164,11 +167,10 @@ def _split(
         good = True
         forms = 0
         while True:
-            # One field: its end, its hash, whether all of it is ASCII, and whether there is a dot.
+            # One field: its end, its hash, and whether all of it is ASCII.
             first = at
             hash_ = np.uint64(14695981039346656037)
             byte = text[at]
-            dots = 0
             kind = kinds[field] if field < fields else SKIPPED
             if kind == TEXT:
                 while byte != separator and byte != 10:
@@ -181,8 +183,6 @@ def _split(
                 while byte != separator and byte != 10:
                     if byte < 32 or byte > 126:
                         good = False
-                    if byte == 46:
-                        dots += 1
                     at += one
                     byte = text[at]
             length: Any = np.int64(at - first)
@@ -232,8 +232,13 @@ def _split(
                     good, value = _digits(text, first, length)
                     good = good and bool(0 < length < 19) and bool(text[first] != 48 or length == 1)
                     numbers[columns[field], plain] = value
+                elif kind == AMOUNT:
+                    good, value = _amount(text, first, length)
+                    numbers[columns[field], plain] = value
                 elif kind == LABEL:
-                    good = dots == 0
+                    good, value, part = _label(text, first, length)
+                    numbers[columns[field], plain] = value
+                    numbers[columns[field] + 1, plain] = part
             field += 1
             if byte == 10:
                 break
@@ -284,6 +289,42 @@ def _count(text: Bytes, first: Any, length: int) -> tuple[bool, int]:
         return True, NOTHING
     good, value = _digits(text, first, length)
     return good, value if value <= MOST else NOTHING
+
+
+@released
+def _amount(text: Bytes, first: Any, length: int) -> tuple[bool, int]:
+    """An amount; nothing, and Slurm's marks for none, are NOTHING, as are 0 and 00:00:00: nobody measured it."""
+    if length == 0:
+        return True, NOTHING
+    if length == 8 and text[first + np.uint64(2)] == 58:
+        for step in range(8):
+            if text[first + np.uint64(step)] != (58 if step in (2, 5) else 48):
+                return False, NOTHING
+        return True, NOTHING
+    good, value = _digits(text, first, length)
+    if value == 0 or value > MOST_AMOUNT or MARKS[0] <= value <= MARKS[1]:
+        return good, NOTHING
+    return good, value
+
+
+@released
+def _label(text: Bytes, first: Any, length: int) -> tuple[bool, int, int]:
+    """The two numbers of 12_3 or 12+3, the second of which is −2 − 3; of 12 alone that and NOTHING."""
+    split = 0
+    for step in range(length):
+        byte = text[first + np.uint64(step)]
+        if byte == 95 or byte == 43:
+            split = step
+            break
+    if split == 0:
+        good, value = _digits(text, first, length)
+        return good and length > 0 and (text[first] != 48 or length == 1), value, NOTHING
+    good, value = _digits(text, first, split)
+    also, part = _digits(text, first + np.uint64(split + 1), length - split - 1)
+    whole = text[first] != 48 and (text[first + np.uint64(split + 1)] != 48 or length == split + 2)
+    if text[first + np.uint64(split)] == 43:
+        part = -2 - part
+    return good and also and whole and length > split + 1, value, part
 
 
 @released

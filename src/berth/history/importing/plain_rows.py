@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from berth.history.importing.columns import STATES, Layout
 from berth.history.importing.node_models import read_models
 from berth.history.importing.plain_lines import (
+    AMOUNT,
     COUNT,
     ID,
     LABEL,
@@ -57,7 +58,9 @@ _YEAR_2100_MS: Final = 4_102_444_800_000
 
 _TIMES: Final = ("submit", "eligible", "start", "end")
 _COUNTS: Final = ("limit_min", "node_count", "cpus")
-_NUMBERS: Final = ("id", *_TIMES, *_COUNTS)
+_AMOUNTS: Final = ("suspended", "cpu_used_ms", "mem_peak_mib", "energy_j", "gpu_peak_pct", "gpu_peak_mib")
+_LABELS: Final = ("label", "label_part")
+_NUMBERS: Final = ("id", *_TIMES, *_COUNTS, *_AMOUNTS, *_LABELS)
 _TEXTS: Final = (
     *("cluster", "user", "account", "partition", "qos", "reason", "state", "application"),
     *("alloc", "req", "node_list", "name", "comment", "container", "command", "exit"),
@@ -65,6 +68,11 @@ _TEXTS: Final = (
 _WRITTEN: Final = (
     *("cluster", "user", "account", "partition", "qos", "reason", "state", "name", "comment", "command"),
     "exit",
+)
+_LABEL: Final = (
+    f"CASE WHEN c.label = {NOTHING} THEN c.id::VARCHAR WHEN c.label_part = {NOTHING} THEN c.label::VARCHAR "
+    "WHEN c.label_part >= 0 "
+    "THEN c.label || '_' || c.label_part ELSE c.label || '+' || (-2 - c.label_part) END"
 )
 _WORDS: Final = {"text": "BIGINT", "word": "VARCHAR"}
 _REMEMBERED: Final = 1 << 16
@@ -110,6 +118,8 @@ def take_plain(
         or not (layout.has("alloc") or layout.has("req"))
         or layout.has("gpu_use")
         or layout.has("gpu_mem")
+        or layout.of_steps
+        or not layout.plain_limit
     ):
         return None
     writer = _Writer(database, layout, options)
@@ -179,7 +189,8 @@ def _lines(layout: Layout, delimiter: str) -> Lines:
     kinds = np.full(len(layout.header), SKIPPED, np.int64)
     columns = np.zeros(len(layout.header), np.int64)
     dictionaries = np.zeros(len(layout.header), np.int64)
-    for names, kind in ((_TEXTS, TEXT), (_TIMES, TIME), (_COUNTS, COUNT), (("id",), ID)):
+    kinds_of = ((_TEXTS, TEXT), (_TIMES, TIME), (_COUNTS, COUNT), (_AMOUNTS, AMOUNT), (("id",), ID))
+    for names, kind in kinds_of:
         for name in names:
             if layout.has(name):
                 at = layout.place(name)
@@ -187,7 +198,8 @@ def _lines(layout: Layout, delimiter: str) -> Lines:
                 columns[at] = (_TEXTS if kind == TEXT else _NUMBERS).index(name)
                 dictionaries[at] = _dictionary(name) if kind == TEXT else 0
     if layout.labelled:
-        kinds[layout.place("label")] = LABEL
+        at = layout.place("label")
+        kinds[at], columns[at] = LABEL, _NUMBERS.index("label")
     return Lines(ord(delimiter), kinds, columns, dictionaries, len(_TEXTS), len(_NUMBERS), len(_TEXTS))
 
 
@@ -214,8 +226,8 @@ class _Writer:
 
     def good(self, plain: PlainLines) -> NDArray[np.bool_]:
         """Which plain lines (L,) are tries with nothing unusual; a start that never was is removed from them."""
-        for name in ("eligible", *_COUNTS):
-            if not self._layout.has(name):
+        for name in ("eligible", *_COUNTS, *_AMOUNTS, *_LABELS):
+            if not (self._layout.labelled if name in _LABELS else self._layout.has(name)):
                 plain.numbers[_NUMBERS.index(name)] = NOTHING
         submit, start, end = (plain.numbers[_NUMBERS.index(name)] for name in ("submit", "start", "end"))
         # A row that tells no resources, or has a mark of Slurm's for none among them, is not plain.
@@ -257,7 +269,8 @@ class _Writer:
             joins.append(f"JOIN plain_{name} ON plain_{name}.text = c.{name}")
             expressions.append(f"plain_{name}.word AS {name}")
         numbers = [f"nullif(c.{name}, {NOTHING}) AS {name}_ms" for name in _TIMES]
-        numbers += [f"nullif(c.{name}, {NOTHING}) AS {name}" for name in _COUNTS]
+        numbers += [f"nullif(c.{name}, {NOTHING}) AS {name}" for name in (*_COUNTS, *_AMOUNTS[1:])]
+        numbers += [f"nullif(c.suspended, {NOTHING}) * 1000 AS suspended_ms", f"{_LABEL} AS label"]
         source = (
             f"(SELECT c.id::VARCHAR AS id, {', '.join(numbers)}, {', '.join(expressions)}, c.alloc AS alloc, "
             "c.req AS req, c.node_list AS node_list, c.app AS app, NULL::DOUBLE AS gpu_use, NULL::DOUBLE AS gpu_mem, "

@@ -27,7 +27,7 @@ SEPARATOR: Final = "\x1f"
 FIELDS: Final = (
     *("JobIDRaw", "JobID", "Cluster", "JobName", "User", "Account", "Partition", "QOS", "State", "Submit"),
     *("Eligible", "Start", "End", "TimelimitRaw", "NNodes", "NCPUS", "AllocTRES", "ReqTRES", "NodeList"),
-    *("Reason", "Comment", "Container", "SubmitLine", "ExitCode"),
+    *("Reason", "Comment", "Container", "SubmitLine", "ExitCode", "Suspended"),
 )
 
 _DELIMITERS: Final = (SEPARATOR, "|", "\t", ";", ",")
@@ -74,8 +74,13 @@ def import_rows(
     where: str,
     rejections: Rejections,
     cursors: Mapping[str, int] | None = None,
+    *,
+    tasks: bool = False,
 ) -> ImportResult:
-    """Import rows that another reader made, in sacct's columns; `rejections` are those that it left out."""
+    """Import rows that another reader made, in sacct's columns; `rejections` are those that it left out.
+
+    With `tasks` rows of one job and moment of submission, but of other times, are tasks of an array.
+    """
     with history.import_space() as space:
         path = space / "rows.txt"
         try:
@@ -88,7 +93,7 @@ def import_rows(
         left_out = rejections.count  # the reader has read them; the file does not hold them
         plain = replace(options, encoding="utf-8")
         with connect(space) as database:
-            staged = stage(database, path, SEPARATOR, layout, space, plain, rejections, where)
+            staged = stage(database, path, SEPARATOR, layout, space, plain, rejections, where, tasks=tasks)
             whole = replace(staged, read=staged.read + left_out)
             return history.merge(database, whole, rejections, cursors)
 

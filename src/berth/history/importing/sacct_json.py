@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +21,8 @@ HEADER: Final = (
     *("JobIDRaw", "Cluster", "JobName", "User", "Account", "Partition", "QOS", "State", "Submit", "Eligible"),
     *("Start", "End", "TimelimitRaw", "NNodes", "NCPUS", "AllocTRES", "ReqTRES", "NodeList", "Reason"),
     *("Comment", "Container", "SubmitLine", "ExitCode"),
+    *("JobID", "ElapsedRaw", "SuspendedRaw", "TotalCPURaw", "MemPeakMiB", "ConsumedEnergyRaw"),
+    *("GPUUtilPeak", "GPUMemPeakMiB"),
 )
 
 
@@ -78,7 +80,7 @@ def _row(job: Mapping[str, Any]) -> tuple[object, ...]:
         job.get("account"),
         job.get("partition"),
         job.get("qos"),
-        state[0] if isinstance(state, list) else state,
+        _state(state if isinstance(state, list) else [state]),
         *(_number(time.get(name)) for name in ("submission", "eligible", "start", "end", "limit")),
         _number(job.get("allocation_nodes")),
         _number((job.get("required") or {}).get("CPUs")),
@@ -88,14 +90,63 @@ def _row(job: Mapping[str, Any]) -> tuple[object, ...]:
         (job.get("comment") or {}).get("job"),
         job.get("container"),
         job.get("submit_line"),
-        _exit_code(job.get("exit_code") or {}),
+        _exit_code(job.get("exit_code") or {}, state),
+        _label(job),
+        *(_number(time.get(name)) for name in ("elapsed", "suspended")),
+        _cpu_ms(job, time),
+        *_of_steps(job.get("steps") or []),
     )
 
 
-def _exit_code(told: Mapping[str, Any]) -> str:
-    """As sacct's text has it, code:signal; older versions call the signal's number `signal_id`."""
+def _state(told: Sequence[str]) -> str:
+    """One state of all that are told: an attempt that was given up to be queued again has "pending" beside it."""
+    given_up = told[0] in ("PENDING", "RUNNING") and bool({"REQUEUED", "SPECIAL_EXIT"} & set(told))
+    return "REQUEUED" if given_up else told[0]
+
+
+def _label(job: Mapping[str, Any]) -> str:
+    """What sacct's text has as JobID: the task of an array, the component of a heterogeneous job, or the id."""
+    for part, mark, of, which in (("array", "_", "job_id", "task_id"), ("het", "+", "job_id", "job_offset")):
+        told = job.get(part) or {}
+        whole, place = _number(told.get(of)), _number(told.get(which))
+        if whole and place is not None and place < 2**32 - 3:
+            return f"{whole}{mark}{place}"
+    return str(job["job_id"])
+
+
+def _cpu_ms(job: Mapping[str, Any], time: Mapping[str, Any]) -> int | None:
+    """CPU time of the job, or of its steps together, in ms."""
+
+    def us(told: Mapping[str, Any]) -> int:
+        total = told.get("total") or {}
+        return (_number(total.get("seconds")) or 0) * 1_000_000 + (_number(total.get("microseconds")) or 0)
+
+    return (us(time) or sum(us(step.get("time") or {}) for step in job.get("steps") or [])) // 1000 or None
+
+
+def _of_steps(steps: Sequence[Mapping[str, Any]]) -> tuple[int | None, ...]:
+    """Peak memory in MiB, energy in J, and the peaks of GPU utilisation in % and GPU memory in MiB, of all tasks."""
+    memory = energy = util = gpu_memory = 0
+    for step in steps:
+        used = ((step.get("tres") or {}).get("requested") or {}).get("total") or []
+        told = {(each.get("type"), each.get("name") or ""): _number(each.get("count")) or 0 for each in used}
+        memory = max(memory, told.get(("mem", ""), 0))
+        util = max(util, told.get(("gres", "gpuutil"), 0))
+        gpu_memory = max(gpu_memory, told.get(("gres", "gpumem"), 0))
+        consumed = _number(((step.get("statistics") or {}).get("energy") or {}).get("consumed"))
+        energy += consumed if consumed is not None and consumed < 2**63 else 0
+    return -(-memory // 2**20) or None, energy or None, util or None, -(-gpu_memory // 2**20) or None
+
+
+def _exit_code(told: Mapping[str, Any], state: str | Sequence[str]) -> str:
+    """As sacct's text has it, code:signal; older versions call the signal's number `signal_id`.
+
+    Slurm 22.05 writes 0 for any job; of one that failed that tells nothing.
+    """
     signal = told.get("signal") or {}
     code, number = _number(told.get("return_code")), _number(signal.get("id", signal.get("signal_id")))
+    if not code and not number and "FAILED" in ([state] if isinstance(state, str) else state):
+        return ""
     return "" if code is None and number is None else f"{code or 0}:{number or 0}"
 
 

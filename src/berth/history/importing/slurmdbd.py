@@ -8,7 +8,7 @@ lost half-way costs one window.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -21,9 +21,12 @@ from berth.errors import HistoryError, MissingExtraError, SettingError
 from berth.history.importing.columns import layout_of
 from berth.history.importing.sacct import SEPARATOR
 from berth.history.importing.staging import stage
+from berth.history.store.capacity import Capacity
 from berth.history.store.database import connect
 from berth.history.store.folder import History
 from berth.history.store.import_result import PLAIN, ImportResult, Options, Rejections
+from berth.history.values.hostlist import expand
+from berth.history.values.tres import MOST_AMOUNT, resources
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -43,14 +46,29 @@ _NEEDED: Final = frozenset(
     (
         *("id_job", "id_assoc", "id_qos", "job_name", "account", "partition", "state", "time_submit"),
         *("time_eligible", "time_start", "time_end", "timelimit", "nodes_alloc", "cpus_req", "tres_alloc"),
-        *("tres_req", "nodelist", "state_reason_prev", "derived_es", "deleted"),
+        *("tres_req", "nodelist", "state_reason_prev", "derived_es", "deleted", "mod_time"),
     )
 )
 _HEADER: Final = (
     *("JobIDRaw", "Cluster", "JobName", "User", "Account", "Partition", "QOS", "State", "Submit", "Eligible"),
     *("Start", "End", "TimelimitRaw", "NNodes", "NCPUS", "AllocTRES", "ReqTRES", "NodeList", "Reason"),
     *("Comment", "Container", "SubmitLine", "ExitCode"),
+    *(
+        "JobID",
+        "SuspendedRaw",
+        "ConsumedEnergyRaw",
+        "TotalCPURaw",
+        "MemPeakMiB",
+        "GPUUtilPeak",
+        "GPUMemPeakMiB",
+    ),
 )
+_LABEL: Final = (
+    "if(j.id_array_job > 0 and j.id_array_task < 4294967293, concat(j.id_array_job, '_', j.id_array_task), "
+    "if(j.het_job_id > 0 and j.het_job_offset < 4294967293, concat(j.het_job_id, '+', j.het_job_offset), j.id_job))"
+)
+"""What sacct shows as JobID."""
+_OF_STEPS: Final = ("user_sec", "user_usec", "sys_sec", "sys_usec", "tres_usage_in_tot")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +77,8 @@ class Table:
 
     cluster: str
     columns: frozenset[str]
+    others: Mapping[str, frozenset[str]]
+    """The columns of the tables `step`, `suspend` and `event` of the same cluster."""
 
 
 def import_slurmdbd(
@@ -73,18 +93,39 @@ def import_slurmdbd(
     with _connection(url) as (connection, shown):
         names = _tres_names(connection)
         for table in _tables(connection, options.cluster, shown):
-            key = f"slurmdbd:{table.cluster}"
-            reached = history.index().cursors.get(key)
+            key, changed_key = f"slurmdbd:{table.cluster}", f"slurmdbd-changed:{table.cluster}"
+            cursors = history.index().cursors
+            reached = cursors.get(key)
             begin = since_s if since_s is not None else max((reached or 0) - AGAIN_S, 1)
+            source = _Source(connection, table, replace(options, tres_names=names), shown)
+            changed = int(connection.exec_driver_sql("SELECT unix_timestamp()").scalar() or 0)
+            if reached is not None:
+                before = cursors.get(changed_key, reached)
+                if since_s is None:
+                    # Rows that came, or were put right, after the import had passed the time at which they ended.
+                    late = _Rows(
+                        "j.mod_time >= %s AND j.time_end BETWEEN 1 AND %s", (before - 3600, begin - 1)
+                    )
+                    total = _sum(total, _import_window(history, source, late, {}))
+                elif since_s > reached:
+                    changed = min(before, changed)  # what is passed over is late
             while True:
                 end = _window_end(connection, table, begin, window)
-                result = _import_window(
-                    history, connection, table, replace(options, tres_names=names), begin, end, key, shown
-                )
-                total = _sum(total, result)
                 if end is None:
+                    rows = _Rows("j.time_end >= %s", (begin,))
+                    latest = connection.exec_driver_sql(
+                        f"SELECT max(time_end) FROM `{table.cluster}_job_table` WHERE time_end >= %s",
+                        (begin,),
+                    ).scalar()
+                    reached_now = {key: int(latest)} if latest else {}
+                    total = _sum(
+                        total, _import_window(history, source, rows, {**reached_now, changed_key: changed})
+                    )
                     break
+                rows = _Rows("j.time_end BETWEEN %s AND %s", (begin, end))
+                total = _sum(total, _import_window(history, source, rows, {key: end}))
                 begin = end + 1
+            history.note_capacity(table.cluster, _capacities(connection, table, dict(names)))
     return total
 
 
@@ -125,11 +166,16 @@ def _connection(url: str) -> Iterator[tuple[Connection, str]]:
 def _tables(connection: Connection, cluster: str, shown: str) -> list[Table]:
     rows = connection.exec_driver_sql(
         "SELECT table_name, column_name FROM information_schema.columns "
-        "WHERE table_schema = database() AND table_name LIKE '%%\\_job\\_table'"
+        "WHERE table_schema = database() AND table_name REGEXP '_(job|step|suspend|event)_table$'"
     ).all()
     found: dict[str, set[str]] = {}
+    others: dict[tuple[str, str], set[str]] = {}
     for table, column in rows:
-        found.setdefault(str(table).removesuffix("_job_table"), set()).add(str(column))
+        name, _, kind = str(table).removesuffix("_table").rpartition("_")
+        if kind == "job":
+            found.setdefault(name, set()).add(str(column))
+        else:
+            others.setdefault((name, kind), set()).add(str(column))
     if not found or (cluster and cluster not in found):
         have = f"it has {', '.join(sorted(found))}" if found else "it has none, or this user may read none"
         raise HistoryError(
@@ -143,12 +189,40 @@ def _tables(connection: Connection, cluster: str, shown: str) -> list[Table]:
             )
         if not re.fullmatch(r"\w+", name):
             raise HistoryError(f"{shown}: a cluster's name has letters, digits and _, not {name!r}")
-    return [Table(name, frozenset(found[name])) for name in sorted(found) if not cluster or name == cluster]
+    return [
+        Table(
+            name,
+            frozenset(found[name]),
+            {kind: frozenset(others.get((name, kind), ())) for kind in ("step", "suspend", "event")},
+        )
+        for name in sorted(found)
+        if not cluster or name == cluster
+    ]
 
 
 def _tres_names(connection: Connection) -> tuple[tuple[str, str], ...]:
     rows = connection.exec_driver_sql("SELECT id, type, name FROM tres_table").all()
     return tuple((str(number), f"{kind}/{name}" if name else str(kind)) for number, kind, name in rows)
+
+
+def _capacities(connection: Connection, table: Table, names: Mapping[str, str]) -> tuple[Capacity, ...]:
+    """What the cluster registered of all its nodes together: rows of its event table that name no node."""
+    if not {"cluster_nodes", "tres", "time_start", "time_end"} <= table.others["event"]:
+        return ()
+    rows = connection.exec_driver_sql(
+        f"SELECT time_start, time_end, cluster_nodes, tres FROM `{table.cluster}_event_table` "
+        "WHERE node_name = '' AND tres <> '' ORDER BY time_start"
+    ).all()
+    found = []
+    for begin_s, end_s, nodes, tres in rows:
+        told = resources(str(tres), names)
+        try:
+            hosts = expand(str(nodes))
+        except ValueError:
+            hosts = ()
+        end_ms = int(end_s) * 1000 or None
+        found.append(Capacity(int(begin_s) * 1000, end_ms, tuple(hosts), told.gpus, told.cpus, told.mem_mib))
+    return tuple(found)
 
 
 def _window_end(connection: Connection, table: Table, begin: int, rows: int) -> int | None:
@@ -160,43 +234,56 @@ def _window_end(connection: Connection, table: Table, begin: int, rows: int) -> 
     return None if found is None else int(found[0])
 
 
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A cluster's table, and how its rows are read."""
+
+    connection: Connection
+    table: Table
+    options: Options
+    shown: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Which rows of the table `j` are read."""
+
+    condition: str
+    values: tuple[int, ...]
+
+
 def _import_window(
-    history: History,
-    connection: Connection,
-    table: Table,
-    options: Options,
-    begin: int,
-    end: int | None,
-    key: str,
-    shown: str,
+    history: History, source: _Source, rows: _Rows, cursors: Mapping[str, int]
 ) -> ImportResult:
     with history.import_space() as space:
         path = space / "rows.txt"
-        reached = _write_rows(connection, table, begin, end, path)
-        where = f"{shown}, {table.cluster}"
-        plain = replace(options, cluster=table.cluster, encoding="utf-8", timezone="UTC")
+        table = source.table
+        _write_rows(source.connection, table, rows, path, dict(source.options.tres_names))
+        where = f"{source.shown}, {table.cluster}"
+        plain = replace(source.options, cluster=table.cluster, encoding="utf-8", timezone="UTC")
         rejections = Rejections()
         with connect(space) as database:
             layout = layout_of(SEPARATOR.join(_HEADER), SEPARATOR, where)
             staged = stage(database, path, SEPARATOR, layout, space, plain, rejections, where)
-            return history.merge(database, staged, rejections, {key: reached} if reached else {})
+            return history.merge(database, staged, rejections, cursors)
 
 
-def _write_rows(connection: Connection, table: Table, begin: int, end: int | None, path: Path) -> int:
-    """Stream a window into a file; returns the last second that it had come to, 0 where it is empty."""
-    last = "" if end is None else " AND j.time_end <= %s"
+def _write_rows(
+    connection: Connection, table: Table, wanted: _Rows, path: Path, names: Mapping[str, str]
+) -> None:
+    """Stream rows into a file."""
+    values = wanted.values
     rows = (
         f"FROM `{table.cluster}_job_table` j "
         f"LEFT JOIN `{table.cluster}_assoc_table` a ON a.id_assoc = j.id_assoc "
-        f"LEFT JOIN qos_table q ON q.id = j.id_qos WHERE j.time_end >= %s{last} AND j.deleted = 0"
+        f"LEFT JOIN qos_table q ON q.id = j.id_qos WHERE {wanted.condition} AND j.deleted = 0"
     )
-    values = (begin,) if end is None else (begin, end)
     connection.rollback()
     # A driver in Python takes its time for each row that comes, so the server packs many into one text. Where one is
     # too long and cut off, or a value holds what separates rows and fields, rows come one by one and are cleaned.
     connection.exec_driver_sql("SET SESSION group_concat_max_len = 8388608")
     packed = (
-        f"SELECT count(*), group_concat({_row(table, _plain)} SEPARATOR '\n') {rows} "
+        f"SELECT count(*), group_concat({_row(table, _plain, names)} SEPARATOR '\n') {rows} "
         f"GROUP BY j.job_db_inx DIV {PACKED_ROWS} ORDER BY NULL"
     )
     whole = True
@@ -216,14 +303,9 @@ def _write_rows(connection: Connection, table: Table, begin: int, end: int | Non
             file.truncate()
             file.write(SEPARATOR.join(_HEADER) + "\n")
             file.writelines(
-                f"{row[0]}\n" for row in _stream(connection, f"SELECT {_row(table, _clean)} {rows}", values)
+                f"{row[0]}\n"
+                for row in _stream(connection, f"SELECT {_row(table, _clean, names)} {rows}", values)
             )
-    if end is not None:
-        return end
-    latest = connection.exec_driver_sql(
-        f"SELECT max(time_end) FROM `{table.cluster}_job_table` WHERE time_end >= %s", (begin,)
-    ).scalar()
-    return int(latest or 0)
 
 
 def _get_ready() -> None:
@@ -247,11 +329,53 @@ def is_whole(text: str | None, rows: int) -> bool:
     return text.count("\n") + 1 == rows and text.count(SEPARATOR) == rows * (len(_HEADER) - 1)
 
 
-def _row(table: Table, text_of: Callable[[str], str]) -> str:
+def _suspended(table: Table) -> str:
+    """Seconds for which a job was suspended, as sreport leaves them out."""
+    if not {"time_start", "time_end"} <= table.others.get("suspend", frozenset()):
+        return "''"
+    end = "least(if(s.time_end, s.time_end, j.time_end), j.time_end)"
+    return (
+        f"if(j.time_suspended, coalesce((SELECT sum(greatest({end} - greatest(s.time_start, j.time_start), 0)) "
+        f"FROM `{table.cluster}_suspend_table` s WHERE s.job_db_inx = j.job_db_inx), ''), '')"
+    )
+
+
+def _amount(text: str, name: str, names: Mapping[str, str]) -> str:
+    """What a list of resources says of one of them, as a number of SQL; NULL where it says nothing, or none."""
+    number = next((number for number, known in names.items() if known == name), None)
+    if number is None:
+        return "NULL"
+    value = (
+        f"cast(substring_index(substring_index(concat(',', {text}), ',{number}=', -1), ',', 1) AS unsigned)"
+    )
+    found = f"if(instr(concat(',', {text}), ',{number}='), {value}, NULL)"
+    return f"if({found} <= {MOST_AMOUNT}, {found}, NULL)"
+
+
+def _steps(table: Table, names: Mapping[str, str]) -> str:
+    """CPU time in ms, peak memory in MiB and the peaks of GPUs of a job's steps, as four fields of SQL."""
+    nothing = "CONCAT_WS(CHAR(31 USING utf8mb4), '', '', '', '')"
+    if not {"job_db_inx", *_OF_STEPS} <= table.others.get("step", frozenset()):
+        return nothing
+    used = "p.tres_usage_in_tot"
+    told = (
+        "sum((p.user_sec + p.sys_sec) * 1000000 + p.user_usec + p.sys_usec) DIV 1000",
+        f"ceil(max({_amount(used, 'mem', names)}) / 1048576)",
+        f"max({_amount(used, 'gres/gpuutil', names)})",
+        f"ceil(max({_amount(used, 'gres/gpumem', names)}) / 1048576)",
+    )
+    fields = ", ".join(f"coalesce({each}, '')" for each in told)
+    return (
+        f"coalesce((SELECT CONCAT_WS(CHAR(31 USING utf8mb4), {fields}) FROM `{table.cluster}_step_table` p "
+        f"WHERE p.job_db_inx = j.job_db_inx AND p.deleted = 0), {nothing})"
+    )
+
+
+def _row(table: Table, text_of: Callable[[str], str], names: Mapping[str, str]) -> str:
     """A row as one text of SQL, its fields in the order of the header; `text_of` makes an expression of a text."""
     # A try that was given up to be queued again is "pending" with a flag, and has an end.
-    names = ", ".join(f"'{name}'" for name in _STATES)
-    ended = f"coalesce(elt((j.state & 255) + 1, {names}), j.state)"
+    states = ", ".join(f"'{name}'" for name in _STATES)
+    ended = f"coalesce(elt((j.state & 255) + 1, {states}), j.state)"
     state = f"if(j.state & 1024 and j.state & 255 < 2, 'REQUEUED', {ended})"
     reasons = ", ".join(f"'{name}'" for name in _reasons())
     reason = f"coalesce(elt(j.state_reason_prev + 1, {reasons}), j.state_reason_prev)"
@@ -274,6 +398,10 @@ def _row(table: Table, text_of: Callable[[str], str]) -> str:
         text_of("j.derived_es"),
         *optional,
         f"coalesce({status}, '')" if "exit_code" in table.columns else "''",
+        _LABEL if {"id_array_job", "het_job_id"} <= table.columns else "j.id_job",
+        _suspended(table),
+        f"coalesce({_amount('j.tres_alloc', 'energy', names)}, '')",
+        _steps(table, names),
     ]
     return f"CONCAT_WS(CHAR(31 USING utf8mb4), {', '.join(fields)})"
 
@@ -306,5 +434,5 @@ def _sum(one: ImportResult, other: ImportResult) -> ImportResult:
         one.unchanged + other.unchanged,
         one.rejected + other.rejected,
         one.rejected_count + other.rejected_count,
-        one.nameless + other.nameless,
+        one.numbered + other.numbered,
     )

@@ -12,7 +12,7 @@ import duckdb
 from berth.errors import HistoryError
 from berth.history.importing.columns import STATE_CASE, Layout
 from berth.history.importing.node_models import read_models
-from berth.history.importing.text_table import read_table
+from berth.history.importing.text_table import read_table, size_mib
 from berth.history.importing.tries import Rows, tries_of
 from berth.history.store.database import at, count, first_line
 from berth.history.store.import_result import LISTED_PER_REASON, PLAIN, Options, Plain, Rejected, Rejections
@@ -34,11 +34,13 @@ def stage(
     rejections: Rejections,
     where: str,
     plain: Plain = PLAIN,
+    tasks: bool = False,
 ) -> Staged:
     """Read a text table with a header line into files in `space`, and make views of what is in no part.
 
     Notes rows that stay out. The views are good as long as the database and the files are. Of a large one plain
-    lines are taken the fast way, and only the others are read here.
+    lines are taken the fast way, and only the others are read here. With `tasks` rows of one job and moment of
+    submission may be tasks of an array.
     """
     rules = read_rules(options.rules)
     raw = space / "raw"
@@ -65,6 +67,10 @@ def stage(
             "CREATE VIEW staged_silent AS SELECT cluster, id AS job_id, submit_ms AS queued_ms FROM judged "
             "WHERE why IS NULL AND alloc = '' AND req = ''"
         )
+        database.execute(
+            "CREATE VIEW staged_labels AS SELECT cluster, id AS job_id, label, submit_ms AS queued_ms FROM judged "
+            "WHERE why IS NULL AND label <> id"
+        )
     except duckdb.Error as error:
         line = _bare_return(source)
         told = (
@@ -83,6 +89,8 @@ def stage(
         silent="staged_silent",
         rules=None if layout.has("application") else rules,
         parts=() if taken is None else taken.paths,
+        labels="staged_labels" if layout.labelled else "",
+        tasks=tasks,
         distinct=taken is not None and taken.distinct,
     )
 
@@ -161,9 +169,10 @@ def _rejected_rows(
     why = _WHY
     if count(database, "SELECT count(*) FROM tres WHERE unknown <> ''"):
         why = f"CASE WHEN {_WHY} IS NOT NULL THEN {_WHY} {' '.join(map(_no_number, _RESOURCES))} END"
+    rows = _with_steps(database, raw, layout)
     database.execute(
         f"CREATE VIEW judged AS SELECT *, {why} AS why FROM "
-        f"(SELECT *, {label}{STATE_CASE.format(column='state_text')} AS state FROM read_parquet({at(raw)}))"
+        f"(SELECT *, {label}{STATE_CASE.format(column='state_text')} AS state FROM {rows})"
     )
     counts = database.execute(
         "SELECT coalesce(why, ''), count(*) FROM judged GROUP BY 1 ORDER BY 1"
@@ -179,6 +188,38 @@ def _rejected_rows(
                 (Rejected(f"{where}, job {label}", text) for label, _ in listed), number - len(listed)
             )
     return sum(number for _, number in counts)
+
+
+def _with_steps(database: duckdb.DuckDBPyConnection, raw: Path, layout: Layout) -> str:
+    """The rows of a table, those of jobs with what was measured of their steps, if there are any.
+
+    A job's memory is that of the step that had most. Of a job that has several tries a step is of that in whose run
+    it began.
+    """
+    rows = f"read_parquet({at(raw)})"
+    if not layout.of_steps:
+        return rows
+    told = "regexp_extract(usage, '(?:^|,){}=([^,]+)', 1)"
+    memory, gpu_memory = (size_mib(told.format(name)) for name in ("mem", "gres/gpumem"))
+    database.execute(
+        f"CREATE TABLE steps AS SELECT cluster, split_part(id, '.', 1) AS id, start_ms AS begun_ms, cpu_used_ms, "
+        f"coalesce(nullif({memory}, 0), mem_peak_mib) AS mem_peak_mib, nullif({gpu_memory}, 0) AS gpu_peak_mib, "
+        f"nullif(try_cast({told.format('gres/gpuutil')} AS BIGINT), 0) AS gpu_peak_pct "
+        f"FROM {rows} WHERE contains(id, '.') AND start_ms IS NOT NULL"
+    )
+    if not count(database, "SELECT count(*) FROM steps"):
+        return rows
+    kinds = {"cpu_used_ms": "sum", "mem_peak_mib": "max", "gpu_peak_pct": "max", "gpu_peak_mib": "max"}
+    database.execute(
+        "CREATE TABLE of_steps AS SELECT cluster, id, submit_ms, "
+        + ", ".join(f"{kind}(s.{name})::BIGINT AS {name}" for name, kind in kinds.items())
+        + f" FROM {rows} j JOIN steps s USING (cluster, id) "
+        "WHERE s.begun_ms BETWEEN j.start_ms AND j.end_ms GROUP BY ALL"
+    )
+    merged = ", ".join(f"coalesce(j.{name}, s.{name}) AS {name}" for name in kinds)
+    return (
+        f"(SELECT j.* REPLACE ({merged}) FROM {rows} j LEFT JOIN of_steps s USING (cluster, id, submit_ms))"
+    )
 
 
 def _hidden(options: Options) -> Rows:

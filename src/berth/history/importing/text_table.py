@@ -15,9 +15,9 @@ from berth.errors import SettingError
 from berth.history.importing.columns import Layout
 from berth.history.store.database import at, count, literal
 from berth.history.store.import_result import LISTED_PER_REASON, Options, Rejected, Rejections
-from berth.history.values.tres import MOST
+from berth.history.values.tres import MARKS_MIB, MOST, MOST_AMOUNT
 
-__all__ = ["read_table", "timezone"]
+__all__ = ["read_table", "size_mib", "timezone"]
 
 _EPOCH_TOO_LATE_S = 253_402_300_800
 """The year 10000: a larger number of seconds is one of Slurm's sentinels."""
@@ -85,6 +85,8 @@ _NO_TEXT = "\x1e\x1e"
 
 _TIMES = ("submit", "eligible", "start", "end")
 _COUNTS = ("limit_min", "node_count", "cpus")
+_AMOUNTS = ("cpu_used_ms", "mem_peak_mib", "energy_j", "gpu_peak_pct", "gpu_peak_mib")
+_MARKS = f"({', '.join(map(str, MARKS_MIB))})"
 
 
 def _raw(layout: Layout, options: Options, reader: str) -> str:
@@ -112,19 +114,75 @@ def _raw(layout: Layout, options: Options, reader: str) -> str:
         *(f"try_cast({layout.text(name)} AS TIMESTAMP) AS {name}_at" for name in _TIMES),
         *(f"try_cast({layout.text(name)} AS BIGINT) AS {name}" for name in _COUNTS),
         *(f"try_cast({layout.text(name)} AS DOUBLE) AS {name}" for name in ("gpu_use", "gpu_mem")),
+        *(f"try_cast({layout.text(name)} AS BIGINT) AS {name}_told" for name in _AMOUNTS),
+        *(f"{layout.text(name)} AS {name}_text" for name in ("limit", "elapsed", "suspended", "cpu_used")),
+        *(f"{layout.text(name)} AS {name}_text" for name in ("mem_peak", "task_count", "usage")),
         f"{layout.text('container')} AS container",
         f"{layout.text('command')} AS submit_line",
     ]
+    amounts = {
+        name: f"CASE WHEN {name}_told BETWEEN 0 AND {MOST_AMOUNT} AND {name}_told NOT IN {_MARKS} THEN {name}_told END"
+        for name in _AMOUNTS
+    }
+    amounts["cpu_used_ms"] = f"coalesce({amounts['cpu_used_ms']}, {_duration_ms('cpu_used_text')})"
+    amounts["mem_peak_mib"] = (
+        f"coalesce({amounts['mem_peak_mib']}, {size_mib('mem_peak_text')} * "
+        "greatest(coalesce(try_cast(task_count_text AS BIGINT), 1), 1))"
+    )
+    suspended_ms = (
+        f"nullif(coalesce(CASE WHEN try_cast(suspended_text AS BIGINT) BETWEEN 0 AND {MOST_AMOUNT} "
+        f"AND try_cast(suspended_text AS BIGINT) NOT IN {_MARKS} THEN "
+        f"try_cast(suspended_text AS BIGINT) * 1000 END, {_duration_ms('suspended_text')}), 0)"
+    )
+    elapsed_ms = f"coalesce(try_cast(elapsed_text AS BIGINT) * 1000, {_duration_ms('elapsed_text')})"
+    start = _time("start", zone, layout.has("alloc"))
     outer = [
         *(name for name in plain if name != "label" or layout.labelled),
         *("comment", "application", "gpu_use", "gpu_mem", "state_text"),
         f"CASE WHEN cluster_text = '' THEN {literal(options.cluster)} ELSE cluster_text END AS cluster",
-        *(f"{_time(name, zone, layout.has('alloc'))} AS {name}_ms" for name in _TIMES),
+        *(
+            f"{_time(name, zone, layout.has('alloc'))} AS {name}_ms"
+            for name in ("submit", "eligible", "start")
+        ),
+        # A row without an end that tells how long the job ran has one all the same.
+        f"coalesce({_time('end', zone, False)}, "
+        f"{start} + CASE WHEN {elapsed_ms} > 0 THEN {elapsed_ms} + coalesce({suspended_ms}, 0) END) AS end_ms",
         *(f"{_unreadable(name)} AS {name}_bad" for name in ("submit", "start", "end")),
-        *(f"CASE WHEN {name} BETWEEN 0 AND {MOST} THEN {name} END AS {name}" for name in _COUNTS),
+        *(
+            f"CASE WHEN {name} BETWEEN 0 AND {MOST} THEN {name} END AS {name}"
+            for name in ("node_count", "cpus")
+        ),
+        f"coalesce(CASE WHEN limit_min BETWEEN 0 AND {MOST} THEN limit_min END, "
+        f"{_duration_ms('limit_text')} // 60000) AS limit_min",
+        f"{suspended_ms} AS suspended_ms",
+        *(f"nullif({value}, 0) AS {name}" for name, value in amounts.items()),
+        "usage_text AS usage",
         "CASE WHEN container = '' THEN submit_line ELSE trim(container || ' ' || submit_line) END AS command",
     ]
     return f"SELECT {', '.join(outer)} FROM (SELECT {', '.join(inner)} FROM {reader})"
+
+
+def _duration_ms(text: str) -> str:
+    """Milliseconds of a text such as 1-02:03:04, 02:03:04 or 03:04.567; NULL for any other."""
+    days, hours, minutes, seconds = (
+        f"coalesce(try_cast(regexp_extract({text}, '{_DURATION}', {at}) AS BIGINT), 0)" for at in range(1, 5)
+    )
+    parts = f"rpad(regexp_extract({text}, '{_DURATION}', 5), 3, '0')"
+    whole = f"((({days} * 24 + {hours}) * 60 + {minutes}) * 60 + {seconds}) * 1000"
+    return f"(CASE WHEN regexp_full_match({text}, '{_DURATION}') THEN {whole} + try_cast({parts}[1:3] AS BIGINT) END)"
+
+
+_DURATION = r"(?:(\d{1,9})-)?(?:(\d{1,9}):)?(\d{1,9}):(\d{1,9})(?:\.(\d+))?"
+_SIZE = r"(\d{1,12}(?:\.\d+)?)([KMGTP]?)"
+
+
+def size_mib(text: str) -> str:
+    """MiB, rounded up, of a text such as 10820K or 1.5G; without a unit it is bytes, as in Slurm's use of memory."""
+    number = f"try_cast(regexp_extract({text}, '{_SIZE}', 1) AS DOUBLE)"
+    unit = f"regexp_extract({text}, '{_SIZE}', 2)"
+    factor = f"CASE {unit} WHEN 'K' THEN 1024 WHEN 'M' THEN 1048576 WHEN 'G' THEN 1073741824 "
+    factor += "WHEN 'T' THEN 1099511627776 WHEN 'P' THEN 1125899906842624 ELSE 1 END"
+    return f"(CASE WHEN regexp_full_match({text}, '{_SIZE}') THEN ceil({number} * {factor} / 1048576)::BIGINT END)"
 
 
 def _time(name: str, zone: str, allocated: bool) -> str:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
 
+from berth.gpu_models import GPU_MODELS
+from berth.history.store.identity import IS_LABEL
 from berth.history.store.import_result import Options
 
 __all__ = ["Rows", "tries_of"]
+
+_AMBIGUOUS: Final = frozenset(("V100", "P100"))
+"""Names under which cards of different memory are sold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,11 @@ def tries_of(rows: Rows, options: Options) -> str:
     code, signal = (f"try_cast(split_part(judged.exit::VARCHAR, ':', {at}) AS INTEGER)" for at in (1, 2))
     exit_code = f"CASE WHEN {code} = 0 AND {signal} BETWEEN 1 AND 127 THEN 128 + {signal} ELSE {code} END"
     comment, command = ("''", "''") if options.key else ("judged.comment", "judged.command")
+    of_all, memory = "gpu_mem_peak / nullif(gpus, 0)", _memory_mib("gpu_model")
     return f"""
+        SELECT * REPLACE (
+            CASE WHEN gpus > 0 AND gpu_use_peak > 0 THEN least(gpu_use_peak / 100 / gpus, 1.0) END AS gpu_use_peak,
+            CASE WHEN {of_all} <= {memory} THEN {of_all} / {memory} END AS gpu_mem_peak) FROM (
         SELECT id AS job_id, {rows.user} AS user, {rows.application} AS application,
             partition AS virtual_cluster, submit_ms AS queued_ms, start_ms, end_ms, state,
             (CASE WHEN {ran} THEN {given} ELSE {asked} END) AS whole_gpus,
@@ -58,16 +69,33 @@ def tries_of(rows: Rows, options: Options) -> str:
             hosts.names AS nodes,
             coalesce(nullif(given.gpu_model, ''), nullif(asked.gpu_model, ''),
                 CASE WHEN whole_gpus > 0 THEN hosts.gpu_model ELSE '' END) AS gpu_model,
-            NULL::BIGINT AS work_ms, gpu_use AS gpu_use_mean, NULL::DOUBLE AS gpu_use_peak,
-            gpu_mem AS gpu_mem_mean, NULL::DOUBLE AS gpu_mem_peak, cluster, {rows.name} AS name,
+            NULL::BIGINT AS work_ms, gpu_use AS gpu_use_mean,
+            gpu_peak_pct::DOUBLE AS gpu_use_peak, gpu_mem AS gpu_mem_mean, gpu_peak_mib::DOUBLE AS gpu_mem_peak,
+            cluster, {rows.name} AS name,
             {rows.account} AS account, qos,
             (CASE WHEN {ran} THEN {nodes} ELSE 0 END)::INTEGER AS node_count,
             limit_min * 60000 AS time_limit_ms, eligible_ms, {rows.wait_reason} AS wait_reason,
             {comment} AS comment, {command} AS command,
-            (CASE WHEN {ran} THEN {exit_code} END)::INTEGER AS exit_code, '' AS end_reason
+            (CASE WHEN {ran} THEN {exit_code} END)::INTEGER AS exit_code, '' AS end_reason,
+            CASE WHEN label <> id OR {IS_LABEL.format("id")} THEN label ELSE '' END AS label,
+            CASE WHEN {ran} THEN suspended_ms END AS suspended_ms, cpu_used_ms, mem_peak_mib, energy_j
         FROM {rows.source}
         JOIN {rows.tables}tres given ON given.text = alloc JOIN {rows.tables}tres asked ON asked.text = req
         JOIN {rows.tables}hosts hosts ON hosts.text = node_list
         JOIN {rows.tables}apps apps ON {rows.apps}
-        WHERE why IS NULL
+        WHERE why IS NULL)
     """
+
+
+@lru_cache(maxsize=1)
+def _memory_cases() -> str:
+    return " ".join(
+        f"WHEN '{name.upper()}' THEN {model.mem_mib}.0"
+        for name, model in GPU_MODELS.items()
+        if model.mem_mib and name not in _AMBIGUOUS
+    )
+
+
+def _memory_mib(column: str) -> str:
+    """The memory of one GPU of this model; NULL where its name does not tell."""
+    return f"(CASE replace(upper({column}), '_', '-') {_memory_cases()} END)"

@@ -20,6 +20,7 @@ def connect(folder: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     with duckdb.connect() as database:
         database.execute(f"SET memory_limit = '{MEMORY_MIB}MiB'")
         database.execute("SET preserve_insertion_order = false")
+        database.execute("SET enable_progress_bar = false")  # it would stand among the answer
         database.execute("SET temp_directory = ?", [str(folder)])
         database.execute("SET TimeZone = 'UTC'")
         yield database

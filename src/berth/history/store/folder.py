@@ -10,7 +10,8 @@
 A try is known by its cluster, its job id and when it was queued. An import first stages everything; then
 new files are written beside the old ones, and at last `index.json` is replaced: whoever reads sees all of an
 import or nothing of it, and one that was cut off leaves only files that no index names. These, and those that an
-import has replaced, are removed once nobody reads, at the latest by the next import that finds it so.
+import has replaced, are removed once nobody reads, at the latest by the next import that finds it so. What counted
+before the last UNDOABLE imports stays, so that these can be taken back.
 """
 
 from __future__ import annotations
@@ -18,11 +19,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -31,9 +34,11 @@ import duckdb
 
 from berth.errors import HistoryError
 from berth.files import whole_file
+from berth.history.store.capacity import Capacity, capacities_from_json, capacities_to_json
 from berth.history.store.database import connect, first_line, quoted_name, read_parquet
-from berth.history.store.import_result import ImportResult, Rejections
-from berth.history.store.merge import Merge
+from berth.history.store.identity import known_by_label, number_tasks, rename_in, renamed_jobs
+from berth.history.store.import_result import ImportResult, Rejected, Rejections
+from berth.history.store.merge import Merge, copy_records
 from berth.history.store.parts import part_rows, set_apart
 from berth.history.store.record_files import SCHEMA, record_of, record_table
 from berth.history.store.series_merge import SeriesMerge
@@ -45,8 +50,26 @@ __all__ = ["DEFAULT_FOLDER", "History", "open_history"]
 
 DEFAULT_FOLDER = Path("history")
 VERSION = 1
+UNDOABLE = 3
+"""So many imports can be taken back; their files stay until then."""
 SEGMENTS = 48
 """With more files of records than this, the smallest are made one, so that half as many are left."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastImport:
+    """An import, and what `index.json` said before it."""
+
+    id: str
+    what: str
+    at_ms: int
+    imported: int
+    updated: int
+    before: Mapping[str, Any]
+
+    def files(self) -> set[str]:
+        """The files that counted before it."""
+        return {name for kind in ("records", "usage", "series") for name in self.before[kind]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +84,24 @@ class Index:
     next_number: int = 1
     key_mark: int | None = None
     """Of the key to the pseudonyms, 0 for real names (see `pseudonyms.key_mark`); None before any record."""
+    capacities: Mapping[str, tuple[Capacity, ...]] = field(default_factory=dict)
+    """What each cluster had, where its accounting tells."""
+    imports: tuple[PastImport, ...] = ()
+    """The last imports that changed something, the newest last; at most UNDOABLE."""
+
+    def files(self) -> set[str]:
+        """Every file that counts, or that would count again if imports were taken back."""
+        kept = {*self.records, *self.usage, *self.series}
+        return kept.union(*(past.files() for past in self.imports))
 
 
 class History:
     """A history in a folder; `open_history` makes one."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, importing: str = "") -> None:
         self.folder = folder
+        self._importing = importing
+        self._import_id = secrets.token_hex(8) if importing else ""
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -91,6 +125,8 @@ class History:
             cursors,
             read["next_number"],
             read.get("key_mark", mark),
+            capacities_from_json(read.get("capacities", {})),
+            tuple(PastImport(**past) for past in read.get("imports", ())),
         )
 
     def _table(self, names: Sequence[str]) -> str:
@@ -115,6 +151,19 @@ class History:
             f"(SELECT r.* REPLACE ({measured}) FROM {records} r LEFT JOIN ({best}) u "
             "ON u.job_id = r.job_id AND u.cluster = r.cluster AND u.queued_ms = r.queued_ms)"
         )
+
+    @contextmanager
+    def reading(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, Index]]:
+        """A database without any view, and the index whose files stay while this lasts."""
+        with (
+            self._reading(),
+            tempfile.TemporaryDirectory(prefix="berth-") as folder,
+            connect(Path(folder)) as database,
+        ):
+            try:
+                yield database, self.index()
+            except duckdb.Error as error:
+                raise HistoryError(f"{self.folder}: {first_line(error)}") from error
 
     @contextmanager
     def database(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -203,9 +252,23 @@ class History:
         files = list(index.records)
         try:
             segments = [self.folder / name for name in files]
+            staged, _ = known_by_label(database, staged, segments)
+            if renamed_jobs(database, staged, segments):
+                for at, path in enumerate(segments):
+                    if query := rename_in(database, path):
+                        files[at] = f"records/{next(numbers):06d}.parquet"
+                        copy_records(database, query, self.folder / files[at])
+                segments = [self.folder / name for name in files]
             whole, rest = set_apart(database, staged, segments)
+            numbered = 0
+            if staged.tasks:
+                rest, numbered = number_tasks(database, rest, segments)
             merge = Merge(database, rest, segments)
-            counts, nameless = merge.counts(), merge.nameless(whole)
+            counts = merge.counts()
+            _check_names(*merge.other_names(whole), self.folder)
+            for job, rows in merge.superseded:
+                why = "another row of the same attempt is otherwise, and ended later or as late; that one counts"
+                rejections.extend([Rejected(f"job {job}", why)] * rows)
             imported = counts.imported + part_rows(database, whole)
             if counts.imported or counts.updated:
                 for path in merge.segments_to_rewrite():
@@ -221,7 +284,7 @@ class History:
                 by_size = sorted(files, key=lambda name: (self.folder / name).stat().st_size)
                 small = by_size[: len(files) - SEGMENTS // 2]
                 new = f"records/{next(numbers):06d}.parquet"
-                merge.copy(f"SELECT * FROM {self._records(small)}", self.folder / new)
+                copy_records(database, f"SELECT * FROM {self._records(small)}", self.folder / new)
                 files = [*(name for name in files if name not in small), new]
         except duckdb.Error as error:
             raise HistoryError(f"{self.folder}: {first_line(error)}") from error
@@ -232,7 +295,9 @@ class History:
                 cursors={**index.cursors, **(cursors or {})},
                 next_number=next(numbers),
                 key_mark=staged.key_mark,
-            )
+            ),
+            imported,
+            counts.updated,
         )
         return ImportResult(
             staged.read,
@@ -241,8 +306,15 @@ class History:
             staged.read - imported - counts.updated - rejections.count,
             tuple(rejections.listed),
             rejections.count,
-            nameless,
+            numbered,
         )
+
+    def note_capacity(self, cluster: str, told: tuple[Capacity, ...]) -> None:
+        """Keep what a cluster's accounting says that it had."""
+        if told and self.index().capacities.get(cluster) != told:
+            with self.import_space():
+                index = self.index()
+                self._write_index(replace(index, capacities={**index.capacities, cluster: told}))
 
     def merge_usage(self, rows: Sequence[UsageRow], rejections: Rejections) -> ImportResult:
         """Take over what was measured; rows of a source that had given some replace those."""
@@ -252,7 +324,7 @@ class History:
             write_usage(rows, path)
             new, changed, usage = self._merged_usage(database, index, path, None)
             if new or changed:
-                self._publish(replace(index, usage=(usage,), next_number=index.next_number + 1))
+                self._publish(replace(index, usage=(usage,), next_number=index.next_number + 1), new, changed)
             else:
                 (self.folder / usage).unlink()
         read = len(rows) + rejections.count
@@ -280,7 +352,11 @@ class History:
                     new = f"series/{number:06d}.parquet"
                     merge.compact([self.folder / name for name in files], self.folder / new)
                     files = [new]
-                self._publish(replace(index, usage=(usage,), series=tuple(files), next_number=number + 1))
+                self._publish(
+                    replace(index, usage=(usage,), series=tuple(files), next_number=number + 1),
+                    merge.new,
+                    merge.changed,
+                )
         except duckdb.Error as error:
             raise HistoryError(f"{self.folder}: {first_line(error)}") from error
         return ImportResult(
@@ -309,7 +385,58 @@ class History:
             raise HistoryError(f"{self.folder}: {first_line(error)}") from error
         return new, changed, name
 
-    def _publish(self, index: Index) -> None:
+    def undo(self) -> PastImport:
+        """Take back the last import that changed something, and return it; HistoryError where none is known."""
+        with self.import_space():
+            index = self.index()
+            if not index.imports:
+                raise HistoryError(
+                    f"{self.folder} knows of no import to take back; it keeps what was before its last {UNDOABLE}"
+                )
+            *others, last = index.imports
+            before = Index(
+                tuple(last.before["records"]),
+                tuple(last.before["usage"]),
+                tuple(last.before["series"]),
+                cursors=last.before["cursors"],
+                next_number=index.next_number,
+                key_mark=last.before["key_mark"],
+                capacities=index.capacities,
+                imports=tuple(others),
+            )
+            self._write_index(before)
+        return last
+
+    def _publish(self, index: Index, imported: int, updated: int) -> None:
+        """Make this index the one that counts, and remember what was before it, if files have changed."""
+        before = self.index()
+        if (before.records, before.usage, before.series) != (index.records, index.usage, index.series):
+            index = replace(index, imports=self._with_this(before, imported, updated))
+        self._write_index(index)
+
+    def _with_this(self, before: Index, imported: int, updated: int) -> tuple[PastImport, ...]:
+        """The last imports with this one; what comes in parts, such as a database's windows, is one import."""
+        past = before.imports
+        if past and past[-1].id == self._import_id:
+            last = replace(
+                past[-1], imported=past[-1].imported + imported, updated=past[-1].updated + updated
+            )
+            return (*past[:-1], last)
+        last = PastImport(
+            self._import_id or secrets.token_hex(8),
+            self._importing or "import",
+            time.time_ns() // 1_000_000,
+            imported,
+            updated,
+            {
+                **{kind: list(getattr(before, kind)) for kind in ("records", "usage", "series")},
+                "cursors": dict(before.cursors),
+                "key_mark": before.key_mark,
+            },
+        )
+        return (*past, last)[-UNDOABLE:]
+
+    def _write_index(self, index: Index) -> None:
         path = self.folder / "index.json"
         content = {
             "version": VERSION,
@@ -319,6 +446,8 @@ class History:
             "cursors": dict(index.cursors),
             "next_number": index.next_number,
             "key_mark": index.key_mark,
+            "capacities": capacities_to_json(index.capacities),
+            "imports": [asdict(past) for past in index.imports],
         }
         with whole_file(path) as aside, aside.open("w", encoding="utf-8") as file:
             json.dump(content, file, indent=1)
@@ -333,20 +462,32 @@ class History:
                 fcntl.flock(readers, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return
-            index = self.index()
-            for kind, names in (
-                ("records", index.records),
-                ("usage", index.usage),
-                ("series", index.series),
-            ):
+            kept = self.index().files()
+            for kind in ("records", "usage", "series"):
                 for path in (self.folder / kind).glob("*"):
-                    if f"{kind}/{path.name}" not in names:
+                    if f"{kind}/{path.name}" not in kept:
                         path.unlink(missing_ok=True)
 
 
-def open_history(folder: str | os.PathLike[str], *, must_exist: bool = False) -> History:
-    """The history in a folder, which is made by its first import."""
+def _check_names(twice: int, cluster: str, folder: Path) -> None:
+    """HistoryError where attempts would count twice: for a cluster with a name, and without."""
+    if twice:
+        named = f"--cluster {cluster}"
+        raise HistoryError(
+            f"{twice:,} of these jobs are in {folder} already, once with the cluster's name '{cluster}' and once "
+            "without, and would count twice; nothing was imported. If they are the same, import what names no cluster "
+            f"with {named} (what is in the history without a name is taken back with `berth history undo`); if not, "
+            "give it another --cluster NAME"
+        )
+
+
+def open_history(folder: str | os.PathLike[str], *, must_exist: bool = False, importing: str = "") -> History:
+    """The history in a folder, which is made by its first import.
+
+    With `importing`, what somebody would call it, all that is merged through this object is one import, which is taken
+    back as a whole.
+    """
     path = Path(folder)
     if must_exist and not (path / "index.json").exists():
         raise HistoryError(f"there is no history in {path}; make one with `berth import … --history {path}`")
-    return History(path)
+    return History(path, importing)

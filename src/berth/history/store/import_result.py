@@ -53,8 +53,8 @@ class ImportResult:
     unchanged: int
     rejected: tuple[Rejected, ...]
     rejected_count: int
-    nameless: int = 0
-    """Tries that the history holds twice: for a cluster with a name, and without one."""
+    numbered: int = 0
+    """Rows that share a job's id and moment of submission with others, and became jobs of their own."""
 
     def to_dict(self) -> dict[str, object]:
         """What `--json` prints."""
@@ -63,6 +63,7 @@ class ImportResult:
             "imported": self.imported,
             "updated": self.updated,
             "unchanged": self.unchanged,
+            "numbered": self.numbered,
             "rejected_count": self.rejected_count,
             "rejected": [{"where": row.where, "why": row.why} for row in self.rejected],
         }

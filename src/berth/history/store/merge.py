@@ -16,12 +16,12 @@ from pathlib import Path
 
 import duckdb
 
-from berth.history.store.database import at, literal
+from berth.history.store.database import at, literal, read_parquet
 from berth.history.store.lookups import applications_of
 from berth.history.store.record_files import SCHEMA, record_table
 from berth.history.store.staged import Staged
 
-__all__ = ["Counts", "Merge"]
+__all__ = ["Counts", "Merge", "copy_records"]
 
 _DERIVED = ("attempt", "submit_ms")
 _OWN = tuple(name for name in SCHEMA if name not in _DERIVED)
@@ -84,6 +84,13 @@ class Merge:
                 f"SELECT {own} FROM {staged.tries} WHERE hash({_KEY}) IN (SELECT h FROM twice) "
                 f"QUALIFY row_number() OVER (PARTITION BY {_KEY} ORDER BY end_ms DESC, hash({own})) = 1"
             )
+        self.superseded: list[tuple[str, int]] = []
+        """Jobs, and how many rows of one of their attempts that differ from another that ended later."""
+        if self._one("SELECT count(*) FROM twice"):
+            self.superseded = database.execute(
+                f"SELECT job_id, count(*) - 1 FROM (SELECT DISTINCT {own} FROM {staged.tries} "
+                f"WHERE hash({_KEY}) IN (SELECT h FROM twice)) GROUP BY {_KEY} HAVING count(*) > 1 ORDER BY ALL"
+            ).fetchall()
         distinct = "DISTINCT " if self._one("SELECT count(*) FROM twice") else ""
         self._keys = f"SELECT {distinct}{_KEY} FROM {staged.keys}"
         self._store(own, staged)
@@ -166,22 +173,22 @@ class Merge:
         updated = self._one("SELECT count(*) FROM changed WHERE was_there")
         return Counts(self._one("SELECT count(*) FROM changed") - updated, updated)
 
-    def nameless(self, parts: Sequence[Path] = ()) -> int:
-        """How many tries that come are there already for a cluster with a name, or come with one, the other without.
+    def other_names(self, parts: Sequence[Path] = ()) -> tuple[int, str]:
+        """How many attempts that come are there with a cluster's name and come without, or the reverse; and a name.
 
-        With `parts`, those in these files, too.
+        With `parts`, those in these files, too. The same id, moment of submission and end are the same attempt.
         """
         if not self._segments:
-            return 0
-        files = ", ".join(at(path) for path in self._segments)
-        keys = f"SELECT {_KEY} FROM {self._staged}"
+            return 0, ""
+        keys = f"SELECT {_KEY}, end_ms FROM {self._staged}"
         if parts:
-            keys += f" UNION ALL SELECT {_KEY} FROM read_parquet([{', '.join(at(path) for path in parts)}])"
-        return self._one(
-            f"SELECT count(DISTINCT (k.job_id, k.queued_ms)) FROM ({keys}) k "
-            f"JOIN read_parquet([{files}]) o ON k.job_id = o.job_id AND k.queued_ms = o.queued_ms "
+            keys += f" UNION ALL SELECT {_KEY}, end_ms FROM {read_parquet(parts)}"
+        found = self._database.execute(
+            "SELECT count(DISTINCT (k.job_id, k.queued_ms)), any_value(o.cluster || k.cluster) "
+            f"FROM ({keys}) k JOIN {read_parquet(self._segments)} o USING (job_id, queued_ms, end_ms) "
             "WHERE (k.cluster = '') <> (o.cluster = '')"
-        )
+        ).fetchone()
+        return (int(found[0]), found[1] or "") if found else (0, "")
 
     def segments_to_rewrite(self) -> tuple[Path, ...]:
         """The files that hold something which is written anew."""
@@ -203,20 +210,21 @@ class Merge:
         left = f"FROM {record_table([segment])} ANTI JOIN gone USING ({_KEY})"
         rows = self._one(f"SELECT count(*) {left}")
         if rows:
-            self.copy(f"SELECT * {left}", target)
+            copy_records(self._database, f"SELECT * {left}", target)
         return rows
 
     def write(self, target: Path) -> None:
         """Write what is new or otherwise than it was."""
-        self.copy(self._write, target)
-
-    def copy(self, query: str, target: Path) -> None:
-        """Write rows with the columns of a record to a file."""
-        columns = ", ".join(f'"{name}"::{kind} AS "{name}"' for name, kind in SCHEMA.items())
-        self._database.execute(
-            f"COPY (SELECT {columns} FROM ({query})) TO {literal(target)} (FORMAT parquet, COMPRESSION zstd)"
-        )
+        copy_records(self._database, self._write, target)
 
     def _one(self, query: str) -> int:
         found = self._database.execute(query).fetchone()
         return int(found[0]) if found else 0
+
+
+def copy_records(database: duckdb.DuckDBPyConnection, query: str, target: Path) -> None:
+    """Write rows with the columns of a record to a file."""
+    columns = ", ".join(f'"{name}"::{kind} AS "{name}"' for name, kind in SCHEMA.items())
+    database.execute(
+        f"COPY (SELECT {columns} FROM ({query})) TO {literal(target)} (FORMAT parquet, COMPRESSION zstd)"
+    )

@@ -57,6 +57,11 @@ SCHEMA: Final = {
     "command": "VARCHAR",
     "exit_code": "INTEGER",
     "end_reason": "VARCHAR",
+    "label": "VARCHAR",
+    "suspended_ms": "BIGINT",
+    "cpu_used_ms": "BIGINT",
+    "mem_peak_mib": "BIGINT",
+    "energy_j": "BIGINT",
 }
 
 ADDED: Final = {
@@ -72,10 +77,18 @@ ADDED: Final = {
     "command": "''",
     "exit_code": "NULL",
     "end_reason": "''",
+    "label": "''",
+    "suspended_ms": "NULL",
+    "cpu_used_ms": "NULL",
+    "mem_peak_mib": "NULL",
+    "energy_j": "NULL",
 }
 """Columns that the first files of records lack, and what stands for them there."""
 
-_NEWEST: Final = ("exit_code", "end_reason")
+_NEWEST: Final = (
+    *("exit_code", "end_reason"),
+    *("label", "suspended_ms", "cpu_used_ms", "mem_peak_mib", "energy_j"),
+)
 """Those that the files of a history may lack, too: it had all others from the first."""
 
 _CHUNK_ROWS = 250_000
@@ -148,6 +161,7 @@ def _row(record: Record) -> tuple[object, ...]:
         *(record.gpu_mem_mean, record.gpu_mem_peak, record.cluster, record.name, record.account, record.qos),
         *(record.node_count, record.time_limit_ms, record.eligible_ms, record.wait_reason),
         *(record.comment, record.command, record.exit_code, record.end_reason),
+        *(record.label, record.suspended_ms, record.cpu_used_ms, record.mem_peak_mib, record.energy_j),
     )
 
 

@@ -14,6 +14,8 @@ __all__ = ["Resources", "resources"]
 
 MOST: Final = 2**31 - 1
 """No job has more of anything that is counted; Slurm's marks for "none" and "infinite" lie above it."""
+MOST_AMOUNT: Final = 10**15
+"""No job has used more of anything that is measured, such as milliseconds or joules."""
 MARKS_MIB: Final = range(2**32 - 3, 2**32)
 """The marks of 32 bits: as memory, which may be more, exactly these are none."""
 

@@ -1,0 +1,64 @@
+"""`berth digest`: a week in a page of text, to be sent by whatever sends mail."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from berth.cli.importing import HistoryFolder, moment_ms
+
+DAY_MS = 86_400_000
+
+
+def digest(
+    user: Annotated[
+        str,
+        typer.Option("--user", metavar="NAME", help="Of this user alone; by default of all, for operators."),
+    ] = "",
+    days: Annotated[int, typer.Option(min=1, metavar="N", help="How many days.")] = 7,
+    end: Annotated[
+        str,
+        typer.Option(
+            "--to", metavar="DATE", help="Until the beginning of this day; by default today's, UTC."
+        ),
+    ] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Write it here, as HTML if the name ends on .html; by default print it."
+        ),
+    ] = None,
+    history: HistoryFolder = Path("history"),
+) -> None:
+    """Say what changed against the period before, who left GPUs idle, what failed and what jobs waited for.
+
+    It sends nothing itself: `berth digest | mail -s GPUs ops@example.org`.
+    """
+    from berth.history.store.folder import open_history
+    from berth.report.digest import collect_digest, digest_text, write_digest
+    from berth.statistics.tables import Period, Tables
+
+    end_ms = moment_ms(end) if end else int(datetime.now(UTC).timestamp()) // 86_400 * DAY_MS
+    begin_ms = end_ms - days * DAY_MS
+    only = (("user", user),) if user else ()
+    with open_history(history, must_exist=True).database() as database:
+        found = collect_digest(
+            Tables(database, Period(begin_ms, end_ms, only)),
+            Tables(database, Period(begin_ms - days * DAY_MS, begin_ms, only)),
+            title=f"GPUs of {user}" if user else "GPUs",
+            period=f"Attempts that ended from {_day(begin_ms)} to {_day(end_ms - DAY_MS)}, "
+            f"against the {days} days before",
+            one_user=bool(user),
+        )
+    if out is None:
+        print(digest_text(found), end="")
+        return
+    write_digest(found, out)
+    print(f"wrote {out}: {found.jobs:,} jobs")
+
+
+def _day(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}"

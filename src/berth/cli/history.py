@@ -1,0 +1,51 @@
+"""`berth history …`: what was imported, and taking it back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from berth.cli.importing import AsJson, HistoryFolder
+
+if TYPE_CHECKING:
+    from berth.history.store.folder import PastImport
+
+app = typer.Typer(help="Look at what was imported, and take an import back.", no_args_is_help=True)
+
+
+@app.command("imports")
+def list_imports(history: HistoryFolder = Path("history"), as_json: AsJson = False) -> None:
+    """List the imports that can be taken back, the newest last."""
+    from berth.history.store.folder import open_history
+
+    past = open_history(history, must_exist=True).index().imports
+    if as_json:
+        print(json.dumps([_answer(each) for each in past], ensure_ascii=False))
+        return
+    for each in past:
+        print(_line(each))
+    if not past:
+        print("no import can be taken back")
+
+
+@app.command()
+def undo(history: HistoryFolder = Path("history"), as_json: AsJson = False) -> None:
+    """Take back the last import that changed something; repeat it to take back the one before."""
+    from berth.history.store.folder import open_history
+
+    last = open_history(history, must_exist=True).undo()
+    print(json.dumps(_answer(last), ensure_ascii=False) if as_json else f"took back {_line(last)}")
+
+
+def _line(past: PastImport) -> str:
+    from datetime import UTC, datetime
+
+    at = f"{datetime.fromtimestamp(past.at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return f"{at}  {past.what}: imported {past.imported:,}, updated {past.updated:,}"
+
+
+def _answer(past: PastImport) -> dict[str, object]:
+    return {"what": past.what, "at_ms": past.at_ms, "imported": past.imported, "updated": past.updated}

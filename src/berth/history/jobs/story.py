@@ -1,0 +1,200 @@
+"""One job from its first submission to now: attempts, waits and why, use, what it cost, what would have been enough.
+
+Where the attempts come from is a `JobSource`: the history here, and whatever runs jobs live.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Final, Protocol
+
+from berth.history.values.causes import cause_after, cause_before
+from berth.model import Record, RecordState
+
+__all__ = ["Enough", "JobSource", "JobStory", "UsePoint", "Wait", "enough", "stories", "waits_of"]
+
+MARGIN: Final = 1.2
+"""What is suggested is this much more than what was used."""
+LITTLE: Final = 0.75
+"""A suggestion is worth making where it is at most this part of what was asked for."""
+_HOUR_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class UsePoint:
+    """What one source saw of a job's GPUs on one node over some time."""
+
+    node: str
+    begin_ms: int
+    end_ms: int
+    gpu_use: float | None
+    """Mean of the GPUs that it was seen on, as a fraction."""
+    gpu_mem: float | None
+    gpu_use_peak: float | None
+    gpu_mem_peak: float | None
+
+
+class JobSource(Protocol):
+    """Where jobs are looked up."""
+
+    def attempts(self, job: str) -> Sequence[Record]:
+        """All ended attempts of the jobs of this id or label, of every cluster, in order of their queueing."""
+
+    def series(self, attempts: Sequence[Record]) -> Sequence[UsePoint]:
+        """What was measured of one job's GPUs while these attempts ran, in order of time; nothing if nobody did."""
+
+    def refused(self, attempts: Sequence[Record]) -> int | None:
+        """How many allocations were refused because the job was at its limit of GPU memory; None if nobody tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """A part of the wait of one attempt."""
+
+    seconds: float
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
+class Enough:
+    """Something that a job asked for, what it used, and what would have been enough."""
+
+    what: str
+    unit: str
+    asked: float
+    used: float
+    enough: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobStory:
+    """All that is known of one job."""
+
+    attempts: tuple[Record, ...]
+    series: tuple[UsePoint, ...]
+    refused: int | None
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return self.attempts[0].label or self.attempts[0].job_id
+
+    @property
+    def gpu_hours(self) -> float:
+        """Held by all attempts; a suspended job keeps its GPUs."""
+        return sum(_ran_ms(r, False) * r.gpus * r.share.milli for r in self.attempts) / 1000 / _HOUR_MS
+
+    @property
+    def failed_gpu_hours(self) -> float:
+        """Held by attempts before the last, which had to be repeated, and by the last if it failed."""
+        lost = [r for r in self.attempts if r.state not in (RecordState.COMPLETED, RecordState.CANCELLED)]
+        return sum(_ran_ms(r, False) * r.gpus * r.share.milli for r in lost) / 1000 / _HOUR_MS
+
+    @property
+    def idle_gpu_hours(self) -> float | None:
+        """Held and not used, of the attempts that somebody measured; None if nobody did."""
+        idle = [
+            _ran_ms(r, False) * r.gpus * r.share.milli * (1 - r.gpu_use_mean)
+            for r in self.attempts
+            if r.gpu_use_mean is not None
+        ]
+        return sum(idle) / 1000 / _HOUR_MS if idle else None
+
+    @property
+    def cpu_hours(self) -> float:
+        """CPUs held times run time."""
+        return sum(_ran_ms(r) * r.cpu_milli for r in self.attempts) / 1000 / _HOUR_MS
+
+    @property
+    def energy_kwh(self) -> float | None:
+        """What its nodes took for it; None if nobody tells."""
+        told = [r.energy_j for r in self.attempts if r.energy_j is not None]
+        return sum(told) / 3_600_000 if told else None
+
+
+def _ran_ms(record: Record, without_suspended: bool = True) -> int:
+    if record.start_ms is None:
+        return 0
+    suspended = (record.suspended_ms or 0) if without_suspended else 0
+    return max(record.end_ms - record.start_ms - suspended, 0)
+
+
+def cpu_use(record: Record) -> float | None:
+    """CPU time over CPUs held, as seff says it; None where either is not known."""
+    held = _ran_ms(record) * record.cpu_milli / 1000
+    return record.cpu_used_ms / held if record.cpu_used_ms is not None and held else None
+
+
+def mem_use(record: Record) -> float | None:
+    """Peak memory over memory held, as seff says it; None where either is not known."""
+    return (
+        record.mem_peak_mib / record.mem_mib if record.mem_peak_mib is not None and record.mem_mib else None
+    )
+
+
+def waits_of(record: Record) -> tuple[Wait, ...]:
+    """Why an attempt waited: before it was eligible, and after that; until its end if it never started."""
+    until = record.end_ms if record.start_ms is None else record.start_ms
+    eligible = record.queued_ms if record.eligible_ms is None else record.eligible_ms
+    eligible = min(max(eligible, record.queued_ms), until)
+    parts = (
+        Wait((eligible - record.queued_ms) / 1000, cause_before(record.wait_reason)),
+        Wait((until - eligible) / 1000, cause_after(record.wait_reason)),
+    )
+    return tuple(part for part in parts if part.seconds)
+
+
+def stories(source: JobSource, job: str) -> tuple[JobStory, ...]:
+    """The jobs of this id or label, one for each cluster that has it."""
+    by_job: dict[tuple[str, str], list[Record]] = {}
+    for record in source.attempts(job):
+        by_job.setdefault((record.cluster, record.job_id), []).append(record)
+    return tuple(
+        JobStory(tuple(each), tuple(source.series(each)), source.refused(each)) for each in by_job.values()
+    )
+
+
+def enough(story: JobStory) -> tuple[Enough, ...]:
+    """What the job should have asked for: what its attempts used at most, and a fifth more, where that is much less.
+
+    Only what completed tells what a run takes; what was cut off may have needed more.
+    """
+    done = [r for r in story.attempts if r.state is RecordState.COMPLETED and _ran_ms(r)]
+    if not done:
+        return ()
+    last = done[-1]
+    found = []
+    longest_min = max(_ran_ms(r, False) for r in done) / 60_000
+    if last.time_limit_ms:
+        found.append(
+            Enough("time limit", "min", last.time_limit_ms / 60_000, longest_min, ceil(longest_min * MARGIN))
+        )
+    memory = max((r.mem_peak_mib for r in done if r.mem_peak_mib is not None), default=None)
+    if last.mem_mib and memory:
+        found.append(Enough("memory", "MiB", last.mem_mib, memory, _round_mib(memory * MARGIN)))
+    cores = max((r.cpu_used_ms / _ran_ms(r) for r in done if r.cpu_used_ms is not None), default=None)
+    if last.cpu_milli and cores is not None:
+        found.append(Enough("CPUs", "", last.cpu_milli / 1000, cores, max(ceil(cores * MARGIN), 1)))
+    if last.gpus and last.share.milli == 1000:
+        busy = max((r.gpu_use_mean * r.gpus for r in done if r.gpu_use_mean is not None), default=None)
+        peak = max((r.gpu_mem_peak * r.gpus for r in done if r.gpu_mem_peak is not None), default=None)
+        if busy is not None and peak is not None:
+            wanted = max(busy, peak) * MARGIN
+            # Less than one GPU is told in tenths: a part of one, where GPUs are shared.
+            found.append(
+                Enough(
+                    "GPUs",
+                    "",
+                    last.gpus,
+                    max(busy, peak),
+                    ceil(wanted) if wanted > 1 else ceil(wanted * 10) / 10,
+                )
+            )
+    return tuple(each for each in found if each.enough <= LITTLE * each.asked)
+
+
+def _round_mib(value: float) -> float:
+    step = 1024 if value > 4096 else 128
+    return ceil(value / step) * step

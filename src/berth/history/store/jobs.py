@@ -1,0 +1,73 @@
+"""One job out of millions: its attempts and what was measured of them, without reading all the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from berth.history.store.database import read_parquet
+from berth.history.store.folder import History
+from berth.history.store.record_files import SCHEMA, record_of, record_table
+from berth.history.store.usage import best_of_tries
+from berth.model import Record
+
+__all__ = ["UseRow", "attempts_of_job", "use_of_job"]
+
+UseRow = tuple[str, int, int, float | None, float | None, float | None, float | None]
+"""Node, begin and end in ms, mean GPU use, mean GPU memory, and their peaks, as fractions."""
+
+
+def attempts_of_job(history: History, job: str) -> tuple[Record, ...]:
+    """The attempts of the jobs of this id or label, of every cluster, with what was measured of their GPUs."""
+    with history.reading() as (database, index):
+        if not index.records:
+            return ()
+        columns = ", ".join(f'"{name}"' for name in SCHEMA)
+        source = record_table(history.folder / name for name in index.records)
+        # One condition each: what files say of their smallest and largest ids and labels then spares most of them.
+        found = f"SELECT {columns} FROM {source} WHERE"
+        both = f"{found} job_id = ? UNION ALL {found} label = ? AND job_id <> label"
+        if set(job) & set("_+"):
+            database.execute(f"CREATE TEMP TABLE found AS {both}", [job, job])
+        else:
+            database.execute(f"CREATE TEMP TABLE found AS {found} job_id = ?", [job])
+        measured = "found"
+        if index.usage:
+            usage = read_parquet(history.folder / name for name in index.usage)
+            ids = database.execute("SELECT DISTINCT job_id FROM found").fetchall()
+            database.execute(
+                f"CREATE TEMP TABLE measured AS SELECT * FROM {usage} WHERE list_contains(?, job_id)",
+                [[row[0] for row in ids]],
+            )
+            names = ("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak")
+            told = ", ".join(f"coalesce(u.{name}, r.{name}) AS {name}" for name in names)
+            measured = (
+                f"(SELECT r.* REPLACE ({told}) FROM found r LEFT JOIN ({best_of_tries('found', 'measured')}) u "
+                "ON u.job_id = r.job_id AND u.cluster = r.cluster AND u.queued_ms = r.queued_ms)"
+            )
+        rows = database.execute(
+            f"SELECT {columns} FROM {measured} ORDER BY queued_ms, cluster, job_id"
+        ).fetchall()
+        return tuple(record_of(row) for row in rows)
+
+
+def use_of_job(history: History, attempts: Sequence[Record]) -> tuple[UseRow, ...]:
+    """What was measured of the GPUs of one job while these attempts ran, in order of time."""
+    ran = [(r.start_ms, r.end_ms) for r in attempts if r.start_ms is not None]
+    with history.reading() as (database, index):
+        if not index.usage or not ran:
+            return ()
+        usage = read_parquet(history.folder / name for name in index.usage)
+        middle = "(begin_ms + end_ms) // 2"
+        within = " OR ".join(f"{middle} BETWEEN ? AND ?" for _ in ran)
+        rows = database.execute(
+            "SELECT kind, node, begin_ms, end_ms, use_ms / nullif(gpu_ms, 0), mem_ms / nullif(gpu_ms, 0), "
+            f"use_peak, mem_peak, gpu_ms FROM {usage} WHERE job_id = ? AND (cluster = ? OR cluster = '') "
+            f"AND ({within}) ORDER BY begin_ms, node",
+            [attempts[0].job_id, attempts[0].cluster, *(moment for pair in ran for moment in pair)],
+        ).fetchall()
+    # Two kinds of source saw the same: that which saw more of it is told.
+    seen: dict[str, float] = {}
+    for row in rows:
+        seen[row[0]] = seen.get(row[0], 0.0) + (row[8] or 0.0)
+    best = max(seen, key=lambda kind: seen[kind], default="")
+    return tuple(tuple(row[1:8]) for row in rows if row[0] == best)

@@ -1,0 +1,35 @@
+"""Why a job waited, from the reason that its scheduler gave."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["BEFORE", "cause_after", "cause_before"]
+
+BEFORE: Final = {
+    "Dependency": "dependency",
+    "DependencyNeverSatisfied": "dependency",
+    "BeginTime": "begin time",
+    "JobHeldUser": "held by user",
+    "JobHeldAdmin": "held by administrator",
+    "JobArrayTaskLimit": "limit: JobArrayTaskLimit",
+}
+"""Reasons that keep a job from being eligible at all, and what they are called."""
+
+
+def cause_after(reason: str) -> str:
+    """Why an eligible job waited, from the last reason that its scheduler gave."""
+    if reason in ("", "None", "Resources") or reason in BEFORE:
+        return "resources"
+    if reason == "Priority":
+        return "priority"
+    if reason.startswith(("Assoc", "QOS", "Max", "Partition", "Licenses", "JobHoldMax")):
+        return f"limit: {reason}"
+    if reason in ("ReqNodeNotAvail", "NodeDown", "Reservation", "BadConstraints", "ReservationDeleted"):
+        return "nodes not available"
+    return f"other: {reason}"
+
+
+def cause_before(reason: str) -> str:
+    """Why a job was not eligible; Slurm keeps the last reason only, which may be one of later."""
+    return BEFORE.get(reason, "not eligible")

@@ -1,0 +1,175 @@
+"""A week in a page of text, for an operator or for one user: what changed, and who leaves what unused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from berth.files import whole_file
+from berth.report.page import write_page
+from berth.statistics.accounting import Usage, duration_text, largest_first
+from berth.statistics.tables import JobUse, Tables, Totals
+
+__all__ = ["Digest", "Figure", "collect_digest", "digest_text", "write_digest"]
+
+LISTED: Final = 10
+"""So many users, jobs and causes are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One of the figures that matter, now and in the period before."""
+
+    name: str
+    now: str
+    before: str
+    change: str
+    """Empty where it cannot be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """Everything that the page says."""
+
+    title: str
+    period: str
+    jobs: int
+    figures: tuple[Figure, ...]
+    idle_users: tuple[Usage, ...]
+    """Empty for one user's digest, and where nobody measured."""
+    idle_jobs: tuple[JobUse, ...]
+    failed_jobs: tuple[JobUse, ...]
+    waits: tuple[tuple[str, float], ...]
+    """Causes and hours, the most first."""
+
+
+def collect_digest(now: Tables, before: Tables, *, title: str, period: str, one_user: bool) -> Digest:
+    """Ask the tables of a period, and of the one before it, for all that a digest says."""
+    totals, earlier = now.totals(), before.totals()
+    users = [] if one_user else largest_first(now.usage(("user",)), "idle-gpu-hours")
+    idle_jobs = now.jobs("idle-gpu-hours", LISTED)
+    failed = now.jobs("failed-gpu-hours", LISTED)
+    waits = sorted(now.waits_by_cause().items(), key=lambda item: (-item[1], item[0]))
+    return Digest(
+        title=title,
+        period=period,
+        jobs=totals.jobs,
+        figures=tuple(_figures(totals, now.whole(), earlier, before.whole())),
+        idle_users=tuple(row for row in users[:LISTED] if row.idle_gpu_hours),
+        idle_jobs=tuple(row for row in idle_jobs if row.use.idle_gpu_hours),
+        failed_jobs=tuple(row for row in failed if row.use.wasted_gpu_hours),
+        waits=tuple((cause, hours) for cause, hours in waits[:LISTED] if hours),
+    )
+
+
+def _figures(now: Totals, used: Usage, before: Totals, used_before: Usage) -> Iterator[Figure]:
+    yield _amount("jobs", now.jobs, before.jobs, "{:,.0f}")
+    yield _amount("GPU-hours held", now.gpu_hours, before.gpu_hours, "{:,.1f}")
+    yield _amount(
+        "GPU-hours idle, of those measured",
+        used.known("idle-gpu-hours"),
+        used_before.known("idle-gpu-hours"),
+        "{:,.1f}",
+    )
+    yield _amount("GPU-hours of failed attempts", now.wasted_gpu_hours, before.wasted_gpu_hours, "{:,.1f}")
+    yield _wait(now.wait_s[0], before.wait_s[0])
+    for name, measure in (("GPU use", "gpu-use"), ("CPU use", "cpu-use"), ("memory use", "mem-use")):
+        part, earlier = used.known(measure), used_before.known(measure)
+        if part is not None:
+            points = "" if earlier is None else f"{(part - earlier) * 100:+.1f} points"
+            shown = "–" if earlier is None else f"{earlier * 100:.1f} %"
+            yield Figure(name, f"{part * 100:.1f} %", shown, points)
+
+
+def _amount(name: str, now: float | None, before: float | None, form: str) -> Figure:
+    shown = ["not measured" if value is None else form.format(value) for value in (now, before)]
+    change = f"{(now / before - 1) * 100:+.0f} %" if now is not None and before else ""
+    return Figure(name, shown[0], shown[1], change)
+
+
+def _wait(now: float | None, before: float | None) -> Figure:
+    shown = ["–" if value is None else duration_text(value) for value in (now, before)]
+    change = f"{(now / before - 1) * 100:+.0f} %" if now is not None and before else ""
+    return Figure("median wait", shown[0], shown[1], change)
+
+
+def digest_text(digest: Digest) -> str:
+    """The digest as plain text, at most 100 columns wide unless a name is longer."""
+    return "\n".join(_lines(digest)) + "\n"
+
+
+def _lines(digest: Digest) -> Iterator[str]:
+    yield digest.title
+    yield digest.period
+    yield ""
+    if not digest.jobs:
+        yield "No job ended in this period."
+        return
+    rows = [(each.name, each.now, each.before, each.change) for each in digest.figures]
+    yield from _table(("", "this period", "before", "change"), rows)
+    if digest.idle_users:
+        yield from ("", "Users by idle GPU-hours")
+        rows_of_users = [
+            (row.keys[0], f"{row.idle_gpu_hours:,.1f}", f"{row.gpu_hours:,.1f}", _part(row.known("gpu-use")))
+            for row in digest.idle_users
+        ]
+        yield from _table(("user", "idle", "held", "GPU use"), rows_of_users)
+    if digest.idle_jobs:
+        yield from ("", "Jobs by idle GPU-hours (`berth job ID` tells all of one)")
+        yield from _table(_JOB_HEAD, [job_cells(row) for row in digest.idle_jobs])
+    if digest.failed_jobs:
+        yield from ("", "Jobs by GPU-hours of failed attempts")
+        yield from _table(_JOB_HEAD, [job_cells(row) for row in digest.failed_jobs])
+    if digest.waits:
+        yield from ("", "What jobs waited for")
+        yield from _table(("cause", "hours"), [(cause, f"{hours:,.1f}") for cause, hours in digest.waits])
+
+
+_JOB_HEAD: Final = ("job", "user", "application", "state", "idle", "failed", "held", "GPU use")
+
+
+def job_cells(row: JobUse) -> tuple[str, ...]:
+    """What a digest says of one job, in the order of its table's head."""
+    idle = row.use.known("idle-gpu-hours")
+    return (
+        *(row.use.keys[0], row.user, row.application, row.state),
+        "–" if idle is None else f"{idle:,.1f}",
+        f"{row.use.wasted_gpu_hours:,.1f}",
+        f"{row.use.gpu_hours:,.1f}",
+        _part(row.use.known("gpu-use")),
+    )
+
+
+def _part(value: float | None) -> str:
+    return "–" if value is None else f"{value * 100:.0f} %"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines of a table: texts to the left, numbers to the right; control characters of names are taken out."""
+    clean = [["".join(c if c.isprintable() else " " for c in cell) for cell in row] for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(head, *clean, strict=True)]
+    texts = [at == 0 or name in ("user", "application", "state") for at, name in enumerate(head)]
+    for row in (list(head), *clean):
+        cells = (
+            cell.ljust(width) if text else cell.rjust(width)
+            for cell, width, text in zip(row, widths, texts, strict=True)
+        )
+        yield f"  {'  '.join(cells)}".rstrip()
+
+
+def write_digest(digest: Digest, path: Path) -> None:
+    """Write the digest as HTML where the name ends so, else as plain text; the file is there whole or not at all."""
+    if path.suffix.lower() in (".html", ".htm"):
+        write_page(
+            "digest.html",
+            path,
+            digest=digest,
+            job_head=_JOB_HEAD,
+            job_cells=job_cells,
+            part=_part,
+        )
+        return
+    with whole_file(path) as aside:
+        aside.write_text(digest_text(digest), encoding="utf-8", newline="\n")

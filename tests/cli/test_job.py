@@ -1,0 +1,234 @@
+"""One job, and who wastes what, from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from berth.cli.app import app
+from berth.errors import HistoryError, SettingError
+from berth.history.importing.sacct import import_text
+from berth.history.store.folder import open_history
+from berth.history.store.import_result import Options
+from berth.history.store.pseudonyms import pseudonym
+from berth.history.store.usage import UsageRow
+from tests.history import exports
+
+HEADER = (
+    exports.HEADER.replace("JobIDRaw|", "JobIDRaw|JobID|", 1) + "|TotalCPURaw|MemPeakMiB|ConsumedEnergyRaw"
+)
+NEW_YEAR_MS = 1_767_225_600_000
+MINUTE_MS = 60_000
+
+
+def line(raw: int, label: str, used: str = "||", **values: object) -> str:
+    return exports.line(JobIDRaw=raw, **values).replace("|", f"|{label}|", 1) + f"|{used}"
+
+
+REQUEUED = {
+    "Submit": "2026-01-01T00:20:00",
+    "Eligible": "2026-01-01T00:25:00",
+    "Start": "2026-01-01T00:30:00",
+}
+LINES = [
+    line(101, "100_1", State="NODE_FAIL", End="2026-01-01T00:20:00", Reason="Priority"),
+    # 40 minutes on 8 CPUs: 40 minutes of CPU time, 1 GiB of 16.
+    line(101, "100_1", f"{40 * MINUTE_MS}|1024|7200000", **REQUEUED, Reason="BeginTime"),
+    line(102, "100_2", f"{8 * 60 * MINUTE_MS}|16000|", User="bob", TimelimitRaw=70),
+    line(103, "103", User="cat", State="CANCELLED", Start="Unknown", AllocTRES=""),
+]
+
+
+def use(job: str, node: str, begin_min: int, end_min: int, gpu: float, mem: float) -> UsageRow:
+    lasted = (end_min - begin_min) * MINUTE_MS
+    begin = NEW_YEAR_MS + begin_min * MINUTE_MS
+    return UsageRow(
+        *("sampled", f"{job}-{begin_min}", node, "c", job, begin, begin + lasted, 10, lasted, 2 * lasted),
+        *(gpu * 2 * lasted, mem * 2 * lasted, None, None, None, min(2 * gpu, 1.0), mem),
+    )
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Path:
+    made = open_history(tmp_path / "h")
+    import_text(made, exports.write(tmp_path / "f", LINES, HEADER), Options("c"))
+    from berth.history.store.import_result import Rejections
+
+    rows = [
+        use("101", "gpu01", 30, 50, 0.25, 0.125),
+        use("101", "gpu01", 50, 70, 0.05, 0.25),
+        use("102", "gpu01", 10, 70, 1.0, 0.9),
+    ]
+    made.merge_usage(rows, Rejections())
+    return tmp_path / "h"
+
+
+def berth(*words: object) -> str:
+    done = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_a_job_is_told_with_attempts_waits_use_cost_and_what_would_do(history: Path) -> None:
+    assert berth("job", "100_1", "--history", history) == (
+        """\
+Job 100_1 (id 101) of c: completed
+  name:        train
+  user:        ann / ai
+  application: pytorch
+  partition:   a100 / normal
+  asked for:   2 GPUs a100, 8 CPUs, 16.0 GiB, 2.0 h at most
+  comment:     pytorch
+
+Attempt 1 of 2: node-fail
+  queued       2026-01-01 00:00:00 UTC
+  waited       10.0 min for priority
+  ran          2026-01-01 00:10:00 UTC to 2026-01-01 00:20:00 UTC, on gpu01
+  for          10.0 min
+
+Attempt 2 of 2: completed
+  queued       2026-01-01 00:20:00 UTC
+  waited       5.0 min for begin time
+  waited       5.0 min for resources
+  ran          2026-01-01 00:30:00 UTC to 2026-01-01 01:10:00 UTC, on gpu01
+  for          40.0 min
+  GPU use        15.0 % mean, 50.0 % peak
+  GPU memory use 18.8 % mean, 25.0 % peak
+  CPU use        12.5 % mean
+  memory use     6.2 % peak
+
+It cost 1.67 GPU-hours, 6.67 CPU-hours, 2.00 kWh.
+  0.33 GPU-hours were held by attempts that did not complete.
+  1.13 GPU-hours were held and not used.
+
+Use of its GPUs (mean, peak):
+  2026-01-01 00:30:00 UTC  #####                 GPU 25 %, 50 %; memory 12 %, 12 %  gpu01
+  2026-01-01 00:50:00 UTC  #                     GPU 5 %, 10 %; memory 25 %, 25 %  gpu01
+
+It should have asked for less:
+  time limit: 48.0 min instead of 2.0 h (used at most 40.0 min)
+  memory: 1.2 GiB instead of 16.0 GiB (used at most 1.0 GiB)
+  CPUs: 2 instead of 8 (used at most 1)
+  GPUs: 0.6 instead of 2 (used at most 0.5)
+"""
+    )
+
+
+def test_a_job_is_found_by_id_label_and_cluster_and_json_has_all(history: Path) -> None:
+    (told,) = json.loads(berth("job", "101", "--history", history, "--json"))
+    assert (told["job"], [each["attempt"] for each in told["attempts"]], len(told["series"])) == (
+        "100_1",
+        [1, 2],
+        2,
+    )
+    assert told["attempts"][1]["waits"] == [
+        {"seconds": 300.0, "cause": "begin time"},
+        {"seconds": 300.0, "cause": "resources"},
+    ]
+    assert told["cost"]["gpu_hours"] == pytest.approx(100 / 60)
+    assert told["refused"] is None
+    assert "never started" in berth("job", "103", "--history", history)
+    assert "could have asked for much less" in berth("job", "100_2", "--cluster", "c", "--history", history)
+    for words in (("999",), ("101", "--cluster", "other"), ("' OR '1'='1",)):
+        with pytest.raises(HistoryError, match="has no job"):
+            berth("job", *words, "--history", history)
+
+
+def test_who_wastes_what_comes_first(history: Path) -> None:
+    told = json.loads(
+        berth("stats", "--by", "user", "--measure", "idle-gpu-hours", "--history", history, "--json")
+    )
+    rows = {row["user"]: row for row in told["rows"]}
+    assert [row["user"] for row in told["rows"]] == ["ann", "bob", "cat"]
+    assert rows["ann"]["idle_gpu_hours"] == pytest.approx(0.85 * 80 / 60)
+    assert rows["ann"]["gpu_use"] == pytest.approx(0.15)
+    assert rows["ann"]["cpu_use"] == pytest.approx(0.125)
+    assert rows["ann"]["mem_use"] == pytest.approx(1 / 16)
+    assert (rows["bob"]["idle_gpu_hours"], rows["cat"]["idle_gpu_hours"]) == (0.0, None)
+    for measure, first in (("gpu-use", "ann"), ("cpu-use", "ann"), ("mem-use", "ann"), ("gpu-hours", "bob")):
+        words = ["--measure", measure, "--history", history, "--json"]
+        assert json.loads(berth("stats", "--by", "user", *words))["rows"][0]["user"] == first
+        job = json.loads(berth("stats", "--by", "job", *words))["rows"][0]
+        assert job["job"] == {"ann": "100_1", "bob": "100_2"}[first]
+    table = berth("stats", "--by", "job", "--measure", "idle-gpu-hours", "--top", "1", "--history", history)
+    assert ("100_1" in table, "100_2" in table, "15.0 %" in table) == (True, False, True)
+    with pytest.raises(SettingError, match="does not add up"):
+        berth("report", "x.html", "--measure", "gpu-use", "--history", history)
+
+
+def test_a_users_report_is_of_that_user_alone(history: Path, tmp_path: Path) -> None:
+    assert berth("report", tmp_path / "r.html", "--user", "bob", "--history", history).endswith(": 1 jobs\n")
+    assert "<h1>GPU accounting of bob</h1>" in (tmp_path / "r.html").read_text()
+    berth("report", tmp_path / "all.html", "--history", history)
+    page = (tmp_path / "all.html").read_text()
+    assert "<h2>Who leaves GPUs idle</h2>" in page
+    assert (
+        '<th scope="row">ann</th><td>1.13</td><td>1.67</td><td>15.0 %</td><td>12.5 %</td><td>6.2 %</td>'
+        in page
+    )
+    with pytest.raises(HistoryError, match="only user=nobody"):
+        berth("report", tmp_path / "x.html", "--user", "nobody", "--history", history)
+
+
+def test_jobs_of_a_history_with_pseudonyms_are_told_by_them(tmp_path: Path) -> None:
+    key = b"k" * 32
+    import_text(
+        open_history(tmp_path / "p"), exports.write(tmp_path / "f", LINES, HEADER), Options("c", key=key)
+    )
+    told = berth("job", "100_1", "--history", tmp_path / "p")
+    assert pseudonym(key, "user", "ann") in told
+    assert "ann /" not in told
+    assert "Nobody measured the use of its GPUs" in told
+
+
+def test_a_digest_tells_an_operator_and_a_user_what_changed(history: Path, tmp_path: Path) -> None:
+    before = line(
+        90, "90", State="FAILED", User="<b>eve</b>", Submit="2025-12-30T00:00:00", Start="2025-12-30T00:10:00"
+    )
+    before = before.replace("2026-01-01T01:10:00", "2025-12-30T01:10:00")
+    import_text(open_history(history), exports.write(tmp_path / "g", [before], HEADER), Options("c"))
+    words = ("digest", "--to", "2026-01-02", "--days", "2", "--history", history)
+    assert berth(*words) == (
+        """\
+GPUs
+Attempts that ended from 2025-12-31 to 2026-01-01, against the 2 days before
+
+                                     this period        before  change
+  jobs                                         3             1  +200 %
+  GPU-hours held                             3.7           2.0   +83 %
+  GPU-hours idle, of those measured          1.1  not measured
+  GPU-hours of failed attempts               0.3           2.0   -83 %
+  median wait                           10.0 min      10.0 min    +0 %
+  GPU use                                 66.0 %             –
+  CPU use                                 65.0 %             –
+  memory use                              61.1 %             –
+
+Users by idle GPU-hours
+  user  idle  held  GPU use
+  ann    1.1   1.7     15 %
+
+Jobs by idle GPU-hours (`berth job ID` tells all of one)
+  job    user  application  state      idle  failed  held  GPU use
+  100_1  ann   pytorch      completed   1.1     0.3   1.7     15 %
+
+Jobs by GPU-hours of failed attempts
+  job    user  application  state      idle  failed  held  GPU use
+  100_1  ann   pytorch      completed   1.1     0.3   1.7     15 %
+
+What jobs waited for
+  cause       hours
+  resources     0.2
+  priority      0.2
+  begin time    0.1
+"""
+    )
+    of_bob = berth(*words, "--user", "bob")
+    assert ("GPUs of bob" in of_bob, "ann" in of_bob, "Users by" in of_bob) == (True, False, False)
+    assert "No job ended in this period." in berth(*words, "--user", "nobody")
+    page = tmp_path / "d.html"
+    assert berth("digest", "--to", "2025-12-31", "--history", history, "--out", page).endswith(": 1 jobs\n")
+    text = page.read_text()
+    assert ("&lt;b&gt;eve&lt;/b&gt;" in text, "<b>eve</b>" in text, "<script" in text) == (True, False, False)
