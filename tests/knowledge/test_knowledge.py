@@ -19,7 +19,7 @@ from berth.policies import Setting, make_policy
 from berth.profiles import THESIS_GPU, peak_mem_mib, thesis_profiles, workload_jobs
 
 ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
-MODEL = make_interference("measured")
+MODEL = make_interference("mps")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -76,7 +76,7 @@ def test_noisy_speeds_are_never_above_alone_and_do_not_go_by_the_order_of_tenant
     draw = np.random.default_rng(1)
     usage = draw.integers(0, 1000, (200, 4, 4)).astype(np.int32)
     present = draw.random((200, 4)) < 0.7
-    true = make_speeds("measured")
+    true = make_speeds("mps")
     noisy = NoisySpeeds(true, 0.4, 3)
     found, exact = noisy(usage, present, 12_288), true(usage, present, 12_288)
     assert (found[present] >= 1).all()

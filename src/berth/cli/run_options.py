@@ -179,7 +179,7 @@ def _interference(name: str, folder: Path | None) -> dict[str, Any]:
     if name == "none":
         raise typer.BadParameter(
             "profiles say what jobs on one GPU do to each other, and without --interference they do nothing;"
-            " add --interference measured, or leave --profiles out",
+            " add --interference mps, or leave --profiles out",
             param_hint="--profiles",
         )
     from berth.cli.profile import read_profiles

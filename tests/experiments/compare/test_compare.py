@@ -139,13 +139,11 @@ def test_what_cannot_be_compared_is_refused(keywords: dict[str, object], message
 
 
 def test_conditions_may_come_as_a_value_or_as_keywords_in_other_spellings() -> None:
-    model = make_interference("measured")
+    model = make_interference("mps")
     told = Conditions(interference=model, quotas=(("", 3),), compress=2)
     by_value = berth.compare(JOBS, "fifo", cluster=NODES, conditions=told)
-    by_keyword = berth.compare(
-        JOBS, "fifo", cluster=NODES, interference="measured", quotas={"": 3}, compress=2
-    )
-    assert by_keyword.conditions == replace(told, interference_name="measured")
+    by_keyword = berth.compare(JOBS, "fifo", cluster=NODES, interference="mps", quotas={"": 3}, compress=2)
+    assert by_keyword.conditions == replace(told, interference_name="mps")
     assert by_keyword.to_dict() == by_value.to_dict()
     assert by_value.to_dict() != berth.compare(JOBS, "fifo", cluster=NODES).to_dict()
     changed = berth.compare(JOBS, "fifo", cluster=NODES, conditions=told, compress=3)

@@ -23,11 +23,11 @@ ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
     [
         ("learned", "series"),
         ("learned-time-sliced", "series"),
-        ("learned-measured", "series"),
+        ("learned-mps", "series"),
         ("deeprm-max", "peak"),
-        ("deeprm-max-measured", "peak"),
+        ("deeprm-max-mps", "peak"),
         ("deeprm-mean", "mean"),
-        ("deeprm-mean-measured", "mean"),
+        ("deeprm-mean-mps", "mean"),
     ],
 )
 def test_a_model_ships_that_was_trained_for_its_policy(name: str, demand: str) -> None:
@@ -41,22 +41,22 @@ def test_a_model_ships_that_was_trained_for_its_policy(name: str, demand: str) -
 @pytest.mark.parametrize("name", ["deeprm-max", "deeprm-mean"])
 def test_deeprm_takes_the_model_that_was_trained_for_the_speeds_that_it_meets(name: str) -> None:
     met = {}
-    for interference in ("measured", "time-sliced"):
+    for interference in ("mps", "time-sliced"):
         policy = make_policy(name, Setting(0, knowledge=Oracle((), make_interference(interference))))
         assert isinstance(policy, DeepRmMax | DeepRmMean)
         met[interference] = policy.model.interference
-    assert met == {"measured": ("measured",), "time-sliced": ("time-sliced",)}
+    assert met == {"mps": ("measured",), "time-sliced": ("time-sliced",)}
 
 
 def test_dqn_takes_the_model_that_was_trained_for_the_speeds_that_it_meets() -> None:
     assert shipped_for("learned", make_speeds("time-sliced")) == "learned-time-sliced"
-    assert shipped_for("learned", make_speeds("measured")) == "learned-measured"
+    assert shipped_for("learned", make_speeds("mps")) == "learned-mps"
     assert shipped_for("learned", make_speeds("none")) == "learned"
-    sent = pickle.loads(pickle.dumps(make_speeds("measured")))  # as a process of a sweep has it
-    assert shipped_for("learned", sent) == "learned-measured"
+    sent = pickle.loads(pickle.dumps(make_speeds("mps")))  # as a process of a sweep has it
+    assert shipped_for("learned", sent) == "learned-mps"
 
 
-@pytest.mark.parametrize("interference", ["measured", "time-sliced"])
+@pytest.mark.parametrize("interference", ["mps", "time-sliced"])
 def test_what_was_learned_is_worth_something_on_sets_that_were_not_trained_on(interference: str) -> None:
     model = make_interference(interference)
     totals = {}

@@ -46,7 +46,7 @@ SJF = "sjf+first-fit"
 UNTRAINED = "learned?model=untrained"
 POLICIES = (SJF, "tetris-sharing", "deeprm-max", "deeprm-mean", "greedy", "learned", UNTRAINED)
 """SJF asks for whole GPUs, so that each job runs alone."""
-MODELS = ("measured", "time-sliced")
+MODELS = ("mps", "time-sliced")
 LEARNED = ("learned", "deeprm-max", "deeprm-mean")
 """Their runs are kept apart for each set of models that ships."""
 JOBS = 30
@@ -85,7 +85,7 @@ class Colocation:
 def measure_colocation(
     workloads: Sequence[str] = tuple(WORKLOADS),
     *,
-    interference: str = "measured",
+    interference: str = "mps",
     knowledge: str = "oracle",
     policies: Sequence[str] = POLICIES,
     seeds: Sequence[int] = tuple(range(30)),

@@ -107,7 +107,7 @@ def compare(
     and with `records` those of a single run: a record of every try, which is a trace and can be imported.
 
     All runs are under the same `conditions`, by default none that changes anything; any other keyword changes the field
-    of `Conditions` of that name: `compress=6`, `outages="lost.csv"`, `quotas={"vcA": 64}`, `interference="measured"`.
+    of `Conditions` of that name: `compress=6`, `outages="lost.csv"`, `quotas={"vcA": 64}`, `interference="mps"`.
     The runs are spread over `processes`, or over the Ray cluster at the address `ray`.
     With `keep` each finished run is written into that folder, and not run again where it is there already (with
     `events` or `records` all are run again).
