@@ -14,8 +14,19 @@ from berth.cluster import Cluster, Queue, Running
 from berth.errors import BerthError, ClusterError, PlacementError, PolicyError, SchedulerError, in_one_line
 from berth.interference.profiled import ProfiledInterference
 from berth.interference.sharing import Sharing
-from berth.knowledge import Knowledge, Oracle
-from berth.model import FOREVER_MS, Evict, GpuSlot, Job, Node, Placement, Record, RecordState, WakeAt
+from berth.knowledge import Knowledge, LearnsWork, Oracle
+from berth.model import (
+    FOREVER_MS,
+    WHOLE_GPU,
+    Evict,
+    GpuSlot,
+    Job,
+    Node,
+    Placement,
+    Record,
+    RecordState,
+    WakeAt,
+)
 from berth.policies import Decision, Policy
 
 __all__ = ["Evicted", "Outcome", "Refused", "Scheduler"]
@@ -362,6 +373,10 @@ class Scheduler:
             return
         if how is RecordState.OUT_OF_MEMORY:
             self.knowledge.ran_out_of_memory(run.job, held_mib)
+        if how is RecordState.COMPLETED and isinstance(self.knowledge, LearnsWork):
+            work_ms = max(1, (run.work_us - run.left_us_at(now_ms)) // 1000)
+            alone = not run.best_effort and (run.job.gpus > 1 or run.share.milli == WHOLE_GPU.milli)
+            self.knowledge.worked(run.job, work_ms, alone=alone)
         job, model = run.job, self.cluster.nodes[run.slots[0].node].gpu_model
         self.knowledge.observe(
             Record(

@@ -62,7 +62,7 @@ def test_each_command_refuses_what_there_is_not_before_it_reads_anything(
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_the_function_behind_each_command_refuses_it_too(function: str) -> None:
-    with pytest.raises(SettingError, match="no knowledge 'dreams'; there are oracle, user, noisy"):
+    with pytest.raises(SettingError, match="no knowledge 'dreams'; there are oracle, user, history, noisy"):
         FUNCTIONS[function]("dreams")
 
 

@@ -355,7 +355,7 @@ def test_where_a_model_does_not_say_how_long_its_training_took_the_page_and_the_
         ({"workloads": ["heavy"]}, "no workload 'heavy'; there are GPU_heavy"),
         ({"seeds": [1_000_000]}, "seed 1000000 is one that models are trained on"),
         ({"seeds": []}, "at least one workload, one policy and one seed"),
-        ({"interference": "none"}, "interference 'none' knows no profiles; there are measured, time-sliced"),
+        ({"interference": "none"}, "interference 'none' knows no profiles; there are time-sliced, mps, mig"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(asked: dict[str, object], message: str) -> None:
