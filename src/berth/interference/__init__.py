@@ -25,6 +25,7 @@ from berth.interference.speeds import OfMode, Speeds
 from berth.model import Profile
 
 __all__ = [
+    "FORMER",
     "MODELS",
     "MODES",
     "SPEEDS",

@@ -16,6 +16,7 @@ from berth.errors import SettingError, TraceError
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions, conditions_of
 from berth.experiments.compare.sweep import Progress, Result, Task, run_all, run_task
 from berth.experiments.compare.table import TextTable, text_table
+from berth.interference import mode_of
 from berth.model import Job, Node, Reason
 from berth.policies import Setting, make_policy
 from berth.policies.genetic.batch import Shortage, shortage_of
@@ -57,6 +58,7 @@ class Comparison:
             "seeds": list(self.seeds),
             "compress": self.conditions.compress,
             "knowledge": self.conditions.knowledge,
+            "mode": mode_of(self.conditions.interference),
             "runs": [
                 {"policy": run.policy, "seed": run.seed, **summary_dict(run.summary)} for run in self.runs
             ],
