@@ -28,7 +28,7 @@ Knowledge = Annotated[
     typer.Option(
         metavar="NAME",
         callback=_checked,
-        help="What policies believe of jobs: oracle (the truth), user, noisy?run=0.3&memory=0.1, or my.module:thing.",
+        help="What policies believe of jobs: oracle (the truth), user, history?begin=FOLDER, noisy?run=0.3, or my.module:thing.",
     ),
 ]
 """The option of every command that runs policies."""
@@ -51,7 +51,7 @@ class RunOptions:
         str,
         typer.Option(
             metavar="NAME",
-            help="How jobs on one GPU slow each other: none, measured, time-sliced, FILE.json, or my.module:thing.",
+            help="How jobs on one GPU slow each other: none, time-sliced, mps, mig, FILE.json, or my.module:thing.",
         ),
     ] = "none"
     profiles: Annotated[
