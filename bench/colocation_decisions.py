@@ -134,7 +134,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     asked = parser.parse_args()
     results: dict[str, object] = {}
-    for interference in ("measured", "time-sliced"):
+    for interference in ("mps", "time-sliced"):
         for window in (5, 10):
             found = one_at_a_time(
                 interference, window, asked.decisions if window == 5 else asked.decisions // 10

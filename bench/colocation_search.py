@@ -25,7 +25,7 @@ from harness import save
 
 FIRST_SEED = 700_000
 JOBS = 30
-MODELS = ("measured", "time-sliced")
+MODELS = ("mps", "time-sliced")
 
 
 def distinct(worlds: Worlds) -> Worlds:

@@ -6,7 +6,7 @@ sets of jobs that nobody is trained on, as the policy that ships would decide by
 that of one job after the other. What comes out best of these points plays further sets, beside `greedy` and what ships.
 
     XLA_FLAGS="--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1" OMP_NUM_THREADS=1 \\
-        python bench/learners.py [--budget-s 300] [--learners ppo,rollouts] [--interference measured] [--seed 0]
+        python bench/learners.py [--budget-s 300] [--learners ppo,rollouts] [--interference mps] [--seed 0]
 
 `ppo-then-rollouts` is `ppo` for half of the budget, gone on from by `rollouts` with the other half. Whoever stops it
 goes on with the same command from what is in `--kept`. Writes bench/results/learners.json and a plot.
@@ -52,7 +52,7 @@ from harness import BENCH, save
 
 COMPARED = ("rollouts", "ppo-then-rollouts", "ppo", "double-dqn")
 THEN = "-then-"
-UNDER = ("measured", "time-sliced")
+UNDER = ("mps", "time-sliced")
 POINTS_SEED, TABLE_SEED = 2_000_000, 2_500_000
 """Sets that say which point of a training is best, and sets for the table. Experiments use seeds below 1,000,000."""
 JOBS = 30

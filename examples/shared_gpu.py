@@ -12,7 +12,7 @@ jobs = [
     for name, application in (("first", "LAMMPS"), ("second", "LAMMPS"), ("third", "GROMACS"))
 ]
 
-for model in ("measured", "time-sliced"):
+for model in ("mps", "time-sliced"):
     print(model)
     for event in simulate(jobs, cluster, "first-fit", interference=make_interference(model)):
         if event.kind != "submit":

@@ -315,3 +315,6 @@ class Profile:
     usage: NDArray[np.float64]
     """(steps, 4): GPU utilisation, GPU memory, GPU cores (SM activity), PCIe throughput; each a fraction of
     what the hardware has, one row an interval."""
+    cores_are: str = ""
+    """What stands for the use of the cores: `sm-activity`, or `memory-activity` where only that was measured; empty
+    where nobody tells."""

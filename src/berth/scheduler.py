@@ -21,8 +21,19 @@ from berth.errors import (
     SchedulerError,
     in_one_line,
 )
-from berth.knowledge import LONGEST_MS, Knowledge
-from berth.model import FOREVER_MS, Evict, GpuSlot, Job, Node, Placement, Record, RecordState, WakeAt
+from berth.knowledge import LONGEST_MS, Knowledge, LearnsWork
+from berth.model import (
+    FOREVER_MS,
+    WHOLE_GPU,
+    Evict,
+    GpuSlot,
+    Job,
+    Node,
+    Placement,
+    Record,
+    RecordState,
+    WakeAt,
+)
 from berth.policies import Decision, Policy
 
 __all__ = ["Evicted", "NeverFits", "Outcome", "Refused", "Scheduler"]
@@ -414,6 +425,10 @@ class Scheduler:
     ) -> None:
         if how is RecordState.OUT_OF_MEMORY:
             self.knowledge.ran_out_of_memory(run.job, held_mib)
+        if how is RecordState.COMPLETED and isinstance(self.knowledge, LearnsWork):
+            work_ms = max(1, (run.work_us - run.left_us_at(now_ms)) // 1000)
+            alone = not run.best_effort and (run.job.gpus > 1 or run.share.milli == WHOLE_GPU.milli)
+            self.knowledge.worked(run.job, work_ms, alone=alone)
         job, model = run.job, self.cluster.nodes[run.slots[0].node].gpu_model
         self.knowledge.observe(
             Record(

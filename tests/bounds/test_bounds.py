@@ -20,7 +20,7 @@ from berth.profiles import THESIS_GPU, WORKLOADS, run_time_ms, thesis_profiles, 
 pytest.importorskip("highspy", reason="the bound needs the extra 'optimum'")
 
 PROFILES = thesis_profiles()
-MODELS = ("measured", "time-sliced")
+MODELS = ("mps", "time-sliced")
 
 
 def flat(name: str, gpu: float, mem: float, seconds: int) -> Profile:
@@ -45,7 +45,7 @@ def test_the_bound_is_below_the_shortest_schedule_of_all(workload: str, model: s
 def test_the_shortest_schedule_of_all_is_that_of_trying_every_order_in_the_simulator() -> None:
     """Lists: each job starts as soon as those before it have started and it is its turn after k ends."""
     jobs = workload_jobs("GPU_light", 3, 4)
-    interference = make_interference("measured")
+    interference = make_interference("mps")
     cluster = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
     best = None
     for order in itertools.permutations(jobs):
@@ -81,7 +81,7 @@ def test_two_that_share_perfectly_are_bounded_by_what_they_do_together() -> None
 def test_where_nobody_fits_beside_another_the_bound_is_all_work() -> None:
     profiles = {"a": flat("a", 0.1, 0.6, 50), "b": flat("b", 0.1, 0.7, 70)}
     jobs = [Job(str(at), 0, 1000 * (50 if at % 2 else 70), application="ba"[at % 2]) for at in range(5)]
-    bound = time_bound(jobs, profiles, make_speeds("measured"), THESIS_GPU)
+    bound = time_bound(jobs, profiles, make_speeds("mps"), THESIS_GPU)
     assert bound.total_ms == pytest.approx(sum(job.work_ms for job in jobs))
 
 
@@ -102,7 +102,7 @@ def test_what_nobody_can_do_at_the_begin_and_the_end_is_added() -> None:
 def test_merging_segments_only_lowers_the_bound() -> None:
     jobs = workload_jobs("random", 8, 1)
     values = [
-        time_bound(jobs, PROFILES, make_speeds("measured"), THESIS_GPU, segments=segments).work_ms
+        time_bound(jobs, PROFILES, make_speeds("mps"), THESIS_GPU, segments=segments).work_ms
         for segments in (6, 10, 16)
     ]
     assert values[0] <= values[1] * 1.0001 <= values[2] * 1.0002
@@ -113,7 +113,7 @@ def test_a_configuration_takes_no_more_jobs_than_there_are() -> None:
         Job(str(at), 0, run_time_ms(PROFILES[name]), application=name)
         for at, name in enumerate(("GROMACS", "alexnet", "GROMACS"))
     ]
-    listed = configurations(PROFILES, jobs, make_speeds("measured"), THESIS_GPU)
+    listed = configurations(PROFILES, jobs, make_speeds("mps"), THESIS_GPU)
     assert (listed.tenants < len(listed.usage)).sum(axis=1).max() == 3
     rows = 2 * len(PROFILES["GROMACS"].usage) + len(PROFILES["alexnet"].usage)
     work_ms = sum(job.work_ms for job in jobs)
@@ -122,32 +122,32 @@ def test_a_configuration_takes_no_more_jobs_than_there_are() -> None:
 
 def test_a_job_shorter_than_its_profile_counts_as_what_it_does() -> None:
     jobs = [Job(str(at), 0, 10_000, application="GROMACS") for at in range(3)]
-    bound = time_bound(jobs, PROFILES, make_speeds("measured"), THESIS_GPU)
-    exact = least_total_time(jobs, make_interference("measured"), THESIS_GPU)
+    bound = time_bound(jobs, PROFILES, make_speeds("mps"), THESIS_GPU)
+    exact = least_total_time(jobs, make_interference("mps"), THESIS_GPU)
     assert 10_000 <= bound.total_ms <= exact.total_ms < 11_000
 
 
 def test_a_job_longer_than_its_profile_stays_in_the_last_row() -> None:
     profiles = {"a": flat("a", 0.1, 0.6, 50)}
     jobs = [Job(str(at), 0, 100_000, application="a") for at in range(3)]  # too large to share
-    assert time_bound(jobs, profiles, make_speeds("measured"), THESIS_GPU).work_ms == pytest.approx(300_000)
+    assert time_bound(jobs, profiles, make_speeds("mps"), THESIS_GPU).work_ms == pytest.approx(300_000)
 
 
 def test_memory_that_a_shorter_job_never_comes_to_does_not_count() -> None:
     grows = Profile("a", "", 0, "", THESIS_GPU, 1000, np.array([[0.1, 0.1, 0.1, 0.0], [0.1, 2.0, 0.1, 0.0]]))
     job = Job("x", 0, 1000, application="a")
-    assert time_bound([job], {"a": grows}, make_speeds("measured"), THESIS_GPU).total_ms == 1000
+    assert time_bound([job], {"a": grows}, make_speeds("mps"), THESIS_GPU).total_ms == 1000
 
 
 def test_what_cannot_be_bounded_is_refused() -> None:
     unknown = [Job("x", 0, 1000, application="nobody")]
     with pytest.raises(SettingError, match="no profile of nobody"):
-        time_bound(unknown, PROFILES, make_speeds("measured"), THESIS_GPU)
+        time_bound(unknown, PROFILES, make_speeds("mps"), THESIS_GPU)
     big = {"big": flat("big", 0.1, 1.5, 10)}
     with pytest.raises(SettingError, match="big takes"):
-        time_bound([Job("x", 0, 10_000, application="big")], big, make_speeds("measured"), THESIS_GPU)
+        time_bound([Job("x", 0, 10_000, application="big")], big, make_speeds("mps"), THESIS_GPU)
     with pytest.raises(SettingError, match=r"expected 1…8"):
-        least_total_time(workload_jobs("random", 9), make_interference("measured"), THESIS_GPU)
-    interference = ProfiledInterference(big, make_speeds("measured"))
+        least_total_time(workload_jobs("random", 9), make_interference("mps"), THESIS_GPU)
+    interference = ProfiledInterference(big, make_speeds("mps"))
     with pytest.raises(SettingError, match="does not fit"):
         least_total_time([Job("x", 0, 10_000, application="big")], interference, THESIS_GPU)

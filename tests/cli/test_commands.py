@@ -32,7 +32,18 @@ def test_compare_prints_json_and_nothing_else() -> None:
     result = answer("compare", "synthetic:demo?jobs=80", "--policies", "fgd,random", "--seeds", "2", "--json")
     assert isinstance(result, dict)
     assert list(result) == [
-        *("trace", "cluster", "policies", "seeds", "compress", "knowledge", "runs", "metrics", "skipped"),
+        *(
+            "trace",
+            "cluster",
+            "policies",
+            "seeds",
+            "compress",
+            "knowledge",
+            "mode",
+            "runs",
+            "metrics",
+            "skipped",
+        ),
         "never_fitting",
     ]
     assert (result["policies"], result["seeds"], len(result["runs"])) == (["fgd", "random"], [0, 1], 4)

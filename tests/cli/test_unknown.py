@@ -21,7 +21,7 @@ JOBS = "id,submit_ms,work_ms,application,gpus\na,0,115000,vgg16,1\nb,0,115000,vg
 def test_a_card_of_unknown_memory_is_named(tmp_path: Path, card: str, known: bool) -> None:
     (tmp_path / "jobs.csv").write_text(JOBS)
     asked = ["simulate", str(tmp_path / "jobs.csv"), "--cluster", f"1x1:{card}", "--policy", "greedy"]
-    result = CliRunner().invoke(app, [*asked, "--interference", "measured"])
+    result = CliRunner().invoke(app, [*asked, "--interference", "mps"])
     assert result.exit_code == 0, result.output
     assert ("nobody knows how much memory these GPUs have" in result.stderr) is not known
 
@@ -30,7 +30,7 @@ def test_a_folder_without_profiles_is_said(tmp_path: Path) -> None:
     (tmp_path / "jobs.csv").write_text(JOBS)
     (tmp_path / "none").mkdir()
     asked = ["simulate", str(tmp_path / "jobs.csv"), "--cluster", "1x1:T4", "--policy", "greedy"]
-    given = ["--interference", "measured", "--profiles", str(tmp_path / "none")]
+    given = ["--interference", "mps", "--profiles", str(tmp_path / "none")]
     result = CliRunner().invoke(app, [*asked, *given])
     assert result.exit_code != 0
     assert "no profile in" in str(result.exception) + result.output
@@ -44,5 +44,5 @@ def test_a_service_that_never_ends_is_placed(policy: str) -> None:
         Job("job", 10, work_ms, application="alexnet"),
     ]
     cluster = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
-    events = simulate(jobs, cluster, policy, interference=make_interference("measured"))
+    events = simulate(jobs, cluster, policy, interference=make_interference("mps"))
     assert sum(event.kind is EventKind.START for event in events) >= 1

@@ -65,7 +65,7 @@ def test_each_command_refuses_what_there_is_not_before_it_reads_anything(
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_the_function_behind_each_command_refuses_it_too(function: str) -> None:
-    with pytest.raises(SettingError, match="no knowledge 'dreams'; there are oracle, user, noisy"):
+    with pytest.raises(SettingError, match="no knowledge 'dreams'; there are oracle, user, history, noisy"):
         FUNCTIONS[function]("dreams")
 
 
@@ -125,7 +125,7 @@ def test_co_location_under_wrong_run_times_is_another_for_who_goes_by_them() -> 
 
 
 def test_the_network_beside_greedy_believes_what_the_runs_do() -> None:
-    model = make_interference("measured")
+    model = make_interference("mps")
     true, user = (disagreement("GPU_light", model, (0,), knowledge) for knowledge in ("oracle", "user"))
     assert true.decisions > 0
     assert user.decisions == 0  # without profiles nobody is offered a place beside another

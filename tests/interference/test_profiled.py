@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from berth import Cluster, Job, Node, Share, simulate
 from berth.errors import SettingError
 from berth.interference import Outlook, Tenant, make_interference, make_speeds
-from berth.interference.profiled import ProfiledInterference, thesis_measured
+from berth.interference.profiled import ProfiledInterference, thesis_mps
 from berth.interference.speeds import unhindered
 from berth.model import FOREVER_MS, EventKind, GpuModel, Profile
 from berth.profiles import THESIS_GPU, Profiles, thesis_profiles, workload_jobs
@@ -109,7 +109,7 @@ def test_an_application_without_a_profile_needs_the_whole_gpu() -> None:
 
 
 def test_pairs_known_by_name_alone_are_as_gavel_measured_them() -> None:
-    model = make_interference("measured")
+    model = make_interference("mps")
     v100 = GpuModel("V100", "Volta", 16_384, 5_120, 15_754)
     tenants = [
         Tenant(Job(f"{at}", 0, 1, application=name), Share(), 0)
@@ -129,7 +129,7 @@ APPLICATIONS = st.lists(
 )
 
 
-@pytest.mark.parametrize("name", ["measured", "time-sliced"])
+@pytest.mark.parametrize("name", ["mps", "time-sliced"])
 @given(series_of=APPLICATIONS, gap_ms=st.integers(0, 1_700))
 @example(
     series_of=[[(437, 924), (0, 0), (0, 723)], [(0, 278), (0, 0), (0, 77)]], gap_ms=0
@@ -156,7 +156,7 @@ def test_every_job_ends_once_or_uses_up_its_tries_and_no_sooner_than_alone(
     assert sorted(ended) == sorted(one.id for one in jobs)
 
 
-@pytest.mark.parametrize("name", ["measured", "time-sliced"])
+@pytest.mark.parametrize("name", ["mps", "time-sliced"])
 def test_a_registered_model_knows_the_thesis_s_applications(name: str) -> None:
     jobs = [replace(one, share=Share(500, 0)) for one in workload_jobs("GPU_light", seed=1)]
     cluster = Cluster([Node("node", 1, THESIS_GPU)])
@@ -167,26 +167,26 @@ def test_a_registered_model_knows_the_thesis_s_applications(name: str) -> None:
 
 def test_other_profiles_take_the_place_of_the_thesis_s() -> None:
     mine = Profiles([profile("vgg16", [(1, 1)])])
-    model = make_interference("measured", mine)
+    model = make_interference("mps", mine)
     assert isinstance(model, ProfiledInterference)
     assert model.profiles is mine
-    assert repr(model) != repr(make_interference("measured"))
+    assert repr(model) != repr(make_interference("mps"))
     again = pickle.loads(pickle.dumps(model))
     assert repr(again) == repr(model)
     one = job("vgg16", 1)
     assert again([Tenant(one, one.share, 0)], CARD) == model([Tenant(one, one.share, 0)], CARD)
     with pytest.raises(
-        SettingError, match="no interference model 'fast'; there are none, measured, time-sliced"
+        SettingError, match="no interference model 'fast'; there are none, time-sliced, mps, mig"
     ):
         make_interference("fast", thesis_profiles())
 
 
 def test_nothing_is_read_or_made_before_it_is_asked_for() -> None:
     asked = (
-        "from berth.interference.measured import measured\n"
+        "from berth.interference.mps import mps\n"
         "from berth.interference.named import published_names\n"
-        "from berth.interference.profiled import thesis_measured, thesis_time_sliced\n"
-        "for made in (measured, published_names, thesis_measured, thesis_time_sliced):\n"
+        "from berth.interference.profiled import thesis_mps, thesis_time_sliced\n"
+        "for made in (mps, published_names, thesis_mps, thesis_time_sliced):\n"
         "    assert made.cache_info().currsize == 0, made\n"
         "    assert made() is made()\n"
     )
@@ -194,7 +194,7 @@ def test_nothing_is_read_or_made_before_it_is_asked_for() -> None:
 
 
 def test_a_model_tells_whether_it_knows_pairs_by_name() -> None:
-    known = thesis_measured()
+    known = thesis_mps()
     without = ProfiledInterference(known.profiles, known.speeds)
     assert known.named is not None
     assert repr(known) == repr(without)[:-1] + f", {known.named})"

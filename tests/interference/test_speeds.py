@@ -9,14 +9,18 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from berth.errors import SettingError
-from berth.interference import SPEEDS, make_speeds
-from berth.interference.contention import RANK, Contention, Law
+from berth.interference import SPEEDS, make_speeds, mode_of
+from berth.interference.contention import MOST_STRESS, Contention, cells_of
+from berth.interference.mig import COMPUTE, mig
 from berth.interference.named import published_names
-from berth.interference.speeds import crossed, pcie_shared
+from berth.interference.speeds import crossed, effective_milli, pcie_shared
 from berth.interference.time_sliced import SWITCH_MILLI, time_sliced
 
 Usage = NDArray[np.int32]
 ROW = st.tuples(*(st.integers(0, most) for most in (1000, 90_000, 1000, 1000)))
+ONE_CARD = [name for name in SPEEDS if name != "mig"]
+"""Models under which the memory is one for all tenants."""
+MODES = ["time-sliced", "mps", "mig"]
 TENANTS = st.lists(ROW, min_size=1, max_size=10)
 CARD_MIB = 12_288
 
@@ -27,7 +31,7 @@ def speeds_of(model: str, rows: list[tuple[int, ...]]) -> list[int]:
     return found.tolist()
 
 
-@pytest.mark.parametrize("model", SPEEDS)
+@pytest.mark.parametrize("model", ONE_CARD)
 @given(rows=TENANTS)
 def test_nobody_is_faster_than_alone(model: str, rows: list[tuple[int, ...]]) -> None:
     speeds = speeds_of(model, rows)
@@ -95,21 +99,62 @@ def test_jax_says_the_same_to_the_bit(model: str) -> None:
         assert (np.asarray(full(usage, present)) == crossed(usage, usage // 2, present, CARD_MIB)).all()
 
 
-@given(
-    rows=st.lists(ROW, min_size=2, max_size=8),
-    numbers=st.lists(st.integers(-2_000, 2_000), min_size=14, max_size=14),
-    law=st.tuples(st.floats(-4, 4), st.floats(0, 4), st.floats(0, 4)),
-)
+SMALL = st.tuples(*(st.integers(0, most) for most in (1000, 1_500, 1000, 300)))
+"""A row whose memory fits in the smallest slice of the card."""
+
+
+@st.composite
+def contentions(draw: st.DrawFn) -> Contention:
+    """Any model that `berth interference fit` could write."""
+    rows = np.array(draw(st.lists(ROW, min_size=1, max_size=5)), dtype=np.int32)
+    centres = np.unique(cells_of(rows), axis=0)
+    count = len(centres)
+    stress = draw(st.lists(st.integers(0, MOST_STRESS), min_size=count**2, max_size=count**2))
+    use_milli = draw(st.integers(1, 1000))
+    return Contention("mps", use_milli, centres, np.array(stress, np.int32).reshape(count, count))
+
+
+@pytest.mark.parametrize("model", MODES)
+@given(data=st.data())
+def test_more_use_by_a_neighbour_never_helps(model: str, data: st.DataObject) -> None:
+    rows = data.draw(st.lists(ROW if model != "mig" else SMALL, min_size=2, max_size=6))
+    more = data.draw(ROW if model != "mig" else SMALL)
+    speeds = data.draw(contentions()) if model == "mps" and data.draw(st.booleans()) else make_speeds(model)
+    there = np.ones(len(rows), dtype=bool)
+    before = speeds(np.array(rows, dtype=np.int32), there, CARD_MIB)
+    rows[0] = tuple(max(pair) for pair in zip(rows[0], more, strict=True))
+    after = speeds(np.array(rows, dtype=np.int32), there, CARD_MIB)
+    assert (after[1:] <= before[1:]).all()
+
+
+@pytest.mark.parametrize("model", MODES)
+@given(rows=st.lists(SMALL, min_size=1, max_size=7))
+def test_no_more_of_the_card_is_used_than_there_is(model: str, rows: list[tuple[int, ...]]) -> None:
+    speeds, usage = make_speeds(model), np.array(rows, dtype=np.int32)
+    assert mode_of(speeds) == model
+    found = speeds(usage, np.ones(len(rows), dtype=bool), CARD_MIB).astype(np.int64)
+    assert (effective_milli(speeds, usage) * found).sum() <= 1_000_000
+    if model == "mps":  # cores and the link as well
+        assert ((usage[:, 2:] * found[:, None]).sum(axis=0) <= 1_000_000).all()
+
+
+def test_without_a_mode_more_is_used_than_there_is() -> None:
+    usage = np.array([(1000, 0, 0, 0)] * 2, dtype=np.int32)
+    speeds = make_speeds("none")
+    assert mode_of(speeds) == "none"
+    found = speeds(usage, np.ones(2, dtype=bool), CARD_MIB).astype(np.int64)
+    assert (effective_milli(speeds, usage) * found).sum() == 2_000_000
+
+
+def test_ten_jobs_of_a_third_get_no_more_than_the_measured_pairs() -> None:
+    speeds = speeds_of("mps", [(300, 500, 100, 0)] * 10)
+    assert sum(speeds) * 0.3 <= 1000 / 0.7  # utilisation times speed, of the pairs 1.43 cards at most
+
+
+@given(model=contentions(), rows=TENANTS)
 def test_whatever_was_fitted_a_neighbour_more_helps_nobody(
-    rows: list[tuple[int, ...]], numbers: list[int], law: tuple[float, float, float]
+    model: Contention, rows: list[tuple[int, ...]]
 ) -> None:
-    from berth.interference.contention import cell_of
-
-    known = np.unique(cell_of(np.array(rows[:2], dtype=np.int32)))
-    coefficients = np.array(numbers, dtype=np.int32).reshape(2, 3 + 2 * RANK)[: len(known)]
-    coefficients[:, -1] = np.abs(coefficients[:, -1]) + 1
-    model = Contention(Law(*law), known, coefficients)
-
     def speeds(count: int) -> list[int]:
         found: Usage = model(np.array(rows[:count], dtype=np.int32), np.ones(count, dtype=bool), 0)
         return found.tolist()
@@ -117,6 +162,44 @@ def test_whatever_was_fitted_a_neighbour_more_helps_nobody(
     assert speeds(1) == [1000]
     for count in range(2, len(rows) + 1):
         assert all(0 <= now <= then for now, then in zip(speeds(count), speeds(count - 1), strict=False))
+
+
+def test_a_centre_at_a_time_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = np.random.default_rng(4).integers(0, 1001, (20, 5, 4)).astype(np.int32)
+    there = np.ones((20, 5), dtype=bool)
+    at_once = make_speeds("mps")(usage, there, CARD_MIB)
+    monkeypatch.setattr("berth.interference.contention._AT_ONCE", 0)
+    assert (make_speeds("mps")(usage, there, CARD_MIB) == at_once).all()
+
+
+def slices(*mem_mib: int, cores: int = 1000) -> list[int]:
+    """Speeds of tenants that the card always holds up: what their slices can do."""
+    found = mig()(
+        np.array([(1000, mem, cores, 0) for mem in mem_mib], np.int32), np.ones(len(mem_mib), bool), 8_000
+    )
+    return found.tolist()
+
+
+def test_slices_are_as_large_as_all_can_have_and_as_memory_needs() -> None:
+    work = dict(zip(COMPUTE, mig().work_milli, strict=True))
+
+    def near(found: list[int], sizes: list[int]) -> bool:
+        return all(abs(speed - work[size]) <= 1 for speed, size in zip(found, sizes, strict=True))
+
+    assert near(slices(100), [7])
+    assert near(slices(100, 100), [3, 3])
+    assert near(slices(100, 100, 100), [2, 2, 2])
+    assert near(slices(100, 100, 100, 100), [1, 1, 1, 1])
+    assert near(slices(4_000, 100), [3, 3])
+    assert near(slices(4_000, 100, 100), [3, 2, 2])
+    assert near(slices(2_000, 2_000, 2_000, 900), [2, 2, 2, 1])
+    assert slices(100, 100, 100, cores=0) == [1000, 1000, 1000]
+    assert slices(4_001, 100) == [0, 0]  # the whole card, and one more
+    assert slices(*[100] * 8) == [0] * 8
+    rows = np.array([(1000, mem, 0, 0) for mem in (4_000, 4_001)], np.int32)
+    before = np.array([(1000, mem, 0, 0) for mem in (4_000, 4_000)], np.int32)
+    assert int(mig().crossed(rows, before, np.ones(2, bool), 8_000)) == 1
+    assert int(mig().crossed(before, before, np.ones(2, bool), 8_000)) == -1
 
 
 def test_time_slices_are_even_and_switching_costs() -> None:
@@ -175,11 +258,13 @@ def test_named_pairs_answer_for_their_cards_alone() -> None:
 
 def test_an_unknown_model_is_refused_with_the_choices() -> None:
     with pytest.raises(
-        SettingError, match="no model of speeds 'fast'; there are none, measured, time-sliced"
+        SettingError, match="no model of speeds 'fast'; there are none, time-sliced, mps, mig"
     ):
         make_speeds("fast")
+    with pytest.raises(SettingError, match="'measured' was fitted anew and is called 'mps'"):
+        make_speeds("measured")
 
 
-@pytest.mark.parametrize("model", SPEEDS)
+@pytest.mark.parametrize("model", ONE_CARD)
 def test_in_any_crowd_everybody_gets_on(model: str) -> None:
     assert min(speeds_of(model, [(1000, 100, 900, 1000)] * 1_500)) >= 1

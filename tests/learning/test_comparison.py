@@ -76,7 +76,7 @@ def test_a_set_is_played_once_for_a_policy_and_again_for_another_model(
 
 
 def test_the_plot_has_a_line_for_each_learner_under_each_model_of_interference() -> None:
-    curves = {name: {"ppo": [(0.0, 0.9)], "rollouts": [(0.0, 0.8)]} for name in ("measured", "time-sliced")}
+    curves = {name: {"ppo": [(0.0, 0.9)], "rollouts": [(0.0, 0.8)]} for name in ("mps", "time-sliced")}
     figure = learners.drawn(curves, {"measured": 0.6, "time-sliced": 0.8})
     assert [line.name for line in figure.data] == ["ppo", "ppo", "rollouts", "rollouts"]
     assert [line.showlegend for line in figure.data] == [True, False, True, False]

@@ -26,7 +26,7 @@ MODEL = Model(new_network(3), "ppo", 5, 32, 5000, ("measured",), ("random",), fi
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["measured", "time-sliced"])
+@pytest.mark.parametrize("name", ["mps", "time-sliced"])
 def test_numpy_and_jax_see_and_score_the_same(name: str) -> None:
     task = thesis_task(horizon=32, step_ms=5000)
     sets = thesis_sets(task, "random", 0, 6)
@@ -91,7 +91,7 @@ def test_the_order_of_the_waiting_jobs_changes_no_score() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["measured", "time-sliced"])
+@pytest.mark.parametrize("name", ["mps", "time-sliced"])
 def test_what_fits_never_runs_out_of_memory(name: str) -> None:
     task = thesis_task(horizon=32, step_ms=5000)
     environment = Environment(task, make_speeds(name), settings=Settings(4, tick_ms=5000, lead_ms=4500))

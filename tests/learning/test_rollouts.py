@@ -25,7 +25,7 @@ PROGRESS = habit((0, 1.0))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("interference", ["measured", "time-sliced"])
+@pytest.mark.parametrize("interference", ["mps", "time-sliced"])
 def test_jobs_that_start_together_end_when_the_forecast_says(interference: str) -> None:
     task = thesis_task(horizon=32, step_ms=5000)
     speeds = make_speeds(interference)
@@ -65,12 +65,12 @@ def test_the_best_start_by_rollouts_is_never_worse_than_what_the_habit_makes_of_
 def test_a_rollout_that_stops_for_unknown_speeds_ends_as_one_that_knows_them() -> None:
     task = thesis_task(horizon=32, step_ms=5000)
     sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 3, jobs=15)
-    rollouts = Rollouts(task, make_speeds("measured"))
+    rollouts = Rollouts(task, make_speeds("mps"))
     stopped_ms = rollouts.habit_ms(PROGRESS, sets)  # asks for hundreds of speeds on the way
     known_ms = rollouts.habit_ms(PROGRESS, sets)
     assert stopped_ms.tolist() == known_ms.tolist()
     worlds = rollouts.begin(sets)
-    other = Rollouts(task, make_speeds("measured"))
+    other = Rollouts(task, make_speeds("mps"))
     known_s = rollouts.worth_s(worlds, PROGRESS[None], ahead=10, draws=1, seed=0)
     assert np.array_equal(other.worth_s(worlds, PROGRESS[None], ahead=10, draws=1, seed=0), known_s)
     assert np.array_equal(rollouts.worth_s(worlds, PROGRESS[None], ahead=10, draws=1, seed=0), known_s)
@@ -79,10 +79,10 @@ def test_a_rollout_that_stops_for_unknown_speeds_ends_as_one_that_knows_them() -
 def test_a_table_of_speeds_that_fills_up_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     task = thesis_task(horizon=32, step_ms=5000)
     sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 2, jobs=10)
-    roomy = Rollouts(task, make_speeds("measured"))
+    roomy = Rollouts(task, make_speeds("mps"))
     total_ms = roomy.habit_ms(PROGRESS, sets).tolist()
     monkeypatch.setattr("berth.learning.rollouts.TABLE", 1 << 8)
-    narrow = Rollouts(task, make_speeds("measured"))
+    narrow = Rollouts(task, make_speeds("mps"))
     assert narrow.habit_ms(PROGRESS, sets).tolist() == total_ms
     assert len(narrow._card.keys) > 1 << 8
 
@@ -93,14 +93,14 @@ def test_more_rows_of_use_than_can_be_told_apart_are_refused() -> None:
     usage[:, 1] = np.arange(1 << BITS)
     many = replace(task, series=(Series(1000, usage), *task.series[1:]))
     with pytest.raises(SettingError, match=r"rows of use that differ; rollouts tells [\d,]+ apart"):
-        Rollouts(many, make_speeds("measured")).begin(thesis_sets(task, "random", FIRST_TRAINING_SEED, 1))
+        Rollouts(many, make_speeds("mps")).begin(thesis_sets(task, "random", FIRST_TRAINING_SEED, 1))
 
 
 @pytest.mark.parametrize("demand", ["peak", "mean"])
 def test_with_one_demand_of_each_job_what_is_offered_is_what_these_demands_allow(demand: Demand) -> None:
     task = thesis_task(horizon=32, step_ms=5000)
     sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 30, jobs=12)
-    player = Player(Rollouts(task, make_speeds("measured")), demand)
+    player = Player(Rollouts(task, make_speeds("mps")), demand)
     worlds = player.model.begin(sets)
     _, rows, here, offered = player.asked(worlds)
     assert len(rows) > 10

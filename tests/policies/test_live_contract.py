@@ -12,7 +12,7 @@ import pytest
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.interference import make_speeds
-from berth.knowledge import Knowledge, Noise, Noisy, Oracle, User
+from berth.knowledge import History, Knowledge, Noise, Noisy, Oracle, User
 from berth.model import EventKind, GpuModel, GpuSlot, Job, Node, Share
 from berth.policies import ORDERS, PLACEMENTS, POLICIES, SCHEMES, Policy, Setting, make_policy
 from berth.policies.schemes.rounds import Rounds
@@ -58,6 +58,11 @@ class Recorded(User):
         self.speeds = make_speeds("time-sliced")
 
 
+def learning() -> History:
+    """Knows nothing, and learns."""
+    return History(recorder=thesis_profiles(), speeds=make_speeds("time-sliced"))
+
+
 def nodes(count: int = 3) -> tuple[Node, ...]:
     return tuple(Node(f"n{at}", 2, THESIS_GPU, 16_000, 64_000) for at in range(count))
 
@@ -99,7 +104,7 @@ def account_is_right(loop: LiveLoop) -> None:
             assert mem_mib + strangers.mem_mib <= cluster.capacity.gpu_mem_mib[slot]
 
 
-@pytest.mark.parametrize("know", [User, Recorded], ids=["user", "recorded"])
+@pytest.mark.parametrize("know", [User, Recorded, learning], ids=["user", "recorded", "history"])
 @pytest.mark.parametrize("name", EVERY)
 def test_no_job_is_lost_none_runs_twice_and_no_gpu_is_over(name: str, know: Callable[[], Knowledge]) -> None:
     knowledge = know()
@@ -172,7 +177,7 @@ def goes_through_everything(
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in (*PEEKS, *CLOCKED)])
-@pytest.mark.parametrize("know", [User, Recorded], ids=["user", "recorded"])
+@pytest.mark.parametrize("know", [User, Recorded, learning], ids=["user", "recorded", "history"])
 def test_the_simulator_and_the_loop_start_the_same_jobs_at_the_same_time_on_the_same_gpus(
     name: str, know: Callable[[], Knowledge]
 ) -> None:

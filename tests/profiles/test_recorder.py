@@ -11,7 +11,9 @@ import pytest
 
 from berth.errors import ProfileError
 from berth.gpu_models import gpu_model
+from berth.profiles import profile_text, read_profile
 from berth.profiles.recorder import NvmlCard, Sample, profile_of, record
+from berth.profiles.sm_activity import SmActivity
 
 V100 = gpu_model("V100")
 
@@ -20,6 +22,7 @@ class Counting:
     """A card that is a little busier each time it is asked."""
 
     model = V100
+    cores_are = "sm-activity"
 
     def __init__(self) -> None:
         self.asked = 0
@@ -73,6 +76,35 @@ def test_a_command_runs_and_is_sampled_until_it_ends(tmp_path: Path) -> None:
     assert (np.diff(profile.usage[:, 0]) >= 0).all()
     assert profile.usage[0, 1] > 0
     assert set(profile.usage[:, 2]) == {0.25}
+    assert profile.cores_are == "sm-activity"
+    kept = tmp_path / "mine.profile.csv"
+    kept.write_text(profile_text(profile))
+    assert read_profile(kept).cores_are == "sm-activity"
+    kept.write_text(profile_text(profile).replace("sm-activity", "cores"))
+    with pytest.raises(ProfileError, match=r'cores_are is "cores"; expected sm-activity or memory-activity'):
+        read_profile(kept)
+
+
+def dcgmi(folder: Path, says: str) -> str:
+    """A program that says this, and goes on."""
+    program = folder / "dcgmi"
+    program.write_text(f"#!/bin/sh\ntest \"$*\" = 'dmon -i 2 -e 1002 -d 100' || exit 1\n{says}\n")
+    program.chmod(0o755)
+    return str(program)
+
+
+def test_the_activity_of_the_cores_is_what_dcgm_tells(tmp_path: Path) -> None:
+    says = "echo '#Entity   SMACT'\necho 'ID'\necho 'GPU 2     N/A'\necho 'GPU 2     0.532'\nexec sleep 60"
+    found = SmActivity.open(2, dcgmi(tmp_path, says))
+    assert found is not None
+    assert found.latest == 0.532
+    found.close()
+
+
+@pytest.mark.parametrize("says", ["exit 1", "echo 'Error: unable to connect'", "echo 'GPU 2     N/A'"])
+def test_where_dcgm_tells_nothing_there_is_no_activity_of_the_cores(says: str, tmp_path: Path) -> None:
+    assert SmActivity.open(2, dcgmi(tmp_path, says)) is None
+    assert SmActivity.open(2, str(tmp_path / "none")) is None
 
 
 def test_a_command_that_is_not_there_is_told() -> None:

@@ -86,7 +86,7 @@ def test_the_workloads_are_the_thesis_s_lists() -> None:
     assert all(mean[name][1] < 6_144 for name in WORKLOADS["GPUmemory_light"])
 
 
-@pytest.mark.parametrize("model", SPEEDS)
+@pytest.mark.parametrize("model", [name for name in SPEEDS if name != "mig"])  # there each has a slice
 def test_the_pairs_of_figure_3_run_out_of_memory_and_no_others(model: str) -> None:
     interference = ProfiledInterference(PROFILES, make_speeds(model))
     cluster = Cluster([Node("node", 1, THESIS_GPU)])

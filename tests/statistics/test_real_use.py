@@ -72,6 +72,18 @@ def test_each_row_of_a_profile_counts_as_long_as_it_lasts_and_nothing_is_cut() -
     )  # more than one GPU for 10 ms
 
 
+@pytest.mark.parametrize("mode", ["time-sliced", "mps", "mig", "none"])
+def test_no_gpu_is_ever_used_more_than_its_mode_allows(mode: str) -> None:
+    usage = np.array([[0.4, 0.02, 0.3, 0.1], [0.9, 0.03, 0.7, 0.2]])
+    busy = {"busy": Profile("busy", "", 0, "", CARD, 10, usage)}
+    model = ProfiledInterference(busy, make_speeds(mode))
+    jobs = [Job(f"j{at}", at, 20, application="busy", share=Share(150, 0)) for at in range(24)]
+    columns = event_columns(simulate(jobs, Cluster(NODES), "first-fit", interference=model))
+    found = real_use(attempts_of(columns, jobs), NODES, model, busy)
+    most = {"time-sliced": 100, "mps": 100, "mig": 100, "none": 6 * 90}[mode]
+    assert 0.6 * most < found.peak_use_pct <= most
+
+
 def test_who_is_slowed_uses_less_for_longer() -> None:
     def half(tenants: Sequence[Tenant], gpu: GpuModel | None) -> Outlook:
         return Outlook((1000 // len(tenants),) * len(tenants), 10)

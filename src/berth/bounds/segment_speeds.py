@@ -8,17 +8,17 @@ of each resource.
 - `time_sliced`, `unhindered` and the link (`pcie_shared`) never answer less where somebody uses less, and in whole
   numbers: sums fall, what switching costs falls with them, the even part rises, and rounding keeps order. So the
   speeds at ℓ(A₁) … ℓ(A_K) are not below those at r₁ … r_K. A model of the user's own must be of this kind.
-- `Contention` is not: its corrections belong to cells, and a row that uses less may lie in another one. Its speeds
-  go by stress, which two tenants settle between themselves, and by a cost of sharing. Among rows of the same place
-  (the same cell, or none) the corrections are constant and stress never falls with use. So the stress between two
-  segments is not below the least of that between their *corners*, one for each place of their rows, with the least
-  use of the rows there; the cost is not above the largest of the corners'. With stress that is too small and a cost
-  that is too large, nobody is too slow. Where no row lies in a cell, each segment has one corner, its ℓ(A).
+- Under `Contention` the same holds of what is left of the card and of how a neighbour presses, but not of how a
+  row's own use makes it feel that. So the stress between two segments is the least that any row of the one feels
+  beside any row of the other, which is not above that between the rows that meet; stress adds up, and with stress
+  that is too small nobody is too slow.
+- Under `Mig` a segment has the largest slice that the least needs of the others leave (`Mig.at_most`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from berth.arrays import IntArray
 from berth.interference import Speeds
 from berth.interference.contention import STRESS_ONE, Contention
-from berth.interference.speeds import GPU, pcie_shared, slowest
+from berth.interference.mig import Mig
+from berth.interference.speeds import slowest
 
 __all__ = ["segment_speeds"]
 
@@ -47,7 +48,8 @@ def segment_speeds(
     if isinstance(speeds, Contention):
         answer = _by_stress(rows, segment, least, speeds)
     else:
-        answer = _at_least_use(least, speeds, capacity_mem_mib)
+        bounding = speeds.at_most if isinstance(speeds, Mig) else speeds
+        answer = _at_least_use(least, bounding, capacity_mem_mib)
     found = np.zeros(tenants.shape, dtype=np.int64)
     for begin in range(0, len(tenants), AT_ONCE):
         part = tenants[begin : begin + AT_ONCE]
@@ -56,7 +58,7 @@ def segment_speeds(
 
 
 def _at_least_use(
-    least: Int32Array, speeds: Speeds, capacity_mem_mib: int
+    least: Int32Array, speeds: Callable[..., Any], capacity_mem_mib: int
 ) -> Callable[[IntArray], Int32Array]:
     padded = np.concatenate([least, np.zeros((1, 4), np.int32)])
 
@@ -71,18 +73,13 @@ def _by_stress(
     rows: Int32Array, segment: IntArray, least: Int32Array, model: Contention
 ) -> Callable[[IntArray], Int32Array]:
     many = len(least)
-    places = model.place_of(rows).astype(np.int64)
-    keys, corner = np.unique(segment * (len(model.cells) + 1) + places, return_inverse=True)
-    usage = _grouped(rows, corner.reshape(-1), len(keys))
-    owner, place = np.divmod(keys, len(model.cells) + 1)  # ascending by segment
-    first = np.searchsorted(owner, np.arange(many))
+    different, of_row = np.unique(rows, axis=0, return_inverse=True)
+    between = model.stress_between(different, different)  # of each two rows
     stress = np.zeros((many + 1, many + 1), dtype=np.int64)
-    for one in range(many):
-        mine = owner == one
-        between = model.stress_between(usage[mine], place[mine], usage, place).min(axis=0)
-        stress[one, :many] = np.minimum.reduceat(between, first)
-    busy = np.append(least[:, GPU] > 0, False)
-    cost = np.append(np.maximum.reduceat(model.cost_milli(place), first), 1000).astype(np.int64)
+    own = [np.unique(of_row.reshape(-1)[segment == one]) for one in range(many)]
+    felt = np.stack([between[mine].min(axis=0) for mine in own])  # (S, rows)
+    for other in range(many):
+        stress[:many, other] = felt[:, own[other]].min(axis=1)
     padded = np.concatenate([least, np.zeros((1, 4), np.int32)])
 
     def answer(tenants: IntArray) -> Int32Array:
@@ -90,9 +87,8 @@ def _by_stress(
         size = tenants.shape[1]
         others = present[:, None, :] & ~np.eye(size, dtype=np.bool_)
         total = np.where(others, stress[tenants[:, :, None], tenants[:, None, :]], 0).sum(axis=2)
-        meets = busy[tenants] & (others & busy[tenants][:, None, :]).any(axis=2)
-        shared = np.where(meets, cost[tenants], 1000) * STRESS_ONE // (STRESS_ONE + total)
-        found: Int32Array = slowest(np.minimum(shared, pcie_shared(padded[tenants], present)), present)
+        shared = 1000 * STRESS_ONE // (STRESS_ONE + total)
+        found: Int32Array = slowest(np.minimum(shared, model.left(padded[tenants], present)), present)
         return found
 
     return answer

@@ -28,7 +28,8 @@ Knowledge = Annotated[
     typer.Option(
         metavar="NAME",
         callback=_checked,
-        help="What policies believe of jobs: oracle (the truth), user, noisy?run=0.3&memory=0.1, or my.module:thing.",
+        help="What policies believe of jobs: oracle (the truth), user, history?begin=FOLDER, noisy?run=0.3 or"
+        " my.module:thing.",
     ),
 ]
 """The option of every command that runs policies."""
@@ -51,7 +52,7 @@ class RunOptions:
         str,
         typer.Option(
             metavar="NAME",
-            help="How jobs on one GPU slow each other: none, measured, time-sliced, FILE.json, or my.module:thing.",
+            help="How jobs on one GPU slow each other: none, time-sliced, mps, mig, FILE.json, or my.module:thing.",
         ),
     ] = "none"
     profiles: Annotated[
@@ -179,7 +180,7 @@ def _interference(name: str, folder: Path | None) -> dict[str, Any]:
     if name == "none":
         raise typer.BadParameter(
             "profiles say what jobs on one GPU do to each other, and without --interference they do nothing;"
-            " add --interference measured, or leave --profiles out",
+            " add --interference mps, or leave --profiles out",
             param_hint="--profiles",
         )
     from berth.cli.profile import read_profiles

@@ -32,7 +32,7 @@ def train(
     ] = "all",
     interference: Annotated[
         str, typer.Option(metavar="A,B,…", help="Models of interference; each episode has one.")
-    ] = "measured,time-sliced",
+    ] = "mps,time-sliced",
     slots: Annotated[
         int, typer.Option("--slots", "-M", min=1, max=10, help="Waiting jobs that are seen at once.")
     ] = 5,

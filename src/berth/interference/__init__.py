@@ -21,11 +21,13 @@ from berth.interference.outlook import (
     Tenant,
     no_interference,
 )
-from berth.interference.speeds import Speeds
+from berth.interference.speeds import OfMode, Speeds
 from berth.model import Profile
 
 __all__ = [
+    "FORMER",
     "MODELS",
+    "MODES",
     "SPEEDS",
     "Interference",
     "KnowsMemory",
@@ -35,24 +37,32 @@ __all__ = [
     "Tenant",
     "make_interference",
     "make_speeds",
+    "mode_of",
     "no_interference",
 ]
 
+MODES = ("time-sliced", "mps", "mig")
+"""The ways in which a GPU is shared."""
+
 SPEEDS = {
     "none": "berth.interference.speeds:unhindered",
-    "measured": "berth.interference.measured:measured()",
     "time-sliced": "berth.interference.time_sliced:time_sliced",
+    "mps": "berth.interference.mps:mps()",
+    "mig": "berth.interference.mig:mig()",
 }
 """Import string of each function that tells the speeds of co-located jobs from what they use now; with () that of what
 makes it when it is first asked for."""
 
 MODELS = {
     "none": "berth.interference:no_interference",
-    "measured": "berth.interference.profiled:thesis_measured()",
     "time-sliced": "berth.interference.profiled:thesis_time_sliced()",
+    "mps": "berth.interference.profiled:thesis_mps()",
+    "mig": "berth.interference.profiled:thesis_mig()",
 }
 """The same for each model of the simulator; those of `SPEEDS` know the thesis's applications by default."""
 
+FORMER = {"measured": "mps"}
+"""What models were called before; none of these names is taken."""
 
 FITTED = ".json"
 """How the file of a fitted model ends."""
@@ -65,9 +75,9 @@ def make_interference(name: str, profiles: Mapping[str, Profile] | None = None) 
     Raises SettingError where there is none.
     """
     if name.endswith(FITTED):
-        from berth.interference.profiled import ProfiledInterference, thesis_measured
+        from berth.interference.profiled import ProfiledInterference, thesis_mps
 
-        known = thesis_measured().profiles if profiles is None else profiles
+        known = thesis_mps().profiles if profiles is None else profiles
         return ProfiledInterference(known, make_speeds(name))
     model: Interference = _found(name, MODELS, "interference model", "(tenants, gpu)")
     if profiles is not None and isinstance(model, KnowsProfiles):
@@ -91,7 +101,24 @@ def make_speeds(name: str) -> Speeds:
     return speeds
 
 
+def mode_of(model: Interference | Speeds) -> str:
+    """In which way GPUs are shared under a model: one of `MODES`, `none` if nobody slows anybody, else `own`."""
+    speeds: object = model.speeds if isinstance(model, KnowsProfiles) else model
+    if isinstance(speeds, OfMode):
+        return speeds.mode
+    named = {"berth.interference.time_sliced.time_sliced": "time-sliced"}
+    named |= dict.fromkeys(
+        ("berth.interference.speeds.unhindered", f"{__name__}.outlook.no_interference"), "none"
+    )
+    path = f"{getattr(speeds, '__module__', '')}.{getattr(speeds, '__qualname__', '')}"
+    return named.get(path, "own")
+
+
 def _found(name: str, registry: dict[str, str], what: str, signature: str) -> Any:
+    if name in FORMER:
+        raise SettingError(
+            f"the {what} '{name}' was fitted anew and is called '{FORMER[name]}'; there are {', '.join(registry)}"
+        )
     module_name, _, attribute = registry.get(name, name).partition(":")
     try:
         thing = getattr(import_module(module_name), attribute.removesuffix("()"))

@@ -29,6 +29,8 @@ LOG_ONE = 256
 LEVELS = np.arange(-8 * LOG_ONE, 5 * LOG_ONE + 1, 16)
 """What sensitivity and pressure may be."""
 ROUNDS = 20
+BEST_PAIR_MILLI = 2000
+"""The speeds of two that do not slow each other, together."""
 FILE = "gavel.json"
 
 Observation = tuple[str, str, float]
@@ -46,12 +48,16 @@ class NamedPairs:
         of_card = next((known for name, known in self.cards.items() if card.upper().startswith(name)), None)
         if of_card is None or any(application not in of_card for application in applications):
             return None
+        if len(applications) == 1:
+            return (1000,)
         found = [of_card[application] for application in applications]
         speeds = []
         for at, (sensitivity, _) in enumerate(found):
             others = (pressure for other, (_, pressure) in enumerate(found) if other != at)
             stress = sum(2 ** ((sensitivity + pressure) / LOG_ONE) for pressure in others)
-            speeds.append(max(1, int(1000 / (1 + stress))))
+            # No triple was measured: more tenants get no more in sum than two that do not slow each other.
+            most = BEST_PAIR_MILLI // len(found)
+            speeds.append(max(1, min(int(1000 / (1 + stress)), most)))
         return tuple(speeds)
 
     def __repr__(self) -> str:

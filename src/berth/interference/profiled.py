@@ -13,15 +13,16 @@ from functools import cache, lru_cache, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.interference.measured import measured
+from berth.interference.mig import mig
+from berth.interference.mps import mps
 from berth.interference.named import NamedPairs, published_names
 from berth.interference.outlook import Outlook, Tenant
-from berth.interference.speeds import MEM, Speeds, crossed
+from berth.interference.speeds import MEM, PartsMemory, Speeds, crossed
 from berth.interference.time_sliced import time_sliced
 from berth.model import FOREVER_MS, GpuModel, Job, Profile
 from berth.profiles import Series, profile_text, series, thesis_profiles
 
-__all__ = ["ProfiledInterference", "thesis_measured", "thesis_time_sliced"]
+__all__ = ["ProfiledInterference", "thesis_mig", "thesis_mps", "thesis_time_sliced"]
 
 NOTHING_KNOWN = GpuModel("")
 """Stands for the model of a GPU of which nobody tells anything: profiles are not scaled, memory is not judged."""
@@ -123,15 +124,22 @@ def _answer(
     present = np.ones(len(now), dtype=np.bool_)
     usage_before = usage.copy()
     usage_before[:, MEM] = before
-    full = int(crossed(usage, usage_before, present, capacity_mem_mib))
+    full_of = speeds.crossed if isinstance(speeds, PartsMemory) else crossed
+    full = int(full_of(usage, usage_before, present, capacity_mem_mib))
     found = speeds(usage, present, capacity_mem_mib)
     return tuple(int(speed) for speed in found), None if full < 0 else full
 
 
 @cache
-def thesis_measured() -> ProfiledInterference:
-    """The model `measured` over the thesis's applications, and Gavel's pairs by name."""
-    return ProfiledInterference(thesis_profiles(), measured(), published_names())
+def thesis_mps() -> ProfiledInterference:
+    """The model `mps` over the thesis's applications, and Gavel's pairs by name."""
+    return ProfiledInterference(thesis_profiles(), mps(), published_names())
+
+
+@cache
+def thesis_mig() -> ProfiledInterference:
+    """The model `mig` over the thesis's applications."""
+    return ProfiledInterference(thesis_profiles(), mig())
 
 
 @cache

@@ -8,11 +8,26 @@ GPU (`berth.profiles.Series`).
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-__all__ = ["CORES", "GPU", "MEM", "PCIE", "Speeds", "crossed", "pcie_shared", "slowest", "unhindered"]
+__all__ = [
+    "CORES",
+    "GPU",
+    "MEM",
+    "PCIE",
+    "OfMode",
+    "PartsMemory",
+    "Speeds",
+    "blamed",
+    "crossed",
+    "effective_milli",
+    "pcie_shared",
+    "slowest",
+    "unhindered",
+    "what_is_left",
+]
 
 GPU, MEM, CORES, PCIE = range(4)
 """The columns of usage."""
@@ -28,21 +43,54 @@ class Speeds(Protocol):
         """int32 (..., K, 4), bool (..., K) and the card's memory to int32 (..., K); `xp` is numpy or jax.numpy."""
 
 
+@runtime_checkable
+class OfMode(Protocol):
+    """What else a function of speeds has that says in which way a GPU is shared."""
+
+    mode: str
+    """`time-sliced`, `mps` or `mig`."""
+
+    def effective_milli(self, usage: Any) -> Any:
+        """What each row of use takes of the card when it is alone: int32 (..., 4) to (...), per mille of what the card
+        has. Times the speeds, it adds up to no more than the whole card."""
+
+
+@runtime_checkable
+class PartsMemory(Protocol):
+    """What else a function of speeds has under which memory is not one for all tenants."""
+
+    def crossed(
+        self, usage_now: Any, usage_before: Any, present: Any, capacity_mem_mib: Any, *, xp: Any = np
+    ) -> Any:
+        """As `crossed`."""
+
+
+def effective_milli(speeds: object, usage: Any) -> Any:
+    """What each row takes of the card when it is alone, in the words of these speeds: the time in which it has kernels
+    to run, where they say nothing else."""
+    return speeds.effective_milli(usage) if isinstance(speeds, OfMode) else usage[..., GPU]
+
+
 def unhindered(usage: Any, present: Any, capacity_mem_mib: Any, *, xp: Any = np) -> Any:
     """Everybody advances as if alone."""
     return xp.where(present, xp.int32(1000), xp.int32(0))
 
 
-def pcie_shared(usage: Any, present: Any, *, xp: Any = np) -> Any:
-    """Speeds where only the PCIe link slows: int32 (..., K).
+def what_is_left(wanted: Any, present: Any, *, xp: Any = np) -> Any:
+    """Speeds where one resource alone slows: int32 (..., K), from what each tenant wants of it, per mille.
 
-    A link asked for more than it carries gives everybody the same part of what it asks for; who uses none of it is
-    not slowed.
+    A resource that is asked for more than it has gives everybody the same part of what it asks for; whoever uses none
+    of it is not slowed. More use by a neighbour never helps.
     """
-    pcie = xp.where(present, usage[..., PCIE], 0)
-    total = xp.sum(pcie, axis=-1, keepdims=True, dtype=xp.int32)
+    wanted = xp.where(present, wanted, 0)
+    total = xp.sum(wanted, axis=-1, keepdims=True, dtype=xp.int32)
     shared = xp.int32(1_000_000) // xp.maximum(total, xp.int32(1000))
-    return xp.where(present, xp.where(pcie > 0, shared, xp.int32(1000)), xp.int32(0))
+    return xp.where(present, xp.where(wanted > 0, shared, xp.int32(1000)), xp.int32(0))
+
+
+def pcie_shared(usage: Any, present: Any, *, xp: Any = np) -> Any:
+    """Speeds where only the PCIe link slows: int32 (..., K)."""
+    return what_is_left(usage[..., PCIE], present, xp=xp)
 
 
 def slowest(speeds: Any, present: Any, *, xp: Any = np) -> Any:
@@ -60,8 +108,14 @@ def crossed(usage_now: Any, usage_before: Any, present: Any, capacity_mem_mib: A
     """
     now = xp.where(present, usage_now[..., MEM], 0)
     full = (xp.sum(now, axis=-1, dtype=xp.int32) > capacity_mem_mib) & (xp.asarray(capacity_mem_mib) > 0)
-    grown = present & (now > usage_before[..., MEM])
-    blamed = xp.where(xp.any(grown, axis=-1, keepdims=True), grown, present)
+    return blamed(full, usage_now, usage_before, present, xp=xp)
+
+
+def blamed(full: Any, usage_now: Any, usage_before: Any, present: Any, *, xp: Any = np) -> Any:
+    """Which tenant fails where memory runs out: bool (...) and use as for `crossed` to int32 (...), −1 where it does
+    not."""
+    grown = present & (usage_now[..., MEM] > usage_before[..., MEM])
+    candidates = xp.where(xp.any(grown, axis=-1, keepdims=True), grown, present)
     number = xp.arange(1, present.shape[-1] + 1, dtype=xp.int32)
-    last = xp.max(xp.where(blamed, number, 0), axis=-1)
+    last = xp.max(xp.where(candidates, number, 0), axis=-1)
     return xp.where(full, last - 1, -1).astype(xp.int32)

@@ -1,6 +1,7 @@
 """What is believed of jobs, apart from what is true: run times, profiles, memory, and speeds beside neighbours.
 
-Kinds by name: `oracle`, `user`, `noisy?run=0.3&memory=0.1&pair=0.1&seed=0`, and your own as `my.module:thing`.
+Kinds by name: `oracle`, `user`, `noisy?run=0.3&memory=0.1&pair=0.1&seed=0`, `history?begin=FOLDER`, and your own as
+`my.module:thing`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from urllib.parse import parse_qsl
 
 from berth.errors import SettingError, in_one_line
 from berth.interference import Interference, no_interference
-from berth.knowledge.belief import LONGEST_MS, Knowledge, Spread
+from berth.knowledge.belief import LONGEST_MS, Knowledge, LearnsWork, LimitsCompany, Spread
+from berth.knowledge.history import History
 from berth.knowledge.noisy import Noise, Noisy
 from berth.knowledge.oracle import Oracle
 from berth.knowledge.user import User
@@ -23,7 +25,10 @@ from berth.model import Job
 __all__ = [
     "KINDS",
     "LONGEST_MS",
+    "History",
     "Knowledge",
+    "LearnsWork",
+    "LimitsCompany",
     "Noise",
     "Noisy",
     "Oracle",
@@ -37,9 +42,13 @@ __all__ = [
 KINDS = {
     "oracle": "the simulator's truth: what a scheduler could do that knew the future",
     "user": "what users say: estimates, time limits, memory asked for",
+    "history": "what was seen before, and what is learned on the way: history?begin=empty, or begin=FOLDER",
     "noisy": "the truth with seeded errors: noisy?run=0.3&memory=0.1&pair=0.1&seed=0",
 }
 """What `make_knowledge` knows, with what each is."""
+
+EMPTY = "empty"
+"""What a history begins with that has seen nothing."""
 
 
 def make_knowledge(
@@ -62,6 +71,8 @@ def make_knowledge(
         )
     if kind == "noisy":
         return Noisy(Oracle(workload, interference), _noise(query).of_run(seed))
+    if kind == "history":
+        return _history(query, interference)
     if query:
         raise SettingError(f"knowledge '{kind}' has no settings; got '{query}'")
     return Oracle(workload, interference) if kind == "oracle" else User()
@@ -78,14 +89,34 @@ def differs_by_seed(name: str) -> bool:
     return kind == "noisy" and not _noise(query).is_nothing
 
 
+def _settings(query: str) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    except ValueError as error:
+        raise SettingError(f"settings of knowledge are written KEY=VALUE&KEY=VALUE, not '{query}'") from error
+
+
+def _history(query: str, interference: Interference) -> History:
+    """What is known is the history's; of the simulation's truth it has the card, and what a recorder would see."""
+    settings = _settings(query)
+    if any(key != "begin" for key, _ in settings) or len(settings) > 1:
+        raise SettingError(f"knowledge 'history' has one setting, begin=empty or begin=FOLDER; got '{query}'")
+    begin = settings[0][1] if settings else EMPTY
+    truth = Oracle((), interference)
+    if begin == EMPTY:
+        return History(recorder=truth.profiles, speeds=truth.speeds)
+    from berth.history.store.folder import open_history
+    from berth.profiles import Profiles
+
+    kept = open_history(begin, must_exist=True)
+    profiles = Profiles.of_history(begin)
+    return History(kept.records(), profiles, recorder=truth.profiles, speeds=truth.speeds)
+
+
 def _noise(query: str) -> Noise:
     known = {field.name: int if field.name == "seed" else float for field in fields(Noise)}
     values: dict[str, Any] = {}
-    try:
-        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
-    except ValueError as error:
-        raise SettingError(f"settings of knowledge are written KEY=VALUE&KEY=VALUE, not '{query}'") from error
-    for key, text in pairs:
+    for key, text in _settings(query):
         if key not in known:
             raise SettingError(f"no setting '{key}' of noisy knowledge; there are {', '.join(known)}")
         if key in values:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from berth.interference import Speeds
 from berth.model import GpuModel, Job, Profile, Record
 
-__all__ = ["LONGEST_MS", "Knowledge", "Spread"]
+__all__ = ["LONGEST_MS", "Knowledge", "LearnsWork", "LimitsCompany", "Spread"]
 
 LONGEST_MS = 1 << 50
 """A believed run time beyond this, some 35,000 years, tells nothing; forecasts count no more work than this."""
@@ -23,6 +23,8 @@ class Spread(NamedTuple):
     """The 10 % quantile."""
     high: int
     """The 90 % quantile."""
+    basis: str = ""
+    """What it rests on, where the kind of knowledge tells: `history`, `user`, `outlived` or `default`."""
 
     @property
     def certain(self) -> bool:
@@ -70,3 +72,21 @@ class Knowledge(Protocol):
 
     def outlived(self, job: Job, ran_ms: int) -> None:
         """A job has run so long and has not ended: what was expected of its run time is over, ms."""
+
+
+@runtime_checkable
+class LearnsWork(Protocol):
+    """What else a knowledge has that learns run times from jobs that shared GPUs."""
+
+    def worked(self, job: Job, work_ms: int, *, alone: bool) -> None:
+        """A job has ended that did so much work, as run time alone, at the speeds that it is believed to have had;
+        `alone` where nobody shared its GPUs."""
+
+
+@runtime_checkable
+class LimitsCompany(Protocol):
+    """What else a knowledge has that does not trust every profile."""
+
+    def company(self, application: str) -> int | None:
+        """How many jobs may be on a GPU that one of this application shares, itself included; None: as many as fit,
+        1: nobody beside it."""

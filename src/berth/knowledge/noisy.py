@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from berth.errors import SettingError
-from berth.interference import Speeds
+from berth.interference import Speeds, mode_of
+from berth.interference.speeds import effective_milli
 from berth.knowledge.belief import Spread
 from berth.knowledge.oracle import Oracle
 from berth.model import FOREVER_MS, GpuModel, Job, Profile, Record
@@ -154,6 +155,15 @@ class NoisySpeeds:
         self.speeds = speeds
         self.sigma = sigma
         self.seed = seed
+
+    @property
+    def mode(self) -> str:
+        """That of the speeds that it errs about."""
+        return mode_of(self.speeds)
+
+    def effective_milli(self, usage: Any) -> Any:
+        """As of the speeds that it errs about."""
+        return effective_milli(self.speeds, usage)
 
     def __call__(self, usage: Any, present: Any, capacity_mem_mib: Any, *, xp: Any = np) -> Any:
         """Speeds per mille: see `Speeds` for the shapes."""

@@ -39,7 +39,7 @@ class Plan:
     learner: str = "learned"
     workload: str = "all"
     """One of the thesis's, or `all`."""
-    interference: tuple[str, ...] = ("measured", "time-sliced")
+    interference: tuple[str, ...] = ("mps", "time-sliced")
     """Models of speeds; each episode has one of them."""
     slots: int = 5
     """Waiting jobs that are seen, M."""

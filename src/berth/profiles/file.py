@@ -4,7 +4,8 @@
     time_ms,gpu_pct,mem_mib,cores_pct,pcie_mbps
     0,5.0,1762,2.0,9600.0
 
-A row an interval: what was used on average from `time_ms` until the next row. `cores` is null where it is not known.
+A row an interval: what was used on average from `time_ms` until the next row. `cores` is null where it is not known;
+`cores_are` may tell what `cores_pct` is, one of `CORES_ARE`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from berth.traces.fields import Field, count, decimal
 
 __all__ = ["is_profile", "profile_text", "read_profile"]
 
+CORES_ARE = ("sm-activity", "memory-activity")
+"""What can stand for the use of the cores."""
 MARK = "# berth-profile 1 "
 COLUMNS = ("time_ms", "gpu_pct", "mem_mib", "cores_pct", "pcie_mbps")
 OTHER_UNITS = {
@@ -52,6 +55,8 @@ def profile_text(profile: Profile) -> str:
         "pcie_mbps": hardware.pcie_mbps,
         "interval_ms": profile.interval_ms,
     }
+    if profile.cores_are:
+        head["cores_are"] = profile.cores_are
     scale = np.array([100, hardware.mem_mib, 100, hardware.pcie_mbps])
     lines = [MARK + json.dumps(head, ensure_ascii=False), ",".join(COLUMNS)]
     for row, values in enumerate((profile.usage * scale).tolist()):
@@ -98,7 +103,12 @@ def _read(path: Path) -> Profile:
             )
     usage = values / np.where(whole > 0, whole, 1)
     usage.flags.writeable = False
-    return checked(Profile(name, kind, input_bytes, parameters, hardware, interval_ms, usage))
+    cores_are = head.get("cores_are", "")
+    if cores_are not in ("", *CORES_ARE):
+        raise ProfileError(
+            f"{path}, line 1, cores_are is {json.dumps(cores_are)}; expected {' or '.join(CORES_ARE)}, or none"
+        )
+    return checked(Profile(name, kind, input_bytes, parameters, hardware, interval_ms, usage, cores_are))
 
 
 def is_profile(path: Path) -> bool:

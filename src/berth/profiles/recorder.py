@@ -1,4 +1,4 @@
-"""Records a profile: runs a command and samples its GPU through NVML until it ends.
+"""Records a profile: runs a command and samples its GPU through NVML, and DCGM where that runs, until it ends.
 
 The card should run nothing else: what it used before the command starts is taken off the memory, everything else
 counts as the command's.
@@ -19,6 +19,7 @@ from berth.errors import ProfileError
 from berth.gpu_models import GPU_MODELS
 from berth.model import GpuModel, Profile
 from berth.profiles.checking import checked
+from berth.profiles.sm_activity import SmActivity
 
 __all__ = ["Card", "NvmlCard", "Sample", "profile_of", "record"]
 
@@ -33,7 +34,7 @@ class Sample(NamedTuple):
     """Part of the time in which some kernel ran, 0…1."""
     mem_mib: float
     cores: float
-    """How hard the cores work, 0…1; NVML tells how busy the memory was, which stands for it (as in `measured`)."""
+    """How busy the cores were, 0…1, or what stands for that: the card's `cores_are` tells which."""
     pcie_mbps: float
 
 
@@ -41,6 +42,8 @@ class Card(Protocol):
     """A GPU that can be asked what it does."""
 
     model: GpuModel
+    cores_are: str
+    """`sm-activity`, or where nobody tells that `memory-activity`: the part of the time in which memory was busy."""
 
     def sample(self) -> Sample:
         """What it does now."""
@@ -57,14 +60,19 @@ class _Memory(ctypes.Structure):
 class NvmlCard:
     """A GPU of this machine; `open` finds it."""
 
-    def __init__(self, nvml: ctypes.CDLL, handle: ctypes.c_void_p, model: GpuModel) -> None:
+    def __init__(
+        self, nvml: ctypes.CDLL, handle: ctypes.c_void_p, model: GpuModel, sm: SmActivity | None = None
+    ) -> None:
         self.model = model
+        self.cores_are = "memory-activity" if sm is None else "sm-activity"
         self._nvml = nvml
         self._handle = handle
+        self._sm = sm
 
     @classmethod
     def open(cls, index: int = 0, driver_folder: Path | None = None) -> NvmlCard:
-        """The card of that number; ProfileError where there is none, or no driver."""
+        """The card of that number; ProfileError where there is none, or no driver. Its SM activity is DCGM's, where
+        that runs."""
         try:
             nvml = ctypes.CDLL(str(driver_folder / NVML) if driver_folder else NVML)
         except OSError as error:
@@ -72,7 +80,7 @@ class NvmlCard:
         handle = ctypes.c_void_p()
         if nvml.nvmlInit_v2() != 0 or nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(handle)) != 0:
             raise ProfileError(f"NVML shows no GPU {index}; see what nvidia-smi says")
-        return cls(nvml, handle, _model_of(nvml, handle))
+        return cls(nvml, handle, _model_of(nvml, handle), SmActivity.open(index))
 
     def sample(self) -> Sample:
         """What it does now; ProfileError where NVML does not tell its use or memory."""
@@ -94,7 +102,8 @@ class NvmlCard:
                 == 0
             ):
                 kbps += counter.value
-        return Sample(rates.gpu / 100, memory.used / 2**20, rates.memory / 100, kbps / 1000)
+        cores = rates.memory / 100 if self._sm is None else self._sm.latest
+        return Sample(rates.gpu / 100, memory.used / 2**20, cores, kbps / 1000)
 
 
 def record(
@@ -132,7 +141,7 @@ def record(
             process.terminate()
             process.wait()
     profile = profile_of(
-        taken, before_mib, card.model, application, kind, input_bytes, parameters, interval_ms
+        taken, before_mib, card.model, application, kind, input_bytes, parameters, interval_ms, card.cores_are
     )
     return profile, status
 
@@ -146,6 +155,7 @@ def profile_of(
     input_bytes: int = 0,
     parameters: str = "",
     interval_ms: int = 1000,
+    cores_are: str = "",
 ) -> Profile:
     """The profile of samples `(at_ms, sample)` in order of time: a row an interval, the mean of its samples, of
     memory the most. An interval without a sample is as the one before it. Raises ProfileError for no samples."""
@@ -166,7 +176,9 @@ def profile_of(
         usage[number] = row / whole
     usage[:, 3] = np.minimum(usage[:, 3], 1.0) if hardware.pcie_mbps else 0.0
     usage.flags.writeable = False
-    return checked(Profile(application, kind, input_bytes, parameters, hardware, interval_ms, usage))
+    return checked(
+        Profile(application, kind, input_bytes, parameters, hardware, interval_ms, usage, cores_are)
+    )
 
 
 def _model_of(nvml: ctypes.CDLL, handle: ctypes.c_void_p) -> GpuModel:

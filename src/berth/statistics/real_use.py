@@ -1,9 +1,9 @@
 """What the tenants of each GPU really use of it, by going through a run again with the model that it ran under.
 
 Only a simulator can tell: a model of interference says how fast tenants advance beside each other, and their
-applications' profiles what they use at each point of their work. An account says what a job may use; this says what it
-does use, at the speed that it has. Nothing is cut at the whole card: where a model lets tenants use more than all of a
-GPU together, the sums show it.
+applications' profiles what they use at each point of their work, in the terms of that model (`effective_milli`). An
+account says what a job may use; this says what it does use, at the speed that it has. Nothing is cut at the whole
+card: where a model lets tenants use more than all of a GPU together, the sums and the peak show it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from berth.cluster.outages import Recovery
-from berth.interference import Interference, Tenant
+from berth.interference import Interference, KnowsProfiles, Tenant
+from berth.interference.speeds import MEM, effective_milli
 from berth.model import FOREVER_MS, NO_GPU, GpuModel, GpuSlot, Job, Node, Profile, Share, work_of
 from berth.profiles import Series, series
 from berth.statistics.columns import EventColumns
@@ -48,6 +49,8 @@ class RealUse:
     """GPU memory in use, MiB × milliseconds, on GPUs whose memory is known."""
     peak_mem_mib: int
     """The most memory in use on any GPU at a time."""
+    peak_use_pct: float = 0.0
+    """The most that tenants used together of any GPU at a time: above 100 only where nobody slows anybody."""
 
     def gpu_pct(self, nodes: Sequence[Node], lasted_ms: int) -> float | None:
         """Of all GPUs over that time; None where there are none or no time passed."""
@@ -144,12 +147,16 @@ class _Walk:
         self.serial = 0
         self.left_us: dict[str, int] = {}
         """Of each job that was stopped the work that was left when it was queued again."""
-        self.in_use = self.held = self.peak_mib = 0
+        self.in_use = self.held = self.peak_mib = self.peak_use = 0
+        speeds = interference.speeds if isinstance(interference, KnowsProfiles) else None
 
         @cache
-        def scaled(application: str, model: GpuModel) -> Series | None:
+        def scaled(application: str, model: GpuModel) -> tuple[Series, list[int]] | None:
             profile = profiles.get(application)
-            return None if profile is None else series(profile, model)
+            if profile is None:
+                return None
+            found = series(profile, model)
+            return found, effective_milli(speeds, found.usage).tolist()
 
         self.scaled = scaled
 
@@ -184,7 +191,7 @@ class _Walk:
                 else:
                     self._end(begun, now_ms)
             self._look(changed, now_ms)
-        return RealUse(self.in_use / 1_000_000, float(self.held), self.peak_mib)
+        return RealUse(self.in_use / 1_000_000, float(self.held), self.peak_mib, self.peak_use / 10_000)
 
     def _gpu(self, slot: GpuSlot) -> _Gpu:
         gpu = self.gpus.get(slot)
@@ -256,6 +263,7 @@ class _Walk:
         if lasted_ms:
             self.in_use += gpu.in_use * lasted_ms
             self.peak_mib = max(self.peak_mib, gpu.held_mib)
+            self.peak_use = max(self.peak_use, gpu.in_use)
             if gpu.model is not None and gpu.model.mem_mib:
                 self.held += gpu.held_mib * lasted_ms
 
@@ -267,7 +275,9 @@ class _Walk:
             milli, mem_mib = run.attempt.share
             found = self.scaled(run.attempt.job.application, gpu.model or _UNKNOWN)
             if found is not None:
-                milli, mem_mib = found.rows[found.row_at(run.done_us(now_ms) // 1000)][:2]
+                own, uses = found
+                row = own.row_at(run.done_us(now_ms) // 1000)
+                milli, mem_mib = uses[row], own.rows[row][MEM]
             gpu.in_use += milli * run.speed_milli
             gpu.held_mib += mem_mib
 

@@ -25,7 +25,7 @@ from berth.experiments.colocation.plots import MISSING, bars_by_workload, contra
 from berth.experiments.colocation.thesis import CONTRADICTIONS
 from berth.experiments.compare.kept import interference_digest
 from berth.interference import make_interference, make_speeds
-from berth.interference.contention import Contention, Law, cell_of
+from berth.interference.contention import Contention
 from berth.interference.named import NamedPairs
 from berth.interference.profiled import ProfiledInterference
 from berth.model import Job, Profile
@@ -95,7 +95,7 @@ def test_kept_bounds_are_those_of_the_same_jobs(tmp_path: Path) -> None:
 def test_a_fitted_model_named_by_its_whole_path_keeps_its_runs_in_the_folder(tmp_path: Path) -> None:
     mine = tmp_path / "elsewhere" / "mine.json"
     mine.parent.mkdir()
-    mine.write_text(json.dumps({"format": "berth-contention", "version": 1, "law": [0, 1, 1], "cells": []}))
+    mine.write_text(Contention("mps", 700, np.zeros((1, 3), np.int32), np.zeros((1, 1), np.int32)).to_json())
     keep = tmp_path / "kept"
     asked = {"seeds": (0,), "jobs": 2, "policies": ("greedy",), "interference": str(mine), "keep": keep}
     measure_colocation(["GPU_light"], **asked)  # type: ignore[arg-type]
@@ -103,10 +103,9 @@ def test_a_fitted_model_named_by_its_whole_path_keeps_its_runs_in_the_folder(tmp
     assert list(keep.rglob("*.parquet"))
 
 
-def test_models_that_differ_in_a_cell_alone_keep_their_runs_apart() -> None:
-    law, usage = Law(0.0, 1.0, 1.0), np.array([[500, 9_000, 500, 0]], dtype=np.int32)
-    table = np.array([[300, 300, 0, 0, 0, 0, 900]], dtype=np.int32)
-    models = [Contention(law, np.asarray(cell_of(usage))[:many], table[:many]) for many in (0, 1)]
+def test_models_that_differ_in_a_number_alone_keep_their_runs_apart() -> None:
+    centre = np.array([[50, 50, 140]], dtype=np.int32)
+    models = [Contention("mps", 700, centre, np.array([[stress]], np.int32)) for stress in (500, 501)]
     named = NamedPairs({"K80": {"a": (1, 2)}})
     made = [ProfiledInterference({}, speeds, names) for speeds in models for names in (None, named)]
     assert len({interference_digest(one) for one in made}) == 4
@@ -122,7 +121,7 @@ def made_up(learned: float, greedy: float, bound: float) -> Colocation:
         for seed in (0, 1, 2)
     )
     bounds = {("random", seed): TimeBound(1000 * (bound + 20 * seed), 0, 0, 0) for seed in (0, 1, 2)}
-    return Colocation("measured", ("random",), tuple(totals), (0, 1, 2), outcomes, bounds, ())
+    return Colocation("mps", ("random",), tuple(totals), (0, 1, 2), outcomes, bounds, ())
 
 
 def figure_3() -> list[Pair]:
@@ -161,7 +160,7 @@ def test_of_one_set_or_two_nothing_is_said_that_takes_an_interval(sets: int) -> 
     claims = colocation_dict(one, [], [], {})["claims"]
     assert isinstance(claims, dict)
     assert set(claims["paired_interval_below_zero"].values()) == {"too few sets, no interval"}
-    interference = make_interference("measured")
+    interference = make_interference("mps")
     assert isinstance(interference, ProfiledInterference)
     chapters = colocation_chapters(one, [], pairs(interference), {})
     assert ("random, greedy", ("+5.56", "+5.00")[sets - 1], "", "") in chapters[3].rows
@@ -289,7 +288,7 @@ def test_a_chooser_is_counted_where_it_decides_otherwise_than_greedy() -> None:
 
 
 def test_the_report_shows_the_thesis_s_numbers_as_the_thesis_s_and_where_it_contradicts_itself() -> None:
-    interference = make_interference("measured")
+    interference = make_interference("mps")
     assert isinstance(interference, ProfiledInterference)
     chapters = colocation_chapters(made_up(80.0, 90.0, 78.0), [], pairs(interference), {"learned": 60.0})
     titles = [chapter.title for chapter in chapters]
@@ -317,7 +316,7 @@ def test_the_report_shows_the_thesis_s_numbers_as_the_thesis_s_and_where_it_cont
 
 
 def test_the_page_says_every_claim_as_the_json_does() -> None:
-    interference = make_interference("measured")
+    interference = make_interference("mps")
     assert isinstance(interference, ProfiledInterference)
     for result in (made_up(80.0, 90.0, 78.0), made_up(95.0, 90.0, 60.0)):
         claims = colocation_dict(result, [], [], {})["claims"]
@@ -339,7 +338,7 @@ def test_the_page_says_every_claim_as_the_json_does() -> None:
 
 
 def test_where_a_model_does_not_say_how_long_its_training_took_the_page_and_the_json_say_so() -> None:
-    interference = make_interference("measured")
+    interference = make_interference("mps")
     assert isinstance(interference, ProfiledInterference)
     result = made_up(80.0, 90.0, 78.0)
     assert colocation_dict(result, [], [], {})["training_s"] == {"learned": None}
@@ -356,7 +355,7 @@ def test_where_a_model_does_not_say_how_long_its_training_took_the_page_and_the_
         ({"workloads": ["heavy"]}, "no workload 'heavy'; there are GPU_heavy"),
         ({"seeds": [1_000_000]}, "seed 1000000 is one that models are trained on"),
         ({"seeds": []}, "at least one workload, one policy and one seed"),
-        ({"interference": "none"}, "interference 'none' knows no profiles; there are measured, time-sliced"),
+        ({"interference": "none"}, "interference 'none' knows no profiles; there are time-sliced, mps, mig"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(asked: dict[str, object], message: str) -> None:

@@ -108,7 +108,18 @@ def test_the_result_is_json_without_surprises(tmp_path: Path) -> None:
     result = berth.compare(JOBS, "fgd", cluster=NODES)
     plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert list(plain) == [
-        *("trace", "cluster", "policies", "seeds", "compress", "knowledge", "runs", "metrics", "skipped"),
+        *(
+            "trace",
+            "cluster",
+            "policies",
+            "seeds",
+            "compress",
+            "knowledge",
+            "mode",
+            "runs",
+            "metrics",
+            "skipped",
+        ),
         "never_fitting",
     ]
     assert plain["cluster"] == {"nodes": 2, "gpus": 3}
@@ -126,7 +137,10 @@ def test_the_result_is_json_without_surprises(tmp_path: Path) -> None:
             {"cluster": NODES, "compres": 2},
             "no condition 'compres' of a comparison; there are compress, skip_bad",
         ),
-        ({"cluster": NODES, "knowledge": "dreams"}, "no knowledge 'dreams'; there are oracle, user, noisy"),
+        (
+            {"cluster": NODES, "knowledge": "dreams"},
+            "no knowledge 'dreams'; there are oracle, user, history, noisy",
+        ),
         ({"cluster": NODES, "interference": "kind"}, "no interference model 'kind'"),
         ({"cluster": NODES, "compress": 0}, "compressed by a positive number, not by 0"),
         ({"cluster": NODES, "events": "/no/such/folder/e.parquet"}, "there is no folder '/no/such/folder'"),
@@ -139,13 +153,11 @@ def test_what_cannot_be_compared_is_refused(keywords: dict[str, object], message
 
 
 def test_conditions_may_come_as_a_value_or_as_keywords_in_other_spellings() -> None:
-    model = make_interference("measured")
+    model = make_interference("mps")
     told = Conditions(interference=model, quotas=(("", 3),), compress=2)
     by_value = berth.compare(JOBS, "fifo", cluster=NODES, conditions=told)
-    by_keyword = berth.compare(
-        JOBS, "fifo", cluster=NODES, interference="measured", quotas={"": 3}, compress=2
-    )
-    assert by_keyword.conditions == replace(told, interference_name="measured")
+    by_keyword = berth.compare(JOBS, "fifo", cluster=NODES, interference="mps", quotas={"": 3}, compress=2)
+    assert by_keyword.conditions == replace(told, interference_name="mps")
     assert by_keyword.to_dict() == by_value.to_dict()
     assert by_value.to_dict() != berth.compare(JOBS, "fifo", cluster=NODES).to_dict()
     changed = berth.compare(JOBS, "fifo", cluster=NODES, conditions=told, compress=3)

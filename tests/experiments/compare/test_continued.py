@@ -101,7 +101,7 @@ def test_the_digest_tells_conditions_and_files_apart(tmp_path: Path) -> None:
 CHANGED = {
     "compress": 2.0,
     "skip_bad": True,
-    "interference": make_interference("measured"),
+    "interference": make_interference("mps"),
     "outages": (Outage(0, 1),),
     "failures": FailureRate(1000, 10),
     "recovery": Recovery(1000),

@@ -64,7 +64,7 @@ class Together:
 applications = st.sampled_from(WORKLOADS["random"])
 
 
-@pytest.mark.parametrize("model", ["measured", "time-sliced"])
+@pytest.mark.parametrize("model", ["mps", "time-sliced"])
 @given(
     first=st.lists(applications, min_size=1, max_size=3),
     second=st.lists(applications, min_size=1, max_size=3, unique=True),
@@ -95,7 +95,7 @@ def test_a_forecast_is_what_the_simulator_then_does(
 
 
 def test_the_pairs_that_the_thesis_names_run_out_of_memory_and_no_others_of_its_figure() -> None:
-    forecaster = Forecaster(PROFILES, make_speeds("measured"))
+    forecaster = Forecaster(PROFILES, make_speeds("mps"))
     names = ("LAMMPS", "GROMACS", "googlenet", "CNN", "vgg16")
     full = set()
     for one in names:
@@ -107,7 +107,7 @@ def test_the_pairs_that_the_thesis_names_run_out_of_memory_and_no_others_of_its_
 
 
 def test_of_equal_combinations_the_first_is_offered_and_places_are_counted() -> None:
-    forecaster = Forecaster(PROFILES, make_speeds("measured"))
+    forecaster = Forecaster(PROFILES, make_speeds("mps"))
     window = tuple(candidate(name) for name in ("GROMACS", "alexnet", "GROMACS"))
     found = forecaster.forecasts([Offer((), window), Offer((), window, largest=1)], THESIS_GPU)
     assert np.flatnonzero(found.fits[0]).tolist() == [0b000, 0b001, 0b010, 0b011, 0b101, 0b111]
@@ -134,7 +134,7 @@ def test_a_series_of_very_many_different_rows_is_rounded_up_and_still_fits_where
     assert found.ends_ms[0, 3].min() >= 5_000_000
 
 
-@pytest.mark.parametrize("model", ["measured", "time-sliced"])
+@pytest.mark.parametrize("model", ["mps", "time-sliced"])
 def test_many_gpus_at_once_are_forecast_and_scored_as_one_after_the_other(model: str) -> None:
     draw = np.random.default_rng(3)
     names = WORKLOADS["random"]
@@ -159,7 +159,7 @@ def test_many_gpus_at_once_are_forecast_and_scored_as_one_after_the_other(model:
 
 
 def test_speeds_that_could_not_be_told_are_asked_for_again() -> None:
-    measured = make_speeds("measured")
+    measured = make_speeds("mps")
     broken = [True]
 
     def speeds(usage, present, capacity_mem_mib, *, xp=np):  # type: ignore[no-untyped-def]

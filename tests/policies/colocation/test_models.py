@@ -8,11 +8,12 @@ import pytest
 
 from berth.cluster import Cluster
 from berth.engine import simulate
+from berth.errors import ModelError
 from berth.interference import make_interference, make_speeds
-from berth.knowledge import Oracle
+from berth.knowledge import Noise, Noisy, Oracle
 from berth.model import EventKind, Node
 from berth.policies import Setting, make_policy
-from berth.policies.colocation.learned import DeepRmMax, DeepRmMean, model_named, shipped_for
+from berth.policies.colocation.learned import DeepRmMax, DeepRmMean, Learned, model_named, shipped_for
 from berth.profiles import THESIS_GPU, workload_jobs
 
 ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
@@ -23,11 +24,11 @@ ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
     [
         ("learned", "series"),
         ("learned-time-sliced", "series"),
-        ("learned-measured", "series"),
+        ("learned-mps", "series"),
         ("deeprm-max", "peak"),
-        ("deeprm-max-measured", "peak"),
+        ("deeprm-max-mps", "peak"),
         ("deeprm-mean", "mean"),
-        ("deeprm-mean-measured", "mean"),
+        ("deeprm-mean-mps", "mean"),
     ],
 )
 def test_a_model_ships_that_was_trained_for_its_policy(name: str, demand: str) -> None:
@@ -41,22 +42,36 @@ def test_a_model_ships_that_was_trained_for_its_policy(name: str, demand: str) -
 @pytest.mark.parametrize("name", ["deeprm-max", "deeprm-mean"])
 def test_deeprm_takes_the_model_that_was_trained_for_the_speeds_that_it_meets(name: str) -> None:
     met = {}
-    for interference in ("measured", "time-sliced"):
+    for interference in ("mps", "time-sliced"):
         policy = make_policy(name, Setting(0, knowledge=Oracle((), make_interference(interference))))
         assert isinstance(policy, DeepRmMax | DeepRmMean)
         met[interference] = policy.model.interference
-    assert met == {"measured": ("measured",), "time-sliced": ("time-sliced",)}
+    assert met == {"mps": ("measured",), "time-sliced": ("time-sliced",)}
 
 
 def test_dqn_takes_the_model_that_was_trained_for_the_speeds_that_it_meets() -> None:
     assert shipped_for("learned", make_speeds("time-sliced")) == "learned-time-sliced"
-    assert shipped_for("learned", make_speeds("measured")) == "learned-measured"
+    assert shipped_for("learned", make_speeds("mps")) == "learned-mps"
     assert shipped_for("learned", make_speeds("none")) == "learned"
-    sent = pickle.loads(pickle.dumps(make_speeds("measured")))  # as a process of a sweep has it
-    assert shipped_for("learned", sent) == "learned-measured"
+    sent = pickle.loads(pickle.dumps(make_speeds("mps")))  # as a process of a sweep has it
+    assert shipped_for("learned", sent) == "learned-mps"
 
 
-@pytest.mark.parametrize("interference", ["measured", "time-sliced"])
+def test_a_model_that_was_trained_for_another_mode_is_used_with_a_warning_or_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    setting = Setting(0, knowledge=Oracle((), make_interference("mig")))
+    made = make_policy("learned?model=learned-time-sliced", setting)
+    assert isinstance(made, Learned)
+    assert "trained for time-sliced, and here GPUs are shared by mig" in caplog.text
+    with pytest.raises(ModelError, match="here GPUs are shared by mig; train one with"):
+        make_policy("learned?model=learned-time-sliced&strict=1", setting)
+    right = Setting(0, knowledge=Noisy(Oracle((), make_interference("time-sliced")), Noise(pair=0.1)))
+    assert make_policy("learned?model=learned-time-sliced&strict=1", right)
+    assert make_policy("learned?model=untrained&strict=1", setting)
+
+
+@pytest.mark.parametrize("interference", ["mps", "time-sliced"])
 def test_what_was_learned_is_worth_something_on_sets_that_were_not_trained_on(interference: str) -> None:
     model = make_interference(interference)
     totals = {}

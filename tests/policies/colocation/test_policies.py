@@ -37,7 +37,7 @@ def named(application: str, number: int, **others: object) -> Job:
     )  # type: ignore[arg-type]
 
 
-def run(jobs: Sequence[Job], cluster: Cluster, policy: object, model: str = "measured") -> list[Event]:
+def run(jobs: Sequence[Job], cluster: Cluster, policy: object, model: str = "mps") -> list[Event]:
     return list(simulate(jobs, cluster, policy, interference=make_interference(model)))  # type: ignore[arg-type]
 
 
@@ -45,7 +45,7 @@ def total_ms(events: Sequence[Event]) -> int:
     return max(event.time_ms for event in events if event.kind == EventKind.FINISH)
 
 
-@pytest.mark.parametrize("model", ["measured", "time-sliced"])
+@pytest.mark.parametrize("model", ["mps", "time-sliced"])
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_no_network_makes_a_set_end_later_than_one_after_the_other_or_out_of_memory(
     workload: str, model: str
@@ -60,7 +60,7 @@ def test_no_network_makes_a_set_end_later_than_one_after_the_other_or_out_of_mem
         assert total_ms(events) <= sum(job.work_ms for job in jobs)
 
 
-@pytest.mark.parametrize("model", ["measured", "time-sliced"])
+@pytest.mark.parametrize("model", ["mps", "time-sliced"])
 def test_where_no_two_of_all_that_wait_fit_together_dqn_starts_whom_greedy_starts(model: str) -> None:
     jobs = workload_jobs("GPUmemory_heavy", 8, 7)
     assert run(jobs, ONE, "learned", model) == run(jobs, ONE, "greedy", model)
@@ -88,7 +88,7 @@ def test_without_its_shield_a_network_that_loves_company_is_later_than_one_after
 @pytest.mark.parametrize("name", COLOCATING)
 def test_an_application_without_a_profile_runs_alone_once_and_then_shares(name: str) -> None:
     known = Profiles([PROFILES["GROMACS"]])
-    truth = make_interference("measured")
+    truth = make_interference("mps")
     policy = make_policy(name, Setting(0, knowledge=Oracle((), truth)))
     assert not isinstance(policy, str)
     learner = Learned(
@@ -260,7 +260,7 @@ def test_gpus_of_one_node_share_its_cpus(name: str) -> None:
 @pytest.mark.parametrize("name", ["greedy?window=10", "learned"])
 def test_up_to_ten_share_and_no_more(name: str) -> None:
     tiny = Profile("tiny", "", 0, "", THESIS_GPU, 1000, np.full((30, 4), 0.02))
-    interference = ProfiledInterference({"tiny": tiny}, make_speeds("measured"))
+    interference = ProfiledInterference({"tiny": tiny}, make_speeds("mps"))
     jobs = [Job(str(at), 0, 30_000, application="tiny") for at in range(25)]
     there: set[str] = set()
     most = 0
@@ -278,7 +278,7 @@ def test_jobs_worth_more_unslowed_are_slowed_less() -> None:
 
     def slowed(unslowed: float) -> int:
         policy = Learned(
-            Setting(knowledge=Oracle((), make_interference("measured"))),
+            Setting(knowledge=Oracle((), make_interference("mps"))),
             LearnedSettings(unslowed=unslowed),
             MODEL,
         )

@@ -13,6 +13,7 @@ from berth.experiments.colocation.looks import Disagreement, Pair
 from berth.experiments.colocation.outcome import CLASSES, Outcome
 from berth.experiments.colocation.thesis import COSTS, CostModel, thesis_dict
 from berth.experiments.colocation.untrained import untrained_beside
+from berth.interference import make_interference, mode_of
 from berth.statistics import Interval, confidence_interval_95, paired_difference_95
 
 __all__ = [
@@ -116,6 +117,7 @@ def colocation_dict(
     ]
     return {
         "interference": result.interference,
+        "mode": mode_of(make_interference(result.interference)),
         "knowledge": result.knowledge,
         "seeds": list(result.seeds),
         "policies": list(result.policies),

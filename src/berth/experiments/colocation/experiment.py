@@ -23,7 +23,7 @@ from berth.experiments.compare.kept import KeptRuns, interference_digest
 from berth.experiments.compare.kept_file import kept_path
 from berth.experiments.compare.sweep import Progress as RunProgress
 from berth.experiments.compare.sweep import Task, run_all
-from berth.interference import Speeds, make_interference
+from berth.interference import MODES, Speeds, make_interference
 from berth.interference.profiled import ProfiledInterference
 from berth.knowledge import check_knowledge, make_knowledge
 from berth.model import Job, Node
@@ -46,7 +46,7 @@ SJF = "sjf+first-fit"
 UNTRAINED = "learned?model=untrained"
 POLICIES = (SJF, "tetris-sharing", "deeprm-max", "deeprm-mean", "greedy", "learned", UNTRAINED)
 """SJF asks for whole GPUs, so that each job runs alone."""
-MODELS = ("measured", "time-sliced")
+MODELS = MODES
 LEARNED = ("learned", "deeprm-max", "deeprm-mean")
 """Their runs are kept apart for each set of models that ships."""
 JOBS = 30
@@ -85,7 +85,7 @@ class Colocation:
 def measure_colocation(
     workloads: Sequence[str] = tuple(WORKLOADS),
     *,
-    interference: str = "measured",
+    interference: str = "mps",
     knowledge: str = "oracle",
     policies: Sequence[str] = POLICIES,
     seeds: Sequence[int] = tuple(range(30)),

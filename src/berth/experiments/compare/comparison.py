@@ -16,6 +16,7 @@ from berth.errors import SettingError, TraceError
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions, conditions_of
 from berth.experiments.compare.sweep import Progress, Result, Task, run_all, run_task
 from berth.experiments.compare.table import TextTable, text_table
+from berth.interference import mode_of
 from berth.knowledge import differs_by_seed
 from berth.model import Job, Node, Reason
 from berth.policies import Setting, make_policy
@@ -58,6 +59,7 @@ class Comparison:
             "seeds": list(self.seeds),
             "compress": self.conditions.compress,
             "knowledge": self.conditions.knowledge,
+            "mode": mode_of(self.conditions.interference),
             "runs": [
                 {"policy": run.policy, "seed": run.seed, **summary_dict(run.summary)} for run in self.runs
             ],
@@ -108,7 +110,7 @@ def compare(
     and with `records` those of a single run: a record of every try, which is a trace and can be imported.
 
     All runs are under the same `conditions`, by default none that changes anything; any other keyword changes the field
-    of `Conditions` of that name: `compress=6`, `outages="lost.csv"`, `quotas={"vcA": 64}`, `interference="measured"`.
+    of `Conditions` of that name: `compress=6`, `outages="lost.csv"`, `quotas={"vcA": 64}`, `interference="mps"`.
     The runs are spread over `processes`, or over the Ray cluster at the address `ray`.
     With `keep` each finished run is written into that folder, and not run again where it is there already (with
     `events` or `records` all are run again).

@@ -24,6 +24,7 @@ from berth.experiments.compare.kept_file import (
 from berth.experiments.compare.sweep import Result, Task
 from berth.interference import Interference
 from berth.interference.contention import Contention
+from berth.interference.mig import Mig
 from berth.interference.profiled import ProfiledInterference
 from berth.model import Reason
 from berth.statistics import Cdf, Distribution, GpuHours, Occupancy, Run, Summary, Timeline, summary_dict
@@ -95,7 +96,7 @@ def interference_digest(how: Interference) -> str:
     """
     if not isinstance(how, ProfiledInterference):
         return f"{getattr(how, '__module__', '')}:{getattr(how, '__qualname__', repr(how))}"
-    fitted = how.speeds if isinstance(how.speeds, Contention) else None
+    fitted = how.speeds if isinstance(how.speeds, Contention | Mig) else None
     told = hashlib.sha256(repr((fitted, how.named)).encode())
     for name in sorted(how.profiles):
         profile = how.profiles[name]

@@ -8,6 +8,7 @@ from pathlib import Path
 from berth import __version__
 from berth.experiments.compare.chapters import comparison_chapters
 from berth.experiments.compare.comparison import Comparison
+from berth.interference import mode_of
 from berth.model import Node
 from berth.report import Report
 
@@ -20,11 +21,13 @@ def comparison_report(result: Comparison, command: str, created: str) -> Report:
     compress = result.conditions.compress
     knowledge = result.conditions.knowledge
     believed = f"; knowledge: {knowledge}" if knowledge != "oracle" else ""
+    mode = mode_of(result.conditions.interference)
+    shared = f"; GPUs are shared by {mode}" if mode != "none" else ""
     faster = f", arrivals compressed {compress:g}×" if compress != 1 else ""
     return Report(
         title=f"{Path(result.trace).name}: {policies}",
         command=command or f"berth.compare({result.trace!r}, policies={list(result.policies)!r})",
-        trace=f"{result.trace}: {result.runs[0].summary.jobs:,} jobs{faster}{believed}",
+        trace=f"{result.trace}: {result.runs[0].summary.jobs:,} jobs{faster}{believed}{shared}",
         cluster=cluster_in_words(result.nodes),
         created=created,
         version=__version__,

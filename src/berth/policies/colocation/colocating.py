@@ -7,7 +7,7 @@ says which of those jobs start there now. Everybody who is asked sees the same f
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from berth.arrays import IntArray
 from berth.cluster import PLACE_MILLI, Cluster, Queue, Running
-from berth.knowledge import LONGEST_MS, Knowledge
+from berth.knowledge import LONGEST_MS, Knowledge, LimitsCompany
 from berth.model import FOREVER_MS, GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
 from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
 from berth.policies.colocation.queue_prefix import QueuePrefix
@@ -35,6 +35,9 @@ by little may begin while another ends."""
 
 MOST_CANDIDATES = 100_000
 """Different jobs that are kept as forecasts see them."""
+
+MOST_MIB = 1 << 30
+"""A belief that a job needs more memory than this, a pebibyte, makes no sense."""
 
 Room = tuple[GpuSlot, tuple[Running, ...]]
 """A GPU with room for one more, and its tenants."""
@@ -126,8 +129,14 @@ class Colocating:
         self.window = window
         self.knowledge = knowledge
         self._certain = knowledge.certain
-        self.known = dict(knowledge.profiles if known is None else known)
-        self.whole = WholeGpus(self.known, recorded or self._recorded, self._shares)
+        self._company = knowledge if isinstance(knowledge, LimitsCompany) else None
+        self._sources: dict[str, Profile] = {}
+        begins = knowledge.profiles if known is None else known
+        self.known = {name: self._cautious(name, profile) for name, profile in begins.items()}
+        asked = recorded or knowledge.profiles.get
+        self.whole = WholeGpus(
+            self.known, lambda name: (found := asked(name)) and self._cautious(name, found), self._shares
+        )
         self.forecaster = Forecaster(self.known, knowledge.speeds)
         self._kept = Kept()
 
@@ -176,15 +185,29 @@ class Colocating:
             kept = cluster.memo[self] = Kept.of(cluster)
         self._kept = kept
 
-    def _recorded(self, application: str) -> Profile | None:
-        return self.knowledge.profiles.get(application)
+    def _cautious(self, name: str, profile: Profile) -> Profile:
+        """A profile with the memory that the application may need, which is more than is expected where that is in
+        doubt; a belief that makes no sense is none."""
+        self._sources[name] = profile
+        if self._certain:
+            return profile
+        spread = self.knowledge.peak_mem_mib(Job("", 0, None, application=name))
+        peak_mib = peak_mem_mib(profile)
+        if spread is None or not peak_mib < spread.high <= MOST_MIB or peak_mib <= 0:
+            return profile
+        return replace(profile, usage=profile.usage * np.array([1.0, spread.high / peak_mib, 1.0, 1.0]))
 
     def _learned(self) -> bool:
         """Take over profiles that were learned better since; whether there are any."""
         profiles = self.knowledge.profiles
-        if all(profiles.get(name) in (None, profile) for name, profile in self.known.items()):
+        better = {
+            name: found
+            for name, source in self._sources.items()
+            if name in self.known and (found := profiles.get(name)) is not None and found is not source
+        }
+        if not better:
             return False
-        self.known.update({name: profiles[name] for name in self.known if name in profiles})
+        self.known.update({name: self._cautious(name, profile) for name, profile in better.items()})
         self.forecaster = Forecaster(self.known, self.knowledge.speeds)
         self._profiles_changed()
         return True
@@ -306,6 +329,8 @@ class Colocating:
                 room = self._has_room(window, slot, cluster, forecasts.fits.shape[1])
                 short[at] = not room.all()
                 forecasts.fits[row] &= room
+                if self._company is not None:
+                    forecasts.fits[row] &= self._trusted(offered[at][1], window, forecasts.fits.shape[1])
             picks = self.choose(Scene(forecasts, gpu, waiting, backlog_ms, queue)).tolist()
             for at, pick, hold_ms in zip(group, picks, _look_again_ms(forecasts).tolist(), strict=True):
                 chosen[at], next_ms[at] = pick, hold_ms
@@ -328,6 +353,20 @@ class Colocating:
                     continue
                 who = tuple(run.job.id for run in tenants), tuple(job.id for job in window)
                 self._kept.declined[slot] = (now_ms + hold_ms if tenants else -1, *who)
+
+    def _trusted(self, tenants: Sequence[Running], window: Sequence[Job], count: int) -> NDArray[np.bool_]:
+        """(C,): which combinations are of no more jobs than each of them is trusted to run beside."""
+        member = np.arange(count)[:, None] >> np.arange(len(window)) & 1  # (C, M)
+        together = len(tenants) + member.sum(axis=1)
+        most = [self._most_beside(job) for job in window]
+        least = np.where(member.astype(bool), most, MOST).min(axis=1, initial=MOST)
+        least = np.minimum(least, min((self._most_beside(run.job) for run in tenants), default=MOST))
+        return np.asarray((together <= least) | (np.arange(count) == 0))
+
+    def _most_beside(self, job: Job) -> int:
+        """How many jobs may be on its GPU, itself included."""
+        most = None if self._company is None else self._company.company(job.application)
+        return MOST if most is None else most
 
     def _candidate(self, job: Job) -> Candidate:
         """A waiting job as a forecast sees it, the same one for all that are alike."""
@@ -382,7 +421,7 @@ class Colocating:
     def _shares(self, job: Job) -> bool:
         """Whether the job is one that shares: on one GPU, with a profile, and believed to fit on a card at all; one
         that is believed to need more than any card has runs by itself, for beliefs may be wrong."""
-        if job.gpus != 1 or job.application not in self.known:
+        if job.gpus != 1 or job.application not in self.known or self._most_beside(job) <= 1:
             return False
         if self._certain:
             return True

@@ -6,6 +6,7 @@ University, 2019: algorithm 2. The models that ship decide in plain NumPy; `bert
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from berth.arrays import IntArray
 from berth.errors import ModelError, SettingError
-from berth.interference import SPEEDS, Speeds, make_speeds
+from berth.interference import FORMER, MODES, SPEEDS, Speeds, make_speeds, mode_of
 from berth.model import GpuModel, Profile
 from berth.network.catalogue import Demand
 from berth.network.model_file import Model, read_model
@@ -36,6 +37,7 @@ __all__ = [
     "DeepRmMean",
     "Learned",
     "LearnedSettings",
+    "check_mode",
     "model_named",
     "shielded",
     "shipped_for",
@@ -64,10 +66,13 @@ class LearnedSettings:
     """1: no combination is started that would end later together than one after the other; 0: as the network says."""
     known: int = 1
     """0: it begins without profiles, and each application runs alone once before it shares."""
+    strict: int = 0
+    """1: a model that was trained for other ways of sharing GPUs is refused; 0: it is used, with a warning."""
 
     def __post_init__(self) -> None:
-        if self.known not in (0, 1):
-            raise SettingError(f"known is {self.known}; expected 0 or 1")
+        for name in ("known", "strict"):
+            if getattr(self, name) not in (0, 1):
+                raise SettingError(f"{name} is {getattr(self, name)}; expected 0 or 1")
         if not 1 <= self.window <= 10:
             raise SettingError(f"window is {self.window}; expected from 1 to 10")
         if not 0 <= self.unslowed <= 1e6:
@@ -98,6 +103,7 @@ class Learned(Colocating):
         self.settings = settings or LearnedSettings()
         knowledge = (setting or Setting()).knowledge
         self.model = model or model_named(shipped_for("learned", knowledge.speeds))
+        check_mode(self.model, knowledge.speeds, refuse=bool(self.settings.strict))
         if known is None and not self.settings.known:
             known = {}
         super().__init__(self._chosen, knowledge, window=self.settings.window, known=known, recorded=recorded)
@@ -184,6 +190,7 @@ class _DeepRm(Colocating):
     def __init__(self, setting: Setting | None = None, model: Model | None = None) -> None:
         knowledge = (setting or Setting()).knowledge
         self.model = model or model_named(shipped_for(self.which, knowledge.speeds))
+        check_mode(self.model, knowledge.speeds, refuse=False)
         super().__init__(self._chosen, knowledge, window=self.model.slots)
         self.scores = NetworkScores(self.model, self.known, knowledge.speeds)
 
@@ -237,6 +244,28 @@ def slowed_jobs(forecasts: Forecasts) -> IntArray:
     before = late[:, :1]  # who is late even if nobody starts
     found: IntArray = (late & ~before).sum(axis=2)
     return found
+
+
+def check_mode(model: Model, speeds: Speeds, *, refuse: bool) -> None:
+    """Warn of a model that was trained for other ways of sharing GPUs than these speeds, or refuse it with ModelError.
+
+    One that was trained for none, and speeds that are of none, go with all.
+    """
+    mode = mode_of(speeds)
+    trained = [FORMER.get(name, name) for name in model.interference]
+    if mode not in MODES or not trained or mode in trained:
+        return
+    words = f"the model of {model.learner} was trained for {', '.join(trained)}, and here GPUs are shared by {mode}"
+    if refuse:
+        raise ModelError(
+            f"{words}; train one with `berth train --interference {mode}`, or leave strict=1 out"
+        )
+    _warn(words)
+
+
+@cache
+def _warn(words: str) -> None:
+    logging.getLogger(__name__).warning("%s", words)
 
 
 def shipped_for(name: str, speeds: Speeds) -> str:

@@ -92,6 +92,8 @@ class TetrisSharing(Colocating):
                 continue
             if not self._has_room([job], slot, cluster)[-1]:
                 continue
+            if not self._trusted(tenants, [job], 2)[-1]:
+                continue
             demand = self._demand(job.application, gpu)
             together = _added([*used, demand])
             if (together <= capacity).all() or not tenants:

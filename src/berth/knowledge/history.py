@@ -1,0 +1,266 @@
+"""What was seen before as knowledge: run times, memory and profiles of applications, learned from what ends."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from berth.gpu_models import GPU_MODELS
+from berth.interference import Speeds
+from berth.interference.speeds import unhindered
+from berth.knowledge.belief import LONGEST_MS, Spread
+from berth.knowledge.user import User
+from berth.model import GpuModel, Job, Profile, Record, RecordState
+from berth.profiles import peak_mem_mib
+
+__all__ = ["CAUTIOUS_MS", "History"]
+
+CAUTIOUS_MS = 24 * 3_600_000
+"""A job of which nobody knows anything, and whose user set no limit, is taken to run so long."""
+REMEMBERED = 64
+"""Attempts of a kind that are remembered."""
+FADES = 0.9
+"""What an attempt weighs beside the next one of its kind."""
+ENOUGH = 3
+"""A kind with fewer attempts is asked about only where no wider kind has as many."""
+MARGIN = 8
+"""After it ran out of memory, an application is believed to need what it held and an eighth; twice as much more each
+further time."""
+COMPANY = {2: 2, 3: 1}
+"""After so many times, the most jobs on its GPU, itself included; fewer than that have no limit."""
+
+_log = logging.getLogger(__name__)
+
+
+class History:
+    """Knows what it has seen: run times and memory by application, user and request, profiles as they were recorded.
+
+    Where a job's own kind was seen too seldom, a wider one counts; where nothing was, the user's limits, and else a
+    cautious default. Which it was, a belief tells (`Spread.basis`). An application is recorded when it ran with whole
+    GPUs to itself. Running out of memory raises what it is believed to need; a profile that stays wrong is widened
+    further, which is logged as a warning, and the application runs beside fewer others, at last alone.
+    """
+
+    certain = False
+    learns = True
+
+    def __init__(
+        self,
+        records: Iterable[Record] = (),
+        profiles: Mapping[str, Profile] | None = None,
+        *,
+        recorder: Mapping[str, Profile] | None = None,
+        speeds: Speeds = unhindered,
+    ) -> None:
+        """`records` and `profiles` are what it begins with; `recorder` has what a recorder would write down of an
+        application that runs alone. In a simulation that is the truth, which nothing else here may see."""
+        self.speeds = speeds
+        self._recorder = recorder or {}
+        self._recorded: dict[str, Profile] = dict(profiles or {})
+        self._profiles = dict(self._recorded)
+        self.profiles: Mapping[str, Profile] = self._profiles
+        self._run_ms: dict[tuple[object, ...], _Seen] = {}
+        self._peak_mib: dict[tuple[object, ...], _Seen] = {}
+        self._needs_mib: dict[
+            str, int
+        ] = {}  # application -> what it needs at least, since it ran out of memory
+        self._out_of_memory: dict[str, int] = {}
+        self._ran_ms: dict[str, int] = {}  # job -> it has run at least so long
+        self._user = User()
+        self._warned: set[str] = set()
+        for record in records:
+            self._user.observe(record)
+            if record.state is RecordState.COMPLETED and record.start_ms is not None:
+                run_ms = record.work_ms if record.work_ms is not None else record.end_ms - record.start_ms
+                self._note(self._run_ms, _kinds_of_record(record), run_ms)
+            card = GPU_MODELS.get(record.gpu_model)
+            if record.gpu_mem_peak is not None and card is not None:
+                peak_mib = round(record.gpu_mem_peak * card.mem_mib)
+                self._note(self._peak_mib, _kinds_of_record(record), peak_mib)
+
+    def run_ms(self, job: Job) -> Spread | None:
+        """The mean of its kind, and between which times four in five were; of those alone that ran longer than it has
+        by now, where it has outlived what was expected."""
+        ran_ms = self._ran_ms.get(job.id, 0)
+        seen = self._seen(self._run_ms, job)
+        if seen is not None:
+            spread = seen.spread(above=ran_ms)
+            if spread is not None:
+                return spread
+            return Spread(2 * ran_ms, ran_ms, 4 * ran_ms, "outlived")
+        said = [ms for ms in (job.estimate_ms, job.time_limit_ms) if ms is not None and 0 < ms < LONGEST_MS]
+        if said and said[0] > ran_ms:
+            return Spread(said[0], min(ran_ms, said[0]), said[-1], "user")
+        if ran_ms >= CAUTIOUS_MS or (said and ran_ms):
+            return Spread(2 * ran_ms, ran_ms, 4 * ran_ms, "outlived")
+        self._warn(
+            f"nothing is known of how long '{job.application or job.id}' runs, and it has no time limit:"
+            f" taken to be {CAUTIOUS_MS // 3_600_000} h"
+        )
+        return Spread(CAUTIOUS_MS, ran_ms, CAUTIOUS_MS, "default")
+
+    def profile(self, job: Job, gpu: GpuModel | None) -> Profile | None:
+        """As it was recorded, with the memory that it is believed to need by now."""
+        return self.profiles.get(job.application)
+
+    def peak_mem_mib(self, job: Job, gpu: GpuModel | None = None) -> Spread | None:
+        """The median of its kind and its recorded peak, no less than what it ran out of; else what the job asks for,
+        else the whole card."""
+        needs_mib = self._needs_mib.get(job.application, 0)
+        seen = self._seen(self._peak_mib, job)
+        recorded = self._recorded.get(job.application)
+        if seen is not None or recorded is not None:
+            peaks = _Seen() if seen is None else seen
+            recorded_mib = 0 if recorded is None else peak_mem_mib(recorded)
+            low, median, high = peaks.memory(recorded_mib)
+            return Spread(max(median, needs_mib), min(low, median), max(high, needs_mib), "history")
+        if job.share.mem_mib > 0:
+            asked_mib = max(job.share.mem_mib, needs_mib)
+            return Spread(asked_mib, 0, asked_mib, "user")
+        if needs_mib:
+            return Spread(needs_mib, 0, needs_mib, "history")
+        if gpu is None or not gpu.mem_mib:
+            return None
+        return Spread(gpu.mem_mib, 0, gpu.mem_mib, "default")
+
+    def company(self, application: str) -> int | None:
+        """How many jobs may be on its GPU, itself included; None: as many as fit."""
+        times = self._out_of_memory.get(application, 0)
+        return min((most for after, most in COMPANY.items() if times >= after), default=None)
+
+    def usual_requests(self) -> Sequence[Job]:
+        """What the jobs that have ended asked for."""
+        return self._user.usual_requests()
+
+    def observe(self, record: Record) -> None:
+        """Remember what it asked for; what was learned of this attempt is forgotten."""
+        self._user.observe(record)
+        self._ran_ms.pop(record.job_id, None)
+
+    def worked(self, job: Job, work_ms: int, *, alone: bool) -> None:
+        """Remember its run time; one that was alone on its GPUs was recorded, and is believed as it was seen."""
+        name = job.application
+        if alone and job.gpus and (seen := self._recorder.get(name)) is not None:
+            self._recorded[name] = self._profiles[name] = seen
+            self._needs_mib.pop(name, None)
+            self._out_of_memory.pop(name, None)
+        self._note(
+            self._run_ms, _kinds(job.application, job.user, _request(job.gpus, job.share.milli)), work_ms
+        )
+
+    def ran_out_of_memory(self, job: Job, held_mib: int) -> None:
+        """Believe that the application needs more than it held, and after the second time that it needs room."""
+        name = job.application
+        times = self._out_of_memory[name] = self._out_of_memory.get(name, 0) + 1
+        believed = self.peak_mem_mib(job)
+        before_mib = believed.expected if believed and believed.basis == "history" else 0
+        margin = min(1 << (times - 1), MARGIN)  # in eighths
+        held_mib = max(held_mib, before_mib if times > 1 else 0)
+        self._needs_mib[name] = max(held_mib + held_mib * margin // MARGIN, before_mib)
+        profile = self._recorded.get(name)
+        if profile is not None and (peak_mib := peak_mem_mib(profile)) > 0:
+            factor = max(1.0, self._needs_mib[name] / peak_mib)
+            self._profiles[name] = replace(profile, usage=profile.usage * np.array([1.0, factor, 1.0, 1.0]))
+        if times > 1:
+            most = self.company(name)
+            beside = "" if most is None else f"; at most {most} on its GPU from now on"
+            _log.warning(
+                "'%s' has run out of memory %d times: what is known of it is wrong, and it is taken to need %d MiB%s",
+                *(name, times, self._needs_mib[name], beside),
+            )
+
+    def outlived(self, job: Job, ran_ms: int) -> None:
+        """Expect it anew, as one of those that run longer."""
+        self._ran_ms[job.id] = max(ran_ms, 1)
+
+    def _note(
+        self, where: dict[tuple[object, ...], _Seen], kinds: Iterable[tuple[object, ...]], value: int
+    ) -> None:
+        if 0 < value < LONGEST_MS:
+            for kind in kinds:
+                where.setdefault(kind, _Seen()).add(value)
+
+    def _seen(self, where: Mapping[tuple[object, ...], _Seen], job: Job) -> _Seen | None:
+        """What was seen of the job's kind, or of the narrowest wider one of which enough was seen."""
+        kinds = _kinds(job.application, job.user, _request(job.gpus, job.share.milli))
+        there = [seen for kind in kinds if (seen := where.get(kind)) is not None]
+        return next((seen for seen in there if len(seen.values) >= ENOUGH), there[0] if there else None)
+
+    def _warn(self, words: str) -> None:
+        if words not in self._warned:
+            self._warned.add(words)
+            _log.warning("%s", words)
+
+
+class _Seen:
+    """Numbers that were seen of one kind, the last at the end: those count most."""
+
+    def __init__(self) -> None:
+        self.values: deque[int] = deque(maxlen=REMEMBERED)
+
+    def add(self, value: int) -> None:
+        self.values.append(value)
+
+    def spread(self, above: int = 0) -> Spread | None:
+        """Of the values above this the mean and the outer tenths, further out where few were seen; None for none."""
+        values, weights = self._weighted(above)
+        if not len(values):
+            return None
+        reach = 1 + 1 / _as_many_as(weights)
+        low, high = _quantiles(values, weights, (0.1, 0.9))
+        expected = max(1, round(float(np.average(values, weights=weights))))
+        return Spread(
+            expected,
+            min(expected, max(above, round(low / reach))),
+            max(expected, round(high * reach)),
+            "history",
+        )
+
+    def memory(self, recorded_mib: int) -> tuple[int, int, int]:
+        """Lower tenth, median and upper tenth; a recorded peak counts as one more that was seen, and is never cut."""
+        values, weights = self._weighted(0)
+        if recorded_mib:
+            values, weights = np.append(values, recorded_mib), np.append(weights, 1.0)
+        reach = 1 + 1 / (16 * _as_many_as(weights))
+        low, median, high = _quantiles(values, weights, (0.1, 0.5, 0.9))
+        return round(low / reach), round(max(median, recorded_mib)), round(max(high, recorded_mib) * reach)
+
+    def _weighted(self, above: int) -> tuple[np.ndarray, np.ndarray]:
+        values = np.array(self.values, dtype=np.float64)
+        weights = FADES ** np.arange(len(values) - 1, -1, -1)
+        return values[values > above], weights[values > above]
+
+
+def _as_many_as(weights: np.ndarray) -> float:
+    """How many values of one weight tell as much (Kish's effective sample size)."""
+    return float(weights.sum() ** 2 / (weights**2).sum())
+
+
+def _quantiles(values: np.ndarray, weights: np.ndarray, parts: Sequence[float]) -> list[float]:
+    """The smallest value that this part of the weight does not exceed, for each part."""
+    order = np.argsort(values, kind="stable")
+    summed = np.cumsum(weights[order])
+    at = np.searchsorted(summed, np.array(parts) * summed[-1])
+    return [float(values[order[min(place, len(order) - 1)]]) for place in at]
+
+
+def _request(gpus: int, milli: int) -> tuple[int, int]:
+    return gpus, milli
+
+
+def _kinds(application: str, user: str, request: tuple[int, int]) -> Iterator[tuple[object, ...]]:
+    """From the narrowest to the widest; users and applications without a name are nobody's kind."""
+    if application:
+        yield "application", application, user, request
+        yield "application", application, user
+        yield "application", application
+    if user:
+        yield "user", user, request
+
+
+def _kinds_of_record(record: Record) -> Iterator[tuple[object, ...]]:
+    return _kinds(record.application, record.user, _request(record.gpus, record.share.milli))

@@ -1,0 +1,263 @@
+"""Knowledge that learns: from what ended before, and on the way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from berth.cluster import Cluster
+from berth.engine import simulate
+from berth.errors import HistoryError, SettingError
+from berth.interference import make_interference
+from berth.knowledge import History, Knowledge, LearnsWork, LimitsCompany, Oracle, Spread, make_knowledge
+from berth.knowledge.history import CAUTIOUS_MS
+from berth.model import Event, EventKind, Job, Node, Profile, Reason, Record, RecordState, Share
+from berth.policies import Setting, make_policy
+from berth.profiles import THESIS_GPU, peak_mem_mib, workload_jobs
+from tests.history.histories import history_of
+
+ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
+MODEL = make_interference("mps")
+HOUR = 3_600_000
+
+
+def flat(name: str, mem_mib: int, seconds: int = 100) -> Profile:
+    usage = np.tile([0.3, mem_mib / THESIS_GPU.mem_mib, 0.2, 0.0], (seconds // 5, 1))
+    return Profile(name, "", 0, "", THESIS_GPU, 5_000, usage)
+
+
+def job(application: str = "a", user: str = "u", **more: object) -> Job:
+    return Job("j", 0, None, application=application, user=user, **more)  # type: ignore[arg-type]
+
+
+def record(application: str, user: str, run_ms: int, **more: object) -> Record:
+    known = {
+        "job_id": "r", "attempt": 1, "virtual_cluster": "", "submit_ms": 0, "queued_ms": 0, "start_ms": 5,
+        "end_ms": 5 + run_ms, "state": RecordState.COMPLETED, "gpus": 1, "share": Share(1000, 0), "cpu_milli": 0,
+        "mem_mib": 0, "nodes": (), "gpu_model": "", "work_ms": None,
+    }  # fmt: skip
+    return Record(application=application, user=user, **(known | more))  # type: ignore[arg-type]
+
+
+def test_with_nothing_known_the_users_limits_count_and_then_a_default_that_is_said(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    known = History()
+    assert known.run_ms(job(time_limit_ms=9 * HOUR)) == Spread(9 * HOUR, 0, 9 * HOUR, "user")
+    assert known.run_ms(job(estimate_ms=HOUR, time_limit_ms=9 * HOUR)) == Spread(HOUR, 0, 9 * HOUR, "user")
+    assert not caplog.records
+    assert known.run_ms(job()) == Spread(CAUTIOUS_MS, 0, CAUTIOUS_MS, "default")
+    assert "nothing is known of how long 'a' runs" in caplog.text
+    assert known.peak_mem_mib(job(share=Share(1000, 700))) == Spread(700, 0, 700, "user")
+    whole = Spread(THESIS_GPU.mem_mib, 0, THESIS_GPU.mem_mib, "default")
+    assert known.peak_mem_mib(job(), THESIS_GPU) == whole
+    assert known.peak_mem_mib(job()) is None
+
+
+def test_a_kind_is_application_user_and_request_and_wider_where_too_few_were_seen() -> None:
+    records = [record("a", "u", 100), record("a", "u", 100), record("a", "u", 100), record("a", "v", 900)]
+    known = History([*records, record("b", "v", 50)])
+
+    def expected(one: Job) -> int:
+        spread = known.run_ms(one)
+        assert spread is not None
+        assert spread.basis == "history"
+        return spread.expected
+
+    assert expected(job("a", "u")) == 100
+    assert 100 < expected(job("a", "v")) < 900  # of his own too few: all of the application
+    assert expected(job("b", "v")) == 50  # few are better than none
+    assert 50 < expected(job("new", "v")) < 900  # the user's with the same request
+    assert known.run_ms(job("new", "w")) == Spread(CAUTIOUS_MS, 0, CAUTIOUS_MS, "default")
+
+
+def test_recent_attempts_weigh_more_and_the_spread_holds_four_in_five() -> None:
+    was = [record("a", "u", 100)] * 20
+    now = [record("a", "u", 200)] * 20
+    rising, falling = (History(of).run_ms(job()) for of in (was + now, now + was))
+    assert rising is not None
+    assert falling is not None
+    assert falling.expected < 120 < 180 < rising.expected
+    draw = np.random.default_rng(1)
+    many = History([record("a", "u", int(ms)) for ms in draw.lognormal(10, 0.5, 64)])
+    spread = many.run_ms(job())
+    assert spread is not None
+    inside = [spread.low <= ms <= spread.high for ms in draw.lognormal(10, 0.5, 2000)]
+    assert 0.7 < np.mean(inside) < 0.95
+    assert History([record("a", "u", 100)]).run_ms(job()) == Spread(100, 50, 200, "history")
+
+
+def test_who_did_not_complete_tells_nothing_of_its_run_time() -> None:
+    known = History([record("a", "u", 100, state=RecordState.FAILED)])
+    assert known.run_ms(job()) == Spread(CAUTIOUS_MS, 0, CAUTIOUS_MS, "default")
+
+
+def test_a_job_that_outlives_its_expectation_is_expected_anew() -> None:
+    known = History([record("a", "u", ms) for ms in (100, 100, 100, 1000)])
+    first = known.run_ms(job())
+    assert first is not None
+    assert 100 < first.expected < 1000
+    known.outlived(job(), first.expected)
+    assert known.run_ms(job()) == Spread(1000, 500, 2000, "history")  # one of those that run longer
+    known.outlived(job(), 1000)
+    assert known.run_ms(job()) == Spread(2000, 1000, 4000, "outlived")
+    known.observe(record("a", "u", 5, job_id="j"))
+    assert known.run_ms(job()) == first  # the next job is another one
+
+
+def test_memory_is_a_median_and_an_upper_quantile() -> None:
+    records = [
+        record("a", "u", 9, gpu_model="V100", gpu_mem_peak=part / 16_384)
+        for part in (*[1000] * 8, 1200, 1200)
+    ]
+    spread = History(records).peak_mem_mib(job())
+    assert spread is not None
+    assert (spread.expected, spread.basis) == (1000, "history")
+    assert 1200 <= spread.high < 1220
+
+
+def test_an_application_that_ran_alone_is_recorded_and_one_that_shared_is_not() -> None:
+    truth = {"a": flat("a", 3000)}
+    known = History(recorder=truth)
+    assert known.profile(job(), THESIS_GPU) is None
+    known.worked(job(), 100_000, alone=False)
+    assert known.profile(job(), THESIS_GPU) is None
+    known.worked(job(), 100_000, alone=True)
+    assert known.profile(job(), THESIS_GPU) is truth["a"]
+    spread = known.run_ms(job())
+    assert spread is not None
+    assert spread.expected == 100_000
+
+
+def test_running_out_of_memory_teaches_then_needs_room_then_runs_alone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    known = History(profiles={"a": flat("a", 6100)}, recorder={"a": flat("a", 6200)})
+
+    def believed() -> int:
+        spread, profile = known.peak_mem_mib(job()), known.profile(job(), THESIS_GPU)
+        assert spread is not None
+        assert profile is not None
+        assert abs(peak_mem_mib(profile) - spread.expected) <= 1
+        return spread.expected
+
+    assert (believed(), known.company("a")) == (6100, None)
+    known.ran_out_of_memory(job(), 6200)
+    assert (believed(), known.company("a")) == (6975, None)  # what it held and an eighth
+    assert not caplog.records
+    known.ran_out_of_memory(job(), 6200)  # wrong again: wider, and said
+    assert (believed(), known.company("a")) == (6975 + 6975 * 2 // 8, 2)
+    assert "'a' has run out of memory 2 times" in caplog.text
+    known.ran_out_of_memory(job(), 0)
+    assert known.company("a") == 1
+    known.worked(job(), 100_000, alone=True)  # recorded anew
+    assert (believed(), known.company("a")) == (6200, None)
+    assert known.company("other") is None
+
+
+def test_it_says_what_else_it_can() -> None:
+    assert isinstance(History(), LearnsWork)
+    assert isinstance(History(), LimitsCompany)
+    assert not isinstance(Oracle(), LearnsWork | LimitsCompany)
+
+
+@pytest.mark.parametrize("name", ["history?end=1", "history?begin=a&begin=b", "history?begin"])
+def test_settings_that_mean_nothing_are_refused(name: str) -> None:
+    with pytest.raises((SettingError, HistoryError)):
+        make_knowledge(name)
+
+
+def test_a_folder_that_is_no_history_is_told(tmp_path: Path) -> None:
+    with pytest.raises(HistoryError):
+        make_knowledge(f"history?begin={tmp_path / 'none'}")
+
+
+def run(policy: str, knowledge: Knowledge, jobs: list[Job], model: object = MODEL) -> list[Event]:
+    made = make_policy(policy, Setting(knowledge=knowledge))
+    return list(simulate(jobs, ONE, made, knowledge=knowledge, interference=model))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "policy", ["greedy", "tetris-sharing", "sjf-expected+best-fit", "easy+fifo+best-fit"]
+)
+def test_begun_empty_every_job_is_done_and_applications_share_once_they_were_seen(policy: str) -> None:
+    jobs = list(workload_jobs("random", 40, 3))
+    events = run(policy, make_knowledge("history?begin=empty", jobs, MODEL), jobs)
+    assert sorted(e.job.id for e in events if e.kind is EventKind.FINISH) == sorted(one.id for one in jobs)
+    shared = [e for e in events if e.kind is EventKind.START and e.shared]
+    if policy in ("greedy", "tetris-sharing"):
+        alone = Counter(e.job.application for e in events if e.kind is EventKind.START and not e.shared)
+        assert shared
+        assert min(alone[e.job.application] for e in shared) >= 1
+    else:
+        assert not shared
+
+
+def test_its_run_times_come_to_be_those_of_the_applications() -> None:
+    jobs = list(workload_jobs("random", 60, 5))
+    known = make_knowledge("history?begin=empty", jobs, MODEL)
+    run("greedy", known, jobs)
+    for one in jobs[:20]:
+        spread = known.run_ms(one)
+        assert spread is not None
+        assert one.work_ms is not None
+        assert spread.expected == pytest.approx(one.work_ms, rel=0.1)
+
+
+def test_a_profile_that_lies_costs_three_tries_at_most_and_no_job() -> None:
+    """Believed to need 4,000 MiB, and half as much again in truth: three fit by belief, two do not in truth."""
+    truth = {"liar": flat("liar", 8000)}
+    model = make_interference("mps", truth)
+    known = History(profiles={"liar": flat("liar", 4000)}, recorder=truth, speeds=Oracle((), model).speeds)
+    jobs = [Job(f"j{at}", 0, 100_000, application="liar", retries=20) for at in range(8)]
+    events = run("greedy", known, jobs, model)
+    assert len([e for e in events if e.kind is EventKind.FINISH]) == len(jobs)
+    assert 1 <= len([e for e in events if e.reason is Reason.OUT_OF_MEMORY]) <= 3
+
+
+class Wide(Oracle):
+    """Has doubts of memory that make no sense."""
+
+    certain = False
+    high = 0
+
+    def peak_mem_mib(self, job: Job, gpu: object = None) -> Spread | None:
+        spread = super().peak_mem_mib(job)
+        return None if spread is None else Spread(spread.expected, -5, self.high)
+
+
+@pytest.mark.parametrize("high", [-(10**9), 0, 10**15])
+def test_a_spread_that_makes_no_sense_counts_for_nothing(high: int) -> None:
+    jobs = list(workload_jobs("GPU_light", 8, 1))
+    knowledge = Wide(jobs, MODEL)
+    knowledge.high = high
+    events = run("greedy", knowledge, jobs)
+    assert len([e for e in events if e.kind is EventKind.FINISH]) == len(jobs)
+
+
+def test_policies_leave_room_for_the_upper_quantile_of_memory() -> None:
+    """Two that fit by what is expected, and not by what is possible, run one after the other."""
+    truth = {"a": flat("a", 6000)}
+    model = make_interference("mps", truth)
+    jobs = [Job(f"j{at}", 0, 100_000, application="a") for at in range(2)]
+    sure = Oracle(jobs, model)
+    doubts = Wide(jobs, model)
+    doubts.high = 6200
+    starts = [
+        {e.job.id: e.time_ms for e in run("greedy", knowledge, jobs, model) if e.kind is EventKind.START}
+        for knowledge in (sure, doubts)
+    ]
+    assert starts[0]["j1"] == 0
+    assert starts[1]["j1"] > 0
+
+
+def test_a_history_folder_is_where_it_begins(tmp_path: Path) -> None:
+    ended = [Job(str(at), 0, 1000, user="u", application="a") for at in range(5)]
+    known = make_knowledge(f"history?begin={history_of(ended, tmp_path).folder}")
+    spread = known.run_ms(job())
+    assert spread is not None
+    assert (spread.expected, spread.basis) == (1000, "history")
+    assert len(known.usual_requests()) == 5
