@@ -8,19 +8,11 @@
 
 #include <stdlib.h>
 
-static CUcontext current_context(void)
-{
-    CUcontext context = NULL;
-    if (HAVE(cuCtxGetCurrent))
-        real.cuCtxGetCurrent(&context);
-    return context;
-}
-
 static void keep(struct device *device, enum kind kind, uint64_t key, uint64_t bytes)
 {
     ledger_put((struct entry){ .key = key,
                                .bytes = bytes,
-                               .owner = current_context(),
+                               .owner = device_context(),
                                .kind = (uint16_t)kind,
                                .device = (uint16_t)device->ordinal });
 }
