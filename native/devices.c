@@ -50,8 +50,8 @@ static bool nothing_of(struct device *device)
     return true;
 }
 
-/* Where a limit cannot be known after all: the driver has started by now, and a program that does not listen to its
-   answer must get nothing from it. */
+/* Where a limit cannot be known after all: the driver has started by now, and a program that does
+   not listen to its answer must get nothing from it. */
 static void nothing_of_all(const struct card *cards, int count)
 {
     for (int i = 0; i < count; i++) {

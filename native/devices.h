@@ -27,7 +27,8 @@ CUresult devices_start(CUresult started);
 void devices_changed(void); /* a context is gone: forget which device it was on */
 bool devices_none(void);    /* limits cannot be known: there is no GPU */
 
-/* Takes, after looking for dead processes and unused pool memory where it does not fit; records a refusal. */
+/* Takes, after looking for dead processes and unused pool memory where it does not fit; records a
+   refusal. */
 bool take(struct device *device, uint64_t bytes, const char *call);
 /* The same without recording. */
 bool take_quietly(struct device *device, uint64_t bytes, uint64_t *left);

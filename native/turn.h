@@ -1,4 +1,5 @@
-/* How this process's threads take turns: a lock that a guest may hold, without a word to the kernel where nobody waits. */
+/* How this process's threads take turns: a lock that a guest may hold, without a word to the kernel
+   where nobody waits. */
 #ifndef BERTH_TURN_H
 #define BERTH_TURN_H
 
