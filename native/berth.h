@@ -1,4 +1,5 @@
-/* What every part of libberth.so knows: its wrappers, and the driver's own entry points behind them. */
+/* What every part of libberth.so knows: its wrappers, and the driver's own entry points behind
+   them. */
 #ifndef BERTH_H
 #define BERTH_H
 

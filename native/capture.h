@@ -6,7 +6,8 @@
 
 extern shared32 captured; /* some stream has been, since the start */
 bool capturing(CUstream stream, bool per_thread);
-/* Around calls of our own that another thread's capture would not allow the guest: they are none of its business. */
+/* Around calls of our own that another thread's capture would not allow the guest: they are none of
+   its business. */
 int capture_relax(void);
 void capture_restore(int mode);
 

@@ -27,7 +27,8 @@ NVdevice nvml_named(const unsigned char uuid[16])
     return handle;
 }
 
-/* Where CUDA_VISIBLE_DEVICES reorders, the position among all of the container's GPUs; -1 where it cannot be told. */
+/* Where CUDA_VISIBLE_DEVICES reorders, the position among all of the container's GPUs; -1 where it
+   cannot be told. */
 static int position_of(struct card *card, int ordinal)
 {
     const char *visible = getenv("CUDA_VISIBLE_DEVICES");

@@ -11,7 +11,8 @@ struct card {
     int position;
     NVdevice nvml;
 };
-/* How many there are; an error where one cannot be told from others. The driver is called: with no lock held. */
+/* How many there are; an error where one cannot be told from others. The driver is called: with no
+   lock held. */
 int cards_ask(struct card cards[MAX_DEVICES], struct berth_error *error);
 NVdevice
 nvml_named(const unsigned char uuid[16]); /* NULL where there is no NVML, or none of that name */

@@ -1,6 +1,8 @@
-/* What the driver takes for itself, for a context or a module: an estimate is taken first, then corrected by measuring.
+/* What the driver takes for itself, for a context or a module: an estimate is taken first, then
+   corrected by measuring.
 
-   The first process of a region measures and the region remembers, so that the next takes the right amount. */
+   The first process of a region measures and the region remembers, so that the next takes the right
+   amount. */
 #define _GNU_SOURCE
 #include "overhead.h"
 #include "measure.h"
@@ -54,9 +56,9 @@ void overhead_cancel(struct overhead *overhead)
     give(overhead->device, overhead->reserved);
 }
 
-/* One context is like another: what is told best of any is charged for all. Of two that are told as well, the larger;
-   of the least of several the smaller, since each has another's allocations in it; and of what the card as a whole lost
-   the first, which was alone. */
+/* One context is like another: what is told best of any is charged for all. Of two that are told as
+   well, the larger; of the least of several the smaller, since each has another's allocations in
+   it; and of what the card as a whole lost the first, which was alone. */
 static uint64_t learn_context(shared64 *learned, uint64_t bytes, enum told told)
 {
     uint64_t seen = atomic_load(learned), best;
@@ -92,11 +94,12 @@ bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
         *bytes = overhead->reserved;
     if (context && looked)
         *bytes = learn_context(overhead->learned, *bytes, told);
-    /* Amid others that allocate, a module may seem smaller than it is: it counts as large as any before it. */
+    /* Amid others that allocate, a module may seem smaller than it is: it counts as large as any
+       before it. */
     if (!context && overhead->known && told < TOLD_TOTAL && *bytes < overhead->reserved)
         *bytes = overhead->reserved;
-    /* Where NVML did not tell, somebody else's allocation may have got in between: a context is no larger than that, and
-       a module is looked at again (module.c). */
+    /* Where NVML did not tell, somebody else's allocation may have got in between: a context is no
+       larger than that, and a module is looked at again (module.c). */
     overhead->doubtful = told != TOLD_LIST && !context && !overhead->believed;
     if (*bytes > SANE_BYTES && overhead->doubtful)
         return false;
@@ -123,7 +126,8 @@ void overhead_give(const struct entry *entry)
     give(device, entry->bytes);
 }
 
-/* Of two threads that made the same primary context at once, the second's part is given back: it is one context. */
+/* Of two threads that made the same primary context at once, the second's part is given back: it is
+   one context. */
 void overhead_note(enum kind kind, const void *key, void *owner, struct device *device,
                    uint64_t bytes)
 {
@@ -239,7 +243,8 @@ static bool attached(CUcontext ctx, int by)
            ledger_count(CONTEXT, (uint64_t)(uintptr_t)ctx, by);
 }
 
-/* An attachment is counted before the driver makes it, so that no other thread's detaching is taken for the last. */
+/* An attachment is counted before the driver makes it, so that no other thread's detaching is taken
+   for the last. */
 CUresult cuCtxAttach(CUcontext *ctx, unsigned flags)
 {
     CUcontext current = NULL;
@@ -336,7 +341,9 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
     return end_primary(dev, REAL(cuDevicePrimaryCtxReset_v2));
 }
 
-/* ---- green contexts: each holds the primary context, which the first of them may make, and a part of its own ---- */
+/* ---- green contexts ----
+
+   Each holds the primary context, which the first of them may make, and a part of its own. */
 
 CUresult cuGreenCtxCreate(CUgreen *ctx, void *desc, CUdevice dev, unsigned flags)
 {
@@ -349,7 +356,8 @@ CUresult cuGreenCtxCreate(CUgreen *ctx, void *desc, CUdevice dev, unsigned flags
         return CUDA_ERROR_NO_DEVICE;
     if (device == NULL)
         return REAL(cuGreenCtxCreate)(ctx, desc, dev, flags);
-    /* The primary context is made by a call that counts it, and held until the green one holds it. */
+    /* The primary context is made by a call that counts it, and held until the green one holds it.
+     */
     CUresult result = cuDevicePrimaryCtxRetain(&context, dev);
     if (result != CUDA_SUCCESS)
         return result;
@@ -429,8 +437,9 @@ static CUresult limit_now(int limit, size_t *value)
     return HAVE(cuCtxGetLimit) ? real.cuCtxGetLimit(value, limit) : CUDA_SUCCESS;
 }
 
-/* What is above the value that the context began with counts from now on, though the driver may take it only when a kernel
-   needs it. What the context began with is a part of the context's own size. */
+/* What is above the value that the context began with counts from now on, though the driver may
+   take it only when a kernel needs it. What the context began with is a part of the context's own
+   size. */
 CUresult cuCtxSetLimit(int limit, size_t value)
 {
     static shared64 begun[CU_LIMIT_HEAP + 1]; /* plus one */

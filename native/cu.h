@@ -1,4 +1,5 @@
-/* The part of the CUDA driver's and NVML's binary interface that berth uses, in its own words: no toolkit is needed to build. */
+/* The part of the CUDA driver's and NVML's binary interface that berth uses, in its own words: no
+   toolkit is needed to build. */
 #ifndef BERTH_CU_H
 #define BERTH_CU_H
 

@@ -18,7 +18,7 @@ static struct turn turn;
 static shared32 started;
 
 static _Thread_local struct {
-    CUcontext context;
+    CUcontext context, seen; /* seen: whosever device it is */
     struct device *device;
     uint32_t changes;
 } last;
@@ -50,8 +50,8 @@ static bool nothing_of(struct device *device)
     return true;
 }
 
-/* Where a limit cannot be known after all: the driver has started by now, and a program that does not listen to its
-   answer must get nothing from it. */
+/* Where a limit cannot be known after all: the driver has started by now, and a program that does
+   not listen to its answer must get nothing from it. */
 static void nothing_of_all(const struct card *cards, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -210,10 +210,12 @@ struct device *device_current(void)
     CUdevice handle = 0;
     if (UNLIKELY(!atomic_load_explicit(&limiting, memory_order_acquire)))
         return NULL;
+    last.seen = NULL;
     if (UNLIKELY(!HAVE(cuCtxGetCurrent)))
         return device_of(0);
     if (real.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL)
         return NULL;
+    last.seen = context;
     uint32_t changes = atomic_load_explicit(&context_changes, memory_order_acquire);
     if (LIKELY(last.context == context && last.changes == changes))
         return last.device;
@@ -227,6 +229,11 @@ struct device *device_current(void)
     last.context = context;
     last.changes = changes;
     return last.device = device_of(handle);
+}
+
+CUcontext device_context(void)
+{
+    return last.seen;
 }
 
 struct device *device_at(int position)

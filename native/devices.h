@@ -17,6 +17,8 @@ extern shared32 pacing;   /* some device has a compute limit */
 extern shared32 several;  /* there is more than one device */
 struct device *
 device_current(void); /* of the calling thread's context; NULL where there is no limit */
+CUcontext device_context(
+    void); /* that context, as the last call of `device_current` on this thread found it */
 struct device *device_of(CUdevice handle);
 struct device *device_by_uuid(const unsigned char uuid[16]);
 struct device *device_at(int position);      /* NULL past the last */
@@ -25,7 +27,8 @@ CUresult devices_start(CUresult started);
 void devices_changed(void); /* a context is gone: forget which device it was on */
 bool devices_none(void);    /* limits cannot be known: there is no GPU */
 
-/* Takes, after looking for dead processes and unused pool memory where it does not fit; records a refusal. */
+/* Takes, after looking for dead processes and unused pool memory where it does not fit; records a
+   refusal. */
 bool take(struct device *device, uint64_t bytes, const char *call);
 /* The same without recording. */
 bool take_quietly(struct device *device, uint64_t bytes, uint64_t *left);

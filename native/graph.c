@@ -1,4 +1,5 @@
-/* Graphs, and streams that are being captured into one. What a graph's nodes allocate is the memory of its device's graphs. */
+/* Graphs, and streams that are being captured into one. What a graph's nodes allocate is the memory
+   of its device's graphs. */
 #define _GNU_SOURCE
 #include "capture.h"
 #include "devices.h"
@@ -10,7 +11,8 @@
 
 #include <stdlib.h>
 
-/* From the first capture on, a stream is asked before its allocations are counted: captured ones are graph nodes. */
+/* From the first capture on, a stream is asked before its allocations are counted: captured ones
+   are graph nodes. */
 static void captures(void)
 {
     atomic_store(&captured, 1);
@@ -67,7 +69,8 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const 
     return REAL(cuStreamBeginCaptureToGraph_ptsz)(stream, graph, needs, edges, count, mode);
 }
 
-/* What a graph's nodes allocate, its child graphs' too: `bytes` together, `apart` where each takes whole steps of its own. */
+/* What a graph's nodes allocate, its child graphs' too: `bytes` together, `apart` where each takes
+   whole steps of its own. */
 struct need {
     uint64_t bytes, apart;
 };
@@ -223,8 +226,9 @@ CUresult cuGraphExecDestroy(CUexec exec)
     return result;
 }
 
-/* A graph whose memory was made real stays so until the device's is trimmed: only then, or on another stream, where it may
-   not share what it shared before, does it need anything. What another graph has is not there for this one. */
+/* A graph whose memory was made real stays so until the device's is trimmed: only then, or on
+   another stream, where it may not share what it shared before, does it need anything. What another
+   graph has is not there for this one. */
 struct readying {
     struct pool *pool;
     struct memory *memory;

@@ -1,6 +1,7 @@
-/* A region's file may be cut short under the operator's hands by any process that may write it. What is mapped is then no longer
-   there, and touching it is SIGBUS. The operator's tools go on: while they look, a page that has gone is replaced by an
-   empty one, and what they saw is not believed. Only they do that: a guest's signals are the guest's. */
+/* A region's file may be cut short under the operator's hands by any process that may write it.
+   What is mapped is then no longer there, and touching it is SIGBUS. The operator's tools go on:
+   while they look, a page that has gone is replaced by an empty one, and what they saw is not
+   believed. Only they do that: a guest's signals are the guest's. */
 #define _GNU_SOURCE
 #include "guard.h"
 

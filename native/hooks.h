@@ -1,4 +1,5 @@
-/* Every entry point that berth answers in the driver's place. One line here, one wrapper, one test snippet.
+/* Every entry point that berth answers in the driver's place. One line here, one wrapper, one test
+   snippet.
 
    HOOK(symbol, parameters)     of libcuda.so.1
    NVHOOK(symbol, parameters)   of libnvidia-ml.so.1

@@ -1,5 +1,6 @@
-/* A launch is charged before it is let go, by what launches like it were measured to take (measure.c), out of the
-   partition's time (share.c). Each thread buys a little ahead, so that most launches cost a subtraction. */
+/* A launch is charged before it is let go, by what launches like it were measured to take
+   (measure.c), out of the partition's time (share.c). Each thread buys a little ahead, so that most
+   launches cost a subtraction. */
 #define _GNU_SOURCE
 #include "launch.h"
 #include "capture.h"
@@ -50,8 +51,8 @@ static uint64_t any_below(uint64_t most)
     return (most * (uint64_t)(mine.chance >> 8)) >> 24;
 }
 
-/* How many launches to leave out before the next is measured: any number about the mean, since launches may take turns.
-   None where others compute, whom each may have to wait for. */
+/* How many launches to leave out before the next is measured: any number about the mean, since
+   launches may take turns. None where others compute, whom each may have to wait for. */
 static int64_t until_next(struct device *device, struct kernel *kernel, uint64_t cost)
 {
     uint64_t every_ns = atomic_load(&kernel->varies) ? PROBE_VARYING_NS : PROBE_EVERY_NS;
@@ -159,7 +160,8 @@ static void pace_forget(void)
 
 PART(.forget = pace_forget);
 
-/* The driver's call comes last where nothing is measured, so that it takes this one's place on the stack. */
+/* The driver's call comes last where nothing is measured, so that it takes this one's place on the
+   stack. */
 #define LAUNCH(what, blocks, stream, per_thread, call)                      \
     do {                                                                    \
         struct probe *probe = NULL;                                         \

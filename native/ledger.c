@@ -7,7 +7,8 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* One pointer leads to all of it, so that a fork in the middle of a change finds either what was or what is. */
+/* One pointer leads to all of it, so that a fork in the middle of a change finds either what was or
+   what is. */
 struct table {
     size_t slots, used;
     struct entry entries[];
@@ -48,7 +49,8 @@ static size_t bytes_for(size_t slots)
     return sizeof(struct table) + slots * sizeof(struct entry);
 }
 
-/* The table with room for one more; NULL where there is no memory for it. The old one goes after nobody can find it. */
+/* The table with room for one more; NULL where there is no memory for it. The old one goes after
+   nobody can find it. */
 static struct table *roomy(void)
 {
     struct table *old = atomic_load_explicit(&here, memory_order_relaxed);
@@ -95,7 +97,8 @@ static struct entry *find(enum kind kind, uint64_t key)
 void ledger_put(struct entry entry)
 {
     turn_take(&turn);
-    /* Without memory for the table the bytes stay held until the process ends: never too little is counted. */
+    /* Without memory for the table the bytes stay held until the process ends: never too little is
+       counted. */
     struct table *table = roomy();
     if (table != NULL)
         insert(table, entry);

@@ -1,9 +1,10 @@
 /* What a launch costs: two events around one launch in many, for each kernel and number of blocks.
 
-   Launches of one kernel with the same blocks may take any time (a persistent kernel works as long as its data
-   last), so what is charged is their mean, and a launch that was measured is charged what it took. Others' work in
-   between makes a launch seem longer. So where others compute, launches count that came right behind others of this
-   process, which leave nobody a gap; and where most of them agree on the least, that is what it takes. */
+   Launches of one kernel with the same blocks may take any time (a persistent kernel works as long
+   as its data last), so what is charged is their mean, and a launch that was measured is charged
+   what it took. Others' work in between makes a launch seem longer. So where others compute,
+   launches count that came right behind others of this process, which leave nobody a gap; and where
+   most of them agree on the least, that is what it takes. */
 #define _GNU_SOURCE
 #include "measure.h"
 #include "capture.h"
@@ -78,8 +79,8 @@ static uint64_t agreed(const uint64_t *samples, uint32_t count, uint64_t mean, b
     return near_count * 3 >= count ? near_sum / near_count : 0;
 }
 
-/* Keeps apart what launches took while nobody else computed, which is known at NVML's next look; returns their mean, 0
-   while they are too few to tell. */
+/* Keeps apart what launches took while nobody else computed, which is known at NVML's next look;
+   returns their mean, 0 while they are too few to tell. */
 static uint64_t take_note(struct device *device, struct kernel *kernel, uint64_t ns)
 {
     uint64_t looked_ns, count;

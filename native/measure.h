@@ -24,9 +24,11 @@ enum { FIRST_COST_NS = 20 * 1000 }; /* what a launch is charged until it is meas
 
 struct probe;
 struct kernel *measure_kernel(void *what, uint64_t blocks, CUcontext context);
-/* Reads what is done of the caller's context: another's may end at any moment, and its time is another GPU's. */
+/* Reads what is done of the caller's context: another's may end at any moment, and its time is
+   another GPU's. */
 void measure_read(struct device *device, CUcontext context);
-/* Begins to measure a launch that was charged `charged_ns`, 0 if by guess; NULL where that cannot be now. */
+/* Begins to measure a launch that was charged `charged_ns`, 0 if by guess; NULL where that cannot
+   be now. */
 struct probe *measure_begin(struct kernel *kernel, CUcontext context, CUstream stream,
                             bool per_thread, uint64_t charged_ns);
 void measure_end(struct probe *probe, CUstream stream, bool per_thread, CUresult result);

@@ -1,4 +1,5 @@
-/* Linear memory and arrays: taken before the driver is asked, given back when it refuses or frees. */
+/* Linear memory and arrays: taken before the driver is asked, given back when it refuses or frees.
+ */
 #define _GNU_SOURCE
 #include "devices.h"
 #include "ledger.h"
@@ -8,25 +9,17 @@
 
 #include <stdlib.h>
 
-static CUcontext current_context(void)
-{
-    CUcontext context = NULL;
-    if (HAVE(cuCtxGetCurrent))
-        real.cuCtxGetCurrent(&context);
-    return context;
-}
-
 static void keep(struct device *device, enum kind kind, uint64_t key, uint64_t bytes)
 {
     ledger_put((struct entry){ .key = key,
                                .bytes = bytes,
-                               .owner = current_context(),
+                               .owner = device_context(),
                                .kind = (uint16_t)kind,
                                .device = (uint16_t)device->ordinal });
 }
 
-/* An allocation of known size: its bytes are taken, then the driver is asked, then they are kept under the name that it
-   gave, or given back. The device is NULL where nothing is counted. */
+/* An allocation of known size: its bytes are taken, then the driver is asked, then they are kept
+   under the name that it gave, or given back. The device is NULL where nothing is counted. */
 static inline CUresult settled(struct device *device, enum kind kind, uint64_t bytes,
                                CUresult result, uint64_t key)
 {
@@ -157,8 +150,8 @@ CUresult cuMemAllocPitch(unsigned *ptr, unsigned *pitch, unsigned width, unsigne
     return result;
 }
 
-/* An entry is taken out before the driver frees what it names, since the name may be given anew at once; it is put back
-   where the driver refuses. */
+/* An entry is taken out before the driver frees what it names, since the name may be given anew at
+   once; it is put back where the driver refuses. */
 static CUresult freed(bool known, const struct entry *entry, CUresult result)
 {
     if (known && UNLIKELY(result != CUDA_SUCCESS))
@@ -206,7 +199,8 @@ CUresult cuMemFree(unsigned ptr)
 
 /* ---- arrays ---- */
 
-/* Bits of one element of one channel; block-compressed and planar formats as bits of a pixel of all. */
+/* Bits of one element of one channel; block-compressed and planar formats as bits of a pixel of
+   all. */
 static unsigned format_bits(int format, unsigned channels)
 {
     switch (format) {
@@ -377,7 +371,8 @@ CUresult cuMipmappedArrayDestroy(CUmipmap mipmap)
     return result;
 }
 
-/* ---- memory of graphics interfaces: not limited where it is made, and counted from here on ---- */
+/* ---- memory of graphics interfaces: not limited where it is made, and counted from here on ----
+ */
 
 CUresult cuImportExternalMemory(CUext *memory, const CUext_desc *desc)
 {

@@ -1,4 +1,5 @@
-/* Modules, libraries, and their functions, which a driver may load only when they are first asked for. */
+/* Modules, libraries, and their functions, which a driver may load only when they are first asked
+   for. */
 #define _GNU_SOURCE
 #include "overhead.h"
 #include "capture.h"
@@ -26,9 +27,10 @@ static CUresult load_begin(struct load *load, const char *call, const void *out)
     return CUDA_SUCCESS;
 }
 
-/* What became of an attempt; it is made anew where true. NVML tells what this process holds, and is believed whatever it
-   says. Without it only the card as a whole can be asked, where another's allocation may have got in between: what is
-   implausible or does not fit is unloaded, and believed where the card has about as much more free then. */
+/* What became of an attempt; it is made anew where true. NVML tells what this process holds, and is
+   believed whatever it says. Without it only the card as a whole can be asked, where another's
+   allocation may have got in between: what is implausible or does not fit is unloaded, and believed
+   where the card has about as much more free then. */
 static bool load_again(struct load *load, CUresult *result, enum kind kind, const void *out,
                        CUresult (*unload)(void *))
 {
@@ -178,8 +180,9 @@ CUresult cuLibraryUnload(CUlibrary library)
 
 /* ---- functions that are loaded when they are first used ---- */
 
-/* Loads a function now, so that what it brings is counted, and refused where it does not fit. One that was loaded and is
-   too much cannot be unloaded: all that is left is taken for it, and the rest is the hole. */
+/* Loads a function now, so that what it brings is counted, and refused where it does not fit. One
+   that was loaded and is too much cannot be unloaded: all that is left is taken for it, and the
+   rest is the hole. */
 static CUresult load_function(struct device *device, CUfunction function, enum kind kind,
                               void *owner, const char *call)
 {
@@ -233,8 +236,8 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
                           : result;
 }
 
-/* A library may be asked without a context: then the kernel is loaded by its first launch, which is not counted until
-   the next module or function is measured. */
+/* A library may be asked without a context: then the kernel is loaded by its first launch, which is
+   not counted until the next module or function is measured. */
 CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name)
 {
     CUfunction function;

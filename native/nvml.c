@@ -1,4 +1,5 @@
-/* NVML: memory and processes as the container's own part, also for programs that never start CUDA. */
+/* NVML: memory and processes as the container's own part, also for programs that never start CUDA.
+ */
 #define _GNU_SOURCE
 #include "devices.h"
 #include "parts.h"
@@ -119,7 +120,8 @@ int nvmlDeviceGetMemoryInfo_v2(NVdevice device, NVmemory_v2 *memory)
     return result;
 }
 
-/* Leaves the partition's own of `count` items of `size` bytes; the pid is `at` bytes from an item's start. */
+/* Leaves the partition's own of `count` items of `size` bytes; the pid is `at` bytes from an item's
+   start. */
 static unsigned keep_ours(NVdevice device, void *list, unsigned count, size_t size, size_t at)
 {
     struct sight sight;
@@ -159,7 +161,8 @@ PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses, NVprocess_v1)
 PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, NVprocess)
 PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, NVprocess)
 
-/* Who computes. A caller that only asks how much room it takes is told the driver's own number, which is enough. */
+/* Who computes. A caller that only asks how much room it takes is told the driver's own number,
+   which is enough. */
 int nvmlDeviceGetProcessUtilization(NVdevice device, NVutilization *samples, unsigned *count,
                                     unsigned long long since_us)
 {

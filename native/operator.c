@@ -1,4 +1,5 @@
-/* What the operator's tools call: make, resize and read a region. They run in their own process, never in a guest's. */
+/* What the operator's tools call: make, resize and read a region. They run in their own process,
+   never in a guest's. */
 #define _GNU_SOURCE
 #include "berth.h"
 #include "guard.h"

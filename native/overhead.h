@@ -1,4 +1,5 @@
-/* What only the driver knows the size of: an estimate is taken, then corrected by measuring (context.c). */
+/* What only the driver knows the size of: an estimate is taken, then corrected by measuring
+   (context.c). */
 #ifndef BERTH_OVERHEAD_H
 #define BERTH_OVERHEAD_H
 
@@ -16,8 +17,8 @@ struct overhead {
 };
 bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *learned,
                     uint64_t first, const char *call);
-/* False where the driver took more than may be had: the caller undoes what it did and cancels. `made` is NULL unless a
-   context was made. */
+/* False where the driver took more than may be had: the caller undoes what it did and cancels.
+   `made` is NULL unless a context was made. */
 bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes);
 void overhead_cancel(struct overhead *overhead);
 /* Puts it down under a name, or gives it back where that is there already. */

@@ -1,4 +1,5 @@
-/* What the parts do for one another without knowing of each other: each registers it, in one line. */
+/* What the parts do for one another without knowing of each other: each registers it, in one line.
+ */
 #ifndef BERTH_PARTS_H
 #define BERTH_PARTS_H
 

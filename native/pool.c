@@ -1,24 +1,29 @@
-/* Stream-ordered memory. What counts is what a pool has reserved from the driver, used or kept for later.
+/* Stream-ordered memory. What counts is what a pool has reserved from the driver, used or kept for
+   later.
 
-   A pool grows in steps that only the driver knows, and shrinks when a stream or the program says so. Each call that may
-   make it grow goes through these states, of which a pool has as many as there are calls under way (`busy`):
+   A pool grows in steps that only the driver knows, and shrinks when a stream or the program says
+   so. Each call that may make it grow goes through these states, of which a pool has as many as
+   there are calls under way (`busy`):
 
-     begun    `asked` holds the call's bytes, so that nobody else counts on the same room in the pool
-     taken    the usual step is held for it in the region (take_for): the whole of it, or, where that does not fit, what
-              the pool has no room for; then the call is a debtor, which may need what others give back
-     called   the driver has grown the pool, or used the room in it, or refused; on success `live` holds the bytes
-     settled  the driver was asked what is reserved; `charged` is that, and what was taken beyond it is given back
-     ended    the call's bytes are in `asked` no more
+     begun    `asked` holds the call's bytes, so that nobody else counts on the same room in the
+   pool taken    the usual step is held for it in the region (take_for): the whole of it, or, where
+   that does not fit, what the pool has no room for; then the call is a debtor, which may need what
+   others give back called   the driver has grown the pool, or used the room in it, or refused; on
+   success `live` holds the bytes settled  the driver was asked what is reserved; `charged` is that,
+   and what was taken beyond it is given back ended    the call's bytes are in `asked` no more
 
-   The driver's answer may be old by the time it is used: another call may have made the pool grow since. One that is
-   still under way holds what it took for that; one that was settled since counts with all that it may have grown by
-   (`ended`). So `charged` is never too little; it may be too much (`exact` is false), until all calls have ended and
-   somebody looks again: the pool is dirty until then. It is dirty too while it keeps more than is in use, since the
-   driver may let go of that at any end of a stream. Where the driver cannot tell, the bytes in use count; of a pool that is
-   gone, all it had until the last pointer is freed.
+   The driver's answer may be old by the time it is used: another call may have made the pool grow
+   since. One that is still under way holds what it took for that; one that was settled since counts
+   with all that it may have grown by
+   (`ended`). So `charged` is never too little; it may be too much (`exact` is false), until all
+   calls have ended and somebody looks again: the pool is dirty until then. It is dirty too while it
+   keeps more than is in use, since the driver may let go of that at any end of a stream. Where the
+   driver cannot tell, the bytes in use count; of a pool that is gone, all it had until the last
+   pointer is freed.
 
-   The memory of a device's graphs is a pool without a handle. Nothing in it is known to be free for a graph that has
-   none yet, so `live` is 0, its room is never counted on, and graph.c remembers which graphs have theirs. */
+   The memory of a device's graphs is a pool without a handle. Nothing in it is known to be free for
+   a graph that has none yet, so `live` is 0, its room is never counted on, and graph.c remembers
+   which graphs have theirs. */
 #define _GNU_SOURCE
 #include "pool.h"
 #include "capture.h"
@@ -35,11 +40,11 @@ struct pool {
     uint64_t live, charged; /* in use; held for it beside what calls under way have taken */
     uint64_t asked;         /* by calls under way */
     uint64_t ended;         /* by how much all calls that have ended may have made it grow */
-    uint32_t busy,
-        debtors; /* calls under way; those of them that took less, because the pool has room for them */
-    bool gone, exact;     /* exact: `charged` is what the driver said was reserved */
-    bool together, apart; /* a graph's nodes were seen to share steps, or not to */
-    uint32_t trims;       /* of graphs: how often memory was taken from them */
+    uint32_t busy, debtors; /* calls under way; those of them that took less, because the pool has
+                               room for them */
+    bool gone, exact;       /* exact: `charged` is what the driver said was reserved */
+    bool together, apart;   /* a graph's nodes were seen to share steps, or not to */
+    uint32_t trims;         /* of graphs: how often memory was taken from them */
 };
 
 static struct turn turn;
@@ -64,7 +69,8 @@ static struct pool *known(CUpool handle)
     return found;
 }
 
-/* The pool of that name, which is put down with its device where it is new; NULL where there is no room to. */
+/* The pool of that name, which is put down with its device where it is new; NULL where there is no
+   room to. */
 static struct pool *find(CUpool handle, struct device *device)
 {
     turn_take(&turn);
@@ -127,8 +133,9 @@ static void learn_step(struct device *device, uint64_t growth)
         atomic_store_explicit(cell, step, memory_order_relaxed);
 }
 
-/* Makes what is charged what is reserved; `taken` is held for it besides. False where the driver grew the pool by more than
-   may be had: then all that is left is charged, and the rest when somebody looks again. */
+/* Makes what is charged what is reserved; `taken` is held for it besides. False where the driver
+   grew the pool by more than may be had: then all that is left is charged, and the rest when
+   somebody looks again. */
 static bool settle(struct pool *pool, uint64_t taken, bool debtor)
 {
     uint64_t reserved;
@@ -175,7 +182,8 @@ static bool settle(struct pool *pool, uint64_t taken, bool debtor)
     return false;
 }
 
-/* A pool that keeps more than is in use may let go of it at any end of a stream: it stays dirty until it has. */
+/* A pool that keeps more than is in use may let go of it at any end of a stream: it stays dirty
+   until it has. */
 static void true_up(struct device *device)
 {
     for (int i = 0; i < atomic_load(&pool_count); i++) {
@@ -337,8 +345,9 @@ static struct pool *pool_of_stream(CUstream stream)
     return find(handle, device);
 }
 
-/* A pool that was not made before our eyes, a default one above all: by what the driver says of it. It is not put down
-   where it cannot be told whose it is: what a call that fails leaves behind must not make it the host's for ever. */
+/* A pool that was not made before our eyes, a default one above all: by what the driver says of it.
+   It is not put down where it cannot be told whose it is: what a call that fails leaves behind must
+   not make it the host's for ever. */
 static struct pool *pool_named(CUpool handle, CUstream stream)
 {
     struct pool *pool = known(handle);
@@ -381,7 +390,8 @@ static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream s
     if (counting)
         pool = from != NULL ? pool_named(from, stream) : pool_of_stream(stream);
     if (pool == NULL && counting && HAVE(cuDeviceGetMemPool) && device_of_stream(stream) != NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY; /* more pools than there is room to count, or one that the driver does not name */
+        return CUDA_ERROR_OUT_OF_MEMORY; /* more pools than there is room to count, or one that the
+                                            driver does not name */
     if (pool == NULL || pool->device == NULL)
         return ask(ptr, bytes, from, stream, per_thread);
     uint64_t taken = 0, left = 0;
@@ -601,8 +611,9 @@ void pools_graph_trimmed(struct device *device)
     turn_leave(&turn);
 }
 
-/* Takes what a graph's nodes may need apart, unless they were seen to share steps; together where that does not fit and
-   they were not seen not to. What graphs have that do not run now is trimmed before it is refused. */
+/* Takes what a graph's nodes may need apart, unless they were seen to share steps; together where
+   that does not fit and they were not seen not to. What graphs have that do not run now is trimmed
+   before it is refused. */
 static bool take_for_graph(struct pool *pool, uint64_t bytes, uint64_t apart, const char *call,
                            struct growth *growth)
 {

@@ -7,7 +7,8 @@
 
 void pools_free(const struct entry *entry); /* a pooled pointer was freed */
 uint64_t pools_whole_steps(const struct device *device, uint64_t bytes);
-/* Around a call that may make a graph's memory real: `bytes` in all, `apart` where each node takes whole steps. */
+/* Around a call that may make a graph's memory real: `bytes` in all, `apart` where each node takes
+   whole steps. */
 struct growth {
     uint64_t bytes, taken, charged;
     uint32_t trims;

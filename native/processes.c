@@ -1,8 +1,10 @@
-/* Which of the processes that NVML tells of is this one, and what a call made the driver take for it.
+/* Which of the processes that NVML tells of is this one, and what a call made the driver take for
+   it.
 
-   A pid proves nothing: in a container NVML may tell of the host's pids, among which the own number is somebody
-   else's, or of the own pid with no memory. So a process is known by what it does: it is the one that comes to hold
-   memory while its first context is made, or the one that computes when it computes and rests when it rests. */
+   A pid proves nothing: in a container NVML may tell of the host's pids, among which the own number
+   is somebody else's, or of the own pid with no memory. So a process is known by what it does: it
+   is the one that comes to hold memory while its first context is made, or the one that computes
+   when it computes and rests when it rests. */
 #define _GNU_SOURCE
 #include "processes.h"
 #include "parts.h"
@@ -32,7 +34,8 @@ struct look {
     uint64_t measuring; /* what this look has put down as its own, 0 where another measures */
 };
 
-/* Who was seen to compute, for the threads in turns that look (share.c), and what speaks against each. */
+/* Who was seen to compute, for the threads in turns that look (share.c), and what speaks against
+   each. */
 static struct suspects {
     struct {
         unsigned pid, strikes, looks, apart;
@@ -76,7 +79,8 @@ uint64_t processes_driver_free(void)
     return said ? free_bytes : 0;
 }
 
-/* What all hold and what was charged, of one instant if no process of the partition allocates for so long. */
+/* What all hold and what was charged, of one instant if no process of the partition allocates for
+   so long. */
 static void look_at_sums(struct device *device, struct look *look)
 {
     NVdevice handle = device_nvml(device);
@@ -115,7 +119,8 @@ struct look *processes_look(struct device *device)
     struct look *look = calloc(1, sizeof *look);
     if (look == NULL)
         return NULL;
-    /* Two of a partition that measure at once would measure each other. Nobody waits: the second charges what is known. */
+    /* Two of a partition that measure at once would measure each other. Nobody waits: the second
+       charges what is known. */
     shared64 *measuring = &device->region.use->measuring_ns;
     uint64_t since = 0, now = clock_ns() & ~(uint64_t)BERTH_MEASURING_SLOT;
     uint64_t own = now | ((unsigned)device->region.slot & BERTH_MEASURING_SLOT);
@@ -171,7 +176,8 @@ static bool is_fellow(struct device *device, unsigned pid)
     return false;
 }
 
-/* The one that came to hold memory between two looks; 0 where that was none, or several of which none can be told. */
+/* The one that came to hold memory between two looks; 0 where that was none, or several of which
+   none can be told. */
 static unsigned newcomer(struct device *device, const struct look *before, const struct look *after,
                          uint64_t *least)
 {
@@ -211,7 +217,8 @@ static uint64_t others_growth(const struct look *before, const struct look *afte
     return growth;
 }
 
-/* What is gone from the card beside what this partition was charged: a call cannot have taken more. */
+/* What is gone from the card beside what this partition was charged: a call cannot have taken more.
+ */
 static bool gone(struct device *device, const struct look *after, uint64_t reserved, uint64_t *all,
                  uint64_t *foreign)
 {
@@ -224,8 +231,9 @@ static bool gone(struct device *device, const struct look *after, uint64_t reser
     return true;
 }
 
-/* The most of several looks: what others were charged and have not had of the driver yet makes it less. `still`: nobody
-   of the partition was charged anything from the first of them to the last. */
+/* The most of several looks: what others were charged and have not had of the driver yet makes it
+   less. `still`: nobody of the partition was charged anything from the first of them to the last.
+ */
 static uint64_t most_foreign(struct device *device, const struct look *after, uint64_t reserved,
                              bool *still)
 {
@@ -278,9 +286,9 @@ static bool tells_bytes(const struct look *look)
     return false;
 }
 
-/* This process where NVML tells of it, in both looks, that it holds nothing: among others that hold memory, or where the
-   card as a whole lost nothing either, by two that agree to the byte. 0 where that is not so: a list that has nothing
-   for anybody tells nothing. */
+/* This process where NVML tells of it, in both looks, that it holds nothing: among others that hold
+   memory, or where the card as a whole lost nothing either, by two that agree to the byte. 0 where
+   that is not so: a list that has nothing for anybody tells nothing. */
 static unsigned holds_nothing(const struct look *before, const struct look *after, uint64_t all)
 {
     unsigned own = (unsigned)getpid(), outer = outer_pid(),
@@ -333,7 +341,8 @@ static uint64_t context_taken(struct device *device, const struct look *before,
         tell(device, "a context", least, "the least of several that began at once", 0);
         return least;
     }
-    /* Where nobody of the partition allocated between the looks, and hardly anybody was about to. */
+    /* Where nobody of the partition allocated between the looks, and hardly anybody was about to.
+     */
     bool still = before->steady && after->steady && before->change == after->change;
     bytes = above(rise, before->listed && after->listed ? others_growth(before, after, known) : 0);
     if (totals && still && before->measuring != 0 && bytes >= LEAST_BYTES && bytes <= MOST_BYTES &&
@@ -354,8 +363,8 @@ static uint64_t context_taken(struct device *device, const struct look *before,
     return bytes;
 }
 
-/* Whether nobody of the partition was charged or given back anything from before the call on, and for a moment after:
-   what one frees is given back a little later. */
+/* Whether nobody of the partition was charged or given back anything from before the call on, and
+   for a moment after: what one frees is given back a little later. */
 static bool was_still(struct device *device, const struct look *before, const struct look *after)
 {
     struct look again = *after;
@@ -368,8 +377,9 @@ static bool was_still(struct device *device, const struct look *before, const st
     return true;
 }
 
-/* What NVML has beside what was charged: what was charged before and is taken only now is not this module's, and what was
-   taken since the last look without being charged (a kernel that was loaded by its launch) is counted now. */
+/* What NVML has beside what was charged: what was charged before and is taken only now is not this
+   module's, and what was taken since the last look without being charged (a kernel that was loaded
+   by its launch) is counted now. */
 static uint64_t module_taken(struct device *device, const struct look *before,
                              const struct look *after, uint64_t reserved, enum told *how)
 {
@@ -458,8 +468,8 @@ static unsigned busy_pct(const NVutilization *samples, unsigned count, unsigned 
     return 0;
 }
 
-/* Whether one that used so much cannot be a process that launched work for so much. What is launched may seem to take
-   longer than it does, so using less says little. */
+/* Whether one that used so much cannot be a process that launched work for so much. What is
+   launched may seem to take longer than it does, so using less says little. */
 static bool cannot_be(unsigned busy, unsigned own_pct)
 {
     return (own_pct >= 10 && busy == 0) || busy > own_pct * 3 / 2 + 10;
@@ -539,8 +549,8 @@ void processes_watch(struct device *device, const NVutilization *samples, unsign
         nearest = one->apart < best && one->looks > 3 ? pid : nearest;
         best = one->apart < best ? one->apart : best;
     }
-    if (left >
-        1) /* of several that may be it, the one that is called so; else the one that does by far the nearest */
+    if (left > 1) /* of several that may be it, the one that is called so; else the one that does by
+                     far the nearest */
         pid = told != 0 ? told : best < second / 2 && second - best / 2 > 10 ? nearest : 0;
     bool found = pid != 0 && left != 0 && own_pct >= 5 && !claimed(&device->region, pid);
     if (found && here->agreed_pid == pid) {

@@ -75,7 +75,8 @@ static uint64_t limit_of(const struct berth_region *region)
 
 enum outcome { DONE, FULL };
 
-/* One change of `used` in the name of slot `index`: up by `up` below `limit`, then down by `down`. */
+/* One change of `used` in the name of slot `index`: up by `up` below `limit`, then down by `down`.
+ */
 static enum outcome change(struct berth_use_file *use, uint32_t index, uint64_t up, uint64_t down,
                            uint64_t limit, uint64_t *left, bool estimate)
 {
@@ -101,7 +102,8 @@ static enum outcome change(struct berth_use_file *use, uint32_t index, uint64_t 
             STORE(slot->held, after);
             STORE(slot->seq, seq);
             STORE_RELEASE(slot->intent, 0);
-            if (!estimate) { /* an estimate is no peak; what remains of it when it is corrected may be one */
+            if (!estimate) { /* an estimate is no peak; what remains of it when it is corrected may
+                                be one */
                 if (LOAD(use->peak) < next.used)
                     raise_to(&use->peak, next.used);
                 if (LOAD(slot->peak) < after)
@@ -112,7 +114,8 @@ static enum outcome change(struct berth_use_file *use, uint32_t index, uint64_t 
     }
 }
 
-/* Completes the record of a dead slot: did its last change happen? The caller holds the slot's lock. */
+/* Completes the record of a dead slot: did its last change happen? The caller holds the slot's
+   lock. */
 static void settle(struct berth_use_file *use, uint32_t index)
 {
     struct berth_slot *slot = &use->slots[index];
@@ -225,10 +228,11 @@ static bool read_life(const char *path, struct life *life)
     return true;
 }
 
-/* Called when the lock of the slot is free, its memory gone: has its process also closed its files, the driver's among
-   them? The kernel closes them before a process becomes a zombie, but its last thread may be another than the one that
-   let go of the memory, and the first thread is a zombie before the others have ended. That is known only in the same
-   pid namespace; elsewhere the lock decides, which a thread lets go of after the files that it closes itself. */
+/* Called when the lock of the slot is free, its memory gone: has its process also closed its files,
+   the driver's among them? The kernel closes them before a process becomes a zombie, but its last
+   thread may be another than the one that let go of the memory, and the first thread is a zombie
+   before the others have ended. That is known only in the same pid namespace; elsewhere the lock
+   decides, which a thread lets go of after the files that it closes itself. */
 static bool is_gone(struct berth_slot *slot, uint64_t own_namespace)
 {
     if (slot->pid_namespace == 0 || slot->pid_namespace != own_namespace)
@@ -245,8 +249,8 @@ static bool is_gone(struct berth_slot *slot, uint64_t own_namespace)
         return true;
     if (life.state == 'Z' || life.state == 'X' || (life.flags & EXITING) != 0)
         return false;
-    /* It lives and is not about to end: it has become another program. That closes the driver's files a moment
-       after it lets go of the memory. */
+    /* It lives and is not about to end: it has become another program. That closes the driver's
+       files a moment after it lets go of the memory. */
     uint64_t now = clock_ns(), since = 0;
     if (atomic_compare_exchange_strong(&slot->unproven_ns, &since, now))
         since = now;
@@ -279,8 +283,9 @@ bool region_replaced(const struct berth_region *region)
     return stat(region->path, &file) == 0 && !is_mapped_file(region, &file);
 }
 
-/* A descriptor of the file that is mapped, or -1. By its path; where that leads nowhere any more, or
-   to the file of another partition of the same name, by the mapping, which the kernel shows to root. */
+/* A descriptor of the file that is mapped, or -1. By its path; where that leads nowhere any more,
+   or to the file of another partition of the same name, by the mapping, which the kernel shows to
+   root. */
 static int open_mapped(const struct berth_region *region)
 {
     struct stat file;
@@ -308,9 +313,10 @@ static int open_mapped(const struct berth_region *region)
 
 /* ---- the dead ----
 
-   Who buries says so first in the slot's state, so that no two do: one that may lock the slot's byte
-   writes BY_LOCK, under that lock; one that has no descriptor of the file, since its path is gone, writes
-   BY_SLOT and its own slot. A burial that a death interrupted is taken over from there. */
+   Who buries says so first in the slot's state, so that no two do: one that may lock the slot's
+   byte writes BY_LOCK, under that lock; one that has no descriptor of the file, since its path is
+   gone, writes BY_SLOT and its own slot. A burial that a death interrupted is taken over from
+   there. */
 enum { BY_SLOT = 2, BY_LOCK = BY_SLOT + BERTH_SLOTS };
 
 static void unlock_byte(int fd, uint32_t index)
@@ -338,8 +344,8 @@ static bool bury_by_lock(struct berth_use_file *use, uint32_t index, int fd, uin
     return ours;
 }
 
-/* Without a lock to ask: known of processes of the same pid namespace only, by when they started. One that has become
-   another program still looks alive. */
+/* Without a lock to ask: known of processes of the same pid namespace only, by when they started.
+   One that has become another program still looks alive. */
 static bool has_ended(struct berth_slot *slot, uint64_t own_namespace)
 {
     char path[40];
@@ -414,7 +420,8 @@ bool region_join(struct berth_region *region, struct berth_error *error)
 {
     if (region->slot >= 0)
         return true;
-    /* Of many that start together one looks for the dead; each still does before it is ever refused. */
+    /* Of many that start together one looks for the dead; each still does before it is ever
+       refused. */
     uint64_t now = clock_ns(), then = LOAD(region->use->reaped_ns);
     if (now - then > CROWD_NS &&
         atomic_compare_exchange_strong(&region->use->reaped_ns, &then, now))
@@ -496,7 +503,8 @@ void region_refuse(struct berth_region *region, const char *call, uint64_t asked
     struct berth_refusal *refusal = &use->refusals[number % BERTH_REFUSALS];
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
-    /* Odd while it is written. One that is being written is left to its writer, unless he must have died long ago. */
+    /* Odd while it is written. One that is being written is left to its writer, unless he must have
+       died long ago. */
     uint64_t seen = LOAD(refusal->number);
     if ((seen & 1) != 0 && number < (seen >> 1) + 16 * BERTH_REFUSALS)
         return;

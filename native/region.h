@@ -1,16 +1,17 @@
 /* The region: what the processes of one container share about one GPU.
 
-   Two files in one folder, named by the GPU's UUID. `<uuid>.limit` holds what is allowed; the library only reads
-   it, so that whoever made it (the node's agent) can mount it read-only. `<uuid>.use` holds what is taken.
+   Two files in one folder, named by the GPU's UUID. `<uuid>.limit` holds what is allowed; the
+   library only reads it, so that whoever made it (the node's agent) can mount it read-only.
+   `<uuid>.use` holds what is taken.
 
-   `used` is exact at every instant. It changes by one 16-byte compare-and-swap that also names the slot and
-   the number of the change, and before anyone overwrites that name he notes it in the slot that it names. A
-   process that was killed at any instruction has therefore left enough to tell whether its last change
-   happened, and nobody ever waits for anybody.
+   `used` is exact at every instant. It changes by one 16-byte compare-and-swap that also names the
+   slot and the number of the change, and before anyone overwrites that name he notes it in the slot
+   that it names. A process that was killed at any instruction has therefore left enough to tell
+   whether its last change happened, and nobody ever waits for anybody.
 
-   A process proves that it lives by a lock on one byte of the file, held by a mapping of it rather than by a
-   descriptor: it ends with the process's memory, whatever the program closes, forks or executes, and shows in
-   every pid namespace. */
+   A process proves that it lives by a lock on one byte of the file, held by a mapping of it rather
+   than by a descriptor: it ends with the process's memory, whatever the program closes, forks or
+   executes, and shows in every pid namespace. */
 #ifndef BERTH_REGION_H
 #define BERTH_REGION_H
 
@@ -59,11 +60,11 @@ struct berth_slot {
         intent; /* the change under way: held after it, its number; 0 when settled */
     shared64 held, peak;
     shared64 gpu_ns;
-    shared64
-        unproven_ns; /* since when it is seen to live without its proof: it has become another program */
-    shared64 swapped; /* what of it is in the host's memory, beside `held` */
-    shared32
-        outer_pid; /* what NVML calls it, which in a container is another than `pid`; 0: not known */
+    shared64 unproven_ns; /* since when it is seen to live without its proof: it has become another
+                             program */
+    shared64 swapped;     /* what of it is in the host's memory, beside `held` */
+    shared32 outer_pid;   /* what NVML calls it, which in a container is another than `pid`; 0: not
+                             known */
     unsigned char pad[20];
     _Alignas(64) shared64 noted; /* the last change of this slot that another process saw done */
     unsigned char pad2[56];
@@ -81,18 +82,18 @@ struct berth_use_file {
     uint32_t version, size;
     unsigned char uuid[16];
     shared64 recent_measured_ns,
-        recent_raw_ns; /* compute of late: by NVML, and by the launches as they were measured */
-    shared32 trims,
-        mixed; /* whether launches are taken for alike, as NVML would tell if they were not; that it did tell */
+        recent_raw_ns;     /* compute of late: by NVML, and by the launches as they were measured */
+    shared32 trims, mixed; /* whether launches are taken for alike, as NVML would tell if they were
+                              not; that it did tell */
     shared32
         strangers; /* whether NVML tells who computes, and not which of them this partition is */
     unsigned char pad0[4];
     struct {
         _Alignas(16) shared64 used;
         shared64 tag;
-    } total; /* tag: number of the change << BERTH_TAG_SLOT_BITS | slot + 1 */
-    shared64
-        function_bytes; /* learned too, and seldom: what is loaded with the largest function, plus one */
+    } total;                 /* tag: number of the change << BERTH_TAG_SLOT_BITS | slot + 1 */
+    shared64 function_bytes; /* learned too, and seldom: what is loaded with the largest function,
+                                plus one */
     unsigned char pad1[40];
     shared64 peak, refused, refused_bytes;
     shared32 slots_seen, pad2;
@@ -102,15 +103,14 @@ struct berth_use_file {
     _Alignas(64) shared64 paid_until_ns; /* compute: everything up to here is used up */
     shared64 gpu_ns, measured_ns, measured_at_us, checked_at_ns, charged_then_ns;
     shared32 factor_milli, others_pct;
-    shared64
-        seen_ns; /* the last instant at which time was bought: a clock that fell behind it has jumped */
+    shared64 seen_ns; /* the last instant at which time was bought: a clock that fell behind it has
+                         jumped */
     shared64 refusal_count;
     shared64 backlog_ns; /* how long work of the partition was on its way to the GPU, all in all */
     shared64 backlog_until_ns, backlog_mark_ns;
-    shared64 longest_ns; /* the longest launch of late, with its wait for others */
-    shared64
-        measuring_ns; /* since when a slot measures what the driver takes, which its lowest bits
-                              name; 0: nobody */
+    shared64 longest_ns;   /* the longest launch of late, with its wait for others */
+    shared64 measuring_ns; /* since when a slot measures what the driver takes, which its lowest
+                              bits name; 0: nobody */
     shared32 given_pct, total_pct;
     shared32 distrust; /* for how many more looks NVML's word on compute is not taken */
     unsigned char pad6[4];
@@ -131,8 +131,8 @@ struct berth_region {
     struct berth_use_file *use;
     void *proof; /* the mapping whose lock says that this process lives; not inherited by fork */
     int slot;    /* -1: looks only */
-    struct turn
-        turn; /* this process's threads take turns at the slot; never across a system call or driver call */
+    struct turn turn; /* this process's threads take turns at the slot; never across a system call
+                         or driver call */
     shared64 looked_ns;
     uint64_t disk, inode; /* of the file that is mapped, to which the path may lead no more */
     char path[256];       /* of the use file */
@@ -145,12 +145,14 @@ struct berth_error {
 /* Opens a region that exists. A missing limit file is no error: false with an empty text. */
 bool region_open(struct berth_region *region, const char *folder, const unsigned char uuid[16],
                  struct berth_error *error);
-/* Makes the files that are missing. An existing limit is kept unless nobody uses it and it was not the agent's. */
+/* Makes the files that are missing. An existing limit is kept unless nobody uses it and it was not
+   the agent's. */
 bool region_make(const char *folder, const unsigned char uuid[16], const char *name,
                  uint64_t mem_bytes, uint32_t core_pct, uint32_t flags, struct berth_error *error);
 /* Whether the path leads to another file by now: the partition was removed and made anew. */
 bool region_replaced(const struct berth_region *region);
-/* Sets how much more may be had of the host; unless `anyway`, one that is in use or was made by the agent keeps its own. */
+/* Sets how much more may be had of the host; unless `anyway`, one that is in use or was made by the
+   agent keeps its own. */
 bool region_oversubscribe(const char *folder, const unsigned char uuid[16], uint64_t bytes,
                           bool anyway, struct berth_error *error);
 bool region_join(struct berth_region *region, struct berth_error *error);

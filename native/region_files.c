@@ -229,7 +229,8 @@ bool region_open(struct berth_region *region, const char *folder, const unsigned
     return true;
 }
 
-/* A whole file or none: written beside its name, then linked to it. An existing one is left alone. */
+/* A whole file or none: written beside its name, then linked to it. An existing one is left alone.
+ */
 static bool publish(const char *folder, const char *path, const void *bytes, size_t size,
                     size_t whole, unsigned mode, const char *elsewhere, struct berth_error *error)
 {

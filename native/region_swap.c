@@ -1,4 +1,5 @@
-/* How much more than its limit a partition may have, of the host's memory: set by whoever may write the limit. */
+/* How much more than its limit a partition may have, of the host's memory: set by whoever may write
+   the limit. */
 #define _GNU_SOURCE
 #include "region.h"
 

@@ -1,11 +1,11 @@
 /* The routes by which a program gets to the driver, and how each ends at a wrapper.
 
-   A program linked to the driver finds the wrappers first, because this library is preloaded and exports them.
-   For everything that asks by name, the loaded driver's own symbol table is edited in this process's memory, so
-   that the loader itself answers with the wrapper: dlsym on any handle, RTLD_NEXT, dlvsym, RTLD_DEEPBIND, a dlsym
-   that was fetched from libc. dlsym therefore stays what it is, with the caller that it is asked by; it is only
-   intercepted to notice that a driver has been loaded. cuGetProcAddress answers from inside the driver, and is
-   asked through a wrapper. */
+   A program linked to the driver finds the wrappers first, because this library is preloaded and
+   exports them. For everything that asks by name, the loaded driver's own symbol table is edited in
+   this process's memory, so that the loader itself answers with the wrapper: dlsym on any handle,
+   RTLD_NEXT, dlvsym, RTLD_DEEPBIND, a dlsym that was fetched from libc. dlsym therefore stays what
+   it is, with the caller that it is asked by; it is only intercepted to notice that a driver has
+   been loaded. cuGetProcAddress answers from inside the driver, and is asked through a wrapper. */
 #define _GNU_SOURCE
 #include "routes.h"
 
@@ -162,7 +162,8 @@ enum { DRIVER_NAMES = 300 };
 
 static int copies;
 
-/* A driver by its contents, whatever its file and it are called: it defines most of what drivers define. */
+/* A driver by its contents, whatever its file and it are called: it defines most of what drivers
+   define. */
 static bool defines_a_driver(const struct elf *elf)
 {
     int count = 0;
@@ -173,7 +174,8 @@ static bool defines_a_driver(const struct elf *elf)
     return count >= DRIVER_NAMES;
 }
 
-/* Another copy of the process's driver, or another driver: all its names lead to the first one's, and so to the wrappers. */
+/* Another copy of the process's driver, or another driver: all its names lead to the first one's,
+   and so to the wrappers. */
 static void redirect(const struct elf *elf)
 {
     const ElfW(Sym) *first = NULL, *last = NULL;
@@ -263,7 +265,8 @@ static int count_objects(struct dl_phdr_info *info, size_t size, void *data)
     return 1;
 }
 
-/* Something may have been loaded that is a driver and is not called one: found without the turn where there is none. */
+/* Something may have been loaded that is a driver and is not called one: found without the turn
+   where there is none. */
 static bool nothing_new(void)
 {
     unsigned long long now = 0;
@@ -291,7 +294,8 @@ void routes_look(void)
             "a second driver is in this process, under whatever name: its calls go to the first");
     if (libc_dlopen == NULL)
         return;
-    /* They must not go away under the wrappers. Not while walking: the loader's locks have an order. */
+    /* They must not go away under the wrappers. Not while walking: the loader's locks have an
+       order. */
     if (found & 1)
         libc_dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD | RTLD_NODELETE);
     if (found & 2)
@@ -326,8 +330,8 @@ static void take_libc(const struct elf *elf, bool edit)
     take_name(elf, "dlmopen", (void **)&libc_dlmopen, (void *)dlmopen, edit);
 }
 
-/* A sanitizer or allocator asks for symbols before any constructor has run and before libc may be called: only what
-   an answer needs is found then, with the loader's list alone. */
+/* A sanitizer or allocator asks for symbols before any constructor has run and before libc may be
+   called: only what an answer needs is found then, with the loader's list alone. */
 __attribute__((noinline)) static void find_libc(void)
 {
     struct elf elf;
@@ -421,7 +425,8 @@ static const struct hook *hook_at(void *address)
                                                                         : NULL;
 }
 
-/* Only the wrapper is there, not the driver: the loader says so, as it says it of what comes after this library. */
+/* Only the wrapper is there, not the driver: the loader says so, as it says it of what comes after
+   this library. */
 __attribute__((noinline)) static void *nowhere(const char *name)
 {
     void *volatile found =
@@ -436,7 +441,8 @@ __attribute__((noinline)) static bool notice(const void *handle, const char *nam
         start();
     if (!atomic_load(name[0] == 'c' ? &driver_known : &nvml_known) ||
         atomic_load_explicit(&opened, memory_order_relaxed))
-        routes_look(); /* a walk through the loader's list, under its lock: not where it can find nothing new */
+        routes_look(); /* a walk through the loader's list, under its lock: not where it can find
+                          nothing new */
     if (handle != RTLD_DEFAULT)
         return false;
     const struct hook *hook = hook_named(name);
@@ -496,8 +502,8 @@ static bool is_driver_file(const char *name)
     return strncmp(name, "libcuda.so", 10) == 0 || strncmp(name, "libnvidia-ml.so", 15) == 0;
 }
 
-/* One process, one driver: a second copy of it, from another folder or in a namespace of its own, would know nothing of
-   the first's memory. Whoever opens one gets the first. */
+/* One process, one driver: a second copy of it, from another folder or in a namespace of its own,
+   would know nothing of the first's memory. Whoever opens one gets the first. */
 __attribute__((noinline)) static void *open_driver(const char *name, int flags)
 {
     void *handle = libc_dlopen(name, flags & ~RTLD_DEEPBIND);
@@ -517,7 +523,8 @@ __attribute__((noinline)) static void *open_driver(const char *name, int flags)
     return one;
 }
 
-/* What is bound deeply finds its own dependencies before the wrappers: have the driver's table edited by then. */
+/* What is bound deeply finds its own dependencies before the wrappers: have the driver's table
+   edited by then. */
 __attribute__((noinline)) static void open_driver_first(void)
 {
     if (settings.active && !atomic_load(&driver_known) &&
@@ -563,7 +570,8 @@ void *dlmopen(Lmid_t space, const char *name, int flags)
 
 /* ---- cuGetProcAddress ---- */
 
-/* The hook for a lookup by the published table: for a driver whose lookups return addresses that it does not export. */
+/* The hook for a lookup by the published table: for a driver whose lookups return addresses that it
+   does not export. */
 static const struct hook *hook_by_table(const char *name, int version, bool per_thread)
 {
     const char *best = NULL;

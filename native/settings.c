@@ -1,5 +1,6 @@
-/* What the environment says: read once, at the start. A program that runs with more rights than its user (setuid) does
-   not listen to it: its limits are the agent's, and it writes to no file that the user names. */
+/* What the environment says: read once, at the start. A program that runs with more rights than its
+   user (setuid) does not listen to it: its limits are the agent's, and it writes to no file that
+   the user names. */
 #define _GNU_SOURCE
 #include "settings.h"
 
@@ -108,7 +109,8 @@ static bool holds_limits(const char *folder, bool *by_agent)
         if (fd >= 0)
             close(fd);
         found = true;
-        /* One that cannot be read is taken for the agent's: what it says is found out when its GPU is used. */
+        /* One that cannot be read is taken for the agent's: what it says is found out when its GPU
+           is used. */
         if (size != (ssize_t)sizeof limit || limit.magic != BERTH_LIMIT_MAGIC ||
             (atomic_load(&limit.flags) & BERTH_AGENT))
             *by_agent = true;

@@ -1,12 +1,15 @@
-/* The partition's time: GPU time is what is charged, and a launch waits until the time before it is paid for.
+/* The partition's time: GPU time is what is charged, and a launch waits until the time before it is
+   paid for.
 
-   The region holds one number, the instant up to which the partition's time is used up. A launch that costs c at
-   a share of p per cent moves it by c * 100 / p and starts where it stood; so the share holds over any two launches,
-   processes queue in the order they came, and a killed one leaves nothing behind. Time that passes unused is lost but
-   for a little, unless work of the partition was on its way meanwhile and others kept the GPU: that may be caught up.
+   The region holds one number, the instant up to which the partition's time is used up. A launch
+   that costs c at a share of p per cent moves it by c * 100 / p and starts where it stood; so the
+   share holds over any two launches, processes queue in the order they came, and a killed one
+   leaves nothing behind. Time that passes unused is lost but for a little, unless work of the
+   partition was on its way meanwhile and others kept the GPU: that may be caught up.
 
-   What NVML reports corrects the sum where others compute: a launch that waited for them seems longer than it is. It
-   is believed as far as that explains it, since a launch never takes longer than it seems. */
+   What NVML reports corrects the sum where others compute: a launch that waited for them seems
+   longer than it is. It is believed as far as that explains it, since a launch never takes longer
+   than it seems. */
 #define _GNU_SOURCE
 #include "share.h"
 #include "processes.h"
@@ -85,9 +88,10 @@ static uint32_t share_pct(const struct device *device)
         return pct;
     if (flags & BERTH_HIGH)
         return ALONE_PCT;
-    /* What others leave is there to be used. Two that both want all of it are each sure of their own share, and
-       what one has beyond it shrinks as the other comes, faster on a full card: they settle at their shares. A little
-       is left free beside others: on a GPU that is full they could not show that they want more. */
+    /* What others leave is there to be used. Two that both want all of it are each sure of their
+       own share, and what one has beyond it shrinks as the other comes, faster on a full card: they
+       settle at their shares. A little is left free beside others: on a GPU that is full they could
+       not show that they want more. */
     if (others == UNTOLD || LOAD(device->region.use->strangers) != 0)
         return pct;
     uint32_t most = others <= NOBODY_PCT ? ALONE_PCT : 100 - FREE_PCT,
@@ -279,7 +283,8 @@ static void start_over(struct berth_use_file *use)
     atomic_store(&use->mixed, 0);
 }
 
-/* The factor by which measured launches are charged: what NVML saw of late beside what they seemed to take. */
+/* The factor by which measured launches are charged: what NVML saw of late beside what they seemed
+   to take. */
 static void settle(struct device *device, const struct report *report, uint64_t window,
                    uint64_t charged)
 {
@@ -291,13 +296,15 @@ static void settle(struct device *device, const struct report *report, uint64_t 
     uint32_t factor = LOAD(use->factor_milli),
              others = report->total_pct - report->ours_pct + report->others;
     factor = factor == 0 ? 1000 : factor;
-    /* NVML rounds down to whole per cents: half a point for each process is what that loses on average. */
+    /* NVML rounds down to whole per cents: half a point for each process is what that loses on
+       average. */
     uint64_t measured = (report->ours_pct * 2 + report->ours) * window / 200;
     uint64_t raw = charged * 1000 / factor, waited = others * window / 100;
     if (share_measures() && measured + waited < raw)
         measured = raw - waited; /* others' work explains no more than that */
     atomic_fetch_add(&use->measured_ns, measured);
-    /* A report is coarse and late: several are taken together, and believed where they differ by more than that. */
+    /* A report is coarse and late: several are taken together, and believed where they differ by
+       more than that. */
     measured += LOAD(use->recent_measured_ns) / 2;
     raw += LOAD(use->recent_raw_ns) / 2;
     atomic_store(&use->recent_measured_ns, measured);
@@ -318,7 +325,8 @@ static void settle(struct device *device, const struct report *report, uint64_t 
     if (wanted < factor / 2) /* what was launched may not have run yet */
         wanted = factor / 2;
     wanted = wanted < 1 ? 1 : wanted < 1000000000u ? wanted : 1000000000u;
-    /* What is charged ever more for its launches and does not use less is not what NVML takes it for. */
+    /* What is charged ever more for its launches and does not use less is not what NVML takes it
+       for. */
     if (wanted > 4000 && wanted > factor) {
         if (before[device->ordinal].raised++ > 2 &&
             measured * 10 >= before[device->ordinal].measured_ns * 9) {

@@ -16,9 +16,11 @@ uint64_t share_scaled(const struct device *device, uint64_t ns);
 bool share_contended(const struct device *device);
 /* Whether NVML told that nobody does, at its last look, which was at `looked_ns`. */
 bool share_alone(const struct device *device, uint64_t *looked_ns);
-/* Whether NVML tells what this partition computes, so that a launch may be left out that others may have kept. */
+/* Whether NVML tells what this partition computes, so that a launch may be left out that others may
+   have kept. */
 bool share_knows(const struct device *device);
-/* Whether the least that launches seem to take may be what they all take, since NVML would tell otherwise. */
+/* Whether the least that launches seem to take may be what they all take, since NVML would tell
+   otherwise. */
 bool share_may_trim(const struct device *device);
 /* Work was on its way to the GPU for so long, from `begun_ns` on. */
 void share_backlog(struct device *device, uint64_t begun_ns, uint64_t took_ns);

@@ -1,9 +1,11 @@
-/* Memory beyond the limit, where the partition allows it: managed memory that stays with the host and that the card
-   reaches from there, slowly. So the limit holds for the card's own memory as it does without it.
+/* Memory beyond the limit, where the partition allows it: managed memory that stays with the host
+   and that the card reaches from there, slowly. So the limit holds for the card's own memory as it
+   does without it.
 
-   How much of it is in use is told by the sum over the region's slots, each of which only its own process writes: what a
-   killed process had goes with its slot. A process first says what it wants and then looks at the sum, so that of two
-   that ask at once both may be refused, and never both be given too much. */
+   How much of it is in use is told by the sum over the region's slots, each of which only its own
+   process writes: what a killed process had goes with its slot. A process first says what it wants
+   and then looks at the sum, so that of two that ask at once both may be refused, and never both be
+   given too much. */
 #define _GNU_SOURCE
 #include "swap.h"
 #include "ledger.h"
@@ -59,7 +61,8 @@ CUresult swap_allocate(struct device *device, CUdeviceptr *ptr, uint64_t bytes, 
         swap_give(device, bytes);
         return result;
     }
-    /* Where the driver does not take the advice, pages move to the card as they are used, and back when it is full. */
+    /* Where the driver does not take the advice, pages move to the card as they are used, and back
+       when it is full. */
     if (HAVE(cuMemAdvise)) {
         (void)real.cuMemAdvise(*ptr, bytes, PREFER, HOST);
         (void)real.cuMemAdvise(*ptr, bytes, REACHED_BY, device->handle);

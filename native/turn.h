@@ -1,10 +1,12 @@
-/* How this process's threads take turns: a lock that a guest may hold, without a word to the kernel where nobody waits. */
+/* How this process's threads take turns: a lock that a guest may hold, without a word to the kernel
+   where nobody waits. */
 #ifndef BERTH_TURN_H
 #define BERTH_TURN_H
 
 #include <errno.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <time.h>
 
@@ -12,9 +14,17 @@ struct turn {
     _Atomic uint32_t word;
 };
 
+/* The C library's word that this process has one thread, from glibc 2.32 on. */
+extern char __libc_single_threaded __attribute__((weak));
+
 /* In turns, never across a system call that waits or a driver call. */
 static inline void turn_take(struct turn *turn)
 {
+    if (&__libc_single_threaded != NULL && __libc_single_threaded &&
+        atomic_load_explicit(&turn->word, memory_order_relaxed) == 0) {
+        atomic_store_explicit(&turn->word, 1, memory_order_relaxed); /* nobody to race */
+        return;
+    }
     for (unsigned tries = 0;; tries++) {
         uint32_t free_turn = 0;
         if (atomic_load_explicit(&turn->word, memory_order_relaxed) == 0 &&

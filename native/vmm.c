@@ -1,9 +1,11 @@
-/* Physical memory (cuMemCreate) lives while anything holds it: a handle, a mapping, a part of a sparse array, a multicast
-   object that it is bound to, or a file that it was exported to. It is counted once, and given back with the last of these.
+/* Physical memory (cuMemCreate) lives while anything holds it: a handle, a mapping, a part of a
+   sparse array, a multicast object that it is bound to, or a file that it was exported to. It is
+   counted once, and given back with the last of these.
 
-   What was exported and imported again in this process is one memory. A driver's files cannot be told from each other (all
-   are the same device), so a file that is not known by its number may hold any of them: while such an import lives,
-   nothing that was exported is given back. What another process exported is counted there, and not here. */
+   What was exported and imported again in this process is one memory. A driver's files cannot be
+   told from each other (all are the same device), so a file that is not known by its number may
+   hold any of them: while such an import lives, nothing that was exported is given back. What
+   another process exported is counted there, and not here. */
 #define _GNU_SOURCE
 #include "vmm.h"
 #include "ledger.h"
@@ -538,7 +540,8 @@ CUresult cuMemExportToShareableHandle(void *out, CUhandle handle, int type,
     return result;
 }
 
-/* With the turn: which of those exported it is, by what it came from; NULL where that cannot be told. */
+/* With the turn: which of those exported it is, by what it came from; NULL where that cannot be
+   told. */
 static struct record *exported_as(void *from, int type)
 {
     static const unsigned char none[CU_FABRIC_BYTES];

@@ -1,7 +1,8 @@
 /* One snippet a family of calls: `check NAME` runs it in this process, `check --list` names them.
 
-   Each is run under a limit of 64 MiB (tests/partition says so), on a card with contexts of 0 bytes unless told.
-   The driver's ledger must agree with what berth accounts, to the byte, after every step. */
+   Each is run under a limit of 64 MiB (tests/partition says so), on a card with contexts of 0 bytes
+   unless told. The driver's ledger must agree with what berth accounts, to the byte, after every
+   step. */
 #include "claims.h"
 
 #include <dlfcn.h>
@@ -18,7 +19,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* The kernel may let go of a dead process a moment after it was waited for, as when somebody reads its /proc. */
+/* The kernel may let go of a dead process a moment after it was waited for, as when somebody reads
+   its /proc. */
 static uint64_t room_in_the_end(uint64_t wanted)
 {
     uint64_t seen = room();
@@ -365,7 +367,8 @@ test_became_other(void) /* takes 40 MiB and becomes another program, which is st
     return 9;
 }
 
-/* A call that fails for want of a context says nothing of a pool: later ones are counted all the same. */
+/* A call that fails for want of a context says nothing of a pool: later ones are counted all the
+   same. */
 static int test_no_context(void)
 {
     CUcontext context;
@@ -530,7 +533,8 @@ static int test_huge_module(void)
     return 0;
 }
 
-/* Each graph holds its memory apart from others', and each node from the rest (BERTH_FAKE_LIKE=nodes). */
+/* Each graph holds its memory apart from others', and each node from the rest
+   (BERTH_FAKE_LIKE=nodes). */
 static int test_graphs_apart(void)
 {
     CUgraph graph;
@@ -570,7 +574,8 @@ static int test_graphs_apart(void)
     return 0;
 }
 
-/* The card may be divided into parts that have memory of their own: it is the card's all the same. */
+/* The card may be divided into parts that have memory of their own: it is the card's all the same.
+ */
 static int test_parts(void)
 {
     CUhandle handle;
@@ -608,7 +613,8 @@ static int test_imported_pool(void)
     return 0;
 }
 
-/* The first use of a function loads it: with the module loaded lazily (BERTH_FAKE_LIKE=lazy) as without. */
+/* The first use of a function loads it: with the module loaded lazily (BERTH_FAKE_LIKE=lazy) as
+   without. */
 static int test_first_use(void)
 {
     CUmodule module, other;
@@ -631,8 +637,8 @@ static int test_first_use(void)
     return 0;
 }
 
-/* The heap that a context is told to set aside is counted once, whether the driver takes it at once or with the next
-   module (BERTH_FAKE_LIKE=heap). */
+/* The heap that a context is told to set aside is counted once, whether the driver takes it at once
+   or with the next module (BERTH_FAKE_LIKE=heap). */
 static int test_heap(void)
 {
     CUmodule module;
@@ -877,8 +883,8 @@ static int test_fork(void)
     START();
     HELD_IN_THE_END(0); /* what the child held came back when it ended */
     OK(cuMemAlloc_v2(&a, 40 * MIB));
-    child =
-        fork(); /* after: the driver does not work in the child, and the parent's memory stays the parent's */
+    child = fork(); /* after: the driver does not work in the child, and the parent's memory stays
+                       the parent's */
     if (child == 0)
         _exit(cuMemAlloc_v2(&b, 1) == CUDA_ERROR_NOT_INITIALIZED && cuInit(0) != CUDA_SUCCESS ? 0
                                                                                               : 1);
@@ -913,8 +919,8 @@ static void *start_first(void *data)
     return cuInit(0) == CUDA_SUCCESS ? NULL : (void *)1;
 }
 
-static int test_start_beside(
-    void) /* no lock is held over a driver call: one that takes its time at the start keeps nobody waiting */
+static int test_start_beside(void) /* no lock is held over a driver call: one that takes its time at
+                                      the start keeps nobody waiting */
 {
     pthread_t first;
     void *failed;
@@ -1020,7 +1026,8 @@ static int test_launch(void)
     return 0;
 }
 
-/* ---- with a compute limit, by a clock of the test's own: tests/partition reads what each GPU was charged ---- */
+/* ---- with a compute limit, by a clock of the test's own: tests/partition reads what each GPU was
+   charged ---- */
 
 static int launch_of(CUfunction *function, const char *name)
 {

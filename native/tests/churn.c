@@ -1,5 +1,6 @@
-/* Many processes take and free memory by every path there is under one limit, while some are killed:
-   `churn PROCESSES SECONDS KILL_MS`. As storm.c, which knows linear memory alone. Prints what the driver saw. */
+/* Many processes take and free memory by every path there is under one limit, while some are
+   killed: `churn PROCESSES SECONDS KILL_MS`. As storm.c, which knows linear memory alone. Prints
+   what the driver saw. */
 #include "driver.h"
 #include "stopwatch.h"
 

@@ -1,11 +1,14 @@
-/* A clock for tests, preloaded before the library: time passes only while every process sleeps, and then at once.
+/* A clock for tests, preloaded before the library: time passes only while every process sleeps, and
+   then at once.
 
-   Programs, library and fake driver all see it, in every process that names the same file (BERTH_TEST_CLOCK), so that what a
-   share comes to does not depend on how busy the machine is. Time stands still until BERTH_TEST_CLOCK_PARTIES
-   threads have looked at it; when all that did are asleep, it jumps to the first that wants to be woken.
+   Programs, library and fake driver all see it, in every process that names the same file
+   (BERTH_TEST_CLOCK), so that what a share comes to does not depend on how busy the machine is.
+   Time stands still until BERTH_TEST_CLOCK_PARTIES threads have looked at it; when all that did are
+   asleep, it jumps to the first that wants to be woken.
 
-   BERTH_TEST_CLOCK_JUMP=AT_MS:BY_MS sets CLOCK_MONOTONIC on or back at an instant, as a machine that was restarted
-   or resumed does; CLOCK_MONOTONIC_RAW goes on, by which the fake card and the tests judge. */
+   BERTH_TEST_CLOCK_JUMP=AT_MS:BY_MS sets CLOCK_MONOTONIC on or back at an instant, as a machine
+   that was restarted or resumed does; CLOCK_MONOTONIC_RAW goes on, by which the fake card and the
+   tests judge. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

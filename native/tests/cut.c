@@ -1,4 +1,5 @@
-/* Preloaded into an operator's tool: cuts a region short while the tool looks who of its processes lives. */
+/* Preloaded into an operator's tool: cuts a region short while the tool looks who of its processes
+   lives. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdarg.h>

@@ -1,26 +1,29 @@
-/* The fake card: what libcuda.so.1 and libnvidia-ml.so.1 of this folder share, and the ledger by which they judge.
+/* The fake card: what libcuda.so.1 and libnvidia-ml.so.1 of this folder share, and the ledger by
+   which they judge.
 
-   The ledger is the driver's own truth: what each process holds, in a cell of its own. A watched group of processes
-   (BERTH_FAKE_WATCH=group:bytes) is checked at every instant at which anything is taken: the sum of what its living
-   processes hold must not pass `bytes`. On a watched card every cell changes under one lock, so that a sum is that of one
-   instant; the lock is the kernel's to give on when its holder is killed, and since a sum is made of the cells anew,
-   a holder that was killed at any instruction leaves nothing to repair.
+   The ledger is the driver's own truth: what each process holds, in a cell of its own. A watched
+   group of processes (BERTH_FAKE_WATCH=group:bytes) is checked at every instant at which anything
+   is taken: the sum of what its living processes hold must not pass `bytes`. On a watched card
+   every cell changes under one lock, so that a sum is that of one instant; the lock is the kernel's
+   to give on when its holder is killed, and since a sum is made of the cells anew, a holder that
+   was killed at any instruction leaves nothing to repair.
 
-   A process holds its memory until the kernel has closed its files, as with the real driver: that is when the lock of
-   its slot is free. Who asks for more than there is, and a sum that passes the bound, looks for the dead first: they
-   were closed before anybody could have been given what they held.
+   A process holds its memory until the kernel has closed its files, as with the real driver: that
+   is when the lock of its slot is free. Who asks for more than there is, and a sum that passes the
+   bound, looks for the dead first: they were closed before anybody could have been given what they
+   held.
 
-   BERTH_FAKE_NVML says what NVML is like, for the process that it is set for; words, separated by commas:
+   BERTH_FAKE_NVML says what NVML is like, for the process that it is set for; words, separated by
+   commas:
 
-     host     its lists and utilisation have pids of the host: each process's own plus FAKE_HOST_PIDS
-     own      its lists hold this process alone, by its own pid, with 0 bytes (driver 560 under Docker); utilisation
-              has pids of the host
-     hidden   neither its lists nor its utilisation hold this process
-     next     each process goes by the pid that follows its own, which may be a neighbour's
-     old      it is of an older version: of the lists only the first, no utilisation by process
-     missing  it does not start
-     total    it knows of no process, only what the card as a whole uses
-     lies     memory and utilisation of this process are 1 byte and 1 per cent, and nobody uses the card */
+     host     its lists and utilisation have pids of the host: each process's own plus
+   FAKE_HOST_PIDS own      its lists hold this process alone, by its own pid, with 0 bytes (driver
+   560 under Docker); utilisation has pids of the host hidden   neither its lists nor its
+   utilisation hold this process next     each process goes by the pid that follows its own, which
+   may be a neighbour's old      it is of an older version: of the lists only the first, no
+   utilisation by process missing  it does not start total    it knows of no process, only what the
+   card as a whole uses lies     memory and utilisation of this process are 1 byte and 1 per cent,
+   and nobody uses the card */
 #ifndef BERTH_FAKE_H
 #define BERTH_FAKE_H
 
@@ -117,7 +120,8 @@ static inline void fake_complain(const char *what, int why)
     }
 }
 
-/* Room for a part of the card, which is sparse: a full file system must be an error now and no SIGBUS later. */
+/* Room for a part of the card, which is sparse: a full file system must be an error now and no
+   SIGBUS later. */
 static inline int fake_reserve(int fd, size_t from, size_t size)
 {
     if (fallocate(fd, 0, (off_t)from, (off_t)size) == 0 || errno == EOPNOTSUPP)
@@ -209,7 +213,8 @@ static inline void fake_unlock_ledger(struct fake_card *card)
     pthread_mutex_unlock(&card->ledger);
 }
 
-/* Frees what dead processes held, as a driver does when their files are closed. The caller holds the ledger of a watched card. */
+/* Frees what dead processes held, as a driver does when their files are closed. The caller holds
+   the ledger of a watched card. */
 static inline void fake_reap_locked(struct fake_card *card)
 {
     int fd = open(fake_path(), O_RDWR | O_CLOEXEC);
@@ -228,7 +233,8 @@ static inline void fake_reap_locked(struct fake_card *card)
         close(fd);
 }
 
-/* The same for one without the ledger, unless that is another's just now: nobody waits for a look. */
+/* The same for one without the ledger, unless that is another's just now: nobody waits for a look.
+ */
 static inline void fake_try_reap(struct fake_card *card)
 {
     bool watched = atomic_load(&card->watched);

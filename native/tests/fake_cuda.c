@@ -1,9 +1,9 @@
 /* libcuda.so.1 over the fake card: the driver's calls in host memory, with a ledger of its own.
 
-   Kernels are the functions named `spin_N` (N microseconds each), `wave_N` (N microseconds for every 132 blocks,
-   begun or whole), `vary_A_B_K` (A microseconds, each K-th launch B: a persistent kernel, whose length its data make)
-   and `even_N` (evenly spread from N/10 to 19N/10); any other runs no time at all. A GPU runs one kernel at a time, in
-   the order of launch. */
+   Kernels are the functions named `spin_N` (N microseconds each), `wave_N` (N microseconds for
+   every 132 blocks, begun or whole), `vary_A_B_K` (A microseconds, each K-th launch B: a persistent
+   kernel, whose length its data make) and `even_N` (evenly spread from N/10 to 19N/10); any other
+   runs no time at all. A GPU runs one kernel at a time, in the order of launch. */
 #include "fake_inside.h"
 #include "fake_mig.h"
 #include "stopwatch.h"
@@ -289,7 +289,8 @@ FAKE_EXPORT uint64_t fake_used_bytes(int gpu)
     return fake_group_bytes(card, FAKE_ALL, (uint32_t)gpu);
 }
 
-/* How long this thread was kept waiting by others at the ledger, from the first call on: the fake's wait and not a guest's. */
+/* How long this thread was kept waiting by others at the ledger, from the first call on: the fake's
+   wait and not a guest's. */
 FAKE_EXPORT uint64_t fake_waited_ns(void)
 {
     measuring = true;
@@ -413,7 +414,8 @@ static void after_fork(void)
     depth = 0;
 }
 
-/* CUDA_VISIBLE_DEVICES, by index or UUID: the card behind each ordinal; read at cuInit, as a driver does. */
+/* CUDA_VISIBLE_DEVICES, by index or UUID: the card behind each ordinal; read at cuInit, as a driver
+   does. */
 static uint32_t order[FAKE_GPUS], visible_count;
 static struct fake_mig_instance *visible_instance[FAKE_GPUS];
 
@@ -1087,7 +1089,8 @@ DO cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes)
     return allocate(ptr, bytes);
 }
 
-/* The calls of CUDA 2 have addresses of 32 bits: the lower half of what the card's addresses are here. */
+/* The calls of CUDA 2 have addresses of 32 bits: the lower half of what the card's addresses are
+   here. */
 DO cuMemAlloc(unsigned *ptr, unsigned bytes)
 {
     uint64_t va;
@@ -1139,7 +1142,8 @@ FAKE_EXPORT uint64_t fake_swapped_bytes(void)
 {
     return swapped_bytes;
 }
-/* Managed memory is the card's from its first use on, which is taken to be any later call of its maker's. */
+/* Managed memory is the card's from its first use on, which is taken to be any later call of its
+   maker's. */
 DO cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags)
 {
     (void)flags;
@@ -1933,8 +1937,8 @@ DO cuCtxSynchronize_v2(CUcontext ctx)
     GIVEN(ctx);
     return cuStreamSynchronize(NULL);
 }
-/* While a stream is captured for all to respect, calls that a capture cannot hold spoil it, of threads that do not say
-   that they know what they do. */
+/* While a stream is captured for all to respect, calls that a capture cannot hold spoil it, of
+   threads that do not say that they know what they do. */
 #define UNSAFE()                                                                        \
     do {                                                                                \
         if (atomic_load(&global_captures) != 0 && capture_mode != CU_CAPTURE_RELAXED) { \

@@ -1,4 +1,5 @@
-/* The part of the fake NVML that cuts a GPU up (BERTH_FAKE_MIG=1): seven slices of an eighth of its memory each. */
+/* The part of the fake NVML that cuts a GPU up (BERTH_FAKE_MIG=1): seven slices of an eighth of its
+   memory each. */
 #include "fake_mig.h"
 
 enum { NOT_SUPPORTED = 3, IN_USE = 19, INSUFFICIENT = 23 };

@@ -1,4 +1,5 @@
-/* The instances of MIG on the fake card: a file beside the card's, which NVML writes and CUDA reads. */
+/* The instances of MIG on the fake card: a file beside the card's, which NVML writes and CUDA
+   reads. */
 #ifndef BERTH_FAKE_MIG_H
 #define BERTH_FAKE_MIG_H
 

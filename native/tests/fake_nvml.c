@@ -217,7 +217,8 @@ LISTS(nvmlDeviceGetMPSComputeRunningProcesses, NVprocess_v1, list_without_ids)
 LISTS(nvmlDeviceGetMPSComputeRunningProcesses_v2, NVprocess, list_with_ids)
 LISTS(nvmlDeviceGetMPSComputeRunningProcesses_v3, NVprocess, list_with_ids)
 
-/* Who was busy from `since_us` to the last whole bucket, most of them; how many there are is the answer. */
+/* Who was busy from `since_us` to the last whole bucket, most of them; how many there are is the
+   answer. */
 static unsigned list_busy(NVdevice device, NVutilization *samples, unsigned most,
                           unsigned long long since_us)
 {

@@ -1,5 +1,6 @@
-/* The fake driver's calls by which memory outlives its handle, passes between programs or is taken for something else:
-   sparse arrays, export and import, IPC, external memory, multicast, green contexts, a context's limits. */
+/* The fake driver's calls by which memory outlives its handle, passes between programs or is taken
+   for something else: sparse arrays, export and import, IPC, external memory, multicast, green
+   contexts, a context's limits. */
 #include "fake_inside.h"
 
 /* ---- sparse arrays ---- */
@@ -385,7 +386,8 @@ void fake_limits_gone(struct CUctx_st *context)
     memset(context->limits, 0, sizeof context->limits);
 }
 
-/* ---- pools of other processes: memory of theirs may be reached, and none of one's own be had ---- */
+/* ---- pools of other processes: memory of theirs may be reached, and none of one's own be had ----
+ */
 
 DO cuMemPoolExportToShareableHandle(void *out, CUpool pool, int type, unsigned long long flags)
 {

@@ -1,5 +1,5 @@
-/* Every entry point of the published driver interface: those that fake_cuda.c does not implement answer "not
-   supported". And the driver's own lookup by name, version and flags. */
+/* Every entry point of the published driver interface: those that fake_cuda.c does not implement
+   answer "not supported". And the driver's own lookup by name, version and flags. */
 #include "fake.h"
 
 #define ENTRY(name, version, per_thread, symbol)            \

@@ -31,7 +31,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         settings_text(data + 1, rest);
         return 0;
     }
-    /* As mapped: a whole file of zeros with these bytes at its beginning, and the header that gets it in. */
+    /* As mapped: a whole file of zeros with these bytes at its beginning, and the header that gets
+       it in. */
     bool whole = data[0] & 0x80, use = data[0] % 3 == 1;
     size_t wanted = use ? sizeof(struct berth_use_file) : sizeof(struct berth_limit_file);
     size_t room = whole ? wanted : rest;

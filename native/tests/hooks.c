@@ -1,9 +1,11 @@
-/* One snippet a hook: `hooks NAME` runs it, `hooks --null NAME` calls the hook with nothing but zeros, `hooks --list` names them.
+/* One snippet a hook: `hooks NAME` runs it, `hooks --null NAME` calls the hook with nothing but
+   zeros, `hooks --list` names them.
 
-   The table is made of the list of hooks itself, so that a hook without a snippet does not compile. Each is run
-   under a limit of 64 MiB on a card of its own whose contexts and modules take nothing (tests/partition says so): what
-   takes memory is refused above the limit and counted to the byte below it, what frees gives back, what tells of the card tells
-   of the limit, and what runs kernels runs them. */
+   The table is made of the list of hooks itself, so that a hook without a snippet does not compile.
+   Each is run under a limit of 64 MiB on a card of its own whose contexts and modules take nothing
+   (tests/partition says so): what takes memory is refused above the limit and counted to the byte
+   below it, what frees gives back, what tells of the card tells of the limit, and what runs kernels
+   runs them. */
 #include "claims.h"
 
 #include <poll.h>
@@ -319,7 +321,8 @@ SNIPPET(cuLibraryUnload)
     return 0;
 }
 
-/* A function that is loaded when it is first used; tests/partition makes the card lazy. A second module's is refused. */
+/* A function that is loaded when it is first used; tests/partition makes the card lazy. A second
+   module's is refused. */
 #define LOADS_LATER(type, load, get, unload)                                 \
     do {                                                                     \
         type first, second, module;                                          \
@@ -455,7 +458,8 @@ SNIPPET(cuCtxSetLimit)
 
 /* ---- linear memory and arrays ---- */
 
-/* `allocate` of `bytes` a time: as often as it fits, once more in vain, and once again after a free. */
+/* `allocate` of `bytes` a time: as often as it fits, once more in vain, and once again after a
+   free. */
 #define ALLOCATES(type, bytes, allocate, release)    \
     do {                                             \
         type made[64], *at;                          \
@@ -639,8 +643,8 @@ SNIPPET(cuMemExportToShareableHandle) /* the file that it was exported to holds 
     return 0;
 }
 
-SNIPPET(
-    cuMemImportFromShareableHandle) /* after the original's release: it is one memory, held by what was imported */
+SNIPPET(cuMemImportFromShareableHandle) /* after the original's release: it is one memory, held by
+                                           what was imported */
 {
     CUhandle handle, again, twice;
     CUdeviceptr a, at;
@@ -941,7 +945,8 @@ SNIPPET(cuMemPoolTrimTo)
 
 /* ---- graphs ---- */
 
-/* A captured allocation is a node of the graph, not memory; the graph is refused when it is made ready. */
+/* A captured allocation is a node of the graph, not memory; the graph is refused when it is made
+   ready. */
 static int captures(CUresult begun, CUstream stream)
 {
     CUgraph graph;
@@ -1076,8 +1081,9 @@ SNIPPET(cuDeviceGraphMemTrim)
 
 /* ---- compute ---- */
 
-/* A hundred launches of 1 ms each run for 100 ms of the GPU, and under a share of 50 % (tests/partition sets it, and
-   the simulated clock) for 200 ms by the clock, less what may be caught up. */
+/* A hundred launches of 1 ms each run for 100 ms of the GPU, and under a share of 50 %
+   (tests/partition sets it, and the simulated clock) for 200 ms by the clock, less what may be
+   caught up. */
 #define LAUNCHES(launch)                                                                           \
     do {                                                                                           \
         CUmodule module;                                                                           \

@@ -1,4 +1,5 @@
-/* Linked to entry points that its driver, an old one, does not have: they say so, and the limit holds. */
+/* Linked to entry points that its driver, an old one, does not have: they say so, and the limit
+   holds. */
 #include "../cu.h"
 
 #include <stdio.h>

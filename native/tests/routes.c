@@ -1,4 +1,5 @@
-/* Every route by which a program gets to the driver ends at the limit. Not linked to the driver: `routes NAME`. */
+/* Every route by which a program gets to the driver ends at the limit. Not linked to the driver:
+   `routes NAME`. */
 #define _GNU_SOURCE
 #include "../cu.h"
 
@@ -45,7 +46,8 @@ static int begin(void *driver)
     return 0;
 }
 
-/* An allocation through this pointer is limited to 64 MiB, and the driver's own pointer would not be. */
+/* An allocation through this pointer is limited to 64 MiB, and the driver's own pointer would not
+   be. */
 static int limited(void *pointer)
 {
     CUdeviceptr a = 0;
@@ -152,8 +154,8 @@ static int test_second_copy(
     CHECK(dlopen("/nonexistent/libcuda.so.1", RTLD_NOW) == NULL && dlerror() != NULL);
     return limited(dlsym(opened, "cuMemAlloc_v2"));
 }
-/* A copy under a name of its own, of which nothing says that it is the driver but what it holds: before the driver is
-   opened, or after. */
+/* A copy under a name of its own, of which nothing says that it is the driver but what it holds:
+   before the driver is opened, or after. */
 static int private_copy(bool before)
 {
     const char *copy = getenv("BERTH_TEST_COPY");
@@ -186,8 +188,8 @@ static int test_private_copy_first(void)
 {
     return private_copy(true);
 }
-static int test_dlmopen_shares(
-    void) /* with the one driver its current context: memory goes with the context that it was made in */
+static int test_dlmopen_shares(void) /* with the one driver its current context: memory goes with
+                                        the context that it was made in */
 {
     CUcontext mine;
     CUdeviceptr ptr;
@@ -218,7 +220,8 @@ static int test_dlclose(void)
     return limited(dlsym(driver(), "cuMemAlloc_v2"));
 }
 
-/* Threads that load, look up and unload while the process forks: nobody waits for ever, in no child either. */
+/* Threads that load, look up and unload while the process forks: nobody waits for ever, in no child
+   either. */
 static void *load_and_look(void *data)
 {
     const char *plugin_name = getenv("BERTH_TEST_ASKING");

@@ -1,8 +1,10 @@
-/* A process is killed after every single instruction of an allocation and a free: `step LIBRARY FOLDER UUID`.
+/* A process is killed after every single instruction of an allocation and a free: `step LIBRARY
+   FOLDER UUID`.
 
-   One is started for each instruction, stepped so far and killed. Every other time somebody else changes the total in
-   between, before anybody looks for the dead. Then what the region accounts for, and what the driver holds, must be nothing,
-   and only the one who looks on must be left. Prints how many instructions there were. */
+   One is started for each instruction, stepped so far and killed. Every other time somebody else
+   changes the total in between, before anybody looks for the dead. Then what the region accounts
+   for, and what the driver holds, must be nothing, and only the one who looks on must be left.
+   Prints how many instructions there were. */
 #include "claims.h"
 
 #include <dlfcn.h>
@@ -18,7 +20,8 @@
 enum { LONG_ENOUGH = 60000 }; /* looks, 2 ms apart */
 typedef int describe_call(const char *, const char *, char *, size_t);
 
-/* Does what it is told: `c` changes the total and back, `l` says whether the driver holds anything. */
+/* Does what it is told: `c` changes the total and back, `l` says whether the driver holds anything.
+ */
 static void look_on(int orders, int answers)
 {
     char order;

@@ -1,7 +1,8 @@
 /* How long a call kept its thread: time spent on a CPU, be it turning in a circle, and time asleep.
 
-   On a busy machine a call may take long because nobody gave the thread a CPU, or the machine itself had none; that is
-   not the callee's doing. So time in line for a CPU does not count, nor what is missing while it never slept. */
+   On a busy machine a call may take long because nobody gave the thread a CPU, or the machine
+   itself had none; that is not the callee's doing. So time in line for a CPU does not count, nor
+   what is missing while it never slept. */
 #ifndef BERTH_STOPWATCH_H
 #define BERTH_STOPWATCH_H
 
@@ -26,7 +27,8 @@ static inline uint64_t stopwatch_clock(clockid_t clock)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* Time that this thread has stood in line for a CPU; 0 where the kernel does not count it. Not for use across fork. */
+/* Time that this thread has stood in line for a CPU; 0 where the kernel does not count it. Not for
+   use across fork. */
 static inline uint64_t stopwatch_line_ns(void)
 {
     static _Thread_local int fd = -2;

@@ -1,8 +1,10 @@
-/* Many processes allocate and free at random under one limit while some are killed: `storm PROCESSES SECONDS KILL_MS [MIB]`.
+/* Many processes allocate and free at random under one limit while some are killed: `storm
+   PROCESSES SECONDS KILL_MS [MIB]`.
 
-   Kills come by the clock, each at a process drawn at random, and another takes its place at once, forked from this
-   one, which has everything loaded and no context of its own. Prints what the driver saw; what is left is told without
-   its own context. Exit status 0 where nothing was ever over, nobody was kept waiting long, and nothing is left. */
+   Kills come by the clock, each at a process drawn at random, and another takes its place at once,
+   forked from this one, which has everything loaded and no context of its own. Prints what the
+   driver saw; what is left is told without its own context. Exit status 0 where nothing was ever
+   over, nobody was kept waiting long, and nothing is left. */
 #include "driver.h"
 #include "stopwatch.h"
 

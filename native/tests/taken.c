@@ -1,7 +1,9 @@
-/* What the driver takes for itself, and what is charged for it: `taken hold MIB | context | modules`.
+/* What the driver takes for itself, and what is charged for it: `taken hold MIB | context |
+   modules`.
 
-   `hold` allocates so much and waits for its input to end; `context` prints what a context was charged, in MiB, and what
-   the driver's ledger says it took; `modules` loads modules until one is refused and prints how many were granted. */
+   `hold` allocates so much and waits for its input to end; `context` prints what a context was
+   charged, in MiB, and what the driver's ledger says it took; `modules` loads modules until one is
+   refused and prints how many were granted. */
 #include "driver.h"
 
 #include <stdio.h>

@@ -3,7 +3,8 @@
    take N    allocates N MiB: yes or no
    room      MiB that are left, as the driver says through the library
    held      MiB that this process holds by the driver's own ledger
-   card      MiB that NVML says the card has, for one that is started without CUDA (BERTH_TEST_NVML) */
+   card      MiB that NVML says the card has, for one that is started without CUDA (BERTH_TEST_NVML)
+ */
 #include "claims.h"
 
 #include <dlfcn.h>

@@ -350,6 +350,10 @@ def storm(card: Card, *words: str, mib: int) -> dict[str, float]:
     return dict(json.loads(output))
 
 
+def test_a_child_forked_at_any_system_call_of_growing_books_unmaps_what_is_there(card: Card) -> None:
+    assert card.run("ledger", LD_PRELOAD=None) == (0, "14 1 0\n")
+
+
 @pytest.mark.slow
 def test_no_interleaving_and_no_kill_exceeds_the_limit_or_leaves_anything(card: Card) -> None:
     """Ten seconds of it; bench/partition_storm.py does the minute."""
