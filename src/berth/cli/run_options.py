@@ -28,7 +28,7 @@ Knowledge = Annotated[
     typer.Option(
         metavar="NAME",
         callback=_checked,
-        help="What policies believe of jobs: oracle (the truth), user, history?begin=FOLDER, noisy?run=0.3 or"
+        help="What policies believe of jobs: oracle (the truth), user, history?begin=FOLDER, noisy?run=0.3, or"
         " my.module:thing.",
     ),
 ]

@@ -17,6 +17,7 @@ from berth.policies.protocol import (
     Configurable,
     Decision,
     Order,
+    Orderable,
     Place,
     Policy,
     Progress,
@@ -154,11 +155,31 @@ def make_policy(name: str, setting: Setting | None = None) -> Policy:
             thing = thing.with_options(setting, options)
         policy: Policy = _made(thing, setting, name, "a policy", _POLICY)
         return policy
+    if len(parts) == 2 and options_of(parts[1])[0] in POLICIES:
+        return _looking_in_order(scheme, parts[0], parts[1], setting, name)
     if len(parts) == 1:
         parts = [parts[0], "first-fit"] if parts[0] in ORDERS else ["fifo", parts[0]]
     order_part, place_part = parts or ("fifo", "first-fit")
     order, place = _order(order_part, setting, name), _place(place_part, setting, name)
     return _composed(scheme, order, place, setting, name)
+
+
+def _looking_in_order(scheme: str, order_part: str, rest: str, setting: Setting, name: str) -> Policy:
+    """A policy that decides on many jobs at once, and looks at them in an order."""
+    from berth.policies.schemes.preempt import Ranks
+
+    policy = make_policy(rest, setting)
+    if scheme or not isinstance(policy, Orderable):
+        raise PolicyError(
+            f"no policy '{name}': {options_of(rest)[0]} decides by itself"
+            f" {'what is stopped' if scheme else 'who is next'};"
+            " an order may stand before policies that share GPUs, and a scheme before ORDER+PLACEMENT"
+        )
+    order = _order(order_part, setting, name)
+    if isinstance(order, Ranks):
+        raise PolicyError(f"no policy '{name}': the order evicts by itself; take one that does not")
+    policy.queue_order = order
+    return policy
 
 
 def _composed(scheme: str, order: Order, place: Place, setting: Setting, name: str) -> Policy:

@@ -12,8 +12,8 @@ from berth.knowledge import Knowledge, Oracle
 from berth.model import Evict, GpuSlot, Job, Placement, WakeAt
 
 __all__ = [
-    "Configurable", "Decision", "Drawing", "InOrder", "Keyed", "Order", "Place", "Policy", "Progress", "Reserving",
-    "Searching", "Setting", "Wrapping", "draws",
+    "Configurable", "Decision", "Drawing", "InOrder", "Keyed", "Order", "Orderable", "Place", "Policy", "Progress",
+    "Reserving", "Searching", "Setting", "Wrapping", "draws",
 ]  # fmt: skip
 
 Decision = Placement | Evict | WakeAt
@@ -62,6 +62,14 @@ class InOrder(Protocol):
 
     order: object
     """The order."""
+
+
+@runtime_checkable
+class Orderable(Protocol):
+    """What else a policy has that decides on many jobs at once and can be told which of them come first."""
+
+    queue_order: Order | None
+    """The order; None: as they were queued."""
 
 
 @runtime_checkable

@@ -18,9 +18,10 @@ from berth.cluster import PLACE_MILLI, Cluster, Queue, Running
 from berth.knowledge import LONGEST_MS, Knowledge, LimitsCompany
 from berth.model import FOREVER_MS, GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
 from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
+from berth.policies.colocation.overtaking import Overtaking
 from berth.policies.colocation.queue_prefix import QueuePrefix
 from berth.policies.colocation.whole_gpus import WholeGpus
-from berth.policies.protocol import Decision
+from berth.policies.protocol import Decision, Order
 from berth.profiles import peak_mem_mib, run_time_ms
 
 __all__ = ["Chooser", "Colocating", "Scene"]
@@ -129,6 +130,12 @@ class Colocating:
         self.window = window
         self.knowledge = knowledge
         self._certain = knowledge.certain
+        self.queue_order: Order | None = None
+        """In which order the waiting jobs are looked at; None: as they were queued."""
+        self._overtaking = Overtaking()
+        self._due: Job | None = None
+        self._now_ms = 0
+        self._cluster: Cluster | None = None
         self._company = knowledge if isinstance(knowledge, LimitsCompany) else None
         self._sources: dict[str, Profile] = {}
         begins = knowledge.profiles if known is None else known
@@ -143,15 +150,18 @@ class Colocating:
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
         """Yield placements, and when to be asked again."""
         self._begin(cluster)
+        self._now_ms = now_ms
         self.whole.record(queue, cluster)
+        self._due = self._overtaking.due(queue, cluster)
         closed: set[GpuSlot] = set()
         goes_on = True
         while goes_on:
             yield from self._shared(queue, cluster, now_ms, closed)
             goes_on = False
-            for placement in self.whole.start(queue, cluster):
+            for placement in self.whole.start(self._in_order(queue), cluster):
                 goes_on = True  # those behind it are next
                 yield placement
+                self._noted(placement.job, cluster)
         kept = self._kept
         due_ms = min((due for due, _, _ in kept.declined.values() if due > now_ms), default=None)
         if len(queue) and due_ms is not None and due_ms != kept.woken_ms:
@@ -174,9 +184,28 @@ class Colocating:
             for placement in self._started(offered, largest, queue, cluster, now_ms, closed):
                 head.started.add(placement.job.id)
                 yield placement
+                self._noted(placement.job, cluster)
+
+    def _noted(self, job: Job, cluster: Cluster) -> None:
+        """A job has started, if it was not refused."""
+        if job.id in cluster.running:
+            self._overtaking.started(job)
+            if self._due is job:
+                self._due = None
+
+    def _in_order(self, queue: Queue) -> Iterable[Job]:
+        """The waiting jobs: one whose turn it is first, then as the order has them."""
+        if self.queue_order is None or self._cluster is None:
+            return queue  # the first of the queue is first
+        ordered = list(self.queue_order(queue, self._cluster, self._now_ms))
+        if self._due is not None:
+            ordered = [self._due, *(job for job in ordered if job is not self._due)]
+        return ordered
 
     def _begin(self, cluster: Cluster) -> None:
         """Go by what is kept on this cluster's memo; nothing is, if its nodes or the profiles have changed."""
+        if self._cluster is not cluster:
+            self._cluster, self._overtaking = cluster, Overtaking()
         learned = self.knowledge.learns and self._learned()
         kept = cluster.memo.get(self)
         if kept is None:
@@ -265,6 +294,15 @@ class Colocating:
             at = begins.get(number, 0)
             window: list[Job] = []
             places: list[int] = []
+            if self._due is not None and slot == self._overtaking.kept:
+                first = head.at(0)
+                if 0 not in taken and first is not None and first[0] is self._due:
+                    if self._declines_still(slot, tenants, [self._due], now_ms):
+                        closed.add(slot)
+                    elif self._may_run(self._due, slot, cluster):
+                        offered.append((slot, tenants, [self._due]))
+                        taken.add(0)
+                    continue
             while len(window) < self.window and (one := head.at(at)) is not None:
                 job, kind = one
                 allowed = may.get((number, kind))
@@ -412,7 +450,7 @@ class Colocating:
 
     def _sharing(self, queue: Queue) -> Iterator[Job]:
         """The jobs that may share, up to one that has no room yet and must have a GPU for itself."""
-        for job in queue:
+        for job in self._in_order(queue):
             if self._shares(job):
                 yield job
             elif job.patience_ms != 0:

@@ -74,6 +74,7 @@ class TetrisSharing(Colocating):
                 if job is None:
                     break
                 yield self.shared_placement(job, slot)
+                self._noted(job, cluster)
                 tenants = cluster.jobs_on(slot)
 
     def _aligned(
@@ -87,7 +88,10 @@ class TetrisSharing(Colocating):
         for job in self._sharing(queue):
             kinds.setdefault((job.application, self.work_us(job)), job)
         best: list[tuple[float, int, Job]] = []
+        kept = self._due is not None and slot == self._overtaking.kept
         for job in kinds.values():
+            if kept and job is not self._due:
+                continue
             if not self._may_run(job, slot, cluster):
                 continue
             if not self._has_room([job], slot, cluster)[-1]:

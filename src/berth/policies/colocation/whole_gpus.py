@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
@@ -37,8 +37,11 @@ class WholeGpus:
             name: job for name, job in self._alone.items() if name in running and running[name].job is job
         }
 
-    def start(self, queue: Queue, cluster: Cluster) -> Iterator[Placement]:
-        """Start the first jobs that take their GPUs whole, until one has no room or one that may share is next."""
+    def start(self, queue: Iterable[Job], cluster: Cluster) -> Iterator[Placement]:
+        """Start the first jobs that take their GPUs whole, until one has no room or one that may share is next.
+
+        One that asks for a part of a GPU has it beside others that asked for parts.
+        """
         some = False
         for job in queue:
             if self.shares(job):
@@ -49,7 +52,11 @@ class WholeGpus:
             if slots is not None:
                 some = True
                 if job.gpus == 1:
-                    self._alone[job.id] = job
+                    beside = cluster.jobs_on(slots[0])
+                    for run in beside:
+                        self._alone.pop(run.job.id, None)  # what is recorded of it from now on is not its own
+                    if not beside:
+                        self._alone[job.id] = job
                 yield placement_of(job, slots)
             elif job.patience_ms != 0:
                 return
@@ -67,12 +74,16 @@ class WholeGpus:
 
 
 def _slots(job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
-    """Where it fits with nobody beside it; None where it does not."""
+    """Where it fits: a part of a GPU where others have parts, else with nobody beside it; None where it does not."""
     nodes = cluster.fitting_nodes(job)
     if job.gpus != 1 or job.share.milli == 1000:
         return cluster.slots_for(job, nodes[np.argsort(cluster.rank[nodes])])
+    idle: tuple[GpuSlot, ...] | None = None
     for node in nodes[np.argsort(cluster.rank[nodes])].tolist():
         for index in cluster.fitting_gpus(node, job):
-            if not cluster.jobs_on(GpuSlot(node, index)):
+            tenants = cluster.jobs_on(GpuSlot(node, index))
+            if tenants and not any(run.best_effort for run in tenants):
                 return (GpuSlot(node, index),)
-    return None
+            if not tenants and idle is None:
+                idle = (GpuSlot(node, index),)
+    return idle

@@ -1,0 +1,49 @@
+"""A card whose memory is less than what runs on it already, and knowledge without a single profile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from berth.cluster import Cluster
+from berth.interference import make_interference
+from berth.knowledge import History, Knowledge, Noise, Noisy, Oracle
+from berth.model import Job, Node, Share
+from berth.policies import Setting, make_policy
+from berth.profiles import THESIS_GPU, run_time_ms, thesis_profiles
+from berth.scheduler import Scheduler
+from tests.live_loop import LiveLoop, Nodes
+
+PROFILES = thesis_profiles()
+MODEL = make_interference("mps")
+
+
+def known(kind: str) -> Knowledge:
+    if kind == "noisy":
+        return Noisy(Oracle((), MODEL), Noise(memory=0.1))
+    return History(speeds=Oracle((), MODEL).speeds) if kind == "nothing" else Oracle((), MODEL)
+
+
+@pytest.mark.parametrize("kind", ["oracle", "noisy", "nothing"])
+@pytest.mark.parametrize(
+    "policy", ["greedy", "learned", "tetris-sharing", "deeprm-max", "sjf-expected+greedy"]
+)
+def test_a_card_that_shrinks_below_what_runs_there_loses_no_job(policy: str, kind: str) -> None:
+    knowledge = known(kind)
+    loop = LiveLoop(
+        Scheduler(
+            Cluster([Node("n", 1, THESIS_GPU)]),
+            make_policy(policy, Setting(0, knowledge=knowledge)),
+            knowledge,
+        ),
+        lambda job: run_time_ms(PROFILES[job.application]),
+    )
+    names = ("vgg16", "googlenet", "alexnet", "GROMACS")
+    jobs = [
+        (at * 1000, Job(f"j{at}", at * 1000, None, application=names[at % 4], share=Share(1000, 0)))
+        for at in range(12)
+    ]
+    small = Node("n", 1, replace(THESIS_GPU, mem_mib=2_000))
+    loop.run([*jobs, (30_000, Nodes((small,))), (90_000, Nodes((Node("n", 1, THESIS_GPU),)))])
+    assert sorted(loop.ends) == sorted(job.id for _, job in jobs)
