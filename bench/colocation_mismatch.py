@@ -1,7 +1,7 @@
 """What `greedy` and `learned` lose by a wrong model of the GPU: planned by one, run by another.
 
 In the experiment both are given the very function by which the simulator runs, so that their forecasts are exact. Here
-each is given `measured` or `time-sliced`, and the simulator runs by either: total time of sets of 30 jobs of `random`
+each is given `mps` or `time-sliced`, and the simulator runs by either: total time of sets of 30 jobs of `random`
 on one GPU of the thesis, and tries that ran out of memory.
 
     python bench/colocation_mismatch.py [--seeds 10] [--workload random]

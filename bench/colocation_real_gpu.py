@@ -1,6 +1,6 @@
-"""On a machine with a GPU and PyTorch: pairs of small trainings alone and together, beside what `measured` predicts.
+"""On a machine with a GPU and PyTorch: pairs of small trainings alone and together, beside what `mps` predicts.
 
-    python bench/colocation_real_gpu.py [--gpu 0] [--seconds 20] [--pairs 6] [--model measured]
+    python bench/colocation_real_gpu.py [--gpu 0] [--seconds 20] [--pairs 6] [--model mps]
 
 Each of six trainings runs alone while its profile is recorded through NVML, as `berth profile record` does; then pairs
 of them run at once, and both are timed while both train. The profiles alone go into the model. The last line is the
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--gpu", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--pairs", type=int, default=6)
-    parser.add_argument("--model", default="measured")
+    parser.add_argument("--model", default="mps")
     words = parser.parse_args()
     try:
         card = NvmlCard.open(words.gpu)

@@ -104,7 +104,7 @@ def cases() -> dict[str, Case]:
             trace = f"{head[0]}?jobs={number}&{head[1]}"
             all_of[f"{name}/{policy}"] = Case(trace, f"{policy}?generations=15")
     four = "synthetic:poisson?jobs={}&load=1.5&work_s=600&gpus=4"
-    for model in ("measured", "time-sliced"):
+    for model in ("mps", "time-sliced"):
         for policy in COLOCATING:
             for name, trace in (("poisson", four.format(120)), ("demo", "synthetic:demo?jobs=80&load=1.5")):
                 case = Case(trace, policy, "applications", model)
