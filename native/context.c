@@ -7,6 +7,7 @@
 #include "overhead.h"
 #include "measure.h"
 #include "parts.h"
+#include "looks.h"
 #include "processes.h"
 #include "settings.h"
 #include "swap.h"
@@ -46,13 +47,13 @@ bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *
     }
     bool context = learned == &device->region.use->context_bytes;
     if (!context || known == 0 || (known & 3) < TOLD_LIST || processes_wanted(device))
-        overhead->before = processes_look(device);
+        overhead->before = look_before(device);
     return true;
 }
 
 void overhead_cancel(struct overhead *overhead)
 {
-    processes_end(overhead->device, overhead->before);
+    look_end(overhead->device, overhead->before);
     give(overhead->device, overhead->reserved);
 }
 
@@ -88,7 +89,7 @@ bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
     enum told told;
     bool context = overhead->learned == &device->region.use->context_bytes,
          looked = overhead->before != NULL;
-    *bytes = processes_taken(device, overhead->before, overhead->reserved, made, &told);
+    *bytes = look_taken(device, overhead->before, overhead->reserved, made, &told);
     overhead->before = NULL;
     if (*bytes > SANE_BYTES && context)
         *bytes = overhead->reserved;

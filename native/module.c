@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include "overhead.h"
 #include "capture.h"
-#include "processes.h"
+#include "looks.h"
 #include "settings.h"
 
 enum { FIRST_MODULE_BYTES = 64 << 20 };
@@ -48,13 +48,13 @@ static bool load_again(struct load *load, CUresult *result, enum kind kind, cons
         overhead_cancel(overhead);
         return false;
     }
-    uint64_t loaded_free = processes_driver_free();
+    uint64_t loaded_free = driver_free();
     (void)unload(*(void *const *)out);
-    uint64_t unloaded_free = processes_driver_free();
+    uint64_t unloaded_free = driver_free();
     if (overhead->doubtful && ++load->attempts < 4) {
         overhead->believed =
             unloaded_free > loaded_free && unloaded_free - loaded_free >= load->bytes / 2;
-        overhead->before = processes_look(overhead->device);
+        overhead->before = look_before(overhead->device);
         return true;
     }
     overhead_cancel(overhead);

@@ -10,7 +10,7 @@ struct overhead {
     struct device *device;
     shared64 *learned; /* a lesson (context.c); 0: not yet */
     uint64_t reserved;
-    struct look *before; /* the card (processes.h) */
+    struct look *before; /* the card (looks.h) */
     const char *call;
     bool known, doubtful,
         believed; /* doubtful: NVML did not tell; believed: whatever the card says is its own */

@@ -5,25 +5,12 @@
 
 #include "devices.h"
 
-/* The card at one instant: what each process holds, what all hold, what the partition was charged.
- */
-struct look;
-
-/* Before a call that makes the driver take memory for itself; NULL where there is no room for a
-   look. Whoever looks ends the look, by one of the two below. */
-struct look *processes_look(struct device *device);
-/* How well it is known what a call took: what is known of contexts, the least of several that began
-   to hold memory at once or what the card lost while others allocated, what it lost while none did,
-   what NVML tells of this process. */
-enum told { TOLD_NOTHING, TOLD_LEAST, TOLD_TOTAL, TOLD_LIST };
-/* What the call took, never 0 where it made a context and that cannot be measured. `reserved` was
-   charged before it; `made` is the context, NULL for a call that made a module. */
-uint64_t processes_taken(struct device *device, struct look *before, uint64_t reserved,
-                         CUcontext made, enum told *told);
-/* What the card has free; 0 where the driver does not say, as without a context. */
-uint64_t processes_driver_free(void);
-/* The call failed. */
-void processes_end(struct device *device, struct look *before);
+/* This process's slot in a device's region; NULL where it has none. */
+struct berth_slot *processes_slot(struct device *device);
+/* The own pid in the outermost namespace that /proc tells of; 0 where it tells of one only. */
+unsigned processes_outer_pid(void);
+/* NVML's list has told that this process is `pid` there. */
+void processes_found(struct device *device, unsigned pid);
 /* Whether this process is still to be found among those that NVML tells of. */
 bool processes_wanted(struct device *device);
 
