@@ -9,6 +9,7 @@ import typer
 from berth.cli import (
     advice,
     compare,
+    cost,
     digest,
     experiment,
     history,
@@ -45,6 +46,7 @@ app.add_typer(history.app, name="history")
 app.command("stats")(stats.stats)
 app.command("job")(job.job)
 app.command("report")(stats.report)
+app.command("cost")(cost.cost)
 app.command("digest")(digest.digest)
 app.command("plot")(stats.plot)
 app.command("applications")(stats.applications)

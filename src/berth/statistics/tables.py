@@ -19,6 +19,7 @@ from berth.statistics.accounting import (
     cause_before,
     check_dimensions,
 )
+from berth.statistics.cost import Held
 from berth.statistics.spread import CDF_POINTS, Cdf, cdf_of_counts
 
 __all__ = ["EVERYTHING", "JobUse", "Period", "Tables", "Totals"]
@@ -203,6 +204,31 @@ class Tables:
         ]
         found = [row for row in found if row.jobs]
         return sorted(found, key=lambda row: (-row.gpu_hours, row.keys))
+
+    def held(self, by: Sequence[str]) -> list[Held]:
+        """What each group held of each GPU model, for a price list; attempts that never started hold nothing."""
+        check_dimensions(by)
+        keys = [f"{_GROUPED[name]} AS k{at}" for at, name in enumerate(by)]
+        named = [
+            _NAMED.get(name, f"CASE WHEN {{}} = '' THEN '{UNKNOWN}' ELSE {{}} END").replace("{}", f"k{at}")
+            for at, name in enumerate(by)
+        ]
+        groups = ", ".join([*(f"k{at}" for at in range(len(by))), "model"])
+        rows = self._all(
+            f"SELECT {', '.join([*named, 'model', 'held', 'cpus', 'energy'])} FROM (SELECT "
+            f"{', '.join([*keys, 'gpu_model AS model'])}, sum({_HELD}) AS held, sum({_RAN} * cpu_milli) AS cpus, "
+            f"sum(energy_j) AS energy {self._from} AND start_ms IS NOT NULL GROUP BY {groups}) ORDER BY ALL"
+        )
+        return [
+            Held(
+                tuple(str(key) for key in row[: len(by)]),
+                row[-4],
+                float(row[-3] or 0) / HOUR / 1000,
+                float(row[-2] or 0) / HOUR / 1000,
+                None if row[-1] is None else float(row[-1]) / 3_600_000,
+            )
+            for row in rows
+        ]
 
     def jobs(self, measure: str, most: int) -> list[JobUse]:
         """The jobs that are first by a measure: the largest, of a use the least; what nobody measured is left out."""

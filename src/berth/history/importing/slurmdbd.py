@@ -272,11 +272,12 @@ def _write_rows(
     connection: Connection, table: Table, wanted: _Rows, path: Path, names: Mapping[str, str]
 ) -> None:
     """Stream rows into a file."""
-    values = wanted.values
+    values = wanted.values * 2  # once for the steps, once for the jobs
     rows = (
         f"FROM `{table.cluster}_job_table` j "
         f"LEFT JOIN `{table.cluster}_assoc_table` a ON a.id_assoc = j.id_assoc "
-        f"LEFT JOIN qos_table q ON q.id = j.id_qos WHERE {wanted.condition} AND j.deleted = 0"
+        f"LEFT JOIN qos_table q ON q.id = j.id_qos {_steps(table, wanted.condition, names)} "
+        f"WHERE {wanted.condition} AND j.deleted = 0"
     )
     connection.rollback()
     # A driver in Python takes its time for each row that comes, so the server packs many into one text. Where one is
@@ -352,22 +353,24 @@ def _amount(text: str, name: str, names: Mapping[str, str]) -> str:
     return f"if({found} <= {MOST_AMOUNT}, {found}, NULL)"
 
 
-def _steps(table: Table, names: Mapping[str, str]) -> str:
-    """CPU time in ms, peak memory in MiB and the peaks of GPUs of a job's steps, as four fields of SQL."""
-    nothing = "CONCAT_WS(CHAR(31 USING utf8mb4), '', '', '', '')"
-    if not {"job_db_inx", *_OF_STEPS} <= table.others.get("step", frozenset()):
-        return nothing
+def _steps(table: Table, condition: str, names: Mapping[str, str]) -> str:
+    """What the steps of each wanted job used, to be joined as `u`: CPU time in ms, peak memory in MiB, GPUs' peaks.
+
+    Made once for all jobs: asked for job by job it took the server half as long again.
+    """
+    if not {"job_db_inx", *_OF_STEPS} <= table.others["step"]:
+        none = "SELECT NULL AS job_db_inx, '' AS cpu_ms, '' AS mem, '' AS util, '' AS gpu_mem FROM"
+        source = f"({none} `{table.cluster}_job_table` j WHERE {condition} AND false)"
+        return f"LEFT JOIN {source} u ON u.job_db_inx = j.job_db_inx"
     used = "p.tres_usage_in_tot"
-    told = (
-        "sum((p.user_sec + p.sys_sec) * 1000000 + p.user_usec + p.sys_usec) DIV 1000",
-        f"ceil(max({_amount(used, 'mem', names)}) / 1048576)",
-        f"max({_amount(used, 'gres/gpuutil', names)})",
-        f"ceil(max({_amount(used, 'gres/gpumem', names)}) / 1048576)",
-    )
-    fields = ", ".join(f"coalesce({each}, '')" for each in told)
     return (
-        f"coalesce((SELECT CONCAT_WS(CHAR(31 USING utf8mb4), {fields}) FROM `{table.cluster}_step_table` p "
-        f"WHERE p.job_db_inx = j.job_db_inx AND p.deleted = 0), {nothing})"
+        "LEFT JOIN (SELECT p.job_db_inx, "
+        "sum((p.user_sec + p.sys_sec) * 1000000 + p.user_usec + p.sys_usec) DIV 1000 AS cpu_ms, "
+        f"ceil(max({_amount(used, 'mem', names)}) / 1048576) AS mem, "
+        f"max({_amount(used, 'gres/gpuutil', names)}) AS util, "
+        f"ceil(max({_amount(used, 'gres/gpumem', names)}) / 1048576) AS gpu_mem "
+        f"FROM `{table.cluster}_step_table` p JOIN `{table.cluster}_job_table` j ON j.job_db_inx = p.job_db_inx "
+        f"WHERE {condition} AND p.deleted = 0 GROUP BY p.job_db_inx) u ON u.job_db_inx = j.job_db_inx"
     )
 
 
@@ -401,7 +404,7 @@ def _row(table: Table, text_of: Callable[[str], str], names: Mapping[str, str]) 
         _LABEL if {"id_array_job", "het_job_id"} <= table.columns else "j.id_job",
         _suspended(table),
         f"coalesce({_amount('j.tres_alloc', 'energy', names)}, '')",
-        _steps(table, names),
+        *(f"coalesce(u.{name}, '')" for name in ("cpu_ms", "mem", "util", "gpu_mem")),
     ]
     return f"CONCAT_WS(CHAR(31 USING utf8mb4), {', '.join(fields)})"
 
