@@ -164,12 +164,21 @@ def test_whatever_was_fitted_a_neighbour_more_helps_nobody(
         assert all(0 <= now <= then for now, then in zip(speeds(count), speeds(count - 1), strict=False))
 
 
-def test_a_centre_at_a_time_says_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = np.random.default_rng(4).integers(0, 1001, (20, 5, 4)).astype(np.int32)
+def test_with_a_table_of_cells_or_without_it_and_a_centre_at_a_time_the_speeds_are_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draw = np.random.default_rng(4)
+    usage = draw.integers(0, 1001, (20, 5, 4)).astype(np.int32)
+    usage[..., 1] *= 40
     there = np.ones((20, 5), dtype=bool)
-    at_once = make_speeds("mps")(usage, there, CARD_MIB)
+    speeds = make_speeds("mps")
+    by_table = speeds(usage, there, CARD_MIB)
+    assert (speeds(usage[7:9], there[7:9], CARD_MIB) == by_table[7:9]).all()
+    monkeypatch.setattr("berth.interference.contention.MOST_CELLS", 0)
+    made = Contention.from_json(speeds.to_json(), "here")
+    assert (made(usage, there, CARD_MIB) == by_table).all()
     monkeypatch.setattr("berth.interference.contention._AT_ONCE", 0)
-    assert (make_speeds("mps")(usage, there, CARD_MIB) == at_once).all()
+    assert (made(usage, there, CARD_MIB) == by_table).all()
 
 
 def slices(*mem_mib: int, cores: int = 1000) -> list[int]:

@@ -412,3 +412,8 @@ def test_the_training_curve_shows_returns_and_measurements() -> None:
     texts = [one.text for one in figure.layout.annotations]
     assert "greedy" in texts
     assert "Return of an episode, mean of 5 iterations" in texts
+
+
+def test_no_network_is_trained_under_mig() -> None:
+    with pytest.raises(SettingError, match="no network is trained under mig yet"):
+        make(Plan("ppo", "random", ("mig",), jobs=4, sets=3, validation=2))

@@ -37,6 +37,8 @@ STRESS_ONE = 1000
 """Stress at which the speed is one half."""
 MOST_STRESS = 32_000
 MOST_CENTRES = 500
+MOST_CELLS = 512
+"""In the table of cells that were met."""
 FORMAT, VERSION = "berth-contention", 2
 MODES = ("mps", "time-sliced")
 """Under which pairs can be measured. Time slicing lets no kernels overlap, so that use is kernel time itself."""
@@ -77,7 +79,7 @@ class Contention:
     def __call__(self, usage: Any, present: Any, capacity_mem_mib: Any, *, xp: Any = np) -> Any:
         """Speeds per mille: see `Speeds` for the shapes."""
         busy = present & (usage[..., GPU] > 0)
-        stress = self._stress(self.felt(usage, xp=xp), self.pressing(usage, xp=xp), xp)  # (..., K, K)
+        stress = self._among(usage) if xp is np else self._each(usage, xp)  # (..., K, K)
         tenants = present.shape[-1]
         others = xp.broadcast_to(~xp.eye(tenants, dtype=bool), (*present.shape, tenants))
         meets = busy[..., :, None] & busy[..., None, :] & others
@@ -127,6 +129,37 @@ class Contention:
         stress = self._stress(self.felt(usage), self.pressing(neighbours), np)
         meets = (usage[:, GPU] > 0)[:, None] & (neighbours[:, GPU] > 0)
         found: Int32Array = np.where(meets, stress, 0).astype(np.int32)
+        return found
+
+    def _among(self, usage: NDArray[np.int32]) -> Int32Array:
+        """Stress of each tenant under each (..., K, K), from a table of the cells that were met before."""
+        cells = cells_of(usage).astype(np.int64)
+        keys = (cells[..., 0] << 40) | (cells[..., 1] << 24) | cells[..., 2]
+        known, table = self._met.get("cells", (np.zeros(1, np.int64) - 1, np.zeros((1, 1), np.int32)))
+        at = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+        if (known[at] != keys).any():
+            known = np.union1d(known[known >= 0], keys)
+            if len(known) > MOST_CELLS:
+                known = np.unique(keys)
+            if len(known) > MOST_CELLS:
+                return self._each(usage, np)
+            rows = np.zeros((len(known), 4), dtype=np.int32)
+            parts = (known >> 40, known >> 24 & 0xFFFF, known & 0xFFFFFF)
+            for column, part, step in zip((GPU, CORES, MEM), parts, STEPS, strict=True):
+                rows[:, column] = part * step
+            table = self._each(rows, np)
+            self._met["cells"] = known, table
+            at = np.searchsorted(known, keys)
+        found: Int32Array = table[at[..., :, None], at[..., None, :]]
+        return found
+
+    @cached_property
+    def _met(self) -> dict[str, tuple[NDArray[np.int64], Int32Array]]:
+        return {}
+
+    def _each(self, usage: Any, xp: Any) -> Int32Array:
+        """The same without a table."""
+        found: Int32Array = self._stress(self.felt(usage, xp=xp), self.pressing(usage, xp=xp), xp)
         return found
 
     def _stress(self, felt: Any, pressing: Any, xp: Any) -> Any:

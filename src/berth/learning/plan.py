@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from berth.errors import SettingError
-from berth.interference import make_speeds
+from berth.interference import make_speeds, mode_of
 from berth.learning.jobsets import JobSets, Task, thesis_sets, thesis_task
 from berth.learning.learner import Learner
 from berth.learning.learners import LEARNERS, Given
@@ -107,6 +107,11 @@ def make(
     if start is not None:
         _check_start(start, plan, paper, shown)
     speeds = [make_speeds(name) for name in plan.interference]
+    if any(mode_of(one) == "mig" for one in speeds):
+        raise SettingError(
+            "no network is trained under mig yet: there memory is not one for all tenants; expected mps, time-sliced or"
+            " a model of your own"
+        )
     reward = REWARDS[plan.reward] if plan.reward else None
     network = None if start is None else start.network
     making = made_by(Given(task, speeds, plan.slots, training, shown, reward, network))

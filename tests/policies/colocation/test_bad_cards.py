@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 
 from berth.cluster import Cluster
+from berth.engine import simulate
 from berth.interference import make_interference
 from berth.knowledge import History, Knowledge, Noise, Noisy, Oracle
-from berth.model import Job, Node, Share
+from berth.model import EventKind, Job, Node, Reason, Share
 from berth.policies import Setting, make_policy
-from berth.profiles import THESIS_GPU, run_time_ms, thesis_profiles
+from berth.profiles import THESIS_GPU, run_time_ms, thesis_profiles, workload_jobs
 from berth.scheduler import Scheduler
 from tests.live_loop import LiveLoop, Nodes
 
@@ -47,3 +48,13 @@ def test_a_card_that_shrinks_below_what_runs_there_loses_no_job(policy: str, kin
     small = Node("n", 1, replace(THESIS_GPU, mem_mib=2_000))
     loop.run([*jobs, (30_000, Nodes((small,))), (90_000, Nodes((Node("n", 1, THESIS_GPU),)))])
     assert sorted(loop.ends) == sorted(job.id for _, job in jobs)
+
+
+@pytest.mark.parametrize("policy", ["greedy", "learned", "tetris-sharing"])
+def test_under_mig_nobody_is_started_who_has_no_slice(policy: str) -> None:
+    jobs = workload_jobs("GPUmemory_light", 15, 3)
+    model = make_interference("mig")
+    events = list(simulate(jobs, Cluster([Node("n", 1, THESIS_GPU)]), policy, interference=model))
+    assert sum(event.kind is EventKind.FINISH for event in events) == len(jobs)
+    assert not [event for event in events if event.reason is Reason.OUT_OF_MEMORY]
+    assert events[-1].time_ms < sum(job.work_ms or 0 for job in jobs)

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from berth.arrays import IntArray
 from berth.cluster import Cluster, Queue, Running
 from berth.errors import SettingError
+from berth.interference import mode_of
 from berth.model import GpuModel, GpuSlot, Job, Placement
 from berth.network.catalogue import DEMANDS, Demand
 from berth.policies.colocation.colocating import Colocating, Scene
-from berth.policies.colocation.forecast import MOST
+from berth.policies.colocation.forecast import MOST, Offer
 from berth.policies.options import settings_from
 from berth.policies.protocol import Setting
 from berth.profiles import series
@@ -53,6 +54,7 @@ class TetrisSharing(Colocating):
         self.settings = settings or TetrisSettings()
         super().__init__(_nobody, (setting or Setting()).knowledge)
         self._demands: dict[tuple[str, GpuModel | None], IntArray] = {}
+        self._sliced = mode_of(self.knowledge.speeds) == "mig"
 
     @classmethod
     def with_options(cls, setting: Setting, options: dict[str, str]) -> TetrisSharing:
@@ -98,6 +100,8 @@ class TetrisSharing(Colocating):
                 continue
             if not self._trusted(tenants, [job], 2)[-1]:
                 continue
+            if self._sliced and tenants and not self._has_slices(job, tenants, gpu, now_ms):
+                continue
             demand = self._demand(job.application, gpu)
             together = _added([*used, demand])
             if (together <= capacity).all() or not tenants:
@@ -112,6 +116,11 @@ class TetrisSharing(Colocating):
             / max(1.0, float(np.mean([one[1] for one in best])))
         )
         return max(best, key=lambda one: one[0] - weight * one[1])[2]
+
+    def _has_slices(self, job: Job, tenants: Sequence[Running], gpu: GpuModel | None, now_ms: int) -> bool:
+        """Whether the card can be cut up so that each has a slice that holds its memory, until all have ended."""
+        offer = Offer(tuple(self._tenant(run, now_ms) for run in tenants), (self._candidate(job),))
+        return bool(self.forecaster.forecasts([offer], gpu).fits[0, 1])
 
     def _demand(self, application: str, gpu: GpuModel | None) -> IntArray:
         """(steps, 4): what the application is taken to need, in each interval of its profile."""
