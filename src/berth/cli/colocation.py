@@ -22,7 +22,7 @@ def colocation(
         str, typer.Option(metavar="A,B,…|all", help="Workloads of the thesis: GPU_heavy, …, random.")
     ] = "all",
     seeds: Annotated[int, typer.Option(min=1, max=1000, help="How many sets of 30 jobs: 0, 1, ….")] = 30,
-    interference: Annotated[str, typer.Option(help="time-sliced, mps or mig.")] = "measured",
+    interference: Annotated[str, typer.Option(help="time-sliced, mps or mig.")] = "mps",
     knowledge: Knowledge = "oracle",
     policies: Annotated[str | None, typer.Option(metavar="A,B,…", help="Policies to compare.")] = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="How many runs at the same time.")] = 1,
