@@ -342,7 +342,7 @@ def test_an_untrained_network_is_shown_what_its_policy_is_shown() -> None:
 
 @pytest.mark.parametrize("name", ["greedy", "learned", "deeprm-max", "tetris-sharing"])
 def test_what_is_kept_of_a_cluster_lies_on_its_memo_alone(name: str) -> None:
-    policy = make_policy(name, Setting(0, knowledge=Oracle((), make_interference("measured"))))
+    policy = make_policy(name, Setting(0, knowledge=Oracle((), make_interference("mps"))))
     assert isinstance(policy, Colocating)
     before = {key for key, value in vars(policy).items() if isinstance(value, dict | list | set) and value}
     cluster, queue = Cluster([Node(f"n{at}", 2, THESIS_GPU) for at in range(2)]), Queue()
