@@ -71,7 +71,10 @@ class NetworkScores:
             part = _rows_of(seen, rows) if len(found) > 1 else seen
             members = table[picked]  # (O', C', M)
             together = self._joint(part, members, seats, once, begin)
-            given = features(part, members, together, np)
+            with np.errstate(
+                invalid="ignore"
+            ):  # NumPy's matmul warns of lanes beyond small arrays now and then
+                given = features(part, members, together, np)
             found[rows[:, None], picked] = scores(self.model.network, given, np)
         return found
 
