@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NoReturn
 
 import pytest
 
 from berth.cluster import Cluster, Queue
 from berth.errors import KnowledgeError, PolicyError, SchedulerError
-from berth.knowledge import Spread, User
+from berth.interference import make_interference
+from berth.knowledge import Oracle, Spread, User
 from berth.model import FOREVER_MS, Evict, GpuSlot, Job, Node, Placement, Record, RecordState, Share, WakeAt
 from berth.policies import Decision, Setting, make_policy
 from berth.scheduler import Evicted, NeverFits, Refused, Scheduler
 
 ONE_GPU = [Node("a", 1, None, 8000, 8000)]
 WHERE = (GpuSlot(0, 0),)
+WHOLE = Share(1000, 0)
 
 
 def live(name: str, **more: object) -> Job:
@@ -98,7 +101,7 @@ def test_what_has_started_does_not_fail_to_start() -> None:
         (Placement(live("other"), WHERE, Share()), "starts job 'other', which is not waiting"),
         (Placement(live("a"), (GpuSlot(3, 0),), Share()), "not waiting"),  # an equal job, but another one
         (Evict(live("a")), "evicts job 'a', which is not running"),
-        (WakeAt(0), "woken at 0 ms, not later"),
+        (WakeAt(0), "woken at 0 ms; expected a later whole number"),
     ],
 )
 def test_a_decision_that_cannot_be_comes_back_and_changes_nothing(decision: object, why: str) -> None:
@@ -571,15 +574,118 @@ def test_what_a_knowledge_raises_when_it_is_told_comes_after_what_happened() -> 
     for name in "xyz":
         one.submit(live(name))
     assert started(one) == ["x", "y"]
+    assert one.ended("x", RecordState.COMPLETED, 5).job.id == "x"
     with pytest.raises(
         KnowledgeError, match="at 5 ms knowledge Broken fails in observe of job 'x': KeyError"
     ):
-        one.ended("x", RecordState.COMPLETED, 5)
+        list(one.decide(5))
     assert started(one, 5) == ["z"]
-    with pytest.raises(KnowledgeError, match="fails in observe of job 'y'"):
-        one.node_lost("a", 6)
+    assert [run.job.id for run in one.node_lost("a", 6)] == ["y", "z"]
     assert [job.id for job in one.queue] == ["y", "z"]  # both are released and wait
     assert not one.cluster.running
+    with pytest.raises(KnowledgeError, match="fails in observe of job 'y'"):
+        list(one.decide(6))
+
+
+def test_what_has_ended_is_released_whatever_the_knowledge_raises() -> None:
+    def broken(*_: object, **__: object) -> NoReturn:
+        raise ZeroDivisionError
+
+    knowledge = Oracle((), make_interference("mps"))
+    knowledge.certain, knowledge.speeds = False, broken
+    one = Scheduler(Cluster([Node("a", 1)]), shares_one_gpu, knowledge)
+    for name in "xyz":
+        one.submit(live(name))
+    assert started(one) == ["x", "y", "z"]
+    assert one.ended("x", RecordState.COMPLETED, 5).job.id == "x"
+    assert [run.job.id for run in one.node_lost("a", 6)] == ["y", "z"]
+    assert not one.cluster.running
+    with pytest.raises(
+        KnowledgeError, match="does not tell how fast running jobs are, by its profiles and speeds"
+    ):
+        list(one.decide(7))
+
+
+def shares_one_gpu(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
+    for job in queue:
+        yield Placement(job, (GpuSlot(0, 0),), job.share, True, True)
+
+
+@pytest.mark.parametrize(
+    ("slots", "share"),
+    [
+        (None, WHOLE), (5, WHOLE), ((0,), WHOLE), (GpuSlot(0, 0), WHOLE), (([0, 0],), WHOLE), ([GpuSlot(0, 0)], WHOLE),
+        ((GpuSlot(0, 0),), None), ((GpuSlot(0, 0),), 1000), ((GpuSlot(0, 0),), Share("x", 0)),
+    ],
+)  # fmt: skip
+def test_a_placement_of_the_wrong_kind_is_refused_and_the_job_waits(slots: object, share: object) -> None:
+    def wrong(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
+        for job in queue:
+            yield Placement(job, slots, share)
+
+    one = Scheduler(Cluster(ONE_GPU), wrong, User())
+    one.submit(live("a"))
+    before = one.cluster.digest()
+    (refused,) = one.decide(0)
+    assert isinstance(refused, Refused)
+    assert "job 'a'" in refused.why
+    assert one.waits("a")
+    assert not one.cluster.running
+    assert one.cluster.digest() == before
+
+
+@pytest.mark.parametrize("time_ms", [float("nan"), float("inf"), 1.5, 0])
+def test_a_wake_that_is_no_later_whole_number_is_refused(time_ms: object) -> None:
+    one = Scheduler(Cluster(ONE_GPU), lambda queue, cluster, now_ms: iter([WakeAt(time_ms)]), User())
+    (refused,) = one.decide(0)
+    assert isinstance(refused, Refused)
+    assert "expected a later whole number" in refused.why
+    assert one.next_wake_ms is None
+
+
+@pytest.mark.parametrize("answer", [5, (1, 2, 3), Spread("5", 1, 2), Spread(None, 1, 2)])
+@pytest.mark.parametrize("policy", ["fifo+first-fit", "sjf-expected+first-fit"])
+def test_an_answer_of_the_wrong_kind_is_told_as_the_knowledge_s(answer: object, policy: str) -> None:
+    knowledge = User()
+    knowledge.run_ms = lambda job: answer
+    one = Scheduler(Cluster(ONE_GPU), make_policy(policy, Setting(knowledge=knowledge)), knowledge)
+    one.submit(live("a"))
+    with pytest.raises(KnowledgeError, match="as the run time of job 'a'; expected a Spread of numbers"):
+        list(one.decide(0))
+    assert one.waits("a")
+
+
+def test_each_job_that_never_fits_is_told_even_if_the_caller_stops_early() -> None:
+    one = Scheduler(Cluster(ONE_GPU), make_policy("fifo+first-fit"), User())
+    for name in "ab":
+        assert not one.submit(live(name, gpus=9))
+    first = next(one.decide(0))
+    second = next(one.decide(1))
+    assert [outcome.job.id for outcome in (first, second)] == ["a", "b"]
+
+
+@pytest.mark.parametrize("wrong", [{"gpus": "1"}, {"gpus": 2**70}, {"share": None}, {"models": ["V100"]}])
+def test_a_job_that_makes_no_sense_is_refused_when_it_comes(wrong: dict[str, object]) -> None:
+    one = Scheduler(Cluster(ONE_GPU), make_policy("fifo+first-fit"), User())
+    with pytest.raises(SchedulerError, match="makes no sense"):
+        one.submit(live("a", **wrong))
+    assert not one.waits("a")
+
+
+def test_the_record_of_a_withdrawn_attempt_has_when_that_attempt_was_queued() -> None:
+    class Noting(User):
+        def observe(self, record: Record) -> None:
+            records.append(record)
+
+    records: list[Record] = []
+    knowledge = Noting()
+    one = Scheduler(Cluster(ONE_GPU), make_policy("fifo+first-fit"), knowledge)
+    one.submit(live("a", retries=1))
+    assert started(one) == ["a"]
+    one.ended("a", RecordState.OUT_OF_MEMORY, 1000)
+    assert started(one, 1000) == ["a"]
+    one.withdraw("a", 2000)
+    assert [(record.attempt, record.queued_ms) for record in records] == [(1, 0), (2, 1000)]
 
 
 def test_what_a_policy_raises_is_told_as_the_policy_s() -> None:

@@ -167,6 +167,8 @@ class _Run:
                         " the interference model to be asked again, for ever"
                     )
                 in_vain = 0
+        if self.scheduler.fault is not None:
+            raise self.scheduler.fault
         for job in list(self.queue):
             yield Event(
                 last_ms, REJECT, job, self.scheduler.attempt(job.id), (), job.share, Reason.LEFT_WAITING

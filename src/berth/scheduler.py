@@ -21,7 +21,7 @@ from berth.errors import (
     SchedulerError,
     in_one_line,
 )
-from berth.knowledge import LONGEST_MS, Knowledge, LearnsWork
+from berth.knowledge import Knowledge, LearnsWork, believed_run_ms
 from berth.model import (
     FOREVER_MS,
     WHOLE_GPU,
@@ -106,6 +106,9 @@ class Scheduler:
         self._waking: set[int] = set()
         self._confirmed: set[str] = set()
         self._never_fit: dict[str, Job] = {}  # waiting jobs of which the caller is to be told
+        self.fault: KnowledgeError | None = None
+        """What the knowledge raised first since the last `decide`, which was told what had happened: the next one
+        raises it, so that what has ended is released whatever is believed of it."""
         self._beliefs: Beliefs | None = None
         if not self._certain:
             self._beliefs = Beliefs(cluster, self.knowledge)
@@ -127,8 +130,9 @@ class Scheduler:
         run = self.cluster.running.get(job_id)
         if run is not None:
             self._release(job_id, now_ms)
+            queued_ms = self.attempts.get(job_id, FIRST).queued_ms
             self._forget(job_id)
-            self._tell(run, RecordState.CANCELLED, now_ms)
+            self._tell(run, RecordState.CANCELLED, now_ms, queued_ms=queued_ms)
             return run
         job = self.queue.named(job_id)
         if job is None:
@@ -248,7 +252,7 @@ class Scheduler:
         A decision that cannot be applied comes back as `Refused`, and nothing has changed; stop iterating to take no
         more. Raises PolicyError if the policy raises (an error of berth's own passes as it is), writes to what it is
         shown, yields what is no decision, or `out_of_time()` says so, and KnowledgeError if the knowledge raises,
-        whoever asked it; what was handed out until then is applied.
+        whoever asked it, or has raised since the last call; what was handed out until then is applied.
         """
         wakes = self._wakes
         while wakes and wakes[0] <= now_ms:
@@ -258,15 +262,17 @@ class Scheduler:
         if cluster.request_types > self._most_requests:
             cluster.keep_requests(queue)
             self._most_requests = max(MOST_REQUESTS, 2 * cluster.request_types)
-        if self._never_fit:
-            told, self._never_fit = self._never_fit, {}
-            for job in told.values():
-                if queue.named(job.id) is job:
-                    yield NeverFits(job, _why_never(job))
+        if self.fault is not None:
+            fault, self.fault = self.fault, None
+            raise fault
+        while self._never_fit:  # one at a time: the caller may stop before the last
+            job = self._never_fit.pop(next(iter(self._never_fit)))
+            if queue.named(job.id) is job:
+                yield NeverFits(job, _why_never(job))
         try:
             if beliefs is not None:
-                beliefs.catch_up(now_ms)
-            shown = cluster.changes + queue.changes  # both only ever grow
+                self._up_to_date(beliefs.catch_up, now_ms)
+            shown = cluster.changes + queue.changes
             for decision in self.policy(queue, cluster, now_ms):
                 if cluster.changes + queue.changes != shown:
                     raise PolicyError(MEDDLED)
@@ -293,6 +299,9 @@ class Scheduler:
                     except PlacementError as error:
                         queue.put_back(job, place)
                         yield Refused(decision, f"at {now_ms} ms the policy decides what cannot be: {error}")
+                    except Exception as error:  # noqa: BLE001  values that are no slots or no share
+                        queue.put_back(job, place)
+                        yield Refused(decision, _malformed(decision, error, now_ms))
                     else:
                         if beliefs is not None:
                             beliefs.change(run, now_ms)
@@ -320,10 +329,9 @@ class Scheduler:
         """Apply what is no placement; None where it was known already."""
         if isinstance(decision, WakeAt):
             time_ms = decision.time_ms
-            if time_ms <= now_ms:
-                return Refused(
-                    decision, f"at {now_ms} ms the policy asks to be woken at {time_ms} ms, not later"
-                )
+            if not isinstance(time_ms, int) or time_ms <= now_ms:
+                why = f"at {now_ms} ms the policy asks to be woken at {time_ms} ms; expected a later whole number"
+                return Refused(decision, why)
             if time_ms in self._waking:
                 return None
             self._waking.add(time_ms)
@@ -351,7 +359,10 @@ class Scheduler:
 
     def _release(self, job_id: str, now_ms: int) -> Running:
         if self._beliefs is not None:
-            self._beliefs.advance(now_ms)
+            try:
+                self._up_to_date(self._beliefs.advance, now_ms)
+            except KnowledgeError as error:  # what has ended has ended, whatever is believed of it
+                self.fault = self.fault or error
         run = self.cluster.release(job_id, now_ms=now_ms)
         if self._confirmed:
             self._confirmed.discard(job_id)
@@ -388,10 +399,21 @@ class Scheduler:
 
     def _believed_ms(self, job: Job) -> int:
         """The work that a job is believed to have, ms; FOREVER_MS where nothing that makes sense is known."""
-        spread = self.knowledge.run_ms(job)
-        if spread is None or not 0 < spread.expected < LONGEST_MS:
-            return FOREVER_MS
-        return int(spread.expected)
+        expected_ms = believed_run_ms(job, self.knowledge)
+        return FOREVER_MS if expected_ms is None else expected_ms
+
+    def _up_to_date(self, advance: Callable[[int], None], now_ms: int) -> None:
+        """Bring the beliefs up to date; KnowledgeError if the believed profiles or speeds do not allow it."""
+        try:
+            advance(now_ms)
+        except Exception as error:
+            told = (
+                error if isinstance(error, KnowledgeError) else _of_knowledge(error, self.knowledge, now_ms)
+            )
+            raise told or KnowledgeError(
+                f"at {now_ms} ms knowledge {type(self.knowledge).__qualname__} does not tell how fast running jobs"
+                f" are, by its profiles and speeds: {in_one_line(error)}"
+            ) from error
 
     def _fits(self, job: Job) -> bool:
         """Whether it could start if nothing else ran; SchedulerError for a job that makes no sense."""
@@ -399,6 +421,8 @@ class Scheduler:
             return self.cluster.fits_when_empty(job)
         except PlacementError as error:
             raise SchedulerError(f"a job makes no sense: {error}") from error
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise SchedulerError(f"job '{job.id}' makes no sense: {in_one_line(error)}") from error
 
     def _tell(
         self,
@@ -409,16 +433,19 @@ class Scheduler:
         *,
         queued_ms: int | None = None,
     ) -> None:
-        """Tell the knowledge how an attempt ended, if it wants to know; KnowledgeError if it raises."""
+        """Tell the knowledge how an attempt ended, if it wants to know; what it raises is the `fault`."""
         if not self._learns:
             return
         try:
             self._tell_it(run, how, now_ms, held_mib, queued_ms)
-        except BerthError:
-            raise
-        except Exception as error:
-            told = _of_knowledge(error, self.knowledge, now_ms, run.job.id)
-            raise told or KnowledgeError(f"at {now_ms} ms: {in_one_line(error)}") from error
+        except Exception as error:  # noqa: BLE001  what has happened has happened, and is told first
+            told = error if isinstance(error, KnowledgeError) else None
+            told = told or _of_knowledge(error, self.knowledge, now_ms, run.job.id)
+            told = told or KnowledgeError(
+                f"at {now_ms} ms the knowledge fails when it is told how job '{run.job.id}' ended:"
+                f" {in_one_line(error)}"
+            )
+            self.fault = self.fault or told
 
     def _tell_it(
         self, run: Running, how: RecordState, now_ms: int, held_mib: int, queued_ms: int | None
@@ -448,12 +475,10 @@ class Scheduler:
     def _clear(self, rows: Set[int], now_ms: int) -> list[Running]:
         """Release and queue again what runs on these nodes."""
         there = [run for run in self.cluster.running.values() if any(slot[0] in rows for slot in run.slots)]
-        before = []
         for run in there:
             self._release(run.job.id, now_ms)
-            before.append(self._queue_again(run, now_ms, done_us=self._kept_of(run)))
-        for run, attempts in zip(there, before, strict=True):  # last: it may raise
-            self._tell(run, RecordState.NODE_FAIL, now_ms, queued_ms=attempts.queued_ms)
+            before = self._queue_again(run, now_ms, done_us=self._kept_of(run))
+            self._tell(run, RecordState.NODE_FAIL, now_ms, queued_ms=before.queued_ms)
         return there
 
     def _row(self, name: str) -> int:
@@ -486,6 +511,15 @@ def _of_knowledge(
             return KnowledgeError(f"at {now_ms} ms {what}: {in_one_line(error)}")
         step = step.tb_next
     return None
+
+
+def _malformed(placement: Placement, error: Exception, now_ms: int) -> str:
+    """Why a placement whose values are of the wrong kind is refused."""
+    return (
+        f"at {now_ms} ms the policy starts job '{placement.job.id}' on slots {placement.slots!r} with share"
+        f" {placement.share!r}; expected a tuple of GpuSlot(node, index) and a Share(milli, mem_mib):"
+        f" {in_one_line(error)}"
+    )
 
 
 def _why_never(job: Job) -> str:

@@ -359,6 +359,7 @@ class Cluster:
             refuse(self, placement)
         number = self.request(job)
         milli, gpu_mem = account
+        hash(slots)  # a list is no tuple of slots: what runs is looked up by its slots
         node, index = slots[0]
         try:
             taken = kernels.take(self._block, self.requests, number, milli, gpu_mem, node, index, count)

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl
 
 from berth.errors import SettingError, in_one_line
 from berth.interference import Interference, no_interference
-from berth.knowledge.belief import LONGEST_MS, Knowledge, LearnsWork, LimitsCompany, Spread
+from berth.knowledge.belief import LONGEST_MS, Knowledge, LearnsWork, LimitsCompany, Spread, believed_run_ms
 from berth.knowledge.history import History
 from berth.knowledge.noisy import Noise, Noisy
 from berth.knowledge.oracle import Oracle
@@ -34,6 +34,7 @@ __all__ = [
     "Oracle",
     "Spread",
     "User",
+    "believed_run_ms",
     "check_knowledge",
     "differs_by_seed",
     "make_knowledge",

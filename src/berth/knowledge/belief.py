@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from berth.errors import KnowledgeError
 from berth.interference import Speeds
 from berth.model import GpuModel, Job, Profile, Record
 
-__all__ = ["LONGEST_MS", "Knowledge", "LearnsWork", "LimitsCompany", "Spread"]
+__all__ = ["LONGEST_MS", "Knowledge", "LearnsWork", "LimitsCompany", "Spread", "believed_run_ms"]
 
 LONGEST_MS = 1 << 50
 """A believed run time beyond this, some 35,000 years, tells nothing; forecasts count no more work than this."""
@@ -90,3 +91,19 @@ class LimitsCompany(Protocol):
     def company(self, application: str) -> int | None:
         """How many jobs may be on a GPU that one of this application shares, itself included; None: as many as fit,
         1: nobody beside it."""
+
+
+def believed_run_ms(job: Job, knowledge: Knowledge) -> int | None:
+    """The run time that is expected of a job, ms; None where nothing is known of it, or nothing that makes sense.
+
+    Raises KnowledgeError for an answer that is no Spread of numbers.
+    """
+    spread = knowledge.run_ms(job)
+    if spread is None:
+        return None
+    if not isinstance(spread, Spread) or not isinstance(spread.expected, int | float):
+        raise KnowledgeError(
+            f"knowledge {type(knowledge).__qualname__} tells {spread!r} as the run time of job '{job.id}'; expected"
+            " a Spread of numbers, ms, or None"
+        )
+    return int(spread.expected) if 0 < spread.expected < LONGEST_MS else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from berth.cluster import Cluster, Key, Queue
-from berth.knowledge import Knowledge
+from berth.knowledge import Knowledge, believed_run_ms
 from berth.model import FOREVER_MS, Job
 from berth.policies.protocol import Keyed
 
@@ -67,10 +67,8 @@ class ExpectedMs:
                     return said_ms
         if self._knowledge.certain and job.work_ms is not None:
             return job.work_ms
-        spread = self._knowledge.run_ms(job)
-        if spread is None or not 0 < spread.expected < FOREVER_MS:
-            return FOREVER_MS
-        return int(spread.expected)
+        expected_ms = believed_run_ms(job, self._knowledge)
+        return FOREVER_MS if expected_ms is None else expected_ms
 
 
 def key_of(order: object) -> Key | None:
