@@ -70,15 +70,15 @@ def simulate(
 
     `jobs` come in order of submission and are read as time reaches them; `cluster` is left as it is, the run
     begins with its nodes empty. `policy` may be a name (`sjf+best-fit`): it is made with `seed` and `knowledge`.
-    `knowledge` is what is believed of the jobs, or its name: by default an oracle, which knows the truth, and who
-    will come where `jobs` are a sequence. A policy that was made already has its own, which is to be the same. A job
+    `knowledge` is what is believed of the jobs, or its name: by default an oracle, which knows the truth, and the
+    future where `jobs` are a sequence. A policy that was made already has its own, which is to be the same. A job
     that could not start on the empty cluster is rejected at once, one whose patience ends when it ends, and one that
     is still waiting when nothing is left to happen is rejected then; every other job starts and ends once an attempt.
     `outages` may be an iterator without end, in order of time, such as `FailureRate.outages` gives; it is drawn from
     while there is something to do. `recovery` tells what a stopped job that keeps its work has left of it, and what a
     restart costs.
 
-    Raises SimulationError for jobs out of order, a duplicate id, a job whose work nobody knows or an outage of no
+    Raises SimulationError for jobs out of order, a duplicate id, a job whose work is not known or an outage of no
     node, PolicyError for a decision that cannot be applied.
     """
     if knowledge is None or isinstance(knowledge, str):
@@ -179,7 +179,7 @@ class _Run:
         return self.more_jobs or bool(self.ends)
 
     def _only_services(self) -> bool:
-        """Whether nobody is to come, to end or to leave, so that services would be looked at again for ever."""
+        """Whether no job is to come, to end or to leave, so that services would be looked at again for ever."""
         if self.more_jobs or any(work_of(run.job) < FOREVER_MS for run in self.truth.values()):
             return False
         return all(entry[1] == RETIME or self._is_dead(entry) for entry in self.heap)
@@ -338,7 +338,7 @@ class _Run:
         work_ms = left_ms = work_of(job)
         if job.keeps_work and work_ms < FOREVER_MS:
             before_ms = self.left_ms.get(job.id, work_ms)
-            done_ms = work_ms - min(run.left_ms, before_ms)  # who was still loading has done nothing
+            done_ms = work_ms - min(run.left_ms, before_ms)  # one that was still loading has done nothing
             left_ms -= self.recovery.kept_ms(done_ms)
         self.left_ms[job.id] = left_ms
         if job.patience_ms is not None:
@@ -347,7 +347,7 @@ class _Run:
         self.happened.append(submit)
 
     def _retime(self, sharing: Sharing, now_ms: int) -> None:
-        """Look at the GPUs whose tenants have changed, and move the ends of who runs there accordingly."""
+        """Look at the GPUs whose tenants have changed, and move the ends of what runs there accordingly."""
         going, failed = sharing.look(now_ms, self._call_again)
         for run in going:
             self._schedule_end(run, now_ms)
@@ -419,7 +419,7 @@ class _Run:
         if not (self.more_jobs or self.cluster.running or len(self.queue)):
             return
         if self.idle_outages > 100 * len(self.cluster.nodes) and not (self.more_jobs or self.cluster.running):
-            return  # nobody serves those that wait
+            return  # nothing serves those that wait
         outage = next(self.outages, None)
         if outage is not None:
             self._schedule_outage(outage)

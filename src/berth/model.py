@@ -68,9 +68,9 @@ class Node:
     gpu_model: GpuModel | None = None
     """The model of all its GPUs; None where it has none."""
     cpu_milli: int | None = None
-    """Its CPU; None where nobody tells, and then CPU is not accounted for."""
+    """Its CPU; None if it is not known, and then CPU is not accounted for."""
     mem_mib: int | None = None
-    """Its memory; None where nobody tells, and then memory is not accounted for."""
+    """Its memory; None if it is not known, and then memory is not accounted for."""
     labels: tuple[str, ...] = ()
 
 
@@ -114,7 +114,7 @@ class Job:
     """Labels that each of its nodes must carry."""
     priority: int = 0
     time_limit_ms: int | None = None
-    """What the user requested; a try that runs longer is ended as failed and not tried again."""
+    """What the user requested; an attempt that runs longer is ended as failed, and is the last."""
     estimate_ms: int | None = None
     """What somebody or something expects of its run time, for orders that use an estimate."""
     retries: int = 3
@@ -128,9 +128,9 @@ class Job:
 
 
 def work_of(job: Job) -> int:
-    """The work of a simulated job, ms. Raises ValueError for a live one, whose work nobody knows."""
+    """The work of a simulated job, ms. Raises ValueError for a live one, whose work is not known."""
     if job.work_ms is None:
-        raise ValueError(f"nobody knows the work of job '{job.id}': it is a live one")
+        raise ValueError(f"the work of job '{job.id}' is not known: it is a live job")
     return job.work_ms
 
 
@@ -138,7 +138,7 @@ class GpuSlot(NamedTuple):
     """One GPU of one node; `index` is NO_GPU where a job takes only CPU and memory there."""
 
     node: int
-    index: int  # type: ignore[assignment]  # it hides tuple.index, which nobody needs of a slot
+    index: int  # type: ignore[assignment]  # it hides tuple.index, which a slot does not need
 
 
 class Placement(NamedTuple):
@@ -211,13 +211,13 @@ class Reason(StrEnum):
 
 
 class Event(NamedTuple):
-    """Something that happened to one try of a job."""
+    """Something that happened to one attempt of a job."""
 
     time_ms: int
     kind: EventKind
     job: Job
     attempt: int
-    """1 for the first try. A submit has the number of the try that it queues."""
+    """1 for the first attempt. A submit has the number of the attempt that it queues."""
     slots: tuple[GpuSlot, ...]
     """Where it ran; empty for submit and reject, and for the cancellation of a job that waited."""
     share: Share
@@ -227,7 +227,7 @@ class Event(NamedTuple):
 
 
 class RecordState(StrEnum):
-    """How a try ended."""
+    """How an attempt ended."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -241,7 +241,7 @@ class RecordState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One try of a job that has ended, wherever it ran: simulated, imported or live."""
+    """One attempt of a job that has ended, wherever it ran: simulated, imported or live."""
 
     job_id: str
     attempt: int
@@ -250,7 +250,7 @@ class Record:
     virtual_cluster: str
     submit_ms: int
     queued_ms: int
-    """When this try entered the queue; `submit_ms` for the first."""
+    """When this attempt entered the queue; `submit_ms` for the first."""
     start_ms: int | None
     """None where it never started."""
     end_ms: int
@@ -266,10 +266,10 @@ class Record:
     work_ms: int | None
     """Its run time alone, where it is known for certain, as of a simulated job; never an estimate."""
     gpu_use_mean: float | None = None
-    """Use of its GPUs over the run as a fraction; None where nobody measured it, never 0 for that."""
+    """Use of its GPUs over the run as a fraction; None if it was not measured, never 0 for that."""
     gpu_use_peak: float | None = None
     gpu_mem_mean: float | None = None
-    """GPU memory in use over GPU memory there is, as a fraction; None where nobody measured it."""
+    """GPU memory in use over GPU memory there is, as a fraction; None if it was not measured."""
     gpu_mem_peak: float | None = None
     cluster: str = ""
     """Which cluster's accounting it came from; job ids repeat between clusters."""
@@ -287,13 +287,13 @@ class Record:
     command: str = ""
     """How it was submitted: container image, script or command line, as far as it is known."""
     exit_code: int | None = None
-    """What its process returned, or 128 and the signal that ended it; None where nobody tells or nothing ran."""
+    """What its process returned, or 128 and the signal that ended it; None if it is not known or nothing ran."""
     end_reason: str = ""
-    """Why it failed or was rejected, as `Reason` says it; empty where nothing did or nobody tells."""
+    """Why it failed or was rejected, as `Reason` says it; empty if nothing did or it is not known."""
     label: str = ""
     """What people call the job where that is not its id: `12_3` is task 3 of array 12, `7+1` component 1 of job 7."""
     suspended_ms: int | None = None
-    """For how long of its run it was suspended; None where nobody tells."""
+    """For how long of its run it was suspended; None if it is not known."""
     cpu_used_ms: int | None = None
     """CPU time that its processes used, of all cores together."""
     mem_peak_mib: int | None = None
@@ -317,4 +317,4 @@ class Profile:
     what the hardware has, one row an interval."""
     cores_are: str = ""
     """What stands for the use of the cores: `sm-activity`, or `memory-activity` where only that was measured; empty
-    where nobody tells."""
+    if it is not known."""

@@ -1,4 +1,4 @@
-"""The state that policies are shown: nodes and GPUs, who runs where, and who waits."""
+"""The state that policies are shown: nodes and GPUs, what runs where, and what waits."""
 
 from berth.cluster.amounts import UNCOUNTED, Amounts, Request
 from berth.cluster.cluster import Cluster, spreadable_gpus

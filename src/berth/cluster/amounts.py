@@ -16,7 +16,7 @@ from berth.model import Node
 __all__ = ["UNCOUNTED", "Amounts", "Request", "amount_of", "amounts_of", "card_mem_mib", "shown"]
 
 UNCOUNTED = 2**40
-"""What a node has of a resource that nobody tells the amount of: enough for everything."""
+"""What a node has of a resource whose amount is not known: enough for everything."""
 
 
 class Amounts(NamedTuple):
@@ -61,7 +61,7 @@ def amounts_of(nodes: Sequence[Node], width: int) -> Amounts:
 
 
 def amount_of(value: int | None) -> int:
-    """An amount, or `UNCOUNTED` if nobody tells it."""
+    """An amount, or `UNCOUNTED` if it is not known."""
     return UNCOUNTED if value is None else value
 
 

@@ -1,4 +1,4 @@
-"""The cluster: what is free on every node and GPU, who runs where, and how much work each has left.
+"""The cluster: what is free on every node and GPU, what runs where, and how much work each has left.
 
 Arrays inside, one row a node, one column a GPU slot (letters: N nodes, G slots of the largest node). Others see what
 is free and what there is by name (`free`, `capacity`, `up`, `row`), and hand `block` and `requests` on to kernels.
@@ -71,7 +71,7 @@ class Cluster:
         self.models = with_new((), models_of(self.nodes), set, "GPU models")
         self.labels = with_new((), labels_of(self.nodes), set, "labels")
         self.free_total_milli = 1000 * sum(node.gpus for node in self.nodes)
-        """GPU milli free on the whole cluster, lost nodes included: who asks for more cannot fit."""
+        """GPU milli free on the whole cluster, lost nodes included: a job that asks for more cannot fit."""
         self.openings = 0
         """How often something may have come to fit: something was given back, a node came, grew or came back, a
         stranger left, or a caller said so. Where it has not changed, what did not fit still does not."""
@@ -171,7 +171,7 @@ class Cluster:
     def changed_since(self, marks: IntArray) -> IntArray:
         """Numbers of the nodes that have changed since these marks were made, ascending; brings them up to date.
 
-        The marks are of the same nodes: who keeps them does so in `memo`.
+        The marks are of the same nodes: keep them in `memo`.
         """
         version = self._arrays.version
         changed = np.flatnonzero(version != marks)
@@ -414,7 +414,8 @@ class Cluster:
         node, index = slots[0]
         if not kernels.give_back(self._block, self.requests, run.request, milli, gpu_mem, node, index, count):
             raise ClusterError(
-                f"job '{job_id}' runs on {named(slots)}, which this cluster never gave: who wrote that?"
+                f"job '{job_id}' runs on {named(slots)}, which this cluster never gave: the run was written to from"
+                " outside"
             )
         self.free_total_milli += milli * job.gpus
         if self._usage is not None:
@@ -643,7 +644,7 @@ class Cluster:
             self.free_total_milli += max(0, first) - before
 
     def _touch(self, node: int) -> None:
-        """Tell those who keep something of the node that more may be free there."""
+        """Tell whatever is kept of the node that more may be free there."""
         self._arrays.version[node] += 1
         self._arrays.freed[self._block[2] % len(self._arrays.freed)] = node
         self._block[2] += 1
@@ -662,7 +663,7 @@ class Cluster:
         return True
 
     def _seat(self, run: Running) -> None:
-        """Note who runs on its GPUs."""
+        """Note what runs on its GPUs."""
         if self._on is not None and run.job.gpus:
             for slot in run.slots:
                 self._on.setdefault(slot, []).append(run)

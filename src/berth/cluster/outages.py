@@ -27,7 +27,7 @@ class Recovery:
     """It writes a checkpoint whenever it has done so much work, and loses what came after the last one; None: it
     loses nothing."""
     restart_ms: int = 0
-    """How long every try but the first runs before it works on, to load what it needs. Every job pays it."""
+    """How long every attempt but the first runs before it works on, to load what it needs. Every job pays it."""
 
     def __post_init__(self) -> None:
         if self.checkpoint_ms is not None and self.checkpoint_ms < 1:

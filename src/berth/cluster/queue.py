@@ -78,7 +78,7 @@ class Queue:
         self._places: dict[str, int] = {}  # id -> its place in _jobs
         self._jobs: list[Job | None] = []  # None where one has left
         self._serials: list[int] = []  # at the same places; they only grow, where jobs come by `add` alone
-        self._first = 0  # nobody waits at the places before this one
+        self._first = 0  # no job waits at the places before this one
         self._room = 64  # so many places are filled before those that have left are taken out
         self._orders: dict[Key, _Order] = {}
         self._lanes: dict[tuple[Lane, Key], _Lanes] = {}
@@ -126,7 +126,7 @@ class Queue:
             place += 1
 
     def first(self) -> Job | None:
-        """The job that has waited longest; None where nobody waits."""
+        """The job that has waited longest; None if none waits."""
         jobs = self._jobs
         place = self._first
         while place < len(jobs):

@@ -43,12 +43,12 @@ class Account:
 
 @dataclass(slots=True)
 class Usage:
-    """Accounts of everybody who ever held a GPU; there to be read."""
+    """Accounts of all users that ever held a GPU; there to be read."""
 
     users: dict[str, Account] = field(default_factory=dict)
     virtual_clusters: dict[str, Account] = field(default_factory=dict)
     jobs: dict[str, int] = field(default_factory=dict)
-    """GPU milli × ms of the tries of each job that have ended, not decayed."""
+    """GPU milli × ms of the attempts of each job that have ended, not decayed."""
 
     def start(self, job: Job, share: Share, now_ms: int) -> None:
         """A job starts to hold its GPUs. For the cluster alone."""
