@@ -26,7 +26,7 @@ BERTH = Path(sys.executable).parent / "berth"
         (("--round", "nan"), "--round is nan; expected a number"),
         (
             ("--knowledge", "dreams"),
-            "no knowledge 'dreams'; there are oracle, user, noisy, and your own as my.module:thing",
+            "no knowledge 'dreams'; there are oracle, user, history, noisy, and your own as my.module:thing",
         ),
         (("--quota", "vcX=2"), "quotas of 'vcX', of which there is no job; the jobs are of ''"),
     ],

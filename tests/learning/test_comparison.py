@@ -28,13 +28,13 @@ def keep(kept: Path, label: str, budget_s: float, curve: list[list[float]]) -> N
 
 def test_a_training_that_is_kept_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learners, "train", None)  # whoever trains falls
-    keep(tmp_path, "rollouts-measured", 10.0, [[0.0, 0.9], [5.0, 0.8], [10.0, 0.7]])
-    found = learners.trained("rollouts", "measured", asked(tmp_path))
+    keep(tmp_path, "rollouts-mps", 10.0, [[0.0, 0.9], [5.0, 0.8], [10.0, 0.7]])
+    found = learners.trained("rollouts", "mps", asked(tmp_path))
     assert found == [(0.0, 0.9), (5.0, 0.8), (10.0, 0.7)]
     with pytest.raises(TypeError):
-        learners.trained("rollouts", "measured", asked(tmp_path, budget_s=20.0))
+        learners.trained("rollouts", "mps", asked(tmp_path, budget_s=20.0))
     with pytest.raises(TypeError):
-        learners.trained("rollouts", "measured", replace(asked(tmp_path), seed=7))
+        learners.trained("rollouts", "mps", replace(asked(tmp_path), seed=7))
 
 
 def test_what_goes_on_from_the_half_of_another_follows_it_in_time(
@@ -42,9 +42,9 @@ def test_what_goes_on_from_the_half_of_another_follows_it_in_time(
 ) -> None:
     monkeypatch.setattr(learners, "train", None)
     monkeypatch.setattr(learners, "read_model", lambda path: None)
-    keep(tmp_path, "ppo-half-measured", 5.0, [[0.0, 0.9], [5.0, 0.8]])
-    keep(tmp_path, "ppo-then-rollouts-measured", 5.0, [[0.0, 0.8], [5.25, 0.7]])
-    found = learners.trained("ppo-then-rollouts", "measured", asked(tmp_path))
+    keep(tmp_path, "ppo-half-mps", 5.0, [[0.0, 0.9], [5.0, 0.8]])
+    keep(tmp_path, "ppo-then-rollouts-mps", 5.0, [[0.0, 0.8], [5.25, 0.7]])
+    found = learners.trained("ppo-then-rollouts", "mps", asked(tmp_path))
     assert found == [(0.0, 0.9), (5.0, 0.8), (5.0, 0.8), (10.25, 0.7)]
 
 
@@ -66,17 +66,17 @@ def test_a_set_is_played_once_for_a_policy_and_again_for_another_model(
     played: list[str] = []
     monkeypatch.setattr(learners, "played", lambda policy, *_: float(played.append(policy) or len(played)))
     policies = {"greedy": "greedy", "mine": f"learned?model={model}"}
-    first = learners.table_of(policies, "measured", asked(tmp_path))
+    first = learners.table_of(policies, "mps", asked(tmp_path))
     assert len(played) == 2 * len(WORKLOADS)
-    assert learners.table_of(policies, "measured", asked(tmp_path)) == first
+    assert learners.table_of(policies, "mps", asked(tmp_path)) == first
     assert len(played) == 2 * len(WORKLOADS)
     model.write_bytes(b"another")
-    learners.table_of(policies, "measured", asked(tmp_path))
+    learners.table_of(policies, "mps", asked(tmp_path))
     assert played[2 * len(WORKLOADS) :] == [f"learned?model={model}"] * len(WORKLOADS)
 
 
 def test_the_plot_has_a_line_for_each_learner_under_each_model_of_interference() -> None:
     curves = {name: {"ppo": [(0.0, 0.9)], "rollouts": [(0.0, 0.8)]} for name in ("mps", "time-sliced")}
-    figure = learners.drawn(curves, {"measured": 0.6, "time-sliced": 0.8})
+    figure = learners.drawn(curves, {"mps": 0.6, "time-sliced": 0.8})
     assert [line.name for line in figure.data] == ["ppo", "ppo", "rollouts", "rollouts"]
     assert [line.showlegend for line in figure.data] == [True, False, True, False]

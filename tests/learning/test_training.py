@@ -187,7 +187,7 @@ def test_networks_are_measured_at_equal_times_of_the_clock_that_is_given(tmp_pat
 
 @pytest.mark.parametrize("name", LEARNERS)
 def test_every_learner_is_made_with_what_it_is_shown(name: str) -> None:
-    made = make(Plan(name, "random", ("measured",), jobs=4, sets=3, validation=2))
+    made = make(Plan(name, "random", ("mps",), jobs=4, sets=3, validation=2))
     way = LEARNERS[name]
     assert made.task.horizon == (20 if way.ships_as is None else 32)
     json.dumps(made.described, allow_nan=False)
@@ -197,7 +197,7 @@ def test_every_learner_is_made_with_what_it_is_shown(name: str) -> None:
             model_of(made, found, ("random",), 0)
         return
     model = model_of(made, found, ("random",), 0)
-    assert (model.demand, model.learner, model.interference) == (way.shown, made.learner.name, ("measured",))
+    assert (model.demand, model.learner, model.interference) == (way.shown, made.learner.name, ("mps",))
     assert model_named(way.ships_as).demand == way.shown
 
 
