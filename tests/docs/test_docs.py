@@ -49,6 +49,7 @@ OTHERS = (
     "partition",
     "train.py",
     "berth stats",
+    "berth digest",
     "berth report",
     "predict-wait",
     "berth sample",
