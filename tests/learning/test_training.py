@@ -68,7 +68,7 @@ def equal(one, other) -> bool:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ppo", "double-dqn"])
+@pytest.mark.parametrize("name", ["double-dqn"])
 def test_a_training_in_two_runs_gives_the_weights_of_one_run_with_that_seed(
     name: str, tmp_path: Path
 ) -> None:
