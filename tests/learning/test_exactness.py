@@ -35,7 +35,9 @@ def drawn(seed: int, model: str, slots: int):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", [name for name in SPEEDS if name != "mig"])  # under which no network is trained
+@pytest.mark.parametrize(
+    "model", [name for name in SPEEDS if name != "mig"]
+)  # under which no network is trained
 @settings(max_examples=30)
 @given(seed=st.integers(0, 1), key=st.integers(0, 2**31 - 1))
 def test_the_environment_equals_the_simulator(model: str, seed: int, key: int) -> None:
