@@ -39,7 +39,7 @@ from berth.policies import Decision, Policy
 __all__ = ["Evicted", "NeverFits", "Outcome", "Refused", "Scheduler"]
 
 MOST_REQUESTS = 1 << 16
-"""Request types that the cluster may know before those that nobody uses any more are forgotten."""
+"""So many request types may be known before those that no job uses any more are forgotten."""
 MEDDLED = "the policy has changed the cluster or the queue that it was shown; it may only yield"
 
 

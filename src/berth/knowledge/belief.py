@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from berth.errors import KnowledgeError
@@ -81,7 +82,7 @@ class LearnsWork(Protocol):
 
     def worked(self, job: Job, work_ms: int, *, alone: bool) -> None:
         """A job has ended that did so much work, as run time alone, at the speeds that it is believed to have had;
-        `alone` where nobody shared its GPUs."""
+        `alone` if no other job shared its GPUs."""
 
 
 @runtime_checkable
@@ -90,7 +91,7 @@ class LimitsCompany(Protocol):
 
     def company(self, application: str) -> int | None:
         """How many jobs may be on a GPU that one of this application shares, itself included; None: as many as fit,
-        1: nobody beside it."""
+        1: it runs alone."""
 
 
 def believed_run_ms(job: Job, knowledge: Knowledge) -> int | None:
@@ -101,7 +102,7 @@ def believed_run_ms(job: Job, knowledge: Knowledge) -> int | None:
     spread = knowledge.run_ms(job)
     if spread is None:
         return None
-    if not isinstance(spread, Spread) or not isinstance(spread.expected, int | float):
+    if not isinstance(spread, Spread) or not isinstance(spread.expected, Real):
         raise KnowledgeError(
             f"knowledge {type(knowledge).__qualname__} tells {spread!r} as the run time of job '{job.id}'; expected"
             " a Spread of numbers, ms, or None"

@@ -20,7 +20,7 @@ from berth.profiles import peak_mem_mib
 __all__ = ["CAUTIOUS_MS", "History"]
 
 CAUTIOUS_MS = 24 * 3_600_000
-"""A job of which nobody knows anything, and whose user set no limit, is taken to run so long."""
+"""The run time that is believed of a job of which nothing is known and whose user set no limit."""
 REMEMBERED = 64
 """Attempts of a kind that are remembered."""
 FADES = 0.9
@@ -253,7 +253,7 @@ def _request(gpus: int, milli: int) -> tuple[int, int]:
 
 
 def _kinds(application: str, user: str, request: tuple[int, int]) -> Iterator[tuple[object, ...]]:
-    """From the narrowest to the widest; users and applications without a name are nobody's kind."""
+    """From the narrowest to the widest; users and applications without a name make no kind."""
     if application:
         yield "application", application, user, request
         yield "application", application, user
