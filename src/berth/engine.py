@@ -8,7 +8,7 @@ What is decided is `berth.scheduler`'s business, as it is where real jobs run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any
@@ -104,11 +104,10 @@ class _Run:
         self.cluster = cluster
         self.scheduler = Scheduler(cluster, policy, knowledge)
         self.queue = self.scheduler.queue
-        self.truth: dict[str, Running] = cluster.running
-        """What is true of each run: the cluster's own values where the knowledge is certain, else copies of them."""
         self.copies = not knowledge.certain
-        if self.copies:
-            self.truth = {}
+        self.copied: dict[str, Running] = {}
+        self.truth: Mapping[str, Running] = self.copied if self.copies else cluster.running
+        """What is true of each run: the cluster's own values where the knowledge is certain, else copies of them."""
         self.sharing = (
             None
             if interference is no_interference
@@ -120,6 +119,7 @@ class _Run:
         self.serial = 0
         self.ends: dict[str, _Entry] = {}  # running job -> the entry at which it ends
         self.leaves: dict[str, int] = {}  # waiting job -> serial of the entry at which its patience ends
+        self.now_or_never: list[Job] = []  # jobs without patience that came at this instant
         self.left_ms: dict[str, int] = {}  # job that is queued again -> the work that was left then
         self.down: list[int] = [0] * len(cluster.nodes)  # how many outages of each node are under way
         self.known: set[str] = set()
@@ -229,7 +229,7 @@ class _Run:
                 raise SimulationError(str(error)) from error
             if fits and (self.memory is None or self._has_memory_for(job, self.memory)):
                 if job.patience_ms is not None:
-                    self._watch_patience(job, now_ms)
+                    self._watch_patience(job, job.patience_ms, now_ms)
                 decide = True
             else:
                 self.scheduler.withdraw(job.id, now_ms)
@@ -242,11 +242,13 @@ class _Run:
         while heap and heap[0][0] == now_ms and heap[0][1] == LEAVE:
             _, _, serial, job = heappop(heap)
             if self.leaves.get(job.id) == serial:
-                attempt = self.scheduler.attempt(job.id)
-                self.scheduler.withdraw(job.id, now_ms)
                 del self.leaves[job.id]
-                self.left_ms.pop(job.id, None)
-                happened.append(Event(now_ms, REJECT, job, attempt, (), job.share, Reason.PATIENCE))
+                self._leave(job, now_ms)
+        if self.now_or_never and not (heap and heap[0][0] == now_ms):
+            for job in self.now_or_never:
+                if self.scheduler.waits(job.id):
+                    self._leave(job, now_ms)
+            self.now_or_never.clear()
 
     # What happens
 
@@ -289,7 +291,7 @@ class _Run:
             self.leaves.pop(job_id, None)
         if self.copies:
             work_us = work_of(job) * 1000
-            run = self.truth[job_id] = replace(run, work_us=work_us, left_us=work_us)
+            run = self.copied[job_id] = replace(run, work_us=work_us, left_us=work_us)
         if self.left_ms and (left_ms := self.left_ms.get(job_id)) is not None:
             restart_ms = 0 if work_of(job) >= FOREVER_MS else self.recovery.restart_ms
             run.left_us = (left_ms + restart_ms) * 1000
@@ -342,7 +344,7 @@ class _Run:
             left_ms -= self.recovery.kept_ms(done_ms)
         self.left_ms[job.id] = left_ms
         if job.patience_ms is not None:
-            self._watch_patience(job, now_ms)
+            self._watch_patience(job, job.patience_ms, now_ms)
         submit = Event(now_ms, SUBMIT, job, run.attempt + 1, (), job.share, NO_REASON)
         self.happened.append(submit)
 
@@ -440,11 +442,20 @@ class _Run:
         if outage.up_ms is not None:
             self._push(outage.up_ms, BACK, outage.node)
 
-    def _watch_patience(self, job: Job, now_ms: int) -> None:
-        assert job.patience_ms is not None
+    def _watch_patience(self, job: Job, patience_ms: int, now_ms: int) -> None:
+        if not patience_ms:  # without the heap: every job of an inflation is such a one
+            self.now_or_never.append(job)
+            return
         self.serial = serial = self.serial + 1
         self.leaves[job.id] = serial
-        heappush(self.heap, (now_ms + job.patience_ms, LEAVE, serial, job))
+        heappush(self.heap, (now_ms + patience_ms, LEAVE, serial, job))
+
+    def _leave(self, job: Job, now_ms: int) -> None:
+        """A waiting job's patience has ended."""
+        attempt = self.scheduler.attempt(job.id)
+        self.scheduler.withdraw(job.id, now_ms)
+        self.left_ms.pop(job.id, None)
+        self.happened.append(Event(now_ms, REJECT, job, attempt, (), job.share, Reason.PATIENCE))
 
     def _left_its_gpus(self, run: Running, now_ms: int) -> Running:
         """A run was released: its end is no more, and those that shared its GPUs are looked at again.
@@ -453,7 +464,7 @@ class _Run:
         """
         job = run.job
         if self.copies:
-            run = self.truth.pop(job.id)
+            run = self.copied.pop(job.id)
             run.advance(now_ms, run.speed_milli)
         self.ends.pop(job.id, None)
         if self.sharing is not None and job.gpus:

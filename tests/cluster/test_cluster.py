@@ -127,11 +127,12 @@ def test_nobody_can_write_to_what_the_cluster_shows() -> None:
         cluster.free.milli,
         cluster.free.cpu_milli,
         cluster.up,
-        cluster.block,
         cluster.capacity.milli,
     ):
         with pytest.raises(ValueError, match="read-only"):
             shown[0] = 5
+    with pytest.raises(AttributeError, match="clear"):
+        cluster.running.clear()  # type: ignore[attr-defined]
 
 
 def test_nothing_fits_on_a_lost_node_until_it_is_back() -> None:

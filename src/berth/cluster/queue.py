@@ -78,7 +78,7 @@ class Queue:
         self._places: dict[str, int] = {}  # id -> its place in _jobs
         self._jobs: list[Job | None] = []  # None where one has left
         self._serials: list[int] = []  # at the same places; they only grow, where jobs come by `add` alone
-        self._first = 0  # no job waits at the places before this one
+        self._first = 0  # the place of the first waiting job; behind all places where none waits
         self._room = 64  # so many places are filled before those that have left are taken out
         self._orders: dict[Key, _Order] = {}
         self._lanes: dict[tuple[Lane, Key], _Lanes] = {}
@@ -111,8 +111,6 @@ class Queue:
 
     def __iter__(self) -> Iterator[Job]:
         """In the order in which they were queued; a job that was queued again comes last."""
-        if self.first() is None:
-            return
         jobs, serials = self._jobs, self._serials
         place = self._first
         while place < len(jobs):
@@ -127,15 +125,7 @@ class Queue:
 
     def first(self) -> Job | None:
         """The job that has waited longest; None if none waits."""
-        jobs = self._jobs
-        place = self._first
-        while place < len(jobs):
-            if (job := jobs[place]) is not None:
-                self._first = place
-                return job
-            place += 1
-        self._first = place
-        return None
+        return self._jobs[self._first] if self._places else None
 
     def by(self, key: Key) -> Iterator[Job]:
         """In the order of `key`, the first queued on ties.
@@ -196,6 +186,11 @@ class Queue:
         if not self._places:
             self.emptied += 1
         jobs[place] = None
+        if place == self._first:
+            place_after, end = place + 1, len(jobs)
+            while place_after < end and jobs[place_after] is None:
+                place_after += 1
+            self._first = place_after
         if self._orders or self._lanes:
             for order in self._orders.values():
                 order.remove(job)
@@ -210,6 +205,7 @@ class Queue:
             self.emptied -= 1
         self._places[job.id] = place
         self._jobs[place] = job
+        self._first = min(self._first, place)
         serial = self._serials[place]
         for order in self._orders.values():
             order.add(job, serial)
