@@ -14,9 +14,9 @@ import pytest
 
 from berth.history.importing.table_import import FIELDS
 from berth.policies import make_policy
-from tests.history.test_real_slurm import PROGRAMS
+from tests.history.importing.test_real_slurm import PROGRAMS
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.slow
