@@ -143,7 +143,7 @@ def test_a_job_that_was_replaced_by_what_fits_nowhere_is_told() -> None:
     one.submit(live("a"))
     assert not one.replace(live("a", gpus=9))
     assert started(one) == []
-    with pytest.raises(SchedulerError, match="negative"):
+    with pytest.raises(SchedulerError, match="0 or more"):
         one.replace(live("a", gpus=-1))
     assert [job.gpus for job in one.queue] == [9]
 

@@ -70,7 +70,7 @@ EXTRAS = {
 def in_one_line(error: Exception) -> str:
     """An error of somebody else's code in one line, with the place where it was raised."""
     where = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({where.filename}:{where.lineno})"
+    return f"{type(error).__name__}: {' '.join(str(error).split())} ({where.filename}:{where.lineno})"
 
 
 class BerthError(Exception):

@@ -201,7 +201,8 @@ def test_a_service_never_ends() -> None:
     [
         ((), "at least one node"),
         ((Node("a"), Node("a")), "two nodes are called 'a' (the second is number 2)"),
-        ((Node("a", gpus=-1),), "negative amount"),
+        ((Node("a", gpus=-1),), "expected whole numbers, 0 or more"),
+        ((Node("a", gpus=1.5),), "1.5 GPUs"),  # type: ignore[arg-type]
     ],
 )
 def test_a_cluster_that_cannot_be_is_refused(nodes: tuple[Node, ...], message: str) -> None:
@@ -356,3 +357,20 @@ def test_what_can_be_is_taken_and_nothing_else(
         cluster.release(other.job.id)
     after = cluster.free.milli.tolist(), cluster.free.cpu_milli.tolist(), cluster.free.gpu_mem_mib.tolist()
     assert (after, arrays_of(cluster.block).held.sum(), cluster.free_total_milli) == (empty, 0, 6000)
+
+
+def test_best_effort_names_no_more_memory_than_the_card_has() -> None:
+    cluster = Cluster([Node("a", 1, GpuModel("T4", mem_mib=1000), 8000, 8000)])
+    over = Placement(job("j"), slots((0, 0)), Share(1000, 1001), True, True)
+    with pytest.raises(DoesNotFit, match="may use 1001 MiB of GPU 0 of node 'a', which has 1000 in all"):
+        cluster.place(over)
+    assert cluster.place(over._replace(share=Share(1000, 1000))).share.mem_mib == 1000
+
+
+@pytest.mark.parametrize("amounts", [(0.5, 0), (0, 1.5), (1001, 0), (-1, 0)])
+def test_strangers_use_whole_amounts(amounts: tuple[int, int]) -> None:
+    cluster = Cluster(NODES)
+    before = cluster.digest()
+    with pytest.raises(NotAllowed, match="whole numbers"):
+        cluster.strangers(GpuSlot(0, 0), *amounts)
+    assert cluster.digest() == before

@@ -142,7 +142,7 @@ def test_names_of_nodes_that_have_gone_make_room_for_others() -> None:
     ("nodes", "says"),
     [
         ([Node("a"), Node("a")], "two nodes are called 'a'"),
-        ([Node("a"), Node("c", gpus=-1)], "node 'c' has a negative amount"),
+        ([Node("a"), Node("c", gpus=-1)], "node 'c' has -1 GPUs"),
         (
             [Node("a", labels=tuple(f"l{at}" for at in range(63)))],
             "63 different labels; .* tell 62 apart: give alike",

@@ -155,8 +155,11 @@ def _show(result: Comparison, written: list[Path]) -> None:
     jobs = result.runs[0].summary.jobs
     gpus = sum(node.gpus for node in result.nodes)
     seeds = f"{len(result.seeds)} seed{'s' if len(result.seeds) > 1 else ''}"
+    knowledge = (
+        "" if result.conditions.knowledge == "oracle" else f", knowledge {result.conditions.knowledge}"
+    )
     console.print(
-        f"{result.trace}: {jobs:,} jobs on {len(result.nodes):,} nodes with {gpus:,} GPUs, {seeds}",
+        f"{result.trace}: {jobs:,} jobs on {len(result.nodes):,} nodes with {gpus:,} GPUs, {seeds}{knowledge}",
         highlight=False,
         markup=False,
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
+from numbers import Integral
 from types import MappingProxyType
 from typing import Any
 
@@ -352,7 +353,7 @@ class Cluster:
         count = len(slots)
         if best_effort:
             account = account_of(placement)
-            if not 0 < share[0] <= job.share[0] or share[1] < 0:
+            if not 0 < share[0] <= job.share[0] or not 0 <= share[1] <= self._least_card_mib(slots):
                 refuse(self, placement)
         running, job_id = self._running, job.id
         if job_id in running or (count != 1 and not self._note(slots)):
@@ -465,10 +466,11 @@ class Cluster:
             raise NotAllowed(
                 f"there is no {named([slot])} on which strangers could be; take one of a node's GPUs"
             )
-        if not (0 <= milli <= 1000 and 0 <= mem_mib <= UNCOUNTED):
+        whole = isinstance(milli, Integral) and isinstance(mem_mib, Integral)
+        if not (whole and 0 <= milli <= 1000 and 0 <= mem_mib <= UNCOUNTED):
             raise NotAllowed(
-                f"strangers on {named([slot])} use {milli} milli and {mem_mib} MiB; expected 0…1000 milli and"
-                " 0 MiB or more"
+                f"strangers on {named([slot])} use {milli!r} milli and {mem_mib!r} MiB; expected 0…1000 milli and"
+                " 0 MiB or more, whole numbers"
             )
         before = self._strangers.pop(slot, Share(0, 0))
         if milli or mem_mib:
@@ -662,6 +664,13 @@ class Cluster:
         except (OverflowError, ValueError):  # a number that 64 bits do not hold is none of a slot
             return False
         return True
+
+    def _least_card_mib(self, slots: tuple[GpuSlot, ...]) -> int:
+        """The memory of the smallest of these GPUs; −1 where one of them is none."""
+        mem_mib = self._capacity.gpu_mem_mib
+        rows, width = mem_mib.shape
+        there = all(0 <= node < rows and 0 <= index < width for node, index in slots)
+        return min((int(mem_mib[slot]) for slot in slots), default=-1) if there else -1
 
     def _seat(self, run: Running) -> None:
         """Note what runs on its GPUs."""

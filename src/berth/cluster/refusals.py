@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import count
+from numbers import Integral
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -28,14 +29,21 @@ def check_nodes(nodes: tuple[Node, ...]) -> None:
             raise ClusterError(f"two nodes are called '{node.name}' (the second is number {position})")
         names.add(node.name)
         amounts = (node.gpus, node.cpu_milli or 0, node.mem_mib or 0)
-        if min(amounts) < 0:
-            raise ClusterError(f"node '{node.name}' has a negative amount of something: {amounts}")
+        if not all(isinstance(amount, Integral) and amount >= 0 for amount in amounts):
+            raise ClusterError(
+                f"node '{node.name}' has {node.gpus!r} GPUs, {node.cpu_milli!r} CPU milli and {node.mem_mib!r} MiB;"
+                " expected whole numbers, 0 or more"
+            )
 
 
 def check_job(job: Job) -> None:
     """Refuse a job that no cluster could hold. Raises NotAllowed."""
-    if job.gpus < 0 or job.nodes < 0 or job.cpu_milli < 0 or job.mem_mib < 0:
-        raise NotAllowed(f"job '{job.id}' asks for a negative amount of something")
+    asked = job.gpus, job.nodes, job.cpu_milli, job.mem_mib, job.share.milli, job.share.mem_mib
+    if not all(isinstance(amount, Integral) for amount in asked) or min(asked[:4]) < 0:
+        raise NotAllowed(
+            f"job '{job.id}' asks for {job.gpus!r} GPUs ({job.share!r}) on {job.nodes!r} nodes, {job.cpu_milli!r} CPU"
+            f" milli and {job.mem_mib!r} MiB; expected whole numbers, 0 or more"
+        )
     if job.nodes > 1 and job.gpus % job.nodes:
         raise NotAllowed(
             f"job '{job.id}' asks for {job.gpus} GPUs on exactly {job.nodes} nodes; each must give the same number"
@@ -118,6 +126,10 @@ def _refuse_slots(cluster: Cluster, placement: Placement) -> None:
             raise DoesNotFit(f"job '{job.id}' takes {milli} milli of {where}, which has {left} left")
         if mem_left < gpu_mem_mib:
             raise DoesNotFit(f"job '{job.id}' takes {gpu_mem_mib} MiB of {where}, which has {mem_left} left")
+        if placement.share.mem_mib > (card_mib := int(cluster.capacity.gpu_mem_mib[node, index])):
+            raise DoesNotFit(
+                f"job '{job.id}' may use {placement.share.mem_mib} MiB of {where}, which has {card_mib} in all"
+            )
 
 
 def _refuse_part(cluster: Cluster, job: Job, part: Part) -> None:

@@ -12,6 +12,8 @@ from berth.model import GpuModel, Job, Profile, Record, RecordState
 
 __all__ = ["User"]
 
+MOST_LEARNED = 100_000
+"""Jobs of which is remembered how long they ran or what they held; the oldest make room."""
 MOST_REQUESTS = 1000
 """Different requests that are remembered; the rarest half makes room."""
 
@@ -83,8 +85,15 @@ class User:
 
     def ran_out_of_memory(self, job: Job, held_mib: int) -> None:
         """It needs more than it held."""
-        self._held_mib[job.id] = max(held_mib + held_mib // 8, self._held_mib.get(job.id, 0))
+        self._held_mib[job.id] = max(held_mib + held_mib // 8, self._held_mib.pop(job.id, 0))
+        _bound(self._held_mib)
 
     def outlived(self, job: Job, ran_ms: int) -> None:
         """It is expected to run as long again."""
         self._ran_ms[job.id] = max(ran_ms, 1)
+        _bound(self._ran_ms)
+
+
+def _bound(learned: dict[str, int]) -> None:
+    if len(learned) > MOST_LEARNED:
+        del learned[next(iter(learned))]
