@@ -99,7 +99,7 @@ def signs(drawn: str = ".html", iterations: int = 300) -> dict[str, list[dict[st
 
 def beat(out: Path | None, iterations: int = 40) -> dict[str, object]:
     """Train on `random` until it is faster than every baseline there, on unseen sets, all in the simulator."""
-    plan = Plan("rollouts", "random", ("time-sliced",))
+    plan = Plan("learned", "random", ("time-sliced",))
     sets = [workload_jobs("random", plan.jobs, seed) for seed in range(3_000_000, 3_000_000 + BEATEN_ON)]
     alone_ms = np.array([sum(job.work_ms for job in jobs) for jobs in sets])
     baselines = {name: float((_total_ms(sets, name) / alone_ms).mean()) for name in BASELINES}

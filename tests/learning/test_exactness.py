@@ -38,10 +38,10 @@ def drawn(seed: int, model: str, slots: int):
 @pytest.mark.parametrize(
     "model", [name for name in SPEEDS if name != "mig"]
 )  # under which no network is trained
-@settings(max_examples=30)
-@given(seed=st.integers(0, 1), key=st.integers(0, 2**31 - 1))
-def test_the_environment_equals_the_simulator(model: str, seed: int, key: int) -> None:
-    environment, profiles, speeds, episode = drawn(seed, model, 3 if seed else 2)
+@settings(max_examples=20)
+@given(key=st.integers(0, 2**31 - 1))
+def test_the_environment_equals_the_simulator(model: str, key: int) -> None:
+    environment, profiles, speeds, episode = drawn(1, model, 3)
     draw = np.random.default_rng(key)
     jobs = JobSets(
         draw.integers(0, 5, JOBS).astype(np.int32), draw.integers(1, 40_000, JOBS).astype(np.int32)

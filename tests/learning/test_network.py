@@ -14,100 +14,67 @@ import pytest
 
 from berth.errors import ModelError
 from berth.interference import make_speeds
-from berth.learning.decisions import Decisions, best_allowed
-from berth.learning.environment import Environment, Settings
-from berth.learning.jobsets import thesis_sets, thesis_task
+from berth.learning.jobsets import JobSets, thesis_sets, thesis_task
+from berth.learning.queue_kernels import NONE, SEEN
+from berth.learning.rollouts import Rollouts
 from berth.network.catalogue import Catalogue
+from berth.network.combinations import combinations
 from berth.network.features import COMBINATION_FEATURES, JOB_FEATURES, Scene, features, joint
 from berth.network.model_file import Model, archive_bytes, model_bytes, read_model
 from berth.network.scores import new_network, scores
 
-MODEL = Model(new_network(3), "ppo", 5, 32, 5000, ("measured",), ("random",), figures={"seed": 3.0})
+MODEL = Model(new_network(3), "rollouts", 5, 32, 5000, ("measured",), ("random",), figures={"seed": 3.0})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["mps", "time-sliced"])
 def test_numpy_and_jax_see_and_score_the_same(name: str) -> None:
     task = thesis_task(horizon=32, step_ms=5000)
-    sets = thesis_sets(task, "random", 0, 6)
-    network = new_network(1)
-    speeds = make_speeds(name)
-    environment = Environment(task, speeds, settings=Settings(4, tick_ms=15_000))
-    decisions = Decisions(environment, sets)
+    rollouts = Rollouts(task, speeds := make_speeds(name))
+    worlds = rollouts.begin(thesis_sets(task, "random", 0, 6, jobs=8))
+    largest = worlds.allowed.shape[1] - 1 - worlds.allowed[:, ::-1].argmax(axis=1)
+    worlds = rollouts.advance(worlds, np.where(worlds.over, NONE, largest))
+    plain, network = rollouts.scene(worlds, task.catalogue()), new_network(1)
+    members = np.broadcast_to(combinations(SEEN)[::4], (6, 8, SEEN))
 
-    def move(state):
-        seen = decisions.see(state)
-        return decisions.act(state, best_allowed(seen.together_milli, seen.allowed), seen.allowed)[0]
+    def looked(parts, xp):
+        scene = Scene(*parts, task.step_ms)
+        found = joint(scene, members, speeds, 5, xp)
+        seen = features(scene, members, found, xp)
+        return found, seen, scores(network, seen, xp)
 
-    def look(state):
-        scene = environment.scene(state)
-        found = joint(scene, environment.members, speeds, 4, jnp)
-        seen = features(scene, environment.members, found, jnp)
-        return scene._replace(step_ms=jnp.int32(0)), found, seen, scores(network, seen, jnp)
-
-    @jax.jit
-    def looked(states):
-        states = jax.lax.fori_loop(0, 7, lambda _, now: jax.vmap(move)(now), states)
-        return jax.vmap(look)(states)
-
-    scene, theirs, given, score = jax.tree.map(np.asarray, looked(jax.vmap(environment.reset)(sets)))
-    plain = Scene(*scene)._replace(step_ms=task.step_ms)
-    members = np.asarray(environment.members)
-    found = joint(plain, members, speeds, 4, np)
-    seen = features(plain, members, found, np)
+    found, seen, score = looked(plain[:-1], np)
+    theirs, given, scored = jax.tree.map(np.asarray, jax.jit(lambda parts: looked(parts, jnp))(plain[:-1]))
     assert np.array_equal(theirs.speed_milli, found.speed_milli)
     assert np.array_equal(theirs.mem_mib, found.mem_mib)
-    assert np.array_equal(theirs.fits, found.fits)
     np.testing.assert_allclose(given.combination, seen.combination, atol=1e-5)
     np.testing.assert_allclose(given.job, seen.job, atol=1e-5)
-    np.testing.assert_allclose(score, scores(network, seen, np), atol=1e-4)
+    np.testing.assert_allclose(scored, score, atol=1e-4)
     assert (seen.job.shape[-1], seen.combination.shape[-1]) == (JOB_FEATURES, COMBINATION_FEATURES)
     slowed = (found.speed_milli > 0) & (found.speed_milli < 1000)
-    assert found.fits.any()
+    assert (found.present.sum(axis=-1) > 1).any()
     assert slowed.any()
 
 
 def test_the_order_of_the_waiting_jobs_changes_no_score() -> None:
     task = thesis_task(horizon=32, step_ms=5000)
-    environment = Environment(task, make_speeds("time-sliced"), settings=Settings(3))
-    sets = thesis_sets(task, "random", 5, 1)
-    network = new_network(2)
-    members = np.asarray(environment.members)
-
-    @jax.jit
-    def score(jobs):
-        scene = environment.scene(environment.reset(jobs))
-        found = joint(scene, environment.members, environment.models[0], 3, jnp)
-        return scores(network, features(scene, environment.members, found, jnp), jnp)
+    rollouts = Rollouts(task, make_speeds("time-sliced"))
+    jobs, network = thesis_sets(task, "random", 5, 1), new_network(2)
+    members = combinations(SEEN)
 
     def scored(order: list[int]) -> np.ndarray:
-        jobs = sets.take(0)
-        return np.asarray(score(type(jobs)(*(np.concatenate([part[:3][order], part[3:]]) for part in jobs))))
+        turned = JobSets(
+            *(np.concatenate([part[:, :SEEN][:, order], part[:, SEEN:]], axis=1) for part in jobs)
+        )
+        scene = rollouts.scene(rollouts.begin(turned), task.catalogue())
+        found = joint(scene, members, rollouts.speeds, SEEN, np)
+        return np.asarray(scores(network, features(scene, members, found, np), np))[0]
 
-    straight, turned = scored([0, 1, 2]), scored([2, 0, 1])
+    order = [2, 0, 1, 4, 3]
+    straight, turned = scored([0, 1, 2, 3, 4]), scored(order)
     for action, member in enumerate(members):
-        there = [[2, 0, 1].index(slot) for slot in np.flatnonzero(member)]
-        assert turned[sum(1 << slot for slot in there)] == pytest.approx(straight[action], abs=1e-5)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["mps", "time-sliced"])
-def test_what_fits_never_runs_out_of_memory(name: str) -> None:
-    task = thesis_task(horizon=32, step_ms=5000)
-    environment = Environment(task, make_speeds(name), settings=Settings(4, tick_ms=5000, lead_ms=4500))
-    sets = thesis_sets(task, "all", 100, 10, jobs=12)
-    decisions = Decisions(environment, sets)
-    network = new_network(4)
-
-    def decide(moment):
-        # An untrained network is as wild as any, and starts whenever it may.
-        score = scores(network, moment.features, jnp).at[0].add(-5.0)
-        return best_allowed(score, moment.allowed)
-
-    total_ms, failures = jax.jit(lambda sets: decisions.played(decide, sets))(sets)
-    assert np.asarray(failures).sum() == 0
-    assert (np.asarray(total_ms)[0] < 3 * sets.work_ms.sum(axis=1)).all()
-    assert (np.asarray(total_ms)[0] != sets.work_ms.sum(axis=1)).any()
+        there = [order.index(slot) for slot in np.flatnonzero(member)]
+        assert turned[sum(1 << slot for slot in there)] == pytest.approx(straight[action], abs=1e-4)
 
 
 def test_a_model_comes_back_as_it_was_written(tmp_path: Path) -> None:
@@ -116,7 +83,7 @@ def test_a_model_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert model_bytes(MODEL) == path.read_bytes()
     found = read_model(path)
     assert jax.tree.all(jax.tree.map(np.array_equal, found.network, MODEL.network))
-    assert (found.learner, found.slots, found.horizon, found.step_ms) == ("ppo", 5, 32, 5000)
+    assert (found.learner, found.slots, found.horizon, found.step_ms) == ("rollouts", 5, 32, 5000)
     assert (found.interference, found.workloads, found.figures) == (("measured",), ("random",), {"seed": 3.0})
 
 

@@ -18,18 +18,14 @@ import pytest
 from berth.errors import ModelError, SettingError
 from berth.interference import make_speeds
 from berth.learning.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
-from berth.learning.decisions import Decisions
-from berth.learning.double_dqn import DoubleDqn, DoubleDqnSettings
 from berth.learning.environment import Environment, Settings
 from berth.learning.history_jobs import history_sets
-from berth.learning.imitation import Imitation
 from berth.learning.jobsets import LONGEST_SET_MS, JobSets, thesis_sets, thesis_task
 from berth.learning.learner import Figures
 from berth.learning.learners import LEARNERS
 from berth.learning.paper import Paper, PaperSettings
 from berth.learning.plan import VALIDATION_SEED, Plan, make, model_of
-from berth.learning.ppo import Ppo, PpoSettings
-from berth.learning.rewards import saved
+from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
 from berth.learning.training import CHECKPOINT, Trained, TrainingSettings, train
 from berth.model import Job, Record, RecordState, Share
 from berth.network.scores import new_network
@@ -37,25 +33,12 @@ from berth.plots.training import training_curve
 from berth.policies.colocation.learned import model_named
 from berth.profiles import FIRST_TRAINING_SEED
 
-NONE = Imitation(length=0)
-SHORT = Imitation(length=8, environments=4, batches=8, batch=16)
 
-
-def learner_of(name: str):
-    if name.startswith("dqn-paper"):
-        task = thesis_task()
-        environment = Environment(task, make_speeds("time-sliced"), settings=Settings(2))
-        settings = PaperSettings(2, 2, 96, hidden=8, mended=name == "dqn-paper")
-        return Paper(environment, thesis_sets(task, "random", FIRST_TRAINING_SEED, 3, jobs=2), settings)
-    task = thesis_task(horizon=32, step_ms=5000)
-    environment = Environment(
-        task, make_speeds("time-sliced"), settings=Settings(2, tick_ms=15_000, lead_ms=4500), reward=saved
-    )
-    decisions = Decisions(environment, thesis_sets(task, "random", FIRST_TRAINING_SEED, 3, jobs=5))
-    if name == "ppo":
-        return Ppo(decisions, PpoSettings(4, 8, passes=1, parts=2, imitation=SHORT))
-    settings = DoubleDqnSettings(4, 4, memory=8, ahead=2, updates=2, batch=8, imitation=NONE)
-    return DoubleDqn(decisions, settings)
+def learner_of(name: str) -> Paper:
+    task = thesis_task()
+    environment = Environment(task, make_speeds("time-sliced"), settings=Settings(2))
+    settings = PaperSettings(2, 2, 96, hidden=8, mended=name == "dqn-paper")
+    return Paper(environment, thesis_sets(task, "random", FIRST_TRAINING_SEED, 3, jobs=2), settings)
 
 
 def norm(network) -> float:
@@ -67,36 +50,39 @@ def equal(one, other) -> bool:
     return jax.tree.all(jax.tree.map(np.array_equal, one, other))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["double-dqn"])
-def test_a_training_in_two_runs_gives_the_weights_of_one_run_with_that_seed(
-    name: str, tmp_path: Path
-) -> None:
-    learner = learner_of(name)
-    settings = TrainingSettings(4, seed=5, measure_every=2, keep_every=2)
-    whole = train(learner, norm, settings)
-    half = TrainingSettings(2, seed=5, measure_every=2, keep_every=2)
-    train(learner, norm, half, folder=tmp_path)
-    rest = train(learner, norm, settings, folder=tmp_path, resume=True)
-    assert equal(whole.network, rest.network)
-    assert [(p.decisions, p.episode_return, p.measured) for p in whole.curve] == [
-        (p.decisions, p.episode_return, p.measured) for p in rest.curve
-    ]
-
-
 def test_another_seed_begins_with_other_weights() -> None:
     learner = learner_of("dqn-paper")
     assert equal(learner.begin(5).network, learner.begin(5).network)
     assert not equal(learner.begin(5).network, learner.begin(6).network)
 
 
+class Wandering:
+    """A learner whose network wanders at random: as quick as a learner can be, and different for every key."""
+
+    name = "wandering"
+    compiled = True
+    settings = None
+
+    def begin(self, seed: int):
+        key, draw = jax.random.split(jax.random.key(seed))
+        return {"network": jax.random.normal(draw, (3,)), "key": key}
+
+    def iterate(self, state):
+        key, draw = jax.random.split(state["key"])
+        network = state["network"] + jax.random.normal(draw, (3,))
+        return {"network": network, "key": key}, Figures(network[0], network[1], jnp.float32(1))
+
+    def network(self, state):
+        return state["network"]
+
+
 KILLED = """
 from pathlib import Path
-from tests.learning.test_training import learner_of, norm
+from tests.learning.test_training import Wandering, norm
 from berth.learning.training import TrainingSettings, train
 from berth.profiles import FIRST_TRAINING_SEED
 settings = TrainingSettings({iterations}, seed=5, measure_every=2, keep_every=1)
-train(learner_of("dqn-paper"), norm, settings, folder=Path({folder!r}), resume=True)
+train(Wandering(), norm, settings, folder=Path({folder!r}), resume=True)
 """
 
 
@@ -112,7 +98,7 @@ def test_a_killed_training_goes_on_to_the_same_result(tmp_path: Path) -> None:
     process.send_signal(signal.SIGKILL)
     process.wait()
     assert path.exists(), "nothing was kept before it was killed"
-    learner = learner_of("dqn-paper")
+    learner = Wandering()
     described = {"learner": learner.name, "seed": 5, "measure_every": 2}
     begun = learner.begin(5)
     kept = read_checkpoint(path, described, (begun, (learner.network(begun), jnp.float32(0), jnp.int32(0))))
@@ -203,9 +189,9 @@ def test_every_learner_is_made_with_what_it_is_shown(name: str) -> None:
 
 def test_rollouts_refuse_what_they_do_not_heed() -> None:
     with pytest.raises(SettingError, match="sees 5 waiting jobs; expected --slots 5 and not 3"):
-        make(Plan("rollouts", slots=3, sets=1, validation=1))
+        make(Plan("learned", slots=3, sets=1, validation=1))
     with pytest.raises(SettingError, match="expected no reward"):
-        make(Plan("rollouts", reward="slowdown", sets=1, validation=1))
+        make(Plan("learned", reward="slowdown", sets=1, validation=1))
 
 
 def test_a_training_that_is_made_longer_gives_what_one_run_of_that_length_gives(tmp_path: Path) -> None:
@@ -288,33 +274,34 @@ def test_a_folder_with_a_training_is_not_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "direction"), [("dqn-paper", 1), ("dqn-paper-as-printed", -1)])
-def test_the_mended_sign_makes_what_turned_out_better_likelier_and_the_printed_one_does_not(
-    name: str, direction: int
-) -> None:
-    learner = learner_of(name)
+def test_the_mended_sign_makes_what_turned_out_better_likelier_and_the_printed_one_does_not() -> None:
+    learner = learner_of("dqn-paper")
     environment = learner.environment
     state = environment.reset(learner.sets.take(0))
-    seen = jax.tree.map(lambda x: x[None], environment.observe(state))
+    seen = jax.tree.map(lambda x: x[None], jax.jit(environment.observe)(state))
     network = learner.begin(0).network
-    action = jnp.array([1])
     assert bool(seen.mask[0, 1])
 
     class Taken:
         pass
 
     taken = Taken()
-    taken.seen, taken.action = seen, action
+    taken.seen, taken.action = seen, jnp.array([1])
 
     def log(network):
         score = jnp.where(seen.mask, learner.outputs(network, seen)[0], -1e30)
         return jax.nn.log_softmax(score)[0, 1]
 
+    def lost(network, outcome):
+        return learner._loss(network, taken, outcome, jnp.array([True]))
+
     prediction = learner.outputs(network, seen)[1]
-    gradient = jax.grad(learner._loss)(network, taken, prediction + 1.0, jnp.array([True]))
-    moved = network._replace(action=network.action - 0.1 * gradient.action)
-    moved = moved._replace(offset=network.offset - 0.1 * gradient.offset)
-    assert np.sign(float(log(moved) - log(network))) == direction
+    for mended, direction in ((True, 1), (False, -1)):
+        learner.settings = replace(learner.settings, mended=mended)
+        gradient = jax.grad(lost)(network, prediction + 1.0)
+        moved = network._replace(action=network.action - 0.1 * gradient.action)
+        moved = moved._replace(offset=network.offset - 0.1 * gradient.offset)
+        assert np.sign(float(log(moved) - log(network))) == direction
 
 
 def test_training_and_test_sets_share_no_seed() -> None:
@@ -382,12 +369,12 @@ def test_jobs_of_days_are_counted_in_coarser_units() -> None:
         task.sets([[Job(str(at), 0, day_ms, application="vgg16") for at in range(30)]])
 
 
-@pytest.mark.slow
 def test_a_training_goes_on_from_a_model() -> None:
-    decisions = learner_of("ppo").decisions
-    start = new_network(7)
-    for learner in (Ppo(decisions, start=start), DoubleDqn(decisions, start=start)):
-        assert equal(learner.network(learner.begin(0)), start)
+    task = thesis_task(horizon=32, step_ms=5000)
+    sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 2, jobs=6)
+    start, settings = new_network(7), RolloutSettings(habits=0)
+    learner = RolloutLearner(task, [make_speeds("time-sliced")], sets, settings, start=start)
+    assert equal(learner.network(learner.begin(0)), start)
 
 
 def test_a_model_of_another_view_is_no_start() -> None:
@@ -398,9 +385,8 @@ def test_a_model_of_another_view_is_no_start() -> None:
         make(Plan("dqn-paper", validation=1, sets=1), start=model)
 
 
-@pytest.mark.slow
 def test_the_training_curve_shows_returns_and_measurements() -> None:
-    learner = learner_of("dqn-paper")
+    learner = Wandering()
     found = train(learner, norm, TrainingSettings(6, measure_every=3))
     assert found.begun == norm(learner.network(learner.begin(0)))
     figure = training_curve({"mended": found.curve}, begun={"mended": found.begun}, others={"greedy": 0.5})
@@ -416,4 +402,4 @@ def test_the_training_curve_shows_returns_and_measurements() -> None:
 
 def test_no_network_is_trained_under_mig() -> None:
     with pytest.raises(SettingError, match="no network is trained under mig yet"):
-        make(Plan("ppo", "random", ("mig",), jobs=4, sets=3, validation=2))
+        make(Plan("learned", "random", ("mig",), jobs=4, sets=3, validation=2))

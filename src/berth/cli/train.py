@@ -22,10 +22,7 @@ if TYPE_CHECKING:
 def train(
     learner: Annotated[
         str,
-        typer.Option(
-            help="learned, which is rollouts; ppo, double-dqn, deeprm-max, deeprm-mean, dqn-paper,"
-            " dqn-paper-as-printed."
-        ),
+        typer.Option(help="learned, deeprm-max, deeprm-mean, dqn-paper or dqn-paper-as-printed."),
     ] = "learned",
     workload: Annotated[
         str, typer.Option(help="One of the thesis's workloads, or all of them in turn.")

@@ -21,9 +21,8 @@ from berth.errors import SettingError
 from berth.interference.speeds import Speeds, crossed
 from berth.learning.jobsets import JobSets, Task
 from berth.learning.rewards import Passed, Reward, unfinished
-from berth.network.catalogue import NEVER_MS, Catalogue, Demand, left_cells, use_now
+from berth.network.catalogue import NEVER_MS, Catalogue, left_cells
 from berth.network.combinations import combinations
-from berth.network.features import Scene
 
 __all__ = ["Environment", "Observation", "Settings", "State"]
 
@@ -41,21 +40,14 @@ class Settings:
     """Waiting jobs that are seen, M."""
     tenants: int = 0
     """Jobs that may run on the GPU together, K; 0: as many as are seen."""
-    demand: Demand = "series"
-    """What is shown of each job, and judged by; what happens is always by its series."""
     retries: int = 1000
     """How often a job that ran out of memory is queued again."""
-    tick_ms: int = 0
-    """A hold ends at the next multiple of this at the latest; 0: of one step of the horizon."""
-    lead_ms: int = 0
-    """A hold also ends when a tenant has so much work left, so that the next job may load meanwhile; 0: it does not."""
 
     def __post_init__(self) -> None:
         combinations(self.slots)
-        if self.tenants < 0 or min(self.retries, self.tick_ms, self.lead_ms) < 0:
+        if min(self.tenants, self.retries) < 0:
             raise SettingError(
-                f"{self.tenants} tenants, {self.retries} retries, ticks of {self.tick_ms} ms and a lead of"
-                f" {self.lead_ms} ms; expected 0 or more of each"
+                f"{self.tenants} tenants and {self.retries} retries; expected 0 or more of each"
             )
 
     @property
@@ -113,11 +105,9 @@ class Environment:
         self.capacity = jnp.array(
             [WHOLE_MILLI, task.gpu.mem_mib or NEVER_MS, WHOLE_MILLI, WHOLE_MILLI], jnp.int32
         )
-        shown = task.catalogue(self.settings.demand)
-        self.shown = Catalogue(*map(jnp.asarray, shown))
-        usage = task.catalogue().usage if self.settings.demand != "series" else shown.usage
-        self.usage = jnp.asarray(usage)
-        self.tick_ms = min(self.settings.tick_ms or task.step_ms, LONGEST_MS)
+        self.shown = Catalogue(*map(jnp.asarray, task.catalogue()))
+        self.usage = self.shown.usage
+        self.tick_ms = min(task.step_ms, LONGEST_MS)
 
     def reset(self, jobs: JobSets, model: Array | int = 0) -> State:
         """The beginning of an episode about one set, arrays (J,), under one of the models of interference."""
@@ -231,10 +221,6 @@ class Environment:
         )
         tick_ms = self.tick_ms - state.now_ms % self.tick_ms
         soonest = jnp.minimum(until_end, until_change)
-        if self.settings.lead_ms:
-            before_lead = state.left_ms >= self.settings.lead_ms + (state.left_us == 0)
-            until_lead = _duration_ms(state.left_ms - self.settings.lead_ms, state.left_us, speed)
-            soonest = jnp.where(before_lead, jnp.minimum(soonest, until_lead), soonest)
         first = jnp.min(jnp.where(present & (speed > 0), soonest, LONGEST_MS))
         over = self.over(state)
         passes_ms = jnp.where(full | over, 0, jnp.minimum(tick_ms, first))
@@ -343,22 +329,6 @@ class Environment:
     def virtual(self, jobs: Array) -> Array:
         """The images of the virtual job slots, float32 (C, H, 4) of whole numbers: their members' added up."""
         return jnp.tensordot(self.members.astype(jnp.float32), jobs.astype(jnp.float32), axes=1)
-
-    def scene(self, state: State) -> Scene:
-        """The same moment as the network that scores combinations sees it."""
-        running, waiting = self.cells(state)
-        application, _, _, done_ms = self._positions(state)
-        left_ms = jnp.where(state.tenant >= 0, state.left_ms + (state.left_us > 0), 0)
-        running_now, running_same_ms = use_now(self.shown, application, done_ms, left_ms, jnp)
-        seen_ms = jnp.where(state.slot >= 0, state.work_ms[state.slot], 0)
-        application = jnp.where(state.slot >= 0, state.application[state.slot], 0)
-        waiting_now, waiting_same_ms = use_now(self.shown, application, jnp.zeros_like(seen_ms), seen_ms, jnp)
-        behind_ms = state.waiting_ms - jnp.sum(seen_ms, dtype=jnp.int32)
-        return Scene(
-            *(running, running_now, running_same_ms, left_ms),
-            *(waiting, waiting_now, waiting_same_ms, seen_ms),
-            *(state.behind, behind_ms, self.capacity[1], self.task.step_ms),
-        )
 
 
 def _duration_ms(left_ms: Array, left_us: Array, speed_milli: Array) -> Array:

@@ -7,19 +7,18 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from berth.errors import SettingError
 from berth.interference import Speeds
-from berth.learning.decisions import Decisions
-from berth.learning.double_dqn import DoubleDqn
 from berth.learning.environment import Environment, Settings
 from berth.learning.jobsets import JobSets, Task
 from berth.learning.learner import Learner
 from berth.learning.paper import Paper, PaperSettings
-from berth.learning.ppo import Ppo
 from berth.learning.queue_kernels import SEEN
-from berth.learning.rewards import Reward, saved
+from berth.learning.rewards import Reward
 from berth.learning.rollout_learner import RolloutLearner
+from berth.learning.rollouts import habit
 from berth.network.catalogue import Demand
 from berth.network.scores import Network
 
@@ -59,37 +58,22 @@ def _of_images(given: Given, *, mended: bool) -> Making:
     return Making(learner, jax.jit(lambda network, sets: learner.played(network, sets)[0]), None)
 
 
-def _decisions(given: Given) -> Decisions:
-    step_ms = given.task.step_ms
-    settings = Settings(given.slots, demand=given.shown, tick_ms=3 * step_ms, lead_ms=step_ms * 9 // 10)
-    environment = Environment(given.task, *given.speeds, settings=settings, reward=given.reward or saved)
-    return Decisions(environment, given.sets, within=given.shown != "series")
-
-
-def _greedy_ms(given: Given) -> Callable[[JobSets], Any] | None:
-    if given.shown != "series":
-        return None
-    return jax.jit(lambda sets: _decisions(given).greedy_ms(sets)[0])
-
-
-def _of_decisions(given: Given, *, kind: type[Ppo] | type[DoubleDqn]) -> Making:
-    decisions = _decisions(given)
-    total_ms = jax.jit(lambda network, sets: decisions.total_ms(network, sets)[0])
-    return Making(kind(decisions, start=given.start), total_ms, _greedy_ms(given))
-
-
 def _of_rollouts(given: Given) -> Making:
     if given.slots != SEEN:
         raise SettingError(
-            f"who is taught by rollouts sees {SEEN} waiting jobs; expected --slots {SEEN} and not {given.slots};"
-            " ppo and double-dqn see more, or fewer"
+            f"a network that is taught by rollouts sees {SEEN} waiting jobs; expected --slots {SEEN} and not"
+            f" {given.slots}; dqn-paper sees more, or fewer"
         )
     if given.reward is not None:
         raise SettingError(
-            "who is taught by rollouts goes by total time alone; expected no reward, or ppo, double-dqn or dqn-paper"
+            "a network that is taught by rollouts goes by total time alone; expected no reward, or dqn-paper"
         )
     learner = RolloutLearner(given.task, given.speeds, given.sets, start=given.start, demand=given.shown)
-    return Making(learner, learner.total_ms, _greedy_ms(given))
+
+    def greedy_ms(sets: JobSets) -> Any:
+        return np.stack([one.model.habit_ms(habit((0, 1.0)), sets) for one in learner.players])
+
+    return Making(learner, learner.total_ms, greedy_ms if given.shown == "series" else None)
 
 
 class Way(NamedTuple):
@@ -101,15 +85,11 @@ class Way(NamedTuple):
     """None where no policy decides by its network, which is of images."""
 
 
-_ppo, _double_dqn = (partial(_of_decisions, kind=kind) for kind in (Ppo, DoubleDqn))
 LEARNERS: dict[str, Way] = {
     "learned": Way(_of_rollouts, "series", "learned"),
-    "ppo": Way(_ppo, "series", "learned"),
-    "rollouts": Way(_of_rollouts, "series", "learned"),
-    "double-dqn": Way(_double_dqn, "series", "learned"),
     "deeprm-max": Way(_of_rollouts, "peak", "deeprm-max"),
     "deeprm-mean": Way(_of_rollouts, "mean", "deeprm-mean"),
     "dqn-paper": Way(partial(_of_images, mended=True), "series", None),
     "dqn-paper-as-printed": Way(partial(_of_images, mended=False), "series", None),
 }
-"""`learned` is `rollouts`, the best at an equal budget (`bench/learners.py`); both deeprm are taught by it too."""
+"""The first three are taught by rollouts; the last two are the thesis's own method."""

@@ -1,4 +1,4 @@
-"""What each start is worth, found by going on from it to the end: the teacher of the learner `rollouts`.
+"""What each start is worth, found by going on from it to the end: the teacher of `learned`.
 
 Applications, their profiles and the model of interference are known, so that whatever a simple habit makes of a queue
 is known too, exactly and in a millisecond. The worth of a start is the total time if a habit goes on after it, the
@@ -225,7 +225,7 @@ class Rollouts:
         if len(usage) >= 1 << BITS:
             raise SettingError(
                 f"the profiles have {len(usage):,} rows of use that differ; rollouts tells {(1 << BITS) - 1:,} apart:"
-                " take profiles of longer intervals, or the learner ppo"
+                " take profiles of longer intervals"
             )
         return usage, kinds.reshape(-1).astype(np.int64)
 

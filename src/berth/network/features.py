@@ -71,7 +71,6 @@ class Joint(NamedTuple):
     speed_milli: Any  # int32 (..., C, G, P): at the steps `LOOKS`, 0 for who is over by then
     together_milli: Any  # float32 (..., C): mean of the tenants' speeds summed, over their time together
     mem_mib: Any  # int32 (..., C): the most memory that they may use together, however late they are
-    fits: Any  # bool (..., C): seats are enough, and so is memory, always
 
 
 class Features(NamedTuple):
@@ -92,10 +91,8 @@ def joint(scene: Scene, members: Any, speeds: Speeds, seats: int, xp: Any) -> Jo
     """What becomes of each combination; `members` is bool (C, M), as `combinations` gives them or some of them.
 
     At most `seats` run together. Memory is judged to the end. Until the first tenant ends or its use changes all is
-    known exactly, and who leaves by then is out of the way. From then on a tenant holds at each step the most that
-    it has needed until then, and leaves as late as the slowest predicted speed, less a margin, would let it. So a
-    combination that fits never runs out of memory while nobody else is started; and who is started later is judged
-    with all the others. A combination need not fit: `fits` tells.
+    known exactly, and a job that leaves by then is out of the way. From then on a tenant holds at each step the most
+    that it has needed until then, and leaves as late as the slowest predicted speed, less a margin, would let it.
     """
     cells = xp.concatenate([scene.running, scene.waiting], axis=-3)  # (..., T, H, 4)
     now = xp.concatenate([scene.running_now, scene.waiting_now], axis=-2)  # (..., T, 4)
@@ -133,13 +130,11 @@ def joint(scene: Scene, members: Any, speeds: Speeds, seats: int, xp: Any) -> Jo
     here = late[..., None] > to_rank(xp.arange(horizon, dtype=xp.int32), late.ndim + 1)
     most = xp.max(xp.sum(xp.where(here, held, 0), axis=-2, dtype=xp.int32), axis=-1)
     most = xp.maximum(most, xp.sum(now_mib, axis=-1, dtype=xp.int32))
-    real = xp.all(~members | (scene.waiting_left_ms[..., None, :] > 0), axis=-1)
-    fits = (xp.sum(present, axis=-1) <= seats) & real & (most <= mem_mib[..., None])
     sums = xp.sum(speed_milli, axis=-1)  # (..., C, G)
     weight = to_rank(_widths(horizon, xp), sums.ndim) * xp.any(alive, axis=-1)
     together = xp.sum(sums * weight, axis=-1) / xp.maximum(xp.sum(weight, axis=-1), 1)
     old = taken & (index < scene.running_left_ms.shape[-1])
-    return Joint(*(present, old, taken & ~old, left_ms, speed_milli, together.astype(xp.float32), most, fits))
+    return Joint(*(present, old, taken & ~old, left_ms, speed_milli, together.astype(xp.float32), most))
 
 
 def features(scene: Scene, members: Any, found: Joint, xp: Any) -> Features:

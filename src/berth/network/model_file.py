@@ -40,7 +40,7 @@ class Model:
 
     network: Network
     learner: str
-    """Which learner made it: `double-dqn`, `ppo`, …."""
+    """Which learner made it: `rollouts`, `dqn`, …."""
     slots: int
     """How many waiting jobs it saw at once, M; it decides on any number."""
     horizon: int

@@ -34,7 +34,7 @@ ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
 def test_a_model_ships_that_was_trained_for_its_policy(name: str, demand: str) -> None:
     model = model_named(name)
     assert model.demand == demand
-    assert model.learner in ("ppo", "double-dqn", "rollouts")
+    assert model.learner in ("ppo", "rollouts")
     assert set(model.interference) <= {"measured", "time-sliced"}
     assert model.figures["total_time_to_one_after_the_other"] < 1
 
