@@ -13,17 +13,20 @@
    bound, looks for the dead first: they were closed before anybody could have been given what they
    held.
 
-   BERTH_FAKE_NVML says what NVML is like, for the process that it is set for; words, separated by
+   BERTH_FAKE_NVML says what NVML is like for the process that it is set for; words, separated by
    commas:
 
-     host     its lists and utilisation have pids of the host: each process's own plus
-   FAKE_HOST_PIDS own      its lists hold this process alone, by its own pid, with 0 bytes (driver
-   560 under Docker); utilisation has pids of the host hidden   neither its lists nor its
-   utilisation hold this process next     each process goes by the pid that follows its own, which
-   may be a neighbour's old      it is of an older version: of the lists only the first, no
-   utilisation by process missing  it does not start total    it knows of no process, only what the
-   card as a whole uses lies     memory and utilisation of this process are 1 byte and 1 per cent,
-   and nobody uses the card */
+   - host: its lists and utilisation have pids of the host, each process's own plus FAKE_HOST_PIDS
+   - own: its lists hold this process alone, by its own pid, with 0 bytes (driver 560 under Docker);
+     utilisation has pids of the host
+   - hidden: neither its lists nor its utilisation hold this process
+   - next: each process goes by the pid that follows its own, which may be a neighbour's
+   - old: it is of an older version: of the lists only the first, no utilisation by process
+   - missing: it does not start
+   - total: it knows of no process, only what the card as a whole uses
+   - lies: memory and utilisation of this process are 1 byte and 1 per cent, and nobody else uses
+     the card
+   - lost: the last GPU has fallen off the bus */
 #ifndef BERTH_FAKE_H
 #define BERTH_FAKE_H
 

@@ -8,14 +8,6 @@ static int gpu_of(NVdevice device)
     return (int)(uintptr_t)device - 1;
 }
 
-#define GIVEN(device, pointer)                                                                 \
-    do {                                                                                       \
-        if (card == NULL)                                                                      \
-            return NV_UNINITIALIZED;                                                           \
-        if (gpu_of(device) < 0 || gpu_of(device) >= (int)card->gpu_count || (pointer) == NULL) \
-            return NV_INVALID_ARGUMENT;                                                        \
-    } while (0)
-
 /* Whether BERTH_FAKE_NVML has a word in it (fake.h). */
 static bool is(const char *word)
 {
@@ -28,6 +20,16 @@ static bool is(const char *word)
     }
     return false;
 }
+
+#define GIVEN(device, pointer)                                                                 \
+    do {                                                                                       \
+        if (card == NULL)                                                                      \
+            return NV_UNINITIALIZED;                                                           \
+        if (gpu_of(device) < 0 || gpu_of(device) >= (int)card->gpu_count || (pointer) == NULL) \
+            return NV_INVALID_ARGUMENT;                                                        \
+        if (is("lost") && gpu_of(device) == (int)card->gpu_count - 1)                          \
+            return 15; /* NVML_ERROR_GPU_IS_LOST */                                            \
+    } while (0)
 
 FAKE_EXPORT int nvmlInit_v2(void)
 {

@@ -72,6 +72,17 @@ def test_what_nobody_tells_is_absent_and_processes_of_nobody_take_their_part() -
     assert uses([], {}, {}, present={"7"}) == [JobUse("7", 0, None, None, None, None, None, None, None)]
 
 
+def test_a_process_that_holds_nothing_on_another_gpu_adds_no_gpu() -> None:
+    both = [gpu(ProcessReading(10, GIB, 50.0)), gpu(ProcessReading(10, 0, 0.0), index=1, use=0.0)]
+    (found,) = uses(both, {10: "1"}, {})
+    assert (found.gpus, found.use, found.mem) == (1, 0.5, 0.5)
+    (told,) = uses(both, {10: "1"}, {"1": (0, 1)})
+    assert told.gpus == 2  # it was given both
+    untold = [gpu(ProcessReading(10, 0)), gpu(ProcessReading(10, 0), index=1)]
+    (found,) = uses(untold, {10: "1"}, {})
+    assert found.gpus == 2  # a driver that tells 0 bytes of everything tells nothing
+
+
 @given(
     use=st.floats(0, 100),
     parts=st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 100), st.integers(0, 4)), max_size=6),
@@ -311,6 +322,27 @@ def a_program(start: Callable[..., subprocess.Popen[str]], job: str, mib: int, k
     assert process.stdout is not None
     line = process.stdout.readline()
     assert line == "ready\n", line
+
+
+def test_a_lost_gpu_does_not_end_the_sampling_of_the_others(
+    tmp_path: Path, fake: Callable[..., subprocess.Popen[str]]
+) -> None:
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "7").write_text("gpus=0\n")
+    spool = tmp_path / "spool"
+    words = (BERTH, "sample", "--spool", spool, "--interval", "0.1", "--for", "0.5", "--node", "n1")
+    sampler = fake(
+        *words, "--prolog-dir", tmp_path / "jobs", BERTH_FAKE_GPUS="2", BERTH_FAKE_NVML="lost"
+    )  # fmt: skip
+    out, _ = sampler.communicate(timeout=240)
+    assert sampler.returncode == 0, out
+    assert out.count("the other GPUs are sampled on") == 1
+    (path,) = segments(spool)
+    assert {each.job_id for each in read_segment(path)[1]} == {"7"}
+    assert (path.stat().st_mode & 0o777, spool.stat().st_mode & 0o777) == (0o640, 0o750)
+    alone = fake(*words, BERTH_FAKE_NVML="lost", BERTH_FAKE_CARD=str(tmp_path / "other"))
+    out, _ = alone.communicate(timeout=240)
+    assert (alone.returncode, "no GPU is left to sample" in out) == (2, True), out
 
 
 @pytest.mark.slow

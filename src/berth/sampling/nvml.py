@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from types import ModuleType, TracebackType
@@ -11,6 +12,8 @@ from berth.errors import MissingExtraError, SamplingError
 from berth.sampling.readings import GpuReading, ProcessReading
 
 __all__ = ["Nvml"]
+
+_log = logging.getLogger(__name__)
 
 _SM_ACTIVITY: Final = 2
 """NVML_GPM_METRIC_SM_UTIL: what DCGM calls SM activity; of Hopper and later."""
@@ -45,8 +48,26 @@ class Nvml:
             self._nvml.nvmlShutdown()
 
     def read(self) -> tuple[GpuReading, ...]:
-        """All GPUs now; what processes took is since the last time. SamplingError where a card is lost."""
-        return tuple(gpu.read() for gpu in self._gpus)
+        """All GPUs now; what processes took is since the last time.
+
+        A GPU that is lost is told once, and left out from then on: it comes back with a restart of the node or of this
+        process. Raises SamplingError if no GPU is left.
+        """
+        found: list[GpuReading] = []
+        left: list[_Gpu] = []
+        lost: SamplingError | None = None
+        for gpu in self._gpus:
+            try:
+                found.append(gpu.read())
+            except SamplingError as error:
+                lost = error
+                _log.warning("%s; the other GPUs are sampled on", error)
+            else:
+                left.append(gpu)
+        self._gpus = left
+        if lost is not None and not left:
+            raise SamplingError(f"{lost}; no GPU is left to sample") from lost
+        return tuple(found)
 
 
 class _Gpu:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["GpuReading", "JobUse", "ProcessReading", "uses"]
 
@@ -86,10 +86,26 @@ def uses(
         for index in indices:
             given[index].add(job)
     parts: dict[str, list[tuple[_Part, GpuReading]]] = {job: [] for job in (*present, *allotted)}
-    for gpu in readings:
+    for gpu in _without_idle_contexts(readings, job_of):
         for job, part in _parts(gpu, job_of, given[gpu.index]).items():
             parts.setdefault(job, []).append((part, gpu))
     return [_use(job, parts[job]) for job in sorted(parts)]
+
+
+def _without_idle_contexts(readings: Sequence[GpuReading], job_of: Mapping[int, str]) -> list[GpuReading]:
+    """The readings without processes that hold nothing and run nothing on a GPU while their job holds memory of another.
+
+    NVML lists a process on each GPU that it has opened. Where it tells 0 bytes of all of a job's processes, as some
+    drivers do within containers, that tells nothing, and they stay.
+    """
+    holds = {
+        job_of.get(process.pid, "") for gpu in readings for process in gpu.processes if process.mem_bytes
+    }
+
+    def counts(process: ProcessReading) -> bool:
+        return process.mem_bytes != 0 or bool(process.sm_pct) or job_of.get(process.pid, "") not in holds
+
+    return [replace(gpu, processes=tuple(filter(counts, gpu.processes))) for gpu in readings]
 
 
 def _parts(gpu: GpuReading, job_of: Mapping[int, str], given: set[str]) -> dict[str, _Part]:

@@ -96,8 +96,8 @@ class SpoolWriter:
         stamp = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.urandom(4).hex()}"
         path = self.folder / f"{self._node}-{stamp}{SUFFIX}"
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            new = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
+            new = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o640)
         except OSError as error:
             raise SamplingError(
                 f"the spool {self.folder} cannot be written to: {error.strerror or error}"

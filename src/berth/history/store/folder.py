@@ -216,7 +216,7 @@ class History:
     def import_space(self, wait: bool = True) -> Iterator[Path]:
         """A folder to stage an import in, while no other import runs; HistoryError where one does."""
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o750, parents=True, exist_ok=True)
             with (self.folder / "lock").open("a") as lock:
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
