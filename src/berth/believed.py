@@ -7,7 +7,7 @@ from heapq import heapify, heappop, heappush
 from berth.cluster import Cluster, Running
 from berth.interference.profiled import ProfiledInterference
 from berth.interference.sharing import Sharing
-from berth.knowledge import LONGEST_MS, Knowledge
+from berth.knowledge import Knowledge, believed_run_ms
 from berth.model import FOREVER_MS, GpuSlot
 
 __all__ = ["Beliefs", "longer_us"]
@@ -105,9 +105,9 @@ class Beliefs:
         done_us = run.work_us - run.left_us
         if self._knowledge.learns:
             self._knowledge.outlived(run.job, -(-done_us // 1000))
-        spread = self._knowledge.run_ms(run.job)
-        if spread is not None and done_us < spread.expected * 1000 < LONGEST_MS * 1000:
-            run.work_us = int(spread.expected) * 1000
+        expected_ms = believed_run_ms(run.job, self._knowledge)
+        if expected_ms is not None and done_us < expected_ms * 1000:
+            run.work_us = expected_ms * 1000
         else:  # nothing was learned from it
             run.work_us = longer_us(done_us)
         run.left_us = run.work_us - done_us

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
 from heapq import heappop, heappush
+from inspect import getattr_static
 from typing import NamedTuple
 
 from berth.believed import Beliefs, longer_us
@@ -138,7 +139,7 @@ class Scheduler:
         if job is None:
             raise SchedulerError(f"job '{job_id}' cannot be withdrawn: it neither waits nor runs")
         self.queue.remove(job)
-        self._forget(job_id)
+        self._leaves_waiting(job, now_ms)
         return job
 
     def replace(self, job: Job) -> bool:
@@ -180,7 +181,7 @@ class Scheduler:
         if again:
             self._queue_again(run, now_ms, done_us=self.attempts.get(job_id, FIRST).done_us)
         else:
-            self._forget(job_id)
+            self._leaves_waiting(run.job, now_ms)
         return run
 
     def ended(self, job_id: str, how: RecordState, now_ms: int, *, held_mib: int = 0) -> Running:
@@ -223,15 +224,15 @@ class Scheduler:
 
         What ran on a node that is gone is released and queued again. Returns those runs.
         """
-        nodes = tuple(nodes)
-        there = {node.name for node in nodes}
-        gone = {row for name, row in self.cluster.names.items() if name not in there}
         try:
-            self.cluster.nodes_changed(nodes)
+            changes = self.cluster.nodes_changed(nodes)
         except ClusterError as error:
             raise SchedulerError(f"the nodes cannot become that: {error}") from error
-        cleared = self._clear(gone, now_ms) if gone else []
-        self._never_fit = {job.id: job for job in self.queue if not self.cluster.fits_when_empty(job)}
+        if not any(changes):
+            return []
+        cleared = self._clear(set(changes.vanished), now_ms) if changes.vanished else []
+        fits = self.cluster.fits_when_empty
+        self._never_fit = {job.id: job for job in self.queue if not fits(job)}
         return cleared
 
     def strangers(self, slot: GpuSlot, milli: int, mem_mib: int) -> None:
@@ -254,13 +255,11 @@ class Scheduler:
         shown, yields what is no decision, or `out_of_time()` says so, and KnowledgeError if the knowledge raises,
         whoever asked it, or has raised since the last call; what was handed out until then is applied.
         """
-        wakes = self._wakes
-        while wakes and wakes[0] <= now_ms:
-            self._waking.discard(heappop(wakes))
         cluster, queue, beliefs, attempts = self.cluster, self.queue, self._beliefs, self.attempts
         work_ms: int | None = None
         if cluster.request_types > self._most_requests:
             cluster.keep_requests(queue)
+            queue.forget_lanes(cluster.request)
             self._most_requests = max(MOST_REQUESTS, 2 * cluster.request_types)
         if self.fault is not None:
             fault, self.fault = self.fault, None
@@ -269,6 +268,9 @@ class Scheduler:
             job = self._never_fit.pop(next(iter(self._never_fit)))
             if queue.named(job.id) is job:
                 yield NeverFits(job, _why_never(job))
+        wakes = self._wakes
+        while wakes and wakes[0] <= now_ms:  # only now: until here the call may end without asking the policy
+            self._waking.discard(heappop(wakes))
         try:
             if beliefs is not None:
                 self._up_to_date(beliefs.catch_up, now_ms)
@@ -378,6 +380,15 @@ class Scheduler:
         self.queue.add(job)
         return before
 
+    def _leaves_waiting(self, job: Job, now_ms: int) -> None:
+        """A job leaves for good without a run: what was learned of its earlier attempts is of no use any more."""
+        known = self.attempts.get(job.id)
+        self._forget(job.id)
+        if known is not None and self._learns:
+            self._tell_guarded(
+                lambda: self.knowledge.observe(_never_started(job, known, now_ms)), job.id, now_ms
+            )
+
     def _forget(self, job_id: str) -> None:
         if self.attempts:
             self.attempts.pop(job_id, None)
@@ -406,11 +417,10 @@ class Scheduler:
         """Bring the beliefs up to date; KnowledgeError if the believed profiles or speeds do not allow it."""
         try:
             advance(now_ms)
+        except KnowledgeError:
+            raise
         except Exception as error:
-            told = (
-                error if isinstance(error, KnowledgeError) else _of_knowledge(error, self.knowledge, now_ms)
-            )
-            raise told or KnowledgeError(
+            raise _of_knowledge(error, self.knowledge, now_ms) or KnowledgeError(
                 f"at {now_ms} ms knowledge {type(self.knowledge).__qualname__} does not tell how fast running jobs"
                 f" are, by its profiles and speeds: {in_one_line(error)}"
             ) from error
@@ -434,17 +444,23 @@ class Scheduler:
         queued_ms: int | None = None,
     ) -> None:
         """Tell the knowledge how an attempt ended, if it wants to know; what it raises is the `fault`."""
-        if not self._learns:
-            return
-        try:
-            self._tell_it(run, how, now_ms, held_mib, queued_ms)
-        except Exception as error:  # noqa: BLE001  what has happened has happened, and is told first
-            told = error if isinstance(error, KnowledgeError) else None
-            told = told or _of_knowledge(error, self.knowledge, now_ms, run.job.id)
-            told = told or KnowledgeError(
-                f"at {now_ms} ms the knowledge fails when it is told how job '{run.job.id}' ended:"
-                f" {in_one_line(error)}"
+        if self._learns:
+            self._tell_guarded(
+                lambda: self._tell_it(run, how, now_ms, held_mib, queued_ms), run.job.id, now_ms
             )
+
+    def _tell_guarded(self, tell: Callable[[], None], job_id: str, now_ms: int) -> None:
+        try:
+            tell()
+        except Exception as error:  # noqa: BLE001  what has happened has happened, and is told first
+            if isinstance(error, KnowledgeError):
+                told = error
+            else:
+                told = _of_knowledge(error, self.knowledge, now_ms, job_id) or KnowledgeError(
+                    f"at {now_ms} ms the knowledge fails when it is told how job '{job_id}' ended:"
+                    f" {in_one_line(error)}"
+                )
+                told.__cause__ = error
             self.fault = self.fault or told
 
     def _tell_it(
@@ -454,7 +470,7 @@ class Scheduler:
             self.knowledge.ran_out_of_memory(run.job, held_mib)
         if how is RecordState.COMPLETED and isinstance(self.knowledge, LearnsWork):
             work_ms = max(1, (run.work_us - run.left_us_at(now_ms)) // 1000)
-            alone = not run.best_effort and (run.job.gpus > 1 or run.share.milli == WHOLE_GPU.milli)
+            alone = not run.best_effort and run.share.milli == WHOLE_GPU.milli
             self.knowledge.worked(run.job, work_ms, alone=alone)
         job, model = run.job, self.cluster.nodes[run.slots[0].node].gpu_model
         self.knowledge.observe(
@@ -503,7 +519,8 @@ def _of_knowledge(
     step = error.__traceback__
     while step is not None:
         code, values = step.tb_frame.f_code, step.tb_frame.f_locals
-        if code.co_argcount and values.get(code.co_varnames[0]) is knowledge:
+        own = getattr(getattr_static(type(knowledge), code.co_name, None), "__code__", None) is code
+        if own and values.get(code.co_varnames[0]) is knowledge:
             asked = next((value for value in values.values() if isinstance(value, Job)), None)
             of = asked.id if asked is not None else job_id
             about = "" if of is None else f" of job '{of}'"
@@ -511,6 +528,17 @@ def _of_knowledge(
             return KnowledgeError(f"at {now_ms} ms {what}: {in_one_line(error)}")
         step = step.tb_next
     return None
+
+
+def _never_started(job: Job, known: Attempts, now_ms: int) -> Record:
+    """The record of an attempt that was cancelled while it waited, or could not be started."""
+    queued_ms = job.submit_ms if known.queued_ms is None else known.queued_ms
+    return Record(
+        job_id=job.id, attempt=known.number, user=job.user, application=job.application,
+        virtual_cluster=job.virtual_cluster, submit_ms=job.submit_ms, queued_ms=queued_ms, start_ms=None,
+        end_ms=now_ms, state=RecordState.CANCELLED, gpus=job.gpus, share=job.share, cpu_milli=job.cpu_milli,
+        mem_mib=job.mem_mib, nodes=(), gpu_model="", work_ms=None, time_limit_ms=job.time_limit_ms,
+    )  # fmt: skip
 
 
 def _malformed(placement: Placement, error: Exception, now_ms: int) -> str:

@@ -97,8 +97,8 @@ def test_noisy_speeds_are_never_above_alone_and_do_not_go_by_the_order_of_tenant
 def test_users_estimates_go_before_limits_and_nonsense_counts_as_nothing() -> None:
     user = User()
     both = Job("a", 0, None, estimate_ms=100, time_limit_ms=300)
-    assert user.run_ms(both) == Spread(100, 0, 300)
-    assert user.run_ms(Job("b", 0, None, time_limit_ms=300)) == Spread(300, 0, 300)
+    assert user.run_ms(both) == Spread(100, 0, 300, "user")
+    assert user.run_ms(Job("b", 0, None, time_limit_ms=300)) == Spread(300, 0, 300, "user")
     for bad in (0, -7, 2**60):
         assert user.run_ms(Job("c", 0, None, estimate_ms=bad, time_limit_ms=bad)) is None
     user.outlived(both, 400)

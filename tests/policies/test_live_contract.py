@@ -97,11 +97,12 @@ def account_is_right(loop: LiveLoop) -> None:
     running = list(scheduler.cluster.running)
     assert sorted([*waiting, *running, *loop.ends]) == sorted(loop.submitted)
     cluster = scheduler.cluster
+    owed = cluster.owed()  # after a stranger came, or a node shrank, under what ran there
     for slot, (milli, mem_mib) in held(cluster).items():
-        if not cluster.is_indebted:  # else a stranger came, or a node shrank, under what ran there
-            strangers = cluster.strangers_on(slot)
-            assert milli + strangers.milli <= 1000
-            assert mem_mib + strangers.mem_mib <= cluster.capacity.gpu_mem_mib[slot]
+        strangers = cluster.strangers_on(slot)
+        assert milli + strangers.milli <= max(0, cluster.capacity.milli[slot]) + owed.milli[slot]
+        card_mib = max(0, cluster.capacity.gpu_mem_mib[slot])
+        assert mem_mib + strangers.mem_mib <= card_mib + owed.gpu_mem_mib[slot]
 
 
 @pytest.mark.parametrize("know", [User, Recorded, learning], ids=["user", "recorded", "history"])

@@ -50,9 +50,10 @@ class Cluster:
     # More than thirty attributes of an object without slots are looked up in twice the time.
     __slots__ = (
         "_arrays", "_block", "_capacity", "_debts", "_fits_empty", "_gone", "_last", "_last_number", "_on",
-        "_request_ids", "_rows", "_running", "_slots_at", "_strangers", "_up", "_usage", "block", "capacity", "changes",
-        "free", "free_total_milli", "labels", "losses", "memo", "models", "node_models", "nodes", "openings", "rank",
-        "reopened", "request_types", "requests", "running", "singles", "traits", "up",
+        "_request_ids", "_rows", "_running", "_slots_at", "_strangers", "_up", "_usage", "_when_up", "block",
+        "capacity", "changes", "free", "free_total_milli", "labels", "losses", "memo", "models", "node_models",
+        "nodes", "openings", "rank", "reopened", "request_types", "requests", "running", "singles", "traits",
+        "up",
     )  # fmt: skip
 
     def __init__(self, nodes: Sequence[Node], *, rank: Sequence[int] | None = None) -> None:
@@ -117,11 +118,14 @@ class Cluster:
         self._last: Job | None = None  # the one that was asked about last, and its number
         self._last_number = -1
         self._fits_empty: dict[int, bool] = {}
+        self._when_up: IntArray | None = None
 
     def emptied(self) -> Cluster:
         """A cluster of the same nodes and rank with nothing on it and every node up."""
         if self._gone:
-            return Cluster([node for row, node in enumerate(self.nodes) if row not in self._gone])
+            kept = [row for row in range(len(self.nodes)) if row not in self._gone]
+            place = np.argsort(np.argsort(self.rank[kept], kind="stable"), kind="stable")
+            return Cluster([self.nodes[row] for row in kept], rank=place.tolist())
         return Cluster(self.nodes, rank=self.rank.tolist())
 
     # What is there
@@ -147,6 +151,10 @@ class Cluster:
 
     def free_on(self, slot: GpuSlot) -> Share:
         """What is free on a GPU; nothing where there is no such GPU."""
+        node, index = slot
+        rows, width = self.free.milli.shape
+        if not (0 <= node < rows and 0 <= index < width):
+            return Share(0, 0)
         return Share(max(0, int(self.free.milli[slot])), max(0, int(self.free.gpu_mem_mib[slot])))
 
     def allows(self, job: Job, node: int) -> bool:
@@ -211,7 +219,7 @@ class Cluster:
         """Numbers of the nodes that it would fit on so if nothing else ran and every node were up, ascending."""
         number = self.request(job)  # first: a new type may grow the table
         found = np.empty(len(self.nodes), dtype=np.bool_)
-        kernels.fitting_nodes(self.requests[number], *self.capacity, self._traits_when_up(), found)
+        kernels.fitting_nodes(self.requests[number], *self._capacity, self._traits_when_up(), found)
         return np.flatnonzero(found)
 
     def fitting_gpus(self, node: int, job: Job) -> list[int]:
@@ -462,7 +470,12 @@ class Cluster:
         """
         node, index = slot
         rows, width = self.free.milli.shape
-        if not (0 <= node < rows and 0 <= index < width) or self.capacity.milli[slot] < 0:
+        numbers_given = isinstance(node, Integral) and isinstance(index, Integral)
+        if (
+            not numbers_given
+            or not (0 <= node < rows and 0 <= index < width)
+            or self.capacity.milli[slot] < 0
+        ):
             raise NotAllowed(
                 f"there is no {named([slot])} on which strangers could be; take one of a node's GPUs"
             )
@@ -521,7 +534,11 @@ class Cluster:
             by_row[row] = node
             self._set_node(row, node, bool(self._up[row]))
         self.nodes = tuple(by_row)
-        self._fits_empty.clear()
+        self._when_up = None
+        if changed or vanished:
+            self._fits_empty.clear()
+        else:
+            self._fits_empty = {number: True for number, fits in self._fits_empty.items() if fits}
         self.memo.clear()
         self.openings += bool(come)
         self.losses += bool(changed or vanished)
@@ -696,11 +713,9 @@ class Cluster:
 
     def _find_when_empty(self, job: Job, number: int) -> bool:
         row = self.requests[number]
-        cpu_milli, mem_mib, milli, gpu_mem_mib = self.capacity
+        cpu_milli, mem_mib, milli, gpu_mem_mib = self._capacity
         gpus = (milli, gpu_mem_mib, self._traits_when_up())
-        found = np.empty(len(self.nodes), dtype=np.bool_)
-        kernels.fitting_nodes(row, cpu_milli, mem_mib, *gpus, found)
-        if found.sum() >= max(1, job.nodes):
+        if kernels.fits_on_some(row, cpu_milli, mem_mib, *gpus, max(1, job.nodes)):
             return True
         if job.nodes:
             return False
@@ -720,12 +735,13 @@ class Cluster:
         return model, bits_of(node.labels, self.labels)
 
     def _traits_when_up(self) -> IntArray:
-        """(N, 3): the traits if no node were lost."""
-        traits = self._arrays.traits.copy()
-        traits[:, 2] = 1
-        if self._gone:
-            traits[sorted(self._gone), 2] = 0
-        return traits
+        """(N, 3): the traits if no node were lost; the same array until the nodes change."""
+        if self._when_up is None:
+            traits = self._when_up = self._arrays.traits.copy()
+            traits[:, 2] = 1
+            if self._gone:
+                traits[sorted(self._gone), 2] = 0
+        return self._when_up
 
 
 def spreadable_gpus(job: Job, fitting: IntArray, cpu_milli: IntArray, mem_mib: IntArray) -> IntArray:

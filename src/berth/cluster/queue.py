@@ -2,6 +2,9 @@
 
 The scheduler alone adds and removes; policies iterate. An iteration goes on rightly while the jobs that it has
 yielded are started and leave the queue, and while limits show and hide others.
+
+Keys and lanes are other people's code and may raise. A job is queued all the same: an order or lanes that could not
+take it are dropped and made anew when a policy next asks for them, which is where the error is seen.
 """
 
 from __future__ import annotations
@@ -169,10 +172,7 @@ class Queue:
         self._jobs.append(job)
         self._serials.append(serial)
         if self._orders or self._lanes:
-            for order in self._orders.values():
-                order.add(job, serial)
-            for lanes in self._lanes.values():
-                lanes.add(job, serial)
+            self._sort_in(job, serial)
         self.changes += 1
         return True
 
@@ -206,11 +206,7 @@ class Queue:
         self._places[job.id] = place
         self._jobs[place] = job
         self._first = min(self._first, place)
-        serial = self._serials[place]
-        for order in self._orders.values():
-            order.add(job, serial)
-        for lanes in self._lanes.values():
-            lanes.add(job, serial)
+        self._sort_in(job, self._serials[place])
         self.changes -= 1
 
     def replace(self, job: Job) -> bool:
@@ -222,13 +218,30 @@ class Queue:
         place = self._places[job.id]
         serial = self._serials[place]
         self._jobs[place] = job
-        sorted_by: list[_Order | _Lanes] = [*self._orders.values(), *self._lanes.values()]
-        for held in sorted_by:
-            held.remove(before)
-            held.add(job, serial)
+        for order in self._orders.values():
+            order.remove(before)
+        for lanes in self._lanes.values():
+            lanes.remove(before)
+        self._sort_in(job, serial)
         self.changes += 1
         self.replacements += 1
         return True
+
+    def forget_lanes(self, lane: Lane) -> None:
+        """Drop the lanes that this function tells, because its answers have changed. For the scheduler alone."""
+        self._lanes = {kept: lanes for kept, lanes in self._lanes.items() if kept[0] != lane}
+
+    def _sort_in(self, job: Job, serial: int) -> None:
+        for key, order in [*self._orders.items()]:
+            try:
+                order.add(job, serial)
+            except Exception:  # noqa: BLE001  whatever it is, the policy that asks next is told
+                del self._orders[key]
+        for kept, lanes in [*self._lanes.items()]:
+            try:
+                lanes.add(job, serial)
+            except Exception:  # noqa: BLE001
+                del self._lanes[kept]
 
     def _entries(self) -> Iterator[tuple[int, Job]]:
         return (

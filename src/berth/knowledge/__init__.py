@@ -15,7 +15,16 @@ from urllib.parse import parse_qsl
 
 from berth.errors import SettingError, in_one_line
 from berth.interference import Interference, no_interference
-from berth.knowledge.belief import LONGEST_MS, Knowledge, LearnsWork, LimitsCompany, Spread, believed_run_ms
+from berth.knowledge.belief import (
+    LONGEST_MS,
+    Knowledge,
+    LearnsWork,
+    LimitsCompany,
+    Spread,
+    believed_peak_mib,
+    believed_run,
+    believed_run_ms,
+)
 from berth.knowledge.history import History
 from berth.knowledge.noisy import Noise, Noisy
 from berth.knowledge.oracle import Oracle
@@ -34,6 +43,8 @@ __all__ = [
     "Oracle",
     "Spread",
     "User",
+    "believed_peak_mib",
+    "believed_run",
     "believed_run_ms",
     "check_knowledge",
     "differs_by_seed",
@@ -80,8 +91,18 @@ def make_knowledge(
 
 
 def check_knowledge(name: str) -> None:
-    """Refuse a name that `make_knowledge` would refuse."""
-    make_knowledge(name)
+    """Refuse a name that `make_knowledge` would refuse, before anything is read or made. Raises SettingError."""
+    kind, _, query = name.partition("?")
+    if ":" in kind:
+        _found(kind)
+    elif kind == "history":
+        begin = _beginning(query)
+        if begin != EMPTY:
+            from berth.history.store.folder import open_history
+
+            open_history(begin, must_exist=True)
+    else:
+        make_knowledge(name)
 
 
 def differs_by_seed(name: str) -> bool:
@@ -97,12 +118,17 @@ def _settings(query: str) -> list[tuple[str, str]]:
         raise SettingError(f"settings of knowledge are written KEY=VALUE&KEY=VALUE, not '{query}'") from error
 
 
-def _history(query: str, interference: Interference) -> History:
-    """What is known is the history's; of the simulation's truth it has the card, and what a recorder would see."""
+def _beginning(query: str) -> str:
+    """What a history begins with: `EMPTY` or a folder."""
     settings = _settings(query)
     if any(key != "begin" for key, _ in settings) or len(settings) > 1:
         raise SettingError(f"knowledge 'history' has one setting, begin=empty or begin=FOLDER; got '{query}'")
-    begin = settings[0][1] if settings else EMPTY
+    return settings[0][1] if settings else EMPTY
+
+
+def _history(query: str, interference: Interference) -> History:
+    """What is known is the history's; of the simulation's truth it has the card, and what a recorder would see."""
+    begin = _beginning(query)
     truth = Oracle((), interference)
     if begin == EMPTY:
         return History(recorder=truth.profiles, speeds=truth.speeds)
@@ -129,7 +155,8 @@ def _noise(query: str) -> Noise:
     return Noise(**values)
 
 
-def _own(path: str, workload: Sequence[Job], interference: Interference) -> Knowledge:
+def _found(path: str) -> Any:
+    """What `my.module:thing` names, which can be called."""
     module_name, _, attribute = path.partition(":")
     try:
         make = getattr(import_module(module_name), attribute)
@@ -139,6 +166,11 @@ def _own(path: str, workload: Sequence[Job], interference: Interference) -> Know
         raise SettingError(
             f"knowledge '{path}' is called with (workload, interference); {make!r} cannot be called"
         )
+    return make
+
+
+def _own(path: str, workload: Sequence[Job], interference: Interference) -> Knowledge:
+    make = _found(path)
     try:
         made = make(workload, interference)
     except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 from numbers import Real
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -10,10 +11,23 @@ from berth.errors import KnowledgeError
 from berth.interference import Speeds
 from berth.model import GpuModel, Job, Profile, Record
 
-__all__ = ["LONGEST_MS", "Knowledge", "LearnsWork", "LimitsCompany", "Spread", "believed_run_ms"]
+__all__ = [
+    "LONGEST_MS",
+    "Knowledge",
+    "LearnsWork",
+    "LimitsCompany",
+    "Spread",
+    "believed_peak_mib",
+    "believed_run",
+    "believed_run_ms",
+]
 
 LONGEST_MS = 1 << 50
 """A believed run time beyond this, some 35,000 years, tells nothing; forecasts count no more work than this."""
+
+
+MOST_MIB = 1 << 30
+"""A believed need of more GPU memory than this, a pebibyte, tells nothing."""
 
 
 class Spread(NamedTuple):
@@ -70,10 +84,10 @@ class Knowledge(Protocol):
         """An attempt has ended."""
 
     def ran_out_of_memory(self, job: Job, held_mib: int) -> None:
-        """A job ran out of GPU memory while it held so much, MiB."""
+        """A job ran out of GPU memory while it held `held_mib`."""
 
     def outlived(self, job: Job, ran_ms: int) -> None:
-        """A job has run so long and has not ended: what was expected of its run time is over, ms."""
+        """A job has done `ran_ms` of work, as run time alone, and has not ended: what was expected of it is over."""
 
 
 @runtime_checkable
@@ -99,12 +113,38 @@ def believed_run_ms(job: Job, knowledge: Knowledge) -> int | None:
 
     Raises KnowledgeError for an answer that is no Spread of numbers.
     """
+    spread = believed_run(job, knowledge)
+    return None if spread is None else int(spread.expected)
+
+
+def believed_run(job: Job, knowledge: Knowledge) -> Spread | None:
+    """The run time that is believed of a job, ms; None where nothing is known of it, or nothing that makes sense.
+
+    Raises KnowledgeError for an answer that is no Spread of numbers.
+    """
     spread = knowledge.run_ms(job)
     if spread is None:
         return None
-    if not isinstance(spread, Spread) or not isinstance(spread.expected, Real):
+    _check(spread, knowledge, "run time", job, "ms")
+    return spread if 0 < spread.expected < LONGEST_MS else None
+
+
+def believed_peak_mib(job: Job, knowledge: Knowledge, gpu: GpuModel | None = None) -> int | None:
+    """The upper tenth of the memory that a job is believed to use of each of its GPUs, MiB, rounded up; None where
+    nothing is known of it, or nothing that makes sense.
+
+    Raises KnowledgeError for an answer that is no Spread of numbers.
+    """
+    spread = knowledge.peak_mem_mib(job, gpu)
+    if spread is None:
+        return None
+    _check(spread, knowledge, "GPU memory", job, "MiB")
+    return ceil(spread.high) if 0 < spread.high <= MOST_MIB else None
+
+
+def _check(spread: object, knowledge: Knowledge, what: str, job: Job, unit: str) -> None:
+    if not isinstance(spread, Spread) or not all(isinstance(value, Real) for value in spread[:3]):
         raise KnowledgeError(
-            f"knowledge {type(knowledge).__qualname__} tells {spread!r} as the run time of job '{job.id}'; expected"
-            " a Spread of numbers, ms, or None"
+            f"knowledge {type(knowledge).__qualname__} tells {spread!r} as the {what} of job '{job.id}'; expected"
+            f" a Spread of numbers, {unit}, or None"
         )
-    return int(spread.expected) if 0 < spread.expected < LONGEST_MS else None

@@ -92,11 +92,9 @@ class History:
             if spread is not None:
                 return spread
             return Spread(2 * ran_ms, ran_ms, 4 * ran_ms, "outlived")
-        said = [ms for ms in (job.estimate_ms, job.time_limit_ms) if ms is not None and 0 < ms < LONGEST_MS]
-        if said and said[0] > ran_ms:
-            return Spread(said[0], min(ran_ms, said[0]), said[-1], "user")
-        if ran_ms >= CAUTIOUS_MS or (said and ran_ms):
-            return Spread(2 * ran_ms, ran_ms, 4 * ran_ms, "outlived")
+        said = self._user.run_ms(job)
+        if said is not None and (said.basis == "user" or ran_ms >= CAUTIOUS_MS):
+            return said
         self._warn(
             f"nothing is known of how long '{job.application or job.id}' runs, and it has no time limit:"
             f" taken to be {CAUTIOUS_MS // 3_600_000} h"
@@ -176,6 +174,7 @@ class History:
     def outlived(self, job: Job, ran_ms: int) -> None:
         """Expect it anew, as one of those that run longer."""
         self._ran_ms[job.id] = max(ran_ms, 1)
+        self._user.outlived(job, ran_ms)
 
     def _note(
         self, where: dict[tuple[object, ...], _Seen], kinds: Iterable[tuple[object, ...]], value: int

@@ -34,6 +34,7 @@ class User:
         self.speeds: Speeds = unhindered
         self._ran_ms: dict[str, int] = {}  # job -> it has run at least so long
         self._held_mib: dict[str, int] = {}  # job -> it needs more than so much
+        self._counted: dict[str, int] = {}  # jobs of which an attempt has ended
         self._requests: Counter[Job] = Counter()
         self._usual: tuple[Job, ...] | None = None
 
@@ -42,11 +43,11 @@ class User:
         said = [ms for ms in (job.estimate_ms, job.time_limit_ms) if ms is not None and 0 < ms < LONGEST_MS]
         ran_ms = self._ran_ms.get(job.id, 0)
         if not said:
-            return Spread(2 * ran_ms, ran_ms, 4 * ran_ms) if ran_ms else None
+            return Spread(2 * ran_ms, ran_ms, 4 * ran_ms, "outlived") if ran_ms else None
         expected_ms = said[0] if said[0] > ran_ms else 2 * ran_ms
         # An estimate may be wrong either way; a limit is the most that it can be.
         limit_ms = said[-1] if job.time_limit_ms == said[-1] else 2 * expected_ms
-        return Spread(expected_ms, min(ran_ms, expected_ms), max(expected_ms, limit_ms))
+        return Spread(expected_ms, min(ran_ms, expected_ms), max(expected_ms, limit_ms), "user")
 
     def profile(self, job: Job, gpu: GpuModel | None) -> Profile | None:
         """None: users do not tell."""
@@ -72,8 +73,10 @@ class User:
         self._ran_ms.pop(record.job_id, None)
         if record.state is not RecordState.OUT_OF_MEMORY:
             self._held_mib.pop(record.job_id, None)
-        if record.attempt > 1:
-            return  # what it asks for was counted
+        if record.job_id in self._counted:
+            return  # an attempt of before was counted
+        self._counted[record.job_id] = 1
+        _bound(self._counted)
         self._usual = None
         request = Job(
             "", 0, None, gpus=record.gpus, share=record.share, cpu_milli=record.cpu_milli or 0,

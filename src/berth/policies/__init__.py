@@ -281,10 +281,11 @@ def _made(thing: Any, setting: Setting, name: str, what: str, *forms: tuple[str,
     """A class made with the setting, or a function as it is; refused where it takes none of these parameters."""
     if inspect.isclass(thing):
         try:
-            made: Any = thing
-            thing = made(setting)
+            inspect.signature(thing).bind(setting)
         except TypeError as error:
             raise PolicyError(f"'{name}': {thing.__name__} must be made with one Setting: {error}") from error
+        made: Any = thing
+        thing = made(setting)
     called = " or ".join(f"({', '.join(parameters)})" for parameters in forms)
     if not callable(thing):
         raise PolicyError(f"'{name}': {what} is called with {called}; {thing!r} cannot be called")

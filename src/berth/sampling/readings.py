@@ -93,7 +93,7 @@ def uses(
 
 
 def _without_idle_contexts(readings: Sequence[GpuReading], job_of: Mapping[int, str]) -> list[GpuReading]:
-    """The readings without processes that hold nothing and run nothing on a GPU while their job holds memory of another.
+    """The readings without processes that hold and run nothing on a GPU while their job holds memory of another.
 
     NVML lists a process on each GPU that it has opened. Where it tells 0 bytes of all of a job's processes, as some
     drivers do within containers, that tells nothing, and they stay.

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from berth.arrays import IntArray
 from berth.cluster import PLACE_MILLI, Cluster, Queue, Running
-from berth.knowledge import LONGEST_MS, Knowledge, LimitsCompany
-from berth.model import FOREVER_MS, GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
+from berth.knowledge import LONGEST_MS, Knowledge, LimitsCompany, believed_peak_mib, believed_run
+from berth.model import GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
 from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
 from berth.policies.colocation.overtaking import Overtaking
 from berth.policies.colocation.queue_prefix import QueuePrefix
@@ -36,9 +36,6 @@ by little may begin while another ends."""
 
 MOST_CANDIDATES = 100_000
 """Different jobs that are kept as forecasts see them."""
-
-MOST_MIB = 1 << 30
-"""A belief that a job needs more memory than this, a pebibyte, makes no sense."""
 
 Room = tuple[GpuSlot, tuple[Running, ...]]
 """A GPU with room for one more, and its tenants."""
@@ -152,7 +149,9 @@ class Colocating:
         self._begin(cluster)
         self._now_ms = now_ms
         self.whole.record(queue, cluster)
-        self._due = self._overtaking.due(queue, cluster)
+        self._due = self._overtaking.due(
+            queue, cluster, lambda job, slot: not self._shares(job) or self._may_run(job, slot, cluster)
+        )
         closed: set[GpuSlot] = set()
         goes_on = True
         while goes_on:
@@ -179,7 +178,7 @@ class Colocating:
             if not offered:
                 break
             idle = sum(not tenants for _, tenants in rooms)
-            # While GPUs are idle, none takes more than its part of those who wait.
+            # While GPUs are idle, none takes more than its part of the waiting jobs.
             largest = min(MOST, -(-len(queue) // idle)) if idle else MOST
             for placement in self._started(offered, largest, queue, cluster, now_ms, closed):
                 head.started.add(placement.job.id)
@@ -220,11 +219,11 @@ class Colocating:
         self._sources[name] = profile
         if self._certain:
             return profile
-        spread = self.knowledge.peak_mem_mib(Job("", 0, None, application=name))
+        needs_mib = believed_peak_mib(Job("", 0, None, application=name), self.knowledge)
         peak_mib = peak_mem_mib(profile)
-        if spread is None or not peak_mib < spread.high <= MOST_MIB or peak_mib <= 0:
+        if needs_mib is None or not 0 < peak_mib < needs_mib:
             return profile
-        return replace(profile, usage=profile.usage * np.array([1.0, spread.high / peak_mib, 1.0, 1.0]))
+        return replace(profile, usage=profile.usage * np.array([1.0, needs_mib / peak_mib, 1.0, 1.0]))
 
     def _learned(self) -> bool:
         """Take over profiles that were learned better since; whether there are any."""
@@ -249,15 +248,12 @@ class Colocating:
         as its profile, so that no forecast of memory is cut at a guessed end. Services still fit in 64 bits."""
         if self._certain and job.work_ms is not None:
             return max(1, min(job.work_ms, LONGEST_MS) * 1000)
-        spread = self.knowledge.run_ms(job)
-        if spread is not None and not 0 < spread.expected <= FOREVER_MS:
-            spread = None  # it makes no sense
+        spread = believed_run(job, self.knowledge)
         if spread is not None and spread.certain:
-            return min(spread.expected, LONGEST_MS) * 1000
+            return int(spread.expected) * 1000
         profile = self.known.get(job.application)
         length_ms = 1 if profile is None else run_time_ms(profile)
-        expected_ms = 0 if spread is None else min(int(spread.expected), LONGEST_MS)
-        return max(expected_ms, length_ms) * 1000
+        return max(0 if spread is None else int(spread.expected), length_ms) * 1000
 
     # Those that share
 
@@ -389,8 +385,8 @@ class Colocating:
                 if short[number]:
                     self._kept.declined.pop(slot, None)
                     continue
-                who = tuple(run.job.id for run in tenants), tuple(job.id for job in window)
-                self._kept.declined[slot] = (now_ms + hold_ms if tenants else -1, *who)
+                offered_to = tuple(run.job.id for run in tenants), tuple(job.id for job in window)
+                self._kept.declined[slot] = (now_ms + hold_ms if tenants else -1, *offered_to)
 
     def _trusted(self, tenants: Sequence[Running], window: Sequence[Job], count: int) -> NDArray[np.bool_]:
         """(C,): which combinations are of no more jobs than each of them is trusted to run beside."""
@@ -439,8 +435,8 @@ class Colocating:
         key = job.application, gpu
         mem_mib = self._kept.peaks.get(key)
         if mem_mib is None:
-            spread = self.knowledge.peak_mem_mib(job, gpu)
-            peak_mib = peak_mem_mib(self.known[job.application]) if spread is None else max(0, spread.high)
+            believed_mib = believed_peak_mib(job, self.knowledge, gpu)
+            peak_mib = peak_mem_mib(self.known[job.application]) if believed_mib is None else believed_mib
             mem_mib = peak_mib + -(-peak_mib // MARGIN)
             if gpu is not None and gpu.mem_mib:
                 mem_mib = min(mem_mib, gpu.mem_mib)
@@ -495,8 +491,8 @@ class Colocating:
     ) -> NDArray[np.bool_]:
         """Which combinations of these jobs have room on the node and on the GPU: bool (C,), or one for `count`.
 
-        Somebody who is forecast with others is never started without them: beside fewer he is elsewhere in his run
-        when memory is short.
+        A job that is forecast with others is never started without them: beside fewer, it would be elsewhere in its
+        run when memory is short.
         """
         node, index = slot
         combinations = count or 1 << len(window)

@@ -15,7 +15,7 @@ from berth.policies.placements.scored import Scored, Typical
 from berth.policies.protocol import Setting
 
 COVERED_PCT = 95
-"""The typical requests are the most frequent ones that cover so much of the workload (the authors' setting)."""
+"""Percent of the workload that the typical requests cover (the authors' setting)."""
 
 
 class Fgd(Scored):
@@ -36,13 +36,14 @@ class Fgd(Scored):
         self._planned_for = 0  # usual requests that were known
 
     def __call__(self, job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
-        """The slots, or None; what is usual is asked anew when twice as much is known of it."""
+        """The slots, or None; what is usual is asked anew when twice as much is known of it, until the knowledge keeps
+        no more (`berth.knowledge.user.MOST_REQUESTS`)."""
         if self._learns and len(self.setting.knowledge.usual_requests()) > 2 * self._planned_for:
             cluster.memo.pop(self, None)
         return super().__call__(job, cluster)
 
     def typical(self, cluster: Cluster) -> Typical:
-        """Those that usually come, else of who runs; PolicyError where an oracle was told of none."""
+        """Those that usually come, else those of what runs; PolicyError where an oracle was told of none."""
         knowledge = self.setting.knowledge
         usual = knowledge.usual_requests()
         self._planned_for = len(usual)
