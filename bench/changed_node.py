@@ -4,8 +4,9 @@
 
 Each change is one call of `nodes_changed` with all nodes: as other objects of the same values, as a driver that asks a
 resource manager has, and as the same objects. Beside them the cluster is built anew and all jobs are placed on it.
-An added node takes the row of one that vanished, or a new one, for which the arrays are made anew. Processor time,
-medians over runs. Writes bench/results/changed_node.json.
+An added node takes the row of one that vanished, or a new one, for which the arrays are made anew. The last rows call
+the scheduler, which also asks of every waiting job whether it could still start. Processor time, medians over runs.
+Writes bench/results/changed_node.json.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from time import process_time
 
 from berth.cluster import Cluster
 from berth.gpu_models import GPU_MODELS
+from berth.knowledge import User
 from berth.model import FOREVER_MS, GpuModel, GpuSlot, Job, Node, Placement, Share
+from berth.policies import Setting, make_policy
+from berth.scheduler import Scheduler
 from harness import machine, save
 
 NODES, GPUS, JOBS = 5_000, 8, 50_000
@@ -65,6 +69,28 @@ def took_ms(task: Callable[[], object]) -> float:
     return (process_time() - begin) * 1000
 
 
+def through_scheduler(
+    change: Callable[[int], list[Node]],
+    there: list[Node],
+    starts: list[Placement],
+    waiting: int,
+    types: int,
+    runs: int,
+) -> dict[str, float]:
+    """A changed node as the scheduler takes it over, while so many jobs of so many request types wait."""
+    knowledge = User()
+    scheduler = Scheduler(
+        built(there, starts), make_policy("fifo+first-fit", Setting(knowledge=knowledge)), knowledge
+    )
+    for at in range(waiting):
+        scheduler.submit(Job(f"waits-{at}", 0, None, cpu_milli=1 + at % types))
+    times = []
+    for run in range(runs):
+        now = [replace(node) for node in change(run)]
+        times.append(took_ms(partial(scheduler.nodes_changed, now, 0)))
+    return {"median_ms": round(median(times), 2), "worst_ms": round(max(times), 2)}
+
+
 def main() -> None:
     """Print a row a change."""
     arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -94,16 +120,20 @@ def main() -> None:
                     cluster.nodes_changed(there)
             cluster = built(there, starts)
             rows[f"{name}, {kind}"] = {"median_ms": round(median(times), 2), "worst_ms": round(max(times), 2)}
+    for waiting, types in ((0, 1), (2_000, 1), (2_000, 100), (2_000, 2_000)):
+        rows[f"changed memory, {waiting:,} wait ({types:,})"] = through_scheduler(
+            changes["changed memory"], there, starts, waiting, types, runs
+        )
     cluster.nodes_changed([*changes["removed"](0), Node("last")])
     cluster.nodes_changed(there)
     assert cluster.free_total_milli == NODES * GPUS * 1000 - JOBS * 500
     assert not cluster.is_indebted
     times = [took_ms(partial(built, there, starts)) for _ in range(3)]
     rows["built anew"] = {"median_ms": round(median(times), 2), "worst_ms": round(max(times), 2)}
-    print(f"{'change':<32}{'median':>12}{'worst':>12}   asked")
+    print(f"{'change':<40}{'median':>12}{'worst':>12}   asked")
     for name, row in rows.items():
         asked = "" if name == "built anew" else f"{ASKED_MS:g} ms"
-        print(f"{name:<32}{row['median_ms']:>9.2f} ms{row['worst_ms']:>9.2f} ms   {asked}")
+        print(f"{name:<40}{row['median_ms']:>9.2f} ms{row['worst_ms']:>9.2f} ms   {asked}")
     save("changed_node", {"machine": machine(), "runs": runs, "rows": rows})
 
 

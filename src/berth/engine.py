@@ -52,7 +52,7 @@ new = tuple.__new__
 NO_ARRIVAL_MS = 2**80
 """Later than anything."""
 IN_VAIN = 1_000_000
-"""After so many instants in which nothing happened nothing ever will."""
+"""Instants without an event after which the run is given up."""
 
 
 def simulate(
@@ -175,7 +175,7 @@ class _Run:
             )
 
     def _will_go_on(self) -> bool:
-        """Whether somebody is to come or to end, however many instants pass until then."""
+        """Whether a job is still to come or to end, however many instants pass until then."""
         return self.more_jobs or bool(self.ends)
 
     def _only_services(self) -> bool:
@@ -478,5 +478,5 @@ class _Run:
         return self.memory.used_mib(tenant_of(run), self.cluster.nodes[run.slots[0].node].gpu_model)
 
     def _true_runs_on(self, slot: GpuSlot) -> tuple[Running, ...]:
-        """Who runs on a GPU, in order of their start, as it is true of them."""
+        """The jobs that run on a GPU, in order of their start, as it is true of them."""
         return tuple(self.truth[run.job.id] for run in self.cluster.jobs_on(slot))

@@ -102,8 +102,8 @@ class Job:
     share: Share = WHOLE_GPU
     """Part of each of its GPUs."""
     nodes: int = 1
-    """On exactly so many nodes, all or nothing (a gang), the same number of GPUs on each;
-    0: on as few nodes as will hold it."""
+    """The exact number of nodes, all or nothing (a gang), with the same number of GPUs on each;
+    0: as few nodes as will hold it."""
     cpu_milli: int = 0
     """CPU in total; each of its nodes gives a part in proportion to its GPUs there, rounded up."""
     mem_mib: int = 0
@@ -122,7 +122,7 @@ class Job:
     keeps_work: bool = False
     """Whether an eviction or a lost node keeps what was done so far (a checkpoint) or loses it."""
     patience_ms: int | None = None
-    """It leaves unserved when it has not started so long after it was queued; None: it waits for ever."""
+    """How long after it was queued it leaves if it has not started; None: it waits for ever."""
     virtual_cluster: str = ""
     """The queue, partition, virtual cluster or account it was submitted under."""
 
@@ -150,7 +150,8 @@ class Placement(NamedTuple):
     """What a partition enforces: GPU memory (0: all that the card has), and compute, which is promised unless
     `best_effort`."""
     shared: bool = False
-    """Whether others may run on the same GPUs, whatever the job asked for."""
+    """Whether other jobs may use the same compute, so that any number of them run on the GPU at once. Jobs that each
+    have a promised part of a GPU are not `shared`."""
     best_effort: bool = False
     """Whether compute is not promised: the job may use up to `share.milli`, and what is left of it while others use the
     card. The cluster then counts one of `PLACES` places of the GPU, and of memory what the job itself asked for:

@@ -1,4 +1,4 @@
-"""The scheduler: a queue, a cluster and a policy, kept together whoever drives them; it knows no clock.
+"""The scheduler: a queue, a cluster and a policy, whichever driver calls it; it knows no clock.
 
 The simulator (`berth.engine`) and the live drivers are its callers. They tell it what happens and when, and ask it to
 `decide`. What is on the cluster is what was decided; whether a process exists is the caller's business.
@@ -40,7 +40,7 @@ from berth.policies import Decision, Policy
 __all__ = ["Evicted", "NeverFits", "Outcome", "Refused", "Scheduler"]
 
 MOST_REQUESTS = 1 << 16
-"""So many request types may be known before those that no job uses any more are forgotten."""
+"""Request types beyond this number make those forgotten that no job uses any more."""
 MEDDLED = "the policy has changed the cluster or the queue that it was shown; it may only yield"
 
 
@@ -253,7 +253,8 @@ class Scheduler:
         A decision that cannot be applied comes back as `Refused`, and nothing has changed; stop iterating to take no
         more. Raises PolicyError if the policy raises (an error of berth's own passes as it is), writes to what it is
         shown, yields what is no decision, or `out_of_time()` says so, and KnowledgeError if the knowledge raises,
-        whoever asked it, or has raised since the last call; what was handed out until then is applied.
+        whether the policy or the scheduler asked it, or has raised since the last call; what was handed out until then
+        is applied.
         """
         cluster, queue, beliefs, attempts = self.cluster, self.queue, self._beliefs, self.attempts
         work_ms: int | None = None
@@ -508,8 +509,8 @@ class Scheduler:
 
     @staticmethod
     def _size(job: Job) -> tuple[object, ...]:
-        who = (job.user, job.virtual_cluster, job.application)
-        return (*who, job.gpus, job.share, job.nodes, job.cpu_milli, job.mem_mib, job.models, job.labels)
+        owner = (job.user, job.virtual_cluster, job.application)
+        return (*owner, job.gpus, job.share, job.nodes, job.cpu_milli, job.mem_mib, job.models, job.labels)
 
 
 def _of_knowledge(

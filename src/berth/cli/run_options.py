@@ -65,7 +65,9 @@ class RunOptions:
     ] = None
     mtbf: Annotated[
         float | None,
-        typer.Option(metavar="HOURS", help="Nodes fail by themselves, after so long in the mean."),
+        typer.Option(
+            metavar="HOURS", help="Nodes fail by themselves; this is the mean time between failures of one."
+        ),
     ] = None
     mttr: Annotated[
         float | None,
@@ -76,15 +78,19 @@ class RunOptions:
     checkpoint: Annotated[
         float | None,
         typer.Option(
-            metavar="MINUTES", help="Every job keeps its work, up to the last checkpoint; one every so often."
+            metavar="MINUTES", help="Every job keeps its work, up to the last checkpoint; this far apart."
         ),
     ] = None
     restart: Annotated[
-        float, typer.Option(metavar="SECONDS", help="Every try but a job's first takes so much longer.")
+        float,
+        typer.Option(metavar="SECONDS", help="Each attempt after a job's first takes this much longer."),
     ] = 0.0
     quota: Annotated[
         str | None,
-        typer.Option(metavar="VC=GPUS,…", help="GPUs of each virtual cluster; who is not named has none."),
+        typer.Option(
+            metavar="VC=GPUS,…",
+            help="GPUs of each virtual cluster; a virtual cluster that is not named has none.",
+        ),
     ] = None
     borrow: Annotated[bool, typer.Option("--borrow", help="Lend idle GPUs beyond the quotas.")] = False
     every: Annotated[
@@ -104,7 +110,7 @@ class RunOptions:
     map_at: Annotated[
         list[float] | None,
         typer.Option(
-            metavar="HOURS", help="Show the cluster so long after the trace's origin; may be repeated."
+            metavar="HOURS", help="Show the cluster this long after the trace's origin; may be repeated."
         ),
     ] = None
     skip_bad: Annotated[

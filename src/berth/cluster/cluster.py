@@ -32,7 +32,7 @@ from berth.model import FOREVER_MS, NO_GPU, GpuSlot, Job, Node, Placement, Share
 
 __all__ = ["UNCOUNTED", "Cluster", "NodeChanges", "Part", "Running", "parts_of", "spreadable_gpus"]
 
-NOBODY_HAS = 2**50
+MORE_THAN_ANY_NODE = 2**50
 """What asks for more asks for so much: products of it with numbers of GPUs stay within 64 bits."""
 
 
@@ -201,7 +201,7 @@ class Cluster:
         return self._usage
 
     def jobs_on(self, slot: GpuSlot) -> tuple[Running, ...]:
-        """Who runs on a GPU, in order of their start; kept from the first call on."""
+        """The jobs that run on a GPU, in order of their start; kept from the first call on."""
         if self._on is None:
             self._on = {}
             for run in self._running.values():
@@ -361,7 +361,11 @@ class Cluster:
         count = len(slots)
         if best_effort:
             account = account_of(placement)
-            if not 0 < share[0] <= job.share[0] or not 0 <= share[1] <= self._least_card_mib(slots):
+            if (
+                not shared
+                or not 0 < share[0] <= job.share[0]
+                or not 0 <= share[1] <= self._least_card_mib(slots)
+            ):
                 refuse(self, placement)
         running, job_id = self._running, job.id
         if job_id in running or (count != 1 and not self._note(slots)):
@@ -702,7 +706,7 @@ class Cluster:
             self.requests = np.concatenate([self.requests, np.zeros_like(self.requests)])
         nodes = max(1, job.nodes)
         models, labels = self._request_bits(job.models, job.labels)
-        all_cpu, all_mem = min(job.cpu_milli, NOBODY_HAS), min(job.mem_mib, NOBODY_HAS)
+        all_cpu, all_mem = min(job.cpu_milli, MORE_THAN_ANY_NODE), min(job.mem_mib, MORE_THAN_ANY_NODE)
         cpu_milli, mem_mib = -(-all_cpu // nodes), -(-all_mem // nodes)
         gpus = job.gpus // nodes
         on_one = gpus, job.share.milli, job.share.mem_mib, cpu_milli, mem_mib, models, labels

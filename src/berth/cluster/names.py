@@ -9,7 +9,7 @@ from berth.errors import ClusterError
 __all__ = ["NO_SUCH", "bits_of", "with_new"]
 
 MOST = 62
-"""So many names have a bit of their own in a signed number of 64."""
+"""How many names have a bit of their own in a signed number of 64."""
 
 NO_SUCH = 1 << 62
 """The bit of a node without a GPU model, and of labels that no node carries."""

@@ -104,6 +104,8 @@ def refuse(cluster: Cluster, placement: Placement) -> NoReturn:
         raise NotAllowed(f"job '{job.id}' cannot be placed: it is running already")
     if not number:
         raise NotAllowed(f"job '{job.id}' cannot be placed on no slots")
+    if best_effort and not placement.shared:
+        raise NotAllowed(f"job '{job.id}': a placement by best effort is shared; say shared=True")
     most_mem_mib = share.mem_mib if best_effort else job.share.mem_mib
     if gpus and not (0 < share.milli <= job.share.milli and 0 <= share.mem_mib <= most_mem_mib):
         raise NotAllowed(

@@ -129,8 +129,8 @@ class Setting:
     seed: int = 0
     """Where its random numbers start."""
     quotas: Mapping[str, int] | None = None
-    """GPUs of each virtual cluster, for orders with a placement; None where nobody has a quota."""
+    """GPUs of each virtual cluster, for orders with a placement; None where there are no quotas."""
     borrow: bool = False
-    """Whether a virtual cluster may hold more than its quota while nobody waits within his."""
+    """Whether a virtual cluster may hold more than its quota while no job waits within its quota."""
     knowledge: Knowledge = field(default_factory=Oracle)
-    """What is believed of jobs; by default what jobs themselves tell the simulator, and nothing of who will come."""
+    """What is believed of jobs; by default what jobs themselves tell the simulator, and nothing of jobs to come."""

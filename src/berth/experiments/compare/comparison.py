@@ -28,7 +28,7 @@ from berth.traces import Trace, read_nodes, read_trace
 __all__ = ["Comparison", "Progress", "Task", "compare", "run_task"]
 
 TOLD = 5
-"""So many of the jobs that no node could hold are named."""
+"""How many of the jobs that no node could hold are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +106,8 @@ def compare(
     `seeds` is how many (0, 1, …) or which. The seed goes to the policies that draw; a synthetic trace that
     names no seed of its own is drawn anew with each, and so are the errors of `noisy` knowledge; otherwise a policy
     that does not draw has one run, on the first seed: others would give the same. The cluster's state is kept at the
-    times `at_ms`. With `events` all runs' events go into one Parquet file,
-    and with `records` those of a single run: a record of every try, which is a trace and can be imported.
+    times `at_ms`. With `events` all runs' events go into one Parquet file, and with `records` those of a single run: a
+    record of every attempt, which is a trace and can be imported.
 
     All runs are under the same `conditions`, by default none that changes anything; any other keyword changes the field
     of `Conditions` of that name: `compress=6`, `outages="lost.csv"`, `quotas={"vcA": 64}`, `interference="mps"`.

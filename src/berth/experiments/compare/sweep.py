@@ -40,7 +40,7 @@ class Task:
     events: str | None = None
     """Where to write the events as Parquet."""
     records: str | None = None
-    """Where to write a record of every try as Parquet."""
+    """Where to write a record of every attempt as Parquet."""
     measure: Measure | None = None
     """A function of a module: what else to make of the run."""
 

@@ -30,8 +30,8 @@ MARGIN = 8
 """A job that shares a GPU and asks for no memory may have its believed peak and an eighth of it more."""
 
 LEAD_MS, LEAD_STEP_MS = 5_000, 500
-"""So long before somebody ends, and every so often from then on, a GPU that declined is asked again: who loads little
-by little may begin while another ends."""
+"""A GPU that declined is asked again this long before a tenant ends, and this often from then on: a job that loads
+gradually may start while another ends."""
 
 
 MOST_CANDIDATES = 100_000

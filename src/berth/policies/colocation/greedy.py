@@ -24,7 +24,7 @@ class GreedySettings:
     """How `greedy` looks."""
 
     window: int = 5
-    """So many waiting jobs, the first of the queue, are combined."""
+    """How many waiting jobs, the first of the queue, are combined."""
     known: int = 1
     """0: it begins without profiles, and each application runs alone once before it shares."""
 
@@ -36,10 +36,10 @@ class GreedySettings:
 
 
 class Greedy(Colocating):
-    """Start the combination with the best predicted joint progress; hold where nobody new makes it better.
+    """Start the combination with the best predicted joint progress; wait if no new job improves it.
 
     Joint progress is the work of a GPU's tenants, as run time alone, over the time in which they would all end. The
-    forecasts are exact, and nobody who would run out of memory is started. What `learned` has to beat.
+    forecasts are exact, and no job that would run out of memory is started. What `learned` has to beat.
     """
 
     def __init__(self, setting: Setting | None = None, settings: GreedySettings | None = None) -> None:

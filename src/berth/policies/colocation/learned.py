@@ -48,7 +48,7 @@ Scores = Callable[[Scene, NDArray[np.bool_]], NDArray[np.float64]]
 UNTRAINED = "untrained"
 MOST_PAIRS = 10_000
 MOST_LOOKED_AT, MOST_KINDS = 1000, 20
-"""So many jobs, and so many kinds of them, are looked through at most for two that fit beside one another."""
+"""Most jobs, and kinds of them, that are looked through for two that fit beside one another."""
 NOT_SLOWED = 1.02
 """A job that takes no longer than this times its run time alone is not slowed (Oh 2019, section V.3.2)."""
 
@@ -58,7 +58,7 @@ class LearnedSettings:
     """How `learned` decides."""
 
     window: int = 5
-    """So many waiting jobs, the first of the queue, are combined: M. The network decides on any number."""
+    """How many waiting jobs, the first of the queue, are combined: M. The network decides on any number."""
     unslowed: float = 0.0
     """What a job that is not slowed is worth, in seconds of total time: 0 looks at total time alone. Each combination
     pays this for every job that it is predicted to slow by more than 2 % and that was not slowed before."""

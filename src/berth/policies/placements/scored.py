@@ -23,7 +23,7 @@ CACHE_BYTES = 128 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Typical:
-    """The requests that a formula takes as usual, and how usual each is. Letters as in `kernels`."""
+    """The requests that a formula takes as usual, and how usual each is. Letters as in `score_kernels`."""
 
     requests: IntArray = field(default_factory=lambda: np.zeros((0, 5), dtype=np.int64))
     """(M, 5): GPUs, milli of each, CPU milli, bits of the GPU models allowed, place of its milli in `sizes`."""
@@ -35,7 +35,7 @@ class Typical:
 
 @dataclass(slots=True)
 class _Scores:
-    """Scores of one cluster's nodes for as many request types as there is room for. Letters as in kernels."""
+    """Scores of one cluster's nodes for as many request types as there is room for. Letters as in `score_kernels`."""
 
     places: dict[int, int]  # request type -> row
     seen: IntArray  # (T, N)
@@ -69,7 +69,7 @@ class Scored:
     """A placement by score. A subclass names its kernel and documents its formula."""
 
     kernel: int
-    """Which of the formulas in `kernels` it uses."""
+    """Which of the formulas in `score_kernels` it uses."""
 
     draws = False
     """Whether `several` chooses the nodes of every job, and not only of a gang."""

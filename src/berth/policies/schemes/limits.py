@@ -1,4 +1,4 @@
-"""Limits of users and virtual clusters around any other policy: it is shown only those who are within theirs."""
+"""Limits of users and virtual clusters around any other policy: the policy sees only jobs within them."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ Group = tuple[str, str]
 """A scope and whose."""
 MANY: Final = 2**31
 AHEAD: Final = 10
-"""So many jobs of one user are shown beyond those that he may start now, so that gaps find short ones."""
+"""Jobs of one user that are shown beyond those that may start now, so that gaps find short ones."""
 
 
 class Limits:
     """Hold back jobs of users at their limit of jobs, GPUs or nodes; another policy decides on the rest.
 
     As Slurm's limits of associations and of a QOS do (MaxJobs, MaxSubmitJobs, MaxTRESPerUser): a job that is held
-    back holds up nobody, and takes its place by the time of its submission again when its user is within his limits.
+    back delays no other job, and takes its place by the time of its submission again when its user is within the
+    limits.
     One beyond the limit of submitted jobs takes its place when there is room. A job that may spread is held back where
     its nodes, as the other policy places it, are too many. Settings in the name:
     `limits?user_gpus=8&user_running=20+easy+fifo`, with `user_` or `vc_` (each virtual cluster together) before
@@ -138,7 +139,7 @@ class _Seen:
         self._changes = -1
 
     def catch_up(self) -> None:
-        """Look at who came, ended or left since the last time."""
+        """Note which jobs came, ended or left since the last time."""
         stale: set[Any] = set()
         if self._openings != self.cluster.openings:
             running = self.cluster.running
@@ -169,7 +170,7 @@ class _Seen:
             for job in [job for job in shown.values() if job not in self.queue]:
                 self.shown.remove(shown.pop(job.id))
         unlimited = self._lanes.setdefault(None, {})
-        for _, serial, job in self.queue.lanes(_everybody, as_queued).get(None, ()):
+        for _, serial, job in self.queue.lanes(_one_lane, as_queued).get(None, ()):
             groups = self._groups_of(job)
             for group in groups:
                 self._groups.setdefault(group, set()).add(_lane(job))
@@ -181,7 +182,7 @@ class _Seen:
     def _newcomers(self) -> set[Any]:
         """Note who came since the last time; returns the lanes to look at for that."""
         stale: set[Any] = set()
-        everybody = self.queue.lanes(_everybody, as_queued).get(None, ())
+        everybody = self.queue.lanes(_one_lane, as_queued).get(None, ())
         for _, serial, job in everybody.irange((0, self._last_serial + 1)) if everybody else ():
             self._last_serial = serial
             groups = self._groups_of(job)
@@ -331,5 +332,5 @@ def _virtual_cluster(job: Job) -> str:
     return job.virtual_cluster
 
 
-def _everybody(job: Job) -> None:
+def _one_lane(job: Job) -> None:
     return None

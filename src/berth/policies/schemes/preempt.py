@@ -67,9 +67,9 @@ class ByPriority(Ranks):
 class Preemptive:
     """Start the first job; where it does not fit, evict jobs that rank behind it until it does.
 
-    Those of the last rank go first, among them the ones that started last, and none whose GPUs would not help. Who
-    evicts has the smaller rank, so that nobody is evicted for one that it would evict. Where evicting all that
-    may be evicted would not make room, nobody is, and the job holds up those behind it, as in a strict order.
+    Those of the last rank go first, among them the ones that started last, and none whose GPUs would not help. The
+    evicting job has the smaller rank, so that no job is evicted for one that it would evict. If evicting all candidates
+    would not make room, none is evicted, and the job holds up those behind it, as in a strict order.
     """
 
     def __init__(self, ranks: Ranks, place: Place) -> None:
@@ -108,7 +108,7 @@ class Preemptive:
             yield WakeAt(next_ms)
 
     def _victims(self, job: Job, cluster: Cluster, now_ms: int) -> list[Running]:
-        """Who has to go, so that the job fits; nobody where it would not even so."""
+        """The runs to evict so that the job fits; empty if it would not fit even then."""
         ranks = self.ranks
         rank = ranks.waiting(job)
         behind = [(ranks.running(run, now_ms), run) for run in cluster.running.values()]

@@ -12,7 +12,7 @@ from berth.policies.sort_keys import key_of
 
 __all__ = ["Quotas", "check_names", "check_quotas"]
 
-_NOBODY = Account()
+_NO_USE = Account()
 
 
 class Quotas:
@@ -40,7 +40,7 @@ class Quotas:
         waits = False
         for pool in self._pools(queue):
             for job in self._jobs(queue, cluster, now_ms, pool):
-                held = accounts.get(pool, _NOBODY).held_milli
+                held = accounts.get(pool, _NO_USE).held_milli
                 if held + job.gpus * job.share.milli > self.quotas.get(pool, 0) and job.gpus:
                     break
                 placement = self._placement(job, pool, cluster)

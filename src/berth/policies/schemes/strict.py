@@ -17,7 +17,7 @@ __all__ = ["Ordered"]
 class Ordered:
     """Start the first job of the order where the placement says, then the next, until one does not fit.
 
-    The order is strict: nobody overtakes the first job, so that large jobs do not starve. A job whose patience
+    The order is strict: no job overtakes the first one, so that large jobs do not starve. A job whose patience
     is nothing does not hold up the others: if it does not fit at once it is leaving. Where nodes carry labels, a
     job holds up only those that could take a node which it could take, as each partition has a queue of its own.
     """
