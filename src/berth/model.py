@@ -202,6 +202,8 @@ class Reason(StrEnum):
     NONE = ""
     OUT_OF_MEMORY = "out-of-memory"
     NODE_LOST = "node-lost"
+    LOST_TOO_OFTEN = "lost-too-often"
+    """A node was lost under it, as under so many attempts before that kept nothing that it is given up."""
     TIME_LIMIT = "time-limit"
     FAILED_TO_START = "failed-to-start"
     """The attempt never ran."""
