@@ -109,7 +109,7 @@ class Job:
     mem_mib: int = 0
     """Memory of the node in total, divided like `cpu_milli`."""
     models: tuple[str, ...] = ()
-    """Names of the GPU models it may run on; empty: any."""
+    """Names of the GPU models it may run on; empty: any. A job without GPUs may run on any node whatever they say."""
     labels: tuple[str, ...] = ()
     """Labels that each of its nodes must carry."""
     priority: int = 0

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 
+import duckdb
 import pytest
 from typer.testing import CliRunner
 
@@ -74,6 +75,27 @@ def test_rates_are_met_nodes_fail_apart_and_time_never_runs_back() -> None:
     for outage in found:
         assert outage.down_ms > last_up[outage.node]
         last_up[outage.node] = outage.up_ms or 0
+
+
+def test_outages_that_are_drawn_are_written_to_the_events(tmp_path: Path) -> None:
+    hour_ms = 3_600_000
+    jobs = [Job(f"j{n}", n * hour_ms // 4, hour_ms) for n in range(300)]
+    rate = FailureRate(5 * hour_ms, hour_ms)
+    path = tmp_path / "e.parquet"
+    compare(jobs, "fifo", cluster=NODES, failures=rate, seeds=[3], events=path)
+    rows = duckdb.sql(f"SELECT time_ms, kind, job_id, node FROM '{path}'").fetchall()
+    assert [row[0] for row in rows] == sorted(row[0] for row in rows)
+    told = {row for row in rows if row[1] in ("node-lost", "node-back")}
+    end_ms = rows[-1][0]
+    want: set[tuple[int, str, None, str]] = set()
+    for outage in islice(rate.outages(2, seed=3), 1000):
+        name = NODES[outage.node].name
+        want |= {(outage.down_ms, "node-lost", None, name), (outage.up_ms or 0, "node-back", None, name)}
+    assert len(told) > 20
+    assert told == {row for row in want if row[0] <= end_ms}
+    # Every attempt that failed did so when its node was lost, and nothing started on one that was down.
+    lost = {(time_ms, node) for time_ms, kind, _, node in told if kind == "node-lost"}
+    assert {(row[0], row[3]) for row in rows if row[1] == "fail"} <= lost
 
 
 def test_a_job_that_is_lost_again_and_again_is_given_up_and_named(
