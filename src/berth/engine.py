@@ -121,6 +121,7 @@ class _Run:
         self.leaves: dict[str, int] = {}  # waiting job -> serial of the entry at which its patience ends
         self.now_or_never: list[Job] = []  # jobs without patience that came at this instant
         self.left_ms: dict[str, int] = {}  # job that is queued again -> the work that was left then
+        self.lost_in_vain: dict[str, int] = {}  # job -> attempts lost with nodes since it last kept any work
         self.down: list[int] = [0] * len(cluster.nodes)  # how many outages of each node are under way
         self.known: set[str] = set()
         self.models_of: dict[tuple[object, object], dict[GpuModel | None, None]] = {}
@@ -321,8 +322,22 @@ class _Run:
             return
         for lost in self.scheduler.node_lost(self.cluster.nodes[node].name, now_ms):
             run = self._left_its_gpus(lost, now_ms)
-            self._failed(run, Reason.NODE_LOST, now_ms)
-            self._queued_again(run, now_ms)
+            if self._is_given_up(run):
+                self.scheduler.withdraw(run.job.id, now_ms)
+                self.left_ms.pop(run.job.id, None)
+                self._failed(run, Reason.LOST_TOO_OFTEN, now_ms)
+            else:
+                self._failed(run, Reason.NODE_LOST, now_ms)
+                self._queued_again(run, now_ms)
+
+    def _is_given_up(self, run: Running) -> bool:
+        """Whether too many attempts of a job in a row were lost with their nodes and kept nothing."""
+        job = run.job
+        if self._left_ms_of(run) < self.left_ms.get(job.id, work_of(job)):
+            self.lost_in_vain.pop(job.id, None)
+            return False
+        lost = self.lost_in_vain[job.id] = self.lost_in_vain.get(job.id, 0) + 1
+        return lost >= self.recovery.most_lost
 
     def _bring_back(self, node: int) -> None:
         self.down[node] -= 1
@@ -337,16 +352,21 @@ class _Run:
     def _queued_again(self, run: Running, now_ms: int) -> None:
         """A job that was taken off its GPUs waits again: note what is left of its work."""
         job = run.job
-        work_ms = left_ms = work_of(job)
-        if job.keeps_work and work_ms < FOREVER_MS:
-            before_ms = self.left_ms.get(job.id, work_ms)
-            done_ms = work_ms - min(run.left_ms, before_ms)  # one that was still loading has done nothing
-            left_ms -= self.recovery.kept_ms(done_ms)
-        self.left_ms[job.id] = left_ms
+        self.left_ms[job.id] = self._left_ms_of(run)
         if job.patience_ms is not None:
             self._watch_patience(job, job.patience_ms, now_ms)
         submit = Event(now_ms, SUBMIT, job, run.attempt + 1, (), job.share, NO_REASON)
         self.happened.append(submit)
+
+    def _left_ms_of(self, run: Running) -> int:
+        """The work that is left of a job that was taken off its GPUs, with what it keeps."""
+        job = run.job
+        work_ms = work_of(job)
+        if not job.keeps_work or work_ms >= FOREVER_MS:
+            return work_ms
+        before_ms = self.left_ms.get(job.id, work_ms)
+        done_ms = work_ms - min(run.left_ms, before_ms)  # one that was still loading has done nothing
+        return work_ms - self.recovery.kept_ms(done_ms)
 
     def _retime(self, sharing: Sharing, now_ms: int) -> None:
         """Look at the GPUs whose tenants have changed, and move the ends of what runs there accordingly."""

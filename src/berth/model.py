@@ -109,7 +109,7 @@ class Job:
     mem_mib: int = 0
     """Memory of the node in total, divided like `cpu_milli`."""
     models: tuple[str, ...] = ()
-    """Names of the GPU models it may run on; empty: any."""
+    """Names of the GPU models it may run on; empty: any. A job without GPUs may run on any node whatever they say."""
     labels: tuple[str, ...] = ()
     """Labels that each of its nodes must carry."""
     priority: int = 0
@@ -203,6 +203,8 @@ class Reason(StrEnum):
     NONE = ""
     OUT_OF_MEMORY = "out-of-memory"
     NODE_LOST = "node-lost"
+    LOST_TOO_OFTEN = "lost-too-often"
+    """A node was lost under it, as under so many attempts before that kept nothing that it is given up."""
     TIME_LIMIT = "time-limit"
     FAILED_TO_START = "failed-to-start"
     """The attempt never ran."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 
+import duckdb
 import pytest
+from typer.testing import CliRunner
 
+from berth.cli.app import app
 from berth.cluster import Cluster
 from berth.cluster.outages import FailureRate, Recovery, read_outages
 from berth.engine import simulate
@@ -71,6 +75,56 @@ def test_rates_are_met_nodes_fail_apart_and_time_never_runs_back() -> None:
     for outage in found:
         assert outage.down_ms > last_up[outage.node]
         last_up[outage.node] = outage.up_ms or 0
+
+
+def test_outages_that_are_drawn_are_written_to_the_events(tmp_path: Path) -> None:
+    hour_ms = 3_600_000
+    jobs = [Job(f"j{n}", n * hour_ms // 4, hour_ms) for n in range(300)]
+    rate = FailureRate(5 * hour_ms, hour_ms)
+    path = tmp_path / "e.parquet"
+    compare(jobs, "fifo", cluster=NODES, failures=rate, seeds=[3], events=path)
+    rows = duckdb.sql(f"SELECT time_ms, kind, job_id, node FROM '{path}'").fetchall()
+    assert [row[0] for row in rows] == sorted(row[0] for row in rows)
+    told = {row for row in rows if row[1] in ("node-lost", "node-back")}
+    end_ms = rows[-1][0]
+    want: set[tuple[int, str, None, str]] = set()
+    for outage in islice(rate.outages(2, seed=3), 1000):
+        name = NODES[outage.node].name
+        want |= {(outage.down_ms, "node-lost", None, name), (outage.up_ms or 0, "node-back", None, name)}
+    assert len(told) > 20
+    assert told == {row for row in want if row[0] <= end_ms}
+    # Every attempt that failed did so when its node was lost, and nothing started on one that was down.
+    lost = {(time_ms, node) for time_ms, kind, _, node in told if kind == "node-lost"}
+    assert {(row[0], row[3]) for row in rows if row[1] == "fail"} <= lost
+
+
+def test_a_job_that_is_lost_again_and_again_is_given_up_and_named(
+    tmp_path: Path,
+) -> None:
+    hour_ms = 3_600_000
+    job = Job("ten-days", 0, 240 * hour_ms)
+    failures = FailureRate(5 * hour_ms, hour_ms)
+    events = list(simulate([job], Cluster(NODES[:1]), "fifo", outages=failures.outages(1)))
+    lost = [event.reason.value for event in events if event.kind is EventKind.FAIL]
+    assert lost == ["node-lost"] * 99 + ["lost-too-often"]
+    assert (events[-1].kind, events[-1].attempt) == (EventKind.FAIL, 100)
+    columns = event_columns(events)
+    assert summarise(columns, NODES[:1]).given_up == ("ten-days",)
+    # One that keeps something each time goes on for as long as it takes.
+    keeps = [replace(job, keeps_work=True)]
+    events = list(
+        simulate(
+            keeps, Cluster(NODES[:1]), "fifo", outages=failures.outages(1), recovery=Recovery(most_lost=3)
+        )
+    )
+    assert events[-1].kind is EventKind.FINISH
+    with pytest.raises(SettingError, match="after 0 attempts lost with their nodes; expected 1 or more"):
+        Recovery(most_lost=0)
+    (tmp_path / "t.csv").write_text("id,submit_ms,work_ms,gpus\nlong,0,864000000,1\n")
+    words = ["simulate", str(tmp_path / "t.csv"), "--cluster", "1x1:V100", "--mtbf", "5", "--policy", "fifo"]
+    done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert "1 jobs are given up, as 100 attempts of each were lost" in done.stderr
+    assert "'long'" in done.stderr
 
 
 def told(job: Job, recovery: Recovery) -> list[tuple[str, int, int]]:

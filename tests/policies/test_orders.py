@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -9,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth.cluster import Cluster, Queue
+from berth.cluster import Account, Cluster, Queue
 from berth.engine import simulate
 from berth.errors import PolicyError, SettingError
 from berth.knowledge import Oracle
 from berth.model import Event, EventKind, Job, Node, Outage, Placement, Share
-from berth.policies import ORDERS, SCHEMES, Setting, make_policy
+from berth.policies import ORDERS, SCHEMES, Ordered, Setting, make_policy
 from berth.policies.schemes.easy import Easy
 from berth.policies.schemes.quotas import check_quotas
 from berth.policies.sort_keys import ExpectedMs
@@ -131,6 +132,43 @@ def test_fair_share_gives_turns_by_gpu_time_used_and_then_by_gpus_held() -> None
     # Bob has had nothing when Ann's first job ends, and comes before her earlier jobs.
     late = [*jobs[:4], replace(jobs[4], submit_ms=50)]
     assert starts(run(late, [Node("a", 1)], "fair-share"))[:3] == [("ann0", 0), ("bob0", 100), ("ann1", 200)]
+
+
+def naive_fair_share(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Job]:
+    """Of all waiting jobs the one of the user with the least, found anew after each."""
+    left, users = list(queue), cluster.usage().users
+    while left:
+        serials = {job.id: serial for serial, job in enumerate(queue)}
+        left = [job for job in left if job in queue]
+        accounts = {job.user: users.get(job.user, Account()) for job in left}
+        left.sort(
+            key=lambda job: (
+                round(accounts[job.user].used(now_ms)),
+                accounts[job.user].held_milli,
+                serials[job.id],
+            )
+        )
+        if left:
+            yield left.pop(0)
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), users=st.integers(1, 9), patient=st.booleans())
+def test_fair_share_serves_as_if_it_looked_at_every_user_each_time(
+    seed: int, users: int, patient: bool
+) -> None:
+    draw = random.Random(seed)
+    submits = sorted(draw.randrange(10**6) for _ in range(60))
+    jobs = [
+        Job(
+            f"j{n}", submit_ms, draw.randrange(1, 200_000), user=f"u{draw.randrange(users)}",
+            gpus=draw.choice((0, 1, 1, 2, 4)), labels=() if patient else draw.choice(((), ("x",))),
+        )
+        for n, submit_ms in enumerate(submits)
+    ]  # fmt: skip
+    nodes = [Node("a", 4, labels=() if patient else ("x",)), Node("b", 4)]
+    place = make_policy("first-fit").place  # type: ignore[attr-defined]
+    assert run(jobs, nodes, "fair-share") == run(jobs, nodes, Ordered(naive_fair_share, place))
 
 
 def test_least_attained_service_takes_gpus_from_who_has_had_an_hour_of_them() -> None:

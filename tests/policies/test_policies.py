@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
+import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from berth.cluster import Cluster, Queue
+from berth.engine import simulate
 from berth.errors import MissingExtraError, PolicyError
 from berth.knowledge import Oracle
-from berth.model import NO_GPU, GpuModel, GpuSlot, Job, Node, Placement, Share
+from berth.model import NO_GPU, EventKind, GpuModel, GpuSlot, Job, Node, Placement, Share
 from berth.policies import ORDERS, PLACEMENTS, Ordered, Setting, describe, make_policy, names
 from berth.policies.placements.fgd import typical_requests
 
@@ -19,6 +21,12 @@ V100, T4 = GpuModel("V100"), GpuModel("T4")
 
 
 ANY = (Job("any", 0, 1),)
+MIXED = [
+    Node("a", gpus=3, gpu_model=T4),
+    Node("b", gpus=4, gpu_model=V100),
+    Node("c"),
+    Node("d", gpus=2, gpu_model=T4),
+]
 
 
 def place(
@@ -63,6 +71,45 @@ def test_every_placement_takes_the_only_place_there_is(name: str) -> None:
     assert (place(name, cpu, cluster) or ())[0].index == NO_GPU
     cluster.lose(1)
     assert place(name, Job("v", 0, 1, models=("V100",)), cluster) is None
+
+
+@pytest.mark.parametrize("name", PLACEMENTS)
+def test_a_placement_succeeds_whenever_enough_nodes_fit(name: str) -> None:
+    draw = random.Random(19)
+    for nodes in ([Node("a", gpus=2), Node("b", gpus=2)], MIXED):
+        cluster = Cluster(nodes)
+        policy = make_policy(name, Setting(0, knowledge=Oracle(ANY)))
+        assert isinstance(policy, Ordered)
+        for number in range(400):
+            gpus, parts = draw.choice(((1, 1), (1, 1), (2, 1), (0, 1), (2, 2), (4, 2), (3, 3), (3, 0)))
+            job = Job(
+                f"j{number}", 0, 1, gpus=gpus, nodes=parts,
+                share=Share(draw.choice((1000, 300))) if gpus == 1 else Share(),
+                models=draw.choice(((), (), ("T4",))) if nodes is MIXED else (),
+            )  # fmt: skip
+            enough = len(cluster.fitting_nodes(job)) >= max(1, parts)
+            enough = enough or (parts == 0 and cluster.spread(job) is not None)
+            slots = policy.place(job, cluster)
+            assert (slots is not None) == enough, (job, cluster.free.milli)
+            if slots is not None:
+                cluster.place(Placement(job, slots, job.share))  # refuses what cannot be
+            while cluster.running and draw.random() < 0.4:
+                cluster.release(draw.choice(list(cluster.running)))
+
+
+def test_a_gang_starts_under_round_robin_though_its_turn_stands_in_the_middle_of_a_node() -> None:
+    jobs = [
+        Job("first", 0, 2000),
+        Job("long", 1, 86_400_000),
+        Job("third", 2, 1000),
+        Job("fourth", 3, 1000),
+        Job("again", 3000, 1000),  # on the first GPU: the turn stands at the second, which is taken
+        Job("gang", 5000, 1000, gpus=2, nodes=2),
+    ]
+    events = simulate(jobs, Cluster([Node("a", gpus=2), Node("b", gpus=2)]), "fifo+round-robin")
+    assert [event.time_ms for event in events if (event.kind, event.job.id) == (EventKind.START, "gang")] == [
+        5000
+    ]
 
 
 @pytest.mark.parametrize("name", PLACEMENTS)

@@ -174,6 +174,15 @@ def _show(result: Comparison, written: list[Path]) -> None:
             print(f"  {shortage}", file=sys.stderr)
         if never > len(result.never_fitting):
             print(f"  and {never - len(result.never_fitting):,} more", file=sys.stderr)
+    for run in result.runs:
+        if lost := run.summary.failures.get(Reason.LOST_TOO_OFTEN, 0):
+            named = ", ".join(f"'{name}'" for name in run.summary.given_up)
+            print(
+                f"{run.policy}, seed {run.seed}: {lost:,} jobs are given up, as"
+                f" {result.conditions.recovery.most_lost} attempts of each were lost with their nodes and kept nothing:"
+                f" {named}{', …' if lost > len(run.summary.given_up) else ''}; --checkpoint lets jobs keep their work",
+                file=sys.stderr,
+            )
     for error in result.skipped[:20]:
         print(f"left out: {error}", file=sys.stderr)
     if result.skipped:

@@ -14,7 +14,7 @@ from berth.arrays import BoolArray, IntArray, compiled
 
 __all__ = [
     "CPU", "GPUS", "GPU_MEM", "LABELS", "MEM", "MILLI", "MODELS", "Arrays", "arrays_of", "block_of",
-    "choose_devices", "fit_on", "fits", "fitting_devices", "fitting_nodes", "fitting_on", "give_back",
+    "choose_devices", "fit_on", "fits", "fitting_devices", "fitting_nodes", "fitting_on", "give_back", "nodes_beside",
     "spread_over_nodes", "take",
 ]  # fmt: skip
 
@@ -410,3 +410,36 @@ def choose_devices(
             if not used:
                 best = index
         chosen[taken] = best
+
+
+@compiled
+def nodes_beside(
+    block: IntArray,  # what is free now
+    request: IntArray,  # of a job of one part
+    head: IntArray,  # the request of another one that is to start later
+    parts: int,  # on so many nodes
+    then_cpu: IntArray,  # (N,): what is free then, written and restored
+    then_mem: IntArray,  # (N,)
+    then_milli: IntArray,  # (N, G)
+    then_gpu_mem: IntArray,  # (N, G)
+    chosen: IntArray,  # (G,), written
+    found: BoolArray,  # (N,), written
+) -> None:
+    """Whether the job fits on each node now, and leaves room for the other one then."""
+    free_cpu, free_mem, free_milli, free_gpu_mem, traits, _, _, _, _, _, _, _ = compiled_arrays_of(block)
+    fitting_nodes(head, then_cpu, then_mem, then_milli, then_gpu_mem, traits, found)
+    spare = found.sum() - parts
+    for node in range(free_cpu.shape[0]):
+        needed = found[node] and spare == 0
+        found[node] = spare >= 0 and fits(node, request, free_cpu, free_mem, free_milli, free_gpu_mem, traits)
+        if not (needed and found[node]):
+            continue
+        choose_devices(node, request, free_milli, free_gpu_mem, True, chosen)
+        for sign in (-1, 1):
+            then_cpu[node] += sign * request[CPU]
+            then_mem[node] += sign * request[MEM]
+            for place in range(request[GPUS]):
+                then_milli[node, chosen[place]] += sign * request[MILLI]
+                then_gpu_mem[node, chosen[place]] += sign * request[GPU_MEM]
+            if sign < 0:
+                found[node] = fits(node, head, then_cpu, then_mem, then_milli, then_gpu_mem, traits)

@@ -28,12 +28,19 @@ class Recovery:
     loses nothing."""
     restart_ms: int = 0
     """How long every attempt but the first runs before it works on, to load what it needs. Every job pays it."""
+    most_lost: int = 100
+    """A job is given up after so many attempts in a row that were lost with their nodes and kept nothing: one that
+    runs for days where nodes fail within hours would run for ever."""
 
     def __post_init__(self) -> None:
         if self.checkpoint_ms is not None and self.checkpoint_ms < 1:
             raise SettingError(f"a checkpoint every {self.checkpoint_ms} ms; expected 1 ms or more")
         if self.restart_ms < 0:
             raise SettingError(f"a restart takes {self.restart_ms} ms; expected 0 or more")
+        if self.most_lost < 1:
+            raise SettingError(
+                f"a job is given up after {self.most_lost} attempts lost with their nodes; expected 1 or more"
+            )
 
     def kept_ms(self, done_ms: int) -> int:
         """How much of the work done is kept."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from berth.arrays import IntArray
+from berth.arrays import BoolArray, IntArray
 from berth.cluster import kernels
 from berth.cluster.cluster import Cluster, Running, parts_of, spreadable_gpus
 from berth.model import NO_GPU, GpuSlot, Job, Share
@@ -36,6 +36,10 @@ class Shadow:
     def start(self, job: Job, slots: Sequence[GpuSlot], share: Share) -> None:
         """As if this job had started here."""
         self._change(job, slots, share, -1)
+
+    def stop(self, job: Job, slots: Sequence[GpuSlot], share: Share) -> None:
+        """As if it had not."""
+        self._change(job, slots, share, 1)
 
     def undo_end(self, run: Running) -> None:
         """As if it ran on."""
@@ -97,6 +101,19 @@ class Shadow:
             return None
         usable = spreadable_gpus(job, usable, self.cpu_milli, self.mem_mib)
         return _spread(job, usable, cluster.rank, self.milli, self.gpu_mem_mib)
+
+    def nodes_beside(self, head: Job, job: Job) -> BoolArray:
+        """(N,): the nodes on which a job of one part fits in the cluster now, and leaves room here for `head`, whose
+        parts are counted."""
+        cluster = self.cluster
+        of_head, of_job = cluster.request(head), cluster.request(job)  # first: a new type may grow the table
+        found = np.empty(len(cluster.nodes), dtype=np.bool_)
+        kernels.nodes_beside(
+            cluster.block, cluster.requests[of_job], cluster.requests[of_head], max(1, head.nodes),
+            self.cpu_milli, self.mem_mib, self.milli, self.gpu_mem_mib,
+            np.empty(self.milli.shape[1], dtype=np.int64), found,
+        )  # fmt: skip
+        return found
 
     def _on(self, node: int, row: IntArray) -> list[GpuSlot]:
         gpus = int(row[kernels.GPUS])

@@ -50,15 +50,26 @@ class Usage:
     jobs: dict[str, int] = field(default_factory=dict)
     """GPU milli × ms of the attempts of each job that have ended, not decayed."""
 
+    _watching: list[set[str]] = field(default_factory=list)
+
+    def watched(self) -> set[str]:
+        """A new set, to which each user is added that starts or ends something; take out what you have seen."""
+        self._watching.append(set())
+        return self._watching[-1]
+
     def start(self, job: Job, share: Share, now_ms: int) -> None:
         """A job starts to hold its GPUs. For the cluster alone."""
         milli = job.gpus * share.milli
         self.users.setdefault(job.user, Account()).change(now_ms, milli)
         self.virtual_clusters.setdefault(job.virtual_cluster, Account()).change(now_ms, milli)
+        for users in self._watching:
+            users.add(job.user)
 
     def stop(self, job: Job, share: Share, start_ms: int, now_ms: int) -> None:
         """A job gives its GPUs back. For the cluster alone."""
         milli = job.gpus * share.milli
         self.users[job.user].change(now_ms, -milli)
         self.virtual_clusters[job.virtual_cluster].change(now_ms, -milli)
+        for users in self._watching:
+            users.add(job.user)
         self.jobs[job.id] = self.jobs.get(job.id, 0) + milli * max(0, now_ms - start_ms)

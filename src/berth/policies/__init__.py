@@ -54,7 +54,7 @@ ORDERS = {
     "sjf-estimated": "berth.policies.orders:sjf_estimated",
     "sjf-expected": "berth.policies.orders:SjfExpected",
     "largest-first": "berth.policies.orders:largest_first",
-    "fair-share": "berth.policies.orders:fair_share",
+    "fair-share": "berth.policies.fair_share:FairShare",
     "least-attained-service": "berth.policies.orders:LeastAttainedService",
 }
 """Which waiting job comes first: functions of the queue, or of the queue, the cluster and the time."""

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
-from heapq import heapify, heappop, heappush
 
-from berth.cluster import Account, Cluster, Key, Queue, Running, Usage
+from berth.cluster import Cluster, Key, Queue, Running, Usage
 from berth.model import FOREVER_MS, Job
 from berth.policies.protocol import Setting
 from berth.policies.schemes.preempt import Rank, Ranks
-from berth.policies.sort_keys import LAST, ExpectedMs, as_queued, keyed
+from berth.policies.sort_keys import ExpectedMs, as_queued, keyed
 
 __all__ = [
-    "LeastAttainedService", "SjfExpected", "fair_share", "fifo", "largest_first", "sjf", "sjf_estimated",
+    "LeastAttainedService", "SjfExpected", "fifo", "largest_first", "sjf", "sjf_estimated",
     "sjf_requested",
 ]  # fmt: skip
 
@@ -85,41 +84,6 @@ def largest_first(queue: Queue) -> Iterator[Job]:
     thesis, MIT, 1973.
     """
     return queue.by(_size)
-
-
-_NOBODY = Account()
-
-
-def fair_share(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Job]:
-    """By the GPU time that the job's user has used, least first; then by the GPUs held now; then as queued.
-
-    What was used counts half as much after seven days: Kay and Lauder, "A Fair Share Scheduler", Communications of
-    the ACM 31(1), 1988, with the half-life of Slurm's multifactor priority. GPUs that run count until now, so that
-    a user's turn passes on as soon as one of his jobs has run for a while.
-    """
-    users = cluster.usage().users
-    lanes = queue.lanes(_user, as_queued)
-
-    def entry(user: str, behind: float) -> tuple[float, int, float, str, Job] | None:
-        waiting = lanes.get(user, ())
-        place = waiting.bisect_right((0, behind, LAST)) if waiting else 0
-        if place == len(waiting):
-            return None
-        _, serial, job = waiting[place]
-        account = users.get(user, _NOBODY)
-        return (account.used(now_ms), account.held_milli, serial, user, job)
-
-    turns = [turn for user in lanes if (turn := entry(str(user), -1))]
-    heapify(turns)
-    while turns:
-        _, _, serial, user, job = heappop(turns)
-        yield job
-        if turn := entry(user, serial):
-            heappush(turns, turn)
-
-
-def _user(job: Job) -> str:
-    return job.user
 
 
 LEVELS_MILLI_MS = (3_600_000 * 1000, 10 * 3_600_000 * 1000)

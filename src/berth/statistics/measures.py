@@ -27,6 +27,7 @@ __all__ = [
     "ended_with",
     "events_by_reason",
     "fragmentation_pct",
+    "given_up",
     "goodput_pct",
     "gpu_allocation_arriving_pct",
     "gpu_allocation_pct",
@@ -200,6 +201,12 @@ def events_by_reason(columns: EventColumns, kind: EventKind) -> Mapping[Reason, 
     """How many events of a kind happened for each reason; reasons that never occurred are left out."""
     counts = np.bincount(columns.reason[columns.kind == KINDS.index(kind)], minlength=len(REASONS))
     return {reason: int(count) for reason, count in zip(REASONS, counts, strict=True) if count}
+
+
+def given_up(columns: EventColumns) -> tuple[str, ...]:
+    """The ids of up to 10 jobs that were given up since their nodes were lost too often."""
+    told = np.flatnonzero(columns.reason == REASONS.index(Reason.LOST_TOO_OFTEN))[:10]
+    return tuple(columns.job_ids[job] for job in columns.job[told].tolist())
 
 
 def ended_with(columns: EventColumns, kind: EventKind) -> int:

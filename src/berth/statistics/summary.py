@@ -18,6 +18,7 @@ from berth.statistics.measures import (
     ended_with,
     events_by_reason,
     fragmentation_pct,
+    given_up,
     goodput_pct,
     gpu_allocation_arriving_pct,
     gpu_allocation_pct,
@@ -91,6 +92,8 @@ class Summary:
     """Jain's index of how fast users were served; 1 where all alike, NaN where the trace names none."""
     jain_virtual_clusters: float
     """The same of virtual clusters."""
+    given_up: tuple[str, ...] = ()
+    """Ids of up to 10 jobs that were given up since their nodes were lost too often."""
 
 
 def summarise(columns: EventColumns, nodes: Sequence[Node], use: RealUse | None = None) -> Summary:
@@ -125,6 +128,7 @@ def summarise(columns: EventColumns, nodes: Sequence[Node], use: RealUse | None 
         finish_time_fairness=distribution(finish_time_fairness(columns, nodes)),
         jain_users=jain_index(service(columns, columns.users)),
         jain_virtual_clusters=jain_index(service(columns, columns.virtual_clusters)),
+        given_up=given_up(columns),
     )
 
 

@@ -103,6 +103,12 @@ def test_ties_go_to_the_smaller_rank() -> None:
     assert chosen == ["a", "b"]
 
 
+def test_an_order_may_reach_its_load_before_all_rows_have_come(tmp_path: Path) -> None:
+    np.savez(tmp_path / "o.npz", order_42=np.array([1, 0]), noderank_42=np.arange(2), n_base_42=2)
+    result = inflate(NODES, PODS, "fgd", seed=42, arrivals=read_arrivals(tmp_path / "o.npz", 42))
+    assert (result.arrivals, result.placed) == (2, 2)
+
+
 def test_what_cannot_be_inflated_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="the cluster has no GPUs"):
         inflate([Node("a")], PODS, "fgd", seed=0)
@@ -112,8 +118,10 @@ def test_what_cannot_be_inflated_is_refused(tmp_path: Path) -> None:
         inflate(NODES, PODS, "fgd", seed=0, arrivals=Arrivals(np.array([7])))
     with pytest.raises(SettingError, match="names row -1; the workload has rows 0…2"):
         inflate(NODES, PODS, "fgd", seed=0, arrivals=Arrivals(np.array([1, -1])))
-    with pytest.raises(SettingError, match="made for a workload of 4 rows; this one has 3"):
-        inflate(NODES, PODS, "fgd", seed=0, arrivals=Arrivals(np.array([1]), rows=4))
+    with pytest.raises(SettingError, match="after 4 different rows; this one has 3"):
+        inflate(NODES, PODS, "fgd", seed=0, arrivals=Arrivals(np.array([1]), base=4))
+    with pytest.raises(SettingError, match="after 2 different rows; this one has 3"):
+        inflate(NODES, PODS, "fgd", seed=0, arrivals=Arrivals(np.array([0, 1, 1]), base=2))
     with pytest.raises(SettingError, match="the cluster has no GPUs"):
         inflate([Node("a")], PODS, "fgd", seed=0, arrivals=Arrivals(np.array([1])))
     with pytest.raises(SettingError, match="ranks 3 nodes; the cluster has 2"):

@@ -148,6 +148,8 @@ def _summary(plain: dict[str, Any]) -> Summary:
     for name, value in plain.items():
         if name in ("failures", "rejections"):
             values[name] = {Reason(reason): count for reason, count in value.items()}
+        elif isinstance(value, list):
+            values[name] = tuple(value)
         elif isinstance(value, dict):
             kind = GpuHours if name == "gpu_hours" else Distribution
             values[name] = kind(**{key: _number(inner) for key, inner in value.items()})

@@ -166,7 +166,7 @@ def _numbers(value: dict[str, Any], before: str = "") -> dict[str, tuple[str, ob
         if isinstance(inner, dict):
             if name not in ("failures", "rejections"):
                 columns |= _numbers(inner, f"{before}{name}_")
-        else:
+        elif not isinstance(inner, list | tuple):
             kind = "BIGINT" if isinstance(inner, int) else "DOUBLE"
             columns[f"{before}{name}"] = (kind, inner)
     return columns

@@ -71,8 +71,9 @@ def run_task(
     if under.round_ms is not None:
         policy = Rounds(policy, under.round_ms)
     outages: Sequence[Outage] | Iterator[Outage] = under.outages
+    drawn: list[Outage] = list(under.outages)
     if under.failures is not None:
-        outages = under.failures.outages(len(task.nodes), task.seed)
+        outages = _noted(under.failures.outages(len(task.nodes), task.seed), drawn)
     happened: Iterator[Event] = simulate(
         _counted(jobs, progress) if progress else jobs,
         Cluster(task.nodes),
@@ -86,7 +87,7 @@ def run_task(
     if task.events is not None:
         from berth.history.store.events import written
 
-        happened = written(happened, task.nodes, task.events)
+        happened = written(happened, task.nodes, task.events, drawn)
     if task.records is not None:
         from berth.history.store.record_files import recorded
 
@@ -181,6 +182,12 @@ def _adapted(jobs: tuple[Job, ...], task: Task) -> tuple[Job, ...]:
             job = replace(job, labels=())
         adapted.append(replace(job, keeps_work=True) if keeps and not job.keeps_work else job)
     return tuple(adapted)
+
+
+def _noted(outages: Iterator[Outage], drawn: list[Outage]) -> Iterator[Outage]:
+    for outage in outages:
+        drawn.append(outage)
+        yield outage
 
 
 def _counted(jobs: Sequence[Job], progress: Callable[[int], None]) -> Iterator[Job]:

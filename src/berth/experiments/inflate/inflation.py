@@ -49,8 +49,9 @@ class Arrivals:
     """Row numbers of the workload, from 0, one an arrival; a row may come more than once."""
     rank: NDArray[np.int64] | None = None
     """(nodes,): the rank of the i-th node when nodes are sorted by name; None: the order of the nodes."""
-    rows: int | None = None
-    """How many rows the workload has that the order was made for, where that is known."""
+    base: int | None = None
+    """How many arrivals come before any row comes again, where that is known: all rows of the workload, or fewer if
+    the load was reached before."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,7 +130,10 @@ def inflation_dict(result: Inflation) -> dict[str, object]:
 
 
 def read_arrivals(path: str | os.PathLike[str], seed: int) -> Arrivals:
-    """Arrivals from an .npz file with `order_SEED` (row numbers) and `noderank_SEED` (ranks of sorted nodes)."""
+    """Arrivals from an .npz file with `order_SEED` (row numbers) and `noderank_SEED` (ranks of sorted nodes).
+
+    It may have `n_base_SEED`: how many arrivals come before the inflation, each of another row.
+    """
     name = os.fspath(path)
     try:
         with Path(name).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
@@ -140,8 +144,8 @@ def read_arrivals(path: str | os.PathLike[str], seed: int) -> Arrivals:
                     name, f"an array '{missing[0]}' for seed {seed}; there are {', '.join(keys)}"
                 )
             order = file[f"order_{seed}"].astype(np.int64)
-            rows = int(file[f"n_base_{seed}"]) if f"n_base_{seed}" in keys else None
-            return Arrivals(order, file[f"noderank_{seed}"].astype(np.int64), rows)
+            base = int(file[f"n_base_{seed}"]) if f"n_base_{seed}" in keys else None
+            return Arrivals(order, file[f"noderank_{seed}"].astype(np.int64), base)
     except (OSError, ValueError, TypeError, AttributeError, BadZipFile) as error:
         raise TraceError(name, f"a readable .npz file of arrival orders ({error})") from error
 
@@ -167,8 +171,12 @@ def _stage(
 ) -> tuple[Cluster, list[Job]]:
     """The cluster, and the arriving jobs: one batch a millisecond, each leaving at once if it does not fit."""
     rows = len(workload)
-    if arrivals.rows not in (None, rows):
-        raise SettingError(f"the order was made for a workload of {arrivals.rows} rows; this one has {rows}")
+    base = rows if arrivals.base is None else arrivals.base
+    if base > rows or (base < rows and len(arrivals.order) > base):
+        raise SettingError(
+            f"the order inflates a workload after {base} different rows; this one has {rows}: give the order of this"
+            " workload"
+        )
     wrong = arrivals.order[(arrivals.order < 0) | (arrivals.order >= rows)]
     if len(wrong):
         raise SettingError(f"the order names row {wrong[0]}; the workload has rows 0…{rows - 1}")

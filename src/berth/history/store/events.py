@@ -5,7 +5,8 @@ a job that takes only CPU and memory. What has no place, such as a submission, a
 waiting job, has one row, with NULL for node and GPU. `milli` and `mem_mib` are the share of that one GPU, which others
 may have too where `shared` is true. `cpu_milli` and `memory_mib` are what the job takes of the node, in
 the first row of each node and 0 in its others: summed over rows, what starts took minus what ends gave back
-is what is in use.
+is what is in use. A node that is lost or comes back has one row of kind `node-lost` or `node-back`, with NULL for what
+belongs to jobs; it stands before what happens to jobs at the same time.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from berth.errors import HistoryError
 from berth.files import whole_file
 from berth.history.store.database import first_line, literal
 from berth.history.store.parquet import ParquetWriter
-from berth.model import NO_GPU, Event, GpuSlot, Node
+from berth.model import NO_GPU, Event, GpuSlot, Node, Outage
 
 __all__ = ["SCHEMA", "join_events", "write_events", "written"]
 
@@ -47,26 +48,72 @@ _NO_NODE = -1
 _NOWHERE = (GpuSlot(_NO_NODE, NO_GPU),)
 
 
-def write_events(events: Iterable[Event], nodes: Sequence[Node], path: str | Path) -> int:
+def write_events(
+    events: Iterable[Event], nodes: Sequence[Node], path: str | Path, outages: Sequence[Outage] = ()
+) -> int:
     """Write events to a Parquet file as they come; returns how many there were."""
-    return sum(1 for _ in written(events, nodes, path))
+    return sum(1 for _ in written(events, nodes, path, outages))
 
 
-def written(events: Iterable[Event], nodes: Sequence[Node], path: str | Path) -> Iterator[Event]:
-    """Pass events on, and write them to a Parquet file on the way; the file is there when all have passed."""
+def written(
+    events: Iterable[Event], nodes: Sequence[Node], path: str | Path, outages: Sequence[Outage] = ()
+) -> Iterator[Event]:
+    """Pass events on, and write them to a Parquet file on the way; the file is there when all have passed.
+
+    `outages`, which may grow while events come, are written too, as far as events do.
+    """
     with ParquetWriter(path, SCHEMA) as writer:
-        for events_of_chunk, columns in _chunks(events, [node.name for node in nodes]):
+        for events_of_chunk, columns in _chunks(events, [node.name for node in nodes], outages):
             writer.write(columns)
             yield from events_of_chunk
 
 
 def _chunks(
-    events: Iterable[Event], names: Sequence[str]
+    events: Iterable[Event], names: Sequence[str], outages: Sequence[Outage]
 ) -> Iterator[tuple[list[Event], dict[str, NDArray[Any]]]]:
     name_of = np.array([*names, None], dtype=object)  # the last stands for: on no node
     source = iter(events)
+    told_ms = -1
     while chunk := list(islice(source, _CHUNK_EVENTS)):
-        yield chunk, _columns(chunk, name_of)
+        columns = _columns(chunk, name_of)
+        moments = sorted(moment for moment in _moments(outages) if told_ms < moment[0] <= chunk[-1].time_ms)
+        told_ms = chunk[-1].time_ms
+        yield chunk, _with_moments(columns, moments, name_of) if moments else columns
+
+
+def _moments(outages: Sequence[Outage]) -> Iterator[tuple[int, str, int]]:
+    """When each node is lost or back: time, kind and node."""
+    for outage in outages:
+        yield outage.down_ms, "node-lost", outage.node
+        if outage.up_ms is not None:
+            yield outage.up_ms, "node-back", outage.node
+
+
+def _with_moments(
+    columns: dict[str, NDArray[Any]], moments: Sequence[tuple[int, str, int]], name_of: NDArray[np.object_]
+) -> dict[str, NDArray[Any]]:
+    """The rows (R,) and one for each of these (M,), in order of time, the nodes' first."""
+    number = len(moments)
+    of_nodes: dict[str, Any] = {
+        "time_ms": np.array([time_ms for time_ms, _, _ in moments], np.int64),
+        "kind": _objects([kind for _, kind, _ in moments]),
+        "node": name_of[[node for _, _, node in moments]],
+        "reason": _objects([""] * number),
+    }
+    order = np.argsort(np.concatenate([of_nodes["time_ms"], columns["time_ms"]]), kind="stable")
+    found = {}
+    for name, values in columns.items():
+        ours = of_nodes.get(name)
+        if ours is None and values.dtype == object:
+            ours = _objects([None] * number)
+        if ours is None:
+            ours = np.ma.masked_all(number, values.dtype)
+        found[name] = (
+            np.ma.concatenate([ours, values])[order]
+            if values.dtype != object
+            else (np.concatenate([ours, values])[order])
+        )
+    return found
 
 
 def _columns(events: list[Event], name_of: NDArray[np.object_]) -> dict[str, NDArray[Any]]:

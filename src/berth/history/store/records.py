@@ -18,6 +18,7 @@ __all__ = ["OpenAttempt", "open_from_json", "open_to_json", "records"]
 _STATE_OF_FAILURE: Final = {
     Reason.OUT_OF_MEMORY: RecordState.OUT_OF_MEMORY,
     Reason.NODE_LOST: RecordState.NODE_FAIL,
+    Reason.LOST_TOO_OFTEN: RecordState.NODE_FAIL,
     Reason.TIME_LIMIT: RecordState.TIMEOUT,
 }
 _STATE_OF_END: Final = {

@@ -17,7 +17,8 @@ class RoundRobin:
     What Kwon and Bahn compare with (*Scheduling of Artificial Intelligence Workloads in Cloud Environments
     Using Genetic Algorithms*, JIIBC 24(3), 2024, section IV): jobs go "to each GPU in turn", and neither their
     size nor what a GPU has left counts for more than whether they fit. A job of several GPUs takes the first
-    free ones of the next node that has enough, a gang so on each of the next nodes.
+    free ones of the next node that has enough, and a gang does so on each of the next nodes, the one in which the
+    turn stands included.
     """
 
     draws = False
@@ -31,6 +32,8 @@ class RoundRobin:
         chosen = np.empty(width, dtype=np.int64)
         gpus = job.gpus // max(1, job.nodes)
         turn = cluster.memo.get(self, GpuSlot(0, 0))
+        if job.nodes > 1:  # its parts take whole nodes in turn: the GPUs before the turn count too
+            turn = GpuSlot(turn.node, 0)
         slots: list[GpuSlot] = []
         passed = 0  # nodes that cannot be chosen again: each gives a gang one part
         for _ in range(max(1, job.nodes)):

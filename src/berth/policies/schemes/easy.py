@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from heapq import heapify, heappop, heappush
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from sortedcontainers import SortedList
 
+from berth.arrays import BoolArray
 from berth.cluster import Cluster, Key, Queue, Running
 from berth.cluster.shadow import Shadow
 from berth.knowledge import Knowledge
@@ -26,11 +29,11 @@ class Easy:
     Lifka, "The ANL/IBM SP Scheduling System", JSSPP 1995; Mu'alem and Feitelson, "Utilization, Predictability,
     Workloads, and User Runtime Estimates in Scheduling the IBM SP2 with Backfilling", IEEE TPDS 12(6), 2001.
 
-    The reservation is the earliest time at which the running jobs are expected to have left room for the first job,
-    and GPUs for it then. A job is expected to end by its time limit, else by its estimate, else by what is
-    believed of its run time; one
+    The reservation is the earliest time at which the running jobs are expected to have left room for the first job. A
+    job is expected to end by its time limit, else by its estimate, else by what is believed of its run time; one
     that runs over is expected to end at any moment. Later jobs start in the order's order, where it goes by a key,
-    else as queued, if they fit now and either end before the reservation or take nothing that it needs. Where nodes
+    else as queued, if they fit now and either end before the reservation or leave the first job room enough then, on
+    whichever GPUs. Where the placement's choice would not, the first node that would is taken. Where nodes
     carry labels, the first job of each partition has a reservation of its own, and who could take nodes of several
     partitions heeds them all.
     """
@@ -63,37 +66,38 @@ class Easy:
                 continue  # limits have hidden it since
             if heads and is_held_up(job.labels, heads):
                 continue
-            slots = None if state.is_stuck(job) else self.place(job, cluster)
+            slots = self.place(job, cluster)
             if slots is not None:
                 yield placement_of(job, slots)
-                state.started(job)
+                if state.started(job):
+                    state.forget_reservations()  # one that goes before the heads of the last decision
             elif job.patience_ms != 0:
                 heads[job.labels] = job
                 if not cluster.labels or all(is_held_up(labels, heads) for labels in labels_waiting(queue)):
                     break
-        state.stuck(heads.values())
+        state.keep_reservations_of(heads.values())
         if heads and len(queue) > len(heads):
             yield from self._backfill(state, queue, [*heads.values()], now_ms)
 
     def _backfill(self, state: _State, queue: Queue, heads: list[Job], now_ms: int) -> Iterator[Placement]:
         cluster = state.cluster
         reservations = [state.reserve(head, now_ms) for head in heads]
-        lanes = _Gaps(queue, cluster, self._key, self._expected_ms, reservations, state.partitions, now_ms)
+        lanes = _Gaps(queue, self._key, self._expected_ms, reservations, state, now_ms)
         turns = [turn for lane in state.may_fit(lanes.by_key) if (turn := lanes.after(lane, None))]
         heapify(turns)
         while turns:
             turn = heappop(turns)
             key, serial, lane, job = turn
-            if job in queue and not state.is_stuck(job):
+            if job in queue and job not in heads:
                 slots = self.place(job, cluster)
                 if slots is None:
-                    state.does_not_fit(lane, job)
+                    state.barred[lane] = Barred(job, fits=False)
                     continue
                 late = lanes.outlasted(lane, job)
-                if not all(reservation.spares(job, slots) for reservation in late):
+                if not _spare(late, job, slots):
                     slots = _beside(late, job, cluster)
                 if slots is None:
-                    lanes.nothing_spare(lane)
+                    state.barred[lane] = Barred(job, fits=True)
                 else:
                     yield placement_of(job, slots)
                     if state.started(job):
@@ -103,16 +107,53 @@ class Easy:
                 heappush(turns, following)
 
 
-def _beside(reservations: Iterable[_Reservation], job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
-    """Slots that fit both now and beside all these reservations; None where there are none."""
+def _spare(reservations: Iterable[_Reservation], job: Job, slots: tuple[GpuSlot, ...]) -> bool:
+    """Whether a job on these slots leaves all these reservations what they need."""
+    return all(reservation.spares(job, slots) for reservation in reservations)
+
+
+def _beside(reservations: list[_Reservation], job: Job, cluster: Cluster) -> tuple[GpuSlot, ...] | None:
+    """Slots that fit now and leave all these reservations what they need; None where there are none."""
+    if job.nodes == 1 and all(reservation.head.nodes for reservation in reservations):
+        may = np.ones(len(cluster.nodes), dtype=np.bool_)
+        for reservation in reservations:
+            may &= reservation.sparing_nodes(job)
+        for node in np.flatnonzero(may)[np.argsort(cluster.rank[may])].tolist():
+            slots = cluster.slots_on(node, job, tightest=True)
+            if _spare(reservations, job, slots):
+                return slots
+        return None
     free = Shadow(cluster)
     for reservation in reservations:
         free.limit(reservation.then)
-    return free.slots(job)
+    found = free.slots(job)
+    if found is not None or job.nodes < 2:
+        return found
+    slots = ()
+    part = replace(job, nodes=1, gpus=job.gpus // job.nodes, cpu_milli=-(-job.cpu_milli // job.nodes),
+                   mem_mib=-(-job.mem_mib // job.nodes))  # fmt: skip
+    for node in cluster.fitting_nodes(
+        job
+    ).tolist():  # a part on each of the first nodes that spare the reservations
+        more = (*slots, *cluster.slots_on(node, part, tightest=True))
+        if _spare(reservations, part, more):
+            slots = more
+        if len(slots) == max(1, part.gpus) * job.nodes:
+            return slots if _spare(reservations, job, slots) else None
+    return None
 
 
 _Turn = tuple[Any, int, int, Job]
 """Key and serial of a waiting job, its request type, and the job."""
+
+
+class Barred(NamedTuple):
+    """Why nothing of a request type starts beside the reservations until a node changes where it may fit."""
+
+    job: Job
+    """One of the type."""
+    fits: bool
+    """Whether it fits now, and would take what a reservation needs: those that end before it may start."""
 
 
 class _Gaps:
@@ -121,27 +162,26 @@ class _Gaps:
     def __init__(
         self,
         queue: Queue,
-        cluster: Cluster,
         key: Key,
         expected_ms: ExpectedMs,
         reservations: list[_Reservation],
-        partitions: Partitions,
+        state: _State,
         now_ms: int,
     ) -> None:
         self.key = key
         self.now_ms = now_ms
-        self.by_key = queue.lanes(cluster.request, key)
+        self.by_key = queue.lanes(state.cluster.request, key)
         self._expected_ms = expected_ms
-        self.by_length = queue.lanes(cluster.request, expected_ms)
+        self.by_length = queue.lanes(state.cluster.request, expected_ms)
         self._reservations = reservations
-        self._partitions = partitions
+        self._state = state
         self._heeded: dict[int, list[_Reservation]] = {}
 
     def heeded(self, lane: int) -> list[_Reservation]:
         """The reservations that jobs of the lane could be in the way of."""
         found = self._heeded.get(lane)
         if found is None:
-            can_meet, labels = self._partitions.can_meet, self.by_key[lane][0][2].labels
+            can_meet, labels = self._state.partitions.can_meet, self.by_key[lane][0][2].labels
             found = [one for one in self._reservations if can_meet(labels, one.head.labels)]
             self._heeded[lane] = found
         return found
@@ -151,11 +191,6 @@ class _Gaps:
         end_ms = self.now_ms + self._expected_ms(job)
         return [one for one in self.heeded(lane) if one.time_ms < end_ms]
 
-    def nothing_spare(self, lane: int) -> None:
-        """Note that nothing is left for the lane beside what it heeds: from now on only what ends before."""
-        for one in self.heeded(lane):
-            one.nothing_spare.add(lane)
-
     def _window_ms(self, lane: int) -> int:
         return min(one.time_ms for one in self.heeded(lane)) - self.now_ms
 
@@ -164,7 +199,7 @@ class _Gaps:
         waiting = self.by_key.get(lane)
         if waiting is None:
             return None
-        if any(lane in one.nothing_spare for one in self.heeded(lane)):
+        if lane in self._state.barred:
             window_ms = self._window_ms(lane)
             # Only what ends in time may start: the first of those, or the first in order that is one of them.
             lengths = self.by_length[lane]
@@ -187,74 +222,108 @@ class _Gaps:
 
 
 class _Reservation:
-    """When and where a first job can start."""
+    """When a first job can start, and what is free then."""
 
     def __init__(self, cluster: Cluster, head: Job) -> None:
         self.head = head
         self.time_ms = FOREVER_MS
         """When it begins."""
-        self.nothing_spare: set[int] = set()
-        """Request types for which nothing is left beside it."""
         self.then = Shadow(cluster)
         """What is free when it begins, without what it takes."""
+        self._slots: tuple[GpuSlot, ...] | None = None  # that it takes, unless others are as good
 
-    def find(self, ends: Iterable[tuple[int, str, Running]], now_ms: int) -> None:
+    def find(self, ends: Sequence[tuple[int, str, Running]], now_ms: int) -> None:
         """Find the earliest time at which enough of the runs have ended, given in the order of their ends."""
-        then = self.then
+        then, found = self.then, False
         for end_ms, _, run in ends:
+            if found and end_ms > self.time_ms:
+                break
             then.end(run)
-            if not then.might_fit(self.head, sorted({slot.node for slot in run.slots})):
-                continue
-            slots = then.slots(self.head)
-            if slots is not None:
-                self.time_ms = max(end_ms, now_ms + 1)
-                then.start(self.head, slots, self.head.share)
-                return
+            if not found and then.might_fit(self.head, sorted({slot.node for slot in run.slots})):
+                found = then.slots(self.head) is not None
+                self.time_ms = max(end_ms, now_ms + 1) if found else FOREVER_MS
+        self._take(then.slots(self.head) if found else None)
 
     def spares(self, job: Job, slots: tuple[GpuSlot, ...]) -> bool:
-        """Whether these slots leave the reservation what it needs."""
-        return self.then.has_room(job, slots)
+        """Whether a job on these slots leaves the first job room, on the slots noted for it or on others."""
+        then = self.then
+        if self._slots is None or then.has_room(job, slots):
+            return True
+        mine = self._slots
+        self._give_back()
+        good = then.has_room(job, slots)
+        if good:
+            then.start(job, slots, job.share)
+            other = then.slots(self.head)
+            then.stop(job, slots, job.share)
+            good = other is not None
+            mine = other or mine
+        self._take(mine)
+        return good
+
+    def sparing_nodes(self, job: Job) -> BoolArray:
+        """(N,): the nodes on which a job of one part fits now and leaves the first job room."""
+        mine = self._slots
+        self._give_back()
+        found = self.then.nodes_beside(self.head, job)
+        self._take(mine)
+        return found
 
     def taken(self, job: Job, slots: tuple[GpuSlot, ...]) -> None:
         """A job that outlasts the beginning of the reservation has taken slots beside it."""
         self.then.start(job, slots, job.share)
 
+    def _take(self, slots: tuple[GpuSlot, ...] | None) -> None:
+        self._slots = slots
+        if slots is not None:
+            self.then.start(self.head, slots, self.head.share)
+
+    def _give_back(self) -> None:
+        if self._slots is not None:
+            self.then.stop(self.head, self._slots, self.head.share)
+            self._slots = None
+
 
 class _State:
-    """What is known of one cluster: expected ends, who does not fit, and the reservations."""
+    """What is known of one cluster: when runs are expected to end, in order, and what was found by that.
+
+    What was found, the reservations and the barred request types, is as if it were found anew at each decision; it is
+    kept while runs end when they were expected to, and nothing but what was found starts.
+    """
 
     def __init__(self, cluster: Cluster, expected_ms: ExpectedMs) -> None:
         self.cluster = cluster
         self._expected_ms = expected_ms
         self.partitions = Partitions(cluster)
+        self.barred: dict[int, Barred] = {}
+        """By request type."""
         self._reservations: dict[str, _Reservation] = {}  # by id of the head
         self._ends: SortedList = SortedList()  # (expected end, id, run)
         self._expected: dict[str, tuple[int, Running]] = {}
         self._openings = cluster.openings
         self._losses = cluster.losses
         self._reopened = cluster.reopened
-        self._stuck: tuple[dict[str, Job], int] = ({}, -1)
-        self._unfit: dict[int, Job] = {}
         self._marks = cluster.marks()
         for run in cluster.running.values():
             self._note(run)
 
     def catch_up(self) -> None:
-        """See who has ended since the last time, whether anybody left before he was expected to, and what was lost."""
+        """See which runs have ended since the last time, whether any ended before it was expected to, and what was
+        lost."""
         cluster = self.cluster
         if cluster.reopened != self._reopened:
             self._reopened = cluster.reopened
             self._ends.clear()
             self._expected.clear()
-            self._reservations.clear()
+            self.forget_reservations()
             self._openings = cluster.openings
         if cluster.losses != self._losses:
-            self._reservations.clear()
+            self.forget_reservations()
             self._losses = cluster.losses
         if cluster.openings != self._openings:
             self._see_ends()
         if len(self._expected) != len(cluster.running):  # somebody else has started some
-            self._reservations.clear()
+            self.forget_reservations()
             for run in cluster.running.values():
                 if run.job.id not in self._expected:
                     self._note(run)
@@ -268,7 +337,7 @@ class _State:
             del self._expected[job_id]
             on_time += 1
         if on_time != cluster.openings - self._openings:
-            self._reservations.clear()
+            self.forget_reservations()
             gone = [job_id for job_id, (_, run) in self._expected.items() if running.get(job_id) is not run]
             for job_id in gone:
                 end_ms, run = self._expected.pop(job_id)
@@ -282,22 +351,22 @@ class _State:
             self._note(run)
         return run is not None
 
-    def is_stuck(self, job: Job) -> bool:
-        """Whether the job did not fit, and nothing has opened since."""
-        return self._stuck[1] == self.cluster.openings and self._stuck[0].get(job.id) is job
+    def forget_reservations(self) -> None:
+        """Something has happened that the reservations did not expect."""
+        self._reservations.clear()
 
-    def stuck(self, heads: Collection[Job]) -> None:
-        """These first jobs do not fit; reservations of others are let go."""
-        self._stuck = ({head.id: head for head in heads}, self.cluster.openings)
+    def keep_reservations_of(self, heads: Collection[Job]) -> None:
+        """These are the first jobs that do not fit; reservations of others are let go."""
         kept = ((head, self._reservations.get(head.id)) for head in heads)
         self._reservations = {head.id: one for head, one in kept if one is not None and one.head is head}
 
     def reserve(self, head: Job, now_ms: int) -> _Reservation:
-        """When and where a first job can start, found anew unless that is known still."""
+        """When a first job can start, found anew unless that is known still."""
         known = self._reservations.get(head.id)
-        if known is None:
+        if known is None or known.time_ms <= now_ms:
             known = self._reservations[head.id] = _Reservation(self.cluster, head)
             known.find(self._ends, now_ms)
+            self.barred = {lane: why for lane, why in self.barred.items() if not why.fits}
         return known
 
     def reserved_ms(self) -> dict[str, int]:
@@ -305,17 +374,17 @@ class _State:
         return {name: one.time_ms for name, one in self._reservations.items()}
 
     def may_fit(self, lanes: Any) -> list[int]:
-        """The request types that may fit: they were not tried, or a node has changed where they fit now."""
+        """The request types of which something may start: not barred for want of room, or no more, since a node has
+        changed where they fit now."""
         cluster = self.cluster
         changed = cluster.changed_since(self._marks).tolist()
-        if changed:
+        if changed and self.barred:
             now = Shadow(cluster)
-            self._unfit = {lane: job for lane, job in self._unfit.items() if not now.might_fit(job, changed)}
-        return [lane for lane in lanes if lane not in self._unfit]
-
-    def does_not_fit(self, lane: int, job: Job) -> None:
-        """A request type has been tried in vain, with this job of it."""
-        self._unfit[lane] = job
+            self.barred = {
+                lane: why for lane, why in self.barred.items() if not now.might_fit(why.job, changed)
+            }
+        barred = self.barred
+        return [lane for lane in lanes if (why := barred.get(lane)) is None or why.fits]
 
     def _note(self, run: Running) -> None:
         limited = run.job.time_limit_ms is not None or run.job.estimate_ms is not None
