@@ -8,11 +8,10 @@ from __future__ import annotations
 import random
 import time
 
-from harness import save
-
 from berth.cluster import Cluster
 from berth.engine import simulate
 from berth.model import Job, Node
+from harness import save
 
 JOBS, USERS = 20_000, 5_000
 

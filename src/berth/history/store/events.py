@@ -107,9 +107,9 @@ def _with_moments(
         if ours is None and values.dtype == object:
             ours = _objects([None] * number)
         if ours is None:
-            ours = np.ma.masked_all(number, values.dtype)
+            ours = np.ma.masked_all(number, values.dtype)  # type: ignore[no-untyped-call]
         found[name] = (
-            np.ma.concatenate([ours, values])[order]
+            np.ma.concatenate([ours, values])[order]  # type: ignore[no-untyped-call]
             if values.dtype != object
             else (np.concatenate([ours, values])[order])
         )
