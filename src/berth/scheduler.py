@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
 from heapq import heappop, heappush
-from inspect import getattr_static
 from typing import NamedTuple
 
 from berth.believed import Beliefs, longer_us
@@ -22,20 +21,19 @@ from berth.errors import (
     SchedulerError,
     in_one_line,
 )
-from berth.knowledge import Knowledge, LearnsWork, believed_run_ms
+from berth.knowledge import Knowledge, believed_run_ms
 from berth.model import (
     FOREVER_MS,
-    WHOLE_GPU,
     Evict,
     GpuSlot,
     Job,
     Node,
     Placement,
-    Record,
     RecordState,
     WakeAt,
 )
 from berth.policies import Decision, Policy
+from berth.told import Told, error_of_knowledge
 
 __all__ = ["Evicted", "NeverFits", "Outcome", "Refused", "Scheduler"]
 
@@ -107,9 +105,7 @@ class Scheduler:
         self._waking: set[int] = set()
         self._confirmed: set[str] = set()
         self._never_fit: dict[str, Job] = {}  # waiting jobs of which the caller is to be told
-        self.fault: KnowledgeError | None = None
-        """What the knowledge raised first since the last `decide`, which was told what had happened: the next one
-        raises it, so that what has ended is released whatever is believed of it."""
+        self._told = Told(knowledge, cluster)
         self._beliefs: Beliefs | None = None
         if not self._certain:
             self._beliefs = Beliefs(cluster, self.knowledge)
@@ -195,7 +191,7 @@ class Scheduler:
         else:
             self._forget(job_id)
         if self._learns:
-            self._tell(run, how, now_ms, held_mib, queued_ms=before.queued_ms)
+            self._tell(run, how, now_ms, held_mib=held_mib, queued_ms=before.queued_ms)
         return run
 
     def attempt(self, job_id: str) -> int:
@@ -262,8 +258,7 @@ class Scheduler:
             cluster.keep_requests(queue)
             queue.forget_lanes(cluster.request)
             self._most_requests = max(MOST_REQUESTS, 2 * cluster.request_types)
-        if self.fault is not None:
-            fault, self.fault = self.fault, None
+        if self._told.fault is not None and (fault := self._told.take_fault()) is not None:
             raise fault
         while self._never_fit:  # one at a time: the caller may stop before the last
             job = self._never_fit.pop(next(iter(self._never_fit)))
@@ -317,11 +312,17 @@ class Scheduler:
         except BerthError:
             raise
         except Exception as error:
-            if (of_knowledge := _of_knowledge(error, self.knowledge, now_ms)) is not None:
+            if (of_knowledge := error_of_knowledge(error, self.knowledge, now_ms)) is not None:
                 raise of_knowledge from error
             raise PolicyError(f"at {now_ms} ms the policy fails: {in_one_line(error)}") from error
         if cluster.changes + queue.changes != shown:
             raise PolicyError(MEDDLED)
+
+    @property
+    def fault(self) -> KnowledgeError | None:
+        """What the knowledge raised first since the last `decide`, which was told what had happened: the next one
+        raises it, so that what has ended is released whatever is believed of it."""
+        return self._told.fault
 
     @property
     def next_wake_ms(self) -> int | None:
@@ -365,7 +366,7 @@ class Scheduler:
             try:
                 self._up_to_date(self._beliefs.advance, now_ms)
             except KnowledgeError as error:  # what has ended has ended, whatever is believed of it
-                self.fault = self.fault or error
+                self._told.fault = self._told.fault or error
         run = self.cluster.release(job_id, now_ms=now_ms)
         if self._confirmed:
             self._confirmed.discard(job_id)
@@ -385,10 +386,8 @@ class Scheduler:
         """A job leaves for good without a run: what was learned of its earlier attempts is of no use any more."""
         known = self.attempts.get(job.id)
         self._forget(job.id)
-        if known is not None and self._learns:
-            self._tell_guarded(
-                lambda: self.knowledge.observe(_never_started(job, known, now_ms)), job.id, now_ms
-            )
+        if known is not None:
+            self._told.never_started(job, known.number, known.queued_ms, now_ms)
 
     def _forget(self, job_id: str) -> None:
         if self.attempts:
@@ -421,7 +420,7 @@ class Scheduler:
         except KnowledgeError:
             raise
         except Exception as error:
-            raise _of_knowledge(error, self.knowledge, now_ms) or KnowledgeError(
+            raise error_of_knowledge(error, self.knowledge, now_ms) or KnowledgeError(
                 f"at {now_ms} ms knowledge {type(self.knowledge).__qualname__} does not tell how fast running jobs"
                 f" are, by its profiles and speeds: {in_one_line(error)}"
             ) from error
@@ -436,58 +435,12 @@ class Scheduler:
             raise SchedulerError(f"job '{job.id}' makes no sense: {in_one_line(error)}") from error
 
     def _tell(
-        self,
-        run: Running,
-        how: RecordState,
-        now_ms: int,
-        held_mib: int = 0,
-        *,
-        queued_ms: int | None = None,
+        self, run: Running, how: RecordState, now_ms: int, *, held_mib: int = 0, queued_ms: int | None = None
     ) -> None:
-        """Tell the knowledge how an attempt ended, if it wants to know; what it raises is the `fault`."""
-        if self._learns:
-            self._tell_guarded(
-                lambda: self._tell_it(run, how, now_ms, held_mib, queued_ms), run.job.id, now_ms
-            )
-
-    def _tell_guarded(self, tell: Callable[[], None], job_id: str, now_ms: int) -> None:
-        try:
-            tell()
-        except Exception as error:  # noqa: BLE001  what has happened has happened, and is told first
-            if isinstance(error, KnowledgeError):
-                told = error
-            else:
-                told = _of_knowledge(error, self.knowledge, now_ms, job_id) or KnowledgeError(
-                    f"at {now_ms} ms the knowledge fails when it is told how job '{job_id}' ended:"
-                    f" {in_one_line(error)}"
-                )
-                told.__cause__ = error
-            self.fault = self.fault or told
-
-    def _tell_it(
-        self, run: Running, how: RecordState, now_ms: int, held_mib: int, queued_ms: int | None
-    ) -> None:
-        if how is RecordState.OUT_OF_MEMORY:
-            self.knowledge.ran_out_of_memory(run.job, held_mib)
-        if how is RecordState.COMPLETED and isinstance(self.knowledge, LearnsWork):
-            work_ms = max(1, (run.work_us - run.left_us_at(now_ms)) // 1000)
-            alone = not run.best_effort and run.share.milli == WHOLE_GPU.milli
-            self.knowledge.worked(run.job, work_ms, alone=alone)
-        job, model = run.job, self.cluster.nodes[run.slots[0].node].gpu_model
-        self.knowledge.observe(
-            Record(
-                job_id=job.id, attempt=run.attempt, user=job.user, application=job.application,
-                virtual_cluster=job.virtual_cluster, submit_ms=job.submit_ms,
-                queued_ms=job.submit_ms if queued_ms is None else queued_ms,
-                start_ms=run.start_ms, end_ms=now_ms, state=how, gpus=job.gpus, share=run.share,
-                cpu_milli=job.cpu_milli, mem_mib=job.mem_mib,
-                nodes=tuple(dict.fromkeys(self.cluster.nodes[slot.node].name for slot in run.slots)),
-                gpu_model=model.name if model and job.gpus else "", work_ms=None,
-                time_limit_ms=job.time_limit_ms,
-            )
-        )  # fmt: skip
-        if self._beliefs is not None:
-            self._beliefs.refresh()
+        """Tell the knowledge how an attempt ended, and go by what it believes then."""
+        self._told.ended(run, how, now_ms, held_mib=held_mib, queued_ms=queued_ms)
+        if self._learns and self._beliefs is not None:
+            self._told.guarded(self._beliefs.refresh, run.job.id, now_ms)
 
     def _clear(self, rows: Set[int], now_ms: int) -> list[Running]:
         """Release and queue again what runs on these nodes."""
@@ -511,35 +464,6 @@ class Scheduler:
     def _size(job: Job) -> tuple[object, ...]:
         owner = (job.user, job.virtual_cluster, job.application)
         return (*owner, job.gpus, job.share, job.nodes, job.cpu_milli, job.mem_mib, job.models, job.labels)
-
-
-def _of_knowledge(
-    error: Exception, knowledge: Knowledge, now_ms: int, job_id: str | None = None
-) -> KnowledgeError | None:
-    """The error as the knowledge's, with the method and the job; None if it was raised in none of its methods."""
-    step = error.__traceback__
-    while step is not None:
-        code, values = step.tb_frame.f_code, step.tb_frame.f_locals
-        own = getattr(getattr_static(type(knowledge), code.co_name, None), "__code__", None) is code
-        if own and values.get(code.co_varnames[0]) is knowledge:
-            asked = next((value for value in values.values() if isinstance(value, Job)), None)
-            of = asked.id if asked is not None else job_id
-            about = "" if of is None else f" of job '{of}'"
-            what = f"knowledge {type(knowledge).__qualname__} fails in {code.co_name}{about}"
-            return KnowledgeError(f"at {now_ms} ms {what}: {in_one_line(error)}")
-        step = step.tb_next
-    return None
-
-
-def _never_started(job: Job, known: Attempts, now_ms: int) -> Record:
-    """The record of an attempt that was cancelled while it waited, or could not be started."""
-    queued_ms = job.submit_ms if known.queued_ms is None else known.queued_ms
-    return Record(
-        job_id=job.id, attempt=known.number, user=job.user, application=job.application,
-        virtual_cluster=job.virtual_cluster, submit_ms=job.submit_ms, queued_ms=queued_ms, start_ms=None,
-        end_ms=now_ms, state=RecordState.CANCELLED, gpus=job.gpus, share=job.share, cpu_milli=job.cpu_milli,
-        mem_mib=job.mem_mib, nodes=(), gpu_model="", work_ms=None, time_limit_ms=job.time_limit_ms,
-    )  # fmt: skip
 
 
 def _malformed(placement: Placement, error: Exception, now_ms: int) -> str:

@@ -1,0 +1,108 @@
+"""What a knowledge is told of attempts that have ended, and what becomes of the errors that it raises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from inspect import getattr_static
+
+from berth.cluster import Cluster, Running
+from berth.errors import KnowledgeError, in_one_line
+from berth.knowledge import Knowledge, LearnsWork
+from berth.model import WHOLE_GPU, Job, Record, RecordState
+
+__all__ = ["Told", "error_of_knowledge"]
+
+
+class Told:
+    """Tells a knowledge what happens, if it learns. What it raises is kept as the `fault`: what has happened has
+    happened, whatever is made of it."""
+
+    def __init__(self, knowledge: Knowledge, cluster: Cluster) -> None:
+        self.fault: KnowledgeError | None = None
+        """The first error since it was last taken."""
+        self._knowledge = knowledge
+        self._learns = knowledge.learns
+        self._cluster = cluster
+
+    def take_fault(self) -> KnowledgeError | None:
+        """The fault, which is none from now on."""
+        fault, self.fault = self.fault, None
+        return fault
+
+    def ended(
+        self, run: Running, how: RecordState, now_ms: int, *, held_mib: int = 0, queued_ms: int | None = None
+    ) -> None:
+        """An attempt has ended; `queued_ms` is when it was queued, None: when the job was submitted."""
+        if self._learns:
+            self.guarded(lambda: self._ended(run, how, now_ms, held_mib, queued_ms), run.job.id, now_ms)
+
+    def never_started(self, job: Job, attempt: int, queued_ms: int | None, now_ms: int) -> None:
+        """An attempt was cancelled while it waited, or could not be started, and the job does not come again."""
+        if self._learns:
+            waited = _record(job, attempt, queued_ms, RecordState.CANCELLED, now_ms)
+            self.guarded(lambda: self._knowledge.observe(waited), job.id, now_ms)
+
+    def _ended(
+        self, run: Running, how: RecordState, now_ms: int, held_mib: int, queued_ms: int | None
+    ) -> None:
+        knowledge, job = self._knowledge, run.job
+        if how is RecordState.OUT_OF_MEMORY:
+            knowledge.ran_out_of_memory(job, held_mib)
+        if how is RecordState.COMPLETED and isinstance(knowledge, LearnsWork):
+            work_ms = max(1, (run.work_us - run.left_us_at(now_ms)) // 1000)
+            alone = not run.best_effort and run.share.milli == WHOLE_GPU.milli
+            knowledge.worked(job, work_ms, alone=alone)
+        nodes = self._cluster.nodes
+        model = nodes[run.slots[0].node].gpu_model
+        knowledge.observe(
+            replace(
+                _record(job, run.attempt, queued_ms, how, now_ms),
+                start_ms=run.start_ms,
+                share=run.share,
+                nodes=tuple(dict.fromkeys(nodes[slot.node].name for slot in run.slots)),
+                gpu_model=model.name if model and job.gpus else "",
+            )
+        )
+
+    def guarded(self, tell: Callable[[], None], job_id: str, now_ms: int) -> None:
+        """Do what asks or tells the knowledge of a job that has ended; an error is kept."""
+        try:
+            tell()
+        except KnowledgeError as error:
+            self.fault = self.fault or error
+        except Exception as error:  # noqa: BLE001  someone else's code, and what it is told has happened
+            told = error_of_knowledge(error, self._knowledge, now_ms, job_id) or KnowledgeError(
+                f"at {now_ms} ms the knowledge fails when it is told how job '{job_id}' ended: {in_one_line(error)}"
+            )
+            told.__cause__ = error
+            self.fault = self.fault or told
+
+
+def error_of_knowledge(
+    error: Exception, knowledge: Knowledge, now_ms: int, job_id: str | None = None
+) -> KnowledgeError | None:
+    """The error as the knowledge's, with the method and the job; None if it was raised in none of its methods."""
+    step = error.__traceback__
+    while step is not None:
+        code, values = step.tb_frame.f_code, step.tb_frame.f_locals
+        own = getattr(getattr_static(type(knowledge), code.co_name, None), "__code__", None) is code
+        if own and values.get(code.co_varnames[0]) is knowledge:
+            asked = next((value for value in values.values() if isinstance(value, Job)), None)
+            of = asked.id if asked is not None else job_id
+            about = "" if of is None else f" of job '{of}'"
+            what = f"knowledge {type(knowledge).__qualname__} fails in {code.co_name}{about}"
+            return KnowledgeError(f"at {now_ms} ms {what}: {in_one_line(error)}")
+        step = step.tb_next
+    return None
+
+
+def _record(job: Job, attempt: int, queued_ms: int | None, how: RecordState, end_ms: int) -> Record:
+    """The record of an attempt that has not started."""
+    return Record(
+        job_id=job.id, attempt=attempt, user=job.user, application=job.application,
+        virtual_cluster=job.virtual_cluster, submit_ms=job.submit_ms,
+        queued_ms=job.submit_ms if queued_ms is None else queued_ms, start_ms=None, end_ms=end_ms, state=how,
+        gpus=job.gpus, share=job.share, cpu_milli=job.cpu_milli, mem_mib=job.mem_mib, nodes=(), gpu_model="",
+        work_ms=None, time_limit_ms=job.time_limit_ms,
+    )  # fmt: skip
