@@ -23,7 +23,7 @@ from berth.live.local.book import Book
 from berth.live.local.cards import Cards, Look, fake_gpus
 from berth.live.local.commits import Commits
 from berth.live.local.entry import NODE_FAIL, PREEMPTED, RUNNING, STARTING, WAITING, End, Entry, Limits
-from berth.live.local.link import SAFE_POLICY, Link
+from berth.live.local.link import BRAIN, DECIDE_S, SAFE_POLICY, Link
 from berth.live.local.log import Log
 from berth.live.local.places import Places, state_folder
 from berth.live.local.runner import Runner
@@ -45,7 +45,15 @@ class Broker:
     """One queue, from when its store was opened."""
 
     def __init__(
-        self, places: Places, store: Store, cards: Cards, log: Log, *, cpus: float | None = None
+        self,
+        places: Places,
+        store: Store,
+        cards: Cards,
+        log: Log,
+        *,
+        cpus: float | None = None,
+        brain: str = BRAIN,
+        decide_s: float = DECIDE_S,
     ) -> None:
         self.places = places
         self.store = store
@@ -61,7 +69,7 @@ class Broker:
         self.policy = str(store.meta("policy", DEFAULT_POLICY))
         self.knowledge = str(store.meta("knowledge", DEFAULT_KNOWLEDGE))
         self.commits = Commits(store, self._collect, self._not_written)
-        self.link = Link(self._begin, self._hear, log)
+        self.link = Link(self._begin, self._hear, log, brain=brain, decide_s=decide_s)
         self.runner = Runner(
             places, cards.cards, fake=cards.fake, texts=store.text, began=self._began, ended=self._ended,
             log=log, to_ms=lambda at_ms: at_ms + self._offset_ms,
@@ -514,7 +522,9 @@ async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
         os.environ.update(fake_gpus(fake))
         os.environ["BERTH_FAKE_CARD"] = places.fake_card
     cards = Cards(fake=bool(fake), none=bool(settings.get("no_gpus")) and not fake)
-    broker = Broker(places, store, cards, log, cpus=settings.get("cpus"))
+    broker = Broker(
+        places, store, cards, log, cpus=settings.get("cpus"), brain=options.brain, decide_s=options.decide_s
+    )
     await broker.run()
 
 
@@ -527,6 +537,8 @@ def main() -> None:
     parser.add_argument("--no-gpus", action="store_true")
     parser.add_argument("--cpus", type=float)
     parser.add_argument("--foreground", action="store_true")
+    parser.add_argument("--brain", default=BRAIN, help="The module that decides; another one in tests.")
+    parser.add_argument("--decide-s", type=float, default=DECIDE_S, help="Seconds for one decision.")
     options = parser.parse_args()
     places = Places(state_folder())
     if "BERTH_ROOT" not in os.environ and os.geteuid() != 0:

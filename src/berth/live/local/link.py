@@ -17,8 +17,9 @@ from typing import Any
 
 from berth.errors import LiveError
 
-__all__ = ["SAFE_POLICY", "Link"]
+__all__ = ["BRAIN", "DECIDE_S", "SAFE_POLICY", "Link"]
 
+BRAIN = "berth.live.local.brain"
 SAFE_POLICY = "fifo+best-fit"
 MOST_CRASHES = 3
 START_S = 180.0
@@ -39,12 +40,15 @@ class Link:
         hear: Callable[[Message], None],
         log: Callable[..., None],
         *,
+        brain: str = BRAIN,
         decide_s: float = DECIDE_S,
     ) -> None:
-        """`begin` gives the first message to a brain with this policy; `hear` is called with all that it says."""
+        """`begin` gives the first message to a brain with this policy; `hear` is called with all that it says.
+        `brain` is the module that is run; it has `decide_s` seconds for each answer."""
         self._begin = begin
         self._hear = hear
         self._log = log
+        self._module = brain
         self._decide_s = decide_s
         self.policy = SAFE_POLICY
         """The policy that was chosen."""
@@ -88,7 +92,7 @@ class Link:
         fd = theirs.fileno()
         actions = [(os.POSIX_SPAWN_DUP2, fd, 0), (os.POSIX_SPAWN_DUP2, fd, 1)]
         self.pid = os.posix_spawn(
-            sys.executable, [sys.executable, "-m", "berth.live.local.brain"], environment,
+            sys.executable, [sys.executable, "-m", self._module], environment,
             file_actions=actions, setsigmask=[], setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGCHLD],
         )  # fmt: skip
         theirs.close()
@@ -163,7 +167,10 @@ class Link:
         self._log("brain-gone", why=why, policy=self.deciding, crashes=self.crashes)
         self.trouble = f"'{self.deciding}' ended: {why}"
         if self.crashes == MOST_CRASHES and self.policy != SAFE_POLICY:
-            self.trouble = f"'{self.policy}' ended {MOST_CRASHES} times ({why}); {SAFE_POLICY} decides until another is chosen"
+            self.trouble = (
+                f"'{self.policy}' ended {MOST_CRASHES} times ({why});"
+                f" {SAFE_POLICY} decides until another is chosen"
+            )
         self._end()
         asyncio.get_running_loop().call_later(
             min(RESTART_S * 2 ** min(self.crashes - 1, 5), 5.0), self._again
