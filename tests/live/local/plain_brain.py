@@ -65,7 +65,9 @@ class PlainBrain:
         for job in list(self.waiting.values()):
             milli, mib = job["share"]
             wanted = job["pins"] or range(len(self.free))
-            slots = [at for at in wanted if self.left(at)[0] >= milli and self.left(at)[1] >= mib][: job["gpus"]]
+            slots = [at for at in wanted if self.left(at)[0] >= milli and self.left(at)[1] >= mib][
+                : job["gpus"]
+            ]
             if len(slots) < job["gpus"] or self.cpu < job["cpu_milli"]:
                 continue
             if "hang" in job["application"]:

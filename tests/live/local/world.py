@@ -25,7 +25,9 @@ PLAIN = "tests.live.local.plain_brain"
 class World:
     """One state folder, and the broker that may be up on it."""
 
-    def __init__(self, *, gpus: str = "2xA100-80G", brain: str = PLAIN, cpus: float = 64, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self, *, gpus: str = "2xA100-80G", brain: str = PLAIN, cpus: float = 64, options: Sequence[str] = ()
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="bq-", dir="/dev/shm"))
         self.state = self.folder / "state"
         self.gpus, self.brain, self.cpus, self.options = gpus, brain, cpus, list(options)
@@ -41,7 +43,15 @@ class World:
 
     def up(self, *, wait: bool = True, ready: bool = True) -> None:
         """Start a broker; with `ready`, wait until its brain decides."""
-        words = [sys.executable, "-m", "berth.live.local.broker", "--cpus", str(self.cpus), "--brain", self.brain]
+        words = [
+            sys.executable,
+            "-m",
+            "berth.live.local.broker",
+            "--cpus",
+            str(self.cpus),
+            "--brain",
+            self.brain,
+        ]
         words += ["--fake-gpus", self.gpus] if self.gpus else ["--no-gpus"]
         self.broker = subprocess.Popen(
             [*words, *self.options], env=self.environment, cwd=self.folder, stdin=subprocess.DEVNULL,
@@ -76,7 +86,15 @@ class World:
         told = []
         for command, flags in jobs:
             argv = ["sh", "-c", command] if isinstance(command, str) else list(command)
-            told.append({"argv": argv, "flags": {key: value if value is True else str(value) if not isinstance(value, list) else value for key, value in flags.items()}})
+            told.append(
+                {
+                    "argv": argv,
+                    "flags": {
+                        key: value if value is True else str(value) if not isinstance(value, list) else value
+                        for key, value in flags.items()
+                    },
+                }
+            )
         answer = self.ask("submit", cwd=str(self.folder), env={"PATH": os.environ["PATH"]}, jobs=told)
         return [str(each) for each in answer["ids"]]
 
@@ -165,7 +183,9 @@ def _kill(pid: int) -> None:
         return
 
 
-def storm(world: World, jobs: int, kills: int, seed: int, *, weights: tuple[int, int, int] = (1, 1, 3)) -> dict[str, Any]:
+def storm(
+    world: World, jobs: int, kills: int, seed: int, *, weights: tuple[int, int, int] = (1, 1, 3)
+) -> dict[str, Any]:
     """Kill broker, brain and shims at random moments while jobs run; what the jobs themselves wrote, counted.
 
     `weights` are those of broker, brain and shims. Returns how often each was killed, the jobs' states, and how many
@@ -193,7 +213,10 @@ def storm(world: World, jobs: int, kills: int, seed: int, *, weights: tuple[int,
         if done >= jobs:
             break
     states = world.wait(*ids, timeout=600)
-    counts = [{each: path.read_text().split().count(each) for each in set(path.read_text().split())} for path in (began, ended)]
+    counts = [
+        {each: path.read_text().split().count(each) for each in set(path.read_text().split())}
+        for path in (began, ended)
+    ]
     told: dict[str, int] = {}
     for state, _ in states.values():
         told[state] = told.get(state, 0) + 1
