@@ -53,10 +53,11 @@ class World:
             self.brain,
         ]
         words += ["--fake-gpus", self.gpus] if self.gpus else ["--no-gpus"]
-        self.broker = subprocess.Popen(
-            [*words, *self.options], env=self.environment, cwd=self.folder, stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
+        with (self.folder / "errors").open("wb") as errors:
+            self.broker = subprocess.Popen(
+                [*words, *self.options], env=self.environment, cwd=self.folder, stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True,
+            )  # fmt: skip
         if wait:
             self.until(lambda: self.status() is not None, "the broker answers")
         if ready:
@@ -126,8 +127,7 @@ class World:
         end = time.monotonic() + timeout
         while not holds():
             if self.broker is not None and self.broker.poll() is not None and "broker answers" in what:
-                assert self.broker.stderr is not None
-                raise AssertionError(f"the broker ended: {self.broker.stderr.read().decode()}")
+                raise AssertionError(f"the broker ended: {(self.folder / 'errors').read_text()}")
             assert time.monotonic() < end, f"it never came true that {what}\n{self.log()[-4000:]}"
             time.sleep(0.01)
 
@@ -162,8 +162,6 @@ class World:
             if self.broker.poll() is None:
                 self.broker.kill()
             self.broker.wait()
-            if self.broker.stderr is not None:
-                self.broker.stderr.close()
         for path in (self.state / "runs").glob("*/began"):
             words = path.read_text().split()
             if words:
