@@ -16,7 +16,9 @@ ROOT = Path(__file__).resolve().parents[3]
 @pytest.fixture(scope="session", autouse=True)
 def native() -> None:
     """What `make native` builds: the shim, libberth and the fake driver."""
-    subprocess.run(["make", "-s", "-C", str(ROOT / "native"), "all", "tests"], check=True, capture_output=True)
+    subprocess.run(
+        ["make", "-s", "-C", str(ROOT / "native"), "all", "tests"], check=True, capture_output=True
+    )
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ class FakeWorld:
     def reboot(self) -> None:
         """The machine restarts: no process is left."""
         self.boot += "'"
-        self.processes = {key: "gone" for key in self.processes}
+        self.processes = dict.fromkeys(self.processes, "gone")
         self.crash()
 
     def submit(self, request: Request, tasks: Tasks) -> list[Entry]:

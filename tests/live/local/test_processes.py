@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from berth.errors import LiveError
+from berth.live.local.protocol import Caller
+from berth.live.local.service import Service
 from tests.live.local.world import World, storm
-
 
 GATE = "while [ ! -e go ]; do sleep 0.02; done; "
 """Nothing ends before the test says so."""
@@ -26,7 +28,7 @@ def test_a_job_runs_in_its_folder_with_its_environment_and_its_exit_is_kept(shar
 
 
 def test_a_job_of_the_cpu_alone_sees_no_gpu_and_has_no_partition(shared: World) -> None:
-    job = shared.submit("echo \"[$CUDA_VISIBLE_DEVICES]$BERTH_REGION\"", gpus=0)
+    job = shared.submit('echo "[$CUDA_VISIBLE_DEVICES]$BERTH_REGION"', gpus=0)
     assert shared.wait(job) == {job: ("completed", 0)}
     assert shared.output(job) == "[]\n"
 
@@ -171,29 +173,23 @@ def test_a_broker_that_goes_down_leaves_its_jobs_running(world: World) -> None:
 
 
 def test_users_see_all_and_change_their_own(shared: World) -> None:
-    from berth.live.local.protocol import Caller
-    from berth.live.local.service import Service
-
-    class Mine:
-        class book:  # noqa: N801
-            jobs: dict[str, object] = {}
-
-            @staticmethod
-            def named(job_id: str) -> list[object]:
-                return [type("Entry", (), {"id": "1", "uid": 1001, "user": "ann", "serial": 1})()]
-
-            finished: list[object] = []
-
-        class store:  # noqa: N801
-            @staticmethod
-            def named(job_id: str) -> list[object]:
-                return []
-
-    service = Service(Mine())  # type: ignore[arg-type]
+    job = shared.submit(GATE.replace("go", "mine"), gpus=0)
+    service = Service(_BrokerOf("ann", 1001))  # type: ignore[arg-type]
     assert service._controlled({"ids": ["1"]}, Caller(1, 1001, 1001))
     assert service._controlled({"ids": ["1"]}, Caller(1, 0, 0))
     with pytest.raises(LiveError, match="job 1 is ann's"):
         service._controlled({"ids": ["1"]}, Caller(1, 1002, 1002))
+    (shared.folder / "mine").touch()
+    assert shared.wait(job) == {job: ("completed", 0)}
+
+
+class _BrokerOf:
+    """As much of a broker as says whose a job is."""
+
+    def __init__(self, user: str, uid: int) -> None:
+        self.entry = SimpleNamespace(id="1", uid=uid, user=user, serial=1)
+        self.book = SimpleNamespace(jobs={}, finished=[], named=lambda job_id: [self.entry])
+        self.store = SimpleNamespace(named=lambda job_id: [])
 
 
 @pytest.mark.slow

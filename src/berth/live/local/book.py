@@ -1,7 +1,7 @@
 """The jobs of the queue and what may become of each: a state machine without files and without a clock.
 
-Whoever drives it (`broker`) tells it what happens and when, writes what is `dirty` to the store, tells the brain what is
-in `notes`, and carries out the `starts` and `stops` — the starts only after what is dirty was written.
+Whoever drives it (`broker`) tells it what happens and when, writes what is `dirty` to the store, tells the brain what
+is in `notes`, and carries out the `starts` and `stops`: the starts only after what is dirty was written.
 
     waiting ⇄ held, waiting → starting → running → ended; an attempt that ends may leave the job waiting again
 """

@@ -28,7 +28,6 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)  # what a policy prints is no answer
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="brain: %(message)s")
-    sys.path.append(os.getcwd())
 
     def say(answer: Answer) -> None:
         answers.write(json.dumps(answer, separators=(",", ":")) + "\n")
@@ -49,6 +48,7 @@ def main() -> None:
 
 def _begun(message: Answer, say: Any) -> Brain:
     say({"say": "progress", "what": "loading"})
+    sys.path += message.get("paths", [])  # where a user's own `my.module:thing` is
     brain = Brain(message)
     say({"say": "progress", "what": "compiling"})
     began = time.perf_counter()
@@ -63,14 +63,14 @@ def _model(name: str, mem_mib: int) -> GpuModel:
     from berth.gpu_models import GPU_MODELS
     from berth.model import GpuModel
 
-    plain = name.upper().replace(" ", "-")
+    words = name.upper().replace(" ", "-").split("-")
     known = [
-        model for key, model in GPU_MODELS.items() if model.mem_mib and key.upper().split("-")[0] in plain
+        model for key, model in GPU_MODELS.items() if model.mem_mib and key.upper().split("-")[0] in words
     ]
-    exact = [model for model in known if model.name.upper() in plain] or known
-    if not exact:
+    known += [model for key, model in GPU_MODELS.items() if model.mem_mib and key.upper() in "-".join(words)]
+    if not known:
         return GpuModel(name, mem_mib=mem_mib)
-    near = min(exact, key=lambda model: (abs(model.mem_mib - mem_mib), -len(model.name)))
+    near = min(known, key=lambda model: (abs(model.mem_mib - mem_mib), -len(model.name)))
     return replace(near, mem_mib=mem_mib)
 
 

@@ -33,7 +33,7 @@ from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_me
 
 __all__ = ["DEFAULT_KNOWLEDGE", "DEFAULT_POLICY", "Broker", "main"]
 
-DEFAULT_POLICY = "priority+best-fit"
+DEFAULT_POLICY = "easy+priority+best-fit"
 DEFAULT_KNOWLEDGE = "history"
 SWEEP_S = 0.5
 LOOK_S = 2.0
@@ -68,6 +68,8 @@ class Broker:
         self.book.next_number, self.book.next_serial = number + 1, serial + 1
         self.policy = str(store.meta("policy", DEFAULT_POLICY))
         self.knowledge = str(store.meta("knowledge", DEFAULT_KNOWLEDGE))
+        self.paths: list[str] = list(store.meta("paths", []))
+        """Folders in which a user's own policy or knowledge is looked up."""
         self.commits = Commits(store, self._collect, self._not_written)
         self.link = Link(self._begin, self._hear, log, brain=brain, decide_s=decide_s)
         self.runner = Runner(
@@ -315,7 +317,7 @@ class Broker:
         }]  # fmt: skip
         return {
             "do": "begin", "nodes": nodes, "policy": policy, "knowledge": self._knowledge_named(policy),
-            "notes": book.snapshot(), "now_ms": self.now_ms(),
+            "notes": book.snapshot(), "now_ms": self.now_ms(), "paths": self.paths,
         }  # fmt: skip
 
     def _knowledge_named(self, policy: str) -> str:
@@ -512,6 +514,8 @@ async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
         if getattr(options, name) not in (None, False):
             settings[name] = getattr(options, name)
     rows = [of_meta("settings", settings)]
+    if ":" in (options.policy or "") + (options.knowledge or ""):
+        rows.append(of_meta("paths", [os.getcwd()]))
     if options.policy:
         rows.append(of_meta("policy", options.policy))
     if options.knowledge:

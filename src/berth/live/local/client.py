@@ -368,7 +368,7 @@ def _control(name: str, values: Parsed, operands: list[str]) -> int:
 
 
 def _policy(values: Parsed, operands: list[str]) -> int:
-    message: Message = {"do": "policy"}
+    message: Message = {"do": "policy", "cwd": os.getcwd()}
     if operands:
         message["name"] = _one(operands)
     if "knowledge" in values:

@@ -377,17 +377,18 @@ class Service:
         name, knowledge = message.get("name"), message.get("knowledge")
         if name or knowledge:
             self._operator(caller)
-            before = broker.knowledge
-            broker.knowledge = knowledge or before
+            before = broker.knowledge, broker.paths
+            broker.knowledge = knowledge or broker.knowledge
+            if ":" in (name or "") + (knowledge or ""):
+                broker.paths = [str(message["cwd"])]
             try:
                 await broker.link.change(name or broker.link.policy)
             except LiveError:
-                broker.knowledge = before
+                broker.knowledge, broker.paths = before
                 raise
             broker.policy = broker.link.policy
-            await broker.commits.ask(
-                [of_meta("policy", broker.policy), of_meta("knowledge", broker.knowledge)]
-            )
+            kept = (("policy", broker.policy), ("knowledge", broker.knowledge), ("paths", broker.paths))
+            await broker.commits.ask([of_meta(*each) for each in kept])
         return {
             "policy": broker.link.policy, "deciding": broker.link.deciding, "knowledge": broker.knowledge,
             "brain": broker.link.state, "trouble": broker.link.trouble,

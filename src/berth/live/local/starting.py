@@ -40,7 +40,7 @@ def up(values: Parsed) -> int:
     places.make()
     log = os.open(places.log + ".start", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     process = subprocess.Popen(
-        words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/"
+        words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
     )
     until = time.monotonic() + BEGIN_S
     while (answer := _status(places)) is None:
