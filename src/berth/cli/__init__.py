@@ -81,6 +81,11 @@ def _exit_with(of_queue: Callable[[list[str]], int | None]) -> None:
         status = 2
     if status is not None:
         sys.exit(status)
+    if "BERTH_HISTORY" not in os.environ and not os.path.exists("history"):
+        from berth.live.local.places import Places, state_folder
+
+        if os.path.exists(kept := Places(state_folder()).history):
+            os.environ["BERTH_HISTORY"] = kept
 
 
 def _interrupted(error: SystemExit) -> bool:

@@ -15,7 +15,15 @@ from urllib.parse import parse_qsl
 
 from berth.errors import SettingError, in_one_line
 from berth.interference import Interference, no_interference
-from berth.knowledge.belief import LONGEST_MS, Knowledge, LearnsWork, LimitsCompany, Spread, believed_run_ms
+from berth.knowledge.belief import (
+    LONGEST_MS,
+    Knowledge,
+    LearnsMemory,
+    LearnsWork,
+    LimitsCompany,
+    Spread,
+    believed_run_ms,
+)
 from berth.knowledge.history import History
 from berth.knowledge.noisy import Noise, Noisy
 from berth.knowledge.oracle import Oracle
@@ -27,6 +35,7 @@ __all__ = [
     "LONGEST_MS",
     "History",
     "Knowledge",
+    "LearnsMemory",
     "LearnsWork",
     "LimitsCompany",
     "Noise",

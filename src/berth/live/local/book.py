@@ -274,16 +274,7 @@ class Book:
         state, reason = self._how(entry, end)
         again = self._again(entry, state, end)
         held_mib = end.needed_mib or end.peak_mib or entry.share[1]
-        self.attempts.append(
-            {
-                "job": entry.id, "attempt": entry.attempt, "queued_ms": entry.queued_ms, "state": state,
-                "start_ms": entry.start_ms, "end_ms": max(end_ms, entry.start_ms), "exit_code": end.code,
-                "reason": reason, "slots": entry.slots, "share": entry.share, "peak_mib": end.peak_mib,
-                "refused": end.refused, "cpu_ms": end.cpu_ms, "mem_peak_mib": end.mem_peak_mib,
-                "request_key": entry.request_key, "submit_ms": entry.submit_ms, "user": entry.user,
-                "index": entry.index, "params": entry.params,
-            }
-        )  # fmt: skip
+        self._keep_attempt(entry, state, end, max(end_ms, entry.start_ms), reason)
         note: dict[str, Any] = {
             "note": "ended", "id": entry.id, "how": state, "held_mib": held_mib, "peak_mib": end.peak_mib,
         }  # fmt: skip
@@ -306,6 +297,19 @@ class Book:
         self._change(entry, WAITING, now_ms, f"its last attempt: {reason or state}")
         self._consider(entry, now_ms)
         self._release_array(entry, now_ms)
+
+    def _keep_attempt(self, entry: Entry, state: str, end: End, end_ms: int, reason: str) -> None:
+        """Have an attempt written that is over, whether it ran or not."""
+        self.attempts.append(
+            {
+                "job": entry.id, "attempt": entry.attempt, "queued_ms": entry.queued_ms, "state": state,
+                "start_ms": entry.start_ms, "end_ms": end_ms, "exit_code": end.code, "reason": reason,
+                "slots": entry.slots, "share": entry.share, "peak_mib": end.peak_mib, "refused": end.refused,
+                "cpu_ms": end.cpu_ms, "mem_peak_mib": end.mem_peak_mib, "request_key": entry.request_key,
+                "submit_ms": entry.submit_ms, "user": entry.user, "index": entry.index, "params": entry.params,
+                "run": f"{entry.id}-{entry.start}",
+            }
+        )  # fmt: skip
 
     def _how(self, entry: Entry, end: End) -> tuple[str, str]:
         """The state of an attempt that has ended, and why in words."""
@@ -508,8 +512,9 @@ class Book:
         return kind == "any" or all(state == COMPLETED for state in states.values()) == (kind == "ok")
 
     def _finish(self, entry: Entry, state: str, now_ms: int, reason: str) -> None:
-        if entry.end_ms is None:
+        if entry.end_ms is None:  # it never ran
             entry.end_ms = now_ms
+            self._keep_attempt(entry, state, End(None), now_ms, reason)
         self._change(entry, state, now_ms, reason)
         entry.offered = False
         entry.stop = ""

@@ -13,10 +13,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from berth.model import GpuModel
+from typing import Any
 
 __all__ = ["Brain", "main"]
 
@@ -58,22 +55,6 @@ def _begun(message: Answer, say: Any) -> Brain:
     return brain
 
 
-def _model(name: str, mem_mib: int) -> GpuModel:
-    """The card of the catalogue that NVML's name is about, with the memory that it really has."""
-    from berth.gpu_models import GPU_MODELS
-    from berth.model import GpuModel
-
-    words = name.upper().replace(" ", "-").split("-")
-    known = [
-        model for key, model in GPU_MODELS.items() if model.mem_mib and key.upper().split("-")[0] in words
-    ]
-    known += [model for key, model in GPU_MODELS.items() if model.mem_mib and key.upper() in "-".join(words)]
-    if not known:
-        return GpuModel(name, mem_mib=mem_mib)
-    near = min(known, key=lambda model: (abs(model.mem_mib - mem_mib), -len(model.name)))
-    return replace(near, mem_mib=mem_mib)
-
-
 def _in_words(error: Exception) -> str:
     from berth.errors import BerthError, in_one_line
 
@@ -87,6 +68,7 @@ class Brain:
         """`begin` names the nodes, the policy and the knowledge. Raises BerthError where there is no such thing."""
         from berth.cluster import Cluster
         from berth.knowledge import make_knowledge
+        from berth.live.local.card_models import card_model
         from berth.model import Node
         from berth.policies import Setting, make_policy
         from berth.scheduler import Scheduler
@@ -95,7 +77,7 @@ class Brain:
             Node(
                 name=node["name"],
                 gpus=node["gpus"],
-                gpu_model=_model(node["model"], node["card_mib"]) if node["gpus"] else None,
+                gpu_model=card_model(node["model"], node["card_mib"]) if node["gpus"] else None,
                 cpu_milli=node["cpu_milli"],
                 mem_mib=node["mem_mib"],
             )
@@ -201,6 +183,7 @@ class Brain:
             self._scheduler.failed_to_start(job_id, self._now(note), again=False)
 
     def _ended(self, note: Mapping[str, Any]) -> None:
+        from berth.knowledge import LearnsMemory
         from berth.model import RecordState
 
         job_id, how = str(note["id"]), str(note["how"])
@@ -210,10 +193,20 @@ class Brain:
         state = RecordState.FAILED if how == "exit-unknown" else RecordState(how)
         run = self._scheduler.cluster.running.get(job_id)
         self._scheduler.ended(job_id, state, self._now(note), held_mib=int(note.get("held_mib") or 0))
-        if run is not None and note.get("peak_mib") and hasattr(self._knowledge, "measured"):
+        if run is not None and note.get("peak_mib") and isinstance(self._knowledge, LearnsMemory):
             self._knowledge.measured(run.job, int(note["peak_mib"]))
         if self._scheduler.waits(job_id):  # the broker says whether it waits, and what it asks for then
             self._scheduler.withdraw(job_id, self._now(note))
+
+    def _profile(self, note: Mapping[str, Any]) -> None:
+        """A profile was recorded from life."""
+        from pathlib import Path
+
+        from berth.knowledge import LearnsMemory
+        from berth.profiles import read_profile
+
+        if isinstance(self._knowledge, LearnsMemory):
+            self._knowledge.recorded(read_profile(Path(note["path"])))
 
     def _strangers(self, note: Mapping[str, Any]) -> None:
         from berth.model import GpuSlot

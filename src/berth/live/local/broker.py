@@ -11,9 +11,11 @@ import asyncio
 import contextlib
 import ctypes
 import fcntl
+import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from typing import Any
@@ -28,8 +30,9 @@ from berth.live.local.log import Log
 from berth.live.local.places import Places, state_folder
 from berth.live.local.runner import Runner
 from berth.live.local.runs import boot_id, boot_ms
+from berth.live.local.samples import keep_samples
 from berth.live.local.service import Service
-from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_meta
+from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_meta, of_recorded
 
 __all__ = ["DEFAULT_KNOWLEDGE", "DEFAULT_POLICY", "Broker", "main"]
 
@@ -38,6 +41,10 @@ DEFAULT_KNOWLEDGE = "history"
 SWEEP_S = 0.5
 LOOK_S = 2.0
 COPY_S = 60.0
+RECORD_S = 30.0
+"""The history has an attempt so long after it has ended, or when there are `BATCH` of them."""
+BATCH = 500
+RECORDING_S = 120.0
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -54,6 +61,7 @@ class Broker:
         cpus: float | None = None,
         brain: str = BRAIN,
         decide_s: float = DECIDE_S,
+        record_s: float = RECORD_S,
     ) -> None:
         self.places = places
         self.store = store
@@ -82,6 +90,8 @@ class Broker:
         self.decision_s: list[float] = []
         """How long the last decisions took."""
         self.policy_error = ""
+        self.profile_notes: list[str] = []
+        """What was odd about profiles lately."""
         self.never: dict[str, str] = {}
         """Waiting jobs that no GPU of today could hold, and why."""
         self._serial = 0
@@ -96,6 +106,9 @@ class Broker:
         self.stopped = asyncio.Event()
         self._copied_s = time.monotonic()
         self._changed = False
+        self._record_s = record_s
+        self._recorded_s = time.monotonic()
+        self._unrecorded = store.count_unrecorded()
 
     # The clock
 
@@ -228,6 +241,7 @@ class Broker:
         book = self.book
         rows = [of_entry(entry) for entry in book.dirty.values()]
         rows += [of_attempt(attempt) for attempt in book.attempts]
+        self._unrecorded += len(book.attempts)
         if rows:
             self._changed = True
         book.dirty.clear()
@@ -405,7 +419,7 @@ class Broker:
         """Look at the GPUs now and then, in a thread: a driver may hang."""
         while self.cards.cards:
             try:
-                self.looks = await asyncio.to_thread(self.cards.look, self.runner.is_ours)
+                self.looks = await asyncio.to_thread(self.cards.look, self.runner.run_of)
             except OSError as error:
                 self.log("no-look", why=str(error))
             self._heed_looks()
@@ -413,6 +427,9 @@ class Broker:
 
     def _heed_looks(self) -> None:
         now_ms = self.now_ms()
+        running = (job for job in self.book.jobs.values() if job.state == RUNNING and job.slots)
+        slots = {f"{job.id}-{job.start}": job.slots for job in running}
+        keep_samples(self.places.samples, self.looks, now_ms, slots)
         for look in self.looks:
             if look.lost:
                 for entry in list(self.book.jobs.values()):
@@ -447,6 +464,11 @@ class Broker:
             self.act()
             if self._changed and time.monotonic() - self._copied_s >= COPY_S:
                 await self._copy()
+            waited_s = time.monotonic() - self._recorded_s
+            if self._unrecorded and (
+                waited_s >= self._record_s or (self._unrecorded >= BATCH and waited_s > 5)
+            ):
+                await self.record()
 
     async def _copy(self) -> None:
         over, self._over_starts = self._over_starts, []
@@ -460,6 +482,26 @@ class Broker:
         for entry, start in over:
             self.runner.forget(entry, start)
 
+    async def record(self) -> None:
+        """Have a child take what has ended into the history, and note what it has taken."""
+        await self.commits.flushed()
+        self._recorded_s = time.monotonic()
+        cards = json.dumps([(card.model, card.mem_mib) for card in self.cards.cards])
+        words = [sys.executable, "-m", "berth.live.local.recording", self.places.folder, cards]
+        said = ""
+        try:
+            answer, said = await asyncio.to_thread(_output_of, words)
+            told = json.loads(answer.splitlines()[-1])
+        except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
+            self.log("not-recorded", why=repr(error), said=said[-1000:])
+            return
+        await self.commits.ask([of_recorded(job, attempt) for job, attempt in told["recorded"]])
+        self._unrecorded = max(0, self._unrecorded - len(told["recorded"]))
+        for path in told["profiles"]:
+            self.book.notes.append({"note": "profile", "path": path})
+        self.profile_notes = [*self.profile_notes, *told["said"]][-5:]
+        self.log("recorded", attempts=len(told["recorded"]), profiles=told["profiles"], said=told["said"])
+
     # For the service
 
     def next_request_key(self) -> int:
@@ -472,6 +514,14 @@ class Broker:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(job_id, []).append(future)
         return future
+
+
+def _output_of(words: list[str]) -> tuple[str, str]:
+    """What a child printed, and its errors; its exit code may have been taken by `Runner.reap`."""
+    done = subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=RECORDING_S, check=False
+    )
+    return done.stdout, done.stderr
 
 
 def _machine_mib() -> int:
@@ -527,7 +577,14 @@ async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
         os.environ["BERTH_FAKE_CARD"] = places.fake_card
     cards = Cards(fake=bool(fake), none=bool(settings.get("no_gpus")) and not fake)
     broker = Broker(
-        places, store, cards, log, cpus=settings.get("cpus"), brain=options.brain, decide_s=options.decide_s
+        places,
+        store,
+        cards,
+        log,
+        cpus=settings.get("cpus"),
+        brain=options.brain,
+        decide_s=options.decide_s,
+        record_s=options.record_s,
     )
     await broker.run()
 
@@ -543,6 +600,9 @@ def main() -> None:
     parser.add_argument("--foreground", action="store_true")
     parser.add_argument("--brain", default=BRAIN, help="The module that decides; another one in tests.")
     parser.add_argument("--decide-s", type=float, default=DECIDE_S, help="Seconds for one decision.")
+    parser.add_argument(
+        "--record-s", type=float, default=RECORD_S, help="Seconds between batches of records."
+    )
     options = parser.parse_args()
     places = Places(state_folder())
     if "BERTH_ROOT" not in os.environ and os.geteuid() != 0:

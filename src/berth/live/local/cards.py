@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import os
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from berth.errors import LiveError, PartitionError
@@ -18,6 +18,7 @@ __all__ = ["Card", "Cards", "Look", "Stranger", "fake_gpus"]
 _FAKE = re.compile(r"(\d+)x([A-Za-z0-9]+(?:-[A-Za-z0-9]+)*?)-(\d+(?:\.\d+)?[MGT])")
 _UNKNOWN = (1 << 64) - 1
 _MOST_FAKE = 8
+_NOT_FOUND = 6  # NVML_ERROR_NOT_FOUND: nobody was busy
 _LOST = (15, 16)  # NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED
 SMALL_MIB = 1024
 """A stranger that holds less counts with its memory alone: a desktop is no reason to keep a GPU from a whole job."""
@@ -56,6 +57,8 @@ class Look:
     use_pct: int | None
     strangers: tuple[Stranger, ...]
     lost: bool = False
+    runs: Mapping[str, tuple[float | None, int]] = field(default_factory=dict)
+    """Of each run on it: per cent of the multiprocessors' time since the last look, where the driver tells, and MiB."""
 
     @property
     def taken(self) -> tuple[int, int]:
@@ -93,6 +96,17 @@ class _Memory(ctypes.Structure):
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 
+class _Busy(ctypes.Structure):
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("time_us", ctypes.c_ulonglong),
+        ("sm", ctypes.c_uint),
+        ("memory", ctypes.c_uint),
+        ("encoder", ctypes.c_uint),
+        ("decoder", ctypes.c_uint),
+    )
+
+
 class _Use(ctypes.Structure):
     _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
 
@@ -104,6 +118,7 @@ class Cards:
         """LiveError where NVML does not answer; with `none` there is no GPU and nobody is asked."""
         self.fake = fake
         self.cards: tuple[Card, ...] = ()
+        self._since_us: dict[int, int] = {}
         if none:
             return
         folder = fake_driver_folder() if fake else None
@@ -128,11 +143,11 @@ class Cards:
         self._nvml.nvmlDeviceGetName(self._handles[index], text, 96)
         return text.value.decode(errors="replace")
 
-    def look(self, is_ours: Callable[[int], bool]) -> tuple[Look, ...]:
-        """Each GPU now; `is_ours` tells which processes are jobs'. To be called in a thread: a driver may hang."""
-        return tuple(self._look(card, is_ours) for card in self.cards)
+    def look(self, run_of: Callable[[int], str]) -> tuple[Look, ...]:
+        """Each GPU now; `run_of` tells which run a process belongs to. To be called in a thread: a driver may hang."""
+        return tuple(self._look(card, run_of) for card in self.cards)
 
-    def _look(self, card: Card, is_ours: Callable[[int], bool]) -> Look:
+    def _look(self, card: Card, run_of: Callable[[int], str]) -> Look:
         handle, memory = self._handles[card.index], _Memory()
         if self._nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) in _LOST:
             return Look(card.index, 0, None, (), lost=True)
@@ -144,12 +159,31 @@ class Cards:
             for process in self._processes(kind, handle):
                 told = 0 if process.used == _UNKNOWN else int(process.used) >> 20
                 held[process.pid] = max(told, held.get(process.pid, 0))
-        strangers = tuple(
-            Stranger(pid, mib, command_of(pid))
-            for pid, mib in sorted(held.items())
-            if mib and not is_ours(pid)
-        )
-        return Look(card.index, int(memory.used) >> 20, int(use.gpu) if known else None, strangers)
+        busy = self._busy(card.index, handle)
+        strangers: list[Stranger] = []
+        runs: dict[str, tuple[float | None, int]] = {}
+        for pid, mib in sorted(held.items()):
+            if run := run_of(pid):
+                before_pct, before_mib = runs.get(run, (None if busy is None else 0.0, 0))
+                pct = None if busy is None or before_pct is None else before_pct + busy.get(pid, 0.0)
+                runs[run] = (pct, before_mib + mib)
+            elif mib:
+                strangers.append(Stranger(pid, mib, command_of(pid)))
+        used, pct = int(memory.used) >> 20, int(use.gpu) if known else None
+        return Look(card.index, used, pct, tuple(strangers), runs=runs)
+
+    def _busy(self, index: int, handle: ctypes.c_void_p) -> dict[int, float] | None:
+        """Per cent of the multiprocessors' time of each process since the last look; None where nobody tells."""
+        samples, count = (_Busy * 1024)(), ctypes.c_uint(1024)
+        since = ctypes.c_ulonglong(self._since_us.get(index, 0))
+        told = self._nvml.nvmlDeviceGetProcessUtilization(handle, samples, ctypes.byref(count), since)
+        if told not in (0, _NOT_FOUND):
+            return None
+        found: dict[int, float] = {}
+        for sample in samples[: count.value] if told == 0 else ():
+            found[sample.pid] = max(found.get(sample.pid, 0.0), float(sample.sm))
+            self._since_us[index] = max(self._since_us.get(index, 0), int(sample.time_us))
+        return found
 
     def _processes(self, kind: str, handle: ctypes.c_void_p) -> Iterable[_Process]:
         ask = getattr(self._nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3", None)

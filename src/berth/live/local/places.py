@@ -66,7 +66,12 @@ class Places:
         """Make the folders; LiveError where that cannot be."""
         try:
             os.makedirs(self.folder, mode=0o755, exist_ok=True)
-            for folder, mode in ((self.runs, 0o711), (self.output, 0o711), (self.allotments, 0o755)):
+            for folder, mode in (
+                (self.runs, 0o711),
+                (self.output, 0o711),
+                (self.allotments, 0o755),
+                (self.samples, 0o755),
+            ):
                 os.makedirs(folder, mode=mode, exist_ok=True)
         except OSError as error:
             raise LiveError(

@@ -314,15 +314,15 @@ class Runner:
         if not run.signal(signal.SIGKILL):
             run.end_orphans(entry.id)
 
-    def is_ours(self, pid: int) -> bool:
-        """Whether a process belongs to a job of this queue."""
+    def run_of(self, pid: int) -> str:
+        """The run of this queue that a process belongs to; empty where it belongs to none."""
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:
                 words = file.read()
         except OSError:
-            return False
+            return ""
         found = words.partition(b"BERTH_RUN=")[2].partition(b"\0")[0].decode(errors="replace")
-        return any(run.name == found for _, run, _ in list(self._watched.values()))
+        return found if any(run.name == found for _, run, _ in list(self._watched.values())) else ""
 
     # After a restart
 

@@ -24,7 +24,17 @@ from berth.errors import StoreError
 from berth.live.local.entry import ENDED, Entry
 from berth.live.local.request import Request, request_from_dict, to_dict
 
-__all__ = ["Statement", "Store", "key_of_text", "of_attempt", "of_entry", "of_meta", "of_request", "of_text"]
+__all__ = [
+    "Statement",
+    "Store",
+    "key_of_text",
+    "of_attempt",
+    "of_entry",
+    "of_meta",
+    "of_recorded",
+    "of_request",
+    "of_text",
+]
 
 Statement = tuple[str, tuple[Any, ...]]
 
@@ -71,6 +81,11 @@ def of_text(text: str) -> Statement:
 def of_meta(key: str, value: object) -> Statement:
     """A row of what is kept by name."""
     return "INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, _json(value))
+
+
+def of_recorded(job_id: str, attempt: int) -> Statement:
+    """Note that the history has an attempt."""
+    return "UPDATE attempts SET recorded = 1 WHERE job = ? AND attempt = ?", (job_id, attempt)
 
 
 def key_of_text(text: str) -> str:
