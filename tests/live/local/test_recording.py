@@ -58,13 +58,19 @@ def test_attempts_become_records_once_and_the_same_command_answers_from_the_hist
         assert (record.application, record.share, record.gpu_model) == ("train", Share(100, 4096), "A100-80")
         assert record.gpu_mem_peak is not None
         assert 2000 / 81_920 <= record.gpu_mem_peak < 2200 / 81_920
-        live = subprocess.run([BERTH, "job", good, "--json"], env=world.environment, capture_output=True, text=True)
+        live = subprocess.run(
+            [BERTH, "job", good, "--json"], env=world.environment, capture_output=True, text=True
+        )
         assert json.loads(live.stdout)[0]["state"] == "completed"
         world.ask("down")
         assert world.broker is not None
         world.broker.wait()
         later = subprocess.run(
-            [BERTH, "job", good, "--json"], env=world.environment, capture_output=True, text=True, cwd=world.folder
+            [BERTH, "job", good, "--json"],
+            env=world.environment,
+            capture_output=True,
+            text=True,
+            cwd=world.folder,
         )
         assert json.loads(later.stdout)[0]["attempts"][0]["state"] == "completed", later.stderr
     finally:
@@ -98,7 +104,9 @@ def test_a_slowed_shared_run_is_aligned_and_only_its_memory_counts(tmp_path: Pat
     shape = [10, 10, 10, 10, 10, 80, 80, 80, 80, 80]
     life.learn("train", "train.py", A100, samples(shape, 4000), 4000)
     before = Profiles.of_history(tmp_path)["train"].usage
-    life.learn("train", "train.py", A100, samples([use / 2 for use in shape for _ in "12"], 6000, alone=False), 6000)
+    life.learn(
+        "train", "train.py", A100, samples([use / 2 for use in shape for _ in "12"], 6000, alone=False), 6000
+    )
     after = Profiles.of_history(tmp_path)["train"].usage
     assert after[:, 0] == pytest.approx(before[:, 0])
     assert round(after[:, 1].max() * A100.mem_mib) == 6000

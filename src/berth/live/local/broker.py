@@ -24,6 +24,7 @@ from berth.errors import LiveError, StoreError
 from berth.live.local.book import Book
 from berth.live.local.cards import Cards, Look, fake_gpus
 from berth.live.local.commits import Commits
+from berth.live.local.counters import Counters
 from berth.live.local.entry import NODE_FAIL, PREEMPTED, RUNNING, STARTING, WAITING, End, Entry, Limits
 from berth.live.local.link import BRAIN, DECIDE_S, SAFE_POLICY, Link
 from berth.live.local.log import Log
@@ -62,6 +63,7 @@ class Broker:
         brain: str = BRAIN,
         decide_s: float = DECIDE_S,
         record_s: float = RECORD_S,
+        metrics: str = "",
     ) -> None:
         self.places = places
         self.store = store
@@ -86,6 +88,7 @@ class Broker:
         )  # fmt: skip
         self.service = Service(self)
         self.looks: tuple[Look, ...] = ()
+        self.counters = Counters()
         self.decisions = 0
         self.decision_s: list[float] = []
         """How long the last decisions took."""
@@ -106,6 +109,8 @@ class Broker:
         self.stopped = asyncio.Event()
         self._copied_s = time.monotonic()
         self._changed = False
+        self.metrics = metrics
+        """Where metrics are served: a port, or a path of a socket; empty: nowhere."""
         self._record_s = record_s
         self._recorded_s = time.monotonic()
         self._unrecorded = store.count_unrecorded()
@@ -140,6 +145,8 @@ class Broker:
         server = await self._listen()
         self.link.start(self.policy)
         tasks = [asyncio.create_task(self._sweep()), asyncio.create_task(self._watch_cards())]
+        if self.metrics:
+            tasks.append(asyncio.create_task(self._export(self.metrics)))
         self.log("up", policy=self.policy, jobs=len(self.book.jobs), gpus=len(self.cards.cards))
         _notify("READY=1\nSTATUS=serving")
         self.act()
@@ -197,6 +204,17 @@ class Broker:
             entry = by_id.get(job_id)
             if entry is not None and start.isdigit() and int(start) > entry.start:
                 entry.start, entry.state, entry.boot = int(start), STARTING, self.boot
+
+    async def _export(self, where: str) -> None:
+        """Have a child serve metrics; another one where it ends."""
+        words = [sys.executable, "-m", "berth.live.local.exporter", self.places.socket, where]
+        while True:
+            with contextlib.suppress(OSError):
+                pid = os.posix_spawn(sys.executable, words, dict(os.environ), setsigmask=[])
+                self.log("exporting", where=where, pid=pid)
+                while os.path.exists(f"/proc/{pid}") and pid not in self.runner.reaped:
+                    await asyncio.sleep(1)
+            await asyncio.sleep(5)
 
     # What is to be done after anything has happened
 
@@ -289,6 +307,7 @@ class Broker:
 
     def _began(self, entry: Entry, start_ms: int) -> None:
         self.book.confirmed(entry, min(start_ms, self.now_ms()), self.now_ms())
+        self.counters.waited.add(max(0, start_ms - entry.queued_ms) / 1000)
         self.log("began", job=entry.id, attempt=entry.attempt, gpus=entry.slots)
         self.act()
 
@@ -296,6 +315,8 @@ class Broker:
         start = entry.start
         self.book.ended(entry, end, self.now_ms())
         self._ended_starts.append((entry, start))
+        self.counters.ended[entry.state if entry.id not in self.book.jobs else "again"] += 1
+        self.counters.refused += end.refused
         self.log("ended", job=entry.id, state=entry.state, code=end.code, reason=entry.reason)
         deferred, self._deferred = self._deferred, []
         for each in deferred:
@@ -389,6 +410,7 @@ class Broker:
             self._outstanding = 0
             self.decisions += 1
             self.decision_s = [*self.decision_s[-999:], message["seconds"]]
+            self.counters.decided.add(message["seconds"])
             if message["wake_ms"] is not None:
                 self._wake_at(message["wake_ms"])
             self.act()
@@ -585,6 +607,7 @@ async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
         brain=options.brain,
         decide_s=options.decide_s,
         record_s=options.record_s,
+        metrics=options.metrics,
     )
     await broker.run()
 
@@ -595,6 +618,7 @@ def main() -> None:
     parser.add_argument("--policy")
     parser.add_argument("--knowledge")
     parser.add_argument("--fake-gpus")
+    parser.add_argument("--metrics", default="")
     parser.add_argument("--no-gpus", action="store_true")
     parser.add_argument("--cpus", type=float)
     parser.add_argument("--foreground", action="store_true")

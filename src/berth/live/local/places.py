@@ -49,7 +49,6 @@ class Places:
         self.samples = os.path.join(folder, "samples")
         self.history = os.environ.get("BERTH_HISTORY") or os.path.join(folder, "history")
         self.fake_card = os.path.join(folder, "fake-card")
-        self.metrics = os.path.join(folder, "metrics.socket")
         named = os.environ.get("BERTH_SOCKET")
         self.socket = named or (SYSTEM_SOCKET if folder == SYSTEM_STATE else os.path.join(folder, "socket"))
 

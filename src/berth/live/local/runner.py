@@ -59,7 +59,7 @@ class Runner:
         self._log = log
         self._to_ms = to_ms
         self._watched: dict[str, tuple[Entry, Run, int]] = {}  # job -> its pidfd
-        self._reaped: dict[int, int] = {}  # pid -> status, of processes that came to the broker
+        self.reaped: dict[int, int] = {}  # pid -> status, of processes that came to the broker
         self._stopping: dict[str, asyncio.TimerHandle] = {}
         self._tag = hashlib.sha256(os.path.abspath(places.folder).encode()).hexdigest()[:6]
         self._boot = boot_id()
@@ -220,7 +220,7 @@ class Runner:
     def _orphan_gone(self, entry: Entry, run: Run) -> None:
         self.reap()
         begun = run.began()
-        status = self._reaped.pop(begun[0].pid, None) if begun else None
+        status = self.reaped.pop(begun[0].pid, None) if begun else None
         run.end_orphans(entry.id)
         code = None if status is None else os.waitstatus_to_exitcode(status)
         code = 128 - code if code is not None and code < 0 else code
@@ -236,9 +236,9 @@ class Runner:
                 return
             if pid == 0:
                 return
-            self._reaped[pid] = status
-            if len(self._reaped) > 4096:
-                del self._reaped[next(iter(self._reaped))]
+            self.reaped[pid] = status
+            if len(self.reaped) > 4096:
+                del self.reaped[next(iter(self.reaped))]
 
     def _over(
         self,

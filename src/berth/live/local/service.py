@@ -66,11 +66,8 @@ class Service:
         """Whether all is well, and what the GPUs hold."""
         broker = self._broker
         link, states = broker.link, self._counts()
-        trouble = [
-            text
-            for text in (link.trouble, broker.policy_error, broker.commits.broken, broker.store.mended)
-            if text
-        ]
+        said = (link.trouble, broker.policy_error, broker.commits.broken, broker.store.mended)
+        trouble = [*filter(None, said), *broker.profile_notes]
         return {
             "version": VERSION, "pid": os.getpid(), "state_folder": broker.places.folder, "boot": broker.boot,
             "socket": broker.places.socket, "fake": broker.cards.fake, "uid": os.geteuid(),
@@ -243,6 +240,19 @@ class Service:
         except StoreError:
             return
 
+    async def do_metrics(self, message: Message, caller: Caller) -> Message:
+        """What Prometheus is told."""
+        broker = self._broker
+        counters = broker.counters
+        return {
+            "gpus": self._gpus(), "jobs": self._counts(), "ended": dict(counters.ended),
+            "submitted": counters.submitted, "refused_allocations": counters.refused,
+            "decisions": broker.decisions, "brain_restarts": broker.link.restarts,
+            "commits": broker.commits.commits, "queue_wait_seconds": counters.waited.to_dict(),
+            "decision_seconds": counters.decided.to_dict(), "policy": broker.link.policy,
+            "ready": broker.link.ready and broker.link.deciding == broker.link.policy,
+        }  # fmt: skip
+
     # What users do
 
     async def do_submit(self, message: Message, caller: Caller) -> Message:
@@ -280,6 +290,7 @@ class Service:
                 book.next_number, book.next_serial = number
             raise
         book.add(made, broker.now_ms())
+        broker.counters.submitted += len(made)
         broker.act()
         return {"ids": _grouped(made), "count": len(made), "note": self._note()}
 

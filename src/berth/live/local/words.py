@@ -143,7 +143,7 @@ COMMANDS = {
             Flag("--fake-gpus", "NxMODEL-SIZE", "Run on fake GPUs, such as 4xA100-80G."),
             Flag("--no-gpus", "", "Run jobs of the CPU alone."),
             Flag("--cpus", "N", "CPU cores for jobs; by default all."),
-            Flag("--metrics", "PORT", "Serve Prometheus metrics on this port of 127.0.0.1, too."),
+            Flag("--metrics", "PORT|PATH", "Serve Prometheus metrics on a port of 127.0.0.1, or on a Unix socket."),
             Flag("--foreground", "", "Stay, and log to standard error."),
             JSON,
         )),
