@@ -214,7 +214,8 @@ static _Noreturn void run_job(const struct order *order, int go, int told)
         fail(told, "the output file cannot be opened", order->out);
     if (order->err[0] == 0 ? dup2(1, 2) != 2 : !open_output(order, order->err, 2))
         fail(told, "the error file cannot be opened", order->err);
-    execvpe(order->argv[0], order->argv, order->env);
+    environ = order->env; /* the command is looked up on its user's PATH */
+    execvp(order->argv[0], order->argv);
     fail(told, "the command cannot be run", order->argv[0]);
 }
 

@@ -11,11 +11,19 @@ import typer
 
 from berth.live.local.words import COMMANDS, Command
 
-__all__ = ["add_commands"]
+__all__ = ["add_commands", "top"]
+
+
+def top() -> None:
+    """Show the queue of this machine live: a tile a GPU, the jobs below, keys to cancel, hold and show."""
+    from berth.live.local.top import Top
+
+    Top().run()
 
 
 def add_commands(app: typer.Typer) -> None:
-    """Add each command with its flags, made from what the parser goes by."""
+    """Add each command with its flags, made from what the parser goes by; and `top`, which needs Textual."""
+    app.command("top")(top)
     for command in COMMANDS.values():
         app.command(command.name, context_settings={"allow_interspersed_args": not command.ordered})(
             _shown(command)

@@ -24,16 +24,7 @@ from berth.live.local.log import Log
 from berth.live.local.places import Places
 from berth.live.local.request import duration_ms, moment_ms, request_of, tasks_of
 from berth.live.local.store import Store, of_meta
-from tests.live.local.world import World
-
-BERTH = str(Path(sys.executable).with_name("berth"))
-
-
-def berth(world: World, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [BERTH, *words], env=world.environment, cwd=world.folder, input=stdin, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
+from tests.live.local.world import BERTH, World, berth
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from berth.errors import LiveError
 from berth.live.local.protocol import Caller
 from berth.live.local.service import Service
-from tests.live.local.world import World, storm
+from tests.live.local.world import World, berth, storm
 
 GATE = "while [ ! -e go ]; do sleep 0.02; done; "
 """Nothing ends before the test says so."""
@@ -67,6 +67,31 @@ def test_no_such_command_is_told_with_the_job(shared: World) -> None:
     job = shared.submit(["/no/such/program"], gpus=0)
     assert shared.wait(job) == {job: ("failed", 127)}
     assert "/no/such/program: No such file or directory" in shared.job(job)["reason"]
+
+
+def test_a_command_is_found_on_its_users_path(shared: World) -> None:
+    folder = shared.folder / "tools"
+    folder.mkdir()
+    (folder / "mine").write_text("#!/bin/sh\necho found\n")
+    (folder / "mine").chmod(0o755)
+    told = {"argv": ["mine"], "flags": {"gpus": "0"}}
+    path = f"{folder}:{os.environ['PATH']}"
+    (job,) = shared.ask("submit", cwd="/", env={"PATH": path}, jobs=[told])["ids"]
+    assert shared.wait(job) == {job: ("completed", 0)}
+    assert shared.output(job) == "found\n"
+
+
+def test_a_script_runs_as_it_was_when_it_was_submitted(shared: World) -> None:
+    script = shared.folder / "job.sh"
+    script.write_text("#!/bin/sh\n#BERTH --gpus 0 --name said --time 1:00:00\necho $BERTH_JOB_ID $1\n")
+    done = berth(shared, "submit", "--begin", "now+1s", "job.sh", "word")
+    assert done.stderr == ""
+    job = done.stdout.split()[1]
+    script.write_text("#!/bin/sh\nexit 9\n")
+    told = shared.job(job)
+    assert (told["name"], told["gpus"], told["time_limit_ms"]) == ("said", 0, 3_600_000)
+    assert shared.wait(job) == {job: ("completed", 0)}
+    assert shared.output(job) == f"{job} word\n"
 
 
 def test_held_jobs_wait_and_dependencies_hold(shared: World) -> None:

@@ -19,9 +19,8 @@ from berth.live.local.samples import Sample
 from berth.model import Job, RecordState, Share
 from berth.profiles import Profiles, peak_mem_mib
 from berth.sampling.jobs import job_of_process
-from tests.live.local.test_bad_input import BERTH
 from tests.live.local.test_enforcement import gpu_job
-from tests.live.local.world import World
+from tests.live.local.world import BERTH, World
 
 A100 = GPU_MODELS["A100-80"]
 

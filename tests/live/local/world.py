@@ -19,6 +19,7 @@ from berth.live.local.places import Places
 from berth.live.local.protocol import Connection
 
 ROOT = Path(__file__).resolve().parents[3]
+BERTH = str(Path(sys.executable).with_name("berth"))
 PLAIN = "tests.live.local.plain_brain"
 
 
@@ -222,3 +223,11 @@ def storm(
         "killed": killed, "states": told, "lost": [each for each in ids if each not in counts[1]],
         "twice": [each for each in ids if counts[0].get(each, 0) > 1 or counts[1].get(each, 0) > 1],
     }  # fmt: skip
+
+
+def berth(world: World, *words: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """The installed command, as a user of this queue types it."""
+    return subprocess.run(
+        [BERTH, *words], env=world.environment, cwd=world.folder, input=stdin, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
