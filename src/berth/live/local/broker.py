@@ -574,7 +574,7 @@ def hold_lock(places: Places) -> int:
             " folder with BERTH_STATE"
         ) from error
     os.ftruncate(lock, 0)
-    os.write(lock, str(os.getpid()).encode())
+    os.write(lock, f"{os.getpid()}\n".encode())
     return lock
 
 

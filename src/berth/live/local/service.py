@@ -116,7 +116,7 @@ class Service:
         if named := message.get("ids"):
             entries = [entry for each in named for entry in self._find(str(each))]
         elif message.get("ended"):
-            entries = [*broker.store.ended(MOST_ENDED), *entries]
+            entries = sorted([*broker.store.ended(MOST_ENDED), *entries], key=lambda entry: entry.serial)
         user, states = message.get("user"), message.get("states")
         rows = [
             self._row(entry)
@@ -411,6 +411,8 @@ class Service:
         broker = self._broker
         running = [entry for entry in broker.book.jobs.values() if entry.state in (STARTING, RUNNING)]
         if message.get("cancel"):
+            broker.link.close()  # nothing new starts
+            running = [entry for entry in broker.book.jobs.values() if entry.state in (STARTING, RUNNING)]
             ends = [broker.on_end(entry.id) for entry in running]
             for entry in running:
                 broker.book.cancel(entry, broker.now_ms())

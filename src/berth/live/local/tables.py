@@ -54,8 +54,8 @@ def queue_lines(rows: list[list[Any]], now_ms: float) -> str:
         cells.append((job_id, user, name[:24], state, gpus_text(gpus, milli), memory_text, took, where))
     widths = [max(map(len, column)) for column in zip(*(row[:7] for row in cells), strict=True)]
     form = "  ".join(f"{{:<{width}}}" for width in widths[:4]) + "  "
-    form += "  ".join(f"{{:>{width}}}" for width in widths[4:]) + "  {}\n"
-    return "".join([form.format(*row) for row in cells])
+    form += "  ".join(f"{{:>{width}}}" for width in widths[4:]) + "  {}"
+    return "".join([form.format(*row).rstrip() + "\n" for row in cells])
 
 
 def status_lines(answer: dict[str, Any], now_ms: float) -> list[str]:
