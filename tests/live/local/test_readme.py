@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -33,8 +34,8 @@ def test_three_commands_of_the_readme_run_two_jobs_on_one_gpu() -> None:
                 check=False,
             )
             assert done.returncode == 0, done.stderr
-        told = berth(world, "queue", "--ended").stdout
-        assert [line.split()[3] for line in told.splitlines()[1:]] == ["completed", "completed"]
+        told = json.loads(berth(world, "queue", "--ended", "--json").stdout)["jobs"]
+        assert [job["state"] for job in told] == ["completed", "completed"]
     finally:
         berth(world, "down", "--cancel")
         world.close()
