@@ -51,6 +51,8 @@ class Book:
     limits: Limits = field(default_factory=Limits)
     boot: str = ""
     jobs: dict[str, Entry] = field(default_factory=dict)
+    active: dict[str, Entry] = field(default_factory=dict)
+    """Those that are starting or running."""
     next_number: int = 1
     next_serial: int = 1
     dirty: dict[str, Entry] = field(default_factory=dict)
@@ -398,7 +400,7 @@ class Book:
 
     def snapshot(self) -> list[dict[str, Any]]:
         """All that a brain that has just started must be told: what runs in order of start, then what waits."""
-        running = [job for job in self.jobs.values() if job.state in (STARTING, RUNNING)]
+        running = list(self.active.values())
         running.sort(key=lambda job: (job.start_ms or 0, job.serial))
         waiting = [job for job in self.jobs.values() if job.state == WAITING and job.offered]
         waiting.sort(key=lambda job: (job.queued_ms, job.serial))
@@ -444,6 +446,8 @@ class Book:
 
     def _enter(self, entry: Entry) -> None:
         self.jobs[entry.id] = entry
+        if entry.state in (STARTING, RUNNING):
+            self.active[entry.id] = entry
         if entry.index is not None:
             self._arrays[entry.number][entry.id] = None
             if entry.state in (STARTING, RUNNING):
@@ -454,6 +458,10 @@ class Book:
     def _change(self, entry: Entry, state: str, now_ms: int, reason: str) -> None:
         entry.state, entry.reason, entry.since_ms = state, reason, now_ms
         self.dirty[entry.id] = entry
+        if state in (STARTING, RUNNING):
+            self.active[entry.id] = entry
+        else:
+            self.active.pop(entry.id, None)
         if entry.index is not None and state not in (STARTING, RUNNING):
             self._going[entry.number].discard(entry.id)
 

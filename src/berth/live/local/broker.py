@@ -294,7 +294,7 @@ class Broker:
             return
         leaving = {
             at
-            for job in self.book.jobs.values()
+            for job in self.book.active.values()
             if job.stop == PREEMPTED and job is not entry
             for at in job.slots
         }
@@ -449,12 +449,12 @@ class Broker:
 
     def _heed_looks(self) -> None:
         now_ms = self.now_ms()
-        running = (job for job in self.book.jobs.values() if job.state == RUNNING and job.slots)
+        running = (job for job in self.book.active.values() if job.state == RUNNING and job.slots)
         slots = {f"{job.id}-{job.start}": job.slots for job in running}
         keep_samples(self.places.samples, self.looks, now_ms, slots)
         for look in self.looks:
             if look.lost:
-                for entry in list(self.book.jobs.values()):
+                for entry in list(self.book.active.values()):
                     if look.index in entry.slots and entry.stop != NODE_FAIL:
                         self.log("gpu-lost", gpu=look.index, job=entry.id)
                         self.book.lose(entry, now_ms)
@@ -478,7 +478,7 @@ class Broker:
         while True:
             await asyncio.sleep(SWEEP_S)
             now_ms = self.now_ms()
-            for entry in list(self.book.jobs.values()):
+            for entry in list(self.book.active.values()):
                 limit_ms = entry.request.time_limit_ms
                 ran_ms = now_ms - (now_ms if entry.start_ms is None else entry.start_ms)
                 if entry.state == RUNNING and limit_ms and ran_ms >= limit_ms:

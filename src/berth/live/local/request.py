@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
 from itertools import product
 from typing import Any
@@ -91,16 +91,19 @@ class Tasks:
     """How many run at a time at most; 0: any number."""
 
 
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Request)}
+
+
 def to_dict(request: Request) -> dict[str, Any]:
     """What JSON holds of it: all that is not the default."""
-    default = Request()
-    return {key: value for key, value in asdict(request).items() if value != getattr(default, key)}
+    return {
+        name: value for name, default in _DEFAULTS.items() if (value := getattr(request, name)) != default
+    }
 
 
 def request_from_dict(values: Mapping[str, Any]) -> Request:
     """The request of what `to_dict` made."""
-    known = {field.name for field in fields(Request)}
-    told = {key: value for key, value in values.items() if key in known}
+    told = {key: value for key, value in values.items() if key in _DEFAULTS}
     for key in ("argv", "pins"):
         if key in told:
             told[key] = tuple(told[key])

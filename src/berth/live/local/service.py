@@ -94,7 +94,7 @@ class Service:
                     "id": job.id, "user": job.user, "name": _name(job), "milli": job.share[0],
                     "mem_mib": job.share[1] or card.mem_mib, "state": job.state, "since_ms": job.start_ms,
                 }
-                for job in broker.book.jobs.values()
+                for job in broker.book.active.values()
                 if card.index in job.slots
             ]  # fmt: skip
             look = looks.get(card.index)
@@ -409,10 +409,10 @@ class Service:
         """Stop the queue."""
         self._operator(caller)
         broker = self._broker
-        running = [entry for entry in broker.book.jobs.values() if entry.state in (STARTING, RUNNING)]
+        running = list(broker.book.active.values())
         if message.get("cancel"):
             broker.link.close()  # nothing new starts
-            running = [entry for entry in broker.book.jobs.values() if entry.state in (STARTING, RUNNING)]
+            running = list(broker.book.active.values())
             ends = [broker.on_end(entry.id) for entry in running]
             for entry in running:
                 broker.book.cancel(entry, broker.now_ms())

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
+from functools import lru_cache
 from typing import Any
 
 __all__ = ["job_lines", "moment", "queue_lines", "span", "status_lines", "why_lines"]
 
 
-def span(ms: float) -> str:
-    """A length of time: `1-02:03:04`, `2:03:04`, `3:04`."""
-    seconds = max(0, int(ms / 1000))
-    minutes, second = divmod(seconds, 60)
+@lru_cache(maxsize=4096)
+def span_s(seconds: int) -> str:
+    """A length of time of whole seconds: `1-02:03:04`, `2:03:04`, `3:04`."""
+    minutes, second = divmod(max(0, seconds), 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
     if days:
@@ -19,11 +20,17 @@ def span(ms: float) -> str:
     return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"
 
 
+def span(ms: float) -> str:
+    """A length of time in the words of `span_s`."""
+    return span_s(int(ms / 1000))
+
+
 def moment(ms: float | None) -> str:
     """A moment in local time."""
     return "–" if ms is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000))
 
 
+@lru_cache(maxsize=4096)
 def mib(value: float) -> str:
     """An amount of memory: `8G`, `512M`."""
     if value >= 1024:
@@ -31,6 +38,7 @@ def mib(value: float) -> str:
     return f"{value:.0f}M"
 
 
+@lru_cache(maxsize=4096)
 def gpus_text(gpus: int, milli: int) -> str:
     """How many GPUs: `2`, `0.5`, `–`."""
     return "–" if not gpus else str(gpus) if milli >= 1000 else f"{milli / 1000:g}"
@@ -52,10 +60,10 @@ def queue_lines(rows: list[list[Any]], now_ms: float) -> str:
             where = f"{where} (attempt {attempt})"
         memory_text = mib(memory) if memory else "–"
         cells.append((job_id, user, name[:24], state, gpus_text(gpus, milli), memory_text, took, where))
-    widths = [max(map(len, column)) for column in zip(*(row[:7] for row in cells), strict=True)]
-    form = "  ".join(f"{{:<{width}}}" for width in widths[:4]) + "  "
-    form += "  ".join(f"{{:>{width}}}" for width in widths[4:]) + "  {}"
-    return "".join([form.format(*row).rstrip() + "\n" for row in cells])
+    columns = list(zip(*cells, strict=True))[:7]
+    sizes = [max(map(len, column)) for column in columns]
+    form = "  ".join([*(f"%-{size}s" for size in sizes[:4]), *(f"%{size}s" for size in sizes[4:]), "%s"])
+    return "\n".join([(form % row).rstrip() for row in cells]) + "\n"
 
 
 def status_lines(answer: dict[str, Any], now_ms: float) -> list[str]:

@@ -26,7 +26,7 @@ class Flag:
 class Command:
     """One command: what it does, what stands behind it, its flags."""
 
-    __slots__ = ("flags", "help", "name", "operands", "ordered")
+    __slots__ = ("by_name", "flags", "help", "name", "operands", "ordered")
 
     def __init__(
         self,
@@ -44,6 +44,9 @@ class Command:
             tuple(flags),
             ordered,
         )
+        self.by_name = {flag.name: flag for flag in flags} | {
+            flag.short: flag for flag in flags if flag.short
+        }
 
 
 Parsed = dict[str, "str | bool | list[str]"]
@@ -160,7 +163,7 @@ def parse(command: Command, words: Sequence[str], *, where: str = "") -> tuple[P
 
     LiveError for a flag that there is not, or that lacks its value.
     """
-    by_name = {flag.name: flag for flag in command.flags} | {f.short: f for f in command.flags if f.short}
+    by_name = command.by_name
     values: Parsed = {}
     operands: list[str] = []
     at, of = 0, where or f"berth {command.name}"
