@@ -34,7 +34,11 @@ class World:
         self.gpus, self.brain, self.cpus, self.options = gpus, brain, cpus, list(options)
         self.broker: subprocess.Popen[bytes] | None = None
         self.environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith("BERTH_")},
+            **{
+                name: value
+                for name, value in os.environ.items()
+                if not name.startswith("BERTH_") and name != "PYTHONDONTWRITEBYTECODE"
+            },
             "BERTH_STATE": str(self.state),
             "BERTH_ROOT": str(self.folder / "root"),
             "PYTHONPATH": str(ROOT),
