@@ -231,6 +231,34 @@ def test_of_two_attempts_each_is_in_the_store_once(tmp_path: Path) -> None:
     assert world.store.ended_states(entry.id) == {entry.id: "completed"}
 
 
+def test_a_start_that_is_cut_off_often_is_no_failure_of_the_job(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    world.submit(request(), ONE)
+    for _ in range(20):
+        world.now_ms += 1000
+        world.book.tick(world.now_ms)
+        world.heed()
+        world.decide()
+        (entry,) = world.book.jobs.values()
+        world.book.ended(entry, End(None, never_ran=True), world.now_ms)
+        world.heed()
+    world.finish()
+    assert world.store.ended_states("1") == {"1": "completed"}
+
+
+def test_a_start_that_fails_again_and_again_fails_the_job(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    entry = world.submit(request(), ONE)[0]
+    for _ in range(5):
+        world.now_ms += 100_000
+        world.book.tick(world.now_ms)
+        world.heed()
+        world.decide()
+        world.book.ended(entry, End(None, "no memory", never_ran=True), world.now_ms)
+        world.heed()
+    assert (entry.state, entry.reason) == ("failed", "it could not be started 5 times: no memory")
+
+
 def test_what_can_never_fit_after_it_ran_out_of_memory_ends(tmp_path: Path) -> None:
     world = FakeWorld(tmp_path / "queue.db")
     entry = world.submit(request(), ONE)[0]

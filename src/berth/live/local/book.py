@@ -42,6 +42,7 @@ __all__ = ["Book"]
 
 MOST_START_FAILURES = 5
 BACKOFF_MS = 1000
+SOON_MS = 50
 
 
 @dataclass
@@ -247,21 +248,21 @@ class Book:
             self.notes.append({"note": "started", "id": entry.id})
 
     def failed_to_start(self, entry: Entry, why: str, now_ms: int) -> None:
-        """Nothing of the attempt ran: it waits again, and fails for good after several times."""
-        entry.start_failures += 1
+        """Nothing of the attempt ran: it waits again. Where `why` tells that the start itself failed, and nobody was
+        killed meanwhile, it fails for good after several times."""
+        entry.start_failures += bool(why)
         entry.slots, entry.share, entry.start_ms = (), (0, 0), None
-        if entry.stop and entry.stop != REQUEUE and entry.stop != PREEMPTED:
-            self.notes.append({"note": "failed", "id": entry.id, "again": False})
+        self.notes.append({"note": "failed", "id": entry.id, "again": False})
+        if entry.stop not in ("", REQUEUE, PREEMPTED):
             self._finish(entry, entry.stop, now_ms, f"{entry.stop} before it began")
         elif entry.start_failures >= MOST_START_FAILURES:
-            self.notes.append({"note": "failed", "id": entry.id, "again": False})
             self._finish(
                 entry, FAILED, now_ms, f"it could not be started {entry.start_failures} times: {why}"
             )
         else:
             entry.stop = ""
-            entry.not_before_ms = now_ms + (BACKOFF_MS << (entry.start_failures - 1) if why else 0)
-            self.notes.append({"note": "failed", "id": entry.id, "again": False})
+            wait_ms = BACKOFF_MS << (entry.start_failures - 1) if why else SOON_MS
+            entry.not_before_ms = now_ms + wait_ms
             self._change(entry, WAITING, now_ms, why and f"it could not be started: {why}")
             self._consider(entry, now_ms)
 

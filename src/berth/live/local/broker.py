@@ -144,6 +144,7 @@ class Broker:
         self._load()
         server = await self._listen()
         self.link.start(self.policy)
+        await self.note_policy()
         tasks = [asyncio.create_task(self._sweep()), asyncio.create_task(self._watch_cards())]
         if self.metrics:
             tasks.append(asyncio.create_task(self._export(self.metrics)))
@@ -334,11 +335,18 @@ class Broker:
                 entry.version += 1
         self._outstanding = 0
         self._told_strangers.clear()
+        return {
+            "do": "begin", "nodes": self.nodes(), "policy": policy, "knowledge": self._knowledge_named(policy),
+            "notes": book.snapshot(), "now_ms": self.now_ms(), "paths": self.paths,
+        }  # fmt: skip
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """This machine as nodes, one for each kind of card."""
         groups: dict[tuple[str, int], int] = {}
         for card in self.cards.cards:
             groups[card.model, card.mem_mib] = groups.get((card.model, card.mem_mib), 0) + 1
         host = socket.gethostname().partition(".")[0] or "here"
-        limits = book.limits
+        limits = self.book.limits
         one = len(groups) <= 1
         nodes = [
             {
@@ -350,10 +358,14 @@ class Broker:
             "name": host, "gpus": 0, "model": "", "card_mib": 0, "cpu_milli": limits.cpu_milli,
             "mem_mib": limits.mem_mib,
         }]  # fmt: skip
-        return {
-            "do": "begin", "nodes": nodes, "policy": policy, "knowledge": self._knowledge_named(policy),
-            "notes": book.snapshot(), "now_ms": self.now_ms(), "paths": self.paths,
-        }  # fmt: skip
+        return nodes
+
+    async def note_policy(self) -> None:
+        """Keep which policy decides since when, and what the machine is, for replays of the history."""
+        policies = list(self.store.meta("policies", []))
+        if not policies or policies[-1][1] != self.policy:
+            policies.append([self.now_ms(), self.policy])
+        await self.commits.ask([of_meta("policies", policies[-1000:]), of_meta("nodes", self.nodes())])
 
     def _knowledge_named(self, policy: str) -> str:
         """The knowledge as `make_knowledge` wants it: the history's folder, if there is one yet."""

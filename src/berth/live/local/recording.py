@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from berth.experiments.lived import keep_machine
 from berth.history.importing.simulated import import_records
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
@@ -25,7 +26,7 @@ from berth.live.local.places import Places
 from berth.live.local.request import Request
 from berth.live.local.samples import Sample, read_samples
 from berth.live.local.store import Store
-from berth.model import Reason, Record, RecordState, Share
+from berth.model import Node, Reason, Record, RecordState, Share
 
 __all__ = ["main", "record_of_attempt"]
 
@@ -39,6 +40,7 @@ def main() -> None:
     cards = [(str(model), int(mib)) for model, mib in json.loads(sys.argv[2])]
     store = Store(places.store)
     found = store.unrecorded(MOST)
+    nodes, policies = store.meta("nodes", []), store.meta("policies", [])
     store.close()
     host = socket.gethostname().partition(".")[0] or "here"
     history = Path(places.history)
@@ -55,6 +57,7 @@ def main() -> None:
             )  # fmt: skip
             if learned is not None:
                 changed.append(str(learned))
+    keep_machine(history, [_node(each) for each in nodes], [(since, name) for since, name in policies])
     if records:
         draft = Path(places.folder) / "records.parquet"
         write_records(records, draft)
@@ -112,6 +115,11 @@ def record_of_attempt(
         label=attempt["job"] if attempt["index"] is not None else "", cpu_used_ms=attempt["cpu_ms"],
         mem_peak_mib=attempt["mem_peak_mib"],
     )  # fmt: skip
+
+
+def _node(told: dict[str, Any]) -> Node:
+    model = card_model(told["model"], told["card_mib"]) if told["gpus"] else None
+    return Node(told["name"], told["gpus"], model, told["cpu_milli"], told["mem_mib"])
 
 
 def _pairs(params: Sequence[Sequence[str]]) -> list[tuple[str, str]]:

@@ -192,7 +192,7 @@ class Runner:
         begun = run.began()
         if begun is None and run.give_up():
             self._clear(entry, run)
-            self._ended(entry, End(None, "" if entry.stop else "its shim was killed", never_ran=True))
+            self._ended(entry, End(None, self._why_ended(run), never_ran=True))
             return
         begun = run.began()
         assert begun is not None
@@ -200,6 +200,15 @@ class Runner:
             self._began(entry, self._to_ms(begun[1]))
         self._log("shim-killed", job=entry.id, alive=begun[0].alive)
         self._watch_orphan(entry, run, begun[0])
+
+    def _why_ended(self, run: Run) -> str:
+        """Why a shim ended before its job began, by its exit; empty where it or the broker was killed."""
+        self.reap()
+        shim = run.shim()
+        status = None if shim is None else self.reaped.pop(shim.pid, None)
+        if status is None or not os.WIFEXITED(status) or os.WEXITSTATUS(status) in (0, 7):
+            return ""
+        return f"its shim ended with {os.WEXITSTATUS(status)}; see native/shim.c"
 
     def _watch_orphan(self, entry: Entry, run: Run, process: Process) -> None:
         """The job runs on without its shim; its end is seen, and its exit known if it came to this broker."""

@@ -400,6 +400,7 @@ class Service:
             broker.policy = broker.link.policy
             kept = (("policy", broker.policy), ("knowledge", broker.knowledge), ("paths", broker.paths))
             await broker.commits.ask([of_meta(*each) for each in kept])
+            await broker.note_policy()
         return {
             "policy": broker.link.policy, "deciding": broker.link.deciding, "knowledge": broker.knowledge,
             "brain": broker.link.state, "trouble": broker.link.trouble,
