@@ -6,6 +6,8 @@ BIN := .venv/bin
 
 demo: install
 	$(BIN)/berth compare synthetic:demo --policies fifo+first-fit,sjf+best-fit,fgd,random --seeds 5 --out out/demo
+	@echo; echo "Two jobs on one fake GPU, through the queue of this machine:"
+	PATH="$(CURDIR)/$(BIN):$$PATH" examples/local_queue/demo.sh
 
 install: .venv/.installed
 

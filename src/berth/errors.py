@@ -16,6 +16,8 @@ BerthError
 ├── FetchError            a public trace could not be downloaded whole
 ├── SamplingError         the GPUs of a node cannot be read, or what was sampled of them
 ├── PartitionError        a partition of a GPU cannot be made, found or changed
+├── LiveError             the queue of this machine cannot do what it was asked
+│   └── StoreError            its store cannot be read or written
 ├── ModelError            a trained model or a checkpoint is not whole, not ours or of another version
 ├── SettingError          a value of an option or setting is outside its range
 └── MissingExtraError     a part of berth that is installed by an extra was asked for without it
@@ -26,7 +28,6 @@ Each message says what was wanted, what came, where, and what to do.
 from __future__ import annotations
 
 import sys
-import traceback
 
 __all__ = [
     "BerthError",
@@ -35,6 +36,7 @@ __all__ = [
     "FetchError",
     "HistoryError",
     "KnowledgeError",
+    "LiveError",
     "MissingExtraError",
     "ModelError",
     "NotAllowed",
@@ -47,6 +49,7 @@ __all__ = [
     "SchedulerError",
     "SettingError",
     "SimulationError",
+    "StoreError",
     "TraceError",
     "in_one_line",
 ]
@@ -69,6 +72,8 @@ EXTRAS = {
 
 def in_one_line(error: Exception) -> str:
     """An error of somebody else's code in one line, with the place where it was raised."""
+    import traceback  # here, because clients of the local queue start often and never need it
+
     where = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {' '.join(str(error).split())} ({where.filename}:{where.lineno})"
 
@@ -167,6 +172,14 @@ class SamplingError(BerthError):
 
 class PartitionError(BerthError):
     """A partition of a GPU cannot be made, found, joined or changed: says why and what to do."""
+
+
+class LiveError(BerthError):
+    """The queue of this machine cannot do what it was asked: says why and what to do."""
+
+
+class StoreError(LiveError):
+    """The store of the queue cannot be read or written."""
 
 
 class ModelError(BerthError):

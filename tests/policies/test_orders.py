@@ -374,3 +374,15 @@ def test_a_scheme_goes_with_any_order_and_placement_but_not_alone_with_another()
     for wrong in ("easy+preempt+fifo", "easy+fifo+best-fit+fgd", "easy+least-attained-service", "sjf+easy"):
         with pytest.raises(PolicyError):
             make_policy(wrong)
+
+
+def test_by_priority_the_higher_goes_first_and_nothing_that_runs_is_stopped() -> None:
+    jobs = [
+        Job("runs", 0, 10),
+        Job("low", 1, 10),
+        Job("high", 2, 10, priority=5),
+        Job("second", 3, 10, priority=5),
+    ]
+    assert starts(run(jobs, [Node("a", gpus=1)], "priority")) == [
+        *(("runs", 0), ("high", 10), ("second", 20), ("low", 30)),
+    ]

@@ -222,7 +222,7 @@ def test_a_policy_of_ones_own_is_found_by_its_import_string(
 
 def test_the_registry_names_what_is_there() -> None:
     assert list(ORDERS) == [
-        *("fifo", "sjf", "sjf-requested", "sjf-estimated", "sjf-expected"),
+        *("fifo", "priority", "sjf", "sjf-requested", "sjf-estimated", "sjf-expected"),
         *("largest-first", "fair-share", "least-attained-service"),
     ]
 
@@ -244,6 +244,7 @@ def test_orders_by_limit_and_by_estimate_put_the_unknown_last() -> None:
     static = [name for name in ORDERS if name != "least-attained-service"]
     assert {name: "".join(f"{identity} " for identity in order(name)) for name in static} == {
         "fifo": "none limit short ",
+        "priority": "none limit short ",
         "sjf": "none short limit ",
         "sjf-requested": "short limit none ",
         "sjf-estimated": "limit short none ",

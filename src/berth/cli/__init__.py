@@ -8,14 +8,20 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 __all__ = ["main"]
 
 
 def main() -> None:
     """Run the command that the arguments name; never returns."""
-    from berth.cli.app import app
     from berth.errors import BerthError, MissingExtraError
+    from berth.live.local.client import is_ours
+    from berth.live.local.client import main as of_queue
+
+    if is_ours(sys.argv[1:]):  # without Typer, whose import takes longer than the whole command
+        _exit_with(of_queue)
+    from berth.cli.app import app
 
     sys.path.append(os.getcwd())  # where a user's own `my.module:thing` is
     try:
@@ -52,6 +58,34 @@ def main() -> None:
             raise
         print("berth: interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def _exit_with(of_queue: Callable[[list[str]], int | None]) -> None:
+    """Run a command of the local queue and exit; returns where the history is to answer."""
+    from berth.errors import BerthError
+
+    try:
+        status = of_queue(sys.argv[1:])
+        sys.stdout.flush()
+    except BerthError as error:
+        print(f"berth: {error}", file=sys.stderr)
+        status = 2
+    except KeyboardInterrupt:
+        print("berth: interrupted", file=sys.stderr)
+        status = 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 0
+    except OSError as error:
+        print(f"berth: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        status = 2
+    if status is not None:
+        sys.exit(status)
+    if "BERTH_HISTORY" not in os.environ and not os.path.exists("history"):
+        from berth.live.local.places import Places, state_folder
+
+        if os.path.exists(kept := Places(state_folder()).history):
+            os.environ["BERTH_HISTORY"] = kept
 
 
 def _interrupted(error: SystemExit) -> bool:

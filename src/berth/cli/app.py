@@ -16,6 +16,7 @@ from berth.cli import (
     importing,
     interference,
     job,
+    local,
     partition,
     policies,
     profile,
@@ -58,6 +59,7 @@ app.command("sample")(sampling.sample)
 app.command("train")(train.train)
 app.command("run", context_settings={"allow_interspersed_args": False})(partition.run)
 app.add_typer(partition.app, name="partition")
+local.add_commands(app)
 
 
 def _version(wanted: bool) -> None:

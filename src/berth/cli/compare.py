@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from berth.cli.importing import HistoryFolder
 from berth.cli.run_options import RunOptions, conditions_asked, with_options
 
 if TYPE_CHECKING:
@@ -45,7 +46,13 @@ def simulate(
 
 @with_options
 def compare(
-    trace: Trace,
+    trace: Annotated[
+        str,
+        typer.Argument(
+            metavar="[TRACE]",
+            help="A trace file, or synthetic:NAME?jobs=…&seed=…; none with --from-history.",
+        ),
+    ] = "",
     policies: Annotated[
         str, typer.Option(metavar="A,B,…", help="Names that `berth policies` lists, or my.module:thing.")
     ] = "fifo+first-fit,sjf+best-fit,fgd",
@@ -54,11 +61,77 @@ def compare(
     ray: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Run on this Ray cluster: HOST:PORT, or local.")
     ] = None,
+    from_history: Annotated[
+        bool,
+        typer.Option("--from-history", help="Replay what ran on this machine, beside what really happened."),
+    ] = False,
+    since: Annotated[
+        str,
+        typer.Option(
+            metavar="TIME", help="With --from-history: jobs of the last 7d or 12h, or since a date."
+        ),
+    ] = "7d",
+    history: HistoryFolder = Path("history"),
     *,
     options: RunOptions,
 ) -> None:
     """Replay a trace through several policies and put the results side by side."""
+    if from_history == bool(trace):
+        from berth.errors import SettingError
+
+        raise SettingError("compare replays a TRACE, or what ran on this machine with --from-history")
+    if from_history:
+        _from_history(history, since, [name.strip() for name in policies.split(",")], options, jobs)
+        return
     _run(trace, [name.strip() for name in policies.split(",")], list(range(seeds)), options, jobs, ray)
+
+
+def _from_history(folder: Path, since: str, policies: list[str], options: RunOptions, processes: int) -> None:
+    """Replay the live history, and say how far each replay is from what happened."""
+    from berth.cli.progress import progress_bar
+    from berth.experiments.compare import compare as compare_policies
+    from berth.experiments.lived import distances, lived
+    from berth.history.store.folder import open_history
+    from berth.traces import read_nodes
+
+    nodes = tuple(read_nodes(options.cluster)) if options.cluster else ()
+    real = lived(open_history(folder, must_exist=True), since_ms=_since_ms(since), nodes=nodes)
+    with progress_bar(f"{len(policies)} runs") as progress:
+        result = compare_policies(
+            real.jobs, policies, cluster=real.nodes, processes=processes, progress=progress,
+            **conditions_asked(options),
+        )  # fmt: skip
+    apart = distances(real, result.runs)
+    if options.as_json:
+        told = {
+            "makespan_s": real.makespan_s, "wait_mean_s": real.wait_mean_s, "policy": real.policy,
+            "left_out": real.left_out,
+            "apart": [{"policy": name, "makespan_pct": span, "wait_pct": wait} for name, span, wait in apart],
+        }  # fmt: skip
+        print(json.dumps({**result.to_dict(), "real": told}, allow_nan=False))
+        return
+    _show(result, [])
+    by = f" under {real.policy}" if real.policy else ""
+    print(
+        f"What really happened{by}: makespan {real.makespan_s:,.1f} s, mean wait {real.wait_mean_s:,.1f} s."
+    )
+    for name, span, wait in apart:
+        mark = " (the policy that ran)" if name == real.policy else ""
+        print(f"  replay of {name}{mark}: makespan {span:+.1f} %, mean wait {wait:+.1f} %")
+    if real.left_out:
+        print(f"{real.left_out:,} jobs never ran, and are left out.", file=sys.stderr)
+
+
+def _since_ms(text: str) -> int:
+    """The moment of `7d`, `12h` ago, or of a date."""
+    import re
+    import time
+
+    from berth.cli.importing import moment_ms
+
+    if found := re.fullmatch(r"(\d+)([dh])", text):
+        return time.time_ns() // 1_000_000 - int(found[1]) * (86_400_000 if found[2] == "d" else 3_600_000)
+    return moment_ms(text)
 
 
 def _run(

@@ -128,6 +128,55 @@ def _summarise(profile: Profile, shown: Series) -> None:
     )
 
 
+@app.command()
+def diff(
+    application: Application,
+    versions: Annotated[
+        list[int] | None,
+        typer.Argument(metavar="[A] [B]", help="Two versions, from 1; by default the first and that of now."),
+    ] = None,
+    history: HistoryFolder = Path("history"),
+    as_json: AsJson = False,
+) -> None:
+    """Compare two versions of a profile that the local queue keeps up to date."""
+    from berth.errors import ProfileError
+    from berth.live.local.living_profiles import versions_of
+    from berth.profiles import peak_mem_mib, read_profile, run_time_ms
+
+    kept = versions_of(history, application)
+    if not kept:
+        raise ProfileError(f"{history} has no profile of '{application}'; `berth profile list` names them")
+    chosen = versions or [min(kept), max(kept)]
+    chosen = [*chosen, max(kept)][:2]
+    if unknown := [str(each) for each in chosen if each not in kept]:
+        raise ProfileError(
+            f"no version {', '.join(unknown)} of the profile '{application}'; there are {min(kept)} to {max(kept)}"
+        )
+    rows = []
+    for number in chosen:
+        profile = read_profile(kept[number])
+        gpu, memory, *_ = profile.usage.mean(axis=0).tolist()
+        rows.append(
+            {
+                "version": number, "run_time_s": run_time_ms(profile) / 1000, "gpu_mean_pct": round(gpu * 100, 1),
+                "gpu_peak_pct": round(float(profile.usage[:, 0].max()) * 100, 1),
+                "mem_mean_mib": round(memory * profile.hardware.mem_mib), "mem_peak_mib": peak_mem_mib(profile),
+            }
+        )  # fmt: skip
+    if as_json:
+        print(json.dumps({"application": application, "versions": rows}))
+        return
+    print(f"{application}: version {chosen[0]} and version {chosen[1]} of {len(kept)}")
+    for key, unit in (
+        *(("run_time_s", "s"), ("gpu_mean_pct", "%"), ("gpu_peak_pct", "%")),
+        *(("mem_mean_mib", "MiB"), ("mem_peak_mib", "MiB")),
+    ):
+        before, after = (float(row[key]) for row in rows)
+        change = f"{(after - before) / before * 100:+.1f} %" if before else ""
+        name = key.rsplit("_", 1)[0].replace("_", " ")
+        print(f"  {name:<10} {before:>10,.1f} {after:>10,.1f} {unit:<4} {change}")
+
+
 @app.command("import")
 def import_(
     source: Annotated[

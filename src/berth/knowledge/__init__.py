@@ -18,6 +18,7 @@ from berth.interference import Interference, no_interference
 from berth.knowledge.belief import (
     LONGEST_MS,
     Knowledge,
+    LearnsMemory,
     LearnsWork,
     LimitsCompany,
     Spread,
@@ -36,6 +37,7 @@ __all__ = [
     "LONGEST_MS",
     "History",
     "Knowledge",
+    "LearnsMemory",
     "LearnsWork",
     "LimitsCompany",
     "Noise",

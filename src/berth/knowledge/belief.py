@@ -14,6 +14,7 @@ from berth.model import GpuModel, Job, Profile, Record
 __all__ = [
     "LONGEST_MS",
     "Knowledge",
+    "LearnsMemory",
     "LearnsWork",
     "LimitsCompany",
     "Spread",
@@ -97,6 +98,17 @@ class LearnsWork(Protocol):
     def worked(self, job: Job, work_ms: int, *, alone: bool) -> None:
         """A job has ended that did so much work, as run time alone, at the speeds that it is believed to have had;
         `alone` if no other job shared its GPUs."""
+
+
+@runtime_checkable
+class LearnsMemory(Protocol):
+    """What else a knowledge has that learns from what partitions and samplers measured of live jobs."""
+
+    def measured(self, job: Job, peak_mib: int) -> None:
+        """A job has ended that held so much GPU memory at most, on each of its GPUs."""
+
+    def recorded(self, profile: Profile) -> None:
+        """An application's profile was recorded, or brought up to date."""
 
 
 @runtime_checkable

@@ -150,6 +150,17 @@ class History:
             self._run_ms, _kinds(job.application, job.user, _request(job.gpus, job.share.milli)), work_ms
         )
 
+    def measured(self, job: Job, peak_mib: int) -> None:
+        """Remember the peak of a live job, which its partition kept to the byte."""
+        self._note(
+            self._peak_mib, _kinds(job.application, job.user, _request(job.gpus, job.share.milli)), peak_mib
+        )
+
+    def recorded(self, profile: Profile) -> None:
+        """Believe a profile that was recorded from life; what was learned since it ran out of memory stays."""
+        name = profile.application
+        self._recorded[name] = self._profiles[name] = profile
+
     def ran_out_of_memory(self, job: Job, held_mib: int) -> None:
         """Believe that the application needs more than it held, and after the second time that it needs room."""
         name = job.application

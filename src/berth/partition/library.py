@@ -17,6 +17,7 @@ __all__ = [
     "make_region",
     "oversubscribe_region",
     "resize_region",
+    "shim_path",
 ]
 
 _PACKAGED = Path(__file__).parent / "native"
@@ -33,6 +34,11 @@ def library_path() -> Path:
 def fake_driver_folder() -> Path:
     """The folder with the fake libcuda.so.1 and libnvidia-ml.so.1."""
     return _first("fake/libcuda.so.1").parent
+
+
+def shim_path() -> Path:
+    """The program that stays with each job of the local queue."""
+    return _first("berth-shim")
 
 
 def _first(name: str) -> Path:

@@ -49,6 +49,7 @@ __all__ = [
 
 ORDERS = {
     "fifo": "berth.policies.orders:fifo",
+    "priority": "berth.policies.orders:priority",
     "sjf": "berth.policies.orders:sjf",
     "sjf-requested": "berth.policies.orders:sjf_requested",
     "sjf-estimated": "berth.policies.orders:sjf_estimated",

@@ -12,7 +12,7 @@ from berth.policies.schemes.preempt import Rank, Ranks
 from berth.policies.sort_keys import ExpectedMs, as_queued, keyed
 
 __all__ = [
-    "LeastAttainedService", "SjfExpected", "fifo", "largest_first", "sjf", "sjf_estimated",
+    "LeastAttainedService", "SjfExpected", "fifo", "largest_first", "priority", "sjf", "sjf_estimated",
     "sjf_requested",
 ]  # fmt: skip
 
@@ -21,6 +21,16 @@ __all__ = [
 def fifo(queue: Queue) -> Iterator[Job]:
     """In the order in which the jobs were queued; a job that is queued again goes behind all others."""
     return iter(queue)
+
+
+def _urgency(job: Job) -> int:
+    return -job.priority
+
+
+@keyed(_urgency)
+def priority(queue: Queue) -> Iterator[Job]:
+    """By the priority of the job, the higher first; the first queued among equals. Nothing that runs is stopped."""
+    return queue.by(_urgency)
 
 
 def _work(job: Job) -> int:

@@ -16,7 +16,7 @@ __all__ = ["allotments", "job_of_process", "jobs_of_processes", "jobs_present"]
 
 _SLURM = re.compile(r"/job_(\d+)(?:/|$)", re.MULTILINE)
 _PBS = re.compile(r"/pbs_jobs\.service/jobid/([^/\n]+)")
-_ENVIRONMENT: Final = re.compile(rb"(?:^|\0)(?:SLURM_JOB_ID|PBS_JOBID)=([^\0]+)")
+_ENVIRONMENT: Final = re.compile(rb"(?:^|\0)(?:SLURM_JOB_ID|PBS_JOBID|BERTH_JOB_ID)=([^\0]+)")
 _PRESENT: Final = (
     "system.slice/*slurmstepd.scope/job_*",  # version 2
     "*/slurm*/uid_*/job_*",  # version 1, a folder a controller

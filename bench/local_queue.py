@@ -1,0 +1,176 @@
+"""The local queue: submissions, clients, listings, starts, memory, decisions, and a storm of kills.
+
+    python bench/local_queue.py [--jobs 10000] [--kills 1000] [--storm-jobs 2000] [--only submit,decisions,…]
+
+Everything is real: broker, brain, shims and jobs are processes, on fake GPUs. In the storm the brain is a small one of
+the standard library (tests/live/local/plain_brain.py), so that a restart costs a tenth of a second; the jobs
+themselves write down that they began and ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from harness import save
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.live.local.world import BERTH, World, storm  # noqa: E402
+
+from berth.live.local.link import BRAIN  # noqa: E402
+
+GATE = "while [ ! -e go ]; do sleep 0.05; done"
+
+
+def lines(count: int) -> str:
+    """Jobs that differ in size, length and application, one a line."""
+    return "\n".join(
+        f"--gpus 0.{1 + i % 9} --mem {1 + i % 40}G --name app{i % 50} --time {1 + i % 600} true"
+        for i in range(count)
+    )
+
+
+def client(world: World, *words: str, stdin: str = "") -> tuple[float, float, str]:
+    """Wall and processor time of one client process, s, and what it printed."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    began = time.perf_counter()
+    done = subprocess.run(
+        [BERTH, *words],
+        env=world.environment,
+        cwd=world.folder,
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    wall_s = time.perf_counter() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall_s, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, done.stdout
+
+
+def rss_mib(pid: int) -> float:
+    """Resident memory of a process."""
+    words = Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()
+    return round(int(words[0]) / 1024, 1)
+
+
+def submissions(jobs: int) -> dict[str, Any]:
+    """A queue that is filled and listed, and what it costs in memory."""
+    world = World(gpus="8xA100-80G", brain=BRAIN, options=["--policy", "fifo+best-fit"])
+    try:
+        world.up()
+        status = world.status()
+        assert status is not None
+        empty = rss_mib(status["pid"]), rss_mib(status["brain_pid"])
+        world.submit_many([(GATE, {})] * 8)
+        world.until(lambda: (world.status() or {})["jobs"]["running"] == 8, "the GPUs are taken")
+        wall_s, _, _ = client(world, "submit", "-", stdin=lines(jobs))
+        listed = [client(world, "queue")[0] for _ in range(7)]
+        status = world.status()
+        assert status is not None
+        assert status["jobs"]["waiting"] == jobs
+        one = [client(world, "status") for _ in range(15)]
+        plain = []
+        for _ in range(15):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([sys.executable, "-c", "pass"], check=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            plain.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+        return {
+            "submit_s": round(wall_s, 2), "list_s": round(statistics.median(listed), 3),
+            "client_wall_ms": round(1000 * statistics.median(each[0] for each in one), 1),
+            "client_cpu_ms": round(1000 * statistics.median(each[1] for each in one), 1),
+            "python_alone_cpu_ms": round(1000 * statistics.median(plain), 1),
+            "empty_mib": {"broker": empty[0], "brain": empty[1]},
+            "full_mib": {"broker": rss_mib(status["pid"]), "brain": rss_mib(status["brain_pid"])},
+        }  # fmt: skip
+    finally:
+        world.close()
+
+
+def starts(count: int) -> dict[str, Any]:
+    """From a submission to the beginning of the job, with a GPU free."""
+    world = World(gpus="8xA100-80G", brain=BRAIN)
+    try:
+        world.up()
+        took = []
+        for _ in range(count):
+            job = world.submit("true", mem="1G")
+            world.wait(job)
+            told = world.job(job)
+            took.append(told["attempts"][0]["start_ms"] - told["submit_ms"])
+        took.sort()
+        return {"median_ms": statistics.median(took), "p99_ms": took[int(0.99 * len(took))], "starts": count}
+    finally:
+        world.close()
+
+
+def decisions(policy: str, jobs: int) -> dict[str, Any]:
+    """How long the policy takes with so many waiting, while jobs end and others start."""
+    world = World(gpus="8xA100-80G", brain=BRAIN, options=["--policy", policy])
+    try:
+        world.up()
+        filling = world.submit_many([(GATE, {"time": "60"})] * 8)
+        world.until(lambda: (world.status() or {})["jobs"]["running"] == 8, "the GPUs are taken")
+        client(world, "submit", "-", stdin=lines(jobs))
+        before = (world.status() or {})["decisions"]
+        for job in filling:
+            world.ask("cancel", ids=[job])
+        world.until(lambda: (world.status() or {})["decisions"] >= before + 150, "it has decided often", 300)
+        took = sorted((world.status() or {})["decision_s"][-150:])
+        return {
+            "p50_ms": round(1000 * took[75], 2), "p95_ms": round(1000 * took[142], 2), "of": len(took),
+            "trouble": (world.status() or {})["trouble"],
+        }  # fmt: skip
+    finally:
+        world.close()
+
+
+def kills(jobs: int, count: int) -> dict[str, Any]:
+    """kill -9 of broker, brain and shims at random moments."""
+    world = World()
+    try:
+        world.up()
+        began = time.perf_counter()
+        told = storm(world, jobs, count, seed=7)
+        return {**told, "seconds": round(time.perf_counter() - began), "jobs": jobs}
+    finally:
+        world.close()
+
+
+def main() -> None:
+    """Run what is asked for, and keep it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--jobs", type=int, default=10_000)
+    parser.add_argument("--kills", type=int, default=1000)
+    parser.add_argument("--storm-jobs", type=int, default=2000)
+    parser.add_argument("--only", default="submit,starts,decisions,storm")
+    words = parser.parse_args()
+    subprocess.run(["make", "-s", "-C", str(ROOT / "native"), "all"], check=True)
+    parts: dict[str, Callable[[], Any]] = {
+        "submit": lambda: submissions(words.jobs),
+        "starts": lambda: starts(300),
+        "decisions": lambda: {
+            policy: decisions(policy, words.jobs)
+            for policy in ("fifo+best-fit", "fgd", "easy+priority+best-fit", "learned")
+        },
+        "storm": lambda: kills(words.storm_jobs, words.kills),
+    }
+    results = {}
+    for name in words.only.split(","):
+        results[name] = parts[name]()
+        print(name, results[name], flush=True)
+    save("local_queue", results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""What really happened on one machine, as a trace to replay, and how far a replay is from it.
+
+The local queue keeps two files beside the history: `cluster.csv`, the machine as a list of nodes, and `policies.json`,
+which policy decided since when. A job works as long as its last attempt ran, neighbours included; a priority is not
+recorded, and counts as none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from berth.errors import SettingError
+from berth.files import whole_file
+from berth.history.store.folder import History
+from berth.model import Job, Node, Record, Share
+from berth.statistics import Run
+from berth.traces import read_nodes, write_nodes
+
+__all__ = ["CLUSTER", "Lived", "distances", "keep_machine", "lived"]
+
+CLUSTER = "cluster.csv"
+POLICIES = "policies.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Lived:
+    """Jobs that ran, in ms since the first of them was submitted, and what came of them in truth."""
+
+    jobs: tuple[Job, ...]
+    nodes: tuple[Node, ...]
+    makespan_s: float
+    wait_mean_s: float
+    """From the submission to the start of the last attempt, as `waiting_time_s` of a replay."""
+    policy: str
+    """The policy that decided when the last job was submitted; empty if it is not known."""
+    left_out: int
+    """Jobs that never ran."""
+
+
+def keep_machine(history: Path, nodes: Sequence[Node], policies: Sequence[tuple[int, str]]) -> None:
+    """Keep what the machine is, and which policy decided since when, ms since 1970."""
+    history.mkdir(parents=True, exist_ok=True)
+    write_nodes(nodes, history / CLUSTER)
+    with whole_file(history / POLICIES) as aside:
+        aside.write_text(json.dumps([list(each) for each in policies]), encoding="utf-8")
+
+
+def lived(history: History, *, since_ms: int = 0, nodes: Sequence[Node] = ()) -> Lived:
+    """The jobs that were submitted since then; SettingError if none ran, or nobody knows the machine."""
+    kept = history.folder / CLUSTER
+    if not nodes and not kept.exists():
+        raise SettingError(
+            f"{kept} is not there, which the local queue writes; say with --cluster what the jobs ran on"
+        )
+    tries: dict[tuple[str, str], list[Record]] = {}
+    for record in history.records("submit_ms >= ?", [since_ms]):
+        tries.setdefault((record.cluster, record.job_id), []).append(record)
+    ran = [
+        sorted(each, key=lambda record: record.attempt)
+        for each in tries.values()
+        if any(record.start_ms is not None for record in each)
+    ]
+    if not ran:
+        raise SettingError(f"no job in {history.folder} ran in this period; there is nothing to replay")
+    lasts = [next(record for record in reversed(each) if record.start_ms is not None) for each in ran]
+    origin_ms = min(last.submit_ms for last in lasts)
+    jobs = sorted((_job(last, origin_ms) for last in lasts), key=lambda job: job.submit_ms)
+    waits = [(last.start_ms or 0) - last.submit_ms for last in lasts]
+    return Lived(
+        tuple(jobs),
+        tuple(nodes) or tuple(read_nodes(kept)),
+        (max(last.end_ms for last in lasts) - origin_ms) / 1000,
+        float(np.mean(waits)) / 1000,
+        _policy(history.folder / POLICIES, max(last.submit_ms for last in lasts)),
+        len(tries) - len(ran),
+    )
+
+
+def distances(real: Lived, runs: Iterable[Run]) -> list[tuple[str, float, float]]:
+    """Of each replay its policy, and how far its makespan and mean wait are from the real ones, per cent.
+
+    A wait is compared on the scale of the real makespan where the real one is less than a hundredth of that.
+    """
+    scale_s = max(real.wait_mean_s, real.makespan_s / 100)
+    return [
+        (
+            run.policy,
+            100 * (run.summary.makespan_s - real.makespan_s) / real.makespan_s,
+            100 * (run.summary.waiting_time_s.mean - real.wait_mean_s) / scale_s,
+        )
+        for run in runs
+    ]
+
+
+def _job(record: Record, origin_ms: int) -> Job:
+    shared_milli = record.share.milli
+    return Job(
+        id=record.job_id,
+        submit_ms=record.submit_ms - origin_ms,
+        work_ms=max(1, record.end_ms - (record.start_ms or 0)),
+        user=record.user,
+        application=record.application,
+        gpus=record.gpus,
+        share=Share(shared_milli, record.share.mem_mib if shared_milli < 1000 else 0),
+        cpu_milli=record.cpu_milli,
+        mem_mib=record.mem_mib,
+        time_limit_ms=record.time_limit_ms,
+        retries=0,
+    )
+
+
+def _policy(path: Path, at_ms: int) -> str:
+    try:
+        told = [(int(since), str(name)) for since, name in json.loads(path.read_text(encoding="utf-8"))]
+    except (OSError, ValueError):
+        return ""
+    before = [name for since, name in told if since <= at_ms]
+    return before[-1] if before else ""

@@ -1,0 +1,1 @@
+"""Jobs of real users: on one machine (`local`)."""

@@ -1,0 +1,560 @@
+"""The jobs of the queue and what may become of each: a state machine without files and without a clock.
+
+Whoever drives it (`broker`) tells it what happens and when, writes what is `dirty` to the store, tells the brain what
+is in `notes`, and carries out the `starts` and `stops`: the starts only after what is dirty was written.
+
+    waiting ⇄ held, waiting → starting → running → ended; an attempt that ends may leave the job waiting again
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from typing import Any
+
+from berth.errors import LiveError
+from berth.live.local.entry import (
+    CANCELLED,
+    COMPLETED,
+    ENDED,
+    FAILED,
+    HELD,
+    NODE_FAIL,
+    OUT_OF_MEMORY,
+    PREEMPTED,
+    REQUEUE,
+    RUNNING,
+    STARTING,
+    TIMEOUT,
+    UNKNOWN,
+    WAITING,
+    End,
+    Entry,
+    Limits,
+    Stop,
+    application_of,
+)
+from berth.live.local.request import Request, Tasks
+
+__all__ = ["Book"]
+
+MOST_START_FAILURES = 5
+BACKOFF_MS = 1000
+SOON_MS = 50
+
+
+@dataclass
+class Book:
+    """All jobs that have not ended, and what the driver has to do about them."""
+
+    limits: Limits = field(default_factory=Limits)
+    boot: str = ""
+    jobs: dict[str, Entry] = field(default_factory=dict)
+    active: dict[str, Entry] = field(default_factory=dict)
+    """Those that are starting or running."""
+    next_number: int = 1
+    next_serial: int = 1
+    dirty: dict[str, Entry] = field(default_factory=dict)
+    """Jobs to be written."""
+    attempts: list[dict[str, Any]] = field(default_factory=list)
+    """Ended attempts to be written."""
+    starts: list[Entry] = field(default_factory=list)
+    stops: list[Stop] = field(default_factory=list)
+    notes: list[dict[str, Any]] = field(default_factory=list)
+    """What the brain is to be told, in order."""
+    finished: list[Entry] = field(default_factory=list)
+    """Jobs that have come to their end."""
+    ended_states: Callable[[str], Mapping[str, str]] = lambda job_id: {}
+    """The states of what the store has of a job that has ended, or of the tasks of an array that have."""
+    just_ended: dict[str, str] = field(default_factory=dict)
+    """States of jobs that the store may not have yet."""
+
+    def __post_init__(self) -> None:
+        self._wakes: list[tuple[int, str]] = []
+        self._dependents: dict[str, set[str]] = defaultdict(set)
+        self._arrays: dict[str, dict[str, None]] = defaultdict(dict)  # in order of submission
+        self._going: dict[str, set[str]] = defaultdict(set)  # tasks that run or that the brain has
+
+    # What users do
+
+    def check(self, request: Request) -> None:
+        """Refuse a request that this machine could never serve; LiveError says what there is."""
+        cards = self.limits.cards_mib
+        if request.gpus > len(cards):
+            there = "there is none" if not cards else f"there are {len(cards)}"
+            raise LiveError(f"--gpus {request.gpus}, but {there} on this machine; ask for less")
+        if request.pins and max(request.pins) >= len(cards):
+            raise LiveError(
+                f"--gpu {max(request.pins)}, but the GPUs of this machine are {', '.join(map(str, range(len(cards))))}"
+            )
+        among = [cards[at] for at in request.pins] or list(cards)
+        roomy = sum(mib >= request.mem_mib for mib in among)
+        if request.gpus and roomy < request.gpus:
+            raise LiveError(
+                f"--mem {request.mem_mib}M on each of {request.gpus} GPUs, but the largest GPUs have"
+                f" {', '.join(f'{mib} MiB' for mib in sorted(among)[-request.gpus :])}; ask for less"
+            )
+        if request.cpu_milli > self.limits.cpu_milli:
+            raise LiveError(
+                f"--cpus {request.cpu_milli / 1000:g}, but there are {self.limits.cpu_milli / 1000:g}; ask for less"
+            )
+        if self.limits.mem_mib and request.host_mem_mib > self.limits.mem_mib:
+            raise LiveError(
+                f"--host-mem {request.host_mem_mib}M, but this machine has {self.limits.mem_mib} MiB; ask for less"
+            )
+
+    def draft(
+        self, request: Request, tasks: Tasks, *, key: int, uid: int, user: str, now_ms: int
+    ) -> list[Entry]:
+        """The jobs of one submission, with ids of their own, which count once they are `add`ed."""
+        self.check(request)
+        for _, job_id in request.after:
+            if not self._known(job_id):
+                raise LiveError(f"--after {job_id}: there is no such job; `berth queue --ended` lists them")
+        number = self.next_number
+        self.next_number += 1
+        made = []
+        for index, params in zip(tasks.numbers or (None,), tasks.params, strict=True):
+            job_id = str(number) if index is None else f"{number}_{index}"
+            made.append(
+                Entry(
+                    job_id, self.next_serial, uid, user, request, key, now_ms, now_ms, params=params,
+                    index=index, at_most=tasks.most, since_ms=now_ms,
+                )
+            )  # fmt: skip
+            self.next_serial += 1
+        return made
+
+    def add(self, made: Iterable[Entry], now_ms: int) -> None:
+        """Queue jobs that were written."""
+        for entry in made:
+            self._enter(entry)
+            self._consider(entry, now_ms)
+
+    def named(self, job_id: str) -> list[Entry]:
+        """The job of this id, or the tasks of this array that have not ended."""
+        if (entry := self.jobs.get(job_id)) is not None:
+            return [entry]
+        return sorted((self.jobs[each] for each in self._arrays.get(job_id, ())), key=lambda job: job.serial)
+
+    def cancel(self, entry: Entry, now_ms: int, *, by: str = "") -> None:
+        """End a job, wherever it is."""
+        if entry.state in (WAITING, HELD):
+            self._withdraw(entry)
+            self._finish(entry, CANCELLED, now_ms, by or "cancelled while it waited")
+        else:
+            self._stop(entry, CANCELLED, now_ms)
+
+    def hold(self, entry: Entry, now_ms: int) -> None:
+        """Keep a waiting job from starting."""
+        if entry.state == HELD:
+            return
+        if entry.state != WAITING:
+            raise LiveError(f"job {entry.id} is {entry.state}; only a waiting job can be held")
+        self._withdraw(entry)
+        self._change(entry, HELD, now_ms, "held by its user")
+
+    def release(self, entry: Entry, now_ms: int) -> None:
+        """Let a held job start."""
+        if entry.state == WAITING:
+            return
+        if entry.state != HELD:
+            raise LiveError(f"job {entry.id} is {entry.state}; only a held job can be released")
+        self._change(entry, WAITING, now_ms, "")
+        self._consider(entry, now_ms)
+
+    def edit(self, entry: Entry, request: Request, key: int, now_ms: int) -> None:
+        """Exchange what a waiting job asks for; of a running one what its processes do not see."""
+        if entry.state in (STARTING, RUNNING):
+            old = entry.request
+            same = ("gpus", "milli", "mem_mib", "core_pct", "begin_ms", "priority", "profile")
+            if any(getattr(old, name) != getattr(request, name) for name in same):
+                raise LiveError(
+                    f"job {entry.id} is {entry.state}: of it --time, --grace, --retries, --name and --comment change;"
+                    " requeue it for the rest"
+                )
+        elif entry.state in ENDED:
+            raise LiveError(f"job {entry.id} is {entry.state}; submit it again")
+        else:
+            self.check(request)
+        entry.request, entry.request_key = request, key
+        self.dirty[entry.id] = entry
+        if entry.state == WAITING:
+            if entry.offered and request.begin_ms <= now_ms:
+                entry.version += 1
+                self.notes.append({"note": "replace", "job": self.for_brain(entry)})
+            else:
+                self._withdraw(entry)
+                self._consider(entry, now_ms)
+        elif entry.state == RUNNING:
+            self.notes.append({"note": "replace", "job": self.for_brain(entry)})
+
+    def requeue(self, entry: Entry, now_ms: int) -> None:
+        """Stop a running job and queue it again."""
+        if entry.state in (WAITING, HELD):
+            raise LiveError(f"job {entry.id} is {entry.state} already")
+        self._stop(entry, REQUEUE, now_ms)
+
+    def revive(self, entry: Entry, now_ms: int) -> None:
+        """Queue a job again that has ended."""
+        entry.attempt += 1
+        entry.queued_ms, entry.stop, entry.end_ms, entry.exit_code = now_ms, "", None, None
+        entry.slots, entry.share, entry.start_ms, entry.start_failures = (), (0, 0), None, 0
+        entry.state = WAITING
+        self._enter(entry)
+        self._change(entry, WAITING, now_ms, "")
+        self._consider(entry, now_ms)
+
+    # What the brain does
+
+    def placed(
+        self,
+        job_id: str,
+        version: int,
+        slots: tuple[int, ...],
+        share: tuple[int, int],
+        now_ms: int,
+        *,
+        best_effort: bool = False,
+    ) -> bool:
+        """The brain has given a job its GPUs. Returns False where it has been told otherwise since."""
+        entry = self.jobs.get(job_id)
+        if entry is None or entry.state != WAITING or not entry.offered or entry.version != version:
+            return False
+        entry.offered = False
+        entry.slots, entry.share, entry.best_effort = slots, share, best_effort
+        entry.start += 1
+        entry.boot = self.boot
+        self._change(entry, STARTING, now_ms, "")
+        self.starts.append(entry)
+        return True
+
+    def evicted(self, job_id: str, now_ms: int) -> None:
+        """The brain wants the GPUs of a running job for another."""
+        entry = self.jobs.get(job_id)
+        if entry is not None and entry.state in (STARTING, RUNNING):
+            self._stop(entry, PREEMPTED, now_ms)
+
+    # What processes do
+
+    def confirmed(self, entry: Entry, start_ms: int, now_ms: int) -> None:
+        """The job's process runs."""
+        if entry.state == STARTING:
+            entry.start_ms = start_ms
+            entry.start_failures = 0
+            self._change(entry, RUNNING, now_ms, "")
+            self.notes.append({"note": "started", "id": entry.id})
+
+    def failed_to_start(self, entry: Entry, why: str, now_ms: int) -> None:
+        """Nothing of the attempt ran: it waits again. Where `why` tells that the start itself failed, and nobody was
+        killed meanwhile, it fails for good after several times."""
+        entry.start_failures += bool(why)
+        entry.slots, entry.share, entry.start_ms = (), (0, 0), None
+        self.notes.append({"note": "failed", "id": entry.id, "again": False})
+        if entry.stop not in ("", REQUEUE, PREEMPTED):
+            self._finish(entry, entry.stop, now_ms, f"{entry.stop} before it began")
+        elif entry.start_failures >= MOST_START_FAILURES:
+            self._finish(
+                entry, FAILED, now_ms, f"it could not be started {entry.start_failures} times: {why}"
+            )
+        else:
+            entry.stop = ""
+            wait_ms = BACKOFF_MS << (entry.start_failures - 1) if why else SOON_MS
+            entry.not_before_ms = now_ms + wait_ms
+            self._change(entry, WAITING, now_ms, why and f"it could not be started: {why}")
+            self._consider(entry, now_ms)
+
+    def ended(self, entry: Entry, end: End, now_ms: int) -> None:
+        """The processes of an attempt are gone: the job has come to its end, or waits again."""
+        if end.never_ran:
+            self.failed_to_start(entry, end.reason, now_ms)
+            return
+        end_ms = now_ms if end.end_ms is None else min(end.end_ms, now_ms)
+        if entry.start_ms is None:
+            entry.start_ms = end_ms
+        state, reason = self._how(entry, end)
+        again = self._again(entry, state, end)
+        held_mib = end.needed_mib or end.peak_mib or entry.share[1]
+        self._keep_attempt(entry, state, end, max(end_ms, entry.start_ms), reason)
+        note: dict[str, Any] = {
+            "note": "ended", "id": entry.id, "how": state, "held_mib": held_mib, "peak_mib": end.peak_mib,
+        }  # fmt: skip
+        self.notes.append(note)
+        entry.slots, entry.exit_code, entry.end_ms = (), end.code, max(end_ms, entry.start_ms)
+        if not again:
+            self._finish(entry, state, now_ms, reason)
+            return
+        if state == OUT_OF_MEMORY:
+            entry.out_of_memory += 1
+            entry.needs_mib = max(self._more(entry, end), entry.needs_mib)
+        entry.attempt += 1
+        entry.queued_ms, entry.stop, entry.share, entry.start_ms, entry.end_ms = (
+            now_ms,
+            "",
+            (0, 0),
+            None,
+            None,
+        )
+        self._change(entry, WAITING, now_ms, f"its last attempt: {reason or state}")
+        self._consider(entry, now_ms)
+        self._release_array(entry, now_ms)
+
+    def _keep_attempt(self, entry: Entry, state: str, end: End, end_ms: int, reason: str) -> None:
+        """Have an attempt written that is over, whether it ran or not."""
+        self.attempts.append(
+            {
+                "job": entry.id, "attempt": entry.attempt, "queued_ms": entry.queued_ms, "state": state,
+                "start_ms": entry.start_ms, "end_ms": end_ms, "exit_code": end.code, "reason": reason,
+                "slots": entry.slots, "share": entry.share, "peak_mib": end.peak_mib, "refused": end.refused,
+                "cpu_ms": end.cpu_ms, "mem_peak_mib": end.mem_peak_mib, "request_key": entry.request_key,
+                "submit_ms": entry.submit_ms, "user": entry.user, "index": entry.index, "params": entry.params,
+                "run": f"{entry.id}-{entry.start}",
+            }
+        )  # fmt: skip
+
+    def _how(self, entry: Entry, end: End) -> tuple[str, str]:
+        """The state of an attempt that has ended, and why in words."""
+        if end.lost:
+            return NODE_FAIL, "the machine restarted while it ran"
+        if entry.stop in (CANCELLED, TIMEOUT, NODE_FAIL) and (end.code != 0 or entry.stop == CANCELLED):
+            words = {CANCELLED: "cancelled while it ran", TIMEOUT: "it reached its time limit"}
+            return entry.stop, words.get(entry.stop, "its GPU was lost")
+        if entry.stop in (PREEMPTED, REQUEUE) and end.code != 0:
+            return PREEMPTED, "stopped, and queued again"
+        if end.code is None:
+            return UNKNOWN, end.reason or "what watched over it was killed, so that its exit is not known"
+        if end.code == 0:
+            return COMPLETED, ""
+        if end.refused:
+            return (
+                OUT_OF_MEMORY,
+                f"out of GPU memory: it would have needed {max(end.needed_mib, end.peak_mib or 0)} MiB",
+            )
+        return FAILED, end.reason or f"exit code {end.code}"
+
+    def _again(self, entry: Entry, state: str, end: End) -> bool:
+        """Whether the job of an attempt that ended so waits again."""
+        if entry.stop == CANCELLED:
+            return False
+        if state == PREEMPTED:
+            return True
+        if state == OUT_OF_MEMORY:
+            cards = [self.limits.cards_mib[at] for at in entry.request.pins] or self.limits.cards_mib
+            fits = sum(mib >= self._more(entry, end) for mib in cards) >= entry.request.gpus
+            return entry.out_of_memory < entry.request.retries and fits
+        if state in (UNKNOWN, NODE_FAIL):
+            return entry.request.rerun
+        return False
+
+    def _more(self, entry: Entry, end: End) -> int:
+        """What a job is given that ran out of memory: what it needed and an eighth, and no more than there is."""
+        needed = max(end.needed_mib, end.peak_mib or 0, entry.share[1] + 1)
+        most = max((self.limits.cards_mib[at] for at in range(len(self.limits.cards_mib))), default=needed)
+        return needed if needed > most else min(needed + needed // 8, most)
+
+    # Time
+
+    def tick(self, now_ms: int) -> None:
+        """Look again at jobs whose time has come."""
+        while self._wakes and self._wakes[0][0] <= now_ms:
+            _, job_id = heappop(self._wakes)
+            if (entry := self.jobs.get(job_id)) is not None:
+                self._consider(entry, now_ms)
+
+    def next_ms(self) -> int | None:
+        """When `tick` has something to do next."""
+        return self._wakes[0][0] if self._wakes else None
+
+    def expire(self, entry: Entry, now_ms: int) -> None:
+        """Stop a job that has reached its time limit."""
+        if entry.state == RUNNING and not entry.stop:
+            self._stop(entry, TIMEOUT, now_ms)
+
+    def lose(self, entry: Entry, now_ms: int) -> None:
+        """Stop a job whose GPU is gone."""
+        if entry.state in (STARTING, RUNNING) and not entry.stop:
+            self._stop(entry, NODE_FAIL, now_ms)
+
+    def load(self, entries: Iterable[Entry], now_ms: int) -> None:
+        """Take over what the store holds; those that were starting or running are the caller's to look after."""
+        for entry in sorted(entries, key=lambda job: (job.queued_ms, job.serial)):
+            entry.offered = False
+            self._enter(entry)
+            self.next_serial = max(self.next_serial, entry.serial + 1)
+            self.next_number = max(self.next_number, int(entry.number) + 1)
+        for entry in list(self.jobs.values()):
+            self._consider(entry, now_ms)
+
+    def set_aside(self, entry: Entry, why: str, now_ms: int) -> None:
+        """Take a waiting job from the brain that none of today's GPUs could hold; `reconsider` offers it again."""
+        self._withdraw(entry)
+        entry.reason, entry.since_ms = why, now_ms
+
+    def reconsider(self, now_ms: int) -> None:
+        """Look at every waiting job again, since the machine has changed."""
+        for entry in list(self.jobs.values()):
+            self._consider(entry, now_ms)
+
+    # What the brain is shown
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """All that a brain that has just started must be told: what runs in order of start, then what waits."""
+        running = list(self.active.values())
+        running.sort(key=lambda job: (job.start_ms or 0, job.serial))
+        waiting = [job for job in self.jobs.values() if job.state == WAITING and job.offered]
+        waiting.sort(key=lambda job: (job.queued_ms, job.serial))
+        return [
+            *(
+                {
+                    "note": "running", "job": self.for_brain(job), "slots": job.slots, "share": job.share,
+                    "best_effort": job.best_effort, "start_ms": job.start_ms or job.since_ms,
+                }
+                for job in running
+            ),
+            *({"note": "submit", "job": self.for_brain(job)} for job in waiting),
+        ]  # fmt: skip
+
+    def for_brain(self, entry: Entry) -> dict[str, Any]:
+        """The fields of a `berth.model.Job`."""
+        request = entry.request
+        mem_mib = request.mem_mib
+        cards = self.limits.cards_mib
+        if request.gpus and not mem_mib and request.milli < 1000:
+            mem_mib = min(cards, default=0) * request.milli // 1000
+        if entry.needs_mib and (mem_mib or request.milli < 1000):
+            mem_mib = max(mem_mib, entry.needs_mib)
+        return {
+            "id": entry.id, "submit_ms": entry.submit_ms, "user": entry.user,
+            "application": application_of(request, entry.params), "gpus": request.gpus,
+            "share": (request.milli, mem_mib), "cpu_milli": request.cpu_milli, "mem_mib": request.host_mem_mib,
+            "priority": request.priority, "time_limit_ms": request.time_limit_ms,
+            "estimate_ms": request.estimate_ms, "retries": request.retries, "attempt": entry.attempt,
+            "pins": request.pins, "version": entry.version,
+        }  # fmt: skip
+
+    # How
+
+    def _known(self, job_id: str) -> bool:
+        return job_id in self.jobs or bool(self._arrays.get(job_id)) or bool(self._ended(job_id))
+
+    def _ended(self, job_id: str) -> dict[str, str]:
+        """The states of a job or of the tasks of an array that have ended, written or not."""
+        found = dict(self.ended_states(job_id))
+        recent = self.just_ended.items()
+        return found | {each: state for each, state in recent if job_id in (each, each.partition("_")[0])}
+
+    def _enter(self, entry: Entry) -> None:
+        self.jobs[entry.id] = entry
+        if entry.state in (STARTING, RUNNING):
+            self.active[entry.id] = entry
+        if entry.index is not None:
+            self._arrays[entry.number][entry.id] = None
+            if entry.state in (STARTING, RUNNING):
+                self._going[entry.number].add(entry.id)
+        for _, other in entry.request.after:
+            self._dependents[other].add(entry.id)
+
+    def _change(self, entry: Entry, state: str, now_ms: int, reason: str) -> None:
+        entry.state, entry.reason, entry.since_ms = state, reason, now_ms
+        self.dirty[entry.id] = entry
+        if state in (STARTING, RUNNING):
+            self.active[entry.id] = entry
+        else:
+            self.active.pop(entry.id, None)
+        if entry.index is not None and state not in (STARTING, RUNNING):
+            self._going[entry.number].discard(entry.id)
+
+    def _stop(self, entry: Entry, why: str, now_ms: int) -> None:
+        if entry.stop == CANCELLED or entry.stop == why:
+            return  # a user's word stands
+        entry.stop = why
+        self.dirty[entry.id] = entry
+        self.stops.append(Stop(entry.id, why))
+
+    def _withdraw(self, entry: Entry) -> None:
+        if entry.offered:
+            entry.offered = False
+            self._going[entry.number].discard(entry.id)
+            self.notes.append({"note": "withdraw", "id": entry.id})
+
+    def _consider(self, entry: Entry, now_ms: int) -> None:
+        """Offer a waiting job to the brain if nothing but GPUs and other jobs keeps it."""
+        if entry.state != WAITING or entry.offered:
+            return
+        reason = self._obstacle(entry, now_ms)
+        if entry.id not in self.jobs:
+            return  # it can never start, and has ended
+        if reason is None:
+            entry.offered = True
+            entry.version += 1
+            if entry.index is not None:
+                self._going[entry.number].add(entry.id)
+            self.notes.append({"note": "submit", "job": self.for_brain(entry)})
+        elif reason != entry.reason and not entry.reason.startswith("it could not be started"):
+            entry.reason, entry.since_ms = reason, now_ms
+
+    def _obstacle(self, entry: Entry, now_ms: int) -> str | None:
+        for kind, other in entry.request.after:
+            found = self._dependency(kind, other)
+            if found is False:
+                self._finish(
+                    entry, CANCELLED, now_ms, f"it waited for {kind}:{other}, which cannot come true any more"
+                )
+                return "ended"
+            if found is None:
+                return f"it waits for job {other} ({kind})"
+        begin_ms = max(entry.request.begin_ms, entry.not_before_ms)
+        if begin_ms > now_ms:
+            heappush(self._wakes, (begin_ms, entry.id))
+            return "its time to begin has not come"
+        if entry.at_most and len(self._going[entry.number]) >= entry.at_most:
+            return f"{entry.at_most} tasks of its array run or are next, the most at a time"
+        return None
+
+    def _dependency(self, kind: str, other: str) -> bool | None:
+        """Whether a dependency holds; None: not yet."""
+        if other in self.jobs or self._arrays.get(other):
+            return None
+        states = self._ended(other)
+        return kind == "any" or all(state == COMPLETED for state in states.values()) == (kind == "ok")
+
+    def _finish(self, entry: Entry, state: str, now_ms: int, reason: str) -> None:
+        if entry.end_ms is None:  # it never ran
+            entry.end_ms = now_ms
+            self._keep_attempt(entry, state, End(None), now_ms, reason)
+        self._change(entry, state, now_ms, reason)
+        entry.offered = False
+        entry.stop = ""
+        del self.jobs[entry.id]
+        self.finished.append(entry)
+        self.just_ended[entry.id] = state
+        waiting_for = {entry.id}
+        if entry.index is not None:
+            tasks = self._arrays[entry.number]
+            tasks.pop(entry.id, None)
+            if tasks:
+                self._release_array(entry, now_ms)
+            else:
+                del self._arrays[entry.number]
+                self._going.pop(entry.number, None)
+                waiting_for.add(entry.number)
+        for other in entry.request.after:
+            if (those := self._dependents.get(other[1])) is not None:
+                those.discard(entry.id)
+        for job_id in waiting_for:
+            dependents = [self.jobs[each] for each in self._dependents.pop(job_id, ()) if each in self.jobs]
+            for dependent in sorted(dependents, key=lambda job: job.serial):
+                if dependent.id in self.jobs:
+                    self._consider(dependent, now_ms)
+
+    def _release_array(self, entry: Entry, now_ms: int) -> None:
+        """Offer the next task of an array that runs few at a time."""
+        if not entry.at_most or entry.number not in self._arrays:
+            return
+        for job_id in list(self._arrays[entry.number]):
+            if len(self._going[entry.number]) >= entry.at_most:
+                return
+            if (job := self.jobs.get(job_id)) is not None:
+                self._consider(job, now_ms)

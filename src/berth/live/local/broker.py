@@ -1,0 +1,658 @@
+"""The broker: owns the socket, the store and the jobs; whatever is killed, it comes back and goes on.
+
+Without NumPy, so that it is small. What may become of a job is said in `book`; here is the doing: files, processes,
+the clock.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+from berth.errors import LiveError, StoreError
+from berth.live.local.book import Book
+from berth.live.local.cards import Cards, Look, fake_gpus
+from berth.live.local.commits import Commits
+from berth.live.local.counters import Counters
+from berth.live.local.entry import NODE_FAIL, PREEMPTED, RUNNING, STARTING, WAITING, End, Entry, Limits
+from berth.live.local.link import BRAIN, DECIDE_S, SAFE_POLICY, Link
+from berth.live.local.log import Log
+from berth.live.local.places import Places, state_folder
+from berth.live.local.runner import Runner
+from berth.live.local.runs import boot_id, boot_ms
+from berth.live.local.samples import keep_samples
+from berth.live.local.service import Service
+from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_meta, of_recorded
+
+__all__ = ["DEFAULT_KNOWLEDGE", "DEFAULT_POLICY", "Broker", "main"]
+
+DEFAULT_POLICY = "easy+priority+best-fit"
+DEFAULT_KNOWLEDGE = "history"
+SWEEP_S = 0.5
+LOOK_S = 2.0
+COPY_S = 60.0
+RECORD_S = 30.0
+"""The history has an attempt so long after it has ended, or when there are `BATCH` of them."""
+BATCH = 500
+RECORDING_S = 120.0
+PR_SET_CHILD_SUBREAPER = 36
+
+
+class Broker:
+    """One queue, from when its store was opened."""
+
+    def __init__(
+        self,
+        places: Places,
+        store: Store,
+        cards: Cards,
+        log: Log,
+        *,
+        cpus: float | None = None,
+        brain: str = BRAIN,
+        decide_s: float = DECIDE_S,
+        record_s: float = RECORD_S,
+        metrics: str = "",
+    ) -> None:
+        self.places = places
+        self.store = store
+        self.cards = cards
+        self.log = log
+        self.boot = boot_id()
+        self._offset_ms = self._clock()
+        cpu_milli = round((cpus or os.cpu_count() or 1) * 1000)
+        limits = Limits(tuple(card.mem_mib for card in cards.cards), cpu_milli, _machine_mib())
+        self.book = Book(limits, self.boot, ended_states=store.ended_states)
+        number, serial, self._request_key = store.largest()
+        self.book.next_number, self.book.next_serial = number + 1, serial + 1
+        self.policy = str(store.meta("policy", DEFAULT_POLICY))
+        self.knowledge = str(store.meta("knowledge", DEFAULT_KNOWLEDGE))
+        self.paths: list[str] = list(store.meta("paths", []))
+        """Folders in which a user's own policy or knowledge is looked up."""
+        self.commits = Commits(store, self._collect, self._not_written)
+        self.link = Link(self._begin, self._hear, log, brain=brain, decide_s=decide_s)
+        self.runner = Runner(
+            places, cards.cards, fake=cards.fake, texts=store.text, began=self._began, ended=self._ended,
+            log=log, to_ms=lambda at_ms: at_ms + self._offset_ms,
+        )  # fmt: skip
+        self.service = Service(self)
+        self.looks: tuple[Look, ...] = ()
+        self.counters = Counters()
+        self.decisions = 0
+        self.decision_s: list[float] = []
+        """How long the last decisions took."""
+        self.policy_error = ""
+        self.profile_notes: list[str] = []
+        """What was odd about profiles lately."""
+        self.never: dict[str, str] = {}
+        """Waiting jobs that no GPU of today could hold, and why."""
+        self._serial = 0
+        self._outstanding = 0
+        self._wake: asyncio.TimerHandle | None = None
+        self._waiters: dict[str, list[asyncio.Future[None]]] = {}
+        self._whys: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._ended_starts: list[tuple[Entry, int]] = []
+        self._over_starts: list[tuple[Entry, int]] = []
+        self._deferred: list[Entry] = []
+        self._told_strangers: dict[int, tuple[int, int]] = {}
+        self.stopped = asyncio.Event()
+        self._copied_s = time.monotonic()
+        self._changed = False
+        self.metrics = metrics
+        """Where metrics are served: a port, or a path of a socket; empty: nowhere."""
+        self._record_s = record_s
+        self._recorded_s = time.monotonic()
+        self._unrecorded = store.count_unrecorded()
+
+    # The clock
+
+    def _clock(self) -> int:
+        """What is to be added to the time since the machine started, ms. Within one start of the machine it stays, so
+        that a clock that jumps changes no job's times."""
+        kept = self.store.meta("clock")
+        if kept and kept["boot"] == self.boot:
+            return int(kept["offset_ms"])
+        offset_ms = time.time_ns() // 1_000_000 - boot_ms()
+        self.store.write([of_meta("clock", {"boot": self.boot, "offset_ms": offset_ms})])
+        return offset_ms
+
+    def now_ms(self) -> int:
+        """Milliseconds since 1970, as the clock was when the machine's queue first started."""
+        return boot_ms() + self._offset_ms
+
+    # Life
+
+    async def run(self) -> None:
+        """Serve until told to stop."""
+        loop = asyncio.get_running_loop()
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        loop.add_signal_handler(signal.SIGCHLD, self.runner.reap)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stopped.set)
+        committing = asyncio.create_task(self.commits.run())
+        self._load()
+        server = await self._listen()
+        self.link.start(self.policy)
+        await self.note_policy()
+        tasks = [asyncio.create_task(self._sweep()), asyncio.create_task(self._watch_cards())]
+        if self.metrics:
+            tasks.append(asyncio.create_task(self._export(self.metrics)))
+        self.log("up", policy=self.policy, jobs=len(self.book.jobs), gpus=len(self.cards.cards))
+        _notify("READY=1\nSTATUS=serving")
+        self.act()
+        await self.stopped.wait()
+        _notify("STOPPING=1")
+        for task in tasks:
+            task.cancel()
+        server.close()
+        self.link.close()
+        committing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await committing
+        await self.commits.close()
+        with contextlib.suppress(StoreError):
+            self.store.keep_copy()
+            self.runner.sweep(self.book.jobs)
+        self.store.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self.places.socket)
+        self.log("down", jobs=len(self.book.jobs))
+
+    async def _listen(self) -> asyncio.AbstractServer:
+        path = self.places.socket
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        mask = os.umask(0o111 if os.geteuid() == 0 else 0o177)
+        try:
+            listener.bind(path)
+        except OSError as error:
+            raise LiveError(
+                f"the socket {path} cannot be made ({error.strerror}); name another with BERTH_SOCKET"
+            ) from error
+        finally:
+            os.umask(mask)
+        return await asyncio.start_unix_server(self.service.serve, sock=listener, limit=64 << 20, backlog=512)
+
+    def _load(self) -> None:
+        """Take over what the store has, and find out what became of what was running."""
+        now_ms = self.now_ms()
+        entries = self.store.live()
+        if self.store.mended:
+            self._reconcile(entries)
+        self.book.load(entries, now_ms)
+        self.runner.sweep(self.book.jobs)
+        for entry in list(self.book.jobs.values()):
+            if entry.state in (STARTING, RUNNING):
+                self.runner.adopt(entry)
+
+    def _reconcile(self, entries: list[Entry]) -> None:
+        """A store that is older than the jobs: those that have been started since are not started again."""
+        by_id = {entry.id: entry for entry in entries}
+        for name in os.listdir(self.places.runs):
+            job_id, _, start = name.rpartition("-")
+            entry = by_id.get(job_id)
+            if entry is not None and start.isdigit() and int(start) > entry.start:
+                entry.start, entry.state, entry.boot = int(start), STARTING, self.boot
+
+    async def _export(self, where: str) -> None:
+        """Have a child serve metrics; another one where it ends."""
+        words = [sys.executable, "-m", "berth.live.local.exporter", self.places.socket, where]
+        while True:
+            with contextlib.suppress(OSError):
+                pid = os.posix_spawn(sys.executable, words, dict(os.environ), setsigmask=[])
+                self.log("exporting", where=where, pid=pid)
+                while os.path.exists(f"/proc/{pid}") and pid not in self.runner.reaped:
+                    await asyncio.sleep(1)
+            await asyncio.sleep(5)
+
+    # What is to be done after anything has happened
+
+    def act(self) -> None:
+        """Have written what has changed, tell the brain, stop what is to be stopped."""
+        book = self.book
+        if book.dirty or book.attempts or book.starts:
+            self.commits.wake()
+        for stop in book.stops:
+            entry = book.jobs.get(stop.job_id)
+            if entry is not None:
+                self.runner.stop(entry)
+        book.stops.clear()
+        for entry in book.finished:
+            self.never.pop(entry.id, None)
+        self._decide()
+        wake_ms = book.next_ms()
+        if wake_ms is not None:
+            self._wake_at(wake_ms)
+
+    def _wake_at(self, at_ms: int) -> None:
+        loop = asyncio.get_running_loop()
+        at = loop.time() + max(0.0, (at_ms - self.now_ms()) / 1000)
+        if (
+            self._wake is None
+            or self._wake.cancelled()
+            or self._wake.when() > at
+            or self._wake.when() < loop.time()
+        ):
+            if self._wake is not None:
+                self._wake.cancel()
+            self._wake = loop.call_at(at, self._woken)
+
+    def _woken(self) -> None:
+        self._wake = None
+        self.book.tick(self.now_ms())
+        self.act()
+        self._decide(anyway=True)
+
+    def _collect(self) -> tuple[list[Statement], Any]:
+        """The rows of what has changed, and what follows when they are written."""
+        book = self.book
+        rows = [of_entry(entry) for entry in book.dirty.values()]
+        rows += [of_attempt(attempt) for attempt in book.attempts]
+        self._unrecorded += len(book.attempts)
+        if rows:
+            self._changed = True
+        book.dirty.clear()
+        book.attempts.clear()
+        starts, book.starts = book.starts, []
+        finished, book.finished = book.finished, []
+        over, self._ended_starts = self._ended_starts, []
+        ended = list(book.just_ended)
+
+        def written() -> None:
+            self._over_starts += over
+            for job_id in ended:
+                if job_id not in book.jobs and not any(entry.id == job_id for entry in book.finished):
+                    book.just_ended.pop(job_id, None)
+            for entry in starts:
+                self._start(entry)
+            for entry in finished:
+                for future in self._waiters.pop(entry.id, ()):
+                    if not future.done():
+                        future.set_result(None)
+
+        return rows, written
+
+    def _not_written(self, error: StoreError) -> None:
+        self.log("not-written", why=str(error))
+
+    def _start(self, entry: Entry) -> None:
+        if entry.state != STARTING:
+            return
+        if entry.stop:
+            self._ended(entry, End(None, never_ran=True))
+            return
+        leaving = {
+            at
+            for job in self.book.active.values()
+            if job.stop == PREEMPTED and job is not entry
+            for at in job.slots
+        }
+        if leaving & set(entry.slots):
+            self._deferred.append(entry)  # until who was stopped for it has gone
+            return
+        self.runner.start(entry)
+
+    # What processes do
+
+    def _began(self, entry: Entry, start_ms: int) -> None:
+        self.book.confirmed(entry, min(start_ms, self.now_ms()), self.now_ms())
+        self.counters.waited.add(max(0, start_ms - entry.queued_ms) / 1000)
+        self.log("began", job=entry.id, attempt=entry.attempt, gpus=entry.slots)
+        self.act()
+
+    def _ended(self, entry: Entry, end: End) -> None:
+        start = entry.start
+        self.book.ended(entry, end, self.now_ms())
+        self._ended_starts.append((entry, start))
+        self.counters.ended[entry.state if entry.id not in self.book.jobs else "again"] += 1
+        self.counters.refused += end.refused
+        self.log("ended", job=entry.id, state=entry.state, code=end.code, reason=entry.reason)
+        deferred, self._deferred = self._deferred, []
+        for each in deferred:
+            self._start(each)
+        self.act()
+
+    # The brain
+
+    def _begin(self, policy: str) -> dict[str, Any]:
+        """The first message to a new brain: all that there is."""
+        book = self.book
+        book.notes.clear()
+        for entry in book.jobs.values():
+            if entry.state == WAITING and entry.offered:
+                entry.version += 1
+        self._outstanding = 0
+        self._told_strangers.clear()
+        return {
+            "do": "begin", "nodes": self.nodes(), "policy": policy, "knowledge": self._knowledge_named(policy),
+            "notes": book.snapshot(), "now_ms": self.now_ms(), "paths": self.paths,
+        }  # fmt: skip
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """This machine as nodes, one for each kind of card."""
+        groups: dict[tuple[str, int], int] = {}
+        for card in self.cards.cards:
+            groups[card.model, card.mem_mib] = groups.get((card.model, card.mem_mib), 0) + 1
+        host = socket.gethostname().partition(".")[0] or "here"
+        limits = self.book.limits
+        one = len(groups) <= 1
+        nodes = [
+            {
+                "name": host if at == 0 else f"{host}-{at}", "gpus": count, "model": model, "card_mib": mib,
+                "cpu_milli": limits.cpu_milli if one else None, "mem_mib": limits.mem_mib if one else None,
+            }
+            for at, ((model, mib), count) in enumerate(groups.items())
+        ] or [{
+            "name": host, "gpus": 0, "model": "", "card_mib": 0, "cpu_milli": limits.cpu_milli,
+            "mem_mib": limits.mem_mib,
+        }]  # fmt: skip
+        return nodes
+
+    async def note_policy(self) -> None:
+        """Keep which policy decides since when, and what the machine is, for replays of the history."""
+        policies = list(self.store.meta("policies", []))
+        if not policies or policies[-1][1] != self.policy:
+            policies.append([self.now_ms(), self.policy])
+        await self.commits.ask([of_meta("policies", policies[-1000:]), of_meta("nodes", self.nodes())])
+
+    def _knowledge_named(self, policy: str) -> str:
+        """The knowledge as `make_knowledge` wants it: the history's folder, if there is one yet."""
+        if self.knowledge != "history":
+            return self.knowledge
+        if policy == SAFE_POLICY and self.policy != SAFE_POLICY:
+            return "user"  # whatever failed, it is not asked now
+        there = os.path.exists(os.path.join(self.places.history, "index.json"))
+        return f"history?begin={self.places.history}" if there else "history"
+
+    def _decide(self, *, anyway: bool = False) -> None:
+        """Ask the brain if it has not been asked and something has happened."""
+        if not self.link.ready or self._outstanding or not (self.book.notes or anyway):
+            return
+        self._serial += 1
+        self._outstanding = self._serial
+        now_ms = self.now_ms()
+        notes, self.book.notes = self.book.notes, []
+        for note in notes:
+            note["now_ms"] = now_ms
+        self.link.ask({"do": "decide", "now_ms": now_ms, "serial": self._serial, "notes": notes})
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        """What the brain says."""
+        said = message["say"]
+        now_ms = self.now_ms()
+        if said == "placed":
+            share = (message["share"][0], message["share"][1])
+            slots = tuple(message["slots"])
+            self.book.placed(
+                message["id"], message["version"], slots, share, now_ms, best_effort=message["best_effort"]
+            )
+            self.never.pop(message["id"], None)
+        elif said == "evicted":
+            self.book.evicted(message["id"], now_ms)
+        elif said == "never":
+            self._never_fits(message["id"], message["why"], now_ms)
+        elif said == "error":
+            self.policy_error = message["why"]
+            self.log("policy-error", why=message["why"])
+        elif said == "refused":
+            self.log("refused", why=message["why"])
+        elif said == "why":
+            future = self._whys.pop(message["serial"], None)
+            if future is not None and not future.done():
+                future.set_result(message)
+        elif said == "ready":
+            self.log("brain-ready", policy=message["policy"], seconds=message["seconds"])
+            self.policy_error = ""
+            self._tell_strangers()
+            self._decide(anyway=True)
+        elif said == "decided":
+            self.link.heard()
+            self._outstanding = 0
+            self.decisions += 1
+            self.decision_s = [*self.decision_s[-999:], message["seconds"]]
+            self.counters.decided.add(message["seconds"])
+            if message["wake_ms"] is not None:
+                self._wake_at(message["wake_ms"])
+            self.act()
+
+    def _never_fits(self, job_id: str, why: str, now_ms: int) -> None:
+        """A job that could not start if nothing else ran waits without holding up the others."""
+        self.never[job_id] = why
+        entry = self.book.jobs.get(job_id)
+        if entry is not None and entry.state == WAITING and entry.offered:
+            self.book.set_aside(entry, why, now_ms)
+
+    async def why(self, job_id: str) -> dict[str, Any]:
+        """What the brain says of a waiting job; empty where it does not answer."""
+        if not self.link.ready:
+            return {}
+        self._serial += 1
+        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._whys[self._serial] = future
+        self.link.ask({"do": "why", "serial": self._serial, "id": job_id}, limited=False)
+        try:
+            return await asyncio.wait_for(future, 5.0)
+        except TimeoutError:
+            return {}
+
+    # Strangers, lost GPUs, time limits
+
+    async def _watch_cards(self) -> None:
+        """Look at the GPUs now and then, in a thread: a driver may hang."""
+        while self.cards.cards:
+            try:
+                self.looks = await asyncio.to_thread(self.cards.look, self.runner.run_of)
+            except OSError as error:
+                self.log("no-look", why=str(error))
+            self._heed_looks()
+            await asyncio.sleep(LOOK_S)
+
+    def _heed_looks(self) -> None:
+        now_ms = self.now_ms()
+        running = (job for job in self.book.active.values() if job.state == RUNNING and job.slots)
+        slots = {f"{job.id}-{job.start}": job.slots for job in running}
+        keep_samples(self.places.samples, self.looks, now_ms, slots)
+        for look in self.looks:
+            if look.lost:
+                for entry in list(self.book.active.values()):
+                    if look.index in entry.slots and entry.stop != NODE_FAIL:
+                        self.log("gpu-lost", gpu=look.index, job=entry.id)
+                        self.book.lose(entry, now_ms)
+        self._tell_strangers()
+        self.act()
+
+    def _tell_strangers(self) -> None:
+        """Tell the brain what strangers hold, where that has changed."""
+        changed = []
+        for look in self.looks:
+            milli, mem_mib = look.taken
+            mem_mib = min(mem_mib, self.cards.cards[look.index].mem_mib)
+            if self._told_strangers.get(look.index, (0, 0)) != (milli, mem_mib):
+                self._told_strangers[look.index] = (milli, mem_mib)
+                changed.append((look.index, milli, mem_mib))
+        if changed and self.link.ready:
+            self.book.notes.append({"note": "strangers", "slots": changed})
+
+    async def _sweep(self) -> None:
+        """Heed time limits; keep the copy of the store."""
+        while True:
+            await asyncio.sleep(SWEEP_S)
+            now_ms = self.now_ms()
+            for entry in list(self.book.active.values()):
+                limit_ms = entry.request.time_limit_ms
+                ran_ms = now_ms - (now_ms if entry.start_ms is None else entry.start_ms)
+                if entry.state == RUNNING and limit_ms and ran_ms >= limit_ms:
+                    self.book.expire(entry, now_ms)
+            self.act()
+            if self._changed and time.monotonic() - self._copied_s >= COPY_S:
+                await self._copy()
+            waited_s = time.monotonic() - self._recorded_s
+            if self._unrecorded and (
+                waited_s >= self._record_s or (self._unrecorded >= BATCH and waited_s > 5)
+            ):
+                await self.record()
+
+    async def _copy(self) -> None:
+        over, self._over_starts = self._over_starts, []
+        self._changed, self._copied_s = False, time.monotonic()
+        try:
+            await asyncio.to_thread(self.store.keep_copy)
+        except StoreError as error:
+            self.log("no-copy", why=str(error))
+            self._over_starts = over + self._over_starts
+            return
+        for entry, start in over:
+            self.runner.forget(entry, start)
+
+    async def record(self) -> None:
+        """Have a child take what has ended into the history, and note what it has taken."""
+        await self.commits.flushed()
+        self._recorded_s = time.monotonic()
+        cards = json.dumps([(card.model, card.mem_mib) for card in self.cards.cards])
+        words = [sys.executable, "-m", "berth.live.local.recording", self.places.folder, cards]
+        said = ""
+        try:
+            answer, said = await asyncio.to_thread(_output_of, words)
+            told = json.loads(answer.splitlines()[-1])
+        except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
+            self.log("not-recorded", why=repr(error), said=said[-1000:])
+            return
+        await self.commits.ask([of_recorded(job, attempt) for job, attempt in told["recorded"]])
+        self._unrecorded = max(0, self._unrecorded - len(told["recorded"]))
+        for path in told["profiles"]:
+            self.book.notes.append({"note": "profile", "path": path})
+        self.profile_notes = [*self.profile_notes, *told["said"]][-5:]
+        self.log("recorded", attempts=len(told["recorded"]), profiles=told["profiles"], said=told["said"])
+
+    # For the service
+
+    def next_request_key(self) -> int:
+        """A new key of a request."""
+        self._request_key += 1
+        return self._request_key
+
+    def on_end(self, job_id: str) -> asyncio.Future[None]:
+        """Done when the job has come to its end and that is written."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(job_id, []).append(future)
+        return future
+
+
+def _output_of(words: list[str]) -> tuple[str, str]:
+    """What a child printed, and its errors; its exit code may have been taken by `Runner.reap`."""
+    done = subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=RECORDING_S, check=False
+    )
+    return done.stdout, done.stderr
+
+
+def _machine_mib() -> int:
+    with open("/proc/meminfo") as file:
+        return int(file.readline().split()[1]) >> 10
+
+
+def _notify(text: str) -> None:
+    """Tell systemd (sd_notify)."""
+    address = os.environ.get("NOTIFY_SOCKET")
+    if not address:
+        return
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifier:
+        notifier.connect("\0" + address[1:] if address.startswith("@") else address)
+        notifier.send(text.encode())
+
+
+def hold_lock(places: Places) -> int:
+    """The lock of the store, for as long as this process lives; LiveError where another broker has it."""
+    lock = os.open(places.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        pid = os.read(lock, 32).decode().strip() or "unknown"
+        os.close(lock)
+        raise LiveError(
+            f"another broker (process {pid}) has the store {places.store}; end it with `berth down`, or name another"
+            " folder with BERTH_STATE"
+        ) from error
+    os.ftruncate(lock, 0)
+    os.write(lock, f"{os.getpid()}\n".encode())
+    return lock
+
+
+async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
+    """Open everything, and serve."""
+    store = Store(places.store, tell=lambda text: log("store-mended", what=text))
+    settings = dict(store.meta("settings", {}))
+    for name in ("fake_gpus", "no_gpus", "cpus"):
+        if getattr(options, name) not in (None, False):
+            settings[name] = getattr(options, name)
+    rows = [of_meta("settings", settings)]
+    if ":" in (options.policy or "") + (options.knowledge or ""):
+        rows.append(of_meta("paths", [os.getcwd()]))
+    if options.policy:
+        rows.append(of_meta("policy", options.policy))
+    if options.knowledge:
+        rows.append(of_meta("knowledge", options.knowledge))
+    store.write(rows)
+    fake = settings.get("fake_gpus")
+    if fake:
+        os.environ.update(fake_gpus(fake))
+        os.environ["BERTH_FAKE_CARD"] = places.fake_card
+    cards = Cards(fake=bool(fake), none=bool(settings.get("no_gpus")) and not fake)
+    broker = Broker(
+        places,
+        store,
+        cards,
+        log,
+        cpus=settings.get("cpus"),
+        brain=options.brain,
+        decide_s=options.decide_s,
+        record_s=options.record_s,
+        metrics=options.metrics,
+    )
+    await broker.run()
+
+
+def main() -> None:
+    """Be the broker of the state folder; ends with status 2 and one message where that cannot be."""
+    parser = argparse.ArgumentParser(prog="berth-broker")
+    parser.add_argument("--policy")
+    parser.add_argument("--knowledge")
+    parser.add_argument("--fake-gpus")
+    parser.add_argument("--metrics", default="")
+    parser.add_argument("--no-gpus", action="store_true")
+    parser.add_argument("--cpus", type=float)
+    parser.add_argument("--foreground", action="store_true")
+    parser.add_argument("--brain", default=BRAIN, help="The module that decides; another one in tests.")
+    parser.add_argument("--decide-s", type=float, default=DECIDE_S, help="Seconds for one decision.")
+    parser.add_argument(
+        "--record-s", type=float, default=RECORD_S, help="Seconds between batches of records."
+    )
+    options = parser.parse_args()
+    places = Places(state_folder())
+    if "BERTH_ROOT" not in os.environ and os.geteuid() != 0:
+        os.environ["BERTH_ROOT"] = f"/dev/shm/berth-{os.geteuid()}"  # the other is root's
+    try:
+        places.check()
+        places.make()
+        lock = hold_lock(places)
+        asyncio.run(serve(options, Log(None if options.foreground else places.log), places))
+        os.close(lock)
+    except (LiveError, OSError) as error:
+        print(f"berth: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,204 @@
+"""The GPUs of this machine as the broker sees them: what there is, who is on them, and which one is lost."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from berth.errors import LiveError, PartitionError
+from berth.partition import fake_driver_folder, mem_mib
+from berth.partition.gpus import Gpu, gpus, open_nvml
+
+__all__ = ["Card", "Cards", "Look", "Stranger", "fake_gpus"]
+
+_FAKE = re.compile(r"(\d+)x([A-Za-z0-9]+(?:-[A-Za-z0-9]+)*?)-(\d+(?:\.\d+)?[MGT])")
+_UNKNOWN = (1 << 64) - 1
+_MOST_FAKE = 8
+_NOT_FOUND = 6  # NVML_ERROR_NOT_FOUND: nobody was busy
+_LOST = (15, 16)  # NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED
+SMALL_MIB = 1024
+"""A stranger that holds less counts with its memory alone: a desktop is no reason to keep a GPU from a whole job."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One GPU."""
+
+    index: int
+    uuid: str
+    model: str
+    mem_mib: int
+
+    @property
+    def gpu(self) -> Gpu:
+        """As partitions name it."""
+        return Gpu(self.index, self.uuid, self.mem_mib)
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """A process on a GPU that is no job's."""
+
+    pid: int
+    mem_mib: int
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One GPU at one moment."""
+
+    index: int
+    used_mib: int
+    use_pct: int | None
+    strangers: tuple[Stranger, ...]
+    lost: bool = False
+    runs: Mapping[str, tuple[float | None, int]] = field(default_factory=dict)
+    """Of each run on it: per cent of the multiprocessors' time since the last look, where the driver tells, and MiB."""
+
+    @property
+    def taken(self) -> tuple[int, int]:
+        """Milli and MiB that are not to be given away; all of a lost GPU."""
+        if self.lost:
+            return 1000, 1 << 30
+        held = sum(stranger.mem_mib for stranger in self.strangers)
+        return (100 if held >= SMALL_MIB else 0), held
+
+
+def fake_gpus(text: str) -> dict[str, str]:
+    """The environment that makes fake GPUs of `4xA100-80G`; LiveError where that is none."""
+    found = _FAKE.fullmatch(text)
+    if not found or not 1 <= int(found[1]) <= _MOST_FAKE:
+        raise LiveError(
+            f"--fake-gpus '{text}'; write NxMODEL-SIZE with at most {_MOST_FAKE} GPUs, such as 4xA100-80G"
+        )
+    return {
+        "BERTH_FAKE_GPUS": found[1],
+        "BERTH_FAKE_MEM_MIB": str(mem_mib(found[3])),
+        "BERTH_FAKE_MODEL": f"{found[2]}-{found[3]}",
+    }
+
+
+class _Process(ctypes.Structure):
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("used", ctypes.c_ulonglong),
+        ("gpu_instance", ctypes.c_uint),
+        ("compute_instance", ctypes.c_uint),
+    )
+
+
+class _Memory(ctypes.Structure):
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+class _Busy(ctypes.Structure):
+    _fields_ = (
+        ("pid", ctypes.c_uint),
+        ("time_us", ctypes.c_ulonglong),
+        ("sm", ctypes.c_uint),
+        ("memory", ctypes.c_uint),
+        ("encoder", ctypes.c_uint),
+        ("decoder", ctypes.c_uint),
+    )
+
+
+class _Use(ctypes.Structure):
+    _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
+
+
+class Cards:
+    """NVML, asked now and then; the fake one where `fake` is given."""
+
+    def __init__(self, *, fake: bool = False, none: bool = False) -> None:
+        """LiveError where NVML does not answer; with `none` there is no GPU and nobody is asked."""
+        self.fake = fake
+        self.cards: tuple[Card, ...] = ()
+        self._since_us: dict[int, int] = {}
+        if none:
+            return
+        folder = fake_driver_folder() if fake else None
+        try:
+            self._nvml = open_nvml(folder)
+            found = gpus(folder)
+        except PartitionError as error:
+            raise LiveError(
+                f"the GPUs cannot be told: {error}. Without GPUs: berth up --no-gpus; to try it: --fake-gpus 4xA100-80G"
+            ) from error
+        self._handles = {}
+        for gpu in found:
+            handle = ctypes.c_void_p()
+            self._nvml.nvmlDeviceGetHandleByIndex_v2(gpu.index, ctypes.byref(handle))
+            self._handles[gpu.index] = handle
+        self.cards = tuple(Card(gpu.index, gpu.uuid, self._name(gpu.index), gpu.mem_mib) for gpu in found)
+
+    def _name(self, index: int) -> str:
+        if self.fake:
+            return os.environ.get("BERTH_FAKE_MODEL", "fake")
+        text = ctypes.create_string_buffer(96)
+        self._nvml.nvmlDeviceGetName(self._handles[index], text, 96)
+        return text.value.decode(errors="replace")
+
+    def look(self, run_of: Callable[[int], str]) -> tuple[Look, ...]:
+        """Each GPU now; `run_of` tells which run a process belongs to. To be called in a thread: a driver may hang."""
+        return tuple(self._look(card, run_of) for card in self.cards)
+
+    def _look(self, card: Card, run_of: Callable[[int], str]) -> Look:
+        handle, memory = self._handles[card.index], _Memory()
+        if self._nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) in _LOST:
+            return Look(card.index, 0, None, (), lost=True)
+        use = _Use()
+        asked = getattr(self._nvml, "nvmlDeviceGetUtilizationRates", None)
+        known = asked is not None and asked(handle, ctypes.byref(use)) == 0
+        held: dict[int, int] = {}
+        for kind in ("Compute", "Graphics"):
+            for process in self._processes(kind, handle):
+                told = 0 if process.used == _UNKNOWN else int(process.used) >> 20
+                held[process.pid] = max(told, held.get(process.pid, 0))
+        busy = self._busy(card.index, handle)
+        strangers: list[Stranger] = []
+        runs: dict[str, tuple[float | None, int]] = {}
+        for pid, mib in sorted(held.items()):
+            if run := run_of(pid):
+                before_pct, before_mib = runs.get(run, (None if busy is None else 0.0, 0))
+                pct = None if busy is None or before_pct is None else before_pct + busy.get(pid, 0.0)
+                runs[run] = (pct, before_mib + mib)
+            elif mib:
+                strangers.append(Stranger(pid, mib, command_of(pid)))
+        used, pct = int(memory.used) >> 20, int(use.gpu) if known else None
+        return Look(card.index, used, pct, tuple(strangers), runs=runs)
+
+    def _busy(self, index: int, handle: ctypes.c_void_p) -> dict[int, float] | None:
+        """Per cent of the multiprocessors' time of each process since the last look; None where nobody tells."""
+        samples, count = (_Busy * 1024)(), ctypes.c_uint(1024)
+        since = ctypes.c_ulonglong(self._since_us.get(index, 0))
+        told = self._nvml.nvmlDeviceGetProcessUtilization(handle, samples, ctypes.byref(count), since)
+        if told not in (0, _NOT_FOUND):
+            return None
+        found: dict[int, float] = {}
+        for sample in samples[: count.value] if told == 0 else ():
+            found[sample.pid] = max(found.get(sample.pid, 0.0), float(sample.sm))
+            self._since_us[index] = max(self._since_us.get(index, 0), int(sample.time_us))
+        return found
+
+    def _processes(self, kind: str, handle: ctypes.c_void_p) -> Iterable[_Process]:
+        ask = getattr(self._nvml, f"nvmlDeviceGet{kind}RunningProcesses_v3", None)
+        if ask is None:
+            return ()
+        for size in (64, 1024):
+            listed, count = (_Process * size)(), ctypes.c_uint(size)
+            if ask(handle, ctypes.byref(count), listed) == 0:
+                return listed[: count.value]
+        return ()
+
+
+def command_of(pid: int) -> str:
+    """The name of a process; empty where it has ended."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    except OSError:
+        return ""

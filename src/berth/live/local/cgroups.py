@@ -1,0 +1,78 @@
+"""One cgroup (version 2) a job where this process may make some: nothing that a job started can leave it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+__all__ = ["Cgroups"]
+
+
+class Cgroups:
+    """The cgroups below the broker's own; none where they are not delegated to it."""
+
+    def __init__(self, tag: str, root: str | None = None) -> None:
+        """`root` is the mounted hierarchy of version 2; found by itself where it is None."""
+        self.folder = ""
+        own = _own_group() if root is None else root
+        if not own:
+            return
+        folder = os.path.join(own, f"berth-{tag}")
+        try:
+            os.makedirs(folder, exist_ok=True)
+            probe = os.path.join(folder, "probe")
+            os.mkdir(probe)
+            allowed = os.access(os.path.join(probe, "cgroup.procs"), os.W_OK)
+            allowed = allowed and os.path.exists(os.path.join(probe, "cgroup.kill"))
+            os.rmdir(probe)
+        except OSError:
+            return
+        if allowed:
+            self.folder = folder
+            with (
+                contextlib.suppress(OSError),
+                open(os.path.join(folder, "cgroup.subtree_control"), "w") as file,
+            ):
+                file.write("+memory")
+
+    def make(self, name: str, mem_mib: int) -> str:
+        """A group for one run, with at most so much memory (0: any); the file that a process enters it by, or ''."""
+        if not self.folder:
+            return ""
+        group = os.path.join(self.folder, name)
+        try:
+            os.mkdir(group)
+        except OSError:
+            return ""
+        if mem_mib:
+            with contextlib.suppress(OSError), open(os.path.join(group, "memory.max"), "w") as file:
+                file.write(str(mem_mib << 20))
+        return os.path.join(group, "cgroup.procs")
+
+    def kill(self, name: str) -> None:
+        """Kill all that is in a run's group."""
+        if self.folder:
+            with (
+                contextlib.suppress(OSError),
+                open(os.path.join(self.folder, name, "cgroup.kill"), "w") as file,
+            ):
+                file.write("1")
+
+    def end(self, name: str) -> None:
+        """Kill what is left in a run's group, and take it away."""
+        if self.folder:
+            self.kill(name)
+            with contextlib.suppress(OSError):
+                os.rmdir(os.path.join(self.folder, name))
+
+
+def _own_group() -> str:
+    """The folder of this process's group of version 2; empty where there is none."""
+    try:
+        with open("/proc/self/cgroup") as file:
+            own = next(line[3:].strip() for line in file if line.startswith("0::"))
+        with open("/proc/self/mounts") as file:
+            mount = next(line.split()[1] for line in file if line.split()[2] == "cgroup2")
+    except (OSError, StopIteration):
+        return ""
+    return os.path.join(mount, own.lstrip("/"))

@@ -1,0 +1,440 @@
+"""The commands of the local queue, without Typer, Rich or NumPy: a client process answers within a few milliseconds."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+
+from berth.errors import LiveError
+from berth.live.local.places import find_socket
+from berth.live.local.words import COMMANDS, SUBMIT, Command, Parsed, parse
+
+__all__ = ["is_ours", "main"]
+
+BATCH = 500
+"""Jobs of `submit -` in one message, and so in one commit."""
+UP_S = 20.0
+
+Message = dict[str, object]
+
+
+def is_ours(words: list[str]) -> bool:
+    """Whether the local queue is meant, and not the help about it."""
+    if not words or words[0] not in (*COMMANDS, "job"):
+        return False
+    if words[0] == "submit":  # what stands behind the command is the command's
+        for word in words[1:]:
+            if word in ("-h", "--help"):
+                return False
+            if word == "--" or not word.startswith("-"):
+                break
+        return True
+    return not {"-h", "--help"} & set(words)
+
+
+def main(words: list[str]) -> int | None:
+    """Run a command; its exit status, or None where the history is to answer (`berth job`)."""
+    name = words[0]
+    if name == "job":
+        return _job(words[1:])
+    values, operands = parse(COMMANDS[name], words[1:])
+    return int(_DO[name](values, operands) or 0)
+
+
+def _ask(message: Message) -> Message:
+    from berth.live.local.protocol import Connection
+
+    connection = Connection(find_socket())
+    try:
+        return connection.ask(message)
+    finally:
+        connection.close()
+
+
+def _print_json(answer: object) -> None:
+    import json
+
+    print(json.dumps(answer, ensure_ascii=False))
+
+
+# Submitting
+
+
+def _submit(values: Parsed, operands: list[str]) -> int:
+    from berth.live.local.protocol import Connection
+
+    as_json = bool(values.pop("json", False))
+    if operands == ["-"]:
+        return _submit_lines(values, as_json)
+    if operands[:1] and operands[0] == "-":
+        raise LiveError("berth submit -: nothing stands behind it; each line of standard input is a job")
+    job = _job_of(values, operands)
+    connection = Connection(find_socket())
+    try:
+        answer = connection.ask({"do": "submit", "cwd": os.getcwd(), "env": dict(os.environ), "jobs": [job]})
+    finally:
+        connection.close()
+    _told(answer, as_json)
+    return 0
+
+
+def _told(answer: Message, as_json: bool) -> None:
+    if as_json:
+        _print_json({key: answer[key] for key in ("ids", "count", "note")})
+        return
+    ids, count = answer["ids"], answer["count"]
+    assert isinstance(ids, list)
+    assert isinstance(count, int)
+    if count == len(ids) == 1:
+        print(f"job {ids[0]}")
+    elif len(ids) == 1:
+        print(f"job {ids[0]}: {count:,} tasks")
+    else:
+        print(f"{count:,} jobs, {ids[0]} to {ids[-1]}")
+    if answer["note"]:
+        print(f"berth: {answer['note']}", file=sys.stderr)
+
+
+def _submit_lines(values: Parsed, as_json: bool) -> int:
+    """Each line is what could stand behind `berth submit`; flags of the command itself hold for all."""
+    import json
+    import shlex
+
+    from berth.live.local.protocol import Connection
+
+    jobs: list[Message] = []
+    for number, line in enumerate(sys.stdin, 1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        where = f"line {number} of standard input"
+        try:
+            words = text.split() if not any(mark in text for mark in "'\"\\") else shlex.split(text)
+        except ValueError as error:
+            raise LiveError(f"{where}: {error}: {text[:80]}") from error
+        own, operands = parse(COMMANDS["submit"], words, where=where)
+        try:
+            jobs.append(_job_of({**values, **own}, operands))
+        except LiveError as error:
+            raise LiveError(f"{where}: {error}") from error
+    if not jobs:
+        raise LiveError("standard input names no job; each line is what could stand behind `berth submit`")
+    ids: list[object] = []
+    count, note = 0, ""
+    connection = Connection(find_socket())
+    environment = json.dumps(dict(os.environ))
+    try:
+        for at in range(0, len(jobs), BATCH):
+            part = jobs[at : at + BATCH]
+            try:
+                answer = connection.ask(
+                    {"do": "submit", "cwd": os.getcwd(), "env": environment, "jobs": part}
+                )
+            except LiveError as error:
+                done = (
+                    f"the first {count:,} jobs are queued, up to {ids[-1]}; " if ids else "none is queued; "
+                )
+                raise LiveError(f"{done}then: {error}") from error
+            told, here = answer["ids"], answer["count"]
+            assert isinstance(told, list)
+            assert isinstance(here, int)
+            ids += told
+            count += here
+            note = str(answer["note"])
+    finally:
+        connection.close()
+    _told({"ids": ids, "count": count, "note": note}, as_json)
+    return 0
+
+
+def _job_of(values: Parsed, operands: list[str]) -> Message:
+    """The message about one job; what its script says holds where the command line says nothing."""
+    if not operands:
+        raise LiveError("no command to run; write it last, as in: berth submit --mem 4G python train.py")
+    folder = str(values.get("chdir") or os.getcwd())
+    if not os.path.isdir(folder):
+        raise LiveError(f"--chdir {folder}: there is no such folder")
+    first = operands[0]
+    text = _script(os.path.join(os.getcwd(), first)) if "/" in first or os.path.exists(first) else None
+    if text is not None:
+        said = _said_in(text, first)
+        return {"flags": {**said, **values}, "argv": operands, "script": text}
+    if _which(first, folder) is None:
+        raise LiveError(f"there is no command '{first}' in {folder} or on the PATH")
+    return {"flags": values, "argv": operands}
+
+
+_found: dict[tuple[str, str], str | None] = {}
+
+
+def _which(name: str, folder: str) -> str | None:
+    """Where a command is; looked up once for each name and folder."""
+    if (name, folder) not in _found:
+        places = [folder] if "/" in name else os.environ.get("PATH", os.defpath).split(":")
+        paths = (os.path.join(folder, place, name) for place in places)
+        _found[name, folder] = next(
+            (path for path in paths if os.access(path, os.X_OK) and not os.path.isdir(path)), None
+        )
+    return _found[name, folder]
+
+
+def _script(path: str) -> str | None:
+    """The text of a script, which begins with #!; None where it is none."""
+    try:
+        with open(path, "rb") as file:
+            if file.read(2) != b"#!":
+                return None
+            return (b"#!" + file.read()).decode("utf-8", "surrogateescape")
+    except OSError:
+        return None
+
+
+def _said_in(text: str, name: str) -> Parsed:
+    """What the #BERTH lines of a script say, up to its first command."""
+    import shlex
+
+    words: list[str] = []
+    for line in text.splitlines():
+        if line.startswith("#BERTH "):
+            words += shlex.split(line[7:], comments=True)
+        elif line.strip() and not line.startswith("#"):
+            break
+    values, rest = parse(Command("submit", "", "", SUBMIT), words, where=f"{name}, #BERTH")
+    if rest:
+        raise LiveError(f"{name}, #BERTH: '{rest[0]}' is no option")
+    return values
+
+
+# Looking
+
+
+def _queue(values: Parsed, operands: list[str]) -> int:
+    message: Message = {"do": "queue", "ids": operands, "ended": bool(values.get("ended"))}
+    if "user" in values:
+        message["user"] = values["user"]
+    if "state" in values:
+        message["states"] = str(values["state"]).split(",")
+    if "limit" in values:
+        message["limit"] = _whole(values, "limit")
+    answer = _ask(message)
+    rows, columns = answer["rows"], answer["columns"]
+    assert isinstance(rows, list)
+    assert isinstance(columns, list)
+    if values.get("json"):
+        _print_json({"jobs": [dict(zip(columns, row, strict=True)) for row in rows], "note": answer["note"]})
+        return 0
+    if answer["note"]:
+        print(f"berth: {answer['note']}", file=sys.stderr)
+    from berth.live.local.tables import queue_lines
+
+    sys.stdout.write(queue_lines(rows, time.time() * 1000))
+    return 0
+
+
+def _status(values: Parsed, operands: list[str]) -> int:
+    answer = _ask({"do": "status"})
+    if values.get("json"):
+        _print_json(answer)
+        return 0
+    from berth.live.local.tables import status_lines
+
+    print("\n".join(status_lines(answer, time.time() * 1000)))
+    return 0
+
+
+def _job(words: list[str]) -> int | None:
+    """A job of the queue; None where there is no queue or it does not know the job, so that the history answers."""
+    as_json = "--json" in words
+    operands = [word for word in words if word != "--json"]
+    if len(operands) != 1 or operands[0].startswith("-"):
+        return None  # the history's own options
+    try:
+        answer = _ask({"do": "job", "id": operands[0]})
+    except LiveError:
+        return None
+    jobs = answer["jobs"]
+    assert isinstance(jobs, list)
+    if as_json:
+        _print_json(jobs)
+        return 0
+    from berth.live.local.tables import job_lines
+
+    print("\n\n".join("\n".join(job_lines(job)) for job in jobs))
+    return 0
+
+
+def _why(values: Parsed, operands: list[str]) -> int:
+    answer = _ask({"do": "why", "id": _one(operands)})
+    jobs = answer["jobs"]
+    assert isinstance(jobs, list)
+    if values.get("json"):
+        _print_json(jobs)
+        return 0
+    from berth.live.local.tables import why_lines
+
+    print("\n\n".join("\n".join(why_lines(job)) for job in jobs))
+    return 0
+
+
+def _logs(values: Parsed, operands: list[str]) -> int:
+    """Read the files as this user, so that their modes decide who may."""
+    job_id = _one(operands)
+    jobs = _ask({"do": "job", "id": job_id})["jobs"]
+    assert isinstance(jobs, list)
+    job = jobs[0]
+    if len(jobs) > 1:
+        raise LiveError(f"job {job_id} is an array; name one of its tasks, such as {job['id']}")
+    path = str(job["error"] if values.get("error") and job["error"] else job["output"])
+    if "attempt" in values and path.endswith(f".{job['attempt']}.out"):
+        path = path.removesuffix(f".{job['attempt']}.out") + f".{_whole(values, 'attempt')}.out"
+    if values.get("json"):
+        _print_json({"id": job["id"], "path": path})
+        return 0
+    place, follow = 0, bool(values.get("follow"))
+    while True:
+        try:
+            with open(path, "rb") as file:
+                if place == 0 and "lines" in values:
+                    lines = file.read().splitlines(keepends=True)
+                    sys.stdout.buffer.write(b"".join(lines[max(0, len(lines) - _whole(values, "lines")) :]))
+                else:
+                    file.seek(place)
+                    while part := file.read(1 << 16):
+                        sys.stdout.buffer.write(part)
+                place = file.tell()
+                sys.stdout.buffer.flush()
+        except FileNotFoundError:
+            if not follow:
+                waits = job["state"] in ("waiting", "held", "starting")
+                why = "it has not started" if waits else f"{path} is not there"
+                raise LiveError(f"job {job['id']} has written nothing: {why}") from None
+        except PermissionError as error:
+            raise LiveError(f"{path} is not open to you; it is {job['user']}'s") from error
+        if not follow or job["state"] not in ("waiting", "held", "starting", "running"):
+            return 0
+        time.sleep(0.2)
+        answer = _ask({"do": "job", "id": job_id})["jobs"]
+        assert isinstance(answer, list)
+        job = answer[0]
+
+
+def _wait(values: Parsed, operands: list[str]) -> int:
+    if not operands and not values.get("all"):
+        raise LiveError("berth wait: name jobs, or say --all")
+    message: Message = {"do": "wait", "ids": operands, "all": bool(values.get("all"))}
+    if "timeout" in values:
+        message["timeout"] = _seconds(values, "timeout")
+    answer = _ask(message)
+    jobs = answer["jobs"]
+    assert isinstance(jobs, list)
+    if answer["late"]:
+        print(f"berth: {answer['late']} jobs have not ended yet", file=sys.stderr)
+        return 124
+    if values.get("json"):
+        _print_json(jobs)
+    else:
+        for job in jobs:
+            code = "" if job["exit_code"] is None else f", exit code {job['exit_code']}"
+            print(f"job {job['id']}: {job['state']}{code}")
+    for job in jobs:
+        if job["state"] != "completed":
+            return int(job["exit_code"] or 1)
+    return 0
+
+
+# Changing
+
+
+def _control(name: str, values: Parsed, operands: list[str]) -> int:
+    if not operands and not values.get("all"):
+        raise LiveError(f"berth {name}: name jobs by their ids, as `berth queue` shows them")
+    as_json = bool(values.pop("json", False))
+    message: Message = {"do": name, "ids": operands, "all": bool(values.pop("all", False))}
+    if name == "edit":
+        if not values:
+            raise LiveError("berth edit: say what is to change, such as --mem 8G")
+        message["flags"] = values
+    jobs = _ask(message)["jobs"]
+    assert isinstance(jobs, list)
+    if as_json:
+        _print_json(jobs)
+    else:
+        for job in jobs:
+            print(f"job {job['id']}: {job['state']}")
+    return 0
+
+
+def _policy(values: Parsed, operands: list[str]) -> int:
+    message: Message = {"do": "policy", "cwd": os.getcwd()}
+    if operands:
+        message["name"] = _one(operands)
+    if "knowledge" in values:
+        message["knowledge"] = values["knowledge"]
+    answer = _ask(message)
+    if values.get("json"):
+        _print_json({key: answer[key] for key in ("policy", "deciding", "knowledge", "brain", "trouble")})
+        return 0
+    print(f"{answer['policy']} decides, by what the {answer['knowledge']} knows")
+    if answer["trouble"]:
+        print(f"berth: {answer['trouble']}", file=sys.stderr)
+    return 0
+
+
+# Up and down
+
+
+def _up(values: Parsed, operands: list[str]) -> int:
+    from berth.live.local.starting import up
+
+    return up(values)
+
+
+def _down(values: Parsed, operands: list[str]) -> int:
+    answer = _ask({"do": "down", "cancel": bool(values.get("cancel"))})
+    socket_path, until = find_socket(), time.monotonic() + UP_S
+    while os.path.exists(socket_path) and time.monotonic() < until:
+        time.sleep(0.02)
+    if values.get("json"):
+        _print_json({key: answer[key] for key in ("running", "waiting")})
+    else:
+        print(
+            f"the queue is down; {answer['running']} jobs run on, {answer['waiting']} wait for the next `berth up`"
+        )
+    return 0
+
+
+def _one(operands: list[str]) -> str:
+    if len(operands) != 1:
+        raise LiveError(f"expected one job or name; got {' '.join(operands) or 'none'}")
+    return operands[0]
+
+
+def _whole(values: Parsed, key: str) -> int:
+    text = str(values[key])
+    if not text.isdigit():
+        raise LiveError(f"--{key} '{text}'; expected a whole number")
+    return int(text)
+
+
+def _seconds(values: Parsed, key: str) -> float:
+    try:
+        return float(str(values[key]))
+    except ValueError as error:
+        raise LiveError(f"--{key} '{values[key]}'; expected a number of seconds") from error
+
+
+_DO: dict[str, Callable[[Parsed, list[str]], int]] = {
+    "submit": _submit,
+    "queue": _queue,
+    "logs": _logs,
+    "wait": _wait,
+    "why": _why,
+    "policy": _policy,
+    "up": _up,
+    "down": _down,
+    "status": _status,
+    **{name: partial(_control, name) for name in ("cancel", "hold", "release", "edit", "requeue")},
+}

@@ -1,0 +1,131 @@
+"""Group commit: what comes within a few milliseconds is written in one transaction, by a thread of its own.
+
+What has happened (rows of the book) must be written and is kept until it can be. What is asked for (a submission) is
+refused where it cannot be written, and nothing has changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from berth.errors import StoreError
+from berth.live.local.store import Statement, Store
+
+__all__ = ["Commits"]
+
+GATHER_S = 0.002
+RETRY_S = 1.0
+
+
+class Commits:
+    """Writes what `collect` hands over, and then calls what was to follow."""
+
+    def __init__(
+        self,
+        store: Store,
+        collect: Callable[[], tuple[list[Statement], Callable[[], None]]],
+        failed: Callable[[StoreError], None],
+    ) -> None:
+        """`collect` gives the rows that must be written and what is to be done when they are; `failed` hears of a
+        store that cannot be written, such as of a full disk."""
+        self._store = store
+        self._collect = collect
+        self._failed = failed
+        self._asked: list[tuple[Sequence[Statement], asyncio.Future[None]]] = []
+        self._waiting: list[asyncio.Future[None]] = []
+        self._due = asyncio.Event()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="store")
+        self._unwritten: list[Statement] = []
+        self._then: list[Callable[[], None]] = []
+        self.commits = 0
+        self.broken = ""
+        """Why the store cannot be written at the moment."""
+
+    def wake(self) -> None:
+        """There is something to write."""
+        self._due.set()
+
+    async def ask(self, statements: Sequence[Statement]) -> None:
+        """Write what somebody asks for; StoreError where it cannot be, and it is not written later either."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asked.append((statements, future))
+        self._due.set()
+        await future
+
+    async def flushed(self) -> None:
+        """Wait until all that has happened is written; StoreError where it cannot be now, and will be later."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(future)
+        self._due.set()
+        await future
+
+    async def run(self) -> None:
+        """Write, until cancelled."""
+        while True:
+            await self._due.wait()
+            await asyncio.sleep(GATHER_S)
+            self._due.clear()
+            if not await self._write():
+                await asyncio.sleep(RETRY_S)
+                self._due.set()
+
+    async def close(self) -> None:
+        """Write what is left and end the thread."""
+        self._due.clear()
+        await self._write()
+        self._thread.shutdown()
+
+    async def _write(self) -> bool:
+        loop = asyncio.get_running_loop()
+        asked, self._asked = self._asked, []
+        waiting, self._waiting = self._waiting, []
+        rows, then = self._collect()
+        self._unwritten += rows
+        self._then.append(then)
+        must = self._unwritten
+        error: StoreError | None = None
+        if must or asked:
+            every = [*must, *(statement for statements, _ in asked for statement in statements)]
+            error = await loop.run_in_executor(self._thread, self._attempt, every)
+            if error is not None and asked and must:
+                refused = error
+                error = await loop.run_in_executor(self._thread, self._attempt, must)
+            elif error is not None:
+                refused = error
+                error = error if must else None
+            else:
+                refused = None
+            self.commits += 1
+            for _, future in asked:
+                _settle(future, refused)
+        if error is not None:
+            self.broken = str(error)
+            for future in waiting:
+                _settle(future, error)
+            self._failed(error)
+            return False
+        self.broken = ""
+        self._unwritten, todo, self._then = [], self._then, []
+        for each in todo:
+            each()
+        for future in waiting:
+            _settle(future, None)
+        return True
+
+    def _attempt(self, statements: Sequence[Statement]) -> StoreError | None:
+        try:
+            self._store.write(statements)
+        except StoreError as error:
+            return error
+        return None
+
+
+def _settle(future: asyncio.Future[None], error: Exception | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(None)
+    else:
+        future.set_exception(error)

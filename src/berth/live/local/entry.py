@@ -1,0 +1,154 @@
+"""One job of the queue as it is now, and how an attempt of it can end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from berth.live.local.request import Request
+
+__all__ = [
+    "CANCELLED", "COMPLETED", "ENDED", "FAILED", "HELD", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REQUEUE",
+    "RUNNING", "STARTING", "TIMEOUT", "UNKNOWN", "WAITING", "End", "Entry", "Limits", "Stop", "application_of",
+]  # fmt: skip
+
+WAITING, HELD, STARTING, RUNNING = "waiting", "held", "starting", "running"
+COMPLETED, FAILED, CANCELLED, TIMEOUT = "completed", "failed", "cancelled", "timeout"
+OUT_OF_MEMORY, NODE_FAIL, UNKNOWN, PREEMPTED = "out-of-memory", "node-fail", "exit-unknown", "preempted"
+ENDED = frozenset((COMPLETED, FAILED, CANCELLED, TIMEOUT, OUT_OF_MEMORY, NODE_FAIL, UNKNOWN))
+REQUEUE = "requeue"
+"""Why an attempt is stopped whose job waits again, because its user said so."""
+
+
+@dataclass(slots=True)
+class Entry:
+    """One job, as it is now."""
+
+    id: str
+    serial: int
+    """Order of submission."""
+    uid: int
+    user: str
+    request: Request
+    request_key: int
+    submit_ms: int
+    queued_ms: int
+    state: str = WAITING
+    params: tuple[tuple[str, str], ...] = ()
+    index: int | None = None
+    """Its number in an array."""
+    at_most: int = 0
+    """Tasks of its array that run at a time, at most; 0: any number."""
+    attempt: int = 1
+    out_of_memory: int = 0
+    needs_mib: int = 0
+    """GPU memory that it needs, as measured when it ran out of it; 0: it never did."""
+    start: int = 0
+    """Counts every start that was decided; names the run folder."""
+    start_failures: int = 0
+    not_before_ms: int = 0
+    slots: tuple[int, ...] = ()
+    share: tuple[int, int] = (0, 0)
+    """Milli and MiB that it was given of each GPU."""
+    best_effort: bool = False
+    start_ms: int | None = None
+    end_ms: int | None = None
+    exit_code: int | None = None
+    stop: str = ""
+    """Why its processes are being ended."""
+    reason: str = ""
+    """Why it waits, or how it ended, in words."""
+    since_ms: int = 0
+    """Since when that is the reason."""
+    offered: bool = False
+    """Whether the brain has it among its waiting jobs."""
+    boot: str = ""
+    """The boot of the machine in which its attempt was started."""
+    version: int = 0
+    """Goes up whenever the brain is told of it anew, so that a decision on what it was before is known."""
+
+    @property
+    def number(self) -> str:
+        """The id of its array, or its own."""
+        return self.id.partition("_")[0]
+
+    def to_dict(self) -> dict[str, Any]:
+        """What the store holds of it: what is not as at first."""
+        found: dict[str, Any] = {}
+        for name, default in _KEPT.items():
+            value = getattr(self, name)
+            if value != default:
+                found[name] = value
+        return found
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], request: Request) -> Entry:
+        """The job of what `to_dict` made."""
+        told = {**values, "request": request}
+        for name in ("slots", "share"):
+            if name in told:
+                told[name] = tuple(told[name])
+        if "params" in told:
+            told["params"] = tuple((name, value) for name, value in told["params"])
+        return cls(**told)
+
+
+_KEPT: dict[str, Any] = {
+    "id": None, "serial": None, "uid": None, "user": None, "request_key": None, "submit_ms": None,
+    "queued_ms": None, "state": WAITING, "params": (), "index": None, "at_most": 0, "attempt": 1,
+    "out_of_memory": 0, "needs_mib": 0, "start": 0, "start_failures": 0, "not_before_ms": 0, "slots": (),
+    "share": (0, 0), "best_effort": False, "start_ms": None, "end_ms": None, "exit_code": None, "stop": "",
+    "reason": "", "since_ms": 0, "boot": "",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The processes of an attempt are to be ended."""
+
+    job_id: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How the processes of an attempt ended."""
+
+    code: int | None
+    """None: nobody knows."""
+    reason: str = ""
+    end_ms: int | None = None
+    peak_mib: int | None = None
+    refused: int = 0
+    needed_mib: int = 0
+    """What it would have needed when it was refused memory."""
+    cpu_ms: int | None = None
+    mem_peak_mib: int | None = None
+    lost: bool = False
+    """The machine restarted meanwhile."""
+    never_ran: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What there is on this machine, so that what could never run is refused."""
+
+    cards_mib: tuple[int, ...] = ()
+    """Memory of each GPU."""
+    cpu_milli: int = 1000
+    mem_mib: int = 0
+
+
+def application_of(request: Request, params: Iterable[tuple[str, str]] = ()) -> str:
+    """What an application is known by: its profile's name, else its name and parameters, else command and script."""
+    if request.profile:
+        return request.profile
+    told = ",".join(f"{name}={value}" for name, value in params if name != "array")
+    if request.name:
+        return f"{request.name}?{told}" if told else request.name
+    words = [word.rpartition("/")[2] for word in request.argv]
+    if request.script:
+        return words[0]
+    scripts = [word for word in words[1:] if word.endswith((".py", ".sh", ".jl", ".R"))][:1]
+    return " ".join([words[0], *scripts])

@@ -1,0 +1,160 @@
+"""Prometheus metrics of the queue, in a process of its own: on a Unix socket, or on a port of 127.0.0.1.
+
+`exporter.py QUEUE_SOCKET PORT|PATH`. It asks the broker at every scrape, and ends when that is gone.
+"""
+
+from __future__ import annotations
+
+import os
+import socketserver
+import sys
+from collections.abc import Iterator
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from berth.errors import LiveError
+from berth.live.local.protocol import Connection
+
+__all__ = ["QueueCollector", "main"]
+
+
+class QueueCollector(Collector):
+    """What the broker says, as metrics."""
+
+    def __init__(self, socket_path: str) -> None:
+        self._path = socket_path
+
+    def collect(self) -> Iterator[Metric]:
+        """Ask the broker; nothing but `berth_up 0` where it does not answer."""
+        up = GaugeMetricFamily("berth_up", "Whether the queue answers.")
+        try:
+            connection = Connection(self._path)
+            try:
+                told = connection.ask({"do": "metrics"})
+            finally:
+                connection.close()
+        except LiveError:
+            up.add_metric([], 0)
+            yield up
+            return
+        up.add_metric([], 1)
+        yield up
+        yield from _gpus(told["gpus"])
+        jobs = GaugeMetricFamily("berth_jobs", "Jobs of the queue by state.", labels=["state"])
+        for state, count in told["jobs"].items():
+            jobs.add_metric([state], count)
+        yield jobs
+        ended = CounterMetricFamily("berth_attempts_ended", "Attempts that ended, by how.", labels=["state"])
+        for state, count in told["ended"].items():
+            ended.add_metric([state], count)
+        yield ended
+        for name, text in (
+            ("submitted", "Jobs that were submitted."),
+            ("refused_allocations", "Calls for GPU memory that partitions refused, of attempts that ended."),
+            ("decisions", "Times that the policy was asked."),
+            ("brain_restarts", "Times that the policy's process was started again."),
+            ("commits", "Commits of the store."),
+        ):
+            counter = CounterMetricFamily(f"berth_{name}", text)
+            counter.add_metric([], told[name])
+            yield counter
+        for name, text in (
+            ("queue_wait_seconds", "How long attempts waited before they began."),
+            ("decision_seconds", "How long the policy took to decide."),
+        ):
+            histogram = HistogramMetricFamily(f"berth_{name}", text)
+            buckets = [(bound, float(count)) for bound, count in told[name]["buckets"]]
+            histogram.add_metric([], buckets=buckets, sum_value=told[name]["sum"])
+            yield histogram
+        ready = GaugeMetricFamily(
+            "berth_policy_ready", "Whether the chosen policy decides.", labels=["policy"]
+        )
+        ready.add_metric([told["policy"]], float(told["ready"]))
+        yield ready
+
+
+def _gpus(gpus: list[dict[str, Any]]) -> Iterator[Metric]:
+    labels = ["gpu", "model"]
+    families = {
+        name: GaugeMetricFamily(f"berth_gpu_{name}", text, labels=labels)
+        for name, text in (
+            ("allocated_milli", "Compute that jobs were given, per mille of the GPU."),
+            ("allocated_bytes", "Memory that jobs were given."),
+            ("memory_bytes", "Memory that there is."),
+            ("used_bytes", "Memory in use, whoever uses it."),
+            ("stranger_bytes", "Memory that processes of no job hold."),
+            ("tenants", "Jobs on it."),
+            ("lost", "Whether it has fallen off the bus."),
+        )
+    }
+    for gpu in gpus:
+        of = [str(gpu["index"]), gpu["model"]]
+        values = {
+            "allocated_milli": sum(each["milli"] for each in gpu["tenants"]),
+            "allocated_bytes": sum(each["mem_mib"] for each in gpu["tenants"]) << 20,
+            "memory_bytes": gpu["mem_mib"] << 20,
+            "used_bytes": (gpu["used_mib"] or 0) << 20,
+            "stranger_bytes": sum(each["mem_mib"] for each in gpu["strangers"]) << 20,
+            "tenants": len(gpu["tenants"]),
+            "lost": int(gpu["lost"]),
+        }
+        for name, value in values.items():
+            families[name].add_metric(of, value)
+    yield from families.values()
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Scrapes are no news."""
+
+    def address_string(self) -> str:
+        """A Unix socket has no address of its client."""
+        return "local"
+
+
+class _OnSocket(socketserver.ThreadingMixIn, WSGIServer):
+    address_family = 1  # AF_UNIX
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """As a Unix socket is bound: it has no host and port."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = "localhost", 0
+        self.setup_environ()
+
+    def get_request(self) -> Any:
+        """The handler wants an address in two parts."""
+        request, _ = super().get_request()
+        return request, ("local", 0)
+
+
+class _OnPort(socketserver.ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+def main() -> None:
+    """Serve until the parent is gone."""
+    queue, where = sys.argv[1:3]
+    registry = CollectorRegistry()
+    registry.register(QueueCollector(queue))
+    application = make_wsgi_app(registry)
+    server: WSGIServer
+    if where.isdigit():
+        server = _OnPort(("127.0.0.1", int(where)), _Quiet)
+    else:
+        if os.path.exists(where):
+            os.unlink(where)
+        server = _OnSocket(where, _Quiet)  # type: ignore[arg-type]
+    server.set_app(application)
+    parent = os.getppid()
+    server.timeout = 2.0
+    while os.getppid() == parent:
+        server.handle_request()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,242 @@
+"""The broker's side of the brain: starts it, asks it, and starts it again when it is gone or hangs.
+
+After three crashes in a row `fifo+best-fit` decides, which needs nothing, until another policy is chosen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from berth.errors import LiveError
+
+__all__ = ["BRAIN", "DECIDE_S", "SAFE_POLICY", "Link"]
+
+BRAIN = "berth.live.local.brain"
+SAFE_POLICY = "fifo+best-fit"
+MOST_CRASHES = 3
+START_S = 180.0
+"""Loading and compiling for the first time takes 14 s of processor time; on a busy machine many times that."""
+DECIDE_S = 15.0
+RESTART_S = 0.2
+LONGEST_LINE = 1 << 22
+
+Message = dict[str, Any]
+
+
+class Link:
+    """One brain at a time."""
+
+    def __init__(
+        self,
+        begin: Callable[[str], Message],
+        hear: Callable[[Message], None],
+        log: Callable[..., None],
+        *,
+        brain: str = BRAIN,
+        decide_s: float = DECIDE_S,
+    ) -> None:
+        """`begin` gives the first message to a brain with this policy; `hear` is called with all that it says.
+        `brain` is the module that is run; it has `decide_s` seconds for each answer."""
+        self._begin = begin
+        self._hear = hear
+        self._log = log
+        self._module = brain
+        self._decide_s = decide_s
+        self.policy = SAFE_POLICY
+        """The policy that was chosen."""
+        self.deciding = ""
+        """The policy that decides."""
+        self.state = "down"
+        """`down`, `loading`, `compiling`, `ready`."""
+        self.crashes = 0
+        self.restarts = 0
+        self.trouble = ""
+        """Why the last brain ended, or another policy decides than the chosen."""
+        self.pid = 0
+        self._socket: socket.socket | None = None
+        self._rest = bytearray()
+        self._out = bytearray()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing = False
+        self._good = 0
+        self._trial: tuple[str, asyncio.Future[None]] | None = None
+
+    @property
+    def ready(self) -> bool:
+        """Whether it decides."""
+        return self.state == "ready"
+
+    def start(self, policy: str | None = None) -> None:
+        """Start a brain; with another policy, that is what decides from now on."""
+        loop = asyncio.get_running_loop()
+        if policy is not None:
+            self.policy, self.crashes, self.trouble = policy, 0, ""
+        self._end()
+        self.deciding = self.policy if self.crashes < MOST_CRASHES else SAFE_POLICY
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        environment = dict(os.environ)
+        environment.setdefault("OMP_NUM_THREADS", "1")
+        environment.setdefault("OPENBLAS_NUM_THREADS", "1")
+        if "NUMBA_CACHE_DIR" not in environment and not _writable_package():
+            base = environment.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+            environment["NUMBA_CACHE_DIR"] = os.path.join(base, "berth", "numba")
+        fd = theirs.fileno()
+        actions = [(os.POSIX_SPAWN_DUP2, fd, 0), (os.POSIX_SPAWN_DUP2, fd, 1)]
+        self.pid = os.posix_spawn(
+            sys.executable, [sys.executable, "-m", self._module], environment,
+            file_actions=actions, setsigmask=[], setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGCHLD],
+        )  # fmt: skip
+        theirs.close()
+        self._socket, self._rest, self._out = ours, bytearray(), bytearray()
+        self.state = "loading"
+        loop.add_reader(ours, self._read)
+        self._send(self._begin(self.deciding))
+        self._limit(START_S, "it has not begun")
+
+    async def change(self, policy: str) -> None:
+        """Decide by another policy from now on; LiveError where it cannot be made, and the old one decides on."""
+        before = self.policy
+        self._trial = (before, asyncio.get_running_loop().create_future())
+        self.start(policy)
+        await self._trial[1]
+
+    def ask(self, message: Message, *, limited: bool = True) -> None:
+        """Send something to a brain that is ready."""
+        self._send(message)
+        if limited:
+            self._limit(self._decide_s, "it has not decided")
+
+    def heard(self) -> None:
+        """The answer that was waited for is there."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._good += 1
+        if self._good >= 20:
+            self.crashes = 0 if self.deciding == self.policy else self.crashes
+
+    def close(self) -> None:
+        """End it for good."""
+        self._closing = True
+        self._end()
+
+    def _end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._socket is not None:
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(self._socket)
+            loop.remove_writer(self._socket)
+            self._socket.close()
+            self._socket = None
+        if self.pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            self.pid = 0
+        self.state = "down"
+
+    def _limit(self, seconds: float, what: str) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(seconds, self._gone, f"{what} within {seconds:g} s")
+
+    def _gone(self, why: str) -> None:
+        """The brain is dead, or is to be: start another."""
+        if self._closing:
+            return
+        if self._trial is not None:
+            (before, told), self._trial = self._trial, None
+            failed = self.policy
+            told.set_exception(LiveError(f"'{failed}' cannot decide: {why}; '{before}' goes on"))
+            self.start(before)
+            return
+        self.crashes += 1
+        self.restarts += 1
+        self._good = 0
+        self._log("brain-gone", why=why, policy=self.deciding, crashes=self.crashes)
+        self.trouble = f"'{self.deciding}' ended: {why}"
+        if self.crashes == MOST_CRASHES and self.policy != SAFE_POLICY:
+            self.trouble = (
+                f"'{self.policy}' ended {MOST_CRASHES} times ({why});"
+                f" {SAFE_POLICY} decides until another is chosen"
+            )
+        self._end()
+        asyncio.get_running_loop().call_later(
+            min(RESTART_S * 2 ** min(self.crashes - 1, 5), 5.0), self._again
+        )
+
+    def _again(self) -> None:
+        if not self._closing and self._socket is None:
+            self.start()
+
+    def _send(self, message: Message) -> None:
+        if self._socket is None:
+            return
+        self._out += json.dumps(message, separators=(",", ":")).encode() + b"\n"
+        self._write()
+
+    def _write(self) -> None:
+        if self._socket is None:
+            return
+        loop = asyncio.get_running_loop()
+        try:
+            while self._out:
+                del self._out[: self._socket.send(memoryview(self._out)[: 1 << 18].tobytes())]
+        except BlockingIOError:
+            loop.add_writer(self._socket, self._write)
+            return
+        except OSError:
+            return  # its end is read, too
+        loop.remove_writer(self._socket)
+
+    def _read(self) -> None:
+        assert self._socket is not None
+        try:
+            part = self._socket.recv(1 << 18)
+        except BlockingIOError:
+            return
+        except OSError:
+            part = b""
+        if not part or len(self._rest) > LONGEST_LINE:
+            self._gone("it crashed, or was killed" if not part else "it said too much at once")
+            return
+        self._rest += part
+        lines = self._rest.split(b"\n")
+        self._rest = lines.pop()
+        for line in lines:
+            try:
+                message = json.loads(line)
+                self._take(message)
+            except (ValueError, KeyError, TypeError) as error:
+                self._gone(f"it said what cannot be understood: {error!r}")
+                return
+
+    def _take(self, message: Message) -> None:
+        if message["say"] == "progress":
+            self.state = message["what"]
+        elif message["say"] == "ready":
+            self.state = "ready"
+            self.heard()
+            if self._trial is not None:
+                self._trial[1].set_result(None)
+                self._trial = None
+        elif message["say"] == "error" and message.get("fatal"):
+            self._gone(message["why"])
+            return
+        self._hear(message)
+
+
+def _writable_package() -> bool:
+    """Whether compiled code can be kept beside the package."""
+    return os.access(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), os.W_OK)

@@ -1,0 +1,178 @@
+"""Profiles from life: recorded when an application first runs alone, and brought up to date by later runs.
+
+    HISTORY/profiles/NAME.profile.csv             what is believed now
+    HISTORY/profiles/versions/NAME/N.profile.csv  what was believed before, from 1
+    HISTORY/profiles/versions/NAME/life.json      the program, how many runs, and how far they were apart
+
+A later run is stretched to the profile's length, and counts for a fifth: one odd run changes little, a lasting change
+is followed. Memory is never believed to be less than the highest peak of the last runs.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.files import whole_file
+from berth.live.local.samples import Sample
+from berth.model import GpuModel, Profile
+from berth.profiles import IN_HISTORY, Profiles, keep_profile
+from berth.profiles.profiles import ENDING, file_name
+
+__all__ = ["LivingProfiles", "versions_of"]
+
+LEAST_SAMPLES = 3
+INTERVAL_MS = 1000
+MOST_ROWS = 2000
+WEIGHT = 0.2
+"""What a run weighs beside what is believed."""
+SMOOTHED = 3
+"""Looks that a value is the median of, so that one look at an odd moment makes no peak."""
+
+
+class LivingProfiles:
+    """The profiles of a history, while runs are taken into them."""
+
+    def __init__(self, history: Path) -> None:
+        self._folder = history / IN_HISTORY
+        self._known = dict(Profiles.of_history(history, wrong=[]))
+        self.said: list[str] = []
+        """What the operator should know."""
+
+    def learn(
+        self, application: str, program: str, card: GpuModel, samples: Sequence[Sample], peak_mib: int | None
+    ) -> Path | None:
+        """Take a run into the application's profile; the profile's file if it changed."""
+        told = len(samples) >= LEAST_SAMPLES and all(each.use_pct is not None for each in samples)
+        if not told or not card.mem_mib or not application.isprintable():
+            return None
+        alone = all(sample.alone for sample in samples)
+        life = self._life(application)
+        if life and life["program"] != program:
+            self.said.append(
+                f"profile '{application}' was recorded of '{life['program']}', and a job of that name ran '{program}':"
+                " it is left as it is; give one of them another --profile or --name"
+            )
+            return None
+        usage = _usage(samples, card, peak_mib)
+        before = self._known.get(application)
+        if before is None or not life:
+            if not alone:
+                return None  # recorded when it first runs alone
+            profile = Profile(application, "live", 0, "", card, _interval(samples), usage, "sm-activity")
+            life = {
+                "program": program,
+                "runs": 1,
+                "shared": 0,
+                "version": 1,
+                "spread": [0.0, 0.0],
+                "peaks": [],
+            }
+        else:
+            there = _stretched(usage, len(before.usage))
+            if before.hardware.mem_mib != card.mem_mib:
+                there[:, 1] = np.minimum(1.0, there[:, 1] * card.mem_mib / before.hardware.mem_mib)
+            # What a shared run used of the GPU is less than alone: only its memory and its shape are believed.
+            columns = [0, 1, 2] if alone else [1]
+            merged = np.array(before.usage)
+            merged[:, columns] += WEIGHT * (there[:, columns] - merged[:, columns])
+            apart = np.sqrt(np.mean((there - before.usage) ** 2, axis=0))[:2]
+            spread = zip(life["spread"], apart, strict=True)
+            life["spread"] = [round((1 - WEIGHT) * old + WEIGHT * float(new), 6) for old, new in spread]
+            life["runs"] += 1
+            life["shared"] += not alone
+            life["version"] += 1
+            self._keep_version(before, life["version"] - 1)
+            profile = replace(before, usage=merged)
+        peaks = [*life["peaks"][-7:], peak_mib or round(float(usage[:, 1].max()) * card.mem_mib)]
+        life["peaks"] = peaks
+        profile = _with_peak(profile, max(peaks))
+        path = keep_profile(profile, self._folder)
+        self._known[application] = profile
+        self._write_life(application, life)
+        return path
+
+    def _home(self, application: str) -> Path:
+        return self._folder / "versions" / file_name(application).removesuffix(ENDING)
+
+    def _life(self, application: str) -> dict[str, Any]:
+        try:
+            return dict(json.loads((self._home(application) / "life.json").read_text(encoding="utf-8")))
+        except (OSError, ValueError):
+            return {}
+
+    def _write_life(self, application: str, life: dict[str, Any]) -> None:
+        path = self._home(application) / "life.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as aside:
+            aside.write_text(json.dumps(life), encoding="utf-8")
+
+    def _keep_version(self, profile: Profile, number: int) -> None:
+        path = keep_profile(profile, self._home(profile.application))
+        path.replace(path.with_name(f"{number}{ENDING}"))
+
+
+def versions_of(history: Path, application: str) -> dict[int, Path]:
+    """The files of an application's earlier profiles by their numbers, and the one of now."""
+    folder = history / IN_HISTORY
+    home = folder / "versions" / file_name(application).removesuffix(ENDING)
+    found = {
+        int(path.name.removesuffix(ENDING)): path
+        for path in home.glob(f"*{ENDING}")
+        if path.name.removesuffix(ENDING).isdigit()
+    }
+    now = folder / file_name(application)
+    if now.exists():
+        found[max(found, default=0) + 1] = now
+    return dict(sorted(found.items()))
+
+
+def _interval(samples: Sequence[Sample]) -> int:
+    """As fine as was looked, and no more rows than a profile should have."""
+    lasted = samples[-1].time_ms - samples[0].time_ms
+    return max(INTERVAL_MS, -(-lasted // MOST_ROWS // 1000) * 1000)
+
+
+def _usage(samples: Sequence[Sample], card: GpuModel, peak_mib: int | None) -> NDArray[np.float64]:
+    """(steps, 4): what was looked at, at an even interval, smoothed."""
+    times = np.array([sample.time_ms for sample in samples], dtype=np.float64)
+    interval = _interval(samples)
+    steps = max(1, round((times[-1] - times[0]) / interval) + 1)
+    at = times[0] + np.arange(steps) * interval
+    usage = np.zeros((steps, 4))
+    for column, values in (
+        (0, [min(1.0, (sample.use_pct or 0.0) / 100) for sample in samples]),
+        (1, [min(1.0, sample.mem_mib / card.mem_mib) for sample in samples]),
+    ):
+        usage[:, column] = np.interp(at, times, _smoothed(np.array(values)))
+    usage[:, 2] = usage[:, 0]
+    return usage
+
+
+def _smoothed(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The running median; what is at the ends counts twice."""
+    reach = SMOOTHED // 2
+    wide = np.concatenate([values[:1].repeat(reach), values, values[-1:].repeat(reach)])
+    return np.asarray(np.median(np.lib.stride_tricks.sliding_window_view(wide, SMOOTHED), axis=1))
+
+
+def _stretched(usage: NDArray[np.float64], steps: int) -> NDArray[np.float64]:
+    """The same over so many rows: a run that was slowed is compared where it had done as much of its work."""
+    at = np.linspace(0, len(usage) - 1, steps)
+    return np.stack([np.interp(at, np.arange(len(usage)), column) for column in usage.T], axis=1)
+
+
+def _with_peak(profile: Profile, peak_mib: int) -> Profile:
+    """The profile with its highest memory at the peak that was measured to the byte."""
+    usage = np.array(profile.usage)
+    highest = int(usage[:, 1].argmax())
+    usage[:, 1] = np.minimum(usage[:, 1], peak_mib / profile.hardware.mem_mib)
+    usage[highest, 1] = min(1.0, peak_mib / profile.hardware.mem_mib)
+    usage.flags.writeable = False
+    return replace(profile, usage=usage)

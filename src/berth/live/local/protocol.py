@@ -1,0 +1,95 @@
+"""What client and broker say to each other: lines of JSON over a Unix socket, one answer a request.
+
+A request is `{"do": NAME, …}`; an answer `{"ok": true, …}` or `{"ok": false, "error": TEXT}`. Who asks is told by the
+kernel (SO_PEERCRED), never by the request.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+
+from berth.errors import LiveError
+
+TYPE_CHECKING = False  # as in typing, whose import takes a tenth of a client's time
+if TYPE_CHECKING:
+    from typing import Any
+
+    Message = dict[str, Any]
+else:
+    Message = dict
+
+__all__ = ["VERSION", "Caller", "Connection", "decoded", "encoded"]
+
+VERSION = 1
+LONGEST = 256 << 20
+"""Bytes of one line that a client takes; a listing of 100,000 jobs has 20 MB."""
+
+
+class Caller:
+    """Who asks, as the kernel knows it."""
+
+    __slots__ = ("gid", "pid", "uid")
+
+    def __init__(self, pid: int, uid: int, gid: int) -> None:
+        self.pid, self.uid, self.gid = pid, uid, gid
+
+
+def encoded(message: Message) -> bytes:
+    """A message as a line."""
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def decoded(line: bytes) -> Message:
+    """The message of a line; LiveError where it is none."""
+    try:
+        message = json.loads(line)
+    except ValueError as error:
+        raise LiveError(f"a message that is no JSON: {error}") from error
+    if not isinstance(message, dict):
+        raise LiveError(f"a message that is a {type(message).__name__}; expected an object")
+    return message
+
+
+class Connection:
+    """A client's side of one connection."""
+
+    def __init__(self, path: str) -> None:
+        """LiveError where no broker listens there."""
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.connect(path)
+        except OSError as error:
+            self._socket.close()
+            if isinstance(error, (FileNotFoundError, ConnectionRefusedError)):
+                raise LiveError(f"no queue is up at {path}; start one with: berth up") from error
+            why = error.strerror or str(error)
+            raise LiveError(f"the queue at {path} cannot be reached: {why}") from error
+        self._rest = bytearray()
+
+    def ask(self, message: Message) -> Message:
+        """The answer to one request; LiveError where the broker refuses or goes away."""
+        try:
+            self._socket.sendall(encoded(message))
+            answer = decoded(self._line())
+        except OSError as error:
+            raise LiveError(f"the queue went away: {error.strerror or error}; see: berth status") from error
+        if not answer.get("ok"):
+            raise LiveError(str(answer.get("error", "the queue gave no reason")))
+        return answer
+
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()
+
+    def _line(self) -> bytes:
+        while (end := self._rest.find(b"\n")) < 0:
+            part = self._socket.recv(1 << 18)
+            if not part:
+                raise ConnectionResetError(0, "it closed the connection")
+            if len(self._rest) + len(part) > LONGEST:
+                raise LiveError(f"an answer of more than {LONGEST >> 20} MiB; ask for less")
+            self._rest += part
+        line = bytes(self._rest[:end])
+        del self._rest[: end + 1]
+        return line

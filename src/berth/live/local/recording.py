@@ -1,0 +1,138 @@
+"""A short-lived child of the broker: takes attempts that have ended into the history, and profiles from life.
+
+It may be killed at any time and run again: the history knows an attempt by its job and when it was queued. It prints
+what it has recorded as JSON, and the broker notes that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from berth.experiments.lived import keep_machine
+from berth.history.importing.simulated import import_records
+from berth.history.store.folder import open_history
+from berth.history.store.import_result import Options
+from berth.history.store.record_files import write_records
+from berth.live.local.card_models import card_model
+from berth.live.local.entry import OUT_OF_MEMORY, UNKNOWN, application_of
+from berth.live.local.living_profiles import LivingProfiles
+from berth.live.local.places import Places
+from berth.live.local.request import Request
+from berth.live.local.samples import Sample, read_samples
+from berth.live.local.store import Store
+from berth.model import Node, Reason, Record, RecordState, Share
+
+__all__ = ["main", "record_of_attempt"]
+
+MOST = 5000
+"""Attempts that one child takes over."""
+
+
+def main() -> None:
+    """`recording.py STATE_FOLDER CARDS`, with the cards as JSON: a list of model and MiB."""
+    places = Places(sys.argv[1])
+    cards = [(str(model), int(mib)) for model, mib in json.loads(sys.argv[2])]
+    store = Store(places.store)
+    found = store.unrecorded(MOST)
+    nodes, policies = store.meta("nodes", []), store.meta("policies", [])
+    store.close()
+    host = socket.gethostname().partition(".")[0] or "here"
+    history = Path(places.history)
+    profiles = LivingProfiles(history)
+    records, changed = [], []
+    for attempt, request in found:
+        samples = read_samples(places.samples, attempt["run"])
+        records.append(record_of_attempt(attempt, request, cards, host, samples))
+        if attempt["slots"] and attempt["state"] == "completed" and len(attempt["slots"]) == 1:
+            model, mib = cards[attempt["slots"][0]]
+            learned = profiles.learn(
+                application_of(request, _pairs(attempt["params"])), _program(request), card_model(model, mib), samples,
+                attempt["peak_mib"],
+            )  # fmt: skip
+            if learned is not None:
+                changed.append(str(learned))
+    keep_machine(history, [_node(each) for each in nodes], [(since, name) for since, name in policies])
+    if records:
+        draft = Path(places.folder) / "records.parquet"
+        write_records(records, draft)
+        import_records(open_history(history, importing="the local queue"), draft, Options(cluster=host))
+        draft.unlink()
+    for attempt, _request in found:
+        if os.path.exists(path := os.path.join(places.samples, attempt["run"])):
+            os.unlink(path)
+    print(
+        json.dumps(
+            {
+                "recorded": [[attempt["job"], attempt["attempt"]] for attempt, _ in found],
+                "profiles": changed,
+                "said": profiles.said,
+            }
+        )
+    )
+
+
+def record_of_attempt(
+    attempt: dict[str, Any],
+    request: Request,
+    cards: Sequence[tuple[str, int]],
+    host: str,
+    samples: Sequence[Sample],
+) -> Record:
+    """The record of an attempt that has ended; what nobody measured is None."""
+    slots = attempt["slots"]
+    model, card_mib = cards[slots[0]] if slots and slots[0] < len(cards) else ("", 0)
+    state = RecordState.FAILED if attempt["state"] == UNKNOWN else RecordState(attempt["state"])
+    told = attempt["state"]
+    reason = {
+        OUT_OF_MEMORY: Reason.OUT_OF_MEMORY.value,
+        "timeout": Reason.TIME_LIMIT.value,
+        "node-fail": Reason.NODE_LOST.value,
+    }.get(told, told if told == UNKNOWN else "")
+    uses = [sample.use_pct / 100 for sample in samples if sample.use_pct is not None]
+    mems = [sample.mem_mib / card_mib for sample in samples] if card_mib else []
+    peak = attempt["peak_mib"]
+    given_mib = attempt["share"][1] or (card_mib if slots else 0)
+    return Record(
+        job_id=attempt["job"], attempt=attempt["attempt"], user=attempt["user"],
+        application=application_of(request, _pairs(attempt["params"])), virtual_cluster="",
+        submit_ms=attempt["submit_ms"], queued_ms=attempt["queued_ms"], start_ms=attempt["start_ms"],
+        end_ms=attempt["end_ms"], state=state, gpus=request.gpus,
+        share=Share(request.milli, given_mib or request.mem_mib), cpu_milli=request.cpu_milli,
+        mem_mib=request.host_mem_mib, nodes=(host,) if attempt["start_ms"] is not None else (),
+        gpu_model=card_model(model, card_mib).name if slots else "", work_ms=None,
+        gpu_use_mean=sum(uses) / len(uses) if uses else None, gpu_use_peak=max(uses, default=None),
+        gpu_mem_mean=sum(mems) / len(mems) if mems else None,
+        gpu_mem_peak=min(1.0, peak / card_mib) if peak is not None and card_mib else None,
+        name=request.name, node_count=1 if attempt["start_ms"] is not None else 0,
+        time_limit_ms=request.time_limit_ms, wait_reason="", comment=request.comment,
+        command=" ".join(request.argv), exit_code=attempt["exit_code"], end_reason=reason,
+        label=attempt["job"] if attempt["index"] is not None else "", cpu_used_ms=attempt["cpu_ms"],
+        mem_peak_mib=attempt["mem_peak_mib"],
+    )  # fmt: skip
+
+
+def _node(told: dict[str, Any]) -> Node:
+    model = card_model(told["model"], told["card_mib"]) if told["gpus"] else None
+    return Node(told["name"], told["gpus"], model, told["cpu_milli"], told["mem_mib"])
+
+
+def _pairs(params: Sequence[Sequence[str]]) -> list[tuple[str, str]]:
+    return [(name, value) for name, value in params]
+
+
+def _program(request: Request) -> str:
+    """What tells one program from another under the same name: its script, or its command and the file it is given."""
+    if request.script:
+        return request.script
+    words = [word.rpartition("/")[2] for word in request.argv[:2]]
+    return " ".join(word for at, word in enumerate(words) if at == 0 or not word.startswith("-"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,367 @@
+"""What a user asks for, read from the words of the command line and checked.
+
+Sizes are those of `berth run` (`4G`), times those of Slurm (`2:00:00`, `1-12:00:00`, `30` minutes) or `90s`, `2h`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from datetime import datetime, timedelta
+from itertools import product
+from typing import Any
+
+from berth.errors import LiveError
+from berth.partition.sizes import mem_mib
+
+__all__ = [
+    "Request",
+    "Tasks",
+    "duration_ms",
+    "edited",
+    "moment_ms",
+    "request_from_dict",
+    "request_of",
+    "tasks_of",
+    "to_dict",
+]
+
+MOST_TASKS = 100_000
+WHOLE = 1000
+SHARED_MILLI = 100
+"""What a job counts for that asks for GPU memory alone: ten such jobs share a GPU at most."""
+LONGEST_NAME = 200
+
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_PLAIN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_ARRAY = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
+_WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_AFTER = re.compile(r"(?:(ok|fail|any):)?(\d+(?:_\d+)?)")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What one job asks for; the tasks of an array share it."""
+
+    argv: tuple[str, ...] = ()
+    cwd: str = "/"
+    env: str = ""
+    """Key of its environment among the store's texts."""
+    script: str = ""
+    """Key of its script among the store's texts; empty: it is a command."""
+    gpus: int = 1
+    milli: int = WHOLE
+    """Part of each GPU that it counts for."""
+    mem_mib: int = 0
+    """GPU memory on each GPU; 0: as much of it as its part of the card."""
+    core_pct: int = 0
+    """Its part of the compute time; 0: not limited."""
+    burst: bool = False
+    """Whether it may use compute that nobody else wants."""
+    cpu_milli: int = 1000
+    host_mem_mib: int = 0
+    pins: tuple[int, ...] = ()
+    """The only GPUs that it may run on; empty: any."""
+    time_limit_ms: int | None = None
+    estimate_ms: int | None = None
+    grace_ms: int = 10_000
+    retries: int = 3
+    rerun: bool = False
+    after: tuple[tuple[str, str], ...] = ()
+    """Kind and id of the jobs that it waits for."""
+    begin_ms: int = 0
+    name: str = ""
+    comment: str = ""
+    priority: int = 0
+    profile: str = ""
+    output: str = ""
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """The jobs that one submission makes."""
+
+    numbers: tuple[int, ...] | None
+    """Array indices; None: one job that is no array."""
+    params: tuple[tuple[tuple[str, str], ...], ...]
+    """The parameters of each, in the order of `numbers`."""
+    most: int = 0
+    """How many run at a time at most; 0: any number."""
+
+
+_DEFAULTS: dict[str, Any] = {field.name: field.default for field in fields(Request)}
+
+
+def to_dict(request: Request) -> dict[str, Any]:
+    """What JSON holds of it: all that is not the default."""
+    return {
+        name: value for name, default in _DEFAULTS.items() if (value := getattr(request, name)) != default
+    }
+
+
+def request_from_dict(values: Mapping[str, Any]) -> Request:
+    """The request of what `to_dict` made."""
+    told = {key: value for key, value in values.items() if key in _DEFAULTS}
+    for key in ("argv", "pins"):
+        if key in told:
+            told[key] = tuple(told[key])
+    if "after" in told:
+        told["after"] = tuple((str(kind), str(job)) for kind, job in told["after"])
+    return Request(**told)
+
+
+def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_ms: int) -> Request:
+    """The request that parsed flags make; LiveError says which flag is wrong and what it takes."""
+    if not argv:
+        raise LiveError("no command to run; write it last, as in: berth submit --mem 4G python train.py")
+    gpus, milli, share = _gpus(values)
+    mem = _size(values, "mem")
+    core = _number(values, "core_pct", 0, 100)
+    burst = False
+    if core and "gpus" not in values:
+        milli = max(1, core * 10)
+    elif milli < WHOLE and share and not core:
+        core, burst = max(1, milli // 10), True  # promised, and what nobody else wants besides
+    exclusive = bool(values.get("exclusive"))
+    if exclusive:
+        milli, mem, core, burst = WHOLE, 0, 0, False
+    elif gpus and mem and "gpus" not in values and not core:
+        milli = SHARED_MILLI
+    if not gpus and (mem or core or exclusive or "gpu" in values):
+        raise LiveError("a job with --gpus 0 has no GPU: leave --mem, --core-pct, --exclusive and --gpu out")
+    pins = _pins(values)
+    if pins:
+        if "gpus" not in values:
+            gpus = len(pins)
+        if gpus > len(pins):
+            raise LiveError(f"--gpus {gpus} and only {len(pins)} GPUs named by --gpu; name as many")
+    grace = _float(values, "grace", 10.0)
+    name = str(values.get("name", ""))
+    if len(name) > LONGEST_NAME or "\n" in name:
+        raise LiveError(f"--name has {len(name)} characters; at most {LONGEST_NAME} in one line")
+    cpus = _float(values, "cpus", 1.0)
+    return Request(
+        argv=tuple(argv),
+        cwd=str(values.get("chdir") or cwd),
+        gpus=gpus,
+        milli=milli if gpus else WHOLE,
+        mem_mib=mem,
+        core_pct=core,
+        burst=burst,
+        cpu_milli=round(cpus * 1000),
+        host_mem_mib=_size(values, "host_mem"),
+        pins=pins,
+        time_limit_ms=duration_ms(str(values["time"]), "--time") if "time" in values else None,
+        estimate_ms=duration_ms(str(values["estimate"]), "--estimate") if "estimate" in values else None,
+        grace_ms=round(grace * 1000),
+        retries=_number(values, "retries", 0, 1000, 3),
+        rerun=bool(values.get("rerun")),
+        after=_after(values),
+        begin_ms=moment_ms(str(values["begin"]), now_ms) if "begin" in values else 0,
+        name=name,
+        comment=str(values.get("comment", "")),
+        priority=_number(values, "priority", -1_000_000, 1_000_000),
+        profile=str(values.get("profile", "")),
+        output=str(values.get("output", "")),
+        error=str(values.get("error", "")),
+    )
+
+
+def edited(request: Request, values: Mapping[str, Any], now_ms: int) -> Request:
+    """The request with what these flags change."""
+    new = request_of({**_sizes_said(request), **values}, argv=request.argv, cwd=request.cwd, now_ms=now_ms)
+    changed: dict[str, Any] = {}
+    if values.keys() & {"gpus", "mem", "core_pct"}:
+        changed |= {key: getattr(new, key) for key in ("gpus", "milli", "mem_mib", "core_pct", "burst")}
+    for flag, key in (
+        ("time", "time_limit_ms"),
+        ("grace", "grace_ms"),
+        ("begin", "begin_ms"),
+        *((same, same) for same in ("name", "comment", "priority", "retries", "profile")),
+    ):
+        if flag in values:
+            changed[key] = getattr(new, key)
+    return replace(request, **changed)
+
+
+def _sizes_said(request: Request) -> dict[str, str]:
+    """The flags that its sizes were made from."""
+    said: dict[str, str] = {}
+    if request.gpus != 1 or request.milli not in (SHARED_MILLI, request.core_pct * 10):
+        said["gpus"] = str(request.gpus) if request.milli == WHOLE else str(request.milli / WHOLE)
+    if request.mem_mib:
+        said["mem"] = f"{request.mem_mib}M"
+    if request.core_pct and not request.burst:
+        said["core_pct"] = str(request.core_pct)
+    return said
+
+
+def tasks_of(values: Mapping[str, Any]) -> Tasks:
+    """The jobs that `--array` and `--param` make of one submission."""
+    named = values.get("param") or []
+    combined = [tuple(each) for each in product(*(_values(text) for text in named))]
+    if len({pair[0] for pair in combined[0]}) < len(named):
+        raise LiveError("--param names one parameter twice; give all of its values in one: lr=1e-3,1e-4")
+    if "array" not in values:
+        if not named:
+            return Tasks(None, ((),))
+        _check_count(len(combined))
+        return Tasks(tuple(range(1, len(combined) + 1)), tuple(combined))
+    numbers, most = _array(str(values["array"]))
+    if not named:
+        return Tasks(numbers, ((),) * len(numbers), most)
+    _check_count(len(numbers) * len(combined))
+    pairs = [
+        (*chosen, ("array", str(number))) if len(numbers) > 1 else chosen
+        for number in numbers
+        for chosen in combined
+    ]
+    return Tasks(tuple(range(1, len(pairs) + 1)), tuple(pairs), most)
+
+
+def _values(text: str) -> list[tuple[str, str]]:
+    name, equals, listed = text.partition("=")
+    if not equals or not _WORD.fullmatch(name) or not all(listed.split(",")):
+        raise LiveError(f"--param '{text}'; write NAME=VALUE,VALUE, such as lr=1e-3,1e-4")
+    return [(name, value) for value in listed.split(",")]
+
+
+def _array(text: str) -> tuple[tuple[int, ...], int]:
+    listed, percent, most = text.partition("%")
+    if percent and not (most.isdigit() and int(most) > 0):
+        raise LiveError(f"--array {text}: behind % is the number of tasks that run at a time, at least 1")
+    numbers: list[int] = []
+    for part in listed.split(","):
+        found = _ARRAY.fullmatch(part)
+        if not found:
+            raise LiveError(f"--array '{text}'; write 1-10, 0-8:2 or 1,5,7, and %N behind it")
+        first, last, step = int(found[1]), int(found[2] or found[1]), int(found[3] or 1)
+        if last < first or step < 1:
+            raise LiveError(
+                f"--array '{text}': {part} has no numbers; the first is the smaller, the step 1 or more"
+            )
+        _check_count((last - first) // step + 1 + len(numbers))
+        numbers += range(first, last + 1, step)
+    if len(set(numbers)) < len(numbers):
+        raise LiveError(f"--array '{text}' names a number twice")
+    return tuple(numbers), int(most or 0)
+
+
+def _check_count(count: int) -> None:
+    if count > MOST_TASKS:
+        raise LiveError(f"{count:,} jobs in one submission; at most {MOST_TASKS:,}")
+
+
+def _gpus(values: Mapping[str, Any]) -> tuple[int, int, bool]:
+    """GPUs, the part of each, and whether it is a part."""
+    text = str(values.get("gpus", "1"))
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if number < 0 or number > 1024 or number != number or (number > 1 and number != int(number)):
+        raise LiveError(f"--gpus '{text}'; expected a whole number, or a part of one GPU such as 0.5")
+    if number in (0.0, 1.0) or number > 1:
+        return int(number), WHOLE, False
+    milli = round(number * WHOLE)
+    if milli < 1:
+        raise LiveError(f"--gpus {text}: a part of a GPU is at least 0.001")
+    return 1, milli, True
+
+
+def _pins(values: Mapping[str, Any]) -> tuple[int, ...]:
+    if "gpu" not in values:
+        return ()
+    parts = str(values["gpu"]).split(",")
+    if not all(part.isdigit() for part in parts) or len(set(parts)) < len(parts):
+        raise LiveError(f"--gpu '{values['gpu']}'; write indices of GPUs, each once, such as 0,1")
+    return tuple(sorted(map(int, parts)))
+
+
+def _after(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    found = []
+    for part in str(values.get("after", "")).split(","):
+        if not part:
+            continue
+        match = _AFTER.fullmatch(part)
+        if not match:
+            raise LiveError(f"--after '{part}'; write ok:ID, fail:ID or any:ID, such as ok:12")
+        found.append((match[1] or "any", match[2]))
+    return tuple(found)
+
+
+def _size(values: Mapping[str, Any], key: str) -> int:
+    if key not in values:
+        return 0
+    try:
+        return mem_mib(str(values[key]))
+    except Exception as error:
+        flag = "--" + key.replace("_", "-")
+        raise LiveError(f"{flag} '{values[key]}'; write a size with M, G or T, such as 512M or 8G") from error
+
+
+def _number(values: Mapping[str, Any], key: str, least: int, most: int, otherwise: int = 0) -> int:
+    text = str(values.get(key, otherwise))
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if not least <= number <= most:
+        flag = "--" + key.replace("_", "-")
+        raise LiveError(f"{flag} '{text}'; expected a whole number from {least:,} to {most:,}")
+    return number
+
+
+def _float(values: Mapping[str, Any], key: str, otherwise: float) -> float:
+    text = str(values.get(key, otherwise))
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number <= 1e6:
+        raise LiveError(f"--{key} '{text}'; expected a number from 0")
+    return number
+
+
+def duration_ms(text: str, flag: str = "--time") -> int:
+    """Milliseconds of `2:00:00`, `1-12:00:00`, `30` (minutes), `90s`, `1.5h`."""
+    if found := _PLAIN.fullmatch(text):
+        return max(1, round(float(found[1]) * _UNITS_S[found[2]] * 1000))
+    days, dash, rest = text.rpartition("-")
+    parts = rest.split(":")
+    if all(part.isdigit() for part in parts) and len(parts) <= 3 and (not dash or days.isdigit()):
+        numbers = [*map(int, parts)]
+        if dash:  # days-hours[:minutes[:seconds]]
+            numbers += [0] * (3 - len(numbers))
+        elif len(numbers) == 1:
+            numbers = [0, numbers[0], 0]
+        elif len(numbers) == 2:
+            numbers = [0, *numbers]
+        total = (int(days or 0) * 24 + numbers[0]) * 3600 + numbers[1] * 60 + numbers[2]
+        if total > 0:
+            return total * 1000
+    raise LiveError(f"{flag} '{text}'; write 2:00:00, 1-12:00:00, 30 (minutes), 90s or 2h, more than 0")
+
+
+def moment_ms(text: str, now_ms: int) -> int:
+    """The moment of `now+2h`, `18:00` (the next) or `2026-11-22T18:00` in local time."""
+    if text.startswith("now+"):
+        return now_ms + duration_ms(text[4:], "--begin")
+    now = datetime.fromtimestamp(now_ms / 1000)
+    try:
+        if "-" in text:
+            return round(datetime.fromisoformat(text).timestamp() * 1000)
+        at = datetime.combine(now.date(), datetime.strptime(text, "%H:%M").time())
+    except ValueError as error:
+        raise LiveError(f"--begin '{text}'; write 2026-11-22T18:00, 18:00 or now+2h") from error
+    return round((at if at > now else at + timedelta(days=1)).timestamp() * 1000)
+
+
+def substituted(words: Iterable[str], params: Iterable[tuple[str, str]]) -> list[str]:
+    """The words with the value of a parameter for each {NAME}."""
+    found = list(words)
+    for name, value in params:
+        found = [word.replace("{" + name + "}", value) for word in found]
+    return found

@@ -1,0 +1,399 @@
+"""Starts the jobs' processes, watches them, and ends them; finds them again after the broker was killed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import grp
+import hashlib
+import json
+import os
+import pwd
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from berth.errors import BerthError, LiveError
+from berth.live.local.cgroups import Cgroups
+from berth.live.local.entry import RUNNING, STARTING, End, Entry
+from berth.live.local.request import substituted
+from berth.live.local.runs import Process, Run, boot_id
+from berth.partition import Limit, create, find, remove
+from berth.partition.access import MAKERS, Access
+from berth.partition.launch import environment
+
+if TYPE_CHECKING:
+    from berth.live.local.cards import Card
+    from berth.live.local.places import Places
+
+__all__ = ["Runner"]
+
+POLL_S = (0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25)
+"""When to look whether a job has begun, again and again."""
+MARK = "BERTH_JOB_ID"
+
+
+class Runner:
+    """The processes of all attempts that were started."""
+
+    def __init__(
+        self,
+        places: Places,
+        cards: tuple[Card, ...],
+        *,
+        fake: bool,
+        texts: Callable[[str], str],
+        began: Callable[[Entry, int], None],
+        ended: Callable[[Entry, End], None],
+        log: Callable[..., None],
+        to_ms: Callable[[int], int],
+    ) -> None:
+        """`texts` gives environments and scripts; `began` and `ended` hear of attempts; `to_ms` makes milliseconds
+        since 1970 of those since the machine started."""
+        self._places = places
+        self._cards = cards
+        self._fake = fake
+        self._texts = texts
+        self._began = began
+        self._ended = ended
+        self._log = log
+        self._to_ms = to_ms
+        self._watched: dict[str, tuple[Entry, Run, int]] = {}  # job -> its pidfd
+        self.reaped: dict[int, int] = {}  # pid -> status, of processes that came to the broker
+        self._stopping: dict[str, asyncio.TimerHandle] = {}
+        self._tag = hashlib.sha256(os.path.abspath(places.folder).encode()).hexdigest()[:6]
+        self._boot = boot_id()
+        self.cgroups = Cgroups(self._tag)
+
+    # Starting
+
+    def start(self, entry: Entry) -> None:
+        """Start an attempt whose intent is written; what goes wrong is told as an end that never ran."""
+        run = Run(self._places.runs, entry.id, entry.start)
+        try:
+            self._prepare(entry, run)
+            pid = run.spawn()
+        except (BerthError, OSError) as error:
+            run.give_up()
+            self._clear(entry, run)
+            self._ended(entry, End(None, str(error), never_ran=True))
+            return
+        self._watch(entry, run, pid)
+
+    def _prepare(self, entry: Entry, run: Run) -> None:
+        request = entry.request
+        if not os.path.isdir(request.cwd) and os.geteuid() != 0:
+            raise LiveError(f"there is no folder {request.cwd} to run in")
+        region = self._partition(entry)
+        base = json.loads(self._texts(request.env)) if request.env else {}
+        uuids = ",".join(self._cards[at].uuid for at in entry.slots)
+        if entry.slots:
+            log = os.path.join(run.folder, "log")
+            words = environment(base, region=region, log=log, gpu=uuids, fake_gpu=self._fake)  # type: ignore[arg-type]
+        else:
+            words = dict(base)
+            words["CUDA_VISIBLE_DEVICES"] = ""
+        if self._fake:
+            words["BERTH_FAKE_CARD"] = self._places.fake_card
+        words |= {MARK: entry.id, "BERTH_RUN": run.name, "BERTH_ATTEMPT": str(entry.attempt)}
+        if entry.index is not None:
+            words |= {"BERTH_ARRAY_ID": entry.number, "BERTH_ARRAY_INDEX": str(entry.index)}
+        words |= {f"BERTH_PARAM_{name}": value for name, value in entry.params}
+        argv = substituted(request.argv, entry.params)
+        out, ours = self.output_of(entry)
+        err = self._named(request.error, entry) if request.error else ""
+        user = None
+        if os.geteuid() == 0 and entry.uid != 0:
+            user = (entry.uid, _gid_of(entry.uid))
+        run.prepare(
+            argv, words, cwd=request.cwd, out=out, err=err, ours=ours, user=user,
+            cgroup=self.cgroups.make(run.name, request.host_mem_mib),
+            script=self._texts(request.script) if request.script else None,
+        )  # fmt: skip
+        if entry.slots:
+            path = os.path.join(self._places.allotments, entry.id)
+            with open(path, "w", encoding="ascii") as file:
+                file.write(f"gpus={','.join(map(str, entry.slots))}\n")
+
+    def _partition(self, entry: Entry) -> Any:
+        """Make the partition that the job runs in; its folder."""
+        request, folder = entry.request, None
+        access = MAKERS
+        if os.geteuid() == 0 and entry.uid != 0:
+            access = Access(uid=entry.uid, gid=_gid_of(entry.uid))
+        for at in entry.slots:
+            card = self._cards[at]
+            core = 0 if entry.best_effort else request.core_pct
+            limit = Limit(
+                min(entry.share[1] or card.mem_mib, card.mem_mib), core, request.burst and bool(core)
+            )
+            folder = create(self.partition_of(entry), card.gpu, limit, access=access).folder
+        return folder
+
+    def partition_of(self, entry: Entry) -> str:
+        """The name of the partition of an attempt."""
+        return f"job-{entry.id}-{entry.start}-{self._tag}"
+
+    def output_of(self, entry: Entry) -> tuple[str, bool]:
+        """Where an attempt writes to, and whether that file is the queue's own."""
+        if entry.request.output:
+            return self._named(entry.request.output, entry), False
+        return os.path.join(self._places.output, f"{entry.id}.{entry.attempt}.out"), True
+
+    @staticmethod
+    def _named(path: str, entry: Entry) -> str:
+        named = path.replace("%j", entry.id).replace("%a", str(entry.index or 0)).replace("%A", entry.number)
+        return os.path.join(entry.request.cwd, named)
+
+    # Watching
+
+    def _watch(self, entry: Entry, run: Run, pid: int) -> None:
+        """Hear of the end of a shim, and look out for the beginning of its job."""
+        loop = asyncio.get_running_loop()
+        try:
+            fd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            loop.call_soon(self._shim_gone, entry, run)
+            return
+        self._watched[entry.id] = (entry, run, fd)
+        loop.add_reader(fd, self._unwatch, entry, run, self._shim_gone)
+        if entry.state == STARTING:
+            loop.call_later(POLL_S[0], self._look, entry, run, 1)
+        elif entry.stop:
+            self.stop(entry)
+
+    def _look(self, entry: Entry, run: Run, times: int) -> None:
+        if entry.state != STARTING or entry.id not in self._watched:
+            return
+        begun = run.began()
+        if begun is not None:
+            self._began(entry, self._to_ms(begun[1]))
+            if entry.stop:
+                self.stop(entry)
+            return
+        wait_s = POLL_S[min(times, len(POLL_S) - 1)]
+        asyncio.get_running_loop().call_later(wait_s, self._look, entry, run, times + 1)
+
+    def _unwatch(self, entry: Entry, run: Run, then: Callable[[Entry, Run], None]) -> None:
+        watched = self._watched.pop(entry.id, None)
+        if watched is not None:
+            asyncio.get_running_loop().remove_reader(watched[2])
+            os.close(watched[2])
+        then(entry, run)
+
+    def _shim_gone(self, entry: Entry, run: Run) -> None:
+        """The shim has ended: it has written down how its job did, or was killed."""
+        if (told := run.exit()) is not None:
+            begun = run.began()
+            if entry.state == STARTING and begun is not None:
+                self._began(entry, self._to_ms(begun[1]))
+            self._over(entry, run, told.code, told.reason, told.boot_ms, told.cpu_ms, told.mem_peak_kib >> 10)
+            return
+        begun = run.began()
+        if begun is None and run.give_up():
+            self._clear(entry, run)
+            self._ended(entry, End(None, self._why_ended(run), never_ran=True))
+            return
+        begun = run.began()
+        assert begun is not None
+        if entry.state == STARTING:
+            self._began(entry, self._to_ms(begun[1]))
+        self._log("shim-killed", job=entry.id, alive=begun[0].alive)
+        self._watch_orphan(entry, run, begun[0])
+
+    def _why_ended(self, run: Run) -> str:
+        """Why a shim ended before its job began, by its exit; empty where it or the broker was killed."""
+        self.reap()
+        shim = run.shim()
+        status = None if shim is None else self.reaped.pop(shim.pid, None)
+        if status is None or not os.WIFEXITED(status) or os.WEXITSTATUS(status) in (0, 7):
+            return ""
+        return f"its shim ended with {os.WEXITSTATUS(status)}; see native/shim.c"
+
+    def _watch_orphan(self, entry: Entry, run: Run, process: Process) -> None:
+        """The job runs on without its shim; its end is seen, and its exit known if it came to this broker."""
+        try:
+            fd = os.pidfd_open(process.pid)
+        except ProcessLookupError:
+            self._orphan_gone(entry, run)
+            return
+        if not process.alive:
+            os.close(fd)
+            self._orphan_gone(entry, run)
+            return
+        self._watched[entry.id] = (entry, run, fd)
+        asyncio.get_running_loop().add_reader(fd, self._unwatch, entry, run, self._orphan_gone)
+        if entry.stop:
+            self.stop(entry)
+
+    def _orphan_gone(self, entry: Entry, run: Run) -> None:
+        self.reap()
+        begun = run.began()
+        status = self.reaped.pop(begun[0].pid, None) if begun else None
+        run.end_orphans(entry.id)
+        code = None if status is None else os.waitstatus_to_exitcode(status)
+        code = 128 - code if code is not None and code < 0 else code
+        reason = "" if code is not None else "its shim was killed, so that its exit is not known"
+        self._over(entry, run, code, reason, None, None, None)
+
+    def reap(self) -> None:
+        """Take the exits of processes that came to the broker, as of jobs whose shim was killed."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self.reaped[pid] = status
+            if len(self.reaped) > 4096:
+                del self.reaped[next(iter(self.reaped))]
+
+    def _over(
+        self,
+        entry: Entry,
+        run: Run,
+        code: int | None,
+        reason: str,
+        at_boot_ms: int | None,
+        cpu_ms: int | None,
+        mem_peak_mib: int | None,
+    ) -> None:
+        peak, refused, needed = self._ledger(entry)
+        if not reason and code and (said := [line for line in run.messages() if line.startswith("no GPU")]):
+            reason = said[-1]
+        self._clear(entry, run)
+        end_ms = None if at_boot_ms is None else self._to_ms(at_boot_ms)
+        self._ended(
+            entry,
+            End(code, reason, end_ms, peak, refused, needed, cpu_ms, mem_peak_mib),
+        )
+
+    def _ledger(self, entry: Entry) -> tuple[int | None, int, int]:
+        """Peak of GPU memory, refused calls, and what would have been enough, MiB, of an attempt's partition."""
+        if not entry.slots:
+            return None, 0, 0
+        try:
+            parts = find(self.partition_of(entry))
+        except BerthError:
+            return None, 0, 0
+        needed = 0
+        for part in parts:
+            for refusal in part.refusals:
+                held = refusal.limit_bytes - min(refusal.left_bytes, refusal.limit_bytes)
+                needed = max(needed, -(-(held + refusal.asked_bytes) >> 20))
+        peak = max((-(-part.peak_bytes >> 20) for part in parts), default=0)
+        return peak, sum(part.refused for part in parts), needed
+
+    def _clear(self, entry: Entry, run: Run) -> None:
+        """Give back what an attempt had beside its output."""
+        timer = self._stopping.pop(entry.id, None)
+        if timer is not None:
+            timer.cancel()
+        self.cgroups.end(run.name)
+        with contextlib.suppress(OSError):
+            os.unlink(os.path.join(self._places.allotments, entry.id))
+        if entry.slots:
+            with contextlib.suppress(BerthError):
+                remove(self.partition_of(entry), force=True)
+
+    def forget(self, entry: Entry, start: int) -> None:
+        """Take away the folder of a start whose end is written."""
+        Run(self._places.runs, entry.id, start).remove()
+
+    # Ending
+
+    def stop(self, entry: Entry) -> None:
+        """SIGTERM to the job's process group, and SIGKILL to all of it after its grace."""
+        run = Run(self._places.runs, entry.id, entry.start)
+        if entry.state == STARTING and run.began() is None and run.give_up():
+            return  # its shim ends, which is seen
+        run.signal(signal.SIGTERM)
+        run.signal(signal.SIGCONT)
+        if entry.id not in self._stopping:
+            loop = asyncio.get_running_loop()
+            timer = loop.call_later(entry.request.grace_ms / 1000, self._kill, entry, run)
+            self._stopping[entry.id] = timer
+
+    def _kill(self, entry: Entry, run: Run) -> None:
+        if entry.id not in self._watched:
+            return
+        self._log("killed", job=entry.id, why="it has not ended within its grace after SIGTERM")
+        self.cgroups.kill(run.name)
+        if not run.signal(signal.SIGKILL):
+            run.end_orphans(entry.id)
+
+    def run_of(self, pid: int) -> str:
+        """The run of this queue that a process belongs to; empty where it belongs to none."""
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                words = file.read()
+        except OSError:
+            return ""
+        found = words.partition(b"BERTH_RUN=")[2].partition(b"\0")[0].decode(errors="replace")
+        return found if any(run.name == found for _, run, _ in list(self._watched.values())) else ""
+
+    # After a restart
+
+    def adopt(self, entry: Entry, tries: int = 0) -> None:
+        """Find out what has become of an attempt that a broker before this one started."""
+        run = Run(self._places.runs, entry.id, entry.start)
+        if run.exit() is not None and not run.shim_lives():
+            self._shim_gone(entry, run)
+            return
+        if entry.boot != self._boot:
+            self._clear(entry, run)
+            self._ended(entry, End(None, lost=True))
+            return
+        if run.shim_lives():
+            shim = run.shim()
+            if shim is None:
+                if tries < 500:
+                    asyncio.get_running_loop().call_later(0.01, self.adopt, entry, tries + 1)
+                    return
+                self._shim_gone(entry, run)
+                return
+            self._watch(entry, run, shim.pid)
+            if (
+                not run.shim_lives() and entry.id in self._watched
+            ):  # another process may have its number by now
+                self._unwatch(entry, run, self._shim_gone)
+            return
+        self._shim_gone(entry, run)
+
+    def sweep(self, live: dict[str, Entry]) -> None:
+        """Take away run folders and partitions of attempts that nobody waits for."""
+        kept = {f"{entry.id}-{entry.start}" for entry in live.values() if entry.state in (STARTING, RUNNING)}
+        for name in os.listdir(self._places.runs):
+            run = Run(self._places.runs, *_split(name))
+            if name not in kept and not run.shim_lives():
+                run.remove()
+        from berth.partition.regions import root_folder
+
+        with contextlib.suppress(OSError):
+            for name in os.listdir(root_folder()):
+                if name.startswith("job-") and name.endswith(f"-{self._tag}"):
+                    of = name[4 : -len(self._tag) - 1]
+                    if of not in kept:
+                        with contextlib.suppress(BerthError):
+                            remove(name, force=True)
+
+
+def _split(name: str) -> tuple[str, int]:
+    job_id, _, start = name.rpartition("-")
+    return job_id, int(start) if start.isdigit() else 0
+
+
+def _gid_of(uid: int) -> int:
+    try:
+        return pwd.getpwuid(uid).pw_gid
+    except KeyError:
+        return uid
+
+
+def group_name(gid: int) -> str:
+    """The name of a group, or its number."""
+    try:
+        return grp.getgrgid(gid).gr_name
+    except KeyError:
+        return str(gid)

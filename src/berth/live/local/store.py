@@ -1,0 +1,310 @@
+"""The store of the queue: SQLite in WAL mode, synced at every commit, one commit for what came within a few ms.
+
+    jobs          a row a job, its state as JSON; `ended` is 0 while it waits or runs
+    attempts      a row an attempt that has ended; `recorded` is 1 once the history has it
+    requests      what was asked for, once for all tasks of an array
+    texts         environments and scripts, by their SHA-256
+    meta          the clock, the policy, numbers
+
+A good copy is kept beside it. A store that is broken is put aside, and the copy takes its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from berth.errors import StoreError
+from berth.live.local.entry import ENDED, Entry
+from berth.live.local.request import Request, request_from_dict, to_dict
+
+__all__ = [
+    "Statement",
+    "Store",
+    "key_of_text",
+    "of_attempt",
+    "of_entry",
+    "of_meta",
+    "of_recorded",
+    "of_request",
+    "of_text",
+]
+
+Statement = tuple[str, tuple[Any, ...]]
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS jobs (
+    id TEXT PRIMARY KEY, number INTEGER NOT NULL, serial INTEGER NOT NULL, ended INTEGER NOT NULL,
+    state TEXT NOT NULL, uid INTEGER NOT NULL, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS jobs_live ON jobs (serial) WHERE ended = 0;
+CREATE INDEX IF NOT EXISTS jobs_number ON jobs (number);
+CREATE INDEX IF NOT EXISTS jobs_ended ON jobs (ended) WHERE ended > 0;
+CREATE TABLE IF NOT EXISTS attempts (
+    job TEXT NOT NULL, attempt INTEGER NOT NULL, recorded INTEGER NOT NULL DEFAULT 0, body TEXT NOT NULL,
+    PRIMARY KEY (job, attempt)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS attempts_new ON attempts (job) WHERE recorded = 0;
+CREATE TABLE IF NOT EXISTS requests (key INTEGER PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS texts (key TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+
+def of_entry(entry: Entry) -> Statement:
+    """The row of a job."""
+    ended = 0 if entry.state not in ENDED else max(1, entry.end_ms or 1)
+    row = (entry.id, int(entry.number), entry.serial, ended, entry.state, entry.uid, _json(entry.to_dict()))
+    return "INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?)", row
+
+
+def of_attempt(attempt: Mapping[str, Any]) -> Statement:
+    """The row of an attempt that has ended; one that is there stays as it is."""
+    sql = "INSERT OR IGNORE INTO attempts (job, attempt, body) VALUES (?, ?, ?)"
+    return sql, (attempt["job"], attempt["attempt"], _json(attempt))
+
+
+def of_request(key: int, request: Request) -> Statement:
+    """The row of a request."""
+    return "INSERT OR REPLACE INTO requests VALUES (?, ?)", (key, _json(to_dict(request)))
+
+
+def of_text(text: str) -> Statement:
+    """The row of an environment or a script."""
+    return "INSERT OR IGNORE INTO texts VALUES (?, ?)", (key_of_text(text), text)
+
+
+def of_meta(key: str, value: object) -> Statement:
+    """A row of what is kept by name."""
+    return "INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, _json(value))
+
+
+def of_recorded(job_id: str, attempt: int) -> Statement:
+    """Note that the history has an attempt."""
+    return "UPDATE attempts SET recorded = 1 WHERE job = ? AND attempt = ?", (job_id, attempt)
+
+
+def key_of_text(text: str) -> str:
+    """The name of a text: its SHA-256."""
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+class Store:
+    """The open store. `write` may be called in a thread of its own; everything else in the one that opened it."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        fault: Callable[[str], None] = lambda step: None,
+        tell: Callable[[str], None] = print,
+    ) -> None:
+        """Open or make it. `fault` is called before each step of a write, for tests; `tell` with what was mended.
+
+        StoreError where it cannot be opened and there is no copy to go back to.
+        """
+        self.path = path
+        self.mended = ""
+        """What was done about a broken store."""
+        self._fault = fault
+        try:
+            self._open()
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError) and "malformed" not in str(error):
+                raise StoreError(
+                    f"{path} cannot be opened: {error}; name another folder with BERTH_STATE"
+                ) from error
+            self._mend(str(error))
+            tell(self.mended)
+
+    def _open(self) -> None:
+        # Not from several threads at once: writes have a connection of their own.
+        self._writer = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=30)
+        try:
+            found = self._writer.execute("PRAGMA quick_check(1)").fetchone()
+            if found is None or found[0] != "ok":
+                raise sqlite3.DatabaseError(f"it is damaged: {found and found[0]}")
+            for pragma in (
+                "journal_mode = WAL",
+                "synchronous = FULL",
+                "wal_autocheckpoint = 2000",
+                "cache_size = -1000",
+            ):
+                self._writer.execute(f"PRAGMA {pragma}")
+            self._writer.executescript(_SCHEMA)
+            self._reader = sqlite3.connect(self.path, isolation_level=None, timeout=30)
+            self._reader.execute("PRAGMA query_only = ON")
+            self._reader.execute("PRAGMA cache_size = -1000")
+        except BaseException:
+            self._writer.close()
+            raise
+
+    def _mend(self, why: str) -> None:
+        """Put a broken store aside and go on with the last good copy."""
+        aside = f"{self.path}.broken-{time.strftime('%Y%m%d-%H%M%S')}"
+        copy = f"{self.path}.copy"
+        for end in ("", "-wal", "-shm"):
+            if os.path.exists(self.path + end):
+                os.replace(self.path + end, aside + end)
+        if os.path.exists(copy):
+            made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(os.path.getmtime(copy)))
+            with open(copy, "rb") as source, open(f"{self.path}.draft", "wb") as draft:
+                while part := source.read(1 << 20):
+                    draft.write(part)
+                draft.flush()
+                os.fsync(draft.fileno())
+            os.replace(f"{self.path}.draft", self.path)
+            what = f"the last good copy, of {made}, takes its place; jobs submitted since are lost"
+        else:
+            what = "there is no copy of it, so that the queue begins empty"
+        self.mended = f"the store {self.path} is broken ({why}); it is kept as {aside}, and {what}"
+        try:
+            self._open()
+        except sqlite3.DatabaseError as error:
+            raise StoreError(
+                f"{copy} is broken, too ({error}); take it away to begin with an empty queue"
+            ) from error
+
+    def close(self) -> None:
+        """Close it; what was written is there."""
+        self._reader.close()
+        self._writer.close()
+
+    # Writing
+
+    def write(self, statements: Iterable[Statement]) -> None:
+        """Write all of these durably, or none: StoreError says why."""
+        self._fault("begin")
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+            for sql, values in statements:
+                self._fault("row")
+                self._writer.execute(sql, values)
+            self._fault("commit")
+            self._writer.execute("COMMIT")
+        except BaseException as error:
+            with contextlib.suppress(sqlite3.Error):
+                if self._writer.in_transaction:
+                    self._writer.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error):
+                raise StoreError(
+                    f"{self.path} cannot be written ({error}); free some room on its disk"
+                ) from error
+            raise
+        self._fault("written")
+
+    def keep_copy(self) -> None:
+        """Make the good copy anew: whole and synced, or the old one stays."""
+        draft = f"{self.path}.copy.draft"
+        source = sqlite3.connect(self.path, timeout=30)
+        try:
+            if source.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+                return
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(draft)
+            target = sqlite3.connect(draft)
+            try:
+                source.backup(target, pages=256)
+            finally:
+                target.close()
+            file = os.open(draft, os.O_RDONLY)
+            try:
+                os.fsync(file)
+            finally:
+                os.close(file)
+            os.replace(draft, f"{self.path}.copy")
+        except (sqlite3.Error, OSError) as error:
+            raise StoreError(f"{draft} cannot be written ({error})") from error
+        finally:
+            source.close()
+
+    # Reading
+
+    def _all(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        try:
+            return self._reader.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"{self.path} cannot be read ({error})") from error
+
+    def live(self) -> list[Entry]:
+        """All jobs that have not ended, in order of submission."""
+        rows = self._all("SELECT body FROM jobs WHERE ended = 0 ORDER BY serial")
+        return self._entries(rows)
+
+    def ended(self, limit: int) -> list[Entry]:
+        """The jobs that ended last, the newest last."""
+        rows = self._all("SELECT body FROM jobs WHERE ended > 0 ORDER BY ended DESC LIMIT ?", (limit,))
+        return self._entries(rows[::-1])
+
+    def named(self, job_id: str) -> list[Entry]:
+        """The job of this id, or the tasks of this array, as they were written last."""
+        found = self._all("SELECT body FROM jobs WHERE id = ?", (job_id,))
+        if not found and job_id.isdigit():
+            found = self._all("SELECT body FROM jobs WHERE number = ? ORDER BY serial", (int(job_id),))
+        return self._entries(found)
+
+    def _entries(self, rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
+        requests: dict[int, Request] = {}
+        found = []
+        for (body,) in rows:
+            values = json.loads(body)
+            key = values["request_key"]
+            if key not in requests:
+                requests[key] = self.request(key)
+            found.append(Entry.from_dict(values, requests[key]))
+        return found
+
+    def ended_states(self, job_id: str) -> dict[str, str]:
+        """The states of a job, or of the tasks of an array, that have ended."""
+        found = self._all("SELECT id, state FROM jobs WHERE id = ? AND ended > 0", (job_id,))
+        if not found and job_id.isdigit():
+            found = self._all("SELECT id, state FROM jobs WHERE number = ? AND ended > 0", (int(job_id),))
+        return dict(found)
+
+    def request(self, key: int) -> Request:
+        """A request by its key."""
+        found = self._all("SELECT body FROM requests WHERE key = ?", (key,))
+        if not found:
+            raise StoreError(f"{self.path} has lost request {key}")
+        return request_from_dict(json.loads(found[0][0]))
+
+    def text(self, key: str) -> str:
+        """An environment or a script by its key."""
+        found = self._all("SELECT body FROM texts WHERE key = ?", (key,))
+        if not found:
+            raise StoreError(f"{self.path} has lost text {key[:12]}")
+        return str(found[0][0])
+
+    def attempts(self, job_id: str) -> list[dict[str, Any]]:
+        """The attempts of a job that have ended, the first first."""
+        found = self._all("SELECT body FROM attempts WHERE job = ? ORDER BY attempt", (job_id,))
+        return [json.loads(body) for (body,) in found]
+
+    def unrecorded(self, limit: int) -> list[tuple[dict[str, Any], Request]]:
+        """Ended attempts that the history does not have yet, each with its request."""
+        rows = self._all("SELECT body FROM attempts WHERE recorded = 0 LIMIT ?", (limit,))
+        attempts = [json.loads(body) for (body,) in rows]
+        return [(attempt, self.request(attempt["request_key"])) for attempt in attempts]
+
+    def count_unrecorded(self) -> int:
+        """How many ended attempts the history does not have yet."""
+        return int(self._all("SELECT count(*) FROM attempts WHERE recorded = 0")[0][0])
+
+    def meta(self, key: str, otherwise: Any = None) -> Any:
+        """What is kept by this name."""
+        found = self._all("SELECT value FROM meta WHERE key = ?", (key,))
+        return json.loads(found[0][0]) if found else otherwise
+
+    def largest(self) -> tuple[int, int, int]:
+        """The largest number of a job, its largest place in the order, and the largest key of a request."""
+        number, serial = self._all("SELECT max(number), max(serial) FROM jobs")[0]
+        (key,) = self._all("SELECT max(key) FROM requests")[0]
+        return int(number or 0), int(serial or 0), int(key or 0)

@@ -1,0 +1,182 @@
+"""The answers of the queue as text for people."""
+
+from __future__ import annotations
+
+import time
+from functools import lru_cache
+
+TYPE_CHECKING = False  # as in typing, whose import takes a tenth of a client's time
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["job_lines", "moment", "queue_lines", "span", "status_lines", "why_lines"]
+
+
+@lru_cache(maxsize=4096)
+def span_s(seconds: int) -> str:
+    """A length of time of whole seconds: `1-02:03:04`, `2:03:04`, `3:04`."""
+    minutes, second = divmod(max(0, seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days}-{hour:02}:{minute:02}:{second:02}"
+    return f"{hour}:{minute:02}:{second:02}" if hour else f"{minute}:{second:02}"
+
+
+def span(ms: float) -> str:
+    """A length of time in the words of `span_s`."""
+    return span_s(int(ms / 1000))
+
+
+def moment(ms: float | None) -> str:
+    """A moment in local time."""
+    return "–" if ms is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(ms / 1000))
+
+
+@lru_cache(maxsize=4096)
+def mib(value: float) -> str:
+    """An amount of memory: `8G`, `512M`."""
+    if value >= 1024:
+        return f"{value / 1024:.1f}G".replace(".0G", "G")
+    return f"{value:.0f}M"
+
+
+@lru_cache(maxsize=4096)
+def gpus_text(gpus: int, milli: int) -> str:
+    """How many GPUs: `2`, `0.5`, `–`."""
+    return "–" if not gpus else str(gpus) if milli >= 1000 else f"{milli / 1000:g}"
+
+
+def queue_lines(rows: list[list[Any]], now_ms: float) -> str:
+    """The queue as a table: `berth queue`."""
+    head = ("ID", "USER", "NAME", "STATE", "GPUS", "MEM", "TIME", "WHERE OR WHY")
+    cells = [head]
+    for (
+        job_id, user, name, state, gpus, milli, memory, submit_ms, start_ms, end_ms, attempt, slots, code, reason,
+    ) in rows:  # fmt: skip
+        began = start_ms or submit_ms
+        took = span((end_ms or now_ms) - began) if state != "waiting" else span(now_ms - submit_ms)
+        where = "GPU " + ",".join(map(str, slots)) if slots else reason
+        if code and not slots:
+            where = f"{reason} ({code})" if str(code) not in reason else reason
+        if attempt > 1 and not end_ms:
+            where = f"{where} (attempt {attempt})"
+        memory_text = mib(memory) if memory else "–"
+        cells.append((job_id, user, name[:24], state, gpus_text(gpus, milli), memory_text, took, where))
+    columns = list(zip(*cells, strict=True))[:7]
+    sizes = [max(map(len, column)) for column in columns]
+    form = "  ".join([*(f"%-{size}s" for size in sizes[:4]), *(f"%{size}s" for size in sizes[4:]), "%s"])
+    return "\n".join([(form % row).rstrip() for row in cells]) + "\n"
+
+
+def status_lines(answer: dict[str, Any], now_ms: float) -> list[str]:
+    """`berth status`."""
+    jobs = answer["jobs"]
+    brain = answer["brain"] if answer["brain"] != "ready" else "ready"
+    lines = [
+        f"up: process {answer['pid']}, {answer['state_folder']}{', on fake GPUs' if answer['fake'] else ''}",
+        f"policy: {answer['policy']}, by what the {answer['knowledge']} knows; the brain is {brain}"
+        f" (process {answer['brain_pid']})",
+        "jobs: " + ", ".join(f"{count:,} {state}" for state, count in jobs.items()),
+    ]
+    lines += [f"trouble: {text}" for text in answer["trouble"]]
+    for gpu in answer["gpus"]:
+        used = "unknown" if gpu["used_mib"] is None else mib(gpu["used_mib"])
+        lost = ", LOST" if gpu["lost"] else ""
+        lines.append(f"GPU {gpu['index']}: {gpu['model']}, {used} of {mib(gpu['mem_mib'])} in use{lost}")
+        for tenant in gpu["tenants"]:
+            ran = f" for {span(now_ms - tenant['since_ms'])}" if tenant["since_ms"] else ""
+            lines.append(
+                f"  job {tenant['id']} ({tenant['user']}, {tenant['name']}): {tenant['milli'] / 10:g} %,"
+                f" {mib(tenant['mem_mib'])}, {tenant['state']}{ran}"
+            )
+        for stranger in gpu["strangers"]:
+            lines.append(
+                f"  process {stranger['pid']} ({stranger['command']}) of no job: {mib(stranger['mem_mib'])}"
+            )
+    return lines
+
+
+def job_lines(job: dict[str, Any]) -> list[str]:
+    """`berth job ID` of a job of the queue."""
+    lines = [f"Job {job['id']}: {job['state']}{', ' + job['reason'] if job['reason'] else ''}"]
+    gpus = gpus_text(job["gpus"], job["milli"])
+    asked = [
+        "no GPU" if not job["gpus"] else f"{gpus} {'GPU' if gpus == '1' or '.' in gpus else 'GPUs'}",
+        f"{mib(job['mem_mib'])} of GPU memory" if job["mem_mib"] else "",
+        f"{job['core_pct']} % of its compute" if job["core_pct"] else "",
+        f"{job['cpu_milli'] / 1000:g} CPUs",
+        f"{mib(job['host_mem_mib'])}" if job["host_mem_mib"] else "",
+        f"{span(job['time_limit_ms'])} at most" if job["time_limit_ms"] else "",
+    ]
+    told = (
+        ("name", job["name"]),
+        ("user", job["user"]),
+        ("application", job["application"]),
+        ("asked for", ", ".join(filter(None, asked))),
+        ("parameters", ", ".join(f"{name}={value}" for name, value in job["params"].items())),
+        ("after", ", ".join(job["after"])),
+        ("comment", job["comment"]),
+        ("command", " ".join(job["command"])),
+        ("folder", job["folder"]),
+        ("output", job["output"]),
+        ("submitted", moment(job["submit_ms"])),
+    )
+    lines += [f"  {name + ':':<13}{value}" for name, value in told if value]
+    for attempt in job["attempts"]:
+        lines += _attempt_lines(attempt)
+    if job["state"] in ("starting", "running"):
+        where = "GPU " + ",".join(map(str, job["slots"])) if job["slots"] else "the CPU alone"
+        lines.append(
+            f"  attempt {job['attempt']}: {job['state']} since {moment(job['start_ms'])}, on {where}"
+        )
+    return lines
+
+
+def _attempt_lines(attempt: dict[str, Any]) -> list[str]:
+    code = "" if attempt["exit_code"] is None else f", exit code {attempt['exit_code']}"
+    why = f", {attempt['reason']}" if attempt["reason"] and "exit code" not in attempt["reason"] else ""
+    where = "GPU " + ",".join(map(str, attempt["slots"])) if attempt["slots"] else "the CPU alone"
+    lines = [
+        f"  attempt {attempt['attempt']}: {attempt['state']}{code}{why}",
+        f"    ran      {moment(attempt['start_ms'])} for {span(attempt['end_ms'] - attempt['start_ms'])}, on {where}",
+    ]
+    if attempt["slots"]:
+        peak = "not known" if attempt["peak_mib"] is None else mib(attempt["peak_mib"])
+        given = f" of {mib(attempt['share'][1])}" if attempt["share"][1] else ""
+        lines.append(f"    memory   peak {peak}{given}, {attempt['refused']} refused calls")
+    return lines
+
+
+def why_lines(job: dict[str, Any]) -> list[str]:
+    """`berth why ID`."""
+    since = span(job["now_ms"] - job["since_ms"])
+    lines = [
+        f"Job {job['id']} is {job['state']}: {job['reason'] or 'nothing stands in its way'}, for {since}"
+    ]
+    if job["note"]:
+        lines.append(f"  {job['note']}")
+    if job["never"]:
+        lines.append(f"  it could not run if nothing else did: {job['never']}")
+    brain = job.get("brain")
+    if not brain:
+        return lines
+    lines.append(
+        f"  policy: {brain['policy']}; {brain['ahead']} of {brain['waiting']} waiting jobs are before it"
+    )
+    if brain["ahead"]:
+        lines.append(f"  first are {', '.join(brain['first'])}")
+    if brain["expected_ms"]:
+        basis = f" (by {brain['expected_by']})" if brain["expected_by"] else ""
+        lines.append(f"  expected to run {span(brain['expected_ms'])}{basis}")
+    tenants = {gpu["index"]: gpu for gpu in job["gpus"]}
+    for candidate in brain["candidates"]:
+        gpu = tenants.get(candidate["gpu"], {"tenants": [], "strangers": []})
+        held = [f"job {each['id']} {mib(each['mem_mib'])}" for each in gpu["tenants"]]
+        held += [f"process {each['pid']} of no job {mib(each['mem_mib'])}" for each in gpu["strangers"]]
+        by = f"; held by {', '.join(held)}" if held else ""
+        score = f"left over {candidate['left_milli'] / 10:g} % and {mib(max(0, candidate['left_mib']))}"
+        lines.append(
+            f"  GPU {candidate['gpu']}: {'; '.join(candidate['lacking']) or 'has room, ' + score}{by}"
+        )
+    return lines

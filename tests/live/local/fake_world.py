@@ -1,0 +1,198 @@
+"""The broker's part in few lines, over a fake clock and processes that are numbers: what the book and the store are
+tested against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from berth.live.local.book import Book
+from berth.live.local.entry import ENDED, RUNNING, STARTING, WAITING, End, Entry, Limits
+from berth.live.local.request import Request, Tasks
+from berth.live.local.store import Store, of_attempt, of_entry, of_request
+
+CARD_MIB = 1000
+
+
+class Crash(BaseException):
+    """The broker is killed here."""
+
+
+@dataclass
+class FakeWorld:
+    """Jobs' processes, which outlive the broker, and a broker that does what the book says."""
+
+    path: Path
+    cards: int = 2
+    fault: Callable[[str], None] = lambda step: None
+    now_ms: int = 1_000
+    processes: dict[tuple[str, int], str] = field(default_factory=dict)
+    """Each start that was carried out: `runs`, or `over` when its end was told."""
+    ends: dict[str, list[str]] = field(default_factory=dict)
+    """The states that each job came to its end with."""
+    submitted: set[str] = field(default_factory=set)
+    requeued: set[str] = field(default_factory=set)
+    boot: str = "first"
+
+    def __post_init__(self) -> None:
+        self.key = 0
+        self.up()
+
+    def up(self) -> None:
+        """A broker begins: all that it knows is in the store."""
+        self.store = Store(str(self.path), fault=self.fault)
+        self.book = Book(
+            Limits((CARD_MIB,) * self.cards, 8000, 0), self.boot, ended_states=self.store.ended_states
+        )
+        number, serial, self.key = self.store.largest()
+        self.book.next_number, self.book.next_serial = number + 1, serial + 1
+        self.offers: dict[str, dict[str, Any]] = {}
+        self.placed: dict[str, tuple[tuple[int, ...], int]] = {}
+        self.book.load(self.store.live(), self.now_ms)
+        for entry in list(self.book.jobs.values()):
+            if entry.state in (STARTING, RUNNING):
+                state = self.processes.get((entry.id, entry.start))
+                if entry.boot != self.boot:
+                    self.book.ended(entry, End(None, lost=True), self.now_ms)
+                elif state is None:
+                    self.book.ended(entry, End(None, never_ran=True), self.now_ms)
+                elif state == "runs":
+                    self.book.confirmed(entry, self.now_ms, self.now_ms)
+                else:
+                    self.book.ended(entry, End(int(state)), self.now_ms)
+        self.heed()
+
+    def crash(self) -> None:
+        """kill -9 of the broker, and another one begins; processes go on."""
+        self.store.close()
+        self.up()
+
+    def reboot(self) -> None:
+        """The machine restarts: no process is left."""
+        self.boot += "'"
+        self.processes = dict.fromkeys(self.processes, "gone")
+        self.crash()
+
+    def submit(self, request: Request, tasks: Tasks) -> list[Entry]:
+        """As the service does: written first."""
+        self.key += 1
+        made = self.book.draft(request, tasks, key=self.key, uid=1, user="ann", now_ms=self.now_ms)
+        self.submitted |= {
+            entry.id for entry in made
+        }  # known to the user only when it was written; see `crash`
+        try:
+            self.store.write([of_request(self.key, request), *map(of_entry, made)])
+        except Crash:
+            self.submitted -= {entry.id for entry in made}
+            raise
+        self.book.add(made, self.now_ms)
+        self.heed()
+        return made
+
+    def heed(self) -> None:
+        """Tell the brain; its GPUs are free again when it is told so."""
+        for note in self.book.notes:
+            what = note["note"]
+            if what in ("submit", "replace"):
+                job = note["job"]
+                if what == "submit" or job["id"] in self.offers:
+                    self.offers[job["id"]] = job
+            elif what in ("withdraw", "failed", "ended"):
+                self.offers.pop(note["id"], None)
+        self.book.notes.clear()
+
+    def free_mib(self, at: int) -> int:
+        """What no job that starts or runs holds of a card."""
+        return CARD_MIB - sum(
+            job.share[1]
+            for job in self.book.jobs.values()
+            if at in job.slots and job.state in (STARTING, RUNNING)
+        )
+
+    def decide(self) -> None:
+        """First fit by memory."""
+        for job_id, job in list(self.offers.items()):
+            slots = [at for at in range(self.cards) if self.free_mib(at) >= job["share"][1]][: job["gpus"]]
+            if len(slots) == job["gpus"]:
+                del self.offers[job_id]
+                assert self.book.placed(
+                    job_id, job["version"], tuple(slots), tuple(job["share"]), self.now_ms
+                )
+
+    def commit(self) -> None:
+        """Write what has changed, then start what was to be started after that."""
+        book = self.book
+        rows = [*map(of_entry, book.dirty.values()), *map(of_attempt, book.attempts)]
+        starts, finished = list(book.starts), list(book.finished)
+        self.store.write(rows)
+        book.dirty.clear()
+        book.attempts.clear()
+        book.starts.clear()
+        book.finished.clear()
+        book.just_ended.clear()
+        for entry in finished:
+            self.ends.setdefault(entry.id, []).append(entry.state)
+        for entry in starts:
+            if entry.state != STARTING:
+                continue
+            if entry.stop:
+                self.book.ended(entry, End(None, never_ran=True), self.now_ms)
+                continue
+            key = (entry.id, entry.start)
+            assert key not in self.processes, f"{key} is started twice"
+            stored = self.store.named(entry.id)[0]
+            assert (stored.state, stored.start) == (STARTING, entry.start), (
+                "it is started before that is written"
+            )
+            self.processes[key] = "runs"
+            self.book.confirmed(entry, self.now_ms, self.now_ms)
+        self.heed()
+
+    def end(self, entry: Entry, end: End) -> None:
+        """A process ends."""
+        self.processes[entry.id, entry.start] = str(end.code or 0)
+        self.book.ended(entry, end, self.now_ms)
+        self.book.stops.clear()
+        self.heed()
+
+    def running(self) -> list[Entry]:
+        """Jobs whose processes run, in order of submission."""
+        return sorted(
+            (job for job in self.book.jobs.values() if job.state == RUNNING), key=lambda job: job.serial
+        )
+
+    def finish(self) -> None:
+        """Let everything come to its end."""
+        self.commit()
+        for _ in range(10_000):
+            if not self.book.jobs:
+                break
+            self.now_ms += 60_000
+            self.book.tick(self.now_ms)
+            for entry in list(self.book.jobs.values()):
+                if entry.state == "held":
+                    self.book.release(entry, self.now_ms)
+            self.heed()
+            self.decide()
+            self.commit()
+            for entry in self.running():
+                self.end(entry, End(0))
+            self.commit()
+        self.check()
+        assert not self.book.jobs
+
+    def check(self) -> None:
+        """What always holds."""
+        for at in range(self.cards):
+            assert self.free_mib(at) >= 0, "more of a card is given away than it has"
+        for job in self.book.jobs.values():
+            assert job.state not in ENDED
+            assert not job.offered or job.state == WAITING
+            assert bool(job.slots) == (job.state in (STARTING, RUNNING) and job.request.gpus > 0)
+            assert (job.id in self.offers) == job.offered
+        for job_id, states in self.ends.items():
+            assert len(states) == 1 or job_id in self.requeued, (
+                f"job {job_id} came to its end more than once: {states}"
+            )

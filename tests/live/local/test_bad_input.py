@@ -1,0 +1,310 @@
+"""What is wrong is said, and harms nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth.errors import LiveError, StoreError
+from berth.live.local.broker import Broker
+from berth.live.local.cards import Card, Look, Stranger, fake_gpus
+from berth.live.local.commits import Commits
+from berth.live.local.log import Log
+from berth.live.local.places import Places
+from berth.live.local.request import duration_ms, moment_ms, request_of, tasks_of
+from berth.live.local.store import Store, of_meta
+from tests.live.local.world import BERTH, World, berth
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nosuch"], "there is no command 'nosuch'"),
+        (["--chdir", "/no/such/folder", "true"], "--chdir /no/such/folder: there is no such folder"),
+        (["--gpus", "9", "true"], "--gpus 9, but there are 2 on this machine"),
+        (["--gpus", "1.5", "true"], "--gpus '1.5'; expected a whole number, or a part of one GPU"),
+        (["--mem", "8", "true"], "--mem '8'; write a size"),
+        (["--mem", "100G", "true"], "--mem 102400M on each of 1 GPUs, but the largest"),
+        (["--time", "soon", "true"], "--time 'soon'; write 2:00:00"),
+        (["--array", "5-1", "true"], "--array '5-1': 5-1 has no numbers"),
+        (["--after", "ok:99", "true"], "--after 99: there is no such job"),
+        (["--param", "lr", "true"], "--param 'lr'; write NAME=VALUE,VALUE"),
+        (["--bogus", "true"], "no option '--bogus'"),
+        (["--mem"], "--mem wants SIZE"),
+        ([], "no command to run"),
+    ],
+)
+def test_a_submission_that_cannot_be_says_why_and_ends_with_2(
+    shared: World, words: list[str], said: str
+) -> None:
+    done = berth(shared, "submit", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("berth: ")
+    assert said in done.stderr
+
+
+def test_of_many_lines_the_wrong_one_is_named_and_none_is_queued(shared: World) -> None:
+    done = berth(shared, "submit", "-", stdin="--gpus 0 true\n--gpus 0 nosuch\n")
+    assert done.returncode == 2
+    assert "line 2 of standard input: there is no command 'nosuch'" in done.stderr
+    assert not shared.ask("queue")["rows"]
+
+
+def test_a_job_that_there_is_not_is_said(shared: World) -> None:
+    for words in (["cancel", "777"], ["hold", "777"], ["why", "777"], ["logs", "777"], ["wait", "777"]):
+        done = berth(shared, *words)
+        assert (done.returncode, "there is no job '777'" in done.stderr) == (2, True), words
+
+
+def test_no_queue_is_said_with_what_to_do(tmp_path: Path) -> None:
+    environment = {**os.environ, "BERTH_STATE": str(tmp_path)}
+    done = subprocess.run([BERTH, "queue"], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "start one with: berth up" in done.stderr
+
+
+def test_a_message_that_is_none_is_refused_and_the_next_is_answered(shared: World) -> None:
+    from berth.live.local.protocol import Connection
+
+    connection = Connection(shared.places.socket)
+    for message in ({"do": "nonsense"}, {"do": "submit"}, {"do": "cancel", "ids": 5}):
+        with pytest.raises(LiveError):
+            connection.ask(message)  # type: ignore[arg-type]
+    assert connection.ask({"do": "status"})["jobs"]
+    connection.close()
+
+
+def test_a_socket_path_that_is_too_long_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BERTH_SOCKET", raising=False)
+    places = Places(str(tmp_path / ("x" * 120)))
+    with pytest.raises(LiveError, match="at most 107; name a shorter one with BERTH_SOCKET"):
+        places.check()
+
+
+def test_a_second_broker_on_one_store_is_refused(shared: World) -> None:
+    assert shared.broker is not None
+    done = subprocess.run(
+        [sys.executable, "-m", "berth.live.local.broker", "--no-gpus"], env=shared.environment, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert f"another broker (process {shared.broker.pid}) has the store" in done.stderr
+    assert shared.status() is not None
+
+
+@pytest.mark.parametrize("text", ["A100", "0xA100-80G", "9xA100-80G", "2xA100", "2xA100-80"])
+def test_fake_gpus_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(LiveError, match="write NxMODEL-SIZE"):
+        fake_gpus(text)
+
+
+def test_a_broken_store_is_put_aside_for_its_last_good_copy(tmp_path: Path) -> None:
+    path = tmp_path / "queue.db"
+    store = Store(str(path))
+    store.write([of_meta("kept", 1)])
+    store.keep_copy()
+    store.close()
+    path.write_bytes(b"not a database, and long enough to be read as one" * 100)
+    told: list[str] = []
+    store = Store(str(path), tell=told.append)
+    assert store.meta("kept") == 1
+    assert "is broken" in told[0]
+    assert "the last good copy" in told[0]
+    assert len(list(tmp_path.glob("queue.db.broken-*"))) == 1
+    store.close()
+
+
+def test_jobs_that_were_started_after_the_last_good_copy_are_not_started_again(world: World) -> None:
+    job = world.submit("echo once >> ran; while [ ! -e go ]; do sleep 0.02; done")
+    world.until(lambda: world.state_of(job) == "running", "it runs")
+    world.kill_broker()
+    path = Path(world.places.store)
+    old = sqlite3.connect(path)  # as the copy was before it was started
+    body = old.execute("SELECT body FROM jobs WHERE id = ?", (job,)).fetchone()[0]
+    values = {
+        key: value
+        for key, value in json.loads(body).items()
+        if key not in ("state", "start", "slots", "share", "boot")
+    }
+    old.execute("UPDATE jobs SET state = 'waiting', body = ? WHERE id = ?", (json.dumps(values), job))
+    old.commit()
+    old.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    old.close()
+    Path(world.places.copy).write_bytes(path.read_bytes())
+    for end in ("-wal", "-shm"):
+        Path(str(path) + end).unlink(missing_ok=True)
+    path.write_bytes(b"\0" * 8192)
+    world.up()
+    (world.folder / "go").touch()
+    assert world.wait(job) == {job: ("completed", 0)}
+    assert (world.folder / "ran").read_text() == "once\n"
+
+
+def test_on_a_full_disk_submissions_are_refused_and_what_has_happened_is_written_later(
+    tmp_path: Path,
+) -> None:
+    store = Store(str(tmp_path / "queue.db"))
+    used = store._writer.execute("PRAGMA page_count").fetchone()[0]
+    store._writer.execute(f"PRAGMA max_page_count = {used}")  # SQLite's own "database or disk is full"
+    happened = [of_meta("must", "x" * 50_000)]
+    failures: list[StoreError] = []
+
+    async def run() -> None:
+        def collect() -> tuple[list[Any], Any]:
+            rows, happened[:] = list(happened), []
+            return rows, lambda: done.append("followed")
+
+        done: list[str] = []
+        commits = Commits(store, collect, failures.append)
+        task = asyncio.create_task(commits.run())
+        with pytest.raises(StoreError, match="free some room on its disk"):
+            await commits.ask([of_meta("asked", "y" * 50_000)])
+        assert (done, store.meta("must"), store.meta("asked")) == ([], None, None)
+        assert "disk is full" in commits.broken
+        store._writer.execute("PRAGMA max_page_count = 100000")
+        await commits.flushed()
+        assert (store.meta("must"), store.meta("asked"), commits.broken) == ("x" * 50_000, None, "")
+        assert "followed" in done
+        task.cancel()
+        await commits.close()
+
+    asyncio.run(run())
+    assert failures
+    store.close()
+
+
+def test_a_clock_that_jumps_moves_no_time_of_the_queue(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = Places(str(tmp_path / "state"))
+    places.make()
+    store = Store(places.store)
+
+    class NoCards:
+        fake, cards = False, ()
+
+    before = _broker(places, store, NoCards()).now_ms()
+    monkeypatch.setattr(time, "time_ns", lambda: 0)  # back to 1970
+    after = _broker(places, store, NoCards()).now_ms()
+    assert 0 <= after - before < 60_000
+    store.close()
+
+
+def _broker(places: Places, store: Store, cards: Any) -> Broker:
+    async def make() -> Broker:
+        return Broker(places, store, cards, Log(None))
+
+    return asyncio.run(make())
+
+
+def test_a_gpu_that_falls_off_the_bus_gets_no_job_and_loses_those_on_it(tmp_path: Path) -> None:
+    places = Places(str(tmp_path / "state"))
+    places.make()
+    store = Store(places.store)
+
+    class TwoCards:
+        fake = True
+        cards = (Card(0, "GPU-a", "A100", 80_000), Card(1, "GPU-b", "A100", 80_000))
+
+    async def run() -> None:
+        broker = Broker(places, store, TwoCards(), Log(None))  # type: ignore[arg-type]
+        request = request_of({"mem": "1G"}, argv=["true"], cwd="/", now_ms=0)
+        made = broker.book.draft(request, tasks_of({}), key=1, uid=0, user="root", now_ms=0)
+        broker.book.add(made, 0)
+        (entry,) = made
+        assert broker.book.placed(entry.id, entry.version, (1,), (100, 1024), 0)
+        broker.book.confirmed(entry, 0, 0)
+        broker.link.state = "ready"
+        broker._outstanding = 1  # nobody is asked
+        broker.runner.stop = lambda stopped: None  # type: ignore[method-assign, assignment]
+        broker.book.notes.clear()
+        broker.looks = (Look(0, 10, 0, (Stranger(7, 3, "x"),)), Look(1, 0, None, (), lost=True))
+        broker._heed_looks()
+        assert entry.stop == "node-fail"
+        assert broker.book.notes == [{"note": "strangers", "slots": [(0, 0, 3), (1, 1000, 80_000)]}]
+
+    asyncio.run(run())
+    store.close()
+
+
+def test_a_policy_that_crashes_three_times_gives_way_and_the_queue_says_so(world: World) -> None:
+    bad = world.submit("true", name="crash")
+    good = world.submit("true")
+    world.until(lambda: (world.status() or {}).get("brain_restarts", 0) >= 3, "it has crashed three times")
+    status = world.status()
+    assert status is not None
+    assert "fifo+best-fit decides until another is chosen" in status["trouble"][0]
+    world.ask("cancel", ids=[bad])
+    assert world.wait(good) == {good: ("completed", 0)}
+
+
+def test_a_policy_that_hangs_is_killed_and_no_job_stops() -> None:
+    world = World(options=["--decide-s", "0.5"])
+    try:
+        world.up()
+        running = world.submit("while [ ! -e go ]; do sleep 0.02; done; exit 3")
+        world.until(lambda: world.state_of(running) == "running", "it runs")
+        hanging = world.submit("true", name="hang")
+        world.until(lambda: (world.status() or {}).get("brain_restarts", 0) >= 1, "it was started again")
+        assert "it has not decided within 0.5 s" in world.log()
+        world.ask("cancel", ids=[hanging])
+        (world.folder / "go").touch()
+        assert world.wait(running) == {running: ("failed", 3)}
+    finally:
+        world.close()
+
+
+def test_a_policy_that_cannot_be_made_leaves_the_old_one(shared: World) -> None:
+    before = (shared.status() or {})["policy"]
+    with pytest.raises(
+        LiveError, match=re.escape(f"'no-such' cannot decide: no policy 'no-such'; '{before}'")
+    ):
+        shared.ask("policy", name="no-such")
+    shared.until(lambda: (shared.status() or {}).get("brain") == "ready", "the old one decides")
+    assert (shared.status() or {})["policy"] == before
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("90s", 90_000), ("30", 1_800_000), ("2:00:00", 7_200_000), ("1-12:00:00", 129_600_000), ("1.5h", 5_400_000),
+     ("5:30", 330_000), ("1-0", 86_400_000)],
+)  # fmt: skip
+def test_times_are_slurms(text: str, ms: int) -> None:
+    assert duration_ms(text) == ms
+
+
+@pytest.mark.parametrize("text", ["", "0", "-5", "1:2:3:4", "x-1", "1.5"])
+def test_times_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(LiveError):
+        duration_ms(text)
+
+
+def test_a_moment_is_later_than_now() -> None:
+    assert moment_ms("now+2h", 1000) == 7_201_000
+    assert 0 < moment_ms("12:34", 1_700_000_000_000) - 1_700_000_000_000 <= 86_400_000
+
+
+def test_an_interruption_of_wait_ends_the_client_alone(shared: World) -> None:
+    gate = shared.folder / "interrupted"
+    job = shared.submit(f"while [ ! -e {gate} ]; do sleep 0.02; done", gpus=0)
+    client = subprocess.Popen([BERTH, "wait", job], env=shared.environment, stderr=subprocess.PIPE)
+    shared.until(
+        lambda: Path(f"/proc/{client.pid}/wchan").exists() and shared.state_of(job) == "running", "it waits"
+    )
+    time.sleep(0.5)
+    client.send_signal(signal.SIGINT)
+    _, errors = client.communicate(timeout=30)
+    assert (client.returncode, errors.decode()) == (130, "berth: interrupted\n")
+    gate.touch()
+    assert shared.wait(job) == {job: ("completed", 0)}

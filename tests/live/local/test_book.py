@@ -1,0 +1,322 @@
+"""The book and the store through everything that may happen, in any order, with a broker that is killed in between."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from berth.errors import LiveError
+from berth.live.local.entry import ENDED, End, Entry
+from berth.live.local.request import Request, Tasks
+from tests.live.local.fake_world import CARD_MIB, Crash, FakeWorld
+
+ONE = Tasks(None, ((),))
+
+
+def request(**changed: Any) -> Request:
+    return replace(Request(argv=("true",), milli=100, mem_mib=400), **changed)
+
+
+class Everything(RuleBasedStateMachine):
+    """Submit, end, edit, hold, lose, restart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="book-", dir="/dev/shm"))
+        self.world = FakeWorld(self.folder / "queue.db")
+
+    def teardown(self) -> None:
+        self.world.finish()
+        ended = {job_id for job_id in self.world.submitted if self.world.store.ended_states(job_id)}
+        assert ended == self.world.submitted, "a job that was submitted has no end"
+        self.world.store.close()
+        shutil.rmtree(self.folder)
+
+    def some(self, at: int, *states: str) -> Entry | None:
+        found = [job for job in self.world.book.jobs.values() if job.state in states]
+        return found[at % len(found)] if found else None
+
+    @rule(
+        mem=st.sampled_from([100, 400, 1000]),
+        gpus=st.integers(0, 2),
+        rerun=st.booleans(),
+        retries=st.integers(0, 2),
+    )
+    def submit(self, mem: int, gpus: int, rerun: bool, retries: int) -> None:
+        wanted = request(mem_mib=mem if gpus else 0, gpus=gpus, rerun=rerun, retries=retries)
+        self.world.submit(wanted, ONE)
+
+    @rule(count=st.integers(1, 4), most=st.integers(0, 2))
+    def submit_an_array(self, count: int, most: int) -> None:
+        self.world.submit(request(), Tasks(tuple(range(1, count + 1)), ((),) * count, most))
+
+    @rule(at=st.integers(0, 99), kind=st.sampled_from(["ok", "fail", "any"]))
+    def submit_a_dependent(self, at: int, kind: str) -> None:
+        before = sorted(self.world.submitted)
+        if before:
+            self.world.submit(request(after=((kind, before[at % len(before)]),)), ONE)
+
+    @rule(in_ms=st.integers(1, 5000))
+    def submit_for_later(self, in_ms: int) -> None:
+        self.world.submit(request(begin_ms=self.world.now_ms + in_ms), ONE)
+
+    @rule(passed_ms=st.integers(1, 5000))
+    def time_passes(self, passed_ms: int) -> None:
+        self.world.now_ms += passed_ms
+        self.world.book.tick(self.world.now_ms)
+        self.world.heed()
+
+    @rule()
+    def decide(self) -> None:
+        self.world.decide()
+
+    @rule()
+    def commit(self) -> None:
+        self.world.commit()
+
+    @rule(at=st.integers(0, 99), code=st.sampled_from([0, 0, 1, None]))
+    def end(self, at: int, code: int | None) -> None:
+        if running := self.world.running():
+            self.world.end(running[at % len(running)], End(code))
+
+    @rule(at=st.integers(0, 99), needed=st.integers(401, 2 * CARD_MIB))
+    def run_out_of_memory(self, at: int, needed: int) -> None:
+        running = [job for job in self.world.running() if job.slots]
+        if running:
+            self.world.end(running[at % len(running)], End(1, refused=1, needed_mib=needed))
+
+    @rule(at=st.integers(0, 99), mem=st.sampled_from([100, 1000]))
+    def edit(self, at: int, mem: int) -> None:
+        entry = self.some(at, "waiting", "held")
+        if entry is not None and entry.request.gpus:
+            self.world.key += 1
+            self.world.store.write([])
+            changed = replace(entry.request, mem_mib=mem)
+            from berth.live.local.store import of_request
+
+            self.world.store.write([of_request(self.world.key, changed)])
+            self.world.book.edit(entry, changed, self.world.key, self.world.now_ms)
+            self.world.heed()
+
+    @rule(at=st.integers(0, 99))
+    def hold(self, at: int) -> None:
+        if entry := self.some(at, "waiting"):
+            self.world.book.hold(entry, self.world.now_ms)
+            self.world.heed()
+
+    @rule(at=st.integers(0, 99))
+    def release(self, at: int) -> None:
+        if entry := self.some(at, "held"):
+            self.world.book.release(entry, self.world.now_ms)
+            self.world.heed()
+
+    @rule(at=st.integers(0, 99), what=st.sampled_from(["cancel", "requeue", "evicted", "expire", "lose"]))
+    def stop(self, at: int, what: str) -> None:
+        entry = (
+            self.some(at, "running", "starting")
+            if what != "cancel"
+            else self.some(at, "waiting", "running", "held")
+        )
+        if entry is not None:
+            self.world.book.evicted(entry.id, self.world.now_ms) if what == "evicted" else getattr(
+                self.world.book, what
+            )(entry, self.world.now_ms)
+            self.world.heed()
+
+    @precondition(lambda self: any(job.stop for job in self.world.running()))
+    @rule(at=st.integers(0, 99))
+    def a_stopped_one_ends(self, at: int) -> None:
+        stopped = [job for job in self.world.running() if job.stop]
+        self.world.end(stopped[at % len(stopped)], End(143))
+
+    @rule()
+    def kill_the_broker(self) -> None:
+        self.world.crash()
+
+    @rule()
+    def restart_the_machine(self) -> None:
+        self.world.reboot()
+
+    @invariant()
+    def nothing_is_wrong(self) -> None:
+        self.world.check()
+
+
+TestEverything = Everything.TestCase
+TestEverything.settings = settings(
+    max_examples=40,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    derandomize=True,
+)
+
+
+def script(world: FakeWorld) -> None:
+    """A short life with every kind of write in it."""
+    first = world.submit(request(), ONE)[0]
+    second = world.submit(request(after=(("ok", first.id),)), ONE)[0]
+    world.submit(request(rerun=True), Tasks((1, 2), ((), ()), 1))
+    world.decide()
+    world.commit()
+    for entry in world.running():
+        world.end(entry, End(0))
+    world.commit()
+    world.decide()
+    world.commit()
+    if second.state == "running":
+        world.end(second, End(1, refused=2, needed_mib=600))
+    world.commit()
+    world.finish()
+
+
+@pytest.mark.parametrize("step", ["begin", "row", "commit", "written"])
+def test_a_broker_that_is_killed_at_any_write_loses_no_job_and_starts_none_twice(
+    step: str, tmp_path: Path
+) -> None:
+    """`written` is the moment after a commit, when what follows from it has not been done."""
+    steps = 0
+    for at in range(10_000):
+        count = 0
+
+        def fault(name: str, at: int = at) -> None:
+            nonlocal count
+            if name == step:
+                count += 1
+                if count == at + 1:
+                    raise Crash
+
+        folder = Path(tempfile.mkdtemp(prefix="fault-", dir="/dev/shm"))
+        try:
+            world = FakeWorld(folder / "queue.db", fault=fault)
+            try:
+                script(world)
+            except Crash:
+                steps += 1
+                world.crash()
+                world.finish()
+            told = {job_id for job_id in world.submitted if world.store.ended_states(job_id)}
+            assert told == world.submitted
+            world.store.close()
+        finally:
+            shutil.rmtree(folder)
+        if count <= at:
+            break
+    assert steps == at > 5
+
+
+def test_of_two_attempts_each_is_in_the_store_once(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    entry = world.submit(request(), ONE)[0]
+    world.decide()
+    world.commit()
+    world.end(entry, End(1, refused=1, needed_mib=600, peak_mib=390))
+    world.commit()
+    assert (entry.state, entry.attempt, entry.needs_mib) == ("waiting", 2, 675)
+    assert world.offers[entry.id]["share"] == (100, 675)
+    world.decide()
+    world.commit()
+    world.end(entry, End(0, peak_mib=600))
+    world.commit()
+    found = [(each["attempt"], each["state"], each["peak_mib"]) for each in world.store.attempts(entry.id)]
+    assert found == [(1, "out-of-memory", 390), (2, "completed", 600)]
+    assert world.store.ended_states(entry.id) == {entry.id: "completed"}
+
+
+def test_a_start_that_is_cut_off_often_is_no_failure_of_the_job(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    world.submit(request(), ONE)
+    for _ in range(20):
+        world.now_ms += 1000
+        world.book.tick(world.now_ms)
+        world.heed()
+        world.decide()
+        (entry,) = world.book.jobs.values()
+        world.book.ended(entry, End(None, never_ran=True), world.now_ms)
+        world.heed()
+    world.finish()
+    assert world.store.ended_states("1") == {"1": "completed"}
+
+
+def test_a_start_that_fails_again_and_again_fails_the_job(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    entry = world.submit(request(), ONE)[0]
+    for _ in range(5):
+        world.now_ms += 100_000
+        world.book.tick(world.now_ms)
+        world.heed()
+        world.decide()
+        world.book.ended(entry, End(None, "no memory", never_ran=True), world.now_ms)
+        world.heed()
+    assert (entry.state, entry.reason) == ("failed", "it could not be started 5 times: no memory")
+
+
+def test_what_can_never_fit_after_it_ran_out_of_memory_ends(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    entry = world.submit(request(), ONE)[0]
+    world.decide()
+    world.commit()
+    world.end(entry, End(1, refused=1, needed_mib=CARD_MIB + 1))
+    assert entry.state == "out-of-memory"
+
+
+def test_a_dependency_that_cannot_come_true_cancels_and_says_so(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    first = world.submit(request(), ONE)[0]
+    after = world.submit(request(after=(("ok", first.id),)), ONE)[0]
+    world.decide()
+    world.commit()
+    world.end(first, End(3))
+    assert (after.state, after.reason) == ("cancelled", "it waited for ok:1, which cannot come true any more")
+
+
+def test_of_an_array_no_more_tasks_run_at_a_time_than_its_user_said(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path / "queue.db", cards=4)
+    world.submit(request(), Tasks(tuple(range(20)), ((),) * 20, 3))
+    most = 0
+    while world.book.jobs:
+        world.decide()
+        world.commit()
+        running = world.running()
+        most = max(most, len(running))
+        world.end(running[0], End(0))
+        world.commit()
+    assert most == 3
+
+
+def test_a_decision_on_what_a_job_was_before_it_was_edited_is_refused(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    entry = world.submit(request(), ONE)[0]
+    before = world.offers[entry.id]["version"]
+    world.book.edit(entry, request(mem_mib=800), 2, world.now_ms)
+    assert not world.book.placed(entry.id, before, (0,), (100, 400), world.now_ms)
+    assert world.book.placed(entry.id, entry.version, (0,), (100, 800), world.now_ms)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (request(gpus=3), "--gpus 3, but there are 2"),
+        (request(mem_mib=2000), "--mem 2000M"),
+        (request(pins=(7,)), "--gpu 7"),
+        (request(cpu_milli=9000), "--cpus 9"),
+        (request(after=(("ok", "77"),)), "--after 77"),
+    ],
+)
+def test_what_this_machine_could_never_run_is_refused(wanted: Request, said: str, tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    with pytest.raises(LiveError, match=said):
+        world.submit(wanted, ONE)
+    assert not world.book.jobs
+
+
+def test_every_state_that_is_no_end_is_left(tmp_path: Path) -> None:
+    assert not ENDED & {"waiting", "held", "starting", "running"}

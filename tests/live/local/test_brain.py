@@ -1,0 +1,157 @@
+"""The real brain: the Scheduler and its policies behind the words of the broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from berth.live.local.brain import Brain
+from berth.live.local.link import BRAIN
+from tests.live.local.world import World
+
+CARD = {
+    "name": "here",
+    "gpus": 2,
+    "model": "NVIDIA A100-SXM4-80GB",
+    "card_mib": 80_000,
+    "cpu_milli": 8000,
+    "mem_mib": 64_000,
+}
+
+
+def begin(
+    policy: str = "priority+best-fit", knowledge: str = "user", notes: list[Any] | None = None
+) -> Brain:
+    brain = Brain({"nodes": [CARD], "policy": policy, "knowledge": knowledge})
+    brain.tell(notes or [])
+    return brain
+
+
+def job(job_id: str, milli: int = 100, mem_mib: int = 1000, **changed: Any) -> dict[str, Any]:
+    told = {
+        "id": job_id, "submit_ms": 0, "user": "ann", "application": "train", "gpus": 1, "share": (milli, mem_mib),
+        "cpu_milli": 1000, "mem_mib": 0, "priority": 0, "time_limit_ms": None, "estimate_ms": None, "retries": 3,
+        "attempt": 1, "pins": (), "version": 1,
+    }  # fmt: skip
+    return {"note": "submit", "job": told | changed}
+
+
+def decide(brain: Brain, *notes: dict[str, Any], now_ms: int = 1000) -> list[dict[str, Any]]:
+    return list(
+        brain.answers(
+            {"do": "decide", "now_ms": now_ms, "serial": 1, "notes": [{**n, "now_ms": now_ms} for n in notes]}
+        )
+    )
+
+
+def placed(said: list[dict[str, Any]]) -> dict[str, list[int]]:
+    return {each["id"]: each["slots"] for each in said if each["say"] == "placed"}
+
+
+def test_jobs_are_placed_by_memory_and_the_last_word_is_decided() -> None:
+    brain = begin()
+    said = decide(
+        brain, job("1", mem_mib=50_000), job("2", mem_mib=50_000), job("3", mem_mib=50_000), job("4")
+    )
+    assert placed(said) == {"1": [0], "2": [1]}
+    assert said[-1]["say"] == "decided"
+
+
+def test_a_higher_priority_goes_first() -> None:
+    said = decide(begin(), job("1", 1000), job("2", 1000), job("3", 1000, priority=5))
+    assert list(placed(said)) == ["3", "1"]
+
+
+def test_a_brain_that_begins_again_knows_what_runs() -> None:
+    running = {
+        **job("7", 600, 50_000),
+        "note": "running",
+        "slots": [1],
+        "share": (600, 50_000),
+        "best_effort": False,
+        "start_ms": 5,
+    }
+    brain = begin(notes=[running, job("8", mem_mib=60_000), job("9", mem_mib=60_000)])
+    assert placed(decide(brain)) == {"8": [0]}
+    said = decide(brain, {"note": "ended", "id": "7", "how": "completed", "held_mib": 0, "peak_mib": 400})
+    assert placed(said) == {"9": [1]}
+
+
+def test_named_gpus_are_heeded_and_others_get_the_rest() -> None:
+    said = decide(begin(), job("1", 1000, pins=(1,)), job("2", 1000))
+    assert placed(said) == {"1": [1], "2": [0]}
+
+
+def test_what_strangers_hold_is_not_given_away() -> None:
+    brain = begin()
+    assert (
+        placed(
+            decide(
+                brain,
+                {"note": "strangers", "slots": [(0, 100, 60_000), (1, 100, 60_000)]},
+                job("1", mem_mib=30_000),
+            )
+        )
+        == {}
+    )
+    assert placed(decide(brain, {"note": "strangers", "slots": [(1, 0, 0)]})) == {"1": [1]}
+
+
+def test_a_job_that_is_edited_while_it_was_given_gpus_is_given_them_anew() -> None:
+    brain = begin()
+    decide(brain, job("1"))
+    changed = {**job("1", mem_mib=70_000, version=2), "note": "replace"}
+    (said, _) = decide(brain, changed)
+    assert (said["version"], said["share"]) == (2, (100, 70_000))
+
+
+def test_out_of_memory_is_queued_again_by_the_broker_alone() -> None:
+    brain = begin()
+    decide(brain, job("1"))
+    end = {"note": "ended", "id": "1", "how": "out-of-memory", "held_mib": 3000, "peak_mib": 990}
+    assert placed(decide(brain, {"note": "started", "id": "1"}, end)) == {}
+    assert placed(decide(brain, job("1", mem_mib=4000, attempt=2))) == {"1": [0]}
+
+
+def test_why_a_job_waits_is_told_with_the_numbers_of_every_gpu() -> None:
+    brain = begin()
+    decide(brain, job("1", mem_mib=50_000), job("2", mem_mib=50_000), job("3", mem_mib=50_000))
+    (why,) = brain.answers({"do": "why", "serial": 9, "id": "3"})
+    assert why["found"]
+    assert [each["lacking"] for each in why["candidates"]] == [["30000 MiB are free, 50000 MiB wanted"]] * 2
+
+
+def test_a_policy_that_raises_is_told_and_the_brain_lives(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "angry.py").write_text(
+        "def policy(queue, cluster, now_ms):\n    raise ValueError('no')\n    yield\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    brain = begin("angry:policy")
+    said = decide(brain, job("1"))
+    assert "ValueError: no" in said[0]["why"]
+    assert said[-1]["say"] == "decided"
+
+
+@pytest.mark.parametrize("name", ["NVIDIA A100-SXM4-80GB", "A100-80G"])
+def test_a_card_is_known_by_what_nvml_calls_it(name: str) -> None:
+    from berth.live.local.card_models import card_model
+
+    model = card_model(name, 81_000)
+    assert (model.name, model.mem_mib, model.cores) == ("A100-80", 81_000, 6912)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["easy+priority+best-fit", "learned", "fgd", "fair-share+greedy"])
+def test_a_queue_with_the_real_brain_runs_jobs_under(policy: str) -> None:
+    world = World(brain=BRAIN, options=["--policy", policy])
+    try:
+        world.up()
+        jobs = world.submit_many(
+            [("true", {"gpus": 0.3, "mem": "4G", "time": "60s"})] * 6 + [("true", {"gpus": 0})]
+        )
+        assert set(world.wait(*jobs, timeout=120).values()) == {("completed", 0)}
+    finally:
+        world.close()

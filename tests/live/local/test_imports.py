@@ -1,0 +1,33 @@
+"""The broker and the client are small: neither loads NumPy, Typer or anything else that is heavy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = ("numpy", "numba", "duckdb", "typer", "rich", "click", "plotly", "berth.model", "berth.cli.app")
+
+
+@pytest.mark.parametrize(
+    "module", ["berth.live.local.broker", "berth.live.local.client", "berth.live.local.starting", "berth.cli"]
+)
+def test_what_starts_often_or_must_not_fail_loads_nothing_heavy(module: str) -> None:
+    script = f"import {module}, sys; print([name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_command_of_the_queue_loads_nothing_heavy_to_say_that_none_is_up(tmp_path: object) -> None:
+    script = (
+        "import sys, berth.cli\n"
+        "sys.argv = ['berth', 'queue']\n"
+        "try:\n    berth.cli.main()\nexcept SystemExit as error:\n    print(error.code)\n"
+        f"print([name for name in {(*HEAVY, 'asyncio', 'sqlite3', 'argparse', 'dataclasses')} if name in sys.modules])"
+    )
+    environment = {"BERTH_STATE": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment
+    )
+    assert done.stdout == "2\n[]\n"

@@ -1,0 +1,52 @@
+"""Metrics as Prometheus reads them, on a port and on a socket."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.live.local.world import World
+
+
+def scrape(path: Path) -> dict[str, float]:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        client.sendall(b"GET /metrics HTTP/1.0\r\nHost: here\r\n\r\n")
+        answer = b""
+        while part := client.recv(1 << 16):
+            answer += part
+    head, _, body = answer.decode().partition("\r\n\r\n")
+    assert "200 OK" in head
+    families = text_string_to_metric_families(body)
+    return {
+        f"{sample.name}{sorted(sample.labels.values())}": sample.value
+        for family in families
+        for sample in family.samples
+    }
+
+
+def test_metrics_tell_what_the_gpus_hold_and_what_has_happened(tmp_path: Path) -> None:
+    path = Path("/dev/shm") / f"metrics-{tmp_path.name}"
+    world = World(options=["--metrics", str(path)])
+    try:
+        world.up()
+        job = world.submit("while [ ! -e go ]; do sleep 0.02; done", mem="8G", gpus="0.5")
+        done = world.submit("true", gpus=0)
+        world.wait(done)
+        world.until(lambda: world.state_of(job) == "running" and path.exists(), "it runs")
+        world.until(lambda: scrape(path).get("berth_up[]") == 1, "metrics are served")
+        told = scrape(path)
+        assert told["berth_gpu_allocated_milli['0', 'A100-80G']"] == 500
+        assert told["berth_gpu_allocated_bytes['0', 'A100-80G']"] == 8 << 30
+        assert told["berth_jobs['running']"] == 1
+        assert told["berth_attempts_ended_total['completed']"] == 1
+        assert told["berth_queue_wait_seconds_count[]"] == 2
+        assert told["berth_decision_seconds_count[]"] >= 1
+        assert told["berth_refused_allocations_total[]"] == 0
+        (world.folder / "go").touch()
+        world.wait(job)
+    finally:
+        world.close()
+        path.unlink(missing_ok=True)
