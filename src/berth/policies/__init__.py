@@ -92,14 +92,13 @@ POLICIES: dict[str, str] = {
     "learned": "berth.policies.colocation.learned:Learned",
     "deeprm-max": "berth.policies.colocation.learned:DeepRmMax",
     "deeprm-mean": "berth.policies.colocation.learned:DeepRmMean",
+    "dqn": "berth.policies.colocation.dqn:Dqn",
+    "random-sharing": "berth.policies.colocation.rules:RandomSharing",
+    "rule": "berth.policies.colocation.rules:Rule",
+    "pair-packer": "berth.policies.colocation.rules:PairPacker",
+    "rollouts": "berth.learning.rollout_policy:RolloutPolicy",
 }
 """What decides on many jobs at once: classes made with a Setting."""
-
-
-GONE = {
-    "dqn": "the policy that ships is called 'learned'; the thesis's own algorithm 1 is no policy yet",
-}
-"""Names that meant something else, and what to say instead."""
 
 
 def names() -> list[str]:
@@ -127,8 +126,6 @@ def make_policy(name: str, setting: Setting | None = None) -> Policy:
     Raises PolicyError where there is no such name, or what it names cannot be what it should.
     """
     setting = setting or Setting()
-    if (gone := GONE.get(name.partition("?")[0])) is not None:
-        raise PolicyError(f"no policy '{name}': {gone}")
     outer, _, rest = name.partition("+")
     wrapper, settings = options_of(outer)
     if wrapper in WRAPPERS:
@@ -243,8 +240,6 @@ def _place(part: str, setting: Setting, name: str) -> Place:
 
 def _unknown(kind: str, part: str, choices: dict[str, str], name: str) -> PolicyError:
     known = {**ORDERS, **PLACEMENTS, **SCHEMES, **WRAPPERS, **POLICIES} if kind == "policy" else choices
-    if part in GONE:
-        return PolicyError(f"no {kind} '{part}' in '{name}': {GONE[part]}")
     near = difflib.get_close_matches(part, known, n=1, cutoff=0.5)
     hint = f" (did you mean '{near[0]}'?)" if near else ""
     where = "" if part == name else f" in '{name}'"
