@@ -16,6 +16,7 @@ from berth.policies.options import options_of
 from berth.policies.protocol import (
     Configurable,
     Decision,
+    KeepsGpus,
     Order,
     Orderable,
     Place,
@@ -152,8 +153,8 @@ def make_policy(name: str, setting: Setting | None = None) -> Policy:
             thing = thing.with_options(setting, options)
         policy: Policy = _made(thing, setting, name, "a policy", _POLICY)
         return policy
-    if len(parts) == 2 and options_of(parts[1])[0] in POLICIES:
-        return _looking_in_order(scheme, parts[0], parts[1], setting, name)
+    if parts and (scheme or len(parts) == 2) and options_of(parts[-1])[0] in POLICIES:
+        return _looking_in_order(scheme, parts[0] if len(parts) == 2 else "fifo", parts[-1], setting, name)
     if len(parts) == 1:
         parts = [parts[0], "first-fit"] if parts[0] in ORDERS else ["fifo", parts[0]]
     order_part, place_part = parts or ("fifo", "first-fit")
@@ -163,9 +164,12 @@ def make_policy(name: str, setting: Setting | None = None) -> Policy:
 
 def _looking_in_order(scheme: str, order_part: str, rest: str, setting: Setting, name: str) -> Policy:
     """A policy that decides on many jobs at once, and looks at them in an order."""
-    from berth.policies.schemes.preempt import Ranks
+    from berth.policies.schemes.preempt import ByPriority, Ranks
 
     policy = make_policy(rest, setting)
+    if scheme == "preempt" and isinstance(policy, KeepsGpus):
+        preempting: Policy = _load(_PREEMPTING)(ByPriority(_order(order_part, setting, name)), policy)
+        return preempting
     if scheme or not isinstance(policy, Orderable):
         raise PolicyError(
             f"no policy '{name}': {options_of(rest)[0]} decides by itself"
@@ -215,6 +219,7 @@ def _composed(scheme: str, order: Order, place: Place, setting: Setting, name: s
 
 
 _POLICY = ("queue", "cluster", "now_ms")
+_PREEMPTING = "berth.policies.colocation.preempting:PreemptiveSharing"
 
 
 def _order(part: str, setting: Setting, name: str) -> Order:
