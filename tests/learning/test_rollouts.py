@@ -11,6 +11,7 @@ import pytest
 from berth.errors import SettingError
 from berth.interference import make_speeds
 from berth.interference.known_speeds import BITS
+from berth.learning.domains import Domain
 from berth.learning.jobsets import JobSets, thesis_sets, thesis_task
 from berth.learning.player import Player
 from berth.learning.queue_kernels import SEEN
@@ -18,7 +19,7 @@ from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
 from berth.learning.rollouts import Rollouts, habit
 from berth.network.catalogue import Demand
 from berth.policies.colocation.forecast import Candidate, Forecaster, Offer
-from berth.policies.colocation.learned import shielded
+from berth.policies.colocation.shield import shielded
 from berth.profiles import FIRST_TRAINING_SEED, THESIS_GPU, Series, thesis_profiles
 
 PROGRESS = habit((0, 1.0))
@@ -100,7 +101,7 @@ def test_more_rows_of_use_than_can_be_told_apart_are_refused() -> None:
 def test_with_one_demand_of_each_job_what_is_offered_is_what_these_demands_allow(demand: Demand) -> None:
     task = thesis_task(horizon=32, step_ms=5000)
     sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 30, jobs=12)
-    player = Player(Rollouts(task, make_speeds("mps")), demand)
+    player = Player(Domain(task, make_speeds("mps"), sets, sets), demand)
     worlds = player.model.begin(sets)
     _, rows, here, offered = player.asked(worlds)
     assert len(rows) > 10
@@ -123,15 +124,13 @@ def test_with_one_demand_of_each_job_what_is_offered_is_what_these_demands_allow
 
 
 @pytest.mark.slow
-def test_what_it_learns_is_worth_something_and_the_same_for_a_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    for sizes, one in (("ROWS", 32), ("WIDTHS", 1 << SEEN), ("PLACES", SEEN)):  # so that it is compiled once
-        monkeypatch.setattr(f"berth.learning.player.{sizes}", (one,))
+def test_what_it_learns_is_worth_something_and_the_same_for_a_seed() -> None:
     task = thesis_task(horizon=32, step_ms=5000)
     sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 8, jobs=SEEN)
     settings = RolloutSettings(
         sets=6, habits=0, ahead=3, draws=1, taught=2, followed_from=2, followed=1, batch=16
     )
-    learner = RolloutLearner(task, [make_speeds("time-sliced")], sets, settings)
+    learner = RolloutLearner([Domain(task, make_speeds("time-sliced"), sets, sets)], settings)
     networks = []
     for _ in range(2):
         state = learner.begin(0)
@@ -140,5 +139,5 @@ def test_what_it_learns_is_worth_something_and_the_same_for_a_seed(monkeypatch: 
             state, figures = learner.iterate(state)
         assert np.isfinite(float(figures.loss))
         networks.append(learner.network(state))
-    assert learner.total_ms(networks[0], sets).sum() < learner.total_ms(untrained, sets).sum()
+    assert learner.worth(networks[0]) < learner.worth(untrained)
     assert jax.tree.all(jax.tree.map(np.array_equal, *networks))

@@ -20,7 +20,7 @@ def berth(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_train_keeps_its_checkpoint_draws_its_curve_and_refuses_another_training(tmp_path: Path) -> None:
-    command = ["train", "--learner", "dqn-paper", "--workload", "GPU_light", "--interference", "none"]
+    command = ["train", "--learner", "dqn", "--workload", "GPU_light", "--interference", "none"]
     command += ["--slots", "2", "--iterations", "2", "--checkpoints", "kept"]
     done = berth(*command, "--curve", "curve.html", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -28,9 +28,9 @@ def test_train_keeps_its_checkpoint_draws_its_curve_and_refuses_another_training
     assert [point["iteration"] for point in answer["curve"]] == [0, 1, 2]
     assert min(answer["curve"][0]["measured"], answer["curve"][2]["measured"]) > 0
     told = done.stderr.splitlines()
-    assert told[0].startswith("training dqn-paper: 0 of 2, the first network is made")
-    assert told[-1].startswith("training dqn-paper: 2 of 2, ")
-    assert answer["files"] == ["curve.html"]
+    assert told[0].startswith("training dqn: 0 of 2, the first network is made")
+    assert told[-1].startswith("training dqn: 2 of 2, ")
+    assert answer["files"] == ["model.npz", "curve.html"]
     assert "plotly" in (tmp_path / "curve.html").read_text()
     again = berth(*command, "--resume", "--seed", "1", cwd=tmp_path)
     assert again.returncode == 2
@@ -45,8 +45,8 @@ def test_train_keeps_its_checkpoint_draws_its_curve_and_refuses_another_training
     ("options", "message"),
     [
         (
-            ("--learner", "dqn-paper", "--out", "p1.npz"),
-            "no model is written: the network of dqn-paper is of images",
+            ("--learner", "dqn-as-printed", "--out", "p1.npz"),
+            "no model is written: no policy decides by what dqn-as-printed learns",
         ),
         (("--curve", "c.pdf"), "c.pdf: a picture's file ends on .png, .svg or .html"),
         (("--curve", "none/c.html"), "there is no folder none"),
@@ -67,7 +67,7 @@ def test_what_could_not_be_written_is_refused_before_the_training(
 def test_an_interruption_tells_what_is_kept_and_how_one_goes_on(tmp_path: Path) -> None:
     code = "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler);"
     code += "from berth.cli import main; main()"
-    command = [sys.executable, "-c", code, "train", "--learner", "dqn-paper", "--workload", "GPU_light"]
+    command = [sys.executable, "-c", code, "train", "--learner", "dqn", "--workload", "GPU_light"]
     command += ["--interference", "none", "--slots", "2", "--iterations", "1000000", "--checkpoints", "kept"]
     running = subprocess.Popen([*command, "--resume"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     kept = tmp_path / "kept" / "checkpoint.npz"

@@ -18,16 +18,19 @@ import pytest
 from berth.errors import ModelError, SettingError
 from berth.interference import make_speeds
 from berth.learning.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from berth.learning.domains import Domain
 from berth.learning.environment import Environment, Settings
 from berth.learning.history_jobs import history_sets
 from berth.learning.jobsets import LONGEST_SET_MS, JobSets, thesis_sets, thesis_task
 from berth.learning.learner import Figures
 from berth.learning.learners import LEARNERS
 from berth.learning.paper import Paper, PaperSettings
-from berth.learning.plan import VALIDATION_SEED, Plan, make, model_of
+from berth.learning.plan import VALIDATION_SEED, Plan, file_of, make
 from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
 from berth.learning.training import CHECKPOINT, Trained, TrainingSettings, train
 from berth.model import Job, Record, RecordState, Share
+from berth.network.images import read_image_model
+from berth.network.model_file import read_model
 from berth.network.scores import new_network
 from berth.plots.training import training_curve
 from berth.policies.colocation.learned import model_named
@@ -37,7 +40,7 @@ from berth.profiles import FIRST_TRAINING_SEED
 def learner_of(name: str) -> Paper:
     task = thesis_task()
     environment = Environment(task, make_speeds("time-sliced"), settings=Settings(2))
-    settings = PaperSettings(2, 2, 96, hidden=8, mended=name == "dqn-paper")
+    settings = PaperSettings(2, 2, 96, hidden=8, mended=name == "dqn")
     return Paper(environment, thesis_sets(task, "random", FIRST_TRAINING_SEED, 3, jobs=2), settings)
 
 
@@ -51,7 +54,7 @@ def equal(one, other) -> bool:
 
 
 def test_another_seed_begins_with_other_weights() -> None:
-    learner = learner_of("dqn-paper")
+    learner = learner_of("dqn")
     assert equal(learner.begin(5).network, learner.begin(5).network)
     assert not equal(learner.begin(5).network, learner.begin(6).network)
 
@@ -172,19 +175,41 @@ def test_networks_are_measured_at_equal_times_of_the_clock_that_is_given(tmp_pat
 
 
 @pytest.mark.parametrize("name", LEARNERS)
-def test_every_learner_is_made_with_what_it_is_shown(name: str) -> None:
+def test_every_learner_is_made_with_what_it_is_shown(name: str, tmp_path: Path) -> None:
     made = make(Plan(name, "random", ("mps",), jobs=4, sets=3, validation=2))
     way = LEARNERS[name]
-    assert made.task.horizon == (20 if way.ships_as is None else 32)
+    assert made.task.horizon == (20 if name.startswith("dqn") else 32)
     json.dumps(made.described, allow_nan=False)
-    found = Trained(new_network(0), 0.9, 3)
+    network = made.learner.network(made.learner.begin(0))
+    found = Trained(network, 0.9, 3)
     if way.ships_as is None:
-        with pytest.raises(SettingError, match=f"the network of {name} is of images"):
-            model_of(made, found, ("random",), 0)
+        with pytest.raises(SettingError, match=f"no policy decides by what {name} learns"):
+            file_of(made, found, ("random",), 0)
         return
-    model = model_of(made, found, ("random",), 0)
+    path = tmp_path / "model"
+    path.write_bytes(file_of(made, found, ("random",), 0))
+    if name == "rule":
+        assert json.loads(path.read_text())["weights"] == np.round(np.float64(network), 6).tolist()
+        return
+    model = read_image_model(path) if name == "dqn" else read_model(path)
     assert (model.demand, model.learner, model.interference) == (way.shown, made.learner.name, ("mps",))
-    assert model_named(way.ships_as).demand == way.shown
+    assert model.command.startswith(f"berth train --learner {name} --interference mps")
+
+
+def test_a_family_has_drawn_applications_short_queues_and_errors() -> None:
+    made = make(Plan("learned", "random", ("mps",), jobs=20, sets=3, validation=2, family=8))
+    domains = [one.domain for one in made.learner.players]
+    assert [one.task.applications[0].startswith("drawn") for one in domains] == [False, True] * 4
+    assert [one.belief is not None for one in domains] == [False, False, True, True] * 2
+    assert [one.sets.work_ms.shape[1] for one in domains] == [20, 20, 20, 20, 8, 8, 15, 15]
+    belief = domains[2].belief
+    assert belief.task.applications == domains[2].task.applications
+    assert 0 < np.abs(np.log(belief.run)).max() < 1
+    scene = made.learner.players[2]._scene(made.learner.players[2].model.begin(domains[2].sets))
+    true = made.learner.players[0]._scene(made.learner.players[0].model.begin(domains[0].sets))
+    assert not np.array_equal(scene.waiting_left_ms, true.waiting_left_ms)
+    with pytest.raises(SettingError, match="expected 0 or more for learned and rule"):
+        make(Plan("deeprm-max", family=2, sets=1, validation=1))
 
 
 def test_rollouts_refuse_what_they_do_not_heed() -> None:
@@ -219,7 +244,7 @@ def test_a_checkpoint_without_a_curve_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_v_is_the_return_of_a_whole_trajectory_and_all_n_are_about_the_same_set() -> None:
-    learner = learner_of("dqn-paper")
+    learner = learner_of("dqn")
     settings = learner.settings
     states = learner._fresh(jax.random.key(1))
     jobs = np.asarray(states.application).reshape(settings.sets, settings.trajectories, -1)
@@ -270,12 +295,12 @@ def test_checkpoints_of_something_else_are_refused_with_what_was_expected(tmp_pa
 def test_a_folder_with_a_training_is_not_overwritten(tmp_path: Path) -> None:
     checkpoint_in(tmp_path)
     with pytest.raises(SettingError, match="go on from it with --resume"):
-        train(learner_of("dqn-paper"), norm, TrainingSettings(1), folder=tmp_path)
+        train(learner_of("dqn"), norm, TrainingSettings(1), folder=tmp_path)
 
 
 @pytest.mark.slow
 def test_the_mended_sign_makes_what_turned_out_better_likelier_and_the_printed_one_does_not() -> None:
-    learner = learner_of("dqn-paper")
+    learner = learner_of("dqn")
     environment = learner.environment
     state = environment.reset(learner.sets.take(0))
     seen = jax.tree.map(lambda x: x[None], jax.jit(environment.observe)(state))
@@ -373,7 +398,8 @@ def test_a_training_goes_on_from_a_model() -> None:
     task = thesis_task(horizon=32, step_ms=5000)
     sets = thesis_sets(task, "random", FIRST_TRAINING_SEED, 2, jobs=6)
     start, settings = new_network(7), RolloutSettings(habits=0)
-    learner = RolloutLearner(task, [make_speeds("time-sliced")], sets, settings, start=start)
+    domain = Domain(task, make_speeds("time-sliced"), sets, sets)
+    learner = RolloutLearner([domain], settings, start=start)
     assert equal(learner.network(learner.begin(0)), start)
 
 
@@ -381,8 +407,8 @@ def test_a_model_of_another_view_is_no_start() -> None:
     model = model_named("deeprm-max")
     with pytest.raises(SettingError, match="was shown the peak of jobs"):
         make(Plan("learned", validation=1, sets=1), start=model)
-    with pytest.raises(SettingError, match="is of images"):
-        make(Plan("dqn-paper", validation=1, sets=1), start=model)
+    with pytest.raises(SettingError, match="dqn learns no network of that kind"):
+        make(Plan("dqn", validation=1, sets=1), start=model)
 
 
 def test_the_training_curve_shows_returns_and_measurements() -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from berth.cli.run_options import Knowledge
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from berth.experiments.colocation.matrix import World
 
 __all__ = ["colocation"]
 
@@ -19,11 +22,32 @@ LOOKED_AT = 5
 
 def colocation(
     workload: Annotated[
-        str, typer.Option(metavar="A,B,…|all", help="Workloads of the thesis: GPU_heavy, …, random.")
+        str,
+        typer.Option(
+            metavar="A,B,…|all",
+            help="Workloads of the thesis: GPU_heavy, …, random; or drawn: applications drawn at random.",
+        ),
     ] = "all",
-    seeds: Annotated[int, typer.Option(min=1, max=1000, help="How many sets of 30 jobs: 0, 1, ….")] = 30,
-    interference: Annotated[str, typer.Option(help="time-sliced, mps or mig.")] = "mps",
-    knowledge: Knowledge = "oracle",
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="How many sets of jobs.")] = 30,
+    first_seed: Annotated[int, typer.Option(min=0, help="The seed of the first set.")] = 0,
+    interference: Annotated[
+        str, typer.Option(metavar="A,B,…", help="What is true: time-sliced, mps or mig.")
+    ] = "mps",
+    knowledge: Annotated[
+        str,
+        typer.Option(metavar="A,B,…", help="What policies believe: oracle, history, user, noisy?run=0.3…."),
+    ] = "oracle",
+    gpus: Annotated[
+        str, typer.Option(metavar="1x1|20|100", help="One GPU of the thesis, or so many of five models.")
+    ] = "1x1",
+    arrivals: Annotated[
+        float,
+        typer.Option(
+            metavar="FACTOR",
+            min=0,
+            help="Work that arrives over what the GPUs do; 0: all jobs wait at the beginning.",
+        ),
+    ] = 0.0,
     policies: Annotated[str | None, typer.Option(metavar="A,B,…", help="Policies to compare.")] = None,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="How many runs at the same time.")] = 1,
     out: Annotated[
@@ -39,6 +63,9 @@ def colocation(
 ) -> None:
     """Which waiting jobs to start together on one GPU: chapter V of the thesis.
 
+    With several models of interference or kinds of knowledge, more GPUs, arrivals or drawn applications it is a matrix
+    of worlds × policies, which says in a sentence what the network adds over the best rule.
+
     Total time, use of GPU and memory, slowdowns, training, cost and pairs of applications, with the thesis's numbers
     beside ours. Oh, "A Job Placement Using Reinforcement Learning in GPU Virtualization Environment", Sookmyung Women's
     University, 2019.
@@ -50,12 +77,20 @@ def colocation(
     from berth.experiments.colocation.answer import colocation_dict
     from berth.experiments.colocation.experiment import POLICIES, measure_colocation
     from berth.experiments.colocation.looks import disagreement, pairs
+    from berth.experiments.colocation.matrix import OPPONENTS, worlds_of
     from berth.interference import make_interference
     from berth.knowledge import make_knowledge
     from berth.policies.colocation.learned import model_named, shipped_for
     from berth.profiles import WORKLOADS
+    from berth.profiles.drawn import DRAWN
 
     chosen = tuple(WORKLOADS) if workload == "all" else tuple(name.strip() for name in workload.split(","))
+    modes, kinds = ([part.strip() for part in given.split(",")] for given in (interference, knowledge))
+    worlds = worlds_of(chosen, modes, kinds, gpus, arrivals)
+    if len(modes) > 1 or len(kinds) > 1 or gpus != "1x1" or arrivals or DRAWN in chosen:
+        own = None if policies is None else tuple(name.strip() for name in policies.split(","))
+        _matrix(worlds, own or OPPONENTS, range(first_seed, first_seed + seeds), jobs, out, as_json)
+        return
     names = POLICIES if policies is None else tuple(name.strip() for name in policies.split(","))
     what = f"{len(chosen)} × {len(names)} × {seeds} runs"
     with told_what_is_kept(out, "kept"), progress_bar(what, long=True) as progress:
@@ -64,7 +99,7 @@ def colocation(
             interference=interference,
             knowledge=knowledge,
             policies=names,
-            seeds=tuple(range(seeds)),
+            seeds=tuple(range(first_seed, first_seed + seeds)),
             processes=jobs,
             keep=None if out is None else out / "kept",
             progress=progress,
@@ -77,9 +112,10 @@ def colocation(
     model = make_interference(interference)
     looks = []
     if "learned" in names:
+        looked_at = tuple(range(first_seed, first_seed + min(seeds, LOOKED_AT)))
         with progress_bar("learned beside greedy", long=True) as progress:
             for number, name in enumerate(chosen):
-                looks.append(disagreement(name, model, tuple(range(min(seeds, LOOKED_AT))), knowledge))
+                looks.append(disagreement(name, model, looked_at, knowledge))
                 if progress:
                     progress(number + 1, len(chosen))
     pair_maps = pairs(model)  # type: ignore[arg-type]  # measure_colocation has refused what has no profiles
@@ -98,8 +134,8 @@ def colocation(
         chapters = colocation_chapters(result, looks, pair_maps, training_s)
         if out is not None:
             what = (
-                f"sets of 30 jobs of {', '.join(chosen)}, seeds 0…{seeds - 1}; interference: {interference};"
-                f" knowledge: {knowledge}"
+                f"sets of 30 jobs of {', '.join(chosen)}, seeds {first_seed}…{first_seed + seeds - 1};"
+                f" interference: {interference}; knowledge: {knowledge}"
             )
             gpu = "one Titan Xp of the thesis: 12 GiB, 3,840 cores, PCIe 32 GB/s"
             written = write_chapters(out, "Learned co-location on one GPU", what, gpu, chapters, answer)
@@ -111,3 +147,43 @@ def colocation(
                 print(f"wrote {path}")
     if as_json:
         print(json.dumps(answer, allow_nan=False))
+
+
+def _matrix(
+    worlds: Sequence[World],
+    policies: Sequence[str],
+    seeds: range,
+    processes: int,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    """Measure many worlds, and print or write what came of it."""
+    from berth.cli.files import told_what_is_kept
+    from berth.cli.genetic import show_chapter, write_chapters
+    from berth.cli.progress import progress_bar
+    from berth.experiments.colocation.matrix import measure_matrix
+    from berth.experiments.colocation.matrix_chapters import matrix_chapter, matrix_dict
+
+    what = f"{len(worlds)} × {len(policies)} × {len(seeds)} runs"
+    with told_what_is_kept(out, "kept"), progress_bar(what, long=True) as progress:
+        found = measure_matrix(
+            worlds, policies=policies, seeds=seeds, processes=processes,
+            keep=None if out is None else out / "kept", progress=progress,
+        )  # fmt: skip
+    answer, chapter = matrix_dict(found), matrix_chapter(found)
+    written: list[Path] = []
+    if out is not None:
+        told = f"{len(worlds)} worlds, sets of seeds {seeds[0]}…{seeds[-1]}"
+        where = (
+            "one Titan Xp of the thesis"
+            if worlds[0].gpus == "1x1"
+            else f"{worlds[0].gpus} GPUs of five models"
+        )
+        written = write_chapters(out, "Co-location in many worlds", told, where, [chapter], answer)
+    if as_json:
+        print(json.dumps(answer, allow_nan=False))
+        return
+    print(answer["adds"])
+    show_chapter(chapter, ())
+    for path in written:
+        print(f"wrote {path}")

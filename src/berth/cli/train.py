@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def train(
     learner: Annotated[
         str,
-        typer.Option(help="learned, deeprm-max, deeprm-mean, dqn-paper or dqn-paper-as-printed."),
+        typer.Option(help="learned, deeprm-max, deeprm-mean, dqn, dqn-as-printed or rule."),
     ] = "learned",
     workload: Annotated[
         str, typer.Option(help="One of the thesis's workloads, or all of them in turn.")
@@ -30,6 +30,14 @@ def train(
     interference: Annotated[
         str, typer.Option(metavar="A,B,…", help="Models of interference; each episode has one.")
     ] = "mps,time-sliced",
+    family: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Train in so many worlds under each model of interference: drawn applications and cards, short queues"
+            " and errors in what is believed beside the given ones.",
+        ),
+    ] = 0,
     slots: Annotated[
         int, typer.Option("--slots", "-M", min=1, max=10, help="Waiting jobs that are seen at once.")
     ] = 5,
@@ -55,7 +63,7 @@ def train(
     out: Annotated[
         Path | None,
         typer.Option(
-            "--out", "-o", metavar="FILE", help="The model, by default model.npz; dqn-paper has none."
+            "--out", "-o", metavar="FILE", help="The model, by default model.npz; dqn-as-printed has none."
         ),
     ] = None,
     checkpoints: Annotated[
@@ -75,22 +83,21 @@ def train(
     from berth.cli.progress import progress_bar
     from berth.files import whole_file
     from berth.learning.learners import LEARNERS
-    from berth.learning.plan import Plan, make, model_of
+    from berth.learning.plan import Plan, file_of, make
     from berth.learning.training import CHECKPOINT, TrainingSettings
     from berth.learning.training import train as learn
-    from berth.network.model_file import model_bytes
     from berth.profiles import WORKLOADS
     from berth.report.image import image_kind
 
     models = tuple(name.strip() for name in interference.split(",") if name.strip())
-    plan = Plan(learner, workload, models, slots)
+    plan = Plan(learner, workload, models, slots, family=family)
     settings = TrainingSettings(iterations, seed, budget_s=budget_s)
     if resume and checkpoints is None:
         raise typer.BadParameter("name the folder to go on from with --checkpoints", param_hint="--resume")
     decides = LEARNERS[learner].ships_as is not None
     if out is not None and not decides:
         raise typer.BadParameter(
-            f"no model is written: the network of {learner} is of images, and no policy decides by it;"
+            f"no model is written: no policy decides by what {learner} learns;"
             " --curve draws what it learned, --checkpoints keeps it",
             param_hint="--out",
         )
@@ -117,7 +124,7 @@ def train(
             (str(from_history),) if from_history else tuple(WORKLOADS) if workload == "all" else (workload,)
         )
         with whole_file(model) as aside:
-            aside.write_bytes(model_bytes(model_of(made, found, names, seed)))
+            aside.write_bytes(file_of(made, found, names, seed))
         written.append(model)
     greedy = made.greedy() if curve is not None and made.greedy is not None else None
     if curve is not None:
@@ -134,7 +141,7 @@ def train(
     for path in written:
         print(f"wrote {path}")
     if model is None:
-        print(f"no model is written: the network of {learner} is of images, and no policy decides by it")
+        print(f"no model is written: no policy decides by what {learner} learns")
 
 
 @contextmanager
@@ -177,9 +184,7 @@ def _start(plan: Plan, name: str) -> Model | None:
         return None
     if name != "shipped" or shipped is None:
         return model_named(name)
-    if len(plan.interference) == 1:
-        shipped = shipped_for(shipped, make_speeds(plan.interference[0]))
-    return model_named(shipped)
+    return model_named(shipped_for(shipped, make_speeds(plan.interference[0])))
 
 
 def _from_history(plan: Plan, history: Path, profiles: Path | None, seed: int, start: Model | None) -> Made:

@@ -20,11 +20,13 @@ def tuned_habits(
     Each of these is changed at random, and the change kept where the least total time over all habits becomes less on
     `tuned_on` of the sets.
     """
+    habits = [habit((1, 1.0)), habit((0, 1.0))]
+    if not count:
+        return np.stack(habits)
     draw = np.random.default_rng([seed, 1])
     rows = draw.choice(len(sets.work_ms), min(tuned_on, len(sets.work_ms)), replace=False)
     sets = JobSets(sets.application[rows], sets.work_ms[rows])
     alone_ms = sets.work_ms.sum(axis=1)
-    habits = [habit((1, 1.0)), habit((0, 1.0))]
     least = np.min([model.habit_ms(one, sets) / alone_ms for one in habits], axis=0)
     for _ in range(count):
         chosen, size = habits[0], 0.5

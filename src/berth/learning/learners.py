@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,15 +10,15 @@ import jax
 import numpy as np
 
 from berth.errors import SettingError
-from berth.interference import Speeds
+from berth.learning.domains import Domain
 from berth.learning.environment import Environment, Settings
-from berth.learning.jobsets import JobSets, Task
 from berth.learning.learner import Learner
 from berth.learning.paper import Paper, PaperSettings
 from berth.learning.queue_kernels import SEEN
 from berth.learning.rewards import Reward
-from berth.learning.rollout_learner import RolloutLearner
+from berth.learning.rollout_learner import RolloutLearner, RolloutSettings
 from berth.learning.rollouts import habit
+from berth.learning.rule_learner import RuleLearner
 from berth.network.catalogue import Demand
 from berth.network.scores import Network
 
@@ -28,52 +28,56 @@ __all__ = ["LEARNERS", "Given", "Making", "Way"]
 class Given(NamedTuple):
     """What a learner is made of."""
 
-    task: Task
-    speeds: list[Speeds]
-    """Models of interference."""
+    domains: Sequence[Domain]
+    """All of the given task, but for `learned` and both deeprm."""
     slots: int
     """Waiting jobs that are seen, M."""
-    sets: JobSets
-    """To learn from."""
     shown: Demand
     reward: Reward | None
     """None for what the learner has."""
     start: Network | None
+    settings: RolloutSettings | None
+    """How a learner by rollouts learns; None for its own way."""
 
 
 class Making(NamedTuple):
-    """A learner, and how long sets of jobs take: (I, N) ms, under each of the I models of interference."""
+    """A learner, and what networks are worth: total time over that of all jobs in turn, on the validation sets."""
 
     learner: Learner
-    total_ms: Callable[[Any, JobSets], Any]
+    worth: Callable[[Any], float]
     """If a network decides."""
-    greedy_ms: Callable[[JobSets], Any] | None
+    greedy: Callable[[], float] | None
     """If `greedy` does; None for learners that are not shown what it goes by."""
 
 
 def _of_images(given: Given, *, mended: bool) -> Making:
     reward = {} if given.reward is None else {"reward": given.reward}
-    environment = Environment(given.task, *given.speeds, settings=Settings(given.slots), **reward)
-    learner = Paper(environment, given.sets, PaperSettings(mended=mended))
-    return Making(learner, jax.jit(lambda network, sets: learner.played(network, sets)[0]), None)
+    first = given.domains[0]
+    speeds = [one.speeds for one in given.domains]
+    environment = Environment(first.task, *speeds, settings=Settings(given.slots), **reward)
+    learner = Paper(environment, first.sets, PaperSettings(mended=mended))
+    total_ms = jax.jit(lambda network: learner.played(network, first.validation)[0])
+    alone_ms = first.validation.work_ms.sum(axis=1)
+    return Making(learner, lambda network: float(np.mean(np.asarray(total_ms(network)) / alone_ms)), None)
+
+
+def _of_rule(given: Given) -> Making:
+    learner = RuleLearner(given.domains)
+    return Making(learner, learner.worth, lambda: learner.worth(habit((0, 1.0))))
 
 
 def _of_rollouts(given: Given) -> Making:
     if given.slots != SEEN:
         raise SettingError(
             f"a network that is taught by rollouts sees {SEEN} waiting jobs; expected --slots {SEEN} and not"
-            f" {given.slots}; dqn-paper sees more, or fewer"
+            f" {given.slots}; dqn sees more, or fewer"
         )
     if given.reward is not None:
         raise SettingError(
-            "a network that is taught by rollouts goes by total time alone; expected no reward, or dqn-paper"
+            "a network that is taught by rollouts goes by total time alone; expected no reward, or the learner dqn"
         )
-    learner = RolloutLearner(given.task, given.speeds, given.sets, start=given.start, demand=given.shown)
-
-    def greedy_ms(sets: JobSets) -> Any:
-        return np.stack([one.model.habit_ms(habit((0, 1.0)), sets) for one in learner.players])
-
-    return Making(learner, learner.total_ms, greedy_ms if given.shown == "series" else None)
+    learner = RolloutLearner(given.domains, given.settings, start=given.start, demand=given.shown)
+    return Making(learner, learner.worth, learner.greedy if given.shown == "series" else None)
 
 
 class Way(NamedTuple):
@@ -89,7 +93,8 @@ LEARNERS: dict[str, Way] = {
     "learned": Way(_of_rollouts, "series", "learned"),
     "deeprm-max": Way(_of_rollouts, "peak", "deeprm-max"),
     "deeprm-mean": Way(_of_rollouts, "mean", "deeprm-mean"),
-    "dqn-paper": Way(partial(_of_images, mended=True), "series", None),
-    "dqn-paper-as-printed": Way(partial(_of_images, mended=False), "series", None),
+    "rule": Way(_of_rule, "series", "rule"),
+    "dqn": Way(partial(_of_images, mended=True), "series", "dqn"),
+    "dqn-as-printed": Way(partial(_of_images, mended=False), "series", None),
 }
-"""The first three are taught by rollouts; the last two are the thesis's own method."""
+"""The first three are taught by rollouts; `rule` is no network; the last two are the thesis's own method."""

@@ -1,4 +1,4 @@
-"""`dqn-paper`: the thesis's algorithm 1 on its images, by either sign of its equation 2.
+"""`dqn`: the thesis's algorithm 1 on its images, by either sign of its equation 2.
 
 Oh 2019, section IV.2, figure 6. In each iteration N trajectories about each of some sets of jobs give the empirical
 discounted returns v, the network the predictions q, and the weights move by α·∇log π(s, a)·(q − v). As printed that
@@ -12,17 +12,20 @@ trajectories side by side, L steps, C actions, H steps of the horizon.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jax import Array
 
 from berth.learning.environment import Environment, Observation, State
 from berth.learning.jobsets import JobSets
 from berth.learning.learner import Figures
+from berth.network.images import ImageModel
 from berth.network.ranks import to_rank
 
 __all__ = ["ImageNetwork", "Paper", "PaperSettings", "PaperState"]
@@ -32,7 +35,7 @@ NEVER = -1e30
 
 @dataclass(frozen=True, slots=True)
 class PaperSettings:
-    """How `dqn-paper` learns."""
+    """How `dqn` learns."""
 
     trajectories: int = 8
     """N: so many about each set of jobs."""
@@ -82,7 +85,7 @@ class _Step(NamedTuple):
 class Paper:
     """The learner; its network is of images and of one number of slots, so that no policy but itself decides by it."""
 
-    name = "dqn-paper"
+    name = "dqn"
     compiled = True
 
     def __init__(
@@ -167,6 +170,23 @@ class Paper:
         hidden = jnp.maximum(hidden, 0)
         offset = to_rank(network.offset, hidden.ndim)
         return hidden @ network.action + offset, hidden @ network.prediction + network.level
+
+    def model(
+        self,
+        network: ImageNetwork,
+        step_ms: int,
+        interference: tuple[str, ...],
+        figures: Mapping[str, float],
+        command: str,
+    ) -> ImageModel:
+        """What the policy `dqn` decides by: weights of each job slot, those of its virtual slots added up."""
+        members = np.asarray(self.environment.members, np.float32)
+        jobs = np.tensordot(members.T, np.asarray(network.virtual), axes=1)
+        parts = (network.cluster, jobs, network.backlog, network.bias, network.action, network.offset)
+        cluster, jobs, backlog, bias, action, offset = (np.asarray(part, np.float64) for part in parts)
+        return ImageModel(
+            cluster, jobs, backlog, bias, action, offset, step_ms, interference, "dqn", figures, command
+        )
 
     def played(self, network: ImageNetwork, sets: JobSets) -> tuple[Array, Array]:
         """Total time and failures of each set when the likeliest action is taken: int32 (I, N), under each model."""

@@ -12,22 +12,29 @@ import numpy as np
 
 from berth.errors import SettingError
 from berth.interference import make_speeds, mode_of
+from berth.learning.domains import Domain, Errors, family
 from berth.learning.jobsets import JobSets, Task, thesis_sets, thesis_task
 from berth.learning.learner import Learner
 from berth.learning.learners import LEARNERS, Given
+from berth.learning.paper import Paper
 from berth.learning.rewards import REWARDS
+from berth.learning.rollout_learner import RolloutSettings
 from berth.learning.training import Trained
 from berth.network.catalogue import Demand
 from berth.network.combinations import combinations
-from berth.network.model_file import Model
+from berth.network.images import image_model_bytes
+from berth.network.model_file import Model, model_bytes
+from berth.policies.colocation.rules import rule_bytes
 from berth.profiles import FIRST_TRAINING_SEED
 
-__all__ = ["Made", "Plan", "make", "model_of"]
+__all__ = ["Made", "Plan", "command_of", "file_of", "make"]
 
 
 HORIZON, PAPER_HORIZON = 32, 20
 STEPS_OF_THE_LONGEST = 60
 """The step is so fine a part of the longest run: the near future matters most, and the last step has the rest."""
+OF_A_FAMILY = RolloutSettings(sets=6, taught=1, habits=0, draws=1, ahead=8, followed_from=1 << 30)
+"""Many worlds share the time that there is: two common habits teach, by one order of the jobs that are not seen."""
 VALIDATION_SEED = 2_000_000
 """Sets of jobs that say which network is best; neither trained on nor tested on."""
 
@@ -49,6 +56,9 @@ class Plan:
     """Sets to train on."""
     validation: int = 20
     """Sets to measure on."""
+    family: int = 0
+    """Worlds to train in under each model of interference: applications and cards drawn at random beside the given
+    ones, short queues beside full ones, and errors in what is believed; 0: the given one alone."""
     reward: str = ""
     """One of `REWARDS`; by default what the learner has: `saved`, and `unfinished` for the thesis's."""
 
@@ -61,6 +71,11 @@ class Plan:
         if min(self.jobs, self.sets, self.validation, len(self.interference)) < 1:
             raise SettingError(
                 "a training needs a job, a set, a set to measure on and a model of interference"
+            )
+        if self.family < 0 or (self.family and self.learner not in ("learned", "rule")):
+            raise SettingError(
+                f"a family of {self.family} worlds for {self.learner}; expected 0 or more for learned and rule, 0 for"
+                " the other learners"
             )
 
 
@@ -93,8 +108,8 @@ def make(
     Of given sets the first are trained on and the second measured on. It begins with the network of `start`, by
     default with the one that the learner begins with. Raises SettingError where `start` was shown something else.
     """
-    made_by, shown, ships_as = LEARNERS[plan.learner]
-    paper = ships_as is None
+    made_by, shown, _ = LEARNERS[plan.learner]
+    paper = made_by in (LEARNERS["dqn"].made_by, LEARNERS["dqn-as-printed"].made_by)
     if task is None:
         task = _stepped(thesis_task(), paper)
         training = thesis_sets(task, plan.workload, FIRST_TRAINING_SEED, plan.sets, jobs=plan.jobs)
@@ -105,8 +120,9 @@ def make(
             raise SettingError("a task of one's own needs sets of its jobs")
         task, (training, validation), unit_ms = _stepped(task, paper).counted(*sets)
     if start is not None:
-        _check_start(start, plan, paper, shown)
+        _check_start(start, plan, paper or plan.learner == "rule", shown)
     speeds = [make_speeds(name) for name in plan.interference]
+    domains = [Domain(task, one, training, validation) for one in speeds]
     if any(mode_of(one) == "mig" for one in speeds):
         raise SettingError(
             "no network is trained under mig yet: there memory is not one for all tenants; expected mps, time-sliced or"
@@ -114,30 +130,24 @@ def make(
         )
     reward = REWARDS[plan.reward] if plan.reward else None
     network = None if start is None else start.network
-    making = made_by(Given(task, speeds, plan.slots, training, shown, reward, network))
+    if plan.family:
+        domains = family(domains, plan.family, Errors(), FIRST_TRAINING_SEED)
+    settings = OF_A_FAMILY if plan.family else None
+    making = made_by(Given(domains, plan.slots, shown, reward, network, settings))
     learner = making.learner
-    alone_ms = validation.work_ms.sum(axis=1)
-
-    def measure(network: Any) -> float:
-        return float(np.mean(np.asarray(making.total_ms(network, validation)) / alone_ms))
-
-    def greedy() -> float:
-        assert making.greedy_ms is not None
-        return float(np.mean(np.asarray(making.greedy_ms(validation)) / alone_ms))
-
     described = asdict(plan) | {"settings": repr(learner.settings), "step_ms": task.step_ms}
     described |= {"applications": list(task.applications), "card": task.gpu.name}
     described |= {"interference": list(plan.interference), "jobs_digest": _digest(training, validation)}
     described |= {"profiles_digest": _digest(*(one.usage for one in task.series))}
     described |= {"start_digest": None if start is None else _digest(*jax.tree.leaves(start.network))}
-    return Made(plan, learner, task, unit_ms, measure, greedy if making.greedy_ms else None, described)
+    return Made(plan, learner, task, unit_ms, making.worth, making.greedy, described)
 
 
-def model_of(made: Made, trained: Trained, workloads: Iterable[str], seed: int) -> Model:
-    """The file that a policy decides by, without JAX; not for `dqn-paper`, whose network is of images."""
+def file_of(made: Made, trained: Trained, workloads: Iterable[str], seed: int) -> bytes:
+    """The file that a policy decides by, without JAX; not for `dqn-as-printed`, which no policy decides by."""
     _, shown, ships_as = LEARNERS[made.plan.learner]
     if ships_as is None:
-        raise SettingError(f"the network of {made.plan.learner} is of images, and no policy decides by it")
+        raise SettingError(f"no policy decides by what {made.plan.learner} learns; expected another learner")
     last = trained.curve[-1] if trained.curve else None
     figures = {
         "total_time_to_one_after_the_other": trained.measured,
@@ -146,23 +156,41 @@ def model_of(made: Made, trained: Trained, workloads: Iterable[str], seed: int) 
         "seed": float(seed),
         "seconds": float(last.seconds if last else 0),
     }
-    return Model(
+    command = command_of(made.plan, seed, trained)
+    step_ms = made.task.step_ms * made.unit_ms
+    if ships_as == "rule":
+        return rule_bytes(trained.network, command, figures)
+    if isinstance(made.learner, Paper):
+        return image_model_bytes(
+            made.learner.model(trained.network, step_ms, made.plan.interference, figures, command)
+        )
+    model = Model(
         network=trained.network,
         learner=made.learner.name,
         slots=made.plan.slots,
         horizon=made.task.horizon,
-        step_ms=made.task.step_ms * made.unit_ms,
+        step_ms=step_ms,
         interference=made.plan.interference,
         workloads=tuple(workloads),
         demand=shown,
         figures=figures,
+        command=command,
     )
+    return model_bytes(model)
 
 
-def _check_start(start: Model, plan: Plan, paper: bool, demand: Demand) -> None:
+def command_of(plan: Plan, seed: int, trained: Trained) -> str:
+    """The command that trains the same network, but for a training on a history."""
+    parts = ["berth train", f"--learner {plan.learner}", f"--interference {','.join(plan.interference)}"]
+    parts += [f"--workload {plan.workload}"] if plan.workload != "all" else []
+    parts += [f"--family {plan.family}"] if plan.family else []
+    return " ".join([*parts, f"--iterations {len(trained.curve)}", f"--seed {seed}"])
+
+
+def _check_start(start: Model, plan: Plan, alone: bool, demand: Demand) -> None:
     """Refuse a network that another learner, or another view of jobs, would have to begin with."""
-    if paper:
-        raise SettingError(f"the network of {plan.learner} is of images; it cannot begin with a model")
+    if alone:
+        raise SettingError(f"{plan.learner} learns no network of that kind; it cannot begin with a model")
     if (start.demand, start.horizon) != (demand, HORIZON):
         raise SettingError(
             f"the model to begin with was shown the {start.demand} of jobs over {start.horizon} steps;"

@@ -1,20 +1,16 @@
-"""A network that plays queues: what it sees of worlds, what it says of their combinations, and what comes of it."""
+"""A network that plays queues in one domain: what it sees, what it says of combinations, and what comes of it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
-from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax import Array
 from numpy.typing import NDArray
 
 from berth.arrays import FloatArray, IntArray
-from berth.interference import Speeds
-from berth.learning.queue_kernels import NONE, SEATS, SEEN
+from berth.learning.domains import Domain
+from berth.learning.queue_kernels import NONE, SEEN
 from berth.learning.rollouts import Rollouts, Worlds
 from berth.network.capacity import within
 from berth.network.catalogue import Demand
@@ -26,22 +22,22 @@ __all__ = ["Player", "best_of_listed", "listed"]
 
 TOGETHER = 128
 """So many moments go through the features at once."""
-ROWS, WIDTHS, PLACES = (16, 256), (12, 1 << SEEN), (5, SEATS)
-"""Moments, combinations of each and seats that the network is compiled for: the next larger ones are used."""
 
 
 class Player:
-    """Networks' decisions under one model of interference, shown one demand of each job."""
+    """Networks' decisions in one domain, shown one demand of each job."""
 
-    def __init__(self, model: Rollouts, demand: Demand = "series") -> None:
-        self.model = model
+    def __init__(self, domain: Domain, demand: Demand = "series") -> None:
+        self.domain = domain
+        self.model = Rollouts(domain.task, domain.speeds)
+        belief = domain.belief
+        self.seen = self.model if belief is None else Rollouts(belief.task, belief.speeds)
+        self.run = None if belief is None else belief.run
         self.demand = demand
-        self.catalogue = model.task.catalogue(demand)
-        self._score = jax.jit(partial(_scored, model.speeds, model.task.step_ms), static_argnums=3)
+        self.catalogue = self.seen.task.catalogue(demand)
 
     def decided_ms(self, worlds: Worlds, network: Network) -> IntArray:
         """When all is done in each world, in ms, if the network decides from here on: (W,)."""
-        network = jax.tree.map(np.asarray, network)
         while not worlds.over.all():
             action, rows, here, _ = self.asked(worlds)
             if len(rows):
@@ -65,7 +61,7 @@ class Player:
         members, waiting = combinations(SEEN), here.waiting
         alike = (waiting[:, :, None] == waiting[:, None]).all(axis=-1) & np.tri(SEEN, k=-1, dtype=np.bool_)
         again = (members[:, :, None] & ~members[:, None] & alike[:, None]).any(axis=(-1, -2))
-        offered = within(self.model.scene(here, self.catalogue), members) & ~again  # of equal jobs the first
+        offered = within(self._scene(here), members) & ~again  # of equal jobs the first
         offered[:, 0] = here.allowed[:, 0]
         may = offered & here.allowed
         action[rows] = may.argmax(axis=1)
@@ -75,30 +71,37 @@ class Player:
 
     def scores(self, network: Network, worlds: Worlds, masks: IntArray) -> FloatArray:
         """What the network says of combinations (W, C') of each world."""
-        scene = self.model.scene(worlds, self.catalogue)
-        found = np.zeros(masks.shape)
-        width = next(width for width in WIDTHS if width >= masks.shape[1])
-        padded = np.pad(masks, ((0, 0), (0, width - masks.shape[1])), mode="edge")
-        for begin in range(0, len(masks), ROWS[-1]):
-            rows = np.arange(begin, min(len(masks), begin + ROWS[-1]))
-            filled = np.resize(rows, next(many for many in ROWS if many >= len(rows)))
-            part = _rows_of(scene, filled)
-            most = most_tenants(part, combinations(SEEN)[padded[filled]])
-            seats = next(places for places in PLACES if places >= most)
-            answer = self._score(network, part[:-1], padded[filled], seats)
-            found[rows] = np.asarray(answer)[: len(rows), : masks.shape[1]]
-        return found
+        return np.concatenate([scores(network, seen, np) for seen in self._looked(worlds, masks)])
 
     def features(self, worlds: Worlds, masks: IntArray) -> Features:
         """What the network sees of combinations (W, C') of each world."""
-        scene = self.model.scene(worlds, self.catalogue)
-        parts = []
+        return Features(*(np.concatenate(part) for part in zip(*self._looked(worlds, masks), strict=True)))
+
+    def _looked(self, worlds: Worlds, masks: IntArray) -> Iterator[Features]:
+        """The same for some of the worlds at a time."""
+        scene = self._scene(worlds)
         for begin in range(0, len(masks), TOGETHER):
             rows = np.arange(begin, min(len(masks), begin + TOGETHER))
             part, members = _rows_of(scene, rows), combinations(SEEN)[masks[rows]]
             seats = most_tenants(part, members)
-            parts.append(features(part, members, joint(part, members, self.model.speeds, seats, np), np))
-        return Features(*(np.concatenate(part) for part in zip(*parts, strict=True)))
+            with np.errstate(
+                invalid="ignore"
+            ):  # NumPy's matmul warns of lanes beyond small arrays now and then
+                yield features(part, members, joint(part, members, self.seen.speeds, seats, np), np)
+
+    def _scene(self, worlds: Worlds) -> Scene:
+        """The worlds as the network sees them: by what is believed of them."""
+        if self.run is None:
+            return self.seen.scene(worlds, self.catalogue)
+        tenants, queue = worlds.tenants.copy(), worlds.queue.copy()
+        for jobs in (tenants, queue):
+            work_us = jobs[..., -1]
+            believed_us = (work_us * self.run[jobs[..., 0]]).astype(np.int64)
+            if jobs is tenants:  # what a job has done is known, and one that runs is not over
+                left_us = np.maximum(believed_us - (work_us - jobs[..., 1]), 1_000_000)
+                jobs[..., 1] = np.where(jobs[..., 1] > 0, np.minimum(left_us, believed_us), 0)
+            jobs[..., -1] = believed_us
+        return self.seen.scene(replace(worlds, tenants=tenants, queue=queue), self.catalogue)
 
 
 def listed(allowed: NDArray[np.bool_]) -> tuple[IntArray, NDArray[np.bool_]]:
@@ -117,15 +120,3 @@ def best_of_listed(masks: IntArray, score: FloatArray) -> IntArray:
 
 def _rows_of(scene: Scene, rows: IntArray) -> Scene:
     return Scene._make(value[rows] if isinstance(value, np.ndarray) else value for value in scene)
-
-
-def _scored(
-    speeds: Speeds, step_ms: int, network: Network, scene: tuple[Array, ...], masks: Array, seats: int
-) -> Array:
-    """Scores of combinations, (W, C'); compiled."""
-    parts: list[Any] = [*scene, step_ms]
-    seen = Scene(*parts)
-    members = jnp.asarray(combinations(SEEN))[masks]
-    return jnp.asarray(
-        scores(network, features(seen, members, joint(seen, members, speeds, seats, jnp), jnp), jnp)
-    )

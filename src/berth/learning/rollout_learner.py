@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from berth.arrays import FloatArray, IntArray
 from berth.errors import SettingError
-from berth.interference import Speeds
+from berth.learning.domains import Domain
 from berth.learning.habits import tuned_habits
-from berth.learning.jobsets import JobSets, Task
+from berth.learning.jobsets import JobSets
 from berth.learning.learner import Figures
 from berth.learning.player import Player, best_of_listed, listed
-from berth.learning.rollouts import Rollouts, Worlds
+from berth.learning.rollouts import Worlds, habit
 from berth.network.catalogue import Demand
 from berth.network.features import Features
 from berth.network.scores import Network, Sizes, new_network, scores
@@ -43,7 +43,7 @@ class RolloutSettings:
     sets: int = 20
     """Sets of jobs that are played in an iteration."""
     taught: int = 2
-    """In so many iterations of each model of interference the best is done; then what the network says."""
+    """In so many iterations of each domain the best is done; then what the network says."""
     stray: float = 0.12
     """How often anything else that is allowed is done."""
     ahead: int = 10
@@ -84,7 +84,7 @@ class RolloutState(NamedTuple):
 
     network: Network
     optimiser: optax.OptState
-    habits: Array  # float32 (I, B, 2, F): of each model of interference
+    habits: Array  # float32 (I, B, 2, F): of each domain
     seed: Array  # int32 ()
     iteration: Array  # int32 ()
 
@@ -105,9 +105,7 @@ class RolloutLearner:
 
     def __init__(
         self,
-        task: Task,
-        speeds: Sequence[Speeds],
-        sets: JobSets,
+        domains: Sequence[Domain],
         settings: RolloutSettings | None = None,
         *,
         start: Network | None = None,
@@ -115,8 +113,7 @@ class RolloutLearner:
     ) -> None:
         self.start = start
         self.settings = settings or RolloutSettings()
-        self.sets = sets
-        self.players = [Player(Rollouts(task, one), demand) for one in speeds]
+        self.players = [Player(one, demand) for one in domains]
         steps = (
             -(-self.settings.sets * 60 // self.settings.batch) * self.settings.passes * self.settings.fading
         )
@@ -131,7 +128,7 @@ class RolloutLearner:
         looked_for = settings.habits, settings.tries, settings.tuned_on, seed
         habits = jnp.stack(
             [
-                jnp.asarray(tuned_habits(one.model, self.sets, *looked_for), jnp.float32)
+                jnp.asarray(tuned_habits(one.model, one.domain.sets, *looked_for), jnp.float32)
                 for one in self.players
             ]
         )
@@ -142,16 +139,17 @@ class RolloutLearner:
         return state.network
 
     def iterate(self, state: RolloutState) -> tuple[RolloutState, Figures]:
-        """Play some sets under one of the models, and learn what would have been best at each moment."""
+        """Play some sets of one of the domains, and learn what would have been best at each moment."""
         settings, iteration = self.settings, int(state.iteration)
         draw = np.random.default_rng([int(state.seed), iteration])
         number = iteration % len(self.players)
         habits = np.asarray(state.habits[number], np.float64)
-        rows = draw.choice(len(self.sets.work_ms), min(settings.sets, len(self.sets.work_ms)), replace=False)
-        sets = JobSets(self.sets.application[rows], self.sets.work_ms[rows])
+        player = self.players[number]
+        all_sets = player.domain.sets
+        rows = draw.choice(len(all_sets.work_ms), min(settings.sets, len(all_sets.work_ms)), replace=False)
+        sets = JobSets(all_sets.application[rows], all_sets.work_ms[rows])
         network = jax.tree.map(np.asarray, state.network)
         taught = iteration < settings.taught * len(self.players)
-        player = self.players[number]
         every, offered, total_ms = self._played(player, sets, habits, None if taught else network, draw)
         follows = iteration >= settings.followed_from
         seen = self._judged(player, every, offered, habits, network if follows else None, draw)
@@ -169,9 +167,19 @@ class RolloutLearner:
         figures = float(np.mean(saved)), float(np.mean(losses)), float(moments)
         return after, Figures(*map(jnp.float32, figures))
 
-    def total_ms(self, network: Network, sets: JobSets) -> IntArray:
-        """Total time of each set under each of the I models of interference if the network decides, (I, N)."""
-        return np.stack([one.decided_ms(one.model.begin(sets), network) for one in self.players])
+    def worth(self, network: Network) -> float:
+        """Mean over the domains' validation sets of total time, over that of all jobs one after the other."""
+        network = jax.tree.map(np.asarray, network)
+        return float(np.mean([_worth(one, one.decided_ms(_begun(one), network)) for one in self.players]))
+
+    def greedy(self) -> float:
+        """The same where best joint progress decides."""
+        progress = habit((0, 1.0))
+        return float(
+            np.mean(
+                [_worth(one, one.model.habit_ms(progress, one.domain.validation)) for one in self.players]
+            )
+        )
 
     def _played(
         self,
@@ -280,3 +288,11 @@ class RolloutLearner:
         wanted = jax.nn.softmax(jnp.where(seen.there, -lost / settings.softness_s, NEVER))
         nearly = -jnp.sum(wanted * jnp.where(seen.there, logs, 0.0), axis=-1)
         return jnp.mean(jnp.sum(jnp.exp(logs) * lost, axis=-1) / settings.unit_s + settings.soft * nearly)
+
+
+def _begun(player: Player) -> Worlds:
+    return player.model.begin(player.domain.validation)
+
+
+def _worth(player: Player, total_ms: IntArray) -> float:
+    return float(np.mean(total_ms / player.domain.validation.work_ms.sum(axis=1)))

@@ -56,6 +56,8 @@ class Model:
     sizes: Sizes = field(default_factory=Sizes)
     figures: Mapping[str, float] = field(default_factory=dict)
     """What came of the training: seeds, steps, seconds, ratios to the baselines."""
+    command: str = ""
+    """What makes it again."""
 
 
 def model_bytes(model: Model) -> bytes:
@@ -93,6 +95,7 @@ def read_model(path: Path) -> Model:
             demand=header["demand"],
             sizes=sizes,
             figures={str(key): float(value) for key, value in header["figures"].items()},
+            command=str(header.get("command", "")),
         )
     except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
         raise ModelError(f"{path}: its header is not that of a model: {error!r}") from error

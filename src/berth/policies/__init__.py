@@ -16,6 +16,7 @@ from berth.policies.options import options_of
 from berth.policies.protocol import (
     Configurable,
     Decision,
+    KeepsGpus,
     Order,
     Orderable,
     Place,
@@ -93,14 +94,13 @@ POLICIES: dict[str, str] = {
     "learned": "berth.policies.colocation.learned:Learned",
     "deeprm-max": "berth.policies.colocation.learned:DeepRmMax",
     "deeprm-mean": "berth.policies.colocation.learned:DeepRmMean",
+    "dqn": "berth.policies.colocation.dqn:Dqn",
+    "random-sharing": "berth.policies.colocation.rules:RandomSharing",
+    "rule": "berth.policies.colocation.rules:Rule",
+    "pair-packer": "berth.policies.colocation.rules:PairPacker",
+    "rollouts": "berth.learning.rollout_policy:RolloutPolicy",
 }
 """What decides on many jobs at once: classes made with a Setting."""
-
-
-GONE = {
-    "dqn": "the policy that ships is called 'learned'; the thesis's own algorithm 1 is no policy yet",
-}
-"""Names that meant something else, and what to say instead."""
 
 
 def names() -> list[str]:
@@ -128,8 +128,6 @@ def make_policy(name: str, setting: Setting | None = None) -> Policy:
     Raises PolicyError where there is no such name, or what it names cannot be what it should.
     """
     setting = setting or Setting()
-    if (gone := GONE.get(name.partition("?")[0])) is not None:
-        raise PolicyError(f"no policy '{name}': {gone}")
     outer, _, rest = name.partition("+")
     wrapper, settings = options_of(outer)
     if wrapper in WRAPPERS:
@@ -156,8 +154,8 @@ def make_policy(name: str, setting: Setting | None = None) -> Policy:
             thing = thing.with_options(setting, options)
         policy: Policy = _made(thing, setting, name, "a policy", _POLICY)
         return policy
-    if len(parts) == 2 and options_of(parts[1])[0] in POLICIES:
-        return _looking_in_order(scheme, parts[0], parts[1], setting, name)
+    if parts and (scheme or len(parts) == 2) and options_of(parts[-1])[0] in POLICIES:
+        return _looking_in_order(scheme, parts[0] if len(parts) == 2 else "fifo", parts[-1], setting, name)
     if len(parts) == 1:
         parts = [parts[0], "first-fit"] if parts[0] in ORDERS else ["fifo", parts[0]]
     order_part, place_part = parts or ("fifo", "first-fit")
@@ -167,9 +165,12 @@ def make_policy(name: str, setting: Setting | None = None) -> Policy:
 
 def _looking_in_order(scheme: str, order_part: str, rest: str, setting: Setting, name: str) -> Policy:
     """A policy that decides on many jobs at once, and looks at them in an order."""
-    from berth.policies.schemes.preempt import Ranks
+    from berth.policies.schemes.preempt import ByPriority, Ranks
 
     policy = make_policy(rest, setting)
+    if scheme == "preempt" and isinstance(policy, KeepsGpus):
+        preempting: Policy = _load(_PREEMPTING)(ByPriority(_order(order_part, setting, name)), policy)
+        return preempting
     if scheme or not isinstance(policy, Orderable):
         raise PolicyError(
             f"no policy '{name}': {options_of(rest)[0]} decides by itself"
@@ -219,6 +220,7 @@ def _composed(scheme: str, order: Order, place: Place, setting: Setting, name: s
 
 
 _POLICY = ("queue", "cluster", "now_ms")
+_PREEMPTING = "berth.policies.colocation.preempting:PreemptiveSharing"
 
 
 def _order(part: str, setting: Setting, name: str) -> Order:
@@ -244,8 +246,6 @@ def _place(part: str, setting: Setting, name: str) -> Place:
 
 def _unknown(kind: str, part: str, choices: dict[str, str], name: str) -> PolicyError:
     known = {**ORDERS, **PLACEMENTS, **SCHEMES, **WRAPPERS, **POLICIES} if kind == "policy" else choices
-    if part in GONE:
-        return PolicyError(f"no {kind} '{part}' in '{name}': {GONE[part]}")
     near = difflib.get_close_matches(part, known, n=1, cutoff=0.5)
     hint = f" (did you mean '{near[0]}'?)" if near else ""
     where = "" if part == name else f" in '{name}'"

@@ -12,8 +12,8 @@ from berth.knowledge import Knowledge, Oracle
 from berth.model import Evict, GpuSlot, Job, Placement, WakeAt
 
 __all__ = [
-    "Configurable", "Decision", "Drawing", "InOrder", "Keyed", "Order", "Orderable", "Place", "Policy", "Progress",
-    "Reserving", "Searching", "Setting", "Wrapping", "draws",
+    "Configurable", "Decision", "Drawing", "InOrder", "KeepsGpus", "Keyed", "Order", "Orderable", "Place", "Policy",
+    "Progress", "Reserving", "Searching", "Setting", "Wrapping", "draws",
 ]  # fmt: skip
 
 Decision = Placement | Evict | WakeAt
@@ -70,6 +70,19 @@ class Orderable(Protocol):
 
     queue_order: Order | None
     """The order; None: as they were queued."""
+
+
+@runtime_checkable
+class KeepsGpus(Orderable, Protocol):
+    """What else a policy has that can keep a GPU for a job, so that the job may take the place of others."""
+
+    draws: bool
+
+    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
+        """As of any policy."""
+
+    def keep(self, job: Job, slot: GpuSlot) -> None:
+        """Start no other job on a GPU until this one, which waits, has started."""
 
 
 @runtime_checkable

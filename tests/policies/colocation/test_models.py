@@ -22,7 +22,6 @@ ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
 @pytest.mark.parametrize(
     ("name", "demand"),
     [
-        ("learned", "series"),
         ("learned-time-sliced", "series"),
         ("learned-mps", "series"),
         ("deeprm-max", "peak"),
@@ -34,8 +33,14 @@ ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
 def test_a_model_ships_that_was_trained_for_its_policy(name: str, demand: str) -> None:
     model = model_named(name)
     assert model.demand == demand
-    assert model.learner in ("ppo", "rollouts")
-    assert set(model.interference) <= {"measured", "time-sliced"}
+    assert model.learner == "rollouts"
+    assert set(model.interference) <= {"measured", "mps", "time-sliced"}
+    if name.startswith("learned"):
+        assert (
+            model.command
+            == f"berth train --learner learned --interference {model.interference[0]} --family 8 "
+            + (f"--iterations {int(model.command.split()[-3])} --seed 0")
+        )
     assert model.figures["total_time_to_one_after_the_other"] < 1
 
 
@@ -52,7 +57,8 @@ def test_deeprm_takes_the_model_that_was_trained_for_the_speeds_that_it_meets(na
 def test_dqn_takes_the_model_that_was_trained_for_the_speeds_that_it_meets() -> None:
     assert shipped_for("learned", make_speeds("time-sliced")) == "learned-time-sliced"
     assert shipped_for("learned", make_speeds("mps")) == "learned-mps"
-    assert shipped_for("learned", make_speeds("none")) == "learned"
+    assert shipped_for("learned", make_speeds("none")) == "learned-mps"
+    assert shipped_for("dqn", make_speeds("time-sliced")) == "dqn-time-sliced"
     sent = pickle.loads(pickle.dumps(make_speeds("mps")))  # as a process of a sweep has it
     assert shipped_for("learned", sent) == "learned-mps"
 

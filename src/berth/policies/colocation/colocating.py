@@ -131,6 +131,7 @@ class Colocating:
         """In which order the waiting jobs are looked at; None: as they were queued."""
         self._overtaking = Overtaking()
         self._due: Job | None = None
+        self._promised: tuple[Job, GpuSlot] | None = None
         self._now_ms = 0
         self._cluster: Cluster | None = None
         self._company = knowledge if isinstance(knowledge, LimitsCompany) else None
@@ -152,6 +153,10 @@ class Colocating:
         self._due = self._overtaking.due(
             queue, cluster, lambda job, slot: not self._shares(job) or self._may_run(job, slot, cluster)
         )
+        if self._promised is not None:
+            waiting, self._overtaking.kept = self._promised
+            self._due = waiting if waiting in queue else self._due
+            self._promised = self._promised if waiting in queue else None
         closed: set[GpuSlot] = set()
         goes_on = True
         while goes_on:
@@ -166,6 +171,10 @@ class Colocating:
         if len(queue) and due_ms is not None and due_ms != kept.woken_ms:
             kept.woken_ms = due_ms
             yield WakeAt(due_ms)
+
+    def keep(self, job: Job, slot: GpuSlot) -> None:
+        """Start no other job on a GPU until this one, which waits, has started."""
+        self._promised = job, slot
 
     def _shared(
         self, queue: Queue, cluster: Cluster, now_ms: int, closed: set[GpuSlot]

@@ -22,13 +22,16 @@ from berth.arrays import IntArray
 from berth.errors import ModelError, SettingError
 from berth.interference import FORMER, MODES, SPEEDS, Speeds, make_speeds, mode_of
 from berth.model import GpuModel, Profile
+from berth.network.capacity import Limits, checked_limits
 from berth.network.catalogue import Demand
+from berth.network.images import ImageModel
 from berth.network.model_file import Model, read_model
 from berth.network.scores import new_network
 from berth.policies.colocation.colocating import Colocating, Scene
 from berth.policies.colocation.forecast import Candidate, Forecasts, Offer
 from berth.policies.colocation.greedy import joint_progress
 from berth.policies.colocation.network_chooser import NetworkScores, best_of
+from berth.policies.colocation.shield import shielded
 from berth.policies.options import settings_from
 from berth.policies.protocol import Setting
 
@@ -39,7 +42,6 @@ __all__ = [
     "LearnedSettings",
     "check_mode",
     "model_named",
-    "shielded",
     "shipped_for",
     "slowed_jobs",
 ]
@@ -187,7 +189,10 @@ class _DeepRm(Colocating):
     which = ""
     demand: Demand
 
-    def __init__(self, setting: Setting | None = None, model: Model | None = None) -> None:
+    def __init__(
+        self, setting: Setting | None = None, model: Model | None = None, *, within: Limits = "card"
+    ) -> None:
+        self.limits = checked_limits(within)
         knowledge = (setting or Setting()).knowledge
         self.model = model or model_named(shipped_for(self.which, knowledge.speeds))
         check_mode(self.model, knowledge.speeds, refuse=False)
@@ -200,13 +205,16 @@ class _DeepRm(Colocating):
     @classmethod
     def with_options(cls, setting: Setting, options: dict[str, str]) -> _DeepRm:
         """Made with the settings in a policy's name."""
-        if odd := sorted(options.keys() - {"model"}):
-            raise SettingError(f"no setting '{odd[0]}'; there is model, a file that `berth train` wrote")
+        if odd := sorted(options.keys() - {"model", "within"}):
+            raise SettingError(
+                f"no setting '{odd[0]}'; there are model, a file that `berth train` wrote, and within, card or memory"
+            )
         name = options.get("model")
-        return cls(setting, None if name is None else _shown(name, cls.demand, cls.which, setting.seed))
+        model = None if name is None else _shown(name, cls.demand, cls.which, setting.seed)
+        return cls(setting, model, within=checked_limits(options.get("within", "card")))
 
     def _chosen(self, scene: Scene) -> IntArray:
-        allowed = self.scores.within(scene)
+        allowed = self.scores.within(scene, self.limits)
         return best_of(self.scores(scene, allowed), allowed, scene.forecasts)
 
 
@@ -230,12 +238,6 @@ class DeepRmMean(_DeepRm):
     demand = "mean"
 
 
-def shielded(forecasts: Forecasts) -> NDArray[np.bool_]:
-    """(O, C): which combinations would not end later together than one after the other."""
-    total_ms = forecasts.total_ms
-    return np.asarray(total_ms <= total_ms[:, :1] + forecasts.alone_ms())
-
-
 def slowed_jobs(forecasts: Forecasts) -> IntArray:
     """(O, C): how many jobs a combination slows by more than 2 % that nobody has slowed so far."""
     work_ms = np.where(forecasts.work_us > 0, -(-forecasts.work_us // 1000), 1 << 60)
@@ -246,7 +248,7 @@ def slowed_jobs(forecasts: Forecasts) -> IntArray:
     return found
 
 
-def check_mode(model: Model, speeds: Speeds, *, refuse: bool) -> None:
+def check_mode(model: Model | ImageModel, speeds: Speeds, *, refuse: bool) -> None:
     """Warn of a model that was trained for other ways of sharing GPUs than these speeds, or refuse it with ModelError.
 
     One that was trained for none, and speeds that are of none, go with all.
@@ -269,12 +271,12 @@ def _warn(words: str) -> None:
 
 
 def shipped_for(name: str, speeds: Speeds) -> str:
-    """The name of the model that ships for these speeds where there is one, else of the one for all."""
+    """The name of the model that ships for these speeds where there is one, else of the one for all, or for `mps`."""
     for known in SPEEDS:
         own = f"{name}-{known}"
         if _file(own).is_file() and make_speeds(known) == speeds:
             return own
-    return name
+    return name if _file(name).is_file() else f"{name}-mps"
 
 
 def _file(name: str) -> Traversable:
@@ -284,7 +286,7 @@ def _file(name: str) -> Traversable:
 def model_named(name: str, seed: int = 0) -> Model:
     """The model that ships under a name, one of a file, or an untrained one; ModelError where it cannot be read."""
     if name == UNTRAINED:
-        shipped = _shipped("learned")  # it sees what the trained ones see
+        shipped = _shipped("learned-mps")  # it sees what the trained ones see
         return replace(shipped, network=new_network(seed), learner=UNTRAINED, interference=(), figures={})
     if _file(name).is_file():
         return _shipped(name)

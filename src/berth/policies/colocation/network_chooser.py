@@ -14,18 +14,19 @@ from numpy.typing import NDArray
 from berth.arrays import IntArray
 from berth.interference import Speeds
 from berth.model import GpuModel, Profile
-from berth.network.capacity import within
+from berth.network.capacity import Limits, within
 from berth.network.catalogue import NEVER_MS, Catalogue, left_cells, make_catalogue, use_now
 from berth.network.combinations import combinations
 from berth.network.features import Joint, features, joint
 from berth.network.features import Scene as Seen
+from berth.network.images import ImageModel
 from berth.network.model_file import Model
 from berth.network.scores import scores
 from berth.policies.colocation.colocating import Scene
 from berth.policies.colocation.forecast import Forecasts
 from berth.profiles import series
 
-__all__ = ["NetworkScores", "best_of"]
+__all__ = ["JobsSeen", "NetworkScores", "best_of"]
 
 LEAST = -1e300
 FEW = 8
@@ -41,9 +42,8 @@ class NetworkScores:
 
     def __init__(self, model: Model, profiles: Mapping[str, Profile], speeds: Speeds) -> None:
         self.model = model
-        self.profiles = profiles
+        self.jobs = JobsSeen(model, profiles)
         self.speeds = speeds
-        self._catalogues: dict[GpuModel | None, tuple[tuple[str, ...], Catalogue]] = {}
 
     def __call__(self, scene: Scene, allowed: NDArray[np.bool_]) -> NDArray[np.float64]:
         """Scores (O, C), the larger the better, −∞ where it is not allowed (O, C).
@@ -122,13 +122,26 @@ class NetworkScores:
         once = Joint._make(np.concatenate(many)[:, 0] for many in zip(*parts, strict=True))
         return _Once(once, place.reshape(number.shape))
 
-    def within(self, scene: Scene) -> NDArray[np.bool_]:
+    def within(self, scene: Scene, limits: Limits = "card") -> NDArray[np.bool_]:
         """Where for each resource and each step the demands together stay within the card (Oh 2019, IV.2): (O, C)."""
         seen = self.seen(scene)
-        return within(seen, combinations(seen.waiting_left_ms.shape[-1]))
+        return within(seen, combinations(seen.waiting_left_ms.shape[-1]), limits)
 
     def seen(self, scene: Scene) -> Seen:
         """The same moment as the network sees it."""
+        return self.jobs.of(scene)
+
+
+class JobsSeen:
+    """Moments as a network is shown them: over its horizon, in its steps, by the demand that it goes by."""
+
+    def __init__(self, model: Model | ImageModel, profiles: Mapping[str, Profile]) -> None:
+        self.model = model
+        self.profiles = profiles
+        self._catalogues: dict[GpuModel | None, tuple[tuple[str, ...], Catalogue]] = {}
+
+    def of(self, scene: Scene) -> Seen:
+        """One moment."""
         forecasts = scene.forecasts
         catalogue = self._catalogue(scene.gpu, forecasts.names)
         most, window = max(1, int(forecasts.tenants.max())), max(1, int(forecasts.window.max()))

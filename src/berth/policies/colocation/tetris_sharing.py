@@ -13,6 +13,7 @@ from berth.cluster import Cluster, Queue, Running
 from berth.errors import SettingError
 from berth.interference import mode_of
 from berth.model import GpuModel, GpuSlot, Job, Placement
+from berth.network.capacity import Limits, checked_limits
 from berth.network.catalogue import DEMANDS, Demand
 from berth.policies.colocation.colocating import Colocating, Scene
 from berth.policies.colocation.forecast import MOST, Offer
@@ -34,7 +35,11 @@ class TetrisSettings:
     """What a short job is worth beside a good alignment: its weight times the mean alignment over the mean work. 1 is
     Tetris's own choice for mean completion; for the total time of a queue 0 was better on the same sets."""
 
+    within: Limits = "card"
+    """What demands together stay within: the whole card, or its memory alone, so that they slow one another instead."""
+
     def __post_init__(self) -> None:
+        checked_limits(self.within)
         if self.demand not in DEMANDS or not 0 <= self.shortest <= 1e6:
             raise SettingError(
                 f"demand is '{self.demand}' and shortest {self.shortest:g}; expected {', '.join(DEMANDS)}, and from 0"
@@ -61,7 +66,8 @@ class TetrisSharing(Colocating):
         """Made with the settings in a policy's name."""
         chosen = dict(options)
         demand: Demand = chosen.pop("demand", "series")  # type: ignore[assignment]
-        return cls(setting, settings_from(TetrisSettings, chosen, demand=demand))
+        limits = checked_limits(chosen.pop("within", "card"))
+        return cls(setting, settings_from(TetrisSettings, chosen, demand=demand, within=limits))
 
     def _profiles_changed(self) -> None:
         self._demands = {}
@@ -85,6 +91,7 @@ class TetrisSharing(Colocating):
         """The waiting job with the best score of those that fit on the GPU, or None."""
         gpu = self._kept.models[slot.node]
         capacity = np.array([1000, (gpu.mem_mib if gpu else 0) or 2**30, 1000, 1000], dtype=np.int64)
+        bounds = capacity if self.settings.within == "card" else np.where([0, 1, 0, 0], capacity, 2**30)
         used = [self._left(run, now_ms, gpu) for run in tenants]
         kinds: dict[tuple[str, int], Job] = {}
         for job in self._sharing(queue):
@@ -104,7 +111,7 @@ class TetrisSharing(Colocating):
                 continue
             demand = self._demand(job.application, gpu)
             together = _added([*used, demand])
-            if (together <= capacity).all() or not tenants:
+            if (together <= bounds).all() or not tenants:
                 left = capacity - _added([*used, np.zeros((1, 4), np.int64)]).max(axis=0)
                 alignment = float((demand.mean(axis=0) / capacity * np.maximum(left, 0) / capacity).sum())
                 best.append((alignment, self.work_us(job) // 1000, job))

@@ -11,7 +11,7 @@ from berth.model import Evict, Job, Placement, WakeAt, placement_of
 from berth.policies.protocol import Order, Place, draws
 from berth.policies.sort_keys import key_of
 
-__all__ = ["ByPriority", "Preemptive", "Rank", "Ranks"]
+__all__ = ["ByPriority", "Preemptive", "Rank", "Ranks", "victims"]
 
 Rank = tuple[int, ...]
 """The smaller comes first."""
@@ -89,7 +89,7 @@ class Preemptive:
                     continue  # limits have hidden it since
                 slots = self.place(job, cluster)
                 if slots is None and job.patience_ms != 0:
-                    for run in self._victims(job, cluster, now_ms):
+                    for run in victims(ranks, job, cluster, now_ms):
                         yield Evict(run.job)
                         anew = True  # who was evicted waits before those that rank behind it
                     slots = self.place(job, cluster)
@@ -107,31 +107,28 @@ class Preemptive:
             cluster.memo[self] = next_ms
             yield WakeAt(next_ms)
 
-    def _victims(self, job: Job, cluster: Cluster, now_ms: int) -> list[Running]:
-        """The runs to evict so that the job fits; empty if it would not fit even then."""
-        ranks = self.ranks
-        rank = ranks.waiting(job)
-        behind = [(ranks.running(run, now_ms), run) for run in cluster.running.values()]
-        behind = [(other, run) for other, run in behind if other > rank]
-        if not behind:
-            return []
-        behind.sort(key=lambda pair: (pair[0], pair[1].start_ms), reverse=True)
-        shadow = Shadow(cluster)
-        gone: list[Running] = []
-        for _, run in behind:
+
+def victims(ranks: Ranks, job: Job, cluster: Cluster, now_ms: int) -> list[Running]:
+    """The runs to evict so that the job fits; empty if it would not fit even then."""
+    rank = ranks.waiting(job)
+    behind = [(ranks.running(run, now_ms), run) for run in cluster.running.values()]
+    behind = [(other, run) for other, run in behind if other > rank]
+    if not behind:
+        return []
+    behind.sort(key=lambda pair: (pair[0], pair[1].start_ms), reverse=True)
+    shadow = Shadow(cluster)
+    gone: list[Running] = []
+    for _, run in behind:
+        shadow.end(run)
+        gone.append(run)
+        if shadow.might_fit(job, sorted({slot.node for slot in run.slots})) and shadow.slots(job) is not None:
+            break
+    else:
+        return []
+    needed: list[Running] = []
+    for place, run in enumerate(gone):
+        shadow.undo_end(run)
+        if place == len(gone) - 1 or shadow.slots(job) is None:
             shadow.end(run)
-            gone.append(run)
-            if (
-                shadow.might_fit(job, sorted({slot.node for slot in run.slots}))
-                and shadow.slots(job) is not None
-            ):
-                break
-        else:
-            return []
-        needed: list[Running] = []
-        for place, run in enumerate(gone):
-            shadow.undo_end(run)
-            if place == len(gone) - 1 or shadow.slots(job) is None:
-                shadow.end(run)
-                needed.append(run)
-        return needed
+            needed.append(run)
+    return needed

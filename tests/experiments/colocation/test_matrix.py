@@ -1,0 +1,76 @@
+"""The matrix of worlds: every job is counted, pairs are of the same sets, and its sentence is true of its numbers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from berth.errors import SettingError
+from berth.experiments.colocation.matrix import Cell, Matrix, World, measure_matrix, worlds_of
+from berth.experiments.colocation.matrix_chapters import added, matrix_chapter, matrix_dict, sentence
+
+WORLD = World("random", "mps", "oracle")
+
+
+def matrix(learned: list[float], *worlds: World) -> Matrix:
+    """`greedy` takes 100 s on each set, `rule` 110 s, in each world."""
+    of = {"greedy": [100.0] * len(learned), "rule": [110.0] * len(learned), "learned": learned}
+    cells = tuple(
+        Cell(world, policy, seed, seconds, seconds / 2, 1.0, 30, 0, 0)
+        for world in worlds
+        for policy, row in of.items()
+        for seed, seconds in enumerate(row)
+    )
+    return Matrix(worlds, tuple(of), tuple(range(len(learned))), cells)
+
+
+def test_what_is_added_is_told_against_the_best_rule_of_each_world() -> None:
+    arrives = replace(WORLD, arrivals=0.9)
+    better = matrix([90.0, 91.0, 92.0, 90.0], WORLD, arrives)
+    assert [(one.rule, one.verdict) for one in added(better)] == [("greedy", "helps")] * 2
+    assert added(better)[0].mean_pct == pytest.approx(-9.25)
+    assert sentence(added(better)) == (
+        "The network adds something over the best rule in 2 of 2 worlds: learned takes 9.2 % less than the best rule of"
+        " each world on average; the 95 % interval is below zero in 2."
+    )
+    level = matrix([90.0, 112.0, 99.0, 98.0], WORLD)
+    assert sentence(added(level)).startswith(
+        "The network adds nothing over the best rule that can be told from chance"
+    )
+    worse = matrix([120.0, 121.0, 122.0, 121.0], WORLD)
+    assert "is above zero in 1: random (mps, oracle)" in sentence(added(worse))
+    few = matrix([90.0, 91.0], WORLD)
+    assert sentence(added(few)) == "What the network adds is not known: it takes three sets or more."
+    answer = matrix_dict(few)
+    assert answer["added"][0]["high_pct"] is None
+
+
+def test_a_matrix_counts_every_job_and_goes_on_from_what_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worlds = worlds_of(["drawn", "random"], ["mps"], ["noisy?memory=0.03"], "1x1", 1.2)
+    found = measure_matrix(worlds, policies=("greedy", "sjf+first-fit"), seeds=(4,), keep=tmp_path)
+    assert [one.jobs for one in found.cells] == [30] * 4
+    assert [one.lost for one in found.cells] == [0] * 4
+    assert all(0 < one.completion_s < one.total_s for one in found.cells)
+    monkeypatch.setattr(
+        "berth.experiments.colocation.matrix.run_all", None
+    )  # would fail if anything ran again
+    again = measure_matrix(worlds, policies=("greedy", "sjf+first-fit"), seeds=(4,), keep=tmp_path)
+    assert again.cells == found.cells
+    assert "What the network adds is not known: it takes learned" in matrix_chapter(again).hint
+
+
+def test_worlds_that_there_are_not_are_refused() -> None:
+    for given, words in (
+        ((["heavy"], ["mps"], ["oracle"], "1x1", 0), "no workload 'heavy'"),
+        ((["random"], ["none"], ["oracle"], "1x1", 0), "'none' knows no profiles"),
+        ((["random"], ["mps"], ["oracle"], "7", 0), "no cluster of '7' GPUs"),
+        ((["random"], ["mps"], ["oracle"], "1x1", -1), "expected from 0 to 10"),
+    ):
+        with pytest.raises(SettingError, match=words):
+            worlds_of(*given)
+    with pytest.raises(SettingError, match="one that models are trained on"):
+        measure_matrix([WORLD], seeds=(1_000_000,))

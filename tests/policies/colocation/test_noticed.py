@@ -1,0 +1,100 @@
+"""What a co-locating policy is made of matters: each part that is taken away is noticed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from berth.cluster import Cluster
+from berth.engine import simulate
+from berth.interference import make_interference, make_speeds
+from berth.knowledge import Oracle
+from berth.learning.jobsets import thesis_sets, thesis_task
+from berth.learning.queue_kernels import SEEN
+from berth.learning.rollouts import Rollouts
+from berth.model import EventKind, Node
+from berth.network.capacity import within
+from berth.network.combinations import combinations
+from berth.network.features import features, joint
+from berth.network.scores import scores
+from berth.policies import Setting
+from berth.policies.colocation.learned import Learned, model_named
+from berth.profiles import THESIS_GPU, workload_jobs
+
+ONE = Cluster([Node("gpu", gpus=1, gpu_model=THESIS_GPU)])
+MODES = ("time-sliced", "mps")
+
+
+@cache
+def moments(mode: str):
+    """The scene of sixty queues at their beginning, and what may start there."""
+    task = thesis_task(horizon=32, step_ms=5000)
+    rollouts = Rollouts(task, make_speeds(mode))
+    worlds = rollouts.begin(thesis_sets(task, "all", 300, 60, jobs=12))
+    return rollouts.scene(worlds, task.catalogue()), worlds.allowed
+
+
+@pytest.mark.parametrize("column", [0, 2, 3], ids=["gpu", "cores", "pcie"])
+def test_a_mask_heeds_each_resource_of_the_card(column: int) -> None:
+    scene, _ = moments("mps")
+    waiting = np.zeros_like(scene.waiting)
+    waiting[:, :2, 0, column] = (
+        600  # two jobs that together ask for 1.2 of one resource, and for nothing else
+    )
+    scene = scene._replace(running=np.zeros_like(scene.running), waiting=waiting)
+    members = combinations(SEEN)
+    assert within(scene, members)[0, [1, 2, 3]].tolist() == [True, True, False]
+    assert within(scene, members, "memory")[0, [1, 2, 3]].tolist() == [True, True, True]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_network_that_ships_heeds_what_it_is_shown_of_jobs(mode: str) -> None:
+    scene, allowed = moments(mode)
+    members = np.broadcast_to(combinations(SEEN), (len(allowed), *combinations(SEEN).shape))
+    seen = features(scene, members, joint(scene, members, make_speeds(mode), SEEN, np), np)
+    network = model_named(f"learned-{mode}").network
+
+    def chosen(given):
+        return np.where(allowed, scores(network, given, np), -np.inf).argmax(axis=1)
+
+    usual, blind = chosen(seen), chosen(seen._replace(job=np.zeros_like(seen.job)))
+    choice = allowed.sum(axis=1) > 1
+    assert (usual != blind)[choice].mean() > 0.1
+
+
+def total_s(policy, mode: str, workload: str, seeds: range, jobs: int = 30) -> float:
+    """Seconds until all is done, the sum over some sets; `policy` is a name, or makes one of what it may know."""
+    total_ms, interference = 0, make_interference(mode)
+    for seed in seeds:
+        waiting = workload_jobs(workload, jobs, seed)
+        chosen = (
+            policy if isinstance(policy, str) else policy(Setting(0, knowledge=Oracle(waiting, interference)))
+        )
+        events = simulate(waiting, ONE, chosen, interference=interference)
+        total_ms += max(event.time_ms for event in events if event.kind == EventKind.FINISH)
+    return total_ms / 1000
+
+
+def test_a_network_that_says_the_opposite_makes_another_schedule() -> None:
+    model = model_named("learned-time-sliced")
+    *hidden, last = model.network.combination
+    turned = model.network._replace(combination=(*hidden, last._replace(weight=-last.weight)))
+    usual, opposite = (
+        total_s(
+            lambda setting, network=network: Learned(setting, model=replace(model, network=network)),
+            "time-sliced", "random", range(1), 12,
+        )
+        for network in (model.network, turned)
+    )  # fmt: skip
+    assert usual < opposite
+
+
+@pytest.mark.slow
+def test_under_time_slicing_the_network_adds_to_the_rules() -> None:
+    mine = total_s("learned", "time-sliced", "GPUmemory_light", range(100, 103))
+    assert mine < 0.98 * min(
+        total_s(rule, "time-sliced", "GPUmemory_light", range(100, 103)) for rule in ("greedy", "rule")
+    )
