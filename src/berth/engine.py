@@ -13,6 +13,7 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any
 
+from berth.card_speeds import ALL_ALIKE, CardSpeeds, card_us
 from berth.cluster import Cluster, Running
 from berth.cluster.outages import Recovery
 from berth.errors import PolicyError, SchedulerError, SimulationError
@@ -64,6 +65,7 @@ def simulate(
     interference: Interference = no_interference,
     outages: Iterable[Outage] = (),
     recovery: Recovery = AS_THE_JOB_SAYS,
+    speeds: CardSpeeds = ALL_ALIKE,
     seed: int = 0,
 ) -> Iterator[Event]:
     """Replay jobs on a cluster under a policy; yield what happens, in order of time.
@@ -76,7 +78,7 @@ def simulate(
     is still waiting when nothing is left to happen is rejected then; every other job starts and ends once an attempt.
     `outages` may be an iterator without end, in order of time, such as `FailureRate.outages` gives; it is drawn from
     while there is something to do. `recovery` tells what a stopped job that keeps its work has left of it, and what a
-    restart costs.
+    restart costs. `speeds` tells how fast applications are on each GPU model; jobs that span models go by the slowest.
 
     Raises SimulationError for jobs out of order, a duplicate id, a job whose work is not known or an outage of no
     node, PolicyError for a decision that cannot be applied.
@@ -85,8 +87,11 @@ def simulate(
         workload = jobs if isinstance(jobs, Sequence) else ()
         knowledge = make_knowledge(knowledge or "oracle", workload, interference, seed)
     if isinstance(policy, str):
-        policy = make_policy(policy, Setting(seed, knowledge=knowledge))
-    return _Run(cluster.emptied(), policy, knowledge, interference, outages, recovery).events(iter(jobs))
+        policy = make_policy(policy, Setting(seed, knowledge=knowledge, speeds=speeds))
+    speeds.check(cluster.nodes)
+    return _Run(cluster.emptied(), policy, knowledge, interference, outages, recovery, speeds).events(
+        iter(jobs)
+    )
 
 
 class _Run:
@@ -100,9 +105,11 @@ class _Run:
         interference: Interference,
         outages: Iterable[Outage],
         recovery: Recovery,
+        speeds: CardSpeeds,
     ) -> None:
         self.cluster = cluster
-        self.scheduler = Scheduler(cluster, policy, knowledge)
+        self.speeds = speeds or None
+        self.scheduler = Scheduler(cluster, policy, knowledge, speeds=speeds)
         self.queue = self.scheduler.queue
         self.copies = not knowledge.certain
         self.copied: dict[str, Running] = {}
@@ -296,6 +303,8 @@ class _Run:
         if self.left_ms and (left_ms := self.left_ms.get(job_id)) is not None:
             restart_ms = 0 if work_of(job) >= FOREVER_MS else self.recovery.restart_ms
             run.left_us = (left_ms + restart_ms) * 1000
+        if self.speeds is not None and (milli := self.speeds.on(job, slots, self.cluster.nodes)) != 1000:
+            run.work_us, run.left_us = card_us(run.work_us, milli), card_us(run.left_us, milli)
         self.idle_outages = 0
         if self.sharing is None or job.gpus == 0:
             self._schedule_end(run, now_ms)
@@ -365,7 +374,10 @@ class _Run:
         if not job.keeps_work or work_ms >= FOREVER_MS:
             return work_ms
         before_ms = self.left_ms.get(job.id, work_ms)
-        done_ms = work_ms - min(run.left_ms, before_ms)  # one that was still loading has done nothing
+        left_ms = run.left_ms
+        if self.speeds is not None:  # the run counts in time on its card
+            left_ms = -(-left_ms * self.speeds.on(job, run.slots, self.cluster.nodes) // 1000)
+        done_ms = work_ms - min(left_ms, before_ms)  # one that was still loading has done nothing
         return work_ms - self.recovery.kept_ms(done_ms)
 
     def _retime(self, sharing: Sharing, now_ms: int) -> None:

@@ -82,6 +82,13 @@ class RunOptions:
     restart: Annotated[
         float, typer.Option(metavar="SECONDS", help="Every try but a job's first takes so much longer.")
     ] = 0.0
+    speeds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.csv|gavel",
+            help="How fast applications are on each GPU model: columns application, gpu_model, speed.",
+        ),
+    ] = None
     quota: Annotated[
         str | None,
         typer.Option(metavar="VC=GPUS,…", help="GPUs of each virtual cluster; who is not named has none."),
@@ -163,6 +170,7 @@ def conditions_asked(options: RunOptions) -> dict[str, Any]:
         **_interference(options.interference, options.profiles),
         "outages": () if options.outages is None else options.outages,
         "failures": failures,
+        **({} if options.speeds is None else {"speeds": options.speeds}),
         "recovery": Recovery(
             None if checkpoint is None else _whole_ms(checkpoint, 60_000, "--checkpoint"),
             _whole_ms(options.restart, 1000, "--restart"),

@@ -107,12 +107,11 @@ def _with_moments(
         if ours is None and values.dtype == object:
             ours = _objects([None] * number)
         if ours is None:
-            ours = np.ma.masked_all(number, values.dtype)
-        found[name] = (
-            np.ma.concatenate([ours, values])[order]
-            if values.dtype != object
-            else (np.concatenate([ours, values])[order])
+            ours = np.ma.masked_array(np.zeros(number, values.dtype), np.ones(number, np.bool_))
+        joined: Any = (
+            np.ma if isinstance(ours, np.ma.MaskedArray) or isinstance(values, np.ma.MaskedArray) else np
         )
+        found[name] = joined.concatenate([ours, values])[order]
     return found
 
 
