@@ -131,6 +131,9 @@ class _Run:
         self.lost_in_vain: dict[str, int] = {}  # job -> attempts lost with nodes since it last kept any work
         self.down: list[int] = [0] * len(cluster.nodes)  # how many outages of each node are under way
         self.known: set[str] = set()
+        self.never: set[str] = set()  # jobs that ended for good and did not finish
+        self.held: dict[str, tuple[Job, set[str]]] = {}  # job that has come -> jobs that it waits for
+        self.held_by: dict[str, list[str]] = {}  # and the other way round
         self.models_of: dict[tuple[object, object], dict[GpuModel | None, None]] = {}
         self.arrival: Job | None = None  # the next job to come, which is not on the heap
         self.arrival_ms = NO_ARRIVAL_MS
@@ -177,7 +180,7 @@ class _Run:
                 in_vain = 0
         if self.scheduler.fault is not None:
             raise self.scheduler.fault
-        for job in list(self.queue):
+        for job in [*self.queue, *(job for job, _ in self.held.values())]:
             yield Event(
                 last_ms, REJECT, job, self.scheduler.attempt(job.id), (), job.share, Reason.LEFT_WAITING
             )
@@ -231,17 +234,18 @@ class _Run:
                 decide = True
         while self.arrival_ms == now_ms and (job := self.arrival) is not None:
             happened.append(new(Event, (now_ms, SUBMIT, job, 1, (), job.share, NO_REASON, False)))
-            try:
-                fits = self.scheduler.submit(job)
-            except SchedulerError as error:
-                raise SimulationError(str(error)) from error
-            if fits and (self.memory is None or self._has_memory_for(job, self.memory)):
-                if job.patience_ms is not None:
-                    self._watch_patience(job, job.patience_ms, now_ms)
-                decide = True
-            else:
-                self.scheduler.withdraw(job.id, now_ms)
-                happened.append(Event(now_ms, REJECT, job, 1, (), job.share, Reason.NEVER_FITS))
+            if not job.after or self._has_all_before(job, now_ms):
+                try:
+                    fits = self.scheduler.submit(job)
+                except SchedulerError as error:
+                    raise SimulationError(str(error)) from error
+                if fits and (self.memory is None or self._has_memory_for(job, self.memory)):
+                    if job.patience_ms is not None:
+                        self._watch_patience(job, job.patience_ms, now_ms)
+                    decide = True
+                else:
+                    self.scheduler.withdraw(job.id, now_ms)
+                    self._reject(job, 1, Reason.NEVER_FITS, now_ms)
             self._next_arrival(jobs, now_ms)
         if decide and len(self.queue):
             self._decide(now_ms)
@@ -322,8 +326,11 @@ class _Run:
         if in_time:
             finish = (now_ms, FINISH, run.job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
             self.happened.append(new(Event, finish))
+            if self.held_by:
+                self._release(run.job.id, now_ms)
         else:
             self._failed(run, Reason.TIME_LIMIT, now_ms)
+            self._never_finishes(run.job.id, now_ms)
 
     def _lose(self, node: int, now_ms: int) -> None:
         self.down[node] += 1
@@ -335,6 +342,7 @@ class _Run:
                 self.scheduler.withdraw(run.job.id, now_ms)
                 self.left_ms.pop(run.job.id, None)
                 self._failed(run, Reason.LOST_TOO_OFTEN, now_ms)
+                self._never_finishes(run.job.id, now_ms)
             else:
                 self._failed(run, Reason.NODE_LOST, now_ms)
                 self._queued_again(run, now_ms)
@@ -394,6 +402,7 @@ class _Run:
                 self._queued_again(run, now_ms)
             else:
                 self.left_ms.pop(run.job.id, None)
+                self._never_finishes(run.job.id, now_ms)
             self._push(now_ms, WAKE, None)
 
     def _call_again(self, time_ms: int, slot: GpuSlot) -> int:
@@ -487,7 +496,59 @@ class _Run:
         attempt = self.scheduler.attempt(job.id)
         self.scheduler.withdraw(job.id, now_ms)
         self.left_ms.pop(job.id, None)
-        self.happened.append(Event(now_ms, REJECT, job, attempt, (), job.share, Reason.PATIENCE))
+        self._reject(job, attempt, Reason.PATIENCE, now_ms)
+
+    def _reject(self, job: Job, attempt: int, reason: Reason, now_ms: int) -> None:
+        self.happened.append(Event(now_ms, REJECT, job, attempt, (), job.share, reason))
+        self._never_finishes(job.id, now_ms)
+
+    # Jobs that wait for others
+
+    def _has_all_before(self, job: Job, now_ms: int) -> bool:
+        """Whether all jobs that a job comes after have finished; holds it if they may, and rejects it if not."""
+        missing: set[str] = set()
+        for name in job.after:
+            if name == job.id or name not in self.known:
+                raise SimulationError(
+                    f"job '{job.id}' comes after job '{name}', which was not submitted before it; a job can wait for"
+                    " earlier ones alone, so that none waits for itself in a circle"
+                )
+            if name in self.never:
+                self._reject(job, 1, Reason.DEPENDENCY, now_ms)
+                return False
+            if name in self.held or self.scheduler.waits(name) or name in self.cluster.running:
+                missing.add(name)
+        if missing:
+            self.held[job.id] = job, missing
+            for name in missing:
+                self.held_by.setdefault(name, []).append(job.id)
+        return not missing
+
+    def _release(self, finished: str, now_ms: int) -> None:
+        """Queue the jobs that waited for this one alone."""
+        for name in self.held_by.pop(finished, ()):
+            job, missing = self.held.get(name, (None, set()))
+            missing.discard(finished)
+            if job is None or missing:
+                continue
+            del self.held[name]
+            try:
+                fits = self.scheduler.submit(job)
+            except SchedulerError as error:
+                raise SimulationError(str(error)) from error
+            if not fits or not (self.memory is None or self._has_memory_for(job, self.memory)):
+                self.scheduler.withdraw(name, now_ms)
+                self._reject(job, 1, Reason.NEVER_FITS, now_ms)
+            elif job.patience_ms is not None:
+                self._watch_patience(job, job.patience_ms, now_ms)
+
+    def _never_finishes(self, job_id: str, now_ms: int) -> None:
+        """A job has ended for good without finishing: those that come after it are rejected."""
+        self.never.add(job_id)
+        for name in self.held_by.pop(job_id, ()):
+            job, _ = self.held.pop(name, (None, set()))
+            if job is not None:
+                self._reject(job, 1, Reason.DEPENDENCY, now_ms)
 
     def _left_its_gpus(self, run: Running, now_ms: int) -> Running:
         """A run was released: its end is no more, and those that shared its GPUs are looked at again.

@@ -54,6 +54,7 @@ ORDERS = {
     "sjf-estimated": "berth.policies.orders:sjf_estimated",
     "sjf-expected": "berth.policies.orders:SjfExpected",
     "largest-first": "berth.policies.orders:largest_first",
+    "deadline-first": "berth.policies.orders:deadline_first",
     "fair-share": "berth.policies.fair_share:FairShare",
     "least-attained-service": "berth.policies.orders:LeastAttainedService",
     "gavel": "berth.policies.orders:Gavel",

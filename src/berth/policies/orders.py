@@ -12,7 +12,7 @@ from berth.policies.schemes.preempt import Rank, Ranks
 from berth.policies.sort_keys import ExpectedMs, as_queued, keyed
 
 __all__ = [
-    "Gavel", "LeastAttainedService", "SjfExpected", "fifo", "largest_first", "sjf", "sjf_estimated",
+    "Gavel", "LeastAttainedService", "SjfExpected", "deadline_first", "fifo", "largest_first", "sjf", "sjf_estimated",
     "sjf_requested",
 ]  # fmt: skip
 
@@ -73,6 +73,20 @@ def sjf_requested(queue: Queue) -> Iterator[Job]:
 def sjf_estimated(queue: Queue) -> Iterator[Job]:
     """By the estimate that the trace or a predictor gives; jobs without one come last, the first queued on ties."""
     return queue.by(_estimated)
+
+
+def _deadline(job: Job) -> int:
+    return FOREVER_MS if job.deadline_ms is None else job.submit_ms + job.deadline_ms
+
+
+@keyed(_deadline)
+def deadline_first(queue: Queue) -> Iterator[Job]:
+    """By the time at which the job is to have finished; jobs without a deadline come last, the first queued on ties.
+
+    Earliest deadline first: Liu and Layland, "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time
+    Environment", Journal of the ACM 20(1), 1973.
+    """
+    return queue.by(_deadline)
 
 
 def _size(job: Job) -> tuple[int, int]:
