@@ -39,7 +39,7 @@ from berth.scheduler import Evicted, Refused, Scheduler
 
 __all__ = ["simulate"]
 
-END, LOST, BACK, RETIME, WAKE, LEAVE = range(6)
+END, LOST, DRAIN, BACK, RETIME, WAKE, LEAVE = range(7)
 """What can be on the heap, in the order in which it happens at one instant; jobs arrive before LEAVE."""
 
 SUBMIT, START, FINISH, FAIL, EVICT, REJECT, CANCEL = EventKind
@@ -129,7 +129,9 @@ class _Run:
         self.now_or_never: list[Job] = []  # jobs without patience that came at this instant
         self.left_ms: dict[str, int] = {}  # job that is queued again -> the work that was left then
         self.lost_in_vain: dict[str, int] = {}  # job -> attempts lost with nodes since it last kept any work
-        self.down: list[int] = [0] * len(cluster.nodes)  # how many outages of each node are under way
+        self.down: list[int] = [0] * len(
+            cluster.nodes
+        )  # how many drains and outages of each node are under way
         self.known: set[str] = set()
         self.never: set[str] = set()  # jobs that ended for good and did not finish
         self.held: dict[str, tuple[Job, set[str]]] = {}  # job that has come -> jobs that it waits for
@@ -229,6 +231,9 @@ class _Run:
                 self._lose(what, now_ms)
                 self._next_outage()
                 decide = True
+            elif kind == DRAIN:
+                self.down[what] += 1
+                self.scheduler.node_drained(self.cluster.nodes[what].name)
             else:
                 self._bring_back(what)
                 decide = True
@@ -285,11 +290,7 @@ class _Run:
             if isinstance(decision, Placement):
                 start(decision, now_ms)
             elif isinstance(decision, Evicted):
-                run = self._left_its_gpus(decision.run, now_ms)
-                self.happened.append(
-                    Event(now_ms, EVICT, run.job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
-                )
-                self._queued_again(run, now_ms)
+                self._evicted(self._left_its_gpus(decision.run, now_ms), now_ms)
             elif isinstance(decision, WakeAt):
                 self._push(decision.time_ms, WAKE, None)
             elif isinstance(decision, Refused):
@@ -332,13 +333,15 @@ class _Run:
             self._failed(run, Reason.TIME_LIMIT, now_ms)
             self._never_finishes(run.job.id, now_ms)
 
-    def _lose(self, node: int, now_ms: int) -> None:
-        self.down[node] += 1
-        if self.down[node] > 1:
-            return
+    def _lose(self, outage: Outage, now_ms: int) -> None:
+        node, drained = outage.node, outage.drain_ms > 0
+        if not drained:
+            self.down[node] += 1
         for lost in self.scheduler.node_lost(self.cluster.nodes[node].name, now_ms):
             run = self._left_its_gpus(lost, now_ms)
-            if self._is_given_up(run):
+            if drained:
+                self._evicted(run, now_ms)
+            elif self._is_given_up(run):
                 self.scheduler.withdraw(run.job.id, now_ms)
                 self.left_ms.pop(run.job.id, None)
                 self._failed(run, Reason.LOST_TOO_OFTEN, now_ms)
@@ -360,6 +363,12 @@ class _Run:
         self.down[node] -= 1
         if not self.down[node]:
             self.scheduler.node_back(self.cluster.nodes[node].name)
+
+    def _evicted(self, run: Running, now_ms: int) -> None:
+        self.happened.append(
+            Event(now_ms, EVICT, run.job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
+        )
+        self._queued_again(run, now_ms)
 
     def _failed(self, run: Running, reason: Reason, now_ms: int) -> None:
         self.happened.append(
@@ -479,7 +488,14 @@ class _Run:
             raise SimulationError(
                 f"an outage of node {outage.node} ends at {outage.up_ms} ms, before {outage.down_ms}"
             )
-        self._push(outage.down_ms, LOST, outage.node)
+        if not 0 <= outage.drain_ms <= outage.down_ms:
+            raise SimulationError(
+                f"an outage of node {outage.node} at {outage.down_ms} ms is announced {outage.drain_ms} ms before;"
+                " expected 0 or more, and not before time 0"
+            )
+        if outage.drain_ms:
+            self._push(outage.down_ms - outage.drain_ms, DRAIN, outage.node)
+        self._push(outage.down_ms, LOST, outage)
         if outage.up_ms is not None:
             self._push(outage.up_ms, BACK, outage.node)
 

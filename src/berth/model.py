@@ -186,6 +186,9 @@ class Outage(NamedTuple):
     node: int
     down_ms: int
     up_ms: int | None = None
+    drain_ms: int = 0
+    """Announced so long before, as maintenance is: nothing starts on the node from then on, what still runs there at
+    `down_ms` is evicted rather than failed. 0: nobody knew."""
 
 
 class EventKind(StrEnum):

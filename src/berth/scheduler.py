@@ -219,6 +219,10 @@ class Scheduler:
         self.cluster.lose(row)
         return self._clear({row}, now_ms)
 
+    def node_drained(self, name: str) -> None:
+        """Nothing starts on a node from now on, until it is back; what runs there runs on."""
+        self.cluster.lose(self._row(name))
+
     def node_back(self, name: str) -> None:
         """A lost node is back."""
         self.cluster.restore(self._row(name))

@@ -61,7 +61,11 @@ class RunOptions:
     ] = None
     knowledge: Knowledge = "oracle"
     outages: Annotated[
-        Path | None, typer.Option(metavar="FILE.csv", help="Nodes that are lost: columns node, down_s, up_s.")
+        Path | None,
+        typer.Option(
+            metavar="FILE.csv",
+            help="Nodes that are lost: columns node, down_s, up_s; drain_s before maintenance.",
+        ),
     ] = None
     mtbf: Annotated[
         float | None,
