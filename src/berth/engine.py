@@ -13,6 +13,7 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any
 
+from berth.card_speeds import ALL_ALIKE, CardSpeeds, card_us
 from berth.cluster import Cluster, Running
 from berth.cluster.outages import Recovery
 from berth.errors import PolicyError, SchedulerError, SimulationError
@@ -38,7 +39,7 @@ from berth.scheduler import Evicted, Refused, Scheduler
 
 __all__ = ["simulate"]
 
-END, LOST, BACK, RETIME, WAKE, LEAVE = range(6)
+END, LOST, DRAIN, BACK, RETIME, WAKE, LEAVE = range(7)
 """What can be on the heap, in the order in which it happens at one instant; jobs arrive before LEAVE."""
 
 SUBMIT, START, FINISH, FAIL, EVICT, REJECT, CANCEL = EventKind
@@ -64,6 +65,7 @@ def simulate(
     interference: Interference = no_interference,
     outages: Iterable[Outage] = (),
     recovery: Recovery = AS_THE_JOB_SAYS,
+    speeds: CardSpeeds = ALL_ALIKE,
     seed: int = 0,
 ) -> Iterator[Event]:
     """Replay jobs on a cluster under a policy; yield what happens, in order of time.
@@ -76,7 +78,7 @@ def simulate(
     is still waiting when nothing is left to happen is rejected then; every other job starts and ends once an attempt.
     `outages` may be an iterator without end, in order of time, such as `FailureRate.outages` gives; it is drawn from
     while there is something to do. `recovery` tells what a stopped job that keeps its work has left of it, and what a
-    restart costs.
+    restart costs. `speeds` tells how fast applications are on each GPU model; jobs that span models go by the slowest.
 
     Raises SimulationError for jobs out of order, a duplicate id, a job whose work is not known or an outage of no
     node, PolicyError for a decision that cannot be applied.
@@ -85,8 +87,11 @@ def simulate(
         workload = jobs if isinstance(jobs, Sequence) else ()
         knowledge = make_knowledge(knowledge or "oracle", workload, interference, seed)
     if isinstance(policy, str):
-        policy = make_policy(policy, Setting(seed, knowledge=knowledge))
-    return _Run(cluster.emptied(), policy, knowledge, interference, outages, recovery).events(iter(jobs))
+        policy = make_policy(policy, Setting(seed, knowledge=knowledge, speeds=speeds))
+    speeds.check(cluster.nodes)
+    return _Run(cluster.emptied(), policy, knowledge, interference, outages, recovery, speeds).events(
+        iter(jobs)
+    )
 
 
 class _Run:
@@ -100,9 +105,11 @@ class _Run:
         interference: Interference,
         outages: Iterable[Outage],
         recovery: Recovery,
+        speeds: CardSpeeds,
     ) -> None:
         self.cluster = cluster
-        self.scheduler = Scheduler(cluster, policy, knowledge)
+        self.speeds = speeds or None
+        self.scheduler = Scheduler(cluster, policy, knowledge, speeds=speeds)
         self.queue = self.scheduler.queue
         self.copies = not knowledge.certain
         self.copied: dict[str, Running] = {}
@@ -122,8 +129,13 @@ class _Run:
         self.now_or_never: list[Job] = []  # jobs without patience that came at this instant
         self.left_ms: dict[str, int] = {}  # job that is queued again -> the work that was left then
         self.lost_in_vain: dict[str, int] = {}  # job -> attempts lost with nodes since it last kept any work
-        self.down: list[int] = [0] * len(cluster.nodes)  # how many outages of each node are under way
+        self.down: list[int] = [0] * len(
+            cluster.nodes
+        )  # how many drains and outages of each node are under way
         self.known: set[str] = set()
+        self.never: set[str] = set()  # jobs that ended for good and did not finish
+        self.held: dict[str, tuple[Job, set[str]]] = {}  # job that has come -> jobs that it waits for
+        self.held_by: dict[str, list[str]] = {}  # and the other way round
         self.models_of: dict[tuple[object, object], dict[GpuModel | None, None]] = {}
         self.arrival: Job | None = None  # the next job to come, which is not on the heap
         self.arrival_ms = NO_ARRIVAL_MS
@@ -170,7 +182,7 @@ class _Run:
                 in_vain = 0
         if self.scheduler.fault is not None:
             raise self.scheduler.fault
-        for job in list(self.queue):
+        for job in [*self.queue, *(job for job, _ in self.held.values())]:
             yield Event(
                 last_ms, REJECT, job, self.scheduler.attempt(job.id), (), job.share, Reason.LEFT_WAITING
             )
@@ -219,22 +231,26 @@ class _Run:
                 self._lose(what, now_ms)
                 self._next_outage()
                 decide = True
+            elif kind == DRAIN:
+                self.down[what] += 1
+                self.scheduler.node_drained(self.cluster.nodes[what].name)
             else:
                 self._bring_back(what)
                 decide = True
         while self.arrival_ms == now_ms and (job := self.arrival) is not None:
             happened.append(new(Event, (now_ms, SUBMIT, job, 1, (), job.share, NO_REASON, False)))
-            try:
-                fits = self.scheduler.submit(job)
-            except SchedulerError as error:
-                raise SimulationError(str(error)) from error
-            if fits and (self.memory is None or self._has_memory_for(job, self.memory)):
-                if job.patience_ms is not None:
-                    self._watch_patience(job, job.patience_ms, now_ms)
-                decide = True
-            else:
-                self.scheduler.withdraw(job.id, now_ms)
-                happened.append(Event(now_ms, REJECT, job, 1, (), job.share, Reason.NEVER_FITS))
+            if not job.after or self._has_all_before(job, now_ms):
+                try:
+                    fits = self.scheduler.submit(job)
+                except SchedulerError as error:
+                    raise SimulationError(str(error)) from error
+                if fits and (self.memory is None or self._has_memory_for(job, self.memory)):
+                    if job.patience_ms is not None:
+                        self._watch_patience(job, job.patience_ms, now_ms)
+                    decide = True
+                else:
+                    self.scheduler.withdraw(job.id, now_ms)
+                    self._reject(job, 1, Reason.NEVER_FITS, now_ms)
             self._next_arrival(jobs, now_ms)
         if decide and len(self.queue):
             self._decide(now_ms)
@@ -274,11 +290,7 @@ class _Run:
             if isinstance(decision, Placement):
                 start(decision, now_ms)
             elif isinstance(decision, Evicted):
-                run = self._left_its_gpus(decision.run, now_ms)
-                self.happened.append(
-                    Event(now_ms, EVICT, run.job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
-                )
-                self._queued_again(run, now_ms)
+                self._evicted(self._left_its_gpus(decision.run, now_ms), now_ms)
             elif isinstance(decision, WakeAt):
                 self._push(decision.time_ms, WAKE, None)
             elif isinstance(decision, Refused):
@@ -296,6 +308,8 @@ class _Run:
         if self.left_ms and (left_ms := self.left_ms.get(job_id)) is not None:
             restart_ms = 0 if work_of(job) >= FOREVER_MS else self.recovery.restart_ms
             run.left_us = (left_ms + restart_ms) * 1000
+        if self.speeds is not None and (milli := self.speeds.on(job, slots, self.cluster.nodes)) != 1000:
+            run.work_us, run.left_us = card_us(run.work_us, milli), card_us(run.left_us, milli)
         self.idle_outages = 0
         if self.sharing is None or job.gpus == 0:
             self._schedule_end(run, now_ms)
@@ -313,19 +327,25 @@ class _Run:
         if in_time:
             finish = (now_ms, FINISH, run.job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
             self.happened.append(new(Event, finish))
+            if self.held_by:
+                self._release(run.job.id, now_ms)
         else:
             self._failed(run, Reason.TIME_LIMIT, now_ms)
+            self._never_finishes(run.job.id, now_ms)
 
-    def _lose(self, node: int, now_ms: int) -> None:
-        self.down[node] += 1
-        if self.down[node] > 1:
-            return
+    def _lose(self, outage: Outage, now_ms: int) -> None:
+        node, drained = outage.node, outage.drain_ms > 0
+        if not drained:
+            self.down[node] += 1
         for lost in self.scheduler.node_lost(self.cluster.nodes[node].name, now_ms):
             run = self._left_its_gpus(lost, now_ms)
-            if self._is_given_up(run):
+            if drained:
+                self._evicted(run, now_ms)
+            elif self._is_given_up(run):
                 self.scheduler.withdraw(run.job.id, now_ms)
                 self.left_ms.pop(run.job.id, None)
                 self._failed(run, Reason.LOST_TOO_OFTEN, now_ms)
+                self._never_finishes(run.job.id, now_ms)
             else:
                 self._failed(run, Reason.NODE_LOST, now_ms)
                 self._queued_again(run, now_ms)
@@ -343,6 +363,12 @@ class _Run:
         self.down[node] -= 1
         if not self.down[node]:
             self.scheduler.node_back(self.cluster.nodes[node].name)
+
+    def _evicted(self, run: Running, now_ms: int) -> None:
+        self.happened.append(
+            Event(now_ms, EVICT, run.job, run.attempt, run.slots, run.share, NO_REASON, run.shared)
+        )
+        self._queued_again(run, now_ms)
 
     def _failed(self, run: Running, reason: Reason, now_ms: int) -> None:
         self.happened.append(
@@ -365,7 +391,10 @@ class _Run:
         if not job.keeps_work or work_ms >= FOREVER_MS:
             return work_ms
         before_ms = self.left_ms.get(job.id, work_ms)
-        done_ms = work_ms - min(run.left_ms, before_ms)  # one that was still loading has done nothing
+        left_ms = run.left_ms
+        if self.speeds is not None:  # the run counts in time on its card
+            left_ms = -(-left_ms * self.speeds.on(job, run.slots, self.cluster.nodes) // 1000)
+        done_ms = work_ms - min(left_ms, before_ms)  # one that was still loading has done nothing
         return work_ms - self.recovery.kept_ms(done_ms)
 
     def _retime(self, sharing: Sharing, now_ms: int) -> None:
@@ -382,6 +411,7 @@ class _Run:
                 self._queued_again(run, now_ms)
             else:
                 self.left_ms.pop(run.job.id, None)
+                self._never_finishes(run.job.id, now_ms)
             self._push(now_ms, WAKE, None)
 
     def _call_again(self, time_ms: int, slot: GpuSlot) -> int:
@@ -458,7 +488,14 @@ class _Run:
             raise SimulationError(
                 f"an outage of node {outage.node} ends at {outage.up_ms} ms, before {outage.down_ms}"
             )
-        self._push(outage.down_ms, LOST, outage.node)
+        if not 0 <= outage.drain_ms <= outage.down_ms:
+            raise SimulationError(
+                f"an outage of node {outage.node} at {outage.down_ms} ms is announced {outage.drain_ms} ms before;"
+                " expected 0 or more, and not before time 0"
+            )
+        if outage.drain_ms:
+            self._push(outage.down_ms - outage.drain_ms, DRAIN, outage.node)
+        self._push(outage.down_ms, LOST, outage)
         if outage.up_ms is not None:
             self._push(outage.up_ms, BACK, outage.node)
 
@@ -475,7 +512,59 @@ class _Run:
         attempt = self.scheduler.attempt(job.id)
         self.scheduler.withdraw(job.id, now_ms)
         self.left_ms.pop(job.id, None)
-        self.happened.append(Event(now_ms, REJECT, job, attempt, (), job.share, Reason.PATIENCE))
+        self._reject(job, attempt, Reason.PATIENCE, now_ms)
+
+    def _reject(self, job: Job, attempt: int, reason: Reason, now_ms: int) -> None:
+        self.happened.append(Event(now_ms, REJECT, job, attempt, (), job.share, reason))
+        self._never_finishes(job.id, now_ms)
+
+    # Jobs that wait for others
+
+    def _has_all_before(self, job: Job, now_ms: int) -> bool:
+        """Whether all jobs that a job comes after have finished; holds it if they may, and rejects it if not."""
+        missing: set[str] = set()
+        for name in job.after:
+            if name == job.id or name not in self.known:
+                raise SimulationError(
+                    f"job '{job.id}' comes after job '{name}', which was not submitted before it; a job can wait for"
+                    " earlier ones alone, so that none waits for itself in a circle"
+                )
+            if name in self.never:
+                self._reject(job, 1, Reason.DEPENDENCY, now_ms)
+                return False
+            if name in self.held or self.scheduler.waits(name) or name in self.cluster.running:
+                missing.add(name)
+        if missing:
+            self.held[job.id] = job, missing
+            for name in missing:
+                self.held_by.setdefault(name, []).append(job.id)
+        return not missing
+
+    def _release(self, finished: str, now_ms: int) -> None:
+        """Queue the jobs that waited for this one alone."""
+        for name in self.held_by.pop(finished, ()):
+            job, missing = self.held.get(name, (None, set()))
+            missing.discard(finished)
+            if job is None or missing:
+                continue
+            del self.held[name]
+            try:
+                fits = self.scheduler.submit(job)
+            except SchedulerError as error:
+                raise SimulationError(str(error)) from error
+            if not fits or not (self.memory is None or self._has_memory_for(job, self.memory)):
+                self.scheduler.withdraw(name, now_ms)
+                self._reject(job, 1, Reason.NEVER_FITS, now_ms)
+            elif job.patience_ms is not None:
+                self._watch_patience(job, job.patience_ms, now_ms)
+
+    def _never_finishes(self, job_id: str, now_ms: int) -> None:
+        """A job has ended for good without finishing: those that come after it are rejected."""
+        self.never.add(job_id)
+        for name in self.held_by.pop(job_id, ()):
+            job, _ = self.held.pop(name, (None, set()))
+            if job is not None:
+                self._reject(job, 1, Reason.DEPENDENCY, now_ms)
 
     def _left_its_gpus(self, run: Running, now_ms: int) -> Running:
         """A run was released: its end is no more, and those that shared its GPUs are looked at again.

@@ -125,6 +125,12 @@ class Job:
     """How long after it was queued it leaves if it has not started; None: it waits for ever."""
     virtual_cluster: str = ""
     """The queue, partition, virtual cluster or account it was submitted under."""
+    deadline_ms: int | None = None
+    """It is to have finished so long after its submission; None: whenever. It is for orders and metrics: a job that
+    misses it runs on."""
+    after: tuple[str, ...] = ()
+    """Ids of jobs that must have finished before it is queued. They are submitted before it, so that there is no cycle.
+    If one of them ends for good without finishing, it is rejected."""
 
 
 def work_of(job: Job) -> int:
@@ -181,6 +187,9 @@ class Outage(NamedTuple):
     node: int
     down_ms: int
     up_ms: int | None = None
+    drain_ms: int = 0
+    """Announced so long before, as maintenance is: nothing starts on the node from then on, what still runs there at
+    `down_ms` is evicted rather than failed. 0: nobody knew."""
 
 
 class EventKind(StrEnum):
@@ -210,6 +219,8 @@ class Reason(StrEnum):
     """The attempt never ran."""
     NEVER_FITS = "never-fits"
     PATIENCE = "patience"
+    DEPENDENCY = "dependency"
+    """A job that it waited for did not finish."""
     LEFT_WAITING = "left-waiting"
 
 

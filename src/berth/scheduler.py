@@ -11,6 +11,7 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from berth.believed import Beliefs, longer_us
+from berth.card_speeds import ALL_ALIKE, CardSpeeds, card_us
 from berth.cluster import Cluster, Queue, Running
 from berth.errors import (
     BerthError,
@@ -88,11 +89,14 @@ class Scheduler:
     Every method raises SchedulerError for a job or node that it cannot be about, and has changed nothing then.
     """
 
-    def __init__(self, cluster: Cluster, policy: Policy, knowledge: Knowledge) -> None:
+    def __init__(
+        self, cluster: Cluster, policy: Policy, knowledge: Knowledge, *, speeds: CardSpeeds = ALL_ALIKE
+    ) -> None:
         """`cluster` is written to from now on; `knowledge` is told what happens, and says what runs are believed to
         have left of their work. An `Oracle` is for the simulator, where the jobs' work is the truth, and never for
-        live jobs."""
+        live jobs. `speeds` tells how fast applications are on each GPU model."""
         self.cluster = cluster
+        self._speeds = speeds
         self.queue = Queue()
         self.policy = policy
         self.knowledge = knowledge
@@ -211,6 +215,10 @@ class Scheduler:
         self.cluster.lose(row)
         return self._clear({row}, now_ms)
 
+    def node_drained(self, name: str) -> None:
+        """Nothing starts on a node from now on, until it is back; what runs there runs on."""
+        self.cluster.lose(self._row(name))
+
     def node_back(self, name: str) -> None:
         """A lost node is back."""
         self.cluster.restore(self._row(name))
@@ -286,7 +294,7 @@ class Scheduler:
                     left_ms: int | None = None
                     if beliefs is not None:
                         try:
-                            work_ms, left_ms = self._believed(job, known.done_us)
+                            work_ms, left_ms = self._believed(decision, known.done_us)
                         except Exception:
                             queue.put_back(job, place)
                             raise
@@ -396,17 +404,27 @@ class Scheduler:
 
     def _kept_of(self, run: Running) -> int:
         """Work, μs, that a job which was stopped is believed to have done and keeps; 0 where the simulator knows."""
-        return max(0, run.work_us - run.left_us) if run.job.keeps_work and not self._certain else 0
+        if not run.job.keeps_work or self._certain:
+            return 0
+        return self._work_us(run, max(0, run.work_us - run.left_us))
 
-    def _believed(self, job: Job, done_us: int) -> tuple[int, int | None]:
-        """The work that a job is believed to have, and what is left of it, ms; None: all. What an earlier attempt has
-        done and kept stays done, whatever was believed of its run time then."""
-        work_ms = self._believed_ms(job)
-        if not done_us:
-            return work_ms, None
-        if work_ms * 1000 <= done_us:
-            work_ms = longer_us(done_us) // 1000
-        return work_ms, work_ms - done_us // 1000
+    def _believed(self, placement: Placement, done_us: int) -> tuple[int, int | None]:
+        """The time that a job is believed to take on its cards, and what is left of it, ms; None: all. What an earlier
+        attempt has done and kept stays done, whatever was believed of its run time then."""
+        milli = self._speeds.on(placement.job, placement.slots, self.cluster.nodes) if self._speeds else 1000
+        work_ms = self._believed_ms(placement.job)
+        left_ms: int | None = None
+        if done_us:
+            if work_ms * 1000 <= done_us:
+                work_ms = longer_us(done_us) // 1000
+            left_ms = card_us(work_ms - done_us // 1000, milli)
+        return (work_ms if work_ms >= FOREVER_MS else card_us(work_ms, milli)), left_ms
+
+    def _work_us(self, run: Running, card_time_us: int) -> int:
+        """The work that a run does in that time on its cards."""
+        if not self._speeds:
+            return card_time_us
+        return card_time_us * self._speeds.on(run.job, run.slots, self.cluster.nodes) // 1000
 
     def _believed_ms(self, job: Job) -> int:
         """The work that a job is believed to have, ms; FOREVER_MS where nothing that makes sense is known."""
@@ -438,7 +456,8 @@ class Scheduler:
         self, run: Running, how: RecordState, now_ms: int, *, held_mib: int = 0, queued_ms: int | None = None
     ) -> None:
         """Tell the knowledge how an attempt ended, and go by what it believes then."""
-        self._told.ended(run, how, now_ms, held_mib=held_mib, queued_ms=queued_ms)
+        done_us = self._work_us(run, run.work_us - run.left_us_at(now_ms))
+        self._told.ended(run, how, now_ms, done_us=done_us, held_mib=held_mib, queued_ms=queued_ms)
         if self._learns and self._beliefs is not None:
             self._told.guarded(self._beliefs.refresh, run.job.id, now_ms)
 

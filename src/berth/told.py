@@ -31,11 +31,21 @@ class Told:
         return fault
 
     def ended(
-        self, run: Running, how: RecordState, now_ms: int, *, held_mib: int = 0, queued_ms: int | None = None
+        self,
+        run: Running,
+        how: RecordState,
+        now_ms: int,
+        *,
+        done_us: int,
+        held_mib: int = 0,
+        queued_ms: int | None = None,
     ) -> None:
-        """An attempt has ended; `queued_ms` is when it was queued, None: when the job was submitted."""
+        """An attempt has ended, having done this work, as run time alone on the GPUs that the job asks for; `queued_ms`
+        is when it was queued, None: when the job was submitted."""
         if self._learns:
-            self.guarded(lambda: self._ended(run, how, now_ms, held_mib, queued_ms), run.job.id, now_ms)
+            self.guarded(
+                lambda: self._ended(run, how, now_ms, done_us, held_mib, queued_ms), run.job.id, now_ms
+            )
 
     def never_started(self, job: Job, attempt: int, queued_ms: int | None, now_ms: int) -> None:
         """An attempt was cancelled while it waited, or could not be started, and the job does not come again."""
@@ -44,13 +54,19 @@ class Told:
             self.guarded(lambda: self._knowledge.observe(waited), job.id, now_ms)
 
     def _ended(
-        self, run: Running, how: RecordState, now_ms: int, held_mib: int, queued_ms: int | None
+        self,
+        run: Running,
+        how: RecordState,
+        now_ms: int,
+        done_us: int,
+        held_mib: int,
+        queued_ms: int | None,
     ) -> None:
         knowledge, job = self._knowledge, run.job
         if how is RecordState.OUT_OF_MEMORY:
             knowledge.ran_out_of_memory(job, held_mib)
         if how is RecordState.COMPLETED and isinstance(knowledge, LearnsWork):
-            work_ms = max(1, (run.work_us - run.left_us_at(now_ms)) // 1000)
+            work_ms = max(1, done_us // 1000)
             alone = not run.best_effort and run.share.milli == WHOLE_GPU.milli
             knowledge.worked(job, work_ms, alone=alone)
         nodes = self._cluster.nodes

@@ -51,6 +51,36 @@ def test_a_bad_outage_file_is_told_by_line(text: str, said: str, tmp_path: Path)
     assert said in str(caught.value)
 
 
+def test_a_node_is_drained_before_maintenance_and_what_still_runs_is_evicted(tmp_path: Path) -> None:
+    path = tmp_path / "windows.csv"
+    path.write_text("node,down_s,up_s,drain_s\na,10,20,6\nb,3,4,\n")
+    windows = read_outages(path, NODES)
+    assert windows == (Outage(1, 3000, 4000), Outage(0, 10_000, 20_000, 6000))
+    jobs = [
+        Job("long", 0, 15_000, keeps_work=True),  # on a: evicted at 10 s, goes on at once on b
+        Job("lost", 0, 1000 * 5),  # on b: lost at 3 s, starts anew at 4 s
+        Job("later", 4500, 1000),  # not on a, which is drained
+    ]
+    events = list(simulate(jobs, Cluster([*NODES]), "fifo", outages=windows))
+    assert [
+        (event.job.id, event.kind.value, event.time_ms, [slot.node for slot in event.slots])
+        for event in events
+        if event.kind is not EventKind.SUBMIT
+    ] == [
+        ("long", "start", 0, [0]), ("lost", "start", 0, [1]), ("lost", "fail", 3000, [1]), ("lost", "start", 4000, [1]),
+        ("lost", "finish", 9000, [1]), ("later", "start", 9000, [1]), ("later", "finish", 10_000, [1]),
+        ("long", "evict", 10_000, [0]), ("long", "start", 10_000, [1]), ("long", "finish", 15_000, [1]),
+    ]  # fmt: skip
+    for text, said in (
+        ("a,3,4,5", "line 2, column 'drain_s': '5'; expected at most down_s, 3"),
+        ("z,3,4,1", "line 2, column 'node': 'z'; expected a node of the cluster: a, b"),
+    ):
+        path.write_text(f"node,down_s,up_s,drain_s\n{text}\n")
+        with pytest.raises(TraceError) as caught:
+            read_outages(path, NODES)
+        assert said in str(caught.value)
+
+
 def test_settings_outside_their_range_are_refused(tmp_path: Path) -> None:
     for make in (
         lambda: FailureRate(0, 1),

@@ -144,6 +144,7 @@ def test_placements_differ_where_their_formulas_do() -> None:
         # half: 200 less), on node 1 they gain less (500 become 100, 100 of which "part" cannot use: 150 less).
         "fgd": ((2, 3),),
         "worst-fit": ((0, 0),),  # the most left
+        "fastest-fit": ((0, 0),),  # the first, as all cards are alike
         "round-robin": ((0, 0),),  # the first in turn
         "tetris": ((0, 0),),  # the largest product with what is left
     }

@@ -38,6 +38,8 @@ def jobs(draw: st.DrawFn) -> Job:
         keeps_work=draw(st.booleans()),
         patience_ms=draw(OPTIONAL_MS),
         virtual_cluster=draw(TEXTS),
+        deadline_ms=draw(OPTIONAL_MS),
+        after=tuple(f"before {name}" for name in draw(st.lists(SPLIT_NAMES, max_size=2))),
     )
 
 

@@ -61,7 +61,11 @@ class RunOptions:
     ] = None
     knowledge: Knowledge = "oracle"
     outages: Annotated[
-        Path | None, typer.Option(metavar="FILE.csv", help="Nodes that are lost: columns node, down_s, up_s.")
+        Path | None,
+        typer.Option(
+            metavar="FILE.csv",
+            help="Nodes that are lost: columns node, down_s, up_s; drain_s before maintenance.",
+        ),
     ] = None
     mtbf: Annotated[
         float | None,
@@ -85,6 +89,13 @@ class RunOptions:
         float,
         typer.Option(metavar="SECONDS", help="Each attempt after a job's first takes this much longer."),
     ] = 0.0
+    speeds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE.csv|gavel",
+            help="How fast applications are on each GPU model: columns application, gpu_model, speed.",
+        ),
+    ] = None
     quota: Annotated[
         str | None,
         typer.Option(
@@ -169,6 +180,7 @@ def conditions_asked(options: RunOptions) -> dict[str, Any]:
         **_interference(options.interference, options.profiles),
         "outages": () if options.outages is None else options.outages,
         "failures": failures,
+        **({} if options.speeds is None else {"speeds": options.speeds}),
         "recovery": Recovery(
             None if checkpoint is None else _whole_ms(checkpoint, 60_000, "--checkpoint"),
             _whole_ms(options.restart, 1000, "--restart"),

@@ -1,7 +1,8 @@
 """Outages of nodes: from a file, or drawn at a rate, and what a job keeps of its work when it is stopped.
 
 A file is CSV with the columns `node` (its name), `down_s` and `up_s` (seconds from the trace's origin; an empty
-`up_s`: it does not come back).
+`up_s`: it does not come back). With `drain_s` it is maintenance: from so long before `down_s` nothing starts on the
+node, and what still runs there then is evicted.
 """
 
 from __future__ import annotations
@@ -94,6 +95,7 @@ def read_outages(path: str | Path, nodes: Sequence[Node]) -> tuple[Outage, ...]:
                 name, "the columns node, down_s and up_s", line=1, column=column, value=", ".join(header)
             )
     at_node, at_down, at_up = (header.index(column) for column in ("node", "down_s", "up_s"))
+    at_drain = header.index("drain_s") if "drain_s" in header else None
     found: list[Outage] = []
     for row in rows:
         line = rows.line_num
@@ -112,7 +114,14 @@ def read_outages(path: str | Path, nodes: Sequence[Node]) -> tuple[Outage, ...]:
             raise TraceError(
                 name, f"a time after down_s, {row[at_down]}", line=line, column="up_s", value=row[at_up]
             )
-        found.append(Outage(numbers[row[at_node]], down_ms, up_ms))
+        drain_ms = 0
+        if at_drain is not None and row[at_drain]:
+            drain_ms = _milliseconds(name, line, "drain_s", row[at_drain])
+            if drain_ms > down_ms:
+                raise TraceError(
+                    name, f"at most down_s, {row[at_down]}", line=line, column="drain_s", value=row[at_drain]
+                )
+        found.append(Outage(numbers[row[at_node]], down_ms, up_ms, drain_ms))
     return tuple(sorted(found, key=lambda outage: outage.down_ms))
 
 

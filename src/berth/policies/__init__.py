@@ -56,8 +56,10 @@ ORDERS = {
     "sjf-estimated": "berth.policies.orders:sjf_estimated",
     "sjf-expected": "berth.policies.orders:SjfExpected",
     "largest-first": "berth.policies.orders:largest_first",
+    "deadline-first": "berth.policies.orders:deadline_first",
     "fair-share": "berth.policies.fair_share:FairShare",
     "least-attained-service": "berth.policies.orders:LeastAttainedService",
+    "gavel": "berth.policies.orders:Gavel",
 }
 """Which waiting job comes first: functions of the queue, or of the queue, the cluster and the time."""
 
@@ -71,6 +73,7 @@ PLACEMENTS = {
     "fgd": "berth.policies.placements.fgd:Fgd",
     "round-robin": "berth.policies.placements.round_robin:RoundRobin",
     "tetris": "berth.policies.placements.tetris:Tetris",
+    "fastest-fit": "berth.policies.placements.fastest_fit:FastestFit",
     "worst-fit": "berth.policies.placements.by_score:WorstFit",
 }
 """Where one job goes: classes made with a Setting."""
@@ -215,7 +218,7 @@ def _composed(scheme: str, order: Order, place: Place, setting: Setting, name: s
     made = _load(SCHEMES[scheme])
     if scheme == "preempt":
         return Preemptive(made(order), place)
-    policy: Policy = made(order, place, setting.knowledge)
+    policy: Policy = made(order, place, setting.knowledge, setting.speeds)
     return policy
 
 

@@ -12,7 +12,8 @@ from berth.policies.schemes.preempt import Rank, Ranks
 from berth.policies.sort_keys import ExpectedMs, as_queued, keyed
 
 __all__ = [
-    "LeastAttainedService", "SjfExpected", "fifo", "largest_first", "priority", "sjf", "sjf_estimated",
+    "Gavel", "LeastAttainedService", "SjfExpected", "deadline_first", "fifo", "largest_first", "priority", "sjf",
+    "sjf_estimated",
     "sjf_requested",
 ]  # fmt: skip
 
@@ -38,13 +39,16 @@ def _work(job: Job) -> int:
 
 
 class SjfExpected:
-    """By the run time that is believed of a job (its mean); jobs of which nothing is believed come last.
+    """By the run time that is believed of a job (its mean) on the fastest card that it may have.
+
+    Jobs of which nothing is believed come last.
 
     What was believed when a job was queued counts while it waits. The first queued on ties.
     """
 
     def __init__(self, setting: Setting | None = None) -> None:
-        self.key: Key = ExpectedMs((setting or Setting()).knowledge)
+        setting = setting or Setting()
+        self.key: Key = ExpectedMs(setting.knowledge, speeds=setting.speeds)
 
     def __call__(self, queue: Queue) -> Iterator[Job]:
         """The waiting jobs, the shortest first."""
@@ -82,6 +86,20 @@ def sjf_estimated(queue: Queue) -> Iterator[Job]:
     return queue.by(_estimated)
 
 
+def _deadline(job: Job) -> int:
+    return FOREVER_MS if job.deadline_ms is None else job.submit_ms + job.deadline_ms
+
+
+@keyed(_deadline)
+def deadline_first(queue: Queue) -> Iterator[Job]:
+    """By the time at which the job is to have finished; jobs without a deadline come last, the first queued on ties.
+
+    Earliest deadline first: Liu and Layland, "Scheduling Algorithms for Multiprogramming in a Hard-Real-Time
+    Environment", Journal of the ACM 20(1), 1973.
+    """
+    return queue.by(_deadline)
+
+
 def _size(job: Job) -> tuple[int, int]:
     return (-job.gpus * job.share.milli, -job.cpu_milli)
 
@@ -116,12 +134,12 @@ class LeastAttainedService(Ranks):
         """The waiting jobs by level; what a job has had does not change while it waits."""
         if self._usage is not cluster.usage():
             self._usage = cluster.usage()
-            self.key = self._new_key(self._usage)
+            self.key = self._new_key()
         return queue.by(self.key)
 
     def waiting(self, job: Job) -> Rank:
         """The level of a waiting job."""
-        return (0 if self._usage is None else _level(self._usage.jobs.get(job.id, 0)),)
+        return (_level(self._had_before(job.id)),)
 
     def running(self, run: Running, now_ms: int) -> Rank:
         """The level of a running job."""
@@ -131,7 +149,7 @@ class LeastAttainedService(Ranks):
         """When the next running job enters a later queue."""
         soonest: int | None = None
         for run in cluster.running.values():
-            rate = run.job.gpus * run.taken.milli
+            rate = self._rate(run)
             had = self._had(run, now_ms)
             level = _level(had)
             if rate and level < len(LEVELS_MILLI_MS):
@@ -140,13 +158,63 @@ class LeastAttainedService(Ranks):
         return soonest
 
     def _had(self, run: Running, now_ms: int) -> int:
-        before = 0 if self._usage is None else self._usage.jobs.get(run.job.id, 0)
-        return before + run.job.gpus * run.taken.milli * (now_ms - run.start_ms)
+        return self._had_before(run.job.id) + self._rate(run) * (now_ms - run.start_ms)
 
-    @staticmethod
-    def _new_key(usage: Usage) -> Key:
-        jobs = usage.jobs
-        return lambda job: _level(jobs.get(job.id, 0))
+    def _had_before(self, job_id: str) -> int:
+        """GPU milli × ms that a job had in attempts that have ended."""
+        return 0 if self._usage is None else self._usage.jobs.get(job_id, 0)
+
+    def _rate(self, run: Running) -> int:
+        """GPU milli × ms that a running job has in a millisecond."""
+        return run.job.gpus * run.taken.milli
+
+    def _new_key(self) -> Key:
+        return lambda job: _level(self._had_before(job.id))
+
+
+class Gavel(LeastAttainedService):
+    """By the GPU time that a job has had, counted in what its cards are worth to it; in three queues, as above.
+
+    The heterogeneity-aware least attained service of Narayanan, Santhanam, Kazhamiaka, Phanishayee and Zaharia,
+    "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020, section 4.1: an hour on a
+    card counts by the job's throughput there against its mean over all cards of the cluster, so that who got slow
+    cards comes first. Gavel solves a linear program for shares of time and rounds it; here jobs are started and
+    evicted by level, one at a time. It goes well with `fastest-fit`. Without speeds by GPU model it is
+    `least-attained-service`.
+    """
+
+    def __init__(self, setting: Setting | None = None) -> None:
+        super().__init__(setting)
+        self._speeds = (setting or Setting()).speeds
+        self._worth: dict[
+            str, tuple[int, float]
+        ] = {}  # job -> GPU time of ended attempts seen, and its worth
+        self._rates: dict[str, float] = {}  # job -> worth of a GPU hour on the cards that it had last
+
+    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Job]:
+        """The waiting jobs by level; what a job has had does not change while it waits."""
+        if self._usage is not cluster.usage():
+            self._worth.clear()
+            self._rates.clear()
+        cards = [node.gpu_model for node in cluster.nodes for _ in range(node.gpus)]
+        for run in cluster.running.values():
+            if run.job.id not in self._rates or run.job.id in self._worth:
+                self._had_before(run.job.id)  # what it had before counts at the rate it had then
+                of = self._speeds.of(run.job.application)
+                mean = sum(of.get(card.name, 1000) if card else 1000 for card in cards) / max(1, len(cards))
+                self._rates[run.job.id] = self._speeds.on(run.job, run.slots, cluster.nodes) / mean
+        return super().__call__(queue, cluster, now_ms)
+
+    def _had_before(self, job_id: str) -> int:
+        raw = super()._had_before(job_id)
+        seen, worth = self._worth.get(job_id, (0, 0.0))
+        if raw != seen:
+            worth += (raw - seen) * self._rates.get(job_id, 1.0)
+            self._worth[job_id] = raw, worth
+        return round(worth)
+
+    def _rate(self, run: Running) -> int:
+        return round(super()._rate(run) * self._rates.get(run.job.id, 1.0))
 
 
 def _level(had: int) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from berth.arrays import FloatArray
+from berth.card_speeds import ALL_ALIKE, CardSpeeds
 from berth.cluster import Cluster, Key, Queue
 from berth.knowledge import Knowledge, Oracle
 from berth.model import Evict, GpuSlot, Job, Placement, WakeAt
@@ -147,3 +148,5 @@ class Setting:
     """Whether a virtual cluster may hold more than its quota while no job waits within its quota."""
     knowledge: Knowledge = field(default_factory=Oracle)
     """What is believed of jobs; by default what jobs themselves tell the simulator, and nothing of jobs to come."""
+    speeds: CardSpeeds = ALL_ALIKE
+    """How fast applications are on each GPU model."""

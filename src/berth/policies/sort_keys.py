@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from berth.card_speeds import ALL_ALIKE, CardSpeeds, card_us
 from berth.cluster import Cluster, Key, Queue
 from berth.knowledge import Knowledge, believed_run_ms
 from berth.model import FOREVER_MS, Job
@@ -52,12 +53,22 @@ class OfQueue:
 class ExpectedMs:
     """A key: the run time that is believed of a job (its mean), ms; FOREVER_MS where nothing that makes sense is.
 
-    With `said`, what its user says goes first: the time limit, else the estimate.
+    With `said`, what its user says goes first: the time limit, else the estimate. Where cards differ in speed, it is
+    the time on the fastest card that the job may run on, with `slowest` that on the slowest.
     """
 
-    def __init__(self, knowledge: Knowledge, *, said: bool = False) -> None:
+    def __init__(
+        self,
+        knowledge: Knowledge,
+        *,
+        said: bool = False,
+        speeds: CardSpeeds = ALL_ALIKE,
+        slowest: bool = False,
+    ) -> None:
         self._knowledge = knowledge
         self._said = said
+        self._speeds = speeds or None
+        self._slowest = slowest
 
     def __call__(self, job: Job) -> int:
         """The key of a job."""
@@ -65,9 +76,14 @@ class ExpectedMs:
             for said_ms in (job.time_limit_ms, job.estimate_ms):
                 if said_ms is not None and said_ms > 0:
                     return said_ms
+        expected_ms: int | None
         if self._knowledge.certain and job.work_ms is not None:
-            return job.work_ms
-        expected_ms = believed_run_ms(job, self._knowledge)
+            expected_ms = job.work_ms
+        else:
+            expected_ms = believed_run_ms(job, self._knowledge)
+        if self._speeds is not None and expected_ms is not None:
+            least, most = self._speeds.span(job)
+            return card_us(expected_ms * 1000, least if self._slowest else most) // 1000
         return FOREVER_MS if expected_ms is None else expected_ms
 
 

@@ -84,6 +84,8 @@ class EventColumns:
     users: Sequence[str]  # (J,)
     virtual_clusters: Sequence[str]  # (J,)
     keeps_work: NDArray[np.bool_]  # (J,)
+    due_ms: NDArray[np.int64]  # (J,)
+    """By when it was to have finished; −1 where it has no deadline. Empty where no job has one."""
     last_kind: NDArray[np.int8]  # (J,)
     """The kind of the job's last event: where it stood at the end."""
     tries: Tries
@@ -154,6 +156,7 @@ def event_columns(events: Iterable[Event]) -> EventColumns:
         users=[job.user for job in first_jobs],
         virtual_clusters=[job.virtual_cluster for job in first_jobs],
         keeps_work=_of_each(first_jobs, "keeps_work").astype(np.bool_),
+        due_ms=_due_ms(first_jobs),
         last_kind=kind[last_event],
         tries=_tries(time_ms, kind, job, by_job, rank, flat),
     )
@@ -176,6 +179,14 @@ def _ordinals(jobs: list[Job], first_jobs: list[Job], ordinals: dict[str, int]) 
 
 def _of_each(jobs: list[Job], field: str) -> NDArray[np.int64]:
     return np.fromiter(map(attrgetter(field), jobs), np.int64, len(jobs))
+
+
+def _due_ms(jobs: list[Job]) -> NDArray[np.int64]:
+    deadlines = [job.deadline_ms for job in jobs]
+    if deadlines.count(None) == len(deadlines):
+        return np.zeros(0, np.int64)
+    due = (-1 if wait is None else job.submit_ms + wait for job, wait in zip(jobs, deadlines, strict=True))
+    return np.fromiter(due, np.int64, len(jobs))
 
 
 def _tries(

@@ -24,6 +24,7 @@ __all__ = [
     "bounded_slowdown",
     "busy_gpu_ms",
     "completion_time_s",
+    "deadlines_missed_pct",
     "ended_with",
     "events_by_reason",
     "fragmentation_pct",
@@ -201,6 +202,18 @@ def events_by_reason(columns: EventColumns, kind: EventKind) -> Mapping[Reason, 
     """How many events of a kind happened for each reason; reasons that never occurred are left out."""
     counts = np.bincount(columns.reason[columns.kind == KINDS.index(kind)], minlength=len(REASONS))
     return {reason: int(count) for reason, count in zip(REASONS, counts, strict=True) if count}
+
+
+def deadlines_missed_pct(columns: EventColumns) -> float | None:
+    """The share of jobs with a deadline that had not finished by then; None where no job has one."""
+    due_ms = columns.due_ms
+    if not len(due_ms):
+        return None
+    finished = columns.kind == KINDS.index(EventKind.FINISH)
+    end_ms = np.full(len(due_ms), np.iinfo(np.int64).max)
+    end_ms[columns.job[finished]] = columns.time_ms[finished]
+    has = due_ms >= 0
+    return _percent(float(np.count_nonzero(end_ms[has] > due_ms[has])), float(np.count_nonzero(has)))
 
 
 def given_up(columns: EventColumns) -> tuple[str, ...]:

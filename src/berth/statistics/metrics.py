@@ -197,6 +197,15 @@ REAL_USE = (
 )
 """What is compared first where a model of interference knows profiles."""
 
+DEADLINES = Metric(
+    "Deadlines missed",
+    Unit.PERCENT,
+    lambda summary: math.nan if summary.deadlines_missed_pct is None else summary.deadlines_missed_pct,
+    min,
+    "Jobs with a deadline that had not finished by then",
+)
+"""What is compared too where jobs have deadlines."""
+
 _BY_WHAT_IS_HELD = frozenset({"GPU allocation", "Allocation while jobs arrive", "GPU utilisation"})
 
 HEADLINES = tuple(
@@ -210,10 +219,14 @@ HEADLINES = tuple(
 
 def metrics_of(summaries: Iterable[Summary]) -> tuple[Metric, ...]:
     """What a table of these runs compares: real use first where any of them knows it, and METRICS where none does."""
-    if not _knows_use(summaries):
-        return METRICS
-    return REAL_USE + tuple(
-        replace(metric, best=None) if metric.name in _BY_WHAT_IS_HELD else metric for metric in METRICS
+    runs = list(summaries)
+    last = (DEADLINES,) if any(summary.deadlines_missed_pct is not None for summary in runs) else ()
+    if not _knows_use(runs):
+        return METRICS + last
+    return (
+        *REAL_USE,
+        *(replace(metric, best=None) if metric.name in _BY_WHAT_IS_HELD else metric for metric in METRICS),
+        *last,
     )
 
 

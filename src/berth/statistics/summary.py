@@ -15,6 +15,7 @@ from berth.statistics.measures import (
     GpuHours,
     bounded_slowdown,
     completion_time_s,
+    deadlines_missed_pct,
     ended_with,
     events_by_reason,
     fragmentation_pct,
@@ -92,6 +93,8 @@ class Summary:
     """Jain's index of how fast users were served; 1 where all alike, NaN where the trace names none."""
     jain_virtual_clusters: float
     """The same of virtual clusters."""
+    deadlines_missed_pct: float | None = None
+    """Of the jobs with a deadline those that had not finished by then; None where no job has one."""
     given_up: tuple[str, ...] = ()
     """Ids of up to 10 jobs that were given up since their nodes were lost too often."""
 
@@ -128,6 +131,7 @@ def summarise(columns: EventColumns, nodes: Sequence[Node], use: RealUse | None 
         finish_time_fairness=distribution(finish_time_fairness(columns, nodes)),
         jain_users=jain_index(service(columns, columns.users)),
         jain_virtual_clusters=jain_index(service(columns, columns.virtual_clusters)),
+        deadlines_missed_pct=deadlines_missed_pct(columns),
         given_up=given_up(columns),
     )
 

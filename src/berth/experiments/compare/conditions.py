@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
+from berth.card_speeds import ALL_ALIKE, CardSpeeds, card_speeds
 from berth.cluster.outages import FailureRate, Recovery, read_outages
 from berth.errors import SettingError
 from berth.interference import Interference, make_interference, no_interference
@@ -47,6 +48,8 @@ class Conditions:
     """Virtual clusters may use idle GPUs beyond their quotas."""
     round_ms: int | None = None
     """Policies decide at whole multiples of this; None: whenever something happens."""
+    speeds: CardSpeeds = ALL_ALIKE
+    """How fast applications are on each GPU model; may be given as a file or the name of a table."""
     knowledge: str = "oracle"
     """What policies believe of jobs; `oracle`: the truth."""
 
@@ -71,6 +74,8 @@ def conditions_of(
     if isinstance(values.get("interference"), str):
         values["interference_name"] = values["interference"]
         values["interference"] = make_interference(values["interference"])
+    if isinstance(values.get("speeds"), str | os.PathLike):
+        values["speeds"] = card_speeds(os.fspath(values["speeds"]))
     if "outages" in values:
         outages = values["outages"]
         by_file = isinstance(outages, str | os.PathLike)
@@ -84,5 +89,6 @@ def conditions_of(
         check_quotas(dict(found.quotas), nodes)
     elif found.borrow:
         raise SettingError("to borrow takes quotas; say whose, such as --quota vcA=64,vcB=32")
+    found.speeds.check(nodes)
     check_knowledge(found.knowledge)
     return found

@@ -153,7 +153,7 @@ def _summary(plain: dict[str, Any]) -> Summary:
         elif isinstance(value, dict):
             kind = GpuHours if name == "gpu_hours" else Distribution
             values[name] = kind(**{key: _number(inner) for key, inner in value.items()})
-        elif name in ("gpu_use_pct", "gpu_mem_use_pct"):
+        elif name in ("gpu_use_pct", "gpu_mem_use_pct", "deadlines_missed_pct"):
             values[name] = value
         else:
             values[name] = _number(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -67,7 +68,16 @@ def run_task(
     under = task.conditions
     quotas = None if under.quotas is None else dict(under.quotas)
     knowledge = make_knowledge(under.knowledge, jobs, under.interference, task.seed)
-    policy: Policy = make_policy(task.policy, Setting(task.seed, quotas, under.borrow, knowledge))
+    policy: Policy = make_policy(
+        task.policy, Setting(task.seed, quotas, under.borrow, knowledge, under.speeds)
+    )
+    if unknown := under.speeds.unknown(jobs):
+        told = ", ".join(f"'{name}'" for name in unknown[:5])
+        warnings.warn(
+            f"{under.speeds.name} has no speeds of {len(unknown):,} applications of the jobs, such as {told}: these are"
+            " taken to be as fast on every card",
+            stacklevel=2,
+        )
     if under.round_ms is not None:
         policy = Rounds(policy, under.round_ms)
     outages: Sequence[Outage] | Iterator[Outage] = under.outages
@@ -82,6 +92,7 @@ def run_task(
         interference=under.interference,
         outages=outages,
         recovery=under.recovery,
+        speeds=under.speeds,
         seed=task.seed,
     )
     if task.events is not None:

@@ -5,8 +5,8 @@ a job that takes only CPU and memory. What has no place, such as a submission, a
 waiting job, has one row, with NULL for node and GPU. `milli` and `mem_mib` are the share of that one GPU, which others
 may have too where `shared` is true. `cpu_milli` and `memory_mib` are what the job takes of the node, in
 the first row of each node and 0 in its others: summed over rows, what starts took minus what ends gave back
-is what is in use. A node that is lost or comes back has one row of kind `node-lost` or `node-back`, with NULL for what
-belongs to jobs; it stands before what happens to jobs at the same time.
+is what is in use. A node that is lost or comes back has one row of kind `node-drained`, `node-lost` or `node-back`,
+with NULL for what belongs to jobs; it stands before what happens to jobs at the same time.
 """
 
 from __future__ import annotations
@@ -84,6 +84,8 @@ def _chunks(
 def _moments(outages: Sequence[Outage]) -> Iterator[tuple[int, str, int]]:
     """When each node is lost or back: time, kind and node."""
     for outage in outages:
+        if outage.drain_ms:
+            yield outage.down_ms - outage.drain_ms, "node-drained", outage.node
         yield outage.down_ms, "node-lost", outage.node
         if outage.up_ms is not None:
             yield outage.up_ms, "node-back", outage.node
@@ -107,12 +109,11 @@ def _with_moments(
         if ours is None and values.dtype == object:
             ours = _objects([None] * number)
         if ours is None:
-            ours = np.ma.masked_all(number, values.dtype)  # type: ignore[no-untyped-call]
-        found[name] = (
-            np.ma.concatenate([ours, values])[order]  # type: ignore[no-untyped-call]
-            if values.dtype != object
-            else (np.concatenate([ours, values])[order])
+            ours = np.ma.masked_array(np.zeros(number, values.dtype), np.ones(number, np.bool_))
+        joined: Any = (
+            np.ma if isinstance(ours, np.ma.MaskedArray) or isinstance(values, np.ma.MaskedArray) else np
         )
+        found[name] = joined.concatenate([ours, values])[order]
     return found
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from sortedcontainers import SortedList
 
 from berth.arrays import BoolArray
+from berth.card_speeds import ALL_ALIKE, CardSpeeds
 from berth.cluster import Cluster, Key, Queue, Running
 from berth.cluster.shadow import Shadow
 from berth.knowledge import Knowledge
@@ -38,13 +39,15 @@ class Easy:
     partitions heeds them all.
     """
 
-    def __init__(self, order: Order, place: Place, knowledge: Knowledge) -> None:
+    def __init__(
+        self, order: Order, place: Place, knowledge: Knowledge, speeds: CardSpeeds = ALL_ALIKE
+    ) -> None:
         self.order = order
         self.place = place
         self.draws = draws(place)
         """Whether its decisions may depend on the seed."""
         self._key = key_of(order) or as_queued
-        self._expected_ms = ExpectedMs(knowledge, said=True)
+        self._expected_ms = ExpectedMs(knowledge, said=True, speeds=speeds, slowest=True)
         self._state: _State | None = None  # as of the last decision
 
     @property

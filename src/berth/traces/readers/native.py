@@ -1,9 +1,9 @@
 """berth's own table of jobs, as CSV and as Parquet: a column for each field of Job, exact in both directions.
 
 Only `id`, `submit_ms` and `work_ms` must be there; another column that is absent, or empty in a row, has the
-default of its field. `share_milli` and `share_mem_mib` are the two halves of the share; `models` and `labels`
-are split by `|`; `keeps_work` is `true` or `false`. A `work_ms` of 1152921504606846976 (2⁶⁰) stands for a job
-that never ends.
+default of its field. `share_milli` and `share_mem_mib` are the two halves of the share; `models`, `labels` and
+`after` are split by `|`; `keeps_work` is `true` or `false`. A `work_ms` of 1152921504606846976 (2⁶⁰) stands for
+a job that never ends.
 """
 
 from __future__ import annotations
@@ -50,6 +50,8 @@ _SCHEMA: Final = {
     "keeps_work": "BOOLEAN",
     "patience_ms": "BIGINT",
     "virtual_cluster": "VARCHAR",
+    "deadline_ms": "BIGINT",
+    "after": "VARCHAR[]",
 }
 COLUMNS: Final = tuple(_SCHEMA)
 _CHUNK_ROWS = 250_000
@@ -108,7 +110,9 @@ class NativeReader:
             return "gpus", f"a multiple of {nodes}, as many on each of its nodes"
         if most is not None and 0 < nodes * most < gpus:
             return "gpus", f"at most {nodes * most}, as no node has more than {most} GPUs"
-        return ("id", "an id that no row above has") if job_id in self._seen else None
+        if job_id in self._seen:
+            return "id", "an id that no row above has"
+        return None if job_id not in values[-1] else ("after", "ids of other jobs")
 
     def job(self, row: tuple[int, Job], origin_ms: int) -> Job:
         return row[1]
@@ -136,6 +140,8 @@ def _fields(limits: Limits) -> dict[str, Field[Any]]:
         flag("keeps_work"),
         amount("patience_ms"),
         text("virtual_cluster"),
+        amount("deadline_ms"),
+        names("after", what="ids of jobs"),
     )
     return {f.name: f.or_else(_DEFAULTS[f.name]) if f.name in _DEFAULTS else f for f in known}
 
@@ -154,7 +160,7 @@ def write_parquet(jobs: Iterable[Job], path: Path) -> None:
 
 
 def _row(job: Job, path: str) -> tuple[object, ...]:
-    for column, alternatives in (("models", job.models), ("labels", job.labels)):
+    for column, alternatives in (("models", job.models), ("labels", job.labels), ("after", job.after)):
         if not all(alternatives) or any("|" in name for name in alternatives):
             expected = f"names without '|', as that splits them in the file, in job '{job.id}'"
             raise TraceError(path, expected, column=column, value=str(alternatives))
@@ -162,5 +168,5 @@ def _row(job: Job, path: str) -> tuple[object, ...]:
         *(job.id, job.submit_ms, job.work_ms, job.user, job.application, job.gpus, *job.share, job.nodes),
         *(job.cpu_milli, job.mem_mib, "|".join(job.models), "|".join(job.labels), job.priority),
         *(job.time_limit_ms, job.estimate_ms, job.retries, str(job.keeps_work).lower(), job.patience_ms),
-        job.virtual_cluster,
+        *(job.virtual_cluster, job.deadline_ms, "|".join(job.after)),
     )

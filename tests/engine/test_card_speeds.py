@@ -1,0 +1,129 @@
+"""Run times that depend on the card: tables, the engine, what is believed, and placements and orders that heed them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from berth.card_speeds import CardSpeeds, card_speeds
+from berth.cli.app import app
+from berth.cluster import Cluster
+from berth.engine import simulate
+from berth.errors import SettingError, TraceError
+from berth.experiments.compare import compare
+from berth.knowledge import History
+from berth.model import Event, EventKind, GpuModel, Job, Node, Outage
+from berth.policies import Setting, make_policy
+from berth.policies.sort_keys import ExpectedMs
+
+K80, V100 = GpuModel("K80"), GpuModel("V100")
+NODES = (Node("old", 2, K80), Node("new", 2, V100))
+SPEEDS = CardSpeeds({"net": {"K80": 250, "V100": 1000}, "sparse": {"K80": 900, "V100": 1000}}, "mine")
+
+
+def times(events: list[Event]) -> dict[str, tuple[int, int]]:
+    starts = {event.job.id: event.time_ms for event in events if event.kind is EventKind.START}
+    ends = {event.job.id: event.time_ms for event in events if event.kind is EventKind.FINISH}
+    return {name: (start_ms, ends[name]) for name, start_ms in starts.items()}
+
+
+def run(jobs: list[Job], policy: str, **more: object) -> dict[str, tuple[int, int]]:
+    return times(list(simulate(jobs, Cluster(NODES), policy, speeds=SPEEDS, **more)))  # type: ignore[arg-type]
+
+
+def test_a_job_runs_as_fast_as_its_card_and_a_gang_as_the_slowest_of_its_cards() -> None:
+    jobs = [
+        Job("slow", 0, 1000, application="net", models=("K80",)),
+        Job("fast", 0, 1000, application="net", models=("V100",)),
+        Job("gang", 5000, 1000, application="sparse", gpus=2, nodes=2),
+        Job("other", 5000, 1000, application="unknown", models=("K80",)),
+        Job("cpu", 5000, 1000, application="net", gpus=0),
+    ]
+    assert run(jobs, "fifo") == {
+        "slow": (0, 4000), "fast": (0, 1000), "gang": (5000, 6112), "other": (5000, 6000), "cpu": (5000, 6000),
+    }  # fmt: skip
+
+
+def test_what_a_checkpoint_keeps_is_work_and_not_time_on_the_card() -> None:
+    """After 2,000 ms on a K80 500 of 1,000 are done; the other 500 take as long on a V100."""
+    job = Job("j", 0, 1000, application="net", keeps_work=True)
+    assert run([job], "fifo", outages=[Outage(0, 2000)])["j"] == (2000, 2500)
+
+
+def test_fastest_fit_takes_the_fastest_card_that_is_left() -> None:
+    jobs = [Job(f"j{n}", 0, 1000, application="net") for n in range(3)]
+    assert run(jobs, "fastest-fit") == {"j0": (0, 1000), "j1": (0, 1000), "j2": (0, 4000)}
+    assert run(jobs, "first-fit") == {"j0": (0, 4000), "j1": (0, 4000), "j2": (0, 1000)}
+
+
+def test_expected_run_times_are_those_on_the_fastest_card_a_job_may_have() -> None:
+    long = Job("long", 0, 900, application="net", models=("K80",))
+    short = Job("short", 0, 1000, application="net")
+    key = ExpectedMs(Setting().knowledge, speeds=SPEEDS)
+    assert (key(long), key(short)) == (3600, 1000)
+    assert ExpectedMs(Setting().knowledge, speeds=SPEEDS, slowest=True)(short) == 4000
+
+
+def test_a_history_learns_work_whatever_card_it_was_done_on() -> None:
+    known = History()
+    jobs = [
+        Job("a", 0, 1000, user="u", application="net", models=("K80",)),
+        Job("b", 9000, 1000, user="u", application="net", models=("V100",)),
+    ]
+    policy = make_policy("sjf-expected", Setting(knowledge=known, speeds=SPEEDS))
+    list(simulate(jobs, Cluster(NODES), policy, knowledge=known, speeds=SPEEDS))
+    assert known.run_ms(replace(jobs[0], id="c")).expected == pytest.approx(1000, rel=0.01)
+
+
+def test_gavel_serves_first_whoever_has_slow_cards() -> None:
+    """Both have had an hour of two GPUs; on K80s it was worth less than an hour, on V100s more."""
+    hour_ms = 3_600_000
+    jobs = [
+        Job("k", 0, 9 * hour_ms, application="net", models=("K80",), gpus=2, keeps_work=True),
+        Job("v", 0, 9 * hour_ms, application="net", models=("V100",), gpus=2, keeps_work=True),
+        Job("late", hour_ms, hour_ms // 10, application="net", gpus=2, keeps_work=True),
+    ]
+    events = list(simulate(jobs, Cluster(NODES), "gavel+fastest-fit", speeds=SPEEDS))
+    assert [event.job.id for event in events if event.kind is EventKind.EVICT] == ["v"]
+    plain = list(simulate(jobs[:2], Cluster(NODES), "gavel"))
+    assert plain == list(simulate(jobs[:2], Cluster(NODES), "least-attained-service"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("application,gpu_model,speed\nnet,K80,0\n", "line 2, column 'speed': '0'; expected a factor from 0.001"),
+        ("application,gpu_model,speed\nnet,K80,nan\n", "line 2, column 'speed': 'nan'; expected a factor"),
+        ("application,gpu_model,speed\nnet,K80,1\nnet,K80,2\n", "line 3, column 'gpu_model': 'K80'; expected a GPU"),
+        ("application,gpu_model,speed\na,K80,1\na,T4,2\nb,T4,1\n", "expected a speed of 'b' on K80, as of other"),
+        ("application,speed\n", "line 1: 'application,speed'; expected the columns application, gpu_model, speed"),
+        ("application,gpu_model,speed\n", "expected at least one row"),
+        ("application,gpu_model,speed\nnet\n", "line 2: 'net'; expected 3 columns"),
+    ],
+)  # fmt: skip
+def test_a_bad_speed_table_is_told_by_line(text: str, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "speeds.csv"
+    path.write_text(text)
+    with pytest.raises(TraceError) as caught:
+        card_speeds(str(path))
+    assert said in str(caught.value)
+
+
+def test_a_table_without_a_model_of_the_cluster_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="gavel has no T4, which the cluster has; it has K80, P100, V100"):
+        compare("synthetic:demo", "fifo", cluster="1x2:T4", speeds="gavel")
+    with pytest.raises(TraceError, match="or one of gavel"):
+        card_speeds(str(tmp_path / "none.csv"))
+
+
+def test_the_command_says_once_which_applications_have_no_speed(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(
+        "id,submit_ms,work_ms,application\na,0,60000,A3C\nb,0,60000,mine\nc,1,60000,mine\n"
+    )
+    words = ["simulate", str(tmp_path / "t.csv"), "--cluster", "1x4:K80", "--speeds", "gavel", "--json"]
+    with pytest.warns(UserWarning, match="gavel has no speeds of 1 applications of the jobs, such as 'mine'"):
+        done = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert done.exit_code == 0
