@@ -10,6 +10,8 @@ themselves write down that they began and ended.
 from __future__ import annotations
 
 import argparse
+import json
+import random
 import resource
 import statistics
 import subprocess
@@ -26,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.live.local.world import BERTH, World, storm  # noqa: E402
 
+from berth.history.store.folder import open_history  # noqa: E402
 from berth.live.local.link import BRAIN  # noqa: E402
 
 GATE = "while [ ! -e go ]; do sleep 0.05; done"
@@ -135,6 +138,50 @@ def decisions(policy: str, jobs: int) -> dict[str, Any]:
         world.close()
 
 
+def replay(policy: str, jobs: int) -> dict[str, Any]:
+    """How far the replay of a policy that ran is from what it did, with jobs of 10 s and more."""
+    options = ["--policy", policy, "--knowledge", "user", "--record-s", "1"]
+    world = World(gpus="4xA100-80G", brain=BRAIN, options=options)
+    rng = random.Random(3)
+    try:
+        world.up()
+        told = []
+        for _ in range(jobs):
+            seconds = rng.randint(100, 150) / 10
+            gpus = rng.choice((0.25, 0.5, 0.5, 1))
+            told.append(
+                (f"sleep {seconds}", {"gpus": gpus, "time": f"{2 * seconds}s", "name": f"for-{seconds}"})
+            )
+        ids = world.submit_many(told)
+        world.wait(*ids, timeout=900)
+        history = Path(world.places.history)
+        world.until(
+            lambda: len(open_history(history)) >= jobs if history.exists() else False, "it is recorded", 120
+        )
+        words = [
+            "compare",
+            "--from-history",
+            "--history",
+            str(history),
+            "--policies",
+            policy,
+            "--knowledge",
+            "user",
+        ]
+        others = "fifo,fgd,sjf-expected,easy+priority+best-fit"
+        own = json.loads(client(world, *words, "--json")[2])["real"]
+        every = json.loads(client(world, *words[:-3], others, "--knowledge", "user", "--json")[2])["real"][
+            "apart"
+        ]
+        return {
+            "makespan_s": own["makespan_s"], "wait_mean_s": round(own["wait_mean_s"], 2),
+            "own": {key: round(own["apart"][0][key], 2) for key in ("makespan_pct", "wait_pct")},
+            "others": {each["policy"]: [round(each[key], 1) for key in ("makespan_pct", "wait_pct")] for each in every},
+        }  # fmt: skip
+    finally:
+        world.close()
+
+
 def kills(jobs: int, count: int) -> dict[str, Any]:
     """kill -9 of broker, brain and shims at random moments."""
     world = World()
@@ -153,7 +200,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=10_000)
     parser.add_argument("--kills", type=int, default=1000)
     parser.add_argument("--storm-jobs", type=int, default=2000)
-    parser.add_argument("--only", default="submit,starts,decisions,storm")
+    parser.add_argument("--only", default="submit,starts,decisions,replay,storm")
     words = parser.parse_args()
     subprocess.run(["make", "-s", "-C", str(ROOT / "native"), "all"], check=True)
     parts: dict[str, Callable[[], Any]] = {
@@ -163,6 +210,7 @@ def main() -> None:
             policy: decisions(policy, words.jobs)
             for policy in ("fifo+best-fit", "fgd", "easy+priority+best-fit", "learned")
         },
+        "replay": lambda: {policy: replay(policy, 48) for policy in ("fifo", "fgd", "sjf-expected")},
         "storm": lambda: kills(words.storm_jobs, words.kills),
     }
     results = {}

@@ -69,7 +69,7 @@ def lived(history: History, *, since_ms: int = 0, nodes: Sequence[Node] = ()) ->
         raise SettingError(f"no job in {history.folder} ran in this period; there is nothing to replay")
     lasts = [next(record for record in reversed(each) if record.start_ms is not None) for each in ran]
     origin_ms = min(last.submit_ms for last in lasts)
-    jobs = sorted((_job(last, origin_ms) for last in lasts), key=lambda job: job.submit_ms)
+    jobs = sorted((_job(last, origin_ms) for last in lasts), key=lambda job: (job.submit_ms, _place(job.id)))
     waits = [(last.start_ms or 0) - last.submit_ms for last in lasts]
     return Lived(
         tuple(jobs),
@@ -112,6 +112,11 @@ def _job(record: Record, origin_ms: int) -> Job:
         time_limit_ms=record.time_limit_ms,
         retries=0,
     )
+
+
+def _place(job_id: str) -> tuple[int, ...]:
+    """The order of submission among jobs of one moment: by the number of the job and of its task."""
+    return tuple(int(part) for part in job_id.split("_") if part.isdigit())
 
 
 def _policy(path: Path, at_ms: int) -> str:

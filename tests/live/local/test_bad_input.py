@@ -95,7 +95,7 @@ def test_a_socket_path_that_is_too_long_is_refused(tmp_path: Path, monkeypatch: 
 def test_a_second_broker_on_one_store_is_refused(shared: World) -> None:
     assert shared.broker is not None
     done = subprocess.run(
-        [sys.executable, "-m", "berth.live.local.broker", "--no-gpus"], env=shared.environment, capture_output=True,
+        [sys.executable, "-m", "berth.live.local", "--no-gpus"], env=shared.environment, capture_output=True,
         text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 2

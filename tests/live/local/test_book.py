@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from berth.errors import LiveError
 from berth.live.local.entry import ENDED, End, Entry
 from berth.live.local.request import Request, Tasks
+from berth.live.local.store import of_pruning, of_recorded, of_request
 from tests.live.local.fake_world import CARD_MIB, Crash, FakeWorld
 
 ONE = Tasks(None, ((),))
@@ -100,8 +101,6 @@ class Everything(RuleBasedStateMachine):
             self.world.key += 1
             self.world.store.write([])
             changed = replace(entry.request, mem_mib=mem)
-            from berth.live.local.store import of_request
-
             self.world.store.write([of_request(self.world.key, changed)])
             self.world.book.edit(entry, changed, self.world.key, self.world.now_ms)
             self.world.heed()
@@ -257,6 +256,31 @@ def test_a_start_that_fails_again_and_again_fails_the_job(tmp_path: Path) -> Non
         world.book.ended(entry, End(None, "no memory", never_ran=True), world.now_ms)
         world.heed()
     assert (entry.state, entry.reason) == ("failed", "it could not be started 5 times: no memory")
+
+
+def test_what_the_history_has_is_forgotten_after_a_time_and_nothing_else(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    for _ in range(3):
+        world.submit(request(), ONE)
+        world.decide()
+        world.commit()
+    for entry in world.running()[:2]:
+        world.end(entry, End(0))
+    world.commit()
+    world.store.write([of_recorded("1", 1)])
+    world.store.write(of_pruning(world.now_ms + 1))
+    assert (world.store.named("1"), world.store.attempts("1")) == ([], [])
+    assert [entry.id for entry in world.store.named("2")] == ["2"]
+    assert [attempt["attempt"] for attempt in world.store.attempts("2")] == [1]
+    assert [entry.id for entry in world.store.live()] == ["3"]
+
+
+def test_the_store_is_its_owners_alone(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    world.submit(request(), ONE)
+    world.store.keep_copy()
+    modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.glob("queue.db*")}
+    assert set(modes.values()) == {0o600}
 
 
 def test_what_can_never_fit_after_it_ran_out_of_memory_ends(tmp_path: Path) -> None:

@@ -20,11 +20,12 @@ def test_what_starts_often_or_must_not_fail_loads_nothing_heavy(module: str) -> 
 
 
 def test_a_command_of_the_queue_loads_nothing_heavy_to_say_that_none_is_up(tmp_path: object) -> None:
+    heavy = (*HEAVY, "asyncio", "sqlite3", "argparse", "dataclasses", "typing")
     script = (
         "import sys, berth.cli\n"
         "sys.argv = ['berth', 'queue']\n"
         "try:\n    berth.cli.main()\nexcept SystemExit as error:\n    print(error.code)\n"
-        f"print([name for name in {(*HEAVY, 'asyncio', 'sqlite3', 'argparse', 'dataclasses')} if name in sys.modules])"
+        f"print([name for name in {heavy} if name in sys.modules])"
     )
     environment = {"BERTH_STATE": str(tmp_path)}
     done = subprocess.run(

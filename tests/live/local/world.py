@@ -51,7 +51,7 @@ class World:
         words = [
             sys.executable,
             "-m",
-            "berth.live.local.broker",
+            "berth.live.local",
             "--cpus",
             str(self.cpus),
             "--brain",

@@ -6,11 +6,9 @@ the clock.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import ctypes
-import fcntl
 import json
 import os
 import signal
@@ -22,26 +20,29 @@ from typing import Any
 
 from berth.errors import LiveError, StoreError
 from berth.live.local.book import Book
-from berth.live.local.cards import Cards, Look, fake_gpus
+from berth.live.local.cards import Cards, Look
 from berth.live.local.commits import Commits
 from berth.live.local.counters import Counters
 from berth.live.local.entry import NODE_FAIL, PREEMPTED, RUNNING, STARTING, WAITING, End, Entry, Limits
 from berth.live.local.link import BRAIN, DECIDE_S, SAFE_POLICY, Link
 from berth.live.local.log import Log
-from berth.live.local.places import Places, state_folder
+from berth.live.local.places import Places
 from berth.live.local.runner import Runner
 from berth.live.local.runs import boot_id, boot_ms
 from berth.live.local.samples import keep_samples
 from berth.live.local.service import Service
-from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_meta, of_recorded
+from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_meta, of_pruning, of_recorded
 
-__all__ = ["DEFAULT_KNOWLEDGE", "DEFAULT_POLICY", "Broker", "main"]
+__all__ = ["DEFAULT_KNOWLEDGE", "DEFAULT_POLICY", "RECORD_S", "Broker"]
 
 DEFAULT_POLICY = "easy+priority+best-fit"
 DEFAULT_KNOWLEDGE = "history"
 SWEEP_S = 0.5
 LOOK_S = 2.0
 COPY_S = 60.0
+PRUNE_S = 3600.0
+KEPT_MS = 30 * 86_400_000
+"""The store forgets jobs so long after they have ended; the history has them."""
 RECORD_S = 30.0
 """The history has an attempt so long after it has ended, or when there are `BATCH` of them."""
 BATCH = 500
@@ -108,6 +109,7 @@ class Broker:
         self._told_strangers: dict[int, tuple[int, int]] = {}
         self.stopped = asyncio.Event()
         self._copied_s = time.monotonic()
+        self._pruned_s = time.monotonic()
         self._changed = False
         self.metrics = metrics
         """Where metrics are served: a port, or a path of a socket; empty: nowhere."""
@@ -336,36 +338,19 @@ class Broker:
         self._outstanding = 0
         self._told_strangers.clear()
         return {
-            "do": "begin", "nodes": self.nodes(), "policy": policy, "knowledge": self._knowledge_named(policy),
+            "do": "begin", "nodes": self.cards.nodes(self.book.limits), "policy": policy,
+            "knowledge": self._knowledge_named(policy),
             "notes": book.snapshot(), "now_ms": self.now_ms(), "paths": self.paths,
         }  # fmt: skip
-
-    def nodes(self) -> list[dict[str, Any]]:
-        """This machine as nodes, one for each kind of card."""
-        groups: dict[tuple[str, int], int] = {}
-        for card in self.cards.cards:
-            groups[card.model, card.mem_mib] = groups.get((card.model, card.mem_mib), 0) + 1
-        host = socket.gethostname().partition(".")[0] or "here"
-        limits = self.book.limits
-        one = len(groups) <= 1
-        nodes = [
-            {
-                "name": host if at == 0 else f"{host}-{at}", "gpus": count, "model": model, "card_mib": mib,
-                "cpu_milli": limits.cpu_milli if one else None, "mem_mib": limits.mem_mib if one else None,
-            }
-            for at, ((model, mib), count) in enumerate(groups.items())
-        ] or [{
-            "name": host, "gpus": 0, "model": "", "card_mib": 0, "cpu_milli": limits.cpu_milli,
-            "mem_mib": limits.mem_mib,
-        }]  # fmt: skip
-        return nodes
 
     async def note_policy(self) -> None:
         """Keep which policy decides since when, and what the machine is, for replays of the history."""
         policies = list(self.store.meta("policies", []))
         if not policies or policies[-1][1] != self.policy:
             policies.append([self.now_ms(), self.policy])
-        await self.commits.ask([of_meta("policies", policies[-1000:]), of_meta("nodes", self.nodes())])
+        await self.commits.ask(
+            [of_meta("policies", policies[-1000:]), of_meta("nodes", self.cards.nodes(self.book.limits))]
+        )
 
     def _knowledge_named(self, policy: str) -> str:
         """The knowledge as `make_knowledge` wants it: the history's folder, if there is one yet."""
@@ -515,6 +500,10 @@ class Broker:
             return
         for entry, start in over:
             self.runner.forget(entry, start)
+        if time.monotonic() - self._pruned_s > PRUNE_S:
+            self._pruned_s = time.monotonic()
+            with contextlib.suppress(StoreError):
+                await self.commits.ask(of_pruning(self.now_ms() - KEPT_MS))
 
     async def record(self) -> None:
         """Have a child take what has ended into the history, and note what it has taken."""
@@ -571,88 +560,3 @@ def _notify(text: str) -> None:
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notifier:
         notifier.connect("\0" + address[1:] if address.startswith("@") else address)
         notifier.send(text.encode())
-
-
-def hold_lock(places: Places) -> int:
-    """The lock of the store, for as long as this process lives; LiveError where another broker has it."""
-    lock = os.open(places.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        pid = os.read(lock, 32).decode().strip() or "unknown"
-        os.close(lock)
-        raise LiveError(
-            f"another broker (process {pid}) has the store {places.store}; end it with `berth down`, or name another"
-            " folder with BERTH_STATE"
-        ) from error
-    os.ftruncate(lock, 0)
-    os.write(lock, f"{os.getpid()}\n".encode())
-    return lock
-
-
-async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
-    """Open everything, and serve."""
-    store = Store(places.store, tell=lambda text: log("store-mended", what=text))
-    settings = dict(store.meta("settings", {}))
-    for name in ("fake_gpus", "no_gpus", "cpus"):
-        if getattr(options, name) not in (None, False):
-            settings[name] = getattr(options, name)
-    rows = [of_meta("settings", settings)]
-    if ":" in (options.policy or "") + (options.knowledge or ""):
-        rows.append(of_meta("paths", [os.getcwd()]))
-    if options.policy:
-        rows.append(of_meta("policy", options.policy))
-    if options.knowledge:
-        rows.append(of_meta("knowledge", options.knowledge))
-    store.write(rows)
-    fake = settings.get("fake_gpus")
-    if fake:
-        os.environ.update(fake_gpus(fake))
-        os.environ["BERTH_FAKE_CARD"] = places.fake_card
-    cards = Cards(fake=bool(fake), none=bool(settings.get("no_gpus")) and not fake)
-    broker = Broker(
-        places,
-        store,
-        cards,
-        log,
-        cpus=settings.get("cpus"),
-        brain=options.brain,
-        decide_s=options.decide_s,
-        record_s=options.record_s,
-        metrics=options.metrics,
-    )
-    await broker.run()
-
-
-def main() -> None:
-    """Be the broker of the state folder; ends with status 2 and one message where that cannot be."""
-    parser = argparse.ArgumentParser(prog="berth-broker")
-    parser.add_argument("--policy")
-    parser.add_argument("--knowledge")
-    parser.add_argument("--fake-gpus")
-    parser.add_argument("--metrics", default="")
-    parser.add_argument("--no-gpus", action="store_true")
-    parser.add_argument("--cpus", type=float)
-    parser.add_argument("--foreground", action="store_true")
-    parser.add_argument("--brain", default=BRAIN, help="The module that decides; another one in tests.")
-    parser.add_argument("--decide-s", type=float, default=DECIDE_S, help="Seconds for one decision.")
-    parser.add_argument(
-        "--record-s", type=float, default=RECORD_S, help="Seconds between batches of records."
-    )
-    options = parser.parse_args()
-    places = Places(state_folder())
-    if "BERTH_ROOT" not in os.environ and os.geteuid() != 0:
-        os.environ["BERTH_ROOT"] = f"/dev/shm/berth-{os.geteuid()}"  # the other is root's
-    try:
-        places.check()
-        places.make()
-        lock = hold_lock(places)
-        asyncio.run(serve(options, Log(None if options.foreground else places.log), places))
-        os.close(lock)
-    except (LiveError, OSError) as error:
-        print(f"berth: {error}", file=sys.stderr)
-        sys.exit(2)
-
-
-if __name__ == "__main__":
-    main()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from berth.errors import LiveError, PartitionError
+from berth.live.local.entry import Limits
 from berth.partition import fake_driver_folder, mem_mib
 from berth.partition.gpus import Gpu, gpus, open_nvml
 
@@ -135,6 +138,25 @@ class Cards:
             self._nvml.nvmlDeviceGetHandleByIndex_v2(gpu.index, ctypes.byref(handle))
             self._handles[gpu.index] = handle
         self.cards = tuple(Card(gpu.index, gpu.uuid, self._name(gpu.index), gpu.mem_mib) for gpu in found)
+
+    def nodes(self, limits: Limits) -> list[dict[str, Any]]:
+        """This machine as nodes, one for each kind of card."""
+        groups: dict[tuple[str, int], int] = {}
+        for card in self.cards:
+            groups[card.model, card.mem_mib] = groups.get((card.model, card.mem_mib), 0) + 1
+        host = socket.gethostname().partition(".")[0] or "here"
+        one = len(groups) <= 1
+        nodes = [
+            {
+                "name": host if at == 0 else f"{host}-{at}", "gpus": count, "model": model, "card_mib": mib,
+                "cpu_milli": limits.cpu_milli if one else None, "mem_mib": limits.mem_mib if one else None,
+            }
+            for at, ((model, mib), count) in enumerate(groups.items())
+        ] or [{
+            "name": host, "gpus": 0, "model": "", "card_mib": 0, "cpu_milli": limits.cpu_milli,
+            "mem_mib": limits.mem_mib,
+        }]  # fmt: skip
+        return nodes
 
     def _name(self, index: int) -> str:
         if self.fake:

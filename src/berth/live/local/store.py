@@ -31,6 +31,7 @@ __all__ = [
     "of_attempt",
     "of_entry",
     "of_meta",
+    "of_pruning",
     "of_recorded",
     "of_request",
     "of_text",
@@ -88,6 +89,24 @@ def of_recorded(job_id: str, attempt: int) -> Statement:
     return "UPDATE attempts SET recorded = 1 WHERE job = ? AND attempt = ?", (job_id, attempt)
 
 
+def of_pruning(before_ms: int) -> list[Statement]:
+    """Forget jobs that ended before then and that the history has, and what only they named."""
+    old = "ended > 0 AND ended < ?"
+    kept = f"SELECT job FROM attempts WHERE recorded = 0 OR job NOT IN (SELECT id FROM jobs WHERE {old})"
+    gone = (before_ms,)
+    return [
+        (f"DELETE FROM attempts WHERE recorded = 1 AND job IN (SELECT id FROM jobs WHERE {old})", gone),
+        (f"DELETE FROM jobs WHERE {old} AND id NOT IN ({kept})", (before_ms, before_ms)),
+        ("DELETE FROM requests WHERE key NOT IN (SELECT json_extract(body, '$.request_key') FROM jobs)", ()),
+        (
+            "DELETE FROM texts WHERE key NOT IN (SELECT json_extract(body, '$.env') FROM requests WHERE"
+            " json_extract(body, '$.env') IS NOT NULL UNION SELECT json_extract(body, '$.script') FROM requests"
+            " WHERE json_extract(body, '$.script') IS NOT NULL)",
+            (),
+        ),
+    ]
+
+
 def key_of_text(text: str) -> str:
     """The name of a text: its SHA-256."""
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
@@ -126,6 +145,9 @@ class Store:
             tell(self.mended)
 
     def _open(self) -> None:
+        os.close(
+            os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        )  # environments hold passwords
         # Not from several threads at once: writes have a connection of their own.
         self._writer = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False, timeout=30)
         try:
@@ -156,7 +178,7 @@ class Store:
                 os.replace(self.path + end, aside + end)
         if os.path.exists(copy):
             made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(os.path.getmtime(copy)))
-            with open(copy, "rb") as source, open(f"{self.path}.draft", "wb") as draft:
+            with open(copy, "rb") as source, open(f"{self.path}.draft", "wb", opener=_private) as draft:
                 while part := source.read(1 << 20):
                     draft.write(part)
                 draft.flush()
@@ -210,6 +232,7 @@ class Store:
                 return
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(draft)
+            os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             target = sqlite3.connect(draft)
             try:
                 source.backup(target, pages=256)
@@ -308,3 +331,7 @@ class Store:
         number, serial = self._all("SELECT max(number), max(serial) FROM jobs")[0]
         (key,) = self._all("SELECT max(key) FROM requests")[0]
         return int(number or 0), int(serial or 0), int(key or 0)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

@@ -1,0 +1,104 @@
+"""The broker as a process: `python -m berth.live.local`, which `berth up` starts."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import fcntl
+import os
+import sys
+
+from berth.errors import LiveError
+from berth.live.local.broker import RECORD_S, Broker
+from berth.live.local.cards import Cards, fake_gpus
+from berth.live.local.link import BRAIN, DECIDE_S
+from berth.live.local.log import Log
+from berth.live.local.places import Places, state_folder
+from berth.live.local.store import Store, of_meta
+
+__all__ = ["main"]
+
+
+def hold_lock(places: Places) -> int:
+    """The lock of the store, for as long as this process lives; LiveError where another broker has it."""
+    lock = os.open(places.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        pid = os.read(lock, 32).decode().strip() or "unknown"
+        os.close(lock)
+        raise LiveError(
+            f"another broker (process {pid}) has the store {places.store}; end it with `berth down`, or name another"
+            " folder with BERTH_STATE"
+        ) from error
+    os.ftruncate(lock, 0)
+    os.write(lock, f"{os.getpid()}\n".encode())
+    return lock
+
+
+async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
+    """Open everything, and serve."""
+    store = Store(places.store, tell=lambda text: log("store-mended", what=text))
+    settings = dict(store.meta("settings", {}))
+    for name in ("fake_gpus", "no_gpus", "cpus"):
+        if getattr(options, name) not in (None, False):
+            settings[name] = getattr(options, name)
+    rows = [of_meta("settings", settings)]
+    if ":" in (options.policy or "") + (options.knowledge or ""):
+        rows.append(of_meta("paths", [os.getcwd()]))
+    if options.policy:
+        rows.append(of_meta("policy", options.policy))
+    if options.knowledge:
+        rows.append(of_meta("knowledge", options.knowledge))
+    store.write(rows)
+    fake = settings.get("fake_gpus")
+    if fake:
+        os.environ.update(fake_gpus(fake))
+        os.environ["BERTH_FAKE_CARD"] = places.fake_card
+    cards = Cards(fake=bool(fake), none=bool(settings.get("no_gpus")) and not fake)
+    broker = Broker(
+        places,
+        store,
+        cards,
+        log,
+        cpus=settings.get("cpus"),
+        brain=options.brain,
+        decide_s=options.decide_s,
+        record_s=options.record_s,
+        metrics=options.metrics,
+    )
+    await broker.run()
+
+
+def main() -> None:
+    """Be the broker of the state folder; ends with status 2 and one message where that cannot be."""
+    parser = argparse.ArgumentParser(prog="berth-broker")
+    parser.add_argument("--policy")
+    parser.add_argument("--knowledge")
+    parser.add_argument("--fake-gpus")
+    parser.add_argument("--metrics", default="")
+    parser.add_argument("--no-gpus", action="store_true")
+    parser.add_argument("--cpus", type=float)
+    parser.add_argument("--foreground", action="store_true")
+    parser.add_argument("--brain", default=BRAIN, help="The module that decides; another one in tests.")
+    parser.add_argument("--decide-s", type=float, default=DECIDE_S, help="Seconds for one decision.")
+    parser.add_argument(
+        "--record-s", type=float, default=RECORD_S, help="Seconds between batches of records."
+    )
+    options = parser.parse_args()
+    places = Places(state_folder())
+    if "BERTH_ROOT" not in os.environ and os.geteuid() != 0:
+        os.environ["BERTH_ROOT"] = f"/dev/shm/berth-{os.geteuid()}"  # the other is root's
+    try:
+        places.check()
+        places.make()
+        lock = hold_lock(places)
+        asyncio.run(serve(options, Log(None if options.foreground else places.log), places))
+        os.close(lock)
+    except (LiveError, OSError) as error:
+        print(f"berth: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""What ran on one machine, replayed: the replay of what happened is what happened."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from berth.errors import SettingError
+from berth.experiments.lived import keep_machine, lived
+from berth.gpu_models import GPU_MODELS
+from berth.history.importing.simulated import import_records
+from berth.history.store.folder import open_history
+from berth.history.store.import_result import Options
+from berth.history.store.record_files import write_records
+from berth.model import Node, Record, RecordState, Share
+
+HERE = Node("here", 1, GPU_MODELS["A100-80"], 8000, 64_000)
+BERTH = str(Path(sys.executable).with_name("berth"))
+
+
+def record(
+    job_id: str, submit_ms: int, start_ms: int | None, end_ms: int, milli: int = 1000, attempt: int = 1
+) -> Record:
+    state = RecordState.COMPLETED if start_ms is not None else RecordState.CANCELLED
+    return Record(
+        job_id=job_id, attempt=attempt, user="ann", application="train", virtual_cluster="", submit_ms=submit_ms,
+        queued_ms=submit_ms + attempt - 1, start_ms=start_ms, end_ms=end_ms, state=state, gpus=1,
+        share=Share(milli, 1024), cpu_milli=1000, mem_mib=0, nodes=("here",), gpu_model="A100-80", work_ms=None,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Path:
+    """Two jobs one after the other on one GPU by fifo, and one that was cancelled; the second ran twice."""
+    origin = 1_700_000_000_000
+    records = [
+        record("1", origin, origin, origin + 10_000),
+        record("2", origin + 1000, origin + 10_000, origin + 11_000),
+        record("2", origin + 1000, origin + 11_000, origin + 31_000, attempt=2),
+        record("3", origin + 2000, None, origin + 3000),
+    ]
+    write_records(records, tmp_path / "records.parquet")
+    folder = tmp_path / "history"
+    import_records(open_history(folder), tmp_path / "records.parquet", Options(cluster="here"))
+    keep_machine(folder, [HERE], [(0, "fgd"), (origin - 5, "fifo"), (origin + 10**9, "sjf")])
+    return folder
+
+
+def test_jobs_work_as_long_as_their_last_attempt_and_are_beside_what_happened(history: Path) -> None:
+    real = lived(open_history(history))
+    assert [(job.id, job.submit_ms, job.work_ms) for job in real.jobs] == [
+        ("1", 0, 10_000),
+        ("2", 1000, 20_000),
+    ]
+    assert (real.nodes, real.policy, real.left_out) == ((HERE,), "fifo", 1)
+    assert (real.makespan_s, real.wait_mean_s) == (31.0, 5.0)
+
+
+def test_the_replay_of_what_ran_is_close_and_the_gap_of_others_is_told(history: Path) -> None:
+    words = [
+        "compare",
+        "--from-history",
+        "--history",
+        str(history),
+        "--since",
+        "2023-01-01",
+        "--policies",
+        "fifo",
+    ]
+    told = json.loads(
+        subprocess.run([BERTH, *words, "--json"], capture_output=True, text=True, check=True).stdout
+    )
+    assert told["real"]["apart"] == [
+        {"policy": "fifo", "makespan_pct": pytest.approx(-3.2, abs=0.1), "wait_pct": -10.0}
+    ]
+    shown = subprocess.run([BERTH, *words], capture_output=True, text=True, check=True).stdout
+    assert "What really happened under fifo: makespan 31.0 s, mean wait 5.0 s." in shown
+    assert "replay of fifo (the policy that ran): makespan -3.2 %, mean wait -10.0 %" in shown
+
+
+def test_a_period_without_jobs_and_an_unknown_machine_are_refused(history: Path) -> None:
+    with pytest.raises(SettingError, match="there is nothing to replay"):
+        lived(open_history(history), since_ms=10**14)
+    (history / "cluster.csv").unlink()
+    with pytest.raises(SettingError, match="say with --cluster"):
+        lived(open_history(history))
+
+
+def test_a_trace_and_the_history_are_not_compared_at_once() -> None:
+    done = subprocess.run(
+        [BERTH, "compare", "x.csv", "--from-history"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "compare replays a TRACE, or what ran on this machine" in done.stderr
