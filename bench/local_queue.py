@@ -29,6 +29,7 @@ sys.path.insert(0, str(ROOT))
 from tests.live.local.world import BERTH, World, storm  # noqa: E402
 
 from berth.history.store.folder import open_history  # noqa: E402
+from berth.live.local.brain import Brain  # noqa: E402
 from berth.live.local.link import BRAIN  # noqa: E402
 
 GATE = "while [ ! -e go ]; do sleep 0.05; done"
@@ -117,25 +118,62 @@ def starts(count: int) -> dict[str, Any]:
         world.close()
 
 
-def decisions(policy: str, jobs: int) -> dict[str, Any]:
-    """How long the policy takes with so many waiting, while jobs end and others start."""
-    world = World(gpus="8xA100-80G", brain=BRAIN, options=["--policy", policy])
-    try:
-        world.up()
-        filling = world.submit_many([(GATE, {"time": "60"})] * 8)
-        world.until(lambda: (world.status() or {})["jobs"]["running"] == 8, "the GPUs are taken")
-        client(world, "submit", "-", stdin=lines(jobs))
-        before = (world.status() or {})["decisions"]
-        for job in filling:
-            world.ask("cancel", ids=[job])
-        world.until(lambda: (world.status() or {})["decisions"] >= before + 150, "it has decided often", 300)
-        took = sorted((world.status() or {})["decision_s"][-150:])
-        return {
-            "p50_ms": round(1000 * took[75], 2), "p95_ms": round(1000 * took[142], 2), "of": len(took),
-            "trouble": (world.status() or {})["trouble"],
-        }  # fmt: skip
-    finally:
-        world.close()
+def decisions(policy: str, jobs: int, ends: int = 200) -> dict[str, Any]:
+    """How long the brain takes to decide with so many waiting, each time that one of the running jobs has ended.
+
+    In this process: wall times of a shared machine have whole time slices of others in them, processor times do not.
+    """
+    node = {
+        "name": "here",
+        "gpus": 8,
+        "model": "A100-80G",
+        "card_mib": 81_920,
+        "cpu_milli": 640_000,
+        "mem_mib": 0,
+    }
+    brain = Brain(
+        {"nodes": [{**node, "mem_mib": None}], "policy": policy, "knowledge": "history", "decide_s": 60.0}
+    )
+    brain.warm_up()
+    rng, now_ms = random.Random(1), 1
+    told = [
+        {
+            "note": "submit", "now_ms": now_ms,
+            "job": {
+                "id": str(i), "submit_ms": 0, "user": f"user{i % 5}", "application": f"app{i % 50}", "gpus": 1,
+                "share": (100 * (1 + i % 9), 1024 * (1 + i % 40)), "cpu_milli": 1000, "mem_mib": 0, "priority": 0,
+                "time_limit_ms": 60_000 * (1 + i % 600), "estimate_ms": None, "retries": 3, "attempt": 1, "pins": (),
+                "version": 1,
+            },
+        }
+        for i in range(jobs)
+    ]  # fmt: skip
+    running: list[str] = []
+    wall, processor = [], []
+    for turn in range(ends + 1):
+        now_ms += 1000
+        wall_s, processor_s = time.perf_counter(), time.process_time()
+        said = list(brain.answers({"do": "decide", "now_ms": now_ms, "serial": turn, "notes": told}))
+        if turn:
+            wall.append(1000 * (time.perf_counter() - wall_s))
+            processor.append(1000 * (time.process_time() - processor_s))
+        running += [each["id"] for each in said if each["say"] == "placed"]
+        job = running.pop(rng.randrange(len(running)))
+        told = [
+            {"note": "started", "id": job, "now_ms": now_ms},
+            {
+                "note": "ended",
+                "id": job,
+                "how": "completed",
+                "held_mib": 0,
+                "peak_mib": 500,
+                "now_ms": now_ms,
+            },
+        ]
+    return {
+        name: [round(statistics.median(took), 2), round(statistics.quantiles(took, n=20)[18], 2)]
+        for name, took in (("wall_p50_p95_ms", wall), ("processor_p50_p95_ms", processor))
+    }
 
 
 def replay(policy: str, jobs: int) -> dict[str, Any]:

@@ -99,6 +99,7 @@ class Broker:
         self.never: dict[str, str] = {}
         """Waiting jobs that no GPU of today could hold, and why."""
         self._serial = 0
+        self._failed_round = 0
         self._outstanding = 0
         self._wake: asyncio.TimerHandle | None = None
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
@@ -389,7 +390,7 @@ class Broker:
         elif said == "never":
             self._never_fits(message["id"], message["why"], now_ms)
         elif said == "error":
-            self.policy_error = message["why"]
+            self.policy_error, self._failed_round = message["why"], self._serial
             self.log("policy-error", why=message["why"])
         elif said == "refused":
             self.log("refused", why=message["why"])
@@ -405,6 +406,8 @@ class Broker:
         elif said == "decided":
             self.link.heard()
             self._outstanding = 0
+            if self._failed_round != message["serial"]:
+                self.policy_error = ""  # it decides again
             self.decisions += 1
             self.decision_s = [*self.decision_s[-999:], message["seconds"]]
             self.counters.decided.add(message["seconds"])
