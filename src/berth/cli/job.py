@@ -31,7 +31,10 @@ def job(
     history: HistoryFolder = Path("history"),
     as_json: AsJson = False,
 ) -> None:
-    """Say what became of one job: attempts, waits and why, use, what it cost, and what would have been enough."""
+    """Say what became of one job: attempts, waits and why, use, what it cost, and what would have been enough.
+
+    A job that the queue of this machine knows is told by the queue; any other by the history.
+    """
     from berth.errors import HistoryError
     from berth.history.jobs.ended import HistoryJobs
     from berth.history.jobs.story import stories
