@@ -224,7 +224,7 @@ def test_a_policy_of_ones_own_is_found_by_its_import_string(
 def test_the_registry_names_what_is_there() -> None:
     assert list(ORDERS) == [
         *("fifo", "priority", "sjf", "sjf-requested", "sjf-estimated", "sjf-expected"),
-        *("largest-first", "fair-share", "least-attained-service"),
+        *("largest-first", "deadline-first", "fair-share", "least-attained-service", "gavel"),
     ]
 
 
@@ -242,7 +242,7 @@ def test_orders_by_limit_and_by_estimate_put_the_unknown_last() -> None:
         assert isinstance(policy, Ordered)
         return (job.id for job in policy.order(queue, Cluster([Node("a")]), 0))
 
-    static = [name for name in ORDERS if name != "least-attained-service"]
+    static = [name for name in ORDERS if name not in ("least-attained-service", "gavel")]
     assert {name: "".join(f"{identity} " for identity in order(name)) for name in static} == {
         "fifo": "none limit short ",
         "priority": "none limit short ",
@@ -251,5 +251,6 @@ def test_orders_by_limit_and_by_estimate_put_the_unknown_last() -> None:
         "sjf-estimated": "limit short none ",
         "sjf-expected": "none short limit ",
         "largest-first": "none limit short ",
+        "deadline-first": "none limit short ",
         "fair-share": "none limit short ",
     }
