@@ -23,7 +23,9 @@ from berth.policies.schemes.quotas import check_quotas
 from berth.policies.sort_keys import ExpectedMs
 
 EVERY = [*ORDERS, *(f"{scheme}+{order}" for scheme in SCHEMES for order in ORDERS)]
-EVERY.remove("easy+least-attained-service")  # it evicts by itself: no reservation would hold
+EVERY = [
+    name for name in EVERY if name not in ("easy+least-attained-service", "easy+gavel")
+]  # they evict by themselves: no reservation would hold
 START, FINISH, EVICT = EventKind.START, EventKind.FINISH, EventKind.EVICT
 
 

@@ -70,7 +70,7 @@ GOLDEN = Summary(
 def flat(value: object, name: str = "") -> dict[str, object]:
     """Nested dicts as one, with dots in the names, so that approx can compare them."""
     if not isinstance(value, dict):
-        return {name: value}
+        return {name: ", ".join(value) if isinstance(value, list | tuple) else value}
     return {key: inner for at, part in value.items() for key, inner in flat(part, f"{name}.{at}").items()}
 
 

@@ -144,6 +144,8 @@ def summary_dict(summary: Summary) -> dict[str, object]:
 def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, tuple):
+        return list(value)
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
