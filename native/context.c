@@ -312,6 +312,8 @@ static CUresult end_primary(CUdevice dev, CUresult (*call)(CUdevice))
 {
     struct device *device = device_of(dev);
     CUcontext context = device != NULL ? primary[device->ordinal] : NULL;
+    if (context != NULL)
+        measure_read(context);
     CUresult result = call(dev);
     if (result == CUDA_SUCCESS && context != NULL && !primary_active(dev)) {
         size_t count = 0;

@@ -27,6 +27,7 @@
 #define _GNU_SOURCE
 #include "pool.h"
 #include "capture.h"
+#include "measure.h"
 #include "parts.h"
 #include "settings.h"
 #include "swap.h"
@@ -558,9 +559,11 @@ CUresult cuMemPoolTrimTo(CUpool handle, size_t keep)
     return result;
 }
 
-/* A stream that has come to its end may have let a pool shrink. */
+/* A stream that has come to its end may have let a pool shrink, and what was measured is done. */
 static inline CUresult synchronized(CUresult result)
 {
+    if (UNLIKELY(atomic_load_explicit(&measure_open, memory_order_relaxed)))
+        measure_settle();
     if (UNLIKELY(atomic_load_explicit(&parts_dirty, memory_order_relaxed)))
         parts_reclaim(NULL);
     return result;
