@@ -249,18 +249,43 @@ CUresult cuLaunchKernelEx_ptsz(const CUlaunch *launch, CUfunction function, void
            REAL(cuLaunchKernelEx_ptsz)(launch, function, params, extra));
 }
 
+/* Makes the context of a stream current, by which its GPU is charged. */
+static bool enter(CUstream stream)
+{
+    CUcontext context = NULL;
+    return (uintptr_t)stream > 2 && HAVE(cuStreamGetCtx) && HAVE(cuCtxPushCurrent_v2) &&
+           HAVE(cuCtxPopCurrent_v2) && real.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS &&
+           real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+}
+
+static void leave(bool pushed)
+{
+    CUcontext context;
+    if (pushed)
+        real.cuCtxPopCurrent_v2(&context);
+}
+
 CUresult cuLaunchCooperativeKernelMultiDevice(CUcooperative *list, unsigned count, unsigned flags)
 {
-    if (atomic_load_explicit(&pacing, memory_order_relaxed) && list != NULL && count != 0) {
-        struct probe *probe =
-            pace(list[0].function, (uint64_t)list[0].grid_x * list[0].grid_y * list[0].grid_z,
-                 list[0].stream, false);
-        CUresult result = REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
-        if (probe != NULL)
-            measure_end(probe, list[0].stream, false, result);
-        return result;
+    struct probe *probes[MAX_DEVICES];
+    if (!atomic_load_explicit(&pacing, memory_order_relaxed) || list == NULL ||
+        count > MAX_DEVICES) /* the driver takes one for each GPU at most */
+        return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+    for (unsigned i = 0; i < count; i++) {
+        bool pushed = enter(list[i].stream);
+        probes[i] =
+            pace(list[i].function, (uint64_t)list[i].grid_x * list[i].grid_y * list[i].grid_z,
+                 list[i].stream, false);
+        leave(pushed);
     }
-    return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+    CUresult result = REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+    for (unsigned i = 0; i < count; i++) {
+        bool pushed = probes[i] != NULL && enter(list[i].stream);
+        if (probes[i] != NULL)
+            measure_end(probes[i], list[i].stream, false, result);
+        leave(pushed);
+    }
+    return result;
 }
 
 CUresult cuLaunch(CUfunction function)
