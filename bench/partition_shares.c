@@ -2,6 +2,10 @@
    kernels, separated by commas, are launched in turns; with `after_MS` it starts so much later and ends with the
    others. With `window_MS` it also prints the least and the most that it used in one of the windows that follow each other.
 
+   With `grids` each launch has one block more than the last, with `graphs` each is a graph of its own, and with `depth_N`
+   the program waits for every N-th launch (64). With `launches_N` it ends after N launches and waits for them, with
+   `abandons` too it does not wait; both end without counting, as a short program of many does.
+
    Prints the GPU time that the driver saw, as a fraction of the time that passed, and the longest launch call. The first
    tenth of the time is not counted. With `sync` the program waits for each launch, as an interactive one does. */
 #include "../native/tests/driver.h"
@@ -10,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 static uint64_t now_ns(void)
 {
@@ -24,11 +29,19 @@ int main(int count, char **words)
     CUmodule module;
     CUfunction functions[8];
     unsigned kinds = 0;
-    int sync = 0, late_ms = 0, window_ms = 0;
+    int sync = 0, late_ms = 0, window_ms = 0, grids = 0, graphs = 0, depth = 64, few = 0, abandons = 0;
+    CUstream stream = NULL;
+    CUgraph graph;
+    CUexec exec;
     for (int i = 4; i < count; i++) {
         sync = sync || strcmp(words[i], "sync") == 0;
         sscanf(words[i], "after_%d", &late_ms);
         sscanf(words[i], "window_%d", &window_ms);
+        sscanf(words[i], "depth_%d", &depth);
+        sscanf(words[i], "launches_%d", &few);
+        grids = grids || strcmp(words[i], "grids") == 0;
+        graphs = graphs || strcmp(words[i], "graphs") == 0;
+        abandons = abandons || strcmp(words[i], "abandons") == 0;
     }
     if (late_ms != 0)
         nanosleep(&(struct timespec){ late_ms / 1000, late_ms % 1000 * 1000000 }, NULL);
@@ -39,6 +52,19 @@ int main(int count, char **words)
         if (cuModuleGetFunction(&functions[kinds++], module, name) != CUDA_SUCCESS)
             return 3;
     unsigned blocks = (unsigned)atoi(words[2]);
+    if (graphs && (cuStreamCreate(&stream, 0) != CUDA_SUCCESS || cuStreamBeginCapture_v2(stream, 2) != CUDA_SUCCESS ||
+                   cuLaunchKernel(functions[0], blocks, 1, 1, 1, 1, 1, 0, stream, NULL, NULL) != CUDA_SUCCESS ||
+                   cuStreamEndCapture(stream, &graph) != CUDA_SUCCESS))
+        return 3;
+    for (int i = 0; i < few; i++)
+        if (cuLaunchKernel(functions[0], blocks + (grids ? (unsigned)i : 0), 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) != CUDA_SUCCESS)
+            return 4;
+    if (few != 0 && abandons) {
+        nanosleep(&(struct timespec){ 0, 50 * 1000000 }, NULL);
+        return 0;
+    }
+    if (few != 0)
+        _exit(cuCtxSynchronize() == CUDA_SUCCESS ? 0 : 5);
     double seconds = atof(words[3]) - late_ms / 1e3;
     uint64_t begin = now_ns(), warm = begin + (uint64_t)(seconds * 1e8), end = begin + (uint64_t)(seconds * 1e9);
     uint64_t counted_from = 0, busy_from = 0, longest = 0, launches = 0, window_from = 0, window_busy = 0;
@@ -58,11 +84,13 @@ int main(int count, char **words)
             window_from = now;
             window_busy = fake_own_busy_ns(0);
         }
-        if (cuLaunchKernel(functions[launches % kinds], blocks, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) != CUDA_SUCCESS)
+        if (graphs && (cuGraphInstantiateWithFlags(&exec, graph, 0) != CUDA_SUCCESS || cuGraphLaunch(exec, stream) != CUDA_SUCCESS))
+            return 4;
+        if (!graphs && cuLaunchKernel(functions[launches % kinds], blocks + (grids ? (unsigned)launches : 0), 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) != CUDA_SUCCESS)
             return 4;
         uint64_t after = now_ns();
         longest = after - now > longest ? after - now : longest;
-        if ((sync || launches % 64 == 63) && cuStreamSynchronize(NULL) != CUDA_SUCCESS)
+        if ((sync || launches % (unsigned)depth == (unsigned)depth - 1) && cuStreamSynchronize(stream) != CUDA_SUCCESS)
             return 5;
         now = now_ns();
     }

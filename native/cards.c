@@ -77,8 +77,17 @@ static bool ask(struct card *card, int ordinal, struct berth_error *error)
 int cards_ask(struct card cards[MAX_DEVICES], struct berth_error *error)
 {
     int count = 0;
-    if (!HAVE(cuDeviceGetCount) || real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
-        count = 0;
+    CUresult counted =
+        HAVE(cuDeviceGetCount) ? real.cuDeviceGetCount(&count) : CUDA_ERROR_NOT_FOUND;
+    if (counted != CUDA_SUCCESS) {
+        snprintf(
+            error->text, sizeof error->text,
+            "the driver does not tell how many GPUs there are (cuDeviceGetCount: error %d), so "
+            "that none of them can be limited; start the program again, or look at the driver "
+            "with nvidia-smi",
+            counted);
+        return 0;
+    }
     count = count < MAX_DEVICES ? count : MAX_DEVICES;
     for (int i = 0; i < count; i++) {
         cards[i] = (struct card){ .handle = i, .position = i };

@@ -81,6 +81,11 @@ static void learn(shared64 *learned, uint64_t bytes, enum told told)
            !atomic_compare_exchange_weak(learned, &seen, lesson(bytes, told))) { }
 }
 
+void overhead_learn(const struct overhead *overhead, uint64_t bytes)
+{
+    learn(overhead->learned, bytes, TOLD_NOTHING);
+}
+
 /* False where the driver took more than may be had: the caller undoes what it did and cancels. */
 bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
 {
@@ -312,6 +317,8 @@ static CUresult end_primary(CUdevice dev, CUresult (*call)(CUdevice))
 {
     struct device *device = device_of(dev);
     CUcontext context = device != NULL ? primary[device->ordinal] : NULL;
+    if (context != NULL)
+        measure_read(context);
     CUresult result = call(dev);
     if (result == CUDA_SUCCESS && context != NULL && !primary_active(dev)) {
         size_t count = 0;
@@ -447,8 +454,10 @@ CUresult cuCtxSetLimit(int limit, size_t value)
     struct device *device =
         limit >= CU_LIMIT_STACK && limit <= CU_LIMIT_HEAP ? device_current() : NULL;
     CUcontext context = NULL;
-    if (device == NULL || !HAVE(cuCtxGetCurrent) || real.cuCtxGetCurrent(&context) != CUDA_SUCCESS)
+    if (device == NULL)
         return REAL(cuCtxSetLimit)(limit, value);
+    if (HAVE(cuCtxGetCurrent))
+        real.cuCtxGetCurrent(&context); /* all contexts count as one where it does not tell */
     size_t now;
     CUresult result = limit_now(limit, &now);
     if (result != CUDA_SUCCESS)

@@ -204,6 +204,28 @@ struct device *device_of(CUdevice handle)
     return NULL;
 }
 
+struct device *device_first(void)
+{
+    uint32_t count = atomic_load(&limiting) ? atomic_load(&device_count) : 0;
+    for (uint32_t i = 0; i < count; i++)
+        if (devices[i].limited)
+            return &devices[i];
+    return NULL;
+}
+
+/* A driver that fails to tell is no way round the limit. */
+static struct device *untold(CUresult result)
+{
+    static shared32 told;
+    if (!atomic_load(&started)) /* after a fork the driver answers nothing at all */
+        return NULL;
+    if (atomic_exchange(&told, 1) == 0)
+        log_line("the driver does not tell which context is current (cuCtxGetCurrent: error %d); "
+                 "what has no other GPU counts on the first that has a limit",
+                 result);
+    return device_first();
+}
+
 struct device *device_current(void)
 {
     CUcontext context = NULL;
@@ -211,9 +233,11 @@ struct device *device_current(void)
     if (UNLIKELY(!atomic_load_explicit(&limiting, memory_order_acquire)))
         return NULL;
     last.seen = NULL;
-    if (UNLIKELY(!HAVE(cuCtxGetCurrent)))
-        return device_of(0);
-    if (real.cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == NULL)
+    CUresult asked =
+        LIKELY(HAVE(cuCtxGetCurrent)) ? real.cuCtxGetCurrent(&context) : CUDA_ERROR_NOT_FOUND;
+    if (UNLIKELY(asked != CUDA_SUCCESS))
+        return untold(asked);
+    if (context == NULL)
         return NULL;
     last.seen = context;
     uint32_t changes = atomic_load_explicit(&context_changes, memory_order_acquire);

@@ -19,6 +19,8 @@ struct device *
 device_current(void); /* of the calling thread's context; NULL where there is no limit */
 CUcontext device_context(
     void); /* that context, as the last call of `device_current` on this thread found it */
+/* The first GPU that has a limit: what belongs to no GPU in particular counts there. */
+struct device *device_first(void);
 struct device *device_of(CUdevice handle);
 struct device *device_by_uuid(const unsigned char uuid[16]);
 struct device *device_at(int position);      /* NULL past the last */

@@ -8,6 +8,8 @@
 #include "measure.h"
 #include "parts.h"
 #include "pool.h"
+#include "settings.h"
+#include "vmm.h"
 
 #include <stdlib.h>
 
@@ -72,91 +74,160 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const 
 /* What a graph's nodes allocate, its child graphs' too: `bytes` together, `apart` where each takes
    whole steps of its own. */
 struct need {
+    struct device *device;
     uint64_t bytes, apart;
 };
 
-/* Of an executable graph: where and when its memory was last made real. */
+enum { GRAPH_DEVICES = 16, GRAPH_DEPTH = 64 };
+
+/* Of an executable graph: what it needs of each GPU, and where and when that was last made real. */
 struct memory {
-    struct need need;
+    unsigned count;
+    struct need needs[GRAPH_DEVICES];
     bool ready;
     CUstream stream;
     uint32_t trims;
 };
 static struct turn turn;
 
-static void add_needs(struct need *need, const struct device *device, CUgraph graph, int depth)
+static bool untold(const char *call, CUresult result)
 {
-    size_t count = 0;
-    if (depth > 16 || !HAVE(cuGraphGetNodes) || !HAVE(cuGraphNodeGetType) ||
-        real.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
-        return;
-    CUnode *nodes = malloc(count * sizeof *nodes);
-    if (nodes == NULL || real.cuGraphGetNodes(graph, nodes, &count) != CUDA_SUCCESS)
-        count = 0;
-    for (size_t i = 0; i < count; i++) {
-        CUmem_node memory;
-        CUgraph child;
-        int type = -1;
-        if (real.cuGraphNodeGetType(nodes[i], &type) != CUDA_SUCCESS)
-            continue;
-        if (type == CU_NODE_MEM_ALLOC && HAVE(cuGraphMemAllocNodeGetParams) &&
-            real.cuGraphMemAllocNodeGetParams(nodes[i], &memory) == CUDA_SUCCESS) {
-            need->bytes += memory.bytes;
-            need->apart += pools_whole_steps(device, memory.bytes);
-        }
-        if (type == CU_NODE_GRAPH && HAVE(cuGraphChildGraphNodeGetGraph) &&
-            real.cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS)
-            add_needs(need, device, child, depth + 1);
-    }
-    free(nodes);
+    static shared32 told;
+    if (atomic_fetch_add(&told, 1) < 16)
+        log_line("refused a graph: the driver does not tell what its nodes allocate (%s: error %d)",
+                 call, result);
+    return false;
 }
 
-/* Around an instantiation: `device` is NULL where the graph has no memory. */
+static bool add_need(struct memory *memory, const CUmem_node *node)
+{
+    const CUlocation *location = &node->pool.location;
+    struct device *device =
+        location->type == 0 ? device_current() : device_at_location(location, node->pool.type);
+    unsigned at = 0;
+    if (device == NULL)
+        return true;
+    while (at < memory->count && memory->needs[at].device != device)
+        at++;
+    if (at == GRAPH_DEVICES)
+        return untold("memory on too many GPUs", CUDA_ERROR_NOT_SUPPORTED);
+    if (at == memory->count)
+        memory->needs[memory->count++] = (struct need){ .device = device };
+    memory->needs[at].bytes += node->bytes;
+    memory->needs[at].apart += pools_whole_steps(device, node->bytes);
+    return true;
+}
+
+/* False where the driver does not tell: such a graph is refused. */
+static bool add_needs(struct memory *memory, CUgraph graph, int depth)
+{
+    size_t count = 0;
+    if (depth > GRAPH_DEPTH)
+        return untold("graphs nested too deep", CUDA_ERROR_NOT_SUPPORTED);
+    if (!HAVE(cuGraphMemAllocNodeGetParams) && !HAVE(cuDeviceGetGraphMemAttribute))
+        return true; /* a driver from before graphs had memory */
+    if (!HAVE(cuGraphGetNodes) || !HAVE(cuGraphNodeGetType))
+        return untold("cuGraphGetNodes", CUDA_ERROR_NOT_FOUND);
+    CUresult result = real.cuGraphGetNodes(graph, NULL, &count);
+    if (result != CUDA_SUCCESS)
+        return untold("cuGraphGetNodes", result);
+    CUnode *nodes = count != 0 ? malloc(count * sizeof *nodes) : NULL;
+    if (count != 0 && nodes == NULL)
+        return false;
+    if (count != 0 && (result = real.cuGraphGetNodes(graph, nodes, &count)) != CUDA_SUCCESS) {
+        free(nodes);
+        return untold("cuGraphGetNodes", result);
+    }
+    bool told = true;
+    for (size_t i = 0; i < count && told; i++) {
+        CUmem_node node;
+        CUgraph child;
+        int type = -1;
+        if ((result = real.cuGraphNodeGetType(nodes[i], &type)) != CUDA_SUCCESS) {
+            told = untold("cuGraphNodeGetType", result);
+        } else if (type == CU_NODE_MEM_ALLOC) {
+            result = HAVE(cuGraphMemAllocNodeGetParams)
+                         ? real.cuGraphMemAllocNodeGetParams(nodes[i], &node)
+                         : CUDA_ERROR_NOT_FOUND;
+            told = result == CUDA_SUCCESS ? add_need(memory, &node)
+                                          : untold("cuGraphMemAllocNodeGetParams", result);
+        } else if (type == CU_NODE_GRAPH) {
+            result = HAVE(cuGraphChildGraphNodeGetGraph)
+                         ? real.cuGraphChildGraphNodeGetGraph(nodes[i], &child)
+                         : CUDA_ERROR_NOT_FOUND;
+            told = result == CUDA_SUCCESS ? add_needs(memory, child, depth + 1)
+                                          : untold("cuGraphChildGraphNodeGetGraph", result);
+        }
+    }
+    free(nodes);
+    return told;
+}
+
+/* What is taken of each GPU around a call that may make a graph's memory real. */
+struct taking {
+    unsigned count;
+    struct pool *pools[GRAPH_DEVICES];
+    struct growth growths[GRAPH_DEVICES];
+};
+
+static void taking_end(struct taking *taking)
+{
+    for (unsigned i = 0; i < taking->count; i++)
+        pools_end_graph(taking->pools[i], &taking->growths[i]);
+}
+
+static CUresult taking_begin(struct taking *taking, const struct memory *memory, const char *call)
+{
+    CUresult refused = CUDA_SUCCESS;
+    taking->count = 0;
+    for (unsigned i = 0; i < memory->count && refused == CUDA_SUCCESS; i++) {
+        const struct need *need = &memory->needs[i];
+        struct pool *pool = pools_begin_graph(need->device, need->bytes, need->apart, call,
+                                              &taking->growths[taking->count], &refused);
+        if (pool != NULL)
+            taking->pools[taking->count++] = pool;
+    }
+    if (refused != CUDA_SUCCESS)
+        taking_end(taking);
+    return refused;
+}
+
+/* Around an instantiation: `memory.count` is 0 where the graph has no memory. */
 struct instantiation {
-    struct device *device;
-    struct pool *pool;
-    struct growth growth;
-    struct need need;
+    struct memory memory;
+    struct taking taking;
 };
 
 static CUresult instantiate_begin(struct instantiation *instantiation, const CUexec *exec,
                                   CUgraph graph)
 {
-    struct need need = { 0, 0 };
-    struct device *device = exec != NULL && graph != NULL ? device_current() : NULL;
-    CUresult refused = CUDA_SUCCESS;
-    *instantiation = (struct instantiation){ .device = NULL };
-    if (device != NULL)
-        add_needs(&need, device, graph, 0);
-    if (need.bytes == 0)
+    instantiation->memory.count = 0;
+    if (!atomic_load_explicit(&limiting, memory_order_relaxed) || exec == NULL || graph == NULL)
         return CUDA_SUCCESS;
-    instantiation->device = device;
-    instantiation->need = need;
-    instantiation->pool = pools_begin_graph(device, need.bytes, need.apart, "cuGraphInstantiate",
-                                            &instantiation->growth, &refused);
-    return refused;
+    instantiation->memory = (struct memory){ .count = 0 };
+    if (!add_needs(&instantiation->memory, graph, 0))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    return taking_begin(&instantiation->taking, &instantiation->memory, "cuGraphInstantiate");
 }
 
 static CUresult instantiate_end(struct instantiation *instantiation, const CUexec *exec,
                                 CUresult result)
 {
-    struct device *device = instantiation->device;
-    if (device == NULL)
+    if (instantiation->memory.count == 0)
         return result;
-    if (instantiation->pool != NULL)
-        pools_end_graph(instantiation->pool, &instantiation->growth);
+    taking_end(&instantiation->taking);
     struct memory *memory = result == CUDA_SUCCESS ? malloc(sizeof *memory) : NULL;
     if (result == CUDA_SUCCESS && memory == NULL) {
         REAL(cuGraphExecDestroy)(*exec);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     if (memory != NULL) {
-        *memory = (struct memory){ .need = instantiation->need };
+        *memory = instantiation->memory;
         ledger_put((struct entry){ .key = (uint64_t)(uintptr_t)*exec,
-                                   .bytes = memory->need.bytes,
+                                   .bytes = memory->needs[0].bytes,
                                    .owner = memory,
                                    .kind = GRAPH,
-                                   .device = (uint16_t)device->ordinal });
+                                   .device = (uint16_t)memory->needs[0].device->ordinal });
     }
     return result;
 }
@@ -230,45 +301,55 @@ CUresult cuGraphExecDestroy(CUexec exec)
    another stream, where it may not share what it shared before, does it need anything. What another
    graph has is not there for this one. */
 struct readying {
-    struct pool *pool;
-    struct memory *memory;
-    struct growth growth;
+    struct memory *memory; /* NULL: nothing is taken for it */
+    struct taking taking;
     CUstream stream;
 };
+
+static uint32_t trims_of(const struct memory *memory)
+{
+    uint32_t trims = 0;
+    for (unsigned i = 0; i < memory->count; i++)
+        trims += pools_graph_trims(memory->needs[i].device);
+    return trims;
+}
 
 static CUresult ready_begin(struct readying *readying, CUexec exec, CUstream stream,
                             const char *call)
 {
     struct entry entry;
-    CUresult refused;
-    *readying = (struct readying){ .stream = stream };
+    readying->memory = NULL;
     if (!atomic_load_explicit(&limiting, memory_order_relaxed) ||
         !ledger_get(GRAPH, (uint64_t)(uintptr_t)exec, &entry))
         return CUDA_SUCCESS;
-    struct device *device = device_at(entry.device);
     struct memory *memory = entry.owner;
+    uint32_t trims = trims_of(memory);
     turn_take(&turn);
-    bool ready =
-        memory->ready && memory->stream == stream && memory->trims == pools_graph_trims(device);
-    struct need need = memory->need;
+    bool ready = memory->ready && memory->stream == stream && memory->trims == trims;
     turn_leave(&turn);
     if (ready)
         return CUDA_SUCCESS;
-    readying->memory = memory;
-    readying->pool =
-        pools_begin_graph(device, need.bytes, need.apart, call, &readying->growth, &refused);
+    CUresult refused = taking_begin(&readying->taking, memory, call);
+    if (refused == CUDA_SUCCESS) {
+        readying->memory = memory;
+        readying->stream = stream;
+    }
     return refused;
 }
 
 static CUresult ready_end(struct readying *readying, CUresult result)
 {
-    if (readying->pool == NULL)
+    struct memory *memory = readying->memory;
+    uint32_t trims = 0;
+    if (memory == NULL)
         return result;
-    pools_end_graph(readying->pool, &readying->growth);
+    for (unsigned i = 0; i < readying->taking.count; i++)
+        trims += readying->taking.growths[i].trims;
+    taking_end(&readying->taking);
     turn_take(&turn);
-    readying->memory->ready = result == CUDA_SUCCESS;
-    readying->memory->stream = readying->stream;
-    readying->memory->trims = readying->growth.trims;
+    memory->ready = result == CUDA_SUCCESS;
+    memory->stream = readying->stream;
+    memory->trims = trims;
     turn_leave(&turn);
     return result;
 }

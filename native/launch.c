@@ -8,6 +8,7 @@
 #include "parts.h"
 #include "share.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -60,19 +61,26 @@ static int64_t until_next(struct device *device, struct kernel *kernel, uint64_t
                                                        : (int64_t)any_below(every_ns * 2 / cost);
 }
 
-/* The first launch of a kernel tells what the next will cost. */
-static uint64_t wait_for_first(struct device *device, struct kernel *kernel, CUcontext context)
+/* The first launch of a kernel tells what the next will cost, and the first of a function what it
+   costs with other blocks. 0: not known; one that is waited for in vain takes longer than
+   `waited`. */
+static uint64_t wait_for_first(struct launch *launch, uint64_t *waited)
 {
-    uint64_t cost = atomic_load(&kernel->cost_ns), waited = 0, pause = 20000;
-    while (cost == 0 && atomic_load(&kernel->probing) && share_measures() &&
-           waited < FIRST_WAIT_NS) {
+    struct kernel *kernel = launch->kernel;
+    uint64_t pause = 20000, cost;
+    *waited = 0;
+    for (;;) {
+        cost = kernel != NULL ? atomic_load(&kernel->cost_ns) : 0;
+        bool coming =
+            (kernel != NULL && atomic_load(&kernel->probing) != 0) ||
+            (atomic_load(&launch->family->mean_ns) == 0 && atomic_load(&launch->family->probing));
+        if (cost != 0 || !coming || !share_measures() || *waited >= FIRST_WAIT_NS)
+            return cost;
         share_sleep(pause);
-        waited += pause;
+        *waited += pause;
         pause = pause + pause / 2 < 1000000 ? pause + pause / 2 : 1000000;
-        measure_read(device, context);
-        cost = atomic_load(&kernel->cost_ns);
+        measure_read(launch->context);
     }
-    return cost;
 }
 
 __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t blocks,
@@ -96,14 +104,28 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
         return NULL;
     }
     if (capturing(stream, per_thread))
-        return NULL; /* it becomes a node and is charged when its graph runs */
-    measure_read(device, context);
+        return NULL;       /* it becomes a node and is charged when its graph runs */
+    static shared32 exits; /* before the driver's own, which was there earlier */
+    if (UNLIKELY(atomic_load_explicit(&exits, memory_order_relaxed) == 0) &&
+        atomic_exchange(&exits, 1) == 0)
+        (void)atexit(measure_exits);
+    measure_read(context);
     share_check(device);
-    struct kernel *kernel = measure_kernel(what, blocks, context);
-    uint64_t cost = wait_for_first(device, kernel, context);
-    bool guess = cost == 0,
+    struct launch launch = { .device = device,
+                             .kernel = measure_kernel(what, blocks, context),
+                             .family = measure_family(what, blocks, context),
+                             .context = context,
+                             .stream = stream,
+                             .blocks = blocks,
+                             .per_thread = per_thread };
+    uint64_t waited, cost = wait_for_first(&launch, &waited);
+    bool guess = launch.estimated = cost == 0,
          same = cached->what == what && cached->blocks == blocks && cached->context == context;
-    cost = guess ? FIRST_COST_NS : share_scaled(device, cost);
+    if (guess) {
+        cost = measure_estimate(device, launch.family, blocks);
+        cost = cost > waited ? cost : waited;
+    }
+    cost = share_scaled(device, cost);
     if (cost == 0)
         cost = 1;
     int64_t *credit_ns = &mine.credit_ns[device->ordinal];
@@ -113,21 +135,20 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
         *credit_ns += (int64_t)(launches * cost);
     }
     *credit_ns -= (int64_t)cost;
-    bool measure =
-        guess || !same || atomic_load(&kernel->sample_count) < 4 || cached->until_probe-- <= 0;
-    if (measure && !guess && atomic_load(&kernel->probing) != 0 && share_contended(device) &&
+    bool measure = guess || !same || atomic_load(&launch.kernel->sample_count) < 4 ||
+                   cached->until_probe-- <= 0;
+    if (measure && !guess && atomic_load(&launch.kernel->probing) != 0 && share_contended(device) &&
         any_below(8) != 0)
         measure = false; /* one of those that come behind it will do */
-    if (guess)
-        atomic_fetch_add(&kernel->charged_unknown, 1);
     cached->what = guess ? NULL : what;
     cached->blocks = blocks;
     cached->context = context;
     cached->device = (uint32_t)device->ordinal;
     cached->cost_ns = (int64_t)cost;
-    if (measure || cached->until_probe < 0)
-        cached->until_probe = until_next(device, kernel, cost);
-    return measure ? measure_begin(kernel, context, stream, per_thread, guess ? 0 : cost) : NULL;
+    if (!guess && (measure || cached->until_probe < 0))
+        cached->until_probe = until_next(device, launch.kernel, cost);
+    launch.charged_ns = cost;
+    return measure ? measure_begin(&launch) : NULL;
 }
 
 /* Whether this thread has paid for such a launch, and needs not measure it. */
@@ -228,18 +249,43 @@ CUresult cuLaunchKernelEx_ptsz(const CUlaunch *launch, CUfunction function, void
            REAL(cuLaunchKernelEx_ptsz)(launch, function, params, extra));
 }
 
+/* Makes the context of a stream current, by which its GPU is charged. */
+static bool enter(CUstream stream)
+{
+    CUcontext context = NULL;
+    return (uintptr_t)stream > 2 && HAVE(cuStreamGetCtx) && HAVE(cuCtxPushCurrent_v2) &&
+           HAVE(cuCtxPopCurrent_v2) && real.cuStreamGetCtx(stream, &context) == CUDA_SUCCESS &&
+           real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+}
+
+static void leave(bool pushed)
+{
+    CUcontext context;
+    if (pushed)
+        real.cuCtxPopCurrent_v2(&context);
+}
+
 CUresult cuLaunchCooperativeKernelMultiDevice(CUcooperative *list, unsigned count, unsigned flags)
 {
-    if (atomic_load_explicit(&pacing, memory_order_relaxed) && list != NULL && count != 0) {
-        struct probe *probe =
-            pace(list[0].function, (uint64_t)list[0].grid_x * list[0].grid_y * list[0].grid_z,
-                 list[0].stream, false);
-        CUresult result = REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
-        if (probe != NULL)
-            measure_end(probe, list[0].stream, false, result);
-        return result;
+    struct probe *probes[MAX_DEVICES];
+    if (!atomic_load_explicit(&pacing, memory_order_relaxed) || list == NULL ||
+        count > MAX_DEVICES) /* the driver takes one for each GPU at most */
+        return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+    for (unsigned i = 0; i < count; i++) {
+        bool pushed = enter(list[i].stream);
+        probes[i] =
+            pace(list[i].function, (uint64_t)list[i].grid_x * list[i].grid_y * list[i].grid_z,
+                 list[i].stream, false);
+        leave(pushed);
     }
-    return REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+    CUresult result = REAL(cuLaunchCooperativeKernelMultiDevice)(list, count, flags);
+    for (unsigned i = 0; i < count; i++) {
+        bool pushed = probes[i] != NULL && enter(list[i].stream);
+        if (probes[i] != NULL)
+            measure_end(probes[i], list[i].stream, false, result);
+        leave(pushed);
+    }
+    return result;
 }
 
 CUresult cuLaunch(CUfunction function)

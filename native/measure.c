@@ -4,7 +4,12 @@
    as its data last), so what is charged is their mean, and a launch that was measured is charged
    what it took. Others' work in between makes a launch seem longer. So where others compute,
    launches count that came right behind others of this process, which leave nobody a gap; and where
-   most of them agree on the least, that is what it takes. */
+   most of them agree on the least, that is what it takes.
+
+   Shapes that change for ever bring launches that nobody has measured. Each is charged what its
+   function took of late, and each is measured: by a probe of its own, or, where those run out, by
+   one that is stretched over all that follow it in its stream. So whatever was charged, the sum
+   becomes what the GPU took. */
 #define _GNU_SOURCE
 #include "measure.h"
 #include "capture.h"
@@ -13,10 +18,15 @@
 
 #include <string.h>
 
+#define LONGEST_WAIT_NS (100u * 1000 * 1000)
+#define STEP_WAIT_NS (1000u * 1000)
 enum {
     KERNELS = 1 << 12,
+    FAMILIES = 1 << 10,
     PROBES = 64,
+    STRETCHED = 16, /* more of them, for launches that must be measured */
     PROBES_EACH = 8,
+    MORE_BLOCKS = 8, /* a launch with more blocks is estimated to take so many times the mean */
     MEAN_OF = 64,
     ALONE_OF = 1024,
     EVENT_STEP_NS = 1000,
@@ -24,17 +34,26 @@ enum {
 };
 
 struct probe {
-    struct kernel *kernel;
+    struct device *device;
+    struct kernel *kernel; /* NULL: nothing is learned about one */
+    struct family *family; /* NULL: stretched over several */
     _Atomic(CUcontext) context;
+    CUstream stream;
     CUevent from, to;
-    uint64_t begun_ns, charged_ns;
-    bool behind; /* the stream was not done with what was before */
+    uint64_t begun_ns, charged_ns, last_charged_ns, blocks;
+    uint32_t launches;
+    bool behind;     /* the stream was not done with what was before */
+    bool per_thread; /* of the stream */
+    bool estimated;
     shared32 state;
 };
 enum { PROBE_FREE, PROBE_OPEN, PROBE_SENT, PROBE_READING };
 
 static struct kernel kernels[KERNELS];
-static struct probe probes[PROBES];
+static struct family families[FAMILIES], all_launches[MAX_DEVICES];
+static struct probe probes[PROBES + STRETCHED];
+static char graphs; /* its address is the family of all graphs */
+shared32 measure_open;
 
 static size_t place(const void *what, uint64_t blocks)
 {
@@ -57,7 +76,46 @@ struct kernel *measure_kernel(void *what, uint64_t blocks, CUcontext context)
             atomic_load(&kernel->context) == context)
             return kernel;
     }
-    return &kernels[start % KERNELS]; /* a crowd shares */
+    return NULL;
+}
+
+struct family *measure_family(void *what, uint64_t blocks, CUcontext context)
+{
+    what = blocks == 0 ? &graphs : what;
+    size_t start = place(what, 0);
+    for (size_t i = 0; i < 32; i++) {
+        struct family *family = &families[(start + i) % FAMILIES];
+        void *seen = atomic_load(&family->what);
+        if (seen == NULL && atomic_compare_exchange_strong(&family->what, &seen, what)) {
+            atomic_store(&family->context, context);
+            return family;
+        }
+        if (seen == what && atomic_load(&family->context) == context)
+            return family;
+    }
+    return &families[start % FAMILIES]; /* a crowd shares */
+}
+
+static void follow(struct family *family, uint64_t ns, uint64_t blocks)
+{
+    uint64_t mean = atomic_load(&family->mean_ns), mean_blocks = atomic_load(&family->mean_blocks);
+    ns = ns != 0 ? ns : 1;
+    atomic_store(&family->mean_blocks, mean == 0 ? blocks : (mean_blocks * 3 + blocks) / 4);
+    atomic_store(&family->mean_ns, mean == 0 ? ns : (mean * 3 + ns + 3) / 4);
+}
+
+uint64_t measure_estimate(const struct device *device, const struct family *family, uint64_t blocks)
+{
+    uint64_t mean = atomic_load(&family->mean_ns), usual = atomic_load(&family->mean_blocks);
+    if (mean == 0) {
+        mean = atomic_load(&all_launches[device->ordinal].mean_ns);
+        return mean > FIRST_COST_NS ? mean : FIRST_COST_NS;
+    }
+    if (usual == 0 || blocks <= usual)
+        return mean;
+    return blocks / usual >= MORE_BLOCKS
+               ? mean * MORE_BLOCKS
+               : (uint64_t)((double)mean * (double)blocks / (double)usual);
 }
 
 /* What the last few launches took that agree on the least, if they are many; 0 otherwise. */
@@ -147,47 +205,78 @@ static uint64_t learn(struct device *device, struct kernel *kernel, uint64_t ns,
     return kept && ns > cost ? cost : ns;
 }
 
-static bool read_probe(struct device *device, struct probe *probe)
+static void done_with(struct probe *probe)
 {
-    uint32_t sent = PROBE_SENT;
-    float ms = 0;
-    if (!atomic_compare_exchange_strong(&probe->state, &sent, PROBE_READING))
-        return false;
-    CUresult result = real.cuEventQuery(probe->to);
-    if (result == CUDA_ERROR_NOT_READY) {
-        atomic_store(&probe->state, PROBE_SENT);
-        return false;
-    }
-    struct kernel *kernel = probe->kernel;
-    if (result == CUDA_SUCCESS &&
-        real.cuEventElapsedTime(&ms, probe->from, probe->to) == CUDA_SUCCESS && ms >= 0) {
-        uint64_t took = (uint64_t)((double)ms * 1e6);
-        bool first = atomic_load(&kernel->cost_ns) == 0;
-        uint64_t believed = learn(device, kernel, took, probe->behind);
-        uint64_t guessed = first ? atomic_exchange(&kernel->charged_unknown, 0) : 0;
-        share_backlog(device, probe->begun_ns, took);
-        if (guessed != 0) {
-            uint64_t cost = atomic_load(&kernel->cost_ns);
-            share_correct(device,
-                          (int64_t)guessed * ((int64_t)share_scaled(device, cost) - FIRST_COST_NS));
-        } else if (probe->charged_ns != 0) {
-            share_correct(device,
-                          (int64_t)share_scaled(device, believed) - (int64_t)probe->charged_ns);
-        }
-    }
-    atomic_fetch_sub(&kernel->probing, 1);
+    if (probe->kernel != NULL)
+        atomic_fetch_sub(&probe->kernel->probing, 1);
+    if (probe->family != NULL)
+        atomic_fetch_sub(&probe->family->probing, 1);
+    atomic_fetch_sub(&measure_open, 1);
+    probe->launches = 0;
     atomic_store(&probe->state, PROBE_FREE);
-    return true;
 }
 
-void measure_read(struct device *device, CUcontext context)
+/* With the probe held. What was charged becomes what was taken. */
+static void settle(struct probe *probe, uint64_t took)
+{
+    struct device *device = probe->device;
+    uint64_t believed = took, each = took / probe->launches;
+    if (probe->kernel != NULL)
+        believed = learn(device, probe->kernel, took, probe->behind);
+    if (probe->family != NULL)
+        follow(probe->family, each, probe->blocks);
+    if (probe->estimated)
+        follow(&all_launches[device->ordinal], each, 0);
+    share_backlog(device, probe->begun_ns, took);
+    share_correct(device, (int64_t)share_scaled(device, believed) - (int64_t)probe->charged_ns);
+}
+
+/* Holds a probe whose launches are done; what they took. */
+static bool hold_done(struct probe *probe, CUresult *result)
+{
+    uint32_t sent = PROBE_SENT;
+    if (!atomic_compare_exchange_strong(&probe->state, &sent, PROBE_READING))
+        return false;
+    *result = real.cuEventQuery(probe->to);
+    if (*result != CUDA_ERROR_NOT_READY)
+        return true;
+    atomic_store(&probe->state, PROBE_SENT);
+    return false;
+}
+
+static void read_probe(struct probe *probe)
+{
+    float ms = 0;
+    CUresult result;
+    if (!hold_done(probe, &result))
+        return;
+    if (result == CUDA_SUCCESS &&
+        real.cuEventElapsedTime(&ms, probe->from, probe->to) == CUDA_SUCCESS && ms >= 0)
+        settle(probe, (uint64_t)((double)ms * 1e6));
+    done_with(probe);
+}
+
+static void read_all(CUcontext context, bool any)
 {
     int mode = capture_relax();
-    for (int i = 0; i < PROBES; i++)
+    for (int i = 0; i < PROBES + STRETCHED; i++)
         if (atomic_load_explicit(&probes[i].state, memory_order_relaxed) == PROBE_SENT &&
-            atomic_load(&probes[i].context) == context)
-            read_probe(device, &probes[i]);
+            (any || atomic_load(&probes[i].context) == context))
+            read_probe(&probes[i]);
     capture_restore(mode);
+}
+
+void measure_read(CUcontext context)
+{
+    if (atomic_load_explicit(&measure_open, memory_order_relaxed) != 0)
+        read_all(context, false);
+}
+
+void measure_settle(void)
+{
+    CUcontext context = NULL;
+    if (HAVE(cuCtxGetCurrent) && real.cuCtxGetCurrent(&context) == CUDA_SUCCESS)
+        read_all(context, false);
 }
 
 static void record(CUevent event, CUstream stream, bool per_thread)
@@ -228,16 +317,45 @@ static bool make_events(struct probe *probe, CUcontext context)
 }
 
 /* One that has events of this context, else one that has none, else any. */
-static struct probe *free_probe(CUcontext context)
+static struct probe *free_probe(CUcontext context, int from, int to)
 {
     for (int choice = 0; choice < 3; choice++)
-        for (int i = 0; i < PROBES; i++) {
+        for (int i = from; i < to; i++) {
             uint32_t free_state = PROBE_FREE;
             CUcontext has = atomic_load(&probes[i].context);
             if ((choice == 2 || has == (choice == 0 ? context : NULL)) &&
-                atomic_compare_exchange_strong(&probes[i].state, &free_state, PROBE_OPEN))
-                return &probes[i];
+                atomic_compare_exchange_strong(&probes[i].state, &free_state, PROBE_OPEN)) {
+                if (make_events(&probes[i], context))
+                    return &probes[i];
+                atomic_store(&probes[i].state, PROBE_FREE);
+                return NULL;
+            }
         }
+    return NULL;
+}
+
+/* The one that is stretched over this stream, if the stream is not done with what it measures: so
+   no time is in it in which the stream had nothing to do. */
+static struct probe *stretched(const struct launch *launch)
+{
+    for (int i = PROBES; i < PROBES + STRETCHED; i++) {
+        struct probe *probe = &probes[i];
+        uint32_t sent = PROBE_SENT;
+        if (atomic_load(&probe->context) != launch->context || probe->stream != launch->stream ||
+            probe->per_thread != launch->per_thread ||
+            !atomic_compare_exchange_strong(&probe->state, &sent, PROBE_OPEN))
+            continue;
+        bool same = atomic_load(&probe->context) == launch->context &&
+                    probe->stream == launch->stream && probe->per_thread == launch->per_thread;
+        int mode = capture_relax();
+        bool underway = same && real.cuEventQuery(probe->to) == CUDA_ERROR_NOT_READY;
+        capture_restore(mode);
+        if (underway)
+            return probe;
+        atomic_store(&probe->state, PROBE_SENT);
+        if (same)
+            measure_read(launch->context);
+    }
     return NULL;
 }
 
@@ -254,33 +372,80 @@ static bool busy(CUstream stream, bool per_thread)
     return result == CUDA_ERROR_NOT_READY;
 }
 
-struct probe *measure_begin(struct kernel *kernel, CUcontext context, CUstream stream,
-                            bool per_thread, uint64_t charged_ns)
+/* For a launch that must be measured and has no probe of its own. */
+static struct probe *stretch(const struct launch *launch)
 {
-    if (!share_measures() || capturing(stream, per_thread))
+    struct probe *probe = stretched(launch);
+    for (uint64_t waited = 0; probe == NULL && waited < LONGEST_WAIT_NS; waited += STEP_WAIT_NS) {
+        probe = free_probe(launch->context, PROBES, PROBES + STRETCHED);
+        if (probe != NULL)
+            return probe;
+        share_sleep(STEP_WAIT_NS);
+        measure_read(launch->context);
+        probe = stretched(launch);
+    }
+    if (probe == NULL)
         return NULL;
-    if (atomic_fetch_add(&kernel->probing, 1) >= (charged_ns != 0 ? PROBES_EACH : 1)) {
+    if (probe->family != NULL && probe->family != launch->family) {
+        atomic_fetch_sub(&probe->family->probing, 1);
+        probe->family = NULL;
+    }
+    probe->launches++;
+    probe->charged_ns += launch->charged_ns;
+    probe->last_charged_ns = launch->charged_ns;
+    return probe;
+}
+
+struct probe *measure_begin(const struct launch *launch)
+{
+    struct kernel *kernel = launch->kernel;
+    struct probe *probe = NULL;
+    if (!share_measures() || capturing(launch->stream, launch->per_thread))
+        return NULL;
+    bool may = kernel == NULL || atomic_fetch_add(&kernel->probing, 1) < PROBES_EACH;
+    if (may)
+        probe = free_probe(launch->context, 0, PROBES);
+    if (probe == NULL && kernel != NULL)
         atomic_fetch_sub(&kernel->probing, 1);
-        return NULL;
+    if (probe == NULL) {
+        kernel = NULL;
+        probe = launch->estimated ? stretch(launch) : NULL;
+        if (probe == NULL || probe->launches > 1)
+            return probe;
     }
-    struct probe *probe = free_probe(context);
-    if (probe != NULL && make_events(probe, context)) {
-        probe->kernel = kernel;
-        probe->charged_ns = charged_ns;
-        probe->begun_ns = clock_ns();
-        probe->behind = busy(stream, per_thread);
-        record(probe->from, stream, per_thread);
-        return probe;
-    }
-    if (probe != NULL)
-        atomic_store(&probe->state, PROBE_FREE);
-    atomic_fetch_sub(&kernel->probing, 1);
-    return NULL;
+    probe->device = launch->device;
+    probe->kernel = kernel;
+    probe->family = launch->family;
+    probe->stream = launch->stream;
+    probe->per_thread = launch->per_thread;
+    probe->charged_ns = probe->last_charged_ns = launch->charged_ns;
+    probe->blocks = launch->blocks;
+    probe->launches = 1;
+    probe->estimated = launch->estimated;
+    probe->begun_ns = clock_ns();
+    probe->behind = busy(launch->stream, launch->per_thread);
+    atomic_fetch_add(&launch->family->probing, 1);
+    atomic_fetch_add(&measure_open, 1);
+    record(probe->from, launch->stream, launch->per_thread);
+    return probe;
+}
+
+/* Of what is not done when its context goes, nobody will tell what it took: no more than the time
+   since the first of them began. */
+static void settle_cut(struct device *device, uint64_t since_ns, uint64_t charged_ns)
+{
+    uint64_t took = clock_ns() - since_ns;
+    if (took > charged_ns)
+        share_correct(device, (int64_t)(took - charged_ns));
 }
 
 void measure_context_ends(CUcontext context, bool gone)
 {
-    for (int i = 0; i < PROBES; i++) {
+    struct device *device = NULL;
+    uint64_t since_ns = UINT64_MAX, charged_ns = 0;
+    if (!gone)
+        read_all(context, false);
+    for (int i = 0; i < PROBES + STRETCHED; i++) {
         struct probe *probe = &probes[i];
         uint32_t state = atomic_load(&probe->state);
         if (atomic_load(&probe->context) != context ||
@@ -292,23 +457,55 @@ void measure_context_ends(CUcontext context, bool gone)
                 atomic_store(&probe->context, NULL);
             else
                 drop_events(probe);
-            if (state == PROBE_SENT)
-                atomic_fetch_sub(&probe->kernel->probing, 1);
-            state = PROBE_FREE;
+            if (state == PROBE_SENT) {
+                device = probe->device;
+                charged_ns += probe->charged_ns;
+                since_ns = probe->begun_ns < since_ns ? probe->begun_ns : since_ns;
+                done_with(probe);
+                continue;
+            }
         }
         atomic_store(&probe->state, state);
     }
+    if (device != NULL)
+        settle_cut(device, since_ns, charged_ns);
+}
+
+/* The process ends: what is done is read, and the rest is charged by the time since it began.
+   Nobody waits. */
+void measure_exits(void)
+{
+    uint64_t since_ns[MAX_DEVICES], charged_ns[MAX_DEVICES] = { 0 };
+    memset(since_ns, 0xff, sizeof since_ns);
+    read_all(NULL, true);
+    for (int i = 0; i < PROBES + STRETCHED; i++) {
+        struct probe *probe = &probes[i];
+        uint32_t sent = PROBE_SENT;
+        if (!atomic_compare_exchange_strong(&probe->state, &sent, PROBE_READING))
+            continue;
+        int at = probe->device->ordinal;
+        charged_ns[at] += probe->charged_ns;
+        since_ns[at] = probe->begun_ns < since_ns[at] ? probe->begun_ns : since_ns[at];
+        done_with(probe);
+    }
+    for (int i = 0; i < MAX_DEVICES; i++)
+        if (since_ns[i] != UINT64_MAX)
+            settle_cut(device_at(i), since_ns[i], charged_ns[i]);
 }
 
 void measure_end(struct probe *probe, CUstream stream, bool per_thread, CUresult result)
 {
-    if (result != CUDA_SUCCESS) {
-        atomic_fetch_sub(&probe->kernel->probing, 1);
-        atomic_store(&probe->state, PROBE_FREE);
+    if (result == CUDA_SUCCESS) {
+        record(probe->to, stream, per_thread);
+        atomic_store(&probe->state, PROBE_SENT);
         return;
     }
-    record(probe->to, stream, per_thread);
-    atomic_store(&probe->state, PROBE_SENT);
+    share_correct(probe->device, -(int64_t)probe->last_charged_ns);
+    probe->charged_ns -= probe->last_charged_ns;
+    if (--probe->launches == 0)
+        done_with(probe);
+    else
+        atomic_store(&probe->state, PROBE_SENT); /* as far as it was recorded before */
 }
 
 static void measure_forget(void)
@@ -316,7 +513,10 @@ static void measure_forget(void)
     if (!atomic_load(&pacing))
         return; /* nothing is known yet, and its memory is not touched */
     memset(kernels, 0, sizeof kernels);
+    memset(families, 0, sizeof families);
+    memset(all_launches, 0, sizeof all_launches);
     memset(probes, 0, sizeof probes);
+    atomic_store(&measure_open, 0);
 }
 
 PART(.forget = measure_forget);

@@ -27,6 +27,24 @@ static CUresult load_begin(struct load *load, const char *call, const void *out)
     return CUDA_SUCCESS;
 }
 
+/* What was loaded, is too much and cannot be unloaded: it stays counted until its context ends, as
+   far as there is room for it; the rest is the hole. */
+static void keep_loaded(struct overhead *overhead, enum kind kind, const void *key, uint64_t bytes)
+{
+    struct device *device = overhead->device;
+    CUcontext context = NULL;
+    uint64_t more = bytes > overhead->reserved ? bytes - overhead->reserved : 0;
+    if (HAVE(cuCtxGetCurrent))
+        real.cuCtxGetCurrent(&context);
+    overhead_learn(overhead, bytes);
+    uint64_t counted = overhead->reserved + region_take_some(&device->region, more);
+    overhead_note(kind, key, context, device, counted);
+    log_line("refused %s on GPU %d, whose %llu bytes are loaded and cannot be unloaded; %llu of "
+             "them count",
+             overhead->call, device->ordinal, (unsigned long long)bytes,
+             (unsigned long long)counted);
+}
+
 /* What became of an attempt; it is made anew where true. NVML tells what this process holds, and is
    believed whatever it says. Without it only the card as a whole can be asked, where another's
    allocation may have got in between: what is implausible or does not fit is unloaded, and believed
@@ -49,7 +67,12 @@ static bool load_again(struct load *load, CUresult *result, enum kind kind, cons
         return false;
     }
     uint64_t loaded_free = driver_free();
-    (void)unload(*(void *const *)out);
+    if (unload(*(void *const *)out) != CUDA_SUCCESS) {
+        look_end(overhead->device, overhead->before);
+        keep_loaded(overhead, kind, *(void *const *)out, load->bytes);
+        *result = CUDA_ERROR_OUT_OF_MEMORY;
+        return false;
+    }
     uint64_t unloaded_free = driver_free();
     if (overhead->doubtful && ++load->attempts < 4) {
         overhead->believed =

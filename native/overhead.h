@@ -20,6 +20,8 @@ bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *
 /* False where the driver took more than may be had: the caller undoes what it did and cancels.
    `made` is NULL unless a context was made. */
 bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes);
+/* What is loaded for good was as large: the next is charged so before it is loaded. */
+void overhead_learn(const struct overhead *overhead, uint64_t bytes);
 void overhead_cancel(struct overhead *overhead);
 /* Puts it down under a name, or gives it back where that is there already. */
 void overhead_note(enum kind kind, const void *key, void *owner, struct device *device,

@@ -27,6 +27,7 @@
 #define _GNU_SOURCE
 #include "pool.h"
 #include "capture.h"
+#include "measure.h"
 #include "parts.h"
 #include "settings.h"
 #include "swap.h"
@@ -133,6 +134,18 @@ static void learn_step(struct device *device, uint64_t growth)
         atomic_store_explicit(cell, step, memory_order_relaxed);
 }
 
+static uint64_t step_of(const struct device *device)
+{
+    uint64_t learned =
+        atomic_load_explicit(&device->region.use->pool_step_bytes, memory_order_relaxed);
+    return learned ? learned : FIRST_STEP_BYTES;
+}
+
+static uint64_t whole_steps(uint64_t bytes, uint64_t step)
+{
+    return bytes <= UINT64_MAX - step ? (bytes + step - 1) / step * step : bytes;
+}
+
 /* Makes what is charged what is reserved; `taken` is held for it besides. False where the driver
    grew the pool by more than may be had: then all that is left is charged, and the rest when
    somebody looks again. */
@@ -149,6 +162,10 @@ static bool settle(struct pool *pool, uint64_t taken, bool debtor)
     if ((pool->gone && pool->live != 0) || silent(pool, told))
         target = before +
                  taken; /* nobody tells any more: it is all held until the last of it is freed */
+    else if (!told && !pool->gone && pool->live != 0) {
+        uint64_t whole = whole_steps(pool->live, step_of(pool->device));
+        target = whole > before + taken ? before + taken : whole; /* nobody ever tells */
+    }
     bool alone = pool->busy <= 1 && since == 0, was_exact = pool->exact;
     if (!alone && target > before + taken)
         target = before + taken; /* the rest is growth that another call took for and will settle */
@@ -259,18 +276,6 @@ static void refuse(struct device *device, uint64_t bytes, uint64_t left, const c
              device->ordinal, (unsigned long long)left);
 }
 
-static uint64_t step_of(const struct device *device)
-{
-    uint64_t learned =
-        atomic_load_explicit(&device->region.use->pool_step_bytes, memory_order_relaxed);
-    return learned ? learned : FIRST_STEP_BYTES;
-}
-
-static uint64_t whole_steps(uint64_t bytes, uint64_t step)
-{
-    return bytes <= UINT64_MAX - step ? (bytes + step - 1) / step * step : bytes;
-}
-
 uint64_t pools_whole_steps(const struct device *device, uint64_t bytes)
 {
     return whole_steps(bytes, step_of(device));
@@ -310,11 +315,6 @@ static bool take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *d
         turn_leave(&turn);
         *debtor = false;
     }
-    *taken = bytes;
-    uint64_t reserved; /* a driver that never tells is taken to reserve what is asked for */
-    if (want != bytes && !silent(pool, false) && !reserved_bytes(pool, &reserved) &&
-        take_quietly(device, bytes, left))
-        return true;
     return false;
 }
 
@@ -351,16 +351,20 @@ static struct pool *pool_of_stream(CUstream stream)
 static struct pool *pool_named(CUpool handle, CUstream stream)
 {
     struct pool *pool = known(handle);
-    int type = 0, id = 0;
+    int type = 0, id = 0, kind = CU_ALLOCATION_MANAGED;
     if (pool != NULL)
         return pool;
     bool told = HAVE(cuMemPoolGetAttribute) &&
                 real.cuMemPoolGetAttribute(handle, CU_POOL_LOCATION_TYPE, &type) == CUDA_SUCCESS &&
                 real.cuMemPoolGetAttribute(handle, CU_POOL_LOCATION_ID, &id) == CUDA_SUCCESS;
-    if (told && type >= CU_LOCATION_HOST && type <= CU_LOCATION_HOST_LAST)
+    if (told)
+        (void)real.cuMemPoolGetAttribute(handle, CU_POOL_ALLOCATION_TYPE, &kind);
+    /* Managed memory moves to the card when it is used, wherever it prefers to be. */
+    if (told && type >= CU_LOCATION_HOST && type <= CU_LOCATION_HOST_LAST &&
+        kind != CU_ALLOCATION_MANAGED)
         return find(handle, NULL);
     struct device *device =
-        told && type != 0 ? device_at_location(&(CUlocation){ type, id }, 0) : NULL;
+        told && type != 0 ? device_at_location(&(CUlocation){ type, id }, kind) : NULL;
     if (device == NULL)
         device = device_of_stream(stream);
     return device != NULL ? find(handle, device) : NULL;
@@ -389,9 +393,14 @@ static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream s
     const char *call = from != NULL ? "cuMemAllocFromPoolAsync" : "cuMemAllocAsync";
     if (counting)
         pool = from != NULL ? pool_named(from, stream) : pool_of_stream(stream);
-    if (pool == NULL && counting && HAVE(cuDeviceGetMemPool) && device_of_stream(stream) != NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY; /* more pools than there is room to count, or one that the
-                                            driver does not name */
+    if (pool == NULL && counting && HAVE(cuMemAllocAsync) && device_of_stream(stream) != NULL) {
+        static shared32 told;
+        if (atomic_exchange(&told, 1) == 0)
+            log_line("refused %s of %llu bytes: the driver does not name the pool, or there are "
+                     "more than %d",
+                     call, (unsigned long long)bytes, (int)MAX_POOLS);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     if (pool == NULL || pool->device == NULL)
         return ask(ptr, bytes, from, stream, per_thread);
     uint64_t taken = 0, left = 0;
@@ -558,9 +567,11 @@ CUresult cuMemPoolTrimTo(CUpool handle, size_t keep)
     return result;
 }
 
-/* A stream that has come to its end may have let a pool shrink. */
+/* A stream that has come to its end may have let a pool shrink, and what was measured is done. */
 static inline CUresult synchronized(CUresult result)
 {
+    if (UNLIKELY(atomic_load_explicit(&measure_open, memory_order_relaxed)))
+        measure_settle();
     if (UNLIKELY(atomic_load_explicit(&parts_dirty, memory_order_relaxed)))
         parts_reclaim(NULL);
     return result;

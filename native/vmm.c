@@ -219,8 +219,12 @@ struct device *device_at_location(const CUlocation *location, int type)
         return device_of(location->id);
     if (location->type == CU_LOCATION_DEVICE_PART)
         return device_of(location->id & 0xff);
-    /* Managed memory counts wherever it begins, as that of cuMemAllocManaged does. */
-    return type == CU_ALLOCATION_MANAGED ? device_current() : NULL;
+    /* Managed memory counts wherever it begins, as that of cuMemAllocManaged does; without a
+       context on the first GPU that has a limit. */
+    if (type != CU_ALLOCATION_MANAGED)
+        return NULL;
+    struct device *device = device_current();
+    return device == NULL && device_context() == NULL ? device_first() : device;
 }
 
 static void keep(CUhandle handle, struct record *record)

@@ -18,6 +18,7 @@ CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t bytes, size_t align, CUdev
 CUresult cuMemAddressFree(CUdeviceptr ptr, size_t bytes);
 CUresult cuMemPoolSetAttribute(CUpool pool, int attribute, void *value);
 CUresult cuDeviceGetDefaultMemPool(CUpool *pool, CUdevice dev);
+CUresult cuMemGetDefaultMemPool(CUpool *pool, CUlocation *location, int type);
 CUresult cuStreamCreate(CUstream *stream, unsigned flags);
 CUresult cuStreamEndCapture(CUstream stream, CUgraph *graph);
 CUresult cuGraphCreate(CUgraph *graph, unsigned flags);

@@ -38,12 +38,15 @@ struct CUmipmap_st {
 struct CUpool_st {
     uint32_t gpu;
     bool device, gone, imported;
+    int type; /* of allocation; 0: pinned */
+    CUlocation location;
     uint64_t reserved, used, threshold;
     struct CUpool_st *next;
 };
 struct CUnode_st {
     int type;
     uint64_t bytes, ptr;
+    uint32_t gpu;
     CUgraph child;
     struct CUnode_st *next;
     CUfunction function;
@@ -54,8 +57,10 @@ struct CUgraph_st {
     size_t count;
 };
 struct CUexec_st {
-    uint64_t bytes, apart_bytes, held_bytes, kernel_ns;
-    uint32_t gpu;
+    struct {
+        uint64_t bytes, apart_bytes, held_bytes;
+    } on[FAKE_GPUS];
+    uint64_t kernel_ns;
 };
 
 enum what { FREE, BLOCK, ASYNC, VIRTUAL, HOSTED };
@@ -1587,6 +1592,26 @@ DO cuDeviceSetMemPool(CUdevice dev, CUpool pool)
     return CUDA_SUCCESS;
 }
 
+/* Of the pools by location only those of managed memory, which no device's default pool is. */
+DO cuMemGetDefaultMemPool(CUpool *pool, CUlocation *location, int type)
+{
+    static struct CUpool_st managed;
+    READY();
+    GIVEN(pool);
+    GIVEN(location);
+    if (type != CU_ALLOCATION_MANAGED)
+        return cuDeviceGetDefaultMemPool(pool, location->id);
+    lock();
+    if (!managed.device) {
+        managed = (struct CUpool_st){ .device = true, .type = type, .location = *location };
+        managed.next = pool_list;
+        pool_list = &managed;
+    }
+    unlock();
+    *pool = &managed;
+    return CUDA_SUCCESS;
+}
+
 DO cuMemPoolCreate(CUpool *pool, const CUpool_props *props)
 {
     READY();
@@ -1598,7 +1623,9 @@ DO cuMemPoolCreate(CUpool *pool, const CUpool_props *props)
     GPU(placed ? props->location.id & 0xff : 0);
     *pool = calloc(1, sizeof **pool);
     **pool = (struct CUpool_st){ .gpu = gpu_at(placed ? props->location.id & 0xff : 0),
-                                 .device = device };
+                                 .device = device,
+                                 .type = props->type,
+                                 .location = props->location };
     lock();
     (*pool)->next = pool_list;
     pool_list = *pool;
@@ -1650,6 +1677,12 @@ DO cuMemPoolGetAttribute(CUpool pool, int attribute, void *value)
     READY();
     if (pool->gone)
         return CUDA_ERROR_INVALID_VALUE;
+    if (attribute == CU_POOL_ALLOCATION_TYPE)
+        return *(int *)value = pool->type != 0 ? pool->type : 1, CUDA_SUCCESS;
+    if (attribute == CU_POOL_LOCATION_TYPE)
+        return *(int *)value = pool->location.type, CUDA_SUCCESS;
+    if (attribute == CU_POOL_LOCATION_ID)
+        return *(int *)value = pool->location.id, CUDA_SUCCESS;
     *(uint64_t *)value = attribute == CU_POOL_RESERVED_CURRENT    ? pool->reserved
                          : attribute == CU_POOL_USED_CURRENT      ? pool->used
                          : attribute == CU_POOL_RELEASE_THRESHOLD ? pool->threshold
@@ -1662,13 +1695,15 @@ static struct CUstream_st *stream_of(CUstream stream)
     return (uintptr_t)stream > 2 ? stream : &legacy_streams[current != NULL ? current->gpu : 0];
 }
 
-static CUresult add_alloc(CUgraph graph, uint64_t bytes, uint64_t *ptr, CUnode *out)
+static CUresult add_alloc(CUgraph graph, uint32_t gpu, uint64_t bytes, uint64_t *ptr, CUnode *out)
 {
     struct CUnode_st *node = calloc(1, sizeof *node);
     lock();
-    *node = (struct CUnode_st){
-        .type = CU_NODE_MEM_ALLOC, .bytes = bytes, .ptr = new_address(bytes), .next = graph->nodes
-    };
+    *node = (struct CUnode_st){ .type = CU_NODE_MEM_ALLOC,
+                                .bytes = bytes,
+                                .ptr = new_address(bytes),
+                                .gpu = gpu,
+                                .next = graph->nodes };
     graph->nodes = node;
     graph->count++;
     unlock();
@@ -1685,7 +1720,7 @@ static CUresult pool_alloc(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream
         return CUDA_ERROR_INVALID_VALUE;
     struct CUstream_st *queue = stream_of(stream);
     if (queue->capture != NULL)
-        return add_alloc(queue->capture, bytes, ptr, NULL);
+        return add_alloc(queue->capture, current->gpu, bytes, ptr, NULL);
     if (pool == NULL)
         pool = current_pool[current->gpu];
     if (pool->imported)
@@ -2133,7 +2168,10 @@ DO cuGraphAddMemAllocNode(CUnode *node, CUgraph graph, const CUnode *needs, size
 {
     READY();
     (void)needs, (void)count;
-    return add_alloc(graph, params->bytes, &params->ptr, node);
+    bool placed = params->pool.location.type == CU_LOCATION_DEVICE;
+    GPU(placed ? params->pool.location.id : 0);
+    uint32_t gpu = placed ? gpu_at(params->pool.location.id) : current != NULL ? current->gpu : 0;
+    return add_alloc(graph, gpu, params->bytes, &params->ptr, node);
 }
 DO cuGraphAddChildGraphNode(CUnode *out, CUgraph graph, const CUnode *needs, size_t count,
                             CUgraph child)
@@ -2166,6 +2204,8 @@ DO cuGraphMemAllocNodeGetParams(CUnode node, CUmem_node *params)
 {
     READY();
     memset(params, 0, sizeof *params);
+    params->pool.type = 1;
+    params->pool.location = (CUlocation){ CU_LOCATION_DEVICE, ordinal_of(node->gpu) };
     params->bytes = node->bytes;
     params->ptr = node->ptr;
     return CUDA_SUCCESS;
@@ -2180,8 +2220,8 @@ DO cuGraphChildGraphNodeGetGraph(CUnode node, CUgraph *graph)
 static void sum(CUgraph graph, struct CUexec_st *exec)
 {
     for (struct CUnode_st *node = graph->nodes; node != NULL; node = node->next) {
-        exec->bytes += node->bytes;
-        exec->apart_bytes += steps(node->bytes);
+        exec->on[node->gpu].bytes += node->bytes;
+        exec->on[node->gpu].apart_bytes += steps(node->bytes);
         if (node->function != NULL)
             exec->kernel_ns += length_ns(node->function, node->blocks);
         if (node->child != NULL)
@@ -2196,7 +2236,6 @@ DO cuGraphInstantiateWithFlags(CUexec *exec, CUgraph graph, unsigned long long f
     GIVEN(exec);
     GIVEN(graph);
     *exec = calloc(1, sizeof **exec);
-    (*exec)->gpu = current->gpu;
     sum(graph, *exec);
     return CUDA_SUCCESS;
 }
@@ -2223,7 +2262,8 @@ DO cuGraphExecDestroy(CUexec exec)
     READY();
     GIVEN(exec);
     lock();
-    graph_idle[exec->gpu] += exec->held_bytes;
+    for (uint32_t gpu = 0; gpu < card->gpu_count; gpu++)
+        graph_idle[gpu] += exec->on[gpu].held_bytes;
     unlock();
     free(exec);
     return CUDA_SUCCESS;
@@ -2233,15 +2273,18 @@ static CUresult ready_graph(CUexec exec)
 {
     IN_CONTEXT();
     GIVEN(exec);
-    uint64_t need = steps(exec->bytes);
+    bool had = true;
     lock();
-    uint64_t grow = need > graph_reserved[exec->gpu] ? need - graph_reserved[exec->gpu] : 0;
-    if (like_nodes)
-        grow = exec->apart_bytes - exec->held_bytes;
-    bool had = grow == 0 || charge(exec->gpu, grow);
-    if (like_nodes && had)
-        exec->held_bytes = exec->apart_bytes;
-    graph_reserved[exec->gpu] += had ? grow : 0;
+    for (uint32_t gpu = 0; gpu < card->gpu_count && had; gpu++) {
+        uint64_t need = steps(exec->on[gpu].bytes);
+        uint64_t grow = need > graph_reserved[gpu] ? need - graph_reserved[gpu] : 0;
+        if (like_nodes)
+            grow = exec->on[gpu].apart_bytes - exec->on[gpu].held_bytes;
+        had = grow == 0 || charge(gpu, grow);
+        if (like_nodes && had)
+            exec->on[gpu].held_bytes = exec->on[gpu].apart_bytes;
+        graph_reserved[gpu] += had ? grow : 0;
+    }
     unlock();
     return had ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from berth.partition.regions import read, regions_in
 from conftest import ROOT, Card
 
 POINTS = 3.0
@@ -91,6 +92,43 @@ def test_launches_of_short_kernels_do_not_stall(card: Card, program: str, kernel
     )
     assert longest_ms <= STALL_MS
     assert share == pytest.approx(50, abs=POINTS)
+
+
+@pytest.mark.parametrize("shapes", ["grids depth_1000", "grids depth_1000 sync", "graphs depth_500"])
+@pytest.mark.parametrize("kernel", ["spin_5000", "wave_100"])
+def test_a_share_is_kept_by_launches_of_which_each_is_a_new_one(
+    card: Card, program: str, kernel: str, shapes: str
+) -> None:
+    runner = Runner((kernel, "1", "12", *shapes.split()))
+    ((share, _),) = run(card, program, runner, BERTH_GPU_CORE_PCT="30")
+    assert share == pytest.approx(30, abs=POINTS)
+
+
+def test_one_whose_shapes_change_leaves_its_neighbour_the_share(card: Card, program: str) -> None:
+    changing, steady = (
+        Runner(words, {"BERTH_GPU_CORE_PCT": "30", "BERTH_REGION": str(card.folder / words[3])})
+        for words in (("spin_5000", "1", "12", "grids", "depth_1000"), ("spin_5000", "1", "12", "depth_20"))
+    )
+    (first, _), (second, _) = run(card, program, changing, steady)
+    assert first <= 30 + POINTS
+    assert second >= 20
+
+
+@pytest.mark.parametrize(
+    ("words", "least_ms"),
+    [
+        ("spin_500000 1 0 launches_1", 500),
+        ("spin_50000 1 0 launches_8 grids", 400),
+        ("spin_500000 1 0 launches_1 abandons", 49),
+    ],
+)
+def test_a_process_that_ends_soon_has_paid_for_what_it_launched(
+    card: Card, program: str, words: str, least_ms: int
+) -> None:
+    limits: dict[str, str | None] = {"BERTH_GPU_CORE_PCT": "30", "BERTH_FAKE_WATCH": None}
+    assert card.run(program, *words.split(), **limits) == (0, "")
+    (region,) = regions_in(card.folder / "region")
+    assert read(card.folder / "region", region, "").gpu_ns / 1e6 >= least_ms * 0.99
 
 
 def test_two_partitions_of_a_gpu_get_what_each_was_promised(card: Card, program: str) -> None:
