@@ -39,8 +39,8 @@ PEEKS = ("sjf+best-fit",)
 """Orders that go by the truth, and say so."""
 CLOCKED = ("genetic",)
 """Policies that search for so many milliseconds."""
-EVICTING = "least-attained-service"
-"""The order that evicts, and so takes no quotas."""
+EVICTING = ("least-attained-service", "gavel")
+"""The orders that evict, and so take no quotas."""
 NAMES = sorted(thesis_profiles())
 
 
@@ -113,7 +113,7 @@ def test_no_job_is_lost_none_runs_twice_and_no_gpu_is_over(name: str, know: Call
 
 
 @pytest.mark.parametrize("borrow", [False, True])
-@pytest.mark.parametrize("name", [f"{order}+best-fit" for order in ORDERS if order != EVICTING])
+@pytest.mark.parametrize("name", [f"{order}+best-fit" for order in ORDERS if order not in EVICTING])
 def test_quotas_hold_and_lose_no_job(name: str, borrow: bool) -> None:
     quotas = {"even": 4, "odd": 2}
 

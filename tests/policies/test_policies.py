@@ -171,7 +171,7 @@ def test_typical_requests_cover_the_workload_by_frequency() -> None:
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("fofi", "no policy 'fofi' (did you mean 'fifo'?); there are fifo, sjf, "),
+        ("fofi", "no policy 'fofi' (did you mean 'fifo'?); there are fifo, priority, sjf, "),
         (
             "sjf+bestfit",
             "no placement 'bestfit' in 'sjf+bestfit' (did you mean 'best-fit'?); there are first-fit,",

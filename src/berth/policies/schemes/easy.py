@@ -73,7 +73,7 @@ class Easy:
             if slots is not None:
                 yield placement_of(job, slots)
                 if state.started(job):
-                    state.forget_reservations()  # one that goes before the heads of the last decision
+                    state.went_before(job, slots, now_ms)
             elif job.patience_ms != 0:
                 heads[job.labels] = job
                 if not cluster.labels or all(is_held_up(labels, heads) for labels in labels_waiting(queue)):
@@ -353,6 +353,18 @@ class _State:
         if run is not None:
             self._note(run)
         return run is not None
+
+    def went_before(self, job: Job, slots: tuple[GpuSlot, ...], now_ms: int) -> None:
+        """A job was started before the heads of the last decision: what it takes of their room is found anew."""
+        if not self._reservations:
+            return
+        end_ms = now_ms + self._expected_ms(job)
+        for name, one in list(self._reservations.items()):
+            if one.time_ms < end_ms:
+                if name != job.id and one.spares(job, slots):
+                    one.taken(job, slots)
+                else:
+                    del self._reservations[name]
 
     def forget_reservations(self) -> None:
         """Something has happened that the reservations did not expect."""
