@@ -50,7 +50,7 @@ def test_what_is_added_is_told_against_the_best_rule_of_each_world() -> None:
 def test_a_matrix_counts_every_job_and_goes_on_from_what_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worlds = worlds_of(["drawn", "random"], ["mps"], ["noisy?memory=0.03"], "1x1", 1.2)
+    worlds = worlds_of(["drawn"], ["mps"], ["noisy?memory=0.03", "oracle"], "1x1", 1.2)
     found = measure_matrix(worlds, policies=("greedy", "sjf+first-fit"), seeds=(4,), keep=tmp_path)
     assert [one.jobs for one in found.cells] == [30] * 4
     assert [one.lost for one in found.cells] == [0] * 4

@@ -5,6 +5,7 @@ Each cell has the same sets of jobs for every policy, so that policies are compa
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -158,7 +159,11 @@ def measure_matrix(
 
 
 def _kept(folder: Path | None, world: World) -> KeptRuns | None:
-    return None if folder is None else KeptRuns(folder / f"{world.mode}-{world.workload}-{world.gpus}")
+    """Where the runs of a world are kept; each world has a folder of its own, or runs would take each other's place."""
+    if folder is None:
+        return None
+    digest = hashlib.sha256(repr(world).encode()).hexdigest()[:12]
+    return KeptRuns(folder / f"{world.mode}-{world.workload}-{digest}")
 
 
 def _task(world: World, policy: str, seed: int) -> Task:
