@@ -333,6 +333,18 @@ static bool was_still(struct device *device, const struct look *before, const st
     return true;
 }
 
+/* Whether the driver has less of the card than the list explains: the list is older than the call.
+ */
+static bool lags(const struct look *before, const struct look *after)
+{
+    uint64_t had = 0, has = 0;
+    for (unsigned i = 0; i < before->count && i < MOST; i++)
+        had += bytes_of(before, before->list[i].pid);
+    for (unsigned i = 0; i < after->count && i < MOST; i++)
+        has += bytes_of(after, after->list[i].pid);
+    return above(before->free_bytes, after->free_bytes) > above(has, had) + LEAST_BYTES;
+}
+
 /* What NVML has beside what was charged: what was charged before and is taken only now is not this
    module's, and what was taken since the last look without being charged (a kernel that was loaded
    by its launch) is counted now. */
@@ -344,9 +356,10 @@ static uint64_t module_taken(struct device *device, const struct look *before,
     uint64_t held = above(after->held, reserved);
     bool told = known != 0 && before->listed && lists(after, known) && tells_bytes(after) &&
                 bytes_of(after, known) >= held;
+    uint64_t in_list = told ? bytes_of(after, known) - held : 0;
     *how = told ? TOLD_LIST : TOLD_NOTHING;
-    if (told)
-        return bytes_of(after, known) - held;
+    if (told && !lags(before, after))
+        return in_list;
     if (before->free_bytes == 0 || after->free_bytes == 0)
         return reserved;
     /* Of a process that is not known, what the others have more may be its own. */
@@ -357,6 +370,7 @@ static uint64_t module_taken(struct device *device, const struct look *before,
     uint64_t lost = before->free_bytes + others_shrink(before, after, known);
     uint64_t bytes = above(lost, after->free_bytes + growth);
     *how = was_still(device, before, after) ? TOLD_TOTAL : TOLD_LEAST;
+    bytes = bytes > in_list ? bytes : in_list;
     if (bytes != 0)
         tell(device, "a module", bytes, "what the driver had less of afterwards", 0);
     return bytes;

@@ -22,7 +22,9 @@
 
 enum {
     SLACK_NS = 20 * 1000 * 1000, /* how much unused time may be caught up */
-    KEPT_LAUNCHES = 8, /* and how much that others took, in the longest launches of late, */
+    SLICE_NS = 100 * 1000 * 1000,
+    AHEAD_LAUNCHES = 64, /* of the longest of late, that may be owed at once, */
+    KEPT_LAUNCHES = 8,   /* and how much that others took, in the longest launches of late, */
     KEPT_NS = 1000 * 1000 * 1000, /* at most */
     CHECK_NS = 500 * 1000 * 1000,
     JUMP_NS = 1000 * 1000 * 1000, /* a clock that falls back by more has jumped */
@@ -36,7 +38,8 @@ enum {
     LOW_BLIND_PCT = 20, /* and where nobody tells how full it is */
     DISTRUST_LOOKS = 20,
 };
-#define UNTOLD UINT32_MAX /* others_pct: nobody tells */
+#define AHEAD_NS 10000000000ull /* beside this */
+#define UNTOLD UINT32_MAX       /* others_pct: nobody tells */
 
 #define LOAD(x) atomic_load_explicit(&(x), memory_order_relaxed)
 
@@ -174,6 +177,40 @@ static void follow_clock(struct berth_use_file *use, uint64_t now)
     atomic_store(&use->checked_at_ns, now);
 }
 
+/* How long to wait, at most what the longest launches of late explain: an instant beyond that was
+   written by a process of another clock, and must not stop the others. */
+static uint64_t bounded(struct device *device, uint64_t wait, uint32_t pct)
+{
+    struct berth_use_file *use = device->region.use;
+    uint64_t most = AHEAD_NS + AHEAD_LAUNCHES * LOAD(use->longest_ns) * 100 / pct;
+    static shared32 told;
+    if (wait <= most)
+        return wait;
+    atomic_fetch_sub(&use->paid_until_ns, wait - most);
+    if (atomic_exchange(&told, 1) == 0)
+        log_line("the partition's time was used up for %llu ms to come, which no launch explains; "
+                 "set back to %llu ms",
+                 (unsigned long long)(wait / 1000000), (unsigned long long)(most / 1000000));
+    return most;
+}
+
+/* In slices, since what the region says may be put right meanwhile. */
+static void wait_for(struct device *device, uint64_t start, uint64_t wait)
+{
+    while ((int64_t)wait > 0) {
+        uint64_t slice = wait < SLICE_NS ? wait : SLICE_NS, before = clock_ns();
+        share_sleep(slice);
+        uint64_t slept = clock_ns() - before,
+                 paid = atomic_load(&device->region.use->paid_until_ns);
+        slept = slept > slice && slept < 10ull * SLICE_NS ? slept : slice;
+        if ((int64_t)(paid - start) < 0) { /* set back */
+            slept += start - paid;
+            start = paid;
+        }
+        wait = slept < wait ? wait - slept : 0;
+    }
+}
+
 void share_buy(struct device *device, uint64_t ns)
 {
     struct berth_use_file *use = device->region.use;
@@ -189,7 +226,7 @@ void share_buy(struct device *device, uint64_t ns)
         atomic_store(&use->backlog_mark_ns, LOAD(use->backlog_ns));
     charge(device, (int64_t)ns);
     if (pct < 100 && (int64_t)(start - now) > 0)
-        share_sleep(start - now);
+        wait_for(device, start, bounded(device, start - now, pct));
 }
 
 /* ---- what NVML says ---- */

@@ -1082,6 +1082,33 @@ test_paced_apart(void) /* 10 ms on one GPU, a launch on the other before they ar
     return 0;
 }
 
+static int test_paced_together(void) /* 40 ms on each of two GPUs, by launches that are one call */
+{
+    CUcontext contexts[2];
+    CUfunction functions[2];
+    CUstream streams[2];
+    CHECK(two_contexts(contexts, functions, "spin_10000", "spin_10000") == 0);
+    for (int i = 0; i < 2; i++) {
+        OK(cuCtxSetCurrent(contexts[i]));
+        OK(cuStreamCreate(&streams[i], 0));
+    }
+    for (int i = 0; i < 4; i++) {
+        CUcooperative list[2];
+        for (int gpu = 0; gpu < 2; gpu++)
+            list[gpu] = (CUcooperative){ .function = functions[gpu],
+                                         .grid_x = 1,
+                                         .grid_y = 1,
+                                         .grid_z = 1,
+                                         .stream = streams[gpu] };
+        OK(cuLaunchCooperativeKernelMultiDevice(list, 2, 0));
+    }
+    for (int i = 0; i < 2; i++) {
+        OK(cuCtxSetCurrent(contexts[i]));
+        OK(cuStreamSynchronize(streams[i]));
+    }
+    return 0;
+}
+
 static int test_paced_events(void) /* each probe has two events, whatever contexts it was used in */
 {
     CUcontext contexts[2];
@@ -1279,6 +1306,7 @@ static const struct {
     TEST(legacy),
     TEST(paced_in_turns),
     TEST(paced_apart),
+    TEST(paced_together),
     TEST(paced_events),
     TEST(paced_after_reset),
     TEST(paced_after_release),

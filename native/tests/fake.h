@@ -26,6 +26,7 @@
    - total: it knows of no process, only what the card as a whole uses
    - lies: memory and utilisation of this process are 1 byte and 1 per cent, and nobody else uses
      the card
+   - lags: what its lists say is up to 50 ms old
    - lost: the last GPU has fallen off the bus */
 #ifndef BERTH_FAKE_H
 #define BERTH_FAKE_H

@@ -127,6 +127,7 @@ def by_a_clock_of_its_own(card: Card, gpus: int) -> dict[str, str]:
 CHARGES = {
     "paced_in_turns": [2_000, 2_000],
     "paced_apart": [10_000, 20],  # 20 us is the guess until it is measured
+    "paced_together": [40_000, 40_000],
     "paced_after_reset": [42_000],
     "paced_after_release": [42_000],
 }

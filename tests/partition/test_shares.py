@@ -21,6 +21,8 @@ from conftest import ROOT, Card
 POINTS = 3.0
 """How far from its share a partition may be, in per cent of the GPU's time."""
 STALL_MS = 20.0
+PAID_UNTIL_AT = 192
+"""Where `paid_until_ns` lies in a region's file (native/region.h)."""
 
 
 @pytest.fixture(scope="module")
@@ -312,6 +314,38 @@ def test_a_region_from_before_a_restart_makes_nobody_wait(card: Card, program: s
     ((share, stall_ms),) = run(card, program, Runner(("wave_1000", "132", "6")), **limits)
     assert share == pytest.approx(30, abs=POINTS)
     assert stall_ms <= STALL_MS
+
+
+def test_an_instant_of_another_clock_stops_nobody(card: Card, program: str) -> None:
+    limits: dict[str, str | None] = {"BERTH_GPU_CORE_PCT": "30"}
+    run(card, program, Runner(("wave_1000", "132", "2")), **limits)
+    (use,) = (card.folder / "region").glob("*.use")
+    with use.open("r+b") as file:
+        file.seek(PAID_UNTIL_AT)
+        ahead = int.from_bytes(file.read(8), "little") + 1_000_000_000_000
+        file.seek(PAID_UNTIL_AT)
+        file.write(ahead.to_bytes(8, "little"))
+    ((share, longest_ms),) = run(card, program, Runner(("wave_1000", "132", "60")), **limits)
+    assert share == pytest.approx(30, abs=POINTS)
+    assert "which no launch explains; set back to" in card.log
+
+
+def test_a_member_in_another_time_namespace_stops_nobody(card: Card, program: str) -> None:
+    """Its clock is an hour ahead of the others'."""
+    command = ["unshare", "--time", "--monotonic", "3600", "--boottime", "3600"]
+    if subprocess.run([*command, "true"], check=False, capture_output=True).returncode != 0:
+        pytest.skip("this user may not make time namespaces")
+    limits: dict[str, str | None] = {"BERTH_GPU_CORE_PCT": "50", "BERTH_FAKE_WATCH": None}
+    words = ["spin_1000", "1", "0", "launches_20"]
+    there = [*command, str(card.native / program), *words]
+    elsewhere = card.environment(limits | {"BERTH_FAKE_CARD": str(card.folder / "its-own-card")})
+    for _ in range(2):
+        assert subprocess.run(there, check=False, env=elsewhere, timeout=30).returncode == 0
+        assert (
+            subprocess.run(there[-5:], check=False, env=card.environment(limits), timeout=30).returncode == 0
+        )
+    assert "which no launch explains" not in card.log
+    assert "the clock fell back" not in card.log
 
 
 def test_high_priority_takes_the_gpu_and_low_is_not_starved(card: Card, program: str) -> None:

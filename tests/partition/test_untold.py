@@ -70,3 +70,12 @@ def test_a_module_that_cannot_be_unloaded_stays_counted(card: Card) -> None:
     code, said = card.run("edges", "modules", "1024", **limits, BERTH_FAKE_NVML="missing")
     assert (code, said) == (0, "module on GPU 0: 2929 MiB\n0 modules\ndone\n")
     assert "are loaded and cannot be unloaded" in card.log
+
+
+def test_modules_count_though_the_list_of_nvml_lags(card: Card) -> None:
+    limits = LIMIT | {
+        "BERTH_FAKE_NVML": "lags",
+        "BERTH_FAKE_CONTEXT_MIB": "300",
+        "BERTH_FAKE_MODULE_KIB": "200000",
+    }
+    assert card.run("edges", "modules", "1024", **limits) == (0, "3 modules\ndone\n")
