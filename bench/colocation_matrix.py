@@ -4,7 +4,8 @@
 
 `queues`: five workloads × two modes × two kinds of knowledge on one GPU; `unseen`: applications that nobody has seen;
 `clusters`: 20 and 100 GPUs of five models with arrivals, histories as knowledge. The seeds of the test sets, from
-`FIRST_SEED` on, were fixed before the models that ship were trained and are used for nothing else. With `--keep` an
+`FIRST_SEED` on, were looked at by nobody when they were written down here, and are used for nothing else; those from 200
+on, of which bench/RESULTS.md has three, were chosen after the models that ship had been trained. With `--keep` an
 interrupted measurement goes on where it was.
 """
 
@@ -19,7 +20,7 @@ from berth.profiles import WORKLOADS
 from berth.profiles.drawn import DRAWN
 from harness import save
 
-FIRST_SEED = 200
+FIRST_SEED = 30_000
 MODES = ("time-sliced", "mps")
 KNOWLEDGES = ("oracle", "noisy?run=0.1&memory=0.03&pair=0.1")
 RULES = ("greedy", "rule", "random-sharing", "pair-packer", "dqn", "learned")
