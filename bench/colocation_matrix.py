@@ -4,7 +4,7 @@
 
 `queues`: five workloads × two modes × two kinds of knowledge on one GPU; `unseen`: applications that nobody has seen;
 `clusters`: 20 and 100 GPUs of five models with arrivals, histories as knowledge. The seeds of the test sets, from
-`FIRST_SEED` on, were looked at by nobody when they were written down here, and are used for nothing else; those from 200
+`FIRST_SEED` on, had not been looked at when they were written down here, and are used for nothing else. Those from 200
 on, of which bench/RESULTS.md has three, were chosen after the models that ship had been trained. With `--keep` an
 interrupted measurement goes on where it was.
 """

@@ -325,7 +325,7 @@ def test_an_instant_of_another_clock_stops_nobody(card: Card, program: str) -> N
         ahead = int.from_bytes(file.read(8), "little") + 1_000_000_000_000
         file.seek(PAID_UNTIL_AT)
         file.write(ahead.to_bytes(8, "little"))
-    ((share, longest_ms),) = run(card, program, Runner(("wave_1000", "132", "60")), **limits)
+    ((share, _),) = run(card, program, Runner(("wave_1000", "132", "60")), **limits)
     assert share == pytest.approx(30, abs=POINTS)
     assert "which no launch explains; set back to" in card.log
 
