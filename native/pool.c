@@ -5,12 +5,15 @@
    so. Each call that may make it grow goes through these states, of which a pool has as many as
    there are calls under way (`busy`):
 
-     begun    `asked` holds the call's bytes, so that nobody else counts on the same room in the
-   pool taken    the usual step is held for it in the region (take_for): the whole of it, or, where
-   that does not fit, what the pool has no room for; then the call is a debtor, which may need what
-   others give back called   the driver has grown the pool, or used the room in it, or refused; on
-   success `live` holds the bytes settled  the driver was asked what is reserved; `charged` is that,
-   and what was taken beyond it is given back ended    the call's bytes are in `asked` no more
+   - begun: `asked` holds the call's bytes, so that nobody else counts on the same room in the pool
+   - taken: the usual step is held for it in the region (take_for): the whole of it, or, where that
+     does not fit, what the pool has no room for; then the call is a debtor, which may need what
+     others give back
+   - called: the driver has grown the pool, or used the room in it, or refused; on success `live`
+     holds the bytes
+   - settled: the driver was asked what is reserved; `charged` is that, and what was taken beyond it
+     is given back
+   - ended: the call's bytes are in `asked` no more
 
    The driver's answer may be old by the time it is used: another call may have made the pool grow
    since. One that is still under way holds what it took for that; one that was settled since counts
@@ -18,8 +21,8 @@
    (`ended`). So `charged` is never too little; it may be too much (`exact` is false), until all
    calls have ended and somebody looks again: the pool is dirty until then. It is dirty too while it
    keeps more than is in use, since the driver may let go of that at any end of a stream. Where the
-   driver cannot tell, the bytes in use count; of a pool that is gone, all it had until the last
-   pointer is freed.
+   driver cannot tell, the bytes in use count in whole steps; of a pool that is gone, all it had
+   until the last pointer is freed.
 
    The memory of a device's graphs is a pool without a handle. Nothing in it is known to be free for
    a graph that has none yet, so `live` is 0, its room is never counted on, and graph.c remembers

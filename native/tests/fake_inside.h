@@ -1,9 +1,13 @@
 /* What the parts of the fake driver know of each other: the card's books are kept in fake_cuda.c.
 
    BERTH_FAKE_LIKE is a list of words, each of which makes the fake as unkind as a real driver in
-   one way: nodes   every graph holds the memory of each of its nodes apart, until it is destroyed
-   and trimmed lazy    a module takes its memory when one of its functions is first loaded or
-   launched heap    the heap of cuCtxSetLimit is taken by the next module that is loaded
+   one way:
+
+   - nodes: every graph holds the memory of each of its nodes apart, until it is destroyed and
+   trimmed
+   - lazy: a module takes its memory when one of its functions is first loaded or launched
+   - heap: the heap of cuCtxSetLimit is taken by the next module that is loaded
+
    BERTH_FAKE_ERRORS=NAME:N:CODE,… has the Nth call of NAME, and all after it where N is 0, answer
    CODE. */
 #ifndef BERTH_FAKE_INSIDE_H

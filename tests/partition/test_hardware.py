@@ -207,6 +207,24 @@ def create_mps(berth: Berth, name: str, *more: str) -> None:
     assert code == 0, said
 
 
+def test_a_daemon_that_does_not_start_leaves_nothing(
+    berth: Berth, mps: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_MPS_FAILS", "1")
+    assert (
+        "does not start for" in berth("partition", "create", "blue", "--mps", "--mem", "64M", "--fake-gpu")[1]
+    )
+    assert list(root.iterdir()) == []
+
+
+def test_more_of_the_host_than_it_has_is_refused(berth: Berth) -> None:
+    words = ("partition", "create", "blue", "--mem", "64M", "--fake-gpu", "--oversubscribe")
+    assert "of the host's memory beyond the limit, but this machine has" in berth(*words, "100T")[1]
+    assert berth(*words, "1M")[0] == 0
+    said = berth("partition", "resize", "blue", "--oversubscribe", "100T", "--fake-gpu")[1]
+    assert "of the host's memory beyond the limit, but this machine has" in said
+
+
 def test_a_daemon_lives_from_its_first_partition_to_its_last(berth: Berth, mps: Path, root: Path) -> None:
     create_mps(berth, "blue", "--core-pct", "25")
     create_mps(berth, "red")

@@ -49,6 +49,7 @@ def create(
     root = root or root_folder()
     _check_new(name, gpu, root)
     _check_room(gpu, limit, partitions(root), overcommit)
+    _check_host(limit.swap_mib, overcommit)
     return _make(name, gpu.uuid, limit, access, root)
 
 
@@ -98,6 +99,7 @@ def create_mps(
     try:
         return _make(name, gpu.uuid, Limit(limit.mem_mib), access, root, kept)
     except BaseException:
+        shutil.rmtree(root / name, ignore_errors=True)  # it was not there before
         _release([kept], root)
         raise
 
@@ -227,6 +229,8 @@ def resize(
     for partition, limit in changes:
         if partition.uuid in cards:
             _check_room(cards[partition.uuid], limit, others, overcommit, held=partition)
+        if swap_mib is not None:
+            _check_host(limit.swap_mib, overcommit)
     for partition, limit in changes:
         resize_region(partition.folder, partition.uuid, limit.mem_mib << 20, limit.core_pct, limit.flags)
         oversubscribe_region(partition.folder, partition.uuid, limit.swap_mib << 20)
@@ -272,6 +276,16 @@ def _check_idle(name: str, root: Path | None) -> None:
 
 def _plain(uuid: str) -> str:
     return uuid.removeprefix("GPU-").removeprefix("MIG-").lower()
+
+
+def _check_host(swap_mib: int, overcommit: bool) -> None:
+    """Refuse more of the host's memory than this machine has."""
+    host_mib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
+    if swap_mib > host_mib and not overcommit:
+        raise PartitionError(
+            f"{swap_mib} MiB of the host's memory beyond the limit, but this machine has {host_mib} MiB; "
+            "ask for less, or promise more than there is with --overcommit"
+        )
 
 
 def _check_room(

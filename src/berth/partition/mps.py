@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -22,16 +23,25 @@ def pipe_folder(root: Path, gpu_uuid: str) -> Path:
 def start_daemon(root: Path, gpu_uuid: str) -> Path:
     """Start the control daemon of a GPU unless it runs; returns its pipe folder."""
     pipe = pipe_folder(root, gpu_uuid)
+    fresh = not pipe.parent.exists()
     for folder in (pipe, pipe.parent / "log"):
         folder.mkdir(parents=True, exist_ok=True)
-    if _control(pipe, gpu_uuid, "get_server_list\n").returncode == 0:
-        return pipe
+    try:
+        if _control(pipe, gpu_uuid, "get_server_list\n").returncode != 0:
+            _start(pipe, gpu_uuid)
+    except PartitionError:
+        if fresh:
+            shutil.rmtree(pipe.parent, ignore_errors=True)
+        raise
+    return pipe
+
+
+def _start(pipe: Path, gpu_uuid: str) -> None:
     started = _control(pipe, gpu_uuid, None)
     if started.returncode != 0:
         raise PartitionError(
-            f"{PROGRAM} -d does not start for {gpu_uuid} ({_said(started)}); see {pipe.parent / 'log'}"
+            f"{PROGRAM} -d does not start for {gpu_uuid} ({_said(started)}); run it with -f to see why"
         )
-    return pipe
 
 
 def stop_daemon(root: Path, gpu_uuid: str) -> None:
