@@ -163,6 +163,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
 
 def conditions_asked(options: RunOptions) -> dict[str, Any]:
     """What every run is under, as `berth.compare` takes it."""
+    from berth.card_speeds import ALL_ALIKE
     from berth.cluster.outages import FailureRate, Recovery
     from berth.errors import SettingError
 
@@ -180,7 +181,7 @@ def conditions_asked(options: RunOptions) -> dict[str, Any]:
         **_interference(options.interference, options.profiles),
         "outages": () if options.outages is None else options.outages,
         "failures": failures,
-        **({} if options.speeds is None else {"speeds": options.speeds}),
+        "speeds": ALL_ALIKE if options.speeds is None else options.speeds,
         "recovery": Recovery(
             None if checkpoint is None else _whole_ms(checkpoint, 60_000, "--checkpoint"),
             _whole_ms(options.restart, 1000, "--restart"),

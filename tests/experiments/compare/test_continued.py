@@ -19,6 +19,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
+from berth.card_speeds import CardSpeeds
 from berth.cluster import Cluster, Queue
 from berth.cluster.outages import FailureRate, Recovery
 from berth.errors import PolicyError, SettingError, SimulationError
@@ -109,6 +110,7 @@ CHANGED = {
     "borrow": True,
     "round_ms": 1000,
     "knowledge": "user",
+    "speeds": CardSpeeds({"": {"T4": 500}}),
 }
 
 

@@ -318,10 +318,10 @@ def test_jobs_worth_more_unslowed_are_slowed_less() -> None:
             ModelError,
             "deeprm-mean is shown their mean: .*--learner deeprm-mean",
         ),
-        ("deeprm-max?model=learned", ModelError, "model 'learned' learned from the series of jobs"),
+        ("deeprm-max?model=learned-mps", ModelError, "model 'learned-mps' learned from the series of jobs"),
         ("greedy?window=0", SettingError, "window is 0"),
         ("tetris-sharing?demand=most", SettingError, "demand is 'most'"),
-        ("deeprm-max?window=3", SettingError, "no setting 'window'; there is model"),
+        ("deeprm-max?window=3", SettingError, "no setting 'window'; there are model"),
         ("greedy?speed=3", SettingError, "no setting 'speed'"),
     ],
 )
