@@ -155,6 +155,8 @@ def believed_peak_mib(job: Job, knowledge: Knowledge, gpu: GpuModel | None = Non
 
 
 def _check(spread: object, knowledge: Knowledge, what: str, job: Job, unit: str) -> None:
+    if type(spread) is Spread and type(spread[0]) is type(spread[1]) is type(spread[2]) is int:
+        return  # as nearly always
     if not isinstance(spread, Spread) or not all(isinstance(value, Real) for value in spread[:3]):
         raise KnowledgeError(
             f"knowledge {type(knowledge).__qualname__} tells {spread!r} as the {what} of job '{job.id}'; expected"
