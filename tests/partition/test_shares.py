@@ -152,7 +152,7 @@ def test_one_that_may_burst_uses_what_nobody_wants(card: Card, program: str) -> 
 
 
 def test_one_that_may_burst_leaves_the_other_its_share(card: Card, program: str) -> None:
-    """Over 48 s: at its beginning one of the two may lose half a second, before its launches have been measured alone."""
+    """Over 48 s: at its beginning one of the two may lose half a second, until its launches were measured alone."""
     burst, hard = (
         Runner(
             ("wave_1000", "132", "48"),
