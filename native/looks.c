@@ -140,6 +140,17 @@ static bool is_fellow(struct device *device, unsigned pid)
     return false;
 }
 
+/* Whether the partition has another living process. */
+static bool has_fellows(struct device *device)
+{
+    struct berth_slot *own = processes_slot(device), *slots = device->region.use->slots;
+    uint32_t seen = atomic_load(&device->region.use->slots_seen);
+    for (uint32_t i = 0; i < seen && i < BERTH_SLOTS; i++)
+        if (&slots[i] != own && atomic_load(&slots[i].state) == 1)
+            return true;
+    return false;
+}
+
 /* The one that came to hold memory between two looks; 0 where that was none, or several of which
    none can be told. */
 static unsigned newcomer(struct device *device, const struct look *before, const struct look *after,
@@ -311,7 +322,10 @@ static uint64_t context_taken(struct device *device, const struct look *before,
     if (totals && known_gone && after->total == before->total && after->total == all)
         return 0;
     foreign = known_gone ? most_foreign(device, after, reserved, &still) : UINT64_MAX;
-    bytes = foreign < KNOWN_CONTEXT_BYTES && (still || foreign >= LEAST_BYTES)
+    /* What fellows were charged and have not had of the driver yet hides a context: a sum that is
+       too small for one is believed of a process that is alone in its partition. */
+    bool small = foreign < LEAST_BYTES;
+    bytes = foreign < KNOWN_CONTEXT_BYTES && (!small || (still && !has_fellows(device)))
                 ? foreign
                 : KNOWN_CONTEXT_BYTES;
     bytes = bytes < reserved ? bytes : reserved;

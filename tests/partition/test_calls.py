@@ -369,19 +369,7 @@ def test_no_interleaving_and_no_kill_exceeds_the_limit_or_leaves_anything(card: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "",
-        pytest.param(
-            "hidden",
-            marks=pytest.mark.xfail(
-                strict=False,
-                reason="a defect: NVML hides each process from itself, and some contexts count as 0",
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("kind", ["", "hidden"])
 def test_contexts_that_are_measured_amid_others_are_charged_what_they_take(card: Card, kind: str) -> None:
     """Contexts of 3 MiB come and go while others allocate, and no process is left out for one charged wrongly."""
     card.settings = {"BERTH_FAKE_CONTEXT_MIB": "3", "BERTH_FAKE_NVML": kind}
