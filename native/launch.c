@@ -145,7 +145,9 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
     cached->context = context;
     cached->device = (uint32_t)device->ordinal;
     cached->cost_ns = (int64_t)cost;
-    if (!guess && (measure || cached->until_probe < 0))
+    /* Also behind a guess: launches that are all measured at the beginning, before NVML tells of
+       others, would be charged for what those took in between. */
+    if (launch.kernel != NULL && (measure || cached->until_probe < 0))
         cached->until_probe = until_next(device, launch.kernel, cost);
     launch.charged_ns = cost;
     return measure ? measure_begin(&launch) : NULL;

@@ -152,10 +152,9 @@ def test_one_that_may_burst_uses_what_nobody_wants(card: Card, program: str) -> 
 
 
 def test_one_that_may_burst_leaves_the_other_its_share(card: Card, program: str) -> None:
-    """Over 48 s: at its beginning one of the two may lose half a second, until its launches were measured alone."""
     burst, hard = (
         Runner(
-            ("wave_1000", "132", "48"),
+            ("wave_1000", "132", "12"),
             {"BERTH_GPU_CORE_PCT": pct, "BERTH_GPU_BURST": also, "BERTH_REGION": str(card.folder / pct)},
         )
         for pct, also in (("30", "1"), ("60", "0"))
