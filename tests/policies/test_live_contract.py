@@ -4,17 +4,18 @@ go, a stranger on a GPU."""
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
 
-from berth.cluster import Cluster
+from berth.cluster import Cluster, Queue
 from berth.engine import simulate
 from berth.interference import make_speeds
 from berth.knowledge import History, Knowledge, Noise, Noisy, Oracle, User
 from berth.model import EventKind, GpuModel, GpuSlot, Job, Node, Share
 from berth.policies import ORDERS, PLACEMENTS, POLICIES, SCHEMES, Policy, Setting, make_policy
+from berth.policies.protocol import Decision
 from berth.policies.schemes.rounds import Rounds
 from berth.profiles import THESIS_GPU, thesis_profiles
 from berth.scheduler import Scheduler
@@ -207,6 +208,25 @@ def test_the_simulator_and_the_loop_start_the_same_jobs_at_the_same_time_on_the_
         if event.kind is EventKind.START
     ]
     assert loop.starts == starts
+
+
+@pytest.mark.parametrize("name", ["greedy", "dqn", "pair-packer"])
+def test_tenants_that_outlive_their_forecast_do_not_wake_the_policy_at_every_moment(name: str) -> None:
+    asked_ms: list[int] = []
+    knowledge = Recorded()
+    policy = make_policy(name, Setting(3, knowledge=knowledge))
+
+    class Counting:
+        draws = False
+
+        def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
+            asked_ms.append(now_ms)
+            return policy(queue, cluster, now_ms)
+
+    loop = LiveLoop(Scheduler(Cluster(nodes()), Counting(), knowledge), run_ms)
+    loop.run([(job.submit_ms, job) for job in jobs(7)])
+    assert len(loop.ends) == len(jobs(7))
+    assert len(asked_ms) < 20 * len(jobs(7))
 
 
 @pytest.mark.parametrize("name", [name for name in EVERY if name not in CLOCKED])

@@ -522,7 +522,11 @@ class Colocating:
 
 
 def _look_again_ms(forecasts: Forecasts) -> IntArray:
-    """(O,): after how long a GPU that declines is asked again, if nobody ends until then."""
+    """(O,): after how long a GPU that declines is asked again, if no tenant ends until then. A tenant that has outlived
+    its forecast is due at every moment: beside it no GPU is asked more often than every `LEAD_STEP_MS`."""
     due_ms, ends_ms = forecasts.next_ms, forecasts.ends_ms[:, 0]
     first_ms = np.where(ends_ms > 0, ends_ms, due_ms[:, None] + LEAD_MS + 1).min(axis=1)
-    return np.minimum(due_ms, np.where(first_ms > LEAD_MS, first_ms - LEAD_MS, LEAD_STEP_MS))
+    again_ms = np.minimum(due_ms, np.where(first_ms > LEAD_MS, first_ms - LEAD_MS, LEAD_STEP_MS))
+    tenant = np.arange(forecasts.left_us.shape[1]) < forecasts.tenants[:, None]
+    outlived = (tenant & (forecasts.left_us <= 1)).any(axis=1)
+    return np.where(outlived, np.maximum(again_ms, LEAD_STEP_MS), again_ms)
