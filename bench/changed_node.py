@@ -77,7 +77,7 @@ def through_scheduler(
     types: int,
     runs: int,
 ) -> dict[str, float]:
-    """A changed node as the scheduler takes it over, while so many jobs of so many request types wait."""
+    """A changed node as the scheduler takes it over, while `jobs` jobs of `types` request types wait."""
     knowledge = User()
     scheduler = Scheduler(
         built(there, starts), make_policy("fifo+first-fit", Setting(knowledge=knowledge)), knowledge

@@ -119,7 +119,7 @@ def starts(count: int) -> dict[str, Any]:
 
 
 def decisions(policy: str, jobs: int, ends: int = 200) -> dict[str, Any]:
-    """How long the brain takes to decide with so many waiting, each time that one of the running jobs has ended.
+    """How long the brain takes to decide with `waiting` jobs queued, each time that one of the running jobs has ended.
 
     In this process: wall times of a shared machine have whole time slices of others in them, processor times do not.
     """
