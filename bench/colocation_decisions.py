@@ -1,4 +1,5 @@
-"""How fast `learned` decides: one GPU at a time with M = 5 and M = 10, and a pass over many GPUs with a long queue.
+"""How fast `learned` decides: one GPU at a time with M = 5 and M = 10, a pass that fills many idle GPUs from a long
+queue, and the decisions that follow on the full cluster while jobs end and come.
 
 Loading (compiling, reading the model, the first look at each set of applications) is done before; `--cold` says what it
 costs. Times are wall times; the processor's stand beside them, as a machine that is shared makes the former long.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -22,7 +24,7 @@ from berth.knowledge import Oracle
 from berth.model import Node, Placement
 from berth.policies import Setting, make_policy
 from berth.policies.colocation.colocating import Colocating, Scene
-from berth.policies.protocol import Policy
+from berth.policies.protocol import Decision, Policy
 from berth.profiles import THESIS_GPU, workload_jobs
 from harness import save
 
@@ -109,6 +111,41 @@ def whole_pass(interference: str, gpus: int, jobs: int, runs: int) -> dict[str, 
     }
 
 
+def when_full(interference: str, gpus: int, jobs: int, decisions: int) -> dict[str, float]:
+    """Decisions of a simulation whose GPUs are all taken, with about `jobs` waiting; their processor time in ms."""
+    model = make_interference(interference)
+    cluster = Cluster([Node(f"n{at}", gpus=8, gpu_model=THESIS_GPU) for at in range(-(-gpus // 8))])
+    first = jobs + 3 * gpus
+    waiting = [
+        replace(job, id=f"{at}", submit_ms=max(0, at - first) * 20)
+        for at, job in enumerate(workload_jobs("random", first + decisions, FIRST_SEED))
+    ]
+    policy = make_policy("learned", Setting(0, knowledge=Oracle((), model)))
+    took_ms: list[float] = []
+
+    def timed(queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
+        spent = 0.0
+        asked = iter(policy(queue, cluster, now_ms))
+        while True:
+            begin = time.process_time()
+            decision = next(asked, None)
+            spent += time.process_time() - begin
+            if decision is None:
+                took_ms.append(1000 * spent)
+                return
+            yield decision
+
+    for _ in simulate(waiting, cluster, timed, interference=model):
+        if len(took_ms) > decisions:
+            break
+    later = np.array(took_ms[1:])
+    return {
+        "decisions": len(later),
+        "median_cpu_ms": float(np.median(later)),
+        "p95_cpu_ms": float(np.percentile(later, 95)),
+    }
+
+
 def one_pass(policy: Policy, queue: Queue, cluster: Cluster, now_ms: int) -> tuple[float, float]:
     """Wall and processor time in ms that one call of the policy takes; its decisions are applied in between."""
     decisions = iter(policy(queue, cluster, now_ms))
@@ -150,6 +187,12 @@ def main() -> None:
             f"{interference}, a pass over {found['gpus']:,.0f} idle GPUs with {asked.jobs:,} waiting jobs:"
             f" {found['fill_ms']:.0f} ms (processor {found['fill_cpu_ms']:.0f}), {found['started']:,} started;"
             f" a pass when a tenth has ended: {found['later_ms']:.0f} ms (processor {found['later_cpu_ms']:.0f})"
+        )
+        full = when_full(interference, asked.gpus, asked.jobs, min(asked.decisions, 500))
+        results[f"{interference}, full"] = full
+        print(
+            f"{interference}, decisions on {found['gpus']:,.0f} full GPUs with {asked.jobs:,} waiting jobs: processor"
+            f" median {full['median_cpu_ms']:.1f} ms, p95 {full['p95_cpu_ms']:.1f} ms"
         )
     save("colocation_decisions", results)
 

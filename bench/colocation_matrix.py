@@ -2,11 +2,11 @@
 
     python bench/colocation_matrix.py [--seeds 30] [--jobs 2] [--keep out/matrix] [--parts queues,unseen,clusters]
 
-`queues`: five workloads × two modes × two kinds of knowledge on one GPU; `unseen`: applications outside the training set;
-`clusters`: 20 and 100 GPUs of five models with arrivals, histories as knowledge. The seeds of the test sets, from
-`FIRST_SEED` on, had not been looked at when they were written down here, and are used for nothing else. Those from 200
-on, of which bench/RESULTS.md has three, were chosen after the models that ship had been trained. With `--keep` an
-interrupted measurement goes on where it was.
+`queues`: five workloads × two modes × two kinds of knowledge on one GPU; `unseen`: applications outside the training
+set; `clusters`: 20 and 100 GPUs of five models with arrivals, histories as knowledge. The seeds of the test sets,
+from `FIRST_SEED` on, had not been looked at when they were written down here, and are used for nothing else. Those
+from 200 on, of which bench/RESULTS.md has three, were chosen after the models that ship had been trained.
+With `--keep` an interrupted measurement goes on where it was.
 """
 
 from __future__ import annotations

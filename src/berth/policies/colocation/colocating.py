@@ -6,22 +6,26 @@ says which of those jobs start there now. Everybody who is asked sees the same f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from berth.arrays import IntArray
-from berth.cluster import PLACE_MILLI, Cluster, Queue, Running
+from berth.cluster import Cluster, Queue, Running
 from berth.knowledge import LONGEST_MS, Knowledge, LimitsCompany, believed_peak_mib, believed_run
 from berth.model import GpuModel, GpuSlot, Job, Placement, Profile, Share, WakeAt
 from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Forecasts, Offer
+from berth.policies.colocation.kept import MOST_CANDIDATES, Kept
 from berth.policies.colocation.overtaking import Overtaking
 from berth.policies.colocation.queue_prefix import QueuePrefix
+from berth.policies.colocation.rooms import Room, has_room
 from berth.policies.colocation.whole_gpus import WholeGpus
 from berth.policies.protocol import Decision, Order
+from berth.policies.sort_keys import as_queued
 from berth.profiles import peak_mem_mib, run_time_ms
 
 __all__ = ["Chooser", "Colocating", "Scene"]
@@ -32,13 +36,6 @@ MARGIN = 8
 LEAD_MS, LEAD_STEP_MS = 5_000, 500
 """A GPU that declined is asked again this long before a tenant ends, and this often from then on: a job that loads
 gradually may start while another ends."""
-
-
-MOST_CANDIDATES = 100_000
-"""Different jobs that are kept as forecasts see them."""
-
-Room = tuple[GpuSlot, tuple[Running, ...]]
-"""A GPU with room for one more, and its tenants."""
 
 
 class Scene(NamedTuple):
@@ -61,49 +58,13 @@ class Chooser(Protocol):
         """(O,): a combination of each offer that `forecasts.fits`, 0 for nobody. A pure function."""
 
 
-@dataclass(slots=True)
-class Kept:
-    """What is kept of the nodes of a cluster and of jobs on them, on the cluster's memo; empty at first."""
-
-    models: list[GpuModel | None] = field(default_factory=list)
-    """Of each node."""
-    cards: set[GpuModel | None] = field(default_factory=set)
-    """The models of nodes that have GPUs."""
-    alike: list[int] = field(default_factory=list)
-    """A number of each node; those of one number are the same to every job that shares."""
-    declined: dict[GpuSlot, tuple[int, tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
-    """GPUs that declined: until when, with which tenants, and which jobs they were offered."""
-    may: dict[tuple[int, str, int, int], bool] = field(default_factory=dict)
-    """Whether a job may run on a node: by request type, application, work in μs and number of the node."""
-    candidates: dict[tuple[str, int], Candidate] = field(default_factory=dict)
-    """Waiting jobs as forecasts see them, by application and work, μs."""
-    peaks: dict[tuple[str, GpuModel | None], int] = field(default_factory=dict)
-    """GPU memory that an application is given on a model, MiB."""
-    fits_somewhere: dict[tuple[object, ...], bool] = field(default_factory=dict)
-    """Whether a job is believed to fit on any card, by application, models allowed and work, μs."""
-    woken_ms: int = -1
-    """The last time at which it asked to be woken."""
-
-    @classmethod
-    def of(cls, cluster: Cluster) -> Kept:
-        """What is kept of a cluster that is new, or whose nodes have changed."""
-        numbers: dict[tuple[object, ...], int] = {}
-        return cls(
-            [node.gpu_model for node in cluster.nodes],
-            {node.gpu_model for node in cluster.nodes if node.gpus},
-            [
-                numbers.setdefault((node.gpu_model, frozenset(node.labels)), len(numbers))
-                for node in cluster.nodes
-            ],
-        )
-
-
 class Colocating:
     """Offer each GPU with room the head of the queue, and start what the chooser says.
 
     GPUs with fewer tenants come first; those that are offered jobs at once see different ones, `window` each. While
     GPUs are idle no combination takes more than its part of the waiting jobs. A GPU that declines is asked again when
-    one of its tenants ends, is about to, or enters a new row of its profile, or when it would be offered other jobs.
+    one of its tenants ends, is about to, or enters a new row of its profile, or when it would be offered other jobs; of
+    the last, on clusters of more than 64 GPUs, 64 at each decision (`Rooms`).
 
     Jobs on several GPUs or none, and jobs of applications without a profile, take theirs whole, after those before them
     in the queue have been offered; one that has no room yet holds up those behind it. What has run alone once is
@@ -143,7 +104,7 @@ class Colocating:
             self.known, lambda name: (found := asked(name)) and self._cautious(name, found), self._shares
         )
         self.forecaster = Forecaster(self.known, knowledge.speeds)
-        self._kept = Kept()
+        self._kept: Kept  # of the cluster of the decision that it is at
 
     def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
         """Yield placements, and when to be asked again."""
@@ -157,17 +118,22 @@ class Colocating:
             waiting, self._overtaking.kept = self._promised
             self._due = waiting if waiting in queue else self._due
             self._promised = self._promised if waiting in queue else None
+        self._kept.rooms.begin()
         closed: set[GpuSlot] = set()
         goes_on = True
         while goes_on:
             yield from self._shared(queue, cluster, now_ms, closed)
             goes_on = False
+            if not self._some_take_whole(queue):
+                break
             for placement in self.whole.start(self._in_order(queue), cluster):
                 goes_on = True  # those behind it are next
                 yield placement
                 self._noted(placement.job, cluster)
         kept = self._kept
-        due_ms = min((due for due, _, _ in kept.declined.values() if due > now_ms), default=None)
+        due_ms = kept.rooms.next_ms(now_ms)
+        if kept.rooms.postponed:
+            due_ms = min(due_ms or now_ms + LEAD_STEP_MS, now_ms + LEAD_STEP_MS)
         if len(queue) and due_ms is not None and due_ms != kept.woken_ms:
             kept.woken_ms = due_ms
             yield WakeAt(due_ms)
@@ -182,7 +148,9 @@ class Colocating:
         """Start what the chooser says of those before the first job that takes its GPUs whole."""
         head = QueuePrefix(queue, self._sharing, self.work_us)
         while len(queue):
-            rooms = self._rooms(cluster, closed)
+            rooms = self._kept.rooms.open(
+                cluster, now_ms, queue.changes, closed=closed, always=self._overtaking.kept
+            )
             offered = self._offers(rooms, head, cluster, now_ms, closed)
             if not offered:
                 break
@@ -266,20 +234,6 @@ class Colocating:
 
     # Those that share
 
-    def _rooms(self, cluster: Cluster, closed: Container[GpuSlot]) -> list[Room]:
-        """GPUs with room for one more who shares, those with the fewest tenants first."""
-        rooms: list[tuple[int, int, GpuSlot, tuple[Running, ...]]] = []
-        free, up = cluster.free.milli, cluster.up
-        for node, index in np.argwhere((free >= PLACE_MILLI) & up[:, None]).tolist():
-            slot = GpuSlot(node, index)
-            if slot in closed:
-                continue
-            tenants = cluster.jobs_on(slot)
-            if len(tenants) < MOST and all(run.best_effort for run in tenants):
-                rooms.append((len(tenants), int(cluster.rank[node]), slot, tenants))
-        rooms.sort(key=lambda room: room[:3])
-        return [room[2:] for room in rooms]
-
     def _offers(
         self, rooms: Sequence[Room], head: QueuePrefix, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
     ) -> list[tuple[GpuSlot, tuple[Running, ...], list[Job]]]:
@@ -294,6 +248,9 @@ class Colocating:
         may: dict[tuple[int, int], bool] = {}
         offered = []
         alike = self._kept.alike
+        declines_still = partial(
+            self._kept.rooms.declines_still, now_ms=now_ms, queue_changes=head.queue.changes
+        )
         for slot, tenants in rooms:
             number = alike[slot.node]
             at = begins.get(number, 0)
@@ -302,7 +259,7 @@ class Colocating:
             if self._due is not None and slot == self._overtaking.kept:
                 first = head.at(0)
                 if 0 not in taken and first is not None and first[0] is self._due:
-                    if self._declines_still(slot, tenants, [self._due], now_ms):
+                    if declines_still((slot, tenants), [self._due]):
                         closed.add(slot)
                     elif self._may_run(self._due, slot, cluster):
                         offered.append((slot, tenants, [self._due]))
@@ -317,7 +274,7 @@ class Colocating:
                     window.append(job)
                     places.append(at)
                 at += 1
-            if window and self._declines_still(slot, tenants, window, now_ms):
+            if window and declines_still((slot, tenants), window):
                 closed.add(slot)
                 continue
             begins[number] = at
@@ -325,15 +282,6 @@ class Colocating:
             if window:
                 offered.append((slot, tenants, window))
         return offered
-
-    def _declines_still(
-        self, slot: GpuSlot, tenants: Sequence[Running], window: Sequence[Job], now_ms: int
-    ) -> bool:
-        """Whether the GPU has declined the same jobs beside the same tenants, and is not asked again yet."""
-        declined = self._kept.declined.get(slot)
-        if declined is None or now_ms >= declined[0]:
-            return False
-        return declined[1:] == (tuple(run.job.id for run in tenants), tuple(job.id for job in window))
 
     def _started(
         self,
@@ -369,7 +317,7 @@ class Colocating:
             forecasts = self.forecaster.forecasts(offers, gpu)
             for row, at in enumerate(group):
                 slot, _, window = offered[at]
-                room = self._has_room(window, slot, cluster, forecasts.fits.shape[1])
+                room = has_room(window, slot, cluster, forecasts.fits.shape[1])
                 short[at] = not room.all()
                 forecasts.fits[row] &= room
                 if self._company is not None:
@@ -382,8 +330,8 @@ class Colocating:
             members = [job for at, job in enumerate(window) if combination >> at & 1]
             if members:
                 # Another GPU of its node may have taken what they need: then it is offered jobs again.
-                if self._has_room(members, slot, cluster)[-1]:
-                    self._kept.declined.pop(slot, None)
+                if has_room(members, slot, cluster)[-1]:
+                    self._kept.rooms.forget(slot)
                     for job in members:
                         yield self.shared_placement(job, slot)
                         if job.id not in cluster.running:  # refused: this GPU is not asked again now
@@ -392,23 +340,26 @@ class Colocating:
             else:
                 closed.add(slot)
                 if short[number]:
-                    self._kept.declined.pop(slot, None)
+                    self._kept.rooms.forget(slot)
                     continue
-                offered_to = tuple(run.job.id for run in tenants), tuple(job.id for job in window)
-                self._kept.declined[slot] = (now_ms + hold_ms if tenants else -1, *offered_to)
+                self._kept.rooms.decline(
+                    (slot, tenants), window, hold_ms=hold_ms, now_ms=now_ms, queue_changes=queue.changes
+                )
 
     def _trusted(self, tenants: Sequence[Running], window: Sequence[Job], count: int) -> NDArray[np.bool_]:
         """(C,): which combinations are of no more jobs than each of them is trusted to run beside."""
         member = np.arange(count)[:, None] >> np.arange(len(window)) & 1  # (C, M)
         together = len(tenants) + member.sum(axis=1)
-        most = [self._most_beside(job) for job in window]
+        most = [self._most_beside(job.application) for job in window]
         least = np.where(member.astype(bool), most, MOST).min(axis=1, initial=MOST)
-        least = np.minimum(least, min((self._most_beside(run.job) for run in tenants), default=MOST))
+        least = np.minimum(
+            least, min((self._most_beside(run.job.application) for run in tenants), default=MOST)
+        )
         return np.asarray((together <= least) | (np.arange(count) == 0))
 
-    def _most_beside(self, job: Job) -> int:
+    def _most_beside(self, application: str) -> int:
         """How many jobs may be on its GPU, itself included."""
-        most = None if self._company is None else self._company.company(job.application)
+        most = None if self._company is None else self._company.company(application)
         return MOST if most is None else most
 
     def _candidate(self, job: Job) -> Candidate:
@@ -464,20 +415,35 @@ class Colocating:
     def _shares(self, job: Job) -> bool:
         """Whether the job is one that shares: on one GPU, with a profile, and believed to fit on a card at all; one
         that is believed to need more than any card has runs by itself, for beliefs may be wrong."""
-        if job.gpus != 1 or job.application not in self.known or self._most_beside(job) <= 1:
+        if job.gpus != 1 or job.application not in self.known or self._most_beside(job.application) <= 1:
             return False
         if self._certain:
             return True
-        key = job.application, job.models, self.work_us(job)
+        return self._fits_somewhere(job.application, job.models, self.work_us(job))
+
+    def _some_take_whole(self, queue: Queue) -> bool:
+        """Whether a job waits that may not share; on a long queue of a few applications this is faster than to look at
+        each job. Where work is in doubt, a job counts as one that may not share unless it fits whatever its work."""
+        for lane in queue.lanes(_lane, as_queued):
+            if lane is None:
+                return True
+            application, models = cast(tuple[str, tuple[str, ...]], lane)
+            if application not in self.known or self._most_beside(application) <= 1:
+                return True
+            if not self._certain and not self._fits_somewhere(application, models, LONGEST_MS * 1000):
+                return True
+        return False
+
+    def _fits_somewhere(self, application: str, models: tuple[str, ...], work_us: int) -> bool:
+        """Whether so much work of the application is believed to fit alone on any card of these models, any if none."""
+        key = application, models, work_us
         fits = self._kept.fits_somewhere.get(key)
         if fits is None:
             if len(self._kept.fits_somewhere) > MOST_CANDIDATES:
                 self._kept.fits_somewhere.clear()
-            models = {
-                model for model in self._kept.cards if not job.models or (model and model.name in job.models)
-            }
+            allowed = {model for model in self._kept.cards if not models or (model and model.name in models)}
             fits = self._kept.fits_somewhere[key] = any(
-                self.forecaster.fits_alone(job.application, model, key[2] // 1000) for model in models
+                self.forecaster.fits_alone(application, model, work_us // 1000) for model in allowed
             )
         return fits
 
@@ -495,30 +461,10 @@ class Colocating:
             )
         return may
 
-    def _has_room(
-        self, window: Sequence[Job], slot: GpuSlot, cluster: Cluster, count: int = 0
-    ) -> NDArray[np.bool_]:
-        """Which combinations of these jobs have room on the node and on the GPU: bool (C,), or one for `count`.
 
-        A job that is forecast with others is never started without them: beside fewer, it would be elsewhere in its
-        run when memory is short.
-        """
-        node, index = slot
-        combinations = count or 1 << len(window)
-        left = (
-            int(cluster.free.milli[node, index]),
-            int(cluster.free.cpu_milli[node]),
-            int(cluster.free.mem_mib[node]),
-            int(cluster.free.gpu_mem_mib[node, index]),
-        )
-        asked = [
-            (min(PLACE_MILLI, job.share.milli), job.cpu_milli, job.mem_mib, job.share.mem_mib)
-            for job in window
-        ]
-        if all(sum(of) <= most for of, most in zip(zip(*asked, strict=True), left, strict=True)):
-            return np.ones(combinations, dtype=np.bool_)
-        member = np.arange(combinations)[:, None] >> np.arange(len(window)) & 1  # (C, M)
-        return np.asarray((member @ np.array(asked, dtype=np.int64) <= np.array(left)).all(axis=1))
+def _lane(job: Job) -> Hashable:
+    """What decides whether a job may share, but for its work; None of one that may not."""
+    return (job.application, job.models) if job.gpus == 1 else None
 
 
 def _look_again_ms(forecasts: Forecasts) -> IntArray:

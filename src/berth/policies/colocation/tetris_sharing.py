@@ -17,6 +17,7 @@ from berth.network.capacity import Limits, checked_limits
 from berth.network.catalogue import DEMANDS, Demand
 from berth.policies.colocation.colocating import Colocating, Scene
 from berth.policies.colocation.forecast import MOST, Offer
+from berth.policies.colocation.rooms import has_room
 from berth.policies.options import settings_from
 from berth.policies.protocol import Setting
 from berth.profiles import series
@@ -76,7 +77,7 @@ class TetrisSharing(Colocating):
         self, queue: Queue, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
     ) -> Iterator[Placement]:
         """Fill one GPU after the other with those before the first job that takes its GPUs whole."""
-        for slot, tenants in self._rooms(cluster, set()):
+        for slot, tenants in self._kept.rooms.open(cluster, now_ms, queue.changes, closed=()):
             while len(queue) and len(tenants) < MOST:
                 job = self._aligned(queue, cluster, slot, tenants, now_ms)
                 if job is None:
@@ -103,7 +104,7 @@ class TetrisSharing(Colocating):
                 continue
             if not self._may_run(job, slot, cluster):
                 continue
-            if not self._has_room([job], slot, cluster)[-1]:
+            if not has_room([job], slot, cluster)[-1]:
                 continue
             if not self._trusted(tenants, [job], 2)[-1]:
                 continue

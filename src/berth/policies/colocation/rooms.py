@@ -1,0 +1,184 @@
+"""Which GPUs have room for one more job, and which of them to ask: kept from decision to decision."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Container, Sequence
+from operator import itemgetter
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from berth.cluster import PLACE_MILLI, Cluster, Running
+from berth.interference.known_speeds import MOST
+from berth.model import GpuSlot, Job
+
+__all__ = ["MOST_ASKED_AGAIN", "Room", "Rooms", "has_room"]
+
+MOST_ASKED_AGAIN = 64
+"""GPUs that declined and are asked again at one decision only because other jobs are first in the queue, at most."""
+
+Room = tuple[GpuSlot, tuple[Running, ...]]
+"""A GPU with room for one more, and its tenants."""
+
+
+class _Declined(NamedTuple):
+    """What a GPU declined."""
+
+    until_ms: int
+    """When it is asked again even if nothing has changed."""
+    tenants: tuple[Running, ...]
+    """The object that `Rooms` keeps: another one if any tenant is another."""
+    offered: tuple[str, ...]
+    """Ids of the jobs."""
+    number: int
+    """Declined GPUs are numbered in the order in which they were asked."""
+    queue_changes: int
+    """The queue's count of changes."""
+
+
+class Rooms:
+    """Which GPUs to ask.
+
+    Up to 64 GPUs with room are all asked. On more, those that are idle, have other tenants than before, or whose time
+    has come are; of those that declined only because of the jobs that they were offered, the 64 that were asked longest
+    ago.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._marks = cluster.marks() - 1  # none is up to date
+        self._rooms: dict[GpuSlot, tuple[Running, ...]] = {}
+        self._declined: dict[GpuSlot, _Declined] = {}
+        self._asked = 0
+        self._left = MOST_ASKED_AGAIN
+        self.postponed = False
+        """Whether GPUs were left out since `begin`."""
+
+    def begin(self) -> None:
+        """A new decision."""
+        self._left = MOST_ASKED_AGAIN
+        self.postponed = False
+
+    def open(
+        self,
+        cluster: Cluster,
+        now_ms: int,
+        queue_changes: int,
+        *,
+        closed: Container[GpuSlot],
+        always: GpuSlot | None = None,
+    ) -> list[Room]:
+        """The GPUs to ask, those with the fewest tenants first. `always` is one of them if it has room."""
+        self._refresh(cluster)
+        if len(self._rooms) <= MOST_ASKED_AGAIN:
+            asked = [room for room in self._rooms.items() if room[0] not in closed]
+        else:
+            asked = self._some(now_ms, queue_changes, closed, always)
+        rank = cluster.rank
+        asked.sort(key=lambda room: (len(room[1]), rank[room[0].node], room[0]))
+        return asked
+
+    def decline(
+        self, room: Room, offered: Sequence[Job], *, hold_ms: int, now_ms: int, queue_changes: int
+    ) -> None:
+        """The GPU starts none of these jobs, and is not asked about them again for `hold_ms`; an idle one is."""
+        slot, tenants = room
+        until_ms = now_ms + hold_ms if tenants else -1
+        self._asked += 1
+        self._declined[slot] = _Declined(
+            until_ms, tenants, tuple([job.id for job in offered]), self._asked, queue_changes
+        )
+
+    def forget(self, slot: GpuSlot) -> None:
+        """It may be asked about anything."""
+        self._declined.pop(slot, None)
+
+    def declines_still(self, room: Room, window: Sequence[Job], *, now_ms: int, queue_changes: int) -> bool:
+        """Whether the GPU has declined the same jobs beside the same tenants and is not to be asked again yet, which
+        then counts as asked."""
+        slot, tenants = room
+        declined = self._declined.get(slot)
+        if declined is None or now_ms >= declined.until_ms or declined.tenants is not tenants:
+            return False
+        if declined.offered != tuple([job.id for job in window]):
+            return False
+        self._asked += 1
+        self._declined[slot] = declined._replace(number=self._asked, queue_changes=queue_changes)
+        return True
+
+    def next_ms(self, now_ms: int) -> int | None:
+        """When the next GPU is to be asked again."""
+        return min((one.until_ms for one in self._declined.values() if one.until_ms > now_ms), default=None)
+
+    def _some(
+        self, now_ms: int, queue_changes: int, closed: Container[GpuSlot], always: GpuSlot | None
+    ) -> list[Room]:
+        asked: list[Room] = []
+        again: list[tuple[int, Room]] = []
+        for room in self._rooms.items():
+            slot, tenants = room
+            if slot in closed:
+                continue
+            declined = self._declined.get(slot)
+            if (
+                declined is None
+                or declined.until_ms <= now_ms
+                or declined.tenants is not tenants
+                or slot == always
+            ):
+                asked.append(room)
+            elif declined.queue_changes != queue_changes:
+                again.append((declined.number, room))
+        if len(again) > self._left:
+            self.postponed = True
+            again = heapq.nsmallest(self._left, again, key=itemgetter(0))
+        self._left -= len(again)
+        return asked + [room for _, room in again]
+
+    def _refresh(self, cluster: Cluster) -> None:
+        changed = cluster.changed_since(self._marks)
+        if not len(changed):
+            return
+        free, up = cluster.free.milli, cluster.up
+        for node in changed.tolist():
+            there = up[node]
+            for index in range(cluster.nodes[node].gpus):
+                slot = GpuSlot(node, index)
+                before = self._rooms.get(slot)
+                if not there or free[node, index] < PLACE_MILLI:
+                    if before is not None:
+                        del self._rooms[slot]
+                    continue
+                tenants = cluster.jobs_on(slot)
+                if len(tenants) >= MOST or not all(run.best_effort for run in tenants):
+                    self._rooms.pop(slot, None)
+                elif before is None or not _same(before, tenants):
+                    self._rooms[slot] = tenants
+
+
+def _same(before: Sequence[Running], now: Sequence[Running]) -> bool:
+    return len(before) == len(now) and all(one is other for one, other in zip(before, now, strict=True))
+
+
+def has_room(window: Sequence[Job], slot: GpuSlot, cluster: Cluster, count: int = 0) -> NDArray[np.bool_]:
+    """Which combinations of these jobs have room on the node and on the GPU: bool (C,), or one for `count`.
+
+    A job that is forecast with others is never started without them: beside fewer, it would be elsewhere in its
+    run when memory is short.
+    """
+    node, index = slot
+    combinations = count or 1 << len(window)
+    left = (
+        int(cluster.free.milli[node, index]),
+        int(cluster.free.cpu_milli[node]),
+        int(cluster.free.mem_mib[node]),
+        int(cluster.free.gpu_mem_mib[node, index]),
+    )
+    asked = [
+        (min(PLACE_MILLI, job.share.milli), job.cpu_milli, job.mem_mib, job.share.mem_mib) for job in window
+    ]
+    if all(sum(of) <= most for of, most in zip(zip(*asked, strict=True), left, strict=True)):
+        return np.ones(combinations, dtype=np.bool_)
+    member = np.arange(combinations)[:, None] >> np.arange(len(window)) & 1  # (C, M)
+    return np.asarray((member @ np.array(asked, dtype=np.int64) <= np.array(left)).all(axis=1))

@@ -1,0 +1,146 @@
+"""Large clusters: a decision looks at the GPUs whose turn it is, and every GPU gets its turn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from berth.cluster import PLACE_MILLI, Cluster
+from berth.engine import simulate
+from berth.interference import make_interference
+from berth.knowledge import Oracle
+from berth.model import EventKind, GpuSlot, Job, Node, Placement
+from berth.policies import Setting, make_policy
+from berth.policies.colocation.colocating import Colocating
+from berth.policies.colocation.forecast import Offer
+from berth.policies.colocation.rooms import MOST_ASKED_AGAIN, Rooms
+from berth.profiles import THESIS_GPU, workload_jobs
+
+GPUS = 200
+LATER_MS = 10**9
+
+
+def cluster_of(gpus: int) -> Cluster:
+    return Cluster([Node(f"n{at}", 8, THESIS_GPU) for at in range(gpus // 8)])
+
+
+def tenant(cluster: Cluster, name: str, slot: GpuSlot) -> None:
+    job = Job(name, 0, 10**6, application="vgg16")
+    cluster.place(Placement(job, (slot,), job.share, True, True), now_ms=0)
+
+
+def filled(gpus: int) -> Cluster:
+    cluster = cluster_of(gpus)
+    for at in range(gpus):
+        tenant(cluster, f"t{at}", GpuSlot(at // 8, at % 8))
+    return cluster
+
+
+def asked_and_declined(rooms: Rooms, cluster: Cluster, now_ms: int, changes: int) -> list[GpuSlot]:
+    rooms.begin()
+    found = rooms.open(cluster, now_ms, changes, closed=())
+    for room in found:
+        rooms.decline(room, [Job(f"{changes}", 0, 1)], hold_ms=LATER_MS, now_ms=now_ms, queue_changes=changes)
+    return [slot for slot, _ in found]
+
+
+@pytest.mark.parametrize("gpus", [8, MOST_ASKED_AGAIN])
+def test_of_few_gpus_all_with_room_are_asked_each_time(gpus: int) -> None:
+    cluster = filled(gpus)
+    rooms = Rooms(cluster)
+    for changes in range(3):
+        assert len(asked_and_declined(rooms, cluster, 0, changes)) == gpus
+
+
+def test_of_many_those_asked_longest_ago_are_next_and_none_is_left_out() -> None:
+    cluster = filled(GPUS)
+    rooms = Rooms(cluster)
+    assert len(asked_and_declined(rooms, cluster, 0, 0)) == GPUS
+    assert not rooms.postponed
+    turns = [asked_and_declined(rooms, cluster, 1, 1) for _ in range(-(-GPUS // MOST_ASKED_AGAIN))]
+    assert all(len(turn) <= MOST_ASKED_AGAIN for turn in turns)
+    assert sorted(slot for turn in turns for slot in turn) == sorted(
+        GpuSlot(at // 8, at % 8) for at in range(GPUS)
+    )
+    assert asked_and_declined(rooms, cluster, 2, 1) == []  # nothing has changed since
+    assert not rooms.postponed
+
+
+def test_a_gpu_that_is_offered_the_same_again_has_had_its_turn() -> None:
+    cluster = filled(GPUS)
+    rooms = Rooms(cluster)
+    asked_and_declined(rooms, cluster, 0, 0)
+    seen: set[GpuSlot] = set()
+    for _ in range(-(-GPUS // MOST_ASKED_AGAIN)):
+        rooms.begin()
+        for room in rooms.open(cluster, 1, 1, closed=()):
+            assert rooms.declines_still(room, [Job("0", 0, 1)], now_ms=1, queue_changes=1)
+            seen.add(room[0])
+    assert len(seen) == GPUS
+
+
+def test_idle_changed_and_due_gpus_are_asked_at_once() -> None:
+    cluster = filled(GPUS)
+    rooms = Rooms(cluster)
+    asked_and_declined(rooms, cluster, 0, 0)
+    cluster.release("t7")
+    tenant(cluster, "second", GpuSlot(20, 3))
+    cluster.lose(5)
+    first = asked_and_declined(rooms, cluster, 1, 0)
+    assert first == [GpuSlot(0, 7), GpuSlot(20, 3)]  # the queue is as it was: no other has reason to be asked
+    assert asked_and_declined(rooms, cluster, 2, 0) == [GpuSlot(0, 7)]  # idle
+    cluster.restore(5)
+    assert {slot.node for slot in asked_and_declined(rooms, cluster, 3, 0)} == {0, 5}
+    assert len(asked_and_declined(rooms, cluster, LATER_MS, 0)) >= GPUS - 16
+
+
+def test_what_is_kept_is_what_the_cluster_says() -> None:
+    """After any run of placements, ends and lost nodes the rooms are those that a look at every GPU finds."""
+    cluster = cluster_of(32)
+    rooms = Rooms(cluster)
+    queued = [replace(job, id=f"{at}") for at, job in enumerate(workload_jobs("random", 60, 5))]
+    for at, job in enumerate(queued):
+        slot = GpuSlot(at % 4, at * 7 % 8)
+        if at % 11 == 10:
+            cluster.lose(at % 4)
+        elif at % 11 == 5:
+            cluster.restore((at + 5) % 4)
+        elif at % 3 == 2 and cluster.running:
+            cluster.release(next(iter(cluster.running)))
+        elif cluster.free.milli[slot] >= PLACE_MILLI and cluster.up[slot.node]:
+            cluster.place(Placement(job, (slot,), job.share, True, True), now_ms=0)
+        every = {
+            slot: cluster.jobs_on(slot)
+            for slot in (GpuSlot(node, index) for node in range(4) for index in range(8))
+            if cluster.up[slot.node] and cluster.free.milli[slot] >= PLACE_MILLI
+        }
+        found = dict(rooms.open(cluster, 0, 0, closed=()))
+        assert found == {slot: tenants for slot, tenants in every.items() if len(tenants) < 4}
+
+
+def test_a_decision_on_a_full_cluster_forecasts_few_gpus() -> None:
+    model = make_interference("mps")
+    jobs = [
+        replace(job, id=f"{at}", submit_ms=max(0, at - 600) * 200)
+        for at, job in enumerate(workload_jobs("random", 800, 77))
+    ]
+    policy = make_policy("learned", Setting(0, knowledge=Oracle((), model)))
+    assert isinstance(policy, Colocating)
+    offers: list[int] = []
+    forecasts = policy.forecaster.forecasts
+
+    def counted(offered: list[Offer], *rest: object) -> object:
+        offers.append(len(offered))
+        return forecasts(offered, *rest)  # type: ignore[arg-type]
+
+    policy.forecaster.forecasts = counted  # type: ignore[method-assign,assignment]
+    begun = 0
+    for event in simulate(jobs, cluster_of(104), policy, interference=model):
+        begun += event.kind is EventKind.START
+        if event.time_ms > 5_000:
+            break
+    assert begun > 250
+    assert max(offers) == 104  # at first all are idle
+    assert len(offers) > 40
+    assert sum(count > MOST_ASKED_AGAIN for count in offers) <= 3
