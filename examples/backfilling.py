@@ -1,4 +1,4 @@
-"""EASY backfilling against a strict queue: what the reservation costs nobody and gains everybody."""
+"""EASY backfilling against a strict queue: what backfilling gains and what it costs."""
 
 import berth
 

@@ -96,6 +96,13 @@ class RunOptions:
             help="How fast applications are on each GPU model: columns application, gpu_model, speed.",
         ),
     ] = None
+    prices: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.toml",
+            help="Price list of GPUs and energy: adds cost, energy and CO₂ to the metrics.",
+        ),
+    ] = None
     quota: Annotated[
         str | None,
         typer.Option(
@@ -182,6 +189,7 @@ def conditions_asked(options: RunOptions) -> dict[str, Any]:
         "outages": () if options.outages is None else options.outages,
         "failures": failures,
         "speeds": ALL_ALIKE if options.speeds is None else options.speeds,
+        "prices": options.prices,
         "recovery": Recovery(
             None if checkpoint is None else _whole_ms(checkpoint, 60_000, "--checkpoint"),
             _whole_ms(options.restart, 1000, "--restart"),

@@ -7,7 +7,7 @@ what was really used, that is compared, and no policy is marked as the best for 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -24,6 +24,8 @@ class Unit(StrEnum):
     PERCENT = "%"
     SECONDS = "seconds"
     GPU_HOURS = "GPU-hours"
+    KWH = "kWh"
+    KG = "kg"
     COUNT = ""
     TIMES = "times"
 
@@ -206,6 +208,31 @@ DEADLINES = Metric(
 )
 """What is compared too where jobs have deadlines."""
 
+PRICED = (
+    Metric(
+        "Cost",
+        Unit.COUNT,
+        lambda summary: math.nan if summary.cost is None else summary.cost,
+        min,
+        "Price of the GPU-hours that jobs held, a shared GPU once, and of the energy",
+    ),
+    Metric(
+        "Energy",
+        Unit.KWH,
+        lambda summary: math.nan if summary.energy_kwh is None else summary.energy_kwh,
+        min,
+        "What all GPUs drew from the first submission to the last event, by the price list's watts",
+    ),
+    Metric(
+        "CO₂",
+        Unit.KG,
+        lambda summary: math.nan if summary.co2_kg is None else summary.co2_kg,
+        min,
+        "CO₂ of that energy, by the price list's grams per kWh",
+    ),
+)
+"""What is compared too where a price list says it."""
+
 _BY_WHAT_IS_HELD = frozenset({"GPU allocation", "Allocation while jobs arrive", "GPU utilisation"})
 
 HEADLINES = tuple(
@@ -220,7 +247,8 @@ HEADLINES = tuple(
 def metrics_of(summaries: Iterable[Summary]) -> tuple[Metric, ...]:
     """What a table of these runs compares: real use first where any of them knows it, and METRICS where none does."""
     runs = list(summaries)
-    last = (DEADLINES,) if any(summary.deadlines_missed_pct is not None for summary in runs) else ()
+    late = (DEADLINES,) if any(summary.deadlines_missed_pct is not None for summary in runs) else ()
+    last = (*late, *_priced(runs))
     if not _knows_use(runs):
         return METRICS + last
     return (
@@ -228,6 +256,14 @@ def metrics_of(summaries: Iterable[Summary]) -> tuple[Metric, ...]:
         *(replace(metric, best=None) if metric.name in _BY_WHAT_IS_HELD else metric for metric in METRICS),
         *last,
     )
+
+
+def _priced(runs: Sequence[Summary]) -> tuple[Metric, ...]:
+    said = [metric for metric in PRICED if not all(math.isnan(metric.of(summary)) for summary in runs)]
+    currency = next((summary.currency for summary in runs if summary.currency), "")
+    if said and currency:
+        said[0] = replace(said[0], name=f"Cost ({currency})")
+    return tuple(said)
 
 
 def headlines_of(summaries: Iterable[Summary]) -> tuple[Metric, ...]:

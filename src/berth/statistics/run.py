@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from berth.model import Node
 from berth.statistics.columns import EventColumns
+from berth.statistics.cost import Prices
 from berth.statistics.measures import completion_time_s, waiting_time_s
 from berth.statistics.real_use import RealUse
 from berth.statistics.spread import Cdf, cdf
@@ -56,18 +57,19 @@ def run_of(
     seed: int,
     at_ms: Sequence[int] | None = None,
     use: RealUse | None = None,
+    prices: Prices | None = None,
 ) -> Run:
     """Reduce the columns of one run to what is kept of it.
 
     The cluster is kept as it was at each time of `at_ms`. By default these are five times spread over the
     submissions, and so the same for every policy on one trace. `use` is what `real_use` makes of the run, where the
-    model of interference that it ran under knows profiles.
+    model of interference that it ran under knows profiles; `prices` say what it costs.
     """
     times = _spread_over_submissions(columns) if at_ms is None else sorted(at_ms)
     return Run(
         policy=policy,
         seed=seed,
-        summary=summarise(columns, nodes, use),
+        summary=summarise(columns, nodes, use, prices),
         timeline=timeline(columns, nodes),
         waiting=cdf(waiting_time_s(columns)),
         completion=cdf(completion_time_s(columns)),

@@ -10,6 +10,7 @@ import numpy as np
 
 from berth.model import EventKind, Node, Reason
 from berth.statistics.columns import KINDS, EventColumns
+from berth.statistics.cost import Prices, run_cost
 from berth.statistics.fairness import finish_time_fairness, jain_index, service
 from berth.statistics.measures import (
     GpuHours,
@@ -95,12 +96,22 @@ class Summary:
     """The same of virtual clusters."""
     deadlines_missed_pct: float | None = None
     """Of the jobs with a deadline those that had not finished by then; None where no job has one."""
+    cost: float | None = None
+    """What the GPU-hours held and the energy cost; None, like the next two, where no price list says."""
+    energy_kwh: float | None = None
+    """What all GPUs drew."""
+    co2_kg: float | None = None
+    currency: str = ""
+    """Of `cost`, as the price list says."""
     given_up: tuple[str, ...] = ()
     """Ids of up to 10 jobs that were given up since their nodes were lost too often."""
 
 
-def summarise(columns: EventColumns, nodes: Sequence[Node], use: RealUse | None = None) -> Summary:
+def summarise(
+    columns: EventColumns, nodes: Sequence[Node], use: RealUse | None = None, prices: Prices | None = None
+) -> Summary:
     """Compute every metric of a run on a cluster of these nodes; what was really used is told, where it is known."""
+    priced = None if prices is None else run_cost(columns, nodes, prices)
     lasted_ms = columns.end_ms - columns.begin_ms
     return Summary(
         jobs=len(columns.job_ids),
@@ -132,6 +143,10 @@ def summarise(columns: EventColumns, nodes: Sequence[Node], use: RealUse | None 
         jain_users=jain_index(service(columns, columns.users)),
         jain_virtual_clusters=jain_index(service(columns, columns.virtual_clusters)),
         deadlines_missed_pct=deadlines_missed_pct(columns),
+        cost=None if priced is None else priced.cost,
+        energy_kwh=None if priced is None else priced.energy_kwh,
+        co2_kg=None if priced is None else priced.co2_kg,
+        currency="" if prices is None else prices.currency,
         given_up=given_up(columns),
     )
 

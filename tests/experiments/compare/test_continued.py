@@ -33,6 +33,7 @@ from berth.experiments.genetic.utilisation_run import UseTask, _digest
 from berth.interference import make_interference
 from berth.model import Outage, Placement
 from berth.policies.schemes.limit_settings import Limit, LimitSettings, write_limits
+from berth.statistics.cost import Prices
 from berth.traces import read_trace
 
 BERTH = Path(sys.executable).parent / "berth"
@@ -111,6 +112,7 @@ CHANGED = {
     "round_ms": 1000,
     "knowledge": "user",
     "speeds": CardSpeeds({"": {"T4": 500}}),
+    "prices": Prices("EUR", {"t4": 1.0}),
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 from typing import Any
 
 from berth.card_speeds import ALL_ALIKE, CardSpeeds, card_speeds
@@ -14,6 +15,7 @@ from berth.interference import Interference, make_interference, no_interference
 from berth.knowledge import check_knowledge
 from berth.model import Node, Outage
 from berth.policies.schemes.quotas import check_quotas
+from berth.statistics.cost import Prices, check_prices, read_prices
 
 __all__ = ["AS_THE_TRACE_SAYS", "Conditions", "conditions_of"]
 
@@ -50,6 +52,8 @@ class Conditions:
     """Policies decide at whole multiples of this; None: whenever something happens."""
     speeds: CardSpeeds = ALL_ALIKE
     """How fast applications are on each GPU model; may be given as a file or the name of a table."""
+    prices: Prices | None = None
+    """What GPU-hours and energy cost; may be given as a file. None: cost is not a metric."""
     knowledge: str = "oracle"
     """What policies believe of jobs; `oracle`: the truth."""
 
@@ -76,6 +80,8 @@ def conditions_of(
         values["interference"] = make_interference(values["interference"])
     if isinstance(values.get("speeds"), str | os.PathLike):
         values["speeds"] = card_speeds(os.fspath(values["speeds"]))
+    if isinstance(values.get("prices"), str | os.PathLike):
+        values["prices"] = read_prices(Path(values["prices"]))
     if "outages" in values:
         outages = values["outages"]
         by_file = isinstance(outages, str | os.PathLike)
@@ -90,5 +96,7 @@ def conditions_of(
     elif found.borrow:
         raise SettingError("to borrow takes quotas; say whose, such as --quota vcA=64,vcB=32")
     found.speeds.check(nodes)
+    if found.prices is not None:
+        check_prices(found.prices, nodes)
     check_knowledge(found.knowledge)
     return found

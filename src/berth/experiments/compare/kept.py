@@ -34,6 +34,8 @@ __all__ = ["KeptRuns", "digest", "interference_digest"]
 
 OTHERWISE = ("source", "conditions", "events", "records", "measure")
 """Fields of a task that count otherwise for its digest, or not at all."""
+MAY_BE_NONE = ("gpu_use_pct", "gpu_mem_use_pct", "deadlines_missed_pct", "cost", "energy_kwh", "co2_kg")
+"""Metrics that are None, and not NaN, where they are unknown."""
 OF_INTERFERENCE = ("interference", "interference_name")
 """Likewise of its conditions."""
 
@@ -153,7 +155,7 @@ def _summary(plain: dict[str, Any]) -> Summary:
         elif isinstance(value, dict):
             kind = GpuHours if name == "gpu_hours" else Distribution
             values[name] = kind(**{key: _number(inner) for key, inner in value.items()})
-        elif name in ("gpu_use_pct", "gpu_mem_use_pct", "deadlines_missed_pct"):
+        elif name in MAY_BE_NONE:
             values[name] = value
         else:
             values[name] = _number(value)

@@ -127,7 +127,7 @@ def write_kept(path: Path, kept: KeptFile) -> None:
         "seed": ("BIGINT", kept.seed),
         "trace": ("VARCHAR", kept.trace),
         "task": ("VARCHAR", kept.task),
-        **_numbers(kept.summary),
+        **_values(kept.summary),
         "summary": ("VARCHAR", json.dumps(kept.summary)),
         "curves": ("BLOB", stream.getvalue()),
         "skipped": ("VARCHAR", json.dumps(kept.skipped)),
@@ -160,13 +160,13 @@ def file_mark(path: str) -> object:
     return path, status and (status.st_size, status.st_mtime_ns)
 
 
-def _numbers(value: dict[str, Any], before: str = "") -> dict[str, tuple[str, object]]:
+def _values(value: dict[str, Any], before: str = "") -> dict[str, tuple[str, object]]:
     columns: dict[str, tuple[str, object]] = {}
     for name, inner in value.items():
         if isinstance(inner, dict):
             if name not in ("failures", "rejections"):
-                columns |= _numbers(inner, f"{before}{name}_")
+                columns |= _values(inner, f"{before}{name}_")
         elif not isinstance(inner, list | tuple):
-            kind = "BIGINT" if isinstance(inner, int) else "DOUBLE"
+            kind = "VARCHAR" if isinstance(inner, str) else "BIGINT" if isinstance(inner, int) else "DOUBLE"
             columns[f"{before}{name}"] = (kind, inner)
     return columns

@@ -108,7 +108,7 @@ def run_task(
     model, use = under.interference, None
     if isinstance(model, KnowsProfiles):
         use = real_use(attempts_of(columns, jobs), task.nodes, model, model.profiles, under.recovery)
-    run = run_of(columns, task.nodes, task.policy, task.seed, task.at_ms, use)
+    run = run_of(columns, task.nodes, task.policy, task.seed, task.at_ms, use, under.prices)
     return Result(run, skipped, measured)
 
 
