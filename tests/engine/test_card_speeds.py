@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -127,3 +129,14 @@ def test_the_command_says_once_which_applications_have_no_speed(tmp_path: Path) 
     with pytest.warns(UserWarning, match="gavel has no speeds of 1 applications of the jobs, such as 'mine'"):
         done = CliRunner().invoke(app, words, catch_exceptions=False)
     assert done.exit_code == 0
+
+
+def test_a_warning_is_one_line_on_standard_error(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("id,submit_ms,work_ms,application\na,0,60000,A3C\nb,0,60000,mine\n")
+    words = ["simulate", str(tmp_path / "t.csv"), "--cluster", "1x4:K80", "--speeds", "gavel", "--json"]
+    command = [sys.executable, "-c", "from berth.cli import main; main()", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    assert done.stderr == (
+        "berth: gavel has no speeds of 1 applications of the jobs, such as 'mine': these are taken to be as fast on"
+        " every card\n"
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from typing import TextIO
 
 __all__ = ["main"]
 
@@ -24,6 +25,7 @@ def main() -> None:
     from berth.cli.app import app
 
     sys.path.append(os.getcwd())  # where a user's own `my.module:thing` is
+    _warn_in_one_line()
     try:
         try:
             app(prog_name="berth")
@@ -86,6 +88,28 @@ def _exit_with(of_queue: Callable[[list[str]], int | None]) -> None:
 
         if os.path.exists(kept := Places(state_folder()).history):
             os.environ["BERTH_HISTORY"] = kept
+
+
+def _warn_in_one_line() -> None:
+    """Print warnings as errors are printed: without the file and line of code that they came from."""
+    import warnings
+
+    usual = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if category is UserWarning:
+            print(f"berth: {message}", file=sys.stderr)
+        else:
+            usual(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show
 
 
 def _interrupted(error: SystemExit) -> bool:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -22,7 +19,7 @@ import pytest
 from berth.card_speeds import CardSpeeds
 from berth.cluster import Cluster, Queue
 from berth.cluster.outages import FailureRate, Recovery
-from berth.errors import PolicyError, SettingError, SimulationError
+from berth.errors import PolicyError, SimulationError
 from berth.experiments.cases import Case
 from berth.experiments.compare import compare, sweep
 from berth.experiments.compare.conditions import Conditions
@@ -238,19 +235,6 @@ def test_each_trace_is_read_once_while_there_are_more_traces_than_processes() ->
     assert [turns.next(one), turns.next(one), turns.next(other)] == [tasks[8], None, None]
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "nowhere.invalid:6379"])
-def test_a_ray_address_that_does_not_answer_is_told(address: str) -> None:
-    with pytest.raises(SettingError, match="no Ray cluster answers at"):
-        compare(TRACE, "fifo", ray=address)
-    with pytest.raises(SettingError, match="is no address of a Ray cluster"):
-        compare(TRACE, "fifo", ray="here")
-
-
-def test_events_of_runs_on_other_machines_are_refused_before_anything_runs(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="on a Ray cluster may be another machine"):
-        compare(TRACE, "fifo", ray="127.0.0.1:1", events=tmp_path / "events.parquet")
-
-
 def test_an_interruption_of_what_fails_is_heard_all_the_same() -> None:
     """In a process of its own, for it gets a real SIGINT."""
     code = """
@@ -265,71 +249,3 @@ except KeyboardInterrupt as interruption:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert (done.stdout, done.stderr) == ("interrupted after ValueError('fails')\n", "")
-
-
-@pytest.mark.parametrize("scheme", ["", "ray://"])
-def test_a_port_that_opens_and_stays_silent_or_speaks_something_else_is_no_ray_cluster(scheme: str) -> None:
-    """Without the question that is put first, Ray itself still waits after two minutes."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        address = f"{scheme}127.0.0.1:{listener.getsockname()[1]}"
-        begin = time.monotonic()
-        with pytest.raises(SettingError, match=r"no Ray cluster answers at .*timed out"):
-            compare(TRACE, "fifo", ray=address)
-        assert time.monotonic() - begin < 60  # asked: 10 s, which bench/sweeps.py measures
-
-        def answer() -> None:
-            listener.accept()[0].close()  # the one that gave up
-            connection, _ = listener.accept()
-            connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            connection.close()
-
-        with ThreadPoolExecutor(1) as speaker:
-            speaker.submit(answer)
-            with pytest.raises(SettingError, match=r"says b'HTTP/1.1 400 Bad Req.*, which is not gRPC"):
-                compare(TRACE, "fifo", ray=address)
-
-
-needs_ray = pytest.mark.skipif(
-    importlib.util.find_spec("ray") is None, reason="Ray is not installed; the extra `ray` brings it"
-)
-
-
-@needs_ray
-@pytest.mark.parametrize("scheme", ["", "ray://"])
-def test_a_grpc_server_that_is_not_ray_s_is_no_ray_cluster(scheme: str) -> None:
-    """Ray itself tries again for half a minute, or for ever."""
-    grpc = pytest.importorskip("grpc")
-    server = grpc.server(ThreadPoolExecutor(1))
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    try:
-        with pytest.raises(SettingError, match="speaks gRPC, but not as Ray does"):
-            compare(TRACE, "fifo", ray=f"{scheme}127.0.0.1:{port}")
-    finally:
-        server.stop(None).wait(60)
-
-
-@needs_ray
-@pytest.mark.slow
-def test_ray_gives_what_one_process_gives() -> None:
-    command = [str(BERTH), "compare", TRACE, "--policies", ",".join(POLICIES), "--seeds", "2", "--json"]
-    here = subprocess.run(command, capture_output=True, text=True, check=True, timeout=400)
-    there = subprocess.run(
-        [*command, "--ray", "local"], capture_output=True, text=True, check=True, timeout=400
-    )
-    assert json.loads(there.stdout) == json.loads(here.stdout)
-
-
-@needs_ray
-@pytest.mark.slow
-def test_an_interrupted_sweep_on_ray_keeps_its_runs_and_is_continued(tmp_path: Path) -> None:
-    command = [str(BERTH), "compare", "synthetic:philly-like?jobs=1000&load=1.3", "--out", str(tmp_path)]
-    command += ["--policies", "fifo+first-fit,sjf+best-fit", "--seeds", "12", "--ray", "local", "--json"]
-    out, errors, status = interrupted(command, tmp_path)
-    kept = {path: path.stat().st_mtime_ns for path in tmp_path.glob("runs/*.parquet")}
-    assert (status, out) == (130, "")
-    assert f"{len(kept)} finished runs are in" in errors
-    assert 1 <= len(kept) < 24
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=400)
-    assert len(json.loads(done.stdout)["runs"]) == 24
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept
