@@ -20,7 +20,7 @@ HOOK(cuDeviceTotalMem_v2, (size_t *bytes, CUdevice dev))
 HOOK(cuMemGetInfo, (unsigned *free_bytes, unsigned *total_bytes))
 HOOK(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total_bytes))
 
-/* context.c: what the driver takes for itself */
+/* context.c: contexts and what they set aside */
 HOOK(cuCtxCreate, (CUcontext * ctx, unsigned flags, CUdevice dev))
 HOOK(cuCtxCreate_v2, (CUcontext * ctx, unsigned flags, CUdevice dev))
 HOOK(cuCtxCreate_v3, (CUcontext * ctx, void *affinity, int count, unsigned flags, CUdevice dev))
@@ -97,7 +97,7 @@ HOOK(cuMulticastBindAddr_v2, (CUhandle object, CUdevice dev, size_t offset, CUde
                               size_t bytes, unsigned long long flags))
 HOOK(cuMulticastUnbind, (CUhandle object, CUdevice dev, size_t offset, size_t bytes))
 
-/* pool.c: stream-ordered memory */
+/* async.c: stream-ordered memory */
 HOOK(cuMemAllocAsync, (CUdeviceptr * ptr, size_t bytes, CUstream stream))
 HOOK(cuMemAllocAsync_ptsz, (CUdeviceptr * ptr, size_t bytes, CUstream stream))
 HOOK(cuMemAllocFromPoolAsync, (CUdeviceptr * ptr, size_t bytes, CUpool pool, CUstream stream))
