@@ -84,6 +84,8 @@ HOOK(cuMemUnmap, (CUdeviceptr ptr, size_t bytes))
 HOOK(cuMemRetainAllocationHandle, (CUhandle * handle, void *address))
 HOOK(cuMemExportToShareableHandle, (void *out, CUhandle handle, int type, unsigned long long flags))
 HOOK(cuMemImportFromShareableHandle, (CUhandle * handle, void *from, int type))
+
+/* sparse.c: what holds it beside */
 HOOK(cuMemMapArrayAsync, (CUmap_info * list, unsigned count, CUstream stream))
 HOOK(cuMemMapArrayAsync_ptsz, (CUmap_info * list, unsigned count, CUstream stream))
 HOOK(cuMulticastCreate, (CUhandle * object, const CUmulticast_prop *prop))
