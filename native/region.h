@@ -52,7 +52,7 @@ struct berth_limit_file {
 };
 
 struct berth_slot {
-    shared32 state; /* 0 free, 1 taken, more while it is buried (region.c) */
+    shared32 state; /* 0 free, 1 taken, more while it is buried (members.c) */
     uint32_t pid;   /* as its own pid namespace counts */
     uint64_t start_ticks, pid_namespace;
     char command[16];
@@ -178,5 +178,6 @@ bool region_check_use(const void *bytes, size_t size, const unsigned char uuid[1
 void region_uuid_text(const unsigned char uuid[16], char text[37]);
 bool region_uuid_parse(const char *text, unsigned char uuid[16]);
 uint64_t clock_ns(void);
+void clock_forget(void);
 
 #endif

@@ -1,0 +1,366 @@
+/* Who is in a region, and who of them lives: joining it, burying the dead, leaving it. */
+#define _GNU_SOURCE
+#include "members.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    LOCK_BASE = 1 << 24,
+    GLANCE_NS = 10 * 1000 * 1000,
+    CROWD_NS = 2 * 1000 * 1000,
+    EXEC_NS = 100 * 1000 * 1000
+};
+
+static uint64_t coarse_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* ---- who lives ---- */
+
+static int lock_byte(int fd, int command, uint32_t index)
+{
+    struct flock lock = {
+        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = LOCK_BASE + (off_t)index, .l_len = 1
+    };
+    int answer = fcntl(fd, command, &lock);
+    if (command == F_OFD_GETLK)
+        return answer == 0 && lock.l_type == F_UNLCK;
+    return answer == 0;
+}
+
+static uint64_t own_pid_namespace(void)
+{
+    struct stat file;
+    return stat("/proc/self/ns/pid", &file) == 0 ? (uint64_t)file.st_ino : 0;
+}
+
+enum { EXITING = 4 }; /* the kernel's PF_EXITING */
+struct life {
+    char state;
+    uint64_t flags, threads, start_ticks;
+};
+
+/* From /proc/PID/stat; false where it cannot be read. */
+static bool read_life(const char *path, struct life *life)
+{
+    char text[1024];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t size = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (size <= 0)
+        return false;
+    text[size] = 0;
+    char *at = strrchr(text, ')');
+    if (at == NULL || at[1] != ' ')
+        return false;
+    life->state = at[2];
+    at += 2;
+    for (int field = 3; field < 22; field++) {
+        at = strchr(at, ' ');
+        if (at == NULL)
+            return false;
+        at++;
+        if (field + 1 == 9)
+            life->flags = strtoull(at, NULL, 10);
+        if (field + 1 == 20)
+            life->threads = strtoull(at, NULL, 10);
+    }
+    life->start_ticks = strtoull(at, NULL, 10);
+    return true;
+}
+
+/* Called when the lock of the slot is free, its memory gone: has its process also closed its files,
+   the driver's among them? The kernel closes them before a process becomes a zombie, but its last
+   thread may be another than the one that let go of the memory, and the first thread is a zombie
+   before the others have ended. That is known only in the same pid namespace; elsewhere the lock
+   decides, which a thread lets go of after the files that it closes itself. */
+static bool is_gone(struct berth_slot *slot, uint64_t own_namespace)
+{
+    if (slot->pid_namespace == 0 || slot->pid_namespace != own_namespace)
+        return true;
+    if (kill((pid_t)slot->pid, 0) != 0 && errno == ESRCH)
+        return true;
+    char path[40];
+    struct life life = { 0 };
+    snprintf(path, sizeof path, "/proc/%u/stat", slot->pid);
+    if (!read_life(path, &life))
+        return true;
+    bool ended = (life.state == 'Z' || life.state == 'X') && life.threads <= 1;
+    if (ended || life.start_ticks != slot->start_ticks || slot->pid == (uint32_t)getpid())
+        return true;
+    if (life.state == 'Z' || life.state == 'X' || (life.flags & EXITING) != 0)
+        return false;
+    /* It lives and is not about to end: it has become another program. That closes the driver's
+       files a moment after it lets go of the memory. */
+    uint64_t now = clock_ns(), since = 0;
+    if (atomic_compare_exchange_strong(&slot->unproven_ns, &since, now))
+        since = now;
+    return now - since > EXEC_NS;
+}
+
+/* ---- the mapped file ---- */
+
+static bool is_mapped_file(const struct berth_region *region, const struct stat *file)
+{
+    return (uint64_t)file->st_dev == region->disk && (uint64_t)file->st_ino == region->inode;
+}
+
+bool region_replaced(const struct berth_region *region)
+{
+    struct stat file;
+    return stat(region->path, &file) == 0 && !is_mapped_file(region, &file);
+}
+
+/* A descriptor of the file that is mapped, or -1. By its path; where that leads nowhere any more,
+   or to the file of another partition of the same name, by the mapping, which the kernel shows to
+   root. */
+static int open_mapped(const struct berth_region *region)
+{
+    struct stat file;
+    char mapping[80];
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uintptr_t from = (uintptr_t)region->use,
+              to = from + (sizeof *region->use + page - 1) / page * page;
+    snprintf(mapping, sizeof mapping, "/proc/self/map_files/%lx-%lx", (unsigned long)from,
+             (unsigned long)to);
+    int fd = open(region->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW), error = errno;
+    if (fd >= 0 && fstat(fd, &file) == 0 && is_mapped_file(region, &file))
+        return fd;
+    if (fd >= 0) {
+        close(fd);
+        error = ESTALE;
+    }
+    fd = open(mapping, O_RDWR | O_CLOEXEC);
+    if (fd >= 0 && fstat(fd, &file) == 0 && is_mapped_file(region, &file))
+        return fd;
+    if (fd >= 0)
+        close(fd);
+    errno = error;
+    return -1;
+}
+
+/* ---- the dead ----
+
+   Who buries says so first in the slot's state, so that no two do: one that may lock the slot's
+   byte writes BY_LOCK, under that lock; one that has no descriptor of the file, since its path is
+   gone, writes BY_SLOT and its own slot. A burial that a death interrupted is taken over from
+   there. */
+enum { BY_SLOT = 2, BY_LOCK = BY_SLOT + BERTH_SLOTS };
+
+static void unlock_byte(int fd, uint32_t index)
+{
+    struct flock off = {
+        .l_type = F_UNLCK, .l_whence = SEEK_SET, .l_start = LOCK_BASE + (off_t)index, .l_len = 1
+    };
+    fcntl(fd, F_OFD_SETLK, &off);
+}
+
+static bool bury_by_lock(struct berth_use_file *use, uint32_t index, int fd, uint64_t own_namespace)
+{
+    struct berth_slot *slot = &use->slots[index];
+    if (!lock_byte(fd, F_OFD_GETLK, index) || !is_gone(slot, own_namespace))
+        return false;
+    if (!lock_byte(fd, F_OFD_SETLK, index))
+        return false;
+    uint32_t state = LOAD_ACQUIRE(slot->state);
+    bool nobodys = state == 1 || state == BY_LOCK ||
+                   (state > 1 && state < BY_LOCK && lock_byte(fd, F_OFD_GETLK, state - BY_SLOT));
+    bool ours = nobodys && atomic_compare_exchange_strong(&slot->state, &state, BY_LOCK);
+    if (ours)
+        account_end(use, index);
+    unlock_byte(fd, index);
+    return ours;
+}
+
+/* Without a lock to ask: known of processes of the same pid namespace only, by when they started.
+   One that has become another program still looks alive. */
+static bool has_ended(struct berth_slot *slot, uint64_t own_namespace)
+{
+    char path[40];
+    struct life life = { 0 };
+    if (own_namespace == 0 || slot->pid_namespace != own_namespace)
+        return false;
+    if (kill((pid_t)slot->pid, 0) != 0)
+        return errno == ESRCH;
+    snprintf(path, sizeof path, "/proc/%u/stat", slot->pid);
+    if (!read_life(path, &life))
+        return false;
+    return life.start_ticks != slot->start_ticks ||
+           ((life.state == 'Z' || life.state == 'X') && life.threads <= 1);
+}
+
+static bool bury_by_pid(struct berth_region *region, uint32_t index, uint64_t own_namespace)
+{
+    struct berth_use_file *use = region->use;
+    struct berth_slot *slot = &use->slots[index];
+    uint32_t state = LOAD_ACQUIRE(slot->state), ours = (uint32_t)(BY_SLOT + region->slot);
+    if (region->slot < 0 || state == 0 || state >= BY_LOCK || !has_ended(slot, own_namespace))
+        return false;
+    if (state > 1 && !has_ended(&use->slots[state - BY_SLOT], own_namespace))
+        return false;
+    if (!atomic_compare_exchange_strong(&slot->state, &state, ours))
+        return false;
+    if (!has_ended(slot,
+                   own_namespace)) { /* another has buried it meanwhile, and a third moved in */
+        atomic_compare_exchange_strong(&slot->state, &ours, 1);
+        return false;
+    }
+    account_end(use, index);
+    return true;
+}
+
+int region_reap(struct berth_region *region)
+{
+    struct berth_use_file *use = region->use;
+    uint32_t seen = LOAD_ACQUIRE(use->slots_seen), dead = 0;
+    uint64_t own_namespace = 0;
+    bool looked = false;
+    int fd = -1, error = errno;
+    if (seen > BERTH_SLOTS)
+        seen = BERTH_SLOTS;
+    for (uint32_t index = 0; index < seen; index++) {
+        if (LOAD_ACQUIRE(use->slots[index].state) == 0 || (int)index == region->slot)
+            continue;
+        if (!looked) {
+            fd = open_mapped(region);
+            own_namespace = own_pid_namespace();
+            looked = true;
+        }
+        dead += fd >= 0 ? bury_by_lock(use, index, fd, own_namespace)
+                        : bury_by_pid(region, index, own_namespace);
+    }
+    if (fd >= 0)
+        close(fd);
+    errno = error;
+    return (int)dead;
+}
+
+void region_glance(struct berth_region *region)
+{
+    if (LOAD(region->use->slots_seen) <= 1 && region->slot == 0)
+        return;
+    uint64_t now = coarse_ns(), then = LOAD(region->looked_ns);
+    if (now - then >= GLANCE_NS && atomic_compare_exchange_strong(&region->looked_ns, &then, now))
+        region_reap(region);
+}
+
+bool region_join(struct berth_region *region, struct berth_error *error)
+{
+    if (region->slot >= 0)
+        return true;
+    /* Of many that start together one looks for the dead; each still does before it is ever
+       refused. */
+    uint64_t now = clock_ns(), then = LOAD(region->use->reaped_ns);
+    if (now - then > CROWD_NS &&
+        atomic_compare_exchange_strong(&region->use->reaped_ns, &then, now))
+        region_reap(region);
+    struct berth_use_file *use = region->use;
+    int fd = open_mapped(region);
+    if (fd < 0) {
+        snprintf(error->text, sizeof error->text, "%s: cannot be opened to join it (%s); %s",
+                 region->path, strerror(errno),
+                 errno == ENOENT || errno == ESTALE
+                     ? "the partition was removed while this program ran; start it again"
+                     : "check its owner and mode");
+        return false;
+    }
+    for (uint32_t index = 0; index < BERTH_SLOTS; index++) {
+        struct berth_slot *slot = &use->slots[index];
+        if (LOAD_ACQUIRE(slot->state) != 0)
+            continue;
+        if (!lock_byte(fd, F_OFD_SETLK, index)) {
+            if (errno == EAGAIN || errno == EACCES)
+                continue;
+            snprintf(error->text, sizeof error->text,
+                     "%s: its file system keeps no locks (%s), which tell who lives; name a folder "
+                     "in memory or on a local disk",
+                     region->path, strerror(errno));
+            close(fd);
+            return false;
+        }
+        if (LOAD_ACQUIRE(slot->state) !=
+            0) { /* taken since we looked, and its owner died: the next to reap sees to it */
+            unlock_byte(fd, index);
+            continue;
+        }
+        void *proof = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+        if (proof == MAP_FAILED || madvise(proof, 4096, MADV_DONTFORK) != 0) {
+            snprintf(error->text, sizeof error->text, "%s: cannot be mapped (%s)", region->path,
+                     strerror(errno));
+            if (proof != MAP_FAILED)
+                munmap(proof, 4096);
+            close(fd);
+            return false;
+        }
+        struct life life = { 0 };
+        read_life("/proc/self/stat", &life);
+        slot->pid = (uint32_t)getpid();
+        slot->pid_namespace = own_pid_namespace();
+        slot->start_ticks = life.start_ticks;
+        memset(slot->command, 0, sizeof slot->command);
+        strncpy(slot->command, program_invocation_short_name, sizeof slot->command - 1);
+        STORE(slot->held, 0);
+        STORE(slot->peak, 0);
+        STORE(slot->gpu_ns, 0);
+        STORE(slot->swapped, 0);
+        STORE(slot->unproven_ns, 0);
+        STORE(slot->outer_pid, 0);
+        STORE_RELEASE(slot->state, 1);
+        uint32_t seen = LOAD(use->slots_seen);
+        while (seen < index + 1 &&
+               !atomic_compare_exchange_weak(&use->slots_seen, &seen, index + 1)) { }
+        region->proof = proof;
+        region->slot = (int)index;
+        close(fd);
+        return true;
+    }
+    close(fd);
+    snprintf(error->text, sizeof error->text,
+             "%s: %d processes use this partition already, which is all it holds; end some or make "
+             "another partition",
+             region->path, (int)BERTH_SLOTS);
+    return false;
+}
+
+/* ---- the end ---- */
+
+void region_close(struct berth_region *region)
+{
+    if (region->slot >= 0) {
+        struct berth_use_file *use = region->use;
+        uint32_t index = (uint32_t)region->slot;
+        turn_take(&region->turn);
+        account_end(use, index);
+        region->slot = -1;
+        turn_leave(&region->turn);
+        munmap(region->proof, 4096);
+    }
+    if (region->use != NULL)
+        munmap(region->use, sizeof *region->use);
+    if (region->limit != NULL)
+        munmap((void *)(uintptr_t)region->limit, sizeof *region->limit);
+    region->use = NULL;
+    region->limit = NULL;
+}
+
+void region_forget(struct berth_region *region)
+{
+    region->slot = -1;
+    region->proof = NULL;
+    STORE(region->turn.word, 0);
+    clock_forget();
+}

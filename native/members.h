@@ -1,0 +1,16 @@
+/* What the account of a region and its members know of each other. */
+#ifndef BERTH_MEMBERS_H
+#define BERTH_MEMBERS_H
+
+#include "region.h"
+
+#define LOAD(x) atomic_load_explicit(&(x), memory_order_relaxed)
+#define LOAD_ACQUIRE(x) atomic_load_explicit(&(x), memory_order_acquire)
+#define STORE(x, v) atomic_store_explicit(&(x), (v), memory_order_relaxed)
+#define STORE_RELEASE(x, v) atomic_store_explicit(&(x), (v), memory_order_release)
+
+/* A slot's process is gone: its last change is completed, what it held given back, the slot free.
+   The caller alone buries it. */
+void account_end(struct berth_use_file *use, uint32_t index);
+
+#endif
