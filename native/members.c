@@ -1,6 +1,6 @@
 /* Who is in a region, and who of them lives: joining it, burying the dead, leaving it. */
 #define _GNU_SOURCE
-#include "members.h"
+#include "account.h"
 
 #include <errno.h>
 #include <fcntl.h>

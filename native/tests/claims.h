@@ -3,17 +3,23 @@
 #define BERTH_CLAIMS_H
 #include "driver.h"
 
+#include <stdbool.h>
 #include <stdio.h>
+#include <unistd.h>
+
+/* Ends the process where the claim does not hold. */
+static inline void claim(bool truth, const char *file, int line, const char *text)
+{
+    if (truth)
+        return;
+    printf("%s:%d: %s\n", file, line, text);
+    fflush(stdout);
+    _exit(1);
+}
 
 #define MIB (1ull << 20)
 #define LIMIT (64 * MIB)
-#define CHECK(truth)                                           \
-    do {                                                       \
-        if (!(truth)) {                                        \
-            printf("%s:%d: %s\n", __FILE__, __LINE__, #truth); \
-            return 1;                                          \
-        }                                                      \
-    } while (0)
+#define CHECK(truth) claim((truth), __FILE__, __LINE__, #truth)
 #define OK(call) CHECK((call) == CUDA_SUCCESS)
 #define OOM(call) CHECK((call) == CUDA_ERROR_OUT_OF_MEMORY)
 /* What berth says is left, and what the driver holds, add up to the limit. */
@@ -25,14 +31,12 @@ static inline uint64_t room(void)
     return cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS ? free_bytes : ~0ull;
 }
 
-static inline int start(void)
+static inline void start(void)
 {
     CUcontext context;
     OK(cuInit(0));
     OK(cuDevicePrimaryCtxRetain(&context, 0));
     OK(cuCtxSetCurrent(context));
-    return 0;
 }
-#define START() CHECK(start() == 0)
 
 #endif

@@ -28,8 +28,9 @@ static int refused(NVdevice device, const void *pointer)
         return NV_UNINITIALIZED;
     if (gpu_of(device) < 0 || gpu_of(device) >= (int)card->gpu_count || pointer == NULL)
         return NV_INVALID_ARGUMENT;
-    return is("lost") && gpu_of(device) == (int)card->gpu_count - 1 ? 15 /* NVML_ERROR_GPU_IS_LOST */
-                                                                      : NV_SUCCESS;
+    return is("lost") && gpu_of(device) == (int)card->gpu_count - 1
+               ? 15 /* NVML_ERROR_GPU_IS_LOST */
+               : NV_SUCCESS;
 }
 
 FAKE_EXPORT int nvmlInit_v2(void)

@@ -1,6 +1,6 @@
 /* What the account of a region and its members know of each other. */
-#ifndef BERTH_MEMBERS_H
-#define BERTH_MEMBERS_H
+#ifndef BERTH_ACCOUNT_H
+#define BERTH_ACCOUNT_H
 
 #include "region.h"
 

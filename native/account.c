@@ -1,7 +1,6 @@
 /* The account of a region: who takes, who gives back, and what was refused. */
 #define _GNU_SOURCE
-#include "region.h"
-#include "members.h"
+#include "account.h"
 
 #include <errno.h>
 #include <string.h>
