@@ -1,25 +1,11 @@
 /* What the snippets claim, and how they say where a claim failed. */
 #ifndef BERTH_CLAIMS_H
 #define BERTH_CLAIMS_H
+#include "claim.h"
 #include "driver.h"
-
-#include <stdbool.h>
-#include <stdio.h>
-#include <unistd.h>
-
-/* Ends the process where the claim does not hold. */
-static inline void claim(bool truth, const char *file, int line, const char *text)
-{
-    if (truth)
-        return;
-    printf("%s:%d: %s\n", file, line, text);
-    fflush(stdout);
-    _exit(1);
-}
 
 #define MIB (1ull << 20)
 #define LIMIT (64 * MIB)
-#define CHECK(truth) claim((truth), __FILE__, __LINE__, #truth)
 #define OK(call) CHECK((call) == CUDA_SUCCESS)
 #define OOM(call) CHECK((call) == CUDA_ERROR_OUT_OF_MEMORY)
 /* What berth says is left, and what the driver holds, add up to the limit. */
