@@ -8,12 +8,6 @@
 
 __extension__ typedef unsigned __int128 u128;
 
-static void raise_to(shared64 *cell, uint64_t value)
-{
-    uint64_t seen = LOAD(*cell);
-    while (seen < value && !atomic_compare_exchange_weak(cell, &seen, value)) { }
-}
-
 /* ---- the total ---- */
 
 struct total {

@@ -21,13 +21,14 @@ enum {
 };
 
 struct probe {
-    struct device *device;
+    struct device *_Atomic device;
     struct kernel *kernel; /* NULL: nothing is learned about one */
     struct family *family; /* NULL: stretched over several */
     _Atomic(CUcontext) context;
     CUstream stream;
     CUevent from, to;
-    uint64_t begun_ns, charged_ns, last_charged_ns, blocks;
+    shared64 begun_ns, charged_ns;
+    uint64_t last_charged_ns, blocks;
     uint32_t launches;
     bool behind;     /* the stream was not done with what was before */
     bool per_thread; /* of the stream */
@@ -39,6 +40,26 @@ enum { PROBE_FREE, PROBE_OPEN, PROBE_SENT, PROBE_READING };
 static struct probe probes[PROBES + STRETCHED];
 shared32 measure_open;
 
+/* What of this process nobody has measured yet, for who buries it should it be killed. */
+static void tell_open(struct device *device)
+{
+    uint64_t since = 0, charged = 0;
+    if (device->region.slot < 0)
+        return;
+    for (int i = 0; i < PROBES + STRETCHED; i++) {
+        const struct probe *probe = &probes[i];
+        uint64_t begun = atomic_load_explicit(&probe->begun_ns, memory_order_relaxed);
+        if (atomic_load_explicit(&probe->state, memory_order_acquire) == PROBE_FREE ||
+            atomic_load_explicit(&probe->device, memory_order_relaxed) != device || begun == 0)
+            continue;
+        since = since == 0 || begun < since ? begun : since;
+        charged += atomic_load_explicit(&probe->charged_ns, memory_order_relaxed);
+    }
+    struct berth_slot *slot = &device->region.use->slots[device->region.slot];
+    atomic_store_explicit(&slot->open_charged_ns, charged, memory_order_relaxed);
+    atomic_store_explicit(&slot->open_since_ns, since, memory_order_relaxed);
+}
+
 static void done_with(struct probe *probe)
 {
     if (probe->kernel != NULL)
@@ -47,7 +68,9 @@ static void done_with(struct probe *probe)
         atomic_fetch_sub(&probe->family->probing, 1);
     atomic_fetch_sub(&measure_open, 1);
     probe->launches = 0;
+    atomic_store(&probe->begun_ns, 0);
     atomic_store(&probe->state, PROBE_FREE);
+    tell_open(atomic_load(&probe->device));
 }
 
 /* With the probe held. What was charged becomes what was taken. */
@@ -249,7 +272,8 @@ struct probe *measure_begin(const struct launch *launch)
     probe->family = launch->family;
     probe->stream = launch->stream;
     probe->per_thread = launch->per_thread;
-    probe->charged_ns = probe->last_charged_ns = launch->charged_ns;
+    atomic_store(&probe->charged_ns, launch->charged_ns);
+    probe->last_charged_ns = launch->charged_ns;
     probe->blocks = launch->blocks;
     probe->launches = 1;
     probe->estimated = launch->estimated;
@@ -328,6 +352,7 @@ void measure_end(struct probe *probe, CUstream stream, bool per_thread, CUresult
 {
     if (result == CUDA_SUCCESS) {
         record(probe->to, stream, per_thread);
+        tell_open(probe->device);
         atomic_store(&probe->state, PROBE_SENT);
         return;
     }

@@ -17,7 +17,8 @@ enum {
     LOCK_BASE = 1 << 24,
     GLANCE_NS = 10 * 1000 * 1000,
     CROWD_NS = 2 * 1000 * 1000,
-    EXEC_NS = 100 * 1000 * 1000
+    EXEC_NS = 100 * 1000 * 1000,
+    CUT_NS = 1000 * 1000 * 1000
 };
 
 static uint64_t coarse_ns(void)
@@ -169,8 +170,35 @@ static void unlock_byte(int fd, uint32_t index)
     fcntl(fd, F_OFD_SETLK, &off);
 }
 
-static bool bury_by_lock(struct berth_use_file *use, uint32_t index, int fd, uint64_t own_namespace)
+/* What was under way when a process was killed nobody has measured: it is charged the time until
+   now, since nobody knows when the GPU let go of it; at most twice the longest launch of late, or
+   the least that is worth killing for, so that a burial that comes late stops nobody. */
+static void charge_cut(const struct berth_region *region, const struct berth_slot *slot)
 {
+    struct berth_use_file *use = region->use;
+    uint64_t since = LOAD(slot->open_since_ns), charged = LOAD(slot->open_charged_ns);
+    uint64_t pct = LOAD(region->limit->core_pct), now = clock_ns(), longest = LOAD(use->longest_ns);
+    if (since == 0 || now <= since || pct == 0 || pct >= 100)
+        return;
+    uint64_t most = longest > CUT_NS / 2 ? 2 * longest : CUT_NS,
+             took = now - since < most ? now - since : most;
+    if (took <= charged)
+        return;
+    atomic_fetch_add(&use->paid_until_ns, (took - charged) * 100 / pct);
+    atomic_fetch_add(&use->gpu_ns, took - charged);
+    raise_to(&use->longest_ns, took);
+}
+
+static void bury(const struct berth_region *region, uint32_t index)
+{
+    charge_cut(region, &region->use->slots[index]);
+    account_end(region->use, index);
+}
+
+static bool bury_by_lock(struct berth_region *region, uint32_t index, int fd,
+                         uint64_t own_namespace)
+{
+    struct berth_use_file *use = region->use;
     struct berth_slot *slot = &use->slots[index];
     if (!lock_byte(fd, F_OFD_GETLK, index) || !is_gone(slot, own_namespace))
         return false;
@@ -181,7 +209,7 @@ static bool bury_by_lock(struct berth_use_file *use, uint32_t index, int fd, uin
                    (state > 1 && state < BY_LOCK && lock_byte(fd, F_OFD_GETLK, state - BY_SLOT));
     bool ours = nobodys && atomic_compare_exchange_strong(&slot->state, &state, BY_LOCK);
     if (ours)
-        account_end(use, index);
+        bury(region, index);
     unlock_byte(fd, index);
     return ours;
 }
@@ -219,7 +247,7 @@ static bool bury_by_pid(struct berth_region *region, uint32_t index, uint64_t ow
         atomic_compare_exchange_strong(&slot->state, &ours, 1);
         return false;
     }
-    account_end(use, index);
+    bury(region, index);
     return true;
 }
 
@@ -240,7 +268,7 @@ int region_reap(struct berth_region *region)
             own_namespace = own_pid_namespace();
             looked = true;
         }
-        dead += fd >= 0 ? bury_by_lock(use, index, fd, own_namespace)
+        dead += fd >= 0 ? bury_by_lock(region, index, fd, own_namespace)
                         : bury_by_pid(region, index, own_namespace);
     }
     if (fd >= 0)
@@ -319,6 +347,8 @@ bool region_join(struct berth_region *region, struct berth_error *error)
         STORE(slot->swapped, 0);
         STORE(slot->unproven_ns, 0);
         STORE(slot->outer_pid, 0);
+        STORE(slot->open_since_ns, 0);
+        STORE(slot->open_charged_ns, 0);
         STORE_RELEASE(slot->state, 1);
         uint32_t seen = LOAD(use->slots_seen);
         while (seen < index + 1 &&

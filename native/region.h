@@ -67,7 +67,9 @@ struct berth_slot {
                              known */
     unsigned char pad[20];
     _Alignas(64) shared64 noted; /* the last change of this slot that another process saw done */
-    unsigned char pad2[56];
+    shared64 open_since_ns, /* since when launches run that nobody has measured yet; 0: none, */
+        open_charged_ns;    /* and what they were charged */
+    unsigned char pad2[40];
 };
 
 struct berth_refusal {

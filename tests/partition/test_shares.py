@@ -133,6 +133,13 @@ def test_a_process_that_ends_soon_has_paid_for_what_it_launched(
     assert read(card.folder / "region", region, "").gpu_ns / 1e6 >= least_ms * 0.99
 
 
+def test_a_killed_process_has_paid_for_what_nobody_measured(card: Card, program: str) -> None:
+    limits: dict[str, str | None] = {"BERTH_GPU_CORE_PCT": "30", "BERTH_FAKE_WATCH": None}
+    assert card.run(program, "spin_500000", "1", "0", "launches_1", "dies", **limits) == (-9, "")
+    (region,) = regions_in(card.folder / "region")
+    assert read(card.folder / "region", region, "").gpu_ns / 1e6 >= 200 * 0.99
+
+
 def test_two_partitions_of_a_gpu_get_what_each_was_promised(card: Card, program: str) -> None:
     small, large = (
         Runner(
