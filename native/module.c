@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "overhead.h"
 #include "capture.h"
+#include "image.h"
 #include "looks.h"
 #include "settings.h"
 
@@ -15,7 +16,10 @@ struct load {
     int attempts;
 };
 
-static CUresult load_begin(struct load *load, const char *call, const void *out)
+/* What its image says that it takes at least is held before the driver loads it: what does not fit
+   is never on the card, not even where it could not be unloaded again. */
+static CUresult load_begin(struct load *load, const char *call, const void *out, const void *image,
+                           const char *path)
 {
     struct device *device = out != NULL ? device_current() : NULL;
     *load = (struct load){ .attempts = 0 };
@@ -24,6 +28,14 @@ static CUresult load_begin(struct load *load, const char *call, const void *out)
     if (!overhead_begin(&load->overhead, device, &device->region.use->module_bytes,
                         FIRST_MODULE_BYTES, call))
         return CUDA_ERROR_OUT_OF_MEMORY;
+    struct overhead *overhead = &load->overhead;
+    uint64_t least = path != NULL ? image_file_least_bytes(path) : image_least_bytes(image),
+             lacks = least > overhead->reserved ? least - overhead->reserved : 0;
+    if (lacks != 0 && !take(device, lacks, call)) {
+        overhead_cancel(overhead);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    overhead->reserved += lacks;
     return CUDA_SUCCESS;
 }
 
@@ -98,7 +110,7 @@ static CUresult unload_library(void *library)
 CUresult cuModuleLoad(CUmodule *module, const char *path)
 {
     struct load load;
-    CUresult result = load_begin(&load, "cuModuleLoad", module);
+    CUresult result = load_begin(&load, "cuModuleLoad", module, NULL, path);
     if (result != CUDA_SUCCESS)
         return result;
     do
@@ -110,7 +122,7 @@ CUresult cuModuleLoad(CUmodule *module, const char *path)
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
     struct load load;
-    CUresult result = load_begin(&load, "cuModuleLoadData", module);
+    CUresult result = load_begin(&load, "cuModuleLoadData", module, image, NULL);
     if (result != CUDA_SUCCESS)
         return result;
     do
@@ -122,7 +134,7 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
 {
     struct load load;
-    CUresult result = load_begin(&load, "cuModuleLoadFatBinary", module);
+    CUresult result = load_begin(&load, "cuModuleLoadFatBinary", module, image, NULL);
     if (result != CUDA_SUCCESS)
         return result;
     do
@@ -135,7 +147,7 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count,
                             void **values)
 {
     struct load load;
-    CUresult result = load_begin(&load, "cuModuleLoadDataEx", module);
+    CUresult result = load_begin(&load, "cuModuleLoadDataEx", module, image, NULL);
     if (result != CUDA_SUCCESS)
         return result;
     do
@@ -148,7 +160,7 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, void *jit, void
                            unsigned jit_count, void *options, void **values, unsigned count)
 {
     struct load load;
-    CUresult result = load_begin(&load, "cuLibraryLoadData", library);
+    CUresult result = load_begin(&load, "cuLibraryLoadData", library, code, NULL);
     if (result != CUDA_SUCCESS)
         return result;
     do
@@ -162,7 +174,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, void *jit, 
                                unsigned jit_count, void *options, void **values, unsigned count)
 {
     struct load load;
-    CUresult result = load_begin(&load, "cuLibraryLoadFromFile", library);
+    CUresult result = load_begin(&load, "cuLibraryLoadFromFile", library, NULL, path);
     if (result != CUDA_SUCCESS)
         return result;
     do

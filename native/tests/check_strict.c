@@ -1,10 +1,19 @@
 /* What a stricter driver does. */
 #include "check.h"
 
+#include <elf.h>
+#include <stddef.h>
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+
+struct cubin {
+    Elf64_Ehdr head;
+    Elf64_Shdr sections[3];
+    char names[16];
+};
 
 /* A call that fails for want of a context says nothing of a pool: later ones are counted all the
    same. */
@@ -152,6 +161,71 @@ void test_large_module(void)
     OOM(cuMemAlloc_v2(&a, 25 * MIB));
     OK(cuModuleUnload(first));
     HELD(0);
+}
+
+/* A cubin with a global variable of `bytes`, which its image does not hold. */
+static void make_cubin(struct cubin *cubin, uint64_t bytes)
+{
+    *cubin = (struct cubin){
+        .head = { .e_ident = { 0x7f, 'E', 'L', 'F', ELFCLASS64, ELFDATA2LSB, 1 },
+                  .e_machine = 190,
+                  .e_shoff = offsetof(struct cubin, sections),
+                  .e_shentsize = sizeof(Elf64_Shdr),
+                  .e_shnum = 3,
+                  .e_shstrndx = 1 },
+        .sections = { [1] = { .sh_type = SHT_STRTAB, .sh_offset = offsetof(struct cubin, names) },
+                      [2] = { .sh_name = 1,
+                              .sh_type = SHT_NOBITS,
+                              .sh_flags = SHF_ALLOC | SHF_WRITE,
+                              .sh_size = bytes } },
+        .names = "\0.nv.global"
+    };
+}
+
+/* A module whose unloading fails (tests/partition says so) is refused before it is loaded, where
+   its image tells how large it is, whichever way it is given. */
+void test_module_that_stays(void)
+{
+    CUmodule module;
+    CUlibrary library;
+    struct cubin small, large;
+    struct {
+        uint32_t magic, version;
+        const void *data;
+        void *name;
+    } wrapper = { 0x466243b1, 1, NULL, NULL };
+    struct {
+        uint32_t magic;
+        uint16_t version, header_bytes;
+        uint64_t bytes;
+        uint16_t kind, kind_version;
+        uint32_t entry_bytes;
+        uint64_t cubin_bytes, rest[6];
+        struct cubin cubin;
+    } fat = { .magic = 0xba55ed50,
+              .header_bytes = 16,
+              .bytes = 64 + sizeof large,
+              .kind = 2,
+              .entry_bytes = 64,
+              .cubin_bytes = sizeof large };
+    const char *path = getenv("BERTH_TEST_CUBIN");
+    start();
+    make_cubin(&small, 20 * MIB);
+    make_cubin(&large, LIMIT + 16 * MIB);
+    OK(cuModuleLoadData(&module, &small));
+    CHECK(fake_own_bytes(0) <= LIMIT);
+    OOM(cuModuleLoadData(&module, &large));
+    OOM(cuModuleLoadDataEx(&module, &large, 0, NULL, NULL));
+    OOM(cuLibraryLoadData(&library, &large, NULL, NULL, 0, NULL, NULL, 0));
+    fat.cubin = large;
+    wrapper.data = &fat;
+    OOM(cuModuleLoadFatBinary(&module, &fat));
+    OOM(cuModuleLoadData(&module, &wrapper));
+    FILE *file = fopen(path, "we");
+    CHECK(file != NULL && fwrite(&large, sizeof large, 1, file) == 1 && fclose(file) == 0);
+    OOM(cuModuleLoad(&module, path));
+    OOM(cuLibraryLoadFromFile(&library, path, NULL, NULL, 0, NULL, NULL, 0));
+    CHECK(fake_own_bytes(0) <= LIMIT && fake_violations(0) == 0);
 }
 
 /* Under a limit of 16 GiB: one of many GiB is believed, and what is left is what is left. */

@@ -1,9 +1,24 @@
 /* Modules, libraries and their functions. */
 #include "fake_inside.h"
 
+#include <elf.h>
+
 static struct CUmod_st *modules;
 
-/* An image that begins "mib=N" is that large on the fake_card. */
+/* What a cubin's global variables take, beside its code. */
+static uint64_t cubin_bytes(const char *image)
+{
+    const Elf64_Ehdr *head = (const void *)image;
+    const Elf64_Shdr *sections = (const void *)(image + head->e_shoff);
+    const char *names = image + sections[head->e_shstrndx].sh_offset;
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < head->e_shnum; i++)
+        if (strncmp(names + sections[i].sh_name, ".nv.global", 10) == 0)
+            sum += sections[i].sh_size;
+    return sum;
+}
+
+/* An image that begins "mib=N" is that large on the card. */
 static CUresult load(CUmodule *module, const void *image)
 {
     CUresult wrong = fake_given(fake_in_context(__func__), module);
@@ -12,6 +27,8 @@ static CUresult load(CUmodule *module, const void *image)
     uint64_t bytes = fake_card->module_bytes;
     if (image != NULL && strncmp(image, "mib=", 4) == 0)
         bytes = strtoull((const char *)image + 4, NULL, 10) << 20;
+    if (image != NULL && strncmp(image, ELFMAG, SELFMAG) == 0)
+        bytes += cubin_bytes(image);
     CUresult kept = fake_promises_kept(fake_context);
     if (kept != CUDA_SUCCESS)
         return kept;

@@ -28,6 +28,7 @@ def test_a_family_of_calls_is_accounted_to_the_byte(card: Card, family: str) -> 
 STRICTER: dict[str, dict[str, str]] = {
     "no_context": {},
     "large_module": {},
+    "module_that_stays": {"BERTH_FAKE_ERRORS": "cuModuleUnload:0:999,cuLibraryUnload:0:999"},
     "huge_module": {
         "BERTH_FAKE_MEM_MIB": "65536",
         "BERTH_GPU_MEM_MIB": "16384",
@@ -47,7 +48,7 @@ STRICTER: dict[str, dict[str, str]] = {
 
 @pytest.mark.parametrize("family", STRICTER)
 def test_what_a_stricter_driver_does_is_accounted_to_the_byte(card: Card, family: str) -> None:
-    card.settings = STRICTER[family]
+    card.settings = STRICTER[family] | {"BERTH_TEST_CUBIN": str(card.folder / "cubin")}
     assert card.run("check", family) == (0, "")
 
 
