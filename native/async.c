@@ -29,8 +29,11 @@ static struct pool *pool_of_stream(CUstream stream)
 {
     CUpool handle = NULL;
     struct device *device = device_of_stream(stream);
-    if (device == NULL || !device->limited || !HAVE(cuDeviceGetMemPool) ||
-        real.cuDeviceGetMemPool(&handle, device->handle) != CUDA_SUCCESS)
+    if (device == NULL || !device->limited)
+        return NULL;
+    if (!HAVE(cuDeviceGetMemPool))
+        return pool_unnamed(device);
+    if (real.cuDeviceGetMemPool(&handle, device->handle) != CUDA_SUCCESS)
         return NULL;
     return pool_find(handle, device);
 }
@@ -175,7 +178,7 @@ static CUresult release(CUdeviceptr ptr, CUstream stream, bool per_thread)
     if (!known)
         return result;
     if (result == CUDA_SUCCESS && entry.kind == POOLED &&
-        pool_is_gone(entry.owner)) /* nobody tells any more when it is free */
+        pool_is_untold(entry.owner)) /* nobody tells any more when it is free */
         (void)wait_for(stream, per_thread);
     if (result != CUDA_SUCCESS) {
         ledger_put(entry);

@@ -77,7 +77,7 @@ struct pool *pool_find(CUpool handle, struct device *device)
 static bool reserved_bytes(const struct pool *pool, uint64_t *bytes)
 {
     *bytes = 0;
-    if (pool->gone)
+    if (pool->gone || pool->unnamed)
         return false;
     if (pool->handle != NULL)
         return HAVE(cuMemPoolGetAttribute) &&
@@ -91,7 +91,8 @@ static bool reserved_bytes(const struct pool *pool, uint64_t *bytes)
 /* A driver that can tell did not, this time: what is held stays held until it does. */
 static bool silent(const struct pool *pool, bool told)
 {
-    return !told && !pool->gone && (pool->handle == NULL || HAVE(cuMemPoolGetAttribute));
+    return !told && !pool->gone && !pool->unnamed &&
+           (pool->handle == NULL || HAVE(cuMemPoolGetAttribute));
 }
 
 void pool_begin(struct pool *pool, uint64_t asks)
@@ -236,7 +237,7 @@ PART(.forget = pools_forget, .reclaim = true_up);
 /* What is kept for later is returned to the driver. */
 void pool_trim(struct pool *pool)
 {
-    if (pool->handle != NULL && HAVE(cuMemPoolTrimTo))
+    if (pool->handle != NULL && !pool->unnamed && HAVE(cuMemPoolTrimTo))
         real.cuMemPoolTrimTo(pool->handle, 0);
     else if (pool->handle == NULL && HAVE(cuDeviceGraphMemTrim))
         real.cuDeviceGraphMemTrim(pool->device->handle);
@@ -288,7 +289,9 @@ bool pool_take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *deb
         /* What the pool has room for need not be taken; `asked` holds this call's bytes too. */
         turn_take(&turn);
         uint64_t others = pool->live + pool->asked - bytes,
-                 spare = pool->exact && pool->charged > others ? pool->charged - others : 0;
+                 spare = (pool->exact || pool->unnamed) && pool->charged > others
+                             ? pool->charged - others
+                             : 0;
         *debtor = spare != 0;
         pool->debtors += *debtor;
         turn_leave(&turn);
@@ -334,12 +337,22 @@ void pool_gone(struct pool *pool)
     turn_leave(&turn);
 }
 
-bool pool_is_gone(struct pool *pool)
+bool pool_is_untold(struct pool *pool)
 {
     turn_take(&turn);
-    bool gone = pool->gone;
+    bool untold = pool->gone || pool->unnamed;
     turn_leave(&turn);
-    return gone;
+    return untold;
+}
+
+struct pool *pool_unnamed(struct device *device)
+{
+    struct pool *pool = pool_find((CUpool)device, device);
+    turn_take(&turn);
+    if (pool != NULL)
+        pool->unnamed = true;
+    turn_leave(&turn);
+    return pool;
 }
 
 /* ---- graphs ---- */

@@ -15,6 +15,7 @@ struct pool {
     uint64_t ended;         /* by how much all calls that have ended may have made it grow */
     uint32_t busy, debtors; /* calls under way; those of them that took less, because the pool has
                                room for them */
+    bool unnamed;           /* `handle` is not one of the driver's, which cannot be asked */
     bool gone, exact;       /* exact: `charged` is what the driver said was reserved */
     bool together, apart;   /* a graph's nodes were seen to share steps, or not to */
     uint32_t trims;         /* of graphs: how often memory was taken from them */
@@ -24,6 +25,8 @@ struct pool {
 struct pool *pool_known(CUpool handle);
 /* The same, put down with its device where it is new; NULL where there is no room to. */
 struct pool *pool_find(CUpool handle, struct device *device);
+/* The pool that a device's streams allocate from, by a driver that does not name it. */
+struct pool *pool_unnamed(struct device *device);
 /* Around a call that asks for so many bytes. */
 void pool_begin(struct pool *pool, uint64_t asks);
 void pool_end(struct pool *pool, uint64_t asked, bool debtor);
@@ -39,7 +42,7 @@ bool pool_settle(struct pool *pool, uint64_t taken, bool debtor);
 void pool_trim(struct pool *pool);
 void pool_made(struct pool *pool, struct device *device);
 void pool_gone(struct pool *pool);
-bool pool_is_gone(struct pool *pool);
+bool pool_is_untold(struct pool *pool); /* nobody tells what is reserved for it */
 /* More than the limit never fits, and must not get into the sums of what is asked. */
 bool pool_can_ever_fit(struct device *device, uint64_t bytes, uint64_t *left);
 
