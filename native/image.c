@@ -20,6 +20,7 @@ enum {
     FATTEST = 4096, /* bytes of a header, sections and entries: more is not looked at */
     KIND_CUBIN = 2
 };
+#define CUBIN_MAGIC 0x464c457fu
 #define FAT_WRAPPER_MAGIC 0x466243b1u
 #define FAT_MAGIC 0xba55ed50u
 #define FAT_COMPRESSED 0xe000ull /* by any of the ways that are known */
@@ -116,19 +117,34 @@ static uint64_t fat_bytes(const struct source *source)
     return least != UINT64_MAX ? least : 0;
 }
 
+/* What an image begins with, 0 where that is none of those that are known. An image of text may end
+   at any byte, so that each is read only after those before it were right. */
+static uint32_t magic_of(const struct source *source)
+{
+    static const uint32_t known[] = { CUBIN_MAGIC, FAT_MAGIC, FAT_WRAPPER_MAGIC };
+    for (unsigned i = 0; i < sizeof known / sizeof *known; i++) {
+        unsigned at = 0;
+        for (unsigned char byte; at < 4 && read_at(source, at, &byte, 1); at++)
+            if (byte != (known[i] >> 8 * at & 0xff))
+                break;
+        if (at == 4)
+            return known[i];
+    }
+    return 0;
+}
+
 static uint64_t source_bytes(struct source *source)
 {
     struct fat_wrapper wrapper;
-    uint32_t magic = 0;
-    if (!read_at(source, 0, &magic, sizeof magic))
-        return 0;
+    uint32_t magic = magic_of(source);
     if (magic == FAT_WRAPPER_MAGIC && source->memory != NULL &&
-        read_at(source, 0, &wrapper, sizeof wrapper)) {
+        read_at(source, 0, &wrapper, sizeof wrapper) && wrapper.data != NULL) {
         source->memory = wrapper.data;
-        if (wrapper.data == NULL || !read_at(source, 0, &magic, sizeof magic))
-            return 0;
+        magic = magic_of(source);
     }
-    return magic == FAT_MAGIC ? fat_bytes(source) : cubin_bytes(source, 0);
+    return magic == FAT_MAGIC     ? fat_bytes(source)
+           : magic == CUBIN_MAGIC ? cubin_bytes(source, 0)
+                                  : 0;
 }
 
 uint64_t image_least_bytes(const void *image)

@@ -43,6 +43,15 @@ bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *
     return true;
 }
 
+void overhead_begin_part(struct overhead *overhead, struct device *device, shared64 *learned,
+                         const char *call)
+{
+    uint64_t known = atomic_load(learned), most = known != 0 ? overhead_lesson_bytes(known) : 0;
+    *overhead = (struct overhead){ .device = device, .learned = learned, .call = call };
+    overhead->reserved = region_take_some(&device->region, most);
+    overhead->before = look_before(device);
+}
+
 void overhead_cancel(struct overhead *overhead)
 {
     look_end(overhead->device, overhead->before);

@@ -19,6 +19,10 @@ struct overhead {
 uint64_t overhead_lesson_bytes(uint64_t lesson);
 bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *learned,
                     uint64_t first, const char *call);
+/* The same for what loads in parts: of what the largest before it took as much as there is room
+   for, since most are smaller. */
+void overhead_begin_part(struct overhead *overhead, struct device *device, shared64 *learned,
+                         const char *call);
 /* False where the driver took more than may be had: the caller undoes what it did and cancels.
    `made` is NULL unless a context was made. */
 bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes);

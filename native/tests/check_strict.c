@@ -342,6 +342,19 @@ void test_first_use(void)
     OK(cuMemAlloc_v2(&a, LIMIT));
 }
 
+void test_first_kernel(void) /* of a library */
+{
+    CUlibrary library;
+    CUkernel kernel;
+    start();
+    OK(cuLibraryLoadData(&library, "mib=40", NULL, NULL, 0, NULL, NULL, 0));
+    HELD(0);
+    OK(cuLibraryGetKernel(&kernel, library, "f"));
+    HELD(40 * MIB);
+    OK(cuLibraryUnload(library));
+    HELD(0);
+}
+
 /* The heap that a context is told to set aside is counted once, whether the driver takes it at once
    or with the next module (BERTH_FAKE_LIKE=heap). */
 void test_heap(void)

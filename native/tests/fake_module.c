@@ -153,6 +153,10 @@ DO cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
     struct CUfunc_st *made = calloc(1, sizeof *made);
     if (fake_like_lazy)
         made->unloaded = module != NULL && module->pending != 0 ? module : NULL;
+    if (fake_like("asked") && fake_load_function(made) != CUDA_SUCCESS) {
+        free(made);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     if (strncmp(name, "spin_", 5) == 0)
         made->spin_ns = strtoull(name + 5, NULL, 10) * 1000;
     if (strncmp(name, "wave_", 5) == 0)

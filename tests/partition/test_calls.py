@@ -38,6 +38,7 @@ STRICTER: dict[str, dict[str, str]] = {
     "parts": {},
     "imported_pool": {},
     "first_use": {"BERTH_FAKE_LIKE": "lazy"},
+    "first_kernel": {"BERTH_FAKE_LIKE": "lazy"},
     "heap": {"BERTH_FAKE_LIKE": "heap"},
     "fork_while_growing": {},
     "swap": {"BERTH_GPU_OVERSUBSCRIBE_MIB": "32"},
