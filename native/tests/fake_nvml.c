@@ -1,6 +1,8 @@
 /* libnvidia-ml.so.1 over the fake card. */
 #include "fake_mig.h"
 
+enum { SLOW_BUCKETS = 9 }; /* FAKE_BUCKET_NS each, between two samples of utilisation */
+
 static struct fake_card *card;
 
 static int gpu_of(NVdevice device)
@@ -250,9 +252,11 @@ static unsigned list_busy(NVdevice device, NVutilization *samples, unsigned most
 {
     uint64_t now = fake_now() / FAKE_BUCKET_NS; /* this bucket is not complete */
     uint64_t from = since_us * 1000 / FAKE_BUCKET_NS;
+    if (is("slow"))
+        now -= now % SLOW_BUCKETS;
     bool host = is("host") || is("own"), hidden = is("hidden"), lies = is("lies");
     unsigned count = 0;
-    if (now - from > FAKE_BUCKETS - 2)
+    if (from < now && now - from > FAKE_BUCKETS - 2)
         from = now - (FAKE_BUCKETS - 2);
     for (uint32_t i = 0;
          from < now && !is("total") && i < atomic_load(&card->seen) && i < FAKE_PROCESSES; i++) {

@@ -246,6 +246,19 @@ def test_kernels_whose_launches_differ_keep_to_their_share_beside_others(
     assert (first, second) == (pytest.approx(30, abs=POINTS), pytest.approx(50, abs=POINTS))
 
 
+@pytest.mark.parametrize("kind", ["slow", "host,slow", "own,slow"])
+def test_shares_are_kept_though_samples_of_use_come_seldom(card: Card, program: str, kind: str) -> None:
+    """A look that finds no newer sample tells nothing of who computes."""
+    runners = beside(
+        card,
+        kind,
+        ("wave_1000 132 30", {"BERTH_GPU_CORE_PCT": "30"}),
+        ("wave_1000 132 30", {"BERTH_GPU_CORE_PCT": "50"}),
+    )
+    (first, _), (second, _) = run(card, program, *runners, **REAL)
+    assert (first, second) == (pytest.approx(30, abs=POINTS), pytest.approx(50, abs=POINTS))
+
+
 @pytest.mark.parametrize("kind", ["hidden", "old", "missing", "lies"])
 @pytest.mark.parametrize("kernel", ["wave_1000", "vary_100_5000_4", "even_1000"])
 def test_where_nobody_tells_who_computes_nobody_gets_more_than_its_share(
