@@ -30,9 +30,9 @@ struct probe {
     shared64 begun_ns, charged_ns;
     uint64_t last_charged_ns, blocks;
     uint32_t launches;
-    bool behind;     /* the stream was not done with what was before */
-    bool per_thread; /* of the stream */
-    bool estimated;
+    bool behind;            /* the stream was not done with what was before */
+    bool per_thread;        /* of the stream */
+    _Atomic bool estimated; /* nobody had measured such a launch */
     shared32 state;
 };
 enum { PROBE_FREE, PROBE_OPEN, PROBE_SENT, PROBE_READING };
@@ -40,7 +40,7 @@ enum { PROBE_FREE, PROBE_OPEN, PROBE_SENT, PROBE_READING };
 static struct probe probes[PROBES + STRETCHED];
 shared32 measure_open;
 
-/* What of this process nobody has measured yet, for who buries it should it be killed. */
+/* What of this process nobody has ever measured, for who buries it should it be killed. */
 static void tell_open(struct device *device)
 {
     uint64_t since = 0, charged = 0;
@@ -50,7 +50,8 @@ static void tell_open(struct device *device)
         const struct probe *probe = &probes[i];
         uint64_t begun = atomic_load_explicit(&probe->begun_ns, memory_order_relaxed);
         if (atomic_load_explicit(&probe->state, memory_order_acquire) == PROBE_FREE ||
-            atomic_load_explicit(&probe->device, memory_order_relaxed) != device || begun == 0)
+            atomic_load_explicit(&probe->device, memory_order_relaxed) != device || begun == 0 ||
+            !atomic_load_explicit(&probe->estimated, memory_order_relaxed))
             continue;
         since = since == 0 || begun < since ? begun : since;
         charged += atomic_load_explicit(&probe->charged_ns, memory_order_relaxed);
