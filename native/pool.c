@@ -34,7 +34,7 @@
 
 enum { FIRST_STEP_BYTES = 32 << 20 };
 
-static struct turn turn;
+struct turn pools_turn;
 static struct pool pools[MAX_POOLS];
 static _Atomic int pool_count;
 
@@ -50,9 +50,9 @@ static struct pool *seek(CUpool handle, const struct device *device)
 
 struct pool *pool_known(CUpool handle)
 {
-    turn_take(&turn);
+    turn_take(&pools_turn);
     struct pool *found = seek(handle, NULL);
-    turn_leave(&turn);
+    turn_leave(&pools_turn);
     return found;
 }
 
@@ -60,7 +60,7 @@ struct pool *pool_known(CUpool handle)
    room to. */
 struct pool *pool_find(CUpool handle, struct device *device)
 {
-    turn_take(&turn);
+    turn_take(&pools_turn);
     struct pool *found = seek(handle, device);
     bool is_new = found == NULL;
     for (int i = 0; i < pool_count && found == NULL; i++)
@@ -70,7 +70,7 @@ struct pool *pool_find(CUpool handle, struct device *device)
         found = &pools[pool_count++];
     if (found != NULL && is_new)
         *found = (struct pool){ .handle = handle, .device = device, .exact = true };
-    turn_leave(&turn);
+    turn_leave(&pools_turn);
     return found;
 }
 
@@ -93,23 +93,6 @@ static bool silent(const struct pool *pool, bool told)
 {
     return !told && !pool->gone && !pool->unnamed &&
            (pool->handle == NULL || HAVE(cuMemPoolGetAttribute));
-}
-
-void pool_begin(struct pool *pool, uint64_t asks)
-{
-    turn_take(&turn);
-    pool->busy++;
-    pool->asked += asks;
-    turn_leave(&turn);
-}
-
-void pool_end(struct pool *pool, uint64_t asked, bool debtor)
-{
-    turn_take(&turn);
-    pool->busy--;
-    pool->asked -= asked;
-    pool->debtors -= debtor;
-    turn_leave(&turn);
 }
 
 /* A pool grows by whole steps: the largest power of two that divides every growth seen. */
@@ -139,11 +122,11 @@ static uint64_t whole_steps(uint64_t bytes, uint64_t step)
 bool pool_settle(struct pool *pool, uint64_t taken, bool debtor)
 {
     uint64_t reserved;
-    turn_take(&turn);
+    turn_take(&pools_turn);
     uint64_t ended = pool->ended;
-    turn_leave(&turn);
+    turn_leave(&pools_turn);
     bool told = reserved_bytes(pool, &reserved);
-    turn_take(&turn);
+    turn_take(&pools_turn);
     uint64_t before = pool->charged, since = pool->ended - ended;
     uint64_t target = told && reserved + since > pool->live ? reserved + since : pool->live;
     if ((pool->gone && pool->live != 0) || silent(pool, told))
@@ -169,7 +152,7 @@ bool pool_settle(struct pool *pool, uint64_t taken, bool debtor)
     pool->exact = told && target == reserved;
     if (alone && pool->exact && was_exact && reserved > before)
         learn_step(pool->device, reserved - before);
-    turn_leave(&turn);
+    turn_leave(&pools_turn);
     if (target <= before + taken) {
         give(pool->device, before + taken - target);
         return true;
@@ -178,10 +161,10 @@ bool pool_settle(struct pool *pool, uint64_t taken, bool debtor)
     if (region_take(&pool->device->region, lacks, &left))
         return true;
     lacks -= region_take_some(&pool->device->region, lacks);
-    turn_take(&turn);
+    turn_take(&pools_turn);
     pool->charged -= lacks;
     pool->exact = false;
-    turn_leave(&turn);
+    turn_leave(&pools_turn);
     atomic_store(&parts_dirty, 1);
     return false;
 }
@@ -192,19 +175,19 @@ static void true_up(struct device *device)
 {
     for (int i = 0; i < atomic_load(&pool_count); i++) {
         struct pool *pool = &pools[i];
-        turn_take(&turn);
+        turn_take(&pools_turn);
         bool keeps = pool->device != NULL && pool->charged != pool->live,
              ours = device == NULL || pool->device == device;
-        turn_leave(&turn);
+        turn_leave(&pools_turn);
         if (!keeps)
             continue;
         if (ours) {
             pool_begin(pool, 0);
             pool_settle(pool, 0, false);
             pool_end(pool, 0, false);
-            turn_take(&turn);
+            turn_take(&pools_turn);
             keeps = pool->charged != pool->live;
-            turn_leave(&turn);
+            turn_leave(&pools_turn);
         }
         if (keeps)
             atomic_store(&parts_dirty, 1);
@@ -214,10 +197,10 @@ static void true_up(struct device *device)
 void pools_free(const struct entry *entry)
 {
     struct pool *pool = entry->owner;
-    turn_take(&turn);
+    turn_take(&pools_turn);
     pool->live -= entry->bytes;
     bool gone = pool->gone;
-    turn_leave(&turn);
+    turn_leave(&pools_turn);
     if (gone) {
         pool_begin(pool, 0);
         pool_settle(pool, 0, false);
@@ -228,7 +211,7 @@ void pools_free(const struct entry *entry)
 
 static void pools_forget(void)
 {
-    atomic_store(&turn.word, 0);
+    atomic_store(&pools_turn.word, 0);
     pool_count = 0;
 }
 
@@ -277,9 +260,9 @@ bool pool_take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *deb
     *debtor = false;
     if (take_quietly(device, want, left))
         return true;
-    turn_take(&turn);
+    turn_take(&pools_turn);
     bool roomy = pool->charged > pool->live;
-    turn_leave(&turn);
+    turn_leave(&pools_turn);
     if (roomy) {
         pool_trim(pool);
         if (take_quietly(device, want, left))
@@ -287,71 +270,48 @@ bool pool_take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *deb
     }
     if (roomy && pool->handle != NULL) {
         /* What the pool has room for need not be taken; `asked` holds this call's bytes too. */
-        turn_take(&turn);
+        turn_take(&pools_turn);
         uint64_t others = pool->live + pool->asked - bytes,
                  spare = (pool->exact || pool->unnamed) && pool->charged > others
                              ? pool->charged - others
                              : 0;
         *debtor = spare != 0;
         pool->debtors += *debtor;
-        turn_leave(&turn);
+        turn_leave(&pools_turn);
         *taken = spare < bytes ? (bytes - spare + step - 1) / step * step : 0;
         if (*debtor && (*taken == 0 || take_quietly(device, *taken, left)))
             return true;
-        turn_take(&turn);
+        turn_take(&pools_turn);
         pool->debtors -= *debtor;
-        turn_leave(&turn);
+        turn_leave(&pools_turn);
         *debtor = false;
     }
     return false;
 }
 
-void pool_called(struct pool *pool, uint64_t bytes)
-{
-    turn_take(&turn);
-    pool->live += bytes;
-    pool->asked -= bytes;
-    turn_leave(&turn);
-}
-
-void pool_emptied(struct pool *pool, uint64_t bytes)
-{
-    turn_take(&turn);
-    pool->live -= bytes;
-    turn_leave(&turn);
-}
-
 /* One of the same name that was there before says nothing of it. */
 void pool_made(struct pool *pool, struct device *device)
 {
-    turn_take(&turn);
+    turn_take(&pools_turn);
     if (pool != NULL && pool->live == 0 && pool->charged == 0)
         pool->device = device;
-    turn_leave(&turn);
+    turn_leave(&pools_turn);
 }
 
 void pool_gone(struct pool *pool)
 {
-    turn_take(&turn);
+    turn_take(&pools_turn);
     pool->gone = true;
-    turn_leave(&turn);
-}
-
-bool pool_is_untold(struct pool *pool)
-{
-    turn_take(&turn);
-    bool untold = pool->gone || pool->unnamed;
-    turn_leave(&turn);
-    return untold;
+    turn_leave(&pools_turn);
 }
 
 struct pool *pool_unnamed(struct device *device)
 {
     struct pool *pool = pool_find((CUpool)device, device);
-    turn_take(&turn);
+    turn_take(&pools_turn);
     if (pool != NULL)
         pool->unnamed = true;
-    turn_leave(&turn);
+    turn_leave(&pools_turn);
     return pool;
 }
 
@@ -359,20 +319,20 @@ struct pool *pool_unnamed(struct device *device)
 
 uint32_t pools_graph_trims(struct device *device)
 {
-    turn_take(&turn);
+    turn_take(&pools_turn);
     struct pool *pool = seek(NULL, device);
     uint32_t trims = pool != NULL ? pool->trims : 0;
-    turn_leave(&turn);
+    turn_leave(&pools_turn);
     return trims;
 }
 
 void pools_graph_trimmed(struct device *device)
 {
-    turn_take(&turn);
+    turn_take(&pools_turn);
     struct pool *pool = device != NULL ? seek(NULL, device) : NULL;
     if (pool != NULL)
         pool->trims++;
-    turn_leave(&turn);
+    turn_leave(&pools_turn);
 }
 
 /* Takes what a graph's nodes may need apart, unless they were seen to share steps; together where
@@ -383,9 +343,9 @@ static bool take_for_graph(struct pool *pool, uint64_t bytes, uint64_t apart, co
 {
     struct device *device = pool->device;
     uint64_t left;
-    turn_take(&turn);
+    turn_take(&pools_turn);
     bool together = pool->together, known_apart = pool->apart, kept = pool->charged != 0;
-    turn_leave(&turn);
+    turn_leave(&pools_turn);
     growth->taken = together ? whole_steps(bytes, step_of(device)) : apart;
     if (take_quietly(device, growth->taken, &left))
         return true;
@@ -421,11 +381,11 @@ struct pool *pools_begin_graph(struct device *device, uint64_t bytes, uint64_t a
         *refused = CUDA_ERROR_OUT_OF_MEMORY;
         return NULL;
     }
-    turn_take(&turn);
+    turn_take(&pools_turn);
     growth->trims = pool->trims;
     growth->charged = pool->charged;
     growth->alone = pool->busy == 1;
-    turn_leave(&turn);
+    turn_leave(&pools_turn);
     return pool;
 }
 
@@ -433,11 +393,11 @@ void pools_end_graph(struct pool *pool, const struct growth *growth)
 {
     if (!pool_settle(pool, growth->taken, growth->debtor))
         pool_trim(pool);
-    turn_take(&turn);
+    turn_take(&pools_turn);
     uint64_t most = whole_steps(growth->bytes, step_of(pool->device));
     if (growth->alone && pool->busy == 1 && pool->exact && pool->charged > growth->charged &&
         growth->taken > most && pool->charged - growth->charged <= most)
         pool->together = true;
-    turn_leave(&turn);
+    turn_leave(&pools_turn);
     pool_end(pool, growth->bytes, growth->debtor);
 }

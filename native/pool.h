@@ -21,20 +21,61 @@ struct pool {
     uint32_t trims;         /* of graphs: how often memory was taken from them */
 };
 
+extern struct turn pools_turn; /* of all pools: never across a call of the driver */
+
+/* Around a call that asks for so many bytes. */
+static inline void pool_begin(struct pool *pool, uint64_t asks)
+{
+    turn_take(&pools_turn);
+    pool->busy++;
+    pool->asked += asks;
+    turn_leave(&pools_turn);
+}
+
+static inline void pool_end(struct pool *pool, uint64_t asked, bool debtor)
+{
+    turn_take(&pools_turn);
+    pool->busy--;
+    pool->asked -= asked;
+    pool->debtors -= debtor;
+    turn_leave(&pools_turn);
+}
+
+/* The driver has given them. */
+static inline void pool_called(struct pool *pool, uint64_t bytes)
+{
+    turn_take(&pools_turn);
+    pool->live += bytes;
+    pool->asked -= bytes;
+    turn_leave(&pools_turn);
+}
+
+/* They were freed again. */
+static inline void pool_emptied(struct pool *pool, uint64_t bytes)
+{
+    turn_take(&pools_turn);
+    pool->live -= bytes;
+    turn_leave(&pools_turn);
+}
+
+/* Whether nobody tells what is reserved for it. */
+static inline bool pool_is_untold(struct pool *pool)
+{
+    turn_take(&pools_turn);
+    bool untold = pool->gone || pool->unnamed;
+    turn_leave(&pools_turn);
+    return untold;
+}
+
 /* The pool of a handle, NULL where none was put down. */
 struct pool *pool_known(CUpool handle);
 /* The same, put down with its device where it is new; NULL where there is no room to. */
 struct pool *pool_find(CUpool handle, struct device *device);
 /* The pool that a device's streams allocate from, by a driver that does not name it. */
 struct pool *pool_unnamed(struct device *device);
-/* Around a call that asks for so many bytes. */
-void pool_begin(struct pool *pool, uint64_t asks);
-void pool_end(struct pool *pool, uint64_t asked, bool debtor);
 /* Takes what growing by `bytes` may need; `taken` says how much, or `left` how much there was. */
 bool pool_take_for(struct pool *pool, uint64_t bytes, uint64_t *taken, bool *debtor,
                    uint64_t *left);
-void pool_called(struct pool *pool, uint64_t bytes);  /* the driver has given them */
-void pool_emptied(struct pool *pool, uint64_t bytes); /* they were freed again */
 /* Makes what is charged what is reserved; `taken` is held for it besides. False where the driver
    grew the pool by more than may be had. */
 bool pool_settle(struct pool *pool, uint64_t taken, bool debtor);
@@ -42,7 +83,6 @@ bool pool_settle(struct pool *pool, uint64_t taken, bool debtor);
 void pool_trim(struct pool *pool);
 void pool_made(struct pool *pool, struct device *device);
 void pool_gone(struct pool *pool);
-bool pool_is_untold(struct pool *pool); /* nobody tells what is reserved for it */
 /* More than the limit never fits, and must not get into the sums of what is asked. */
 bool pool_can_ever_fit(struct device *device, uint64_t bytes, uint64_t *left);
 
