@@ -32,7 +32,7 @@ def build(folder: Path) -> Path | None:
         return None
     sources = [
         NATIVE / "tests" / "fuzz_region.c",
-        *(NATIVE / name for name in ("region.c", "region_files.c", "settings.c")),
+        *(NATIVE / name for name in ("clock.c", "account.c", "members.c", "region_files.c", "settings.c")),
     ]
     program = folder / "fuzz"
     built = subprocess.run(

@@ -4,12 +4,13 @@
 
    With `grids` each launch has one block more than the last, with `graphs` each is a graph of its own, and with `depth_N`
    the program waits for every N-th launch (64). With `launches_N` it ends after N launches and waits for them, with
-   `abandons` too it does not wait; both end without counting, as a short program of many does.
+   `abandons` too it does not wait, with `dies` it is killed 200 ms after them; all end without counting, as a short program of many does.
 
    Prints the GPU time that the driver saw, as a fraction of the time that passed, and the longest launch call. The first
    tenth of the time is not counted. With `sync` the program waits for each launch, as an interactive one does. */
 #include "../native/tests/driver.h"
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,7 +30,7 @@ int main(int count, char **words)
     CUmodule module;
     CUfunction functions[8];
     unsigned kinds = 0;
-    int sync = 0, late_ms = 0, window_ms = 0, grids = 0, graphs = 0, depth = 64, few = 0, abandons = 0;
+    int sync = 0, late_ms = 0, window_ms = 0, grids = 0, graphs = 0, depth = 64, few = 0, abandons = 0, dies = 0;
     CUstream stream = NULL;
     CUgraph graph;
     CUexec exec;
@@ -42,6 +43,7 @@ int main(int count, char **words)
         grids = grids || strcmp(words[i], "grids") == 0;
         graphs = graphs || strcmp(words[i], "graphs") == 0;
         abandons = abandons || strcmp(words[i], "abandons") == 0;
+        dies = dies || strcmp(words[i], "dies") == 0;
     }
     if (late_ms != 0)
         nanosleep(&(struct timespec){ late_ms / 1000, late_ms % 1000 * 1000000 }, NULL);
@@ -59,6 +61,10 @@ int main(int count, char **words)
     for (int i = 0; i < few; i++)
         if (cuLaunchKernel(functions[0], blocks + (grids ? (unsigned)i : 0), 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) != CUDA_SUCCESS)
             return 4;
+    if (few != 0 && dies) {
+        nanosleep(&(struct timespec){ 0, 200 * 1000000 }, NULL);
+        raise(SIGKILL);
+    }
     if (few != 0 && abandons) {
         nanosleep(&(struct timespec){ 0, 50 * 1000000 }, NULL);
         return 0;

@@ -1,152 +1,14 @@
-/* What the driver takes for itself, for a context or a module: an estimate is taken first, then
-   corrected by measuring.
-
-   The first process of a region measures and the region remembers, so that the next takes the right
-   amount. */
+/* Contexts, and what they set aside for their kernels. */
 #define _GNU_SOURCE
 #include "overhead.h"
 #include "measure.h"
 #include "parts.h"
-#include "looks.h"
-#include "processes.h"
-#include "settings.h"
-#include "swap.h"
 
 #include <stdlib.h>
 
 enum { FIRST_CONTEXT_BYTES = 512 << 20 };
-#define SANE_BYTES (2ull << 30)
 
 static _Atomic(CUcontext) primary[MAX_DEVICES];
-
-/* What is learned, and how well it was told, in one word; 0: nothing yet. */
-static uint64_t lesson(uint64_t bytes, enum told told)
-{
-    return (bytes + 1) << 2 | told;
-}
-
-static uint64_t lesson_bytes(uint64_t word)
-{
-    return (word >> 2) - 1;
-}
-
-bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *learned,
-                    uint64_t first, const char *call)
-{
-    uint64_t known = atomic_load(learned);
-    *overhead = (struct overhead){
-        .device = device, .learned = learned, .call = call, .known = known != 0
-    };
-    if (known == 0) {
-        region_reap(&device->region);
-        overhead->reserved = region_take_some(&device->region, first);
-    } else if (take(device, lesson_bytes(known), call)) {
-        overhead->reserved = lesson_bytes(known);
-    } else {
-        return false;
-    }
-    bool context = learned == &device->region.use->context_bytes;
-    if (!context || known == 0 || (known & 3) < TOLD_LIST || processes_wanted(device))
-        overhead->before = look_before(device);
-    return true;
-}
-
-void overhead_cancel(struct overhead *overhead)
-{
-    look_end(overhead->device, overhead->before);
-    give(overhead->device, overhead->reserved);
-}
-
-/* One context is like another: what is told best of any is charged for all. Of two that are told as
-   well, the larger; of the least of several the smaller, since each has another's allocations in
-   it; and of what the card as a whole lost the first, which was alone. */
-static uint64_t learn_context(shared64 *learned, uint64_t bytes, enum told told)
-{
-    uint64_t seen = atomic_load(learned), best;
-    do {
-        enum told was = (enum told)(seen & 3);
-        uint64_t had = seen != 0 ? lesson_bytes(seen) : 0;
-        bool kept = seen != 0 &&
-                    (was > told || (was == told &&
-                                    (told == TOLD_TOTAL || (told == TOLD_LEAST) == (had < bytes))));
-        best = kept ? seen : lesson(bytes, told);
-    } while (best != seen && !atomic_compare_exchange_weak(learned, &seen, best));
-    return lesson_bytes(best);
-}
-
-static void learn(shared64 *learned, uint64_t bytes, enum told told)
-{
-    uint64_t seen = atomic_load(learned);
-    while ((seen == 0 || lesson_bytes(seen) < bytes) &&
-           !atomic_compare_exchange_weak(learned, &seen, lesson(bytes, told))) { }
-}
-
-void overhead_learn(const struct overhead *overhead, uint64_t bytes)
-{
-    learn(overhead->learned, bytes, TOLD_NOTHING);
-}
-
-/* False where the driver took more than may be had: the caller undoes what it did and cancels. */
-bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
-{
-    struct device *device = overhead->device;
-    uint64_t left;
-    enum told told;
-    bool context = overhead->learned == &device->region.use->context_bytes,
-         looked = overhead->before != NULL;
-    *bytes = look_taken(device, overhead->before, overhead->reserved, made, &told);
-    overhead->before = NULL;
-    if (*bytes > SANE_BYTES && context)
-        *bytes = overhead->reserved;
-    if (context && looked)
-        *bytes = learn_context(overhead->learned, *bytes, told);
-    /* Amid others that allocate, a module may seem smaller than it is: it counts as large as any
-       before it. */
-    if (!context && overhead->known && told < TOLD_TOTAL && *bytes < overhead->reserved)
-        *bytes = overhead->reserved;
-    /* Where NVML did not tell, somebody else's allocation may have got in between: a context is no
-       larger than that, and a module is looked at again (module.c). */
-    overhead->doubtful = told != TOLD_LIST && !context && !overhead->believed;
-    if (*bytes > SANE_BYTES && overhead->doubtful)
-        return false;
-    if (*bytes > overhead->reserved) {
-        if (!take_quietly(device, *bytes - overhead->reserved, &left)) {
-            if (!overhead->doubtful)
-                region_refuse(&device->region, overhead->call, *bytes, left + overhead->reserved);
-            return false;
-        }
-    } else {
-        give(device, overhead->reserved - *bytes);
-    }
-    /* Functions that bring nothing are many, and the others need room. */
-    if (!context && (*bytes != 0 || overhead->learned != &device->region.use->function_bytes))
-        learn(overhead->learned, *bytes, told);
-    return true;
-}
-
-void overhead_give(const struct entry *entry)
-{
-    struct device *device = device_at(entry->device);
-    if (entry->kind == SWAPPED)
-        return swap_give(device, entry->bytes);
-    give(device, entry->bytes);
-}
-
-/* Of two threads that made the same primary context at once, the second's part is given back: it is
-   one context. */
-void overhead_note(enum kind kind, const void *key, void *owner, struct device *device,
-                   uint64_t bytes)
-{
-    struct entry entry = { .key = (uint64_t)(uintptr_t)key,
-                           .bytes = bytes,
-                           .owner = owner,
-                           .kind = (uint16_t)kind,
-                           .device = (uint16_t)device->ordinal };
-    if (!ledger_add(entry))
-        overhead_give(&entry);
-}
-
-/* ---- contexts ---- */
 
 /* Around the making of a context: nothing is counted where `overhead.device` is NULL. */
 static CUresult create_begin(struct overhead *overhead, const CUcontext *ctx, CUdevice dev)
@@ -371,7 +233,7 @@ CUresult cuGreenCtxCreate(CUgreen *ctx, void *desc, CUdevice dev, unsigned flags
         return result;
     uint64_t first = atomic_load(&device->region.use->context_bytes);
     if (!overhead_begin(&overhead, device, &learned,
-                        first != 0 ? lesson_bytes(first) : FIRST_CONTEXT_BYTES,
+                        first != 0 ? overhead_lesson_bytes(first) : FIRST_CONTEXT_BYTES,
                         "cuGreenCtxCreate")) {
         cuDevicePrimaryCtxRelease_v2(dev);
         return CUDA_ERROR_OUT_OF_MEMORY;

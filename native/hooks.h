@@ -20,7 +20,7 @@ HOOK(cuDeviceTotalMem_v2, (size_t *bytes, CUdevice dev))
 HOOK(cuMemGetInfo, (unsigned *free_bytes, unsigned *total_bytes))
 HOOK(cuMemGetInfo_v2, (size_t *free_bytes, size_t *total_bytes))
 
-/* context.c: what the driver takes for itself */
+/* context.c: contexts and what they set aside */
 HOOK(cuCtxCreate, (CUcontext * ctx, unsigned flags, CUdevice dev))
 HOOK(cuCtxCreate_v2, (CUcontext * ctx, unsigned flags, CUdevice dev))
 HOOK(cuCtxCreate_v3, (CUcontext * ctx, void *affinity, int count, unsigned flags, CUdevice dev))
@@ -84,6 +84,8 @@ HOOK(cuMemUnmap, (CUdeviceptr ptr, size_t bytes))
 HOOK(cuMemRetainAllocationHandle, (CUhandle * handle, void *address))
 HOOK(cuMemExportToShareableHandle, (void *out, CUhandle handle, int type, unsigned long long flags))
 HOOK(cuMemImportFromShareableHandle, (CUhandle * handle, void *from, int type))
+
+/* sparse.c: what holds it beside */
 HOOK(cuMemMapArrayAsync, (CUmap_info * list, unsigned count, CUstream stream))
 HOOK(cuMemMapArrayAsync_ptsz, (CUmap_info * list, unsigned count, CUstream stream))
 HOOK(cuMulticastCreate, (CUhandle * object, const CUmulticast_prop *prop))
@@ -97,7 +99,7 @@ HOOK(cuMulticastBindAddr_v2, (CUhandle object, CUdevice dev, size_t offset, CUde
                               size_t bytes, unsigned long long flags))
 HOOK(cuMulticastUnbind, (CUhandle object, CUdevice dev, size_t offset, size_t bytes))
 
-/* pool.c: stream-ordered memory */
+/* async.c: stream-ordered memory */
 HOOK(cuMemAllocAsync, (CUdeviceptr * ptr, size_t bytes, CUstream stream))
 HOOK(cuMemAllocAsync_ptsz, (CUdeviceptr * ptr, size_t bytes, CUstream stream))
 HOOK(cuMemAllocFromPoolAsync, (CUdeviceptr * ptr, size_t bytes, CUpool pool, CUstream stream))

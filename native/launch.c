@@ -21,16 +21,19 @@ enum {
 
 static shared32 generation; /* threads forget what they bought when it changes */
 
+/* What a thread knows of launches with these blocks; in one line of the processor's cache. */
+struct known_launch {
+    _Alignas(64) void *what;
+    uint64_t blocks;
+    CUcontext context;
+    int64_t cost_ns, until_probe;
+    uint32_t device;
+};
+
 static _Thread_local struct {
+    struct known_launch cache[CACHE];
     int64_t credit_ns[MAX_DEVICES];
     uint32_t generation, chance;
-    struct {
-        void *what;
-        uint64_t blocks;
-        CUcontext context;
-        int64_t cost_ns, until_probe;
-        uint32_t device;
-    } cache[CACHE];
 } mine;
 
 static size_t place(const void *what, uint64_t blocks)
@@ -89,7 +92,7 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
     struct device *device = device_current();
     CUcontext context = current_context();
     uint32_t now_generation = atomic_load(&generation);
-    __typeof__(&mine.cache[0]) cached = &mine.cache[place(what, blocks)];
+    struct known_launch *cached = &mine.cache[place(what, blocks)];
     if (mine.generation != now_generation) {
         memset(&mine, 0, sizeof mine);
         mine.generation = now_generation;
@@ -112,8 +115,8 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
     measure_read(context);
     share_check(device);
     struct launch launch = { .device = device,
-                             .kernel = measure_kernel(what, blocks, context),
-                             .family = measure_family(what, blocks, context),
+                             .kernel = kernels_of(what, blocks, context),
+                             .family = kernels_family(what, blocks, context),
                              .context = context,
                              .stream = stream,
                              .blocks = blocks,
@@ -122,7 +125,7 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
     bool guess = launch.estimated = cost == 0,
          same = cached->what == what && cached->blocks == blocks && cached->context == context;
     if (guess) {
-        cost = measure_estimate(device, launch.family, blocks);
+        cost = kernels_estimate(device, launch.family, blocks);
         cost = cost > waited ? cost : waited;
     }
     cost = share_scaled(device, cost);
@@ -154,22 +157,27 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
 }
 
 /* Whether this thread has paid for such a launch, and needs not measure it. */
-static inline __attribute__((always_inline)) bool paid(const void *what, uint64_t blocks)
+static inline __attribute__((always_inline)) bool paid(struct known_launch *cached,
+                                                       const void *what, uint64_t blocks)
 {
-    __typeof__(&mine.cache[0]) cached = &mine.cache[place(what, blocks)];
     int64_t *credit_ns = &mine.credit_ns[cached->device], cost_ns = cached->cost_ns;
     if (UNLIKELY(cached->what != what || cached->blocks != blocks || *credit_ns < cost_ns ||
-                 (atomic_load_explicit(&several, memory_order_relaxed) &&
-                  cached->context != current_context()) ||
-                 cached->until_probe-- <= 0))
+                 cached->until_probe <= 0))
         return false;
+    cached->until_probe--;
     *credit_ns -= cost_ns;
     return true;
 }
 
 struct probe *pace(void *what, uint64_t blocks, CUstream stream, bool per_thread)
 {
-    return paid(what, blocks) ? NULL : pace_slowly(what, blocks, stream, per_thread);
+    struct known_launch *cached = &mine.cache[place(what, blocks)];
+    if (LIKELY(!atomic_load_explicit(&pacing, memory_order_relaxed)))
+        return NULL;
+    bool here = !atomic_load_explicit(&several, memory_order_relaxed) ||
+                cached->context == current_context();
+    return here && paid(cached, what, blocks) ? NULL
+                                              : pace_slowly(what, blocks, stream, per_thread);
 }
 
 static void pace_forget(void)
@@ -183,72 +191,144 @@ static void pace_forget(void)
 
 PART(.forget = pace_forget);
 
-/* The driver's call comes last where nothing is measured, so that it takes this one's place on the
-   stack. */
-#define LAUNCH(what, blocks, stream, per_thread, call)                      \
-    do {                                                                    \
-        struct probe *probe = NULL;                                         \
-        if (UNLIKELY(atomic_load_explicit(&pacing, memory_order_relaxed)))  \
-            probe = pace((void *)(what), (blocks), (stream), (per_thread)); \
-        if (LIKELY(probe == NULL))                                          \
-            return call;                                                    \
-        CUresult result = call;                                             \
-        measure_end(probe, (stream), (per_thread), result);                 \
-        return result;                                                      \
-    } while (0)
+/* ---- the calls ----
 
-#define BLOCKS ((uint64_t)gx * gy * gz)
+   Each is two functions. What is paid for needs no call but the driver's, which takes its place on
+   the stack; the other charges and perhaps measures. */
+
+/* Whether nothing is to be done for a launch. Of several GPUs the context must be asked which. */
+static inline __attribute__((always_inline)) bool settled(const void *what, uint64_t blocks)
+{
+    return LIKELY(!atomic_load_explicit(&pacing, memory_order_relaxed)) ||
+           (LIKELY(!atomic_load_explicit(&several, memory_order_relaxed)) &&
+            paid(&mine.cache[place(what, blocks)], what, blocks));
+}
+
+static CUresult measured(struct probe *probe, CUstream stream, bool per_thread, CUresult result)
+{
+    if (probe != NULL)
+        measure_end(probe, stream, per_thread, result);
+    return result;
+}
+
+__attribute__((noinline)) static CUresult launch(CUfunction function, unsigned gx, unsigned gy,
+                                                 unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                                                 unsigned shared_bytes, CUstream stream,
+                                                 void **params, void **extra)
+{
+    struct probe *probe = pace(function, (uint64_t)gx * gy * gz, stream, false);
+    return measured(probe, stream, false,
+                    REAL(cuLaunchKernel)(function, gx, gy, gz, bx, by, bz, shared_bytes, stream,
+                                         params, extra));
+}
 
 CUresult cuLaunchKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
                         unsigned by, unsigned bz, unsigned shared_bytes, CUstream stream,
                         void **params, void **extra)
 {
-    LAUNCH(function, BLOCKS, stream, false,
-           REAL(cuLaunchKernel)(function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params,
-                                extra));
+    bool direct = LIKELY(HAVE(cuLaunchKernel)) && settled(function, (uint64_t)gx * gy * gz);
+    return (direct ? real.cuLaunchKernel : launch)(function, gx, gy, gz, bx, by, bz, shared_bytes,
+                                                   stream, params, extra);
+}
+
+__attribute__((noinline)) static CUresult launch_ptsz(CUfunction function, unsigned gx, unsigned gy,
+                                                      unsigned gz, unsigned bx, unsigned by,
+                                                      unsigned bz, unsigned shared_bytes,
+                                                      CUstream stream, void **params, void **extra)
+{
+    struct probe *probe = pace(function, (uint64_t)gx * gy * gz, stream, true);
+    return measured(probe, stream, true,
+                    REAL(cuLaunchKernel_ptsz)(function, gx, gy, gz, bx, by, bz, shared_bytes,
+                                              stream, params, extra));
 }
 
 CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned gx, unsigned gy, unsigned gz,
                              unsigned bx, unsigned by, unsigned bz, unsigned shared_bytes,
                              CUstream stream, void **params, void **extra)
 {
-    LAUNCH(function, BLOCKS, stream, true,
-           REAL(cuLaunchKernel_ptsz)(function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params,
-                                     extra));
+    bool direct = LIKELY(HAVE(cuLaunchKernel_ptsz)) && settled(function, (uint64_t)gx * gy * gz);
+    return (direct ? real.cuLaunchKernel_ptsz : launch_ptsz)(function, gx, gy, gz, bx, by, bz,
+                                                             shared_bytes, stream, params, extra);
+}
+
+__attribute__((noinline)) static CUresult
+launch_cooperative(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                   unsigned by, unsigned bz, unsigned shared_bytes, CUstream stream, void **params)
+{
+    struct probe *probe = pace(function, (uint64_t)gx * gy * gz, stream, false);
+    return measured(probe, stream, false,
+                    REAL(cuLaunchCooperativeKernel)(function, gx, gy, gz, bx, by, bz, shared_bytes,
+                                                    stream, params));
 }
 
 CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned gx, unsigned gy, unsigned gz,
                                    unsigned bx, unsigned by, unsigned bz, unsigned shared_bytes,
                                    CUstream stream, void **params)
 {
-    LAUNCH(function, BLOCKS, stream, false,
-           REAL(cuLaunchCooperativeKernel)(function, gx, gy, gz, bx, by, bz, shared_bytes, stream,
-                                           params));
+    bool direct =
+        LIKELY(HAVE(cuLaunchCooperativeKernel)) && settled(function, (uint64_t)gx * gy * gz);
+    return (direct ? real.cuLaunchCooperativeKernel : launch_cooperative)(
+        function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params);
+}
+
+__attribute__((noinline)) static CUresult
+launch_cooperative_ptsz(CUfunction function, unsigned gx, unsigned gy, unsigned gz, unsigned bx,
+                        unsigned by, unsigned bz, unsigned shared_bytes, CUstream stream,
+                        void **params)
+{
+    struct probe *probe = pace(function, (uint64_t)gx * gy * gz, stream, true);
+    return measured(probe, stream, true,
+                    REAL(cuLaunchCooperativeKernel_ptsz)(function, gx, gy, gz, bx, by, bz,
+                                                         shared_bytes, stream, params));
 }
 
 CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned gx, unsigned gy, unsigned gz,
                                         unsigned bx, unsigned by, unsigned bz,
                                         unsigned shared_bytes, CUstream stream, void **params)
 {
-    LAUNCH(function, BLOCKS, stream, true,
-           REAL(cuLaunchCooperativeKernel_ptsz)(function, gx, gy, gz, bx, by, bz, shared_bytes,
-                                                stream, params));
+    bool direct =
+        LIKELY(HAVE(cuLaunchCooperativeKernel_ptsz)) && settled(function, (uint64_t)gx * gy * gz);
+    return (direct ? real.cuLaunchCooperativeKernel_ptsz : launch_cooperative_ptsz)(
+        function, gx, gy, gz, bx, by, bz, shared_bytes, stream, params);
 }
 
-#define LAUNCH_BLOCKS                                                                 \
-    (launch == NULL ? 0 : (uint64_t)launch->grid_x * launch->grid_y * launch->grid_z)
+static inline uint64_t blocks_of(const CUlaunch *launch)
+{
+    return launch == NULL ? 0 : (uint64_t)launch->grid_x * launch->grid_y * launch->grid_z;
+}
+
+static inline CUstream stream_of(const CUlaunch *launch)
+{
+    return launch == NULL ? NULL : launch->stream;
+}
+
+__attribute__((noinline)) static CUresult launch_ex(const CUlaunch *launch, CUfunction function,
+                                                    void **params, void **extra)
+{
+    struct probe *probe = pace(function, blocks_of(launch), stream_of(launch), false);
+    return measured(probe, stream_of(launch), false,
+                    REAL(cuLaunchKernelEx)(launch, function, params, extra));
+}
 
 CUresult cuLaunchKernelEx(const CUlaunch *launch, CUfunction function, void **params, void **extra)
 {
-    LAUNCH(function, LAUNCH_BLOCKS, launch != NULL ? launch->stream : NULL, false,
-           REAL(cuLaunchKernelEx)(launch, function, params, extra));
+    bool direct = LIKELY(HAVE(cuLaunchKernelEx)) && settled(function, blocks_of(launch));
+    return (direct ? real.cuLaunchKernelEx : launch_ex)(launch, function, params, extra);
+}
+
+__attribute__((noinline)) static CUresult
+launch_ex_ptsz(const CUlaunch *launch, CUfunction function, void **params, void **extra)
+{
+    struct probe *probe = pace(function, blocks_of(launch), stream_of(launch), true);
+    return measured(probe, stream_of(launch), true,
+                    REAL(cuLaunchKernelEx_ptsz)(launch, function, params, extra));
 }
 
 CUresult cuLaunchKernelEx_ptsz(const CUlaunch *launch, CUfunction function, void **params,
                                void **extra)
 {
-    LAUNCH(function, LAUNCH_BLOCKS, launch != NULL ? launch->stream : NULL, true,
-           REAL(cuLaunchKernelEx_ptsz)(launch, function, params, extra));
+    bool direct = LIKELY(HAVE(cuLaunchKernelEx_ptsz)) && settled(function, blocks_of(launch));
+    return (direct ? real.cuLaunchKernelEx_ptsz : launch_ex_ptsz)(launch, function, params, extra);
 }
 
 /* Makes the context of a stream current, by which its GPU is charged. */
@@ -292,15 +372,18 @@ CUresult cuLaunchCooperativeKernelMultiDevice(CUcooperative *list, unsigned coun
 
 CUresult cuLaunch(CUfunction function)
 {
-    LAUNCH(function, 1, NULL, false, REAL(cuLaunch)(function));
+    struct probe *probe = pace(function, 1, NULL, false);
+    return measured(probe, NULL, false, REAL(cuLaunch)(function));
 }
+
 CUresult cuLaunchGrid(CUfunction function, int width, int height)
 {
-    LAUNCH(function, (uint64_t)width * (uint64_t)height, NULL, false,
-           REAL(cuLaunchGrid)(function, width, height));
+    struct probe *probe = pace(function, (uint64_t)width * (uint64_t)height, NULL, false);
+    return measured(probe, NULL, false, REAL(cuLaunchGrid)(function, width, height));
 }
+
 CUresult cuLaunchGridAsync(CUfunction function, int width, int height, CUstream stream)
 {
-    LAUNCH(function, (uint64_t)width * (uint64_t)height, stream, false,
-           REAL(cuLaunchGridAsync)(function, width, height, stream));
+    struct probe *probe = pace(function, (uint64_t)width * (uint64_t)height, stream, false);
+    return measured(probe, stream, false, REAL(cuLaunchGridAsync)(function, width, height, stream));
 }

@@ -1,18 +1,12 @@
 /* What a launch costs: two events around one launch in many, for each kernel and number of blocks.
 
-   Launches of one kernel with the same blocks may take any time (a persistent kernel works as long
-   as its data last), so what is charged is their mean, and a launch that was measured is charged
-   what it took. Others' work in between makes a launch seem longer. So where others compute,
-   launches count that came right behind others of this process, which leave nobody a gap; and where
-   most of them agree on the least, that is what it takes.
-
-   Shapes that change for ever bring launches that nobody has measured. Each is charged what its
-   function took of late, and each is measured: by a probe of its own, or, where those run out, by
-   one that is stretched over all that follow it in its stream. So whatever was charged, the sum
-   becomes what the GPU took. */
+   A launch that nobody has measured before (kernels.c) is measured in any case: by a probe of its
+   own, or, where those run out, by one that is stretched over all that follow it in its stream. So
+   whatever was charged, the sum becomes what the GPU took. */
 #define _GNU_SOURCE
 #include "measure.h"
 #include "capture.h"
+#include "kernels.h"
 #include "parts.h"
 #include "share.h"
 
@@ -21,188 +15,50 @@
 #define LONGEST_WAIT_NS (100u * 1000 * 1000)
 #define STEP_WAIT_NS (1000u * 1000)
 enum {
-    KERNELS = 1 << 12,
-    FAMILIES = 1 << 10,
     PROBES = 64,
     STRETCHED = 16, /* more of them, for launches that must be measured */
     PROBES_EACH = 8,
-    MORE_BLOCKS = 8, /* a launch with more blocks is estimated to take so many times the mean */
-    MEAN_OF = 64,
-    ALONE_OF = 1024,
-    EVENT_STEP_NS = 1000,
-    SAMPLES = sizeof((struct kernel *)0)->samples / sizeof(shared64)
 };
 
 struct probe {
-    struct device *device;
+    struct device *_Atomic device;
     struct kernel *kernel; /* NULL: nothing is learned about one */
     struct family *family; /* NULL: stretched over several */
     _Atomic(CUcontext) context;
     CUstream stream;
     CUevent from, to;
-    uint64_t begun_ns, charged_ns, last_charged_ns, blocks;
+    shared64 begun_ns, charged_ns;
+    uint64_t last_charged_ns, blocks;
     uint32_t launches;
-    bool behind;     /* the stream was not done with what was before */
-    bool per_thread; /* of the stream */
-    bool estimated;
+    bool behind;            /* the stream was not done with what was before */
+    bool per_thread;        /* of the stream */
+    _Atomic bool estimated; /* nobody had measured such a launch */
     shared32 state;
 };
 enum { PROBE_FREE, PROBE_OPEN, PROBE_SENT, PROBE_READING };
 
-static struct kernel kernels[KERNELS];
-static struct family families[FAMILIES], all_launches[MAX_DEVICES];
 static struct probe probes[PROBES + STRETCHED];
-static char graphs; /* its address is the family of all graphs */
 shared32 measure_open;
 
-static size_t place(const void *what, uint64_t blocks)
+/* What of this process nobody has ever measured, for who buries it should it be killed. */
+static void tell_open(struct device *device)
 {
-    uint64_t mixed = ((uint64_t)(uintptr_t)what ^ blocks << 32 ^ blocks) * 0x9e3779b97f4a7c15ull;
-    return (size_t)(mixed >> 40);
-}
-
-struct kernel *measure_kernel(void *what, uint64_t blocks, CUcontext context)
-{
-    size_t start = place(what, blocks);
-    for (size_t i = 0; i < 32; i++) {
-        struct kernel *kernel = &kernels[(start + i) % KERNELS];
-        void *seen = atomic_load(&kernel->what);
-        if (seen == NULL && atomic_compare_exchange_strong(&kernel->what, &seen, what)) {
-            atomic_store(&kernel->blocks, blocks);
-            atomic_store(&kernel->context, context);
-            return kernel;
-        }
-        if (seen == what && atomic_load(&kernel->blocks) == blocks &&
-            atomic_load(&kernel->context) == context)
-            return kernel;
+    uint64_t since = 0, charged = 0;
+    if (device->region.slot < 0)
+        return;
+    for (int i = 0; i < PROBES + STRETCHED; i++) {
+        const struct probe *probe = &probes[i];
+        uint64_t begun = atomic_load_explicit(&probe->begun_ns, memory_order_relaxed);
+        if (atomic_load_explicit(&probe->state, memory_order_acquire) == PROBE_FREE ||
+            atomic_load_explicit(&probe->device, memory_order_relaxed) != device || begun == 0 ||
+            !atomic_load_explicit(&probe->estimated, memory_order_relaxed))
+            continue;
+        since = since == 0 || begun < since ? begun : since;
+        charged += atomic_load_explicit(&probe->charged_ns, memory_order_relaxed);
     }
-    return NULL;
-}
-
-struct family *measure_family(void *what, uint64_t blocks, CUcontext context)
-{
-    what = blocks == 0 ? &graphs : what;
-    size_t start = place(what, 0);
-    for (size_t i = 0; i < 32; i++) {
-        struct family *family = &families[(start + i) % FAMILIES];
-        void *seen = atomic_load(&family->what);
-        if (seen == NULL && atomic_compare_exchange_strong(&family->what, &seen, what)) {
-            atomic_store(&family->context, context);
-            return family;
-        }
-        if (seen == what && atomic_load(&family->context) == context)
-            return family;
-    }
-    return &families[start % FAMILIES]; /* a crowd shares */
-}
-
-static void follow(struct family *family, uint64_t ns, uint64_t blocks)
-{
-    uint64_t mean = atomic_load(&family->mean_ns), mean_blocks = atomic_load(&family->mean_blocks);
-    ns = ns != 0 ? ns : 1;
-    atomic_store(&family->mean_blocks, mean == 0 ? blocks : (mean_blocks * 3 + blocks) / 4);
-    atomic_store(&family->mean_ns, mean == 0 ? ns : (mean * 3 + ns + 3) / 4);
-}
-
-uint64_t measure_estimate(const struct device *device, const struct family *family, uint64_t blocks)
-{
-    uint64_t mean = atomic_load(&family->mean_ns), usual = atomic_load(&family->mean_blocks);
-    if (mean == 0) {
-        mean = atomic_load(&all_launches[device->ordinal].mean_ns);
-        return mean > FIRST_COST_NS ? mean : FIRST_COST_NS;
-    }
-    if (usual == 0 || blocks <= usual)
-        return mean;
-    return blocks / usual >= MORE_BLOCKS
-               ? mean * MORE_BLOCKS
-               : (uint64_t)((double)mean * (double)blocks / (double)usual);
-}
-
-/* What the last few launches took that agree on the least, if they are many; 0 otherwise. */
-static uint64_t agreed(const uint64_t *samples, uint32_t count, uint64_t mean, bool *varies)
-{
-    uint64_t least = UINT64_MAX, most = 0, near_sum = 0, near_count = 0;
-    for (uint32_t i = 0; i < count; i++) {
-        least = samples[i] < least ? samples[i] : least;
-        most = samples[i] > most ? samples[i] : most;
-    }
-    for (uint32_t i = 0; i < count; i++)
-        if (samples[i] <= least + least / 16) {
-            near_sum += samples[i];
-            near_count++;
-        }
-    /* By more than what a GPU tells two instants apart by. */
-    uint64_t alike = least + least / 4 + EVENT_STEP_NS;
-    *varies = most > alike || mean > alike;
-    return near_count * 3 >= count ? near_sum / near_count : 0;
-}
-
-/* Keeps apart what launches took while nobody else computed, which is known at NVML's next look;
-   returns their mean, 0 while they are too few to tell. */
-static uint64_t take_note(struct device *device, struct kernel *kernel, uint64_t ns)
-{
-    uint64_t looked_ns, count;
-    bool alone = share_alone(device, &looked_ns);
-    if (atomic_exchange(&kernel->pending_since_ns, looked_ns) != looked_ns) {
-        uint64_t least = atomic_load(&kernel->alone.least_ns);
-        if (alone && (count = atomic_load(&kernel->pending.count)) != 0 &&
-            atomic_load(&kernel->alone.count) < ALONE_OF) {
-            atomic_fetch_add(&kernel->alone.sum_ns, atomic_load(&kernel->pending.sum_ns));
-            atomic_fetch_add(&kernel->alone.count, count);
-            if (least == 0 || atomic_load(&kernel->pending.least_ns) < least)
-                atomic_store(&kernel->alone.least_ns, atomic_load(&kernel->pending.least_ns));
-            if (atomic_load(&kernel->pending.most_ns) > atomic_load(&kernel->alone.most_ns))
-                atomic_store(&kernel->alone.most_ns, atomic_load(&kernel->pending.most_ns));
-        }
-        memset(&kernel->pending, 0, sizeof kernel->pending);
-    }
-    if (alone) {
-        atomic_fetch_add(&kernel->pending.sum_ns, ns);
-        if (atomic_fetch_add(&kernel->pending.count, 1) == 0 ||
-            ns < atomic_load(&kernel->pending.least_ns))
-            atomic_store(&kernel->pending.least_ns, ns);
-        if (ns > atomic_load(&kernel->pending.most_ns))
-            atomic_store(&kernel->pending.most_ns, ns);
-    }
-    count = atomic_load(&kernel->alone.count);
-    bool alike =
-        atomic_load(&kernel->alone.most_ns) <= atomic_load(&kernel->alone.least_ns) * 5 / 4;
-    return count >= (alike ? SAMPLES : ALONE_OF / 4) ? atomic_load(&kernel->alone.sum_ns) / count
-                                                     : 0;
-}
-
-/* Takes up what a launch seemed to take; returns what it is believed to have taken. */
-static uint64_t learn(struct device *device, struct kernel *kernel, uint64_t ns, bool behind)
-{
-    bool contended = share_contended(device), knows = contended && share_knows(device);
-    uint64_t samples[SAMPLES], cost, mean = atomic_load(&kernel->mean_ns);
-    uint32_t count = atomic_load(&kernel->sample_count);
-    bool varies;
-    if (behind && contended && atomic_fetch_add(&kernel->behind_count, 1) == 0)
-        atomic_store(&kernel->sample_count,
-                     count = 0); /* the first that is worth more than those before */
-    if (!knows || behind || atomic_load(&kernel->behind_count) == 0) {
-        count = atomic_fetch_add(&kernel->sample_count, 1);
-        atomic_store(&kernel->samples[count % SAMPLES], ns ? ns : 1);
-        count++;
-        int64_t weight = count < MEAN_OF ? count : MEAN_OF;
-        mean = (uint64_t)((int64_t)mean + ((int64_t)ns - (int64_t)mean) / weight);
-        atomic_store(&kernel->mean_ns, mean);
-    }
-    count = count < SAMPLES ? count : SAMPLES;
-    for (uint32_t i = 0; i < count; i++)
-        samples[i] = atomic_load(&kernel->samples[i]);
-    cost = agreed(samples, count, mean, &varies);
-    bool trimmed = contended && cost != 0 && share_may_trim(device);
-    uint64_t alone = take_note(device, kernel, ns);
-    bool as_alone = contended && !trimmed && alone != 0;
-    cost = trimmed ? cost : as_alone ? alone : mean;
-    atomic_store(&kernel->varies, varies);
-    atomic_store(&kernel->cost_ns, cost ? cost : 1);
-    if (as_alone)
-        return cost;
-    bool kept = trimmed || (knows && !behind && atomic_load(&kernel->behind_count) != 0);
-    return kept && ns > cost ? cost : ns;
+    struct berth_slot *slot = &device->region.use->slots[device->region.slot];
+    atomic_store_explicit(&slot->open_charged_ns, charged, memory_order_relaxed);
+    atomic_store_explicit(&slot->open_since_ns, since, memory_order_relaxed);
 }
 
 static void done_with(struct probe *probe)
@@ -213,7 +69,9 @@ static void done_with(struct probe *probe)
         atomic_fetch_sub(&probe->family->probing, 1);
     atomic_fetch_sub(&measure_open, 1);
     probe->launches = 0;
+    atomic_store(&probe->begun_ns, 0);
     atomic_store(&probe->state, PROBE_FREE);
+    tell_open(atomic_load(&probe->device));
 }
 
 /* With the probe held. What was charged becomes what was taken. */
@@ -222,11 +80,8 @@ static void settle(struct probe *probe, uint64_t took)
     struct device *device = probe->device;
     uint64_t believed = took, each = took / probe->launches;
     if (probe->kernel != NULL)
-        believed = learn(device, probe->kernel, took, probe->behind);
-    if (probe->family != NULL)
-        follow(probe->family, each, probe->blocks);
-    if (probe->estimated)
-        follow(&all_launches[device->ordinal], each, 0);
+        believed = kernels_learn(device, probe->kernel, took, probe->behind);
+    kernels_follow(device, probe->family, each, probe->blocks, probe->estimated);
     share_backlog(device, probe->begun_ns, took);
     share_correct(device, (int64_t)share_scaled(device, believed) - (int64_t)probe->charged_ns);
 }
@@ -418,7 +273,8 @@ struct probe *measure_begin(const struct launch *launch)
     probe->family = launch->family;
     probe->stream = launch->stream;
     probe->per_thread = launch->per_thread;
-    probe->charged_ns = probe->last_charged_ns = launch->charged_ns;
+    atomic_store(&probe->charged_ns, launch->charged_ns);
+    probe->last_charged_ns = launch->charged_ns;
     probe->blocks = launch->blocks;
     probe->launches = 1;
     probe->estimated = launch->estimated;
@@ -497,6 +353,7 @@ void measure_end(struct probe *probe, CUstream stream, bool per_thread, CUresult
 {
     if (result == CUDA_SUCCESS) {
         record(probe->to, stream, per_thread);
+        tell_open(probe->device);
         atomic_store(&probe->state, PROBE_SENT);
         return;
     }
@@ -512,9 +369,7 @@ static void measure_forget(void)
 {
     if (!atomic_load(&pacing))
         return; /* nothing is known yet, and its memory is not touched */
-    memset(kernels, 0, sizeof kernels);
-    memset(families, 0, sizeof families);
-    memset(all_launches, 0, sizeof all_launches);
+    kernels_forget();
     memset(probes, 0, sizeof probes);
     atomic_store(&measure_open, 0);
 }

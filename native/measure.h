@@ -2,43 +2,9 @@
 #ifndef BERTH_MEASURE_H
 #define BERTH_MEASURE_H
 
-#include "devices.h"
-
-struct kernel {
-    void *_Atomic what;
-    shared64 blocks;
-    _Atomic(CUcontext) context; /* the same one may be launched in several, also on several GPUs */
-    shared64 cost_ns;           /* 0: not measured yet */
-    shared64 mean_ns;           /* of many launches, as they seemed */
-    struct {
-        shared64 sum_ns, count, least_ns, most_ns;
-    } alone, pending; /* those that nobody else's work can have kept */
-    shared64 pending_since_ns;
-    shared64 samples[16];
-    shared32 sample_count, behind_count, probing;
-    shared32 varies; /* its launches differ */
-};
-
-/* What launches of one function took of late, whatever their blocks; or of all graphs, which are
-   made anew for each launch by some programs. */
-struct family {
-    void *_Atomic what;
-    _Atomic(CUcontext) context;
-    shared64 mean_ns, mean_blocks; /* 0: not measured yet */
-    shared32 probing;
-};
-
-/* What a launch is charged if nothing was measured yet. */
-enum { FIRST_COST_NS = 20 * 1000 };
+#include "kernels.h"
 
 struct probe;
-/* What is known of launches with these blocks; NULL where the table is full, since shapes that
-   change for ever would fill any. `blocks` is 0 for a graph. */
-struct kernel *measure_kernel(void *what, uint64_t blocks, CUcontext context);
-struct family *measure_family(void *what, uint64_t blocks, CUcontext context);
-/* What a launch may take that was not measured with these blocks. */
-uint64_t measure_estimate(const struct device *device, const struct family *family,
-                          uint64_t blocks);
 /* Reads what is done of the caller's context: another's may end at any moment, and its time is
    another GPU's. */
 void measure_read(CUcontext context);

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "overhead.h"
 #include "capture.h"
+#include "image.h"
 #include "looks.h"
 #include "settings.h"
 
@@ -15,7 +16,10 @@ struct load {
     int attempts;
 };
 
-static CUresult load_begin(struct load *load, const char *call, const void *out)
+/* What its image says that it takes at least is held before the driver loads it: what does not fit
+   is never on the card, not even where it could not be unloaded again. */
+static CUresult load_begin(struct load *load, const char *call, const void *out, const void *image,
+                           const char *path)
 {
     struct device *device = out != NULL ? device_current() : NULL;
     *load = (struct load){ .attempts = 0 };
@@ -24,6 +28,14 @@ static CUresult load_begin(struct load *load, const char *call, const void *out)
     if (!overhead_begin(&load->overhead, device, &device->region.use->module_bytes,
                         FIRST_MODULE_BYTES, call))
         return CUDA_ERROR_OUT_OF_MEMORY;
+    struct overhead *overhead = &load->overhead;
+    uint64_t least = path != NULL ? image_file_least_bytes(path) : image_least_bytes(image),
+             lacks = least > overhead->reserved ? least - overhead->reserved : 0;
+    if (lacks != 0 && !take(device, lacks, call)) {
+        overhead_cancel(overhead);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    overhead->reserved += lacks;
     return CUDA_SUCCESS;
 }
 
@@ -98,7 +110,7 @@ static CUresult unload_library(void *library)
 CUresult cuModuleLoad(CUmodule *module, const char *path)
 {
     struct load load;
-    CUresult result = load_begin(&load, "cuModuleLoad", module);
+    CUresult result = load_begin(&load, "cuModuleLoad", module, NULL, path);
     if (result != CUDA_SUCCESS)
         return result;
     do
@@ -110,7 +122,7 @@ CUresult cuModuleLoad(CUmodule *module, const char *path)
 CUresult cuModuleLoadData(CUmodule *module, const void *image)
 {
     struct load load;
-    CUresult result = load_begin(&load, "cuModuleLoadData", module);
+    CUresult result = load_begin(&load, "cuModuleLoadData", module, image, NULL);
     if (result != CUDA_SUCCESS)
         return result;
     do
@@ -122,7 +134,7 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image)
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *image)
 {
     struct load load;
-    CUresult result = load_begin(&load, "cuModuleLoadFatBinary", module);
+    CUresult result = load_begin(&load, "cuModuleLoadFatBinary", module, image, NULL);
     if (result != CUDA_SUCCESS)
         return result;
     do
@@ -135,7 +147,7 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count,
                             void **values)
 {
     struct load load;
-    CUresult result = load_begin(&load, "cuModuleLoadDataEx", module);
+    CUresult result = load_begin(&load, "cuModuleLoadDataEx", module, image, NULL);
     if (result != CUDA_SUCCESS)
         return result;
     do
@@ -148,7 +160,7 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, void *jit, void
                            unsigned jit_count, void *options, void **values, unsigned count)
 {
     struct load load;
-    CUresult result = load_begin(&load, "cuLibraryLoadData", library);
+    CUresult result = load_begin(&load, "cuLibraryLoadData", library, code, NULL);
     if (result != CUDA_SUCCESS)
         return result;
     do
@@ -162,7 +174,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *path, void *jit, 
                                unsigned jit_count, void *options, void **values, unsigned count)
 {
     struct load load;
-    CUresult result = load_begin(&load, "cuLibraryLoadFromFile", library);
+    CUresult result = load_begin(&load, "cuLibraryLoadFromFile", library, NULL, path);
     if (result != CUDA_SUCCESS)
         return result;
     do
@@ -203,33 +215,41 @@ CUresult cuLibraryUnload(CUlibrary library)
 
 /* ---- functions that are loaded when they are first used ---- */
 
-/* Loads a function now, so that what it brings is counted, and refused where it does not fit. One
-   that was loaded and is too much cannot be unloaded: all that is left is taken for it, and the
-   rest is the hole. */
-static CUresult load_function(struct device *device, CUfunction function, enum kind kind,
-                              void *owner, const char *call)
+/* Around what loads a function. One that was loaded and is too much cannot be unloaded: all that is
+   left is taken for it, and the rest is the hole. */
+static bool function_begin(struct overhead *overhead, struct device *device, const char *call)
 {
-    struct overhead overhead;
+    return overhead_begin(overhead, device, &device->region.use->function_bytes, FIRST_MODULE_BYTES,
+                          call);
+}
+
+/* The same by a driver without cuFuncLoad (before CUDA 12.4), which loads a function when it is
+   asked for and does not tell whether it is loaded: a module's first may bring all that the largest
+   did, those after it most often nothing. */
+static bool asked_begin(struct overhead *overhead, struct device *device, enum kind kind,
+                        const void *owner, const char *call)
+{
+    struct entry entry;
+    if (!ledger_get(kind, (uint64_t)(uintptr_t)owner, &entry) || entry.count == 0)
+        return function_begin(overhead, device, call);
+    overhead_begin_part(overhead, device, &device->region.use->function_bytes, call);
+    return true;
+}
+
+static CUresult function_end(struct overhead *overhead, CUfunction function, enum kind kind,
+                             void *owner, CUresult result)
+{
+    struct device *device = overhead->device;
     CUcontext context = NULL;
     uint64_t bytes = 0;
-    int is_loaded = 0;
-    if (HAVE(cuFuncIsLoaded) && real.cuFuncIsLoaded(&is_loaded, function) == CUDA_SUCCESS &&
-        is_loaded)
-        return CUDA_SUCCESS;
-    if (!overhead_begin(&overhead, device, &device->region.use->function_bytes, FIRST_MODULE_BYTES,
-                        call))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    int mode = capture_relax();
-    CUresult result = real.cuFuncLoad(function);
-    capture_restore(mode);
     if (result != CUDA_SUCCESS) {
-        overhead_cancel(&overhead);
+        overhead_cancel(overhead);
         return result;
     }
-    bool fits = overhead_end(&overhead, NULL, &bytes);
+    bool fits = overhead_end(overhead, NULL, &bytes);
     if (!fits) {
-        bytes = overhead.reserved + region_take_some(&device->region, bytes - overhead.reserved);
-        log_line("refused %s on GPU %d, whose function is loaded and too large", call,
+        bytes = overhead->reserved + region_take_some(&device->region, bytes - overhead->reserved);
+        log_line("refused %s on GPU %d, whose function is loaded and too large", overhead->call,
                  device->ordinal);
     }
     if (HAVE(cuCtxGetCurrent))
@@ -242,6 +262,23 @@ static CUresult load_function(struct device *device, CUfunction function, enum k
     return fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* Loads a function now, so that what it brings is counted, and refused where it does not fit. */
+static CUresult load_function(struct device *device, CUfunction function, enum kind kind,
+                              void *owner, const char *call)
+{
+    struct overhead overhead;
+    int is_loaded = 0;
+    if (HAVE(cuFuncIsLoaded) && real.cuFuncIsLoaded(&is_loaded, function) == CUDA_SUCCESS &&
+        is_loaded)
+        return CUDA_SUCCESS;
+    if (!function_begin(&overhead, device, call))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    int mode = capture_relax();
+    CUresult result = real.cuFuncLoad(function);
+    capture_restore(mode);
+    return function_end(&overhead, function, kind, owner, result);
+}
+
 CUresult cuFuncLoad(CUfunction function)
 {
     struct device *device = function != NULL && HAVE(cuFuncLoad) ? device_current() : NULL;
@@ -252,23 +289,47 @@ CUresult cuFuncLoad(CUfunction function)
 
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
 {
+    static const char call[] = "cuModuleGetFunction";
+    struct device *device = function != NULL ? device_current() : NULL;
+    struct overhead overhead;
+    if (device == NULL)
+        return REAL(cuModuleGetFunction)(function, module, name);
+    if (HAVE(cuFuncLoad)) {
+        CUresult result = REAL(cuModuleGetFunction)(function, module, name);
+        return result == CUDA_SUCCESS ? load_function(device, *function, MODULE, module, call)
+                                      : result;
+    }
+    if (!asked_begin(&overhead, device, MODULE, module, call))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuModuleGetFunction)(function, module, name);
-    struct device *device =
-        result == CUDA_SUCCESS && function != NULL && HAVE(cuFuncLoad) ? device_current() : NULL;
-    return device != NULL ? load_function(device, *function, MODULE, module, "cuModuleGetFunction")
-                          : result;
+    ledger_count(MODULE, (uint64_t)(uintptr_t)module, result == CUDA_SUCCESS);
+    return function_end(&overhead, result == CUDA_SUCCESS ? *function : NULL, MODULE, module,
+                        result);
 }
 
 /* A library may be asked without a context: then the kernel is loaded by its first launch, which is
    not counted until the next module or function is measured. */
 CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name)
 {
-    CUfunction function;
+    static const char call[] = "cuLibraryGetKernel";
+    struct overhead overhead;
+    CUfunction function = NULL;
     CUresult result = REAL(cuLibraryGetKernel)(kernel, library, name);
-    struct device *device =
-        result == CUDA_SUCCESS && kernel != NULL && HAVE(cuFuncLoad) ? device_current() : NULL;
-    if (device == NULL || !HAVE(cuKernelGetFunction) ||
-        real.cuKernelGetFunction(&function, *kernel) != CUDA_SUCCESS)
+    struct device *device = result == CUDA_SUCCESS && kernel != NULL && HAVE(cuKernelGetFunction)
+                                ? device_current()
+                                : NULL;
+    if (device == NULL)
         return result;
-    return load_function(device, function, LIBRARY, library, "cuLibraryGetKernel");
+    if (HAVE(cuFuncLoad))
+        return real.cuKernelGetFunction(&function, *kernel) == CUDA_SUCCESS
+                   ? load_function(device, function, LIBRARY, library, call)
+                   : result;
+    if (!asked_begin(&overhead, device, LIBRARY, library, call))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (real.cuKernelGetFunction(&function, *kernel) != CUDA_SUCCESS) {
+        overhead_cancel(&overhead);
+        return result;
+    }
+    ledger_count(LIBRARY, (uint64_t)(uintptr_t)library, 1);
+    return function_end(&overhead, function, LIBRARY, library, CUDA_SUCCESS);
 }

@@ -1,5 +1,5 @@
 /* What only the driver knows the size of: an estimate is taken, then corrected by measuring
-   (context.c). */
+   (overhead.c). */
 #ifndef BERTH_OVERHEAD_H
 #define BERTH_OVERHEAD_H
 
@@ -8,15 +8,21 @@
 
 struct overhead {
     struct device *device;
-    shared64 *learned; /* a lesson (context.c); 0: not yet */
+    shared64 *learned; /* a lesson; 0: not yet */
     uint64_t reserved;
     struct look *before; /* the card (looks.h) */
     const char *call;
     bool known, doubtful,
         believed; /* doubtful: NVML did not tell; believed: whatever the card says is its own */
 };
+/* The bytes of what was learned, which is not 0. */
+uint64_t overhead_lesson_bytes(uint64_t lesson);
 bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *learned,
                     uint64_t first, const char *call);
+/* The same for what loads in parts: of what the largest before it took as much as there is room
+   for, since most are smaller. */
+void overhead_begin_part(struct overhead *overhead, struct device *device, shared64 *learned,
+                         const char *call);
 /* False where the driver took more than may be had: the caller undoes what it did and cancels.
    `made` is NULL unless a context was made. */
 bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes);

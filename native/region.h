@@ -52,7 +52,7 @@ struct berth_limit_file {
 };
 
 struct berth_slot {
-    shared32 state; /* 0 free, 1 taken, more while it is buried (region.c) */
+    shared32 state; /* 0 free, 1 taken, more while it is buried (members.c) */
     uint32_t pid;   /* as its own pid namespace counts */
     uint64_t start_ticks, pid_namespace;
     char command[16];
@@ -67,7 +67,9 @@ struct berth_slot {
                              known */
     unsigned char pad[20];
     _Alignas(64) shared64 noted; /* the last change of this slot that another process saw done */
-    unsigned char pad2[56];
+    shared64 open_since_ns, /* since when launches run that nobody has measured yet; 0: none, */
+        open_charged_ns;    /* and what they were charged */
+    unsigned char pad2[40];
 };
 
 struct berth_refusal {
@@ -178,5 +180,6 @@ bool region_check_use(const void *bytes, size_t size, const unsigned char uuid[1
 void region_uuid_text(const unsigned char uuid[16], char text[37]);
 bool region_uuid_parse(const char *text, unsigned char uuid[16]);
 uint64_t clock_ns(void);
+void clock_forget(void);
 
 #endif

@@ -9,13 +9,12 @@
 #define _GNU_SOURCE
 #include "routes.h"
 
-#include "elf.h"
+#include "drivers.h"
 #include "parts.h"
 #include "settings.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* A wrapper must end in a jump, so that libc sees its real caller. */
@@ -24,40 +23,6 @@
 #else
 #define BARE
 #endif
-
-struct real real;
-
-struct hook {
-    const char *name;
-    void *wrapper;
-    void **slot;
-};
-static const struct hook driver_hooks[] = {
-#define HOOK(name, params) { #name, (void *)name, (void **)(void *)&real.name },
-#define NVHOOK(name, params)
-#define NEED(name, params) { #name, NULL, (void **)(void *)&real.name },
-#define NVNEED(name, params)
-#include "hooks.h"
-#undef HOOK
-#undef NVHOOK
-#undef NEED
-#undef NVNEED
-};
-static const struct hook nvml_hooks[] = {
-#define HOOK(name, params)
-#define NVHOOK(name, params) { #name, (void *)name, (void **)(void *)&real.name },
-#define NEED(name, params)
-#define NVNEED(name, params) { #name, NULL, (void **)(void *)&real.name },
-#include "hooks.h"
-#undef HOOK
-#undef NVHOOK
-#undef NEED
-#undef NVNEED
-};
-enum {
-    DRIVER_HOOKS = sizeof driver_hooks / sizeof *driver_hooks,
-    NVML_HOOKS = sizeof nvml_hooks / sizeof *nvml_hooks
-};
 
 typedef void *dlsym_call(void *, const char *);
 typedef void *dlvsym_call(void *, const char *, const char *);
@@ -73,175 +38,10 @@ static dlsym_call *libc_dlsym;
 static dlvsym_call *libc_dlvsym;
 static dlopen_call *libc_dlopen;
 static dlmopen_call *libc_dlmopen;
-static shared32 started, driver_known, nvml_known, driver_patched;
+static shared32 started;
 static shared32 opened; /* something was loaded, by its name no driver */
 static struct turn turn;
 static _Atomic unsigned long long objects_seen;
-static _Atomic uintptr_t driver_base; /* where the process's one driver is */
-static struct elf driver_elf;
-static struct {
-    const unsigned char *bytes;
-    size_t size;
-} driver_id;
-
-/* address in the driver -> hook, sorted, for cuGetProcAddress */
-static struct {
-    void *address;
-    const struct hook *hook;
-} by_address[DRIVER_HOOKS];
-static int by_address_count;
-
-/* In place: the loader's lock is held, and qsort may call the program's malloc. */
-static void remember(void *address, const struct hook *hook)
-{
-    int at = by_address_count++;
-    for (; at > 0 && (uintptr_t)by_address[at - 1].address > (uintptr_t)address; at--)
-        by_address[at] = by_address[at - 1];
-    by_address[at].address = address;
-    by_address[at].hook = hook;
-}
-
-/* Reads the addresses of a library's entry points, then points their names at the wrappers. */
-static bool adopt(const struct elf *elf, const struct hook *hooks, int count, bool is_driver)
-{
-    const ElfW(Sym) *first = NULL, *last = NULL;
-    if (is_driver)
-        by_address_count = 0; /* a fork may have cut this short in the parent */
-    for (int i = 0; i < count; i++) {
-        const ElfW(Sym) *symbol = elf_symbol(elf, hooks[i].name, NULL);
-        if (symbol == NULL)
-            continue;
-        if (elf->base + symbol->st_value != (uintptr_t)hooks[i].wrapper)
-            *hooks[i].slot = (void *)(elf->base + symbol->st_value);
-        if (hooks[i].wrapper == NULL)
-            continue;
-        if (first == NULL || symbol < first)
-            first = symbol;
-        if (last == NULL || symbol > last)
-            last = symbol;
-        if (is_driver)
-            remember(*hooks[i].slot, &hooks[i]);
-    }
-    if (!settings.active || first == NULL || !elf_unlock(elf, first, last, true))
-        return false;
-    for (int i = 0; i < count; i++) {
-        ElfW(Sym) *symbol = hooks[i].wrapper == NULL ? NULL : elf_symbol(elf, hooks[i].name, NULL);
-        if (symbol != NULL) {
-            symbol->st_value = (uintptr_t)hooks[i].wrapper - elf->base;
-            symbol->st_info = ELF64_ST_INFO(ELF64_ST_BIND(symbol->st_info), STT_FUNC);
-        }
-    }
-    elf_unlock(elf, first, last, false);
-    return true;
-}
-
-/* What drivers define, by the published headers: one line for each version of a name. */
-static const struct {
-    const char *name;
-    int version, per_thread;
-    const char *symbol;
-} entry_points[] = {
-#define ENTRY(name, version, per_thread, symbol) { #name, version, per_thread, #symbol },
-#include "entry_points.h"
-#undef ENTRY
-};
-enum { ENTRY_POINTS = sizeof entry_points / sizeof *entry_points };
-
-static const struct hook *hook_named(const char *name)
-{
-    for (int i = 0; i < DRIVER_HOOKS; i++)
-        if (driver_hooks[i].wrapper != NULL && strcmp(driver_hooks[i].name, name) == 0)
-            return &driver_hooks[i];
-    for (int i = 0; i < NVML_HOOKS; i++)
-        if (nvml_hooks[i].wrapper != NULL && strcmp(nvml_hooks[i].name, name) == 0)
-            return &nvml_hooks[i];
-    return NULL;
-}
-
-enum { DRIVER_NAMES = 300 };
-
-static int copies;
-
-/* A driver by its contents, whatever its file and it are called: it defines most of what drivers
-   define. */
-static bool defines_a_driver(const struct elf *elf)
-{
-    int count = 0;
-    for (size_t i = 0; i < ENTRY_POINTS && count < DRIVER_NAMES; i++) {
-        const ElfW(Sym) *symbol = elf_symbol(elf, entry_points[i].symbol, NULL);
-        count += symbol != NULL && ELF64_ST_TYPE(symbol->st_info) == STT_FUNC;
-    }
-    return count >= DRIVER_NAMES;
-}
-
-/* Another copy of the process's driver, or another driver: all its names lead to the first one's,
-   and so to the wrappers. */
-static void redirect(const struct elf *elf)
-{
-    const ElfW(Sym) *first = NULL, *last = NULL;
-    for (size_t i = 0; i < ENTRY_POINTS; i++) {
-        const ElfW(Sym) *symbol = elf_symbol(elf, entry_points[i].symbol, NULL);
-        if (symbol == NULL || symbol->st_shndx == SHN_ABS)
-            continue;
-        first = first == NULL || symbol < first ? symbol : first;
-        last = last == NULL || symbol > last ? symbol : last;
-    }
-    if (first == NULL || !elf_unlock(elf, first, last, true))
-        return;
-    for (size_t i = 0; i < ENTRY_POINTS; i++) {
-        ElfW(Sym) *symbol = elf_symbol(elf, entry_points[i].symbol, NULL);
-        const struct hook *hook = hook_named(entry_points[i].symbol);
-        const ElfW(Sym) *firsts = elf_symbol(&driver_elf, entry_points[i].symbol, NULL);
-        uintptr_t to = hook != NULL     ? (uintptr_t)hook->wrapper
-                       : firsts != NULL ? driver_elf.base + firsts->st_value
-                                        : 0;
-        if (symbol != NULL && to != 0)
-            symbol->st_value = to - elf->base;
-    }
-    elf_unlock(elf, first, last, false);
-    copies++;
-}
-
-/* It defines what every driver does, and is not this library. */
-static bool may_be_a_driver(const struct elf *elf)
-{
-    const ElfW(Sym) *symbol = elf_symbol(elf, "cuInit", NULL);
-    return symbol != NULL && elf->base + symbol->st_value != (uintptr_t)cuInit;
-}
-
-static void consider_copy(const struct elf *elf)
-{
-    size_t size = 0;
-    const unsigned char *id;
-    if (!settings.active || elf->base == atomic_load(&driver_base) || !may_be_a_driver(elf))
-        return;
-    id = elf_build_id(elf, &size);
-    bool same_id = id != NULL && driver_id.bytes != NULL && size == driver_id.size &&
-                   memcmp(id, driver_id.bytes, size) == 0;
-    if (same_id || strncmp(elf->soname, "libcuda.so", 10) == 0 || defines_a_driver(elf))
-        redirect(elf);
-}
-
-static void consider(const struct elf *elf)
-{
-    if (atomic_load(&driver_known))
-        consider_copy(elf);
-    if (!atomic_load(&driver_known) && may_be_a_driver(elf) &&
-        (strncmp(elf->soname, "libcuda.so", 10) == 0 || defines_a_driver(elf))) {
-        bool patched = adopt(elf, driver_hooks, DRIVER_HOOKS, true);
-        atomic_store(&driver_base, elf->base);
-        driver_elf = *elf;
-        driver_id.bytes = elf_build_id(elf, &driver_id.size);
-        atomic_store(&driver_patched, patched);
-        atomic_store(&driver_known, 1);
-        if (settings.active && !patched)
-            log_line("the driver's symbol table cannot be edited; dlsym is answered one call at a "
-                     "time instead");
-    } else if (strncmp(elf->soname, "libnvidia-ml.so", 15) == 0 && !atomic_load(&nvml_known)) {
-        adopt(elf, nvml_hooks, NVML_HOOKS, false);
-        atomic_store(&nvml_known, 1);
-    }
-}
 
 static int visit(struct dl_phdr_info *info, size_t size, void *data)
 {
@@ -254,7 +54,7 @@ static int visit(struct dl_phdr_info *info, size_t size, void *data)
         objects_seen = info->dlpi_adds;
     }
     if (elf_view(&elf, info->dlpi_addr, info->dlpi_phdr, info->dlpi_phnum))
-        consider(&elf);
+        drivers_consider(&elf);
     return 0;
 }
 
@@ -279,17 +79,17 @@ static bool nothing_new(void)
 void routes_look(void)
 {
     bool first = true;
-    if (atomic_load(&driver_known) && atomic_load(&nvml_known) && nothing_new())
+    if (drivers_know_driver() && drivers_know_nvml() && nothing_new())
         return;
-    int copies_before = copies;
+    int copies_before = drivers_copies();
     int error = errno;
-    uint32_t known = atomic_load(&driver_known) + 2 * atomic_load(&nvml_known);
+    uint32_t known = drivers_know_driver() + 2u * drivers_know_nvml();
     turn_take(&turn);
     dl_iterate_phdr(visit, &first);
     turn_leave(&turn);
     errno = error;
-    uint32_t found = atomic_load(&driver_known) + 2 * atomic_load(&nvml_known) - known;
-    if (copies != copies_before)
+    uint32_t found = drivers_know_driver() + 2u * drivers_know_nvml() - known;
+    if (drivers_copies() != copies_before)
         log_line(
             "a second driver is in this process, under whatever name: its calls go to the first");
     if (libc_dlopen == NULL)
@@ -392,37 +192,20 @@ void *routes_find(const char *name)
     if (!atomic_load(&started))
         start();
     routes_look();
-    const struct hook *tables[] = { driver_hooks, nvml_hooks };
-    int counts[] = { DRIVER_HOOKS, NVML_HOOKS };
-    for (int t = 0; t < 2; t++)
-        for (int i = 0; i < counts[t]; i++)
-            if (strcmp(tables[t][i].name, name) == 0 && *tables[t][i].slot != NULL)
-                return *tables[t][i].slot;
+    void *own = drivers_own(name);
+    if (own != NULL)
+        return own;
     return (void *)missing;
 }
 
 bool routes_have_nvml(void)
 {
     static shared32 asked;
-    if (!atomic_load(&nvml_known) && libc_dlopen != NULL && atomic_exchange(&asked, 1) == 0) {
+    if (!drivers_know_nvml() && libc_dlopen != NULL && atomic_exchange(&asked, 1) == 0) {
         libc_dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
         routes_look();
     }
-    return atomic_load(&nvml_known) != 0;
-}
-
-static const struct hook *hook_at(void *address)
-{
-    int low = 0, high = by_address_count;
-    while (low < high) {
-        int middle = (low + high) / 2;
-        if ((uintptr_t)by_address[middle].address < (uintptr_t)address)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < by_address_count && by_address[low].address == address ? by_address[low].hook
-                                                                        : NULL;
+    return drivers_know_nvml();
 }
 
 /* Only the wrapper is there, not the driver: the loader says so, as it says it of what comes after
@@ -439,22 +222,21 @@ __attribute__((noinline)) static bool notice(const void *handle, const char *nam
 {
     if (!atomic_load(&started))
         start();
-    if (!atomic_load(name[0] == 'c' ? &driver_known : &nvml_known) ||
+    if (!(name[0] == 'c' ? drivers_know_driver() : drivers_know_nvml()) ||
         atomic_load_explicit(&opened, memory_order_relaxed))
         routes_look(); /* a walk through the loader's list, under its lock: not where it can find
                           nothing new */
     if (handle != RTLD_DEFAULT)
         return false;
-    const struct hook *hook = hook_named(name);
-    return hook != NULL && *hook->slot == NULL;
+    return drivers_wraps(name, NULL);
 }
 
 /* Where the symbol table could not be edited: the loader's answer, exchanged afterwards. */
 __attribute__((noinline)) static void *answer(void *handle, const char *name)
 {
     void *found = libc_dlsym(handle, name);
-    const struct hook *hook = settings.active && found != NULL ? hook_named(name) : NULL;
-    return hook != NULL && found == *hook->slot ? hook->wrapper : found;
+    bool wrapped = settings.active && found != NULL && drivers_wraps(name, found);
+    return wrapped ? drivers_wrapper(name) : found;
 }
 
 static inline bool is_drivers(const char *name)
@@ -470,7 +252,7 @@ BARE void *dlsym(void *restrict handle, const char *restrict name)
     if (UNLIKELY(is_drivers(name))) {
         if (notice(handle, name))
             return nowhere(name);
-        if (atomic_load(&driver_known) && !atomic_load(&driver_patched) && settings.active)
+        if (drivers_know_driver() && !drivers_edited() && settings.active)
             return answer(handle, name);
     }
     return libc_dlsym(handle, name);
@@ -509,7 +291,7 @@ __attribute__((noinline)) static void *open_driver(const char *name, int flags)
     void *handle = libc_dlopen(name, flags & ~RTLD_DEEPBIND);
     struct link_map *map = NULL;
     routes_look();
-    uintptr_t first = atomic_load(&driver_base);
+    uintptr_t first = drivers_base();
     if (!settings.active || handle == NULL || first == 0 ||
         dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map->l_addr == first ||
         strncmp(file_of(name), "libcuda.so", 10) != 0)
@@ -527,7 +309,7 @@ __attribute__((noinline)) static void *open_driver(const char *name, int flags)
    edited by then. */
 __attribute__((noinline)) static void open_driver_first(void)
 {
-    if (settings.active && !atomic_load(&driver_known) &&
+    if (settings.active && !drivers_know_driver() &&
         libc_dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) != NULL)
         routes_look();
 }
@@ -570,49 +352,12 @@ void *dlmopen(Lmid_t space, const char *name, int flags)
 
 /* ---- cuGetProcAddress ---- */
 
-/* The hook for a lookup by the published table: for a driver whose lookups return addresses that it
-   does not export. */
-static const struct hook *hook_by_table(const char *name, int version, bool per_thread)
-{
-    const char *best = NULL;
-    int best_version = -1, best_thread = -1;
-    for (size_t i = 0; i < ENTRY_POINTS; i++) {
-        if (entry_points[i].version > version || entry_points[i].per_thread > per_thread ||
-            strcmp(entry_points[i].name, name) != 0)
-            continue;
-        if (entry_points[i].per_thread > best_thread ||
-            (entry_points[i].per_thread == best_thread && entry_points[i].version > best_version)) {
-            best = entry_points[i].symbol;
-            best_version = entry_points[i].version;
-            best_thread = entry_points[i].per_thread;
-        }
-    }
-    return best != NULL ? hook_named(best) : NULL;
-}
-
-static void *exchange(const char *name, void *found, int version, uint64_t flags)
-{
-    const struct hook *hook = hook_at(found);
-    if (hook != NULL)
-        return hook->wrapper;
-    Dl_info info;
-    if (dladdr(found, &info) != 0 && info.dli_saddr == found && info.dli_sname != NULL &&
-        strncmp(info.dli_sname, "cu", 2) == 0)
-        return found; /* an entry point with a name of its own that is not hooked */
-    hook = hook_by_table(name, version, (flags & CU_LOOKUP_PER_THREAD) != 0);
-    if (hook == NULL)
-        return found;
-    if (*hook->slot == NULL)
-        *hook->slot = found;
-    return hook->wrapper;
-}
-
 CUresult cuGetProcAddress(const char *name, void **found, int version, uint64_t flags)
 {
     CUresult result = REAL(cuGetProcAddress)(name, found, version, flags);
     if (settings.active && result == CUDA_SUCCESS && name != NULL && found != NULL &&
         *found != NULL)
-        *found = exchange(name, *found, version, flags);
+        *found = drivers_exchange(name, *found, version, flags);
     return result;
 }
 
@@ -622,6 +367,6 @@ CUresult cuGetProcAddress_v2(const char *name, void **found, int version, uint64
     CUresult result = REAL(cuGetProcAddress_v2)(name, found, version, flags, status);
     if (settings.active && result == CUDA_SUCCESS && name != NULL && found != NULL &&
         *found != NULL)
-        *found = exchange(name, *found, version, flags);
+        *found = drivers_exchange(name, *found, version, flags);
     return result;
 }

@@ -27,7 +27,8 @@ enum {
     KEPT_LAUNCHES = 8,   /* and how much that others took, in the longest launches of late, */
     KEPT_NS = 1000 * 1000 * 1000, /* at most */
     CHECK_NS = 500 * 1000 * 1000,
-    JUMP_NS = 1000 * 1000 * 1000, /* a clock that falls back by more has jumped */
+    SAMPLES_NS = 1500 * 1000 * 1000, /* NVML samples who computes at least as often */
+    JUMP_NS = 1000 * 1000 * 1000,    /* a clock that falls back by more has jumped */
     MOST_SAMPLES = 512,
     FREE_PCT = 4,   /* of the GPU, that a burst leaves to others who use it */
     ALONE_PCT = 98, /* of a GPU that nobody else uses: whoever comes must not find a long queue */
@@ -271,26 +272,33 @@ static void ask(struct device *device, struct report *report, uint64_t after_us)
     report->total_pct = report->total_pct < 100 ? report->total_pct : 100;
 }
 
-/* Each process finds out for itself by which pid NVML knows it. */
+/* Each process finds out for itself by which pid NVML knows it. Samples of use may come more seldom
+   than looks: one that finds nothing newer than the last, which is not old, tells nothing. */
 static void watch(struct device *device, struct report *report, uint64_t now)
 {
     static struct {
-        shared64 at_ns, charged_ns, after_us;
+        shared64 at_ns, from_ns, sampled_ns, charged_ns, after_us;
     } seen[MAX_DEVICES];
     __typeof__(&seen[0]) here = &seen[device->ordinal];
     uint64_t then = LOAD(here->at_ns);
     if (device->region.slot < 0 || now - then < CHECK_NS ||
         !atomic_compare_exchange_strong(&here->at_ns, &then, now))
         return;
-    uint64_t charged = LOAD(device->region.use->slots[device->region.slot].gpu_ns);
-    uint64_t since = atomic_exchange(&here->charged_ns, charged), after_us = LOAD(here->after_us);
+    uint64_t after_us = LOAD(here->after_us);
     ask(device, report, after_us);
     atomic_store(&here->after_us, report->latest_us);
+    if (report->count != 0)
+        atomic_store(&here->sampled_ns, now);
+    else if (report->by_process && now - LOAD(here->sampled_ns) < SAMPLES_NS)
+        return;
+    uint64_t charged = LOAD(device->region.use->slots[device->region.slot].gpu_ns);
+    uint64_t since = atomic_exchange(&here->charged_ns, charged),
+             from = atomic_exchange(&here->from_ns, now);
     if (report->by_process && (after_us != 0 || report->count == 0) &&
-        now - then < 4ull * CHECK_NS && charged >= since)
+        now - from < 4ull * CHECK_NS && charged >= since)
         processes_watch(device, report->samples, report->count,
-                        (unsigned)((charged - since) * 100 / (now - then)));
-    else if (report->by_process && then == 0)
+                        (unsigned)((charged - since) * 100 / (now - from)));
+    else if (report->by_process && from == 0)
         processes_watch(device, report->samples, report->count, 0);
 }
 

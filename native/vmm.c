@@ -32,15 +32,6 @@ struct mapping {
     uint64_t at, bytes;
     struct record *record;
 };
-/* A part of a sparse array, or a piece of a multicast object: what it holds. */
-struct tie {
-    const void *holder;
-    CUmap_info part;
-    CUdevice dev;
-    size_t offset;
-    struct record *record;
-};
-
 static struct turn turn;
 static struct mapping *mappings; /* sorted by address */
 static size_t mapping_count, mapping_space;
@@ -110,7 +101,7 @@ static bool unheld(struct record *record)
 static void ended(struct record *record);
 
 /* One handle or mapping less, after the driver did it. */
-static void drop(struct record *record, uint32_t handles, uint32_t maps)
+void vmm_drop(struct record *record, uint32_t handles, uint32_t maps)
 {
     turn_take(&turn);
     record->handles -= handles;
@@ -140,8 +131,8 @@ static void reclaim_exports(struct device *device)
 }
 
 /* Takes out one tie of a holder: of this part, or of this device and these offsets, or any. */
-static struct record *untie(const void *holder, const CUmap_info *part, CUdevice dev, size_t from,
-                            size_t bytes)
+struct record *vmm_untie(const void *holder, const CUmap_info *part, CUdevice dev, size_t from,
+                         size_t bytes)
 {
     struct record *record = NULL;
     turn_take(&turn);
@@ -164,12 +155,12 @@ static struct record *untie(const void *holder, const CUmap_info *part, CUdevice
 
 static void untie_all(const void *holder)
 {
-    for (struct record *record; (record = untie(holder, NULL, -1, 0, SIZE_MAX)) != NULL;)
-        drop(record, 0, 1);
+    for (struct record *record; (record = vmm_untie(holder, NULL, -1, 0, SIZE_MAX)) != NULL;)
+        vmm_drop(record, 0, 1);
 }
 
 /* Without memory for it the record stays counted until the process ends. */
-static void tie(struct tie new)
+void vmm_tie(struct tie new)
 {
     turn_take(&turn);
     if (tie_count == tie_space) {
@@ -198,7 +189,7 @@ static void ended(struct record *record)
 }
 
 /* The record of a handle, held by one mapping more; NULL where the handle is not known. */
-static struct record *hold(CUhandle handle)
+struct record *vmm_hold(CUhandle handle)
 {
     struct entry entry;
     if (!atomic_load_explicit(&limiting, memory_order_relaxed))
@@ -209,6 +200,33 @@ static struct record *hold(CUhandle handle)
         record->maps++;
     turn_leave(&turn);
     return record;
+}
+
+bool vmm_is_last(struct record *record)
+{
+    turn_take(&turn);
+    bool last = record->handles == 0 && record->maps == 1;
+    turn_leave(&turn);
+    return last;
+}
+
+struct record *vmm_hold_at(CUdeviceptr address)
+{
+    struct record *record = NULL;
+    turn_take(&turn);
+    size_t found = mapping_after(address);
+    if (found < mapping_count && mappings[found].at <= address) {
+        record = mappings[found].record;
+        record->maps++;
+    }
+    turn_leave(&turn);
+    return record;
+}
+
+void vmm_array_gone(const void *array)
+{
+    if (atomic_load_explicit(&limiting, memory_order_relaxed) && array != NULL)
+        untie_all(array);
 }
 
 /* ---- handles ---- */
@@ -236,6 +254,16 @@ static void keep(CUhandle handle, struct record *record)
                                .kind = HANDLE,
                                .device = (uint16_t)(device != NULL ? device->ordinal : 0),
                                .count = 1 });
+}
+
+/* Without memory for it what is bound to the object stays counted until the process ends. */
+void vmm_keep_object(CUhandle object)
+{
+    struct record *record = calloc(1, sizeof *record);
+    if (record == NULL)
+        return;
+    *record = (struct record){ .handles = 1, .fd = -1 };
+    keep(object, record);
 }
 
 CUresult cuMemCreate(CUhandle *handle, size_t bytes, const CUalloc_prop *prop,
@@ -272,7 +300,7 @@ CUresult cuMemRelease(CUhandle handle)
     if (!known)
         return result;
     if (result == CUDA_SUCCESS) {
-        drop(entry.owner, 1, 0);
+        vmm_drop(entry.owner, 1, 0);
     } else {
         turn_take(&turn);
         struct entry now;
@@ -288,7 +316,7 @@ CUresult cuMemRelease(CUhandle handle)
 CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUhandle handle,
                   unsigned long long flags)
 {
-    struct record *record = hold(handle);
+    struct record *record = vmm_hold(handle);
     CUresult result = REAL(cuMemMap)(ptr, bytes, offset, handle, flags);
     if (record == NULL)
         return result;
@@ -299,7 +327,7 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t bytes, size_t offset, CUhandle handle,
         turn_leave(&turn);
     }
     if (!kept && result != CUDA_SUCCESS)
-        drop(record, 0, 1);
+        vmm_drop(record, 0, 1);
     return result;
 }
 
@@ -324,7 +352,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t bytes)
         return result; /* stays counted until the process ends */
     for (size_t i = 0; i < count; i++) {
         if (result == CUDA_SUCCESS) {
-            drop(gone[i].record, 0, 1);
+            vmm_drop(gone[i].record, 0, 1);
         } else {
             turn_take(&turn);
             mapping_add(gone[i]);
@@ -364,161 +392,12 @@ CUresult cuMemRetainAllocationHandle(CUhandle *handle, void *address)
     return result;
 }
 
-/* ---- sparse arrays ---- */
-
-/* Parts are let go when the stream gets there. */
-static void let_go(struct record *record, CUstream stream, bool per_thread)
-{
-    turn_take(&turn);
-    bool last = record->handles == 0 && record->maps == 1;
-    turn_leave(&turn);
-    if (last)
-        (void)(per_thread ? REAL(cuStreamSynchronize_ptsz)(stream)
-                          : REAL(cuStreamSynchronize)(stream));
-    drop(record, 0, 1);
-}
-
-static CUresult map_array(CUmap_info *list, unsigned count, CUstream stream, bool per_thread)
-{
-    bool counted =
-        atomic_load_explicit(&limiting, memory_order_relaxed) && list != NULL && count != 0;
-    struct record **held = counted ? calloc(count, sizeof *held) : NULL;
-    if (counted && held == NULL)
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    for (unsigned i = 0; held != NULL && i < count; i++)
-        held[i] = list[i].operation == CU_OPERATION_MAP ? hold(list[i].handle) : NULL;
-    CUresult result = per_thread ? REAL(cuMemMapArrayAsync_ptsz)(list, count, stream)
-                                 : REAL(cuMemMapArrayAsync)(list, count, stream);
-    for (unsigned i = 0; held != NULL && i < count; i++) {
-        struct record *before;
-        if (result != CUDA_SUCCESS) {
-            if (held[i] != NULL)
-                drop(held[i], 0, 1);
-            continue;
-        }
-        while ((before = untie(list[i].resource, &list[i], -1, 0, 0)) != NULL)
-            let_go(before, stream, per_thread);
-        if (held[i] != NULL)
-            tie((struct tie){ .holder = list[i].resource, .part = list[i], .record = held[i] });
-    }
-    free(held);
-    return result;
-}
-
-CUresult cuMemMapArrayAsync(CUmap_info *list, unsigned count, CUstream stream)
-{
-    return map_array(list, count, stream, false);
-}
-
-CUresult cuMemMapArrayAsync_ptsz(CUmap_info *list, unsigned count, CUstream stream)
-{
-    return map_array(list, count, stream, true);
-}
-
-void vmm_array_gone(const void *array)
-{
-    if (atomic_load_explicit(&limiting, memory_order_relaxed) && array != NULL)
-        untie_all(array);
-}
-
-/* ---- multicast: what is bound is held until it is unbound or the object is gone ---- */
-
-CUresult cuMulticastCreate(CUhandle *object, const CUmulticast_prop *prop)
-{
-    CUresult result = REAL(cuMulticastCreate)(object, prop);
-    if (result != CUDA_SUCCESS || object == NULL ||
-        !atomic_load_explicit(&limiting, memory_order_relaxed))
-        return result;
-    struct record *record = calloc(1, sizeof *record);
-    if (record != NULL) {
-        *record = (struct record){ .handles = 1, .fd = -1 };
-        keep(*object, record);
-    }
-    return result;
-}
-
-/* Who binds: its record, which lives as long as the driver's object does. */
-static const void *object_of(CUhandle object)
-{
-    struct entry entry;
-    return ledger_get(HANDLE, object, &entry) ? entry.owner : NULL;
-}
-
-static struct record *hold_at(CUdeviceptr address)
-{
-    struct record *record = NULL;
-    turn_take(&turn);
-    size_t found = mapping_after(address);
-    if (found < mapping_count && mappings[found].at <= address) {
-        record = mappings[found].record;
-        record->maps++;
-    }
-    turn_leave(&turn);
-    return record;
-}
-
-static CUresult bound(CUresult result, CUhandle object, CUdevice dev, size_t offset,
-                      struct record *record)
-{
-    const void *holder = record != NULL ? object_of(object) : NULL;
-    if (record != NULL && result == CUDA_SUCCESS && holder != NULL)
-        tie((struct tie){ .holder = holder, .dev = dev, .offset = offset, .record = record });
-    else if (record != NULL && result != CUDA_SUCCESS)
-        drop(record, 0, 1);
-    return result;
-}
-
-CUresult cuMulticastBindMem(CUhandle object, size_t offset, CUhandle memory, size_t from,
-                            size_t bytes, unsigned long long flags)
-{
-    struct record *record = hold(memory);
-    return bound(REAL(cuMulticastBindMem)(object, offset, memory, from, bytes, flags), object, -1,
-                 offset, record);
-}
-
-CUresult cuMulticastBindMem_v2(CUhandle object, CUdevice dev, size_t offset, CUhandle memory,
-                               size_t from, size_t bytes, unsigned long long flags)
-{
-    struct record *record = hold(memory);
-    return bound(REAL(cuMulticastBindMem_v2)(object, dev, offset, memory, from, bytes, flags),
-                 object, dev, offset, record);
-}
-
-CUresult cuMulticastBindAddr(CUhandle object, size_t offset, CUdeviceptr ptr, size_t bytes,
-                             unsigned long long flags)
-{
-    struct record *record = hold_at(ptr);
-    return bound(REAL(cuMulticastBindAddr)(object, offset, ptr, bytes, flags), object, -1, offset,
-                 record);
-}
-
-CUresult cuMulticastBindAddr_v2(CUhandle object, CUdevice dev, size_t offset, CUdeviceptr ptr,
-                                size_t bytes, unsigned long long flags)
-{
-    struct record *record = hold_at(ptr);
-    return bound(REAL(cuMulticastBindAddr_v2)(object, dev, offset, ptr, bytes, flags), object, dev,
-                 offset, record);
-}
-
-CUresult cuMulticastUnbind(CUhandle object, CUdevice dev, size_t offset, size_t bytes)
-{
-    CUresult result = REAL(cuMulticastUnbind)(object, dev, offset, bytes);
-    const void *holder =
-        result == CUDA_SUCCESS && atomic_load_explicit(&limiting, memory_order_relaxed)
-            ? object_of(object)
-            : NULL;
-    for (struct record *record;
-         holder != NULL && (record = untie(holder, NULL, dev, offset, bytes)) != NULL;)
-        drop(record, 0, 1);
-    return result;
-}
-
 /* ---- export and import ---- */
 
 CUresult cuMemExportToShareableHandle(void *out, CUhandle handle, int type,
                                       unsigned long long flags)
 {
-    struct record *record = hold(handle);
+    struct record *record = vmm_hold(handle);
     CUresult result = REAL(cuMemExportToShareableHandle)(out, handle, type, flags);
     struct stat file;
     if (record == NULL)
@@ -540,7 +419,7 @@ CUresult cuMemExportToShareableHandle(void *out, CUhandle handle, int type,
         }
     }
     turn_leave(&turn);
-    drop(record, 0, 1);
+    vmm_drop(record, 0, 1);
     return result;
 }
 
@@ -586,7 +465,7 @@ CUresult cuMemImportFromShareableHandle(CUhandle *handle, void *from, int type)
     if (result == CUDA_SUCCESS)
         *handle = again;
     if (record != NULL && result != CUDA_SUCCESS)
-        drop(record, 1, 0);
+        vmm_drop(record, 1, 0);
     if (record != NULL || result != CUDA_SUCCESS) {
         turn_take(&turn);
         foreign_count -= record == NULL;

@@ -4,6 +4,30 @@
 
 #include "devices.h"
 
+struct record; /* of one piece of physical memory */
+/* The record of a handle, or of what is mapped at an address, held by one mapping more; NULL where
+   it is not known. */
+struct record *vmm_hold(CUhandle handle);
+struct record *vmm_hold_at(CUdeviceptr address);
+/* One handle or mapping less, after the driver did it. */
+void vmm_drop(struct record *record, uint32_t handles, uint32_t maps);
+bool vmm_is_last(struct record *record); /* one mapping alone holds it */
+
+/* A part of a sparse array, or a piece of a multicast object: what it holds. */
+struct tie {
+    const void *holder;
+    CUmap_info part;
+    CUdevice dev;
+    size_t offset;
+    struct record *record;
+};
+
+/* Without memory for it the record stays counted until the process ends. */
+void vmm_tie(struct tie new);
+/* Takes out one tie of a holder: of this part, or of this device and these offsets, or any. */
+struct record *vmm_untie(const void *holder, const CUmap_info *part, CUdevice dev, size_t from,
+                         size_t bytes);
+void vmm_keep_object(CUhandle object);  /* a multicast object was made */
 void vmm_array_gone(const void *array); /* what was mapped into it */
 /* Which device's memory it is; NULL where it is none's. */
 struct device *device_at_location(const CUlocation *location, int type);

@@ -1,19 +1,11 @@
 /* What the snippets claim, and how they say where a claim failed. */
 #ifndef BERTH_CLAIMS_H
 #define BERTH_CLAIMS_H
+#include "claim.h"
 #include "driver.h"
-
-#include <stdio.h>
 
 #define MIB (1ull << 20)
 #define LIMIT (64 * MIB)
-#define CHECK(truth)                                           \
-    do {                                                       \
-        if (!(truth)) {                                        \
-            printf("%s:%d: %s\n", __FILE__, __LINE__, #truth); \
-            return 1;                                          \
-        }                                                      \
-    } while (0)
 #define OK(call) CHECK((call) == CUDA_SUCCESS)
 #define OOM(call) CHECK((call) == CUDA_ERROR_OUT_OF_MEMORY)
 /* What berth says is left, and what the driver holds, add up to the limit. */
@@ -25,14 +17,12 @@ static inline uint64_t room(void)
     return cuMemGetInfo_v2(&free_bytes, &total) == CUDA_SUCCESS ? free_bytes : ~0ull;
 }
 
-static inline int start(void)
+static inline void start(void)
 {
     CUcontext context;
     OK(cuInit(0));
     OK(cuDevicePrimaryCtxRetain(&context, 0));
     OK(cuCtxSetCurrent(context));
-    return 0;
 }
-#define START() CHECK(start() == 0)
 
 #endif

@@ -1,7 +1,9 @@
 /* The driver's entry points as a linked program calls them. */
 #ifndef BERTH_DRIVER_H
 #define BERTH_DRIVER_H
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include "../cu.h"
 #define HOOK(name, params) CUresult name params;
 #define NVHOOK(name, params)

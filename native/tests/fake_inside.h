@@ -1,4 +1,5 @@
-/* What the parts of the fake driver know of each other: the card's books are kept in fake_cuda.c.
+/* What the parts of the fake driver know of each other: the card's books are kept in
+   fake_ledger.c.
 
    BERTH_FAKE_LIKE is a list of words, each of which makes the fake as unkind as a real driver in
    one way:
@@ -6,6 +7,7 @@
    - nodes: every graph holds the memory of each of its nodes apart, until it is destroyed and
    trimmed
    - lazy: a module takes its memory when one of its functions is first loaded or launched
+   - asked: or asked for by name, as by drivers before CUDA 12.4
    - heap: the heap of cuCtxSetLimit is taken by the next module that is loaded
 
    BERTH_FAKE_ERRORS=NAME:N:CODE,… has the Nth call of NAME, and all after it where N is 0, answer
@@ -31,6 +33,65 @@ struct CUarray_st {
     uint64_t va;
 };
 
+struct CUstream_st {
+    uint32_t gpu;
+    int capture_mode;
+    struct CUctx_st *context;
+    _Atomic uint64_t tail_ns;
+    CUgraph capture;
+};
+struct CUevent_st {
+    _Atomic uint64_t at_ns;
+    uint32_t gpu;
+    struct CUctx_st *context;
+    struct CUevent_st *next;
+};
+struct CUfunc_st {
+    uint64_t spin_ns, wave_ns, long_ns, every, even_ns;
+    _Atomic uint64_t launches;
+    struct CUmod_st *unloaded;
+};
+struct CUmipmap_st {
+    uint64_t va;
+};
+struct CUpool_st {
+    uint32_t gpu;
+    bool device, gone, imported;
+    int type; /* of allocation; 0: pinned */
+    CUlocation location;
+    uint64_t reserved, used, threshold;
+    struct CUpool_st *next;
+};
+struct CUnode_st {
+    int type;
+    uint64_t bytes, ptr;
+    uint32_t gpu;
+    CUgraph child;
+    struct CUnode_st *next;
+    CUfunction function;
+    unsigned blocks;
+};
+struct CUgraph_st {
+    struct CUnode_st *nodes;
+    size_t count;
+};
+struct CUexec_st {
+    struct {
+        uint64_t bytes, apart_bytes, held_bytes;
+    } on[FAKE_GPUS];
+    uint64_t kernel_ns;
+};
+
+enum what { FREE, BLOCK, ASYNC, VIRTUAL, HOSTED };
+struct node {
+    uint64_t va, bytes;
+    enum what what;
+    bool unplaced;
+    uint32_t gpu;
+    struct CUctx_st *context;
+    struct CUpool_st *pool;
+};
+
 struct physical {
     uint64_t id, bytes;
     uint32_t gpu, handles, maps;
@@ -39,19 +100,55 @@ struct physical {
     struct physical *next;
 };
 
+enum { FAKE_WAVE_BLOCKS = 132 };
+
 extern struct fake_card *fake_card;
-extern bool fake_initialized, fake_injecting;
-struct CUctx_st *fake_current(void);
+extern struct fake_process *fake_self;
+extern uint32_t fake_watch_group;
+extern uint64_t fake_watch_bytes; /* above which a violation is put down; 0: nobody watches */
+extern bool fake_initialized, fake_injecting, fake_like_nodes, fake_like_lazy;
+extern _Thread_local struct CUctx_st *fake_context;
+extern _Thread_local uint64_t fake_kept_ns; /* how long others kept this thread at the ledger */
 uint32_t fake_gpu_at(CUdevice dev);
+CUdevice fake_ordinal_of(uint32_t gpu);
 bool fake_is_gpu(CUdevice dev);
 bool fake_like(const char *word);
 CUresult fake_injected(const char *name);
+
+/* fake_table.c: the address of a name; NULL where this version has none */
+void *fake_lookup(const char *name, int version, bool per_thread, bool *known);
 
 void fake_books(void); /* one at a time */
 void fake_books_done(void);
 bool fake_charge(uint32_t gpu, uint64_t bytes);
 void fake_refund(uint32_t gpu, uint64_t bytes);
-uint64_t fake_address(uint64_t bytes); /* with the books */
+void fake_books_forget(void);
+void fake_reap_dead(void);
+
+/* With the books: what lies where. */
+extern struct node *fake_nodes;
+extern size_t fake_node_space;
+uint64_t fake_address(uint64_t bytes);
+void fake_address_back(uint64_t va, uint64_t bytes);
+struct node *fake_node_at(uint64_t va);
+void fake_node_put(struct node node);
+void fake_node_drop(struct node *gone);
+
+void fake_populate(void); /* managed memory that was not used yet comes to the card */
+CUresult fake_release(uint64_t va);
+void fake_drop_closed(void); /* physical memory that only a closed file held */
+CUresult fake_load_function(CUfunction function);
+struct CUstream_st *fake_stream(CUstream stream);
+uint64_t fake_length_ns(CUfunction function, uint64_t blocks); /* of the next launch */
+void fake_work(struct CUstream_st *stream, uint64_t ns);
+uint64_t fake_steps(uint64_t bytes); /* whole steps of a pool */
+CUresult fake_graph_alloc(CUgraph graph, uint32_t gpu, uint64_t bytes, uint64_t *ptr, CUnode *out);
+void fake_pools_settle(uint32_t gpu); /* a stream has come to its end */
+void fake_pools_start(uint32_t gpu);
+void fake_streams_start(uint32_t gpu);
+void fake_memory_gone(struct CUctx_st *context);
+void fake_modules_gone(struct CUctx_st *context);
+void fake_events_gone(struct CUctx_st *context);
 
 /* With the books. */
 struct physical *fake_physical(uint64_t id);      /* by its handle */
@@ -66,28 +163,43 @@ void fake_bindings_of(uint64_t object); /* a multicast object is gone */
 CUresult fake_promises_kept(struct CUctx_st *context);
 void fake_limits_gone(struct CUctx_st *context);
 
-#define READY()                                                    \
-    do {                                                           \
-        if (__builtin_expect(!fake_initialized, 0))                \
-            return CUDA_ERROR_NOT_INITIALIZED;                     \
-        CUresult injected_;                                        \
-        if (__builtin_expect(fake_injecting, 0) &&                 \
-            (injected_ = fake_injected(__func__)) != CUDA_SUCCESS) \
-            return injected_;                                      \
-    } while (0)
-#define IN_CONTEXT()                                 \
-    READY();                                         \
-    if (__builtin_expect(fake_current() == NULL, 0)) \
-    return CUDA_ERROR_INVALID_CONTEXT
-#define GIVEN(pointer)                              \
-    do {                                            \
-        if (__builtin_expect((pointer) == NULL, 0)) \
-            return CUDA_ERROR_INVALID_VALUE;        \
-    } while (0)
-#define GPU(dev)                     \
-    READY();                         \
-    if (!fake_is_gpu(dev))           \
-    return CUDA_ERROR_INVALID_DEVICE
+/* Each call begins with what it needs, and answers what is wrong with that. */
+static inline CUresult fake_ready(const char *name)
+{
+    if (__builtin_expect(!fake_initialized, 0))
+        return CUDA_ERROR_NOT_INITIALIZED;
+    return __builtin_expect(fake_injecting, 0) ? fake_injected(name) : CUDA_SUCCESS;
+}
+
+static inline CUresult fake_in_context(const char *name)
+{
+    CUresult wrong = fake_ready(name);
+    return wrong == CUDA_SUCCESS && __builtin_expect(fake_context == NULL, 0)
+               ? CUDA_ERROR_INVALID_CONTEXT
+               : wrong;
+}
+
+static inline CUresult fake_on_gpu(const char *name, CUdevice dev)
+{
+    CUresult wrong = fake_ready(name);
+    return wrong == CUDA_SUCCESS && !fake_is_gpu(dev) ? CUDA_ERROR_INVALID_DEVICE : wrong;
+}
+
+static inline CUresult fake_given(CUresult before, const void *pointer)
+{
+    return before == CUDA_SUCCESS && __builtin_expect(pointer == NULL, 0) ? CUDA_ERROR_INVALID_VALUE
+                                                                          : before;
+}
+
+static inline CUresult fake_lives(CUresult before, const struct CUevent_st *event)
+{
+    return before == CUDA_SUCCESS && __builtin_expect(event->context == NULL, 0)
+               ? CUDA_ERROR_INVALID_HANDLE
+               : before;
+}
+
+CUresult fake_safe(CUresult before); /* what a capture of all cannot hold */
+
 #define DO FAKE_EXPORT CUresult
 
 #endif

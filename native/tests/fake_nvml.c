@@ -1,6 +1,8 @@
 /* libnvidia-ml.so.1 over the fake card. */
 #include "fake_mig.h"
 
+enum { SLOW_BUCKETS = 9 }; /* FAKE_BUCKET_NS each, between two samples of utilisation */
+
 static struct fake_card *card;
 
 static int gpu_of(NVdevice device)
@@ -21,15 +23,17 @@ static bool is(const char *word)
     return false;
 }
 
-#define GIVEN(device, pointer)                                                                 \
-    do {                                                                                       \
-        if (card == NULL)                                                                      \
-            return NV_UNINITIALIZED;                                                           \
-        if (gpu_of(device) < 0 || gpu_of(device) >= (int)card->gpu_count || (pointer) == NULL) \
-            return NV_INVALID_ARGUMENT;                                                        \
-        if (is("lost") && gpu_of(device) == (int)card->gpu_count - 1)                          \
-            return 15; /* NVML_ERROR_GPU_IS_LOST */                                            \
-    } while (0)
+/* What is wrong with a call for a device that is to fill something in. */
+static int refused(NVdevice device, const void *pointer)
+{
+    if (card == NULL)
+        return NV_UNINITIALIZED;
+    if (gpu_of(device) < 0 || gpu_of(device) >= (int)card->gpu_count || pointer == NULL)
+        return NV_INVALID_ARGUMENT;
+    return is("lost") && gpu_of(device) == (int)card->gpu_count - 1
+               ? 15 /* NVML_ERROR_GPU_IS_LOST */
+               : NV_SUCCESS;
+}
 
 FAKE_EXPORT int nvmlInit_v2(void)
 {
@@ -125,7 +129,9 @@ FAKE_EXPORT int nvmlDeviceGetMemoryInfo(NVdevice device, NVmemory *memory)
         memory->free = memory->total;
         return NV_SUCCESS;
     }
-    GIVEN(device, memory);
+    int wrong = refused(device, memory);
+    if (wrong != NV_SUCCESS)
+        return wrong;
     fake_try_reap(card);
     struct fake_gpu *gpu = &card->gpus[gpu_of(device)];
     memory->total = gpu->total_bytes;
@@ -137,7 +143,9 @@ FAKE_EXPORT int nvmlDeviceGetMemoryInfo(NVdevice device, NVmemory *memory)
 FAKE_EXPORT int nvmlDeviceGetMemoryInfo_v2(NVdevice device, NVmemory_v2 *memory)
 {
     NVmemory plain;
-    GIVEN(device, memory);
+    int wrong = refused(device, memory);
+    if (wrong != NV_SUCCESS)
+        return wrong;
     int result = nvmlDeviceGetMemoryInfo(device, &plain);
     memory->total = plain.total;
     memory->reserved = 0;
@@ -194,7 +202,9 @@ static unsigned list_processes(NVdevice device, NVprocess *list, unsigned most)
 
 static int list_with_ids(NVdevice device, unsigned *count, NVprocess *list)
 {
-    GIVEN(device, count);
+    int wrong = refused(device, count);
+    if (wrong != NV_SUCCESS)
+        return wrong;
     if (is("old"))
         return NV_FUNCTION_NOT_FOUND;
     if (*count != 0 && list == NULL)
@@ -207,7 +217,9 @@ static int list_with_ids(NVdevice device, unsigned *count, NVprocess *list)
 static int list_without_ids(NVdevice device, unsigned *count, NVprocess_v1 *list)
 {
     NVprocess all[FAKE_PROCESSES];
-    GIVEN(device, count);
+    int wrong = refused(device, count);
+    if (wrong != NV_SUCCESS)
+        return wrong;
     if (*count != 0 && list == NULL)
         return NV_INVALID_ARGUMENT;
     unsigned found = list_processes(device, all, FAKE_PROCESSES), most = *count;
@@ -240,9 +252,11 @@ static unsigned list_busy(NVdevice device, NVutilization *samples, unsigned most
 {
     uint64_t now = fake_now() / FAKE_BUCKET_NS; /* this bucket is not complete */
     uint64_t from = since_us * 1000 / FAKE_BUCKET_NS;
+    if (is("slow"))
+        now -= now % SLOW_BUCKETS;
     bool host = is("host") || is("own"), hidden = is("hidden"), lies = is("lies");
     unsigned count = 0;
-    if (now - from > FAKE_BUCKETS - 2)
+    if (from < now && now - from > FAKE_BUCKETS - 2)
         from = now - (FAKE_BUCKETS - 2);
     for (uint32_t i = 0;
          from < now && !is("total") && i < atomic_load(&card->seen) && i < FAKE_PROCESSES; i++) {
@@ -271,7 +285,9 @@ static unsigned list_busy(NVdevice device, NVutilization *samples, unsigned most
 FAKE_EXPORT int nvmlDeviceGetProcessUtilization(NVdevice device, NVutilization *samples,
                                                 unsigned *count, unsigned long long since_us)
 {
-    GIVEN(device, count);
+    int wrong = refused(device, count);
+    if (wrong != NV_SUCCESS)
+        return wrong;
     if (is("old"))
         return NV_FUNCTION_NOT_FOUND;
     unsigned most = samples != NULL ? *count : 0;
@@ -282,7 +298,9 @@ FAKE_EXPORT int nvmlDeviceGetProcessUtilization(NVdevice device, NVutilization *
 FAKE_EXPORT int nvmlDeviceGetProcessesUtilizationInfo(NVdevice device, NVutilizations *all)
 {
     NVutilization samples[FAKE_PROCESSES];
-    GIVEN(device, all);
+    int wrong = refused(device, all);
+    if (wrong != NV_SUCCESS)
+        return wrong;
     if (is("old"))
         return NV_FUNCTION_NOT_FOUND;
     if (all->version != NV_UTILIZATIONS_V1)
@@ -300,7 +318,9 @@ FAKE_EXPORT int nvmlDeviceGetProcessesUtilizationInfo(NVdevice device, NVutiliza
 FAKE_EXPORT int nvmlDeviceGetRunningProcessDetailList(NVdevice device, NVdetails *all)
 {
     NVprocess list[FAKE_PROCESSES];
-    GIVEN(device, all);
+    int wrong = refused(device, all);
+    if (wrong != NV_SUCCESS)
+        return wrong;
     if (is("old"))
         return NV_FUNCTION_NOT_FOUND;
     if (all->version != NV_DETAILS_V1)
@@ -319,7 +339,9 @@ FAKE_EXPORT int nvmlDeviceGetRunningProcessDetailList(NVdevice device, NVdetails
 FAKE_EXPORT int nvmlDeviceGetAccountingPids(NVdevice device, unsigned *count, unsigned *pids)
 {
     NVprocess list[FAKE_PROCESSES];
-    GIVEN(device, count);
+    int wrong = refused(device, count);
+    if (wrong != NV_SUCCESS)
+        return wrong;
     unsigned found = list_processes(device, list, FAKE_PROCESSES), most = pids != NULL ? *count : 0;
     for (unsigned i = 0; i < found && i < most; i++)
         pids[i] = list[i].pid;
@@ -330,7 +352,9 @@ FAKE_EXPORT int nvmlDeviceGetAccountingPids(NVdevice device, unsigned *count, un
 FAKE_EXPORT int nvmlDeviceGetAccountingStats(NVdevice device, unsigned pid, NVaccount *account)
 {
     NVprocess list[FAKE_PROCESSES];
-    GIVEN(device, account);
+    int wrong = refused(device, account);
+    if (wrong != NV_SUCCESS)
+        return wrong;
     unsigned found = list_processes(device, list, FAKE_PROCESSES);
     for (unsigned i = 0; i < found; i++)
         if (list[i].pid == pid) {

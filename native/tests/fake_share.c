@@ -56,8 +56,9 @@ void fake_parts_of(CUarray array)
 
 DO cuMemMapArrayAsync(CUmap_info *list, unsigned count, CUstream stream)
 {
-    IN_CONTEXT();
-    GIVEN(list);
+    CUresult wrong = fake_given(fake_in_context(__func__), list);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
     (void)stream;
     fake_books();
     CUresult result = CUDA_SUCCESS;
@@ -90,8 +91,9 @@ DO cuMemMapArrayAsync_ptsz(CUmap_info *list, unsigned count, CUstream stream)
 /* The file holds the memory, as a driver's does: until the last descriptor of it is closed. */
 DO cuMemExportToShareableHandle(void *out, CUhandle handle, int type, unsigned long long flags)
 {
-    READY();
-    GIVEN(out);
+    CUresult wrong = fake_given(fake_ready(__func__), out);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
     if (flags != 0 || (type != CU_SHARE_FD && type != CU_SHARE_FABRIC))
         return CUDA_ERROR_INVALID_VALUE;
     fake_books();
@@ -115,8 +117,9 @@ DO cuMemExportToShareableHandle(void *out, CUhandle handle, int type, unsigned l
 
 DO cuMemImportFromShareableHandle(CUhandle *handle, void *from, int type)
 {
-    READY();
-    GIVEN(handle);
+    CUresult wrong = fake_given(fake_ready(__func__), handle);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
     uint64_t told[2] = { 0, 0 };
     if (type == CU_SHARE_FABRIC && from != NULL)
         memcpy(told, from, sizeof told);
@@ -143,10 +146,10 @@ struct CUext_st {
 
 DO cuImportExternalMemory(CUext *out, const CUext_desc *desc)
 {
-    IN_CONTEXT();
-    GIVEN(out);
-    GIVEN(desc);
-    uint32_t gpu = fake_current()->gpu;
+    CUresult wrong = fake_given(fake_given(fake_in_context(__func__), out), desc);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    uint32_t gpu = fake_context->gpu;
     if (desc->size == 0)
         return CUDA_ERROR_INVALID_VALUE;
     if (!fake_charge(gpu, desc->size))
@@ -158,8 +161,9 @@ DO cuImportExternalMemory(CUext *out, const CUext_desc *desc)
 
 DO cuDestroyExternalMemory(CUext memory)
 {
-    READY();
-    GIVEN(memory);
+    CUresult wrong = fake_given(fake_ready(__func__), memory);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
     fake_refund(memory->gpu, memory->bytes);
     free(memory);
     return CUDA_SUCCESS;
@@ -177,9 +181,9 @@ static struct binding *bindings;
 
 DO cuMulticastCreate(CUhandle *handle, const CUmulticast_prop *prop)
 {
-    READY();
-    GIVEN(handle);
-    GIVEN(prop);
+    CUresult wrong = fake_given(fake_given(fake_ready(__func__), handle), prop);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
     fake_books();
     *handle = fake_physical_new(0, 0)->id;
     fake_books_done();
@@ -188,7 +192,9 @@ DO cuMulticastCreate(CUhandle *handle, const CUmulticast_prop *prop)
 
 DO cuMulticastAddDevice(CUhandle object, CUdevice dev)
 {
-    GPU(dev);
+    CUresult wrong = fake_on_gpu(__func__, dev);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
     fake_books();
     bool known = fake_physical(object) != NULL;
     fake_books_done();
@@ -197,7 +203,9 @@ DO cuMulticastAddDevice(CUhandle object, CUdevice dev)
 
 static CUresult bind(CUhandle object, CUdevice dev, size_t offset, uint64_t memory, uint64_t va)
 {
-    READY();
+    CUresult wrong = fake_ready(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
     fake_books();
     struct physical *physical = memory != 0 ? fake_physical(memory) : fake_physical_at(va);
     bool good = physical != NULL && fake_physical(object) != NULL;
@@ -262,7 +270,9 @@ void fake_bindings_of(uint64_t object)
 
 DO cuMulticastUnbind(CUhandle object, CUdevice dev, size_t offset, size_t bytes)
 {
-    READY();
+    CUresult wrong = fake_ready(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
     fake_books();
     bool any = unbind(object, dev, offset, bytes);
     fake_books_done();
@@ -282,8 +292,9 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev);
 DO cuGreenCtxCreate(CUgreen *out, void *desc, CUdevice dev, unsigned flags)
 {
     CUcontext primary;
-    GPU(dev);
-    GIVEN(out);
+    CUresult wrong = fake_given(fake_on_gpu(__func__, dev), out);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
     (void)desc, (void)flags;
     uint64_t bytes = fake_number("BERTH_FAKE_GREEN_KIB", 0) << 10;
     CUresult result = cuDevicePrimaryCtxRetain(&primary, dev);
@@ -302,8 +313,9 @@ DO cuGreenCtxCreate(CUgreen *out, void *desc, CUdevice dev, unsigned flags)
 
 DO cuGreenCtxDestroy(CUgreen green)
 {
-    READY();
-    GIVEN(green);
+    CUresult wrong = fake_given(fake_ready(__func__), green);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
     fake_refund(green->context.gpu, green->bytes);
     cuDevicePrimaryCtxRelease_v2(green->dev);
     free(green);
@@ -312,9 +324,9 @@ DO cuGreenCtxDestroy(CUgreen green)
 
 DO cuCtxFromGreenCtx(CUcontext *out, CUgreen green)
 {
-    READY();
-    GIVEN(out);
-    GIVEN(green);
+    CUresult wrong = fake_given(fake_given(fake_ready(__func__), out), green);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
     *out = &green->context;
     return CUDA_SUCCESS;
 }
@@ -332,19 +344,22 @@ static uint64_t limit_costs(int limit, uint64_t value)
 
 DO cuCtxGetLimit(size_t *value, int limit)
 {
-    IN_CONTEXT();
-    GIVEN(value);
+    CUresult wrong = fake_given(fake_in_context(__func__), value);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
     if (limit < 0 || limit >= CU_LIMITS)
         return CUDA_ERROR_INVALID_VALUE;
-    *value = first_limits[limit] + fake_current()->limits[limit];
+    *value = first_limits[limit] + fake_context->limits[limit];
     return CUDA_SUCCESS;
 }
 
 /* The heap is taken in whole MiB, and the driver says what it made of the request. */
 DO cuCtxSetLimit(int limit, size_t value)
 {
-    IN_CONTEXT();
-    struct CUctx_st *context = fake_current();
+    CUresult wrong = fake_in_context(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    struct CUctx_st *context = fake_context;
     if (limit < 0 || limit >= CU_LIMITS || value > 1ull << 48)
         return CUDA_ERROR_INVALID_VALUE;
     if (limit == CU_LIMIT_HEAP)
@@ -391,9 +406,9 @@ void fake_limits_gone(struct CUctx_st *context)
 
 DO cuMemPoolExportToShareableHandle(void *out, CUpool pool, int type, unsigned long long flags)
 {
-    READY();
-    GIVEN(out);
-    GIVEN(pool);
+    CUresult wrong = fake_given(fake_given(fake_ready(__func__), out), pool);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
     (void)flags;
     if (type != CU_SHARE_FD)
         return CUDA_ERROR_INVALID_VALUE;

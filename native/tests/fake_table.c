@@ -1,4 +1,4 @@
-/* Every entry point of the published driver interface: those that fake_cuda.c does not implement
+/* Every entry point of the published driver interface: those that nothing here implements
    answer "not supported". And the driver's own lookup by name, version and flags. */
 #include "fake.h"
 

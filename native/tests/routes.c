@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include "../cu.h"
 
+#include "claim.h"
+
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
@@ -12,14 +14,6 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-
-#define CHECK(truth)                                           \
-    do {                                                       \
-        if (!(truth)) {                                        \
-            printf("%s:%d: %s\n", __FILE__, __LINE__, #truth); \
-            return 1;                                          \
-        }                                                      \
-    } while (0)
 
 typedef CUresult init_call(unsigned);
 typedef CUresult retain_call(CUcontext *, CUdevice);
@@ -34,7 +28,7 @@ typedef CUresult lookup_call(const char *, void **, int, uint64_t);
 typedef CUresult lookup2_call(const char *, void **, int, uint64_t, int *);
 typedef void *dlsym_call(void *, const char *);
 
-static int begin(void *driver)
+static void begin(void *driver)
 {
     CUcontext context;
     init_call *init = (init_call *)dlsym(driver, "cuInit");
@@ -43,19 +37,17 @@ static int begin(void *driver)
     CHECK(init != NULL && retain != NULL && set != NULL);
     CHECK(init(0) == CUDA_SUCCESS && retain(&context, 0) == CUDA_SUCCESS &&
           set(context) == CUDA_SUCCESS);
-    return 0;
 }
 
 /* An allocation through this pointer is limited to 64 MiB, and the driver's own pointer would not
    be. */
-static int limited(void *pointer)
+static void limited(void *pointer)
 {
     CUdeviceptr a = 0;
     CHECK(pointer != NULL);
     CHECK(((alloc_call *)pointer)(&a, 65 << 20) == CUDA_ERROR_OUT_OF_MEMORY);
     CHECK(((alloc_call *)pointer)(&a, 64 << 20) == CUDA_SUCCESS);
     CHECK(((alloc_call *)pointer)(&a, 1) == CUDA_ERROR_OUT_OF_MEMORY);
-    return 0;
 }
 
 static void *driver_named(const char *name)
@@ -67,109 +59,115 @@ static void *driver(void)
     return driver_named("libcuda.so.1");
 }
 
-static int test_dlsym(void)
+static void test_dlsym(void)
 {
-    CHECK(begin(driver()) == 0);
-    return limited(dlsym(driver(), "cuMemAlloc_v2"));
+    begin(driver());
+    limited(dlsym(driver(), "cuMemAlloc_v2"));
 }
-static int test_dlvsym_dlsym(void)
+static void test_dlvsym_dlsym(void)
 {
     dlsym_call *fetched = (dlsym_call *)dlvsym(RTLD_DEFAULT, "dlsym", "GLIBC_2.2.5"),
                *next = (dlsym_call *)dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
-    CHECK(begin(driver()) == 0 && fetched != NULL);
+    begin(driver());
+    CHECK(fetched != NULL);
     CHECK(next == NULL || next(driver(), "cuMemAlloc_v2") == fetched(driver(), "cuMemAlloc_v2"));
-    return limited(fetched(driver(), "cuMemAlloc_v2"));
+    limited(fetched(driver(), "cuMemAlloc_v2"));
 }
-static int test_libc_dlsym(void)
+static void test_libc_dlsym(void)
 {
     void *libc = dlopen("libc.so.6", RTLD_NOW);
     dlsym_call *fetched = (dlsym_call *)dlsym(libc, "dlsym");
-    CHECK(begin(driver()) == 0 && fetched != NULL);
-    return limited(fetched(driver(), "cuMemAlloc_v2"));
+    begin(driver());
+    CHECK(fetched != NULL);
+    limited(fetched(driver(), "cuMemAlloc_v2"));
 }
-static int test_global(void)
+static void test_global(void)
 {
     CHECK(dlsym(RTLD_DEFAULT, "cuMemAlloc_v2") == NULL); /* nothing is there before the driver */
-    CHECK(dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) != NULL && begin(RTLD_DEFAULT) == 0);
+    CHECK(dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL) != NULL);
+    begin(RTLD_DEFAULT);
     CHECK(dlsym(RTLD_DEFAULT, "cuMemAlloc_v2") == dlsym(driver(), "cuMemAlloc_v2"));
     CHECK(dlsym(RTLD_NEXT, "cuMemAlloc_v2") == dlsym(driver(), "cuMemAlloc_v2"));
-    return limited(dlsym(RTLD_NEXT, "cuMemAlloc_v2"));
+    limited(dlsym(RTLD_NEXT, "cuMemAlloc_v2"));
 }
-static int test_next(void) /* a second dlsym(RTLD_NEXT, x) says what the first said, for any x */
+static void test_next(void) /* a second dlsym(RTLD_NEXT, x) says what the first said, for any x */
 {
     for (int i = 0; i < 3; i++) {
         CHECK(dlsym(RTLD_NEXT, "malloc") == dlsym(RTLD_DEFAULT, "malloc") &&
               dlsym(RTLD_NEXT, "malloc") != NULL);
         CHECK(dlsym(RTLD_NEXT, "no_such_thing") == NULL && dlerror() != NULL);
     }
-    return 0;
 }
-static int test_plugin(int flags, const char *with)
+static void test_plugin(int flags, const char *with)
 {
     void *plugin = dlopen(getenv(with), flags);
     if (plugin == NULL)
         printf("%s\n", dlerror());
     CHECK(plugin != NULL);
     dlsym_call *get = (dlsym_call *)dlsym(plugin, "plugin_get");
-    CHECK(get != NULL && begin(driver()) == 0);
-    return limited(get(driver(), "cuMemAlloc_v2"));
+    CHECK(get != NULL);
+    begin(driver());
+    limited(get(driver(), "cuMemAlloc_v2"));
 }
-static int test_linked_plugin(void)
+static void test_linked_plugin(void)
 {
-    return test_plugin(RTLD_NOW, "BERTH_TEST_LINKED");
+    test_plugin(RTLD_NOW, "BERTH_TEST_LINKED");
 }
-static int test_deepbind_linked(void)
+static void test_deepbind_linked(void)
 {
-    return test_plugin(RTLD_NOW | RTLD_DEEPBIND, "BERTH_TEST_LINKED");
+    test_plugin(RTLD_NOW | RTLD_DEEPBIND, "BERTH_TEST_LINKED");
 }
-static int test_deepbind_lazy(void)
+static void test_deepbind_lazy(void)
 {
-    return test_plugin(RTLD_LAZY | RTLD_DEEPBIND, "BERTH_TEST_LINKED");
+    test_plugin(RTLD_LAZY | RTLD_DEEPBIND, "BERTH_TEST_LINKED");
 }
-static int test_deepbind_dlsym(void)
+static void test_deepbind_dlsym(void)
 {
-    return test_plugin(RTLD_NOW | RTLD_DEEPBIND, "BERTH_TEST_ASKING");
+    test_plugin(RTLD_NOW | RTLD_DEEPBIND, "BERTH_TEST_ASKING");
 }
-static int test_runpath(
+static void test_runpath(
     void) /* a library found by its caller's RUNPATH is still found: the caller stays the caller */
 {
     void *plugin = dlopen(getenv("BERTH_TEST_ASKING"), RTLD_NOW);
     void *(*open_near)(const char *) = (void *(*)(const char *))dlsym(plugin, "plugin_open");
     CHECK(open_near != NULL && open_near("libnear.so") != NULL);
-    return 0;
 }
-static int test_dlmopen(void)
+static void test_dlmopen(void)
 {
     void *other = dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW);
-    CHECK(other != NULL && begin(other) == 0);
-    return limited(dlsym(other, "cuMemAlloc_v2"));
+    CHECK(other != NULL);
+    begin(other);
+    limited(dlsym(other, "cuMemAlloc_v2"));
 }
-static int test_second_copy(
+static void test_second_copy(
     void) /* of the driver, from another folder: the process's one driver answers for it */
 {
     const char *copy = getenv("BERTH_TEST_COPY");
-    CHECK(copy != NULL && begin(driver()) == 0);
+    CHECK(copy != NULL);
+    begin(driver());
     void *opened = dlopen(copy, RTLD_NOW), *apart = dlmopen(LM_ID_NEWLM, copy, RTLD_NOW);
     CHECK(opened == driver() && apart == opened);
     CHECK(dlopen("/nonexistent/libcuda.so.1", RTLD_NOW) == NULL && dlerror() != NULL);
-    return limited(dlsym(opened, "cuMemAlloc_v2"));
+    limited(dlsym(opened, "cuMemAlloc_v2"));
 }
 /* A copy under a name of its own, of which nothing says that it is the driver but what it holds:
    before the driver is opened, or after. */
-static int private_copy(bool before)
+static void private_copy(bool before)
 {
     const char *copy = getenv("BERTH_TEST_COPY");
     size_t free_bytes, total;
     CUdeviceptr a;
     if (!before)
-        CHECK(begin(driver()) == 0);
+        begin(driver());
     void *own = dlopen(copy, RTLD_NOW | RTLD_LOCAL);
-    CHECK(own != NULL && begin(own) == 0);
+    CHECK(own != NULL);
+    begin(own);
     alloc_call *allocate = (alloc_call *)dlsym(own, "cuMemAlloc_v2"),
                *other = (alloc_call *)dlsym(driver(), "cuMemAlloc_v2");
     info_call *info = (info_call *)dlsym(driver(), "cuMemGetInfo_v2");
     free_call *release = (free_call *)dlsym(driver(), "cuMemFree_v2");
-    CHECK(begin(driver()) == 0 && allocate(&a, 65 << 20) == CUDA_ERROR_OUT_OF_MEMORY);
+    begin(driver());
+    CHECK(allocate(&a, 65 << 20) == CUDA_ERROR_OUT_OF_MEMORY);
     CHECK(allocate(&a, 60 << 20) == CUDA_SUCCESS && info(&free_bytes, &total) == CUDA_SUCCESS &&
           free_bytes == 4 << 20);
     CHECK(other(&a, 5 << 20) == CUDA_ERROR_OUT_OF_MEMORY && other(&a, 4 << 20) == CUDA_SUCCESS);
@@ -178,17 +176,16 @@ static int private_copy(bool before)
     void *found = NULL;
     CHECK(lookup("cuMemAlloc", &found, 12000, 0, NULL) == CUDA_SUCCESS &&
           ((alloc_call *)found)(&a, 5 << 20) == CUDA_ERROR_OUT_OF_MEMORY);
-    return 0;
 }
-static int test_private_copy(void)
+static void test_private_copy(void)
 {
-    return private_copy(false);
+    private_copy(false);
 }
-static int test_private_copy_first(void)
+static void test_private_copy_first(void)
 {
-    return private_copy(true);
+    private_copy(true);
 }
-static int test_dlmopen_shares(void) /* with the one driver its current context: memory goes with
+static void test_dlmopen_shares(void) /* with the one driver its current context: memory goes with
                                         the context that it was made in */
 {
     CUcontext mine;
@@ -198,8 +195,8 @@ static int test_dlmopen_shares(void) /* with the one driver its current context:
     CHECK(((init_call *)dlsym(first, "cuInit"))(0) == CUDA_SUCCESS &&
           ((create_call *)dlsym(first, "cuCtxCreate_v2"))(&mine, 0, 0) == CUDA_SUCCESS);
     void *other = dlmopen(LM_ID_NEWLM, "libcuda.so.1", RTLD_NOW);
-    CHECK(other != NULL &&
-          begin(other) == 0); /* makes its primary context the current one, here too */
+    CHECK(other != NULL);
+    begin(other); /* makes its primary context the current one, here too */
     info_call *info = (info_call *)dlsym(first, "cuMemGetInfo_v2");
     CHECK(((alloc_call *)dlsym(first, "cuMemAlloc_v2"))(&ptr, 40 << 20) == CUDA_SUCCESS);
     CHECK(((set_call *)dlsym(first, "cuCtxDestroy_v2"))(mine) == CUDA_SUCCESS);
@@ -208,16 +205,16 @@ static int test_dlmopen_shares(void) /* with the one driver its current context:
           held(0) == 40 << 20);
     CHECK(((release_call *)dlsym(other, "cuDevicePrimaryCtxRelease_v2"))(0) == CUDA_SUCCESS &&
           held(0) == 0);
-    CHECK(begin(first) == 0 && info(&free_bytes, &total) == CUDA_SUCCESS && free_bytes == total);
-    return 0;
+    begin(first);
+    CHECK(info(&free_bytes, &total) == CUDA_SUCCESS && free_bytes == total);
 }
-static int test_dlclose(void)
+static void test_dlclose(void)
 {
     void *handle = driver();
-    CHECK(begin(handle) == 0);
+    begin(handle);
     for (int i = 0; i < 5; i++)
         dlclose(handle);
-    return limited(dlsym(driver(), "cuMemAlloc_v2"));
+    limited(dlsym(driver(), "cuMemAlloc_v2"));
 }
 
 /* Threads that load, look up and unload while the process forks: nobody waits for ever, in no child
@@ -236,11 +233,11 @@ static void *load_and_look(void *data)
     return NULL;
 }
 
-static int test_crowd(void)
+static void test_crowd(void)
 {
     pthread_t threads[4];
     void *handle = driver();
-    CHECK(begin(handle) == 0);
+    begin(handle);
     for (int i = 0; i < 4; i++)
         CHECK(pthread_create(&threads[i], NULL, load_and_look, handle) == 0);
     for (int i = 0; i < 100; i++) {
@@ -256,16 +253,17 @@ static int test_crowd(void)
         pthread_join(threads[i], &failed);
         CHECK(failed == NULL);
     }
-    return limited(dlsym(handle, "cuMemAlloc_v2"));
+    limited(dlsym(handle, "cuMemAlloc_v2"));
 }
 
-static int test_lookup(void)
+static void test_lookup(void)
 {
     lookup_call *lookup = (lookup_call *)dlsym(driver(), "cuGetProcAddress");
     lookup2_call *lookup2 = (lookup2_call *)dlsym(driver(), "cuGetProcAddress_v2"), *again = NULL;
     void *found = NULL, *per_thread = NULL;
     int status = -1;
-    CHECK(lookup != NULL && lookup2 != NULL && begin(driver()) == 0);
+    CHECK(lookup != NULL && lookup2 != NULL);
+    begin(driver());
     CHECK(lookup("cuGetProcAddress", &found, 11030, 0) == CUDA_SUCCESS && found == (void *)lookup);
     CHECK(lookup2("cuGetProcAddress", (void **)&again, 12000, 0, &status) == CUDA_SUCCESS &&
           again == lookup2 && status == CU_LOOKUP_FOUND);
@@ -285,26 +283,25 @@ static int test_lookup(void)
     CUdeviceptr a;
     CHECK(((async_call *)per_thread)(&a, 65 << 20, NULL) == CUDA_ERROR_OUT_OF_MEMORY);
     CHECK(again("cuMemAlloc", &found, 12000, 0, &status) == CUDA_SUCCESS);
-    return limited(found);
+    limited(found);
 }
 
-static int test_no_driver(void)
+static void test_no_driver(void)
 {
     CHECK(dlopen("libcuda.so.1", RTLD_NOW) == NULL && dlerror() != NULL);
     CHECK(dlsym(RTLD_DEFAULT, "cuInit") == NULL && dlerror() != NULL);
     CHECK(dlvsym(RTLD_DEFAULT, "cuInit", "GLIBC_2.2.5") == NULL && dlerror() != NULL);
-    return 0;
 }
 
-static int test_old_driver(void) /* without stream-ordered memory */
+static void test_old_driver(void) /* without stream-ordered memory */
 {
-    CHECK(begin(driver()) == 0);
+    begin(driver());
     CHECK(dlsym(driver(), "cuMemAllocAsync") == NULL &&
           dlsym(RTLD_DEFAULT, "cuMemAllocAsync") == NULL);
-    return limited(dlsym(driver(), "cuMemAlloc_v2"));
+    limited(dlsym(driver(), "cuMemAlloc_v2"));
 }
 
-static int test_nvml(void)
+static void test_nvml(void)
 {
     void *nvml = driver_named("libnvidia-ml.so.1");
     int (*init)(void) = (int (*)(void))dlsym(nvml, "nvmlInit_v2");
@@ -327,10 +324,9 @@ static int test_nvml(void)
           memory.free == memory.total - memory.used);
     CHECK(list(device, &count, processes) == 0);
     printf("%llu %u\n", memory.used >> 20, count);
-    return 0;
 }
 
-static int test_cost(void) /* ns for one dlsym of a symbol that is nobody's */
+static void test_cost(void) /* ns for one dlsym of a symbol that is nobody's */
 {
     struct timespec from, to;
     volatile void *sink;
@@ -345,12 +341,11 @@ static int test_cost(void) /* ns for one dlsym of a symbol that is nobody's */
     }
     (void)sink;
     printf("%.2f\n", (double)best / 5000);
-    return 0;
 }
 
 static const struct {
     const char *name;
-    int (*run)(void);
+    void (*run)(void);
 } tests[] = {
 #define TEST(name) { #name, test_##name }
     TEST(dlsym),
@@ -383,7 +378,7 @@ int main(int count, char **words)
         if (count == 2 && strcmp(words[1], "--list") == 0)
             puts(tests[i].name);
         else if (count == 2 && strcmp(words[1], tests[i].name) == 0)
-            return tests[i].run();
+            return tests[i].run(), 0;
     }
     return count == 2 && strcmp(words[1], "--list") == 0 ? 0 : 2;
 }

@@ -25,7 +25,8 @@ typedef int describe_call(const char *, const char *, char *, size_t);
 static void look_on(int orders, int answers)
 {
     char order;
-    if (start() != 0 || write(answers, "s", 1) != 1)
+    start();
+    if (write(answers, "s", 1) != 1)
         _exit(3);
     while (read(orders, &order, 1) == 1) {
         CUdeviceptr a;
@@ -48,7 +49,8 @@ static pid_t begin_stepped(void)
         return child;
     CUdeviceptr a = 0;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (start() != 0 || cuMemAlloc_v2(&a, 1) != CUDA_SUCCESS || cuMemFree_v2(a) != CUDA_SUCCESS ||
+    start();
+    if (cuMemAlloc_v2(&a, 1) != CUDA_SUCCESS || cuMemFree_v2(a) != CUDA_SUCCESS ||
         ptrace(PTRACE_TRACEME, 0, NULL, NULL) != 0)
         _exit(3);
     raise(SIGSTOP);
@@ -59,7 +61,7 @@ static pid_t begin_stepped(void)
 }
 
 /* True where the end was reached before so many steps. */
-static int step(pid_t child, long steps, bool *ended)
+static void step(pid_t child, long steps, bool *ended)
 {
     int status;
     CHECK(waitpid(child, &status, 0) == child && WIFSTOPPED(status));
@@ -71,7 +73,6 @@ static int step(pid_t child, long steps, bool *ended)
     }
     kill(child, SIGKILL);
     CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status));
-    return 0;
 }
 
 int main(int count, char **words)
@@ -95,7 +96,7 @@ int main(int count, char **words)
     bool ended = false;
     long steps = 0;
     for (; !ended; steps++) {
-        CHECK(step(begin_stepped(), steps, &ended) == 0);
+        step(begin_stepped(), steps, &ended);
         if (steps % 2 != 0)
             CHECK(write(orders[1], "c", 1) == 1 && read(answers[0], &answer, 1) == 1 &&
                   answer == 'y');

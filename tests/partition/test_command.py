@@ -212,6 +212,14 @@ def test_a_resize_that_cannot_ask_the_card_says_so(card: Card) -> None:
     assert ran.stderr.startswith("berth: not checked against the GPU's size: there is no libnvidia-ml.so.1")
 
 
+def test_a_resize_of_a_card_that_is_not_listed_says_so(berth: Berth, card: Card) -> None:
+    partitions.create("blue", CARDS[1], partitions.Limit(64), root=card.folder / "root")
+    code, said = berth("partition", "resize", "blue", "--mem", "200G", "--fake-gpu")
+    assert code == 0
+    uuid = CARDS[1].uuid.removeprefix("GPU-")
+    assert f"berth: not checked against the size of GPU {uuid}: NVML does not list it\n" in said
+
+
 def test_a_resize_to_no_more_than_it_has_needs_no_room(berth: Berth, card: Card) -> None:
     half = ("--mem", "10G", "--core-pct", "60", "--fake-gpu")
     berth("partition", "create", "blue", *half)

@@ -133,6 +133,13 @@ def test_a_process_that_ends_soon_has_paid_for_what_it_launched(
     assert read(card.folder / "region", region, "").gpu_ns / 1e6 >= least_ms * 0.99
 
 
+def test_a_killed_process_has_paid_for_what_nobody_measured(card: Card, program: str) -> None:
+    limits: dict[str, str | None] = {"BERTH_GPU_CORE_PCT": "30", "BERTH_FAKE_WATCH": None}
+    assert card.run(program, "spin_500000", "1", "0", "launches_1", "dies", **limits) == (-9, "")
+    (region,) = regions_in(card.folder / "region")
+    assert read(card.folder / "region", region, "").gpu_ns / 1e6 >= 200 * 0.99
+
+
 def test_two_partitions_of_a_gpu_get_what_each_was_promised(card: Card, program: str) -> None:
     small, large = (
         Runner(
@@ -234,6 +241,19 @@ def test_kernels_whose_launches_differ_keep_to_their_share_beside_others(
         kind,
         (f"{kernel} 132 24", {"BERTH_GPU_CORE_PCT": "30"}),
         ("wave_1000 132 24", {"BERTH_GPU_CORE_PCT": "50"}),
+    )
+    (first, _), (second, _) = run(card, program, *runners, **REAL)
+    assert (first, second) == (pytest.approx(30, abs=POINTS), pytest.approx(50, abs=POINTS))
+
+
+@pytest.mark.parametrize("kind", ["slow", "host,slow", "own,slow"])
+def test_shares_are_kept_though_samples_of_use_come_seldom(card: Card, program: str, kind: str) -> None:
+    """A look that finds no newer sample tells nothing of who computes."""
+    runners = beside(
+        card,
+        kind,
+        ("wave_1000 132 30", {"BERTH_GPU_CORE_PCT": "30"}),
+        ("wave_1000 132 30", {"BERTH_GPU_CORE_PCT": "50"}),
     )
     (first, _), (second, _) = run(card, program, *runners, **REAL)
     assert (first, second) == (pytest.approx(30, abs=POINTS), pytest.approx(50, abs=POINTS))

@@ -44,6 +44,20 @@ def test_a_question_that_cannot_be_asked_lifts_no_limit(card: Card, call: str) -
     assert (code, said) == (0, "done\n")
 
 
+@pytest.mark.parametrize("family", ["async", "async_per_thread"])
+def test_streams_allocate_by_a_driver_that_does_not_name_their_pool(card: Card, family: str) -> None:
+    """What is in use counts, in whole steps."""
+    driver = driver_without(card, "cuDeviceGetMemPool")
+    assert card.run("check", family, LD_LIBRARY_PATH=driver) == (0, "")
+
+
+@pytest.mark.parametrize("family", ["first_use", "first_kernel"])
+def test_functions_count_by_a_driver_that_loads_them_when_they_are_asked_for(card: Card, family: str) -> None:
+    """Drivers before CUDA 12.4 have no cuFuncLoad, and load what cuModuleGetFunction names."""
+    lazy = {"BERTH_FAKE_LIKE": "lazy,asked", "LD_LIBRARY_PATH": driver_without(card, "cuFuncLoad")}
+    assert card.run("check", family, **lazy) == (0, "")
+
+
 @pytest.mark.parametrize("absent", [True, False])
 def test_no_gpu_is_there_if_the_driver_does_not_count_them(card: Card, absent: bool) -> None:
     limits = dict(LIMIT) | (

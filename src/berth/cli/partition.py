@@ -341,6 +341,12 @@ def resize(
         gpus=known,
         overcommit=overcommit,
     )
+    listed = {gpu.uuid.removeprefix("GPU-") for gpu in known}
+    for one in changed:
+        if mem is not None and known and one.uuid not in listed:
+            typer.echo(
+                f"berth: not checked against the size of GPU {one.uuid}: NVML does not list it", err=True
+            )
     if as_json:
         _print_json([_plain(one) for one in changed])
     else:

@@ -1,6 +1,6 @@
-/* The account of a region: who takes, who gives back, who lives. */
+/* Who is in a region, and who of them lives: joining it, burying the dead, leaving it. */
 #define _GNU_SOURCE
-#include "region.h"
+#include "account.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,187 +13,19 @@
 #include <time.h>
 #include <unistd.h>
 
-__extension__ typedef unsigned __int128 u128;
-
 enum {
     LOCK_BASE = 1 << 24,
     GLANCE_NS = 10 * 1000 * 1000,
     CROWD_NS = 2 * 1000 * 1000,
-    EXEC_NS = 100 * 1000 * 1000
+    EXEC_NS = 100 * 1000 * 1000,
+    CUT_NS = 1000 * 1000 * 1000
 };
-
-/* How far the clock of this process's time namespace is ahead of the host's, which is the one that
-   all of a region go by. */
-static shared64 time_namespace_ns;
-static shared32 time_namespace_known;
-
-static void ask_time_namespace(void)
-{
-    char text[256];
-    long long seconds = 0, ns = 0;
-    int error = errno, fd = open("/proc/self/timens_offsets", O_RDONLY | O_CLOEXEC);
-    ssize_t size = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
-    if (fd >= 0)
-        close(fd);
-    text[size > 0 ? size : 0] = 0;
-    const char *line = strstr(text, "monotonic");
-    if (line != NULL && sscanf(line, "monotonic %lld %lld", &seconds, &ns) == 2)
-        atomic_store(&time_namespace_ns, (uint64_t)(seconds * 1000000000 + ns));
-    atomic_store(&time_namespace_known, 1);
-    errno = error;
-}
-
-uint64_t clock_ns(void)
-{
-    struct timespec now;
-    if (atomic_load_explicit(&time_namespace_known, memory_order_acquire) == 0)
-        ask_time_namespace();
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec -
-           atomic_load_explicit(&time_namespace_ns, memory_order_relaxed);
-}
 
 static uint64_t coarse_ns(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-#define LOAD(x) atomic_load_explicit(&(x), memory_order_relaxed)
-#define LOAD_ACQUIRE(x) atomic_load_explicit(&(x), memory_order_acquire)
-#define STORE(x, v) atomic_store_explicit(&(x), (v), memory_order_relaxed)
-#define STORE_RELEASE(x, v) atomic_store_explicit(&(x), (v), memory_order_release)
-
-static void raise_to(shared64 *cell, uint64_t value)
-{
-    uint64_t seen = LOAD(*cell);
-    while (seen < value && !atomic_compare_exchange_weak(cell, &seen, value)) { }
-}
-
-/* ---- the total ---- */
-
-struct total {
-    uint64_t used, tag;
-};
-
-static bool swap_total(struct berth_use_file *use, struct total from, struct total to)
-{
-    u128 old = ((u128)from.tag << 64) | from.used, new = ((u128)to.tag << 64) | to.used;
-    return __sync_bool_compare_and_swap((u128 *)(void *)&use->total, old, new);
-}
-
-static struct total read_total(struct berth_use_file *use)
-{
-    struct total now;
-    now.used =
-        LOAD_ACQUIRE(use->total.used); /* the halves may be of two moments: the swap finds out */
-    now.tag = LOAD_ACQUIRE(use->total.tag);
-    return now;
-}
-
-static uint64_t limit_of(const struct berth_region *region)
-{
-    return LOAD(region->limit->mem_bytes);
-}
-
-enum outcome { DONE, FULL };
-
-/* One change of `used` in the name of slot `index`: up by `up` below `limit`, then down by `down`.
- */
-static enum outcome change(struct berth_use_file *use, uint32_t index, uint64_t up, uint64_t down,
-                           uint64_t limit, uint64_t *left, bool estimate)
-{
-    struct berth_slot *slot = &use->slots[index];
-    uint64_t seq = LOAD(slot->seq) + 1, held = LOAD(slot->held);
-    uint64_t after = up ? held + up : (held > down ? held - down : 0);
-    STORE(slot->next_held, after);
-    STORE_RELEASE(slot->intent, seq);
-    for (;;) {
-        struct total now = read_total(use);
-        if (up && (now.used > limit || up > limit - now.used)) {
-            STORE_RELEASE(slot->intent, 0);
-            if (left != NULL)
-                *left = now.used < limit ? limit - now.used : 0;
-            return FULL;
-        }
-        uint32_t last = (uint32_t)(now.tag & ((1u << BERTH_TAG_SLOT_BITS) - 1));
-        if (last != 0 && last <= BERTH_SLOTS && last != index + 1)
-            raise_to(&use->slots[last - 1].noted, now.tag >> BERTH_TAG_SLOT_BITS);
-        struct total next = { up ? now.used + up : (now.used > down ? now.used - down : 0),
-                              seq << BERTH_TAG_SLOT_BITS | (index + 1) };
-        if (swap_total(use, now, next)) {
-            STORE(slot->held, after);
-            STORE(slot->seq, seq);
-            STORE_RELEASE(slot->intent, 0);
-            if (!estimate) { /* an estimate is no peak; what remains of it when it is corrected may
-                                be one */
-                if (LOAD(use->peak) < next.used)
-                    raise_to(&use->peak, next.used);
-                if (LOAD(slot->peak) < after)
-                    STORE(slot->peak, after);
-            }
-            return DONE;
-        }
-    }
-}
-
-/* Completes the record of a dead slot: did its last change happen? The caller holds the slot's
-   lock. */
-static void settle(struct berth_use_file *use, uint32_t index)
-{
-    struct berth_slot *slot = &use->slots[index];
-    uint64_t seq = LOAD_ACQUIRE(slot->intent);
-    if (seq == 0)
-        return;
-    /* In this order: whoever overwrites the tag has noted it before. */
-    bool done = atomic_load(&use->total.tag) == (seq << BERTH_TAG_SLOT_BITS | (index + 1));
-    done = atomic_load(&slot->noted) >= seq || done;
-    if (done) {
-        STORE(slot->held, LOAD(slot->next_held));
-        if (LOAD(slot->seq) < seq)
-            STORE(slot->seq, seq);
-    }
-    STORE_RELEASE(slot->intent, 0);
-}
-
-/* ---- in this process's slot ---- */
-
-static bool take_bytes(struct berth_region *region, uint64_t bytes, uint64_t *left, bool estimate)
-{
-    if (bytes == 0)
-        return true;
-    if (region->slot < 0) {
-        *left = 0;
-        return false;
-    }
-    turn_take(&region->turn);
-    enum outcome outcome =
-        change(region->use, (uint32_t)region->slot, bytes, 0, limit_of(region), left, estimate);
-    turn_leave(&region->turn);
-    return outcome == DONE;
-}
-
-bool region_take(struct berth_region *region, uint64_t bytes, uint64_t *left)
-{
-    return take_bytes(region, bytes, left, false);
-}
-
-uint64_t region_take_some(struct berth_region *region, uint64_t bytes)
-{
-    uint64_t left = 0;
-    while (bytes != 0 && !take_bytes(region, bytes, &left, true))
-        bytes = left < bytes ? left : bytes - 1;
-    return bytes;
-}
-
-void region_give(struct berth_region *region, uint64_t bytes)
-{
-    if (bytes == 0 || region->slot < 0)
-        return;
-    turn_take(&region->turn);
-    change(region->use, (uint32_t)region->slot, 0, bytes, 0, NULL, false);
-    turn_leave(&region->turn);
 }
 
 /* ---- who lives ---- */
@@ -281,19 +113,6 @@ static bool is_gone(struct berth_slot *slot, uint64_t own_namespace)
     return now - since > EXEC_NS;
 }
 
-static void bury(struct berth_use_file *use, uint32_t index)
-{
-    struct berth_slot *slot = &use->slots[index];
-    settle(use, index);
-    uint64_t held = LOAD(slot->held);
-    if (held != 0)
-        change(use, index, 0, held, 0, NULL, false);
-    uint64_t measuring = LOAD(use->measuring_ns);
-    if (measuring != 0 && (measuring & BERTH_MEASURING_SLOT) == index)
-        atomic_compare_exchange_strong(&use->measuring_ns, &measuring, 0);
-    STORE_RELEASE(slot->state, 0);
-}
-
 /* ---- the mapped file ---- */
 
 static bool is_mapped_file(const struct berth_region *region, const struct stat *file)
@@ -351,8 +170,35 @@ static void unlock_byte(int fd, uint32_t index)
     fcntl(fd, F_OFD_SETLK, &off);
 }
 
-static bool bury_by_lock(struct berth_use_file *use, uint32_t index, int fd, uint64_t own_namespace)
+/* What was under way when a process was killed nobody has measured: it is charged the time until
+   now, since nobody knows when the GPU let go of it; at most twice the longest launch of late, or
+   the least that is worth killing for, so that a burial that comes late stops nobody. */
+static void charge_cut(const struct berth_region *region, const struct berth_slot *slot)
 {
+    struct berth_use_file *use = region->use;
+    uint64_t since = LOAD(slot->open_since_ns), charged = LOAD(slot->open_charged_ns);
+    uint64_t pct = LOAD(region->limit->core_pct), now = clock_ns(), longest = LOAD(use->longest_ns);
+    if (since == 0 || now <= since || pct == 0 || pct >= 100)
+        return;
+    uint64_t most = longest > CUT_NS / 2 ? 2 * longest : CUT_NS,
+             took = now - since < most ? now - since : most;
+    if (took <= charged)
+        return;
+    atomic_fetch_add(&use->paid_until_ns, (took - charged) * 100 / pct);
+    atomic_fetch_add(&use->gpu_ns, took - charged);
+    raise_to(&use->longest_ns, took);
+}
+
+static void bury(const struct berth_region *region, uint32_t index)
+{
+    charge_cut(region, &region->use->slots[index]);
+    account_end(region->use, index);
+}
+
+static bool bury_by_lock(struct berth_region *region, uint32_t index, int fd,
+                         uint64_t own_namespace)
+{
+    struct berth_use_file *use = region->use;
     struct berth_slot *slot = &use->slots[index];
     if (!lock_byte(fd, F_OFD_GETLK, index) || !is_gone(slot, own_namespace))
         return false;
@@ -363,7 +209,7 @@ static bool bury_by_lock(struct berth_use_file *use, uint32_t index, int fd, uin
                    (state > 1 && state < BY_LOCK && lock_byte(fd, F_OFD_GETLK, state - BY_SLOT));
     bool ours = nobodys && atomic_compare_exchange_strong(&slot->state, &state, BY_LOCK);
     if (ours)
-        bury(use, index);
+        bury(region, index);
     unlock_byte(fd, index);
     return ours;
 }
@@ -401,7 +247,7 @@ static bool bury_by_pid(struct berth_region *region, uint32_t index, uint64_t ow
         atomic_compare_exchange_strong(&slot->state, &ours, 1);
         return false;
     }
-    bury(use, index);
+    bury(region, index);
     return true;
 }
 
@@ -422,7 +268,7 @@ int region_reap(struct berth_region *region)
             own_namespace = own_pid_namespace();
             looked = true;
         }
-        dead += fd >= 0 ? bury_by_lock(use, index, fd, own_namespace)
+        dead += fd >= 0 ? bury_by_lock(region, index, fd, own_namespace)
                         : bury_by_pid(region, index, own_namespace);
     }
     if (fd >= 0)
@@ -501,6 +347,8 @@ bool region_join(struct berth_region *region, struct berth_error *error)
         STORE(slot->swapped, 0);
         STORE(slot->unproven_ns, 0);
         STORE(slot->outer_pid, 0);
+        STORE(slot->open_since_ns, 0);
+        STORE(slot->open_charged_ns, 0);
         STORE_RELEASE(slot->state, 1);
         uint32_t seen = LOAD(use->slots_seen);
         while (seen < index + 1 &&
@@ -518,35 +366,6 @@ bool region_join(struct berth_region *region, struct berth_error *error)
     return false;
 }
 
-void region_refuse(struct berth_region *region, const char *call, uint64_t asked, uint64_t left)
-{
-    struct berth_use_file *use = region->use;
-    atomic_fetch_add(&use->refused, 1);
-    atomic_fetch_add(&use->refused_bytes, asked);
-    uint64_t number = atomic_fetch_add(&use->refusal_count, 1) + 1;
-    struct berth_refusal *refusal = &use->refusals[number % BERTH_REFUSALS];
-    struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
-    /* Odd while it is written. One that is being written is left to its writer, unless he must have
-       died long ago. */
-    uint64_t seen = LOAD(refusal->number);
-    if ((seen & 1) != 0 && number < (seen >> 1) + 16 * BERTH_REFUSALS)
-        return;
-    if (!atomic_compare_exchange_strong(&refusal->number, &seen, number * 2 + 1))
-        return;
-    refusal->time_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-    refusal->asked_bytes = asked;
-    refusal->left_bytes = left;
-    refusal->limit_bytes = limit_of(region);
-    refusal->pid = (uint32_t)getpid();
-    refusal->uid = (uint32_t)getuid();
-    memset(refusal->command, 0, sizeof refusal->command);
-    strncpy(refusal->command, program_invocation_short_name, sizeof refusal->command - 1);
-    memset(refusal->call, 0, sizeof refusal->call);
-    strncpy(refusal->call, call, sizeof refusal->call - 1);
-    STORE_RELEASE(refusal->number, number * 2);
-}
-
 /* ---- the end ---- */
 
 void region_close(struct berth_region *region)
@@ -555,7 +374,7 @@ void region_close(struct berth_region *region)
         struct berth_use_file *use = region->use;
         uint32_t index = (uint32_t)region->slot;
         turn_take(&region->turn);
-        bury(use, index);
+        account_end(use, index);
         region->slot = -1;
         turn_leave(&region->turn);
         munmap(region->proof, 4096);
@@ -573,5 +392,5 @@ void region_forget(struct berth_region *region)
     region->slot = -1;
     region->proof = NULL;
     STORE(region->turn.word, 0);
-    atomic_store(&time_namespace_known, 0); /* a child may begin in another */
+    clock_forget();
 }

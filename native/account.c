@@ -1,0 +1,176 @@
+/* The account of a region: who takes, who gives back, and what was refused. */
+#define _GNU_SOURCE
+#include "account.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+__extension__ typedef unsigned __int128 u128;
+
+/* ---- the total ---- */
+
+struct total {
+    uint64_t used, tag;
+};
+
+static bool swap_total(struct berth_use_file *use, struct total from, struct total to)
+{
+    u128 old = ((u128)from.tag << 64) | from.used, new = ((u128)to.tag << 64) | to.used;
+    return __sync_bool_compare_and_swap((u128 *)(void *)&use->total, old, new);
+}
+
+static struct total read_total(struct berth_use_file *use)
+{
+    struct total now;
+    now.used =
+        LOAD_ACQUIRE(use->total.used); /* the halves may be of two moments: the swap finds out */
+    now.tag = LOAD_ACQUIRE(use->total.tag);
+    return now;
+}
+
+static uint64_t limit_of(const struct berth_region *region)
+{
+    return LOAD(region->limit->mem_bytes);
+}
+
+enum outcome { DONE, FULL };
+
+/* One change of `used` in the name of slot `index`: up by `up` below `limit`, then down by `down`.
+ */
+static enum outcome change(struct berth_use_file *use, uint32_t index, uint64_t up, uint64_t down,
+                           uint64_t limit, uint64_t *left, bool estimate)
+{
+    struct berth_slot *slot = &use->slots[index];
+    uint64_t seq = LOAD(slot->seq) + 1, held = LOAD(slot->held);
+    uint64_t after = up ? held + up : (held > down ? held - down : 0);
+    STORE(slot->next_held, after);
+    STORE_RELEASE(slot->intent, seq);
+    for (;;) {
+        struct total now = read_total(use);
+        if (up && (now.used > limit || up > limit - now.used)) {
+            STORE_RELEASE(slot->intent, 0);
+            if (left != NULL)
+                *left = now.used < limit ? limit - now.used : 0;
+            return FULL;
+        }
+        uint32_t last = (uint32_t)(now.tag & ((1u << BERTH_TAG_SLOT_BITS) - 1));
+        if (last != 0 && last <= BERTH_SLOTS && last != index + 1)
+            raise_to(&use->slots[last - 1].noted, now.tag >> BERTH_TAG_SLOT_BITS);
+        struct total next = { up ? now.used + up : (now.used > down ? now.used - down : 0),
+                              seq << BERTH_TAG_SLOT_BITS | (index + 1) };
+        if (swap_total(use, now, next)) {
+            STORE(slot->held, after);
+            STORE(slot->seq, seq);
+            STORE_RELEASE(slot->intent, 0);
+            if (!estimate) { /* an estimate is no peak; what remains of it when it is corrected may
+                                be one */
+                if (LOAD(use->peak) < next.used)
+                    raise_to(&use->peak, next.used);
+                if (LOAD(slot->peak) < after)
+                    STORE(slot->peak, after);
+            }
+            return DONE;
+        }
+    }
+}
+
+/* Completes the record of a dead slot: did its last change happen? The caller holds the slot's
+   lock. */
+static void settle(struct berth_use_file *use, uint32_t index)
+{
+    struct berth_slot *slot = &use->slots[index];
+    uint64_t seq = LOAD_ACQUIRE(slot->intent);
+    if (seq == 0)
+        return;
+    /* In this order: whoever overwrites the tag has noted it before. */
+    bool done = atomic_load(&use->total.tag) == (seq << BERTH_TAG_SLOT_BITS | (index + 1));
+    done = atomic_load(&slot->noted) >= seq || done;
+    if (done) {
+        STORE(slot->held, LOAD(slot->next_held));
+        if (LOAD(slot->seq) < seq)
+            STORE(slot->seq, seq);
+    }
+    STORE_RELEASE(slot->intent, 0);
+}
+
+/* ---- in this process's slot ---- */
+
+static bool take_bytes(struct berth_region *region, uint64_t bytes, uint64_t *left, bool estimate)
+{
+    if (bytes == 0)
+        return true;
+    if (region->slot < 0) {
+        *left = 0;
+        return false;
+    }
+    turn_take(&region->turn);
+    enum outcome outcome =
+        change(region->use, (uint32_t)region->slot, bytes, 0, limit_of(region), left, estimate);
+    turn_leave(&region->turn);
+    return outcome == DONE;
+}
+
+bool region_take(struct berth_region *region, uint64_t bytes, uint64_t *left)
+{
+    return take_bytes(region, bytes, left, false);
+}
+
+uint64_t region_take_some(struct berth_region *region, uint64_t bytes)
+{
+    uint64_t left = 0;
+    while (bytes != 0 && !take_bytes(region, bytes, &left, true))
+        bytes = left < bytes ? left : bytes - 1;
+    return bytes;
+}
+
+void region_give(struct berth_region *region, uint64_t bytes)
+{
+    if (bytes == 0 || region->slot < 0)
+        return;
+    turn_take(&region->turn);
+    change(region->use, (uint32_t)region->slot, 0, bytes, 0, NULL, false);
+    turn_leave(&region->turn);
+}
+
+void account_end(struct berth_use_file *use, uint32_t index)
+{
+    struct berth_slot *slot = &use->slots[index];
+    settle(use, index);
+    uint64_t held = LOAD(slot->held);
+    if (held != 0)
+        change(use, index, 0, held, 0, NULL, false);
+    uint64_t measuring = LOAD(use->measuring_ns);
+    if (measuring != 0 && (measuring & BERTH_MEASURING_SLOT) == index)
+        atomic_compare_exchange_strong(&use->measuring_ns, &measuring, 0);
+    STORE_RELEASE(slot->state, 0);
+}
+
+void region_refuse(struct berth_region *region, const char *call, uint64_t asked, uint64_t left)
+{
+    struct berth_use_file *use = region->use;
+    atomic_fetch_add(&use->refused, 1);
+    atomic_fetch_add(&use->refused_bytes, asked);
+    uint64_t number = atomic_fetch_add(&use->refusal_count, 1) + 1;
+    struct berth_refusal *refusal = &use->refusals[number % BERTH_REFUSALS];
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    /* Odd while it is written. One that is being written is left to its writer, unless he must have
+       died long ago. */
+    uint64_t seen = LOAD(refusal->number);
+    if ((seen & 1) != 0 && number < (seen >> 1) + 16 * BERTH_REFUSALS)
+        return;
+    if (!atomic_compare_exchange_strong(&refusal->number, &seen, number * 2 + 1))
+        return;
+    refusal->time_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    refusal->asked_bytes = asked;
+    refusal->left_bytes = left;
+    refusal->limit_bytes = limit_of(region);
+    refusal->pid = (uint32_t)getpid();
+    refusal->uid = (uint32_t)getuid();
+    memset(refusal->command, 0, sizeof refusal->command);
+    strncpy(refusal->command, program_invocation_short_name, sizeof refusal->command - 1);
+    memset(refusal->call, 0, sizeof refusal->call);
+    strncpy(refusal->call, call, sizeof refusal->call - 1);
+    STORE_RELEASE(refusal->number, number * 2);
+}

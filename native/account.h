@@ -1,0 +1,22 @@
+/* What the account of a region and its members know of each other. */
+#ifndef BERTH_ACCOUNT_H
+#define BERTH_ACCOUNT_H
+
+#include "region.h"
+
+#define LOAD(x) atomic_load_explicit(&(x), memory_order_relaxed)
+#define LOAD_ACQUIRE(x) atomic_load_explicit(&(x), memory_order_acquire)
+#define STORE(x, v) atomic_store_explicit(&(x), (v), memory_order_relaxed)
+#define STORE_RELEASE(x, v) atomic_store_explicit(&(x), (v), memory_order_release)
+
+static inline void raise_to(shared64 *cell, uint64_t value)
+{
+    uint64_t seen = LOAD(*cell);
+    while (seen < value && !atomic_compare_exchange_weak(cell, &seen, value)) { }
+}
+
+/* A slot's process is gone: its last change is completed, what it held given back, the slot free.
+   The caller alone buries it. */
+void account_end(struct berth_use_file *use, uint32_t index);
+
+#endif

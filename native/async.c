@@ -1,0 +1,276 @@
+/* Stream-ordered memory: its calls go through the states of a pool (pool.c). */
+#define _GNU_SOURCE
+#include "capture.h"
+#include "measure.h"
+#include "parts.h"
+#include "pool.h"
+#include "settings.h"
+#include "swap.h"
+#include "vmm.h"
+
+/* The device of a stream, whatever context is current; NULL where it has no limit. */
+static struct device *device_of_stream(CUstream stream)
+{
+    struct device *device = device_current();
+    CUcontext context = NULL, own = NULL;
+    struct entry entry;
+    if ((uintptr_t)stream <= 2 || !HAVE(cuStreamGetCtx) ||
+        (device != NULL && !atomic_load_explicit(&several, memory_order_relaxed)))
+        return device;
+    if (HAVE(cuCtxGetCurrent))
+        real.cuCtxGetCurrent(&own);
+    if (real.cuStreamGetCtx(stream, &context) != CUDA_SUCCESS || context == own)
+        return device;
+    return ledger_get(CONTEXT, (uint64_t)(uintptr_t)context, &entry) ? device_at(entry.device)
+                                                                     : device;
+}
+
+static struct pool *pool_of_stream(CUstream stream)
+{
+    CUpool handle = NULL;
+    struct device *device = device_of_stream(stream);
+    if (device == NULL || !device->limited)
+        return NULL;
+    if (!HAVE(cuDeviceGetMemPool))
+        return pool_unnamed(device);
+    if (real.cuDeviceGetMemPool(&handle, device->handle) != CUDA_SUCCESS)
+        return NULL;
+    return pool_find(handle, device);
+}
+
+/* A pool that was not made before our eyes, a default one above all: by what the driver says of it.
+   It is not put down where it cannot be told whose it is: what a call that fails leaves behind must
+   not make it the host's for ever. */
+static struct pool *pool_named(CUpool handle, CUstream stream)
+{
+    struct pool *pool = pool_known(handle);
+    int type = 0, id = 0, kind = CU_ALLOCATION_MANAGED;
+    if (pool != NULL)
+        return pool;
+    bool told = HAVE(cuMemPoolGetAttribute) &&
+                real.cuMemPoolGetAttribute(handle, CU_POOL_LOCATION_TYPE, &type) == CUDA_SUCCESS &&
+                real.cuMemPoolGetAttribute(handle, CU_POOL_LOCATION_ID, &id) == CUDA_SUCCESS;
+    if (told)
+        (void)real.cuMemPoolGetAttribute(handle, CU_POOL_ALLOCATION_TYPE, &kind);
+    /* Managed memory moves to the card when it is used, wherever it prefers to be. */
+    if (told && type >= CU_LOCATION_HOST && type <= CU_LOCATION_HOST_LAST &&
+        kind != CU_ALLOCATION_MANAGED)
+        return pool_find(handle, NULL);
+    struct device *device =
+        told && type != 0 ? device_at_location(&(CUlocation){ type, id }, kind) : NULL;
+    if (device == NULL)
+        device = device_of_stream(stream);
+    return device != NULL ? pool_find(handle, device) : NULL;
+}
+
+static CUresult ask(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream stream, bool per_thread)
+{
+    if (from != NULL)
+        return per_thread ? REAL(cuMemAllocFromPoolAsync_ptsz)(ptr, bytes, from, stream)
+                          : REAL(cuMemAllocFromPoolAsync)(ptr, bytes, from, stream);
+    return per_thread ? REAL(cuMemAllocAsync_ptsz)(ptr, bytes, stream)
+                      : REAL(cuMemAllocAsync)(ptr, bytes, stream);
+}
+
+static CUresult free_async(CUdeviceptr ptr, CUstream stream, bool per_thread)
+{
+    return per_thread ? REAL(cuMemFreeAsync_ptsz)(ptr, stream) : REAL(cuMemFreeAsync)(ptr, stream);
+}
+
+static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream stream,
+                         bool per_thread)
+{
+    struct pool *pool = NULL;
+    bool counting = atomic_load_explicit(&limiting, memory_order_relaxed) && ptr != NULL &&
+                    !capturing(stream, per_thread);
+    const char *call = from != NULL ? "cuMemAllocFromPoolAsync" : "cuMemAllocAsync";
+    if (counting)
+        pool = from != NULL ? pool_named(from, stream) : pool_of_stream(stream);
+    if (pool == NULL && counting && HAVE(cuMemAllocAsync) && device_of_stream(stream) != NULL) {
+        static shared32 told;
+        if (atomic_exchange(&told, 1) == 0)
+            log_line("refused %s of %llu bytes: the driver does not name the pool, or there are "
+                     "more than %d",
+                     call, (unsigned long long)bytes, (int)MAX_POOLS);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (pool == NULL || pool->device == NULL)
+        return ask(ptr, bytes, from, stream, per_thread);
+    uint64_t taken = 0, left = 0;
+    bool debtor = false;
+    if (UNLIKELY(!pool_can_ever_fit(pool->device, bytes, &left)))
+        return swap_allocate(pool->device, ptr, bytes, left, call);
+    pool_begin(pool, bytes);
+    if (UNLIKELY(!pool_take_for(pool, bytes, &taken, &debtor, &left))) {
+        pool_end(pool, bytes, false);
+        return swap_allocate(pool->device, ptr, bytes, left, call);
+    }
+    CUresult result = ask(ptr, bytes, from, stream, per_thread);
+    if (result != CUDA_SUCCESS) {
+        pool_settle(pool, taken, debtor);
+        pool_end(pool, bytes, debtor);
+        return result;
+    }
+    pool_called(pool, bytes);
+    if (!pool_settle(pool, taken, debtor)) {
+        region_refuse(&pool->device->region, call, bytes, 0);
+        free_async(*ptr, stream, per_thread);
+        pool_emptied(pool, bytes);
+        if (per_thread ? HAVE(cuStreamSynchronize_ptsz) : HAVE(cuStreamSynchronize))
+            (void)(per_thread ? real.cuStreamSynchronize_ptsz(stream)
+                              : real.cuStreamSynchronize(stream));
+        pool_trim(pool);
+        pool_end(pool, 0, debtor);
+        *ptr = 0;
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    ledger_put((struct entry){ .key = *ptr,
+                               .bytes = bytes,
+                               .owner = pool,
+                               .kind = POOLED,
+                               .device = (uint16_t)pool->device->ordinal });
+    pool_end(pool, 0, debtor);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemAllocAsync(CUdeviceptr *ptr, size_t bytes, CUstream stream)
+{
+    return allocate(ptr, bytes, NULL, stream, false);
+}
+
+CUresult cuMemAllocAsync_ptsz(CUdeviceptr *ptr, size_t bytes, CUstream stream)
+{
+    return allocate(ptr, bytes, NULL, stream, true);
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream)
+{
+    return allocate(ptr, bytes, pool, stream, false);
+}
+
+CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr *ptr, size_t bytes, CUpool pool, CUstream stream)
+{
+    return allocate(ptr, bytes, pool, stream, true);
+}
+
+static CUresult wait_for(CUstream stream, bool per_thread)
+{
+    return per_thread ? REAL(cuStreamSynchronize_ptsz)(stream) : REAL(cuStreamSynchronize)(stream);
+}
+
+static CUresult release(CUdeviceptr ptr, CUstream stream, bool per_thread)
+{
+    struct entry entry;
+    bool known =
+        atomic_load_explicit(&limiting, memory_order_relaxed) && !capturing(stream, per_thread);
+    known = known && (ledger_take(POOLED, ptr, &entry) || ledger_take(LINEAR, ptr, &entry) ||
+                      ledger_take(SWAPPED, ptr, &entry));
+    if (known && entry.kind == SWAPPED) { /* of no pool, whatever it was asked of */
+        (void)wait_for(stream, per_thread);
+        CUresult result = REAL(cuMemFree_v2)(ptr);
+        if (result == CUDA_SUCCESS)
+            swap_give(device_at(entry.device), entry.bytes);
+        else
+            ledger_put(entry);
+        return result;
+    }
+    CUresult result = free_async(ptr, stream, per_thread);
+    if (!known)
+        return result;
+    if (result == CUDA_SUCCESS && entry.kind == POOLED &&
+        pool_is_untold(entry.owner)) /* nobody tells any more when it is free */
+        (void)wait_for(stream, per_thread);
+    if (result != CUDA_SUCCESS) {
+        ledger_put(entry);
+    } else if (entry.kind == POOLED) {
+        pools_free(&entry);
+    } else { /* freed when the stream gets there */
+        (void)wait_for(stream, per_thread);
+        give(device_at(entry.device), entry.bytes);
+    }
+    return result;
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr ptr, CUstream stream)
+{
+    return release(ptr, stream, false);
+}
+
+CUresult cuMemFreeAsync_ptsz(CUdeviceptr ptr, CUstream stream)
+{
+    return release(ptr, stream, true);
+}
+
+CUresult cuMemPoolCreate(CUpool *handle, const CUpool_props *props)
+{
+    CUresult result = REAL(cuMemPoolCreate)(handle, props);
+    if (result == CUDA_SUCCESS && atomic_load_explicit(&limiting, memory_order_relaxed)) {
+        struct device *device = device_at_location(&props->location, props->type);
+        pool_made(pool_find(*handle, device), device);
+    }
+    return result;
+}
+
+CUresult cuMemPoolDestroy(CUpool handle)
+{
+    struct pool *pool = atomic_load_explicit(&limiting, memory_order_relaxed) && handle != NULL
+                            ? pool_known(handle)
+                            : NULL;
+    bool counted = pool != NULL && pool->device != NULL;
+    if (pool != NULL)
+        pool_begin(pool, 0);
+    if (counted)
+        pool_trim(pool); /* what is not in use goes now, while the driver can still be asked */
+    CUresult result = REAL(cuMemPoolDestroy)(handle);
+    if (result == CUDA_SUCCESS && pool != NULL) {
+        pool_gone(pool);
+        if (counted)
+            pool_settle(pool, 0, false);
+    }
+    if (pool != NULL)
+        pool_end(pool, 0, false);
+    return result;
+}
+
+CUresult cuMemPoolTrimTo(CUpool handle, size_t keep)
+{
+    CUresult result = REAL(cuMemPoolTrimTo)(handle, keep);
+    if (atomic_load_explicit(&limiting, memory_order_relaxed))
+        parts_reclaim(NULL);
+    return result;
+}
+
+/* A stream that has come to its end may have let a pool shrink, and what was measured is done. */
+static inline CUresult synchronized(CUresult result)
+{
+    if (UNLIKELY(atomic_load_explicit(&measure_open, memory_order_relaxed)))
+        measure_settle();
+    if (UNLIKELY(atomic_load_explicit(&parts_dirty, memory_order_relaxed)))
+        parts_reclaim(NULL);
+    return result;
+}
+
+CUresult cuStreamSynchronize(CUstream stream)
+{
+    return synchronized(REAL(cuStreamSynchronize)(stream));
+}
+
+CUresult cuStreamSynchronize_ptsz(CUstream stream)
+{
+    return synchronized(REAL(cuStreamSynchronize_ptsz)(stream));
+}
+
+CUresult cuEventSynchronize(CUevent event)
+{
+    return synchronized(REAL(cuEventSynchronize)(event));
+}
+
+CUresult cuCtxSynchronize(void)
+{
+    return synchronized(REAL(cuCtxSynchronize)());
+}
+
+CUresult cuCtxSynchronize_v2(CUcontext context)
+{
+    return synchronized(REAL(cuCtxSynchronize_v2)(context));
+}

@@ -1,0 +1,386 @@
+/* Linear memory, arrays, and what passes between processes by address. */
+#include "fake_inside.h"
+
+static _Atomic uint64_t unplaced; /* managed memory that nobody has used yet */
+static uint64_t swapped_bytes;    /* of managed memory that stays with the host */
+
+void fake_populate(void)
+{
+    if (__builtin_expect(atomic_load_explicit(&unplaced, memory_order_relaxed) == 0, 1))
+        return;
+    fake_books();
+    struct node *found = fake_node_at(atomic_exchange(&unplaced, 0));
+    if (found != NULL && found->unplaced && fake_charge(found->gpu, found->bytes))
+        found->unplaced = false; /* where it does not fit it stays with the host */
+    fake_books_done();
+}
+
+static CUresult allocate(uint64_t *va, uint64_t bytes)
+{
+    CUresult wrong = fake_in_context(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    fake_populate();
+    if (va == NULL || bytes == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (!fake_charge(fake_context->gpu, bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    fake_books();
+    uint64_t at = fake_address(bytes);
+    if (at != 0)
+        fake_node_put((struct node){ .va = at,
+                                     .bytes = bytes,
+                                     .what = BLOCK,
+                                     .gpu = fake_context->gpu,
+                                     .context = fake_context });
+    fake_books_done();
+    if (at == 0) {
+        fake_refund(fake_context->gpu, bytes);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *va = at;
+    return CUDA_SUCCESS;
+}
+
+CUresult fake_release(uint64_t va)
+{
+    CUresult wrong = fake_ready(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    fake_populate();
+    if (va == 0)
+        return CUDA_SUCCESS;
+    fake_books();
+    struct node *found = fake_node_at(va);
+    if (found == NULL || found->what == VIRTUAL) {
+        fake_books_done();
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    struct node node = *found;
+    fake_node_drop(found);
+    if (node.what == ASYNC)
+        node.pool->used -= node.bytes;
+    if (node.what == HOSTED)
+        swapped_bytes -= node.bytes;
+    fake_books_done();
+    if (node.what == BLOCK && !node.unplaced)
+        fake_refund(node.gpu, node.bytes);
+    fake_books(); /* the address comes back only after the bytes */
+    fake_address_back(node.va, node.bytes);
+    fake_books_done();
+    return CUDA_SUCCESS;
+}
+
+DO cuMemAlloc_v2(CUdeviceptr *ptr, size_t bytes)
+{
+    CUresult wrong = fake_ready(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    return allocate(ptr, bytes);
+}
+
+/* The calls of CUDA 2 have addresses of 32 bits: the lower half of what the fake_card's addresses
+   are here. */
+DO cuMemAlloc(unsigned *ptr, unsigned bytes)
+{
+    uint64_t va;
+    CUresult wrong = fake_given(CUDA_SUCCESS, ptr);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    CUresult result = allocate(&va, bytes);
+    if (result == CUDA_SUCCESS)
+        *ptr = (unsigned)va;
+    return result;
+}
+DO cuMemFree_v2(CUdeviceptr ptr)
+{
+    CUresult wrong = fake_ready(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    return fake_release(ptr);
+}
+DO cuMemFree(unsigned ptr)
+{
+    CUresult wrong = fake_ready(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    uint64_t whole = ptr;
+    fake_books();
+    for (size_t i = 0; i < fake_node_space && ptr != 0; i++)
+        if (fake_nodes[i].what != FREE && (unsigned)fake_nodes[i].va == ptr)
+            whole = fake_nodes[i].va;
+    fake_books_done();
+    return fake_release(whole);
+}
+/* Managed memory is the fake_card's, unless it is advised to stay with the host. */
+DO cuMemAdvise(CUdeviceptr ptr, size_t bytes, int advice, CUdevice dev)
+{
+    enum { PREFER = 3, HOST = -1 };
+    CUresult wrong = fake_ready(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    if (advice != PREFER || dev != HOST)
+        return CUDA_SUCCESS;
+    fake_books();
+    struct node *found = fake_node_at(ptr);
+    bool whole = found != NULL && found->what == BLOCK && found->bytes == bytes;
+    uint32_t gpu = whole ? found->gpu : 0;
+    bool placed = whole && !found->unplaced;
+    if (whole)
+        found->what = HOSTED, found->unplaced = false;
+    swapped_bytes += whole ? bytes : 0;
+    fake_books_done();
+    if (!whole)
+        return CUDA_ERROR_INVALID_VALUE;
+    if (placed)
+        fake_refund(gpu, bytes);
+    return CUDA_SUCCESS;
+}
+FAKE_EXPORT uint64_t fake_swapped_bytes(void)
+{
+    return swapped_bytes;
+}
+/* Managed memory is the fake_card's from its first use on, which is taken to be any later call of
+   its maker's. */
+DO cuMemAllocManaged(CUdeviceptr *ptr, size_t bytes, unsigned flags)
+{
+    (void)flags;
+    CUresult wrong = fake_in_context(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    if (ptr == NULL || bytes == 0)
+        return CUDA_ERROR_INVALID_VALUE;
+    fake_populate();
+    fake_books();
+    uint64_t at = fake_address(bytes);
+    if (at != 0)
+        fake_node_put((struct node){ .va = at,
+                                     .bytes = bytes,
+                                     .what = BLOCK,
+                                     .gpu = fake_context->gpu,
+                                     .context = fake_context,
+                                     .unplaced = true });
+    atomic_store(&unplaced, at);
+    fake_books_done();
+    *ptr = at;
+    return at != 0 ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+DO cuMemAllocPitch_v2(CUdeviceptr *ptr, size_t *pitch, size_t width, size_t height,
+                      unsigned element)
+{
+    (void)element;
+    CUresult wrong = fake_given(fake_given(CUDA_SUCCESS, ptr), pitch);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    *pitch = (width + 511) / 512 * 512;
+    return allocate(ptr, *pitch * height);
+}
+DO cuMemAllocPitch(unsigned *ptr, unsigned *pitch, unsigned width, unsigned height,
+                   unsigned element)
+{
+    uint64_t va;
+    size_t wide;
+    CUresult wrong = fake_given(fake_given(CUDA_SUCCESS, ptr), pitch);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    CUresult result = cuMemAllocPitch_v2(&va, &wide, width, height, element);
+    if (result == CUDA_SUCCESS) {
+        *ptr = (unsigned)va;
+        *pitch = (unsigned)wide;
+    }
+    return result;
+}
+DO cuMemHostAlloc(void **ptr, size_t bytes, unsigned flags)
+{
+    CUresult wrong = fake_ready(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    (void)flags;
+    *ptr = malloc(bytes);
+    return *ptr != NULL ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+DO cuMemAllocHost_v2(void **ptr, size_t bytes)
+{
+    return cuMemHostAlloc(ptr, bytes, 0);
+}
+DO cuMemFreeHost(void *ptr)
+{
+    free(ptr);
+    return CUDA_SUCCESS;
+}
+DO cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
+{
+    CUresult wrong = fake_in_context(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    memcpy((void *)(uintptr_t)to, from, bytes);
+    return CUDA_SUCCESS;
+}
+DO cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
+{
+    CUresult wrong = fake_in_context(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    memcpy(to, (void *)(uintptr_t)from, bytes);
+    return CUDA_SUCCESS;
+}
+DO cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+    CUresult wrong = fake_in_context(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
+    return CUDA_SUCCESS;
+}
+DO cuMemcpy(CUdeviceptr to, CUdeviceptr from, size_t bytes)
+{
+    CUresult wrong = fake_in_context(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    memcpy((void *)(uintptr_t)to, (void *)(uintptr_t)from, bytes);
+    return CUDA_SUCCESS;
+}
+DO cuMemsetD8_v2(CUdeviceptr to, unsigned char value, size_t bytes)
+{
+    CUresult wrong = fake_in_context(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    memset((void *)(uintptr_t)to, value, bytes);
+    return CUDA_SUCCESS;
+}
+
+static uint64_t pixels(size_t width, size_t height, size_t depth, int format, unsigned channels)
+{
+    uint64_t bytes = format == 1 || format == 8                   ? 1
+                     : format == 2 || format == 9 || format == 16 ? 2
+                                                                  : 4;
+    return (uint64_t)width * (height ? height : 1) * (depth ? depth : 1) * bytes * channels;
+}
+
+static CUresult make_array(CUarray *array, uint64_t bytes, unsigned flags)
+{
+    struct CUarray_st *made = calloc(1, sizeof *made);
+    bool sparse =
+        (flags & (CU_ARRAY_SPARSE | CU_ARRAY_DEFERRED)) != 0; /* its memory is mapped later */
+    CUresult wrong = fake_in_context(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    CUresult result = sparse ? CUDA_SUCCESS : allocate(&made->va, bytes);
+    if (result == CUDA_SUCCESS)
+        *array = made;
+    else
+        free(made);
+    return result;
+}
+
+DO cuArrayCreate_v2(CUarray *array, const CUarray_desc *d)
+{
+    CUresult wrong = fake_given(fake_given(fake_ready(__func__), array), d);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    return make_array(array, pixels(d->width, d->height, 1, d->format, d->channels), 0);
+}
+DO cuArray3DCreate_v2(CUarray *array, const CUarray3d_desc *d)
+{
+    CUresult wrong = fake_given(fake_given(fake_ready(__func__), array), d);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    return make_array(array, pixels(d->width, d->height, d->depth, d->format, d->channels),
+                      d->flags);
+}
+DO cuArrayCreate(CUarray *array, const CUarray_desc_v1 *d)
+{
+    CUresult wrong = fake_given(fake_given(fake_ready(__func__), array), d);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    return make_array(array, pixels(d->width, d->height, 1, d->format, d->channels), 0);
+}
+DO cuArray3DCreate(CUarray *array, const CUarray3d_desc_v1 *d)
+{
+    CUresult wrong = fake_given(fake_given(fake_ready(__func__), array), d);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    return make_array(array, pixels(d->width, d->height, d->depth, d->format, d->channels),
+                      d->flags);
+}
+DO cuArrayDestroy(CUarray array)
+{
+    CUresult wrong = fake_given(fake_ready(__func__), array);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    CUresult result = fake_release(array->va);
+    fake_parts_of(array);
+    free(array);
+    return result;
+}
+DO cuMipmappedArrayCreate(CUmipmap *mipmap, const CUarray3d_desc *d, unsigned levels)
+{
+    uint64_t bytes = 0;
+    CUresult wrong = fake_given(fake_given(CUDA_SUCCESS, mipmap), d);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    for (unsigned level = 0; level < levels; level++) {
+        size_t w = d->width >> level, h = d->height >> level, z = d->depth >> level;
+        bytes += pixels(w ? w : 1, d->height ? (h ? h : 1) : 0, d->depth ? (z ? z : 1) : 0,
+                        d->format, d->channels);
+        if (w <= 1 && h <= 1 && z <= 1)
+            break;
+    }
+    return make_array((CUarray *)(void *)mipmap, bytes, d->flags);
+}
+DO cuMipmappedArrayDestroy(CUmipmap mipmap)
+{
+    return cuArrayDestroy((CUarray)(void *)mipmap);
+}
+
+/* Memory of another process: an address here, bytes there. */
+DO cuIpcGetMemHandle(CUipc *handle, CUdeviceptr ptr)
+{
+    CUresult wrong = fake_ready(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle->bytes, &ptr, sizeof ptr);
+    return CUDA_SUCCESS;
+}
+DO cuIpcOpenMemHandle_v2(CUdeviceptr *ptr, CUipc handle, unsigned flags)
+{
+    CUresult wrong = fake_in_context(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    (void)handle, (void)flags;
+    fake_books();
+    *ptr = fake_address(4096);
+    fake_node_put((struct node){ .va = *ptr, .bytes = 4096, .what = VIRTUAL });
+    fake_books_done();
+    return CUDA_SUCCESS;
+}
+DO cuIpcCloseMemHandle(CUdeviceptr ptr)
+{
+    CUresult wrong = fake_ready(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    fake_books();
+    struct node *found = fake_node_at(ptr);
+    if (found != NULL)
+        fake_node_drop(found);
+    fake_books_done();
+    return found != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+/* A context is gone, and all that was allocated in it. */
+void fake_memory_gone(struct CUctx_st *context)
+{
+    fake_books();
+    for (size_t i = 0; i < fake_node_space; i++)
+        while ((fake_nodes[i].what == BLOCK || fake_nodes[i].what == HOSTED) &&
+               fake_nodes[i].context == context) {
+            if (fake_nodes[i].what == BLOCK && !fake_nodes[i].unplaced)
+                fake_refund(fake_nodes[i].gpu, fake_nodes[i].bytes);
+            else if (fake_nodes[i].what == HOSTED)
+                swapped_bytes -= fake_nodes[i].bytes;
+            fake_address_back(fake_nodes[i].va, fake_nodes[i].bytes);
+            fake_node_drop(&fake_nodes[i]);
+        }
+    fake_books_done();
+}

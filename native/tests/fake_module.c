@@ -1,0 +1,231 @@
+/* Modules, libraries and their functions. */
+#include "fake_inside.h"
+
+#include <elf.h>
+
+static struct CUmod_st *modules;
+
+/* What a cubin's global variables take, beside its code. */
+static uint64_t cubin_bytes(const char *image)
+{
+    const Elf64_Ehdr *head = (const void *)image;
+    const Elf64_Shdr *sections = (const void *)(image + head->e_shoff);
+    const char *names = image + sections[head->e_shstrndx].sh_offset;
+    uint64_t sum = 0;
+    for (unsigned i = 0; i < head->e_shnum; i++)
+        if (strncmp(names + sections[i].sh_name, ".nv.global", 10) == 0)
+            sum += sections[i].sh_size;
+    return sum;
+}
+
+/* An image that begins "mib=N" is that large on the card. */
+static CUresult load(CUmodule *module, const void *image)
+{
+    CUresult wrong = fake_given(fake_in_context(__func__), module);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    uint64_t bytes = fake_card->module_bytes;
+    if (image != NULL && strncmp(image, "mib=", 4) == 0)
+        bytes = strtoull((const char *)image + 4, NULL, 10) << 20;
+    if (image != NULL && strncmp(image, ELFMAG, SELFMAG) == 0)
+        bytes += cubin_bytes(image);
+    CUresult kept = fake_promises_kept(fake_context);
+    if (kept != CUDA_SUCCESS)
+        return kept;
+    if (!fake_like_lazy && !fake_charge(fake_context->gpu, bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    struct CUmod_st *made = calloc(1, sizeof *made);
+    *made = (struct CUmod_st){ .gpu = fake_context->gpu,
+                               .bytes = fake_like_lazy ? 0 : bytes,
+                               .pending = fake_like_lazy ? bytes : 0,
+                               .context = fake_context };
+    fake_books();
+    made->next = modules;
+    modules = made;
+    fake_books_done();
+    *module = made;
+    return CUDA_SUCCESS;
+}
+
+/* What a lazy module's first function brings with it. */
+CUresult fake_load_function(CUfunction function)
+{
+    struct CUmod_st *module = function->unloaded;
+    if (module == NULL)
+        return CUDA_SUCCESS;
+    fake_books();
+    uint64_t bytes = module->pending;
+    bool had = bytes == 0 || fake_charge(module->gpu, bytes);
+    if (had) {
+        module->bytes += bytes;
+        module->pending = 0;
+        function->unloaded = NULL;
+    }
+    fake_books_done();
+    return had ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+static CUresult unload(CUmodule module)
+{
+    CUresult wrong = fake_ready(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    fake_books();
+    for (struct CUmod_st **at = &modules; *at != NULL; at = &(*at)->next)
+        if (*at == module) {
+            *at = module->next;
+            fake_books_done();
+            fake_refund(module->gpu, module->bytes);
+            free(module);
+            return CUDA_SUCCESS;
+        }
+    fake_books_done();
+    return CUDA_ERROR_INVALID_HANDLE;
+}
+
+DO cuModuleLoad(CUmodule *module, const char *path)
+{
+    CUresult wrong = fake_ready(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    return load(module, path);
+}
+DO cuModuleLoadData(CUmodule *module, const void *image)
+{
+    CUresult wrong = fake_ready(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    return load(module, image);
+}
+DO cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned n, void *o, void **v)
+{
+    CUresult wrong = fake_ready(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    (void)n, (void)o, (void)v;
+    return load(module, image);
+}
+DO cuModuleLoadFatBinary(CUmodule *module, const void *image)
+{
+    CUresult wrong = fake_ready(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    return load(module, image);
+}
+DO cuModuleUnload(CUmodule module)
+{
+    CUresult wrong = fake_ready(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    return unload(module);
+}
+DO cuLibraryLoadData(CUlibrary *library, const void *code, void *a, void **b, unsigned c, void *d,
+                     void **e, unsigned f)
+{
+    CUresult wrong = fake_ready(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
+    return load((CUmodule *)(void *)library, code);
+}
+DO cuLibraryLoadFromFile(CUlibrary *library, const char *path, void *a, void **b, unsigned c,
+                         void *d, void **e, unsigned f)
+{
+    CUresult wrong = fake_ready(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    (void)a, (void)b, (void)c, (void)d, (void)e, (void)f;
+    return load((CUmodule *)(void *)library, path);
+}
+DO cuLibraryUnload(CUlibrary library)
+{
+    CUresult wrong = fake_ready(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    return unload((CUmodule)(void *)library);
+}
+
+DO cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
+{
+    CUresult wrong = fake_given(fake_given(fake_ready(__func__), function), name);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    struct CUfunc_st *made = calloc(1, sizeof *made);
+    if (fake_like_lazy)
+        made->unloaded = module != NULL && module->pending != 0 ? module : NULL;
+    if (fake_like("asked") && fake_load_function(made) != CUDA_SUCCESS) {
+        free(made);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    if (strncmp(name, "spin_", 5) == 0)
+        made->spin_ns = strtoull(name + 5, NULL, 10) * 1000;
+    if (strncmp(name, "wave_", 5) == 0)
+        made->wave_ns = strtoull(name + 5, NULL, 10) * 1000;
+    if (strncmp(name, "even_", 5) == 0)
+        made->even_ns = strtoull(name + 5, NULL, 10) * 1000;
+    unsigned long long usual_us, long_us, every;
+    if (sscanf(name, "vary_%llu_%llu_%llu", &usual_us, &long_us, &every) == 3 && every != 0) {
+        made->spin_ns = usual_us * 1000;
+        made->long_ns = long_us * 1000;
+        made->every = every;
+    }
+    *function = made;
+    return CUDA_SUCCESS;
+}
+
+/* For tests: as if another library had asked the driver behind everybody's back. */
+FAKE_EXPORT CUresult fake_get_function(CUfunction *function, CUmodule module)
+{
+    return cuModuleGetFunction(function, module, "f");
+}
+DO cuFuncLoad(CUfunction function)
+{
+    CUresult wrong = fake_given(fake_ready(__func__), function);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    return fake_load_function(function);
+}
+DO cuFuncIsLoaded(int *state, CUfunction function)
+{
+    CUresult wrong = fake_given(fake_given(fake_ready(__func__), state), function);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    *state = function->unloaded == NULL;
+    return CUDA_SUCCESS;
+}
+DO cuFuncGetModule(CUmodule *module, CUfunction function)
+{
+    CUresult wrong = fake_given(fake_given(fake_ready(__func__), module), function);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    *module = function->unloaded;
+    return CUDA_SUCCESS;
+}
+DO cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name)
+{
+    return cuModuleGetFunction((CUfunction *)(void *)kernel, (CUmodule)(void *)library, name);
+}
+DO cuKernelGetFunction(CUfunction *function, CUkernel kernel)
+{
+    CUresult wrong = fake_given(fake_given(fake_ready(__func__), function), kernel);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    *function = (CUfunction)(void *)kernel;
+    return CUDA_SUCCESS;
+}
+
+void fake_modules_gone(struct CUctx_st *context)
+{
+    fake_books();
+    for (struct CUmod_st **at = &modules; *at != NULL;) {
+        struct CUmod_st *module = *at;
+        if (module->context != context) {
+            at = &module->next;
+            continue;
+        }
+        fake_refund(module->gpu, module->bytes);
+        *at = module->next;
+        free(module);
+    }
+    fake_books_done();
+}

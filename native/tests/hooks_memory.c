@@ -1,0 +1,315 @@
+/* Hooks of memory that is allocated at once. */
+#include "snippets.h"
+
+/* ---- linear memory and arrays ---- */
+
+SNIPPET(cuMemAlloc)
+{
+    ALLOCATES(unsigned, 20 * MIB, cuMemAlloc(at, 20 * MIB), cuMemFree);
+}
+SNIPPET(cuMemAlloc_v2)
+{
+    ALLOCATES(CUdeviceptr, 20 * MIB + 1, cuMemAlloc_v2(at, 20 * MIB + 1), cuMemFree_v2);
+}
+SNIPPET(cuMemAllocPitch)
+{
+    unsigned pitch;
+    ALLOCATES(unsigned, 20 * MIB, cuMemAllocPitch(at, &pitch, 513, 20480, 4), cuMemFree);
+}
+SNIPPET(cuMemAllocPitch_v2)
+{
+    size_t pitch;
+    ALLOCATES(CUdeviceptr, 20 * MIB, cuMemAllocPitch_v2(at, &pitch, 513, 20480, 4), cuMemFree_v2);
+}
+SNIPPET(cuMemAllocManaged)
+{
+    ALLOCATES(CUdeviceptr, 20 * MIB, cuMemAllocManaged(at, 20 * MIB, 1), cuMemFree_v2);
+}
+SNIPPET(cuMemFree)
+{
+    unsigned a;
+    start();
+    OK(cuMemAlloc(&a, 5));
+    OK(cuMemFree(a));
+    HELD(0);
+    CHECK(cuMemFree(a) != CUDA_SUCCESS);
+    HELD(0);
+}
+SNIPPET(cuMemFree_v2)
+{
+    CUdeviceptr a;
+    start();
+    OK(cuMemAlloc_v2(&a, 5));
+    OK(cuMemFree_v2(a));
+    HELD(0);
+    CHECK(cuMemFree_v2(a) != CUDA_SUCCESS);
+    HELD(0);
+}
+
+static const CUarray_desc plane = { 2048, 2048, 0x20, 1 };
+static const CUarray_desc_v1 plane_v1 = { 2048, 2048, 0x20, 1 };
+static const CUarray3d_desc cube = { 256, 256, 64, 0x20, 1, 0 };
+static const CUarray3d_desc_v1 cube_v1 = { 256, 256, 64, 0x20, 1, 0 };
+static const CUarray3d_desc square = { 2048, 1024, 0, 0x20, 2, 0 };
+
+SNIPPET(cuArrayCreate)
+{
+    ALLOCATES(CUarray, 16 * MIB, cuArrayCreate(at, &plane_v1), cuArrayDestroy);
+}
+SNIPPET(cuArrayCreate_v2)
+{
+    ALLOCATES(CUarray, 16 * MIB, cuArrayCreate_v2(at, &plane), cuArrayDestroy);
+}
+SNIPPET(cuArray3DCreate)
+{
+    ALLOCATES(CUarray, 16 * MIB, cuArray3DCreate(at, &cube_v1), cuArrayDestroy);
+}
+SNIPPET(cuArray3DCreate_v2)
+{
+    ALLOCATES(CUarray, 16 * MIB, cuArray3DCreate_v2(at, &cube), cuArrayDestroy);
+}
+SNIPPET(cuArrayDestroy)
+{
+    CUarray array;
+    start();
+    OK(cuArrayCreate_v2(&array, &plane));
+    OK(cuArrayDestroy(array));
+    HELD(0);
+    CHECK(cuArrayDestroy(NULL) != CUDA_SUCCESS);
+    HELD(0);
+}
+SNIPPET(cuMipmappedArrayCreate)
+{
+    ALLOCATES(CUmipmap, 20 * MIB, cuMipmappedArrayCreate(at, &square, 2), cuMipmappedArrayDestroy);
+}
+SNIPPET(cuMipmappedArrayDestroy)
+{
+    CUmipmap mipmap;
+    start();
+    OK(cuMipmappedArrayCreate(&mipmap, &square, 1));
+    HELD(16 * MIB);
+    OK(cuMipmappedArrayDestroy(mipmap));
+    HELD(0);
+    CHECK(cuMipmappedArrayDestroy(NULL) != CUDA_SUCCESS);
+    HELD(0);
+}
+
+/* ---- physical memory ---- */
+
+static const CUalloc_prop on_device = { .type = 1, .location = { CU_LOCATION_DEVICE, 0 } };
+
+SNIPPET(cuMemCreate)
+{
+    ALLOCATES(CUhandle, 20 * MIB, cuMemCreate(at, 20 * MIB, &on_device, 0), cuMemRelease);
+}
+
+SNIPPET(cuMemRelease)
+{
+    CUhandle handle;
+    start();
+    OK(cuMemCreate(&handle, 20 * MIB, &on_device, 0));
+    OK(cuMemRelease(handle));
+    HELD(0);
+    CHECK(cuMemRelease(handle) != CUDA_SUCCESS);
+    HELD(0);
+}
+
+/* A mapping keeps memory whose handle is released; a handle fetched from a mapping keeps it too. */
+static void keeps(bool by_handle)
+{
+    CUhandle handle, again;
+    CUdeviceptr at;
+    start();
+    OK(cuMemAddressReserve(&at, 20 * MIB, 0, 0, 0));
+    OK(cuMemCreate(&handle, 20 * MIB, &on_device, 0));
+    OK(cuMemMap(at, 20 * MIB, 0, handle, 0));
+    OK(cuMemRelease(handle));
+    HELD(20 * MIB);
+    if (by_handle)
+        OK(cuMemRetainAllocationHandle(&again, (void *)(uintptr_t)(at + MIB)));
+    OK(cuMemUnmap(at, 20 * MIB));
+    HELD(by_handle ? 20 * MIB : 0);
+    if (by_handle)
+        OK(cuMemRelease(again));
+    HELD(0);
+    CHECK(cuMemMap(at, 20 * MIB, 0, handle, 0) != CUDA_SUCCESS &&
+          cuMemUnmap(at, 20 * MIB) != CUDA_SUCCESS);
+    HELD(0);
+}
+
+SNIPPET(cuMemExportToShareableHandle) /* the file that it was exported to holds it too */
+{
+    CUhandle handle;
+    CUdeviceptr a;
+    int fd = -1;
+    start();
+    OK(cuMemCreate(&handle, 40 * MIB, &(CUalloc_prop){ .type = 1, .location = { 1, 0 } }, 0));
+    CHECK(cuMemExportToShareableHandle(&fd, handle, 77, 0) != CUDA_SUCCESS);
+    OK(cuMemExportToShareableHandle(&fd, handle, CU_SHARE_FD, 0));
+    OK(cuMemRelease(handle));
+    HELD(40 * MIB);
+    OOM(cuMemAlloc_v2(&a, 30 * MIB));
+    close(fd);
+    HELD(0);
+    OK(cuMemAlloc_v2(&a, LIMIT));
+    HELD(LIMIT);
+}
+
+SNIPPET(cuMemImportFromShareableHandle) /* after the original's release: it is one memory, held by
+                                           what was imported */
+{
+    CUhandle handle, again, twice;
+    CUdeviceptr a, at;
+    char fabric[CU_FABRIC_BYTES];
+    int fd = -1;
+    start();
+    for (int by_fabric = 0; by_fabric < 2; by_fabric++) {
+        OK(cuMemCreate(&handle, 40 * MIB, &(CUalloc_prop){ .type = 1, .location = { 1, 0 } }, 0));
+        OK(cuMemExportToShareableHandle(by_fabric ? (void *)fabric : &fd, handle,
+                                        by_fabric ? CU_SHARE_FABRIC : CU_SHARE_FD, 0));
+        void *from = by_fabric ? (void *)fabric : (void *)(intptr_t)dup(fd);
+        OK(cuMemImportFromShareableHandle(&again, from, by_fabric ? CU_SHARE_FABRIC : CU_SHARE_FD));
+        HELD(40 * MIB);
+        OK(cuMemImportFromShareableHandle(&twice, from, by_fabric ? CU_SHARE_FABRIC : CU_SHARE_FD));
+        HELD(40 * MIB);
+        OK(cuMemRelease(handle));
+        if (!by_fabric) {
+            close((int)(intptr_t)from);
+            close(fd);
+        }
+        HELD(40 * MIB);
+        OOM(cuMemAlloc_v2(&a, 30 * MIB));
+        OK(cuMemAddressReserve(&at, 40 * MIB, 0, 0, 0));
+        OK(cuMemMap(at, 40 * MIB, 0, again, 0));
+        OK(cuMemRelease(again));
+        OK(cuMemRelease(twice));
+        HELD(40 * MIB);
+        OK(cuMemUnmap(at, 40 * MIB));
+        HELD(0);
+    }
+}
+
+/* What is mapped into a sparse array is held by it, whatever becomes of the handle. */
+static void maps_parts(CUresult (*map)(CUmap_info *, unsigned, CUstream))
+{
+    CUarray array;
+    CUhandle handle, other;
+    CUdeviceptr a;
+    CUarray3d_desc desc = { 8192, 8192, 0, 0x20, 4, CU_ARRAY_SPARSE };
+    CUalloc_prop on_device = { .type = 1, .location = { 1, 0 } };
+    start();
+    OK(cuArray3DCreate_v2(&array, &desc));
+    HELD(0);
+    OK(cuMemCreate(&handle, 40 * MIB, &on_device, 0));
+    CUmap_info part = { .resource = array, .operation = CU_OPERATION_MAP, .handle = handle };
+    part.part.level.width = 256;
+    OK(map(&part, 1, NULL));
+    OK(cuMemRelease(handle));
+    HELD(40 * MIB);
+    OOM(cuMemAlloc_v2(&a, 30 * MIB));
+    OK(cuMemCreate(&other, 20 * MIB, &on_device, 0));
+    part.handle = other;
+    OK(map(&part, 1, NULL)); /* in the place of the first */
+    OK(cuMemRelease(other));
+    HELD(20 * MIB);
+    part.operation = CU_OPERATION_UNMAP;
+    OK(map(&part, 1, NULL));
+    HELD(0);
+    OK(cuMemCreate(&handle, 40 * MIB, &on_device, 0));
+    part = (CUmap_info){ .resource = array, .operation = CU_OPERATION_MAP, .handle = handle };
+    OK(map(&part, 1, NULL));
+    OK(cuMemRelease(handle));
+    CHECK(map(&part, 1, NULL) != CUDA_SUCCESS); /* the handle is gone */
+    HELD(40 * MIB);
+    OK(cuArrayDestroy(array));
+    HELD(0);
+}
+SNIPPET(cuMemMapArrayAsync)
+{
+    maps_parts(cuMemMapArrayAsync);
+}
+SNIPPET(cuMemMapArrayAsync_ptsz)
+{
+    maps_parts(cuMemMapArrayAsync_ptsz);
+}
+
+/* What is bound to a multicast object is held by it. */
+enum binding { BY_HANDLE, BY_HANDLE_V2, BY_ADDRESS, BY_ADDRESS_V2 };
+static void binds(enum binding how, bool unbind)
+{
+    CUhandle object, handle;
+    CUdeviceptr at, a;
+    CUmulticast_prop prop = { 1, 64 * MIB, 1, 0 };
+    start();
+    OK(cuMulticastCreate(&object, &prop));
+    OK(cuMulticastAddDevice(object, 0));
+    HELD(0);
+    OK(cuMemCreate(&handle, 40 * MIB, &(CUalloc_prop){ .type = 1, .location = { 1, 0 } }, 0));
+    OK(cuMemAddressReserve(&at, 40 * MIB, 0, 0, 0));
+    OK(cuMemMap(at, 40 * MIB, 0, handle, 0));
+    OK(how == BY_HANDLE      ? cuMulticastBindMem(object, 0, handle, 0, 40 * MIB, 0)
+       : how == BY_HANDLE_V2 ? cuMulticastBindMem_v2(object, 0, 0, handle, 0, 40 * MIB, 0)
+       : how == BY_ADDRESS   ? cuMulticastBindAddr(object, 0, at, 40 * MIB, 0)
+                             : cuMulticastBindAddr_v2(object, 0, 0, at, 40 * MIB, 0));
+    OK(cuMemRelease(handle));
+    OK(cuMemUnmap(at, 40 * MIB));
+    HELD(40 * MIB);
+    OOM(cuMemAlloc_v2(&a, 30 * MIB));
+    if (unbind)
+        OK(cuMulticastUnbind(object, 0, 0, 40 * MIB));
+    else
+        OK(cuMemRelease(object));
+    HELD(0);
+}
+SNIPPET(cuMulticastCreate)
+{
+    binds(BY_HANDLE, false);
+}
+SNIPPET(cuMulticastBindMem)
+{
+    binds(BY_HANDLE, true);
+}
+SNIPPET(cuMulticastBindMem_v2)
+{
+    binds(BY_HANDLE_V2, true);
+}
+SNIPPET(cuMulticastBindAddr)
+{
+    binds(BY_ADDRESS, true);
+}
+SNIPPET(cuMulticastBindAddr_v2)
+{
+    binds(BY_ADDRESS_V2, false);
+}
+SNIPPET(cuMulticastUnbind)
+{
+    binds(BY_HANDLE, true);
+}
+
+SNIPPET(cuMemMap)
+{
+    keeps(false);
+}
+SNIPPET(cuMemUnmap)
+{
+    keeps(false);
+}
+SNIPPET(cuMemRetainAllocationHandle)
+{
+    keeps(true);
+}
+
+static const CUext_desc twenty = { .type = 1, .size = 20 * MIB };
+SNIPPET(cuImportExternalMemory)
+{
+    ALLOCATES(CUext, 20 * MIB, cuImportExternalMemory(at, &twenty), cuDestroyExternalMemory);
+}
+SNIPPET(cuDestroyExternalMemory)
+{
+    CUext memory;
+    start();
+    OK(cuImportExternalMemory(&memory, &twenty));
+    HELD(20 * MIB);
+    OK(cuDestroyExternalMemory(memory));
+    HELD(0);
+}
