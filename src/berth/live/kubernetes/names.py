@@ -1,0 +1,52 @@
+"""The names that users, the scheduler and the nodes' agents share on a cluster."""
+
+from __future__ import annotations
+
+SCHEDULER_NAME = "berth"
+"""What a pod writes in `schedulerName` to be placed by berth."""
+DRIVER = "gpu.berth.dev"
+"""The DRA driver that publishes the GPUs of a node, and the DeviceClass of the same name."""
+DEVICE_CLASS = DRIVER
+RESOURCE = "berth.dev/gpu"
+"""A count of GPUs, of each of which the pod gets the part that its annotations say.
+
+The device plugin advertises `SLOTS_PER_GPU` units for each GPU: the kubelet's count is an upper bound only, the
+scheduler does the real count.
+"""
+SLOTS_PER_GPU = 16
+NAMESPACE = "berth-system"
+"""Where `berth k8s install` puts everything."""
+LEASE = "berth-scheduler"
+
+ASKED_MILLI = "berth.dev/gpu-milli"
+ASKED_MEM_MIB = "berth.dev/gpu-mem-mib"
+"""GPU memory of each GPU in MiB."""
+APPLICATION = "berth.dev/application"
+KIND = "berth.dev/kind"
+MODELS = "berth.dev/models"
+"""The GPU models that will do, separated by commas."""
+GANG = "berth.dev/gang"
+"""`NAME/SIZE`: pods of a namespace that start together or not at all."""
+EXCLUSIVE = "berth.dev/exclusive"
+BURST = "berth.dev/burst"
+ESTIMATE = "berth.dev/estimate"
+"""How long the pod will run, in seconds (`600`) or with a unit (`2h`)."""
+PLACEMENT = "berth.dev/placement"
+"""What the scheduler decided, as JSON, written with the Binding and so there before the kubelet sees the pod:
+
+`{"gpus":[{"index":0,"uuid":"GPU-…" or null,"milli":500,"mem_mib":8192},…],
+  "shared":true,"best_effort":false,"policy":"…"}`
+"""
+
+LABEL_GPU_COUNT = "berth.dev/gpu-count"
+LABEL_GPU_MODEL = "berth.dev/gpu-model"
+LABEL_GPU_MEMORY_MIB = "berth.dev/gpu-memory-mib"
+NVIDIA_GPU_COUNT = "nvidia.com/gpu.count"
+"""NVIDIA's own labels are read where berth's are absent."""
+NVIDIA_GPU_MODEL = "nvidia.com/gpu.product"
+NVIDIA_GPU_MEMORY_MIB = "nvidia.com/gpu.memory"
+
+STATE_FOLDER = "/var/lib/berth"
+RUN_FOLDER = "/run/berth"
+"""Regions and sockets on a node."""
+CDI_FOLDER = "/var/run/cdi"
