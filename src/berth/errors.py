@@ -18,6 +18,9 @@ BerthError
 ├── PartitionError        a partition of a GPU cannot be made, found or changed
 ├── LiveError             the queue of this machine cannot do what it was asked
 │   └── StoreError            its store cannot be read or written
+├── KubernetesError       a cluster cannot be reached, or does not do what it was asked
+│   ├── ApiError              the API server refused a request: status, reason and its message
+│   └── AskError              a pod, node or slice says what makes no sense
 ├── ModelError            a trained model or a checkpoint is not whole, not ours or of another version
 ├── SettingError          a value of an option or setting is outside its range
 └── MissingExtraError     a part of berth that is installed by an extra was asked for without it
@@ -30,12 +33,15 @@ from __future__ import annotations
 import sys
 
 __all__ = [
+    "ApiError",
+    "AskError",
     "BerthError",
     "ClusterError",
     "DoesNotFit",
     "FetchError",
     "HistoryError",
     "KnowledgeError",
+    "KubernetesError",
     "LiveError",
     "MissingExtraError",
     "ModelError",
@@ -66,6 +72,9 @@ EXTRAS = {
     "pymysql": "slurm",
     "lightgbm": "account",
     "pynvml": "sample",
+    "aiohttp": "kubernetes",
+    "msgspec": "kubernetes",
+    "yaml": "kubernetes",
 }
 """Which extra brings a package that the plain install leaves out."""
 
@@ -180,6 +189,35 @@ class LiveError(BerthError):
 
 class StoreError(LiveError):
     """The store of the queue cannot be read or written."""
+
+
+class KubernetesError(BerthError):
+    """A Kubernetes cluster cannot be reached or used as asked: says why and what to do."""
+
+
+class ApiError(KubernetesError):
+    """The API server refused a request.
+
+    `status` is that of HTTP, `reason` the server's own word (`Conflict`, `NotFound`, …), `retry_after_s` when it wants
+    to be asked again, None where asking again does not help.
+    """
+
+    def __init__(
+        self, what: str, status: int, reason: str, message: str, retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(f"{what}: {status} {reason}: {message}")
+        self.what = what
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (ApiError, (self.what, self.status, self.reason, self.message, self.retry_after_s))
+
+
+class AskError(KubernetesError):
+    """A pod, node or slice says what makes no sense: names the annotation or field, what came and what is expected."""
 
 
 class ModelError(BerthError):

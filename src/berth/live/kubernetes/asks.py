@@ -1,0 +1,166 @@
+"""What a pod asks for, read from its spec and annotations and checked: user input, of which nothing may crash."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+
+from berth.errors import AskError, LiveError
+from berth.live.kubernetes import names
+from berth.live.kubernetes.constraints import Constraint, constraint_of
+from berth.live.kubernetes.gpu_words import Wish, known_resources, pod_resources, wish_of
+from berth.live.kubernetes.objects import Meta, Pod
+from berth.live.local.request import LONGEST_NAME, SHARED_MILLI, WHOLE, duration_ms
+
+__all__ = ["Ask", "Gang", "ask_of", "created_ms"]
+
+MOST_GANG = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """Pods that start together or not at all."""
+
+    namespace: str
+    name: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What one pod asks for."""
+
+    gpus: int
+    milli: int
+    mem_mib: int
+    """Of each GPU; 0: not counted, for the whole GPU is asked for, or `mem_milli` says it."""
+    mem_milli: int
+    """Per mille of the memory of each card; 0: `mem_mib` says it."""
+    cpu_milli: int
+    host_mem_mib: int
+    models: tuple[str, ...]
+    """As the user wrote them: the start of a model's name will do."""
+    constraint: Constraint
+    application: str
+    gang: Gang | None
+    priority: int
+    estimate_ms: int | None
+    time_limit_ms: int | None
+
+
+def ask_of(pod: Pod, compat: str | None = None) -> Ask:
+    """What the pod asks for. Raises AskError in words that its owner can act on."""
+    _refuse_what_is_not_honoured(pod)
+    said = pod.metadata.annotations
+    resources = {key: value for key, value in pod_resources(pod) if value}
+    wish = wish_of(pod, resources, compat)
+    if wish is not None and pod.spec.resource_claims:
+        raise AskError("GPUs are asked for by resource claims and by resources at once; use one of them")
+    known = known_resources(compat)
+    others = {key: value for key, value in resources.items() if key not in known and key not in _COUNTED}
+    milli, mem_mib, mem_milli = _parts(wish)
+    limit_s = pod.spec.active_deadline_seconds
+    return Ask(
+        gpus=wish.gpus if wish else 0,
+        milli=milli,
+        mem_mib=mem_mib,
+        mem_milli=mem_milli,
+        cpu_milli=resources.get("cpu", 0),
+        host_mem_mib=resources.get("memory", 0),
+        models=wish.models if wish else (),
+        constraint=constraint_of(pod, others),
+        application=_text(said.get(names.APPLICATION, ""), names.APPLICATION),
+        gang=_gang(pod.metadata),
+        priority=pod.spec.priority,
+        estimate_ms=_estimate_ms(said.get(names.ESTIMATE)),
+        time_limit_ms=limit_s * 1000 if limit_s and 0 < limit_s < 2**40 else None,
+    )
+
+
+def created_ms(meta: Meta) -> int:
+    """When an object was created, ms since 1970; 0 where it does not say."""
+    try:
+        return round(datetime.fromisoformat(meta.creation_timestamp).timestamp() * 1000)
+    except ValueError:
+        return 0
+
+
+_COUNTED = frozenset({"cpu", "memory"})
+_GANG = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,98}[A-Za-z0-9])?)/([0-9]{1,9})")
+
+
+def _parts(wish: Wish | None) -> tuple[int, int, int]:
+    """Milli, MiB and per mille of memory of each GPU."""
+    if wish is None:
+        return WHOLE, 0, 0
+    milli, mem_mib, mem_milli = wish.milli, wish.mem_mib or 0, wish.mem_milli or 0
+    if wish.exclusive or (milli is None and not mem_mib and not mem_milli):
+        return WHOLE, 0, 0
+    if milli is None:  # as on one machine: ten of those that ask for memory alone share a GPU
+        return SHARED_MILLI, mem_mib, mem_milli
+    if not mem_mib and not mem_milli and milli < WHOLE:
+        return milli, 0, milli  # its part of the memory, too
+    return milli, mem_mib, mem_milli
+
+
+def _refuse_what_is_not_honoured(pod: Pod) -> None:
+    """Refuse what would have to be heeded and is not: better a pod that waits than one in the wrong place."""
+    spec = pod.spec
+    if any(each.when_unsatisfiable == "DoNotSchedule" for each in spec.topology_spread_constraints):
+        raise AskError(
+            "topologySpreadConstraints with DoNotSchedule are not honoured; write ScheduleAnyway, or use another"
+            " scheduler for this pod"
+        )
+    affinity = spec.affinity
+    for what, rules in (
+        ("podAffinity", affinity.pod_affinity if affinity else None),
+        ("podAntiAffinity", affinity.pod_anti_affinity if affinity else None),
+    ):
+        if rules and rules.required_during_scheduling_ignored_during_execution:
+            raise AskError(
+                f"required {what} is not honoured; write it as preferred, or use another scheduler for this pod"
+            )
+    if spec.resource_claims:
+        raise AskError(
+            "resourceClaims are allocated by a scheduler that knows DRA, such as Kubernetes' own from 1.34 on; leave"
+            " schedulerName out, or ask by the resource berth.dev/gpu"
+        )
+    for volume in spec.volumes:
+        if volume.ephemeral is not None or volume.persistent_volume_claim is not None:
+            raise AskError(
+                f"volume '{volume.name[:80]}' is a claim, and berth binds no volumes; use another kind of volume, or"
+                " another scheduler for this pod"
+            )
+
+
+def _gang(meta: Meta) -> Gang | None:
+    text = meta.annotations.get(names.GANG)
+    if text is None:
+        return None
+    found = _GANG.fullmatch(text)
+    size = int(found[3]) if found else 0
+    if found is None or not 1 <= size <= MOST_GANG:
+        raise AskError(
+            f"annotation {names.GANG} is '{text[:60]}'; expected NAME/SIZE with a size from 1 to {MOST_GANG}, such"
+            " as train/4"
+        )
+    return Gang(meta.namespace, found[1], size)
+
+
+def _estimate_ms(text: str | None) -> int | None:
+    if text is None:
+        return None
+    try:
+        found = duration_ms(f"{text}s" if re.fullmatch(r"\d{1,12}", text) else text[:40], names.ESTIMATE)
+    except (LiveError, OverflowError) as error:
+        raise AskError(
+            f"annotation {names.ESTIMATE} is '{text[:40]}'; expected seconds such as 600, or a time such as 2h"
+        ) from error
+    return min(found, 2**50)
+
+
+def _text(text: str, where: str) -> str:
+    if len(text) > LONGEST_NAME or not text.isprintable():
+        raise AskError(f"annotation {where} has {len(text)} characters; at most {LONGEST_NAME} in one line")
+    return text

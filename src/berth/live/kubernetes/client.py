@@ -1,0 +1,189 @@
+"""A thin client of the API server: JSON over one pool of TLS connections, refusals as `ApiError`."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Mapping
+from types import TracebackType
+from typing import Any, TypeVar
+
+import aiohttp
+import msgspec
+
+from berth.errors import ApiError, KubernetesError
+from berth.live.kubernetes.access import Access
+from berth.live.kubernetes.objects import Change, Page, Status
+
+__all__ = ["Api", "backoff_s"]
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+REQUEST_S = 30.0
+"""How long one answer may take; a slow etcd has been seen to need 10 s."""
+WATCH_S = 240
+"""How long one watch lasts; the server ends it then, and the next goes on from where it was."""
+PAGE = 2500
+"""Objects in one part of a list: 50,000 pods at once would be 98 MB of JSON."""
+MOST_MESSAGE = 500
+
+_PASSING = (429, 500, 502, 503, 504)
+
+
+def backoff_s(attempt: int, *, most_s: float = 10.0) -> float:
+    """How long to wait before the next attempt, from 0: twice as long each time, and never two callers alike."""
+    return float(min(most_s, 0.1 * 2 ** min(attempt, 10)) * random.uniform(0.5, 1.0))
+
+
+class Api:
+    """An API server, asked over a pool of connections; use it as `async with Api(access) as api`."""
+
+    def __init__(self, access: Access, *, agent: str = "berth") -> None:
+        self.access = access
+        self.requests = 0
+        """How many requests were sent, watches included."""
+        self._agent = agent
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Api:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=self.access.tls, limit=0, keepalive_timeout=60),
+            headers={"User-Agent": self._agent, "Accept": "application/json"},
+            auto_decompress=True,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+            await asyncio.sleep(0)  # lets the transports close
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        params: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+        patience_s: float = 0.0,
+    ) -> bytes:
+        """The body of the answer. What may pass (429, 5xx, a broken connection) is attempted again for `patience_s`.
+
+        Raises ApiError with the server's own words; of a broken connection or a time-out the status is 0.
+        """
+        loop = asyncio.get_running_loop()
+        give_up_s = loop.time() + patience_s
+        attempt = 0
+        while True:
+            try:
+                return await self._once(method, path, body, params, content_type)
+            except ApiError as error:
+                if error.retry_after_s is None:
+                    raise
+                wait_s = max(error.retry_after_s, backoff_s(attempt))
+                if loop.time() + wait_s > give_up_s:
+                    raise
+                attempt += 1
+                await asyncio.sleep(wait_s)
+
+    async def get(self, path: str, kind: type[T], *, patience_s: float = 0.0) -> T:
+        """One object."""
+        return msgspec.json.decode(await self.request("GET", path, patience_s=patience_s), type=kind)
+
+    async def list(self, path: str, kind: type[T], params: Mapping[str, str] | None = None) -> AsyncIterator[
+        tuple[str, list[T]]
+    ]:  # fmt: skip
+        """The parts of a list, each with the resource version that a watch goes on from."""
+        decoder = msgspec.json.Decoder(kind)
+        asked = {**(params or {}), "limit": str(PAGE)}
+        while True:
+            page = msgspec.json.decode(await self.request("GET", path, params=asked, patience_s=60), type=Page)
+            yield page.metadata.resource_version, [decoder.decode(item) for item in page.items]
+            if not page.metadata.continue_:
+                return
+            asked["continue"] = page.metadata.continue_
+
+    async def watch(self, path: str, params: Mapping[str, str]) -> AsyncIterator[Change]:
+        """The lines of one watch, until the server ends it. Raises ApiError, with status 410 where the version asked
+        for is too old."""
+        asked = {
+            **params, "watch": "true", "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(round(WATCH_S * random.uniform(0.8, 1.2))),
+        }  # fmt: skip
+        decoder = msgspec.json.Decoder(Change)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=WATCH_S * 1.3)
+        what = f"watch of {path}"
+        try:
+            async with self._open("GET", path, params=asked, timeout=timeout) as response:
+                if response.status != 200:
+                    raise await _refusal(what, response)
+                rest = b""
+                async for chunk in response.content.iter_any():
+                    lines = (rest + chunk).split(b"\n")
+                    rest = lines.pop()
+                    for line in lines:
+                        if not line:
+                            continue
+                        change = decoder.decode(line)
+                        if change.type == "ERROR":
+                            status = msgspec.json.decode(change.object, type=Status)
+                            raise ApiError(what, status.code, status.reason, status.message, 0.0)
+                        yield change
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ApiError(what, 0, "Unreachable", _words(error), 0.0) from error
+        except msgspec.DecodeError as error:  # cut in the middle of a line
+            raise ApiError(what, 0, "Garbled", str(error), 0.0) from error
+
+    def _open(self, method: str, path: str, **keywords: Any) -> Any:
+        if self._session is None:
+            raise KubernetesError("the client is not open: use it as `async with Api(access) as api`")
+        self.requests += 1
+        headers = keywords.setdefault("headers", {})
+        if token := self.access.token():
+            headers["Authorization"] = f"Bearer {token}"
+        return self._session.request(method, self.access.server + path, **keywords)
+
+    async def _once(
+        self, method: str, path: str, body: object, params: Mapping[str, str] | None, content_type: str
+    ) -> bytes:
+        data = None if body is None else msgspec.json.encode(body)
+        headers = {"Content-Type": content_type} if data is not None else {}
+        what = f"{method} {path}"
+        timeout = aiohttp.ClientTimeout(total=REQUEST_S, sock_connect=10)
+        try:
+            async with self._open(
+                method, path, data=data, params=params, headers=headers, timeout=timeout
+            ) as response:
+                if response.status >= 300:
+                    raise await _refusal(what, response)
+                answer: bytes = await response.read()
+                return answer
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise ApiError(what, 0, "Unreachable", _words(error), 0.0) from error
+
+
+async def _refusal(what: str, response: aiohttp.ClientResponse) -> ApiError:
+    text = await response.read()
+    try:
+        status = msgspec.json.decode(text, type=Status)
+    except msgspec.DecodeError:
+        status = Status(message=text[:MOST_MESSAGE].decode("utf-8", "replace").strip())
+    retry_after_s = None
+    if response.status in _PASSING:
+        try:
+            retry_after_s = float(response.headers.get("Retry-After", 0))
+        except ValueError:
+            retry_after_s = 1.0
+    message = status.message[:MOST_MESSAGE]
+    return ApiError(what, response.status, status.reason or str(response.reason), message, retry_after_s)
+
+
+def _words(error: BaseException) -> str:
+    return str(error) or type(error).__name__

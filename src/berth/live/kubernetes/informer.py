@@ -1,0 +1,139 @@
+"""What there is of one kind on the cluster: listed once, then watched; told on as changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import Generic, Protocol, TypeVar
+
+import msgspec
+
+from berth.errors import ApiError
+from berth.live.kubernetes.client import Api, backoff_s
+from berth.live.kubernetes.objects import Meta
+
+__all__ = ["Informer"]
+
+log = logging.getLogger(__name__)
+
+
+class HasMeta(Protocol):
+    """An object of Kubernetes."""
+
+    metadata: Meta
+
+
+T = TypeVar("T", bound=HasMeta)
+
+
+class _Versioned(msgspec.Struct):
+    metadata: Meta
+
+
+class Informer(Generic[T]):
+    """Lists and watches one kind, and calls `changed(object)` and `gone(object)`, each change once and in order.
+
+    A watch that breaks goes on from the last version seen. Where the server has forgotten that version (410) all is
+    listed anew, and what has vanished meanwhile is told as gone. An object that was deleted and made again under its
+    name is gone first.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        path: str,
+        kind: type[T],
+        *,
+        changed: Callable[[T], None],
+        gone: Callable[[T], None],
+        params: Mapping[str, str] | None = None,
+    ) -> None:
+        """`path` is that of the list, such as `/api/v1/pods`; `params` may have a `fieldSelector`."""
+        self.api = api
+        self.path = path
+        self.synced = asyncio.Event()
+        """Set as soon as all was listed once."""
+        self.lists = 0
+        """How often all was listed."""
+        self.fault: ApiError | None = None
+        """What the server said last where it refuses to be listed or watched; None while all is well."""
+        self._kind = kind
+        self._changed, self._gone = changed, gone
+        self._params = dict(params or {})
+        self._there: dict[tuple[str, str], T] = {}
+        self._version = ""
+
+    def __len__(self) -> int:
+        return len(self._there)
+
+    def values(self) -> list[T]:
+        """All that is there."""
+        return list(self._there.values())
+
+    async def run(self) -> None:
+        """List and watch until cancelled."""
+        attempt = 0
+        while True:
+            try:
+                if not self._version:
+                    await self._list()
+                await self._watch()
+                attempt = 0
+                self.fault = None
+            except ApiError as error:
+                if error.status == 410:
+                    log.info("%s: version %s is too old; listing anew", self.path, self._version)
+                    self._version = ""
+                    continue
+                if error.status:
+                    self.fault = error
+                    log.warning("%s", error)
+                await asyncio.sleep(backoff_s(attempt))
+                attempt += 1
+
+    async def _list(self) -> None:
+        there: dict[tuple[str, str], T] = {}
+        version = ""
+        async for version, items in self.api.list(self.path, self._kind, self._params):
+            for item in items:
+                there[_key(item)] = item
+            await asyncio.sleep(0)
+        self.lists += 1
+        before = self._there
+        for key, known in before.items():
+            now = there.get(key)
+            if now is None or now.metadata.uid != known.metadata.uid:
+                self._gone(known)
+        self._there = there
+        for key, item in there.items():
+            known = before.get(key)
+            if known is None or known.metadata.resource_version != item.metadata.resource_version:
+                self._changed(item)
+        self._version = version
+        self.fault = None
+        self.synced.set()
+
+    async def _watch(self) -> None:
+        decoder = msgspec.json.Decoder(self._kind)
+        only_meta = msgspec.json.Decoder(_Versioned)
+        async for change in self.api.watch(self.path, {**self._params, "resourceVersion": self._version}):
+            if change.type == "BOOKMARK":
+                self._version = only_meta.decode(change.object).metadata.resource_version
+                continue
+            item = decoder.decode(change.object)
+            key = _key(item)
+            known = self._there.get(key)
+            if change.type == "DELETED":
+                self._there.pop(key, None)
+                self._gone(item)
+            else:
+                if known is not None and known.metadata.uid != item.metadata.uid:
+                    self._gone(known)
+                self._there[key] = item
+                self._changed(item)
+            self._version = item.metadata.resource_version
+
+
+def _key(item: HasMeta) -> tuple[str, str]:
+    return item.metadata.namespace, item.metadata.name

@@ -1,0 +1,305 @@
+"""The objects of Kubernetes as far as berth reads them: what is not read is never kept.
+
+Field names are those of the API (camel case, by `rename`); each is decoded straight from the server's JSON.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+__all__ = [
+    "Affinity", "Claim", "Container", "Device", "Expression", "Lease", "LeaseSpec", "Meta", "Node", "NodeAffinity",
+    "NodeSelector", "Page", "Pod", "ResourceSlice", "Status", "Taint", "Term", "Toleration",
+]  # fmt: skip
+
+
+class Struct(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
+    """What all objects here are made of."""
+
+
+class Owner(Struct):
+    kind: str = ""
+    name: str = ""
+
+
+class Meta(Struct):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    creation_timestamp: str = ""
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] = {}
+    annotations: dict[str, str] = {}
+    owner_references: list[Owner] = []
+
+
+class Taint(Struct):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class Toleration(Struct):
+    key: str = ""
+    operator: str = "Equal"
+    value: str = ""
+    effect: str = ""
+
+
+class Expression(Struct):
+    """One requirement of a node selector term: key, operator, values."""
+
+    key: str = ""
+    operator: str = ""
+    values: list[str] = []
+
+
+class Term(Struct):
+    """All of these must hold."""
+
+    match_expressions: list[Expression] = []
+    match_fields: list[Expression] = []
+
+
+class NodeSelector(Struct):
+    """One of these terms must hold."""
+
+    node_selector_terms: list[Term] = []
+
+
+class NodeAffinity(Struct):
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+
+
+class PodAffinity(Struct):
+    required_during_scheduling_ignored_during_execution: list[msgspec.Raw] = []
+
+
+class Affinity(Struct):
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class Resources(Struct):
+    requests: dict[str, str | int | float] = {}
+    limits: dict[str, str | int | float] = {}
+
+
+class Port(Struct):
+    host_port: int = 0
+
+
+class Container(Struct):
+    resources: Resources = msgspec.field(default_factory=Resources)
+    ports: list[Port] = []
+    restart_policy: str = ""
+    """`Always` in an init container makes it one that stays (a sidecar)."""
+
+
+class LabelSelector(Struct):
+    match_labels: dict[str, str] = {}
+    match_expressions: list[Expression] = []
+
+
+class Spread(Struct):
+    """A topology spread constraint."""
+
+    max_skew: int = 1
+    topology_key: str = ""
+    when_unsatisfiable: str = ""
+    label_selector: LabelSelector | None = None
+
+
+class ClaimVolume(Struct):
+    claim_name: str = ""
+
+
+class Volume(Struct):
+    name: str = ""
+    persistent_volume_claim: ClaimVolume | None = None
+    ephemeral: msgspec.Raw | None = None
+
+
+class PodClaim(Struct):
+    name: str = ""
+
+
+class PodSpec(Struct):
+    node_name: str = ""
+    scheduler_name: str = ""
+    priority: int = 0
+    node_selector: dict[str, str] = {}
+    affinity: Affinity | None = None
+    tolerations: list[Toleration] = []
+    containers: list[Container] = []
+    init_containers: list[Container] = []
+    overhead: dict[str, str | int | float] = {}
+    active_deadline_seconds: int | None = None
+    topology_spread_constraints: list[Spread] = []
+    volumes: list[Volume] = []
+    resource_claims: list[PodClaim] = []
+    scheduling_gates: list[PodClaim] = []
+    preemption_policy: str = ""
+
+
+class Condition(Struct):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: str = ""
+
+
+class Terminated(Struct):
+    exit_code: int = 0
+    reason: str = ""
+
+
+class State(Struct):
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(Struct):
+    state: State = msgspec.field(default_factory=State)
+
+
+class PodStatus(Struct):
+    phase: str = ""
+    reason: str = ""
+    conditions: list[Condition] = []
+    start_time: str = ""
+    container_statuses: list[ContainerStatus] = []
+    nominated_node_name: str = ""
+
+
+class Pod(Struct):
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    spec: PodSpec = msgspec.field(default_factory=PodSpec)
+    status: PodStatus = msgspec.field(default_factory=PodStatus)
+
+
+class NodeSpec(Struct):
+    unschedulable: bool = False
+    taints: list[Taint] = []
+
+
+class NodeStatus(Struct):
+    allocatable: dict[str, str | int | float] = {}
+    conditions: list[Condition] = []
+
+
+class Node(Struct):
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    spec: NodeSpec = msgspec.field(default_factory=NodeSpec)
+    status: NodeStatus = msgspec.field(default_factory=NodeStatus)
+
+
+class AttributeValue(Struct):
+    """A device attribute: exactly one of these is there."""
+
+    string: str | None = None
+    int_: int | None = msgspec.field(default=None, name="int")
+    bool_: bool | None = msgspec.field(default=None, name="bool")
+    version: str | None = None
+
+
+class Capacity(Struct):
+    value: str | int | float = 0
+
+
+class DeviceTaint(Struct):
+    key: str = ""
+    effect: str = ""
+
+
+class Device(Struct):
+    name: str = ""
+    attributes: dict[str, AttributeValue] = {}
+    capacity: dict[str, Capacity] = {}
+    taints: list[DeviceTaint] = []
+
+
+class Pool(Struct):
+    name: str = ""
+    generation: int = 0
+    resource_slice_count: int = 1
+
+
+class SliceSpec(Struct):
+    driver: str = ""
+    node_name: str = ""
+    pool: Pool = msgspec.field(default_factory=Pool)
+    devices: list[Device] = []
+
+
+class ResourceSlice(Struct):
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    spec: SliceSpec = msgspec.field(default_factory=SliceSpec)
+
+
+class Allocated(Struct):
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    consumed_capacity: dict[str, str | int | float] = {}
+
+
+class Devices(Struct):
+    results: list[Allocated] = []
+
+
+class Allocation(Struct):
+    devices: Devices = msgspec.field(default_factory=Devices)
+
+
+class ClaimStatus(Struct):
+    allocation: Allocation | None = None
+
+
+class Claim(Struct):
+    """A ResourceClaim."""
+
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    status: ClaimStatus = msgspec.field(default_factory=ClaimStatus)
+
+
+class LeaseSpec(Struct):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class Lease(Struct):
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    spec: LeaseSpec = msgspec.field(default_factory=LeaseSpec)
+
+
+class Status(Struct):
+    """What the API server answers where it refuses."""
+
+    reason: str = ""
+    message: str = ""
+    code: int = 0
+
+
+class ListMeta(Struct):
+    resource_version: str = ""
+    continue_: str = msgspec.field(default="", name="continue")
+
+
+class Page(Struct):
+    """A list, or a part of one, whose items are decoded by whoever asked."""
+
+    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
+    items: list[msgspec.Raw] = []
+
+
+class Change(Struct):
+    """One line of a watch."""
+
+    type: str
+    object: msgspec.Raw

@@ -1,0 +1,187 @@
+"""A real API server with its etcd, on loopback: made from `KUBEBUILDER_ASSETS`, or from what `build_server.sh` built."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import time
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+VERSION = "1.20.2"
+USERS = {
+    "admintoken": ("admin", "system:masters"),
+    "schedulertoken": ("system:serviceaccount:berth-system:berth-scheduler", "system:serviceaccounts"),
+    "nobodytoken": ("nobody", ""),
+}
+"""Tokens of this server, and which users they are."""
+
+
+@dataclass(frozen=True)
+class Assets:
+    """The programs that a server is made of."""
+
+    apiserver: Path
+    etcd: Path
+    version: str
+
+
+def find_assets() -> Assets | str:
+    """The programs, or why there are none. Where CI is set, they are built if need be."""
+    named = os.environ.get("KUBEBUILDER_ASSETS")
+    if named:
+        folder = Path(named)
+        if not (folder / "kube-apiserver").exists() or not (folder / "etcd").exists():
+            return f"KUBEBUILDER_ASSETS={named} has no kube-apiserver and etcd"
+        return _assets(folder / "kube-apiserver", folder / "etcd")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    built = cache / "berth-tests" / f"kubernetes-{VERSION}" / "kube-apiserver"
+    etcd = shutil.which("etcd")
+    if etcd is None:
+        return "no etcd; apt-get install etcd-server"
+    if not built.exists() and os.environ.get("CI"):
+        done = subprocess.run([HERE / "build_server.sh"], capture_output=True, text=True)
+        if done.returncode:
+            return f"build_server.sh failed: {done.stderr[-2000:]}"
+    if not built.exists():
+        return f"no kube-apiserver in {built.parent}; run {HERE / 'build_server.sh'}, or set KUBEBUILDER_ASSETS"
+    return _assets(built, Path(etcd))
+
+
+def _assets(apiserver: Path, etcd: Path) -> Assets:
+    said = subprocess.run([apiserver, "--version"], capture_output=True, text=True, check=True).stdout
+    return Assets(apiserver, etcd, said.strip())
+
+
+class Server:
+    """One API server with RBAC, without controllers: what is posted stays as it is."""
+
+    def __init__(self, assets: Assets, folder: Path) -> None:
+        self.assets = assets
+        self.folder = folder
+        self.port, self.etcd_port, peer = _free_ports(3)
+        self._peer = peer
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "tokens.csv").write_text(
+            "".join(f'{token},{user},{user},"{groups}"\n' for token, (user, groups) in USERS.items())
+        )
+        subprocess.run(
+            ["openssl", "genrsa", "-out", folder / "sa.key", "2048"], check=True, capture_output=True
+        )
+
+    @property
+    def url(self) -> str:
+        """Where it listens."""
+        return f"https://127.0.0.1:{self.port}"
+
+    def kubeconfig(self, token: str = "admintoken") -> Path:
+        """A kubeconfig for the user of this token."""
+        path = self.folder / f"{token}.kubeconfig"
+        path.write_text(
+            f"""apiVersion: v1
+kind: Config
+clusters: [{{name: c, cluster: {{server: "{self.url}", insecure-skip-tls-verify: true}}}}]
+users: [{{name: u, user: {{token: {token}}}}}]
+contexts: [{{name: c, context: {{cluster: c, user: u}}}}]
+current-context: c
+"""
+        )
+        return path
+
+    def start(self) -> None:
+        """Start both, and wait until the server is ready."""
+        etcd = f"http://127.0.0.1:{self.etcd_port}"
+        peer = f"http://127.0.0.1:{self._peer}"
+        self._start(
+            "etcd", self.assets.etcd, "--data-dir", self.folder / "etcd", "--unsafe-no-fsync",
+            "--listen-client-urls", etcd, "--advertise-client-urls", etcd, "--listen-peer-urls", peer,
+            "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}",
+            "--quota-backend-bytes", "8589934592",
+        )  # fmt: skip
+        self.start_api()
+
+    def start_api(self) -> None:
+        """Start the API server alone, and wait until it is ready."""
+        key = self.folder / "sa.key"
+        self._start(
+            "api", self.assets.apiserver, f"--etcd-servers=http://127.0.0.1:{self.etcd_port}",
+            "--bind-address=127.0.0.1", "--advertise-address=127.0.0.1", f"--secure-port={self.port}",
+            f"--cert-dir={self.folder}/certs", "--service-account-issuer=https://kubernetes.default.svc",
+            f"--service-account-key-file={key}", f"--service-account-signing-key-file={key}",
+            f"--token-auth-file={self.folder}/tokens.csv", "--authorization-mode=RBAC",
+            "--service-cluster-ip-range=10.0.0.0/24", "--allow-privileged=true",
+            "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            "--max-requests-inflight=3000", "--max-mutating-requests-inflight=1000",
+        )  # fmt: skip
+        self._until_ready()
+
+    def stop_api(self, how: int = signal.SIGTERM) -> None:
+        """Stop the API server alone; etcd keeps what there is."""
+        process = self._processes.pop("api")
+        process.send_signal(how)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def stop(self) -> None:
+        """Stop both."""
+        for process in reversed(self._processes.values()):
+            process.kill()
+            process.wait()
+        self._processes.clear()
+
+    def compact(self) -> None:
+        """Have etcd forget all versions but the newest, as it does by itself after five minutes."""
+        import base64
+        import json
+
+        def ask(path: str, body: dict[str, object]) -> dict[str, object]:
+            url = f"http://127.0.0.1:{self.etcd_port}/v3/{path}"
+            with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode())) as reply:
+                found: dict[str, object] = json.load(reply)
+                return found
+
+        header = ask("kv/range", {"key": base64.b64encode(b"x").decode()})["header"]
+        assert isinstance(header, dict)
+        ask("kv/compaction", {"revision": header["revision"], "physical": True})
+
+    def _start(self, name: str, *words: object) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(list(map(str, words)), stdout=log, stderr=log)
+
+    def _until_ready(self, patience_s: float = 120) -> None:
+        tls = ssl.create_default_context()
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+        request = urllib.request.Request(
+            f"{self.url}/readyz", headers={"Authorization": "Bearer admintoken"}
+        )
+        end = time.monotonic() + patience_s
+        while time.monotonic() < end:
+            if self._processes["api"].poll() is not None:
+                break
+            try:
+                with urllib.request.urlopen(request, context=tls, timeout=5) as reply:
+                    if reply.status == 200:
+                        return
+            except OSError:
+                time.sleep(0.1)
+        raise RuntimeError(f"the API server is not ready: {(self.folder / 'api.log').read_text()[-3000:]}")
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
