@@ -81,7 +81,7 @@ def ask_of(pod: Pod, compat: str | None = None) -> Ask:
 def created_ms(meta: Meta) -> int:
     """When an object was created, ms since 1970; 0 where it does not say."""
     try:
-        return round(datetime.fromisoformat(meta.creation_timestamp).timestamp() * 1000)
+        return round(datetime.fromisoformat(meta.creation_timestamp or "").timestamp() * 1000)
     except ValueError:
         return 0
 

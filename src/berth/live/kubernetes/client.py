@@ -14,7 +14,7 @@ import msgspec
 
 from berth.errors import ApiError, KubernetesError
 from berth.live.kubernetes.access import Access
-from berth.live.kubernetes.objects import Change, Page, Status
+from berth.live.kubernetes.objects import Change, Page, Status, decoded
 
 __all__ = ["Api", "backoff_s"]
 
@@ -73,8 +73,10 @@ class Api:
         params: Mapping[str, str] | None = None,
         content_type: str = "application/json",
         patience_s: float = 0.0,
+        limit_s: float = REQUEST_S,
     ) -> bytes:
-        """The body of the answer. What may pass (429, 5xx, a broken connection) is attempted again for `patience_s`.
+        """The body of the answer, each attempt within `limit_s`. What may pass (429, 5xx, a broken connection) is
+        attempted again for `patience_s`.
 
         Raises ApiError with the server's own words; of a broken connection or a time-out the status is 0.
         """
@@ -83,7 +85,7 @@ class Api:
         attempt = 0
         while True:
             try:
-                return await self._once(method, path, body, params, content_type)
+                return await self._once(method, path, body, params, content_type, limit_s)
             except ApiError as error:
                 if error.retry_after_s is None:
                     raise
@@ -104,8 +106,12 @@ class Api:
         decoder = msgspec.json.Decoder(kind)
         asked = {**(params or {}), "limit": str(PAGE)}
         while True:
-            page = msgspec.json.decode(await self.request("GET", path, params=asked, patience_s=60), type=Page)
-            yield page.metadata.resource_version, [decoder.decode(item) for item in page.items]
+            page = msgspec.json.decode(
+                await self.request("GET", path, params=asked, patience_s=60), type=Page
+            )
+            yield page.metadata.resource_version, [
+                found for item in page.items if (found := decoded(item, decoder)) is not None
+            ]
             if not page.metadata.continue_:
                 return
             asked["continue"] = page.metadata.continue_
@@ -151,12 +157,18 @@ class Api:
         return self._session.request(method, self.access.server + path, **keywords)
 
     async def _once(
-        self, method: str, path: str, body: object, params: Mapping[str, str] | None, content_type: str
+        self,
+        method: str,
+        path: str,
+        body: object,
+        params: Mapping[str, str] | None,
+        content_type: str,
+        limit_s: float,
     ) -> bytes:
         data = None if body is None else msgspec.json.encode(body)
         headers = {"Content-Type": content_type} if data is not None else {}
         what = f"{method} {path}"
-        timeout = aiohttp.ClientTimeout(total=REQUEST_S, sock_connect=10)
+        timeout = aiohttp.ClientTimeout(total=limit_s, sock_connect=10)
         try:
             async with self._open(
                 method, path, data=data, params=params, headers=headers, timeout=timeout

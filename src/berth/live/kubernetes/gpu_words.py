@@ -48,7 +48,9 @@ def wish_of(pod: Pod, resources: Mapping[str, int], compat: str | None) -> Wish 
         found.append((compat, COMPAT[compat](pod, resources)))
     said = [(name, wish) for name, wish in found if wish is not None]
     if len(said) > 1:
-        raise AskError(f"GPUs are asked for in the words of {said[0][0]} and of {said[1][0]}; use one of them")
+        raise AskError(
+            f"GPUs are asked for in the words of {said[0][0]} and of {said[1][0]}; use one of them"
+        )
     return said[0][1] if said else None
 
 
@@ -124,7 +126,10 @@ def _volcano(pod: Pod, resources: Mapping[str, int]) -> Wish | None:
     new, old = resources.get("volcano.sh/vgpu-memory"), resources.get("volcano.sh/gpu-memory")
     if new and old:
         raise AskError("volcano.sh/vgpu-memory and volcano.sh/gpu-memory at once; use one of them")
-    cores, percent = resources.get("volcano.sh/vgpu-cores"), resources.get("volcano.sh/vgpu-memory-percentage")
+    cores, percent = (
+        resources.get("volcano.sh/vgpu-cores"),
+        resources.get("volcano.sh/vgpu-memory-percentage"),
+    )
     gpus = resources.get("volcano.sh/vgpu-number", 0) or resources.get("volcano.sh/gpu-number", 0)
     if not (gpus or new or old or cores or percent):
         return None
@@ -194,7 +199,9 @@ def _models(said: Mapping[str, str], key: str) -> tuple[str, ...]:
         return ()
     found = tuple(sorted({part.strip() for part in said[key].split(",") if part.strip()}))
     if not found or len(found) > 32 or any(len(part) > 63 for part in found):
-        raise AskError(f"annotation {key} is '{said[key][:40]}'; expected 1 to 32 GPU models, separated by commas")
+        raise AskError(
+            f"annotation {key} is '{said[key][:40]}'; expected 1 to 32 GPU models, separated by commas"
+        )
     return found
 
 

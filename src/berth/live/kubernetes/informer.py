@@ -11,7 +11,7 @@ import msgspec
 
 from berth.errors import ApiError
 from berth.live.kubernetes.client import Api, backoff_s
-from berth.live.kubernetes.objects import Meta
+from berth.live.kubernetes.objects import Meta, decoded
 
 __all__ = ["Informer"]
 
@@ -67,6 +67,10 @@ class Informer(Generic[T]):
     def __len__(self) -> int:
         return len(self._there)
 
+    def get(self, namespace: str, name: str) -> T | None:
+        """The object of that name."""
+        return self._there.get((namespace, name))
+
     def values(self) -> list[T]:
         """All that is there."""
         return list(self._there.values())
@@ -95,16 +99,17 @@ class Informer(Generic[T]):
     async def _list(self) -> None:
         there: dict[tuple[str, str], T] = {}
         version = ""
-        async for version, items in self.api.list(self.path, self._kind, self._params):
-            for item in items:
+        async for part in self.api.list(self.path, self._kind, self._params):
+            version = part[0]
+            for item in part[1]:
                 there[_key(item)] = item
             await asyncio.sleep(0)
         self.lists += 1
         before = self._there
-        for key, known in before.items():
+        for key, gone in before.items():
             now = there.get(key)
-            if now is None or now.metadata.uid != known.metadata.uid:
-                self._gone(known)
+            if now is None or now.metadata.uid != gone.metadata.uid:
+                self._gone(gone)
         self._there = there
         for key, item in there.items():
             known = before.get(key)
@@ -121,7 +126,9 @@ class Informer(Generic[T]):
             if change.type == "BOOKMARK":
                 self._version = only_meta.decode(change.object).metadata.resource_version
                 continue
-            item = decoder.decode(change.object)
+            item = decoded(change.object, decoder)
+            if item is None:
+                continue
             key = _key(item)
             known = self._there.get(key)
             if change.type == "DELETED":

@@ -5,12 +5,30 @@ Field names are those of the API (camel case, by `rename`); each is decoded stra
 
 from __future__ import annotations
 
+import logging
+from typing import TypeVar
+
 import msgspec
 
 __all__ = [
     "Affinity", "Claim", "Container", "Device", "Expression", "Lease", "LeaseSpec", "Meta", "Node", "NodeAffinity",
-    "NodeSelector", "Page", "Pod", "ResourceSlice", "Status", "Taint", "Term", "Toleration",
+    "NodeSelector", "Page", "Pod", "ResourceSlice", "Status", "Taint", "Term", "Toleration", "decoded",
 ]  # fmt: skip
+
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+
+def decoded(item: msgspec.Raw, decoder: msgspec.json.Decoder[T]) -> T | None:
+    """An object; None where it has a form that this version of berth does not know, which is logged and passed over."""
+    try:
+        return decoder.decode(item)
+    except msgspec.ValidationError as error:
+        meta = msgspec.json.decode(item, type=_OfMeta).metadata
+        log.warning("%s/%s is passed over: %s", meta.namespace, meta.name, error)
+        return None
 
 
 class Struct(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
@@ -27,11 +45,15 @@ class Meta(Struct):
     namespace: str = ""
     uid: str = ""
     resource_version: str = ""
-    creation_timestamp: str = ""
+    creation_timestamp: str | None = None
     deletion_timestamp: str | None = None
     labels: dict[str, str] = {}
     annotations: dict[str, str] = {}
     owner_references: list[Owner] = []
+
+
+class _OfMeta(Struct):
+    metadata: Meta = msgspec.field(default_factory=Meta)
 
 
 class Taint(Struct):
@@ -149,7 +171,7 @@ class Condition(Struct):
     status: str = ""
     reason: str = ""
     message: str = ""
-    last_transition_time: str = ""
+    last_transition_time: str | None = None
 
 
 class Terminated(Struct):
@@ -169,7 +191,7 @@ class PodStatus(Struct):
     phase: str = ""
     reason: str = ""
     conditions: list[Condition] = []
-    start_time: str = ""
+    start_time: str | None = None
     container_statuses: list[ContainerStatus] = []
     nominated_node_name: str = ""
 

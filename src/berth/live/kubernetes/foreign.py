@@ -1,0 +1,169 @@
+"""What others use of the nodes: pods of other schedulers, and claims that another scheduler allocated."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from berth.errors import AskError, SchedulerError
+from berth.live.kubernetes import names
+from berth.live.kubernetes import objects as api
+from berth.live.kubernetes.constraints import constraint_of
+from berth.live.kubernetes.gpu_words import pod_resources
+from berth.live.kubernetes.placements import Placed, slots_of
+from berth.live.kubernetes.quantities import mem_mib, whole
+from berth.model import GpuSlot, Share
+
+if TYPE_CHECKING:
+    from berth.live.kubernetes.board import Board, Entry
+
+__all__ = ["Foreign"]
+
+log = logging.getLogger(__name__)
+
+WHOLE = Share(1000, 1 << 24)
+"""All of a GPU; the memory is cut to what the card has."""
+
+
+@dataclass(slots=True)
+class _Seat:
+    """What one pod takes of its node."""
+
+    node: str
+    cpu_milli: int
+    mem_mib: int
+    gpus: dict[int, Share]
+    """By the place of the GPU on its node."""
+
+
+class Foreign:
+    """Counts what is not the scheduler's to give."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._seats: dict[str, _Seat] = {}
+        self._on: dict[str, dict[str, dict[int, Share]]] = {}  # node -> holder -> GPUs
+        self._claims: dict[str, set[str]] = {}  # claim -> nodes
+        self._allocated: dict[str, list[api.Allocated]] = {}
+
+    def sit(self, pod: api.Pod, entry: Entry, placed: Placed | None) -> None:
+        """Count a pod on its node."""
+        view = self._board.views[entry.node]
+        try:
+            takes = dict(pod_resources(pod))
+        except AskError as error:
+            log.warning("%s/%s is not counted: %s", entry.namespace, entry.name, error)
+            takes = {}
+        own = {"cpu", "memory", names.RESOURCE}
+        try:
+            others = {key: value for key, value in takes.items() if key not in own and value}
+            entry.others = constraint_of(pod, others).others
+        except AskError:
+            entry.others = ()
+        row = self._board.cluster.row_of(entry.node)
+        slots = slots_of(placed, view, row) if placed is not None and row is not None else None
+        if placed is not None and slots is not None:
+            gpus = {
+                slot.index: Share(gpu.milli, gpu.mem_mib)
+                for slot, gpu in zip(slots, placed.gpus, strict=True)
+            }
+        else:
+            wanted = takes.get(names.RESOURCE, 0) or takes.get("nvidia.com/gpu", 0)
+            gpus = dict.fromkeys(self._free_gpus(entry.node, wanted), WHOLE)
+        seat = _Seat(entry.node, takes.get("cpu", 0), takes.get("memory", 0), gpus)
+        self._seats[entry.uid] = seat
+        view.foreign_cpu_milli += seat.cpu_milli
+        view.foreign_mem_mib += seat.mem_mib
+        if gpus:
+            self._on.setdefault(entry.node, {})[entry.uid] = gpus
+        self._board.assign(entry)
+        self._board.dirty(entry.node)
+
+    def leave(self, entry: Entry) -> None:
+        """A pod is gone."""
+        seat = self._seats.pop(entry.uid, None)
+        if seat is None:
+            return
+        self._on.get(seat.node, {}).pop(entry.uid, None)
+        view = self._board.views.get(seat.node)
+        if view is not None:
+            view.foreign_cpu_milli -= seat.cpu_milli
+            view.foreign_mem_mib -= seat.mem_mib
+            self._board.unassign(entry)
+            self._board.dirty(seat.node)
+
+    def claim_changed(self, claim: api.Claim) -> None:
+        """Count what a claim was allocated of our devices."""
+        uid = f"claim {claim.metadata.uid}"
+        self.claim_gone(claim)
+        if claim.status.allocation is None:
+            return
+        results = [each for each in claim.status.allocation.devices.results if each.driver == names.DRIVER]
+        if results:
+            self._allocated[uid] = results
+            self._claims[uid] = {each.pool for each in results}
+            for node in self._claims[uid]:
+                self._board.dirty(node)
+
+    def claim_gone(self, claim: api.Claim) -> None:
+        """Forget a claim."""
+        uid = f"claim {claim.metadata.uid}"
+        self._allocated.pop(uid, None)
+        for node in self._claims.pop(uid, ()):
+            self._on.get(node, {}).pop(uid, None)
+            self._board.dirty(node)
+
+    def note(self, node: str) -> None:
+        """Tell the scheduler what is used on the GPUs of a node; a GPU that is not healthy is used whole."""
+        board = self._board
+        view, row = board.views[node], board.cluster.row_of(node)
+        if row is None:
+            return
+        self._note_claims(node)
+        used: dict[int, Share] = {at: WHOLE for at, gpu in enumerate(view.gpus) if not gpu.healthy}
+        for gpus in self._on.get(node, {}).values():
+            for at, share in gpus.items():
+                before = used.get(at, Share(0, 0))
+                used[at] = Share(before.milli + share.milli, before.mem_mib + share.mem_mib)
+        card_mib = view.model.mem_mib if view.model else 0
+        for at in range(len(view.gpus)):
+            slot, share = GpuSlot(row, at), used.get(at, Share(0, 0))
+            share = Share(min(1000, share.milli), min(card_mib, share.mem_mib) if card_mib else 0)
+            if board.cluster.strangers_on(slot) != share:
+                try:
+                    board.scheduler.strangers(slot, *share)
+                except SchedulerError as error:
+                    log.warning("%s", error)
+
+    def _note_claims(self, node: str) -> None:
+        view = self._board.views[node]
+        places = {gpu.device: at for at, gpu in enumerate(view.gpus)}
+        for uid, results in self._allocated.items():
+            if node not in self._claims[uid]:
+                continue
+            gpus: dict[int, Share] = {}
+            for each in results:
+                if each.pool == node and each.device in places:
+                    gpus[places[each.device]] = _consumed(each)
+            self._on.setdefault(node, {})[uid] = gpus
+
+    def _free_gpus(self, node: str, wanted: int) -> list[int]:
+        """GPUs that a pod may have which does not say which: those that are freest, the last first."""
+        view, row = self._board.views[node], self._board.cluster.row_of(node)
+        taken = {at for gpus in self._on.get(node, {}).values() for at in gpus}
+        places = [at for at in reversed(range(len(view.gpus))) if at not in taken]
+        if row is not None:
+            cluster = self._board.cluster
+            places.sort(key=lambda at: -cluster.free_on(GpuSlot(row, at)).milli)
+        return places[:wanted]
+
+
+def _consumed(allocated: api.Allocated) -> Share:
+    held = allocated.consumed_capacity
+    try:
+        if "memory" not in held and "milli" not in held:
+            return WHOLE
+        return Share(whole(held.get("milli", 0)), mem_mib(held.get("memory", 0)))
+    except AskError:
+        return WHOLE

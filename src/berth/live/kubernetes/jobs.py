@@ -1,0 +1,84 @@
+"""A pod's ask as a job of the scheduler, on the cards that there are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from berth.live.kubernetes.asks import Ask
+from berth.model import GpuModel, Job, Share
+
+__all__ = ["Cards", "job_of"]
+
+
+@dataclass(frozen=True)
+class Cards:
+    """The GPU models of a cluster."""
+
+    found: Iterable[GpuModel]
+    models: frozenset[GpuModel] = field(init=False)
+    sizes_mib: tuple[int, ...] = field(init=False)
+    """The memory of the different cards, the smallest first."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "models", frozenset(self.found))
+        object.__setattr__(self, "found", ())
+        object.__setattr__(self, "sizes_mib", tuple(sorted({model.mem_mib for model in self.models})))
+
+    def called(self, words: Iterable[str]) -> tuple[str, ...]:
+        """The names of the models that a user's words are about: equal, or beginning with one up to a hyphen. Words
+        that are about none stay as they are, so that the job fits nowhere and says so."""
+        words = tuple(words)
+        lowered = [word.lower() for word in words]
+        names = sorted(
+            {
+                model.name
+                for model in self.models
+                if any(
+                    model.name.lower() == word or model.name.lower().startswith(f"{word}-")
+                    for word in lowered
+                )
+            }
+        )
+        return tuple(names) if names or not words else words
+
+    def variants(self, job: Job, ask: Ask) -> Iterator[Job]:
+        """The same job for each size of card, where it asks for a part of the memory: that much of it in MiB, and the
+        models of that size alone."""
+        allowed = set(self.called(ask.models)) if ask.models else None
+        for size_mib in self.sizes_mib:
+            models = sorted(
+                model.name
+                for model in self.models
+                if model.mem_mib == size_mib and (allowed is None or model.name in allowed)
+            )
+            if models:
+                mem_mib = size_mib * ask.mem_milli // 1000
+                yield replace(job, models=tuple(models), share=Share(ask.milli, mem_mib))
+
+
+def job_of(uid: str, namespace: str, submit_ms: int, ask: Ask, labels: tuple[str, ...], cards: Cards) -> Job:
+    """The job of a pod. One that asks for a part of a card's memory is for the smallest cards first; the board
+    offers it others."""
+    job = Job(
+        id=uid,
+        submit_ms=submit_ms,
+        work_ms=None,
+        user=namespace,
+        application=ask.application,
+        gpus=ask.gpus,
+        share=Share(ask.milli, ask.mem_mib),
+        cpu_milli=ask.cpu_milli,
+        mem_mib=ask.host_mem_mib,
+        models=cards.called(ask.models) if ask.gpus else (),
+        labels=labels,
+        priority=ask.priority,
+        time_limit_ms=ask.time_limit_ms,
+        estimate_ms=ask.estimate_ms,
+        virtual_cluster=namespace,
+    )
+    if ask.gpus and ask.mem_milli:
+        if len(cards.sizes_mib) == 1 and not ask.models:
+            return replace(job, share=Share(ask.milli, cards.sizes_mib[0] * ask.mem_milli // 1000))
+        return next(cards.variants(job, ask), job)
+    return job

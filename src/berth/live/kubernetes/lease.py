@@ -1,0 +1,140 @@
+"""Who leads: one scheduler of several, by a Lease of the cluster.
+
+Times are taken from this machine's own monotonic clock alone: a lease is over when it has not changed for its duration
+as seen here, whatever the clock of its holder says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from datetime import UTC, datetime
+
+from berth.errors import ApiError
+from berth.live.kubernetes.client import Api
+from berth.live.kubernetes.objects import Lease, LeaseSpec
+
+__all__ = ["BIND_S", "Leadership"]
+
+log = logging.getLogger(__name__)
+
+DURATION_S = 15
+"""After so long without renewal another may take the lease."""
+HELD_S = 10.0
+"""After so long without renewal its holder does nothing any more. A request that it has sent by then may take
+`BIND_S`, and is over before the lease is."""
+BIND_S = 4.0
+RENEW_S = 2.0
+
+
+class Leadership:
+    """This process's part in the election."""
+
+    def __init__(self, api: Api, namespace: str, name: str, identity: str) -> None:
+        self.identity = identity
+        self._api = api
+        self._path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+        self._namespace, self._name = namespace, name
+        self._renewed_s = -1e9
+        self._seen: tuple[str, float] = ("", 0.0)
+        self._holder = ""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether this process leads, for certain."""
+        return time.monotonic() - self._renewed_s < HELD_S
+
+    async def acquire(self) -> None:
+        """Return when this process leads."""
+        said = ""
+        while not await self._attempt():
+            if self._holder != said:
+                said = self._holder
+                log.warning("waiting: %s leads", said or "nobody known")
+            await asyncio.sleep(RENEW_S)
+        log.warning("%s leads", self.identity)
+
+    async def keep(self) -> None:
+        """Renew the lease until it is lost; returns then."""
+        while self.is_held:
+            await asyncio.sleep(RENEW_S)
+            await self._attempt()
+        log.warning("%s does not lead any more", self.identity)
+
+    async def release(self) -> None:
+        """Give the lease up, so that another may take it at once."""
+        if not self.is_held:
+            return
+        self._renewed_s = -1e9
+        try:
+            lease = await self._api.get(f"{self._path}/{self._name}", Lease)
+            if lease.spec.holder_identity == self.identity:
+                lease.spec.holder_identity = ""
+                await self._put(lease)
+        except ApiError as error:
+            log.warning("the lease is not given up: %s", error)
+
+    async def _attempt(self) -> bool:
+        """Take or renew the lease; whether this process holds it."""
+        asked_s = (
+            time.monotonic()
+        )  # it counts from before the request, so that we are never surer than others
+        try:
+            try:
+                lease = await self._api.get(f"{self._path}/{self._name}", Lease)
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+                lease = Lease()
+                lease.metadata.name, lease.metadata.namespace = self._name, self._namespace
+                lease.spec = self._spec(lease.spec)
+                await self._api.request("POST", self._path, lease_body(lease))
+                self._renewed_s = asked_s
+                return True
+            if not self._may_take(lease):
+                return False
+            lease.spec = self._spec(lease.spec)
+            await self._put(lease)
+        except ApiError as error:
+            if error.status != 409:
+                log.warning("the lease is not renewed: %s", error)
+            return False
+        self._renewed_s = asked_s
+        return True
+
+    def _may_take(self, lease: Lease) -> bool:
+        holder = self._holder = lease.spec.holder_identity or ""
+        if holder in ("", self.identity):
+            return True
+        version, now_s = lease.metadata.resource_version, time.monotonic()
+        if self._seen[0] != version:
+            self._seen = (version, now_s)
+        return now_s - self._seen[1] > (lease.spec.lease_duration_seconds or DURATION_S)
+
+    def _spec(self, before: LeaseSpec) -> LeaseSpec:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        same = before.holder_identity == self.identity
+        transitions = (before.lease_transitions or 0) + (not same)
+        return LeaseSpec(self.identity, DURATION_S, before.acquire_time if same else now, now, transitions)
+
+    async def _put(self, lease: Lease) -> None:
+        await self._api.request("PUT", f"{self._path}/{self._name}", lease_body(lease))
+
+
+def lease_body(lease: Lease) -> dict[str, object]:
+    """The lease as the API takes it; the version makes a change by another in between a conflict."""
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {
+            key: value
+            for key, value in (
+                ("name", lease.metadata.name),
+                ("namespace", lease.metadata.namespace),
+                ("resourceVersion", lease.metadata.resource_version),
+            )
+            if value
+        },
+        "spec": lease.spec,
+    }

@@ -1,0 +1,165 @@
+"""A node as the scheduler sees it: its GPUs by slices or labels, what others use of it, what it is called."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from berth.errors import AskError
+from berth.live.kubernetes import names
+from berth.live.kubernetes import objects as api
+from berth.live.kubernetes.constraints import NodeTraits
+from berth.live.kubernetes.quantities import cpu_milli, mem_mib, whole
+from berth.live.local.card_models import card_model
+from berth.model import GpuModel, Node
+
+__all__ = ["Gpu", "View", "gpus_of_labels", "gpus_of_slices"]
+
+MOST_GPUS = 64
+"""Of a node; a label that says more is a mistake."""
+MOST_PODS = 1 << 20
+KEPT_BY_DRIVER_MIB = 768
+"""What the driver keeps of a card for itself. NVIDIA's own label counts it in, berth's labels and slices do not; half of
+a card of 80 GiB is then really half of what programs can have."""
+
+
+class Gpu(NamedTuple):
+    """One GPU of a node."""
+
+    index: int  # type: ignore[assignment]  # it hides tuple.index, which a GPU does not need
+    """By which the node knows it."""
+    uuid: str | None = None
+    healthy: bool = True
+    device: str = ""
+    """Its name in a ResourceSlice."""
+
+
+@dataclass(slots=True)
+class View:
+    """A node with what is known of it; `node()` is what the scheduler's cluster is told."""
+
+    name: str
+    gpus: list[Gpu] = field(default_factory=list)
+    model: GpuModel | None = None
+    cpu_milli: int = 0
+    mem_mib: int = 0
+    pods_most: int = MOST_PODS
+    pods: int = 0
+    """How many are on it, of all schedulers."""
+    foreign_cpu_milli: int = 0
+    """What pods take that are not the scheduler's."""
+    foreign_mem_mib: int = 0
+    traits: NodeTraits = field(default_factory=lambda: NodeTraits("", {}, [], False, False, {}, {}))
+    problem: str = ""
+    """What its labels or slices say that makes no sense."""
+    labels: tuple[str, ...] = ()
+    """The names of the constraints that it satisfies."""
+
+    def node(self) -> Node:
+        """The node as the cluster counts it: without what others use of its CPU and memory."""
+        return Node(
+            self.name,
+            len(self.gpus),
+            self.model if self.gpus else None,
+            max(0, self.cpu_milli - self.foreign_cpu_milli),
+            max(0, self.mem_mib - self.foreign_mem_mib),
+            self.labels,
+        )
+
+    def read(self, node: api.Node, slices: Iterable[api.ResourceSlice]) -> None:
+        """Take over what the API says now; what is used stays."""
+        there = node.status.allocatable
+        self.problem = ""
+        try:
+            self.cpu_milli = cpu_milli(there.get("cpu", 0))
+            self.mem_mib = mem_mib(there.get("memory", 0), down=True)
+            self.pods_most = whole(there["pods"]) if "pods" in there else MOST_PODS
+            others = {key: whole(value) for key, value in there.items() if key not in _COUNTED}
+            of_slices = [each for each in slices if each.spec.driver == names.DRIVER]
+            if of_slices:
+                self.gpus, self.model = gpus_of_slices(of_slices)
+            else:
+                self.gpus, self.model = gpus_of_labels(node.metadata.labels)
+            if others.get(names.RESOURCE, 1) == 0:  # the plugin is there, and no GPU is healthy
+                self.gpus = []
+        except AskError as error:
+            self.problem = f"node {self.name}: {error}"
+            self.gpus, self.model, others = [], None, {}
+        ready = [each.status for each in node.status.conditions if each.type == "Ready"]
+        self.traits = NodeTraits(
+            self.name,
+            node.metadata.labels,
+            node.spec.taints,
+            node.spec.unschedulable,
+            not ready or ready[0] == "True",
+            others,
+            self.traits.others_used,
+        )
+
+
+_COUNTED = frozenset({"cpu", "memory", "pods"})
+
+
+def gpus_of_labels(labels: Mapping[str, str]) -> tuple[list[Gpu], GpuModel | None]:
+    """The GPUs that a node's labels tell of, berth's own first. Raises AskError."""
+    for count, model, memory, kept in (
+        (names.LABEL_GPU_COUNT, names.LABEL_GPU_MODEL, names.LABEL_GPU_MEMORY_MIB, 0),
+        (
+            names.NVIDIA_GPU_COUNT,
+            names.NVIDIA_GPU_MODEL,
+            names.NVIDIA_GPU_MEMORY_MIB,
+            KEPT_BY_DRIVER_MIB,
+        ),
+    ):
+        if count not in labels:
+            continue
+        gpus = _label(labels, count, MOST_GPUS)
+        mib = _label(labels, memory, 1 << 24) if memory in labels else 0
+        found = _model(labels.get(model, "GPU"), max(0, mib - kept))
+        return [Gpu(index) for index in range(gpus)], found
+    return [], None
+
+
+def gpus_of_slices(slices: Iterable[api.ResourceSlice]) -> tuple[list[Gpu], GpuModel | None]:
+    """The GPUs of a node's slices, those of the newest generation; where the models differ, of the commonest.
+    Raises AskError."""
+    slices = list(slices)
+    newest = max(each.spec.pool.generation for each in slices)
+    found: list[tuple[Gpu, GpuModel]] = []
+    for each in slices:
+        if each.spec.pool.generation == newest:
+            found += [_device(device, at) for at, device in enumerate(each.spec.devices)]
+    if not found:
+        return [], None
+    commonest = Counter(model for _, model in found).most_common(1)[0][0]
+    gpus = sorted(gpu for gpu, model in found if model == commonest)
+    if len({gpu.index for gpu in gpus}) < len(gpus):
+        raise AskError("two devices of its ResourceSlices have the same index")
+    return gpus[:MOST_GPUS], commonest
+
+
+def _device(device: api.Device, at: int) -> tuple[Gpu, GpuModel]:
+    said = {key.rpartition("/")[2]: value for key, value in device.attributes.items()}
+    held = {key.rpartition("/")[2]: value for key, value in device.capacity.items()}
+    index = said["index"].int_ if "index" in said else None
+    uuid = said["uuid"].string if "uuid" in said else None
+    model = (said["model"].string if "model" in said else None) or "GPU"
+    mib = mem_mib(held["memory"].value, down=True) if "memory" in held else 0
+    healthy = not any(taint.effect in ("NoSchedule", "NoExecute") for taint in device.taints)
+    return Gpu(at if index is None else index, uuid, healthy, device.name), _model(model, mib)
+
+
+def _label(labels: Mapping[str, str], key: str, most: int) -> int:
+    text = labels[key]
+    if not text.isdigit() or int(text) > most:
+        raise AskError(f"label {key} is '{text[:40]}'; expected a whole number from 0 to {most}")
+    return int(text)
+
+
+def _model(name: str, mib: int) -> GpuModel:
+    if not mib:
+        return GpuModel(name)
+    found = card_model(name, mib)
+    return found if found.mem_mib == mib else replace(found, mem_mib=mib)

@@ -1,0 +1,72 @@
+"""What the scheduler decided for a pod, as the annotation `berth.dev/placement` that the node reads."""
+
+from __future__ import annotations
+
+import msgspec
+
+from berth.live.kubernetes import names
+from berth.live.kubernetes.nodes import View
+from berth.model import GpuSlot, Placement
+
+__all__ = ["Placed", "PlacedGpu", "annotation_of", "placed_of", "slots_of"]
+
+
+class PlacedGpu(msgspec.Struct):
+    """A pod's part of one GPU."""
+
+    index: int
+    uuid: str | None
+    milli: int
+    mem_mib: int
+
+
+class Placed(msgspec.Struct):
+    """Where a pod was placed on its node."""
+
+    gpus: list[PlacedGpu]
+    shared: bool = False
+    best_effort: bool = False
+    policy: str = ""
+
+
+def annotation_of(placement: Placement, view: View, policy: str) -> str:
+    """The annotation for a placement on one node. A part for which no memory was said is all that the card has."""
+    share = placement.share
+    card_mib = view.model.mem_mib if view.model else 0
+    gpus = [
+        PlacedGpu(
+            view.gpus[slot.index].index, view.gpus[slot.index].uuid, share.milli, share.mem_mib or card_mib
+        )
+        for slot in placement.slots
+        if placement.job.gpus
+    ]
+    return msgspec.json.encode(Placed(gpus, placement.shared, placement.best_effort, policy)).decode()
+
+
+def placed_of(annotations: dict[str, str]) -> Placed | None:
+    """The placement that a pod carries; None where it carries none, or one that nobody of us wrote."""
+    text = annotations.get(names.PLACEMENT)
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=Placed)
+    except msgspec.DecodeError:
+        return None
+
+
+def slots_of(placed: Placed, view: View, row: int) -> tuple[GpuSlot, ...] | None:
+    """The slots of a placement on its node, by uuid where there is one; None where a GPU is not there any more."""
+    found = []
+    for gpu in placed.gpus:
+        at = next(
+            (
+                at
+                for at, there in enumerate(view.gpus)
+                if (there.uuid == gpu.uuid if gpu.uuid and there.uuid else there.index == gpu.index)
+            ),
+            None,
+        )
+        if at is None:
+            return None
+        found.append(GpuSlot(row, at))
+    return tuple(found) if len(set(found)) == len(found) else None

@@ -1,0 +1,115 @@
+"""Why a pod waits, in numbers: `0/12 nodes: 5 no model A100, 7 GPU memory short by 2048 MiB`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from berth.live.kubernetes.asks import Ask
+from berth.live.kubernetes.board import Board, Entry
+from berth.live.kubernetes.constraints import why_not
+from berth.live.kubernetes.nodes import View
+from berth.model import Job
+
+__all__ = ["Reason", "Reasons"]
+
+MOST_GROUPS = 6
+"""Groups of nodes in one message; an API server takes 1 KiB of an event's message."""
+
+
+class Reason(NamedTuple):
+    """Why a pod waits."""
+
+    message: str
+    kind: str
+    """What the message says without its numbers: one that says the same again need not be said again."""
+
+
+class Reasons:
+    """Explains waiting pods as of one moment; pods that ask alike are looked at once."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self._known: dict[object, Reason] = {}
+        self._free = board.cluster.free
+        self._first = board.scheduler.queue.first()
+
+    def of(self, entry: Entry) -> Reason:
+        """Why this pod waits."""
+        if entry.state == "refused" or entry.ask is None:
+            return Reason(entry.message, entry.message)
+        ask = entry.ask
+        if ask.gang is not None and (state := self._board.gangs.of(ask.gang)) is not None:
+            there = state.size - state.wanted + len(state.waiting)
+            if there < state.size:
+                return Reason(
+                    f"gang {ask.gang.name}: {there} of {state.size} pods are there; it starts when all are",
+                    "gang",
+                )
+        job = self._board.job(entry)
+        # Pods of one kind differ in their names alone.
+        key = (ask.constraint, job.gpus, job.share, job.cpu_milli, job.mem_mib, job.models)
+        reason = self._known.get(key)
+        if reason is None:
+            reason = self._known[key] = self._reason(ask, job)
+        if ask.gang is not None and state is not None and state.message:
+            return Reason(f"gang {ask.gang.name}: {state.message}; {reason.message}", f"gang, {reason.kind}")
+        return reason
+
+    def _reason(self, ask: Ask, job: Job) -> Reason:
+        counts: dict[str, int] = {}
+        shortest: dict[str, tuple[int, str]] = {}
+        room = 0
+        for name, view in self._board.views.items():
+            row = self._board.cluster.row_of(name)
+            kind, short, unit = self._lacking(ask, job, view, row)
+            if not kind:
+                room += 1
+                continue
+            counts[kind] = counts.get(kind, 0) + 1
+            if unit and (kind not in shortest or short < shortest[kind][0]):
+                shortest[kind] = (short, unit)
+        nodes = len(self._board.views)
+        if room:
+            ahead = "" if self._first is None or self._first.id == job.id else "; it waits its turn"
+            return Reason(f"{room}/{nodes} nodes have room{ahead}", "turn")
+        groups = sorted(counts, key=lambda kind: -counts[kind])
+        said = [
+            f"{counts[kind]} {kind}"
+            + (f" short by {shortest[kind][0]}{shortest[kind][1]}" if kind in shortest else "")
+            for kind in groups[:MOST_GROUPS]
+        ]
+        if len(groups) > MOST_GROUPS:
+            said.append(f"{sum(counts[kind] for kind in groups[MOST_GROUPS:])} for other reasons")
+        return Reason(f"0/{nodes} nodes: {', '.join(said) or 'there are none'}", "|".join(sorted(groups)))
+
+    def _lacking(self, ask: Ask, job: Job, view: View, row: int | None) -> tuple[str, int, str]:
+        """What a node lacks for the pod, by how much at least, and the unit; the first is empty where it has room."""
+        if row is None:
+            return "not known yet", 0, ""
+        if why := why_not(ask.constraint, view.traits):
+            return why, 0, ""
+        if view.pods >= view.pods_most:
+            return f"full with {view.pods} pods", 0, ""
+        if job.gpus and not view.gpus:
+            return "no GPU", 0, ""
+        if job.gpus and job.models and (view.model is None or view.model.name not in job.models):
+            return f"no model {' or '.join(ask.models or job.models)}", 0, ""
+        if job.gpus > len(view.gpus):
+            return f"fewer than {job.gpus} GPUs", 0, ""
+        free = self._free
+        cpu, mem = int(free.cpu_milli[row]), int(free.mem_mib[row])
+        if cpu < job.cpu_milli:
+            return "CPU", job.cpu_milli - cpu, "m"
+        if mem < job.mem_mib:
+            return "memory", job.mem_mib - mem, " MiB"
+        if not job.gpus:
+            return "", 0, ""
+        gpus = len(view.gpus)
+        pairs = list(zip(free.milli[row, :gpus].tolist(), free.gpu_mem_mib[row, :gpus].tolist(), strict=True))
+        if sum(milli >= job.share.milli and mem >= job.share.mem_mib for milli, mem in pairs) >= job.gpus:
+            return "", 0, ""
+        computing = sorted((mem for milli, mem in pairs if milli >= job.share.milli), reverse=True)
+        if len(computing) < job.gpus:
+            nth = sorted((milli for milli, _ in pairs), reverse=True)[job.gpus - 1]
+            return "GPU compute", job.share.milli - max(0, nth), " milli"
+        return "GPU memory", job.share.mem_mib - max(0, computing[job.gpus - 1]), " MiB"

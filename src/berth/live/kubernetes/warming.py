@@ -1,0 +1,43 @@
+"""Have all compiled that a policy needs, before the first pod waits for a decision."""
+
+from __future__ import annotations
+
+from berth.cluster import Cluster
+from berth.gpu_models import gpu_model
+from berth.knowledge import make_knowledge
+from berth.live.kubernetes.board import Settings
+from berth.model import GpuSlot, Job, Node, RecordState, Share
+from berth.policies import Setting, make_policy
+from berth.scheduler import Scheduler
+
+__all__ = ["warm_up"]
+
+
+def warm_up(settings: Settings) -> None:
+    """Decide on jobs that are not there, on a cluster that is not there: whole GPUs, parts, several, none."""
+    knowledge = make_knowledge(settings.knowledge)
+    policy = make_policy(settings.policy, Setting(knowledge=knowledge))
+    nodes = [Node(f"warm-{at}", 2, gpu_model("A100-80"), 64_000, 262_144, ("warm",)) for at in range(2)]
+    scheduler = Scheduler(Cluster(nodes), policy, knowledge)
+    applications = list(knowledge.profiles)[:2] or ["warm"]
+    for at, (gpus, milli, mem_mib) in enumerate(
+        ((1, 300, 1024), (1, 500, 0), (2, 1000, 0), (0, 1000, 0), (1, 1000, 0), (1, 1000, 0), (2, 1000, 0))
+    ):
+        labels = ("warm",) if at % 2 else ()
+        scheduler.submit(
+            Job(
+                f"warm-{at}", 0, None, gpus=gpus, share=Share(milli, mem_mib), cpu_milli=100, mem_mib=100,
+                application=applications[at % len(applications)], time_limit_ms=60_000, priority=at, labels=labels,
+            )
+        )  # fmt: skip
+    scheduler.strangers(GpuSlot(0, 0), 10, 10)
+    for now_ms in (1, 3, 5):
+        for _ in scheduler.decide(now_ms):
+            pass
+        scheduler.node_drained("warm-0")
+        scheduler.node_back("warm-0")
+        for job_id in list(scheduler.cluster.running)[:2]:
+            scheduler.ended(job_id, RecordState.COMPLETED, now_ms + 1)
+    for job in list(scheduler.queue):
+        scheduler.cluster.fitting_nodes(job)
+        scheduler.cluster.fits_when_empty(job)

@@ -1,0 +1,255 @@
+"""A cluster of a test: nodes and pods on the real API server, and what is seen of them from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from berth.errors import ApiError
+from berth.live.kubernetes import names
+from berth.live.kubernetes.access import from_kubeconfig
+from berth.live.kubernetes.board import Settings
+from berth.live.kubernetes.client import Api
+from berth.live.kubernetes.scheduling import Options, Scheduling
+
+NAMESPACE = "default"
+NOW = {"gracePeriodSeconds": 0}
+
+
+class World:
+    """What tests do to a cluster, and what they see."""
+
+    def __init__(self, api: Api, kubeconfig: Path) -> None:
+        self.api = api
+        self.kubeconfig = kubeconfig
+        self._running: list[asyncio.Task[None]] = []
+
+    async def clean(self) -> None:
+        """Take away all that earlier tests have left."""
+        for path in (
+            "/api/v1/namespaces/default/pods",
+            "/api/v1/namespaces/other/pods",
+            "/api/v1/nodes",
+            "/api/v1/namespaces/default/events",
+            f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases",
+        ):
+            await self.api.request("DELETE", path, NOW, patience_s=10)
+        for namespace in ("default", "other", names.NAMESPACE):
+            await self._make("/api/v1/namespaces", {"kind": "Namespace", "metadata": {"name": namespace}})
+
+    async def _make(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        try:
+            made: dict[str, Any] = json.loads(
+                await self.api.request("POST", path, {"apiVersion": "v1", **body}, patience_s=10)
+            )
+        except ApiError as error:
+            if error.status != 409:
+                raise
+            return {}
+        return made
+
+    async def node(
+        self,
+        name: str,
+        gpus: int = 2,
+        *,
+        model: str = "A100-80",
+        mem_mib: int = 81_920,
+        cpu: str = "64",
+        memory: str = "256Gi",
+        pods: str = "110",
+        labels: dict[str, str] | None = None,
+        taints: list[dict[str, str]] | None = None,
+        unschedulable: bool = False,
+        resources: dict[str, str] | None = None,
+    ) -> None:
+        """Post a node that stays as it is."""
+        of_gpus = {
+            names.LABEL_GPU_COUNT: str(gpus),
+            names.LABEL_GPU_MODEL: model,
+            names.LABEL_GPU_MEMORY_MIB: str(mem_mib),
+        }
+        there = {"cpu": cpu, "memory": memory, "pods": pods, **(resources or {})}
+        await self._make(
+            "/api/v1/nodes",
+            {
+                "kind": "Node",
+                "metadata": {"name": name, "labels": {**(of_gpus if gpus else {}), **(labels or {})}},
+                "spec": {"taints": taints or [], "unschedulable": unschedulable},
+                "status": {
+                    "allocatable": there,
+                    "capacity": there,
+                    "conditions": [{"type": "Ready", "status": "True"}],
+                },
+            },
+        )
+
+    async def pod(
+        self,
+        name: str,
+        gpus: int = 1,
+        *,
+        milli: int | str | None = None,
+        mem: int | str | None = None,
+        namespace: str = NAMESPACE,
+        scheduler: str = names.SCHEDULER_NAME,
+        cpu: str = "100m",
+        memory: str = "64Mi",
+        annotations: dict[str, str] | None = None,
+        resources: dict[str, str] | None = None,
+        node: str | None = None,
+        **spec: Any,
+    ) -> str:
+        """Post a pod; returns its uid."""
+        said = dict(annotations or {})
+        if milli is not None:
+            said[names.ASKED_MILLI] = str(milli)
+        if mem is not None:
+            said[names.ASKED_MEM_MIB] = str(mem)
+        takes = {"cpu": cpu, "memory": memory, **({names.RESOURCE: str(gpus)} if gpus else {}), **(resources or {})}
+        container = {"name": "main", "image": "busybox", "resources": {"requests": takes, "limits": takes}}
+        body: dict[str, Any] = {
+            "kind": "Pod",
+            "metadata": {"name": name, "annotations": said},
+            "spec": {
+                "schedulerName": scheduler, "terminationGracePeriodSeconds": 0, "containers": [container], **spec,
+            },
+        }  # fmt: skip
+        if node is not None:
+            body["spec"]["nodeName"] = node
+        made = await self._make(f"/api/v1/namespaces/{namespace}/pods", body)
+        return str(made["metadata"]["uid"])
+
+    async def delete(self, name: str, kind: str = "pods", namespace: str | None = NAMESPACE) -> None:
+        """Delete a pod, or a node with `kind` and no namespace."""
+        where = f"/api/v1/namespaces/{namespace}/{kind}" if namespace else f"/api/v1/{kind}"
+        await self.api.request("DELETE", f"{where}/{name}", NOW, patience_s=10)
+
+    async def patch(self, path: str, body: dict[str, Any]) -> None:
+        """Change part of an object."""
+        await self.api.request(
+            "PATCH", path, body, content_type="application/merge-patch+json", patience_s=10
+        )
+
+    async def ended(self, name: str, phase: str = "Succeeded") -> None:
+        """Let a pod have ended."""
+        await self.patch(f"/api/v1/namespaces/{NAMESPACE}/pods/{name}/status", {"status": {"phase": phase}})
+
+    async def pods(self) -> dict[str, dict[str, Any]]:
+        """All pods by name."""
+        listed = json.loads(await self.api.request("GET", "/api/v1/pods", patience_s=30))
+        return {pod["metadata"]["name"]: pod for pod in listed["items"]}
+
+    async def places(self) -> dict[str, str]:
+        """The node of each pod that is bound, by name."""
+        return {
+            name: pod["spec"]["nodeName"] for name, pod in (await self.pods()).items() if "nodeName" in pod["spec"]
+        }
+
+    async def events(self, reason: str = "") -> list[tuple[str, str]]:
+        """Pod and message of each event of that reason."""
+        listed = json.loads(await self.api.request("GET", "/api/v1/events", patience_s=30))
+        return [
+            (each["involvedObject"]["name"], each["message"])
+            for each in listed["items"]
+            if not reason or each["reason"] == reason
+        ]
+
+    async def until(self, what: str, is_so: Callable[[], Any], patience_s: float = 30) -> Any:
+        """Wait until an awaitable is true; returns it."""
+        end = time.monotonic() + patience_s
+        while True:
+            with contextlib.suppress(ApiError):
+                if found := await is_so():
+                    return found
+            for task in self._running:
+                if task.done() and not task.cancelled():
+                    task.result()
+            assert time.monotonic() < end, f"not in {patience_s:g} s: {what}; {await self.pods_in_words()}"
+            await asyncio.sleep(0.05)
+
+    async def until_bound(self, *names_: str, patience_s: float = 30) -> dict[str, str]:
+        """Wait until these pods are bound; returns all places."""
+
+        async def bound() -> dict[str, str] | None:
+            places = await self.places()
+            return places if set(names_) <= places.keys() else None
+
+        found: dict[str, str] = await self.until(f"{names_} are bound", bound, patience_s)
+        return found
+
+    async def until_told(self, name: str, *words: str, patience_s: float = 30) -> str:
+        """Wait until the condition of a pod says all of these words; returns its message."""
+
+        async def told() -> str | None:
+            for condition in (await self.pods())[name]["status"].get("conditions", []):
+                if condition["type"] == "PodScheduled" and all(word in condition["message"] for word in words):
+                    return str(condition["message"])
+            return None
+
+        found: str = await self.until(f"{name} is told {words}", told, patience_s)
+        return found
+
+    async def pods_in_words(self) -> str:
+        """What waits and why, for a failed test."""
+        with contextlib.suppress(ApiError):
+            return "; ".join(
+                f"{name}: {pod['spec'].get('nodeName', 'waits')}"
+                f" {[c.get('message') for c in pod['status'].get('conditions', [])]}"
+                for name, pod in (await self.pods()).items()
+            )
+        return "the server is away"
+
+    async def check(self, cards_mib: int = 81_920) -> None:
+        """See from outside that no GPU is given away beyond what it has, and that gangs are whole."""
+        used: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
+        gangs: dict[tuple[str, str], int] = defaultdict(int)
+        for name, pod in (await self.pods()).items():
+            said = pod["metadata"].get("annotations", {})
+            if pod["status"].get("phase") in ("Succeeded", "Failed"):
+                continue
+            if "nodeName" not in pod["spec"]:
+                assert names.PLACEMENT not in said, f"{name} has a placement and no node"
+                continue
+            if names.PLACEMENT not in said:
+                continue
+            if names.GANG in said:
+                gangs[pod["metadata"]["namespace"], said[names.GANG]] += 1
+            placed = json.loads(said[names.PLACEMENT])
+            for gpu in placed["gpus"]:
+                use = used[pod["spec"]["nodeName"], gpu["index"]]
+                use[0] += 100 if placed["best_effort"] else gpu["milli"]
+                use[1] += 0 if placed["best_effort"] else gpu["mem_mib"]
+        for slot, (milli, mem_mib) in used.items():
+            assert milli <= 1000, f"{slot} is given away by {milli} milli"
+            assert mem_mib <= cards_mib, f"{slot} is given away by {mem_mib} MiB"
+        for (_, gang), there in gangs.items():
+            assert there == int(gang.rpartition("/")[2]), f"{there} pods of gang {gang} are bound"
+
+    @contextlib.asynccontextmanager
+    async def scheduler(self, identity: str = "test", **options: Any) -> AsyncIterator[Scheduling]:
+        """A scheduler that runs in this process, on a connection of its own."""
+        elect = options.pop("elect", False)
+        advise = options.pop("advise", False)
+        token = options.pop("token", None)
+        access = from_kubeconfig(self.kubeconfig.with_name(f"{token}.kubeconfig") if token else self.kubeconfig)
+        async with Api(access) as api:
+            scheduling = Scheduling(
+                api, Options(Settings(**options), advise=advise, identity=identity, elect=elect)
+            )
+            task = asyncio.create_task(scheduling.run())
+            self._running.append(task)
+            try:
+                yield scheduling
+                if task.done():
+                    task.result()
+            finally:
+                self._running.remove(task)
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
