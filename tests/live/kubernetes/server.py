@@ -1,4 +1,4 @@
-"""A real API server with its etcd, on loopback: made from `KUBEBUILDER_ASSETS`, or from what `build_server.sh` built."""
+"""A real API server with its etcd, on loopback: from `KUBEBUILDER_ASSETS`, or from what `build_server.sh` built."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def find_assets() -> Assets | str:
         if done.returncode:
             return f"build_server.sh failed: {done.stderr[-2000:]}"
     if not built.exists():
-        return f"no kube-apiserver in {built.parent}; run {HERE / 'build_server.sh'}, or set KUBEBUILDER_ASSETS"
+        return (
+            f"no kube-apiserver in {built.parent}; run {HERE / 'build_server.sh'}, or set KUBEBUILDER_ASSETS"
+        )
     return _assets(built, Path(etcd))
 
 
@@ -161,9 +163,7 @@ current-context: c
     def _until_ready(self, patience_s: float = 120) -> None:
         tls = ssl.create_default_context()
         tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-        request = urllib.request.Request(
-            f"{self.url}/readyz", headers={"Authorization": "Bearer admintoken"}
-        )
+        request = urllib.request.Request(f"{self.url}/readyz", headers={"Authorization": "Bearer admintoken"})
         end = time.monotonic() + patience_s
         while time.monotonic() < end:
             if self._processes["api"].poll() is not None:

@@ -112,7 +112,12 @@ class World:
             said[names.ASKED_MILLI] = str(milli)
         if mem is not None:
             said[names.ASKED_MEM_MIB] = str(mem)
-        takes = {"cpu": cpu, "memory": memory, **({names.RESOURCE: str(gpus)} if gpus else {}), **(resources or {})}
+        takes = {
+            "cpu": cpu,
+            "memory": memory,
+            **({names.RESOURCE: str(gpus)} if gpus else {}),
+            **(resources or {}),
+        }
         container = {"name": "main", "image": "busybox", "resources": {"requests": takes, "limits": takes}}
         body: dict[str, Any] = {
             "kind": "Pod",
@@ -149,7 +154,9 @@ class World:
     async def places(self) -> dict[str, str]:
         """The node of each pod that is bound, by name."""
         return {
-            name: pod["spec"]["nodeName"] for name, pod in (await self.pods()).items() if "nodeName" in pod["spec"]
+            name: pod["spec"]["nodeName"]
+            for name, pod in (await self.pods()).items()
+            if "nodeName" in pod["spec"]
         }
 
     async def events(self, reason: str = "") -> list[tuple[str, str]]:
@@ -189,12 +196,23 @@ class World:
 
         async def told() -> str | None:
             for condition in (await self.pods())[name]["status"].get("conditions", []):
-                if condition["type"] == "PodScheduled" and all(word in condition["message"] for word in words):
+                if condition["type"] == "PodScheduled" and all(
+                    word in condition.get("message", "") for word in words
+                ):
                     return str(condition["message"])
             return None
 
         found: str = await self.until(f"{name} is told {words}", told, patience_s)
         return found
+
+    async def until_event(self, reason: str, name: str) -> str:
+        """Wait until there is an event of this reason about a pod; returns its message."""
+
+        async def there() -> list[str]:
+            return [message for about, message in await self.events(reason) if about == name]
+
+        found: list[str] = await self.until(f"an event {reason} of {name}", there)
+        return found[0]
 
     async def pods_in_words(self) -> str:
         """What waits and why, for a failed test."""
@@ -238,7 +256,9 @@ class World:
         elect = options.pop("elect", False)
         advise = options.pop("advise", False)
         token = options.pop("token", None)
-        access = from_kubeconfig(self.kubeconfig.with_name(f"{token}.kubeconfig") if token else self.kubeconfig)
+        access = from_kubeconfig(
+            self.kubeconfig.with_name(f"{token}.kubeconfig") if token else self.kubeconfig
+        )
         async with Api(access) as api:
             scheduling = Scheduling(
                 api, Options(Settings(**options), advise=advise, identity=identity, elect=elect)

@@ -55,8 +55,6 @@ def ask_of(pod: Pod, compat: str | None = None) -> Ask:
     said = pod.metadata.annotations
     resources = {key: value for key, value in pod_resources(pod) if value}
     wish = wish_of(pod, resources, compat)
-    if wish is not None and pod.spec.resource_claims:
-        raise AskError("GPUs are asked for by resource claims and by resources at once; use one of them")
     known = known_resources(compat)
     others = {key: value for key, value in resources.items() if key not in known and key not in _COUNTED}
     milli, mem_mib, mem_milli = _parts(wish)

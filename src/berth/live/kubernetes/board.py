@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from berth.cluster import Cluster
+from berth.cluster import Cluster, Queue
 from berth.errors import AskError, PlacementError, SchedulerError
 from berth.knowledge import make_knowledge
 from berth.live.kubernetes import names
@@ -26,7 +26,7 @@ from berth.live.kubernetes.nodes import View
 from berth.live.kubernetes.placements import Placed, annotation_of, placed_of, slots_of
 from berth.live.kubernetes.steps import Bind, Step, Stop, Tell
 from berth.model import Job, Node, Placement, RecordState, Share
-from berth.policies import Setting, make_policy
+from berth.policies import Decision, Policy, Setting, make_policy
 from berth.scheduler import Evicted, NeverFits, Refused, Scheduler
 
 __all__ = ["Board", "Entry", "Settings"]
@@ -61,8 +61,8 @@ class Entry:
     name: str
     ask: Ask | None = None
     state: str = "waiting"
-    """`waiting`: queued, or in line with its gang; `parked`: no node could hold it; `refused`: it makes no sense, or too
-    many different constraints wait; `placed`: decided, not bound; `bound`; `foreign`: counted and no more; `done`."""
+    """`waiting`: queued, or in line with its gang; `parked`: no node could hold it; `refused`: it makes no sense, or
+    too many different constraints wait; `placed`: decided, not bound; `bound`; `foreign`: counted and no more; `done`."""
     node: str = ""
     message: str = ""
     """Why it is refused."""
@@ -109,7 +109,7 @@ class Board:
         self.foreign = Foreign(self)
         self.cards = Cards(())
         self.overcommitted: set[str] = set()
-        """Pods of ours that hold what was given to others already."""
+        """Pods of ours that hold what was given to others."""
         self._nodes: dict[str, Node] = {}
         self._objects: dict[str, api.Node] = {}
         self._slices: dict[str, dict[str, api.ResourceSlice]] = {}
@@ -217,7 +217,6 @@ class Board:
         if gang := entry.ask.gang:
             if (state := self.gangs.of(gang)) is not None:
                 state.placed.pop(uid, None)
-                state.offered.discard(uid)
                 state.bound.discard(uid)
                 if again:
                     state.waiting[uid] = None
@@ -248,8 +247,9 @@ class Board:
         """What is to be done now. Between two steps the caller may tell of nothing else; it may stop at any."""
         self.sync_nodes(now_ms)
         self._switch_cards()
+        yield from self._offer_gangs(now_ms, first=True)
         yield from self._round(now_ms)
-        yield from self._offer_gangs(now_ms)
+        yield from self._offer_gangs(now_ms, first=False)
 
     def sync_nodes(self, now_ms: int) -> None:
         """Tell the scheduler what has become of the nodes."""
@@ -403,6 +403,7 @@ class Board:
     def _is_bound(self, pod: api.Pod, entry: Entry | None, now_ms: int) -> None:
         meta, spec = pod.metadata, pod.spec
         if entry is not None and entry.state in ("bound", "foreign", "done"):
+            entry.pod = pod
             entry.ending = entry.ending or meta.deletion_timestamp is not None
             return
         placed = placed_of(meta.annotations)
@@ -421,7 +422,10 @@ class Board:
         entry.submit_ms, entry.ending = created_ms(meta), meta.deletion_timestamp is not None
         entry.priority, entry.pod = spec.priority, pod
         self.entries[meta.uid] = entry
-        if placed is None or not self._restore(pod, entry, placed, now_ms):
+        if meta.annotations.get(names.PLACED_UID, meta.uid) != meta.uid:
+            self.overcommitted.add(meta.uid)
+            self.foreign.sit(pod, entry, placed)
+        elif placed is None or not self._restore(pod, entry, placed, now_ms):
             self.foreign.sit(pod, entry, placed)
 
     def _restore(self, pod: api.Pod, entry: Entry, placed: Placed, now_ms: int) -> bool:
@@ -496,7 +500,6 @@ class Board:
         self.scheduler.started(entry.uid)
         if entry.ask.gang and (state := self.gangs.of(entry.ask.gang)) is not None:
             state.placed.pop(entry.uid, None)
-            state.offered.discard(entry.uid)
             state.bound.add(entry.uid)
 
     def _release(self, entry: Entry, now_ms: int, *, completed: bool | None = None) -> None:
@@ -624,7 +627,6 @@ class Board:
             state.since_ms, state.message = None, ""
             state.bound |= state.placed.keys()
             state.placed.clear()
-            state.offered.clear()
             yield from binds
 
     def _evicted(self, uid: str, now_ms: int) -> Iterator[Step]:
@@ -647,42 +649,59 @@ class Board:
             entry.state = "parked"
             self._parked[uid] = None
 
-    def _offer_gangs(self, now_ms: int) -> Iterator[Step]:
-        """Offer the gangs to the policy, one after the other; the first that finds room for a part keeps it."""
-        holder = next((key for key, state in self.gangs.line() if state.placed), None)
-        if holder is not None:
-            state = self.gangs.gangs[holder]
-            if now_ms - (state.since_ms or now_ms) >= self.settings.gang_ms or not state.is_there:
-                yield from self._take_back(holder, state, now_ms)
+    def _offer_gangs(self, now_ms: int, *, first: bool) -> Iterator[Step]:
+        """Offer the gangs to the policy, one after the other; the first that finds room for a part keeps it.
+
+        Those that began before the first pod of the queue, or of which some run already, go `first`.
+        """
+        line = self.gangs.line()
+        holder = next((key for key, state in line if state.since_ms is not None), None)
+        head = self.scheduler.queue.first()
+        for key, state in line[:MOST_GANGS_AT_ONCE]:
+            older = head is None or self._began_ms(state) <= head.submit_ms
+            if (bool(state.bound) or key == holder or older) != first:
+                continue
+            if key == holder and (
+                now_ms - (state.since_ms or now_ms) >= self.settings.gang_ms or not state.is_there
+            ):
+                yield from self._take_back(key, state, now_ms)
                 holder = None
-        for key, state in self.gangs.line()[:MOST_GANGS_AT_ONCE]:
-            if key == holder or not state.is_there:
                 continue
             yield from self._offer(state, now_ms)
-            if not (state.placed or state.offered):
+            if not state.placed:
                 continue
-            if state.placed and holder is None:
-                holder, state.since_ms = key, now_ms
-                missing = state.wanted
-                state.message = (
-                    f"{state.size - missing} of {state.size} pods of the gang have room; it holds them"
-                )
+            if holder in (None, key):
+                holder, state.since_ms = key, state.since_ms or now_ms
+                found = state.size - state.wanted
+                state.message = f"{found} of {state.size} pods of the gang have room, which is held for them"
             else:
                 self._give_back(state, now_ms)
 
+    def _began_ms(self, state: GangState) -> int:
+        return min((self.entries[uid].submit_ms for uid in state.waiting), default=0)
+
     def _offer(self, state: GangState, now_ms: int) -> Iterator[Step]:
-        for uid in list(state.waiting)[: state.wanted]:
-            if uid in state.offered or self.scheduler.waits(uid):
-                continue
-            entry = self.entries[uid]
-            self._queue(entry, now_ms)
-            if entry.state == "waiting":
-                state.offered.add(uid)
-        yield from self._round(now_ms)
+        """Offer what a gang lacks to the policy, and nothing else."""
+        scheduler = self.scheduler
+        offered = list(state.waiting)[: state.wanted]
+        for uid in offered:
+            self._queue(self.entries[uid], now_ms)
+        jobs = [job for uid in offered if (job := scheduler.queue.named(uid)) is not None]
+        scheduler.policy = _OfThese(self.policy, jobs)
+        try:
+            yield from self._round(now_ms)
+        finally:
+            scheduler.policy = self.policy
+            for uid in offered:
+                if scheduler.waits(uid):
+                    scheduler.withdraw(uid, now_ms)
 
     def _take_back(self, key: tuple[str, str], state: GangState, now_ms: int) -> Iterator[Step]:
         seconds = (now_ms - (state.since_ms or now_ms)) // 1000
-        state.message = f"{state.size - state.wanted} of {state.size} pods of the gang had room for {seconds} s; it gave them back"
+        found = state.size - state.wanted
+        state.message = (
+            f"{found} of {state.size} pods of the gang had room for {seconds} s; it gave them back"
+        )
         told = [self.entries[uid] for uid in [*state.placed, *state.waiting] if uid in self.entries]
         self._give_back(state, now_ms)
         self.gangs.to_the_end(key)
@@ -690,14 +709,10 @@ class Board:
             yield Tell(entry.uid, entry.namespace, entry.name, "GangTimeout", state.message)
 
     def _give_back(self, state: GangState, now_ms: int) -> None:
-        """Let go of the places of a gang that is not whole, and take it out of the queue."""
+        """Let go of the places of a gang that is not whole."""
         state.since_ms = None
         for uid in list(state.placed):
             self.bind_failed(uid, now_ms, again=True)
-        for uid in list(state.offered):
-            state.offered.discard(uid)
-            if self.scheduler.waits(uid):
-                self.scheduler.withdraw(uid, now_ms)
 
     def _switch_cards(self) -> None:
         """Let pods that ask for a part of a card's memory go to another kind of card where theirs has no room."""
@@ -713,6 +728,23 @@ class Board:
                 if len(self.cluster.fitting_nodes(other)):
                     self.scheduler.replace(other)
                     break
+
+
+class _OfThese:
+    """A policy that is shown these jobs of the queue alone."""
+
+    def __init__(self, policy: Policy, jobs: list[Job]) -> None:
+        self._policy, self._jobs = policy, jobs
+
+    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
+        """What the policy decides on them; what has started leaves the part that it is shown."""
+        part = Queue()
+        for job in self._jobs:
+            part.add(job)
+        for decision in self._policy(part, cluster, now_ms):
+            yield decision
+            if isinstance(decision, Placement) and decision.job.id in cluster.running:
+                part.remove(decision.job)
 
 
 def _number(version: str) -> int:

@@ -109,9 +109,10 @@ class Api:
             page = msgspec.json.decode(
                 await self.request("GET", path, params=asked, patience_s=60), type=Page
             )
-            yield page.metadata.resource_version, [
-                found for item in page.items if (found := decoded(item, decoder)) is not None
-            ]
+            yield (
+                page.metadata.resource_version,
+                [found for item in page.items if (found := decoded(item, decoder)) is not None],
+            )
             if not page.metadata.continue_:
                 return
             asked["continue"] = page.metadata.continue_

@@ -20,8 +20,6 @@ class GangState:
     placed: dict[str, object] = field(default_factory=dict)
     """Ids of its pods that have a place and are not bound, with what binds them."""
     bound: set[str] = field(default_factory=set)
-    offered: set[str] = field(default_factory=set)
-    """Ids of those that are in the scheduler's queue."""
     since_ms: int | None = None
     """Since when it holds places without being whole."""
     message: str = ""
@@ -78,7 +76,6 @@ class GangLine:
         state.waiting.pop(uid, None)
         state.placed.pop(uid, None)
         state.bound.discard(uid)
-        state.offered.discard(uid)
         if not (state.waiting or state.placed or state.bound):
             del self.gangs[key]
 

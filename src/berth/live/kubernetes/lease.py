@@ -58,8 +58,8 @@ class Leadership:
     async def keep(self) -> None:
         """Renew the lease until it is lost; returns then."""
         while self.is_held:
-            await asyncio.sleep(RENEW_S)
             await self._attempt()
+            await asyncio.sleep(RENEW_S)
         log.warning("%s does not lead any more", self.identity)
 
     async def release(self) -> None:

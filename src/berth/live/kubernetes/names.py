@@ -38,6 +38,10 @@ PLACEMENT = "berth.dev/placement"
   "shared":true,"best_effort":false,"policy":"…"}`
 """
 
+PLACED_UID = "berth.dev/placed-uid"
+"""The uid of the pod that the placement is for. In Kubernetes 1.20 a Binding goes by the name alone, so that a pod made
+anew under the name of one that was being bound gets the place of the other; it is told by this."""
+
 LABEL_GPU_COUNT = "berth.dev/gpu-count"
 LABEL_GPU_MODEL = "berth.dev/gpu-model"
 LABEL_GPU_MEMORY_MIB = "berth.dev/gpu-memory-mib"

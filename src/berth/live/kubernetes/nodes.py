@@ -21,8 +21,8 @@ MOST_GPUS = 64
 """Of a node; a label that says more is a mistake."""
 MOST_PODS = 1 << 20
 KEPT_BY_DRIVER_MIB = 768
-"""What the driver keeps of a card for itself. NVIDIA's own label counts it in, berth's labels and slices do not; half of
-a card of 80 GiB is then really half of what programs can have."""
+"""What the driver keeps of a card for itself. NVIDIA's own label counts it in, berth's labels and slices do not; half
+of a card of 80 GiB is then really half of what programs can have."""
 
 
 class Gpu(NamedTuple):

@@ -72,7 +72,7 @@ class Reasons:
         if room:
             ahead = "" if self._first is None or self._first.id == job.id else "; it waits its turn"
             return Reason(f"{room}/{nodes} nodes have room{ahead}", "turn")
-        groups = sorted(counts, key=lambda kind: -counts[kind])
+        groups = sorted(counts, key=lambda kind: (-counts[kind], kind))
         said = [
             f"{counts[kind]} {kind}"
             + (f" short by {shortest[kind][0]}{shortest[kind][1]}" if kind in shortest else "")

@@ -308,7 +308,7 @@ class Scheduling:
             if entry is None or entry.state != "placed" or entry.node != step.node:
                 return  # gone, or decided anew
             if self.options.elect and not self.lease.is_held:
-                return
+                break  # another leads, or we do again later
             try:
                 await writing.bind(self.api, step)
             except writing.Taken as error:

@@ -40,8 +40,8 @@ async def bind(api: Api, step: Bind) -> None:
         "metadata": {
             "name": step.name,
             "namespace": step.namespace,
-            "uid": step.uid,  # another pod of this name is not meant
-            "annotations": {names.PLACEMENT: step.placement},
+            "uid": step.uid,  # heeded by newer versions; for others see `PLACED_UID`
+            "annotations": {names.PLACEMENT: step.placement, names.PLACED_UID: step.uid},
         },
         "target": {"apiVersion": "v1", "kind": "Node", "name": step.node},
     }

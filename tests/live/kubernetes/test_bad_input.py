@@ -1,0 +1,219 @@
+"""Annotations are user input: each mistake is told in an event, and nothing else suffers from it."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth.errors import AskError
+from berth.live.kubernetes import names
+from berth.live.kubernetes import objects as api
+from berth.live.kubernetes.asks import Gang, ask_of
+from berth.live.kubernetes.board import Board
+from berth.live.kubernetes.quantities import cpu_milli, mem_mib
+from tests.live.kubernetes.conftest import Played
+from tests.live.kubernetes.world import World
+
+
+def pod(
+    annotations: dict[str, str] | None = None, resources: dict[str, str] | None = None, **spec: object
+) -> api.Pod:
+    takes = {names.RESOURCE: "1"} if resources is None else resources
+    body = {
+        "metadata": {"name": "p", "namespace": "n", "uid": "u", "annotations": annotations or {}},
+        "spec": {"schedulerName": "berth", "containers": [{"resources": {"requests": takes}}], **spec},
+    }
+    return msgspec.json.decode(msgspec.json.encode(body), type=api.Pod)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "said"),
+    [
+        ({names.ASKED_MILLI: "-5"}, "is '-5'; expected a whole number from 1 to 1000"),
+        ({names.ASKED_MILLI: "1001"}, "from 1 to 1000"),
+        ({names.ASKED_MILLI: "0"}, "from 1 to 1000"),
+        ({names.ASKED_MILLI: "½"}, "from 1 to 1000"),
+        ({names.ASKED_MEM_MIB: "8Gi"}, "is '8Gi'; expected a whole number of MiB"),
+        ({names.ASKED_MEM_MIB: "9" * 400}, "without a unit"),
+        ({names.ASKED_MEM_MIB: ""}, "is ''; expected"),
+        ({names.EXCLUSIVE: "yes"}, "expected true or false"),
+        ({names.EXCLUSIVE: "true", names.ASKED_MILLI: "5"}, "at once; a whole GPU has no part"),
+        ({names.BURST: "1"}, "expected true or false"),
+        ({names.MODELS: " , "}, "expected 1 to 32 GPU models"),
+        ({names.GANG: "a"}, "expected NAME/SIZE"),
+        ({names.GANG: "a/0"}, "a size from 1 to 4096"),
+        ({names.GANG: "a/99999999"}, "a size from 1 to 4096"),
+        ({names.GANG: "../../x/4"}, "expected NAME/SIZE"),
+        ({names.ESTIMATE: "soon"}, "is 'soon'; expected seconds such as 600"),
+        ({names.ESTIMATE: "-1"}, "expected seconds"),
+        ({names.APPLICATION: "x" * 1000}, "has 1000 characters"),
+        ({names.APPLICATION: "a\nb"}, "in one line"),
+    ],
+)
+def test_an_annotation_that_makes_no_sense_is_named_with_what_is_expected(
+    annotations: dict[str, str], said: str
+) -> None:
+    with pytest.raises(AskError, match=r"^annotations? berth\.dev/") as caught:
+        ask_of(pod(annotations))
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (pod({names.ASKED_MILLI: "5"}, {}), "without the resource berth.dev/gpu"),
+        (pod({}, {names.RESOURCE: "100000"}), "expected at most 1024"),
+        (pod({}, {names.RESOURCE: "one"}), "'one' is no quantity"),
+        (pod({}, {"cpu": "-1"}), "below 0"),
+        (pod(resourceClaims=[{"name": "other"}]), "or ask by the resource berth.dev/gpu"),
+        (pod({}, {}, resourceClaims=[{"name": "other"}]), "a scheduler that knows DRA"),
+        (pod(topologySpreadConstraints=[{"whenUnsatisfiable": "DoNotSchedule"}]), "DoNotSchedule are not honoured"),
+        (pod(volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]), "binds no volumes"),
+        (
+            pod(affinity={"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}}),
+            "podAntiAffinity is not honoured",
+        ),
+        (pod(tolerations=[{"key": "a", "operator": "Maybe"}]), "operator 'Maybe'"),
+    ],
+)  # fmt: skip
+def test_what_is_not_honoured_is_refused_with_what_to_do(asked: api.Pod, said: str) -> None:
+    with pytest.raises(AskError) as caught:
+        ask_of(asked)
+    assert said in str(caught.value)
+
+
+@settings(max_examples=40)
+@given(
+    st.dictionaries(
+        st.sampled_from([names.ASKED_MILLI, names.ASKED_MEM_MIB, names.GANG, names.MODELS, names.ESTIMATE,
+                         names.EXCLUSIVE, names.BURST, names.APPLICATION, "gpu-fraction", "gpu-memory"]),
+        st.text(max_size=30) | st.integers(-(2**70), 2**70).map(str),
+    ),
+    st.dictionaries(
+        st.sampled_from([names.RESOURCE, "cpu", "memory", "nvidia.com/gpu", "nvidia.com/gpumem", "x.y/z"]),
+        st.text(max_size=8) | st.integers(0, 2**80).map(str) | st.sampled_from(["1", "100m", "8Gi", "1e300", "2E"]),
+    ),
+    st.sampled_from([None, "hami", "kai", "alibaba", "volcano"]),
+)  # fmt: skip
+def test_no_words_at_all_crash_the_board(
+    annotations: dict[str, str], resources: dict[str, str], compat: str | None
+) -> None:
+    board = Board()
+    board.begin(0)
+    board.pod_changed(pod(annotations, resources), 1)
+    list(board.decide(2))
+    assert len(board.entries) == 1
+
+
+COMPAT = [
+    (
+        "hami",
+        {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "3000", "nvidia.com/gpucores": "30"},
+        {},
+        (2, 300, 3000, 0),
+    ),
+    ("hami", {"nvidia.com/gpu": "1", "nvidia.com/gpumem-percentage": "50"}, {}, (1, 100, 0, 500)),
+    ("hami", {"nvidia.com/gpu": "1"}, {}, (1, 1000, 0, 0)),
+    ("kai", {}, {"gpu-fraction": "0.5"}, (1, 500, 0, 500)),
+    ("kai", {}, {"gpu-memory": "2000"}, (1, 100, 2000, 0)),
+    ("kai", {}, {"gpu-fraction": "0.25", "gpu-fraction-num-devices": "2"}, (2, 250, 0, 250)),
+    ("alibaba", {"aliyun.com/gpu-mem": "3"}, {}, (1, 100, 3072, 0)),
+    ("volcano", {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "3000"}, {}, (1, 100, 3000, 0)),
+    ("volcano", {"volcano.sh/gpu-memory": "1024"}, {}, (1, 100, 1024, 0)),
+]
+
+
+@pytest.mark.parametrize(("compat", "resources", "annotations", "wanted"), COMPAT)
+def test_the_words_of_others_are_read(
+    compat: str, resources: dict[str, str], annotations: dict[str, str], wanted: tuple[int, ...]
+) -> None:
+    ask = ask_of(pod(annotations, resources), compat)
+    assert (ask.gpus, ask.milli, ask.mem_mib, ask.mem_milli) == wanted
+    assert ask.constraint.others == ()
+
+
+@pytest.mark.parametrize(
+    ("compat", "resources", "annotations"),
+    [
+        ("hami", {"nvidia.com/gpumem": "3"}, {}),
+        ("hami", {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3", "nvidia.com/gpumem-percentage": "3"}, {}),
+        ("hami", {"nvidia.com/gpu": "1", "nvidia.com/gpucores": "300"}, {}),
+        ("kai", {}, {"gpu-fraction": "1.5"}),
+        ("kai", {}, {"gpu-fraction": "0.5", "gpu-memory": "100"}),
+        ("kai", {names.RESOURCE: "1"}, {"gpu-fraction": "0.5"}),
+    ],
+)
+def test_the_words_of_others_may_be_wrong_too(
+    compat: str, resources: dict[str, str], annotations: dict[str, str]
+) -> None:
+    with pytest.raises(AskError):
+        ask_of(pod(annotations, resources), compat)
+
+
+def test_quantities_are_those_of_kubernetes() -> None:
+    assert [cpu_milli(text) for text in ("100m", "1.5", 2, "1e3", "0.0001")] == [
+        100,
+        1500,
+        2000,
+        1_000_000,
+        1,
+    ]
+    assert [mem_mib(text) for text in ("1Gi", "500M", "1048577", "128974848", "1e9")] == [
+        1024,
+        477,
+        2,
+        123,
+        954,
+    ]
+    assert mem_mib("1048577", down=True) == 1
+
+
+def test_a_pod_takes_its_containers_or_what_starts_it_whichever_is_more() -> None:
+    asked = pod(
+        {},
+        {"cpu": "1", "memory": "1Gi"},
+        initContainers=[
+            {"resources": {"requests": {"cpu": "500m"}}, "restartPolicy": "Always"},
+            {"resources": {"requests": {"cpu": "3"}}},
+        ],
+        overhead={"memory": "100Mi"},
+    )
+    ask = ask_of(asked)
+    assert (ask.cpu_milli, ask.host_mem_mib) == (3500, 1124)
+
+
+def test_gangs_of_one_name_in_two_namespaces_are_two_gangs() -> None:
+    one = ask_of(pod({names.GANG: "train/2"}))
+    other = pod({names.GANG: "train/2"})
+    other.metadata.namespace = "m"
+    assert one.gang == Gang("n", "train", 2)
+    assert ask_of(other).gang == Gang("m", "train", 2)
+
+
+def test_mistakes_are_told_and_other_pods_placed(play: Played) -> None:
+    async def test(world: World) -> None:
+        await world.node("n1", 4)
+        await world.pod("negative", milli=-1)
+        await world.pod("units", mem="8Gi")
+        await world.pod("model", annotations={names.MODELS: "B9000"})
+        await world.pod("g-0", annotations={names.GANG: "g/2"})
+        await world.pod("g-1", annotations={names.GANG: "g/3"})
+        for at in range(64):
+            await world.pod(f"selects-{at:02}", 0, nodeSelector={f"key-{at}": "x"})
+        await world.pod("good")
+        async with world.scheduler():
+            await world.until_bound("good")
+            assert "berth.dev/gpu-milli is '-1'" in await world.until_event("Refused", "negative")
+            assert "is '8Gi'" in await world.until_told("units", "annotation")
+            assert await world.until_told("model", "nodes") == "0/1 nodes: 1 no model B9000"
+            await world.until_told("g-1", "has size 3 here and 2 in its other pods")
+            await world.until_told("selects-00", "no label key-0=x")
+            await world.until_told("selects-63", "60 different sets")
+            await world.patch(
+                "/api/v1/nodes/n1", {"metadata": {"labels": {f"key-{at}": "x" for at in range(64)}}}
+            )
+            await world.until_bound(*(f"selects-{at:02}" for at in range(64)))
+
+    play(test)

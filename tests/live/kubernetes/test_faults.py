@@ -1,0 +1,237 @@
+"""Faults of the cluster and of the scheduler itself; after each it is seen from outside that nothing is given twice."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+
+import pytest
+
+from berth.errors import ApiError
+from berth.live.kubernetes import names, writing
+from berth.live.kubernetes.scheduling import Scheduling
+from berth.live.kubernetes.steps import Bind
+from tests.live.kubernetes.conftest import Played
+from tests.live.kubernetes.server import Server
+from tests.live.kubernetes.world import World
+
+
+async def fill(world: World, first: int, count: int) -> list[str]:
+    """Post pods of mixed parts; returns their names."""
+    made = [f"p-{at:03}" for at in range(first, first + count)]
+    for at, name in enumerate(made):
+        await world.pod(name, milli=(250, 500, 100)[at % 3], mem=(20_000, 40_000, 8_000)[at % 3])
+    return made
+
+
+def test_an_api_server_that_restarts_loses_nothing(play: Played, server: Server) -> None:
+    async def test(world: World) -> None:
+        for at in range(4):
+            await world.node(f"n{at}", 4)
+        first = await fill(world, 0, 12)
+        async with world.scheduler() as scheduling:
+            await world.until_bound(*first)
+            await asyncio.to_thread(server.stop_api, signal.SIGKILL)
+            await asyncio.sleep(0.5)
+            await asyncio.to_thread(server.start_api)
+            second = await fill(world, 12, 12)
+            await world.until_bound(*first, *second, patience_s=60)
+            assert scheduling.counts.bound == 24
+        await world.check()
+
+    play(test)
+
+
+@pytest.mark.slow
+def test_a_watch_gap_is_closed_by_listing_anew(play: Played, server: Server) -> None:
+    async def test(world: World) -> None:
+        await world.node("n1", 2)
+        await world.pod("goes", 2)
+        async with world.scheduler() as scheduling:
+            await world.until_bound("goes")
+            await asyncio.to_thread(server.stop_api, signal.SIGKILL)
+            # While nobody watches, the world changes, and the versions in between are forgotten.
+            await asyncio.to_thread(server.start_api)
+            scheduling.pods._version = "1"
+            await world.delete("goes")
+            await world.pod("comes", 2)
+            await asyncio.to_thread(server.compact)
+            await asyncio.to_thread(server.stop_api, signal.SIGKILL)
+            await asyncio.to_thread(server.start_api)
+            await world.until_bound("comes", patience_s=60)
+        await world.check()
+
+    play(test)
+
+
+def test_a_vanished_node_gives_nothing_and_takes_nothing_with_it(play: Played) -> None:
+    async def test(world: World) -> None:
+        await world.node("n1", 2)
+        await world.node("n2", 2)
+        first = await fill(world, 0, 6)
+        async with world.scheduler():
+            await world.until_bound(*first)
+            await world.delete("n1", "nodes", None)
+            second = await fill(world, 6, 12)
+            await world.until_told(second[-1], "nodes")
+            after = await world.places()
+            assert {after[name] for name in second if name in after} <= {"n2"}
+            await world.check()
+            for name in first:
+                await world.delete(name)  # as the garbage collector does with those of the node
+            await world.node("n1", 2)
+            await world.until_bound(*second)
+        await world.check()
+
+    play(test)
+
+
+def test_a_scheduler_that_dies_between_decision_and_bind_leaves_nothing_behind(
+    play: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(world: World) -> None:
+        await world.node("n1", 4)
+        for at in range(4):
+            await world.pod(f"gang-{at}", milli=900, annotations={names.GANG: "g/4"})
+        real = writing.bind
+        bound: list[str] = []
+
+        async def dies(api: object, step: Bind) -> None:
+            if len(bound) >= 2:
+                await asyncio.sleep(3600)  # killed here, with two of the gang bound
+            bound.append(step.name)
+            await real(api, step)  # type: ignore[arg-type]
+
+        with monkeypatch.context() as patched:
+            patched.setattr(writing, "bind", dies)
+            async with world.scheduler():
+                await world.until_bound(*await _two(world, bound))
+        await world.pod("other", milli=900)
+        async with world.scheduler():
+            await world.until_bound(*(f"gang-{at}" for at in range(4)))
+            await world.until_told("other", "GPU compute")
+        await world.check()
+
+    play(test)
+
+
+async def _two(world: World, bound: list[str]) -> list[str]:
+    async def two() -> bool:
+        return len(bound) == 2
+
+    await world.until("two are bound", two)
+    return bound
+
+
+def test_of_two_schedulers_one_leads_and_the_other_takes_over(play: Played) -> None:
+    async def test(world: World) -> None:
+        for at in range(2):
+            await world.node(f"n{at}", 2)
+        async with world.scheduler("second-to-come", elect=True) as first:
+            names_ = await fill(world, 0, 6)
+            await world.until_bound(*names_)
+            async with world.scheduler("waits", elect=True) as second:
+                more = await fill(world, 6, 3)
+                await world.until_bound(*more)
+                assert (first.counts.bound, second.counts.bound) == (9, 0)
+                await first.lease.release()  # loses it, as after a long pause
+                last = await fill(world, 9, 3)
+                await world.until_bound(*last)
+                assert first.counts.bound + second.counts.bound == 12
+        await world.check()
+
+    play(test)
+
+
+def test_two_leaders_for_a_moment_give_no_gpu_twice_for_long(play: Played) -> None:
+    async def test(world: World) -> None:
+        await world.node("n1", 1)
+        await world.pod("a", milli=700, mem=50_000)
+        async with world.scheduler():
+            await world.until_bound("a")
+            # What another leader binds in the same moment, having not seen this one's bind.
+            await world.pod("b", milli=700, mem=50_000, scheduler="nobody")
+            placement = (await world.pods())["a"]["metadata"]["annotations"][names.PLACEMENT]
+            uid = (await world.pods())["b"]["metadata"]["uid"]
+            await writing.bind(world.api, Bind(uid, "default", "b", "n1", placement, frozenset()))
+            assert "is held by others" in await world.until_event("Overcommitted", "b")
+
+            async def one() -> bool:
+                return set(await world.places()) == {"a"}
+
+            await world.until("one of them is left", one)
+        await world.check()
+
+    play(test)
+
+
+def test_a_pod_that_is_deleted_or_made_anew_at_its_bind_is_not_bound(
+    play: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(world: World) -> None:
+        await world.node("n1", 1)
+        await world.pod("goes")
+        real = writing.bind
+        met: list[str] = []
+
+        async def late(api: object, step: Bind) -> None:
+            if not met:
+                met.append(step.uid)
+                await world.delete("goes")
+                await world.pod("goes", milli=300, mem=1)  # another of the same name
+            await real(api, step)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(writing, "bind", late)
+        async with world.scheduler():
+
+            async def right() -> bool:
+                # Where Binding heeds the uid, the new pod gets its own place; where it does not, it is stopped.
+                there = (await world.pods()).get("goes")
+                if there is None:
+                    return True
+                return '"milli":300' in there["metadata"].get("annotations", {}).get(names.PLACEMENT, "")
+
+            await world.until("the new pod does not hold the place of the old one", right)
+        assert met
+        await world.check()
+
+    play(test)
+
+
+def test_a_lost_answer_and_a_refusal_that_passes_are_lived_with(
+    play: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(world: World) -> None:
+        await world.node("n1", 4)
+        real = Scheduling.__init__
+        answers: dict[str, int] = {}
+
+        def init(self: Scheduling, api: object, options: object) -> None:
+            real(self, api, options)  # type: ignore[arg-type]
+            once = self.api._once
+
+            async def unreliable(method: str, path: str, *rest: object) -> bytes:
+                if path.endswith("/binding"):
+                    number = answers[path] = answers.get(path, 0) + 1
+                    if number == 1 and "lost" in path:
+                        await once(method, path, *rest)  # type: ignore[arg-type]
+                        raise ApiError(path, 0, "Unreachable", "the answer is lost", 0.0)
+                    if number <= 2 and "busy" in path:
+                        raise ApiError(path, 429, "TooManyRequests", "slow down", 0.1)
+                    if number == 1 and "broken" in path:
+                        raise ApiError(path, 500, "InternalError", "etcd is away", 0.0)
+                return await once(method, path, *rest)  # type: ignore[arg-type]
+
+            self.api._once = unreliable  # type: ignore[method-assign]
+
+        monkeypatch.setattr(Scheduling, "__init__", init)
+        for name in ("lost", "busy", "broken", "plain"):
+            await world.pod(name)
+        async with world.scheduler() as scheduling:
+            await world.until_bound("lost", "busy", "broken", "plain")
+            await asyncio.sleep(0.2)
+            assert (scheduling.counts.bound, scheduling.counts.failed) == (4, 0)
+        assert sorted(answers.values()) == [1, 1, 2, 3]
+        await world.check()
+
+    play(test)
