@@ -16,6 +16,7 @@ from berth.cli import (
     importing,
     interference,
     job,
+    kubernetes,
     local,
     partition,
     policies,
@@ -59,6 +60,7 @@ app.command("sample")(sampling.sample)
 app.command("train")(train.train)
 app.command("run", context_settings={"allow_interspersed_args": False})(partition.run)
 app.add_typer(partition.app, name="partition")
+app.add_typer(kubernetes.app, name="k8s")
 local.add_commands(app)
 
 

@@ -256,10 +256,11 @@ class World:
         elect = options.pop("elect", False)
         advise = options.pop("advise", False)
         token = options.pop("token", None)
+        agent = options.pop("agent", "berth")
         access = from_kubeconfig(
             self.kubeconfig.with_name(f"{token}.kubeconfig") if token else self.kubeconfig
         )
-        async with Api(access) as api:
+        async with Api(access, agent=agent) as api:
             scheduling = Scheduling(
                 api, Options(Settings(**options), advise=advise, identity=identity, elect=elect)
             )

@@ -38,9 +38,9 @@ def find_access(kubeconfig: str | None = None, context: str | None = None) -> Ac
 
     Raises KubernetesError where there is none, or what there is cannot be used.
     """
-    if kubeconfig is None and context is None and "KUBERNETES_SERVICE_HOST" in os.environ:
-        if not os.environ.get("KUBECONFIG"):
-            return in_cluster()
+    asked = kubeconfig or context or os.environ.get("KUBECONFIG")
+    if not asked and "KUBERNETES_SERVICE_HOST" in os.environ:
+        return in_cluster()
     path = Path(kubeconfig or os.environ.get("KUBECONFIG") or Path.home() / ".kube" / "config")
     if not path.exists():
         raise KubernetesError(

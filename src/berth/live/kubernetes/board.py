@@ -62,7 +62,7 @@ class Entry:
     ask: Ask | None = None
     state: str = "waiting"
     """`waiting`: queued, or in line with its gang; `parked`: no node could hold it; `refused`: it makes no sense, or
-    too many different constraints wait; `placed`: decided, not bound; `bound`; `foreign`: counted and no more; `done`."""
+    too many different constraints wait; `placed`: decided, not bound; `bound`; `foreign`: counted only; `done`."""
     node: str = ""
     message: str = ""
     """Why it is refused."""

@@ -1,0 +1,282 @@
+"""`berth k8s`: the scheduler on a Kubernetes cluster, what it sees, and how it is installed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import platform
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from berth.errors import KubernetesError
+
+if TYPE_CHECKING:
+    from berth.live.kubernetes.client import Api
+    from berth.live.kubernetes.viewing import Snapshot
+
+__all__ = ["app"]
+
+T = TypeVar("T")
+app = typer.Typer(
+    help="Place pods on a Kubernetes cluster, say why they wait, and install what that needs.",
+    no_args_is_help=True,
+)
+
+Kubeconfig = Annotated[str | None, typer.Option(help="Kubeconfig file; by default what kubectl would use.")]
+Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig; by default its current one.")]
+PolicyName = Annotated[
+    str, typer.Option(help="The policy that decides, such as easy+priority+best-fit or learned.")
+]
+KnowledgeName = Annotated[
+    str, typer.Option(help="What is believed of pods: user, history?begin=FOLDER, or your own.")
+]
+SchedulerName = Annotated[str, typer.Option(help="Place the pods that name this scheduler.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+class Compat(StrEnum):
+    """Whose words are read."""
+
+    HAMI = "hami"
+    KAI = "kai"
+    ALIBABA = "alibaba"
+    VOLCANO = "volcano"
+
+
+class Mode(StrEnum):
+    """What is done with a decision."""
+
+    PLACE = "place"
+    ADVISE = "advise"
+
+
+CompatOption = Annotated[
+    Compat | None, typer.Option(help="Also read how these projects ask for parts of GPUs.")
+]
+
+
+@app.command()
+def scheduler(
+    policy: PolicyName = "fifo+best-fit",
+    knowledge: KnowledgeName = "user",
+    mode: Annotated[Mode, typer.Option(help="Bind pods, or say in events where they would go.")] = Mode.PLACE,
+    compat: CompatOption = None,
+    scheduler_name: SchedulerName = "berth",
+    gang_s: Annotated[
+        float, typer.Option(help="How long a gang holds GPUs before all of it has room.")
+    ] = 60.0,
+    once: Annotated[bool, typer.Option(help="Place what can be placed now, and stop.")] = False,
+    elect: Annotated[
+        bool, typer.Option(help="Be elected by a Lease first, as several schedulers must.")
+    ] = True,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Place the pods that name this scheduler, and go on until stopped."""
+    from berth.live.kubernetes.board import Settings
+    from berth.live.kubernetes.scheduling import Options, Scheduling
+
+    _log()
+    settings = Settings(policy, knowledge, scheduler_name, compat, round(gang_s * 1000))
+    identity = f"{platform.node()}-{os.getpid()}"
+
+    async def run(api: Api) -> None:
+        scheduling = Scheduling(api, Options(settings, mode is Mode.ADVISE, once, identity, elect=elect))
+        await scheduling.run()
+        if once:
+            done = scheduling.counts
+            print(f"bound {done.bound}, advised {done.advised}, stopped {done.stopped}, failed {done.failed}")
+
+    _ask(run, kubeconfig, context)
+
+
+@app.command()
+def status(
+    as_json: AsJson = False,
+    compat: CompatOption = None,
+    scheduler_name: SchedulerName = "berth",
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Show each GPU of the cluster: what is given away of it, to which pods, and who waits."""
+    seen = _look(scheduler_name, compat, kubeconfig, context)
+    if as_json:
+        print(json.dumps(asdict(seen), indent=1))
+        return
+    _print(seen)
+
+
+@app.command()
+def top(
+    every_s: Annotated[float, typer.Option(help="How often to look, in seconds.")] = 2.0,
+    compat: CompatOption = None,
+    scheduler_name: SchedulerName = "berth",
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Show what `status` shows again and again, until Ctrl-C."""
+    from rich.console import Console
+    from rich.live import Live
+
+    from berth.live.kubernetes.board import Settings
+    from berth.live.kubernetes.viewing import look
+
+    async def run(api: Api) -> None:
+        settings = Settings(scheduler_name=scheduler_name, compat=compat)
+        with Live(console=Console(), auto_refresh=False) as live:
+            while True:
+                live.update(_table(await look(api, settings)), refresh=True)
+                await asyncio.sleep(max(0.1, every_s))
+
+    _ask(run, kubeconfig, context)
+
+
+@app.command()
+def why(
+    pod: Annotated[str, typer.Argument(metavar="POD", help="The pod: NAME, or NAMESPACE/NAME.")],
+    as_json: AsJson = False,
+    compat: CompatOption = None,
+    scheduler_name: SchedulerName = "berth",
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Say why a pod waits, in numbers, or where it is."""
+    seen = _look(scheduler_name, compat, kubeconfig, context)
+    name = pod if "/" in pod else f"default/{pod}"
+    on = [gpu for gpu in seen.gpus if name in gpu.holders]
+    waits = [each for each in seen.waits if each.name == name]
+    if not on and not waits:
+        raise KubernetesError(
+            f"pod '{name}' neither waits for scheduler '{scheduler_name}' nor holds a GPU; see berth k8s status"
+        )
+    if as_json:
+        print(
+            json.dumps(
+                {"waits": [asdict(each) for each in waits], "on": [asdict(gpu) for gpu in on]}, indent=1
+            )
+        )
+        return
+    for each in waits:
+        print(f"{each.name} has waited for {each.since_s:.0f} s: {each.why}")
+    for gpu in on:
+        print(
+            f"{name} runs on node {gpu.node}, GPU {gpu.index} ({gpu.model}), with {len(gpu.holders) - 1} others"
+        )
+
+
+@app.command()
+def install(
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the manifests, and change nothing.")
+    ] = False,
+    write: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write a kustomization and a chart there.")
+    ] = None,
+    image: Annotated[str, typer.Option(help="The container image of berth.")] = "ghcr.io/berth/berth:latest",
+    policy: PolicyName = "fifo+best-fit",
+    knowledge: KnowledgeName = "user",
+    mode: Annotated[
+        Mode, typer.Option(help="Bind pods, or say in events where they would go.")
+    ] = Mode.ADVISE,
+    compat: CompatOption = None,
+    replicas: Annotated[int, typer.Option(help="Schedulers; one of them leads.", min=1, max=9)] = 2,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Install the scheduler and its rights; again, with other options, to change them. Pods that run go on."""
+    from berth import __version__
+    from berth.live.kubernetes.installing import apply
+    from berth.live.kubernetes.manifests import Install, helm_chart, kustomization, manifests
+
+    how = Install(image, policy, mode.value, knowledge, None if compat is None else compat.value, replicas)
+    if write is not None:
+        for folder, files in (("kustomization", kustomization(how)), ("chart", helm_chart(how, __version__))):
+            for name, text in files.items():
+                path = write / folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, "utf-8")
+        print(f"wrote {write}/kustomization and {write}/chart")
+        return
+    if dry_run:
+        files = kustomization(how)
+        print("---\n".join(files[name] for name in files if name != "kustomization.yaml"), end="")
+        return
+
+    async def run(api: Api) -> None:
+        for each in [each for made in manifests(how).values() for each in made]:
+            print(await apply(api, each))
+
+    _ask(run, kubeconfig, context)
+
+
+def _look(scheduler_name: str, compat: str | None, kubeconfig: str | None, context: str | None) -> Snapshot:
+    from berth.live.kubernetes.board import Settings
+    from berth.live.kubernetes.viewing import look
+
+    return _ask(
+        lambda api: look(api, Settings(scheduler_name=scheduler_name, compat=compat)), kubeconfig, context
+    )
+
+
+def _ask(what: Callable[[Api], Awaitable[T]], kubeconfig: str | None, context: str | None) -> T:
+    """Run something with a client of the cluster, until it ends or somebody ends it."""
+    from berth.live.kubernetes.access import find_access
+    from berth.live.kubernetes.client import Api
+
+    access = find_access(kubeconfig, context)
+
+    async def whole() -> T:
+        import signal
+
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        async with Api(access) as api:
+            return await what(api)
+
+    try:
+        return asyncio.run(whole())
+    except asyncio.CancelledError:
+        raise typer.Exit from None
+
+
+def _log() -> None:
+    import logging
+
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s")
+
+
+def _print(seen: Snapshot) -> None:
+    from rich.console import Console
+
+    Console(width=None).print(_table(seen))
+
+
+def _table(seen: Snapshot) -> Any:
+    from rich.console import Group
+    from rich.table import Table
+
+    gpus = Table(
+        "node", "GPU", "model", "compute", "memory", "pods", title=f"{seen.nodes} nodes, {seen.running} pods"
+    )
+    for gpu in seen.gpus:
+        memory = f"{gpu.mem_mib} of {gpu.card_mib} MiB" if gpu.card_mib else "not known"
+        others = [f"others: {gpu.foreign_milli / 10:g} %"] if gpu.foreign_milli else []
+        gpus.add_row(
+            gpu.node,
+            str(gpu.index),
+            gpu.model,
+            f"{gpu.milli / 10:g} %",
+            memory,
+            ", ".join([*gpu.holders, *others]),
+        )
+    waits = Table("waits", "for", "why")
+    for each in seen.waits[:50]:
+        waits.add_row(each.name, f"{each.since_s:.0f} s", each.why)
+    return Group(gpus, waits) if seen.waits else gpus

@@ -1,0 +1,201 @@
+"""What is installed can be put on a real cluster, gives the scheduler the rights that it uses, and no others."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from berth.errors import ApiError
+from berth.live.kubernetes import names
+from berth.live.kubernetes.access import from_kubeconfig
+from berth.live.kubernetes.client import Api
+from berth.live.kubernetes.installing import apply
+from berth.live.kubernetes.manifests import LEASE_RULES, RULES, Install, helm_chart, kustomization, manifests
+from tests.live.kubernetes.conftest import Played
+from tests.live.kubernetes.server import Server
+from tests.live.kubernetes.world import World
+
+VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+def berth(*words: str, kubeconfig: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a command as an operator does."""
+    environment = {**os.environ, "KUBECONFIG": str(kubeconfig or "")}
+    return subprocess.run(
+        [Path(sys.executable).with_name("berth"), "k8s", *words],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+
+
+def right(method: str, path: str, params: dict[str, str]) -> tuple[str, str]:
+    """The resource and verb of a request."""
+    words = [word for word in re.sub(r"^/apis?/([^/]+\.[^/]+/)?v\d+", "", path).split("/") if word]
+    named = len(words)
+    if words[:1] == ["namespaces"] and len(words) > 2:
+        words = words[2:]
+        named = len(words)
+    resource = words[0] if words else ""
+    if named == 3:
+        resource = f"{words[0]}/{words[2]}"
+    verb = VERBS[method]
+    if verb == "get" and named == 1:
+        verb = "watch" if params.get("watch") else "list"
+    return resource, verb
+
+
+def test_the_scheduler_has_every_right_that_it_uses_and_no_other(
+    play: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: set[tuple[str, str]] = set()
+    real = Api._open
+
+    def note(self: Api, method: str, path: str, **keywords: Any) -> Any:
+        if "scheduler" in self._agent and "/apis/resource.k8s.io/v1" != path:
+            used.add(right(method, path, keywords.get("params") or {}))
+        return real(self, method, path, **keywords)
+
+    async def test(world: World) -> None:
+        for each in [each for made in manifests(Install()).values() for each in made]:
+            assert await apply(world.api, each) in (
+                f"{each['kind']} {each['metadata']['name']} made",
+                f"{each['kind']} {each['metadata']['name']} is up to date",
+            )
+            assert "is up to date" in await apply(world.api, each)
+        await world.node("n1", 1)
+        await world.pod("low")
+        monkeypatch.setattr(Api, "_open", note)
+        async with world.scheduler(
+            token="schedulertoken", elect=True, policy="preempt+fifo+best-fit", agent="scheduler"
+        ) as scheduling:
+            await world.until_bound("low")
+            await world.pod("waits")
+            await world.until_told("waits", "nodes")
+            await scheduling.api.request(
+                "GET", "/api/v1/namespaces/default/pods/low"
+            )  # as after a lost answer
+            body = {"kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
+            path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+            await world.api.request("POST", path, {"apiVersion": "scheduling.k8s.io/v1", **body})
+            await world.pod("high", priorityClassName="high")
+            await world.until_bound("high")
+            await world.until_event("Preempted", "low")
+            await world.until_told("waits", "nodes")
+            # The lease is renewed every two seconds.
+            for _ in range(100):
+                if ("leases", "update") in used:
+                    break
+                await world.until("a moment", lambda: _later())
+        await world.api.request("DELETE", f"{path}/high")
+
+    play(test)
+    given = {
+        (resource, verb)
+        for rule in (*RULES, *LEASE_RULES)
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        if "resource.k8s.io" not in rule["apiGroups"]
+    }
+    assert used == given
+
+
+async def _later() -> bool:
+    import asyncio
+
+    await asyncio.sleep(0.1)
+    return True
+
+
+def test_without_its_rights_the_scheduler_says_which_it_lacks(play: Played, server: Server) -> None:
+    async def test(world: World) -> None:
+        async with Api(from_kubeconfig(server.kubeconfig("nobodytoken"))) as api:
+            with pytest.raises(
+                ApiError, match=r'403 Forbidden: .*"nobody" cannot list resource "nodes"'
+            ) as caught:
+                async for _ in api.list("/api/v1/nodes", dict):
+                    pass
+            assert caught.value.status == 403
+
+    play(test)
+
+
+def test_the_kustomization_and_the_chart_are_what_is_applied(tmp_path: Path) -> None:
+    done = berth("install", "--write", str(tmp_path), "--policy", "learned", "--mode", "place")
+    assert done.returncode == 0, done.stderr
+    written = {path.name: path.read_text() for path in (tmp_path / "kustomization").iterdir()}
+    assert written == kustomization(Install(policy="learned", mode="place"))
+    documents = [
+        document
+        for name in yaml.safe_load(written["kustomization.yaml"])["resources"]
+        for document in yaml.safe_load_all(written[name])
+    ]
+    said = berth("install", "--dry-run", "--policy", "learned", "--mode", "place").stdout
+    assert sorted(map(str, yaml.safe_load_all(said))) == sorted(map(str, documents))
+    values = yaml.safe_load((tmp_path / "chart" / "values.yaml").read_text())
+    assert (values["policy"], values["replicas"]) == ("learned", 2)
+    template = (tmp_path / "chart" / "templates" / "scheduler.yaml").read_text()
+    assert {"image", "policy", "mode", "knowledge", "replicas"} == set(
+        re.findall(r"\.Values\.(\w+)", template)
+    )
+    assert names.NAMESPACE not in template
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl")
+def test_kubectl_builds_the_kustomization(tmp_path: Path) -> None:
+    for name, text in kustomization(Install()).items():
+        (tmp_path / name).write_text(text)
+    done = subprocess.run(["kubectl", "kustomize", tmp_path], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(list(yaml.safe_load_all(done.stdout))) == sum(map(len, manifests(Install()).values()))
+
+
+def test_the_pods_of_the_scheduler_pass_the_restricted_rules() -> None:
+    pod = manifests(Install())["scheduler"][0]["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    for container in pod["containers"]:
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+def test_every_version_of_helm_gets_a_chart_with_a_version() -> None:
+    chart = yaml.safe_load(helm_chart(Install(), "1.2.3")["Chart.yaml"])
+    assert (chart["apiVersion"], chart["version"]) == ("v2", "1.2.3")
+
+
+def test_commands_show_the_cluster_and_place_once(play: Played, server: Server) -> None:
+    async def test(world: World) -> None:
+        await world.node("n1", 2)
+        await world.pod("a", milli=250, mem=20_000)
+        await world.pod("b", mem=90_000)
+
+    play(test)
+    kubeconfig = server.kubeconfig()
+    done = berth("scheduler", "--once", "--no-elect", kubeconfig=kubeconfig)
+    assert (done.returncode, done.stdout) == (0, "bound 1, advised 0, stopped 0, failed 0\n"), done.stderr
+    status = berth("status", "--json", kubeconfig=kubeconfig)
+    assert '"holders": [\n    "default/a"\n   ]' in status.stdout, status.stderr
+    assert "20000 of 81920 MiB" in berth("status", kubeconfig=kubeconfig).stdout
+    assert "0/1 nodes: 1 GPU memory short by 8080 MiB" in berth("why", "b", kubeconfig=kubeconfig).stdout
+    assert "runs on node n1, GPU " in berth("why", "default/a", kubeconfig=kubeconfig).stdout
+    missing = berth("why", "nobody", kubeconfig=kubeconfig)
+    assert missing.returncode == 2
+    assert "neither waits" in missing.stderr
+
+
+def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
+    done = berth("status", "--kubeconfig", str(tmp_path / "none"))
+    assert done.returncode == 2
+    assert "there is no kubeconfig" in done.stderr
