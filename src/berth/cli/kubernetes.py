@@ -97,6 +97,41 @@ def scheduler(
 
 
 @app.command()
+def extender(
+    certificate: Annotated[Path, typer.Option(help="Certificate of this server, PEM.")],
+    key: Annotated[Path, typer.Option(help="Its private key, PEM.")],
+    port: Annotated[int, typer.Option(help="Port to listen on, with TLS.", min=1, max=65535)] = 8443,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
+    policy: PolicyName = "fifo+best-fit",
+    knowledge: KnowledgeName = "user",
+    compat: CompatOption = None,
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Answer filter, prioritize and bind of another scheduler, one pod at a time, until stopped."""
+    from aiohttp import web
+
+    from berth.live.kubernetes.board import Settings
+    from berth.live.kubernetes.extender import Extender, tls_of
+
+    _log()
+    tls = tls_of(certificate, key)
+    settings = Settings(policy, knowledge, "", compat)
+
+    async def run(api: Api) -> None:
+        serving = Extender(api, settings)
+        runner = web.AppRunner(serving.application(), access_log=None)
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, host, port, ssl_context=tls).start()
+            await serving.listen()
+        finally:
+            await runner.cleanup()
+
+    _ask(run, kubeconfig, context)
+
+
+@app.command()
 def status(
     as_json: AsJson = False,
     compat: CompatOption = None,

@@ -60,7 +60,7 @@ def test_the_scheduler_has_every_right_that_it_uses_and_no_other(
     real = Api._open
 
     def note(self: Api, method: str, path: str, **keywords: Any) -> Any:
-        if "scheduler" in self._agent and "/apis/resource.k8s.io/v1" != path:
+        if "scheduler" in self._agent and path != "/apis/resource.k8s.io/v1":
             used.add(right(method, path, keywords.get("params") or {}))
         return real(self, method, path, **keywords)
 

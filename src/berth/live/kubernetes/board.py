@@ -608,8 +608,12 @@ class Board:
         self.eligibility.leave(entry.ask.constraint)
         self.assign(entry)
         after = frozenset(self._leaving.get(name, ()))
-        text = annotation_of(placement, view, self.settings.policy)
+        text = self.text_of(placement, name)
         return _Found(Bind(job.id, entry.namespace, entry.name, name, text, after), job)
+
+    def text_of(self, placement: Placement, node: str) -> str:
+        """The annotation for a placement on a node."""
+        return annotation_of(placement, self.views[node], self.settings.policy)
 
     def _bind_or_hold(self, found: _Found, now_ms: int) -> Iterator[Step]:
         """Bind a pod; one of a gang when all of it have a place."""

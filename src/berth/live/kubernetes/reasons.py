@@ -10,7 +10,7 @@ from berth.live.kubernetes.constraints import why_not
 from berth.live.kubernetes.nodes import View
 from berth.model import Job
 
-__all__ = ["Reason", "Reasons"]
+__all__ = ["Lacking", "Reason", "Reasons", "lacking"]
 
 MOST_GROUPS = 6
 """Groups of nodes in one message; an API server takes 1 KiB of an event's message."""
@@ -30,7 +30,6 @@ class Reasons:
     def __init__(self, board: Board) -> None:
         self._board = board
         self._known: dict[object, Reason] = {}
-        self._free = board.cluster.free
         self._first = board.scheduler.queue.first()
 
     def of(self, entry: Entry) -> Reason:
@@ -61,7 +60,7 @@ class Reasons:
         room = 0
         for name, view in self._board.views.items():
             row = self._board.cluster.row_of(name)
-            kind, short, unit = self._lacking(ask, job, view, row)
+            kind, short, unit = lacking(self._board, ask, job, view, row)
             if not kind:
                 room += 1
                 continue
@@ -82,34 +81,49 @@ class Reasons:
             said.append(f"{sum(counts[kind] for kind in groups[MOST_GROUPS:])} for other reasons")
         return Reason(f"0/{nodes} nodes: {', '.join(said) or 'there are none'}", "|".join(sorted(groups)))
 
-    def _lacking(self, ask: Ask, job: Job, view: View, row: int | None) -> tuple[str, int, str]:
-        """What a node lacks for the pod, by how much at least, and the unit; the first is empty where it has room."""
-        if row is None:
-            return "not known yet", 0, ""
-        if why := why_not(ask.constraint, view.traits):
-            return why, 0, ""
-        if view.pods >= view.pods_most:
-            return f"full with {view.pods} pods", 0, ""
-        if job.gpus and not view.gpus:
-            return "no GPU", 0, ""
-        if job.gpus and job.models and (view.model is None or view.model.name not in job.models):
-            return f"no model {' or '.join(ask.models or job.models)}", 0, ""
-        if job.gpus > len(view.gpus):
-            return f"fewer than {job.gpus} GPUs", 0, ""
-        free = self._free
-        cpu, mem = int(free.cpu_milli[row]), int(free.mem_mib[row])
-        if cpu < job.cpu_milli:
-            return "CPU", job.cpu_milli - cpu, "m"
-        if mem < job.mem_mib:
-            return "memory", job.mem_mib - mem, " MiB"
-        if not job.gpus:
-            return "", 0, ""
-        gpus = len(view.gpus)
-        pairs = list(zip(free.milli[row, :gpus].tolist(), free.gpu_mem_mib[row, :gpus].tolist(), strict=True))
-        if sum(milli >= job.share.milli and mem >= job.share.mem_mib for milli, mem in pairs) >= job.gpus:
-            return "", 0, ""
-        computing = sorted((mem for milli, mem in pairs if milli >= job.share.milli), reverse=True)
-        if len(computing) < job.gpus:
-            nth = sorted((milli for milli, _ in pairs), reverse=True)[job.gpus - 1]
-            return "GPU compute", job.share.milli - max(0, nth), " milli"
-        return "GPU memory", job.share.mem_mib - max(0, computing[job.gpus - 1]), " MiB"
+
+class Lacking(NamedTuple):
+    """What a node lacks for a pod: nothing where `kind` is empty."""
+
+    kind: str = ""
+    short: int = 0
+    """By how much at least."""
+    unit: str = ""
+
+    @property
+    def message(self) -> str:
+        """In words."""
+        return f"{self.kind} short by {self.short}{self.unit}" if self.unit else self.kind
+
+
+def lacking(board: Board, ask: Ask, job: Job, view: View, row: int | None) -> Lacking:
+    """What a node lacks for a pod."""
+    if row is None:
+        return Lacking("not known yet")
+    if why := why_not(ask.constraint, view.traits):
+        return Lacking(why)
+    if view.pods >= view.pods_most:
+        return Lacking(f"full with {view.pods} pods")
+    if job.gpus and not view.gpus:
+        return Lacking("no GPU")
+    if job.gpus and job.models and (view.model is None or view.model.name not in job.models):
+        return Lacking(f"no model {' or '.join(ask.models or job.models)}")
+    if job.gpus > len(view.gpus):
+        return Lacking(f"fewer than {job.gpus} GPUs")
+    free = board.cluster.free
+    cpu, mem = int(free.cpu_milli[row]), int(free.mem_mib[row])
+    if cpu < job.cpu_milli:
+        return Lacking("CPU", job.cpu_milli - cpu, "m")
+    if mem < job.mem_mib:
+        return Lacking("memory", job.mem_mib - mem, " MiB")
+    if not job.gpus:
+        return Lacking()
+    gpus = len(view.gpus)
+    pairs = list(zip(free.milli[row, :gpus].tolist(), free.gpu_mem_mib[row, :gpus].tolist(), strict=True))
+    if sum(milli >= job.share.milli and mem >= job.share.mem_mib for milli, mem in pairs) >= job.gpus:
+        return Lacking()
+    computing = sorted((mem for milli, mem in pairs if milli >= job.share.milli), reverse=True)
+    if len(computing) < job.gpus:
+        nth = sorted((milli for milli, _ in pairs), reverse=True)[job.gpus - 1]
+        return Lacking("GPU compute", job.share.milli - max(0, nth), " milli")
+    return Lacking("GPU memory", job.share.mem_mib - max(0, computing[job.gpus - 1]), " MiB")
