@@ -72,6 +72,8 @@ class Entry:
     """Whether it was told to go."""
     others: tuple[tuple[str, int], ...] = ()
     """What it takes of its node that is not CPU, memory or GPUs."""
+    placement: str = ""
+    """The annotation, as it was decided."""
     pod: api.Pod | None = None
     """As it was when it was bound, to be told again if its node goes and comes."""
 
@@ -408,11 +410,12 @@ class Board:
             return
         placed = placed_of(meta.annotations)
         if entry is not None and entry.state == "placed":
-            if placed is not None and entry.node == spec.node_name:
+            as_decided = meta.annotations.get(names.PLACEMENT) == entry.placement
+            if as_decided and meta.annotations.get(names.PLACED_UID) == meta.uid:
                 entry.pod = pod
                 self._confirm(entry)
                 return
-            self._forget(entry, now_ms)  # somebody else bound it elsewhere
+            self._forget(entry, now_ms)  # somebody else bound it, or it has the place of another of its name
         elif entry is not None:
             self._forget(entry, now_ms)
         if spec.node_name not in self.views:
@@ -608,7 +611,7 @@ class Board:
         self.eligibility.leave(entry.ask.constraint)
         self.assign(entry)
         after = frozenset(self._leaving.get(name, ()))
-        text = self.text_of(placement, name)
+        text = entry.placement = self.text_of(placement, name)
         return _Found(Bind(job.id, entry.namespace, entry.name, name, text, after), job)
 
     def text_of(self, placement: Placement, node: str) -> str:

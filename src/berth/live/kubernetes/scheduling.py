@@ -7,7 +7,8 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,8 +34,10 @@ MOST_UNBOUND = 4 * BINDERS
 """Decisions that wait for a binder; while there are as many, nothing more is decided."""
 SLICE_S = 0.5
 """After so long of deciding, what has happened meanwhile is taken in."""
-BREATH_S = 0.004
-"""After so long of deciding, what has arrived is read and what was decided is sent."""
+MOST_SLICE_S = 10.0
+"""The same for a policy that thinks long."""
+BREATH_S, AT_ONCE = 0.004, 64
+"""After so long of deciding, or so many steps, these are handed out."""
 TELL_S = 0.5
 TOLD_AT_ONCE = 25
 """Pods whose reasons are written each `TELL_S`: binds come first."""
@@ -85,6 +88,8 @@ class Scheduling:
         self.lease = Leadership(api, options.namespace, names.LEASE, options.identity)
         self._events = writing.Events(api, options.settings.scheduler_name)
         self._began_s = time.monotonic()
+        self._thread = ThreadPoolExecutor(1, "decide")
+        self._using_board = asyncio.Lock()
         self._reset()
 
     def _reset(self) -> None:
@@ -235,24 +240,34 @@ class Scheduling:
             await asyncio.wait_for(self._wake.wait(), max(0.001, (wake_ms - _now_ms()) / 1000))
 
     async def _decide_for_a_while(self) -> bool:
-        """Decide and hand out; False if it was stopped before its end to take in what has happened."""
-        began = breath = time.perf_counter()
+        """Decide and hand out; False if it was stopped before its end to take in what has happened.
+
+        The policy thinks in a thread, so that binds go on and the lease is renewed meanwhile. One that thinks long
+        before its first step is let go on for longer, or it would think for nothing.
+        """
+        loop = asyncio.get_running_loop()
+        began = time.perf_counter()
+        limit_s = 0.0
         steps = self.board.decide(_now_ms())
         try:
-            for step in steps:
-                await self._take(step)
-                now = time.perf_counter()
-                if now - breath > BREATH_S:
-                    await asyncio.sleep(0)
-                    breath = time.perf_counter()
-                if now - began > SLICE_S and self._inbox:
+            while True:
+                async with self._using_board:
+                    some, ended = await loop.run_in_executor(self._thread, _some, steps)
+                for step in some:
+                    await self._take(step)
+                if ended:
+                    return True
+                thought_s = time.perf_counter() - began
+                limit_s = limit_s or thought_s + min(MOST_SLICE_S, max(SLICE_S, 4 * thought_s))
+                if self._inbox and thought_s > limit_s:
                     return False
         except BerthError as error:
             log.error("%s", error)
             await asyncio.sleep(RESTARTS_S)
+            return True
         finally:
-            steps.close()  # type: ignore[attr-defined]
-        return True
+            with contextlib.suppress(ValueError):  # cancelled while the thread decides
+                steps.close()  # type: ignore[attr-defined]
 
     async def _take(self, step: Step) -> None:
         if isinstance(step, Bind):
@@ -358,13 +373,20 @@ class Scheduling:
                 log.info("%s", error)
 
     async def _tell_reasons(self) -> None:
+        async with self._using_board:
+            told = self._reasons()
+        for tell in told:
+            await writing.note_waiting(self.api, tell)
+
+    def _reasons(self) -> list[Tell]:
+        """The reasons that are to be written now: those that are new, or were written long ago."""
         now_ms, now_s = _now_ms(), time.monotonic()
         entries = waiting(self.board.entries.values())
         if not entries:
-            return
+            return []
         reasons = Reasons(self.board)
         first = self._turn % len(entries)
-        written = 0
+        told: list[Tell] = []
         for entry in [*entries[first:], *entries[:first]][: 40 * TOLD_AT_ONCE]:
             self._turn += 1
             if entry.state == "waiting" and now_ms - entry.submit_ms < QUIET_MS:
@@ -382,14 +404,16 @@ class Scheduling:
                 self._events.add(
                     tell._replace(reason="Refused" if refused else "FailedScheduling"), warning=True
                 )
-            await writing.note_waiting(self.api, tell)
-            written += 1
-            if written >= TOLD_AT_ONCE:
-                return
+            told.append(tell)
+            if len(told) >= TOLD_AT_ONCE:
+                break
+        return told
 
     async def _stop_overcommitted(self) -> None:
         """Delete pods of ours that hold what was given to others, and have not begun: two leaders placed them."""
-        for uid in list(self.board.overcommitted):
+        async with self._using_board:
+            overcommitted = list(self.board.overcommitted)
+        for uid in overcommitted:
             entry = self.board.entries.get(uid)
             self.board.overcommitted.discard(uid)
             pod = None if entry is None else self.pods.get(entry.namespace, entry.name)
@@ -411,6 +435,17 @@ async def _until_listed(informer: Informer[Any], task: asyncio.Task[None]) -> No
     if task.done():
         listed.cancel()
         task.result()
+
+
+def _some(steps: Iterator[Step]) -> tuple[list[Step], bool]:
+    """The next few steps, and whether they were the last."""
+    found: list[Step] = []
+    began = time.perf_counter()
+    for step in steps:
+        found.append(step)
+        if len(found) >= AT_ONCE or time.perf_counter() - began > BREATH_S:
+            return found, False
+    return found, True
 
 
 def _in_words(step: Bind, policy: str) -> str:
