@@ -35,8 +35,8 @@ from tests.live.kubernetes.world import World  # noqa: E402
 from berth.interference import make_speeds  # noqa: E402
 from berth.live.kubernetes import names, objects  # noqa: E402
 from berth.live.kubernetes.access import from_kubeconfig  # noqa: E402
-from berth.live.kubernetes.board import Settings  # noqa: E402
 from berth.live.kubernetes.client import Api  # noqa: E402
+from berth.live.kubernetes.entries import Settings  # noqa: E402
 from berth.live.kubernetes.informer import Informer  # noqa: E402
 from berth.live.kubernetes.scheduling import Options, Scheduling  # noqa: E402
 from berth.profiles import thesis_profiles  # noqa: E402

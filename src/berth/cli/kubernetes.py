@@ -79,7 +79,7 @@ def scheduler(
     context: Context = None,
 ) -> None:
     """Place the pods that name this scheduler, and go on until stopped."""
-    from berth.live.kubernetes.board import Settings
+    from berth.live.kubernetes.entries import Settings
     from berth.live.kubernetes.scheduling import Options, Scheduling
 
     _log()
@@ -111,7 +111,7 @@ def extender(
     """Answer filter, prioritize and bind of another scheduler, one pod at a time, until stopped."""
     from aiohttp import web
 
-    from berth.live.kubernetes.board import Settings
+    from berth.live.kubernetes.entries import Settings
     from berth.live.kubernetes.extender import Extender, tls_of
 
     _log()
@@ -159,7 +159,7 @@ def top(
     from rich.console import Console
     from rich.live import Live
 
-    from berth.live.kubernetes.board import Settings
+    from berth.live.kubernetes.entries import Settings
     from berth.live.kubernetes.viewing import look
 
     async def run(api: Api) -> None:
@@ -251,7 +251,7 @@ def install(
 
 
 def _look(scheduler_name: str, compat: str | None, kubeconfig: str | None, context: str | None) -> Snapshot:
-    from berth.live.kubernetes.board import Settings
+    from berth.live.kubernetes.entries import Settings
     from berth.live.kubernetes.viewing import look
 
     return _ask(

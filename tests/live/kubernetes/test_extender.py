@@ -15,7 +15,7 @@ from aiohttp import web
 
 from berth.errors import KubernetesError
 from berth.live.kubernetes import names
-from berth.live.kubernetes.board import Settings
+from berth.live.kubernetes.entries import Settings
 from berth.live.kubernetes.extender import Extender, tls_of
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.world import World

@@ -14,8 +14,8 @@ from typing import Any
 from berth.errors import ApiError
 from berth.live.kubernetes import names
 from berth.live.kubernetes.access import from_kubeconfig
-from berth.live.kubernetes.board import Settings
 from berth.live.kubernetes.client import Api
+from berth.live.kubernetes.entries import Settings
 from berth.live.kubernetes.scheduling import Options, Scheduling
 
 NAMESPACE = "default"

@@ -7,29 +7,32 @@ its annotation. Jobs have the uid of their pod as id.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from berth.cluster import Cluster, Queue
+from berth.cluster import Cluster
 from berth.errors import AskError, PlacementError, SchedulerError
 from berth.knowledge import make_knowledge
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
-from berth.live.kubernetes.asks import Ask, ask_of, created_ms
-from berth.live.kubernetes.constraints import Constraint
+from berth.live.kubernetes.asks import ask_of, created_ms
 from berth.live.kubernetes.eligibility import MOST_CONSTRAINTS, Eligibility
+from berth.live.kubernetes.entries import Entry, Settings, version_of
 from berth.live.kubernetes.foreign import Foreign
-from berth.live.kubernetes.gangs import GangLine, GangState
+from berth.live.kubernetes.gang_offers import GangOffers
+from berth.live.kubernetes.gangs import GangLine
 from berth.live.kubernetes.jobs import Cards, job_of
+from berth.live.kubernetes.node_book import NodeBook
 from berth.live.kubernetes.nodes import View
 from berth.live.kubernetes.placements import Placed, annotation_of, placed_of, slots_of
-from berth.live.kubernetes.steps import Bind, Step, Stop, Tell
+from berth.live.kubernetes.steps import Bind, Step, Stop
 from berth.model import Job, Node, Placement, RecordState, Share
-from berth.policies import Decision, Policy, Setting, make_policy
+from berth.policies import Setting, make_policy
 from berth.scheduler import Evicted, NeverFits, Refused, Scheduler
 
-__all__ = ["Board", "Entry", "Settings"]
+__all__ = ["Board"]
 
 log = logging.getLogger(__name__)
 
@@ -38,44 +41,6 @@ MOST_GANGS_AT_ONCE = 16
 MOST_SWITCHED = 200
 """Pods that ask for a part of a card's memory and are looked at for another kind of card, in one decision."""
 _DONE = ("Succeeded", "Failed")
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """How a board decides."""
-
-    policy: str = "fifo+best-fit"
-    knowledge: str = "user"
-    scheduler_name: str = names.SCHEDULER_NAME
-    compat: str | None = None
-    gang_ms: int = 60_000
-    """How long a gang holds places before it is whole; then it gives them back, and others go first."""
-
-
-@dataclass(slots=True)
-class Entry:
-    """A pod that the board knows."""
-
-    uid: str
-    namespace: str
-    name: str
-    ask: Ask | None = None
-    state: str = "waiting"
-    """`waiting`: queued, or in line with its gang; `parked`: no node could hold it; `refused`: it makes no sense, or
-    too many different constraints wait; `placed`: decided, not bound; `bound`; `foreign`: counted only; `done`."""
-    node: str = ""
-    message: str = ""
-    """Why it is refused."""
-    submit_ms: int = 0
-    priority: int = 0
-    ending: bool = False
-    """Whether it was told to go."""
-    others: tuple[tuple[str, int], ...] = ()
-    """What it takes of its node that is not CPU, memory or GPUs."""
-    placement: str = ""
-    """The annotation, as it was decided."""
-    pod: api.Pod | None = None
-    """As it was when it was bound, to be told again if its node goes and comes."""
 
 
 class _Found(NamedTuple):
@@ -104,55 +69,33 @@ class Board:
         cluster = Cluster([Node("no node yet", 0, None, 0, 0)])
         self.scheduler = Scheduler(cluster, self.policy, self.knowledge)
         self.scheduler.nodes_changed([], 0)
-        self.views: dict[str, View] = {}
         self.entries: dict[str, Entry] = {}
         self.eligibility = Eligibility()
         self.gangs = GangLine()
+        self.nodes = NodeBook(self)
+        self._offers = GangOffers(self)
         self.foreign = Foreign(self)
         self.cards = Cards(())
         self.overcommitted: set[str] = set()
         """Pods of ours that hold what was given to others."""
-        self._nodes: dict[str, Node] = {}
-        self._objects: dict[str, api.Node] = {}
-        self._slices: dict[str, dict[str, api.ResourceSlice]] = {}
-        self._dirty: set[str] = set()
-        self._full: set[str] = set()  # nodes that hold as many pods as they may
         self._leaving: dict[str, set[str]] = {}  # node -> pods that were stopped and are there still
+        self._owed: deque[Bind] = deque()  # of a gang that is whole, and not handed out yet
         self._parked: dict[str, None] = {}
         self._crowded: dict[str, api.Pod] = {}  # refused while too many different constraints wait
         self._homeless: dict[str, api.Pod] = {}  # bound to a node that is not known
         self._pending: dict[str, api.Pod] | None = {}  # waiting pods until all is listed
 
     @property
+    def views(self) -> dict[str, View]:
+        """The nodes by name."""
+        return self.nodes.views
+
+    @property
     def cluster(self) -> Cluster:
         """The cluster that the scheduler decides on."""
         return self.scheduler.cluster
 
-    # What nodes do
-
-    def node_changed(self, node: api.Node) -> None:
-        """A node came or changed."""
-        name = node.metadata.name
-        self._objects[name] = node
-        if name not in self.views:
-            self.views[name] = View(name)
-        self._dirty.add(name)
-
-    def node_gone(self, node: api.Node) -> None:
-        """A node is gone."""
-        self._objects.pop(node.metadata.name, None)
-        self._dirty.add(node.metadata.name)
-
-    def slice_changed(self, each: api.ResourceSlice) -> None:
-        """A ResourceSlice came or changed."""
-        if each.spec.driver == names.DRIVER and each.spec.node_name:
-            self._slices.setdefault(each.spec.node_name, {})[each.metadata.name] = each
-            self._dirty.add(each.spec.node_name)
-
-    def slice_gone(self, each: api.ResourceSlice) -> None:
-        """A ResourceSlice is gone."""
-        if self._slices.get(each.spec.node_name, {}).pop(each.metadata.name, None) is not None:
-            self._dirty.add(each.spec.node_name)
+    # What others do
 
     def claim_changed(self, claim: api.Claim) -> None:
         """A ResourceClaim came or changed: what it has on our GPUs is not ours to give."""
@@ -167,10 +110,14 @@ class Board:
     def begin(self, now_ms: int) -> None:
         """All was listed: queue what waits, in the order in which it was made."""
         pending, self._pending = self._pending or {}, None
-        self.sync_nodes(now_ms)
+        self.nodes.sync(now_ms)
         for pod in sorted(
             pending.values(),
-            key=lambda pod: (created_ms(pod.metadata), _number(pod.metadata.resource_version)),
+            key=lambda pod: (
+                not pod.spec.node_name,
+                created_ms(pod.metadata),
+                version_of(pod.metadata.resource_version),
+            ),
         ):
             self.pod_changed(pod, now_ms)
 
@@ -184,7 +131,10 @@ class Board:
                 entry.state = "done"
             return
         if spec.node_name:
-            self._is_bound(pod, entry, now_ms)
+            if self._pending is not None and names.PLACEMENT not in meta.annotations:
+                self._pending[meta.uid] = pod  # which GPUs it has is guessed when those of our pods are known
+            else:
+                self._is_bound(pod, entry, now_ms)
         elif spec.scheduler_name == self.settings.scheduler_name:
             if meta.deletion_timestamp is not None or spec.scheduling_gates:
                 if entry is not None:
@@ -215,7 +165,7 @@ class Board:
         entry = self.entries.get(uid)
         if entry is None or entry.state != "placed" or entry.ask is None:
             return
-        self.unassign(entry)
+        self.nodes.unassign(entry)
         if gang := entry.ask.gang:
             if (state := self.gangs.of(gang)) is not None:
                 state.placed.pop(uid, None)
@@ -236,90 +186,21 @@ class Board:
 
     def next_wake_ms(self, now_ms: int) -> int | None:
         """When to decide again whatever happens; None: not before something does."""
-        ends = [
-            state.since_ms + self.settings.gang_ms
-            for _, state in self.gangs.line()
-            if state.since_ms is not None
-        ]
-        if self.scheduler.next_wake_ms is not None:
-            ends.append(self.scheduler.next_wake_ms)
+        ends = [ms for ms in (self._offers.next_ms(), self.scheduler.next_wake_ms) if ms is not None]
         return max(now_ms, min(ends)) if ends else None
 
     def decide(self, now_ms: int) -> Iterator[Step]:
         """What is to be done now. Between two steps the caller may tell of nothing else; it may stop at any."""
-        self.sync_nodes(now_ms)
+        self.nodes.sync(now_ms)
         self._switch_cards()
-        yield from self._offer_gangs(now_ms, first=True)
-        yield from self._round(now_ms)
-        yield from self._offer_gangs(now_ms, first=False)
+        yield from self._pay()
+        yield from self._offers.steps(now_ms, first=True)
+        yield from self.round(now_ms)
+        yield from self._offers.steps(now_ms, first=False)
 
-    def sync_nodes(self, now_ms: int) -> None:
-        """Tell the scheduler what has become of the nodes."""
-        if self._crowded and self.eligibility.has_room:
-            for uid, pod in list(self._crowded.items())[: MOST_CONSTRAINTS // 2]:
-                if (entry := self.entries.get(uid)) is not None:
-                    self._drop(entry)
-                self.pod_changed(pod, now_ms)
-        if not (self._dirty or self.eligibility.is_stale):
-            return
-        models = self.cards.models
-        for name in self._dirty:
-            self._read_node(name)
-        self.cards = Cards(view.model for view in self.views.values() if view.model and view.gpus)
-        changed = set(self.eligibility.relabel())
-        dirty, self._dirty = self._dirty, set()
-        if changed:
-            dirty = set(self.views)
-        for name in dirty & self.views.keys():
-            view = self.views[name]
-            view.labels = self.eligibility.labels_on(name)
-            self._nodes[name] = view.node()
-        if self.cards.models != models or changed:
-            self._remake(now_ms, None if self.cards.models != models else changed)
-        self._push(dirty, now_ms)
+    # What the nodes ask
 
-    def _push(self, dirty: set[str], now_ms: int) -> None:
-        cluster, scheduler = self.cluster, self.scheduler
-        for run in scheduler.nodes_changed([*self._nodes.values()], now_ms):
-            self._lost(run.job.id, now_ms)
-        down = self.eligibility.down | self._full
-        for name in dirty & self.views.keys():
-            row = cluster.row_of(name)
-            if row is None:
-                continue
-            if bool(cluster.up[row]) == (name in down):
-                (scheduler.node_drained if name in down else scheduler.node_back)(name)
-            self.foreign.note(name)
-        homeless = [pod for pod in self._homeless.values() if pod.spec.node_name in self.views]
-        for pod in homeless:
-            self._homeless.pop(pod.metadata.uid)
-            self.pod_changed(pod, now_ms)
-        for uid in list(self._parked):
-            entry = self.entries[uid]
-            if cluster.fits_when_empty(self.job(entry)):
-                del self._parked[uid]
-                entry.state = "waiting"
-                self._queue(entry, now_ms)
-
-    # How: nodes
-
-    def _read_node(self, name: str) -> None:
-        node, view = self._objects.get(name), self.views.get(name)
-        if node is None or view is None:
-            self.views.pop(name, None)
-            self._nodes.pop(name, None)
-            self.eligibility.node_gone(name)
-            return
-        view.read(node, self._slices.get(name, {}).values())
-        if view.problem:
-            log.warning("%s", view.problem)
-        self.eligibility.node_changed(view.traits)
-        if view.pods >= view.pods_most:
-            self._full.add(name)
-        else:
-            self._full.discard(name)
-
-    def _lost(self, uid: str, now_ms: int) -> None:
+    def lost(self, uid: str, now_ms: int) -> None:
         """The node of a pod is gone: the pod is not ours to start again, its owner makes another."""
         entry = self.entries.pop(uid, None)
         if self.scheduler.waits(uid):
@@ -331,21 +212,26 @@ class Board:
         if entry.pod is not None:
             self._homeless[uid] = entry.pod
 
-    def _remake(self, now_ms: int, changed: set[Constraint] | None) -> None:
-        """Make the jobs anew whose labels or models have changed; None: all."""
-        for entry in self.entries.values():
-            ask = entry.ask
-            if entry.state != "waiting" or ask is None or not self.scheduler.waits(entry.uid):
-                continue
-            if (changed is None and (ask.models or ask.mem_milli)) or (
-                ask.constraint in changed if changed is not None else self._label_differs(entry)
-            ):
-                self.scheduler.replace(self.job(entry))
+    def admit_crowded(self, now_ms: int) -> None:
+        """Look again at pods that were refused while too many different constraints waited."""
+        if not (self._crowded and self.eligibility.has_room):
+            return
+        for uid, pod in list(self._crowded.items())[: MOST_CONSTRAINTS // 2]:
+            if (entry := self.entries.get(uid)) is not None:
+                self._drop(entry)
+            self.pod_changed(pod, now_ms)
 
-    def _label_differs(self, entry: Entry) -> bool:
-        queued = self.scheduler.queue.named(entry.uid)
-        assert entry.ask is not None
-        return queued is not None and queued.labels != self.eligibility.labels_of(entry.ask.constraint)
+    def nodes_are_in(self, now_ms: int) -> None:
+        """The scheduler knows the nodes of today: pods there find their place, and some that fitted nowhere may fit."""
+        for pod in [pod for pod in self._homeless.values() if pod.spec.node_name in self.views]:
+            self._homeless.pop(pod.metadata.uid)
+            self.pod_changed(pod, now_ms)
+        for uid in list(self._parked):
+            entry = self.entries[uid]
+            if self.cluster.fits_when_empty(self.job(entry)):
+                del self._parked[uid]
+                entry.state = "waiting"
+                self.queue(entry, now_ms)
 
     # How: pods
 
@@ -385,9 +271,9 @@ class Board:
             )
             return
         if ask.gang is None:
-            self._queue(entry, now_ms)
+            self.queue(entry, now_ms)
 
-    def _queue(self, entry: Entry, now_ms: int) -> None:
+    def queue(self, entry: Entry, now_ms: int) -> None:
         """Hand a pod to the scheduler; one that makes no sense to it is refused."""
         assert entry.ask is not None
         try:
@@ -434,7 +320,7 @@ class Board:
     def _restore(self, pod: api.Pod, entry: Entry, placed: Placed, now_ms: int) -> bool:
         """Put a pod that was bound by us back in its place; False where it cannot be there."""
         if self.cluster.row_of(entry.node) is None:
-            self.sync_nodes(now_ms)
+            self.nodes.sync(now_ms)
         view, row = self.views[entry.node], self.cluster.row_of(entry.node)
         try:
             ask = ask_of(pod, self.settings.compat)
@@ -462,10 +348,11 @@ class Board:
             slots = (GpuSlot(row, NO_GPU),)
         placement = Placement(job, slots, share, placed.shared, placed.best_effort)
         if not self._place_now(placement, now_ms):
-            self.overcommitted.add(entry.uid)
+            if any(self.cluster.free_on(slot) < share for slot in slots) and ask.gpus:
+                self.overcommitted.add(entry.uid)
             return False
         entry.ask, entry.state, entry.others = ask, "bound", ask.constraint.others
-        self.assign(entry)
+        self.nodes.assign(entry)
         self.scheduler.started(entry.uid)
         if ask.gang is not None:
             try:
@@ -511,7 +398,7 @@ class Board:
         if entry.state == "foreign":
             self.foreign.leave(entry)
         elif uid in self.cluster.running:
-            self.unassign(entry)
+            self.nodes.unassign(entry)
             if completed is None:
                 self.scheduler.withdraw(uid, now_ms)
             else:
@@ -536,41 +423,9 @@ class Board:
         self._parked.pop(entry.uid, None)
         self._crowded.pop(entry.uid, None)
 
-    def assign(self, entry: Entry) -> None:
-        """Count a pod on its node, of whichever scheduler it is."""
-        view = self.views[entry.node]
-        view.pods += 1
-        self.use_others(entry, 1)
-        if view.pods >= view.pods_most and entry.node not in self._full:
-            self._full.add(entry.node)
-            self._dirty.add(entry.node)
-
-    def unassign(self, entry: Entry) -> None:
-        view = self.views.get(entry.node)
-        if view is None:
-            return
-        view.pods -= 1
-        self.use_others(entry, -1)
-        if entry.node in self._full:
-            self._dirty.add(entry.node)
-
-    def use_others(self, entry: Entry, sign: int) -> None:
-        """Count the resources of a pod that are not CPU, memory or GPUs; those nodes are to be looked at again."""
-        if not entry.others:
-            return
-        used = dict(self.views[entry.node].traits.others_used)
-        for name, amount in entry.others:
-            used[name] = used.get(name, 0) + sign * amount
-        self.views[entry.node].traits.others_used = used
-        self._dirty.add(entry.node)
-
-    def dirty(self, node: str) -> None:
-        """Have a node looked at again before the next decision."""
-        self._dirty.add(node)
-
     # How: decisions
 
-    def _round(self, now_ms: int) -> Iterator[Step]:
+    def round(self, now_ms: int) -> Iterator[Step]:
         """Ask the policy once."""
         rejected: list[str] = []
         outcomes = self.scheduler.decide(now_ms)
@@ -605,11 +460,11 @@ class Board:
             used.get(key, 0) + amount > there.get(key, 1 if key.startswith("host-port/") else 0)
             for key, amount in entry.ask.constraint.others
         ):
-            self._dirty.add(name)
+            self.nodes.dirty(name)
             return None
         entry.state, entry.node, entry.others = "placed", name, entry.ask.constraint.others
         self.eligibility.leave(entry.ask.constraint)
-        self.assign(entry)
+        self.nodes.assign(entry)
         after = frozenset(self._leaving.get(name, ()))
         text = entry.placement = self.text_of(placement, name)
         return _Found(Bind(job.id, entry.namespace, entry.name, name, text, after), job)
@@ -634,7 +489,13 @@ class Board:
             state.since_ms, state.message = None, ""
             state.bound |= state.placed.keys()
             state.placed.clear()
-            yield from binds
+            self._owed.extend(binds)
+            yield from self._pay()
+
+    def _pay(self) -> Iterator[Step]:
+        """What was decided as a whole, handed out one by one; the rest stays owed where the caller stops."""
+        while self._owed:
+            yield self._owed.popleft()
 
     def _evicted(self, uid: str, now_ms: int) -> Iterator[Step]:
         """A pod gives way: it is not queued again, for its owner makes another."""
@@ -643,7 +504,7 @@ class Board:
         self._leaving.setdefault(entry.node, set()).add(uid)
         if entry.state == "placed":
             log.warning("%s/%s gives way before it was bound", entry.namespace, entry.name)
-        self.unassign(entry)
+        self.nodes.unassign(entry)
         entry.state = "done"
         yield Stop(uid, entry.namespace, entry.name, "it gives way to a pod of a higher priority")
 
@@ -655,71 +516,6 @@ class Board:
         if entry.ask.gang is None:
             entry.state = "parked"
             self._parked[uid] = None
-
-    def _offer_gangs(self, now_ms: int, *, first: bool) -> Iterator[Step]:
-        """Offer the gangs to the policy, one after the other; the first that finds room for a part keeps it.
-
-        Those that began before the first pod of the queue, or of which some run already, go `first`.
-        """
-        line = self.gangs.line()
-        holder = next((key for key, state in line if state.since_ms is not None), None)
-        head = self.scheduler.queue.first()
-        for key, state in line[:MOST_GANGS_AT_ONCE]:
-            older = head is None or self._began_ms(state) <= head.submit_ms
-            if (bool(state.bound) or key == holder or older) != first:
-                continue
-            if key == holder and (
-                now_ms - (state.since_ms or now_ms) >= self.settings.gang_ms or not state.is_there
-            ):
-                yield from self._take_back(key, state, now_ms)
-                holder = None
-                continue
-            yield from self._offer(state, now_ms)
-            if not state.placed:
-                continue
-            if holder in (None, key):
-                holder, state.since_ms = key, state.since_ms or now_ms
-                found = state.size - state.wanted
-                state.message = f"{found} of {state.size} pods of the gang have room, which is held for them"
-            else:
-                self._give_back(state, now_ms)
-
-    def _began_ms(self, state: GangState) -> int:
-        return min((self.entries[uid].submit_ms for uid in state.waiting), default=0)
-
-    def _offer(self, state: GangState, now_ms: int) -> Iterator[Step]:
-        """Offer what a gang lacks to the policy, and nothing else."""
-        scheduler = self.scheduler
-        offered = list(state.waiting)[: state.wanted]
-        for uid in offered:
-            self._queue(self.entries[uid], now_ms)
-        jobs = [job for uid in offered if (job := scheduler.queue.named(uid)) is not None]
-        scheduler.policy = _OfThese(self.policy, jobs)
-        try:
-            yield from self._round(now_ms)
-        finally:
-            scheduler.policy = self.policy
-            for uid in offered:
-                if scheduler.waits(uid):
-                    scheduler.withdraw(uid, now_ms)
-
-    def _take_back(self, key: tuple[str, str], state: GangState, now_ms: int) -> Iterator[Step]:
-        seconds = (now_ms - (state.since_ms or now_ms)) // 1000
-        found = state.size - state.wanted
-        state.message = (
-            f"{found} of {state.size} pods of the gang had room for {seconds} s; it gave them back"
-        )
-        told = [self.entries[uid] for uid in [*state.placed, *state.waiting] if uid in self.entries]
-        self._give_back(state, now_ms)
-        self.gangs.to_the_end(key)
-        for entry in told:
-            yield Tell(entry.uid, entry.namespace, entry.name, "GangTimeout", state.message)
-
-    def _give_back(self, state: GangState, now_ms: int) -> None:
-        """Let go of the places of a gang that is not whole."""
-        state.since_ms = None
-        for uid in list(state.placed):
-            self.bind_failed(uid, now_ms, again=True)
 
     def _switch_cards(self) -> None:
         """Let pods that ask for a part of a card's memory go to another kind of card where theirs has no room."""
@@ -735,30 +531,3 @@ class Board:
                 if len(self.cluster.fitting_nodes(other)):
                     self.scheduler.replace(other)
                     break
-
-
-class _OfThese:
-    """A policy that is shown these jobs of the queue alone."""
-
-    def __init__(self, policy: Policy, jobs: list[Job]) -> None:
-        self._policy, self._jobs = policy, jobs
-
-    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
-        """What the policy decides on them; what has started leaves the part that it is shown."""
-        part = Queue()
-        for job in self._jobs:
-            part.add(job)
-        for decision in self._policy(part, cluster, now_ms):
-            yield decision
-            if isinstance(decision, Placement) and decision.job.id in cluster.running:
-                part.remove(decision.job)
-
-
-def _number(version: str) -> int:
-    return int(version) if version.isdigit() else 0
-
-
-def waiting(entries: Iterable[Entry]) -> list[Entry]:
-    """Those that wait for whatever reason, the longest first."""
-    found = [each for each in entries if each.state in ("waiting", "parked", "refused")]
-    return sorted(found, key=lambda each: each.submit_ms)

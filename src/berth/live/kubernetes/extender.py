@@ -20,8 +20,9 @@ from berth.cluster import Queue
 from berth.errors import ApiError, AskError, KubernetesError
 from berth.live.kubernetes import objects, writing
 from berth.live.kubernetes.asks import ask_of
-from berth.live.kubernetes.board import Board, Settings
+from berth.live.kubernetes.board import Board
 from berth.live.kubernetes.client import Api
+from berth.live.kubernetes.entries import Settings
 from berth.live.kubernetes.informer import Informer
 from berth.live.kubernetes.jobs import job_of
 from berth.live.kubernetes.reasons import lacking
@@ -79,7 +80,7 @@ class Extender:
         """List all, and watch until cancelled."""
         board = self.board
         nodes = Informer(
-            self.api, "/api/v1/nodes", objects.Node, changed=board.node_changed, gone=board.node_gone
+            self.api, "/api/v1/nodes", objects.Node, changed=board.nodes.changed, gone=board.nodes.gone
         )
         pods = self._pods = Informer(
             self.api, "/api/v1/pods", objects.Pod,
@@ -88,7 +89,7 @@ class Extender:
 
         async def then_pods() -> None:
             await nodes.synced.wait()
-            board.sync_nodes(_now_ms())
+            board.nodes.sync(_now_ms())
             await pods.run()
 
         async def begin() -> None:
@@ -172,7 +173,7 @@ class Extender:
     def _job(self, pod: objects.Pod | None) -> tuple[Job, Any]:
         if pod is None:
             raise AskError("the question has no pod")
-        self.board.sync_nodes(_now_ms())
+        self.board.nodes.sync(_now_ms())
         ask = ask_of(pod, self.board.settings.compat)
         # Its constraints are the other scheduler's business; GPUs, CPU and memory are counted here.
         return job_of("asked", pod.metadata.namespace, _now_ms(), ask, (), self.board.cards), ask

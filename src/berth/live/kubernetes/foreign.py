@@ -16,7 +16,8 @@ from berth.live.kubernetes.quantities import mem_mib, whole
 from berth.model import GpuSlot, Share
 
 if TYPE_CHECKING:
-    from berth.live.kubernetes.board import Board, Entry
+    from berth.live.kubernetes.board import Board
+from berth.live.kubernetes.entries import Entry
 
 __all__ = ["Foreign"]
 
@@ -77,8 +78,8 @@ class Foreign:
         view.foreign_mem_mib += seat.mem_mib
         if gpus:
             self._on.setdefault(entry.node, {})[entry.uid] = gpus
-        self._board.assign(entry)
-        self._board.dirty(entry.node)
+        self._board.nodes.assign(entry)
+        self._board.nodes.dirty(entry.node)
 
     def leave(self, entry: Entry) -> None:
         """A pod is gone."""
@@ -90,8 +91,8 @@ class Foreign:
         if view is not None:
             view.foreign_cpu_milli -= seat.cpu_milli
             view.foreign_mem_mib -= seat.mem_mib
-            self._board.unassign(entry)
-            self._board.dirty(seat.node)
+            self._board.nodes.unassign(entry)
+            self._board.nodes.dirty(seat.node)
 
     def claim_changed(self, claim: api.Claim) -> None:
         """Count what a claim was allocated of our devices."""
@@ -104,7 +105,7 @@ class Foreign:
             self._allocated[uid] = results
             self._claims[uid] = {each.pool for each in results}
             for node in self._claims[uid]:
-                self._board.dirty(node)
+                self._board.nodes.dirty(node)
 
     def claim_gone(self, claim: api.Claim) -> None:
         """Forget a claim."""
@@ -112,7 +113,7 @@ class Foreign:
         self._allocated.pop(uid, None)
         for node in self._claims.pop(uid, ()):
             self._on.get(node, {}).pop(uid, None)
-            self._board.dirty(node)
+            self._board.nodes.dirty(node)
 
     def note(self, node: str) -> None:
         """Tell the scheduler what is used on the GPUs of a node; a GPU that is not healthy is used whole."""

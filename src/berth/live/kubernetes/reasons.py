@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from berth.live.kubernetes.asks import Ask
-from berth.live.kubernetes.board import Board, Entry
+from berth.live.kubernetes.board import Board
 from berth.live.kubernetes.constraints import why_not
+from berth.live.kubernetes.entries import Entry
 from berth.live.kubernetes.nodes import View
 from berth.model import Job
 

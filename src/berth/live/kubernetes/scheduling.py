@@ -15,8 +15,9 @@ from typing import Any
 from berth.errors import ApiError, BerthError
 from berth.live.kubernetes import names, writing
 from berth.live.kubernetes import objects as objects
-from berth.live.kubernetes.board import Board, Settings, waiting
+from berth.live.kubernetes.board import Board
 from berth.live.kubernetes.client import Api, backoff_s
+from berth.live.kubernetes.entries import Settings, waiting
 from berth.live.kubernetes.informer import Informer
 from berth.live.kubernetes.lease import Leadership
 from berth.live.kubernetes.placements import placed_of
@@ -160,15 +161,15 @@ class Scheduling:
         """List and watch; returns when all was listed once, the nodes before the pods."""
         board = self.board
         informers = [
-            Informer(self.api, "/api/v1/nodes", objects.Node, changed=self._on(board.node_changed),
-                     gone=self._on(board.node_gone)),
+            Informer(self.api, "/api/v1/nodes", objects.Node, changed=self._on(board.nodes.changed),
+                     gone=self._on(board.nodes.gone)),
         ]  # fmt: skip
         dra: list[Informer[Any]] = []
         if await self._serves_dra():
             path = "/apis/resource.k8s.io/v1"
             dra = [
                 Informer(self.api, f"{path}/resourceslices", objects.ResourceSlice,
-                         changed=self._on(board.slice_changed), gone=self._on(board.slice_gone)),
+                         changed=self._on(board.nodes.slice_changed), gone=self._on(board.nodes.slice_gone)),
                 Informer(self.api, f"{path}/resourceclaims", objects.Claim,
                          changed=self._on(board.claim_changed), gone=self._on(board.claim_gone)),
             ]  # fmt: skip
@@ -176,7 +177,7 @@ class Scheduling:
         for informer, task in tasks.items():
             await _until_listed(informer, task)
         self._apply_inbox()
-        board.sync_nodes(_now_ms())
+        board.nodes.sync(_now_ms())
         self.pods = Informer(
             self.api,
             "/api/v1/pods",
@@ -252,19 +253,18 @@ class Scheduling:
         try:
             while True:
                 async with self._using_board:
-                    some, ended = await loop.run_in_executor(self._thread, _some, steps)
+                    some, ended, error = await loop.run_in_executor(self._thread, _some, steps)
                 for step in some:
                     await self._take(step)
+                if error is not None:
+                    log.error("%s", error)
+                    await asyncio.sleep(RESTARTS_S)
                 if ended:
                     return True
                 thought_s = time.perf_counter() - began
                 limit_s = limit_s or thought_s + min(MOST_SLICE_S, max(SLICE_S, 4 * thought_s))
                 if self._inbox and thought_s > limit_s:
                     return False
-        except BerthError as error:
-            log.error("%s", error)
-            await asyncio.sleep(RESTARTS_S)
-            return True
         finally:
             with contextlib.suppress(ValueError):  # cancelled while the thread decides
                 steps.close()  # type: ignore[attr-defined]
@@ -437,15 +437,18 @@ async def _until_listed(informer: Informer[Any], task: asyncio.Task[None]) -> No
         task.result()
 
 
-def _some(steps: Iterator[Step]) -> tuple[list[Step], bool]:
-    """The next few steps, and whether they were the last."""
+def _some(steps: Iterator[Step]) -> tuple[list[Step], bool, BerthError | None]:
+    """The next few steps, whether they were the last, and what the policy raised behind them."""
     found: list[Step] = []
     began = time.perf_counter()
-    for step in steps:
-        found.append(step)
-        if len(found) >= AT_ONCE or time.perf_counter() - began > BREATH_S:
-            return found, False
-    return found, True
+    try:
+        for step in steps:
+            found.append(step)
+            if len(found) >= AT_ONCE or time.perf_counter() - began > BREATH_S:
+                return found, False, None
+    except BerthError as error:
+        return found, True, error
+    return found, True, None
 
 
 def _in_words(step: Bind, policy: str) -> str:

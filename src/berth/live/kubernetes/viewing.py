@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from berth.errors import ApiError
 from berth.live.kubernetes import objects
-from berth.live.kubernetes.board import Board, Entry, Settings, waiting
+from berth.live.kubernetes.board import Board
 from berth.live.kubernetes.client import Api
+from berth.live.kubernetes.entries import Entry, Settings, waiting
 from berth.live.kubernetes.reasons import Reasons
 from berth.model import GpuSlot
 
@@ -55,23 +56,23 @@ async def look(api: Api, settings: Settings, *, most_waits: int = 1000) -> Snaps
     board = Board(settings)
     async for _, nodes in api.list("/api/v1/nodes", objects.Node):
         for node in nodes:
-            board.node_changed(node)
+            board.nodes.changed(node)
     try:
         async for _, slices in api.list("/apis/resource.k8s.io/v1/resourceslices", objects.ResourceSlice):
             for each in slices:
-                board.slice_changed(each)
+                board.nodes.slice_changed(each)
         async for _, claims in api.list("/apis/resource.k8s.io/v1/resourceclaims", objects.Claim):
             for claim in claims:
                 board.claim_changed(claim)
     except ApiError as error:
         if error.status != 404:
             raise
-    board.sync_nodes(now_ms)
+    board.nodes.sync(now_ms)
     async for _, pods in api.list("/api/v1/pods", objects.Pod):
         for pod in pods:
             board.pod_changed(pod, now_ms)
     board.begin(now_ms)
-    board.sync_nodes(now_ms)
+    board.nodes.sync(now_ms)
     return snapshot(board, now_ms, most_waits)
 
 

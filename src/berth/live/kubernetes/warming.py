@@ -5,7 +5,7 @@ from __future__ import annotations
 from berth.cluster import Cluster
 from berth.gpu_models import gpu_model
 from berth.knowledge import make_knowledge
-from berth.live.kubernetes.board import Settings
+from berth.live.kubernetes.entries import Settings
 from berth.model import GpuSlot, Job, Node, RecordState, Share
 from berth.policies import Setting, make_policy
 from berth.scheduler import Scheduler

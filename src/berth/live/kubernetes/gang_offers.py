@@ -1,0 +1,119 @@
+"""Gangs offered to the policy, one after the other; the first that finds room for a part keeps it for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from berth.cluster import Cluster, Queue
+from berth.live.kubernetes.gangs import GangState
+from berth.live.kubernetes.steps import Step, Tell
+from berth.model import Job, Placement
+from berth.policies import Decision, Policy
+
+if TYPE_CHECKING:
+    from berth.live.kubernetes.board import Board
+
+__all__ = ["GangOffers"]
+
+AT_ONCE = 16
+"""Gangs that are offered to the policy in one decision."""
+
+
+class GangOffers:
+    """Offers the gangs of a board."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def next_ms(self) -> int | None:
+        """When a gang gives back what it holds; None: none holds anything."""
+        held_ms = self._board.settings.gang_ms
+        return min(
+            (state.since_ms + held_ms for _, state in self._board.gangs.line() if state.since_ms is not None),
+            default=None,
+        )
+
+    def steps(self, now_ms: int, *, first: bool) -> Iterator[Step]:
+        """Offer the gangs to the policy, one after the other; the first that finds room for a part keeps it.
+
+        Those that began before the first pod of the queue, or of which some run already, go `first`.
+        """
+        line = self._board.gangs.line()
+        holder = next((key for key, state in line if state.since_ms is not None), None)
+        head = self._board.scheduler.queue.first()
+        for key, state in line[:AT_ONCE]:
+            older = head is None or self._began_ms(state) <= head.submit_ms
+            if (bool(state.bound) or key == holder or older) != first:
+                continue
+            if key == holder and (
+                now_ms - (state.since_ms or now_ms) >= self._board.settings.gang_ms or not state.is_there
+            ):
+                yield from self._take_back(key, state, now_ms)
+                holder = None
+                continue
+            yield from self._offer(state, now_ms)
+            if not state.placed:
+                continue
+            if holder in (None, key):
+                holder, state.since_ms = key, state.since_ms or now_ms
+                found = state.size - state.wanted
+                state.message = f"{found} of {state.size} pods of the gang have room, which is held for them"
+            else:
+                self._give_back(state, now_ms)
+
+    def _began_ms(self, state: GangState) -> int:
+        return min((self._board.entries[uid].submit_ms for uid in state.waiting), default=0)
+
+    def _offer(self, state: GangState, now_ms: int) -> Iterator[Step]:
+        """Offer what a gang lacks to the policy, and nothing else."""
+        scheduler = self._board.scheduler
+        offered = list(state.waiting)[: state.wanted]
+        for uid in offered:
+            self._board.queue(self._board.entries[uid], now_ms)
+        jobs = [job for uid in offered if (job := scheduler.queue.named(uid)) is not None]
+        scheduler.policy = _OfThese(self._board.policy, jobs)
+        try:
+            yield from self._board.round(now_ms)
+        finally:
+            scheduler.policy = self._board.policy
+            for uid in offered:
+                if scheduler.waits(uid):
+                    scheduler.withdraw(uid, now_ms)
+
+    def _take_back(self, key: tuple[str, str], state: GangState, now_ms: int) -> Iterator[Step]:
+        seconds = (now_ms - (state.since_ms or now_ms)) // 1000
+        found = state.size - state.wanted
+        state.message = (
+            f"{found} of {state.size} pods of the gang had room for {seconds} s; it gave them back"
+        )
+        told = [
+            self._board.entries[uid] for uid in [*state.placed, *state.waiting] if uid in self._board.entries
+        ]
+        self._give_back(state, now_ms)
+        self._board.gangs.to_the_end(key)
+        for entry in told:
+            yield Tell(entry.uid, entry.namespace, entry.name, "GangTimeout", state.message)
+
+    def _give_back(self, state: GangState, now_ms: int) -> None:
+        """Let go of the places of a gang that is not whole."""
+        state.since_ms = None
+        for uid in list(state.placed):
+            self._board.bind_failed(uid, now_ms, again=True)
+
+
+class _OfThese:
+    """A policy that is shown these jobs of the queue alone."""
+
+    def __init__(self, policy: Policy, jobs: list[Job]) -> None:
+        self._policy, self._jobs = policy, jobs
+
+    def __call__(self, queue: Queue, cluster: Cluster, now_ms: int) -> Iterator[Decision]:
+        """What the policy decides on them; what has started leaves the part that it is shown."""
+        part = Queue()
+        for job in self._jobs:
+            part.add(job)
+        for decision in self._policy(part, cluster, now_ms):
+            yield decision
+            if isinstance(decision, Placement) and decision.job.id in cluster.running:
+                part.remove(decision.job)

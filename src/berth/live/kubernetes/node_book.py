@@ -1,0 +1,158 @@
+"""The nodes as the board keeps them: read anew when they have changed, and told to the scheduler before it decides."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from berth.live.kubernetes import names
+from berth.live.kubernetes import objects as api
+from berth.live.kubernetes.constraints import Constraint
+from berth.live.kubernetes.jobs import Cards
+from berth.live.kubernetes.nodes import View
+from berth.model import Node
+
+if TYPE_CHECKING:
+    from berth.live.kubernetes.board import Board
+    from berth.live.kubernetes.entries import Entry
+
+__all__ = ["NodeBook"]
+
+log = logging.getLogger(__name__)
+
+
+class NodeBook:
+    """The nodes of a board."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+        self.views: dict[str, View] = {}
+        self._nodes: dict[str, Node] = {}
+        self._objects: dict[str, api.Node] = {}
+        self._slices: dict[str, dict[str, api.ResourceSlice]] = {}
+        self._dirty: set[str] = set()
+        self._full: set[str] = set()  # nodes that hold as many pods as they may
+
+    def changed(self, node: api.Node) -> None:
+        """A node came or changed."""
+        name = node.metadata.name
+        self._objects[name] = node
+        if name not in self.views:
+            self.views[name] = View(name)
+        self._dirty.add(name)
+
+    def gone(self, node: api.Node) -> None:
+        """A node is gone."""
+        self._objects.pop(node.metadata.name, None)
+        self._dirty.add(node.metadata.name)
+
+    def slice_changed(self, each: api.ResourceSlice) -> None:
+        """A ResourceSlice came or changed."""
+        if each.spec.driver == names.DRIVER and each.spec.node_name:
+            self._slices.setdefault(each.spec.node_name, {})[each.metadata.name] = each
+            self._dirty.add(each.spec.node_name)
+
+    def slice_gone(self, each: api.ResourceSlice) -> None:
+        """A ResourceSlice is gone."""
+        if self._slices.get(each.spec.node_name, {}).pop(each.metadata.name, None) is not None:
+            self._dirty.add(each.spec.node_name)
+
+    def sync(self, now_ms: int) -> None:
+        """Tell the scheduler what has become of the nodes."""
+        self._board.admit_crowded(now_ms)
+        if not (self._dirty or self._board.eligibility.is_stale):
+            return
+        models = self._board.cards.models
+        for name in self._dirty:
+            self._read_node(name)
+        self._board.cards = Cards(view.model for view in self.views.values() if view.model and view.gpus)
+        changed = set(self._board.eligibility.relabel())
+        dirty, self._dirty = self._dirty, set()
+        if changed:
+            dirty = set(self.views)
+        for name in dirty & self.views.keys():
+            view = self.views[name]
+            view.labels = self._board.eligibility.labels_on(name)
+            self._nodes[name] = view.node()
+        if self._board.cards.models != models or changed:
+            self._remake(now_ms, None if self._board.cards.models != models else changed)
+        self._push(dirty, now_ms)
+
+    def _push(self, dirty: set[str], now_ms: int) -> None:
+        cluster, scheduler = self._board.cluster, self._board.scheduler
+        for run in scheduler.nodes_changed([*self._nodes.values()], now_ms):
+            self._board.lost(run.job.id, now_ms)
+        down = self._board.eligibility.down | self._full
+        for name in dirty & self.views.keys():
+            row = cluster.row_of(name)
+            if row is None:
+                continue
+            if bool(cluster.up[row]) == (name in down):
+                (scheduler.node_drained if name in down else scheduler.node_back)(name)
+            self._board.foreign.note(name)
+        self._board.nodes_are_in(now_ms)
+
+    def _read_node(self, name: str) -> None:
+        node, view = self._objects.get(name), self.views.get(name)
+        if node is None or view is None:
+            self.views.pop(name, None)
+            self._nodes.pop(name, None)
+            self._board.eligibility.node_gone(name)
+            return
+        view.read(node, self._slices.get(name, {}).values())
+        if view.problem:
+            log.warning("%s", view.problem)
+        self._board.eligibility.node_changed(view.traits)
+        if view.pods >= view.pods_most:
+            self._full.add(name)
+        else:
+            self._full.discard(name)
+
+    def _remake(self, now_ms: int, changed: set[Constraint] | None) -> None:
+        """Make the jobs anew whose labels or models have changed; None: all."""
+        for entry in self._board.entries.values():
+            ask = entry.ask
+            if entry.state != "waiting" or ask is None or not self._board.scheduler.waits(entry.uid):
+                continue
+            if (changed is None and (ask.models or ask.mem_milli)) or (
+                ask.constraint in changed if changed is not None else self._label_differs(entry)
+            ):
+                self._board.scheduler.replace(self._board.job(entry))
+
+    def _label_differs(self, entry: Entry) -> bool:
+        queued = self._board.scheduler.queue.named(entry.uid)
+        assert entry.ask is not None
+        return queued is not None and queued.labels != self._board.eligibility.labels_of(entry.ask.constraint)
+
+    def assign(self, entry: Entry) -> None:
+        """Count a pod on its node, of whichever scheduler it is."""
+        view = self.views[entry.node]
+        view.pods += 1
+        self._use_others(entry, 1)
+        if view.pods >= view.pods_most and entry.node not in self._full:
+            self._full.add(entry.node)
+            self._dirty.add(entry.node)
+
+    def unassign(self, entry: Entry) -> None:
+        """A pod is not on its node any more."""
+        view = self.views.get(entry.node)
+        if view is None:
+            return
+        view.pods -= 1
+        self._use_others(entry, -1)
+        if entry.node in self._full:
+            self._dirty.add(entry.node)
+
+    def _use_others(self, entry: Entry, sign: int) -> None:
+        """Count the resources of a pod that are not CPU, memory or GPUs; those nodes are to be looked at again."""
+        if not entry.others:
+            return
+        used = dict(self.views[entry.node].traits.others_used)
+        for name, amount in entry.others:
+            used[name] = used.get(name, 0) + sign * amount
+        self.views[entry.node].traits.others_used = used
+        self._dirty.add(entry.node)
+
+    def dirty(self, node: str) -> None:
+        """Have a node looked at again before the next decision."""
+        self._dirty.add(node)
