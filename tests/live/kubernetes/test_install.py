@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
-from berth.errors import ApiError
+from berth.cli.app import app
+from berth.errors import ApiError, KubernetesError
 from berth.live.kubernetes import names
 from berth.live.kubernetes.access import from_kubeconfig
 from berth.live.kubernetes.client import Api
@@ -26,15 +26,10 @@ from tests.live.kubernetes.world import World
 VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 
 
-def berth(*words: str, kubeconfig: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command as an operator does."""
-    environment = {**os.environ, "KUBECONFIG": str(kubeconfig or "")}
-    return subprocess.run(
-        [Path(sys.executable).with_name("berth"), "k8s", *words],
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
+def berth(*words: str, kubeconfig: Path | None = None) -> Any:
+    """Run a command as an operator does, in this process."""
+    environment = {"KUBECONFIG": str(kubeconfig or ""), "COLUMNS": "150"}
+    return CliRunner().invoke(app, ["k8s", *words], env=environment)
 
 
 def right(method: str, path: str, params: dict[str, str]) -> tuple[str, str]:
@@ -130,7 +125,7 @@ def test_without_its_rights_the_scheduler_says_which_it_lacks(play: Played, serv
 
 def test_the_kustomization_and_the_chart_are_what_is_applied(tmp_path: Path) -> None:
     done = berth("install", "--write", str(tmp_path), "--policy", "learned", "--mode", "place")
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.output
     written = {path.name: path.read_text() for path in (tmp_path / "kustomization").iterdir()}
     assert written == kustomization(Install(policy="learned", mode="place"))
     documents = [
@@ -184,18 +179,18 @@ def test_commands_show_the_cluster_and_place_once(play: Played, server: Server) 
     play(test)
     kubeconfig = server.kubeconfig()
     done = berth("scheduler", "--once", "--no-elect", kubeconfig=kubeconfig)
-    assert (done.returncode, done.stdout) == (0, "bound 1, advised 0, stopped 0, failed 0\n"), done.stderr
+    assert (done.exit_code, done.stdout) == (0, "bound 1, advised 0, stopped 0, failed 0\n"), done.output
     status = berth("status", "--json", kubeconfig=kubeconfig)
-    assert '"holders": [\n    "default/a"\n   ]' in status.stdout, status.stderr
+    assert '"holders": [\n    "default/a"\n   ]' in status.stdout
     assert "20000 of 81920 MiB" in berth("status", kubeconfig=kubeconfig).stdout
     assert "0/1 nodes: 1 GPU memory short by 8080 MiB" in berth("why", "b", kubeconfig=kubeconfig).stdout
     assert "runs on node n1, GPU " in berth("why", "default/a", kubeconfig=kubeconfig).stdout
     missing = berth("why", "nobody", kubeconfig=kubeconfig)
-    assert missing.returncode == 2
-    assert "neither waits" in missing.stderr
+    assert isinstance(missing.exception, KubernetesError)
+    assert "neither waits" in str(missing.exception)
 
 
 def test_a_cluster_that_is_not_there_is_named(tmp_path: Path) -> None:
     done = berth("status", "--kubeconfig", str(tmp_path / "none"))
-    assert done.returncode == 2
-    assert "there is no kubeconfig" in done.stderr
+    assert isinstance(done.exception, KubernetesError)
+    assert "there is no kubeconfig" in str(done.exception)

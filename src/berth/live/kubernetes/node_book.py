@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from berth.live.kubernetes import names
@@ -30,7 +31,7 @@ class NodeBook:
         self._nodes: dict[str, Node] = {}
         self._objects: dict[str, api.Node] = {}
         self._slices: dict[str, dict[str, api.ResourceSlice]] = {}
-        self._dirty: set[str] = set()
+        self._dirty: dict[str, None] = {}  # in order, so that the same nodes make the same rows every time
         self._full: set[str] = set()  # nodes that hold as many pods as they may
 
     def changed(self, node: api.Node) -> None:
@@ -39,23 +40,23 @@ class NodeBook:
         self._objects[name] = node
         if name not in self.views:
             self.views[name] = View(name)
-        self._dirty.add(name)
+        self._dirty[name] = None
 
     def gone(self, node: api.Node) -> None:
         """A node is gone."""
         self._objects.pop(node.metadata.name, None)
-        self._dirty.add(node.metadata.name)
+        self._dirty[node.metadata.name] = None
 
     def slice_changed(self, each: api.ResourceSlice) -> None:
         """A ResourceSlice came or changed."""
         if each.spec.driver == names.DRIVER and each.spec.node_name:
             self._slices.setdefault(each.spec.node_name, {})[each.metadata.name] = each
-            self._dirty.add(each.spec.node_name)
+            self._dirty[each.spec.node_name] = None
 
     def slice_gone(self, each: api.ResourceSlice) -> None:
         """A ResourceSlice is gone."""
         if self._slices.get(each.spec.node_name, {}).pop(each.metadata.name, None) is not None:
-            self._dirty.add(each.spec.node_name)
+            self._dirty[each.spec.node_name] = None
 
     def sync(self, now_ms: int) -> None:
         """Tell the scheduler what has become of the nodes."""
@@ -67,10 +68,10 @@ class NodeBook:
             self._read_node(name)
         self._board.cards = Cards(view.model for view in self.views.values() if view.model and view.gpus)
         changed = set(self._board.eligibility.relabel())
-        dirty, self._dirty = self._dirty, set()
+        dirty, self._dirty = self._dirty, {}
         if changed:
-            dirty = set(self.views)
-        for name in dirty & self.views.keys():
+            dirty = dict.fromkeys(self.views)
+        for name in [name for name in dirty if name in self.views]:
             view = self.views[name]
             view.labels = self._board.eligibility.labels_on(name)
             self._nodes[name] = view.node()
@@ -78,12 +79,12 @@ class NodeBook:
             self._remake(now_ms, None if self._board.cards.models != models else changed)
         self._push(dirty, now_ms)
 
-    def _push(self, dirty: set[str], now_ms: int) -> None:
+    def _push(self, dirty: Iterable[str], now_ms: int) -> None:
         cluster, scheduler = self._board.cluster, self._board.scheduler
         for run in scheduler.nodes_changed([*self._nodes.values()], now_ms):
             self._board.lost(run.job.id, now_ms)
         down = self._board.eligibility.down | self._full
-        for name in dirty & self.views.keys():
+        for name in [name for name in dirty if name in self.views]:
             row = cluster.row_of(name)
             if row is None:
                 continue
@@ -131,7 +132,7 @@ class NodeBook:
         self._use_others(entry, 1)
         if view.pods >= view.pods_most and entry.node not in self._full:
             self._full.add(entry.node)
-            self._dirty.add(entry.node)
+            self._dirty[entry.node] = None
 
     def unassign(self, entry: Entry) -> None:
         """A pod is not on its node any more."""
@@ -141,7 +142,7 @@ class NodeBook:
         view.pods -= 1
         self._use_others(entry, -1)
         if entry.node in self._full:
-            self._dirty.add(entry.node)
+            self._dirty[entry.node] = None
 
     def _use_others(self, entry: Entry, sign: int) -> None:
         """Count the resources of a pod that are not CPU, memory or GPUs; those nodes are to be looked at again."""
@@ -151,8 +152,8 @@ class NodeBook:
         for name, amount in entry.others:
             used[name] = used.get(name, 0) + sign * amount
         self.views[entry.node].traits.others_used = used
-        self._dirty.add(entry.node)
+        self._dirty[entry.node] = None
 
     def dirty(self, node: str) -> None:
         """Have a node looked at again before the next decision."""
-        self._dirty.add(node)
+        self._dirty[node] = None
