@@ -9,6 +9,7 @@ import pytest
 
 from berth.errors import ApiError
 from berth.live.kubernetes import names, writing
+from berth.live.kubernetes.objects import Lease
 from berth.live.kubernetes.scheduling import Scheduling
 from berth.live.kubernetes.steps import Bind
 from tests.live.kubernetes.conftest import Played
@@ -139,6 +140,19 @@ def test_of_two_schedulers_one_leads_and_the_other_takes_over(play: Played) -> N
                 await world.until_bound(*last)
                 assert first.counts.bound + second.counts.bound == 12
         await world.check()
+
+    play(test)
+
+
+def test_a_scheduler_that_is_stopped_gives_up_its_lease(play: Played) -> None:
+    async def test(world: World) -> None:
+        path = f"/apis/coordination.k8s.io/v1/namespaces/{names.NAMESPACE}/leases/{names.LEASE}"
+        await world.node("n1", 1)
+        await world.pod("a")
+        async with world.scheduler("stopped", elect=True):
+            await world.until_bound("a")
+            assert (await world.api.get(path, Lease)).spec.holder_identity == "stopped"
+        assert (await world.api.get(path, Lease)).spec.holder_identity == ""
 
     play(test)
 
