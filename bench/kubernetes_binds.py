@@ -110,7 +110,7 @@ async def many(server: Server, policy: str, nodes: int, pods: int) -> dict[str, 
             capture_output=True, text=True, cwd=ROOT,
         )  # fmt: skip
         if done.returncode:
-            raise SystemExit(f"the scheduler failed:\n{done.stderr[-3000:]}")
+            raise SystemExit(f"the scheduler ended with status {done.returncode}:\n{done.stderr[-3000:]}")
         await world.check()
     return json.loads(done.stdout)
 
