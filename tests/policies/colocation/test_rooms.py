@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -48,14 +49,14 @@ def asked_and_declined(rooms: Rooms, cluster: Cluster, now_ms: int, changes: int
 @pytest.mark.parametrize("gpus", [8, MOST_ASKED_AGAIN])
 def test_of_few_gpus_all_with_room_are_asked_each_time(gpus: int) -> None:
     cluster = filled(gpus)
-    rooms = Rooms(cluster)
+    rooms = Rooms(cluster, [0] * len(cluster.nodes))
     for changes in range(3):
         assert len(asked_and_declined(rooms, cluster, 0, changes)) == gpus
 
 
 def test_of_many_those_asked_longest_ago_are_next_and_none_is_left_out() -> None:
     cluster = filled(GPUS)
-    rooms = Rooms(cluster)
+    rooms = Rooms(cluster, [0] * len(cluster.nodes))
     assert len(asked_and_declined(rooms, cluster, 0, 0)) == GPUS
     assert not rooms.postponed
     turns = [asked_and_declined(rooms, cluster, 1, 1) for _ in range(-(-GPUS // MOST_ASKED_AGAIN))]
@@ -69,7 +70,7 @@ def test_of_many_those_asked_longest_ago_are_next_and_none_is_left_out() -> None
 
 def test_a_gpu_that_is_offered_the_same_again_has_had_its_turn() -> None:
     cluster = filled(GPUS)
-    rooms = Rooms(cluster)
+    rooms = Rooms(cluster, [0] * len(cluster.nodes))
     asked_and_declined(rooms, cluster, 0, 0)
     seen: set[GpuSlot] = set()
     for _ in range(-(-GPUS // MOST_ASKED_AGAIN)):
@@ -82,7 +83,7 @@ def test_a_gpu_that_is_offered_the_same_again_has_had_its_turn() -> None:
 
 def test_idle_changed_and_due_gpus_are_asked_at_once() -> None:
     cluster = filled(GPUS)
-    rooms = Rooms(cluster)
+    rooms = Rooms(cluster, [0] * len(cluster.nodes))
     asked_and_declined(rooms, cluster, 0, 0)
     cluster.release("t7")
     tenant(cluster, "second", GpuSlot(20, 3))
@@ -98,7 +99,7 @@ def test_idle_changed_and_due_gpus_are_asked_at_once() -> None:
 def test_what_is_kept_is_what_the_cluster_says() -> None:
     """After any run of placements, ends and lost nodes the rooms are those that a look at every GPU finds."""
     cluster = cluster_of(32)
-    rooms = Rooms(cluster)
+    rooms = Rooms(cluster, [0] * len(cluster.nodes))
     queued = [replace(job, id=f"{at}") for at, job in enumerate(workload_jobs("random", 60, 5))]
     for at, job in enumerate(queued):
         slot = GpuSlot(at % 4, at * 7 % 8)
@@ -144,3 +145,42 @@ def test_a_decision_on_a_full_cluster_forecasts_few_gpus() -> None:
     assert max(offers) == 104  # at first all are idle
     assert len(offers) > 40
     assert sum(count > MOST_ASKED_AGAIN for count in offers) <= 3
+
+
+def test_of_idle_gpus_no_more_are_asked_than_jobs_wait_on_each_kind_of_node() -> None:
+    cluster = cluster_of(GPUS)
+    kinds = [node % 2 for node in range(GPUS // 8)]
+    rooms = Rooms(cluster, kinds)
+    tenant(cluster, "t", GpuSlot(0, 0))
+    found = [
+        slot for slot, _ in rooms.open(cluster, 0, 0, closed={GpuSlot(1, 0)}, waiting=3, always=GpuSlot(9, 5))
+    ]
+    assert found == [*(GpuSlot(0, at) for at in range(1, 5)), *(GpuSlot(1, at) for at in range(1, 5)),
+                     GpuSlot(9, 5), GpuSlot(0, 0)]  # fmt: skip
+    assert len(rooms.open(cluster, 0, 0, closed=())) == GPUS
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_starts_is_the_same_as_when_every_idle_gpu_is_asked(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two kinds of cards, CPU that runs short, jobs that allow one kind or both."""
+    other = replace(THESIS_GPU, name="Other", mem_mib=THESIS_GPU.mem_mib // 2)
+    nodes = [Node(f"n{at}", 2, (THESIS_GPU, other)[at % 2], 4000, 10_000) for at in range(10)]
+    draw = random.Random(seed)
+    jobs = [
+        replace(job, id=f"{at}", submit_ms=at * draw.choice((0, 500, 9000)), cpu_milli=draw.choice((500, 3000)),
+                models=draw.choice(((), (THESIS_GPU.name,), ("Other",))))
+        for at, job in enumerate(workload_jobs("random", 40, seed))
+    ]  # fmt: skip
+    jobs.sort(key=lambda job: job.submit_ms)
+    model = make_interference("mps")
+
+    def run() -> list[tuple[object, ...]]:
+        events = simulate(jobs, Cluster(nodes), "greedy", interference=model)
+        return [(event.time_ms, event.kind, event.job.id, event.slots) for event in events]
+
+    few = run()
+    ask = Rooms.open
+    monkeypatch.setattr(Rooms, "open", lambda *of, waiting=None, **more: ask(*of, waiting=None, **more))
+    assert few == run()

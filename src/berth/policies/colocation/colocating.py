@@ -149,7 +149,12 @@ class Colocating:
         head = QueuePrefix(queue, self._sharing, self.work_us)
         while len(queue):
             rooms = self._kept.rooms.open(
-                cluster, now_ms, queue.changes, closed=closed, always=self._overtaking.kept
+                cluster,
+                now_ms,
+                queue.changes,
+                closed=closed,
+                waiting=len(queue),
+                always=self._overtaking.kept,
             )
             offered = self._offers(rooms, head, cluster, now_ms, closed)
             if not offered:

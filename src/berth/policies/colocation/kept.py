@@ -42,12 +42,13 @@ class Kept:
     def of(cls, cluster: Cluster) -> Kept:
         """What is kept of a cluster that is new, or whose nodes have changed."""
         numbers: dict[tuple[object, ...], int] = {}
+        alike = [
+            numbers.setdefault((node.gpu_model, frozenset(node.labels)), len(numbers))
+            for node in cluster.nodes
+        ]
         return cls(
-            Rooms(cluster),
+            Rooms(cluster, alike),
             [node.gpu_model for node in cluster.nodes],
             {node.gpu_model for node in cluster.nodes if node.gpus},
-            [
-                numbers.setdefault((node.gpu_model, frozenset(node.labels)), len(numbers))
-                for node in cluster.nodes
-            ],
+            alike,
         )

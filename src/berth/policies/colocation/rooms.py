@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Container, Sequence
+from itertools import islice
 from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from sortedcontainers import SortedSet
 
 from berth.cluster import PLACE_MILLI, Cluster, Running
 from berth.interference.known_speeds import MOST
@@ -43,12 +45,15 @@ class Rooms:
 
     Up to 64 GPUs with room are all asked. On more, those that are idle, have other tenants than before, or whose time
     has come are; of those that declined only because of the jobs that they were offered, the 64 that were asked longest
-    ago.
+    ago. Of idle GPUs on nodes that may run the same jobs, no more are asked than jobs wait.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, alike: Sequence[int]) -> None:
+        """`alike` is a number of each node; those of one number may run the same jobs."""
         self._marks = cluster.marks() - 1  # none is up to date
-        self._rooms: dict[GpuSlot, tuple[Running, ...]] = {}
+        self._alike = alike
+        self._rooms: dict[GpuSlot, tuple[Running, ...]] = {}  # of those with tenants
+        self._idle: dict[int, SortedSet] = {}  # by number of the node: (rank of the node, GPU)
         self._declined: dict[GpuSlot, _Declined] = {}
         self._asked = 0
         self._left = MOST_ASKED_AGAIN
@@ -67,17 +72,31 @@ class Rooms:
         queue_changes: int,
         *,
         closed: Container[GpuSlot],
+        waiting: int | None = None,
         always: GpuSlot | None = None,
     ) -> list[Room]:
-        """The GPUs to ask, those with the fewest tenants first. `always` is one of them if it has room."""
+        """The GPUs to ask, those with the fewest tenants first. `always` is one of them if it has room; of those that
+        are idle, all if it is not said how many jobs wait."""
         self._refresh(cluster)
-        if len(self._rooms) <= MOST_ASKED_AGAIN:
+        rank = cluster.rank
+        idle: list[tuple[int, GpuSlot]] = []
+        for alike in self._idle.values():
+            open_ = (one for one in alike if one[1] not in closed)
+            # One more than jobs wait: a GPU that is kept for the job that is due takes no other.
+            idle += open_ if waiting is None else islice(open_, waiting + 1)
+        if always is not None and always not in closed and self._is_idle(always, int(rank[always.node])):
+            idle.append((int(rank[always.node]), always))
+            idle = list(dict.fromkeys(idle))
+        idle.sort()
+        if len(self._rooms) + sum(map(len, self._idle.values())) <= MOST_ASKED_AGAIN:
             asked = [room for room in self._rooms.items() if room[0] not in closed]
         else:
             asked = self._some(now_ms, queue_changes, closed, always)
-        rank = cluster.rank
         asked.sort(key=lambda room: (len(room[1]), rank[room[0].node], room[0]))
-        return asked
+        return [(slot, ()) for _, slot in idle] + asked
+
+    def _is_idle(self, slot: GpuSlot, rank: int) -> bool:
+        return (rank, slot) in self._idle.get(self._alike[slot.node], ())
 
     def decline(
         self, room: Room, offered: Sequence[Job], *, hold_ms: int, now_ms: int, queue_changes: int
@@ -142,18 +161,20 @@ class Rooms:
             return
         free, up = cluster.free.milli, cluster.up
         for node in changed.tolist():
-            there = up[node]
+            there, rank = up[node], int(cluster.rank[node])
+            idle = self._idle.setdefault(self._alike[node], SortedSet())
             for index in range(cluster.nodes[node].gpus):
                 slot = GpuSlot(node, index)
-                before = self._rooms.get(slot)
-                if not there or free[node, index] < PLACE_MILLI:
-                    if before is not None:
-                        del self._rooms[slot]
-                    continue
                 tenants = cluster.jobs_on(slot)
-                if len(tenants) >= MOST or not all(run.best_effort for run in tenants):
+                open_ = there and free[node, index] >= PLACE_MILLI
+                if open_ and not tenants:
+                    idle.add((rank, slot))
                     self._rooms.pop(slot, None)
-                elif before is None or not _same(before, tenants):
+                    continue
+                idle.discard((rank, slot))
+                if not open_ or len(tenants) >= MOST or not all(run.best_effort for run in tenants):
+                    self._rooms.pop(slot, None)
+                elif (before := self._rooms.get(slot)) is None or not _same(before, tenants):
                     self._rooms[slot] = tenants
 
 
