@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow check bench install native lock clean
+.PHONY: demo test test-slow check bench install native apis lock clean
 
 demo: install
 	$(BIN)/berth compare synthetic:demo --policies fifo+first-fit,sjf+best-fit,fgd,random --seeds 5 --out out/demo
@@ -23,6 +23,10 @@ install: .venv/.installed
 
 native:
 	$(MAKE) -s -C native
+
+# The kubelet's interfaces, compiled from their .proto files; a test compares.
+apis: .venv/.dev
+	$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/berth/live/kubernetes/apis/*.proto
 
 # What starts containers, and processes by the hundred, does so one at a time. What is marked slow is left to CI.
 test: .venv/.dev

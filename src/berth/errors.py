@@ -72,6 +72,8 @@ EXTRAS = {
     "pymysql": "slurm",
     "lightgbm": "account",
     "pynvml": "sample",
+    "grpc": "kubernetes",
+    "google": "kubernetes",
     "aiohttp": "kubernetes",
     "msgspec": "kubernetes",
     "yaml": "kubernetes",
