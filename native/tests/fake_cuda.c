@@ -29,13 +29,25 @@ static void after_fork(void)
 static uint32_t order[FAKE_GPUS], visible_count;
 static struct fake_mig_instance *visible_instance[FAKE_GPUS];
 
+/* Whether the GPU's device node is there; BERTH_FAKE_NODES names the folder, else all are. */
+static bool has_node(uint32_t gpu)
+{
+    const char *folder = getenv("BERTH_FAKE_NODES");
+    char path[256];
+    if (folder == NULL || *folder == 0)
+        return true;
+    snprintf(path, sizeof path, "%.200s/nvidia%u", folder, gpu);
+    return access(path, F_OK) == 0;
+}
+
 static uint32_t read_visible(void)
 {
     const char *text = getenv("CUDA_VISIBLE_DEVICES");
     uint32_t count = 0;
     if (text == NULL) {
-        for (; count < fake_card->gpu_count; count++)
-            order[count] = count;
+        for (uint32_t g = 0; g < fake_card->gpu_count; g++)
+            if (has_node(g))
+                order[count++] = g;
         return count;
     }
     while (*text != 0 && count < FAKE_GPUS) {

@@ -48,7 +48,9 @@ def create(
     """
     root = root or root_folder()
     _check_new(name, gpu, root)
-    _check_room(gpu, limit, partitions(root), overcommit)
+    _check_room(
+        gpu, limit, [] if overcommit else partitions(root), overcommit
+    )  # by the hundred, reading all is slow
     _check_host(limit.swap_mib, overcommit)
     return _make(name, gpu.uuid, limit, access, root)
 

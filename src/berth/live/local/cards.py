@@ -139,6 +139,13 @@ class Cards:
             self._handles[gpu.index] = handle
         self.cards = tuple(Card(gpu.index, gpu.uuid, self._name(gpu.index), gpu.mem_mib) for gpu in found)
 
+    def minor(self, index: int) -> int:
+        """The number of a GPU's /dev/nvidiaN; its index where NVML does not tell."""
+        number = ctypes.c_uint()
+        asked = getattr(self._nvml, "nvmlDeviceGetMinorNumber", None)
+        known = asked is not None and asked(self._handles[index], ctypes.byref(number)) == 0
+        return number.value if known else index
+
     def nodes(self, limits: Limits) -> list[dict[str, Any]]:
         """This machine as nodes, one for each kind of card."""
         groups: dict[tuple[str, int], int] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socketserver
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 from berth.errors import LiveError
 from berth.live.local.protocol import Connection
 
-__all__ = ["QueueCollector", "main"]
+__all__ = ["QueueCollector", "gpu_metrics", "main"]
 
 
 class QueueCollector(Collector):
@@ -43,7 +43,7 @@ class QueueCollector(Collector):
             return
         up.add_metric([], 1)
         yield up
-        yield from _gpus(told["gpus"])
+        yield from gpu_metrics([_gpu(gpu) for gpu in told["gpus"]])
         jobs = GaugeMetricFamily("berth_jobs", "Jobs of the queue by state.", labels=["state"])
         for state, count in told["jobs"].items():
             jobs.add_metric([state], count)
@@ -77,7 +77,18 @@ class QueueCollector(Collector):
         yield ready
 
 
-def _gpus(gpus: list[dict[str, Any]]) -> Iterator[Metric]:
+def _gpu(told: dict[str, Any]) -> dict[str, Any]:
+    tenants, strangers = told["tenants"], told["strangers"]
+    return told | {
+        "milli": sum(each["milli"] for each in tenants),
+        "given_mib": sum(each["mem_mib"] for each in tenants),
+        "stranger_mib": sum(each["mem_mib"] for each in strangers),
+        "tenants": len(tenants),
+    }
+
+
+def gpu_metrics(gpus: Iterable[Mapping[str, Any]]) -> Iterator[Metric]:
+    """Of each GPU, by `index` and `model`: what it has, what is given of it and what is used."""
     labels = ["gpu", "model"]
     families = {
         name: GaugeMetricFamily(f"berth_gpu_{name}", text, labels=labels)
@@ -94,12 +105,12 @@ def _gpus(gpus: list[dict[str, Any]]) -> Iterator[Metric]:
     for gpu in gpus:
         of = [str(gpu["index"]), gpu["model"]]
         values = {
-            "allocated_milli": sum(each["milli"] for each in gpu["tenants"]),
-            "allocated_bytes": sum(each["mem_mib"] for each in gpu["tenants"]) << 20,
+            "allocated_milli": gpu["milli"],
+            "allocated_bytes": gpu["given_mib"] << 20,
             "memory_bytes": gpu["mem_mib"] << 20,
             "used_bytes": (gpu["used_mib"] or 0) << 20,
-            "stranger_bytes": sum(each["mem_mib"] for each in gpu["strangers"]) << 20,
-            "tenants": len(gpu["tenants"]),
+            "stranger_bytes": gpu["stranger_mib"] << 20,
+            "tenants": gpu["tenants"],
             "lost": int(gpu["lost"]),
         }
         for name, value in values.items():
