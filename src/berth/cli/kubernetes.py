@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from berth.cli import kubernetes_node
 from berth.errors import KubernetesError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ app = typer.Typer(
     help="Place pods on a Kubernetes cluster, say why they wait, and install what that needs.",
     no_args_is_help=True,
 )
+app.command("node")(kubernetes_node.node)
 
 Kubeconfig = Annotated[str | None, typer.Option(help="Kubeconfig file; by default what kubectl would use.")]
 Context = Annotated[str | None, typer.Option(help="Context of the kubeconfig; by default its current one.")]

@@ -1,0 +1,112 @@
+"""`berth k8s node`: what runs on every node whose GPUs are shared."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from berth.errors import SettingError
+
+__all__ = ["node"]
+
+
+def node(
+    node_name: Annotated[
+        str,
+        typer.Option(
+            "--node-name", envvar="NODE_NAME", help="This node's name in the cluster; default: the host's."
+        ),
+    ] = "",
+    fake_gpus: Annotated[
+        str,
+        typer.Option("--fake-gpus", help="Give parts of fake GPUs, such as 2xA100-80G: for tests and demos."),
+    ] = "",
+    dra: Annotated[
+        str,
+        typer.Option(
+            "--dra", help="GPUs of which claims get parts: auto, all, none, or indices such as 0,1."
+        ),
+    ] = "auto",
+    device_plugin: Annotated[
+        str,
+        typer.Option(
+            "--device-plugin", help="GPUs of which berth.dev/gpu gives parts: auto, all, none, or indices."
+        ),
+    ] = "auto",
+    on_lost_isolation: Annotated[
+        str,
+        typer.Option(
+            "--on-lost-isolation", help="What happens to a pod that got out of its limit: report, or evict."
+        ),
+    ] = "report",
+    metrics: Annotated[
+        str, typer.Option("--metrics", help="Where Prometheus may ask, such as :9400; default: nowhere.")
+    ] = "",
+    every_s: Annotated[
+        float, typer.Option("--every", min=0.1, help="Seconds between two looks at the GPUs.")
+    ] = 2.0,
+    kubeconfig: Annotated[
+        str,
+        typer.Option(
+            "--kubeconfig", help="How to reach the cluster; default: as kubectl does, or the pod's own."
+        ),
+    ] = "",
+    kubelet_folder: Annotated[
+        Path, typer.Option("--kubelet-folder", help="The kubelet's folder on this node.")
+    ] = Path("/var/lib/kubelet"),
+    state_folder: Annotated[
+        Path, typer.Option("--state-folder", help="Where it is kept what was given to whom, and the history.")
+    ] = Path("/var/lib/berth"),
+    run_folder: Annotated[
+        Path, typer.Option("--run-folder", help="Where the regions of containers are made; in memory.")
+    ] = Path("/run/berth"),
+    cdi_folder: Annotated[
+        Path, typer.Option("--cdi-folder", help="Where the container runtime reads CDI specifications.")
+    ] = Path("/var/run/cdi"),
+) -> None:
+    """Give pods their parts of this node's GPUs, enforce them, and tell what they use."""
+    from berth.live.kubernetes.node.service import NodeSettings
+
+    if on_lost_isolation not in ("report", "evict"):
+        raise SettingError(f"--on-lost-isolation '{on_lost_isolation}'; there are report and evict")
+    if os.geteuid() != 0:
+        raise SettingError("the node's agent makes device nodes and sockets of the kubelet; run it as root")
+    if fake_gpus:
+        from berth.live.local.cards import fake_gpus as settings_of
+
+        os.environ.update(settings_of(fake_gpus))
+        state_folder.mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault("BERTH_FAKE_CARD", str(state_folder / "fake-card"))
+    settings = NodeSettings(
+        node_name or socket.gethostname(), state_folder, run_folder, cdi_folder, kubelet_folder, dra, device_plugin,
+        metrics, every_s, "evict" if on_lost_isolation == "evict" else "report", bool(fake_gpus),
+    )  # fmt: skip
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    with contextlib.suppress(asyncio.CancelledError):
+        asyncio.run(_run(settings, kubeconfig or None))
+
+
+async def _run(settings: object, kubeconfig: str | None) -> None:
+    from berth.errors import BerthError
+    from berth.live.kubernetes.access import find_access
+    from berth.live.kubernetes.client import Api
+    from berth.live.kubernetes.node.service import NodeSettings, run_node
+
+    assert isinstance(settings, NodeSettings)
+    task = asyncio.current_task()
+    assert task is not None
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, task.cancel)
+    try:
+        async with Api(find_access(kubeconfig), agent="berth-node") as api:
+            await run_node(settings, api)
+    except* BerthError as group:
+        raise group.exceptions[0] from None

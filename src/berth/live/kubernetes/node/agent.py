@@ -1,0 +1,296 @@
+"""The agent of a node looks: what each pod uses, what ended, which GPU ails, and whether limits are really kept.
+
+A process of a pod that holds GPU memory and is no member of its pod's region has lost libberth, or never had it: no
+limit holds it. It is told of as an event and a metric, and by policy its pod is evicted. Two looks must agree, since a
+process joins its region before it makes a context, but may end between the two questions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from berth.errors import KubernetesError
+from berth.live.kubernetes.node.allotments import Allotment, Allotments, Part
+from berth.live.kubernetes.node.cluster_api import NodeApi, Pod
+from berth.live.kubernetes.node.ledger import Ledger, ended_pod, keep_ended
+from berth.live.kubernetes.node.ownership import is_member, members_of, pod_uid_of, started
+from berth.live.kubernetes.node.reaper import Reaper
+from berth.live.local.cards import Card, Cards, Look, command_of
+from berth.live.local.samples import keep_samples
+from berth.partition import Partition
+from berth.partition.regions import regions_of
+
+__all__ = ["MEASURED", "Agent", "AgentSettings", "Escaped", "PodPart", "View"]
+
+log = logging.getLogger(__name__)
+
+MEASURED = "berth.dev/measured"
+"""What a pod used, as JSON, for the scheduler to place the next by: peak_mib, refused, needed_mib."""
+LOST_REASON, NONE_REASON = "GpuLimitLost", "GpuWithoutLimit"
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """How the agent works."""
+
+    node: str
+    state: Path
+    """Folder for samples, what has ended, and the history."""
+    on_lost_isolation: Literal["report", "evict"] = "report"
+
+
+@dataclass(frozen=True, slots=True)
+class PodPart:
+    """A pod's part of one GPU, as it is used."""
+
+    pod: Pod
+    container: str
+    gpu: int
+    part: Part
+    limit_bytes: int
+    used_bytes: int
+    peak_bytes: int
+    gpu_ns: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class Escaped:
+    """A process that uses a GPU outside its pod's limit."""
+
+    pod_uid: str
+    pid: int
+    started: int
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What was seen at one look."""
+
+    looks: tuple[Look, ...] = ()
+    parts: tuple[PodPart, ...] = ()
+    allotted: Mapping[int, tuple[int, int]] = field(default_factory=dict)
+    """Of each GPU: milli and MiB that were given."""
+    escaped: tuple[Escaped, ...] = ()
+    ailing: Mapping[int, str] = field(default_factory=dict)
+
+
+class Agent:
+    """Looks, and does what follows."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        cards: Cards,
+        allotments: Allotments,
+        api: NodeApi,
+        reaper: Reaper,
+        pod_of: Callable[[int], str] = pod_uid_of,
+    ) -> None:
+        """`pod_of` tells the uid of the pod that a process belongs to; empty for one of no pod."""
+        self._settings, self._cards, self._allotments, self._api = settings, cards, allotments, api
+        self._reaper, self._pod_of = reaper, pod_of
+        self._pods: dict[str, Pod] = {}
+        self._present: frozenset[str] = frozenset()
+        """Uids of the pods that the API server last named."""
+        self._ledger = Ledger()
+        self._suspected: frozenset[Escaped] = frozenset()
+        self._told: set[Escaped] = set()
+        self.view = View()
+        self.evicted = 0
+        self.out_of_memory = 0
+        self.xids: dict[int, str] = {}
+        """Of each GPU: the last error that it does not get over."""
+        allotments.ending = self._ledger.ending
+
+    async def step(self, now_ms: int) -> View:
+        """Look once."""
+        try:
+            there = {pod.uid: pod for pod in await self._api.pods()}
+            self._pods |= there
+            self._present = frozenset(there)
+        except KubernetesError as error:
+            log.warning("pods are those of the last look: %s", error)
+        seen: dict[int, str] = {}
+
+        def run_of(pid: int) -> str:
+            if uid := self._pod_of(pid):
+                seen[pid] = uid
+            return uid
+
+        looks = await asyncio.to_thread(self._cards.look, run_of)
+        regions = {name: self._regions(name) for name in self._allotments.given}
+        escaped = self._escaped(seen, regions)
+        self._keep_samples(looks, now_ms)
+        self.view = View(
+            looks, tuple(self._pod_parts(regions)), self._allotted(), escaped,
+            self.xids | {look.index: "lost" for look in looks if look.lost},
+        )  # fmt: skip
+        await self._tell(escaped)
+        await self._reaper.collect()
+        await self._close(now_ms)
+        return self.view
+
+    def _regions(self, name: str) -> list[Partition]:
+        return [each for each in regions_of(name, self._allotments.root) if isinstance(each, Partition)]
+
+    def pod_of_allotment(self, allotment: Allotment) -> list[Pod]:
+        """The pods that use an allotment: its own, or those that name its claim."""
+        holder = allotment.holder
+        if holder.container:
+            return [self._pods[holder.uid]] if holder.uid in self._pods else []
+        return [
+            pod
+            for pod in self._pods.values()
+            if pod.namespace == holder.namespace and holder.name in pod.claims
+        ]
+
+    def _pod_parts(self, regions: Mapping[str, Sequence[Partition]]) -> list[PodPart]:
+        found = []
+        for allotment in list(self._allotments.given.values()):
+            by_uuid = {part.uuid: part for part in regions.get(allotment.name, ())}
+            for pod in self.pod_of_allotment(allotment)[:1]:
+                for part in allotment.parts:
+                    seen = by_uuid.get(_plain(self._allotments.cards[part.index]))
+                    if seen is not None:
+                        found.append(
+                            PodPart(
+                                pod, allotment.holder.container or allotment.request, part.index, part,
+                                seen.limit_bytes, seen.used_bytes, seen.peak_bytes, seen.gpu_ns, seen.refused,
+                            )
+                        )  # fmt: skip
+        return found
+
+    def _allotted(self) -> dict[int, tuple[int, int]]:
+        found = dict.fromkeys(self._allotments.cards, (0, 0))
+        for allotment in self._allotments.given.values():
+            for part in allotment.parts:
+                milli, mib = found[part.index]
+                found[part.index] = (milli + part.milli, mib + part.mem_mib)
+        return found
+
+    def _keep_samples(self, looks: tuple[Look, ...], now_ms: int) -> None:
+        slots: dict[str, tuple[int, ...]] = {}
+        for allotment in self._allotments.given.values():
+            for pod in self.pod_of_allotment(allotment):
+                mine = tuple(part.index for part in allotment.parts)
+                slots[pod.uid] = tuple(dict.fromkeys((*slots.get(pod.uid, ()), *mine)))
+        folder = self._settings.state / "samples"
+        folder.mkdir(parents=True, exist_ok=True)
+        keep_samples(str(folder), looks, now_ms, slots)
+
+    def _escaped(
+        self, seen: Mapping[int, str], regions: Mapping[str, Sequence[Partition]]
+    ) -> tuple[Escaped, ...]:
+        """Those that this look and the one before found outside their pod's regions."""
+        members: dict[str, set[tuple[int, int]]] = {}
+        for name, parts in regions.items():
+            for pod in self.pod_of_allotment(self._allotments.given[name]):
+                members.setdefault(pod.uid, set()).update(members_of(parts))
+        suspected = frozenset(
+            Escaped(uid, pid, started(pid), command_of(pid))
+            for pid, uid in seen.items()
+            if not is_member(pid, members.get(uid, set()))
+        )
+        both = suspected & self._suspected
+        self._suspected = suspected
+        return tuple(sorted(both, key=lambda each: each.pid))
+
+    async def _tell(self, escaped: tuple[Escaped, ...]) -> None:
+        for each in escaped:
+            pod = self._pods.get(each.pod_uid)
+            if each in self._told or pod is None:
+                continue
+            ours = any(pod in self.pod_of_allotment(one) for one in self._allotments.given.values())
+            what = f"process {each.pid} ({each.command}) uses a GPU"
+            try:
+                if ours:
+                    why = "outside the limit of its pod: libberth is not in it, so nothing holds it to its share"
+                    await self._api.tell(pod, LOST_REASON, f"{what} {why}")
+                    if self._settings.on_lost_isolation == "evict":
+                        await self._api.evict(pod)
+                        self.evicted += 1
+                else:
+                    await self._api.tell(
+                        pod, NONE_REASON, f"{what}, and its pod was given no part of one by berth"
+                    )
+            except KubernetesError as error:
+                log.warning("%s; it is told at the next look", error)
+                continue
+            self._told.add(each)
+        self._told &= set(escaped)
+
+    async def _close(self, now_ms: int) -> None:
+        """Note what ended since the last look, and let go of pods that nothing is left of."""
+        open_claims = {each.holder.uid for each in self._allotments.given.values()}
+        for pod in list(self._pods.values()):
+            holders = [uid for uid in self._ledger.holders() if uid == pod.uid or uid in self._claims_of(pod)]
+            if not holders or open_claims.intersection([pod.uid, *self._claims_of(pod)]):
+                continue
+            last = await self._last(pod)
+            if last is None:
+                continue
+            parts, usage = self._ledger.take(holders)
+            ended = ended_pod(last, parts, usage, now_ms)
+            card = self._allotments.cards[ended.card]
+            keep_ended(self._settings.state / "ended", ended, {"model": card.model, "mem_mib": card.mem_mib})
+            self.out_of_memory += ended.state == "out-of-memory"
+            measured = {"peak_mib": usage.peak_mib, "refused": usage.refused, "needed_mib": usage.needed_mib}
+            try:
+                await self._api.annotate(last, {MEASURED: json.dumps(measured)})
+            except KubernetesError as error:
+                log.warning("what %s used is not written into it: %s", last, error)
+            self._pods.pop(pod.uid, None)
+        self._forget(open_claims)
+
+    def _forget(self, given: set[str]) -> None:
+        """Let go of pods that nothing is left of, and of what was used by pods that were never seen."""
+        named = given | self._ledger.holders()
+        claims = {(each.holder.namespace, each.holder.name) for each in self._allotments.given.values()}
+        claims |= set(self._ledger.claims.values())
+        self._pods = {
+            uid: pod
+            for uid, pod in self._pods.items()
+            if uid in named | self._present or any((pod.namespace, claim) in claims for claim in pod.claims)
+        }
+        known = set(self._pods) | {uid for pod in self._pods.values() for uid in self._claims_of(pod)}
+        self._ledger.take([uid for uid in self._ledger.holders() if uid not in known | given])
+
+    def _claims_of(self, pod: Pod) -> set[str]:
+        return {
+            uid
+            for uid, (namespace, name) in self._ledger.claims.items()
+            if namespace == pod.namespace and name in pod.claims
+        }
+
+    async def _last(self, pod: Pod) -> Pod | None:
+        """The pod as it ended; None while the API server does not tell."""
+        try:
+            found = await self._api.pod(pod.namespace, pod.name)
+        except KubernetesError:
+            return None
+        return found if found is not None and found.uid == pod.uid else pod
+
+    async def record(self) -> None:
+        """Have what has ended taken into the history, by a child."""
+        if not any((self._settings.state / "ended").glob("*.json")):
+            return
+        child = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "berth.live.kubernetes.node.recording", str(self._settings.state),
+            self._settings.node, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        _, said = await child.communicate()
+        if child.returncode:
+            log.warning("what has ended is not recorded yet: %s", said.decode(errors="replace")[-500:])
+
+
+def _plain(card: Card) -> str:
+    return card.uuid.removeprefix("GPU-").lower()

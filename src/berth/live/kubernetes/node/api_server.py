@@ -1,0 +1,252 @@
+"""The API server for one node, over the thin client: its objects become the values of `cluster_api`."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from berth.errors import ApiError, KubernetesError
+from berth.live.kubernetes import quantities
+from berth.live.kubernetes.client import MERGE_PATCH, Api
+from berth.live.kubernetes.names import DRIVER, RESOURCE
+from berth.live.kubernetes.node.cluster_api import Claim, ClaimDevice, Container, Pod, Slice
+
+__all__ = ["ApiServer", "claim_of", "pod_of"]
+
+VERSIONS = ("v1", "v1beta2")
+"""Of resource.k8s.io, best first; v1beta1 has devices of another form, and none that claims share."""
+PATIENCE_S = 5.0
+
+
+class ApiServer:
+    """A `NodeApi` that asks the real one."""
+
+    def __init__(self, api: Api, node: str) -> None:
+        self._api, self._node = api, node
+        self._node_uid = ""
+        self.resource_version: str | None = None
+        """Which version of resource.k8s.io is served; None: none. `find_version` finds it."""
+
+    async def find_version(self) -> str | None:
+        """The best version of resource.k8s.io that is served and known here; None where there is none."""
+        try:
+            told = msgspec.json.decode(await self._ask("GET", "/apis/resource.k8s.io", patience_s=30))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+            return None
+        served = [each["version"] for each in told.get("versions", ())]
+        self.resource_version = next((each for each in VERSIONS if each in served), None)
+        return self.resource_version
+
+    async def pod(self, namespace: str, name: str) -> Pod | None:
+        """The pod of this name; None where there is none."""
+        told = await self._find(f"/api/v1/namespaces/{namespace}/pods/{name}")
+        return None if told is None else pod_of(told)
+
+    async def pods(self) -> Sequence[Pod]:
+        """All pods of this node."""
+        params = {"fieldSelector": f"spec.nodeName={self._node}"}
+        told = msgspec.json.decode(await self._ask("GET", "/api/v1/pods", params=params))
+        return [pod_of(each) for each in told["items"]]
+
+    async def claim(self, namespace: str, name: str) -> Claim | None:
+        """The claim of this name; None where there is none."""
+        told = await self._find(self._resources(f"namespaces/{namespace}/resourceclaims/{name}"))
+        return None if told is None else claim_of(told)
+
+    async def slices(self) -> Sequence[Slice]:
+        """The ResourceSlices that berth's driver has for this node."""
+        told = msgspec.json.decode(await self._ask("GET", self._resources("resourceslices")))
+        return [
+            Slice(each["metadata"]["name"], each["spec"]["pool"].get("generation", 0), each["spec"])
+            for each in told["items"]
+            if each["spec"].get("driver") == DRIVER and each["spec"].get("nodeName") == self._node
+        ]
+
+    async def write_slice(self, name: str, spec: Mapping[str, Any]) -> None:
+        """Make or replace a ResourceSlice, which goes when the node goes."""
+        path = self._resources(f"resourceslices/{name}")
+        there = await self._find(path)
+        owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": await self._uid()}
+        body: dict[str, Any] = {
+            "apiVersion": f"resource.k8s.io/{self.resource_version}", "kind": "ResourceSlice",
+            "metadata": {"name": name, "ownerReferences": [owner]}, "spec": dict(spec),
+        }  # fmt: skip
+        if there is None:
+            await self._ask("POST", self._resources("resourceslices"), body)
+        else:
+            body["metadata"]["resourceVersion"] = there["metadata"]["resourceVersion"]
+            await self._ask("PUT", path, body)
+
+    async def remove_slice(self, name: str) -> None:
+        """Take a ResourceSlice away."""
+        await self._gone_is_fine("DELETE", self._resources(f"resourceslices/{name}"))
+
+    async def label_node(self, labels: Mapping[str, str | None]) -> None:
+        """Set labels of this node; None takes one away."""
+        await self._patch(f"/api/v1/nodes/{self._node}", {"metadata": {"labels": dict(labels)}})
+
+    async def annotate(self, pod: Pod, annotations: Mapping[str, str]) -> None:
+        """Set annotations of a pod, if it is still the same one."""
+        await self._patch(_path(pod), {"metadata": {"uid": pod.uid, "annotations": dict(annotations)}})
+
+    async def tell(self, pod: Pod, reason: str, message: str) -> None:
+        """Write a warning event about a pod."""
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        about = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "uid": pod.uid,
+        }
+        body = {
+            "apiVersion": "v1", "kind": "Event", "involvedObject": about, "reason": reason, "message": message[:1000],
+            "type": "Warning", "source": {"component": "berth-node", "host": self._node}, "firstTimestamp": now,
+            "lastTimestamp": now, "count": 1, "metadata": {
+                "name": f"{pod.name[:200]}.{time.time_ns():x}{random.randrange(4096):03x}", "namespace": pod.namespace,
+            },
+        }  # fmt: skip
+        await self._ask("POST", f"/api/v1/namespaces/{pod.namespace}/events", body)
+
+    async def evict(self, pod: Pod) -> None:
+        """Delete a pod with its own grace, if it is still the same one."""
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid}}
+        await self._gone_is_fine("DELETE", _path(pod), body)
+
+    async def _ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        params: Mapping[str, str] | None = None,
+        content_type: str = "application/json",
+        patience_s: float = PATIENCE_S,
+    ) -> bytes:
+        return await self._api.request(
+            method, path, body, params=params, content_type=content_type, patience_s=patience_s
+        )
+
+    async def _find(self, path: str) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = msgspec.json.decode(await self._ask("GET", path))
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+        return found
+
+    async def _gone_is_fine(self, method: str, path: str, body: object = None) -> None:
+        try:
+            await self._ask(method, path, body)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+
+    async def _patch(self, path: str, body: object) -> None:
+        try:
+            await self._ask("PATCH", path, body, content_type=MERGE_PATCH)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+
+    def _resources(self, rest: str) -> str:
+        if self.resource_version is None:
+            raise KubernetesError(
+                "the API server serves no resource.k8s.io; use the device plugin on this cluster"
+            )
+        return f"/apis/resource.k8s.io/{self.resource_version}/{rest}"
+
+    async def _uid(self) -> str:
+        if not self._node_uid:
+            told = await self._find(f"/api/v1/nodes/{self._node}")
+            if told is None:
+                raise KubernetesError(f"the cluster has no node '{self._node}'; name it by --node-name")
+            self._node_uid = told["metadata"]["uid"]
+        return self._node_uid
+
+
+def pod_of(told: Mapping[str, Any]) -> Pod:
+    """A pod of the API's JSON."""
+    meta, spec, status = told["metadata"], told["spec"], told.get("status", {})
+    containers = [
+        Container(each["name"], _gpus(each), init and each.get("restartPolicy") != "Always", _program(each))
+        for init, key in ((True, "initContainers"), (False, "containers"))
+        for each in spec.get(key) or ()
+    ]
+    claims = [
+        each.get("resourceClaimName") or ""
+        for each in (*(status.get("resourceClaimStatuses") or ()), *(spec.get("resourceClaims") or ()))
+    ]
+    ended = [
+        each["state"]["terminated"]
+        for each in status.get("containerStatuses") or ()
+        if "terminated" in each.get("state", {})
+    ]
+    return Pod(
+        meta["namespace"], meta["name"], meta["uid"], spec.get("nodeName", ""), status.get("phase", ""),
+        "deletionTimestamp" in meta, meta.get("annotations") or {}, tuple(containers),
+        _ms(meta.get("creationTimestamp")) or 0, tuple(filter(None, claims)), _ms(status.get("startTime")),
+        max((at for each in ended if (at := _ms(each.get("finishedAt")))), default=None),
+        max((int(each.get("exitCode", 0)) for each in ended), default=None),
+    )  # fmt: skip
+
+
+def _gpus(container: Mapping[str, Any]) -> int:
+    limits = container.get("resources", {}).get("limits") or {}
+    return quantities.whole(limits.get(RESOURCE, 0))
+
+
+def _program(container: Mapping[str, Any]) -> str:
+    words = [*(container.get("command") or ()), *(container.get("args") or ())]
+    return " ".join([container.get("image", ""), *words])[:500]
+
+
+def _ms(text: str | None) -> int | None:
+    return None if not text else round(datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() * 1000)
+
+
+def claim_of(told: Mapping[str, Any]) -> Claim:
+    """A claim of the API's JSON, with what was allocated of berth's driver."""
+    meta, allocation = told["metadata"], (told.get("status") or {}).get("allocation")
+    devices = (allocation or {}).get("devices") or {}
+    found = [
+        ClaimDevice(
+            each["request"], each["pool"], each["device"], each.get("shareID", ""),
+            _consumed(each, "memory", mib=True), _consumed(each, "milli", mib=False),
+        )
+        for each in devices.get("results") or ()
+        if each["driver"] == DRIVER
+    ]  # fmt: skip
+    options: dict[str, Any] = {}
+    for each in devices.get("config") or ():
+        opaque = each.get("opaque") or {}
+        if opaque.get("driver") == DRIVER and isinstance(opaque.get("parameters"), dict):
+            options |= opaque["parameters"]
+    burst, priority = bool(options.get("burst", False)), str(options.get("priority", "normal"))
+    if priority not in ("low", "normal"):
+        raise KubernetesError(
+            f"the claim {meta['namespace']}/{meta['name']} asks for the priority '{priority}'; there are low and normal"
+        )
+    return Claim(
+        meta["namespace"], meta["name"], meta["uid"], tuple(found), allocation is not None, burst, priority
+    )
+
+
+def _consumed(result: Mapping[str, Any], name: str, *, mib: bool) -> int | None:
+    consumed = result.get("consumedCapacity") or {}
+    value = consumed.get(name, consumed.get(f"{DRIVER}/{name}"))
+    if value is None:
+        return None
+    return quantities.mem_mib(value, down=True) if mib else quantities.whole(value)
+
+
+def _path(pod: Pod) -> str:
+    return f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"

@@ -1,0 +1,89 @@
+"""The CDI specifications of prepared claims: one file a claim, one device for each part, whole or not there at all."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from berth.files import whole_file
+from berth.live.kubernetes.names import DRIVER
+from berth.live.kubernetes.node.allotments import Allotment, Allotments
+from berth.live.kubernetes.node.driver_files import DriverFiles
+from berth.partition.regions import INSIDE
+
+__all__ = ["ClaimFiles"]
+
+KIND = f"{DRIVER}/claim"
+
+
+class ClaimFiles:
+    """The folder that the container runtime reads."""
+
+    def __init__(self, folder: Path, library: Path, preload: Path, driver: DriverFiles) -> None:
+        """`library` and `preload` are libberth.so and the loader's list, as the host has them."""
+        self._folder, self._library, self._preload, self._driver = folder, library, preload, driver
+
+    @staticmethod
+    def device(allotment: Allotment) -> str:
+        """The full name by which a container gets this allotment."""
+        return f"{KIND}={allotment.name}"
+
+    def write(self, uid: str, given: Sequence[Allotment], allotments: Allotments) -> None:
+        """Write the specification of a claim, unless it is there as it should be."""
+        told = {
+            "cdiVersion": "0.5.0",
+            "kind": KIND,
+            "containerEdits": self._shared(),
+            "devices": [
+                {"name": each.name, "containerEdits": self._edits(each, allotments)} for each in given
+            ],
+        }
+        text, path = json.dumps(told), self._path(uid)
+        if path.exists() and path.read_text(encoding="utf-8") == text:
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as aside:
+            aside.write_text(text, encoding="utf-8")
+
+    def remove(self, uid: str) -> None:
+        """Take the specification of a claim away; one that is not there is no error."""
+        self._path(uid).unlink(missing_ok=True)
+
+    def _path(self, uid: str) -> Path:
+        return self._folder / f"{DRIVER}-claim-{uid}.json"
+
+    def _shared(self) -> dict[str, Any]:
+        """What every container with a part of a GPU needs."""
+        edits: dict[str, Any] = {
+            "mounts": [
+                _mount(self._library, f"{INSIDE}/libberth.so"),
+                _mount(self._preload, "/etc/ld.so.preload"),
+                *(_mount(file.host, file.inside, file.writable) for file in self._driver.mounts),
+            ],
+            "deviceNodes": [_node(path) for path in self._driver.common],
+            "env": [f"{name}={value}" for name, value in self._driver.environment.items()],
+        }
+        return {name: found for name, found in edits.items() if found}
+
+    def _edits(self, allotment: Allotment, allotments: Allotments) -> dict[str, Any]:
+        mounts, nodes = [], []
+        for part in allotment.parts:
+            uuid = allotments.cards[part.index].uuid.removeprefix("GPU-").lower()
+            for kind, writable in (("limit", False), ("use", True)):
+                file = f"{uuid}.{kind}"
+                mounts.append(
+                    _mount(allotments.root / allotment.name / file, f"{INSIDE}/region/{file}", writable)
+                )
+            nodes += [_node(self._driver.nodes[part.index])]
+        return {"mounts": mounts, "deviceNodes": nodes}
+
+
+def _mount(host: Path, inside: str, writable: bool = False) -> dict[str, Any]:
+    options = ["rw" if writable else "ro", "nosuid", "nodev", "bind"]
+    return {"hostPath": str(host), "containerPath": inside, "options": options}
+
+
+def _node(path: Path) -> dict[str, Any]:
+    return {"path": f"/dev/{path.name}", "hostPath": str(path), "permissions": "rw"}

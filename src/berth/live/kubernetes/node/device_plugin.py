@@ -1,0 +1,238 @@
+"""The device plugin: units of GPUs for the kubelet to count, and each container's own limits before it starts.
+
+The kubelet's Allocate names units and no pod. So it is answered with paths that follow from the units alone; what lies
+there is made in PreStartContainer, which names the same units when the kubelet has noted whose they are and before the
+container is made. A container that cannot be told, or whose pod was not placed by berth, does not start, and the
+kubelet asks again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from berth.errors import BerthError, KubernetesError
+from berth.live.kubernetes.apis.services import (
+    DEVICE_PLUGIN,
+    DEVICE_REGISTRATION,
+    call,
+    open_channel,
+    plugins,
+    serve,
+)
+from berth.live.kubernetes.names import RESOURCE, SLOTS_PER_GPU
+from berth.live.kubernetes.node.allotments import Allotment, Allotments, Holder
+from berth.live.kubernetes.node.cluster_api import NodeApi
+from berth.live.kubernetes.node.driver_files import DriverFiles, node_folder
+from berth.live.kubernetes.node.identity import Identity
+from berth.live.kubernetes.node.placement import parts_of
+from berth.partition.regions import INSIDE
+
+__all__ = ["DevicePlugin", "PluginSettings", "allotment_name"]
+
+SOCKET = "berth.sock"
+LOOK_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class PluginSettings:
+    """Where the device plugin works."""
+
+    node: str
+    """This node's name in the cluster."""
+    folder: Path
+    """The kubelet's folder of device plugins, with its own socket `kubelet.sock`."""
+    nodes: Path
+    """Where each container's device nodes are put, a folder each."""
+    library: Path
+    """libberth.so, as the host has it."""
+    preload: Path
+    """The loader's list that names it."""
+    gpus: tuple[int, ...]
+    """The GPUs that the plugin gives parts of."""
+
+
+def allotment_name(device_ids: Iterable[str]) -> str:
+    """The partition of a container that holds these units."""
+    return "dp-" + hashlib.sha256(",".join(sorted(device_ids)).encode()).hexdigest()[:32]
+
+
+class DevicePlugin:
+    """The service that the kubelet calls, and its registration."""
+
+    def __init__(
+        self,
+        settings: PluginSettings,
+        allotments: Allotments,
+        driver: DriverFiles,
+        identity: Identity,
+        api: NodeApi,
+        make_room: Callable[[], Awaitable[None]],
+    ) -> None:
+        """`make_room` takes back what containers that ended had; it is asked where something does not fit."""
+        self._settings, self._allotments, self._driver = settings, allotments, driver
+        self._identity, self._api, self._make_room = identity, api, make_room
+        self._lost: frozenset[int] = frozenset()
+        self._changed = asyncio.Condition()
+        self.registrations = 0
+        """How often the kubelet has accepted the plugin."""
+        self.trouble = ""
+        """Why it is not registered."""
+
+    async def run(self) -> None:
+        """Serve and register, again after each restart of the kubelet, until cancelled."""
+        own, kubelet = self._settings.folder / SOCKET, self._settings.folder / "kubelet.sock"
+        while True:
+            server = await serve(own, {DEVICE_PLUGIN: self})
+            try:
+                seen = _stamp(kubelet)
+                self.trouble = await self._register(kubelet)
+                while _stamp(kubelet) == seen and own.exists() and not self.trouble:
+                    await asyncio.sleep(LOOK_S)
+            finally:
+                await server.stop(0)
+            if self.trouble:
+                await asyncio.sleep(LOOK_S)
+
+    async def _register(self, kubelet: Path) -> str:
+        request = plugins.RegisterRequest(
+            version="v1beta1", endpoint=SOCKET, resource_name=RESOURCE,
+            options=plugins.DevicePluginOptions(pre_start_required=True),
+        )  # fmt: skip
+        try:
+            async with open_channel(kubelet) as channel:
+                await call(channel, DEVICE_REGISTRATION, "Register", request)
+        except grpc.aio.AioRpcError as error:
+            return f"the kubelet at {kubelet} does not take the device plugin: {error.details()}"
+        self.registrations += 1
+        return ""
+
+    async def set_lost(self, lost: frozenset[int]) -> None:
+        """Tell the kubelet which GPUs cannot be used."""
+        async with self._changed:
+            if lost != self._lost:
+                self._lost = lost
+                self._changed.notify_all()
+
+    def units(self) -> list[tuple[str, bool]]:
+        """All units, and whether each is healthy. They count places on GPUs: the placement says which GPU it is."""
+        return [
+            (f"gpu{gpu}-{slot:02}", gpu not in self._lost)
+            for gpu in self._settings.gpus
+            for slot in range(SLOTS_PER_GPU)
+        ]
+
+    # What the kubelet calls; the names are the service's.
+
+    async def GetDevicePluginOptions(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Say that PreStartContainer is needed."""
+        return plugins.DevicePluginOptions(pre_start_required=True)
+
+    async def ListAndWatch(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        """All units, and again whenever the health of one changes."""
+        while True:
+            lost = self._lost
+            yield plugins.ListAndWatchResponse(
+                devices=[
+                    plugins.Device(ID=unit, health="Healthy" if healthy else "Unhealthy")
+                    for unit, healthy in self.units()
+                ]
+            )
+            async with self._changed:
+                while self._lost == lost:
+                    await self._changed.wait()
+
+    async def GetPreferredAllocation(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Any units do."""
+        answer = plugins.PreferredAllocationResponse()
+        for each in request.container_requests:
+            must = list(each.must_include_deviceIDs)
+            free = [unit for unit in each.available_deviceIDs if unit not in must]
+            answer.container_responses.add(deviceIDs=(must + free)[: each.allocation_size])
+        return answer
+
+    async def Allocate(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """The files and nodes of containers with these units, which are there when they start."""
+        answer = plugins.AllocateResponse()
+        for each in request.container_requests:
+            if len(each.devices_ids) > len(self._settings.gpus):
+                await context.abort(
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    f"a container asks for {len(each.devices_ids)} of {RESOURCE}, a part of a GPU each, and this node"
+                    f" has {len(self._settings.gpus)} GPUs",
+                )
+            answer.container_responses.append(self._container(allotment_name(each.devices_ids)))
+        return answer
+
+    def _container(self, name: str) -> Any:
+        settings, region = self._settings, self._allotments.root / name
+        answer = plugins.ContainerAllocateResponse(envs=dict(self._driver.environment))
+
+        def mount(host: Path, inside: str, writable: bool = False) -> None:
+            answer.mounts.add(host_path=str(host), container_path=inside, read_only=not writable)
+
+        mount(settings.library, f"{INSIDE}/libberth.so")
+        mount(settings.preload, "/etc/ld.so.preload")
+        for gpu in settings.gpus:
+            uuid = self._allotments.cards[gpu].uuid.removeprefix("GPU-").lower()
+            mount(region / f"{uuid}.limit", f"{INSIDE}/region/{uuid}.limit")
+            mount(region / f"{uuid}.use", f"{INSIDE}/region/{uuid}.use", writable=True)
+        for file in self._driver.mounts:
+            mount(file.host, file.inside, file.writable)
+        answer.devices.add(host_path=str(settings.nodes / name), container_path="/dev", permissions="rw")
+        return answer
+
+    async def PreStartContainer(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Make the limits of the container that holds these units; it does not start before."""
+        try:
+            await self._prepare(tuple(sorted(request.devices_ids)))
+        except (BerthError, OSError) as error:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"berth: {error}")
+        return plugins.PreStartContainerResponse()
+
+    async def _prepare(self, device_ids: tuple[str, ...]) -> None:
+        held = await self._identity.holder_of(device_ids)
+        pod = await self._api.pod(held.namespace, held.pod)
+        if pod is None or (held.uid and pod.uid != held.uid):
+            raise KubernetesError(
+                f"{held.namespace}/{held.pod} is gone, or another pod of its name is there now"
+            )
+        if pod.node != self._settings.node:
+            raise KubernetesError(
+                f"{pod} is bound to the node '{pod.node}', and this is '{self._settings.node}'"
+            )
+        parts = parts_of(pod, held.container, self._allotments.cards)
+        mine = tuple(part.index for part in parts)
+        if foreign := [gpu for gpu in mine if gpu not in self._settings.gpus]:
+            raise KubernetesError(
+                f"{pod} is placed on GPU {foreign[0]}, which the device plugin of this node does not give"
+            )
+        name = allotment_name(device_ids)
+        closed = tuple(gpu for gpu in self._settings.gpus if gpu not in mine)
+        asked = Allotment(
+            name, Holder(pod.namespace, pod.name, pod.uid, held.container), parts, device_ids, closed
+        )
+        for other in self._allotments.of_devices(device_ids):
+            if other.name != name:  # the kubelet gives a unit anew only after its container has ended
+                self._allotments.take_back(other.name)
+        try:
+            self._allotments.give(asked)
+        except KubernetesError:
+            await self._make_room()
+            self._allotments.give(asked)
+        node_folder(self._settings.nodes / name, self._driver.nodes_of(mine))
+
+
+def _stamp(socket: Path) -> tuple[int, int]:
+    """What changes when a socket is made anew."""
+    try:
+        told = socket.stat()
+    except OSError:
+        return (0, 0)
+    return (told.st_ino, told.st_ctime_ns)

@@ -1,0 +1,133 @@
+"""What a container needs of the GPU driver beside its part: device nodes and libraries, real ones or the fake ones."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from berth.errors import KubernetesError
+from berth.files import whole_file
+from berth.partition.library import fake_driver_folder, library_path
+from berth.partition.regions import INSIDE
+
+__all__ = ["DriverFiles", "Mounted", "fake_driver", "installed_library", "node_folder", "real_driver"]
+
+COMMON_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+LIBRARIES = (
+    "libcuda.so", "libcudadebugger.so", "libnvidia-ml.so", "libnvidia-nvvm.so", "libnvidia-ptxjitcompiler.so",
+    "libnvidia-gpucomp.so", "libnvidia-opencl.so",
+)  # fmt: skip
+LIBRARY_FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64")
+FAKE_INSIDE = f"{INSIDE}/fake"
+
+
+@dataclass(frozen=True, slots=True)
+class Mounted:
+    """A file or folder of the host, and where a container sees it."""
+
+    host: Path
+    inside: str
+    writable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DriverFiles:
+    """The driver as containers see it."""
+
+    nodes: Mapping[int, Path]
+    """Of each GPU by its index."""
+    common: tuple[Path, ...]
+    """Nodes that every container with a GPU needs."""
+    mounts: tuple[Mounted, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    def nodes_of(self, gpus: Sequence[int]) -> list[Path]:
+        """The nodes for a container that has these GPUs; their names are those inside."""
+        return [*self.common, *(self.nodes[gpu] for gpu in gpus if gpu in self.nodes)]
+
+
+def real_driver(minors: Mapping[int, int], devices: Path = Path("/dev")) -> DriverFiles:
+    """NVIDIA's driver; `minors` tells the number of /dev/nvidiaN of each GPU."""
+    mounts = [
+        Mounted(path.resolve(), str(path))
+        for folder in LIBRARY_FOLDERS
+        for name in LIBRARIES
+        for path in sorted(Path(folder).glob(f"{name}.[0-9]"))
+    ]
+    common = tuple(path for name in COMMON_NODES if (path := devices / name).exists())
+    nodes = {index: devices / f"nvidia{minor}" for index, minor in minors.items()}
+    return DriverFiles(nodes, common, tuple(mounts))
+
+
+def fake_driver(gpus: Sequence[int], folder: Path, card: Path) -> DriverFiles:
+    """The fake driver: its libraries, its card's file, and stand-ins for the nodes, made in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    inside = folder / "fake"
+    if not inside.exists():
+        shutil.copytree(fake_driver_folder(), inside)
+    nodes = {gpu: folder / "nodes" / f"nvidia{gpu}" for gpu in gpus}
+    for path in nodes.values():
+        _stand_in(path)
+    if not card.exists():
+        raise KubernetesError(f"the fake card {card} is not there yet; ask NVML first, which makes it")
+    settings = {name: value for name, value in os.environ.items() if name.startswith("BERTH_FAKE_")}
+    return DriverFiles(
+        nodes, (), (Mounted(inside, FAKE_INSIDE), Mounted(card, f"{INSIDE}/fake-card", writable=True)),
+        settings
+        | {
+            "BERTH_FAKE_CARD": f"{INSIDE}/fake-card", "BERTH_FAKE_NODES": "/dev", "LD_LIBRARY_PATH": FAKE_INSIDE,
+        },
+    )  # fmt: skip
+
+
+def _stand_in(path: Path) -> None:
+    """A device node like /dev/null: a runtime takes it for one of a GPU."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists():
+        return
+    try:
+        os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    except PermissionError as error:
+        raise KubernetesError(
+            f"{path} cannot be made ({error.strerror}); the node's agent runs as root"
+        ) from error
+
+
+def node_folder(folder: Path, nodes: Sequence[Path]) -> None:
+    """Make `folder` hold exactly these device nodes: a runtime that is given it reads it when it makes a container."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = {node.name: node for node in nodes}
+    for path in folder.iterdir():
+        if path.name not in wanted:
+            path.unlink()
+    for name, node in wanted.items():
+        found = node.stat()
+        if (folder / name).exists():
+            if (folder / name).stat().st_rdev == found.st_rdev:
+                continue
+            (folder / name).unlink()
+        os.mknod(folder / name, stat.S_IFCHR | 0o666, found.st_rdev)
+
+
+def installed_library(folder: Path) -> tuple[Path, Path]:
+    """libberth.so and the loader's preload list below `folder`, where containers of this node get them from.
+
+    A version that containers have mounted stays: each has a name of its own.
+    """
+    source = library_path()
+    told = source.stat()
+    place = folder / f"{told.st_mtime_ns:x}-{told.st_size:x}"
+    place.mkdir(parents=True, exist_ok=True)
+    for name, text in (
+        ("libberth.so", source.read_bytes()),
+        ("ld.so.preload", f"{INSIDE}/libberth.so\n".encode()),
+    ):
+        if not (place / name).exists():
+            with whole_file(place / name) as aside:
+                aside.write_bytes(text)
+            (place / name).chmod(0o644)
+    return place / "libberth.so", place / "ld.so.preload"

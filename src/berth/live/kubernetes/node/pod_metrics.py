@@ -1,0 +1,93 @@
+"""Prometheus metrics of a node's GPUs and the pods on them; those of GPUs are the same as the local queue's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from berth.live.kubernetes.node.agent import Agent, View
+from berth.live.local.cards import Card
+from berth.live.local.exporter import gpu_metrics
+
+__all__ = ["NodeCollector"]
+
+LABELS = ("namespace", "pod", "container", "gpu")
+
+
+class NodeCollector(Collector):
+    """What the agent last saw, as metrics."""
+
+    def __init__(
+        self, agent: Agent, cards: tuple[Card, ...], registrations: Callable[[], dict[str, int]]
+    ) -> None:
+        """`registrations` tells how often the kubelet took each plugin."""
+        self._agent, self._cards, self._registrations = agent, cards, registrations
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics of now."""
+        view = self._agent.view
+        yield from gpu_metrics([self._gpu(card, view) for card in self._cards])
+        yield from self._parts(view)
+        for name, text, value in (
+            ("escaped_processes", "Processes that use a GPU outside their pod's limit.", len(view.escaped)),
+            ("ailing_gpus", "GPUs that are given to nobody, because of an error or because they are lost.",
+             len(view.ailing)),
+        ):  # fmt: skip
+            gauge = GaugeMetricFamily(f"berth_{name}", text)
+            gauge.add_metric([], value)
+            yield gauge
+        for name, text, value in (
+            ("evicted_pods", "Pods that were evicted, because their limit was lost.", self._agent.evicted),
+            ("out_of_memory_pods", "Pods that failed after they were refused memory.", self._agent.out_of_memory),
+        ):  # fmt: skip
+            counter = CounterMetricFamily(f"berth_{name}", text)
+            counter.add_metric([], value)
+            yield counter
+        registered = CounterMetricFamily(
+            "berth_registrations", "How often the kubelet took a plugin.", labels=["plugin"]
+        )
+        for plugin, count in self._registrations().items():
+            registered.add_metric([plugin], count)
+        yield registered
+
+    def _gpu(self, card: Card, view: View) -> dict[str, object]:
+        look = next((look for look in view.looks if look.index == card.index), None)
+        milli, mem_mib = view.allotted.get(card.index, (0, 0))
+        tenants = [part for part in view.parts if part.gpu == card.index]
+        return {
+            "index": card.index, "model": card.model, "mem_mib": card.mem_mib, "milli": milli, "given_mib": mem_mib,
+            "used_mib": look.used_mib if look else 0, "tenants": len(tenants), "lost": bool(look and look.lost),
+            "stranger_mib": sum(each.mem_mib for each in look.strangers) if look else 0,
+        }  # fmt: skip
+
+    def _parts(self, view: View) -> Iterator[Metric]:
+        gauges = {
+            name: GaugeMetricFamily(f"berth_pod_gpu_{name}", text, labels=LABELS)
+            for name, text in (
+                ("limit_bytes", "GPU memory that a container may have."),
+                ("used_bytes", "GPU memory that a container has."),
+                ("peak_bytes", "The most GPU memory that a container had."),
+                ("milli", "The share of the GPU's time that a container was given, per mille."),
+            )
+        }
+        counters = {
+            name: CounterMetricFamily(f"berth_pod_gpu_{name}", text, labels=LABELS)
+            for name, text in (
+                ("seconds", "GPU time that a container used; counted where its share is limited."),
+                ("refused_calls", "Calls for GPU memory that were refused, because the limit was reached."),
+            )
+        }
+        for each in view.parts:
+            of = [each.pod.namespace, each.pod.name, each.container, str(each.gpu)]
+            for name, value in (
+                ("limit_bytes", each.limit_bytes),
+                ("used_bytes", each.used_bytes),
+                ("peak_bytes", each.peak_bytes),
+                ("milli", each.part.milli),
+            ):
+                gauges[name].add_metric(of, value)
+            counters["seconds"].add_metric(of, each.gpu_ns / 1e9)
+            counters["refused_calls"].add_metric(of, each.refused)
+        yield from (*gauges.values(), *counters.values())

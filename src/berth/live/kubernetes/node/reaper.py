@@ -1,0 +1,56 @@
+"""Takes back what containers and claims that are gone had of the GPUs; what living processes use stays."""
+
+from __future__ import annotations
+
+from berth.errors import BerthError, KubernetesError, PartitionError
+from berth.live.kubernetes.node.allotments import Allotment, Allotments
+from berth.live.kubernetes.node.claims import Claims
+from berth.live.kubernetes.node.cluster_api import NodeApi
+from berth.live.kubernetes.node.identity import Identity
+
+__all__ = ["Reaper"]
+
+
+class Reaper:
+    """Compares what was given with who is there."""
+
+    def __init__(self, allotments: Allotments, api: NodeApi, identity: Identity | None) -> None:
+        """`identity` is None where the node has no device plugin."""
+        self._allotments, self._api, self._identity = allotments, api, identity
+        self.claims: Claims | None = None
+        self.kept: dict[str, str] = {}
+        """By an allotment's name: why it was not taken back though its holder is gone."""
+
+    async def collect(self) -> list[Allotment]:
+        """Take back what nobody has any more, and say what; nothing where API server or kubelet do not answer.
+
+        A container's units are free only where both say that its pod is gone: a kubelet that restarts names no pod for
+        a moment, and an API server forgets a pod that is deleted by force while its containers run.
+        """
+        given = list(self._allotments.given.values())
+        try:
+            pods = {pod.uid for pod in await self._api.pods() if not pod.ended}
+            gone = [each for each in given if each.holder.container and each.holder.uid not in pods]
+            if gone and self._identity is not None:
+                held = {each.device_ids for each in await self._identity.all_held()}
+                gone = [each for each in gone if frozenset(each.device_ids) not in held]
+            gone += [each for each in given if not each.holder.container and not await self._is_there(each)]
+        except KubernetesError:
+            return []
+        return [each for each in gone if self._take_back(each)]
+
+    async def _is_there(self, allotment: Allotment) -> bool:
+        claim = await self._api.claim(allotment.holder.namespace, allotment.holder.name)
+        return claim is not None and claim.uid == allotment.holder.uid
+
+    def _take_back(self, allotment: Allotment) -> bool:
+        try:
+            if self.claims is not None and not allotment.holder.container:
+                self.claims.unprepare(allotment.holder.uid)
+            else:
+                self._allotments.take_back(allotment.name)
+        except (BerthError, PartitionError, OSError) as error:
+            self.kept[allotment.name] = str(error)
+            return False
+        self.kept.pop(allotment.name, None)
+        return True

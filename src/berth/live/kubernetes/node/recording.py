@@ -1,0 +1,76 @@
+"""A short-lived child of the agent: takes pods that have ended into the node's history, and profiles from life.
+
+`recording.py STATE_FOLDER NODE` reads `ended/*.json` and `samples/`, and removes what it has recorded. It may be killed
+at any time and run again: the history knows a pod by its name and when it was made.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from berth.history.importing.simulated import import_records
+from berth.history.store.folder import open_history
+from berth.history.store.import_result import Options
+from berth.history.store.record_files import write_records
+from berth.live.local.card_models import card_model
+from berth.live.local.living_profiles import LivingProfiles
+from berth.live.local.samples import Sample, read_samples
+from berth.model import Reason, Record, RecordState, Share
+
+__all__ = ["main", "record_of"]
+
+MOST = 5000
+"""Pods that one child takes over."""
+
+
+def main() -> None:
+    """Record all that has ended."""
+    state, node = Path(sys.argv[1]), sys.argv[2]
+    history = state / "history"
+    paths = sorted((state / "ended").glob("*.json"))[:MOST]
+    profiles, records = LivingProfiles(history), []
+    for path in paths:
+        told = json.loads(path.read_text(encoding="utf-8"))
+        samples = read_samples(str(state / "samples"), told["uid"])
+        records.append(record_of(told, samples, node))
+        if told["state"] == "completed" and told["gpus"] == 1:
+            hardware = card_model(told["hardware"]["model"], told["hardware"]["mem_mib"])
+            profiles.learn(told["application"], told["program"], hardware, samples, told["peak_mib"] or None)
+    if records:
+        draft = state / "records.parquet"
+        write_records(records, draft)
+        import_records(
+            open_history(history, importing="this node's pods"), draft, Options(cluster="kubernetes")
+        )
+        draft.unlink()
+    for path in paths:
+        (state / "samples" / path.stem).unlink(missing_ok=True)
+        path.unlink()
+    print(json.dumps({"recorded": len(paths), "said": profiles.said}))
+
+
+def record_of(told: dict[str, Any], samples: list[Sample], node: str) -> Record:
+    """The record of a pod; what nobody measured is None."""
+    out_of_memory = told["state"] == "out-of-memory"
+    card_mib = told["hardware"]["mem_mib"]
+    uses = [sample.use_pct / 100 for sample in samples if sample.use_pct is not None]
+    mems = [sample.mem_mib / card_mib for sample in samples]
+    return Record(
+        job_id=told["job"], attempt=1, user=told["user"], application=told["application"], virtual_cluster="",
+        submit_ms=told["submit_ms"], queued_ms=told["submit_ms"], start_ms=told["start_ms"], end_ms=told["end_ms"],
+        state=RecordState.FAILED if out_of_memory else RecordState(told["state"]), gpus=told["gpus"],
+        share=Share(told["milli"], told["mem_mib"]), cpu_milli=0, mem_mib=0, nodes=(node,),
+        gpu_model=card_model(told["hardware"]["model"], card_mib).name, work_ms=None,
+        gpu_use_mean=sum(uses) / len(uses) if uses else None, gpu_use_peak=max(uses, default=None),
+        gpu_mem_mean=sum(mems) / len(mems) if mems else None,
+        gpu_mem_peak=min(1.0, told["peak_mib"] / card_mib) if told["peak_mib"] else None,
+        name=told["name"], node_count=1, command=told["program"], exit_code=told["exit_code"],
+        end_reason=Reason.OUT_OF_MEMORY.value if out_of_memory else "",
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

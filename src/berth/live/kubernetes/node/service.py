@@ -1,0 +1,248 @@
+"""One node put together: the plugins that the kubelet calls, the agent that looks, and what the cluster is told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from prometheus_client import CollectorRegistry, start_http_server
+
+from berth.errors import BerthError, KubernetesError, SettingError
+from berth.live.kubernetes.client import Api
+from berth.live.kubernetes.names import LABEL_GPU_COUNT, LABEL_GPU_MEMORY_MIB, LABEL_GPU_MODEL
+from berth.live.kubernetes.node.agent import Agent, AgentSettings
+from berth.live.kubernetes.node.allotments import Allotments
+from berth.live.kubernetes.node.api_server import ApiServer
+from berth.live.kubernetes.node.claim_files import ClaimFiles
+from berth.live.kubernetes.node.claims import Claims
+from berth.live.kubernetes.node.device_plugin import DevicePlugin, PluginSettings
+from berth.live.kubernetes.node.dra_driver import DraDriver
+from berth.live.kubernetes.node.driver_files import DriverFiles, fake_driver, installed_library, real_driver
+from berth.live.kubernetes.node.identity import Identity
+from berth.live.kubernetes.node.pod_metrics import NodeCollector
+from berth.live.kubernetes.node.reaper import Reaper
+from berth.live.kubernetes.node.slices import SlicePublisher, devices_of
+from berth.live.kubernetes.node.xid import XidWatch
+from berth.live.local.card_models import card_model
+from berth.live.local.cards import Card, Cards
+from berth.partition import fake_driver_folder
+
+__all__ = ["NodeSettings", "run_node", "split_gpus"]
+
+log = logging.getLogger(__name__)
+
+CHECKPOINT = "kubelet_internal_checkpoint"
+REPUBLISH_S = 60.0
+"""How often the slice is compared with what the API server has, in case somebody removed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """How `berth k8s node` works."""
+
+    node: str
+    """The node's name in the cluster."""
+    state: Path
+    """Kept over restarts of the machine; the same path on the host and in the agent's container."""
+    run: Path
+    """In memory: regions and device nodes of containers."""
+    cdi: Path
+    """Where the container runtime reads CDI specifications."""
+    kubelet: Path
+    """The kubelet's folder."""
+    dra: str = "auto"
+    """GPUs of which claims get parts: `all`, `none`, indices such as `0,1`; auto: all where the cluster has claims."""
+    device_plugin: str = "auto"
+    """GPUs of which `berth.dev/gpu` gives parts; auto: those that claims do not get."""
+    metrics: str = ""
+    """Where Prometheus may ask, such as `:9400`; empty: nowhere."""
+    every_s: float = 2.0
+    """How often the agent looks."""
+    on_lost_isolation: Literal["report", "evict"] = "report"
+    fake: bool = False
+
+
+def split_gpus(dra: str, device_plugin: str, gpus: Sequence[int], *, has_claims: bool) -> tuple[
+    tuple[int, ...], tuple[int, ...]
+]:  # fmt: skip
+    """The GPUs of the DRA driver and those of the device plugin; SettingError where one would have two masters."""
+    first = (gpus if has_claims else ()) if dra == "auto" else _named(dra, "--dra", gpus)
+    rest = [gpu for gpu in gpus if gpu not in first]
+    second = rest if device_plugin == "auto" else _named(device_plugin, "--device-plugin", gpus)
+    if dra == "auto" and device_plugin != "auto":
+        first = [gpu for gpu in first if gpu not in second]
+    if both := sorted(set(first) & set(second)):
+        raise SettingError(
+            f"GPU {both[0]} is named by --dra and by --device-plugin; a GPU is given by one of them only"
+        )
+    if first and not has_claims:
+        raise SettingError("--dra names GPUs, and the API server serves no resource.k8s.io/v1; leave it out")
+    return tuple(first), tuple(second)
+
+
+def _named(text: str, option: str, gpus: Sequence[int]) -> list[int]:
+    if text in ("all", "none"):
+        return list(gpus) if text == "all" else []
+    words = text.split(",")
+    found = sorted({int(word) for word in words if word.isdigit()})
+    if not all(word.isdigit() for word in words) or not set(found) <= set(gpus):
+        raise SettingError(
+            f"{option} '{text}'; write auto, all, none or indices of this node's GPUs"
+            f" ({','.join(map(str, gpus))}), such as 0,1"
+        )
+    return found
+
+
+def _driver(settings: NodeSettings, cards: Cards) -> DriverFiles:
+    indices = [card.index for card in cards.cards]
+    if settings.fake:
+        return fake_driver(indices, settings.state / "driver", Path(os.environ["BERTH_FAKE_CARD"]))
+    return real_driver({index: cards.minor(index) for index in indices})
+
+
+class _Node:
+    """The parts of one node, and how they hear of each other."""
+
+    def __init__(self, settings: NodeSettings, cards: Cards, server: ApiServer) -> None:
+        self.settings, self.cards, self.server = settings, cards, server
+        self.dra_gpus, self.plugin_gpus = split_gpus(
+            settings.dra, settings.device_plugin, [card.index for card in cards.cards],
+            has_claims=server.resource_version is not None,
+        )  # fmt: skip
+        state, driver = settings.state, _driver(settings, cards)
+        self.allotments = Allotments(state / "allotments", settings.run / "regions", cards.cards)
+        self.allotments.load()
+        for damaged in self.allotments.damaged:
+            log.warning("set aside: %s", damaged)
+        library, preload = installed_library(state / "library")
+        kubelet = settings.kubelet
+        identity = Identity(
+            kubelet / "pod-resources" / "kubelet.sock", kubelet / "device-plugins" / CHECKPOINT
+        )
+        self.reaper = Reaper(self.allotments, server, identity if self.plugin_gpus else None)
+        self.plugin: DevicePlugin | None = None
+        self.driver: DraDriver | None = None
+        if self.plugin_gpus:
+            places = PluginSettings(
+                settings.node, kubelet / "device-plugins", settings.run / "nodes", library, preload,
+                self.plugin_gpus,
+            )  # fmt: skip
+            self.plugin = DevicePlugin(places, self.allotments, driver, identity, server, self._make_room)
+        if self.dra_gpus:
+            files = ClaimFiles(settings.cdi, library, preload, driver)
+            claims = Claims(settings.node, self.dra_gpus, self.allotments, files, server, self._make_room)
+            self.reaper.claims = claims
+            self.driver = DraDriver(settings.node, kubelet / "plugins", kubelet / "plugins_registry", claims)
+        self.agent = Agent(
+            AgentSettings(settings.node, state, settings.on_lost_isolation), cards, self.allotments, server,
+            self.reaper,
+        )  # fmt: skip
+        self._publisher = SlicePublisher(settings.node, state, server)
+        self._labels_told: dict[str, str | None] | None = None
+        self._devices_told: list[dict[str, Any]] | None = None
+        self._published_s = 0.0
+
+    async def _make_room(self) -> None:
+        await self.reaper.collect()
+
+    def registrations(self) -> dict[str, int]:
+        """How often the kubelet took each plugin."""
+        found = {} if self.plugin is None else {"device-plugin": self.plugin.registrations}
+        return found if self.driver is None else {**found, "dra": self.driver.registrations}
+
+    async def look(self) -> None:
+        """Look every few seconds, and tell the kubelet and the cluster what changed."""
+        while True:
+            try:
+                view = await self.agent.step(time.time_ns() // 1_000_000)
+                if self.plugin is not None:
+                    await self.plugin.set_lost(frozenset(view.ailing))
+                await self._tell_cluster(view.ailing)
+                await self.agent.record()
+            except (BerthError, OSError) as error:
+                log.warning("%s", error)
+            await asyncio.sleep(self.settings.every_s)
+
+    async def _tell_cluster(self, ailing: Mapping[int, str]) -> None:
+        labels = _labels([card for card in self.cards.cards if card.index in self.plugin_gpus])
+        if labels != self._labels_told:
+            await self.server.label_node(labels)
+            self._labels_told = labels
+        if self.server.resource_version is None:
+            return
+        mine = [card for card in self.cards.cards if card.index in self.dra_gpus]
+        devices = devices_of(mine, ailing)
+        now_s = time.monotonic()
+        if devices != self._devices_told or now_s - self._published_s > REPUBLISH_S:
+            await self._publisher.publish(devices)
+            self._devices_told, self._published_s = devices, now_s
+
+
+def _labels(cards: Sequence[Card]) -> dict[str, str | None]:
+    """What a scheduler without slices places by; taken away where the device plugin gives nothing."""
+    if not cards:
+        return {LABEL_GPU_COUNT: None, LABEL_GPU_MODEL: None, LABEL_GPU_MEMORY_MIB: None}
+    least = min(cards, key=lambda card: card.mem_mib)
+    model = card_model(least.model, least.mem_mib).name
+    plain = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in model)[:63]
+    return {
+        LABEL_GPU_COUNT: str(len(cards)), LABEL_GPU_MODEL: plain.strip("-_."),
+        LABEL_GPU_MEMORY_MIB: str(least.mem_mib),
+    }  # fmt: skip
+
+
+async def run_node(settings: NodeSettings, api: Api) -> None:
+    """Serve the kubelet and look, until cancelled."""
+    cards = Cards(fake=settings.fake)
+    server = ApiServer(api, settings.node)
+    await server.find_version()
+    node = _Node(settings, cards, server)
+    loop = asyncio.get_running_loop()
+
+    def heard(gpu: int, xid: int) -> None:
+        log.warning("XID %d on GPU %d: it is given to nobody until this agent is started again", xid, gpu)
+        loop.call_soon_threadsafe(node.agent.xids.__setitem__, gpu, str(xid))
+
+    watch = XidWatch(heard, fake_driver_folder() if settings.fake else None)
+    watch.start()
+    stop_metrics = _serve_metrics(settings, node)
+    log.info(
+        "node %s: %d GPUs, of which claims get parts of %s and berth.dev/gpu of %s", settings.node, len(cards.cards),
+        list(node.dra_gpus) or "none", list(node.plugin_gpus) or "none",
+    )  # fmt: skip
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(node.look())
+            for part in (node.plugin, node.driver):
+                if part is not None:
+                    tasks.create_task(part.run())
+    finally:
+        watch.stop()
+        stop_metrics()
+
+
+def _serve_metrics(settings: NodeSettings, node: _Node) -> Callable[[], None]:
+    ending = contextlib.ExitStack()
+    if settings.metrics:
+        host, _, port = settings.metrics.rpartition(":")
+        if not port.isdigit():
+            raise SettingError(f"--metrics '{settings.metrics}'; write HOST:PORT or :PORT, such as :9400")
+        registry = CollectorRegistry()
+        registry.register(NodeCollector(node.agent, node.cards.cards, node.registrations))
+        try:
+            server, thread = start_http_server(int(port), host or "0.0.0.0", registry)
+        except OSError as error:
+            raise KubernetesError(
+                f"metrics cannot be served on {settings.metrics} ({error.strerror}); name another port by --metrics"
+            ) from error
+        ending.callback(thread.join)
+        ending.callback(server.server_close)
+        ending.callback(server.shutdown)
+    return ending.close

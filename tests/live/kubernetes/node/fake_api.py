@@ -1,0 +1,112 @@
+"""An API server of the tests' own, as the node side asks it: what is put in is answered, what is written is kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from berth.errors import KubernetesError
+from berth.live.kubernetes.names import PLACEMENT
+from berth.live.kubernetes.node.cluster_api import Claim, ClaimDevice, Container, Pod, Slice
+
+
+class FakeApi:
+    """Answers from dictionaries; `down` makes every call fail."""
+
+    def __init__(self) -> None:
+        self.known_pods: dict[tuple[str, str], Pod] = {}
+        self.claims: dict[tuple[str, str], Claim] = {}
+        self.known_slices: dict[str, dict[str, Any]] = {}
+        self.labels: dict[str, str | None] = {}
+        self.annotations: dict[str, dict[str, str]] = {}
+        self.events: list[tuple[str, str, str]] = []
+        self.evicted: list[str] = []
+        self.down = False
+
+    def _check(self) -> None:
+        if self.down:
+            raise KubernetesError("the API server does not answer")
+
+    async def pod(self, namespace: str, name: str) -> Pod | None:
+        self._check()
+        return self.known_pods.get((namespace, name))
+
+    async def pods(self) -> Sequence[Pod]:
+        self._check()
+        return list(self.known_pods.values())
+
+    async def claim(self, namespace: str, name: str) -> Claim | None:
+        self._check()
+        return self.claims.get((namespace, name))
+
+    async def slices(self) -> Sequence[Slice]:
+        self._check()
+        return [
+            Slice(name, spec["pool"]["generation"], spec) for name, spec in sorted(self.known_slices.items())
+        ]
+
+    async def write_slice(self, name: str, spec: Mapping[str, Any]) -> None:
+        self._check()
+        self.known_slices[name] = json.loads(json.dumps(spec))
+
+    async def remove_slice(self, name: str) -> None:
+        self._check()
+        self.known_slices.pop(name, None)
+
+    async def label_node(self, labels: Mapping[str, str | None]) -> None:
+        self._check()
+        self.labels |= labels
+
+    async def annotate(self, pod: Pod, annotations: Mapping[str, str]) -> None:
+        self._check()
+        self.annotations.setdefault(pod.name, {}).update(annotations)
+
+    async def tell(self, pod: Pod, reason: str, message: str) -> None:
+        self._check()
+        self.events.append((pod.name, reason, message))
+
+    async def evict(self, pod: Pod) -> None:
+        self._check()
+        self.evicted.append(pod.name)
+
+    def add_pod(
+        self,
+        name: str,
+        *gpus: tuple[int, int, int],
+        containers: Sequence[Container] = (),
+        uid: str = "",
+        node: str = "here",
+        **annotations: str,
+    ) -> Pod:
+        """A pod that the scheduler has placed; `gpus` are (index, milli, MiB)."""
+        placed = [
+            {"index": index, "uuid": None, "milli": milli, "mem_mib": mib} for index, milli, mib in gpus
+        ]
+        told = {
+            PLACEMENT: json.dumps({"gpus": placed, "shared": True, "best_effort": False, "policy": "fifo"})
+        }
+        pod = Pod(
+            "default", name, uid or f"uid-{name}", node, "Pending", False,
+            told | {f"berth.dev/{key}": value for key, value in annotations.items()},
+            tuple(containers) or (Container("main", len(gpus)),),
+        )  # fmt: skip
+        self.known_pods[pod.namespace, pod.name] = pod
+        return pod
+
+    def add_claim(self, name: str, *devices: tuple[int, int, int], uid: str = "", **more: Any) -> Claim:
+        """A claim that is allocated; `devices` are (GPU, milli, MiB)."""
+        found = tuple(
+            ClaimDevice(f"r{number}", "here", f"gpu-{gpu}", f"share-{number}", mem_mib, milli)
+            for number, (gpu, milli, mem_mib) in enumerate(devices)
+        )
+        told: dict[str, Any] = {"devices": found, "allocated": True, **more}
+        claim = Claim("default", name, uid or f"uid-{name}", **told)
+        self.claims[claim.namespace, claim.name] = claim
+        return claim
+
+    def set_phase(self, pod: Pod, phase: str) -> Pod:
+        """Have a pod run or end."""
+        self.known_pods[pod.namespace, pod.name] = found = replace(pod, phase=phase)
+        return found

@@ -1,0 +1,288 @@
+"""The agent tells what each pod uses, what ended and how, and whose process got out of its limit."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+
+import berth.live.local.cards as cards_module
+from berth.history.store.folder import open_history
+from berth.live.kubernetes.node.agent import MEASURED, Agent, AgentSettings
+from berth.live.kubernetes.node.allotments import Allotment, Holder, Part
+from berth.live.kubernetes.node.cluster_api import Container, Pod
+from berth.live.kubernetes.node.ownership import is_member, pod_uid_of
+from berth.live.kubernetes.node.pod_metrics import NodeCollector
+from berth.live.kubernetes.node.reaper import Reaper
+from berth.live.kubernetes.node.xid import XidWatch
+from berth.live.local.cards import Cards
+from berth.profiles import Profiles
+from tests.live.kubernetes.node.containers import of_cdi, share_of, start
+from tests.live.kubernetes.node.node_world import NodeWorld
+
+ROOT = Path(__file__).resolve().parents[4]
+UID = "11111111-2222-3333-4444-{:012d}"
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes and mount namespaces")
+
+
+class Watched(NodeWorld):
+    """A node with an agent, and processes in containers of its pods."""
+
+    def __init__(self, folder: Path, policy: Literal["report", "evict"] = "report") -> None:
+        super().__init__(folder)
+        self.reaper = Reaper(self.allotments, self.api, None)
+        self.dra()
+        self.reaper.claims = self.claims
+        self.uids: dict[int, str] = {}
+        self.processes: list[subprocess.Popen[str]] = []
+        settings = AgentSettings("here", folder / "state", policy)
+        self.nvml = Cards(fake=True)
+        self.agent = Agent(
+            settings, self.nvml, self.allotments, self.api, self.reaper, lambda pid: self.uids.get(pid, "")
+        )
+        self.now_ms = 1_700_000_000_000
+
+    def look(self) -> Any:
+        self.now_ms += 2000
+        return asyncio.run(self.agent.step(self.now_ms))
+
+    def pod(self, number: int, gpu: int, milli: int, mem_mib: int, **annotations: str) -> Pod:
+        """A running pod with a claim that is prepared."""
+        name = f"pod{number}"
+        claim = self.api.add_claim(f"claim-{name}", (gpu, milli, mem_mib), uid=f"claim-{name}")
+        asyncio.run(self.claims.prepare(claim.namespace, claim.name, claim.uid))
+        program = (Container("main", 0, program="image:1 train"),)
+        pod = self.api.add_pod(name, uid=UID.format(number), containers=program, **annotations)
+        pod = replace(
+            pod, claims=(claim.name,), phase="Running", start_ms=self.now_ms, created_ms=self.now_ms
+        )
+        self.api.known_pods[pod.namespace, pod.name] = pod
+        return pod
+
+    def process(self, pod: Pod, *, library: bool = True) -> dict[str, Any]:
+        """A process in the pod's container that takes all it may have and keeps it; what it found."""
+        edits = of_cdi(self.cdi, [f"gpu.berth.dev/claim={pod.claims[0]}.0"])
+        if not library:
+            edits.mounts = [each for each in edits.mounts if "preload" not in each[1]]
+        scratch = self.folder / f"scratch{len(self.processes)}"
+        process = start(edits, share_of("hold"), scratch)
+        self.processes.append(process)
+        self.uids[process.pid] = pod.uid
+        assert process.stdout is not None
+        found: dict[str, Any] = json.loads(process.stdout.readline())
+        return found
+
+    def end(self, pod: Pod, phase: str, exit_code: int) -> None:
+        """The pod's processes end, and the API server says how."""
+        for process in self.processes:
+            if self.uids.get(process.pid) == pod.uid and process.poll() is None:
+                process.communicate("\n")
+        ended = replace(pod, phase=phase, exit_code=exit_code, end_ms=self.now_ms)
+        self.api.known_pods[pod.namespace, pod.name] = ended
+        self.claims.unprepare(pod.claims[0])
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def watched(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    copy = folder / "nvml"  # a library of its own: a process has one fake card for each
+    shutil.copytree(ROOT / "build" / "native" / "fake", copy)
+    monkeypatch.setattr(cards_module, "fake_driver_folder", lambda: copy)
+    monkeypatch.setenv("BERTH_FAKE_CARD", str(folder / "card"))
+    monkeypatch.setenv("BERTH_FAKE_MODEL", "A100-80G")
+    world = Watched(folder)
+    yield world
+    world.close()
+
+
+def metrics(world: Watched) -> dict[str, float]:
+    registry = CollectorRegistry()
+    registry.register(NodeCollector(world.agent, world.nvml.cards, lambda: {"dra": 1}))
+    lines = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def test_each_pod_of_a_shared_gpu_has_its_own_use(watched: Watched) -> None:
+    first, second = watched.pod(1, 0, 300, 4000), watched.pod(2, 0, 500, 6000)
+    watched.process(first)
+    watched.process(second)
+    view = watched.look()
+    assert [(one.pod.name, one.gpu, one.limit_bytes >> 20, one.used_bytes >> 20) for one in view.parts] == [
+        ("pod1", 0, 4000, 4000),
+        ("pod2", 0, 6000, 6000),
+    ]
+    told = metrics(watched)
+    of = 'container="r0",gpu="0",namespace="default",pod="pod2"'
+    assert told[f"berth_pod_gpu_used_bytes{{{of}}}"] == 6000 << 20
+    assert told[f"berth_pod_gpu_refused_calls_total{{{of}}}"] == 1  # the one step more
+    assert told['berth_gpu_allocated_milli{gpu="0",model="A100-80G"}'] == 800
+    assert told['berth_gpu_used_bytes{gpu="0",model="A100-80G"}'] >= 10_000 << 20
+    assert (told["berth_escaped_processes"], told['berth_registrations_total{plugin="dra"}']) == (0, 1)
+
+
+@pytest.mark.parametrize("policy", ["report", "evict"])
+def test_a_process_without_the_library_is_told_of_once_and_evicted_by_policy(
+    watched: Watched, policy: Literal["report", "evict"]
+) -> None:
+    object.__setattr__(watched.agent._settings, "on_lost_isolation", policy)
+    good, bad = watched.pod(1, 0, 300, 4000), watched.pod(2, 1, 300, 4000)
+    watched.process(good)
+    assert watched.process(bad, library=False)["gpus"][0]["took_mib"] > 4000
+    assert watched.look().escaped == ()  # it may have been about to join
+    (found,) = watched.look().escaped
+    watched.look()
+    assert (found.pod_uid, found.pid) == (bad.uid, watched.processes[1].pid)
+    ((name, reason, message),) = watched.api.events
+    assert (name, reason) == ("pod2", "GpuLimitLost")
+    assert f"process {found.pid} (python" in message
+    assert watched.api.evicted == (["pod2"] if policy == "evict" else [])
+    assert metrics(watched)["berth_escaped_processes"] == 1
+
+
+def test_a_pod_that_uses_a_gpu_unasked_is_told_of_and_never_evicted(watched: Watched) -> None:
+    object.__setattr__(watched.agent._settings, "on_lost_isolation", "evict")
+    ours = watched.pod(1, 0, 300, 4000)
+    watched.process(ours, library=False)
+    stranger = watched.api.add_pod("stranger", uid=UID.format(9))
+    watched.uids = {watched.processes[0].pid: stranger.uid}
+    watched.look()
+    watched.look()
+    assert [(name, reason) for name, reason, _ in watched.api.events] == [("stranger", "GpuWithoutLimit")]
+    assert watched.api.evicted == []
+
+
+def test_out_of_memory_is_recognised_and_what_was_needed_is_told(watched: Watched) -> None:
+    pod = watched.pod(1, 0, 300, 4000)
+    watched.process(pod)
+    watched.look()
+    watched.end(pod, "Failed", 1)
+    watched.look()
+    assert json.loads(watched.api.annotations["pod1"][MEASURED]) == {
+        "peak_mib": 4000, "refused": 1, "needed_mib": 4001,
+    }  # fmt: skip
+    assert watched.agent.out_of_memory == 1
+    assert watched.allotments.given == {}
+    asyncio.run(watched.agent.record())
+    (record,) = open_history(watched.folder / "state" / "history").records()
+    assert (record.job_id, record.state.value, record.end_reason, record.gpus) == (
+        "default/pod1", "failed", "out-of-memory", 1,
+    )  # fmt: skip
+    assert list((watched.folder / "state" / "ended").iterdir()) == []
+
+
+def test_a_run_that_completes_alone_becomes_a_profile(watched: Watched) -> None:
+    pod = watched.pod(1, 0, 1000, 4000, application="resnet")
+    watched.process(pod)
+    for _ in range(4):
+        watched.look()
+    watched.end(pod, "Succeeded", 0)
+    watched.look()
+    asyncio.run(watched.agent.record())
+    history = watched.folder / "state" / "history"
+    profile = Profiles.of_history(history, wrong=[])["resnet"]
+    assert round(float(profile.usage[:, 1].max()) * profile.hardware.mem_mib) == 4000
+    (record,) = open_history(history).records()
+    assert (record.application, record.state.value) == ("resnet", "completed")
+
+
+def test_a_pod_that_vanishes_is_recorded_and_its_part_is_free(watched: Watched) -> None:
+    """Deleted by force, and never unprepared."""
+    pod = watched.pod(1, 0, 300, 4000)
+    watched.look()
+    watched.api.known_pods.clear()
+    watched.api.claims.clear()
+    watched.look()
+    watched.look()
+    assert (watched.allotments.given, list(watched.cdi.iterdir())) == ({}, [])
+    (kept,) = (watched.folder / "state" / "ended").iterdir()
+    assert json.loads(kept.read_text())["state"] == "cancelled"
+    assert json.loads(kept.read_text())["job"] == str(pod)
+
+
+def test_a_container_of_the_device_plugin_is_free_only_where_api_server_and_kubelet_say_so(
+    folder: Path,
+) -> None:
+    from berth.live.kubernetes.node.identity import Held
+
+    held = Held("default", "one", "main", frozenset({"gpu0-01"}), "uid-one")
+
+    class Kubelet:
+        def __init__(self) -> None:
+            self.held: list[Held] = []
+
+        async def all_held(self) -> list[Held]:
+            return self.held
+
+    world = NodeWorld(folder)
+    pod = world.api.add_pod("one", (0, 300, 5000))
+    holder = Holder(pod.namespace, pod.name, pod.uid, "main")
+    world.allotments.give(Allotment("dp-1", holder, (Part(0, 5000, 300),), ("gpu0-01",), (1,)))
+    kubelet = Kubelet()
+    reaper = Reaper(world.allotments, world.api, kubelet)  # type: ignore[arg-type]
+    assert asyncio.run(reaper.collect()) == []  # the kubelet has just restarted
+    world.api.known_pods.clear()
+    kubelet.held = [held]
+    assert asyncio.run(reaper.collect()) == []  # deleted by force while its containers run
+    kubelet.held = []
+    assert [each.name for each in asyncio.run(reaper.collect())] == ["dp-1"]
+
+
+def test_errors_of_a_gpu_are_heard_and_those_of_programs_are_not(
+    watched: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "xids"
+    monkeypatch.setenv("BERTH_FAKE_XIDS", str(told))
+    told.write_text("0 13\n1 79\n0 31\n0 48\n")
+    heard: list[tuple[int, int]] = []
+    watch = XidWatch(lambda gpu, xid: heard.append((gpu, xid)), watched.folder / "nvml")
+    watch.start()
+    try:
+        limit_s = time.monotonic() + 20
+        while len(heard) < 2 and time.monotonic() < limit_s:
+            time.sleep(0.02)
+    finally:
+        watch.stop()
+    assert heard == [(1, 79), (0, 48)]
+
+
+def test_a_lost_gpu_ails(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched.agent.xids[0] = "48"
+    assert watched.look().ailing == {0: "48"}
+    monkeypatch.setenv("BERTH_FAKE_NVML", "lost")
+    assert watched.look().ailing == {0: "48", 1: "lost"}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "11:devices:/kubepods/burstable/pod6c2f7b52-0a53-4c69-9d1c-0b7f0e3f3a11/3f9c",
+        "0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod6c2f7b52_0a53_4c69_9d1c_0b7f0e3f3a11.slice/"
+        "cri-containerd-ab12.scope",
+    ],
+)
+def test_the_pod_of_a_process_is_known_by_its_cgroup(tmp_path: Path, line: str) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "cgroup").write_text(f"12:pids:/\n{line}\n")
+    assert pod_uid_of(7, tmp_path) == "6c2f7b52-0a53-4c69-9d1c-0b7f0e3f3a11"
+    assert pod_uid_of(8, tmp_path) == ""
+
+
+def test_a_process_is_a_member_by_its_own_namespaces_pid() -> None:
+    namespace = os.stat("/proc/self/ns/pid").st_ino
+    own = int(Path("/proc/self/status").read_text().partition("NSpid:")[2].split("\n")[0].split()[-1])
+    assert is_member(os.getpid(), {(namespace, own)})
+    assert not is_member(os.getpid(), {(namespace + 1, own)})

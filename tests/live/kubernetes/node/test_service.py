@@ -1,0 +1,309 @@
+"""`berth k8s node` as it is installed: a process of its own, a real API server, and a kubelet of the tests' own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth.errors import ApiError, SettingError
+from berth.live.kubernetes.names import DRIVER, PLACEMENT, RESOURCE
+from berth.live.kubernetes.node.agent import MEASURED
+from berth.live.kubernetes.node.api_server import ApiServer, claim_of
+from berth.live.kubernetes.node.cluster_api import ClaimDevice
+from berth.live.kubernetes.node.service import split_gpus
+from berth.live.kubernetes.node.slices import TAINT
+from tests.live.kubernetes.conftest import Played
+from tests.live.kubernetes.kubelet import Kubelet
+from tests.live.kubernetes.node.containers import of_cdi, of_device_plugin, share_of, start
+from tests.live.kubernetes.world import World
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="the node's agent runs as root")
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+class Running:
+    """The agent's process."""
+
+    def __init__(self, folder: Path, kubeconfig: Path, kubelet: Path | None = None) -> None:
+        self.folder = folder
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = free.getsockname()[1]
+        words = [
+            "k8s", "node", "--node-name", "here", "--fake-gpus", "2xA100-80G", "--kubeconfig", str(kubeconfig),
+            "--kubelet-folder", str(kubelet or folder / "kubelet"), "--state-folder", str(folder / "state"),
+            "--run-folder", str(folder / "run"), "--cdi-folder", str(folder / "cdi"), "--every", "0.2",
+            "--metrics", f"127.0.0.1:{self.port}",
+        ]  # fmt: skip
+        environment = {**os.environ, "BERTH_FAKE_XIDS": str(folder / "xids")}
+        self.log = (folder / "log").open("w")
+        self.process = subprocess.Popen(
+            [str(Path(sys.executable).with_name("berth")), *words], env=environment, stdout=self.log, stderr=self.log
+        )  # fmt: skip
+
+    @property
+    def said(self) -> str:
+        return (self.folder / "log").read_text()
+
+    async def until(self, is_so: Any) -> Any:
+        """Wait until something is true."""
+        async with asyncio.timeout(40):
+            while not (found := await is_so()):
+                assert self.process.poll() is None, self.said
+                await asyncio.sleep(0.05)
+        return found
+
+    def metrics(self) -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as answer:
+            return str(answer.read().decode())
+
+    def close(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(20)
+        finally:
+            self.process.kill()
+            self.log.close()
+
+
+@asynccontextmanager
+async def node(world: World, folder: Path) -> AsyncIterator[tuple[Running, Kubelet]]:
+    """A node in the cluster, its kubelet and its agent; the agent ends as it is asked to."""
+    await world.node("here", gpus=0)
+    kubelet = Kubelet(folder / "kubelet")
+    await kubelet.start()
+    running = Running(folder, world.kubeconfig)
+    try:
+        yield running, kubelet
+        assert await asyncio.to_thread(running.close) == 0, running.said
+    finally:
+        running.process.kill()
+        running.process.wait()
+        await kubelet.stop()
+
+
+async def share(edits: Any, scratch: Path) -> list[tuple[float, int]]:
+    process = start(edits, share_of(), scratch)
+    output, _ = await asyncio.to_thread(process.communicate)
+    return [(gpu["took_mib"], gpu["more"]) for gpu in json.loads(output.splitlines()[-1])["gpus"]]
+
+
+@needs_root
+def test_a_pod_that_was_placed_gets_its_part_and_gives_it_back(play: Played, folder: Path) -> None:
+    async def story(world: World) -> None:
+        async with node(world, folder) as (running, kubelet):
+            await kubelet.until_registered(RESOURCE)
+
+            async def labels() -> Any:
+                told = json.loads(await world.api.request("GET", "/api/v1/nodes/here"))
+                found = {key: value for key, value in told["metadata"]["labels"].items() if "berth" in key}
+                return found if len(found) == 3 else None
+
+            assert await running.until(labels) == {
+                "berth.dev/gpu-count": "2", "berth.dev/gpu-model": "A100-80", "berth.dev/gpu-memory-mib": "81920",
+            }  # fmt: skip
+            uid = await world.pod("one")
+            placed = {"gpus": [{"index": 1, "uuid": None, "milli": 400, "mem_mib": 7000}], "shared": True}
+            binding = {
+                "kind": "Binding", "apiVersion": "v1", "target": {"kind": "Node", "name": "here"},
+                "metadata": {"name": "one", "uid": uid, "annotations": {PLACEMENT: json.dumps(placed)}},
+            }  # fmt: skip
+            await world.api.request("POST", "/api/v1/namespaces/default/pods/one/binding", binding)
+            pod = await ApiServer(world.api, "here").pod("default", "one")
+            assert pod is not None
+            await kubelet.admit(pod, RESOURCE)
+            given = await kubelet.pre_start(pod, "main", RESOURCE)
+            assert await share(of_device_plugin(given.answer), folder / "scratch") == [(7000, 2)]
+            of = 'container="main",gpu="1",namespace="default",pod="one"'
+
+            async def counted() -> bool:
+                told = running.metrics()
+                return f"berth_pod_gpu_refused_calls_total{{{of}}} 1.0" in told
+
+            await running.until(counted)
+            kubelet.end(pod)
+            await world.ended("one", "Failed")
+
+            async def measured() -> Any:
+                return (await world.pods())["one"]["metadata"]["annotations"].get(MEASURED)
+
+            told = json.loads(await running.until(measured))
+            assert told == {"peak_mib": 7000, "refused": 1, "needed_mib": 7001}
+            assert list((folder / "state" / "allotments").iterdir()) == []
+
+    play(story)
+
+
+async def make_crds(world: World) -> None:
+    """The kinds of dynamic resource allocation, as 1.20 can have them."""
+    for plural, kind, scope in (
+        ("resourceslices", "ResourceSlice", "Cluster"),
+        ("resourceclaims", "ResourceClaim", "Namespaced"),
+    ):
+        schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        version: dict[str, Any] = {
+            "name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema},
+        }  # fmt: skip
+        if kind == "ResourceClaim":
+            version["subresources"] = {"status": {}}
+        body = {
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {
+                "name": f"{plural}.resource.k8s.io",
+                "annotations": {"api-approved.kubernetes.io": "unapproved, for tests"},
+            },
+            "spec": {
+                "group": "resource.k8s.io", "scope": scope, "versions": [version],
+                "names": {"plural": plural, "singular": kind.lower(), "kind": kind, "listKind": f"{kind}List"},
+            },
+        }  # fmt: skip
+        with contextlib.suppress(ApiError):
+            await world.api.request("POST", CRDS, body)
+    await world.until(
+        "slices are served", lambda: world.api.request("GET", "/apis/resource.k8s.io/v1/resourceslices")
+    )
+
+
+@needs_root
+def test_slices_are_published_and_claims_prepared_where_the_cluster_has_them(
+    play: Played, folder: Path
+) -> None:
+    resources = "/apis/resource.k8s.io/v1"
+
+    async def story(world: World) -> None:
+        await make_crds(world)
+        try:
+            await claims(world)
+        finally:
+            for plural in ("resourceslices", "resourceclaims"):
+                await world.api.request("DELETE", f"{CRDS}/{plural}.resource.k8s.io")
+
+            async def gone() -> bool:
+                try:
+                    await world.api.request("GET", f"{resources}/resourceslices")
+                except ApiError as error:
+                    return error.status == 404
+                return False
+
+            await world.until("the kinds are gone", gone)
+
+    async def claims(world: World) -> None:
+        path = f"{resources}/namespaces/default/resourceclaims"
+        async with node(world, folder) as (running, kubelet):
+
+            async def published(generation: int) -> Any:
+                with contextlib.suppress(ApiError):
+                    told = json.loads(await world.api.request("GET", f"{resources}/resourceslices"))["items"]
+                    return next(
+                        (one for one in told if one["spec"]["pool"]["generation"] == generation), None
+                    )
+                return None
+
+            found = await running.until(lambda: published(1))
+            assert found["metadata"]["ownerReferences"][0]["name"] == "here"
+            assert [(one["name"], one["allowMultipleAllocations"]) for one in found["spec"]["devices"]] == [
+                ("gpu-0", True), ("gpu-1", True),
+            ]  # fmt: skip
+            assert RESOURCE not in kubelet.resources
+
+            async def registered() -> bool:
+                await kubelet.find_drivers()
+                return DRIVER in kubelet.drivers
+
+            await running.until(registered)
+            claim = {
+                "apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": {"name": "blue"}, "spec": {},
+            }  # fmt: skip
+            made = json.loads(await world.api.request("POST", path, claim))
+            device = {
+                "request": "gpu", "driver": DRIVER, "pool": "here", "device": "gpu-1", "shareID": "s-1",
+                "consumedCapacity": {"memory": "5Gi", "milli": "250"},
+            }  # fmt: skip
+            made["status"] = {"allocation": {"devices": {"results": [device]}}}
+            ref = ("default", "blue", made["metadata"]["uid"])
+            answers = await kubelet.prepare(DRIVER, [ref])
+            assert "is not allocated" in answers[ref[2]].error
+            await world.api.request("PUT", f"{path}/blue/status", made)
+            answers = await kubelet.prepare(DRIVER, [ref])
+            assert answers[ref[2]].error == ""
+            names = [name for one in answers[ref[2]].devices for name in one.cdi_device_ids]
+            assert await share(of_cdi(folder / "cdi", names), folder / "scratch") == [(5120, 2)]
+            (folder / "xids").write_text("0 79\n")
+            found = await running.until(lambda: published(2))
+            assert found["spec"]["devices"][0]["taints"] == [
+                {"key": TAINT, "value": "79", "effect": "NoSchedule"}
+            ]
+            await world.api.request("DELETE", f"{path}/blue")
+
+            async def taken_back() -> bool:
+                return not list((folder / "cdi").iterdir())
+
+            await running.until(taken_back)
+
+    play(story)
+
+
+def test_what_was_allocated_is_read_from_a_claim() -> None:
+    told = {
+        "metadata": {"namespace": "a", "name": "b", "uid": "c"},
+        "status": {
+            "allocation": {
+                "devices": {
+                    "results": [
+                        {"request": "x", "driver": DRIVER, "pool": "n", "device": "gpu-0"},
+                        {"request": "y", "driver": "gpu.nvidia.com", "pool": "n", "device": "gpu-0"},
+                        {
+                            "request": "z", "driver": DRIVER, "pool": "n", "device": "gpu-1", "shareID": "s",
+                            "consumedCapacity": {f"{DRIVER}/memory": "1536Mi", "milli": 125},
+                        },
+                    ],
+                    "config": [{"opaque": {"driver": DRIVER, "parameters": {"burst": True, "priority": "low"}}}],
+                }
+            }
+        },
+    }  # fmt: skip
+    claim = claim_of(told)
+    assert (claim.devices, claim.burst, claim.priority) == (
+        (ClaimDevice("x", "n", "gpu-0"), ClaimDevice("z", "n", "gpu-1", "s", 1536, 125)), True, "low",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dra", "plugin", "has_claims", "expected"),
+    [
+        ("auto", "auto", True, ((0, 1), ())),
+        ("auto", "auto", False, ((), (0, 1))),
+        ("0", "auto", True, ((0,), (1,))),
+        ("auto", "1", True, ((0,), (1,))),
+        ("none", "none", True, ((), ())),
+    ],
+)
+def test_each_gpu_is_given_by_one_way_only(dra: str, plugin: str, has_claims: bool, expected: Any) -> None:
+    assert split_gpus(dra, plugin, [0, 1], has_claims=has_claims) == expected
+
+
+@pytest.mark.parametrize(
+    ("dra", "plugin", "why"),
+    [
+        ("0,1", "1", "GPU 1 is named by --dra and by --device-plugin"),
+        ("0", "auto", "serves no resource.k8s.io"),
+        ("none", "5", "--device-plugin '5'; write auto, all, none or indices of this node's GPUs"),
+        ("x", "auto", "--dra 'x'"),
+    ],
+)
+def test_gpus_that_cannot_be_split_so_are_refused(dra: str, plugin: str, why: str) -> None:
+    with pytest.raises(SettingError, match=why):
+        split_gpus(dra, plugin, [0, 1], has_claims=False)
