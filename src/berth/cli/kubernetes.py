@@ -223,15 +223,26 @@ def install(
     ] = Mode.ADVISE,
     compat: CompatOption = None,
     replicas: Annotated[int, typer.Option(help="Schedulers; one of them leads.", min=1, max=9)] = 2,
+    fake_gpus: Annotated[
+        str, typer.Option(help="Give parts of fake GPUs on the nodes, such as 2xA100-80G: for a demo.")
+    ] = "",
+    claims: Annotated[
+        bool, typer.Option(help="Also make the DeviceClass, where the cluster serves resource.k8s.io/v1.")
+    ] = False,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Install the scheduler and its rights; again, with other options, to change them. Pods that run go on."""
+    """Install the scheduler, the nodes' agents and their rights; again to change them. Pods that run go on."""
     from berth import __version__
     from berth.live.kubernetes.installing import apply
     from berth.live.kubernetes.manifests import Install, helm_chart, kustomization, manifests
 
-    how = Install(image, policy, mode.value, knowledge, None if compat is None else compat.value, replicas)
+    if fake_gpus:
+        from berth.live.local.cards import fake_gpus as checked
+
+        checked(fake_gpus)
+    words = None if compat is None else compat.value
+    how = Install(image, policy, mode.value, knowledge, words, replicas, fake_gpus, claims)
     if write is not None:
         for folder, files in (("kustomization", kustomization(how)), ("chart", helm_chart(how, __version__))):
             for name, text in files.items():

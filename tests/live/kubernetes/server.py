@@ -18,6 +18,7 @@ VERSION = "1.20.2"
 USERS = {
     "admintoken": ("admin", "system:masters"),
     "schedulertoken": ("system:serviceaccount:berth-system:berth-scheduler", "system:serviceaccounts"),
+    "nodetoken": ("system:serviceaccount:berth-system:berth-node", "system:serviceaccounts"),
     "nobodytoken": ("nobody", ""),
 }
 """Tokens of this server, and which users they are."""

@@ -18,6 +18,7 @@ _PLURALS = {
     "RoleBinding": "rolebindings",
     "Deployment": "deployments",
     "DaemonSet": "daemonsets",
+    "DeviceClass": "deviceclasses",
 }
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from berth.live.kubernetes import names
+from berth.live.kubernetes.node_manifests import device_class, node_manifests
 
 __all__ = ["RULES", "Install", "helm_chart", "kustomization", "manifests"]
 
@@ -45,6 +46,10 @@ class Install:
     compat: str | None = None
     replicas: int = 2
     """One leads, the others wait for it to fail."""
+    fake_gpus: str = ""
+    """For a demo on nodes without GPUs, such as `2xA100-80G`."""
+    claims: bool = False
+    """Also make the DeviceClass, where the cluster serves `resource.k8s.io/v1`."""
 
 
 def manifests(install: Install) -> dict[str, list[Manifest]]:
@@ -63,6 +68,8 @@ def manifests(install: Install) -> dict[str, list[Manifest]]:
         ],
         "scheduler-rights": _rights(),
         "scheduler": [_scheduler(install)],
+        **node_manifests(install.image, install.fake_gpus),
+        **({"device-class": [device_class()]} if install.claims else {}),
     }
 
 

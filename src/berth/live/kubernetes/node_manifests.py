@@ -1,0 +1,117 @@
+"""The manifests of the nodes' agents: their rights, the DaemonSet, and the DeviceClass where there are claims."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from berth.live.kubernetes import names
+
+__all__ = ["NODE_LABEL", "NODE_RULES", "device_class", "node_manifests"]
+
+AGENT = "berth-node"
+NODE_LABEL = "berth.dev/gpus"
+"""An operator labels the nodes whose GPUs are shared: `kubectl label node NAME berth.dev/gpus=shared`."""
+METRICS_PORT = 9400
+Manifest = dict[str, Any]
+
+NODE_RULES: tuple[Manifest, ...] = (
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "patch", "delete"]},
+    {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]},
+    {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
+    {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]},
+    {
+        "apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"],
+        "verbs": ["get", "list", "create", "update", "delete"],
+    },
+)  # fmt: skip
+"""What an agent may do on the whole cluster."""
+
+FOLDERS = {
+    "kubelet": "/var/lib/kubelet", "state": names.STATE_FOLDER, "run": names.RUN_FOLDER, "cdi": names.CDI_FOLDER,
+    "devices": "/dev",
+}  # fmt: skip
+"""Of the host, at the same paths in the agent's container, since the kubelet and the runtime mount from them too."""
+
+
+def node_manifests(image: str, fake_gpus: str) -> dict[str, list[Manifest]]:
+    """The manifests by the name of their file; `fake_gpus` such as `2xA100-80G` for a demo, else empty."""
+    return {"node-rights": _rights(), "node": [_daemon_set(image, fake_gpus)]}
+
+
+def device_class() -> Manifest:
+    """What a ResourceClaim names to get a part of a GPU."""
+    return {
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": names.DEVICE_CLASS},
+        "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{names.DRIVER}"'}}]},
+    }  # fmt: skip
+
+
+def _rights() -> list[Manifest]:
+    group = "rbac.authorization.k8s.io"
+    rights = f"{group}/v1"
+    subject = {"kind": "ServiceAccount", "name": AGENT, "namespace": names.NAMESPACE}
+    return [
+        {
+            "apiVersion": "v1",
+            "kind": "ServiceAccount",
+            "metadata": {"name": AGENT, "namespace": names.NAMESPACE},
+        },
+        {
+            "apiVersion": rights,
+            "kind": "ClusterRole",
+            "metadata": {"name": AGENT},
+            "rules": list(NODE_RULES),
+        },
+        {
+            "apiVersion": rights,
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": AGENT},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": AGENT},
+            "subjects": [subject],
+        },
+    ]
+
+
+def _daemon_set(image: str, fake_gpus: str) -> Manifest:
+    labels = {"app.kubernetes.io/name": AGENT, "app.kubernetes.io/part-of": "berth"}
+    words = ["berth", "k8s", "node", "--metrics", f":{METRICS_PORT}"]
+    if fake_gpus:
+        words += ["--fake-gpus", fake_gpus]
+    container = {
+        "name": "node",
+        "image": image,
+        "command": words,
+        "env": [
+            {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+            {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"},
+            {"name": "NVIDIA_DRIVER_CAPABILITIES", "value": "compute,utility"},
+        ],
+        "ports": [{"name": "metrics", "containerPort": METRICS_PORT}],
+        "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
+        "securityContext": {"privileged": True},  # device nodes, and the processes of other pods
+        "volumeMounts": [{"name": name, "mountPath": path} for name, path in FOLDERS.items()],
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": AGENT, "namespace": names.NAMESPACE, "labels": labels},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "10%"}},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "serviceAccountName": AGENT,
+                    "priorityClassName": "system-node-critical",
+                    "hostPID": True,
+                    "nodeSelector": {NODE_LABEL: "shared"},
+                    "tolerations": [{"operator": "Exists"}],
+                    "containers": [container],
+                    "volumes": [
+                        {"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}
+                        for name, path in FOLDERS.items()
+                    ],
+                },
+            },
+        },
+    }
