@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,16 @@ _PACKAGED = Path(__file__).parent / "native"
 _BUILT = Path(__file__).parents[3] / "build" / "native"
 _ERROR_BYTES = 512
 _DESCRIPTION_BYTES = 1 << 20
+
+
+class _Answers(threading.local):
+    """A buffer for each thread: to clear one of this size takes longer than to describe a region."""
+
+    def __init__(self) -> None:
+        self.buffer = ctypes.create_string_buffer(_DESCRIPTION_BYTES)
+
+
+_answers = _Answers()
 
 
 def library_path() -> Path:
@@ -86,7 +97,7 @@ def oversubscribe_region(folder: Path, uuid: str, swap_bytes: int) -> None:
 
 def describe(folder: Path, uuid: str) -> dict[str, Any]:
     """What a region holds now, after giving back what dead processes held."""
-    answer = ctypes.create_string_buffer(_DESCRIPTION_BYTES)
+    answer = _answers.buffer
     if _library().berth_describe(str(folder).encode(), uuid.encode(), answer, _DESCRIPTION_BYTES) != 0:
         raise PartitionError(answer.value.decode(errors="replace"))
     return dict(json.loads(answer.value))

@@ -60,7 +60,7 @@ class Running:
 
     async def until(self, is_so: Any) -> Any:
         """Wait until something is true."""
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(120):
             while not (found := await is_so()):
                 assert self.process.poll() is None, self.said
                 await asyncio.sleep(0.05)
@@ -73,7 +73,7 @@ class Running:
     def close(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         try:
-            return self.process.wait(20)
+            return self.process.wait(60)
         finally:
             self.process.kill()
             self.log.close()
@@ -92,6 +92,7 @@ async def node(world: World, folder: Path) -> AsyncIterator[tuple[Running, Kubel
     finally:
         running.process.kill()
         running.process.wait()
+        running.log.close()
         await kubelet.stop()
 
 

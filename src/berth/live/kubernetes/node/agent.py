@@ -44,6 +44,8 @@ class AgentSettings:
     state: Path
     """Folder for samples, what has ended, and the history."""
     on_lost_isolation: Literal["report", "evict"] = "report"
+    pods_every_s: float = 10.0
+    """How often the API server is asked for the pods of this node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,8 @@ class Agent:
         self._settings, self._cards, self._allotments, self._api = settings, cards, allotments, api
         self._reaper, self._pod_of = reaper, pod_of
         self._pods: dict[str, Pod] = {}
+        self._listed: Sequence[Pod] = ()
+        self._listed_ms = 0
         self._present: frozenset[str] = frozenset()
         """Uids of the pods that the API server last named."""
         self._ledger = Ledger()
@@ -113,12 +117,7 @@ class Agent:
 
     async def step(self, now_ms: int) -> View:
         """Look once."""
-        try:
-            there = {pod.uid: pod for pod in await self._api.pods()}
-            self._pods |= there
-            self._present = frozenset(there)
-        except KubernetesError as error:
-            log.warning("pods are those of the last look: %s", error)
+        await self._list_pods(now_ms)
         seen: dict[int, str] = {}
 
         def run_of(pid: int) -> str:
@@ -135,9 +134,22 @@ class Agent:
             self.xids | {look.index: "lost" for look in looks if look.lost},
         )  # fmt: skip
         await self._tell(escaped)
-        await self._reaper.collect()
+        await self._reaper.collect(self._listed)
         await self._close(now_ms)
         return self.view
+
+    async def _list_pods(self, now_ms: int) -> None:
+        """Ask for the pods now and then: a thousand nodes that ask at every look would keep an API server busy."""
+        if now_ms - self._listed_ms < self._settings.pods_every_s * 1000:
+            return
+        try:
+            self._listed = await self._api.pods()
+        except KubernetesError as error:
+            log.warning("pods are those of the last look: %s", error)
+            return
+        self._listed_ms = now_ms
+        self._pods |= {pod.uid: pod for pod in self._listed}
+        self._present = frozenset(pod.uid for pod in self._listed)
 
     def _regions(self, name: str) -> list[Partition]:
         return [each for each in regions_of(name, self._allotments.root) if isinstance(each, Partition)]

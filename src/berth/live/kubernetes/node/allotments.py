@@ -6,11 +6,11 @@ again. No more of a GPU is given than it has, whoever asks: the device plugin an
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import msgspec
 
 from berth.errors import KubernetesError, PartitionError
 from berth.files import whole_file
@@ -94,9 +94,9 @@ class Allotments:
         self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
         for path in sorted(self.folder.glob("*.json")):
             try:
-                found = _from_dict(json.loads(path.read_text(encoding="utf-8")))
+                found = msgspec.json.decode(path.read_bytes(), type=Allotment)
                 self._make(found)
-            except (ValueError, TypeError, KeyError, PartitionError) as error:
+            except (msgspec.DecodeError, PartitionError) as error:
                 path.replace(path.with_suffix(".damaged"))
                 self.damaged.append(f"{path}: {error}")
                 continue
@@ -113,7 +113,7 @@ class Allotments:
         try:
             self._make(asked)
             with whole_file(self._path(asked.name)) as aside:
-                aside.write_text(json.dumps(asdict(asked)), encoding="utf-8")
+                aside.write_bytes(msgspec.json.encode(asked))
         except (OSError, PartitionError):
             self._remove_region(asked.name, force=True)
             raise
@@ -181,18 +181,6 @@ class Allotments:
     def _remove_region(self, name: str, *, force: bool) -> None:
         if (self.root / name).exists():
             remove(name, force=force, root=self.root)
-
-
-def _from_dict(told: dict[str, Any]) -> Allotment:
-    return Allotment(
-        **told
-        | {
-            "holder": Holder(**told["holder"]),
-            "parts": tuple(Part(**part) for part in told["parts"]),
-            "device_ids": tuple(told["device_ids"]),
-            "closed": tuple(told["closed"]),
-        }
-    )
 
 
 def _list(cards: Iterable[int]) -> str:

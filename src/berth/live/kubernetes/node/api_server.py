@@ -51,7 +51,10 @@ class ApiServer:
 
     async def pods(self) -> Sequence[Pod]:
         """All pods of this node."""
-        params = {"fieldSelector": f"spec.nodeName={self._node}"}
+        params = {
+            "fieldSelector": f"spec.nodeName={self._node}",
+            "resourceVersion": "0",
+        }  # of the server's cache
         told = msgspec.json.decode(await self._ask("GET", "/api/v1/pods", params=params))
         return [pod_of(each) for each in told["items"]]
 

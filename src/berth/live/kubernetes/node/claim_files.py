@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from berth.files import whole_file
 from berth.live.kubernetes.names import DRIVER
@@ -40,12 +41,12 @@ class ClaimFiles:
                 {"name": each.name, "containerEdits": self._edits(each, allotments)} for each in given
             ],
         }
-        text, path = json.dumps(told), self._path(uid)
-        if path.exists() and path.read_text(encoding="utf-8") == text:
+        text, path = msgspec.json.encode(told), self._path(uid)
+        if path.exists() and path.read_bytes() == text:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
         with whole_file(path) as aside:
-            aside.write_text(text, encoding="utf-8")
+            aside.write_bytes(text)
 
     def remove(self, uid: str) -> None:
         """Take the specification of a claim away; one that is not there is no error."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from berth.errors import BerthError, KubernetesError, PartitionError
 from berth.live.kubernetes.node.allotments import Allotment, Allotments
 from berth.live.kubernetes.node.claims import Claims
-from berth.live.kubernetes.node.cluster_api import NodeApi
+from berth.live.kubernetes.node.cluster_api import NodeApi, Pod
 from berth.live.kubernetes.node.identity import Identity
 
 __all__ = ["Reaper"]
@@ -21,27 +23,33 @@ class Reaper:
         self.kept: dict[str, str] = {}
         """By an allotment's name: why it was not taken back though its holder is gone."""
 
-    async def collect(self) -> list[Allotment]:
+    async def collect(self, pods: Sequence[Pod] | None = None) -> list[Allotment]:
         """Take back what nobody has any more, and say what; nothing where API server or kubelet do not answer.
 
-        A container's units are free only where both say that its pod is gone: a kubelet that restarts names no pod for
-        a moment, and an API server forgets a pod that is deleted by force while its containers run.
+        `pods` are those of this node as they were lately; they are asked for if they are not given. A container's
+        units are free only where both say that its pod is gone: a kubelet that restarts names no pod for a moment, and
+        an API server forgets a pod that is deleted by force while its containers run.
         """
         given = list(self._allotments.given.values())
         try:
-            pods = {pod.uid for pod in await self._api.pods() if not pod.ended}
-            gone = [each for each in given if each.holder.container and each.holder.uid not in pods]
-            if gone and self._identity is not None:
+            live = [pod for pod in (await self._api.pods() if pods is None else pods) if not pod.ended]
+            gone = [each for each in given if _is_unused(each, live)]
+            if self._identity is not None and any(each.holder.container for each in gone):
                 held = {each.device_ids for each in await self._identity.all_held()}
                 gone = [each for each in gone if frozenset(each.device_ids) not in held]
-            gone += [each for each in given if not each.holder.container and not await self._is_there(each)]
+            gone = [each for each in gone if not await self._is_there(each)]
         except KubernetesError:
             return []
         return [each for each in gone if self._take_back(each)]
 
     async def _is_there(self, allotment: Allotment) -> bool:
-        claim = await self._api.claim(allotment.holder.namespace, allotment.holder.name)
-        return claim is not None and claim.uid == allotment.holder.uid
+        """Whether the holder exists at this very moment: a list may be from before it was made."""
+        holder = allotment.holder
+        if not holder.container:
+            claim = await self._api.claim(holder.namespace, holder.name)
+            return claim is not None and claim.uid == holder.uid
+        pod = await self._api.pod(holder.namespace, holder.name)
+        return pod is not None and pod.uid == holder.uid and not pod.ended
 
     def _take_back(self, allotment: Allotment) -> bool:
         try:
@@ -54,3 +62,11 @@ class Reaper:
             return False
         self.kept.pop(allotment.name, None)
         return True
+
+
+def _is_unused(allotment: Allotment, live: Sequence[Pod]) -> bool:
+    """Whether no pod has it, as far as these are all."""
+    holder = allotment.holder
+    if holder.container:
+        return all(pod.uid != holder.uid for pod in live)
+    return not any(pod.namespace == holder.namespace and holder.name in pod.claims for pod in live)

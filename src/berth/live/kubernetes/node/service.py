@@ -39,6 +39,8 @@ __all__ = ["NodeSettings", "run_node", "split_gpus"]
 log = logging.getLogger(__name__)
 
 CHECKPOINT = "kubelet_internal_checkpoint"
+PODS_EVERY = 5
+"""Looks between two lists of the node's pods."""
 REPUBLISH_S = 60.0
 """How often the slice is compared with what the API server has, in case somebody removed it."""
 
@@ -141,8 +143,8 @@ class _Node:
             self.reaper.claims = claims
             self.driver = DraDriver(settings.node, kubelet / "plugins", kubelet / "plugins_registry", claims)
         self.agent = Agent(
-            AgentSettings(settings.node, state, settings.on_lost_isolation), cards, self.allotments, server,
-            self.reaper,
+            AgentSettings(settings.node, state, settings.on_lost_isolation, PODS_EVERY * settings.every_s),
+            cards, self.allotments, server, self.reaper,
         )  # fmt: skip
         self._publisher = SlicePublisher(settings.node, state, server)
         self._labels_told: dict[str, str | None] | None = None
