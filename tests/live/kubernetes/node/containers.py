@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -16,18 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[4]
 GPU_SHARE = Path(__file__).with_name("gpu_share.py")
-LOADER_ROOM = """set -eu
-mkdir -p {scratch}
-mount -t tmpfs tmpfs {scratch}
-mkdir {scratch}/upper {scratch}/work
-mount -t overlay overlay -o lowerdir=/etc,upperdir={scratch}/upper,workdir={scratch}/work /etc
-mount -t tmpfs tmpfs /run
-mount -t tmpfs tmpfs /dev
-mknod -m 666 /dev/null c 1 3
-mknod -m 666 /dev/urandom c 1 9
-"""
+IN_CONTAINER = Path(__file__).with_name("in_container.py")
 
 
 @dataclass
@@ -82,32 +71,22 @@ def start(
     edits: Edits, command: Sequence[str], scratch: Path, environment: Mapping[str, str] | None = None
 ) -> subprocess.Popen[str]:
     """Start a process in a container; its output is a pipe."""
-    lines = [LOADER_ROOM.format(scratch=shlex.quote(str(scratch)))]
-    for host, inside in edits.nodes:
-        told = os.stat(host)
-        lines.append(
-            f"mknod -m 666 {shlex.quote(inside)} c {os.major(told.st_rdev)} {os.minor(told.st_rdev)}"
-        )
-    done: set[str] = set()
-    for host, inside, writable in sorted(edits.mounts, key=lambda each: each[1] == "/etc/ld.so.preload"):
-        if inside in done:
-            continue
-        done.add(inside)
-        source, place = shlex.quote(host), shlex.quote(inside)
-        if Path(host).is_dir():
-            lines.append(f"mkdir -p {place}")
-        else:
-            lines.append(f"mkdir -p {shlex.quote(os.path.dirname(inside))}; touch {place}")
-        lines.append(f"mount --bind {source} {place}")
-        if not writable:
-            lines.append(f"mount -o remount,ro,bind {place}")
-    lines.append(f"exec {shlex.join(command)}")
-    words = {
+    nodes = [(os.stat(host).st_rdev, inside) for host, inside in edits.nodes]
+    last = sorted(
+        edits.mounts, key=lambda each: each[1] == "/etc/ld.so.preload"
+    )  # then the loader wants the library
+    plan = {
+        "scratch": str(scratch),
+        "nodes": [(os.major(number), os.minor(number), inside) for number, inside in nodes],
+        "mounts": list({inside: (host, inside, writable) for host, inside, writable in last}.values()),
+    }
+    scratch.with_suffix(".json").write_text(json.dumps(plan))
+    kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("BERTH_", "LD_", "CUDA_"))
     }
     return subprocess.Popen(
-        ["unshare", "--mount", "sh", "-c", "\n".join(lines)],
-        env=words | edits.environment | dict(environment or {}), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        [sys.executable, "-I", "-S", str(IN_CONTAINER), str(scratch.with_suffix(".json")), *command],
+        env=kept | edits.environment | dict(environment or {}), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True,
     )  # fmt: skip
 
