@@ -1,7 +1,7 @@
 """Becomes a command in a mount namespace of its own: `in_container.py PLAN COMMAND…`, with the plan as JSON.
 
-The plan names a scratch folder, mounts (of the host, inside, writable) and device nodes (major, minor, inside). It mounts
-by the system call, since a program for each mount would take most of the time of the tests.
+The plan names a scratch folder, mounts (of the host, inside, writable) and device nodes (major, minor, inside). It
+mounts by the system call, since a program for each mount would take most of the time of the tests.
 """
 
 import ctypes
