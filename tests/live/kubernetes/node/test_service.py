@@ -82,11 +82,16 @@ class Running:
 @asynccontextmanager
 async def node(world: World, folder: Path) -> AsyncIterator[tuple[Running, Kubelet]]:
     """A node in the cluster, its kubelet and its agent; the agent ends as it is asked to."""
-    await world.node("here", gpus=0)
     kubelet = Kubelet(folder / "kubelet")
     await kubelet.start()
     running = Running(folder, world.kubeconfig)
     try:
+        while not (
+            folder / "state" / "samples"
+        ).exists():  # it has looked once, and the kubelet makes the node late
+            assert running.process.poll() is None, running.said
+            await asyncio.sleep(0.1)
+        await world.node("here", gpus=0)
         yield running, kubelet
         assert await asyncio.to_thread(running.close) == 0, running.said
     finally:
@@ -110,7 +115,9 @@ def test_a_pod_that_was_placed_gets_its_part_and_gives_it_back(play: Played, fol
 
             async def labels() -> Any:
                 told = json.loads(await world.api.request("GET", "/api/v1/nodes/here"))
-                found = {key: value for key, value in told["metadata"]["labels"].items() if "berth" in key}
+                found = {
+                    key: value for key, value in told["metadata"].get("labels", {}).items() if "berth" in key
+                }
                 return found if len(found) == 3 else None
 
             assert await running.until(labels) == {

@@ -92,8 +92,9 @@ class ApiServer:
         await self._gone_is_fine("DELETE", self._resources(f"resourceslices/{name}"))
 
     async def label_node(self, labels: Mapping[str, str | None]) -> None:
-        """Set labels of this node; None takes one away."""
-        await self._patch(f"/api/v1/nodes/{self._node}", {"metadata": {"labels": dict(labels)}})
+        """Set labels of this node; None takes one away. ApiError where the kubelet has not made the node yet."""
+        body = {"metadata": {"labels": dict(labels)}}
+        await self._ask("PATCH", f"/api/v1/nodes/{self._node}", body, content_type=MERGE_PATCH)
 
     async def annotate(self, pod: Pod, annotations: Mapping[str, str]) -> None:
         """Set annotations of a pod, if it is still the same one."""

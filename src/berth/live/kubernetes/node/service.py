@@ -42,7 +42,7 @@ CHECKPOINT = "kubelet_internal_checkpoint"
 PODS_EVERY = 5
 """Looks between two lists of the node's pods."""
 REPUBLISH_S = 60.0
-"""How often the slice is compared with what the API server has, in case somebody removed it."""
+"""How often labels and slice are told anew, in case somebody removed them, or the node was made anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,7 @@ class _Node:
         self._publisher = SlicePublisher(settings.node, state, server)
         self._labels_told: dict[str, str | None] | None = None
         self._devices_told: list[dict[str, Any]] | None = None
-        self._published_s = 0.0
+        self._published_s = self._labelled_s = 0.0
 
     async def _make_room(self) -> None:
         await self.reaper.collect()
@@ -174,9 +174,9 @@ class _Node:
 
     async def _tell_cluster(self, ailing: Mapping[int, str]) -> None:
         labels = _labels([card for card in self.cards.cards if card.index in self.plugin_gpus])
-        if labels != self._labels_told:
+        if labels != self._labels_told or time.monotonic() - self._labelled_s > REPUBLISH_S:
             await self.server.label_node(labels)
-            self._labels_told = labels
+            self._labels_told, self._labelled_s = labels, time.monotonic()
         if self.server.resource_version is None:
             return
         mine = [card for card in self.cards.cards if card.index in self.dra_gpus]
