@@ -21,6 +21,7 @@ from berth.cli import (
     policies,
     profile,
     sampling,
+    slurm,
     stats,
     trace,
     train,
@@ -59,6 +60,7 @@ app.command("sample")(sampling.sample)
 app.command("train")(train.train)
 app.command("run", context_settings={"allow_interspersed_args": False})(partition.run)
 app.add_typer(partition.app, name="partition")
+app.add_typer(slurm.app, name="slurm")
 local.add_commands(app)
 
 
