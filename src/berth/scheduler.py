@@ -334,7 +334,8 @@ class Scheduler:
         self._never_fit, self.policy = {}, lambda queue, cluster, now_ms: iter((wish,))
         placed = False
         try:
-            placed = any([isinstance(outcome, Placement) for outcome in self.decide(now_ms)])
+            for outcome in self.decide(now_ms):
+                placed = placed or isinstance(outcome, Placement)
         finally:
             never_fit.pop(wish.job.id, None)
             self._never_fit, self.policy = never_fit, policy

@@ -225,3 +225,92 @@ def why(
     print(
         f"berth: {ours or 'nothing to say: it is not waiting, or not of the partitions that berth looks at'}"
     )
+
+
+@app.command()
+def check(
+    partitions: Partitions = "",
+    state: State = DEFAULT_STATE,
+    card: CardMem = None,
+    rest: Annotated[
+        Path | None, typer.Option("--rest", metavar="SOCKET", help="slurmrestd's Unix socket.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find what in the configuration would bite berth, and say the line to change; fails if it cannot place."""
+    from dataclasses import asdict
+
+    from berth.live.slurm.check import faults
+    from berth.live.slurm.controller import Controller
+    from berth.live.slurm.requests import Cards
+    from berth.live.slurm.site import read_site
+
+    cards = Cards(_cards(card))
+    found = faults(read_site(Controller(), _names(partitions), state, rest), cards)
+    if as_json:
+        print(json.dumps([asdict(fault) for fault in found], ensure_ascii=False))
+    for fault in found if not as_json else ():
+        print(f"{'stops' if fault.stops else 'note '}  {fault.what}\n       {fault.line}")
+    if not found and not as_json:
+        print("nothing is in berth's way")
+    raise typer.Exit(int(any(fault.stops for fault in found)))
+
+
+@app.command()
+def install(
+    partitions: Partitions,
+    qos: Qos = "",
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print the diff; it is what happens anyway: nothing is ever changed."),
+    ] = True,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Write the files there, for you to copy.")
+    ] = None,
+    folder: Annotated[
+        str, typer.Option("--folder", metavar="DIR", help="Where berth's scripts will be on all machines.")
+    ] = "/etc/slurm/berth",
+    shards_a_gpu: Annotated[int, typer.Option("--shards-per-gpu", min=1, help="Shards that a GPU gets.")] = 8,
+    limit_s: Annotated[
+        int,
+        typer.Option("--limit", min=1, metavar="SECONDS", help="Silence after which jobs are given back."),
+    ] = 300,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="An environment variable of the scripts."),
+    ] = None,
+    state: State = DEFAULT_STATE,
+) -> None:
+    """Show as a diff what is to be changed in Slurm's files; change nothing."""
+    import os
+
+    from berth.live.slurm.controller import Controller
+    from berth.live.slurm.install import Plan, diff, plan
+    from berth.live.slurm.site import read_files
+
+    controller = Controller()
+    configuration, there = read_files(controller)
+    names = _names(partitions)
+    chosen = {name for each in controller.partitions() if each.name in names for name in each.nodes}
+    if not chosen:
+        raise SettingError(
+            f"no partition of --partitions {partitions} has nodes; see: scontrol show partition"
+        )
+    owner = configuration.get("SlurmUser", "root(0)").rpartition("(")[2].rstrip(")")
+    how = Plan(
+        names, _names(qos), frozenset({int(owner or 0), os.geteuid()}), sys.executable,
+        str(Path(sys.argv[0]).resolve()), state, f"--partitions {partitions}", folder, shards_a_gpu, limit_s,
+        dict(each.partition("=")[::2] for each in setting or []),
+    )  # fmt: skip
+    new = plan(how, there, controller.nodes(), chosen)
+    for line in diff(there, new):
+        print(line)
+    if out is None:
+        return
+    for name, text in new.items():
+        path = out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        if name.endswith(".sh"):
+            path.chmod(0o755)
+    print(f"berth: written to {out}; nothing else was changed", file=sys.stderr)

@@ -10,7 +10,7 @@ from berth.history.values.causes import cause_after
 from berth.live.slurm.controller import View
 from berth.live.slurm.jobs import SlurmJob, tasks_of
 from berth.live.slurm.priorities import Priorities
-from berth.live.slurm.requests import Cards, Note, NotOurs, job_of, note_of
+from berth.live.slurm.requests import Cards, Note, NotOursError, job_of, note_of
 from berth.model import Job
 
 __all__ = ["Candidates", "Reader", "Scope", "by_slurm"]
@@ -85,7 +85,7 @@ class Reader:
             found.running[job.id] = job_of(
                 job, self._cards, self._rules, priority=priorities.of_job(job, now_ms), retries=self._retries
             )
-        except NotOurs:  # a stranger, which has what Slurm says it has
+        except NotOursError:  # a stranger, which has what Slurm says it has
             gpus = job.tres.gpus or job.tres.gpus_a_node * max(1, job.nodes)
             found.running[job.id] = Job(
                 job.id, job.submit_ms, None, user=job.user, gpus=gpus, nodes=max(1, job.nodes),
@@ -115,7 +115,7 @@ class Reader:
             ours = job_of(
                 job, self._cards, self._rules, priority=priorities.of_job(job, now_ms), retries=self._retries
             )
-        except NotOurs as why:
+        except NotOursError as why:
             found.kept_back[job.id] = str(why)
             if note is not None and self._scope.places:
                 found.to_give_back[job.id] = (note, str(why))

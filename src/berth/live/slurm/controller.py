@@ -21,6 +21,7 @@ __all__ = ["Change", "Controller", "Run", "View", "run_program"]
 TIMEOUT_S = 60.0
 _PROMPT = "scontrol: "
 _CONFIG = re.compile(r"(\S+)\s*=\s?(.*)")
+_TOLD = re.compile(r"Configuration data (as of) (\S+)")
 
 Run = Callable[[Sequence[str], str], str]
 """Runs a program with words on its standard input and returns what it prints; LiveError where it cannot."""
@@ -33,8 +34,8 @@ def run_program(words: Sequence[str], told: str = "") -> str:
     environment |= {"TERM": "dumb", "COLUMNS": "30000"}
     try:
         done = subprocess.run(
-            words, input=told, stdout=subprocess.PIPE, stderr=subprocess.STDOUT if told else subprocess.PIPE, text=True, errors="replace", timeout=TIMEOUT_S,
-            env=environment, check=False,
+            words, input=told, stdout=subprocess.PIPE, stderr=subprocess.STDOUT if told else subprocess.PIPE,
+            text=True, errors="replace", timeout=TIMEOUT_S, env=environment, check=False,
         )  # fmt: skip
     except FileNotFoundError as error:
         raise LiveError(f"there is no {words[0]} here; run berth where Slurm's commands are") from error
@@ -124,7 +125,8 @@ class Controller:
         """What `scontrol show config` prints, by name."""
         text = self._run(["scontrol", "show", "config"], "")
         found = (_CONFIG.fullmatch(line.strip()) for line in text.splitlines())
-        return {each[1]: each[2] for each in found if each}
+        told = _TOLD.match(text)
+        return {each[1]: each[2] for each in (*found, told) if each}
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """The fair-share factor of each account and user, as `sshare` tells it; empty without accounting."""

@@ -1,4 +1,4 @@
-"""Slurm's generic resources, `gpu:v100:2(IDX:0-1),shard:8`, as values: what is asked for, what there is, what is used."""
+"""Slurm's generic resources, `gpu:v100:2(IDX:0-1),shard:8`, as values: what is wanted, there or used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Gres(NamedTuple):
     """`gpu`, `shard`, or whatever else the cluster has."""
     kind: str
     """Its type, such as `v100`; empty: none or any."""
-    count: int
+    count: int  # type: ignore[assignment]  # it hides tuple.count, which this does not need
     where: tuple[int, ...] = ()
     """The indices of those that are meant, where they are told."""
 
@@ -36,7 +36,7 @@ def _items(text: str) -> Iterator[Gres]:
         if found is None:
             raise ValueError(f"no generic resource: {item[:80]!r}")
         name, kind, count, details = found.groups()
-        where = ()
+        where: tuple[int, ...] = ()
         if details and details.startswith("IDX:"):
             where = indices(details.removeprefix("IDX:"))
         yield Gres(name, kind or "", 1 if count is None else int(count), where)

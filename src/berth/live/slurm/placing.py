@@ -49,8 +49,8 @@ def order_of(placement: Placement, note: Note, nodes: Mapping[int, SlurmNode], b
 
 
 def _shards(placement: Placement, node: SlurmNode) -> int:
-    """How many shards stand for a part of a GPU in Slurm's books: rounded down, so that jobs that fit beside one another
-    have room there. What is enforced is the partition."""
+    """How many shards stand for a part of a GPU in Slurm's books: rounded down, so that jobs that fit beside one
+    another have room there. What is enforced is the partition."""
     milli = placement.share.milli
     if placement.best_effort:  # compute is not promised, so that memory alone counts
         return 1

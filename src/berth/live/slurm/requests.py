@@ -25,7 +25,7 @@ from berth.live.slurm.nodes import SlurmNode
 from berth.model import GpuModel, Job, Share
 from berth.partition.sizes import mem_mib
 
-__all__ = ["Cards", "NotOurs", "Note", "job_of", "note_of"]
+__all__ = ["Cards", "NotOursError", "Note", "job_of", "note_of"]
 
 BEGINS = "berth:1;"
 _FEATURES = re.compile(r"[\w.:/-]+(?:&[\w.:/-]+)*")
@@ -33,7 +33,7 @@ _GPU_MEM = re.compile(r"(?:^|[\s,;])gpu_mem=(\S+?)(?=$|[\s,;])")
 _GPU_PCT = re.compile(r"(?:^|[\s,;])gpu_pct=(\d+)(?=$|[\s,;])")
 
 
-class NotOurs(Exception):
+class NotOursError(Exception):
     """A job that berth does not decide on, and why; its GPUs are given back to it, and Slurm decides."""
 
 
@@ -108,6 +108,10 @@ class Cards:
         """Take in which shards there are."""
         self.shards_a_gpu = min((node.shards_a_gpu for node in nodes if node.shards_a_gpu), default=0)
 
+    def told(self, kind: str) -> bool:
+        """Whether the memory of this type was told."""
+        return kind in self._told
+
     def model(self, kind: str) -> GpuModel:
         """The model that is of this type without its number."""
         found = self._models.get(kind)
@@ -130,7 +134,7 @@ class _Asked(NamedTuple):
 
 
 def job_of(job: SlurmJob, cards: Cards, rules: Rules, *, priority: int, retries: int) -> Job:
-    """The job as the scheduler knows it; NotOurs says why berth does not decide on it."""
+    """The job as the scheduler knows it; NotOursError says why berth does not decide on it."""
     note = note_of(job.admin_comment) or Note(
         job.tres_per_node, job.tres_per_job, job.tres_per_task, job.tres_per_socket
     )
@@ -143,7 +147,7 @@ def job_of(job: SlurmJob, cards: Cards, rules: Rules, *, priority: int, retries:
         (bool(note.per_socket), "it asks for GPUs on each socket"),
     ):
         if wrong:
-            raise NotOurs(f"{why}, which berth leaves to Slurm")
+            raise NotOursError(f"{why}, which berth leaves to Slurm")
     asked = _asked(job, note)
     share = _share(job, asked, cards)
     share = Share(share.milli, max(share.mem_mib, note.needs_mib))
@@ -173,13 +177,13 @@ def _asked(job: SlurmJob, note: Note) -> _Asked:
                     shards += each.count
                     kinds |= {each.kind} - {""}
                 else:
-                    raise NotOurs(f"it asks for {each.name}, which berth leaves to Slurm")
+                    raise NotOursError(f"it asks for {each.name}, which berth leaves to Slurm")
     except ValueError as error:
-        raise NotOurs(f"its request cannot be read: {error}") from error
+        raise NotOursError(f"its request cannot be read: {error}") from error
     if (gpus and shards) or len(kinds) > 1:
-        raise NotOurs("it asks for GPUs of several kinds, which berth leaves to Slurm")
+        raise NotOursError("it asks for GPUs of several kinds, which berth leaves to Slurm")
     if gpus % nodes:
-        raise NotOurs(f"its {gpus} GPUs do not divide into {nodes} nodes, which berth leaves to Slurm")
+        raise NotOursError(f"its {gpus} GPUs do not divide into {nodes} nodes, which berth leaves to Slurm")
     return _Asked(gpus or (nodes if shards else 0), kinds.pop() if kinds else "", shards)
 
 
@@ -188,7 +192,7 @@ def _share(job: SlurmJob, asked: _Asked, cards: Cards) -> Share:
     card_mib = cards.model(asked.kind).mem_mib if asked.kind else 0
     if asked.shards:
         if not cards.shards_a_gpu or asked.shards > cards.shards_a_gpu:
-            raise NotOurs(f"it asks for {asked.shards} shards, and a GPU has {cards.shards_a_gpu}")
+            raise NotOursError(f"it asks for {asked.shards} shards, and a GPU has {cards.shards_a_gpu}")
         return Share(1000 * asked.shards // cards.shards_a_gpu, card_mib * asked.shards // cards.shards_a_gpu)
     wanted, pct = _GPU_MEM.search(job.comment), _GPU_PCT.search(job.comment)
     try:
