@@ -21,7 +21,7 @@ export PATH=$PATH:/usr/sbin:/sbin
 umask 022
 mkdir -p "$dir"/{log,state,database,munge}
 # The name of a socket has 108 characters at most, and slurmstepd puts a long one behind its folder's.
-spool=$(mktemp -d /tmp/slurm.XXXXXX)
+spool=$(mktemp -d /tmp/slurm.XXXXXX); chmod 755 "$spool"
 chmod 711 "$dir/munge" # jobs may be of several users
 
 stop() {

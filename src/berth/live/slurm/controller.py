@@ -76,6 +76,7 @@ class Change:
                 ("TresPerTask", self.per_task), ("TresPerSocket", self.per_socket),
                 ("NumNodes", None if self.nodes is None else str(self.nodes)),
                 ("AdminComment", self.admin_comment),
+                ("StartTime", "now" if self.requeue else None),  # Slurm keeps what was requeued back for two minutes
             )
             if value is not None
         ]  # fmt: skip

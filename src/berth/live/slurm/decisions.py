@@ -18,6 +18,7 @@ __all__ = [
     "ADVISED",
     "ENDED",
     "GIVEN_BACK",
+    "GIVEN_UP",
     "PLACED",
     "STARTED",
     "TAKEN_BACK",
@@ -37,6 +38,8 @@ TAKEN_BACK = "taken-back"
 """Slurm did not start it where it was placed, and it waits again."""
 GIVEN_BACK = "given-back"
 """berth does not decide on it: Slurm does, with the request that it was submitted with."""
+GIVEN_UP = "given-up"
+"""It ran out of GPU memory too often, and is not queued again."""
 
 
 @dataclass(frozen=True, slots=True)

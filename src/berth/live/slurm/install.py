@@ -83,7 +83,8 @@ def shipped(name: str) -> str:
 
 
 def _filled(name: str, how: Plan, before: str = "") -> str:
-    lines = [f"export {key}={value}" for key, value in (how.settings or {}).items()]
+    settings = {"BERTH_SLURM_RESULTS": f"{how.state}/results", **(how.settings or {})}
+    lines = [f"export {key}={value}" for key, value in settings.items()]
     if before:
         lines.append(f'"{before}" || exit $?  # what the site had before, which may fail')
     values = {

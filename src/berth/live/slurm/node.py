@@ -1,7 +1,7 @@
-"""What runs on the nodes: Prolog, TaskProlog and Epilog, by `python -m berth.live.slurm.node`.
+"""What runs on the nodes as root: Prolog and Epilog, by `python -m berth.live.slurm.node`.
 
-The Prolog makes a partition for the job on each of its GPUs; the TaskProlog hands in libberth; the Epilog reads what
-was held and refused, notes it in the AdminComment, and takes the partition away. Whatever fails here is said in a log
+The Prolog makes a partition for the job on each of its GPUs, for the TaskProlog to hand in; the Epilog reads what
+was held and refused, writes it down for berth, and takes the partition away. Whatever fails here is said in a log
 and ends with 0: a Prolog that failed would drain the node, which is not berth's to do.
 """
 
@@ -20,30 +20,25 @@ from berth.live.slurm.controller import run_program
 from berth.live.slurm.gres import gres_list, indices
 from berth.live.slurm.nodes import nodes_of, pairs_of
 from berth.live.slurm.requests import Note, note_of
+from berth.live.slurm.results import Result, keep
 from berth.model import Share
 from berth.partition import Access, Limit, create, fake_driver_folder, find, remove
 from berth.partition.gpus import Gpu, gpus
 from berth.partition.launch import environment
-from berth.partition.regions import root_folder
 
-__all__ = ["epilog", "main", "prolog", "task_prolog"]
+__all__ = ["epilog", "main", "prolog"]
 
-UNSET = (
-    "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_TASK", "SLURM_GPUS_PER_SOCKET", "SLURM_TRES_PER_TASK",
-)  # fmt: skip
-"""What sbatch leaves in a job's environment, so that `srun` in it asks for GPUs that the job has as shards."""
-HANDED_IN = ("LD_PRELOAD", "BERTH_REGION", "BERTH_LOG", "LD_LIBRARY_PATH", "BERTH_FAKE_CARD")
 LEAST_PCT = 1
 
 
 def main() -> None:
-    """`python -m berth.live.slurm.node prolog|task-prolog|epilog`; always ends with 0."""
+    """`python -m berth.live.slurm.node prolog|epilog`; always ends with 0."""
     what = sys.argv[1] if len(sys.argv) > 1 else ""
-    does = {"prolog": prolog, "epilog": epilog, "task-prolog": task_prolog}.get(what)
+    does = {"prolog": prolog, "epilog": epilog}.get(what)
     try:
         if does is None:
-            raise LiveError(f"no '{what}'; there are prolog, task-prolog and epilog")
-        print(does(os.environ), end="")
+            raise LiveError(f"no '{what}'; there are prolog and epilog")
+        does(os.environ)
     except Exception as error:  # noqa: BLE001  whatever it is, the node must not be drained for it
         say(f"{what} of job {os.environ.get('SLURM_JOB_ID')}: {type(error).__name__}: {error}")
 
@@ -65,11 +60,11 @@ def partition_name(words: Mapping[str, str]) -> str:
     return f"slurm-{words['SLURM_JOB_ID']}-{words.get('SLURMD_NODENAME', 'node')}"
 
 
-def prolog(words: Mapping[str, str]) -> str:
+def prolog(words: Mapping[str, str]) -> None:
     """Make the job's partition on each of its GPUs, for its user alone."""
     there = indices(words.get("SLURM_JOB_GPUS", ""))
     if not there:
-        return ""
+        return
     fake = bool(words.get("BERTH_SLURM_FAKE_GPU"))
     known = {gpu.index: gpu for gpu in gpus(fake_driver_folder() if fake else None)}
     if fake:  # one fake card stands for all of them
@@ -79,13 +74,15 @@ def prolog(words: Mapping[str, str]) -> str:
     name = partition_name(words)
     with contextlib.suppress(BerthError):
         remove(name, force=True)  # of an attempt before this one
+    region: Path | None = None
     access = Access(uid=int(words["SLURM_JOB_UID"]))
     for index in there:
         if index in known:
             limit = _limit(note, job, known[index], words)
             # Other jobs' promises are Slurm's and berth's to keep, and a job of a best-effort share may burst.
-            create(name, known[index], limit, access=access, overcommit=True)
-    return ""
+            region = create(name, known[index], limit, access=access, overcommit=True).folder
+    if region is not None:
+        _hand_in(words, region, fake)
 
 
 def _job(words: Mapping[str, str]) -> dict[str, str]:
@@ -113,26 +110,30 @@ def _by_shards(job: Mapping[str, str], gpu: Gpu, words: Mapping[str, str]) -> Sh
     return Share(milli, gpu.mem_mib * milli // 1000)
 
 
-def task_prolog(words: Mapping[str, str]) -> str:
-    """What slurmstepd reads from standard output: the library and its region, and what `srun` must not see."""
-    folder = root_folder() / partition_name(words)
-    if not folder.is_dir():
-        return ""
-    fake = bool(words.get("BERTH_SLURM_FAKE_GPU"))
-    log = Path(words.get("TMPDIR", "/tmp")) / f"berth-{words['SLURM_JOB_ID']}.log"
-    made = environment(words, region=folder, log=log, fake_gpu=fake)
-    lines = [f"export {name}={made[name]}" for name in HANDED_IN if name in made]
-    lines += [f"unset {name}" for name in UNSET if name in words]
-    return "".join(f"{line}\n" for line in lines)
+def _hand_in(words: Mapping[str, str], region: Path, fake: bool) -> None:
+    """Write down what the TaskProlog, which runs as the user and for every task, gives to the job's processes."""
+    made = environment({}, region=region, fake_gpu=fake)
+    if fake and "BERTH_FAKE_CARD" in words:
+        made["BERTH_FAKE_CARD"] = words["BERTH_FAKE_CARD"]
+    path = _handed_in(words)
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    path.write_text("".join(f"{name}={value}\n" for name, value in made.items()), encoding="utf-8")
+    path.chmod(0o644)
 
 
-def epilog(words: Mapping[str, str]) -> str:
-    """Note what the job held at most and what was refused, and take its partition away."""
+def _handed_in(words: Mapping[str, str]) -> Path:
+    folder = Path(words.get("BERTH_SLURM_RUN", "/run/berth-slurm"))
+    return folder / f"{words['SLURM_JOB_ID']}-{words.get('SLURMD_NODENAME', 'node')}"
+
+
+def epilog(words: Mapping[str, str]) -> None:
+    """Write down what the job held at most and what was refused, and take its partition away."""
     name = partition_name(words)
+    _handed_in(words).unlink(missing_ok=True)
     try:
         parts = find(name)
     except BerthError:
-        return ""
+        return
     peak = max((-(-part.peak_bytes >> 20) for part in parts), default=0)
     refused = sum(part.refused for part in parts)
     needs = 0
@@ -141,14 +142,8 @@ def epilog(words: Mapping[str, str]) -> str:
             held = refusal.limit_bytes - min(refusal.left_bytes, refusal.limit_bytes)
             needs = max(needs, -(-(held + refusal.asked_bytes) >> 20))
     remove(name, force=True)
-    note = note_of(_job(words).get("AdminComment", ""))
-    if note is not None and (peak or refused):
-        told = replace(
-            note, peak_mib=max(peak, note.peak_mib), refused=note.refused + refused,
-            needs_mib=max(needs, note.needs_mib),
-        )  # fmt: skip
-        run_program(["scontrol", "update", f"JobId={words['SLURM_JOB_ID']}", f"AdminComment={told}"])
-    return ""
+    folder = Path(words.get("BERTH_SLURM_RESULTS", "/var/lib/berth/slurm/results"))
+    keep(folder, Result(words["SLURM_JOB_ID"], words.get("SLURMD_NODENAME", "node"), peak, refused, needs))
 
 
 if __name__ == "__main__":

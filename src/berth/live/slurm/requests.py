@@ -4,9 +4,8 @@ The Lua plugin takes the GPUs off a job and notes them there, without spaces, wh
 
     berth:1;node=gres:gpu:1;job=;task=;socket=;share=500:8192:1
 
-`share` is added by berth when it places the job: per mille, MiB on each GPU, and 1 where compute is best effort. The
-Epilog adds what the job held at most (`peak`, MiB), how many calls were refused, and what would have been enough
-(`needs`, MiB).
+`share` is added by berth when it places the job: per mille, MiB on each GPU, and 1 where compute is best effort. A
+job that ran out of GPU memory also has how often (`retries`) and what would have been enough (`needs`, MiB).
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from berth.errors import SettingError
+from berth.gpu_models import GPU_MODELS
 from berth.history.values.applications import Rules
 from berth.live.card_models import card_model
 from berth.live.slurm.gres import gres_list
@@ -50,10 +50,6 @@ class Note:
     best_effort: bool = False
     retries: int = 0
     """How often it has run out of memory."""
-    peak_mib: int = 0
-    """The most GPU memory that it held on a GPU; 0: nobody measured it."""
-    refused: int = 0
-    """Calls for GPU memory that were refused."""
     needs_mib: int = 0
     """What would have been enough for the calls that were refused; it asks for that from then on."""
 
@@ -65,8 +61,6 @@ class Note:
             text += f";share={self.share.milli}:{self.share.mem_mib}:{int(self.best_effort)}"
         rest = (
             ("retries", self.retries),
-            ("peak", self.peak_mib),
-            ("refused", self.refused),
             ("needs", self.needs_mib),
         )
         return text + "".join(f";{name}={value}" for name, value in rest if value)
@@ -86,10 +80,7 @@ def note_of(admin_comment: str) -> Note | None:
         if share := pairs.get("share"):
             milli, mem, best_effort = map(int, share.split(":"))
             note = replace(note, share=Share(milli, mem), best_effort=bool(best_effort))
-        retries, peak, refused, needs = (
-            int(pairs.get(k, "0")) for k in ("retries", "peak", "refused", "needs")
-        )
-        return replace(note, retries=retries, peak_mib=peak, refused=refused, needs_mib=needs)
+        return replace(note, retries=int(pairs.get("retries", "0")), needs_mib=int(pairs.get("needs", "0")))
     except ValueError:
         return None  # somebody else has written into it
 
@@ -116,13 +107,16 @@ class Cards:
         """The model that is of this type without its number."""
         found = self._models.get(kind)
         if found is None:
-            found = self._models[kind] = card_model(kind or "GPU", self._told.get(kind, 0))
-            if kind not in self._told and found.mem_mib == 0:
-                known = card_model(
-                    kind, 1 << 20
-                )  # the largest of the catalogue, so that no user is cut short
-                found = known if known.name != kind and known.mem_mib < 1 << 20 else found
+            mem_mib = self._told.get(kind) or _largest_mib(kind)
+            found = self._models[kind] = card_model(kind or "GPU", mem_mib)
         return found
+
+
+def _largest_mib(kind: str) -> int:
+    """The memory of the largest card of the catalogue that a type may mean; 0: it means none."""
+    begins = kind.upper().replace("_", "-")
+    names = (name for name in GPU_MODELS if begins and name.startswith(begins))
+    return max((GPU_MODELS[name].mem_mib for name in names), default=0)
 
 
 class _Asked(NamedTuple):

@@ -19,6 +19,7 @@ from berth.errors import BerthError, LiveError
 from berth.experiments.lived import keep_machine
 from berth.files import whole_file
 from berth.history.values.applications import read_rules
+from berth.history.values.causes import cause_after
 from berth.knowledge import Knowledge, LearnsMemory, make_knowledge
 from berth.live.slurm.candidates import Candidates, Reader, Scope
 from berth.live.slurm.controller import Change, Controller, View
@@ -26,6 +27,7 @@ from berth.live.slurm.decisions import (
     ADVISED,
     ENDED,
     GIVEN_BACK,
+    GIVEN_UP,
     PLACED,
     STARTED,
     TAKEN_BACK,
@@ -37,6 +39,7 @@ from berth.live.slurm.nodes import SlurmNode, SlurmPartition
 from berth.live.slurm.placing import given_back, gpus_by_node, order_of, taken_back
 from berth.live.slurm.priorities import Priorities
 from berth.live.slurm.requests import Cards, Note, note_of
+from berth.live.slurm.results import Result, taken
 from berth.live.slurm.world import World, state_of
 from berth.model import NO_GPU, Job, Placement, RecordState
 
@@ -44,11 +47,14 @@ __all__ = ["DECISIONS", "STATUS", "Service", "Settings", "lock"]
 
 DECISIONS = "decisions.jsonl"
 STATUS = "status.json"
+RESULTS = "results"
 NODES_EVERY = 4
 """Of so many looks at the queue one is followed by a look at the nodes."""
 SHARES_EVERY_S = 300
 """PriorityCalcPeriod's default: Slurm does not reckon them more often."""
 FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL"})
+SLOW = 4
+"""How much longer a placed job may wait for which Slurm names no rule."""
 LONGEST_WAIT_S = 600
 """How long a job is left alone at most after Slurm did not start it."""
 
@@ -184,6 +190,9 @@ class Service:
         gone = [job_id for job_id in self._runs or {} if job_id not in found.running]
         gone += [job_id for job_id in self._placed if job_id not in found.jobs]  # begun and ended since
         told = {job.id: job for job in self._controller.jobs(gone)} if gone else {}
+        results = self._results(
+            [*told.values(), *((self._runs or {})[i] for i in gone if i in (self._runs or {}))]
+        )
         ended: dict[str, RecordState] = {}
         peaks: dict[str, int] = {}
         changes: list[Change] = []
@@ -201,37 +210,47 @@ class Service:
                 ))  # fmt: skip
             state = "CANCELLED" if job is None else "PREEMPTED" if job.waits else job.state
             ended[job_id] = state_of(state)
-            note = note_of(job.admin_comment) if job is not None else None
             decision = Decision(
                 now_ms, ENDED, job_id, ran.raw_id, state=state, start_ms=ran.start_ms, submit_ms=ran.submit_ms,
                 end_ms=job.end_ms if job is not None and job.ended else now_ms, user=ran.user, where=ran.node_list,
             )  # fmt: skip
-            if note is not None:
-                decision = replace(decision, peak_mib=note.peak_mib, refused=note.refused)
-                self._learn(job_id, note)
-                if note.refused and state in FAILED:
-                    peaks[job_id] = note.peak_mib or note.needs_mib
-                    changes += self._again(job_id, note, found, decision, log)
+            result = results.get(ran.raw_id)
+            if result is not None:
+                decision = replace(decision, peak_mib=result.peak_mib, refused=result.refused)
+                self._learn(job_id, result)
+                if result.refused and state in FAILED:
+                    peaks[job_id] = result.peak_mib or result.needs_mib
+                    changes += self._again(job_id, ran, result, decision, log)
             log.append(decision)
         return ended, peaks, changes
 
-    def _learn(self, job_id: str, note: Note) -> None:
+    def _results(self, jobs: Iterable[SlurmJob]) -> dict[str, Result]:
+        """What the Epilogs measured of these jobs."""
+        raw_ids = {job.raw_id for job in jobs}
+        return taken(self.settings.state / RESULTS, raw_ids) if raw_ids else {}
+
+    def _learn(self, job_id: str, result: Result) -> None:
         run = self.world.scheduler.cluster.running.get(job_id)
-        if run is not None and note.peak_mib and isinstance(self._knowledge, LearnsMemory):
-            self._knowledge.measured(run.job, note.peak_mib)
+        if run is not None and result.peak_mib and isinstance(self._knowledge, LearnsMemory):
+            self._knowledge.measured(run.job, result.peak_mib)
 
     def _again(
-        self, job_id: str, note: Note, found: Candidates, decision: Decision, log: list[Decision]
+        self, job_id: str, ran: SlurmJob, result: Result, decision: Decision, log: list[Decision]
     ) -> list[Change]:
         """Queue a job again that ran out of GPU memory, with what would have been enough."""
-        if not self.settings.places or note.retries >= self.settings.retries:
-            why = f"it ran out of GPU memory {note.retries + 1} times, and needs {note.needs_mib} MiB: ask for more"
-            log.append(replace(decision, event=GIVEN_BACK, why=why))
+        note = note_of(ran.admin_comment)
+        if note is None or not self.settings.places:
             return []
-        needs = max(note.needs_mib, note.peak_mib)
-        again = replace(
-            note, share=None, best_effort=False, retries=note.retries + 1, needs_mib=needs, refused=0
+        needs = max(result.needs_mib, result.peak_mib)
+        largest = max(
+            (node.gpu_model.mem_mib for node in self.world.scheduler.cluster.nodes if node.gpu_model),
+            default=0,
         )
+        if note.retries >= self.settings.retries or 0 < largest < needs:
+            why = f"it ran out of GPU memory {note.retries + 1} times, and needs {needs} MiB: ask for gpu_mem={needs}M"
+            log.append(replace(decision, event=GIVEN_UP, why=why))
+            return []
+        again = replace(note, share=None, best_effort=False, retries=note.retries + 1, needs_mib=needs)
         log.append(replace(decision, event=TAKEN_BACK, why=f"out of GPU memory: again with {needs} MiB"))
         return [Change(job_id, requeue=True, hold=True, node_list="", admin_comment=str(again))]
 
@@ -267,7 +286,9 @@ class Service:
             job = found.jobs.get(job_id)
             if job is None or not job.waits:
                 continue
-            if job.held or now_ms - placed.at_ms > self.settings.patience_s * 1000:
+            slow = cause_after(job.reason) in ("resources", "priority")  # Slurm has not come to it yet
+            patience_s = self.settings.patience_s * (SLOW if slow else 1)
+            if job.held or now_ms - placed.at_ms > patience_s * 1000:
                 self._placed.pop(job_id)
                 self.world.take_back(job_id, now_ms)
                 wait_s = min(LONGEST_WAIT_S, 2 * self._wait_s.get(job_id, self.settings.patience_s / 2))

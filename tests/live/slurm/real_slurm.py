@@ -1,0 +1,43 @@
+"""Runs a story on a real Slurm of its own, and returns what it left behind."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+__all__ = ["needs_root", "needs_slurm", "tell"]
+
+PROGRAMS = ("slurmctld", "slurmd", "munged", "unshare", "setpriv", "slurmrestd")
+CLUSTER = Path(__file__).parents[2] / "slurm_cluster.sh"
+STORIES = Path(__file__).with_name("stories.sh")
+
+needs_slurm = pytest.mark.skipif(
+    any(shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin") is None for name in PROGRAMS),
+    reason="needs the packages of .ci/packages: a Slurm",
+)
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="jobs of several users need root")
+
+
+def tell(folder: Path, story: str, **settings: str) -> Path:
+    """Tell a story, a script of bash, to a cluster in this folder; the folder, where it wrote what it saw."""
+    for parent in folder.parents:  # the jobs' users have to get there
+        if parent.stat().st_uid == os.geteuid() and parent.stat().st_mode & 0o777 == 0o700:
+            parent.chmod(0o711)
+    bin_ = Path(sys.executable).parent
+    words = {
+        **os.environ, "BERTH": str(bin_ / "berth"), "PYTHON": sys.executable, "CLUSTER_ACCOUNTING": "no",
+        "GPU_JOB": str(Path(__file__).parents[1] / "local" / "gpu_job.py"), **settings,
+    }  # fmt: skip
+    done = subprocess.run(
+        [CLUSTER, folder, f". {STORIES}\n{story}"], capture_output=True, text=True, timeout=240, check=False,
+        env=words,
+    )  # fmt: skip
+    if "unshare" in done.stderr and "not permitted" in done.stderr:
+        pytest.skip("this machine allows no network namespaces")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-6000:]
+    return folder
