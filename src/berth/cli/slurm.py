@@ -314,3 +314,54 @@ def install(
         if name.endswith(".sh"):
             path.chmod(0o755)
     print(f"berth: written to {out}; nothing else was changed", file=sys.stderr)
+
+
+@app.command()
+def compare(
+    state: State = DEFAULT_STATE,
+    gpus: Annotated[int, typer.Option("--gpus", min=0, help="GPUs of the cluster, for their use.")] = 0,
+    history: Annotated[
+        Path | None,
+        typer.Option(
+            "--history", metavar="DIR", help="A history from `berth import slurmdbd`, joined by job id."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show waits as berth decided beside those that Slurm gave, and whether the accounting tells the same."""
+    from dataclasses import asdict
+
+    from berth.history.store.folder import open_history
+    from berth.live.slurm.compare import attempts_of, joined
+    from berth.live.slurm.compare import compare as compared
+    from berth.live.slurm.decisions import read_decisions
+    from berth.live.slurm.service import DECISIONS
+
+    decisions = list(read_decisions(state / DECISIONS))
+    answer = asdict(compared(decisions, gpus))
+    if history is not None:
+        pairs = joined(open_history(history, must_exist=True).records(), attempts_of(decisions))
+        answer["records"] = len(pairs)
+        answer["records_of_berth"] = sum(attempt is not None for _, attempt in pairs)
+        answer["ends_agree"] = all(
+            attempt is None or attempt.end_ms is None or abs(record.end_ms - attempt.end_ms) < 2000
+            for record, attempt in pairs
+        )
+    if as_json:
+        print(json.dumps(answer))
+        return
+    print(f"{'':22}{'Slurm':>12}{'berth':>12}")
+    for name in ("mean", "median"):
+        slurm, ours = answer[f"slurm_wait_{name}_s"], answer[f"berth_wait_{name}_s"]
+        print(f"{f'wait, {name}':22}{slurm:>10,.1f} s{ours:>10,.1f} s")
+    print(
+        f"{answer['jobs']} starts; berth would have started {answer['earlier']} more than a second earlier, and"
+    )
+    print(f"{answer['never']} not before Slurm did; {answer['taken_back']} placements were taken back")
+    if gpus:
+        print(f"GPUs in use: {100 * answer['slurm_use']:.1f} % of {gpus}")
+    if history is not None:
+        same = "agree" if answer["ends_agree"] else "DIFFER"
+        print(
+            f"accounting: {answer['records_of_berth']} of {answer['records']} attempts are in berth's log; ends {same}"
+        )

@@ -26,7 +26,7 @@ as games scontrol update JobId=$early ReqNodeList=node2 2>nodes.txt && exit 5
 as daemon scontrol release $early 2>other.txt && exit 6
 state $early >early.txt; reason $early >>early.txt; admin $early >>early.txt
 # The race: a user lets go of his job again and again while berth begins.
-( for _ in $(seq 40); do as games scontrol release $early 2>/dev/null; sleep .05; done ) & racer=$!
+( for _ in $(seq 40); do as games scontrol release $early 2>/dev/null || true; sleep .05; done ) & racer=$!
 place --card v100=1G --retries 1
 until_is $early RUNNING
 gpus_of $early >early.gpus
@@ -57,7 +57,7 @@ huge=$(gpu huge 5000); until_is $huge FAILED; sleep 1
 ls root >left.txt 2>/dev/null || true
 
 # berth is killed; a job waits; the watchdog gives it back and Slurm runs it with its GPU. A second berth only advises.
-"$BERTH" slurm run --mode place --partitions gpu --state "$PWD/state" --for 1 2>twice.txt
+"$BERTH" slurm run --mode place --partitions gpu --state "$PWD/state" --interval 0.1 --for 1 2>twice.txt
 stop_berth KILL
 lonely=$(as games sbatch --parsable -t 10 -o /dev/null --gres=gpu:1 --wrap 'sleep 3')
 berth/watchdog.sh 60 "$PWD/state"; state $lonely >lonely.txt

@@ -346,7 +346,7 @@ class Service:
                 self._advised.add(placement.job.id)
                 log.append(self._decision(ADVISED, placement, found.jobs[placement.job.id], now_ms))
         if placements:
-            self.world.forget()
+            self.world.undo(placements, now_ms)
         return log
 
     def _decision(self, event: str, placement: Placement, job: SlurmJob, now_ms: int) -> Decision:

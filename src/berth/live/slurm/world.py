@@ -61,7 +61,7 @@ class World:
         return self._scheduler
 
     def forget(self) -> None:
-        """Begin anew with the next view: what was decided since was advice only."""
+        """Begin anew with the next view."""
         self._scheduler = None
 
     # What a view changes
@@ -219,6 +219,13 @@ class World:
             if self.scheduler.waits(job_id):
                 self.scheduler.withdraw(job_id, now_ms)
         return placed
+
+    def undo(self, placements: Iterable[Placement], now_ms: int) -> None:
+        """What was decided was advice only. All that waits is queued again with the next view, in its order."""
+        for placement in placements:
+            self.take_back(placement.job.id, now_ms)
+        for job in [*self.scheduler.queue]:
+            self.scheduler.withdraw(job.id, now_ms)
 
     def take_back(self, job_id: str, now_ms: int) -> None:
         """What was decided of a job was not carried out: it waits again if Slurm says so."""
