@@ -289,7 +289,7 @@ def install(
     from berth.live.slurm.site import read_files
 
     controller = Controller()
-    configuration, there = read_files(controller)
+    configuration, there = read_files(controller, Path(folder))
     names = _names(partitions)
     chosen = {name for each in controller.partitions() if each.name in names for name in each.nodes}
     if not chosen:

@@ -84,8 +84,8 @@ def _lines(folder: Path, name: str) -> list[str]:
 
 
 @needs_root
-def test_held_jobs_run_where_berth_tells_whoever_meddles(tmp_path: Path) -> None:
-    folder = tell(tmp_path / "c", STORY)
+def test_held_jobs_run_where_berth_tells_whoever_meddles(open_folder: Path) -> None:
+    folder = tell(open_folder / "c", STORY)
     before = json.loads((folder / "before.json").read_text())
     assert _lines(folder, "before.rc") == ["1"]
     assert {"slurm.conf: JobSubmitPlugins=lua", "slurm.conf: GresTypes=gpu,shard"} <= {

@@ -22,6 +22,7 @@ OTHERS = (
     "watchdog.sh", "berth-slurm-watchdog.service", "berth-slurm-watchdog.timer", "berth-slurm.cron",
     "berth-slurm.service",
 )  # fmt: skip
+_BEFORE = re.compile(r'^"(.+)" \|\| exit \$\?', re.MULTILINE)
 _RANGE = re.compile(r"\[([\d,-]+)\]")
 
 
@@ -46,8 +47,8 @@ class Plan:
 
 
 def plan(how: Plan, there: Mapping[str, str], nodes: Sequence[SlurmNode], chosen: Set[str]) -> dict[str, str]:
-    """The files as they are to be, by name. `there` has those of today: slurm.conf, gres.conf, cgroup.conf and
-    job_submit.lua; `chosen` names the nodes whose GPUs berth may share."""
+    """The files as they are to be, by name. `there` has those of today: slurm.conf, gres.conf, cgroup.conf,
+    job_submit.lua and berth's own, where they are; `chosen` names the nodes whose GPUs berth may share."""
     typed = {node.name: node for node in nodes if node.name in chosen and node.gpus}
     slurm_conf = there.get("slurm.conf", "")
     before = {name: _value(slurm_conf, name) for name in SCRIPTS}
@@ -59,7 +60,10 @@ def plan(how: Plan, there: Mapping[str, str], nodes: Sequence[SlurmNode], chosen
     }
     for name, file in SCRIPTS.items():
         old = before[name]
-        new[f"berth/{file}"] = _filled(file, how, "" if old.startswith(how.folder) else old)
+        if old.startswith(how.folder):  # installed before: what the site had stands in the script of then
+            kept = _BEFORE.search(there.get(f"berth/{file}", ""))
+            old = kept[1] if kept else ""
+        new[f"berth/{file}"] = _filled(file, how, old)
     return new | {f"berth/{file}": _filled(file, how) for file in OTHERS}
 
 

@@ -18,12 +18,16 @@ __all__ = ["FILES", "read_files", "read_site"]
 FILES = ("slurm.conf", "gres.conf", "cgroup.conf", "job_submit.lua")
 
 
-def read_files(controller: Controller) -> tuple[dict[str, str], dict[str, str]]:
-    """The configuration, and the text of each file that can be read, by its name."""
+def read_files(controller: Controller, own: Path | None = None) -> tuple[dict[str, str], dict[str, str]]:
+    """The configuration, and the text of each file that can be read, by its name; `own` is berth's folder."""
     configuration = controller.configuration()
     folder = Path(configuration.get("SLURM_CONF", "/etc/slurm/slurm.conf")).parent
     found = ((name, _text(folder / name)) for name in FILES)
-    return configuration, {name: text for name, text in found if text is not None}
+    ours = (
+        (f"berth/{path.name}", _text(path))
+        for path in (own.iterdir() if own is not None and own.is_dir() else ())
+    )
+    return configuration, {name: text for name, text in (*found, *ours) if text is not None}
 
 
 def read_site(controller: Controller, wanted: Set[str], state: Path, rest: Path | None) -> Site:
