@@ -19,7 +19,8 @@ from tests.live.slurm.fake_slurm import NODE, TYPED
 GOOD = {
     "SLURM_VERSION": "22.05.8", "GresTypes": "gpu,shard", "JobSubmitPlugins": "lua", "SelectType": "select/cons_tres",
     "SlurmUser": "slurm(64030)", "MinJobAge": "300 sec", "JobRequeue": "1",
-    "AccountingStorageTRES": "gres/gpu,gres/shard", "AccountingStorageType": "accounting_storage/slurmdbd", "Prolog": "/p", "TaskProlog": "/t", "Epilog": "/e",
+    "AccountingStorageTRES": "gres/gpu,gres/shard",
+    "AccountingStorageType": "accounting_storage/slurmdbd", "Prolog": "/p", "TaskProlog": "/t", "Epilog": "/e",
 }  # fmt: skip
 LUA = shipped("job_submit.lua").replace(
     "local BERTH_PARTITIONS = {}", 'local BERTH_PARTITIONS = { ["gpu"] = true }'
