@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,8 @@ __all__ = ["needs_root", "needs_slurm", "tell"]
 PROGRAMS = ("slurmctld", "slurmd", "munged", "unshare", "setpriv", "slurmrestd")
 CLUSTER = Path(__file__).parents[2] / "slurm_cluster.sh"
 STORIES = Path(__file__).with_name("stories.sh")
+
+TIMEOUT_S = 600
 
 needs_slurm = pytest.mark.skipif(
     any(shutil.which(name, path="/usr/sbin:/sbin:/usr/bin:/bin") is None for name in PROGRAMS),
@@ -30,11 +33,16 @@ def tell(folder: Path, story: str, **settings: str) -> Path:
         **os.environ, "BERTH": str(bin_ / "berth"), "PYTHON": sys.executable, "CLUSTER_ACCOUNTING": "no",
         "GPU_JOB": str(Path(__file__).parents[1] / "local" / "gpu_job.py"), **settings,
     }  # fmt: skip
-    done = subprocess.run(
-        [CLUSTER, folder, f". {STORIES}\n{story}"], capture_output=True, text=True, timeout=240, check=False,
-        env=words,
-    )  # fmt: skip
-    if "unshare" in done.stderr and "not permitted" in done.stderr:
+    with subprocess.Popen(
+        [CLUSTER, folder, f". {STORIES}\n{story}"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=words, start_new_session=True,
+    ) as cluster:  # fmt: skip
+        try:
+            out, err = cluster.communicate(timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(cluster.pid, signal.SIGTERM)  # it takes its daemons along
+            raise
+    if "unshare" in err and "not permitted" in err:
         pytest.skip("this machine allows no network namespaces")
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-6000:]
+    assert cluster.returncode == 0, out[-4000:] + err[-6000:]
     return folder
