@@ -52,6 +52,8 @@ def test_a_comment_may_hold_anything_and_an_array_of_10000_is_one_row() -> None:
     assert (het.het, het.exclusive, het.time_limit_ms) == (True, True, ((51 * 60 + 4) * 60 + 5) * 1000)
     # Of the tasks that wait no more are shown than may start beside the one that runs.
     assert [job.id for job in tasks_of([array, task], 200)] == ["8_1", "8_2", "8_4"]
+    (released,) = jobs_of(row(JobID="11", JobArrayID="8_5"))
+    assert [job.id for job in tasks_of([array, task, released], 200)] == ["8_1", "8_4", "8_5"]
 
 
 def test_a_row_of_another_slurm_is_refused_whole() -> None:

@@ -167,7 +167,8 @@ def tasks_of(jobs: Iterable[SlurmJob], most: int) -> Iterator[SlurmJob]:
     jobs = list(jobs)
     running: dict[str, int] = {}
     for job in jobs:
-        if job.runs and job.array_id:
+        released = job.waits and not job.held and not job.array_tasks  # it starts at any moment
+        if job.array_id and (job.runs or released):
             running[job.array_id] = running.get(job.array_id, 0) + 1
     for job in jobs:
         if not job.array_tasks:

@@ -10,7 +10,7 @@ import http.client
 import json
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,15 @@ class RestChannel:
             Change(c.job_id, admin_comment=c.admin_comment) for c in by_rest if c.admin_comment is not None
         ]
         failed = self._controller.apply([*rest, *notes])
+        try:
+            return self._post_all(by_rest, failed)
+        finally:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _post_all(self, by_rest: Sequence[Change], failed: dict[str, str]) -> dict[str, str]:
+        """Change and release these but for those that have failed, on one connection; all that has failed then."""
         for at, change in enumerate(by_rest):
             if change.job_id in failed:
                 continue
