@@ -181,7 +181,7 @@ def replay(count: int) -> dict[str, Any]:
         )
         for at, submit in enumerate(sorted(draw.randrange(week_ms) for _ in range(count)))
     ]  # fmt: skip
-    nodes = [Node(f"n{at}", 8, None, 128_000, 1_024_000) for at in range(80)]
+    nodes = [Node(f"n{at}", 8, None, 128_000, 1_024_000) for at in range(110)]
     knowledge = make_knowledge("user", jobs)
     policy = make_policy("easy+priority+best-fit", Setting(knowledge=knowledge))
     began = time.process_time()  # of the processor, so that other work on the machine does not count

@@ -30,6 +30,7 @@ kill $adviser; wait $adviser 2>/dev/null || true
 sacct -X -n -P -o JobIDRaw,Start,End,State >sacct.txt
 
 # Placing, through slurmrestd, with a limit of Slurm's own.
+echo AccountingStorageEnforce=associations,limits >>slurm.conf
 install_berth
 sacctmgr -i modify user where name=$me account=ai set GrpTRES=gres/gpu=1 >/dev/null
 for _ in $(seq 100); do

@@ -246,3 +246,21 @@ def test_the_second_berth_gets_no_lock(tmp_path: Path) -> None:
     third = lock(tmp_path)
     assert third is not None
     third.close()
+
+
+def test_a_job_that_began_and_ended_between_two_looks_is_told_all_the_same(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    slurm.jobs["1"] = {"JobID": "1", "tres_per_node": "gres:gpu:1", "Reason": "Resources"}
+    slurm.jobs["2"] = {"JobID": "2", "tres_per_node": "gres:gpu:1", "Reason": "Resources"}
+    ours = service(slurm, tmp_path, places=False, partitions=frozenset())
+    ours.step()
+    slurm.jobs["1"] |= {"NodeList": "node2", "StartTime": "1800"}
+    slurm.end("1")
+    slurm.end("2", "CANCELLED")
+    ours.step()
+    told = [
+        (each.event, each.job, each.start_ms, each.state) for each in read_decisions(tmp_path / DECISIONS)
+    ]
+    assert told[2:] == [
+        ("started", "1", 1_800_000, ""), ("ended", "1", 1_800_000, "COMPLETED"), ("ended", "2", None, "CANCELLED"),
+    ]  # fmt: skip

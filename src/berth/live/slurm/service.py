@@ -38,7 +38,7 @@ from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition
 from berth.live.slurm.placing import given_back, gpus_by_node, order_of, taken_back
 from berth.live.slurm.priorities import Priorities
-from berth.live.slurm.requests import Cards, Note, note_of
+from berth.live.slurm.requests import Cards, Note, NotOursError, job_of, note_of
 from berth.live.slurm.results import Result, taken
 from berth.live.slurm.world import World, state_of
 from berth.model import NO_GPU, Job, Placement, RecordState
@@ -126,7 +126,8 @@ class Service:
         self._apply = channel or controller.apply
         self._cards = Cards(settings.card_mib)
         scope = Scope(settings.places, settings.partitions, settings.qos)
-        self._reader = Reader(scope, self._cards, read_rules(), settings.retries)
+        self._rules = read_rules()
+        self._reader = Reader(scope, self._cards, self._rules, settings.retries)
         self._knowledge = knowledge or make_knowledge(settings.knowledge)
         self.world = World(settings.policy, self._knowledge, self._cards)
         self._priorities = Priorities()
@@ -139,6 +140,8 @@ class Service:
         self._wait_s: dict[str, float] = {}
         self._advised: set[str] = set()
         self._runs: dict[str, SlurmJob] | None = None
+        self._waited: set[str] = set()
+        """Jobs that waited at the last look."""
         self.why: dict[str, str] = {}
         """Why waiting jobs were not started, as of the last look."""
         self.decide_s = 0.0
@@ -169,6 +172,7 @@ class Service:
         changes += self._back(found, now_ms, log)
         self.world.take(view, found.waiting, found.running, ended, peaks)
         self._runs = {job.id: job for job in found.jobs.values() if job.runs}
+        self._waited = {job.id for job in found.waiting}
         log += self._started(before or {}, found, now_ms, known=before is not None)
         began = time.perf_counter()
         limit = began + self.settings.decide_s
@@ -188,7 +192,8 @@ class Service:
     ) -> tuple[dict[str, RecordState], dict[str, int], list[Change]]:
         """How the jobs have ended that ran at the last look, what was learned of them, and which are queued again."""
         gone = [job_id for job_id in self._runs or {} if job_id not in found.running]
-        gone += [job_id for job_id in self._placed if job_id not in found.jobs]  # begun and ended since
+        unseen = self._waited | self._placed.keys()  # what has begun and ended since the last look
+        gone += sorted(job_id for job_id in unseen if job_id not in found.jobs)
         told = {job.id: job for job in self._controller.jobs(gone)} if gone else {}
         results = self._results(
             [*told.values(), *((self._runs or {})[i] for i in gone if i in (self._runs or {}))]
@@ -203,10 +208,10 @@ class Service:
             if ran is None:
                 self.world.take_back(job_id, now_ms)
                 continue
-            if placed is not None and job is not None and job.start_ms is not None:
+            if job_id not in (self._runs or {}) and job is not None and job.node_list:
                 log.append(Decision(
                     now_ms, STARTED, job_id, job.raw_id, submit_ms=job.submit_ms, start_ms=job.start_ms,
-                    user=job.user, where=placed.where,
+                    user=job.user, where=placed.where if placed else job.node_list, gpus=self._gpus_of(job),
                 ))  # fmt: skip
             state = "CANCELLED" if job is None else "PREEMPTED" if job.waits else job.state
             ended[job_id] = state_of(state)
@@ -223,6 +228,13 @@ class Service:
                     changes += self._again(job_id, ran, result, decision, log)
             log.append(decision)
         return ended, peaks, changes
+
+    def _gpus_of(self, job: SlurmJob) -> int:
+        """The GPUs that an ended job had; 0 where that cannot be told."""
+        try:
+            return job_of(job, self._cards, self._rules, priority=0, retries=0).gpus
+        except NotOursError:
+            return job.tres.gpus
 
     def _results(self, jobs: Iterable[SlurmJob]) -> dict[str, Result]:
         """What the Epilogs measured of these jobs."""
