@@ -129,7 +129,7 @@ for node in $(seq -f node%g "$nodes"); do
     mkdir -p "$spool/$node"
     slurmd -N "$node" || { cat "$dir/log/slurmd.$node" >&2; exit 1; }
 done
-idle() { [ "$(sinfo -h -N -t idle -o %n | wc -l)" = "$nodes" ]; }
+idle() { [ "$(sinfo -h -N -t idle -o %n | sort -u | wc -l)" = "$nodes" ]; }
 until_works 150 idle
 if [ "$rest" != no ]; then
     # As SlurmUser it does not start without this; whoever asks needs a token all the same.

@@ -64,10 +64,10 @@ class Reader:
         self._scope, self._cards, self._rules, self._retries = scope, cards, rules, retries
 
     def read(
-        self, view: View, priorities: Priorities, placed: Set[str], not_before_ms: Mapping[str, int]
+        self, view: View, priorities: Priorities, placed: Set[str], refused: Mapping[str, tuple[int, str]]
     ) -> Candidates:
         """Sort out the jobs of a view. `placed` are those that berth has placed and that have not started yet;
-        `not_before_ms` tells which jobs Slurm refused lately to start, and until when they are left alone."""
+        `refused` tells which jobs Slurm refused lately to start, until when they are left alone, and why."""
         found = Candidates()
         self._cards.look_at(view.nodes)
         up = {each.name for each in view.partitions if each.up}
@@ -76,7 +76,7 @@ class Reader:
             if job.runs:
                 self._running(job, found, priorities, view.at_ms)
             elif job.waits and self._scope.has(job):
-                self._waiting(job, found, priorities, placed, not_before_ms, view.at_ms, up)
+                self._waiting(job, found, priorities, placed, refused, view.at_ms, up)
         found.waiting.sort(key=lambda job: (job.submit_ms, _place(job.id)))
         return found
 
@@ -95,7 +95,7 @@ class Reader:
 
     def _waiting(
         self, job: SlurmJob, found: Candidates, priorities: Priorities, placed: Set[str],
-        not_before_ms: Mapping[str, int], now_ms: int, up: Set[str],
+        refused: Mapping[str, tuple[int, str]], now_ms: int, up: Set[str],
     ) -> None:  # fmt: skip
         note = note_of(job.admin_comment)
         if self._scope.places:
@@ -121,8 +121,9 @@ class Reader:
                 found.to_give_back[job.id] = (note, str(why))
             return
         why_not = by_slurm(job, self._scope.places, now_ms, up)
-        if not why_not and not_before_ms.get(job.id, 0) > now_ms:
-            why_not = "Slurm did not start it where it was placed; it is tried again later"
+        until_ms, said = refused.get(job.id, (0, ""))
+        if not why_not and until_ms > now_ms:
+            why_not = f"Slurm: {said}; it is tried again later"
         if why_not:
             found.kept_back[job.id] = why_not
         else:

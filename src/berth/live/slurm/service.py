@@ -136,7 +136,7 @@ class Service:
         self._nodes: tuple[SlurmNode, ...] = ()
         self._partitions: tuple[SlurmPartition, ...] = ()
         self._placed: dict[str, _Waiting] = {}
-        self._not_before_ms: dict[str, int] = {}
+        self._refused: dict[str, tuple[int, str]] = {}
         self._wait_s: dict[str, float] = {}
         self._advised: set[str] = set()
         self._runs: dict[str, SlurmJob] | None = None
@@ -166,7 +166,7 @@ class Service:
         before = self._runs
         view = self.look()
         now_ms = view.at_ms
-        found = self._reader.read(view, self._priorities, self._placed.keys(), self._not_before_ms)
+        found = self._reader.read(view, self._priorities, self._placed.keys(), self._refused)
         log: list[Decision] = []
         ended, peaks, changes = self._ended(found, now_ms, log)
         changes += self._back(found, now_ms, log)
@@ -305,7 +305,7 @@ class Service:
                 self.world.take_back(job_id, now_ms)
                 wait_s = min(LONGEST_WAIT_S, 2 * self._wait_s.get(job_id, self.settings.patience_s / 2))
                 self._wait_s[job_id] = wait_s
-                self._not_before_ms[job_id] = now_ms + int(1000 * wait_s)
+                self._refused[job_id] = (now_ms + int(1000 * wait_s), job.reason)
                 changes.append(taken_back(job_id, placed.note))
                 log.append(self._line(now_ms, TAKEN_BACK, job, f"Slurm: {job.reason}"))
                 found.kept_back[job_id] = f"Slurm: {job.reason}"
@@ -343,7 +343,8 @@ class Service:
             decision = self._decision(PLACED, placement, found.jobs[job_id], now_ms)
             if job_id in failed:
                 self.world.take_back(job_id, now_ms)
-                self._not_before_ms[job_id] = now_ms + int(1000 * self.settings.patience_s)
+                until_ms = now_ms + int(1000 * self.settings.patience_s)
+                self._refused[job_id] = (until_ms, failed[job_id])
                 log.append(replace(decision, event=TAKEN_BACK, why=failed[job_id]))
             else:
                 self._placed[job_id] = _Waiting(now_ms, found.notes[job_id], decision.where)
