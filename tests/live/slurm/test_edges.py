@@ -63,13 +63,14 @@ def rest(tmp_path: Path) -> Iterator[Path]:
 
 def test_rest_releases_with_node_and_gpu_and_errors_inside_200_are_read(rest: Path) -> None:
     slurm = FakeSlurm()
-    for job in "123":
+    for job in ("1", "2", "3", "4_5"):
         slurm.held(job)
     Handler.answers["2"] = (200, {"errors": [{"error": "Requested node configuration is not available"}]})
     changes = [
         Change("1", node_list="node1", gres="gres:gpu:v100_0:1", admin_comment="berth:1;x", hold=False),
         Change("2", node_list="node2", hold=False),
         Change("3", hold=True),
+        Change("4_5", node_list="node1", hold=False),  # a task has no number of its own yet
     ]
     assert RestChannel(rest, Controller(slurm)).apply(changes) == {
         "2": "Requested node configuration is not available"
@@ -79,7 +80,9 @@ def test_rest_releases_with_node_and_gpu_and_errors_inside_200_are_read(rest: Pa
         ("2", {"hold": False, "node_list": "node2"}),
     ]
     # What it cannot say goes through scontrol, before it.
-    assert slurm.told == ["hold 3", "update JobId=1 AdminComment=berth:1;x"]
+    assert slurm.told == [
+        "hold 3", "update JobId=4_5 ReqNodeList=node1", "update JobId=1 AdminComment=berth:1;x", "release 4_5",
+    ]  # fmt: skip
 
 
 def test_without_slurmrestd_or_its_token_scontrol_does_the_rest(rest: Path, tmp_path: Path) -> None:

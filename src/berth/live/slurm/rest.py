@@ -48,11 +48,11 @@ class RestChannel:
     def apply(self, changes: Iterable[Change]) -> dict[str, str]:
         """Make these changes; what went wrong, by the job's id."""
         changes = tuple(changes)
+        # It knows jobs by their number alone: a task that waits has none of its own yet.
         by_rest = [
-            change
-            for change in changes
-            if change.hold is False and not change.per_job and not change.per_task
-        ]
+            change for change in changes
+            if change.hold is False and change.job_id.isdigit() and not (change.per_job or change.per_task)
+        ]  # fmt: skip
         rest = [change for change in changes if change not in by_rest]
         notes = [
             Change(c.job_id, admin_comment=c.admin_comment) for c in by_rest if c.admin_comment is not None
