@@ -267,3 +267,23 @@ def test_a_job_that_began_and_ended_between_two_looks_is_told_all_the_same(tmp_p
     assert told[2:] == [
         ("started", "1", 1_800_000, ""), ("ended", "1", 1_800_000, "COMPLETED"), ("ended", "2", None, "CANCELLED"),
     ]  # fmt: skip
+
+
+def test_a_job_that_a_limit_kept_back_is_tried_again_when_another_of_its_user_has_ended(
+    tmp_path: Path,
+) -> None:
+    slurm = FakeSlurm()
+    slurm.held("1")
+    ours = service(slurm, tmp_path, patience_s=60.0)
+    ours.step()
+    ours.step()
+    slurm.refuses["update JobId=2 "] = "Job violates accounting/QOS policy"
+    slurm.held("2")
+    ours.step()
+    ours.step()
+    assert "Job violates accounting/QOS policy" in ours.why["2"]
+    slurm.refuses.clear()
+    slurm.end("1")
+    ours.step()
+    ours.step()
+    assert slurm.jobs["2"]["State"] == "RUNNING"

@@ -227,6 +227,13 @@ class Service:
                     peaks[job_id] = result.peak_mib or result.needs_mib
                     changes += self._again(job_id, ran, result, decision, log)
             log.append(decision)
+        users = {each.user for each in log if each.event == ENDED}
+        for job_id in [
+            *self._refused
+        ]:  # what kept a job back may be over now that another of its user's has ended
+            job = found.jobs.get(job_id)
+            if job is None or job.user in users:
+                del self._refused[job_id]
         return ended, peaks, changes
 
     def _gpus_of(self, job: SlurmJob) -> int:
