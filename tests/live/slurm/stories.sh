@@ -7,7 +7,7 @@ submit() { sbatch --parsable -o /dev/null -t 10 "$@"; }
 state() { squeue -h -a -t all -j "$1" -o %T 2>/dev/null | head -n 1; }
 reason() { squeue -h -a -t all -j "$1" -o %r 2>/dev/null | head -n 1; }
 until_is() { # JOB STATE
-    for _ in $(seq 500); do
+    for _ in $(seq 900); do
         case $(state "$1") in "$2") return 0 ;; FAILED | COMPLETED | CANCELLED | TIMEOUT) break ;; esac
         sleep .1
     done

@@ -37,7 +37,7 @@ for _ in $(seq 100); do
     scontrol -o show assoc_mgr users=$me flags=assoc | grep -q 'gres/gpu=1(' && break; sleep .1
 done
 export $(scontrol token lifespan=600) SLURM_JWT_USER=$me
-place --card v100=1G --rest "$PWD/rest"
+place --card v100=1G --rest "$PWD/rest" --patience 8
 one=$(J --gres=gpu:1 --wrap 'sleep 8'); until_is $one RUNNING
 two=$(J --gres=gpu:1 --wrap 'sleep 1')
 for _ in $(seq 300); do
