@@ -1,6 +1,6 @@
 """300,000 jobs out of a real slurmdbd, against sacct printing the same jobs in the same run.
 
-Starts a Slurm and a MariaDB of its own (tests/history/slurm_cluster.sh; packages in .ci/packages), puts the
+Starts a Slurm and a MariaDB of its own (tests/slurm_cluster.sh; packages in .ci/packages), puts the
 jobs into its table, and prints medians and their ratio (asked: below 0.4), and the same of processor time, that of
 slurmdbd and MariaDB included, which a busy machine changes less.
 """
@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-CLUSTER = Path(__file__).parents[1] / "tests" / "history" / "slurm_cluster.sh"
+CLUSTER = Path(__file__).parents[1] / "tests" / "slurm_cluster.sh"
 
 STORY = r"""
 sbatch -o /dev/null --wrap true >/dev/null; sleep 3

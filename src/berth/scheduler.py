@@ -326,6 +326,23 @@ class Scheduler:
         if cluster.changes + queue.changes != shown:
             raise PolicyError(MEDDLED)
 
+    def place(self, wish: Placement, now_ms: int) -> bool:
+        """Queue a job and start it where it is said, whatever the policy would do: it runs there already, or its user
+        named the GPUs. Returns whether it could be, and else has changed nothing."""
+        never_fit, policy = self._never_fit, self.policy
+        self.submit(wish.job)
+        self._never_fit, self.policy = {}, lambda queue, cluster, now_ms: iter((wish,))
+        placed = False
+        try:
+            for outcome in self.decide(now_ms):
+                placed = placed or isinstance(outcome, Placement)
+        finally:
+            never_fit.pop(wish.job.id, None)
+            self._never_fit, self.policy = never_fit, policy
+            if not placed:
+                self.queue.remove(wish.job)
+        return placed
+
     @property
     def fault(self) -> KnowledgeError | None:
         """What the knowledge raised first since the last `decide`, which was told what had happened: the next one

@@ -22,6 +22,7 @@ from berth.cli import (
     policies,
     profile,
     sampling,
+    slurm,
     stats,
     trace,
     train,
@@ -61,6 +62,7 @@ app.command("train")(train.train)
 app.command("run", context_settings={"allow_interspersed_args": False})(partition.run)
 app.add_typer(partition.app, name="partition")
 app.add_typer(kubernetes.app, name="k8s")
+app.add_typer(slurm.app, name="slurm")
 local.add_commands(app)
 
 

@@ -1,1 +1,1 @@
-"""Jobs of real users: on one machine (`local`)."""
+"""Jobs of real users: on one machine (`local`), and beside a Slurm that is there (`slurm`)."""

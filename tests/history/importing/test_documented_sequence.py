@@ -28,7 +28,7 @@ def test_one_documented_sequence_imports_reports_plots_advises_and_predicts(tmp_
     for name in ("sqlalchemy", "pymysql", "lightgbm"):
         pytest.importorskip(name, reason="the extras 'slurm' and 'account' are not installed")
     text = (ROOT / "docs" / "accounting.md").read_text(encoding="utf-8")
-    (block,) = re.findall(r"```sh\n(tests/history/slurm_cluster.sh .*?)```", text, re.DOTALL)
+    (block,) = re.findall(r"```sh\n(tests/slurm_cluster.sh .*?)```", text, re.DOTALL)
     (tmp_path / "tests").symlink_to(ROOT / "tests")
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     environment.pop("BERTH_HISTORY", None)

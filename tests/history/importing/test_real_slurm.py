@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 PROGRAMS = ("slurmctld", "slurmd", "slurmdbd", "sacct", "munged", "mariadbd", "unshare")
-CLUSTER = Path(__file__).parents[1] / "slurm_cluster.sh"
+CLUSTER = Path(__file__).parents[2] / "slurm_cluster.sh"
 
 # Jobs of many kinds: an array with a limit, two nodes, a heterogeneous one, a failure, a time-out, one that is
 # cancelled before it runs, one that is requeued, and names that mean trouble.

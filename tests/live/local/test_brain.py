@@ -137,7 +137,7 @@ def test_a_policy_that_raises_is_told_and_the_brain_lives(
 
 @pytest.mark.parametrize("name", ["NVIDIA A100-SXM4-80GB", "A100-80G"])
 def test_a_card_is_known_by_what_nvml_calls_it(name: str) -> None:
-    from berth.live.local.card_models import card_model
+    from berth.live.card_models import card_model
 
     model = card_model(name, 81_000)
     assert (model.name, model.mem_mib, model.cores) == ("A100-80", 81_000, 6912)

@@ -68,7 +68,7 @@ class Brain:
         """`begin` names the nodes, the policy and the knowledge. Raises BerthError where there is no such thing."""
         from berth.cluster import Cluster
         from berth.knowledge import make_knowledge
-        from berth.live.local.card_models import card_model
+        from berth.live.card_models import card_model
         from berth.model import Node
         from berth.policies import Setting, make_policy
         from berth.scheduler import Scheduler
@@ -289,20 +289,8 @@ class Brain:
         """Have a job placed on these slots and nowhere else; None if that cannot be."""
         from berth.model import Placement, Share
 
-        scheduler = self._scheduler
-        scheduler.submit(job)
         wish = Placement(job, slots, Share(*share), best_effort, best_effort)
-        scheduler.policy = lambda queue, cluster, now: iter((wish,))
-        placed = None
-        try:
-            for outcome in scheduler.decide(now_ms):
-                if isinstance(outcome, Placement):
-                    placed = outcome
-        finally:
-            scheduler.policy = self._policy
-        if placed is None:
-            scheduler.withdraw(job.id, now_ms)
-        return placed
+        return wish if self._scheduler.place(wish, now_ms) else None
 
     # Why
 

@@ -19,7 +19,7 @@ from berth.history.importing.simulated import import_records
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.history.store.record_files import write_records
-from berth.live.local.card_models import card_model
+from berth.live.card_models import card_model
 from berth.live.local.entry import OUT_OF_MEMORY, UNKNOWN, application_of
 from berth.live.local.living_profiles import LivingProfiles
 from berth.live.local.places import Places

@@ -3,6 +3,9 @@
 # namespace of its own. As root or as anybody:
 #   slurm_cluster.sh DIR 'sbatch … && sacct'
 # Inside, SLURM_CONF is set, and BERTH_SLURMDBD is the database's address as `berth import slurmdbd` takes it.
+# CLUSTER_NODES is how many nodes there are (2). CLUSTER_ACCOUNTING=no leaves MariaDB and slurmdbd out. CLUSTER_SETUP is
+# a script that may change $dir/slurm.conf and $dir/gres.conf, told by DIR, before Slurm starts. CLUSTER_REST=yes starts
+# slurmrestd on the socket $dir/rest, which asks for a token (`scontrol token`).
 # Packages: see .ci/packages.
 set -euo pipefail
 [ $# -eq 2 ] || { echo "usage: $0 DIR COMMAND" >&2; exit 2; }
@@ -13,15 +16,16 @@ if [ -z "${IN_CLUSTER_NAMESPACE:-}" ]; then
     exec unshare --user --map-current-user --keep-caps --net -- "$0" "$(realpath "$1")" "$2"
 fi
 dir=$1 command=$2 me=$(id -un) host=$(hostname -s)
+nodes=${CLUSTER_NODES:-2} accounting=${CLUSTER_ACCOUNTING:-yes} rest=${CLUSTER_REST:-no}
 export PATH=$PATH:/usr/sbin:/sbin
 umask 022
 mkdir -p "$dir"/{log,state,database,munge}
 # The name of a socket has 108 characters at most, and slurmstepd puts a long one behind its folder's.
-spool=$(mktemp -d /tmp/slurm.XXXXXX)
-chmod 700 "$dir/munge"
+spool=$(mktemp -d /tmp/slurm.XXXXXX); chmod 755 "$spool"
+chmod 711 "$dir/munge" # jobs may be of several users
 
 stop() {
-    for name in slurmd.node1 slurmd.node2 slurmctld slurmdbd database munge; do
+    for name in rest $(seq -f slurmd.node%g "$nodes") slurmctld slurmdbd database munge; do
         pid=$(cat "$dir/$name.pid" 2>/dev/null) && kill "$pid" 2>/dev/null && timeout 10 tail --pid="$pid" -f /dev/null
     done || true
     rm -rf "$spool"
@@ -43,6 +47,7 @@ head -c 128 /dev/urandom >"$dir/munge/key"; chmod 600 "$dir/munge/key"
 munged --force --key-file="$dir/munge/key" --socket="$dir/munge/socket" --pid-file="$dir/munge.pid" \
     --seed-file="$dir/munge/seed" --log-file="$dir/log/munge"
 
+start_database() {
 as_me=(); [ "$me" != root ] || as_me=(--user=root)
 mariadb-install-db --no-defaults "${as_me[@]}" --datadir="$dir/database" --auth-root-authentication-method=normal \
     --skip-test-db >"$dir/log/install" 2>&1
@@ -56,7 +61,6 @@ sql -e "create database slurm_acct_db character set utf8mb4;
     create user slurm@'%' identified by 'slurm'; grant all on slurm_acct_db.* to slurm@'%';
     create user reader@'%' identified by 'reader'; grant select on slurm_acct_db.* to reader@'%';
     create user nobody@'%' identified by 'nobody'"
-
 cat >"$dir/slurmdbd.conf" <<END
 AuthType=auth/munge
 AuthInfo=socket=$dir/munge/socket
@@ -73,6 +77,9 @@ StoragePass=slurm
 StorageLoc=slurm_acct_db
 END
 chmod 600 "$dir/slurmdbd.conf"
+}
+[ "$accounting" = no ] || start_database
+
 cat >"$dir/slurm.conf" <<END
 ClusterName=sandbox
 SlurmctldHost=$host(127.0.0.1)
@@ -100,18 +107,36 @@ AccountingStoreFlags=job_comment
 JobAcctGatherType=jobacct_gather/linux
 MpiDefault=none
 GresTypes=gpu
-NodeName=node[1-2] NodeAddr=127.0.0.1 Port=[17001-17002] CPUs=16 RealMemory=64000 Gres=gpu:v100:2
+NodeName=node[1-$nodes] NodeAddr=127.0.0.1 Port=[17001-$((17000 + nodes))] CPUs=16 RealMemory=64000 Gres=gpu:v100:2
 PartitionName=gpu Nodes=ALL Default=YES MaxTime=60 DefMemPerCPU=500
 END
 # Slurm accepts only character devices as GPUs.
-echo "NodeName=node[1-2] Name=gpu Type=v100 File=/dev/tty[0-1]" >"$dir/gres.conf"
+echo "NodeName=node[1-$nodes] Name=gpu Type=v100 File=/dev/tty[0-1]" >"$dir/gres.conf"
 [ -c /dev/tty0 ] && [ -c /dev/tty1 ] || sed -i 's|/dev/tty\[0-1\]|/dev/null,/dev/zero|' "$dir/gres.conf"
 export SLURM_CONF=$dir/slurm.conf
-slurmdbd; until_works 100 sacctmgr -n list cluster
-sacctmgr -i add cluster sandbox >/dev/null 2>&1 || true
+[ "$accounting" != no ] || sed -i '/^Accounting/d' "$dir/slurm.conf"
+if [ "$rest" != no ]; then
+    head -c 32 /dev/urandom >"$dir/state/jwt_hs256.key"; chmod 600 "$dir/state/jwt_hs256.key"
+    printf 'AuthAltTypes=auth/jwt\nAuthAltParameters=jwt_key=%s\n' "$dir/state/jwt_hs256.key" >>"$dir/slurm.conf"
+fi
+if [ -n "${CLUSTER_SETUP:-}" ]; then DIR=$dir bash -eu "$CLUSTER_SETUP"; fi
+if [ "$accounting" != no ]; then
+    slurmdbd; until_works 100 sacctmgr -n list cluster
+    sacctmgr -i add cluster sandbox >/dev/null 2>&1 || true
+fi
 slurmctld; until_works 100 scontrol ping
-for node in node1 node2; do mkdir -p "$spool/$node"; slurmd -N "$node"; done
-idle() { [ "$(sinfo -h -N -t idle -o %n | wc -l)" = 2 ]; }
+for node in $(seq -f node%g "$nodes"); do 
+    mkdir -p "$spool/$node"
+    slurmd -N "$node" || { cat "$dir/log/slurmd.$node" >&2; exit 1; }
+done
+idle() { [ "$(sinfo -h -N -t idle -o %n | sort -u | wc -l)" = "$nodes" ]; }
 until_works 150 idle
+if [ "$rest" != no ]; then
+    # As SlurmUser it does not start without this; whoever asks needs a token all the same.
+    SLURMRESTD_SECURITY=disable_user_check SLURM_JWT=daemon slurmrestd -s openapi/v0.0.38 -a rest_auth/jwt unix:"$dir/rest" \
+        >"$dir/log/rest" 2>&1 &
+    echo $! >"$dir/rest.pid"
+    until_works 50 test -S "$dir/rest"
+fi
 export BERTH_SLURMDBD=mysql+pymysql://reader:reader@127.0.0.1:33306/slurm_acct_db
 cd "$dir" && bash -euc "$command"

@@ -1,0 +1,367 @@
+"""`berth slurm …`: the brain beside the queue of a Slurm that is there."""
+
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from berth.errors import LiveError, SettingError
+
+app = typer.Typer(
+    help="Decide beside Slurm: advise on its queue, or place the jobs of partitions that were given to berth.",
+    no_args_is_help=True,
+)
+
+State = Annotated[
+    Path,
+    typer.Option(
+        "--state", metavar="DIR", envvar="BERTH_SLURM_STATE", help="Where decisions and state are kept."
+    ),
+]
+Partitions = Annotated[
+    str, typer.Option("--partitions", metavar="NAMES", help="Names of partitions, with commas between.")
+]
+Qos = Annotated[str, typer.Option("--qos", metavar="NAMES", help="Names of QoS, with commas between.")]
+CardMem = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--card", metavar="TYPE=MEM", help="Memory of the GPUs of a type, such as a100=80G; repeat it."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+DEFAULT_STATE = Path("/var/lib/berth/slurm")
+
+
+class Mode(StrEnum):
+    """What berth does beside Slurm."""
+
+    OFF = "off"
+    ADVISE = "advise"
+    PLACE = "place"
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(filter(None, (each.strip() for each in text.split(","))))
+
+
+def _cards(cards: list[str] | None) -> dict[str, int]:
+    from berth.partition import mem_mib
+
+    found = {}
+    for each in cards or []:
+        kind, equals, size = each.partition("=")
+        if not kind or not equals:
+            raise SettingError(f"--card {each}: write a type and the memory of its GPUs, such as a100=80G")
+        found[kind] = mem_mib(size)
+    return found
+
+
+@app.command()
+def run(
+    mode: Annotated[
+        Mode, typer.Option("--mode", help="advise: say what would have been started; place: start it.")
+    ] = Mode.ADVISE,
+    partitions: Partitions = "",
+    qos: Qos = "",
+    policy: Annotated[
+        str,
+        typer.Option(
+            "--policy", help="The policy; the default goes by Slurm's priorities. See berth policies."
+        ),
+    ] = "easy+priority+best-fit",
+    knowledge: Annotated[
+        str, typer.Option("--knowledge", help="What is believed of jobs: user, or history?begin=FOLDER.")
+    ] = "user",
+    state: State = DEFAULT_STATE,
+    interval_s: Annotated[
+        float,
+        typer.Option(
+            "--interval", min=0.1, metavar="SECONDS", help="At most one query each so many seconds."
+        ),
+    ] = 5.0,
+    patience_s: Annotated[
+        float,
+        typer.Option(
+            "--patience", min=0.1, metavar="SECONDS", help="Take a job back that Slurm has not started then."
+        ),
+    ] = 30.0,
+    retries: Annotated[
+        int,
+        typer.Option("--retries", min=0, help="How often a job that ran out of GPU memory is queued again."),
+    ] = 2,
+    card: CardMem = None,
+    rest: Annotated[
+        Path | None,
+        typer.Option("--rest", metavar="SOCKET", help="slurmrestd's Unix socket; the token is $SLURM_JWT."),
+    ] = None,
+    history: Annotated[
+        Path | None,
+        typer.Option(
+            "--history", metavar="DIR", help="Keep there what the nodes are, so that it can be replayed."
+        ),
+    ] = None,
+    for_s: Annotated[
+        float | None,
+        typer.Option("--for", metavar="SECONDS", help="End after so many seconds; default: never."),
+    ] = None,
+) -> None:
+    """Look at the queue every few seconds; say what would be started when, or place held jobs."""
+    import time
+
+    from berth.live.slurm.controller import Controller
+    from berth.live.slurm.service import Service, Settings, lock
+
+    if mode is Mode.OFF:
+        print("berth is off: Slurm's queue is left alone")
+        return
+    places = mode is Mode.PLACE
+    if places and not partitions and not qos:
+        raise SettingError(
+            "berth places jobs of named partitions or QoS only; name them with --partitions or --qos"
+        )
+    held = lock(state)
+    if held is None:
+        _say(f"another berth runs with the state {state}: this one only advises")
+        places, state = False, state / "second"
+        state.mkdir(exist_ok=True)
+    settings = Settings(
+        state,
+        places,
+        _names(partitions),
+        _names(qos),
+        policy,
+        knowledge,
+        interval_s,
+        patience_s,
+        retries,
+        _cards(card),
+    )
+    controller = Controller()
+    channel = None
+    if rest is not None:
+        from berth.live.slurm.rest import RestChannel
+
+        channel = RestChannel(rest, controller).apply
+    service = Service(settings, controller, channel=channel)
+    begun = time.monotonic()
+    try:
+        service.step()
+        if history is not None:
+            service.keep_history(history)
+        service.run(_say, until=lambda: for_s is not None and time.monotonic() - begun > for_s)
+    except KeyboardInterrupt:
+        return
+
+
+def _say(text: str) -> None:
+    print(f"berth: {text}", file=sys.stderr, flush=True)
+
+
+def _status(state: Path) -> dict[str, object]:
+    from berth.live.slurm.service import STATUS
+
+    try:
+        return dict(json.loads((state / STATUS).read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise LiveError(
+            f"{state / STATUS} cannot be read; start berth with: berth slurm run --state {state}"
+        ) from error
+
+
+@app.command()
+def status(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
+    """Say whether berth runs beside Slurm, and what it saw at its last look."""
+    import time
+
+    told = _status(state)
+    if as_json:
+        print(json.dumps(told))
+        return
+    age_s = time.time() - int(str(told["at_ms"])) / 1000
+    print(f"mode       {told['mode']}, policy {told['policy']}")
+    print(
+        f"last look  {age_s:.0f} s ago, decided in {told['decide_s']} s, {told['queries']} queries since it began"
+    )
+    print(
+        f"jobs       {told['waiting']} to decide on, {told['kept_back']} kept back, {told['placed']} placed and not"
+    )
+    print(f"           started yet, {told['running']} running")
+    for job, why in dict(told["unplaced"]).items():  # type: ignore[call-overload]
+        print(f"not counted: job {job}: {why}")
+
+
+@app.command()
+def why(
+    job: Annotated[str, typer.Argument(help="The job's id, as squeue shows it: 12, or 12_3.")],
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Say why a job waits: Slurm's reason beside berth's."""
+    from berth.live.slurm.controller import Controller
+
+    told = _status(state)
+    found = [
+        each
+        for each in Controller().jobs([job])
+        if each.id == job or each.array_tasks or each.array_id == job
+    ]
+    if not found:
+        raise LiveError(f"Slurm knows no job {job}, or has forgotten it; see: berth job {job}")
+    slurm = found[0]
+    ours = dict(told["why"]).get(job, "")  # type: ignore[call-overload]
+    answer = {"job": job, "state": slurm.state, "slurm": slurm.reason, "berth": ours}
+    if as_json:
+        print(json.dumps(answer, ensure_ascii=False))
+        return
+    print(f"job {job}: {slurm.state}")
+    print(
+        f"Slurm: {slurm.reason}{' (held by berth until it is placed)' if slurm.admin_comment and slurm.held else ''}"
+    )
+    print(
+        f"berth: {ours or 'nothing to say: it is not waiting, or not of the partitions that berth looks at'}"
+    )
+
+
+@app.command()
+def check(
+    partitions: Partitions = "",
+    state: State = DEFAULT_STATE,
+    card: CardMem = None,
+    rest: Annotated[
+        Path | None, typer.Option("--rest", metavar="SOCKET", help="slurmrestd's Unix socket.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find what in the configuration would bite berth, and say the line to change; fails if it cannot place."""
+    from dataclasses import asdict
+
+    from berth.live.slurm.check import faults
+    from berth.live.slurm.controller import Controller
+    from berth.live.slurm.requests import Cards
+    from berth.live.slurm.site import read_site
+
+    cards = Cards(_cards(card))
+    found = faults(read_site(Controller(), _names(partitions), state, rest), cards)
+    if as_json:
+        print(json.dumps([asdict(fault) for fault in found], ensure_ascii=False))
+    for fault in found if not as_json else ():
+        print(f"{'stops' if fault.stops else 'note '}  {fault.what}\n       {fault.line}")
+    if not found and not as_json:
+        print("nothing is in berth's way")
+    raise typer.Exit(int(any(fault.stops for fault in found)))
+
+
+@app.command()
+def install(
+    partitions: Partitions,
+    qos: Qos = "",
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print the diff; it is what happens anyway: nothing is ever changed."),
+    ] = True,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Write the files there, for you to copy.")
+    ] = None,
+    folder: Annotated[
+        str, typer.Option("--folder", metavar="DIR", help="Where berth's scripts will be on all machines.")
+    ] = "/etc/slurm/berth",
+    shards_a_gpu: Annotated[int, typer.Option("--shards-per-gpu", min=1, help="Shards that a GPU gets.")] = 8,
+    limit_s: Annotated[
+        int,
+        typer.Option("--limit", min=1, metavar="SECONDS", help="Silence after which jobs are given back."),
+    ] = 300,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="An environment variable of the scripts."),
+    ] = None,
+    state: State = DEFAULT_STATE,
+) -> None:
+    """Show as a diff what is to be changed in Slurm's files; change nothing."""
+    import os
+
+    from berth.live.slurm.controller import Controller
+    from berth.live.slurm.install import Plan, diff, plan
+    from berth.live.slurm.site import read_files
+
+    controller = Controller()
+    configuration, there = read_files(controller, Path(folder))
+    names = _names(partitions)
+    chosen = {name for each in controller.partitions() if each.name in names for name in each.nodes}
+    if not chosen:
+        raise SettingError(
+            f"no partition of --partitions {partitions} has nodes; see: scontrol show partition"
+        )
+    owner = configuration.get("SlurmUser", "root(0)").rpartition("(")[2].rstrip(")")
+    how = Plan(
+        names, _names(qos), frozenset({int(owner or 0), os.geteuid()}), sys.executable,
+        str(Path(sys.argv[0]).resolve()), state, f"--partitions {partitions}", folder, shards_a_gpu, limit_s,
+        dict(each.partition("=")[::2] for each in setting or []),
+    )  # fmt: skip
+    new = plan(how, there, controller.nodes(), chosen)
+    for line in diff(there, new):
+        print(line)
+    if out is None:
+        return
+    for name, text in new.items():
+        path = out / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        if name.endswith(".sh"):
+            path.chmod(0o755)
+    print(f"berth: written to {out}; nothing else was changed", file=sys.stderr)
+
+
+@app.command()
+def compare(
+    state: State = DEFAULT_STATE,
+    gpus: Annotated[int, typer.Option("--gpus", min=0, help="GPUs of the cluster, for their use.")] = 0,
+    history: Annotated[
+        Path | None,
+        typer.Option(
+            "--history", metavar="DIR", help="A history from `berth import slurmdbd`, joined by job id."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show waits as berth decided beside those that Slurm gave, and whether the accounting tells the same."""
+    from dataclasses import asdict
+
+    from berth.history.store.folder import open_history
+    from berth.live.slurm.compare import attempts_of, joined
+    from berth.live.slurm.compare import compare as compared
+    from berth.live.slurm.decisions import read_decisions
+    from berth.live.slurm.service import DECISIONS
+
+    decisions = list(read_decisions(state / DECISIONS))
+    answer = asdict(compared(decisions, gpus))
+    if history is not None:
+        pairs = joined(open_history(history, must_exist=True).records(), attempts_of(decisions))
+        answer["records"] = len(pairs)
+        answer["records_of_berth"] = sum(attempt is not None for _, attempt in pairs)
+        answer["ends_agree"] = all(
+            attempt is None or attempt.end_ms is None or abs(record.end_ms - attempt.end_ms) < 2000
+            for record, attempt in pairs
+        )
+    if as_json:
+        print(json.dumps(answer))
+        return
+    print(f"{'':22}{'Slurm':>12}{'berth':>12}")
+    for name in ("mean", "median"):
+        slurm, ours = answer[f"slurm_wait_{name}_s"], answer[f"berth_wait_{name}_s"]
+        print(f"{f'wait, {name}':22}{slurm:>10,.1f} s{ours:>10,.1f} s")
+    print(
+        f"{answer['jobs']} starts; berth would have started {answer['earlier']} more than a second earlier, and"
+    )
+    print(f"{answer['never']} not before Slurm did; {answer['taken_back']} placements were taken back")
+    if gpus:
+        print(f"GPUs in use: {100 * answer['slurm_use']:.1f} % of {gpus}")
+    if history is not None:
+        same = "agree" if answer["ends_agree"] else "DIFFER"
+        print(
+            f"accounting: {answer['records_of_berth']} of {answer['records']} attempts are in berth's log; ends {same}"
+        )

@@ -1,0 +1,147 @@
+"""Which waiting jobs berth may decide on: never those that Slurm keeps back by its own rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, field
+
+from berth.history.values.applications import Rules
+from berth.history.values.causes import cause_after
+from berth.live.slurm.controller import View
+from berth.live.slurm.jobs import SlurmJob, tasks_of
+from berth.live.slurm.priorities import Priorities
+from berth.live.slurm.requests import Cards, Note, NotOursError, job_of, note_of
+from berth.model import Job
+
+__all__ = ["Candidates", "Reader", "Scope", "by_slurm"]
+
+MOST_TASKS = 200
+"""Waiting tasks of one array that are looked at; the next come as these start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Whose jobs berth decides on."""
+
+    places: bool
+    """Whether it places held jobs; else it advises on those that wait by themselves."""
+    partitions: Set[str] = frozenset()
+    """Empty: all, to advise on; none, to place."""
+    qos: Set[str] = frozenset()
+
+    def has(self, job: SlurmJob) -> bool:
+        """Whether the job is of its partitions or QoS."""
+        if not self.partitions and not self.qos:
+            return not self.places
+        return job.partition in self.partitions or job.qos in self.qos
+
+
+@dataclass(slots=True)
+class Candidates:
+    """What one view has for the scheduler."""
+
+    waiting: list[Job] = field(default_factory=list)
+    """Jobs to decide on, in the order in which they were submitted."""
+    running: dict[str, Job] = field(default_factory=dict)
+    notes: dict[str, Note] = field(default_factory=dict)
+    """Of the waiting jobs that berth holds, by id."""
+    jobs: dict[str, SlurmJob] = field(default_factory=dict)
+    """All jobs of the view, by id."""
+    kept_back: dict[str, str] = field(default_factory=dict)
+    """Waiting jobs that are not decided on now, and why."""
+    to_hold: list[str] = field(default_factory=list)
+    """Held by the plugin, which a user could undo: they need an administrator's hold."""
+    to_give_back: dict[str, tuple[Note, str]] = field(default_factory=dict)
+    """Jobs that berth took and cannot decide on, and why."""
+    loose: list[str] = field(default_factory=list)
+    """Jobs with berth's note that wait unheld, though berth has not placed them."""
+
+
+class Reader:
+    """Makes candidates of a view."""
+
+    def __init__(self, scope: Scope, cards: Cards, rules: Rules, retries: int) -> None:
+        self._scope, self._cards, self._rules, self._retries = scope, cards, rules, retries
+
+    def read(
+        self, view: View, priorities: Priorities, placed: Set[str], refused: Mapping[str, tuple[int, str]]
+    ) -> Candidates:
+        """Sort out the jobs of a view. `placed` are those that berth has placed and that have not started yet;
+        `refused` tells which jobs Slurm refused lately to start, until when they are left alone, and why."""
+        found = Candidates()
+        self._cards.look_at(view.nodes)
+        up = {each.name for each in view.partitions if each.up}
+        for job in tasks_of(view.jobs, MOST_TASKS):
+            found.jobs[job.id] = job
+            if job.runs:
+                self._running(job, found, priorities, view.at_ms)
+            elif job.waits and self._scope.has(job):
+                self._waiting(job, found, priorities, placed, refused, view.at_ms, up)
+        found.waiting.sort(key=lambda job: (job.submit_ms, _place(job.id)))
+        return found
+
+    def _running(self, job: SlurmJob, found: Candidates, priorities: Priorities, now_ms: int) -> None:
+        try:
+            found.running[job.id] = job_of(
+                job, self._cards, self._rules, priority=priorities.of_job(job, now_ms), retries=self._retries
+            )
+        except NotOursError:  # a stranger, which has what Slurm says it has
+            gpus = job.tres.gpus or job.tres.gpus_a_node * max(1, job.nodes)
+            found.running[job.id] = Job(
+                job.id, job.submit_ms, None, user=job.user, gpus=gpus, nodes=max(1, job.nodes),
+                cpu_milli=1000 * job.tres.cpus, mem_mib=job.tres.mem_mib, time_limit_ms=job.time_limit_ms,
+                virtual_cluster=job.partition,
+            )  # fmt: skip
+
+    def _waiting(
+        self, job: SlurmJob, found: Candidates, priorities: Priorities, placed: Set[str],
+        refused: Mapping[str, tuple[int, str]], now_ms: int, up: Set[str],
+    ) -> None:  # fmt: skip
+        note = note_of(job.admin_comment)
+        if self._scope.places:
+            if note is None:
+                found.kept_back[job.id] = "Slurm decides: berth has not taken it"
+                return
+            found.notes[job.id] = note
+            if job.id in placed:
+                return
+            if not job.held:
+                found.loose.append(job.id)
+                found.kept_back[job.id] = "it was not held, and is held again"
+                return
+            if job.reason == "JobHeldUser":
+                found.to_hold.append(job.id)
+        try:
+            ours = job_of(
+                job, self._cards, self._rules, priority=priorities.of_job(job, now_ms), retries=self._retries
+            )
+        except NotOursError as why:
+            found.kept_back[job.id] = str(why)
+            if note is not None and self._scope.places:
+                found.to_give_back[job.id] = (note, str(why))
+            return
+        why_not = by_slurm(job, self._scope.places, now_ms, up)
+        until_ms, said = refused.get(job.id, (0, ""))
+        if not why_not and until_ms > now_ms:
+            why_not = f"Slurm: {said}; it is tried again later"
+        if why_not:
+            found.kept_back[job.id] = why_not
+        else:
+            found.waiting.append(ours)
+
+
+def by_slurm(job: SlurmJob, held: bool, now_ms: int, up: Iterable[str]) -> str:
+    """Why Slurm's own rules keep a job back; empty if they do not, as far as can be told before it is released."""
+    if job.partition not in up:
+        return f"its partition {job.partition} is not up"
+    if "unfulfilled" in job.dependency or "failed" in job.dependency:
+        return f"Dependency: {job.dependency}"
+    if job.start_ms is not None and job.start_ms > now_ms and (held or job.reason == "BeginTime"):
+        return "BeginTime: it is to begin later"
+    if not held and (job.held or cause_after(job.reason) not in ("resources", "priority")):
+        return job.reason
+    return ""
+
+
+def _place(job_id: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in job_id.replace("+", "_").split("_") if part.isdigit())

@@ -1,0 +1,233 @@
+"""What of a site's configuration would bite berth, found before it does, each with the line to change."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from berth.live.slurm.nodes import SlurmNode, SlurmPartition
+from berth.live.slurm.priorities import LEFT_OUT
+from berth.live.slurm.requests import Cards
+
+__all__ = ["OLDEST", "Fault", "Site", "faults"]
+
+OLDEST = (22, 5)
+"""The first Slurm with shards."""
+_VERSION = re.compile(r"(\d+)\.(\d+)")
+MOST_SKEW_S = 5.0
+LEAST_JOB_AGE_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is to be changed, or known."""
+
+    what: str
+    line: str
+    """What to write, and where."""
+    stops: bool = True
+    """Whether `place` cannot work with it; else something is lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What `check` looks at."""
+
+    configuration: Mapping[str, str]
+    nodes: Sequence[SlurmNode]
+    partitions: Sequence[SlurmPartition]
+    wanted: Set[str]
+    """The partitions that berth is to place in."""
+    lua: str | None
+    """The text of job_submit.lua; None: it cannot be read."""
+    scripts: Mapping[str, str]
+    """The texts of Prolog, TaskProlog and Epilog that could be read, by these names."""
+    user: str
+    skew_s: float | None = None
+    """How far the controller's clock is ahead of this machine's."""
+    state_fault: str = ""
+    """Why the state's folder cannot be written."""
+    rest: str | None = None
+    """None: no slurmrestd is asked for; empty: it answers; else why it does not."""
+    token: str = ""
+    now_s: float = 0.0
+
+
+def faults(site: Site, cards: Cards) -> list[Fault]:
+    """Everything that is wrong, what stops berth first."""
+    found = [
+        *_of_slurm(site),
+        *_of_lua(site),
+        *_of_nodes(site, cards),
+        *_of_scripts(site),
+        *_of_talking(site),
+    ]
+    return sorted(found, key=lambda fault: not fault.stops)
+
+
+def _of_slurm(site: Site) -> Iterator[Fault]:
+    get = site.configuration.get
+    version = _VERSION.match(get("SLURM_VERSION", ""))
+    if version is None or (int(version[1]), int(version[2])) < OLDEST:
+        told = get("SLURM_VERSION", "of no version")
+        yield Fault(f"Slurm is {told}; shards came with 22.05", "update Slurm to 22.05 or later")
+    types = get("GresTypes", "").split(",")
+    missing = [name for name in ("gpu", "shard") if name not in types]
+    if missing:
+        line = "slurm.conf: GresTypes=" + ",".join(
+            [each for each in types if each not in ("(null)", "")] + missing
+        )
+        yield Fault(f"GresTypes has no {' and no '.join(missing)}", line, stops="gpu" in missing)
+    plugins = get("JobSubmitPlugins", "").split(",")
+    if "lua" not in plugins:
+        line = "slurm.conf: JobSubmitPlugins=" + ",".join(
+            [each for each in plugins if each not in ("(null)", "")] + ["lua"]
+        )
+        yield Fault("the Lua plugin is not loaded, so that no job is ever held for berth", line)
+    if not get("SelectType", "").endswith("cons_tres"):
+        yield Fault(f"{get('SelectType')} knows no GPUs of types", "slurm.conf: SelectType=select/cons_tres")
+    known = {each.name for each in site.partitions}
+    for name in sorted(site.wanted - known):
+        yield Fault(f"there is no partition {name}; there are {', '.join(sorted(known))}", "--partitions")
+    owner = get("SlurmUser", "root(0)").partition("(")[0]
+    if site.user not in ("root", owner):
+        yield Fault(
+            f"{site.user} may not hold and release other users' jobs",
+            f"run berth as root or {owner}, or: sacctmgr modify user {site.user} set AdminLevel=Operator",
+        )
+    age = get("MinJobAge", "300 sec").split()[0]
+    if age.isdecimal() and int(age) < LEAST_JOB_AGE_S:
+        yield Fault(f"jobs are forgotten {age} s after their end", "slurm.conf: MinJobAge=300", stops=False)
+    if get("JobRequeue") == "0":
+        yield Fault(
+            "jobs are not queued again unless they say so: what runs out of GPU memory fails",
+            "slurm.conf: JobRequeue=1", stops=False,
+        )  # fmt: skip
+    tres = get("AccountingStorageTRES", "")
+    lacking = [name for name in ("gres/gpu", "gres/shard") if name not in tres.split(",")]
+    if lacking and not get("AccountingStorageType", "none").endswith("none"):
+        yield Fault(
+            f"the accounting does not count {' and '.join(lacking)}",
+            f"slurm.conf: AccountingStorageTRES={','.join(lacking)}", stops=False,
+        )  # fmt: skip
+    for name in LEFT_OUT:
+        if get(name, "0") not in ("0", "(null)", ""):
+            yield Fault(
+                f"{name} is {get(name)}, which berth's order of held jobs leaves out", name, stops=False
+            )
+
+
+def _of_lua(site: Site) -> Iterator[Fault]:
+    if "lua" not in site.configuration.get("JobSubmitPlugins", "").split(","):
+        return
+    if site.lua is None:
+        yield Fault(
+            "job_submit.lua cannot be read beside slurm.conf: no job is held, and the controller refuses all jobs",
+            "take the one of `berth slurm install --dry-run`",
+        )
+        return
+    if "berth_submit" not in site.lua or "berth_modify" not in site.lua:
+        yield Fault(
+            "job_submit.lua does not call berth's functions, so that no job is held, or users release held ones",
+            "job_submit.lua: call berth_submit and berth_modify, as in `berth slurm install --dry-run`",
+        )
+        return
+    for name in sorted(site.wanted):
+        if not re.search(rf"\b{re.escape(name)}\b\W*\]?\s*=\s*true", site.lua):
+            yield Fault(
+                f"job_submit.lua does not take the jobs of the partition {name}",
+                f'job_submit.lua: local BERTH_PARTITIONS = {{ ["{name}"] = true }}',
+            )
+
+
+def _of_nodes(site: Site, cards: Cards) -> Iterator[Fault]:
+    names = {name for each in site.partitions if each.name in site.wanted for name in each.nodes}
+    nodes = [node for node in site.nodes if node.gpus and (node.name in names or not site.wanted)]
+    if not nodes:
+        yield Fault(
+            "no node of these partitions has GPUs",
+            "slurm.conf: NodeName=… Gres=gpu:…",
+            stops=bool(site.wanted),
+        )
+    for node in nodes:
+        if not node.typed:
+            kind = node.model or "gpu"
+            gres = ",".join(f"gpu:{kind}_{at}:1" for at in range(node.gpus))
+            yield Fault(
+                f"node {node.name} gives no type to each GPU: berth chooses the node, and Slurm the GPU",
+                f"slurm.conf: NodeName={node.name} … Gres={gres}", stops=False,
+            )  # fmt: skip
+        if not node.model:
+            yield Fault(
+                f"node {node.name} has GPUs of several models, which berth takes for one",
+                "--partitions without it", stops=False,
+            )  # fmt: skip
+        if not node.shards:
+            yield Fault(
+                f"node {node.name} has no shards: no GPU of it can be shared",
+                f"slurm.conf: NodeName={node.name} … Gres=…,shard:{8 * node.gpus}", stops=False,
+            )  # fmt: skip
+        elif node.shards % node.gpus:
+            yield Fault(
+                f"node {node.name} has {node.shards} shards on {node.gpus} GPUs",
+                f"slurm.conf: NodeName={node.name} … shard:{node.gpus * max(1, node.shards_a_gpu)}", stops=False,
+            )  # fmt: skip
+    for kind in sorted({node.model for node in nodes}):
+        model = cards.model(kind)
+        if not cards.told(kind):
+            size = f"{model.mem_mib >> 10}G" if model.mem_mib else "80G"
+            taken = f"taken to have {model.mem_mib} MiB" if model.mem_mib else "of unknown memory"
+            yield Fault(
+                f"GPUs of type {kind or '(none)'} are {taken}", f"--card {kind or 'gpu'}={size}", stops=False
+            )
+
+
+def _of_scripts(site: Site) -> Iterator[Fault]:
+    for name in ("Prolog", "TaskProlog", "Epilog"):
+        path = site.configuration.get(name, "(null)")
+        if path == "(null)":
+            yield Fault(
+                f"there is no {name}: shares are not enforced, and their use is not measured",
+                f"slurm.conf: {name}=/etc/slurm/berth/{_file(name)}", stops=False,
+            )  # fmt: skip
+        elif name in site.scripts and "berth" not in site.scripts[name]:
+            yield Fault(
+                f"{path} does not call berth's {name}",
+                f"{path}: at its end, /etc/slurm/berth/{_file(name)}", stops=False,
+            )  # fmt: skip
+
+
+def _file(name: str) -> str:
+    return {"Prolog": "prolog.sh", "TaskProlog": "task_prolog.sh", "Epilog": "epilog.sh"}[name]
+
+
+def _of_talking(site: Site) -> Iterator[Fault]:
+    if site.state_fault:
+        yield Fault(site.state_fault, "--state DIR")
+    if site.skew_s is not None and abs(site.skew_s) > MOST_SKEW_S:
+        yield Fault(
+            f"the controller's clock is {site.skew_s:+.0f} s from this machine's: waits are wrong by that",
+            "run an NTP client, such as chrony, on both", stops=False,
+        )  # fmt: skip
+    if site.rest:
+        yield Fault(site.rest, "slurmrestd -s openapi/v0.0.38 -a rest_auth/jwt unix:SOCKET", stops=False)
+    if site.rest is not None:
+        left_s = _expires_s(site.token) - site.now_s
+        if not site.token or left_s < 0:
+            yield Fault(
+                "there is no token for slurmrestd" if not site.token else f"the token expired {-left_s:.0f} s ago",
+                "export $(scontrol token lifespan=31536000)", stops=False,
+            )  # fmt: skip
+
+
+def _expires_s(token: str) -> float:
+    """When a JWT expires, in seconds since 1970; for ever where it does not say."""
+    parts = token.split(".")
+    try:
+        return float(json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))["exp"])
+    except (IndexError, KeyError, ValueError, binascii.Error):
+        return float("inf")

@@ -1,0 +1,177 @@
+"""What is said to slurmctld and asked of it by `squeue` and `scontrol`: the only module that starts them.
+
+Changes of many jobs go through one `scontrol` that reads them from standard input, which repeats each line and prints
+below it what went wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from berth.errors import LiveError
+from berth.live.slurm.jobs import SlurmJob, format_of, jobs_of
+from berth.live.slurm.nodes import SlurmNode, SlurmPartition, nodes_of, partitions_of
+
+__all__ = ["Change", "Controller", "Run", "View", "run_program"]
+
+TIMEOUT_S = 60.0
+_PROMPT = "scontrol: "
+_CONFIG = re.compile(r"(\S+)\s*=\s?(.*)")
+_TOLD = re.compile(r"Configuration data (as of) (\S+)")
+
+Run = Callable[[Sequence[str], str], str]
+"""Runs a program with words on its standard input and returns what it prints; LiveError where it cannot."""
+
+
+def run_program(words: Sequence[str], told: str = "") -> str:
+    """Run one of Slurm's programs; LiveError says what it said."""
+    environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"}
+    # scontrol reads its lines by readline, which writes escapes into what it repeats, unless its terminal is wide.
+    environment |= {"TERM": "dumb", "COLUMNS": "30000"}
+    try:
+        done = subprocess.run(
+            words, input=told, stdout=subprocess.PIPE, stderr=subprocess.STDOUT if told else subprocess.PIPE,
+            text=True, errors="replace", timeout=TIMEOUT_S, env=environment, check=False,
+        )  # fmt: skip
+    except FileNotFoundError as error:
+        raise LiveError(f"there is no {words[0]} here; run berth where Slurm's commands are") from error
+    except subprocess.TimeoutExpired as error:
+        raise LiveError(
+            f"{words[0]} has not answered for {TIMEOUT_S:.0f} s; see whether slurmctld lives: scontrol ping"
+        ) from error
+    if done.returncode and not told:
+        raise LiveError(f"{' '.join(words[:4])}: {done.stderr.strip() or f'exit {done.returncode}'}")
+    return done.stdout
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One change of a waiting job; a field that is None stays as it is."""
+
+    job_id: str
+    node_list: str | None = None
+    gres: str | None = None
+    """What it gets on each of its nodes, such as `gres:gpu:a100_1:1` or `gres:shard:a100_1:2`; empty: nothing."""
+    admin_comment: str | None = None
+    nodes: int | None = None
+    per_job: str | None = None
+    per_task: str | None = None
+    per_socket: str | None = None
+    hold: bool | None = None
+    """True: an administrator's hold; False: release it."""
+    requeue: bool = False
+    """Begin with a requeue, which leaves it held."""
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The lines for `scontrol`, but for the release."""
+        pairs = [
+            (name, value)
+            for name, value in (
+                ("ReqNodeList", self.node_list), ("TresPerNode", self.gres), ("TresPerJob", self.per_job),
+                ("TresPerTask", self.per_task), ("TresPerSocket", self.per_socket),
+                ("NumNodes", None if self.nodes is None else str(self.nodes)),
+                ("AdminComment", self.admin_comment),
+                ("StartTime", "now" if self.requeue else None),  # Slurm keeps what was requeued back for two minutes
+            )
+            if value is not None
+        ]  # fmt: skip
+        told = [f"requeuehold {self.job_id}"] if self.requeue else []
+        if self.hold:
+            told.append(f"hold {self.job_id}")
+        if pairs:
+            told.append(f"update JobId={self.job_id} " + " ".join(f"{name}={value}" for name, value in pairs))
+        return tuple(told)
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What Slurm has at one moment."""
+
+    at_ms: int
+    jobs: tuple[SlurmJob, ...]
+    nodes: tuple[SlurmNode, ...]
+    partitions: tuple[SlurmPartition, ...]
+
+
+class Controller:
+    """slurmctld, by its own commands."""
+
+    def __init__(self, run: Run = run_program) -> None:
+        self._run = run
+        self.queries = 0
+        """How many queries there were."""
+
+    def jobs(self, ids: Sequence[str] = ()) -> tuple[SlurmJob, ...]:
+        """All jobs that wait or run; with `ids` only these, also where they have ended lately."""
+        only = ["-t", "all", "-j", ",".join(ids)] if ids else []
+        self.queries += 1
+        return tuple(jobs_of(self._run(["squeue", "-h", "-a", *only, "-O", format_of()], "")))
+
+    def nodes(self) -> tuple[SlurmNode, ...]:
+        """All nodes."""
+        self.queries += 1
+        return tuple(nodes_of(self._run(["scontrol", "-o", "-d", "-a", "show", "node"], "")))
+
+    def partitions(self) -> tuple[SlurmPartition, ...]:
+        """All partitions."""
+        self.queries += 1
+        return tuple(partitions_of(self._run(["scontrol", "-o", "-a", "show", "partition"], "")))
+
+    def configuration(self) -> dict[str, str]:
+        """What `scontrol show config` prints, by name."""
+        text = self._run(["scontrol", "show", "config"], "")
+        found = (_CONFIG.fullmatch(line.strip()) for line in text.splitlines())
+        told = _TOLD.match(text)
+        return {each[1]: each[2] for each in (*found, told) if each}
+
+    def fair_shares(self) -> dict[tuple[str, str], float]:
+        """The fair-share factor of each account and user, as `sshare` tells it; empty without accounting."""
+        try:
+            text = self._run(["sshare", "-a", "-P", "-n", "-o", "Account,User,FairShare"], "")
+        except LiveError:
+            return {}
+        rows = (line.split("|") for line in text.splitlines())
+        return {
+            (row[0].strip(), row[1].strip()): float(row[2])
+            for row in rows
+            if len(row) > 2 and row[1] and row[2]
+        }
+
+    def apply(self, changes: Iterable[Change]) -> dict[str, str]:
+        """Make these changes; what went wrong, by the job's id.
+
+        What is to be released is released by a second process, and only where everything before went well: released
+        after an update that was refused, a job would run without any GPU.
+        """
+        changes = tuple(changes)
+        failed = self._tell([(change.job_id, line) for change in changes for line in change.lines])
+        free = [change.job_id for change in changes if change.hold is False and change.job_id not in failed]
+        return failed | self._tell([(job_id, f"release {job_id}") for job_id in free])
+
+    def _tell(self, asked: Sequence[tuple[str, str]]) -> dict[str, str]:
+        """Have one `scontrol` do these lines, each of a job; what went wrong, by the job's id."""
+        if not asked:
+            return {}
+        bad = [line for _, line in asked if "\n" in line]
+        if bad:
+            raise LiveError(f"a change of a job holds a line break: {bad[0][:80]!r}")
+        return dict(_errors(self._run(["scontrol"], "".join(f"{line}\n" for _, line in asked)), asked))
+
+
+def _errors(text: str, asked: Sequence[tuple[str, str]]) -> Iterable[tuple[str, str]]:
+    """Of each line that failed its job, and what was printed below it: each line is repeated behind a prompt."""
+    below: dict[str, list[str]] = {}
+    at = -1
+    for line in text.splitlines():
+        if line.startswith(_PROMPT) and at + 1 < len(asked):
+            at += 1
+        elif line.strip() and line.strip() != _PROMPT.strip() and at >= 0:
+            below.setdefault(asked[at][0], []).append(line.strip())
+    for job_id, _ in asked[at + 1 :]:
+        below.setdefault(job_id, []).append("scontrol ended before it came to this")
+    return ((job_id, " ".join(lines)) for job_id, lines in below.items())

@@ -1,0 +1,104 @@
+"""What berth decided and what Slurm did then, a line of JSON each, beside one another in one file.
+
+A line has `at_ms`, `event` and `job`. The file is what `berth slurm compare` reads, and what is joined with the
+accounting by the job's number there (`raw`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from berth.errors import LiveError
+
+__all__ = [
+    "ADVISED",
+    "ENDED",
+    "GIVEN_BACK",
+    "GIVEN_UP",
+    "PLACED",
+    "STARTED",
+    "TAKEN_BACK",
+    "Decision",
+    "append",
+    "read_decisions",
+]
+
+ADVISED = "advised"
+"""berth would have started it."""
+PLACED = "placed"
+"""berth told Slurm where to start it."""
+STARTED = "started"
+"""Slurm started it."""
+ENDED = "ended"
+TAKEN_BACK = "taken-back"
+"""Slurm did not start it where it was placed, and it waits again."""
+GIVEN_BACK = "given-back"
+"""berth does not decide on it: Slurm does, with the request that it was submitted with."""
+GIVEN_UP = "given-up"
+"""It ran out of GPU memory too often, and is not queued again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One line."""
+
+    at_ms: int
+    event: str
+    job: str
+    raw: str = ""
+    """The job's number in the accounting."""
+    policy: str = ""
+    submit_ms: int = 0
+    start_ms: int | None = None
+    """When Slurm started it; it may be before it was seen."""
+    end_ms: int | None = None
+    gpus: int = 0
+    milli: int = 1000
+    mem_mib: int = 0
+    where: str = ""
+    """Nodes and GPUs: `node1:0+1,node2:0+1`."""
+    why: str = ""
+    state: str = ""
+    user: str = ""
+    application: str = ""
+    peak_mib: int = 0
+    refused: int = 0
+
+
+def append(path: Path, decisions: list[Decision]) -> None:
+    """Append lines; what is the default is left out."""
+    if not decisions:
+        return
+    plain = Decision(0, "", "")
+    lines = []
+    for decision in decisions:
+        kept = {name: value for name, value in asdict(decision).items() if value != getattr(plain, name)}
+        lines.append(json.dumps(kept, ensure_ascii=False, separators=(",", ":")) + "\n")
+    try:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write("".join(lines))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise LiveError(
+            f"{path} cannot be written ({error.strerror}); name another folder with --state"
+        ) from error
+
+
+def read_decisions(path: Path) -> Iterator[Decision]:
+    """All lines in their order; one that a crash cut off is passed over."""
+    known = set(Decision.__dataclass_fields__)
+    try:
+        with open(path, encoding="utf-8") as file:
+            for line in file:
+                try:
+                    values = json.loads(line)
+                    yield Decision(**{name: value for name, value in values.items() if name in known})
+                except (ValueError, TypeError):
+                    continue
+    except FileNotFoundError as error:
+        raise LiveError(f"{path} is not there; `berth slurm run` writes it") from error

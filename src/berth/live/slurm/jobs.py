@@ -1,0 +1,207 @@
+"""The jobs that Slurm has, as `squeue -O` tells them in one cheap query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from berth.errors import LiveError
+from berth.history.values.tres import Resources, resources
+from berth.live.slurm.gres import indices
+
+__all__ = ["COLUMNS", "FIELD", "ROW", "SlurmJob", "format_of", "jobs_of", "tasks_of"]
+
+FIELD = "\x1f"
+"""What ends a field: names and comments may hold anything else."""
+ROW = "\x1e"
+"""What ends a row: a comment may hold line breaks."""
+
+COLUMNS = (
+    "JobID", "JobArrayID", "HetJobID", "State", "Reason", "UserName", "Account", "QOS", "Partition", "Name",
+    "Comment", "admin_comment", "Command", "PriorityLong", "Nice", "SubmitTime", "EligibleTime", "StartTime",
+    "EndTime", "TimeLimit", "NumNodes", "NumTasks", "NodeList", "ReqNodes", "tres-alloc", "tres-per-node",
+    "tres-per-job", "tres-per-task", "tres-per-socket", "Feature", "Licenses", "Dependency", "Reservation",
+    "OverSubscribe", "RestartCnt",
+)  # fmt: skip
+"""What is asked of `squeue -O`, in this order."""
+_NOTHING = frozenset({"", "(null)", "N/A", "None", "NONE", "Unknown"})
+MOST_TASKS = 1_000_000
+"""A row with more tasks than this is taken to be broken; Slurm's own limit is 4,000,001."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """A job, a task of an array, or all tasks of an array that wait and are still one row."""
+
+    id: str
+    """What people and `scontrol` call it: `12`, `12_3`, `7+1`."""
+    raw_id: str
+    """Its number in the accounting (`JobIDRaw`)."""
+    state: str
+    reason: str
+    user: str
+    account: str
+    qos: str
+    partition: str
+    name: str
+    comment: str
+    admin_comment: str
+    command: str
+    priority: int
+    nice: int
+    submit_ms: int
+    eligible_ms: int | None
+    start_ms: int | None
+    """When it began, or when Slurm expects it to begin."""
+    end_ms: int | None
+    """When it ended, or must have ended."""
+    time_limit_ms: int | None
+    nodes: int
+    tasks: int
+    node_list: str
+    req_nodes: str
+    tres: Resources
+    """What it has, or of a waiting job what it asks for beside GPUs."""
+    tres_per_node: str
+    tres_per_job: str
+    tres_per_task: str
+    tres_per_socket: str
+    features: str
+    licenses: str
+    dependency: str
+    reservation: str
+    exclusive: bool
+    restarts: int
+    array_tasks: tuple[int, ...] = ()
+    """The tasks that this row stands for; empty where it is one job."""
+    array_limit: int | None = None
+    """The most tasks of its array that may run at once."""
+    het: bool = False
+    """Whether it is a component of a heterogeneous job."""
+
+    @property
+    def waits(self) -> bool:
+        return self.state == "PENDING"
+
+    @property
+    def runs(self) -> bool:
+        """Whether it holds nodes, completing and configuring included."""
+        return self.state in _HOLDING
+
+    @property
+    def ended(self) -> bool:
+        return not self.waits and not self.runs
+
+    @property
+    def held(self) -> bool:
+        return self.waits and (self.reason.startswith("JobHeld") or self.priority == 0)
+
+    @property
+    def array_id(self) -> str:
+        """The id of its array; empty for a job of its own."""
+        head, mark, _ = self.id.partition("_")
+        return head if mark else ""
+
+
+_HOLDING = frozenset({
+    "RUNNING", "COMPLETING", "CONFIGURING", "SUSPENDED", "RESIZING", "STAGE_OUT", "SIGNALING", "STOPPED",
+})  # fmt: skip
+
+
+def format_of(columns: Sequence[str] = COLUMNS) -> str:
+    """The argument of `squeue -O`: a field's length is not limited where it has a mark behind it."""
+    marks = [FIELD] * (len(columns) - 1) + [ROW]
+    return ",".join(f"{name}:{mark}" for name, mark in zip(columns, marks, strict=True))
+
+
+def jobs_of(text: str) -> Iterator[SlurmJob]:
+    """The rows that `squeue -h -a -O` prints, with times as seconds (SLURM_TIME_FORMAT=%s).
+
+    Raises LiveError for a row that cannot be read: half of a queue would be worse than none.
+    """
+    for row in text.split(ROW):
+        row = row.strip("\n ")
+        if not row:
+            continue
+        fields = row.split(FIELD)
+        if len(fields) != len(COLUMNS):
+            raise LiveError(
+                f"squeue printed a row of {len(fields)} fields, expected {len(COLUMNS)}: {row[:80]!r}; is it of a"
+                " Slurm before 22.05? See `berth slurm check`"
+            )
+        try:
+            yield _job(fields)
+        except ValueError as error:
+            raise LiveError(f"squeue printed of job {fields[1]} what cannot be read: {error}") from error
+
+
+def _job(fields: Sequence[str]) -> SlurmJob:
+    (
+        raw_id, array_id, het_id, state, reason, user, account, qos, partition, name, comment, admin_comment, command,
+        priority, nice, submit, eligible, start, end, limit, nodes, tasks, node_list, req_nodes, tres,
+        per_node, per_job, per_task, per_socket, features, licenses, dependency, reservation, over, restarts,
+    ) = fields  # fmt: skip
+    head, bracket, rest = array_id.partition("_[")
+    spans, _, at_once = rest.rstrip("]").partition("%")
+    waiting = indices(spans) if bracket else ()
+    if len(waiting) > MOST_TASKS:
+        raise ValueError(f"an array of {len(waiting):,} tasks")
+    return SlurmJob(
+        id=f"{head}_" if bracket else array_id, raw_id=raw_id, state=state, reason=reason, user=user,
+        account=_text(account), qos=_text(qos), partition=partition, name=name, comment=_text(comment),
+        admin_comment=_text(admin_comment), command=_text(command), priority=_number(priority),
+        nice=int(nice or 0), submit_ms=_ms(submit) or 0, eligible_ms=_ms(eligible), start_ms=_ms(start),
+        end_ms=_ms(end), time_limit_ms=_limit_ms(limit), nodes=_number(nodes), tasks=_number(tasks),
+        node_list=_text(node_list), req_nodes=_text(req_nodes),
+        tres=resources(tres), tres_per_node=_text(per_node), tres_per_job=_text(per_job),
+        tres_per_task=_text(per_task), tres_per_socket=_text(per_socket), features=_text(features),
+        licenses=_text(licenses), dependency=_text(dependency), reservation=_text(reservation),
+        exclusive=over == "NO", restarts=_number(restarts), array_tasks=waiting,
+        array_limit=int(at_once) if at_once else None, het=het_id not in _NOTHING and het_id != "0",
+    )  # fmt: skip
+
+
+def tasks_of(jobs: Iterable[SlurmJob], most: int) -> Iterator[SlurmJob]:
+    """Each job of its own: of an array's waiting tasks the first `most`, no more than may run at once beside those
+    that do."""
+    jobs = list(jobs)
+    running: dict[str, int] = {}
+    for job in jobs:
+        released = job.waits and not job.held and not job.array_tasks  # it starts at any moment
+        if job.array_id and (job.runs or released):
+            running[job.array_id] = running.get(job.array_id, 0) + 1
+    for job in jobs:
+        if not job.array_tasks:
+            yield job
+            continue
+        room = most if job.array_limit is None else job.array_limit - running.get(job.array_id, 0)
+        for task in job.array_tasks[: max(0, min(most, room))]:
+            yield replace(job, id=f"{job.id}{task}", array_tasks=())
+
+
+def _text(text: str) -> str:
+    return "" if text in _NOTHING else text
+
+
+def _number(text: str) -> int:
+    """A number; of a range such as `2-4` nodes the first."""
+    head = text.partition("-")[0]
+    if head.endswith("K"):
+        return int(float(head[:-1]) * 1024)
+    return 0 if head in _NOTHING else int(float(head))
+
+
+def _ms(text: str) -> int | None:
+    return None if text in _NOTHING else int(text) * 1000
+
+
+def _limit_ms(text: str) -> int | None:
+    """`1-02:03:04`, `03:04` or `4:00` (minutes:seconds); None for UNLIMITED and what is not set."""
+    if text in _NOTHING or text in ("UNLIMITED", "NOT_SET", "INVALID", "Partition_Limit"):
+        return None
+    days, dash, clock = text.rpartition("-")
+    parts = [int(part) for part in clock.split(":")]
+    while len(parts) < 3:
+        parts.insert(0, 0)
+    hours, minutes, seconds = parts
+    return ((int(days or 0) * 24 + hours) * 3600 + minutes * 60 + seconds) * 1000 if dash or parts else None

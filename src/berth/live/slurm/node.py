@@ -1,0 +1,150 @@
+"""What runs on the nodes as root: Prolog and Epilog, by `python -m berth.live.slurm.node`.
+
+The Prolog makes a partition for the job on each of its GPUs, for the TaskProlog to hand in; the Epilog reads what
+was held and refused, writes it down for berth, and takes the partition away. Whatever fails here is said in a log
+and ends with 0: a Prolog that failed would drain the node, which is not berth's to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from berth.errors import BerthError, LiveError
+from berth.live.slurm.controller import run_program
+from berth.live.slurm.gres import gres_list, indices
+from berth.live.slurm.nodes import nodes_of, pairs_of
+from berth.live.slurm.requests import Note, note_of
+from berth.live.slurm.results import Result, keep
+from berth.model import Share
+from berth.partition import Access, Limit, create, fake_driver_folder, find, remove
+from berth.partition.gpus import Gpu, gpus
+from berth.partition.launch import environment
+
+__all__ = ["epilog", "main", "prolog"]
+
+LEAST_PCT = 1
+
+
+def main() -> None:
+    """`python -m berth.live.slurm.node prolog|epilog`; always ends with 0."""
+    what = sys.argv[1] if len(sys.argv) > 1 else ""
+    does = {"prolog": prolog, "epilog": epilog}.get(what)
+    try:
+        if does is None:
+            raise LiveError(f"no '{what}'; there are prolog and epilog")
+        does(os.environ)
+    except Exception as error:  # noqa: BLE001  whatever it is, the node must not be drained for it
+        say(f"{what} of job {os.environ.get('SLURM_JOB_ID')}: {type(error).__name__}: {error}")
+
+
+def say(text: str) -> None:
+    """Append a line to the log of this node."""
+    line = f"{time.strftime('%Y-%m-%dT%H:%M:%S%z')} berth: {text}\n"
+    try:
+        with open(
+            os.environ.get("BERTH_SLURM_LOG", "/var/log/berth-slurm.log"), "a", encoding="utf-8"
+        ) as file:
+            file.write(line)
+    except OSError:
+        sys.stderr.write(line)
+
+
+def partition_name(words: Mapping[str, str]) -> str:
+    """The name of a job's partition; nodes of a test are on one machine, so that theirs have to differ."""
+    return f"slurm-{words['SLURM_JOB_ID']}-{words.get('SLURMD_NODENAME', 'node')}"
+
+
+def prolog(words: Mapping[str, str]) -> None:
+    """Make the job's partition on each of its GPUs, for its user alone."""
+    there = indices(words.get("SLURM_JOB_GPUS", ""))
+    if not there:
+        return
+    fake = bool(words.get("BERTH_SLURM_FAKE_GPU"))
+    known = {gpu.index: gpu for gpu in gpus(fake_driver_folder() if fake else None)}
+    if fake:  # one fake card stands for all of them
+        known = {index: replace(known[0], index=index) for index in there[:1]}
+    job = _job(words)
+    note = note_of(job.get("AdminComment", ""))
+    name = partition_name(words)
+    with contextlib.suppress(BerthError):
+        remove(name, force=True)  # of an attempt before this one
+    region: Path | None = None
+    access = Access(uid=int(words["SLURM_JOB_UID"]))
+    for index in there:
+        if index in known:
+            limit = _limit(note, job, known[index], words)
+            # Other jobs' promises are Slurm's and berth's to keep, and a job of a best-effort share may burst.
+            region = create(name, known[index], limit, access=access, overcommit=True).folder
+    if region is not None:
+        _hand_in(words, region, fake)
+
+
+def _job(words: Mapping[str, str]) -> dict[str, str]:
+    return pairs_of(run_program(["scontrol", "-o", "-d", "show", "job", words["SLURM_JOB_ID"]]).strip())
+
+
+def _limit(note: Note | None, job: Mapping[str, str], gpu: Gpu, words: Mapping[str, str]) -> Limit:
+    """What the job may use of one GPU: what berth noted, else by its shards, else the whole card."""
+    share = note.share if note is not None and note.share is not None else _by_shards(job, gpu, words)
+    mem_mib = min(share.mem_mib or gpu.mem_mib * share.milli // 1000, gpu.mem_mib)
+    best_effort = note is not None and note.best_effort
+    pct = 0 if best_effort or share.milli >= 1000 else max(LEAST_PCT, share.milli // 10)
+    if share.milli >= 1000 and not best_effort and not share.mem_mib:
+        mem_mib = gpu.mem_mib
+    return Limit(mem_mib, pct)
+
+
+def _by_shards(job: Mapping[str, str], gpu: Gpu, words: Mapping[str, str]) -> Share:
+    """The part that shards stand for, which Slurm itself enforces nowhere."""
+    wanted = sum(each.count for each in gres_list(job.get("TresPerNode", "")) if each.name == "shard")
+    if not wanted:
+        return Share()
+    node = next(nodes_of(run_program(["scontrol", "-o", "-d", "show", "node", words["SLURMD_NODENAME"]])))
+    milli = min(1000, 1000 * wanted // max(1, node.shards_a_gpu))
+    return Share(milli, gpu.mem_mib * milli // 1000)
+
+
+def _hand_in(words: Mapping[str, str], region: Path, fake: bool) -> None:
+    """Write down what the TaskProlog, which runs as the user and for every task, gives to the job's processes."""
+    made = environment({}, region=region, fake_gpu=fake)
+    if fake and "BERTH_FAKE_CARD" in words:
+        made["BERTH_FAKE_CARD"] = words["BERTH_FAKE_CARD"]
+    path = _handed_in(words)
+    path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    path.write_text("".join(f"{name}={value}\n" for name, value in made.items()), encoding="utf-8")
+    path.chmod(0o644)
+
+
+def _handed_in(words: Mapping[str, str]) -> Path:
+    folder = Path(words.get("BERTH_SLURM_RUN", "/run/berth-slurm"))
+    return folder / f"{words['SLURM_JOB_ID']}-{words.get('SLURMD_NODENAME', 'node')}"
+
+
+def epilog(words: Mapping[str, str]) -> None:
+    """Write down what the job held at most and what was refused, and take its partition away."""
+    name = partition_name(words)
+    _handed_in(words).unlink(missing_ok=True)
+    try:
+        parts = find(name)
+    except BerthError:
+        return
+    peak = max((-(-part.peak_bytes >> 20) for part in parts), default=0)
+    refused = sum(part.refused for part in parts)
+    needs = 0
+    for part in parts:
+        for refusal in part.refusals:
+            held = refusal.limit_bytes - min(refusal.left_bytes, refusal.limit_bytes)
+            needs = max(needs, -(-(held + refusal.asked_bytes) >> 20))
+    remove(name, force=True)
+    folder = Path(words.get("BERTH_SLURM_RESULTS", "/var/lib/berth/slurm/results"))
+    keep(folder, Result(words["SLURM_JOB_ID"], words.get("SLURMD_NODENAME", "node"), peak, refused, needs))
+
+
+if __name__ == "__main__":
+    main()

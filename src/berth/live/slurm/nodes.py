@@ -1,0 +1,141 @@
+"""The nodes and partitions that Slurm has, as `scontrol -o show` tells them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from berth.errors import LiveError
+from berth.history.values.hostlist import expand
+from berth.live.slurm.gres import Gres, base_type, gres_list
+
+__all__ = ["SlurmNode", "SlurmPartition", "nodes_of", "pairs_of", "partitions_of"]
+
+_PAIR = re.compile(r"(?:^|\s)([A-Za-z][\w/:]*)=")
+_NONE = frozenset({"", "(null)", "N/A", "none"})
+_NOT_FOR_JOBS = frozenset({
+    "DOWN", "DRAIN", "DRAINED", "DRAINING", "FAIL", "FAILING", "MAINT", "NOT_RESPONDING", "POWERED_DOWN",
+    "POWERING_DOWN", "POWER_DOWN", "REBOOT", "REBOOT_ISSUED", "RESERVED", "UNKNOWN", "FUTURE", "NO_RESPOND", "ERROR",
+    "INVALID", "INVALID_REG",
+})  # fmt: skip
+"""States, or flags of them, of nodes on which berth starts nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmNode:
+    """A node of Slurm with its GPUs."""
+
+    name: str
+    state: str
+    """As Slurm writes it: `IDLE`, `MIXED+DRAIN`, `DOWN*`."""
+    features: tuple[str, ...]
+    partitions: tuple[str, ...]
+    cpus: int
+    mem_mib: int
+    gpu_kinds: tuple[str, ...]
+    """The type of each of its GPUs, in the order of their indices."""
+    shards: int
+    """All of its GPUs together; 0: it has none."""
+    used: tuple[Gres, ...]
+    """Its GPUs and shards in use, with their indices."""
+
+    @property
+    def gpus(self) -> int:
+        return len(self.gpu_kinds)
+
+    @property
+    def typed(self) -> bool:
+        """Whether each of its GPUs has a type of its own, so that an exact one can be asked for."""
+        return len(set(self.gpu_kinds)) == self.gpus > 0 and "" not in self.gpu_kinds
+
+    @property
+    def model(self) -> str:
+        """The type of its GPUs without their numbers; empty where it tells none, or they are of several."""
+        kinds = {base_type(kind) for kind in self.gpu_kinds}
+        return kinds.pop() if len(kinds) == 1 else ""
+
+    @property
+    def shards_a_gpu(self) -> int:
+        return self.shards // self.gpus if self.gpus else 0
+
+    @property
+    def up(self) -> bool:
+        """Whether jobs may start on it."""
+        return not _NOT_FOR_JOBS & set(self.state.replace("*", "+NOT_RESPONDING").split("+"))
+
+    @property
+    def lost(self) -> bool:
+        """Whether what ran on it is gone."""
+        return self.state.split("+")[0].rstrip("*") in ("DOWN", "UNKNOWN", "FUTURE")
+
+    def index_of(self, kind: str) -> int | None:
+        """The index of the GPU that alone has this type."""
+        return self.gpu_kinds.index(kind) if self.gpu_kinds.count(kind) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmPartition:
+    """A partition of Slurm."""
+
+    name: str
+    up: bool
+    nodes: tuple[str, ...]
+    default: bool = False
+    priority_factor: int = 1
+
+
+def pairs_of(line: str) -> dict[str, str]:
+    """The `Key=value` pairs of one line; a value may hold spaces and equals signs of its own."""
+    found = list(_PAIR.finditer(line))
+    ends = [each.start() for each in found[1:]] + [len(line)]
+    return {
+        each[1]: line[each.end() : end].strip()
+        for each, end in zip(reversed(found), reversed(ends), strict=True)
+    }
+
+
+def nodes_of(text: str) -> Iterator[SlurmNode]:
+    """What `scontrol -o -d show node` prints; LiveError for a line that cannot be read."""
+    for line in text.splitlines():
+        if not line.startswith("NodeName="):
+            continue
+        pairs = pairs_of(line)
+        try:
+            yield _node(pairs)
+        except (KeyError, ValueError) as error:
+            raise LiveError(
+                f"scontrol printed of node {pairs['NodeName']} what cannot be read: {error}"
+            ) from error
+
+
+def _node(pairs: dict[str, str]) -> SlurmNode:
+    kinds: list[str] = []
+    shards = 0
+    for each in gres_list(pairs.get("Gres", "")):
+        if each.name == "gpu":
+            kinds += [each.kind] * each.count
+        elif each.name == "shard":
+            shards += each.count
+    return SlurmNode(
+        name=pairs["NodeName"], state=pairs["State"], features=_names(pairs.get("ActiveFeatures", "")),
+        partitions=_names(pairs.get("Partitions", "")),
+        cpus=int(pairs.get("CPUEfctv") or pairs["CPUTot"]), mem_mib=int(pairs["RealMemory"]),
+        gpu_kinds=tuple(kinds), shards=shards, used=gres_list(pairs.get("GresUsed", "")),
+    )  # fmt: skip
+
+
+def partitions_of(text: str) -> Iterator[SlurmPartition]:
+    """What `scontrol -o show partition` prints."""
+    for line in text.splitlines():
+        if not line.startswith("PartitionName="):
+            continue
+        pairs = pairs_of(line)
+        yield SlurmPartition(
+            pairs["PartitionName"], pairs.get("State") == "UP", expand(pairs.get("Nodes", "")),
+            pairs.get("Default") == "YES", int(pairs.get("PriorityJobFactor", "1")),
+        )  # fmt: skip
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return () if text in _NONE else tuple(text.split(","))

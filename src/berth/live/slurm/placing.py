@@ -1,0 +1,73 @@
+"""A decision of the scheduler as a change of Slurm's job: its nodes, and its GPUs or shards by their types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from berth.live.slurm.controller import Change
+from berth.live.slurm.nodes import SlurmNode
+from berth.live.slurm.requests import Note
+from berth.model import Placement
+
+__all__ = ["given_back", "gpus_by_node", "order_of", "taken_back"]
+
+
+def gpus_by_node(placement: Placement, nodes: Mapping[int, SlurmNode]) -> dict[str, tuple[int, ...]]:
+    """The indices of the GPUs on each node, by its name; `nodes` by their rows."""
+    found: dict[str, tuple[int, ...]] = {}
+    for slot in placement.slots:
+        name = nodes[slot.node].name
+        found[name] = (*found.get(name, ()), slot.index)
+    return {name: tuple(sorted(at)) for name, at in sorted(found.items())}
+
+
+def order_of(placement: Placement, note: Note, nodes: Mapping[int, SlurmNode], before: str = "") -> Change:
+    """What is to be changed so that the job runs there, its release included.
+
+    Slurm takes one request for all nodes of a job: where their GPUs' types differ, or nodes give none, it is asked for
+    the nodes alone and chooses the GPUs itself. `before` is what the job asked for on each node when it was placed
+    before: Slurm exchanges shards for shards and GPUs for GPUs, never one for the other.
+    """
+    by_node = gpus_by_node(placement, nodes)
+    named = {node.name: node for node in nodes.values()}
+    kinds = {tuple(named[name].gpu_kinds[at] for at in where) for name, where in by_node.items()}
+    typed = len(kinds) == 1 and all(named[name].typed for name in by_node)
+    first = named[next(iter(by_node))]
+    each = len(next(iter(by_node.values())))
+    shared = placement.share.milli < 1000 or placement.best_effort
+    by_shards = bool(first.shards_a_gpu) and (shared or "shard" in before) and "gpu:" not in before
+    if by_shards:
+        count = first.shards_a_gpu if not shared else _shards(placement, first)
+        items = [f"shard:{kind}:{count}" for kind in kinds.pop()] if typed else [f"shard:{count * each}"]
+    else:
+        items = [f"gpu:{kind}:1" for kind in kinds.pop()] if typed else [f"gpu:{each}"]
+    return Change(
+        placement.job.id, node_list=",".join(by_node), gres=",".join(f"gres:{item}" for item in items),
+        admin_comment=str(replace(note, share=placement.share, best_effort=placement.best_effort)), hold=False,
+    )  # fmt: skip
+
+
+def _shards(placement: Placement, node: SlurmNode) -> int:
+    """How many shards stand for a part of a GPU in Slurm's books: rounded down, so that jobs that fit beside one
+    another have room there. What is enforced is the partition."""
+    milli = placement.share.milli
+    if placement.best_effort:  # compute is not promised, so that memory alone counts
+        return 1
+    return max(1, node.shards_a_gpu * milli // 1000)
+
+
+def given_back(job_id: str, note: Note, before: str = "") -> Change:
+    """The job with the request that it was submitted with, for Slurm to decide on; one that was placed with shards
+    keeps them, on any node, for Slurm does not exchange them."""
+    per_node = note.per_node if "shard" not in before or "shard" in note.per_node else None
+    return Change(
+        job_id, node_list="", gres=per_node or None, per_job=note.per_job or None, per_task=note.per_task or None,
+        per_socket=note.per_socket or None, admin_comment="", hold=False,
+    )  # fmt: skip
+
+
+def taken_back(job_id: str, note: Note) -> Change:
+    """The job as it waited before it was placed."""
+    waits = str(replace(note, share=None, best_effort=False))
+    return Change(job_id, hold=True, node_list="", admin_comment=waits)

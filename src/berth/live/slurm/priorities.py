@@ -1,0 +1,84 @@
+"""Slurm's own priority of a job that is held: its PriorityMultifactor, from what its commands tell.
+
+A held job has priority 0 in Slurm, and `sprio` leaves it out, so it is reckoned here as the plugin does it: each
+factor from 0 to 1 times its weight (slurm.schedmd.com/priority_multifactor.html). Job size, TRES, association and site
+factors are left out; `berth slurm check` says so where the site gives them a weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from berth.live.slurm.jobs import SlurmJob
+
+__all__ = ["LEFT_OUT", "Priorities", "seconds_of"]
+
+LEFT_OUT = ("PriorityWeightAssoc", "PriorityWeightJobSize", "PriorityWeightTRES", "PrioritySiteFactorPlugin")
+
+
+@dataclass(frozen=True, slots=True)
+class Priorities:
+    """The weights of a site, and the shares of its users."""
+
+    multifactor: bool = False
+    """False: priority/basic, first come, first served."""
+    age: int = 0
+    max_age_s: int = 7 * 86_400
+    fair_share: int = 0
+    partition: int = 0
+    shares: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """The fair-share factor by account and user."""
+    partition_factors: Mapping[str, float] = field(default_factory=dict)
+    """By name, from 0 to 1."""
+
+    @classmethod
+    def of(
+        cls,
+        configuration: Mapping[str, str],
+        shares: Mapping[tuple[str, str], float],
+        partition_factors: Mapping[str, int],
+    ) -> Priorities:
+        """From `scontrol show config`, `sshare`, and the PriorityJobFactor of each partition."""
+        most = max(partition_factors.values(), default=0) or 1
+
+        def number(name: str) -> int:
+            text = configuration.get(name, "0").split()[0] if configuration.get(name, "").split() else "0"
+            return int(text) if text.isdecimal() else 0
+
+        return cls(
+            configuration.get("PriorityType", "").endswith("multifactor"), number("PriorityWeightAge"),
+            seconds_of(configuration.get("PriorityMaxAge", "7-0")) or 7 * 86_400, number("PriorityWeightFairShare"),
+            number("PriorityWeightPartition"), shares,
+            {name: factor / most for name, factor in partition_factors.items()},
+        )  # fmt: skip
+
+    def of_job(self, job: SlurmJob, now_ms: int) -> int:
+        """The higher, the sooner. A job that is not held has its priority from Slurm."""
+        if job.priority:
+            return job.priority
+        if not self.multifactor:
+            return 0
+        waited_s = max(0, now_ms - (job.eligible_ms or job.submit_ms)) / 1000
+        aged = min(1.0, waited_s / self.max_age_s)
+        share = self.shares.get((job.account, job.user), 0.0)
+        sum_of = self.age * aged + self.fair_share * share
+        sum_of += self.partition * self.partition_factors.get(job.partition, 0.0)
+        return max(1, round(sum_of) - job.nice)
+
+
+def seconds_of(text: str) -> int:
+    """Seconds of `7-00:00:00`, `300 sec` or `01:00:00`; 0 where it is none."""
+    words = text.split()
+    if not words:
+        return 0
+    if len(words) > 1 and words[1].startswith("sec"):
+        return int(words[0]) if words[0].isdecimal() else 0
+    days, _, clock = words[0].rpartition("-")
+    try:
+        parts = [int(part) for part in clock.split(":")]
+        return int(days or 0) * 86_400 + sum(
+            part * size for part, size in zip(parts, (3600, 60, 1), strict=False)
+        )
+    except ValueError:
+        return 0

@@ -1,0 +1,197 @@
+"""What a job of Slurm asks for, as berth's `Job`; and what berth writes into AdminComment.
+
+The Lua plugin takes the GPUs off a job and notes them there, without spaces, which `scontrol` does not take:
+
+    berth:1;node=gres:gpu:1;job=;task=;socket=;share=500:8192:1
+
+`share` is added by berth when it places the job: per mille, MiB on each GPU, and 1 where compute is best effort. A
+job that ran out of GPU memory also has how often (`retries`) and what would have been enough (`needs`, MiB).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from berth.errors import SettingError
+from berth.gpu_models import GPU_MODELS
+from berth.history.values.applications import Rules
+from berth.live.card_models import card_model
+from berth.live.slurm.gres import gres_list
+from berth.live.slurm.jobs import SlurmJob
+from berth.live.slurm.nodes import SlurmNode
+from berth.model import GpuModel, Job, Share
+from berth.partition.sizes import mem_mib
+
+__all__ = ["Cards", "NotOursError", "Note", "job_of", "note_of"]
+
+BEGINS = "berth:1;"
+_FEATURES = re.compile(r"[\w.:/-]+(?:&[\w.:/-]+)*")
+_GPU_MEM = re.compile(r"(?:^|[\s,;])gpu_mem=(\S+?)(?=$|[\s,;])")
+_GPU_PCT = re.compile(r"(?:^|[\s,;])gpu_pct=(\d+)(?=$|[\s,;])")
+
+
+class NotOursError(Exception):
+    """A job that berth does not decide on, and why; its GPUs are given back to it, and Slurm decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What berth notes of a job in its AdminComment."""
+
+    per_node: str = ""
+    per_job: str = ""
+    per_task: str = ""
+    per_socket: str = ""
+    share: Share | None = None
+    """What a partition enforces, once the job was placed."""
+    best_effort: bool = False
+    retries: int = 0
+    """How often it has run out of memory."""
+    needs_mib: int = 0
+    """What would have been enough for the calls that were refused; it asks for that from then on."""
+
+    def __str__(self) -> str:
+        text = (
+            f"{BEGINS}node={self.per_node};job={self.per_job};task={self.per_task};socket={self.per_socket}"
+        )
+        if self.share is not None:
+            text += f";share={self.share.milli}:{self.share.mem_mib}:{int(self.best_effort)}"
+        rest = (
+            ("retries", self.retries),
+            ("needs", self.needs_mib),
+        )
+        return text + "".join(f";{name}={value}" for name, value in rest if value)
+
+    @property
+    def wants_gpus(self) -> bool:
+        return bool(self.per_node or self.per_job or self.per_task or self.per_socket)
+
+
+def note_of(admin_comment: str) -> Note | None:
+    """The note in a comment; None where it is not one of ours."""
+    if not admin_comment.startswith(BEGINS):
+        return None
+    pairs = dict(each.partition("=")[::2] for each in admin_comment.removeprefix(BEGINS).split(";"))
+    note = Note(pairs.get("node", ""), pairs.get("job", ""), pairs.get("task", ""), pairs.get("socket", ""))
+    try:
+        if share := pairs.get("share"):
+            milli, mem, best_effort = map(int, share.split(":"))
+            note = replace(note, share=Share(milli, mem), best_effort=bool(best_effort))
+        return replace(note, retries=int(pairs.get("retries", "0")), needs_mib=int(pairs.get("needs", "0")))
+    except ValueError:
+        return None  # somebody else has written into it
+
+
+class Cards:
+    """The GPU models of a cluster's nodes: how much memory a card of each type has, and how many shards."""
+
+    def __init__(self, mem_mib: Mapping[str, int] | None = None) -> None:
+        """`mem_mib` is told for types of GPUs; of others the catalogue knows, or nobody."""
+        self._told = dict(mem_mib or {})
+        self._models: dict[str, GpuModel] = {}
+        self.shards_a_gpu = 0
+        """The least that a node with shards has of them for a GPU."""
+
+    def look_at(self, nodes: Iterable[SlurmNode]) -> None:
+        """Take in which shards there are."""
+        self.shards_a_gpu = min((node.shards_a_gpu for node in nodes if node.shards_a_gpu), default=0)
+
+    def told(self, kind: str) -> bool:
+        """Whether the memory of this type was told."""
+        return kind in self._told
+
+    def model(self, kind: str) -> GpuModel:
+        """The model that is of this type without its number."""
+        found = self._models.get(kind)
+        if found is None:
+            mem_mib = self._told.get(kind) or _largest_mib(kind)
+            found = self._models[kind] = card_model(kind or "GPU", mem_mib)
+        return found
+
+
+def _largest_mib(kind: str) -> int:
+    """The memory of the largest card of the catalogue that a type may mean; 0: it means none."""
+    begins = kind.upper().replace("_", "-")
+    names = (name for name in GPU_MODELS if begins and name.startswith(begins))
+    return max((GPU_MODELS[name].mem_mib for name in names), default=0)
+
+
+class _Asked(NamedTuple):
+    """GPUs, of any node or a type, and shards on each node."""
+
+    gpus: int
+    kind: str
+    shards: int
+
+
+def job_of(job: SlurmJob, cards: Cards, rules: Rules, *, priority: int, retries: int) -> Job:
+    """The job as the scheduler knows it; NotOursError says why berth does not decide on it."""
+    note = note_of(job.admin_comment) or Note(
+        job.tres_per_node, job.tres_per_job, job.tres_per_task, job.tres_per_socket
+    )
+    for wrong, why in (
+        (job.het, "it is a component of a heterogeneous job"),
+        (job.exclusive, "it asks for whole nodes (--exclusive)"),
+        (bool(job.reservation), f"it asks for the reservation {job.reservation}"),
+        ("," in job.partition, f"it was submitted to several partitions, {job.partition}"),
+        (bool(job.features) and not _FEATURES.fullmatch(job.features), f"its features are {job.features}"),
+        (bool(note.per_socket), "it asks for GPUs on each socket"),
+    ):
+        if wrong:
+            raise NotOursError(f"{why}, which berth leaves to Slurm")
+    asked = _asked(job, note)
+    share = _share(job, asked, cards)
+    share = Share(share.milli, max(share.mem_mib, note.needs_mib))
+    features = tuple(f"feature:{each}" for each in job.features.split("&")) if job.features else ()
+    named = (f"node:{job.req_nodes}",) if job.req_nodes and note_of(job.admin_comment) is None else ()
+    return Job(
+        id=job.id, submit_ms=job.submit_ms, work_ms=None, user=job.user,
+        application=rules.application(job.comment, job.name, job.command) or job.name, gpus=asked.gpus, share=share,
+        nodes=max(1, job.nodes), cpu_milli=1000 * job.tres.cpus, mem_mib=job.tres.mem_mib,
+        models=(cards.model(asked.kind).name,) if asked.kind else (),
+        labels=(f"partition:{job.partition}", *features, *named), priority=priority,
+        time_limit_ms=job.time_limit_ms, retries=retries, virtual_cluster=job.partition,
+    )  # fmt: skip
+
+
+def _asked(job: SlurmJob, note: Note) -> _Asked:
+    nodes = max(1, job.nodes)
+    gpus = shards = 0
+    kinds: set[str] = set()
+    try:
+        for text, times in ((note.per_node, nodes), (note.per_job, 1), (note.per_task, max(1, job.tasks))):
+            for each in gres_list(text):
+                if each.name == "gpu":
+                    gpus += each.count * times
+                    kinds |= {each.kind} - {""}
+                elif each.name == "shard":
+                    shards += each.count
+                    kinds |= {each.kind} - {""}
+                else:
+                    raise NotOursError(f"it asks for {each.name}, which berth leaves to Slurm")
+    except ValueError as error:
+        raise NotOursError(f"its request cannot be read: {error}") from error
+    if (gpus and shards) or len(kinds) > 1:
+        raise NotOursError("it asks for GPUs of several kinds, which berth leaves to Slurm")
+    if gpus % nodes:
+        raise NotOursError(f"its {gpus} GPUs do not divide into {nodes} nodes, which berth leaves to Slurm")
+    return _Asked(gpus or (nodes if shards else 0), kinds.pop() if kinds else "", shards)
+
+
+def _share(job: SlurmJob, asked: _Asked, cards: Cards) -> Share:
+    """What it may use of each GPU: by its shards, or by `gpu_mem=4G gpu_pct=30` in its comment."""
+    card_mib = cards.model(asked.kind).mem_mib if asked.kind else 0
+    if asked.shards:
+        if not cards.shards_a_gpu or asked.shards > cards.shards_a_gpu:
+            raise NotOursError(f"it asks for {asked.shards} shards, and a GPU has {cards.shards_a_gpu}")
+        return Share(1000 * asked.shards // cards.shards_a_gpu, card_mib * asked.shards // cards.shards_a_gpu)
+    wanted, pct = _GPU_MEM.search(job.comment), _GPU_PCT.search(job.comment)
+    try:
+        mem = mem_mib(wanted[1]) if wanted else 0
+    except SettingError:
+        mem = 0
+    milli = min(1000, 10 * int(pct[1])) if pct and int(pct[1]) else 1000
+    return Share(milli, mem)

@@ -1,0 +1,121 @@
+"""Changes through slurmrestd, on a Unix socket with a token: some 145 jobs a second.
+
+It answers 200 also where it refuses, with `errors` inside. Its v0.0.38 knows no AdminComment: what needs one goes
+through `scontrol` first.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import socket
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from berth.errors import LiveError
+from berth.live.slurm.controller import Change, Controller
+
+__all__ = ["RestChannel"]
+
+VERSION = "v0.0.38"
+TIMEOUT_S = 30.0
+
+
+class _OnSocket(http.client.HTTPConnection):
+    """HTTP on a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=TIMEOUT_S)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(TIMEOUT_S)
+        self.sock.connect(str(self._path))
+
+
+class RestChannel:
+    """Places by slurmrestd; what it cannot say is left to `scontrol`, and all of it where slurmrestd is gone."""
+
+    def __init__(self, path: Path, controller: Controller) -> None:
+        self._path = path
+        self._controller = controller
+        self._connection: _OnSocket | None = None
+
+    def apply(self, changes: Iterable[Change]) -> dict[str, str]:
+        """Make these changes; what went wrong, by the job's id."""
+        changes = tuple(changes)
+        # It knows jobs by their number alone: a task that waits has none of its own yet.
+        by_rest = [
+            change for change in changes
+            if change.hold is False and change.job_id.isdigit() and not (change.per_job or change.per_task)
+        ]  # fmt: skip
+        rest = [change for change in changes if change not in by_rest]
+        notes = [
+            Change(c.job_id, admin_comment=c.admin_comment) for c in by_rest if c.admin_comment is not None
+        ]
+        failed = self._controller.apply([*rest, *notes])
+        try:
+            return self._post_all(by_rest, failed)
+        finally:
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+
+    def _post_all(self, by_rest: Sequence[Change], failed: dict[str, str]) -> dict[str, str]:
+        """Change and release these but for those that have failed, on one connection; all that has failed then."""
+        for at, change in enumerate(by_rest):
+            if change.job_id in failed:
+                continue
+            try:
+                errors = self._post(change)
+            except LiveError:  # slurmrestd is gone, or its token has expired: the rest is scontrol's
+                left = [
+                    replace(each, admin_comment=None) for each in by_rest[at:] if each.job_id not in failed
+                ]
+                return failed | self._controller.apply(left)
+            if errors:
+                failed[change.job_id] = errors
+        return failed
+
+    def _post(self, change: Change) -> str:
+        """Change one job and release it; what slurmrestd objects to. LiveError where it does not answer."""
+        body: dict[str, Any] = {"hold": False}
+        if change.node_list:
+            body["node_list"] = change.node_list
+        if change.gres:
+            body["gres"] = change.gres
+        status, answer = self._ask("POST", f"/slurm/{VERSION}/job/{change.job_id}", body)
+        if status in (401, 403):
+            raise LiveError("slurmrestd does not take the token; make a new one: SLURM_JWT=$(scontrol token)")
+        errors = [str(each.get("description") or each.get("error")) for each in answer.get("errors", [])]
+        if status >= 400 and not errors:
+            raise LiveError(f"slurmrestd answers {status}")
+        return "; ".join(errors)
+
+    def _ask(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        headers = {
+            "Content-Type": "application/json",
+            "X-SLURM-USER-NAME": os.environ.get("SLURM_JWT_USER", "root"),
+            "X-SLURM-USER-TOKEN": os.environ.get("SLURM_JWT", ""),
+        }
+        for attempt in (1, 2):  # a kept connection may have been closed meanwhile
+            if self._connection is None:
+                self._connection = _OnSocket(self._path)
+            try:
+                self._connection.request(method, path, json.dumps(body), headers)
+                response = self._connection.getresponse()
+                text = response.read()
+                break
+            except (OSError, http.client.HTTPException) as error:
+                self._connection.close()
+                self._connection = None
+                if attempt == 2:
+                    raise LiveError(f"slurmrestd does not answer on {self._path}: {error}") from error
+        try:
+            return response.status, dict(json.loads(text or b"{}"))
+        except ValueError:
+            return response.status, {}

@@ -1,0 +1,62 @@
+"""What the Epilogs measured of jobs: a small file a job and node, in a folder that nodes and berth share.
+
+Slurm 22.05 takes no change of a job that has ended, its AdminComment included, so that it cannot carry this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Result", "keep", "taken"]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a job did with the GPUs of one node, or of all its nodes."""
+
+    raw_id: str
+    node: str
+    peak_mib: int
+    """The most that it held on one GPU."""
+    refused: int
+    """Calls for GPU memory that were refused."""
+    needs_mib: int
+    """What would have been enough for them."""
+
+
+def keep(folder: Path, result: Result) -> None:
+    """Write one, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    aside = folder / f".{result.raw_id}-{result.node}"
+    aside.write_text(f"{result.peak_mib} {result.refused} {result.needs_mib}\n", encoding="ascii")
+    os.replace(aside, folder / f"{result.raw_id}-{result.node}")
+
+
+def taken(folder: Path, raw_ids: Collection[str]) -> dict[str, Result]:
+    """Those of these jobs, over their nodes, by the job's number; they are taken away."""
+    found: dict[str, Result] = {}
+    for path in _files(folder):
+        raw_id, _, node = path.name.partition("-")
+        if raw_id not in raw_ids:
+            continue
+        with contextlib.suppress(OSError, ValueError):
+            peak, refused, needs = map(int, path.read_text(encoding="ascii").split())
+            before = found.get(raw_id, Result(raw_id, "", 0, 0, 0))
+            found[raw_id] = Result(
+                raw_id,
+                node,
+                max(peak, before.peak_mib),
+                refused + before.refused,
+                max(needs, before.needs_mib),
+            )
+            path.unlink()
+    return found
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    with contextlib.suppress(OSError):
+        yield from (path for path in sorted(folder.iterdir()) if not path.name.startswith("."))

@@ -1,0 +1,124 @@
+-- berth's part of Slurm: the GPU request of batch jobs in the partitions below goes into AdminComment, and the job is
+-- held until berth places it. A site that has a job_submit.lua already calls berth_submit and berth_modify from its own.
+
+local BERTH_PARTITIONS = {} -- @PARTITIONS@  names of partitions, each = true
+local BERTH_QOS = {}        -- @QOS@         names of QoS, each = true: their jobs too, in whatever partition
+local BERTH_OPERATORS = { [0] = true } -- @OPERATORS@  uids that may release: root, SlurmUser and berth's
+
+local NO_VAL, NO_VAL16 = 4294967294, 65534
+local MARK = "berth:1;"
+
+local function given(text)
+   return text ~= nil and text ~= ""
+end
+
+local function set(number)
+   return number ~= nil and number ~= NO_VAL and number ~= NO_VAL16
+end
+
+-- The partition that the job goes to; nil where there are several.
+local function partition_of(job_desc, part_list)
+   local name = job_desc.partition
+   if not given(name) then
+      for _, part in pairs(part_list) do
+         if part.flag_default == 1 then
+            return part.name
+         end
+      end
+      return nil
+   end
+   if string.find(name, ",") then
+      return nil
+   end
+   return name
+end
+
+-- Why berth leaves a job as it came; nil for a job that it takes.
+local function left(job_desc, part_list)
+   local name = partition_of(job_desc, part_list)
+   if not (name and BERTH_PARTITIONS[name]) and not (job_desc.qos and BERTH_QOS[job_desc.qos]) then
+      return "not of its partitions"
+   end
+   if not (given(job_desc.tres_per_node) or given(job_desc.tres_per_job) or given(job_desc.tres_per_task)) then
+      return "no GPUs"
+   end
+   local asked = (job_desc.tres_per_node or "") .. (job_desc.tres_per_job or "") .. (job_desc.tres_per_task or "")
+   if string.find(asked, "[;%s]") then
+      return "an odd request"
+   end
+   local stripped = string.gsub(asked, "gres[:/]", "")
+   if not (string.find(stripped, "gpu") or string.find(stripped, "shard")) then
+      return "no GPUs"
+   end
+   if not given(job_desc.script) then
+      return "not a batch job"
+   end
+   if given(job_desc.tres_per_socket) or given(job_desc.cpus_per_tres) or given(job_desc.mem_per_tres)
+      or given(job_desc.tres_freq) or given(job_desc.tres_bind) or set(job_desc.ntasks_per_tres) then
+      return "CPUs, memory or tasks for each GPU"
+   end
+   if set(job_desc.het_job_offset) then
+      return "a heterogeneous job"
+   end
+   if job_desc.shared == 0 then
+      return "whole nodes"
+   end
+   if given(job_desc.reservation) or given(job_desc.req_nodes) or given(job_desc.exc_nodes) then
+      return "a reservation or nodes by name"
+   end
+   if given(job_desc.features) and string.find(job_desc.features, "[^%w_.:/&-]") then
+      return "features that are no plain list"
+   end
+   if job_desc.priority == 0 then
+      return "held by its user"
+   end
+   return nil
+end
+
+function berth_submit(job_desc, part_list, submit_uid)
+   local why = left(job_desc, part_list)
+   if why then
+      return slurm.SUCCESS
+   end
+   job_desc.admin_comment = MARK .. "node=" .. (job_desc.tres_per_node or "") .. ";job="
+      .. (job_desc.tres_per_job or "") .. ";task=" .. (job_desc.tres_per_task or "") .. ";socket="
+   job_desc.tres_per_node = ""
+   job_desc.tres_per_job = ""
+   job_desc.tres_per_task = ""
+   job_desc.priority = 0
+   return slurm.SUCCESS
+end
+
+-- The GPUs of a job that berth has taken are berth's to give: released by its user, it would run with none at all.
+function berth_modify(job_desc, job_rec, part_list, modify_uid)
+   local note = job_rec.admin_comment
+   if BERTH_OPERATORS[modify_uid] or note == nil or string.sub(note, 1, #MARK) ~= MARK then
+      return slurm.SUCCESS
+   end
+   local what = nil
+   if set(job_desc.priority) and job_desc.priority ~= 0 and job_rec.priority == 0 then
+      what = "its release"
+   elseif job_desc.tres_per_node ~= nil or job_desc.tres_per_job ~= nil or job_desc.tres_per_task ~= nil
+      or job_desc.tres_per_socket ~= nil then
+      what = "its GPUs"
+   elseif job_desc.req_nodes ~= nil or job_desc.exc_nodes ~= nil then
+      what = "its nodes"
+   elseif given(job_desc.partition) and job_desc.partition ~= job_rec.partition then
+      what = "its partition"
+   elseif job_desc.admin_comment ~= nil then
+      what = "its AdminComment"
+   end
+   if what then
+      slurm.log_user("berth places this job, and " .. what .. " cannot be changed; cancel it and submit it anew")
+      return slurm.ERROR
+   end
+   return slurm.SUCCESS
+end
+
+function slurm_job_submit(job_desc, part_list, submit_uid)
+   return berth_submit(job_desc, part_list, submit_uid)
+end
+
+function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+   return berth_modify(job_desc, job_rec, part_list, modify_uid)
+end

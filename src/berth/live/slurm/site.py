@@ -1,0 +1,79 @@
+"""Reads a site's configuration: what the controller tells, and the files beside slurm.conf."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import socket
+import time
+from collections.abc import Set
+from datetime import datetime
+from pathlib import Path
+
+from berth.live.slurm.check import Site
+from berth.live.slurm.controller import Controller
+
+__all__ = ["FILES", "read_files", "read_site"]
+
+FILES = ("slurm.conf", "gres.conf", "cgroup.conf", "job_submit.lua")
+
+
+def read_files(controller: Controller, own: Path | None = None) -> tuple[dict[str, str], dict[str, str]]:
+    """The configuration, and the text of each file that can be read, by its name; `own` is berth's folder."""
+    configuration = controller.configuration()
+    folder = Path(configuration.get("SLURM_CONF", "/etc/slurm/slurm.conf")).parent
+    found = ((name, _text(folder / name)) for name in FILES)
+    ours = (
+        (f"berth/{path.name}", _text(path))
+        for path in (own.iterdir() if own is not None and own.is_dir() else ())
+    )
+    return configuration, {name: text for name, text in (*found, *ours) if text is not None}
+
+
+def read_site(controller: Controller, wanted: Set[str], state: Path, rest: Path | None) -> Site:
+    """All that `check` looks at."""
+    configuration, texts = read_files(controller)
+    scripts = {
+        name: text
+        for name in ("Prolog", "TaskProlog", "Epilog")
+        if (text := _text(Path(configuration.get(name, "(null)")))) is not None
+    }
+    return Site(
+        configuration, controller.nodes(), controller.partitions(), wanted, texts.get("job_submit.lua"), scripts,
+        pwd.getpwuid(os.geteuid()).pw_name, _skew_s(configuration), _state_fault(state),
+        None if rest is None else _rest_fault(rest), os.environ.get("SLURM_JWT", ""), time.time(),
+    )  # fmt: skip
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+
+
+def _skew_s(configuration: dict[str, str]) -> float | None:
+    """How far the controller's clock is ahead, by the moment at which it told its configuration."""
+    told = configuration.get("as of", "")
+    try:
+        return datetime.fromisoformat(told).timestamp() - time.time()
+    except ValueError:
+        return None
+
+
+def _state_fault(state: Path) -> str:
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return f"{state} cannot be made ({error.strerror})"
+    return "" if os.access(state, os.W_OK) else f"{state} cannot be written"
+
+
+def _rest_fault(path: Path) -> str:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(5)
+            connection.connect(str(path))
+    except OSError as error:
+        return f"slurmrestd does not answer on {path} ({error.strerror})"
+    return ""

@@ -1,0 +1,128 @@
+"""A Slurm for tests without one: a queue and nodes as its commands print them, which holds, places and runs jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from berth.errors import LiveError
+from berth.live.slurm.jobs import COLUMNS, FIELD, ROW
+
+__all__ = ["FakeSlurm", "row"]
+
+NODE = (
+    "NodeName={name} Arch=x86_64 CPUAlloc=0 CPUEfctv=16 CPUTot=16 AvailableFeatures={features}"
+    " ActiveFeatures={features} Gres={gres} GresUsed={used} OS=Linux 6.1 #1 SMP RealMemory=64000 AllocMem=0"
+    " State={state} ThreadsPerCore=1 Partitions=gpu BootTime=1"
+)
+TYPED = "gpu:v100_0:1,gpu:v100_1:1,shard:v100_0:4,shard:v100_1:4"
+
+
+def row(**fields: object) -> str:
+    """A row as `squeue -O` prints it; what is not told is what Slurm prints for a small job that waits."""
+    plain: dict[str, object] = {
+        "JobID": "1", "HetJobID": "N/A", "State": "PENDING", "Reason": "None", "UserName": "ann",
+        "Account": "(null)", "QOS": "(null)", "Partition": "gpu", "Name": "wrap", "PriorityLong": "100", "Nice": "0",
+        "SubmitTime": "1000", "EligibleTime": "1000", "StartTime": "N/A", "EndTime": "N/A", "TimeLimit": "1:00:00",
+        "NumNodes": "1", "NumTasks": "1", "tres-alloc": "cpu=1,mem=500M,node=1,billing=1", "Feature": "(null)",
+        "Licenses": "(null)", "Dependency": "(null)", "Reservation": "(null)", "OverSubscribe": "OK",
+        "RestartCnt": "0",
+    }  # fmt: skip
+    values = {
+        **plain,
+        **{name.replace("_", "-") if name.startswith("tres") else name: v for name, v in fields.items()},
+    }
+    values.setdefault("JobArrayID", values["JobID"])
+    return FIELD.join(str(values.get(name, "")) for name in COLUMNS) + ROW + "\n"
+
+
+@dataclass
+class FakeSlurm:
+    """Jobs by id as the fields of their rows; each release starts a job at once, if it has GPUs and a node."""
+
+    jobs: dict[str, dict[str, object]] = field(default_factory=dict)
+    nodes: dict[str, str] = field(default_factory=lambda: {"node1": "IDLE", "node2": "IDLE"})
+    told: list[str] = field(default_factory=list)
+    """Every line that scontrol was told."""
+    refuses: dict[str, str] = field(default_factory=dict)
+    """What is printed below a line that begins so."""
+    starts: bool = True
+    """Whether what is released starts."""
+    gone: bool = False
+    """Whether the controller is away."""
+    now_s: int = 2000
+
+    def held(self, job_id: str, request: str = "gres:gpu:1", **fields: object) -> None:
+        """A job that the plugin has held."""
+        note = f"berth:1;node={request};job=;task=;socket="
+        self.jobs[job_id] = {
+            "JobID": job_id, "admin_comment": note, "Reason": "JobHeldUser", "PriorityLong": "0", **fields
+        }  # fmt: skip
+
+    def end(self, job_id: str, state: str = "COMPLETED") -> None:
+        """A job ends."""
+        self.jobs[job_id] |= {"State": state, "EndTime": str(self.now_s)}
+
+    def __call__(self, words: Sequence[str], told: str) -> str:
+        if self.gone:
+            raise LiveError("slurmctld does not answer")
+        if words[0] == "squeue":
+            ended = "all" in words
+            only = words[words.index("-j") + 1].split(",") if "-j" in words else list(self.jobs)
+            live = ("PENDING", "RUNNING", "COMPLETING")
+            return "".join(
+                row(**job) for job_id, job in self.jobs.items()
+                if job_id in only and (ended or job.get("State", "PENDING") in live)
+            )  # fmt: skip
+        if words[-1] == "node":
+            return "\n".join(
+                NODE.format(
+                    name=name,
+                    features="big" if name == "node2" else "(null)",
+                    gres=TYPED,
+                    used="gpu:0",
+                    state=state,
+                )
+                for name, state in self.nodes.items()
+            )
+        if words[-1] == "partition":
+            nodes = ",".join(self.nodes)
+            return f"PartitionName=gpu Default=YES Nodes={nodes} PriorityJobFactor=1 State=UP TotalCPUs=32\n"
+        if words[-1] == "config":
+            return "Configuration data as of 2026-01-01T00:00:00\nPriorityType            = priority/basic\n"
+        return "" if words[0] == "sshare" else "".join(self._do(line) for line in told.splitlines())
+
+    def _do(self, line: str) -> str:
+        self.told.append(line)
+        answer = f"scontrol: {line}\n"
+        for begins, why in self.refuses.items():
+            if line.startswith(begins):
+                return f"{answer}{why}\n"
+        what, job_id = line.split()[0], line.split()[1].removeprefix("JobId=")
+        job = self.jobs.get(job_id)
+        if job is None:
+            return f"{answer}Invalid job id specified for job {job_id}\n"
+        if what == "hold":
+            job |= {"Reason": "JobHeldAdmin", "PriorityLong": "0"}
+        elif what == "requeuehold":
+            job |= {
+                "State": "PENDING",
+                "Reason": "job_requeued_in_held_state",
+                "PriorityLong": "0",
+                "EndTime": "N/A",
+            }
+        elif what == "update":
+            names = {
+                "ReqNodeList": "ReqNodes",
+                "TresPerNode": "tres_per_node",
+                "AdminComment": "admin_comment",
+            }
+            for pair in line.split()[2:]:
+                name, _, value = pair.partition("=")
+                if name in names:
+                    job[names[name]] = value
+        elif what == "release":
+            job |= {"Reason": "None", "PriorityLong": "100"}
+            if self.starts and job.get("ReqNodes"):
+                job |= {"State": "RUNNING", "NodeList": job["ReqNodes"], "StartTime": str(self.now_s)}
+        return answer

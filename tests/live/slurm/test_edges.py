@@ -1,0 +1,191 @@
+"""The edges: slurmrestd on its socket, the nodes' scripts, the watchdog, and the comparison of two logs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import ThreadingUnixStreamServer
+from typing import ClassVar
+
+import pytest
+
+from berth.live.slurm.compare import attempts_of, compare
+from berth.live.slurm.controller import Change, Controller
+from berth.live.slurm.decisions import Decision, append, read_decisions
+from berth.live.slurm.install import shipped
+from berth.live.slurm.rest import RestChannel
+from berth.live.slurm.results import Result, keep, taken
+from tests.live.slurm.fake_slurm import FakeSlurm
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers as slurmrestd does: 200 with errors inside, 401 for a token that it does not take."""
+
+    protocol_version = "HTTP/1.1"
+    asked: ClassVar[list[tuple[str, dict[str, object]]]] = []
+    answers: ClassVar[dict[str, tuple[int, object]]] = {}
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        job = self.path.rpartition("/")[2]
+        Handler.asked.append((job, body))
+        status, answer = Handler.answers.get(job, (200, {"errors": []}))
+        text = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def address_string(self) -> str:
+        return "client"
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def rest(tmp_path: Path) -> Iterator[Path]:
+    Handler.asked, Handler.answers = [], {}
+    with ThreadingUnixStreamServer(str(tmp_path / "rest"), Handler) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield tmp_path / "rest"
+        server.shutdown()
+        thread.join()
+
+
+def test_rest_releases_with_node_and_gpu_and_errors_inside_200_are_read(rest: Path) -> None:
+    slurm = FakeSlurm()
+    for job in ("1", "2", "3", "4_5"):
+        slurm.held(job)
+    Handler.answers["2"] = (200, {"errors": [{"error": "Requested node configuration is not available"}]})
+    changes = [
+        Change("1", node_list="node1", gres="gres:gpu:v100_0:1", admin_comment="berth:1;x", hold=False),
+        Change("2", node_list="node2", hold=False),
+        Change("3", hold=True),
+        Change("4_5", node_list="node1", hold=False),  # a task has no number of its own yet
+    ]
+    assert RestChannel(rest, Controller(slurm)).apply(changes) == {
+        "2": "Requested node configuration is not available"
+    }
+    assert Handler.asked == [
+        ("1", {"hold": False, "node_list": "node1", "gres": "gres:gpu:v100_0:1"}),
+        ("2", {"hold": False, "node_list": "node2"}),
+    ]
+    # What it cannot say goes through scontrol, before it.
+    assert slurm.told == [
+        "hold 3", "update JobId=4_5 ReqNodeList=node1", "update JobId=1 AdminComment=berth:1;x", "release 4_5",
+    ]  # fmt: skip
+
+
+def test_without_slurmrestd_or_its_token_scontrol_does_the_rest(rest: Path, tmp_path: Path) -> None:
+    for path, answer in ((rest, (401, {})), (tmp_path / "nothing", (200, {}))):
+        slurm = FakeSlurm()
+        slurm.held("1")
+        Handler.answers["1"] = answer
+        assert RestChannel(path, Controller(slurm)).apply([Change("1", node_list="node1", hold=False)]) == {}
+        assert slurm.told == ["update JobId=1 ReqNodeList=node1", "release 1"]
+
+
+@pytest.mark.parametrize("what", ["prolog", "epilog", "nonsense"])
+def test_a_script_of_a_node_never_fails_and_says_what_went_wrong(tmp_path: Path, what: str) -> None:
+    words = {
+        "PATH": str(tmp_path), "SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0", "SLURM_JOB_UID": "x",
+        "BERTH_SLURM_LOG": str(tmp_path / "log"), "BERTH_ROOT": str(tmp_path / "root"),
+        "BERTH_SLURM_RUN": str(tmp_path / "run"),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "berth.live.slurm.node", what]
+    assert subprocess.run(command, env=words, check=False).returncode == 0
+    if what != "epilog":  # without a partition it has nothing to say
+        assert f"{what} of job 7: " in (tmp_path / "log").read_text()
+
+
+def test_results_of_several_nodes_are_one_and_are_read_once(tmp_path: Path) -> None:
+    keep(tmp_path, Result("7", "node1", 100, 1, 150))
+    keep(tmp_path, Result("7", "node2", 300, 2, 0))
+    keep(tmp_path, Result("8", "node1", 5, 0, 0))
+    (tmp_path / "7-broken").write_text("half")
+    assert taken(tmp_path, {"7"}) == {"7": Result("7", "node2", 300, 3, 150)}
+    assert taken(tmp_path, {"7"}) == {}
+    assert taken(tmp_path / "none", {"7"}) == {}
+
+
+def watchdog(folder: Path, silent_s: int, rows: str, fails: str = "nothing") -> list[str]:
+    """Run the watchdog between a squeue that prints rows and a scontrol that writes down what it is told."""
+    (folder / "bin").mkdir(exist_ok=True)
+    (folder / "rows").write_text(rows)
+    scripts = {
+        "squeue": f'cat "{folder}/rows"\n',
+        "scontrol": f'echo "$*" >>"{folder}/told"\ncase "$*" in *{fails}*) exit 1 ;; esac\n',
+    }
+    for name, text in scripts.items():
+        path = folder / "bin" / name
+        path.write_text(f"#!/bin/sh\n{text}")
+        path.chmod(0o755)
+    script = folder / "watchdog.sh"
+    script.write_text(shipped("watchdog.sh"))
+    status = folder / "status.json"
+    status.write_text("{}")
+    os.utime(status, (os.stat(status).st_mtime - silent_s,) * 2)
+    (folder / "told").write_text("")
+    words = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
+    subprocess.run(["bash", script, "300", str(folder)], env=words, check=True, capture_output=True)
+    return (folder / "told").read_text().splitlines()
+
+
+def held(job: str, note: str, placed: str = "", submitted: int = 1000) -> str:
+    return "\x1f".join((job, str(submitted), placed, note, "JobHeldAdmin")) + "\n"
+
+
+def test_the_watchdog_gives_back_what_berth_holds_where_berth_is_silent(tmp_path: Path) -> None:
+    note = "berth:1;node=gres:gpu:1;job=;task=gres:gpu:2;socket=;share=500:10:1"
+    rows = held("7", note) + held("8_[1-9%2]", "berth:1;node=;job=gres:gpu:4;task=;socket=")
+    rows += held("9", "of the site") + held("10", "") + held("11", note, submitted=99_999_999_999)
+    assert watchdog(tmp_path, 10, rows) == []
+    assert watchdog(tmp_path, 400, rows) == [
+        "update JobId=7 ReqNodeList= AdminComment= TresPerNode=gres:gpu:1 TresPerTask=gres:gpu:2", "release 7",
+        "update JobId=8 ReqNodeList= AdminComment= TresPerJob=gres:gpu:4", "release 8",
+    ]  # fmt: skip
+
+
+def test_the_watchdog_never_releases_a_job_without_a_gpu(tmp_path: Path) -> None:
+    note = "berth:1;node=gres:gpu:1;job=;task=;socket="
+    told = watchdog(tmp_path, 400, held("7", note), fails="TresPerNode")
+    assert told == ["update JobId=7 ReqNodeList= AdminComment= TresPerNode=gres:gpu:1"]
+    told = watchdog(tmp_path, 400, held("7", note, placed="gres:shard:v100_0:2"), fails="TresPerNode")
+    assert told[1:] == ["update JobId=7 ReqNodeList= AdminComment=", "release 7"]
+
+
+def test_waits_stand_side_by_side_and_a_requeued_job_has_two_attempts(tmp_path: Path) -> None:
+    lines = [
+        Decision(11_000, "advised", "1", submit_ms=10_000, policy="p", where="n:0"),
+        Decision(15_000, "advised", "1", submit_ms=10_000),  # only the first counts
+        Decision(21_000, "started", "1", "1", submit_ms=10_000, start_ms=20_000, gpus=1),
+        Decision(30_000, "ended", "1", "1", end_ms=30_000, state="NODE_FAIL"),
+        Decision(41_000, "started", "1", "1", submit_ms=10_000, start_ms=40_000, gpus=1),
+        Decision(50_000, "ended", "1", "1", end_ms=50_000, state="COMPLETED"),
+    ]
+    append(tmp_path / "log", lines)
+    with open(tmp_path / "log", "a") as file:
+        file.write('{"at_ms":5,"eve')  # a crash cut it off
+    assert list(read_decisions(tmp_path / "log")) == lines
+    attempts = attempts_of(lines)
+    assert [(each.start_ms, each.end_ms, each.decided_ms, each.state) for each in attempts] == [
+        (20_000, 30_000, 11_000, "NODE_FAIL"), (40_000, 50_000, None, "COMPLETED"),
+    ]  # fmt: skip
+    found = compare(lines, gpus=2)
+    assert (found.jobs, found.slurm_wait_mean_s, found.berth_wait_mean_s, found.earlier, found.never) == (
+        2,
+        10,
+        1,
+        1,
+        1,
+    )
+    assert found.slurm_use == pytest.approx(20 / 80)

@@ -1,0 +1,289 @@
+"""What berth does beside a fake Slurm: holds, places, takes back, gives back, advises, and begins anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from berth.errors import LiveError
+from berth.live.slurm.controller import Controller
+from berth.live.slurm.decisions import read_decisions
+from berth.live.slurm.results import Result, keep
+from berth.live.slurm.service import DECISIONS, Service, Settings, lock
+from tests.live.slurm.fake_slurm import FakeSlurm
+
+NOTE = "berth:1;node=gres:gpu:1;job=;task=;socket="
+
+
+def service(slurm: FakeSlurm, state: Path, **settings: object) -> Service:
+    plain = {
+        "places": True,
+        "partitions": frozenset({"gpu"}),
+        "policy": "priority+first-fit",
+        "patience_s": 0.0,
+    }
+    return Service(Settings(state, **{**plain, **settings}), Controller(slurm))  # type: ignore[arg-type]
+
+
+def events(state: Path) -> list[tuple[str, str, str]]:
+    return [(each.event, each.job, each.where) for each in read_decisions(state / DECISIONS)]
+
+
+def test_a_held_job_gets_its_gpu_and_is_released_after_the_update_alone(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    slurm.held("1")
+    slurm.held("2", "gres:gpu:2", NumNodes="2")
+    ours = service(slurm, tmp_path)
+    ours.step()
+    assert slurm.told == [
+        "hold 2",
+        f"update JobId=1 ReqNodeList=node1 TresPerNode=gres:gpu:v100_0:1 AdminComment={NOTE};share=1000:0:0",
+        "release 1",
+    ]
+    ours.step()
+    slurm.end("1")
+    ours.step()
+    assert slurm.told[3:] == [
+        "update JobId=2 ReqNodeList=node1,node2 TresPerNode=gres:gpu:v100_0:1,gres:gpu:v100_1:1"
+        " AdminComment=berth:1;node=gres:gpu:2;job=;task=;socket=;share=1000:0:0",
+        "release 2",
+    ]
+    assert events(tmp_path) == [
+        ("placed", "1", "node1:0"), ("started", "1", "node1:0"), ("ended", "1", "node1"),
+        ("placed", "2", "node1:0+1,node2:0+1"),
+    ]  # fmt: skip
+
+
+def test_what_slurm_does_not_take_is_not_released(tmp_path: Path) -> None:
+    slurm = FakeSlurm(refuses={"update JobId=1": "Invalid generic resource (gres) specification for job 1"})
+    slurm.held("1")
+    ours = service(slurm, tmp_path, patience_s=60.0)
+    ours.step()
+    assert not any(line.startswith("release") for line in slurm.told)
+    (line,) = read_decisions(tmp_path / DECISIONS)
+    assert (line.event, line.why) == ("taken-back", "Invalid generic resource (gres) specification for job 1")
+    ours.step()
+    assert (
+        ours.why["1"]
+        == "Slurm: Invalid generic resource (gres) specification for job 1; it is tried again later"
+    )
+
+
+def test_two_parts_share_a_card_and_a_whole_job_does_not(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    for job_id, request in (("1", "gres:shard:2"), ("2", "gres:shard:2"), ("3", "gres:gpu:1")):
+        slurm.held(job_id, request)
+    ours = service(slurm, tmp_path)
+    ours.step()
+    assert [line.split()[3] for line in slurm.told if line.startswith("update")] == [
+        "TresPerNode=gres:shard:v100_0:2", "TresPerNode=gres:shard:v100_0:2", "TresPerNode=gres:gpu:v100_1:1",
+    ]  # fmt: skip
+
+
+def test_a_placed_job_that_slurm_keeps_back_is_held_again_and_its_gpu_is_free(tmp_path: Path) -> None:
+    slurm = FakeSlurm(starts=False)
+    slurm.held("1")
+    ours = service(slurm, tmp_path)
+    ours.step()
+    slurm.jobs["1"]["Reason"] = "AssocGrpGRES"
+    ours.step()
+    assert slurm.told[-2:] == ["hold 1", f"update JobId=1 ReqNodeList= AdminComment={NOTE}"]
+    assert ours.why["1"] == "Slurm: AssocGrpGRES"
+    assert ours.world.scheduler.cluster.running == {}
+
+
+def test_a_job_of_berths_that_waits_unheld_is_held_again(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    slurm.held("1", Reason="None", PriorityLong="100", tres_per_node="gres:gpu:v100_0:1")
+    service(slurm, tmp_path).step()
+    assert slurm.told == ["hold 1", f"update JobId=1 ReqNodeList= AdminComment={NOTE}"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"OverSubscribe": "NO"}, "it asks for whole nodes (--exclusive), which berth leaves to Slurm"),
+        ({"Reservation": "maint"}, "it asks for the reservation maint, which berth leaves to Slurm"),
+        ({"HetJobID": "7"}, "it is a component of a heterogeneous job, which berth leaves to Slurm"),
+        ({"Feature": "a|b"}, "its features are a|b, which berth leaves to Slurm"),
+    ],
+)
+def test_what_berth_cannot_decide_on_is_given_back_with_its_request(
+    tmp_path: Path, fields: dict[str, object], why: str
+) -> None:
+    slurm = FakeSlurm()
+    slurm.held("1", **fields)
+    service(slurm, tmp_path).step()
+    assert slurm.told == ["update JobId=1 ReqNodeList= TresPerNode=gres:gpu:1 AdminComment=", "release 1"]
+    assert [(each.event, each.why) for each in read_decisions(tmp_path / DECISIONS)] == [("given-back", why)]
+
+
+def test_slurms_own_rules_come_first(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    slurm.held("1", Dependency="afterok:9(unfulfilled)")
+    slurm.held("2", StartTime="99999999999")
+    slurm.held("3", Feature="big")
+    slurm.jobs["4"] = {
+        "JobID": "4",
+        "admin_comment": "of the site",
+        "Reason": "JobHeldAdmin",
+        "PriorityLong": "0",
+    }
+    ours = service(slurm, tmp_path)
+    ours.step()
+    assert [line for line in slurm.told if "ReqNodeList" in line] == [
+        f"update JobId=3 ReqNodeList=node2 TresPerNode=gres:gpu:v100_0:1 AdminComment={NOTE};share=1000:0:0"
+    ]
+    assert "afterok:9(unfulfilled)" in ours.why["1"]
+    assert ours.why["2"] == "BeginTime: it is to begin later"
+    assert ours.why["4"] == "Slurm decides: berth has not taken it"
+
+
+def test_a_drained_node_gets_nothing_and_one_that_is_down_loses_what_ran(tmp_path: Path) -> None:
+    slurm = FakeSlurm(nodes={"node1": "IDLE+DRAIN", "node2": "IDLE"})
+    slurm.held("1")
+    service(slurm, tmp_path).step()
+    assert "ReqNodeList=node2" in slurm.told[0]
+    slurm = FakeSlurm(nodes={"node1": "DOWN*", "node2": "DOWN"})
+    slurm.held("1")
+    ours = service(slurm, tmp_path)
+    ours.step()
+    assert slurm.told == ["hold 1"]
+
+
+def test_a_job_that_ran_out_of_gpu_memory_is_queued_again_with_what_it_needs_and_then_told(
+    tmp_path: Path,
+) -> None:
+    slurm = FakeSlurm()
+    slurm.held("1", "gres:gpu:1")
+    ours = service(slurm, tmp_path, retries=1, card_mib={"v100": 1000})
+    for attempt, needs in ((1, 300), (2, 400)):
+        ours.step()
+        ours.step()
+        slurm.end("1", "FAILED")
+        keep(tmp_path / "results", Result("1", "node1", 250, 1, needs))
+        ours.step()
+        if attempt == 1:
+            assert slurm.told[-3:] == [
+                "requeuehold 1", "hold 1",
+                f"update JobId=1 ReqNodeList= AdminComment={NOTE};retries=1;needs=300 StartTime=now",
+            ]  # fmt: skip
+    assert any(";share=1000:300:0;retries=1;needs=300" in line for line in slurm.told)
+    told = [each for each in read_decisions(tmp_path / DECISIONS) if each.event == "given-up"]
+    assert [each.why for each in told] == [
+        "it ran out of GPU memory 2 times, and needs 400 MiB: ask for gpu_mem=400M"
+    ]
+    assert list((tmp_path / "results").iterdir()) == []
+
+
+def test_a_berth_that_begins_anew_takes_up_what_runs(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    for job_id in "12345":
+        slurm.held(job_id)
+    service(slurm, tmp_path).step()
+    again = service(slurm, tmp_path)
+    again.step()
+    running = again.world.scheduler.cluster.running
+    assert sorted((job_id, tuple(run.slots)) for job_id, run in running.items()) == [
+        ("1", ((0, 0),)), ("2", ((0, 1),)), ("3", ((1, 0),)), ("4", ((1, 1),)),
+    ]  # fmt: skip
+    assert again.world.unplaced == {}
+    slurm.end("3")
+    again.step()
+    assert slurm.told[-1] == "release 5"
+    assert "TresPerNode=gres:gpu:v100_0:1" in slurm.told[-2]
+
+
+def test_advice_is_given_once_a_job_and_changes_nothing(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    for number in range(1, 7):
+        slurm.jobs[str(number)] = {"JobID": number, "tres_per_node": "gres:gpu:1", "Reason": "Resources"}
+    slurm.jobs["6"]["Reason"] = "QOSMaxGRESPerUser"
+    ours = service(slurm, tmp_path, places=False, partitions=frozenset())
+    ours.step()
+    ours.step()
+    assert slurm.told == []
+    assert events(tmp_path) == [
+        ("advised", "1", "node1:0"), ("advised", "2", "node1:1"), ("advised", "3", "node2:0"),
+        ("advised", "4", "node2:1"),
+    ]  # fmt: skip
+    assert ours.why["6"] == "QOSMaxGRESPerUser"
+    # A job that Slurm runs with no GPU told by type takes one all the same.
+    slurm.jobs["1"] |= {"State": "RUNNING", "NodeList": "node1", "StartTime": "1500", "Reason": "None"}
+    ours.step()
+    assert [(job_id, tuple(run.slots)) for job_id, run in ours.world.scheduler.cluster.running.items()] == [
+        ("1", ((0, 0),))
+    ]
+
+
+def test_a_job_that_never_fits_holds_up_nobody_and_says_why(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    slurm.held("1", "gres:gpu:9")
+    slurm.held("2")
+    ours = service(slurm, tmp_path)
+    ours.step()
+    ours.step()
+    assert "asks for 9 GPUs" in ours.why["1"]
+    assert slurm.jobs["2"]["State"] == "RUNNING"
+
+
+def test_a_controller_that_is_away_changes_nothing(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    slurm.held("1")
+    ours = service(slurm, tmp_path)
+    ours.step()
+    slurm.gone = True
+    with pytest.raises(LiveError, match="does not answer"):
+        ours.step()
+    slurm.gone = False
+    ours.step()
+    assert [event for event, _, _ in events(tmp_path)] == ["placed", "started"]
+
+
+def test_the_second_berth_gets_no_lock(tmp_path: Path) -> None:
+    first = lock(tmp_path)
+    assert first is not None
+    assert lock(tmp_path) is None
+    first.close()
+    third = lock(tmp_path)
+    assert third is not None
+    third.close()
+
+
+def test_a_job_that_began_and_ended_between_two_looks_is_told_all_the_same(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    slurm.jobs["1"] = {"JobID": "1", "tres_per_node": "gres:gpu:1", "Reason": "Resources"}
+    slurm.jobs["2"] = {"JobID": "2", "tres_per_node": "gres:gpu:1", "Reason": "Resources"}
+    ours = service(slurm, tmp_path, places=False, partitions=frozenset())
+    ours.step()
+    slurm.jobs["1"] |= {"NodeList": "node2", "StartTime": "1800"}
+    slurm.end("1")
+    slurm.end("2", "CANCELLED")
+    ours.step()
+    told = [
+        (each.event, each.job, each.start_ms, each.state) for each in read_decisions(tmp_path / DECISIONS)
+    ]
+    assert told[2:] == [
+        ("started", "1", 1_800_000, ""), ("ended", "1", 1_800_000, "COMPLETED"), ("ended", "2", None, "CANCELLED"),
+    ]  # fmt: skip
+
+
+def test_a_job_that_a_limit_kept_back_is_tried_again_when_another_of_its_user_has_ended(
+    tmp_path: Path,
+) -> None:
+    slurm = FakeSlurm()
+    slurm.held("1")
+    ours = service(slurm, tmp_path, patience_s=60.0)
+    ours.step()
+    ours.step()
+    slurm.refuses["update JobId=2 "] = "Job violates accounting/QOS policy"
+    slurm.held("2")
+    ours.step()
+    ours.step()
+    assert "Job violates accounting/QOS policy" in ours.why["2"]
+    slurm.refuses.clear()
+    slurm.end("1")
+    ours.step()
+    ours.step()
+    assert slurm.jobs["2"]["State"] == "RUNNING"
