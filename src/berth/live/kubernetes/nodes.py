@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from berth.errors import AskError
+from berth.live.card_models import card_model
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.constraints import NodeTraits
 from berth.live.kubernetes.quantities import cpu_milli, mem_mib, whole
-from berth.live.local.card_models import card_model
 from berth.model import GpuModel, Node
 
 __all__ = ["Gpu", "View", "gpus_of_labels", "gpus_of_slices"]

@@ -15,7 +15,7 @@ from berth.history.importing.simulated import import_records
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
 from berth.history.store.record_files import write_records
-from berth.live.local.card_models import card_model
+from berth.live.card_models import card_model
 from berth.live.local.living_profiles import LivingProfiles
 from berth.live.local.samples import Sample, read_samples
 from berth.model import Reason, Record, RecordState, Share

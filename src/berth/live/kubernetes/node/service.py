@@ -15,6 +15,7 @@ from typing import Any, Literal
 from prometheus_client import CollectorRegistry, start_http_server
 
 from berth.errors import BerthError, KubernetesError, SettingError
+from berth.live.card_models import card_model
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.names import LABEL_GPU_COUNT, LABEL_GPU_MEMORY_MIB, LABEL_GPU_MODEL
 from berth.live.kubernetes.node.agent import Agent, AgentSettings
@@ -30,7 +31,6 @@ from berth.live.kubernetes.node.pod_metrics import NodeCollector
 from berth.live.kubernetes.node.reaper import Reaper
 from berth.live.kubernetes.node.slices import SlicePublisher, devices_of
 from berth.live.kubernetes.node.xid import XidWatch
-from berth.live.local.card_models import card_model
 from berth.live.local.cards import Card, Cards
 from berth.partition import fake_driver_folder
 

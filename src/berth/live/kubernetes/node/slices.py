@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from berth.files import whole_file
+from berth.live.card_models import card_model
 from berth.live.kubernetes.names import DRIVER
 from berth.live.kubernetes.node.cluster_api import NodeApi
-from berth.live.local.card_models import card_model
 from berth.live.local.cards import Card
 
 __all__ = ["TAINT", "SlicePublisher", "device_index", "device_name", "devices_of"]
