@@ -229,8 +229,7 @@ def test_a_gpu_that_falls_off_the_bus_gets_no_job_and_loses_those_on_it(tmp_path
         broker._outstanding = 1  # nobody is asked
         broker.runner.stop = lambda stopped: None  # type: ignore[method-assign, assignment]
         broker.book.notes.clear()
-        broker.looks = (Look(0, 10, 0, (Stranger(7, 3, "x"),)), Look(1, 0, None, (), lost=True))
-        broker._heed_looks()
+        broker.watch.heed((Look(0, 10, 0, (Stranger(7, 3, "x"),)), Look(1, 0, None, (), lost=True)))
         assert entry.stop == "node-fail"
         assert broker.book.notes == [{"note": "strangers", "slots": [(0, 0, 3), (1, 1000, 80_000)]}]
 

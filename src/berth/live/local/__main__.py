@@ -9,8 +9,9 @@ import os
 import sys
 
 from berth.errors import LiveError
-from berth.live.local.broker import RECORD_S, Broker
+from berth.live.local.broker import Broker
 from berth.live.local.cards import Cards, fake_gpus
+from berth.live.local.keeping import RECORD_S
 from berth.live.local.link import BRAIN, DECIDE_S
 from berth.live.local.log import Log
 from berth.live.local.places import Places, state_folder

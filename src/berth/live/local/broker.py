@@ -9,44 +9,35 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from typing import Any
 
 from berth.errors import LiveError, StoreError
 from berth.live.local.book import Book
-from berth.live.local.cards import Cards, Look
+from berth.live.local.cards import Cards
 from berth.live.local.commits import Commits
 from berth.live.local.counters import Counters
-from berth.live.local.entry import NODE_FAIL, PREEMPTED, RUNNING, STARTING, WAITING, End, Entry, Limits
+from berth.live.local.entry import PREEMPTED, RUNNING, STARTING, WAITING, End, Entry, Limits
+from berth.live.local.keeping import RECORD_S, Keeper
 from berth.live.local.link import BRAIN, DECIDE_S, SAFE_POLICY, Link
 from berth.live.local.log import Log
 from berth.live.local.places import Places
 from berth.live.local.runner import Runner
 from berth.live.local.runs import boot_id, boot_ms
-from berth.live.local.samples import keep_samples
 from berth.live.local.service import Service
-from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_meta, of_pruning, of_recorded
+from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_meta
+from berth.live.local.telling import snapshot
+from berth.live.local.watching import Watch
 
-__all__ = ["DEFAULT_KNOWLEDGE", "DEFAULT_POLICY", "RECORD_S", "Broker"]
+__all__ = ["DEFAULT_KNOWLEDGE", "DEFAULT_POLICY", "Broker"]
 
 DEFAULT_POLICY = "easy+priority+best-fit"
 DEFAULT_KNOWLEDGE = "history"
 SWEEP_S = 0.5
-LOOK_S = 2.0
-COPY_S = 60.0
-PRUNE_S = 3600.0
-KEPT_MS = 30 * 86_400_000
-"""The store forgets jobs so long after they have ended; the history has them."""
-RECORD_S = 30.0
-"""The history has an attempt so long after it has ended, or when there are `BATCH` of them."""
-BATCH = 500
-RECORDING_S = 120.0
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -88,14 +79,13 @@ class Broker:
             log=log, to_ms=lambda at_ms: at_ms + self._offset_ms,
         )  # fmt: skip
         self.service = Service(self)
-        self.looks: tuple[Look, ...] = ()
+        self.watch = Watch(self)
+        self.keeper = Keeper(self, record_s)
         self.counters = Counters()
         self.decisions = 0
         self.decision_s: list[float] = []
         """How long the last decisions took."""
         self.policy_error = ""
-        self.profile_notes: list[str] = []
-        """What was odd about profiles lately."""
         self.never: dict[str, str] = {}
         """Waiting jobs that no GPU of today could hold, and why."""
         self._serial = 0
@@ -105,18 +95,10 @@ class Broker:
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self._whys: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._ended_starts: list[tuple[Entry, int]] = []
-        self._over_starts: list[tuple[Entry, int]] = []
         self._deferred: list[Entry] = []
-        self._told_strangers: dict[int, tuple[int, int]] = {}
         self.stopped = asyncio.Event()
-        self._copied_s = time.monotonic()
-        self._pruned_s = time.monotonic()
-        self._changed = False
         self.metrics = metrics
         """Where metrics are served: a port, or a path of a socket; empty: nowhere."""
-        self._record_s = record_s
-        self._recorded_s = time.monotonic()
-        self._unrecorded = store.count_unrecorded()
 
     # The clock
 
@@ -148,7 +130,7 @@ class Broker:
         server = await self._listen()
         self.link.start(self.policy)
         await self.note_policy()
-        tasks = [asyncio.create_task(self._sweep()), asyncio.create_task(self._watch_cards())]
+        tasks = [asyncio.create_task(self._sweep()), asyncio.create_task(self.watch.run())]
         if self.metrics:
             tasks.append(asyncio.create_task(self._export(self.metrics)))
         self.log("up", policy=self.policy, jobs=len(self.book.jobs), gpus=len(self.cards.cards))
@@ -263,9 +245,9 @@ class Broker:
         book = self.book
         rows = [of_entry(entry) for entry in book.dirty.values()]
         rows += [of_attempt(attempt) for attempt in book.attempts]
-        self._unrecorded += len(book.attempts)
+        self.keeper.unrecorded += len(book.attempts)
         if rows:
-            self._changed = True
+            self.keeper.changed = True
         book.dirty.clear()
         book.attempts.clear()
         starts, book.starts = book.starts, []
@@ -274,7 +256,7 @@ class Broker:
         ended = list(book.just_ended)
 
         def written() -> None:
-            self._over_starts += over
+            self.keeper.over += over
             for job_id in ended:
                 if job_id not in book.jobs and not any(entry.id == job_id for entry in book.finished):
                     book.just_ended.pop(job_id, None)
@@ -317,6 +299,8 @@ class Broker:
 
     def _ended(self, entry: Entry, end: End) -> None:
         start = entry.start
+        if end.no_room:
+            self.watch.soon()
         self.book.ended(entry, end, self.now_ms())
         self._ended_starts.append((entry, start))
         self.counters.ended[entry.state if entry.id not in self.book.jobs else "again"] += 1
@@ -337,11 +321,11 @@ class Broker:
             if entry.state == WAITING and entry.offered:
                 entry.version += 1
         self._outstanding = 0
-        self._told_strangers.clear()
         return {
             "do": "begin", "nodes": self.cards.nodes(self.book.limits), "policy": policy,
             "knowledge": self._knowledge_named(policy),
-            "notes": book.snapshot(), "now_ms": self.now_ms(), "paths": self.paths,
+            "notes": snapshot(book.active.values(), book.jobs.values(), book.limits),
+            "now_ms": self.now_ms(), "paths": self.paths,
         }  # fmt: skip
 
     async def note_policy(self) -> None:
@@ -401,7 +385,7 @@ class Broker:
         elif said == "ready":
             self.log("brain-ready", policy=message["policy"], seconds=message["seconds"])
             self.policy_error = ""
-            self._tell_strangers()
+            self.watch.tell(anew=True)
             self._decide(anyway=True)
         elif said == "decided":
             self.link.heard()
@@ -435,43 +419,7 @@ class Broker:
         except TimeoutError:
             return {}
 
-    # Strangers, lost GPUs, time limits
-
-    async def _watch_cards(self) -> None:
-        """Look at the GPUs now and then, in a thread: a driver may hang."""
-        while self.cards.cards:
-            try:
-                self.looks = await asyncio.to_thread(self.cards.look, self.runner.run_of)
-            except OSError as error:
-                self.log("no-look", why=str(error))
-            self._heed_looks()
-            await asyncio.sleep(LOOK_S)
-
-    def _heed_looks(self) -> None:
-        now_ms = self.now_ms()
-        running = (job for job in self.book.active.values() if job.state == RUNNING and job.slots)
-        slots = {f"{job.id}-{job.start}": job.slots for job in running}
-        keep_samples(self.places.samples, self.looks, now_ms, slots)
-        for look in self.looks:
-            if look.lost:
-                for entry in list(self.book.active.values()):
-                    if look.index in entry.slots and entry.stop != NODE_FAIL:
-                        self.log("gpu-lost", gpu=look.index, job=entry.id)
-                        self.book.lose(entry, now_ms)
-        self._tell_strangers()
-        self.act()
-
-    def _tell_strangers(self) -> None:
-        """Tell the brain what strangers hold, where that has changed."""
-        changed = []
-        for look in self.looks:
-            milli, mem_mib = look.taken
-            mem_mib = min(mem_mib, self.cards.cards[look.index].mem_mib)
-            if self._told_strangers.get(look.index, (0, 0)) != (milli, mem_mib):
-                self._told_strangers[look.index] = (milli, mem_mib)
-                changed.append((look.index, milli, mem_mib))
-        if changed and self.link.ready:
-            self.book.notes.append({"note": "strangers", "slots": changed})
+    # Time limits, and what is done now and then
 
     async def _sweep(self) -> None:
         """Heed time limits; keep the copy of the store."""
@@ -484,49 +432,7 @@ class Broker:
                 if entry.state == RUNNING and limit_ms and ran_ms >= limit_ms:
                     self.book.expire(entry, now_ms)
             self.act()
-            if self._changed and time.monotonic() - self._copied_s >= COPY_S:
-                await self._copy()
-            waited_s = time.monotonic() - self._recorded_s
-            if self._unrecorded and (
-                waited_s >= self._record_s or (self._unrecorded >= BATCH and waited_s > 5)
-            ):
-                await self.record()
-
-    async def _copy(self) -> None:
-        over, self._over_starts = self._over_starts, []
-        self._changed, self._copied_s = False, time.monotonic()
-        try:
-            await asyncio.to_thread(self.store.keep_copy)
-        except StoreError as error:
-            self.log("no-copy", why=str(error))
-            self._over_starts = over + self._over_starts
-            return
-        for entry, start in over:
-            self.runner.forget(entry, start)
-        if time.monotonic() - self._pruned_s > PRUNE_S:
-            self._pruned_s = time.monotonic()
-            with contextlib.suppress(StoreError):
-                await self.commits.ask(of_pruning(self.now_ms() - KEPT_MS))
-
-    async def record(self) -> None:
-        """Have a child take what has ended into the history, and note what it has taken."""
-        await self.commits.flushed()
-        self._recorded_s = time.monotonic()
-        cards = json.dumps([(card.model, card.mem_mib) for card in self.cards.cards])
-        words = [sys.executable, "-m", "berth.live.local.recording", self.places.folder, cards]
-        said = ""
-        try:
-            answer, said = await asyncio.to_thread(_output_of, words)
-            told = json.loads(answer.splitlines()[-1])
-        except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
-            self.log("not-recorded", why=repr(error), said=said[-1000:])
-            return
-        await self.commits.ask([of_recorded(job, attempt) for job, attempt in told["recorded"]])
-        self._unrecorded = max(0, self._unrecorded - len(told["recorded"]))
-        for path in told["profiles"]:
-            self.book.notes.append({"note": "profile", "path": path})
-        self.profile_notes = [*self.profile_notes, *told["said"]][-5:]
-        self.log("recorded", attempts=len(told["recorded"]), profiles=told["profiles"], said=told["said"])
+            await self.keeper.keep()
 
     # For the service
 
@@ -540,14 +446,6 @@ class Broker:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(job_id, []).append(future)
         return future
-
-
-def _output_of(words: list[str]) -> tuple[str, str]:
-    """What a child printed, and its errors; its exit code may have been taken by `Runner.reap`."""
-    done = subprocess.run(
-        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=RECORDING_S, check=False
-    )
-    return done.stdout, done.stderr
 
 
 def _machine_mib() -> int:

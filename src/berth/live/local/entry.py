@@ -128,6 +128,8 @@ class End:
     lost: bool = False
     """The machine restarted meanwhile."""
     never_ran: bool = False
+    no_room: bool = False
+    """It never ran because a GPU had less left than was thought."""
 
 
 @dataclass(frozen=True, slots=True)

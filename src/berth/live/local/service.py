@@ -16,6 +16,7 @@ from berth.live.local.entry import ENDED, HELD, RUNNING, STARTING, WAITING, Entr
 from berth.live.local.protocol import VERSION, Caller, Message, decoded, encoded
 from berth.live.local.request import Request, edited, request_of, tasks_of, to_dict
 from berth.live.local.store import Statement, key_of_text, of_entry, of_meta, of_request, of_text
+from berth.live.local.telling import for_brain
 
 if TYPE_CHECKING:
     from berth.live.local.broker import Broker
@@ -67,7 +68,7 @@ class Service:
         broker = self._broker
         link, states = broker.link, self._counts()
         said = (link.trouble, broker.policy_error, broker.commits.broken, broker.store.mended)
-        trouble = [*filter(None, said), *broker.profile_notes]
+        trouble = [*filter(None, said), *broker.keeper.profile_notes]
         return {
             "version": VERSION, "pid": os.getpid(), "state_folder": broker.places.folder, "boot": broker.boot,
             "socket": broker.places.socket, "fake": broker.cards.fake, "uid": os.geteuid(),
@@ -86,7 +87,7 @@ class Service:
 
     def _gpus(self) -> list[Message]:
         broker = self._broker
-        looks = {look.index: look for look in broker.looks}
+        looks = {look.index: look for look in broker.watch.looks}
         found = []
         for card in broker.cards.cards:
             tenants = [
@@ -105,6 +106,10 @@ class Service:
                 "strangers": [
                     {"pid": each.pid, "mem_mib": each.mem_mib, "command": each.command}
                     for each in (look.strangers if look else ())
+                ],
+                "partitions": [
+                    {"name": each.name, "mem_mib": each.mem_mib, "core_pct": each.core_pct}
+                    for each in (look.partitions if look else ())
                 ],
             })  # fmt: skip
         return found
@@ -177,7 +182,7 @@ class Service:
         for entry in self._find(str(message["id"])):
             request = entry.request
             output, _ = broker.runner.output_of(entry)
-            asked = broker.book.for_brain(entry)
+            asked = for_brain(entry, broker.book.limits)
             found.append({
                 "id": entry.id, "state": entry.state, "user": entry.user, "uid": entry.uid, "name": request.name,
                 "application": application_of(request, entry.params), "comment": request.comment,

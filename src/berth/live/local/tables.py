@@ -94,6 +94,8 @@ def status_lines(answer: dict[str, Any], now_ms: float) -> list[str]:
             lines.append(
                 f"  process {stranger['pid']} ({stranger['command']}) of no job: {mib(stranger['mem_mib'])}"
             )
+        for each in gpu["partitions"]:
+            lines.append(f"  partition {each['name']} of no job: {mib(each['mem_mib'])}")
     return lines
 
 
@@ -171,9 +173,10 @@ def why_lines(job: dict[str, Any]) -> list[str]:
         lines.append(f"  expected to run {span(brain['expected_ms'])}{basis}")
     tenants = {gpu["index"]: gpu for gpu in job["gpus"]}
     for candidate in brain["candidates"]:
-        gpu = tenants.get(candidate["gpu"], {"tenants": [], "strangers": []})
+        gpu = tenants.get(candidate["gpu"], {"tenants": [], "strangers": [], "partitions": []})
         held = [f"job {each['id']} {mib(each['mem_mib'])}" for each in gpu["tenants"]]
         held += [f"process {each['pid']} of no job {mib(each['mem_mib'])}" for each in gpu["strangers"]]
+        held += [f"partition {each['name']} of no job {mib(each['mem_mib'])}" for each in gpu["partitions"]]
         by = f"; held by {', '.join(held)}" if held else ""
         score = f"left over {candidate['left_milli'] / 10:g} % and {mib(max(0, candidate['left_mib']))}"
         lines.append(

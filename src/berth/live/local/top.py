@@ -48,7 +48,7 @@ class Tile(Static):
         if gpu["lost"]:
             text.append("  LOST", "bold red")
         colours = ("cyan", "blue", "green", "bright_cyan", "bright_blue")
-        strangers = sum(each["mem_mib"] for each in gpu["strangers"])
+        strangers = sum(each["mem_mib"] for each in (*gpu["strangers"], *gpu["partitions"]))
         given = [(each["mem_mib"] / total, colours[at % 5]) for at, each in enumerate(gpu["tenants"])]
         text.append("\ngiven  ").append_text(bar([*given, (strangers / total, "red")], 30))
         text.append(f" {mib(sum(each['mem_mib'] for each in gpu['tenants']))}")
@@ -64,7 +64,10 @@ class Tile(Static):
         for each in gpu["strangers"]:
             text.append(f"\n■ process {each['pid']} ", "red")
             text.append(f"{each['command'][:16]} of no job {mib(each['mem_mib'])}", "grey70")
-        if not gpu["tenants"] and not gpu["strangers"]:
+        for each in gpu["partitions"]:
+            text.append(f"\n■ partition {each['name'][:24]} ", "red")
+            text.append(f"of no job {mib(each['mem_mib'])}", "grey70")
+        if not gpu["tenants"] and not gpu["strangers"] and not gpu["partitions"]:
             text.append("\nfree", "grey50")
         self.update(text)
 
