@@ -139,8 +139,11 @@ def _attempt_lines(attempt: dict[str, Any]) -> list[str]:
     code = "" if attempt["exit_code"] is None else f", exit code {attempt['exit_code']}"
     why = f", {attempt['reason']}" if attempt["reason"] and "exit code" not in attempt["reason"] else ""
     where = "GPU " + ",".join(map(str, attempt["slots"])) if attempt["slots"] else "the CPU alone"
+    head = f"  attempt {attempt['attempt']}: {attempt['state']}{code}{why}"
+    if attempt["start_ms"] is None:
+        return [head, f"    left     {moment(attempt['end_ms'])}, never started"]
     lines = [
-        f"  attempt {attempt['attempt']}: {attempt['state']}{code}{why}",
+        head,
         f"    ran      {moment(attempt['start_ms'])} for {span(attempt['end_ms'] - attempt['start_ms'])}, on {where}",
     ]
     if attempt["slots"]:
