@@ -26,6 +26,7 @@ from berth.live.local.keeping import RECORD_S, Keeper
 from berth.live.local.link import BRAIN, DECIDE_S, SAFE_POLICY, Link
 from berth.live.local.log import Log
 from berth.live.local.places import Places
+from berth.live.local.recovery import Numbers, started_since
 from berth.live.local.runner import Runner
 from berth.live.local.runs import boot_id, boot_ms
 from berth.live.local.service import Service
@@ -38,6 +39,8 @@ __all__ = ["DEFAULT_KNOWLEDGE", "DEFAULT_POLICY", "Broker"]
 DEFAULT_POLICY = "easy+priority+best-fit"
 DEFAULT_KNOWLEDGE = "history"
 SWEEP_S = 0.5
+TOLD_MS = 86_400_000
+"""A broken store that was mended is told of for this long."""
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -67,7 +70,15 @@ class Broker:
         limits = Limits(tuple(card.mem_mib for card in cards.cards), cpu_milli, _machine_mib())
         self.book = Book(limits, self.boot, ended_states=store.ended_states)
         number, serial, self._request_key = store.largest()
+        self.numbers = Numbers(places)
         self.book.next_number, self.book.next_serial = number + 1, serial + 1
+        mended = store.meta("mended", {})
+        self._reconciled = bool(mended.get("reconciled", True))
+        recent = bool(mended) and mended["at_ms"] > time.time_ns() // 1_000_000 - TOLD_MS
+        self.mended = str(mended["text"]) if recent else ""
+        """What was done about a broken store lately."""
+        if not self._reconciled:
+            self.book.next_number = max(self.book.next_number, self.numbers.first_free())
         self.policy = str(store.meta("policy", DEFAULT_POLICY))
         self.knowledge = str(store.meta("knowledge", DEFAULT_KNOWLEDGE))
         self.paths: list[str] = list(store.meta("paths", []))
@@ -174,22 +185,22 @@ class Broker:
         """Take over what the store has, and find out what became of what was running."""
         now_ms = self.now_ms()
         entries = self.store.live()
-        if self.store.mended:
-            self._reconcile(entries)
+        if not self._reconciled:
+            entries = self._reconcile(entries)
         self.book.load(entries, now_ms)
         self.runner.sweep(self.book.jobs)
         for entry in list(self.book.jobs.values()):
             if entry.state in (STARTING, RUNNING):
                 self.runner.adopt(entry)
 
-    def _reconcile(self, entries: list[Entry]) -> None:
-        """A store that is older than the jobs: those that have been started since are not started again."""
+    def _reconcile(self, entries: list[Entry]) -> list[Entry]:
+        """The jobs of a store that is older than they are: those that have been started since are found again."""
         by_id = {entry.id: entry for entry in entries}
-        for name in os.listdir(self.places.runs):
-            job_id, _, start = name.rpartition("-")
-            entry = by_id.get(job_id)
-            if entry is not None and start.isdigit() and int(start) > entry.start:
-                entry.start, entry.state, entry.boot = int(start), STARTING, self.boot
+        found, rows = started_since(self.places.runs, by_id, self.next_request_key, self.boot)
+        told = {**self.store.meta("mended"), "reconciled": True}
+        self.store.write([*rows, of_meta("mended", told)])
+        self.log("reconciled", found=[entry.id for entry in found])
+        return list((by_id | {entry.id: entry for entry in found}).values())
 
     async def _export(self, where: str) -> None:
         """Have a child serve metrics; another one where it ends."""
@@ -440,6 +451,15 @@ class Broker:
         """A new key of a request."""
         self._request_key += 1
         return self._request_key
+
+    def reserve_numbers(self) -> None:
+        """See to it that no number that was given out is used again; StoreError where the disk is full."""
+        try:
+            self.numbers.reserve(self.book.next_number)
+        except OSError as error:
+            raise StoreError(
+                f"{self.places.numbers} cannot be written ({error.strerror}); free some room on its disk"
+            ) from error
 
     def on_end(self, job_id: str) -> asyncio.Future[None]:
         """Done when the job has come to its end and that is written."""

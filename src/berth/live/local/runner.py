@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from berth.errors import BerthError, LiveError, NoRoomError
 from berth.live.local.cgroups import Cgroups
 from berth.live.local.entry import RUNNING, STARTING, End, Entry
+from berth.live.local.recovery import job_text
 from berth.live.local.request import substituted
 from berth.live.local.runs import Process, Run, boot_id
 from berth.partition import Limit, create, find, remove
@@ -88,7 +89,9 @@ class Runner:
         if not os.path.isdir(request.cwd) and os.geteuid() != 0:
             raise LiveError(f"there is no folder {request.cwd} to run in")
         region = self._partition(entry)
-        base = json.loads(self._texts(request.env)) if request.env else {}
+        environment_text = self._texts(request.env) if request.env else ""
+        script = self._texts(request.script) if request.script else None
+        base = json.loads(environment_text) if environment_text else {}
         uuids = ",".join(self._cards[at].uuid for at in entry.slots)
         if entry.slots:
             log = os.path.join(run.folder, "log")
@@ -111,7 +114,7 @@ class Runner:
         run.prepare(
             argv, words, cwd=request.cwd, out=out, err=err, ours=ours, user=user,
             cgroup=self.cgroups.make(run.name, request.host_mem_mib),
-            script=self._texts(request.script) if request.script else None,
+            script=script, job=job_text(entry, filter(None, (environment_text, script))),
         )  # fmt: skip
         if entry.slots:
             path = os.path.join(self._places.allotments, entry.id)

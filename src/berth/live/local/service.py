@@ -67,7 +67,7 @@ class Service:
         """Whether all is well, and what the GPUs hold."""
         broker = self._broker
         link, states = broker.link, self._counts()
-        said = (link.trouble, broker.policy_error, broker.commits.broken, broker.store.mended)
+        said = (link.trouble, broker.policy_error, broker.commits.broken, broker.mended)
         trouble = [*filter(None, said), *broker.keeper.profile_notes]
         return {
             "version": VERSION, "pid": os.getpid(), "state_folder": broker.places.folder, "boot": broker.boot,
@@ -289,6 +289,7 @@ class Service:
                     now_ms=now_ms,
                 )
             statements += [of_entry(entry) for entry in made]
+            broker.reserve_numbers()
             await broker.commits.ask(statements)
         except LiveError:
             if (book.next_number, book.next_serial) != number and not made:
