@@ -44,11 +44,22 @@ def main() -> None:
 
 
 def _begun(message: Answer, say: Any) -> Brain:
+    """A brain that is ready. The steps are told, because a user's own policy has its limit of time for each."""
     say({"say": "progress", "what": "loading"})
-    sys.path += message.get("paths", [])  # where a user's own `my.module:thing` is
+    sys.path += [
+        path for path in message.get("paths", []) if path not in sys.path
+    ]  # of a user's `my.module:thing`
+    import berth.knowledge
+    import berth.policies
+    import berth.scheduler  # noqa: F401
+
+    say({"say": "progress", "what": "making"})
     brain = Brain(message)
     say({"say": "progress", "what": "compiling"})
     began = time.perf_counter()
+    if ":" in message["policy"]:
+        brain.warm_up("fifo+best-fit")
+    say({"say": "progress", "what": "trying"})
     brain.warm_up()
     brain.tell(message["notes"])
     say({"say": "ready", "policy": message["policy"], "seconds": round(time.perf_counter() - began, 2)})
@@ -96,8 +107,8 @@ class Brain:
         self._never: dict[str, str] = {}
         self._time_limit_s = float(begin.get("decide_s", 5.0))
 
-    def warm_up(self) -> None:
-        """Decide once on jobs that are not there, so that what is to be compiled is."""
+    def warm_up(self, policy_name: str = "") -> None:
+        """Decide once on jobs that are not there, so that what is to be compiled is; by default with its policy."""
         from berth.cluster import Cluster
         from berth.knowledge import make_knowledge
         from berth.model import Job, RecordState, Share
@@ -105,7 +116,7 @@ class Brain:
         from berth.scheduler import Scheduler
 
         knowledge = make_knowledge("user")
-        policy = make_policy(self._policy_name, Setting(knowledge=knowledge))
+        policy = make_policy(policy_name or self._policy_name, Setting(knowledge=knowledge))
         scheduler = Scheduler(Cluster(self._nodes), policy, knowledge)
         gpus = min(1, len(self._slots))
         for at, milli in enumerate((1000, 300, 300)):

@@ -108,6 +108,8 @@ class Broker:
         self._ended_starts: list[tuple[Entry, int]] = []
         self._deferred: list[Entry] = []
         self.stopped = asyncio.Event()
+        self.settings = {**store.meta("settings", {}), "metrics": metrics}
+        """What it was started with."""
         self.metrics = metrics
         """Where metrics are served: a port, or a path of a socket; empty: nowhere."""
 
@@ -129,8 +131,9 @@ class Broker:
 
     # Life
 
-    async def run(self) -> None:
-        """Serve until told to stop."""
+    async def run(self, policy: str = "", *, anew: bool = False) -> None:
+        """Serve until told to stop. `policy` is to decide from now on: LiveError where it cannot, as where with `anew`
+        the knowledge cannot be made."""
         loop = asyncio.get_running_loop()
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         loop.add_signal_handler(signal.SIGCHLD, self.runner.reap)
@@ -139,20 +142,26 @@ class Broker:
         committing = asyncio.create_task(self.commits.run())
         self._load()
         server = await self._listen()
-        self.link.start(self.policy)
-        await self.note_policy()
+        refused = None
+        if policy or anew:
+            refused = await self._first_policy(policy or self.policy)
+        else:
+            self.link.start(self.policy)
+            await self.note_policy()
         tasks = [asyncio.create_task(self._sweep()), asyncio.create_task(self.watch.run())]
         if self.metrics:
             tasks.append(asyncio.create_task(self._export(self.metrics)))
         self.log("up", policy=self.policy, jobs=len(self.book.jobs), gpus=len(self.cards.cards))
         _notify("READY=1\nSTATUS=serving")
-        self.act()
+        if refused is None:
+            self.act()
         await self.stopped.wait()
         _notify("STOPPING=1")
         for task in tasks:
             task.cancel()
         server.close()
         self.link.close()
+        self.keeper.close()
         committing.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await committing
@@ -163,7 +172,27 @@ class Broker:
         self.store.close()
         with contextlib.suppress(OSError):
             os.unlink(self.places.socket)
+        loop.remove_signal_handler(signal.SIGCHLD)
         self.log("down", jobs=len(self.book.jobs))
+        if refused is not None:
+            raise refused
+
+    async def _first_policy(self, policy: str) -> LiveError | None:
+        """Begin with a policy that may not work; the error that ends the queue where it does not."""
+        self.link.policy = self.policy
+        trying = asyncio.create_task(self.link.change(policy))
+        stopped = asyncio.create_task(self.stopped.wait())
+        await asyncio.wait({trying, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not trying.done():
+            trying.cancel()
+            return None
+        if isinstance(error := trying.exception(), LiveError):
+            self.stopped.set()
+            return error
+        trying.result()
+        await self.keep_policy()
+        return None
 
     async def _listen(self) -> asyncio.AbstractServer:
         path = self.places.socket
@@ -324,20 +353,28 @@ class Broker:
 
     # The brain
 
-    def _begin(self, policy: str) -> dict[str, Any]:
-        """The first message to a new brain: all that there is."""
+    def _begin(self, policy: str, trial: bool) -> dict[str, Any]:
+        """The first message to a new brain: all that there is. What one says that is only tried changes nothing."""
         book = self.book
-        book.notes.clear()
-        for entry in book.jobs.values():
-            if entry.state == WAITING and entry.offered:
-                entry.version += 1
-        self._outstanding = 0
+        if not trial:
+            book.notes.clear()
+            for entry in book.jobs.values():
+                if entry.state == WAITING and entry.offered:
+                    entry.version += 1
+            self._outstanding = 0
         return {
             "do": "begin", "nodes": self.cards.nodes(self.book.limits), "policy": policy,
             "knowledge": self._knowledge_named(policy),
             "notes": snapshot(book.active.values(), book.jobs.values(), book.limits),
             "now_ms": self.now_ms(), "paths": self.paths,
         }  # fmt: skip
+
+    async def keep_policy(self) -> None:
+        """Keep what decides for the next start."""
+        self.policy = self.link.policy
+        kept = (("policy", self.policy), ("knowledge", self.knowledge), ("paths", self.paths))
+        await self.commits.ask([of_meta(*each) for each in kept])
+        await self.note_policy()
 
     async def note_policy(self) -> None:
         """Keep which policy decides since when, and what the machine is, for replays of the history."""

@@ -395,7 +395,7 @@ def _up(values: Parsed, operands: list[str]) -> int:
 def _down(values: Parsed, operands: list[str]) -> int:
     answer = _ask({"do": "down", "cancel": bool(values.get("cancel"))})
     socket_path, until = find_socket(), time.monotonic() + UP_S
-    while os.path.exists(socket_path) and time.monotonic() < until:
+    while (os.path.exists(socket_path) or _lives(answer["pid"])) and time.monotonic() < until:
         time.sleep(0.02)
     if values.get("json"):
         _print_json({key: answer[key] for key in ("running", "waiting")})
@@ -404,6 +404,14 @@ def _down(values: Parsed, operands: list[str]) -> int:
             f"the queue is down; {answer['running']} jobs run on, {answer['waiting']} wait for the next `berth up`"
         )
     return 0
+
+
+def _lives(pid: object) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
 
 
 def _one(operands: list[str]) -> str:

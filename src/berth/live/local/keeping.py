@@ -41,6 +41,7 @@ class Keeper:
         """How many ended attempts the history does not have yet."""
         self.over: list[tuple[Entry, int]] = []
         """Starts whose end is written, but not in the copy yet."""
+        self._child: subprocess.Popen[str] | None = None
         self.profile_notes: list[str] = []
         """What was odd about profiles lately."""
         now_s = time.monotonic()
@@ -80,7 +81,7 @@ class Keeper:
         words = [sys.executable, "-m", "berth.live.local.recording", broker.places.folder, cards]
         said = ""
         try:
-            answer, said = await asyncio.to_thread(_output_of, words)
+            answer, said = await asyncio.to_thread(self._output_of, words)
             told = json.loads(answer.splitlines()[-1])
         except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
             broker.log("not-recorded", why=repr(error), said=said[-1000:])
@@ -92,10 +93,20 @@ class Keeper:
         self.profile_notes = [*self.profile_notes, *told["said"]][-5:]
         broker.log("recorded", attempts=len(told["recorded"]), profiles=told["profiles"], said=told["said"])
 
+    def close(self) -> None:
+        """End the child that records, which another broker's does again."""
+        if self._child is not None:
+            self._child.kill()
 
-def _output_of(words: list[str]) -> tuple[str, str]:
-    """What a child printed, and its errors; its exit code may have been taken by `Runner.reap`."""
-    done = subprocess.run(
-        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=RECORDING_S, check=False
-    )
-    return done.stdout, done.stderr
+    def _output_of(self, words: list[str]) -> tuple[str, str]:
+        """What a child printed, and its errors; its exit code may have been taken by `Runner.reap`."""
+        pipe = subprocess.PIPE
+        with subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True) as child:
+            self._child = child
+            try:
+                return child.communicate(timeout=RECORDING_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                raise
+            finally:
+                self._child = None

@@ -15,7 +15,7 @@ from berth.errors import BerthError, LiveError, StoreError
 from berth.live.local.entry import ENDED, HELD, RUNNING, STARTING, WAITING, Entry, application_of
 from berth.live.local.protocol import VERSION, Caller, Message, decoded, encoded
 from berth.live.local.request import Request, edited, request_of, tasks_of, to_dict
-from berth.live.local.store import Statement, key_of_text, of_entry, of_meta, of_request, of_text
+from berth.live.local.store import Statement, key_of_text, of_entry, of_request, of_text
 from berth.live.local.telling import for_brain
 
 if TYPE_CHECKING:
@@ -72,9 +72,9 @@ class Service:
         return {
             "version": VERSION, "pid": os.getpid(), "state_folder": broker.places.folder, "boot": broker.boot,
             "socket": broker.places.socket, "fake": broker.cards.fake, "uid": os.geteuid(),
-            "policy": link.policy, "deciding": link.deciding if link.ready else "", "brain": link.state,
+            "policy": link.policy, "deciding": link.deciding if link.ready else "", "brain": link.progress,
             "brain_pid": link.pid, "brain_restarts": link.restarts, "knowledge": broker.knowledge,
-            "trouble": trouble, "jobs": states, "decisions": broker.decisions,
+            "settings": broker.settings, "trouble": trouble, "jobs": states, "decisions": broker.decisions,
             "decision_s": broker.decision_s[-200:], "cgroups": bool(broker.runner.cgroups.folder),
             "gpus": self._gpus(),
         }  # fmt: skip
@@ -138,7 +138,8 @@ class Service:
             return f"nothing new starts: {self._broker.commits.broken}"
         if not link.ready:
             why = f" ({link.trouble})" if link.trouble else ""
-            return f"nothing new starts until the policy '{link.policy}' answers: it is {link.state}{why}"
+            doing = _DOING.get(link.progress, link.progress)
+            return f"nothing new starts until the policy '{link.policy}' answers: it is {doing}{why}"
         if self._broker.policy_error:
             return f"the policy '{link.deciding}' fails: {self._broker.policy_error}"
         return link.trouble
@@ -403,10 +404,7 @@ class Service:
             except LiveError:
                 broker.knowledge, broker.paths = before
                 raise
-            broker.policy = broker.link.policy
-            kept = (("policy", broker.policy), ("knowledge", broker.knowledge), ("paths", broker.paths))
-            await broker.commits.ask([of_meta(*each) for each in kept])
-            await broker.note_policy()
+            await broker.keep_policy()
         return {
             "policy": broker.link.policy, "deciding": broker.link.deciding, "knowledge": broker.knowledge,
             "brain": broker.link.state, "trouble": broker.link.trouble,
@@ -428,7 +426,9 @@ class Service:
                 await asyncio.wait(ends)
             running = []
         asyncio.get_running_loop().call_later(0.05, broker.stopped.set)
-        return {"running": len(running), "waiting": len(broker.book.jobs) - len(running)}
+        return {
+            "running": len(running), "waiting": len(broker.book.jobs) - len(running), "pid": os.getpid(),
+        }  # fmt: skip
 
     def _operator(self, caller: Caller) -> None:
         if caller.uid not in (0, os.geteuid()):
@@ -442,6 +442,8 @@ class Service:
                 self._users[uid] = str(uid)
         return self._users[uid]
 
+
+_DOING = {"loading": "loading", "making": "loading", "compiling": "compiling", "trying": "compiling"}
 
 _COLUMNS = [
     "id", "user", "name", "state", "gpus", "milli", "mem_mib", "submit_ms", "start_ms", "end_ms", "attempt", "slots",
