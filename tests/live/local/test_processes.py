@@ -128,6 +128,32 @@ def test_named_gpus_are_those_that_a_job_runs_on(shared: World) -> None:
     assert not (Path(shared.places.allotments) / job).exists()
 
 
+def test_of_an_array_each_task_is_changed_that_can_be_and_the_others_are_named(shared: World) -> None:
+    gate = GATE.replace("go", "array")
+    array = shared.submit(f"[ $BERTH_ARRAY_INDEX = 1 ] && exit 0; {gate}", gpus=0, array="1-5%2")
+    shared.until(
+        lambda: [shared.state_of(f"{array}_{at}") for at in (1, 2, 3)] == ["completed", "running", "running"],
+        "one has ended and two run",
+    )
+    told = shared.ask("hold", ids=[array])
+    assert [each["id"] for each in told["jobs"]] == [f"{array}_4", f"{array}_5"]
+    assert [(each["id"], each["state"]) for each in told["refused"]] == [
+        (f"{array}_1", "completed"), (f"{array}_2", "running"), (f"{array}_3", "running"),
+    ]  # fmt: skip
+    told = shared.ask("edit", ids=[array], flags={"mem": "2G", "gpus": "1"})
+    assert [each["id"] for each in told["jobs"]] == [f"{array}_4", f"{array}_5"]
+    done = berth(shared, "edit", array, "--name", "zz")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1] == f"job {array}_5: held"
+    assert f"job {array}_1 has ended (completed); queue it again with: berth requeue {array}_1" in done.stderr
+    assert [shared.job(f"{array}_{at}")["name"] for at in range(1, 6)] == ["", "zz", "zz", "zz", "zz"]
+    assert len(shared.ask("release", ids=[array])["jobs"]) == 2
+    with pytest.raises(LiveError, match=f"job {array}_1 has ended"):
+        shared.ask("cancel", ids=[f"{array}_1"])
+    (shared.folder / "array").touch()
+    assert set(shared.wait(array).values()) == {("completed", 0)}
+
+
 def test_a_killed_broker_finds_its_jobs_again_and_knows_their_exits(world: World) -> None:
     long, short = world.submit_many(
         [(f"{GATE} echo end; exit 5", {"gpus": 0.1}), (f"{GATE.replace('go', 'soon')} exit 4", {"gpus": 0.1})]

@@ -141,6 +141,7 @@ class Book:
 
     def cancel(self, entry: Entry, now_ms: int, *, by: str = "") -> None:
         """End a job, wherever it is."""
+        _check_not_ended(entry)
         if entry.state in (WAITING, HELD):
             self._withdraw(entry)
             self._finish(entry, CANCELLED, now_ms, by or "cancelled while it waited")
@@ -149,6 +150,7 @@ class Book:
 
     def hold(self, entry: Entry, now_ms: int) -> None:
         """Keep a waiting job from starting."""
+        _check_not_ended(entry)
         if entry.state == HELD:
             return
         if entry.state != WAITING:
@@ -158,6 +160,7 @@ class Book:
 
     def release(self, entry: Entry, now_ms: int) -> None:
         """Let a held job start."""
+        _check_not_ended(entry)
         if entry.state == WAITING:
             return
         if entry.state != HELD:
@@ -167,16 +170,18 @@ class Book:
 
     def edit(self, entry: Entry, request: Request, key: int, now_ms: int) -> None:
         """Exchange what a waiting job asks for; of a running one what its processes do not see."""
+        _check_not_ended(entry)
         if entry.state in (STARTING, RUNNING):
             old = entry.request
-            same = ("gpus", "milli", "mem_mib", "core_pct", "begin_ms", "priority", "profile")
+            same = (
+                "gpus", "milli", "mem_mib", "core_pct", "cpu_milli", "host_mem_mib", "pins", "after", "begin_ms",
+                "priority", "profile",
+            )  # fmt: skip
             if any(getattr(old, name) != getattr(request, name) for name in same):
                 raise LiveError(
-                    f"job {entry.id} is {entry.state}: of it --time, --grace, --retries, --name and --comment change;"
-                    " requeue it for the rest"
+                    f"job {entry.id} is {entry.state}; of a running job only --time, --grace, --retries, --rerun,"
+                    " --name and --comment can be changed"
                 )
-        elif entry.state in ENDED:
-            raise LiveError(f"job {entry.id} is {entry.state}; submit it again")
         else:
             self.check(request)
         entry.request, entry.request_key = request, key
@@ -481,3 +486,10 @@ class Book:
                 return
             if (job := self.jobs.get(job_id)) is not None:
                 self._consider(job, now_ms)
+
+
+def _check_not_ended(entry: Entry) -> None:
+    if entry.state in ENDED:
+        raise LiveError(
+            f"job {entry.id} has ended ({entry.state}); queue it again with: berth requeue {entry.id}"
+        )

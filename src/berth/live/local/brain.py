@@ -138,6 +138,9 @@ class Brain:
             yield from self._decide(int(message["now_ms"]), int(message["serial"]))
         elif message["do"] == "why":
             yield {"say": "why", "serial": message["serial"], **self._why(str(message["id"]))}
+        elif message["do"] == "reasons":
+            found = {job_id: self._reason(job_id) for job_id in message["ids"]}
+            yield {"say": "why", "serial": message["serial"], "found": True, "reasons": found}
 
     # What happened
 
@@ -273,7 +276,7 @@ class Brain:
         from berth.errors import PlacementError
 
         for job_id, job in list(self._pinned.items()):
-            roomy = [at for at in self._pins[job_id] if self._has_room(at, job)]
+            roomy = [at for at in self._pins[job_id] if at < len(self._slots) and self._has_room(at, job)]
             if len(roomy) < job.gpus:
                 continue
             slots = self._slots_of(roomy[: job.gpus], job)
@@ -324,6 +327,7 @@ class Brain:
         if job is None:
             return {"found": False}
         order = [each.id for each in scheduler.queue]
+        machine = self._machine_lacks(job)
         candidates = []
         for at in range(len(self._slots)):
             milli, mem_mib = self._free(at)
@@ -344,10 +348,43 @@ class Brain:
             "found": True, "policy": self._policy_name, "gpus": job.gpus if job.gpus else 0,
             "ahead": order.index(job_id) if job_id in order else 0, "waiting": len(order) + len(self._pinned),
             "first": order[:3], "candidates": candidates, "never": self._never.get(job_id, ""),
+            "machine": machine, "reason": self._reason(job_id),
             "expected_ms": None if run_ms is None else run_ms.expected,
             "expected_by": "" if run_ms is None else run_ms.basis,
             "peak_mib": None if peak is None else peak.expected,
         }  # fmt: skip
+
+    def _machine_lacks(self, job: Any) -> list[str]:
+        """What the machine itself is short of for a job: CPUs and memory."""
+        lacking = []
+        used = [run.job for run in self._scheduler.cluster.running.values()]
+        # A machine of several kinds of cards is several nodes; its CPUs are not divided among them.
+        cpu, mem = self._nodes[0].cpu_milli, self._nodes[0].mem_mib
+        if cpu is not None:
+            free = cpu - sum(each.cpu_milli for each in used)
+            if free < job.cpu_milli:
+                lacking.append(
+                    f"{free / 1000:g} of {cpu / 1000:g} CPUs are free, {job.cpu_milli / 1000:g} wanted"
+                )
+        if mem is not None:
+            free = mem - sum(each.mem_mib for each in used)
+            if free < job.mem_mib:
+                lacking.append(f"{free} of {mem} MiB of the machine's memory are free, {job.mem_mib} wanted")
+        return lacking
+
+    def _reason(self, job_id: str) -> str:
+        """Why a job waits, in a few words; empty where it does not."""
+        job = self._pinned.get(job_id) or self._scheduler.queue.named(job_id)
+        if job is None:
+            return ""
+        if lacking := self._machine_lacks(job):
+            return f"waits for the machine: {lacking[0]}"
+        pins = self._pins.get(job_id)
+        among = [at for at in pins if at < len(self._slots)] if pins else range(len(self._slots))
+        roomy = sum(self._has_room(at, job) for at in among)
+        if roomy >= job.gpus:
+            return "there is room; the policy has not placed it"
+        return "waits for room"
 
     # Values
 

@@ -39,6 +39,9 @@ __all__ = ["DEFAULT_KNOWLEDGE", "DEFAULT_POLICY", "Broker"]
 DEFAULT_POLICY = "easy+priority+best-fit"
 DEFAULT_KNOWLEDGE = "history"
 SWEEP_S = 0.5
+WHY_S = 5.0
+REASONS_S = 0.15
+"""A listing waits no longer for the brain; it says less then."""
 TOLD_MS = 86_400_000
 """A broken store that was mended is told of for this long."""
 PR_SET_CHILD_SUBREAPER = 36
@@ -456,15 +459,27 @@ class Broker:
 
     async def why(self, job_id: str) -> dict[str, Any]:
         """What the brain says of a waiting job; empty where it does not answer."""
+        return await self._ask_why({"do": "why", "id": job_id}, WHY_S)
+
+    async def reasons(self, ids: list[str]) -> dict[str, str]:
+        """Why these waiting jobs wait, in a few words; empty where the brain is busy."""
+        told: dict[str, str] = (await self._ask_why({"do": "reasons", "ids": ids}, REASONS_S)).get(
+            "reasons", {}
+        )
+        return told
+
+    async def _ask_why(self, question: dict[str, Any], seconds: float) -> dict[str, Any]:
         if not self.link.ready:
             return {}
         self._serial += 1
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._whys[self._serial] = future
-        self.link.ask({"do": "why", "serial": self._serial, "id": job_id}, limited=False)
+        serial = self._serial
+        self.link.ask({**question, "serial": serial}, limited=False)
         try:
-            return await asyncio.wait_for(future, 5.0)
+            return await asyncio.wait_for(future, seconds)
         except TimeoutError:
+            self._whys.pop(serial, None)
             return {}
 
     # Time limits, and what is done now and then

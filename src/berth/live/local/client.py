@@ -357,13 +357,19 @@ def _control(name: str, values: Parsed, operands: list[str]) -> int:
         if not values:
             raise LiveError("berth edit: say what is to change, such as --mem 8G")
         message["flags"] = values
-    jobs = _ask(message)["jobs"]
+    answer = _ask(message)
+    jobs, refused = answer["jobs"], answer["refused"]
     assert isinstance(jobs, list)
+    assert isinstance(refused, list)
     if as_json:
-        _print_json(jobs)
-    else:
-        for job in jobs:
-            print(f"job {job['id']}: {job['state']}")
+        _print_json([*jobs, *refused])
+        return 0
+    ending = {"cancelled": "SIGTERM was sent; it ends", "requeue": "SIGTERM was sent; it is queued again"}
+    for job in jobs:
+        now = ending.get(job["stopping"])
+        print(f"job {job['id']}: {job['state']}{f' ({now})' if now else ''}")
+    for job in refused:
+        print(f"berth: not changed: {job['why']}", file=sys.stderr)
     return 0
 
 

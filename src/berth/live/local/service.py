@@ -8,11 +8,11 @@ import os
 import pwd
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from berth.errors import BerthError, LiveError, StoreError
-from berth.live.local.entry import ENDED, HELD, RUNNING, STARTING, WAITING, Entry, application_of
+from berth.live.local.entry import HELD, RUNNING, STARTING, WAITING, Entry, application_of
 from berth.live.local.protocol import VERSION, Caller, Message, decoded, encoded
 from berth.live.local.request import Request, edited, request_of, tasks_of, to_dict
 from berth.live.local.store import Statement, key_of_text, of_entry, of_request, of_text
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Service"]
 
+GOING = (STARTING, RUNNING)
 MOST_ENDED = 1000
+MOST_REASONS = 50
+"""Waiting jobs of a listing that the brain is asked about."""
 
 
 class Service:
@@ -123,13 +126,15 @@ class Service:
         elif message.get("ended"):
             entries = sorted([*broker.store.ended(MOST_ENDED), *entries], key=lambda entry: entry.serial)
         user, states = message.get("user"), message.get("states")
-        rows = [
-            self._row(entry)
+        listed = [
+            entry
             for entry in entries
             if (not user or entry.user == user) and (not states or entry.state in states)
-        ]
-        limit = message.get("limit")
-        return {"columns": _COLUMNS, "rows": rows[:limit] if limit else rows, "note": self._note()}
+        ][: message.get("limit")]
+        asked = [entry.id for entry in listed if entry.state == WAITING and entry.offered][:MOST_REASONS]
+        reasons = await broker.reasons(asked) if asked else {}
+        rows = [self._row(entry, reasons.get(entry.id, "")) for entry in listed]
+        return {"columns": _COLUMNS, "rows": rows, "note": self._note()}
 
     def _note(self) -> str:
         """What keeps everything from starting; empty where nothing does."""
@@ -144,11 +149,11 @@ class Service:
             return f"the policy '{link.deciding}' fails: {self._broker.policy_error}"
         return link.trouble
 
-    def _row(self, entry: Entry) -> list[Any]:
+    def _row(self, entry: Entry, reason: str) -> list[Any]:
         return [
             entry.id, entry.user, _name(entry), entry.state, entry.request.gpus, entry.request.milli,
             entry.share[1] or entry.request.mem_mib, entry.submit_ms, entry.start_ms, entry.end_ms,
-            entry.attempt, list(entry.slots), entry.exit_code, self._reason(entry),
+            entry.attempt, list(entry.slots), entry.exit_code, reason or self._reason(entry),
         ]  # fmt: skip
 
     def _reason(self, entry: Entry) -> str:
@@ -212,6 +217,7 @@ class Service:
             if entry.state == WAITING and entry.offered:
                 brain = await broker.why(entry.id)
                 told["brain"] = brain if brain.get("found") else None
+                told["reason"] = brain.get("reason") or told["reason"]
                 told["gpus"] = self._gpus()
             found.append(told)
         return {"jobs": found}
@@ -319,60 +325,68 @@ class Service:
 
     async def do_cancel(self, message: Message, caller: Caller) -> Message:
         """End jobs."""
-        return await self._each(message, caller, "cancel", live=True)
+        return await self._each(message, caller, self._broker.book.cancel)
 
     async def do_hold(self, message: Message, caller: Caller) -> Message:
         """Keep jobs from starting."""
-        return await self._each(message, caller, "hold")
+        return await self._each(message, caller, self._broker.book.hold)
 
     async def do_release(self, message: Message, caller: Caller) -> Message:
-        """Let jobs start."""
-        return await self._each(message, caller, "release")
+        """Let held jobs start."""
+        return await self._each(message, caller, self._broker.book.release)
 
     async def do_requeue(self, message: Message, caller: Caller) -> Message:
         """Run jobs again."""
-        book, now_ms = self._broker.book, self._broker.now_ms()
-        entries = self._controlled(message, caller)
-        for entry in entries:
+        book = self._broker.book
+
+        def requeue(entry: Entry, now_ms: int) -> None:
             if entry.id in book.jobs:
                 book.requeue(entry, now_ms)
             else:
                 book.revive(entry, now_ms)
-        return await self._done(entries)
+
+        return await self._each(message, caller, requeue)
 
     async def do_edit(self, message: Message, caller: Caller) -> Message:
-        """Change what jobs ask for."""
+        """Change what jobs ask for; tasks of an array that asked for the same share what they ask for now."""
         broker = self._broker
-        now_ms = broker.now_ms()
-        entries = self._controlled(message, caller)
-        changed = []
-        for entry in entries:
-            request = edited(entry.request, message["flags"], now_ms)
-            broker.book.check(request)
-            key = broker.next_request_key()
-            await broker.commits.ask([of_request(key, request)])
-            broker.book.edit(entry, request, key, broker.now_ms())
-            changed.append(entry)
-        return await self._done(changed)
+        new: dict[int, tuple[int, Request]] = {}
+        for entry in self._controlled(message, caller):
+            if entry.request_key not in new:
+                request = edited(entry.request, message["flags"], broker.now_ms())
+                broker.book.check(request)
+                new[entry.request_key] = broker.next_request_key(), request
+        await broker.commits.ask([of_request(*each) for each in new.values()])
 
-    async def _each(self, message: Message, caller: Caller, what: str, *, live: bool = False) -> Message:
-        book, now_ms = self._broker.book, self._broker.now_ms()
-        entries = self._controlled(message, caller)
-        if live and not message.get("all"):
-            over = [entry for entry in entries if entry.state in ENDED]
-            if len(over) == len(entries):
-                raise LiveError(f"job {over[0].id} has ended already: it is {over[0].state}")
-        for entry in entries:
-            if entry.id in book.jobs:
-                getattr(book, what)(entry, now_ms)
-            elif not live:
-                raise LiveError(f"job {entry.id} has ended: it is {entry.state}")
-        return await self._done(entries)
+        def edit(entry: Entry, now_ms: int) -> None:
+            key, request = new[entry.request_key]
+            broker.book.edit(entry, request, key, now_ms)
 
-    async def _done(self, entries: list[Entry]) -> Message:
+        return await self._each(message, caller, edit)
+
+    async def _each(self, message: Message, caller: Caller, change: Callable[[Entry, int], None]) -> Message:
+        """Change each job that can be, and say which cannot and why; LiveError where none can."""
+        now_ms = self._broker.now_ms()
+        refused: list[Message] = []
+        changed: list[Entry] = []
+        for entry in self._controlled(message, caller):
+            before = entry.state
+            try:
+                change(entry, now_ms)
+            except LiveError as error:
+                refused.append({"id": entry.id, "state": before, "why": str(error)})
+            else:
+                changed.append(entry)
+        if refused and not changed:
+            more = f"; so are {len(refused) - 1} more" if len(refused) > 1 else ""
+            raise LiveError(f"{refused[0]['why']}{more}")
         self._broker.act()
         await self._broker.commits.flushed()
-        return {"jobs": [{"id": entry.id, "state": entry.state} for entry in entries]}
+        jobs = [
+            {"id": entry.id, "state": entry.state, "stopping": entry.stop if entry.state in GOING else ""}
+            for entry in changed
+        ]
+        return {"jobs": jobs, "refused": refused}
 
     def _controlled(self, message: Message, caller: Caller) -> list[Entry]:
         """The jobs that a message names; LiveError where one is another user's."""

@@ -174,6 +174,7 @@ def why_lines(job: dict[str, Any]) -> list[str]:
     if brain["expected_ms"]:
         basis = f" (by {brain['expected_by']})" if brain["expected_by"] else ""
         lines.append(f"  expected to run {span(brain['expected_ms'])}{basis}")
+    lines += [f"  the machine: {text}" for text in brain["machine"]]
     tenants = {gpu["index"]: gpu for gpu in job["gpus"]}
     for candidate in brain["candidates"]:
         gpu = tenants.get(candidate["gpu"], {"tenants": [], "strangers": [], "partitions": []})
