@@ -154,6 +154,28 @@ def test_of_an_array_each_task_is_changed_that_can_be_and_the_others_are_named(s
     assert set(shared.wait(array).values()) == {("completed", 0)}
 
 
+def test_a_waiting_job_can_be_changed_in_all_that_it_asks_for(shared: World) -> None:
+    first = shared.submit(GATE.replace("go", "edited"), gpus=0)
+    job = shared.submit("true", mem="1G", begin="now+1h")
+    flags = {"cpus": "2", "host_mem": "1G", "gpu": "1", "rerun": True, "after": f"ok:{first}", "begin": "now"}
+    shared.ask("edit", ids=[job], flags=flags)
+    told = shared.job(job)
+    assert (told["cpu_milli"], told["host_mem_mib"], told["after"]) == (2000, 1024, [f"ok:{first}"])
+    assert told["reason"] == f"it waits for job {first} (ok)"
+    with pytest.raises(LiveError, match="a job cannot wait for itself"):
+        shared.ask("edit", ids=[job], flags={"after": f"ok:{job}"})
+    (shared.folder / "edited").touch()
+    assert shared.wait(job) == {job: ("completed", 0)}
+    assert shared.job(job)["attempts"][0]["slots"] == [1]
+
+
+def test_the_queues_own_output_files_are_open_to_their_users_alone(shared: World) -> None:
+    job = shared.submit("echo secret", gpus=0)
+    assert shared.wait(job) == {job: ("completed", 0)}
+    path = shared.state / "output" / f"{job}.1.out"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_killed_broker_finds_its_jobs_again_and_knows_their_exits(world: World) -> None:
     long, short = world.submit_many(
         [(f"{GATE} echo end; exit 5", {"gpus": 0.1}), (f"{GATE.replace('go', 'soon')} exit 4", {"gpus": 0.1})]

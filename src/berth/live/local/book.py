@@ -83,8 +83,8 @@ class Book:
         """Refuse a request that this machine could never serve; LiveError says what there is."""
         cards = self.limits.cards_mib
         if request.gpus > len(cards):
-            there = "there is none" if not cards else f"there are {len(cards)}"
-            raise LiveError(f"--gpus {request.gpus}, but {there} on this machine; ask for less")
+            there = "no GPU" if not cards else f"{len(cards)} GPU{'s' if len(cards) > 1 else ''}"
+            raise LiveError(f"--gpus {request.gpus}, but this machine has {there}; ask for less")
         if request.pins and max(request.pins) >= len(cards):
             raise LiveError(
                 f"--gpu {max(request.pins)}, but the GPUs of this machine are {', '.join(map(str, range(len(cards))))}"
@@ -93,12 +93,13 @@ class Book:
         roomy = sum(mib >= request.mem_mib for mib in among)
         if request.gpus and roomy < request.gpus:
             raise LiveError(
-                f"--mem {request.mem_mib}M on each of {request.gpus} GPUs, but the largest GPUs have"
+                f"--mem {request.mem_mib}M on each GPU, but the largest that it may have are of"
                 f" {', '.join(f'{mib} MiB' for mib in sorted(among)[-request.gpus :])}; ask for less"
             )
         if request.cpu_milli > self.limits.cpu_milli:
             raise LiveError(
-                f"--cpus {request.cpu_milli / 1000:g}, but there are {self.limits.cpu_milli / 1000:g}; ask for less"
+                f"--cpus {request.cpu_milli / 1000:g}, but this machine has {self.limits.cpu_milli / 1000:g} for jobs;"
+                " ask for less"
             )
         if self.limits.mem_mib and request.host_mem_mib > self.limits.mem_mib:
             raise LiveError(
@@ -184,10 +185,11 @@ class Book:
                 )
         else:
             self.check(request)
+            self._depend(entry, request)
         entry.request, entry.request_key = request, key
         self.dirty[entry.id] = entry
         if entry.state == WAITING:
-            if entry.offered and request.begin_ms <= now_ms:
+            if entry.offered and request.begin_ms <= now_ms and not request.after:
                 entry.version += 1
                 self.notes.append({"note": "replace", "job": for_brain(entry, self.limits)})
             else:
@@ -195,6 +197,19 @@ class Book:
                 self._consider(entry, now_ms)
         elif entry.state == RUNNING:
             self.notes.append({"note": "replace", "job": for_brain(entry, self.limits)})
+
+    def _depend(self, entry: Entry, request: Request) -> None:
+        """Let it wait for the jobs that it now names; LiveError where there is no such job, or it is itself."""
+        for _, other in request.after:
+            if other in (entry.id, entry.number):
+                raise LiveError(f"--after {other}: a job cannot wait for itself")
+            if not self._known(other):
+                raise LiveError(f"--after {other}: there is no such job; `berth queue --ended` lists them")
+        for _, other in entry.request.after:
+            if (those := self._dependents.get(other)) is not None:
+                those.discard(entry.id)
+        for _, other in request.after:
+            self._dependents[other].add(entry.id)
 
     def requeue(self, entry: Entry, now_ms: int) -> None:
         """Stop a running job and queue it again."""
@@ -438,7 +453,7 @@ class Book:
             heappush(self._wakes, (begin_ms, entry.id))
             return "its time to begin has not come"
         if entry.at_most and len(self._going[entry.number]) >= entry.at_most:
-            return f"{entry.at_most} tasks of its array run or are next, the most at a time"
+            return f"at most {entry.at_most} tasks of its array run at a time"
         return None
 
     def _dependency(self, kind: str, other: str) -> bool | None:

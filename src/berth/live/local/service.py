@@ -283,8 +283,14 @@ class Service:
         texts: dict[str, str] = {}
         number = book.next_number, book.next_serial
         try:
-            for each in message["jobs"]:
-                request = self._requested(each, message, now_ms, texts, statements)
+            for count, each in enumerate(message["jobs"], 1):
+                try:
+                    request = self._requested(each, message, now_ms, texts, statements)
+                    book.check(request)
+                except LiveError as error:
+                    if len(message["jobs"]) == 1:
+                        raise
+                    raise LiveError(f"job {count} of the message: {error}") from error
                 key = broker.next_request_key()
                 statements.append(of_request(key, request))
                 made += book.draft(
@@ -446,7 +452,9 @@ class Service:
 
     def _operator(self, caller: Caller) -> None:
         if caller.uid not in (0, os.geteuid()):
-            raise LiveError(f"only root and {self._user(os.geteuid())}, whose queue this is, may do that")
+            owner = self._user(os.geteuid())
+            allowed = "root" if owner == "root" else f"root and {owner}, whose queue this is,"
+            raise LiveError(f"only {allowed} may do that")
 
     def _user(self, uid: int) -> str:
         if uid not in self._users:

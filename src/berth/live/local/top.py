@@ -21,6 +21,8 @@ __all__ = ["Top"]
 
 EVERY_S = 1.0
 MOST_ROWS = 200
+ARMED_S = 5.0
+"""For this long the second press of the key that cancels counts."""
 COLUMNS = ("ID", "USER", "NAME", "STATE", "GPUS", "MEM", "TIME", "WHERE OR WHY")
 COLOURS = {"running": "green", "starting": "green", "waiting": "yellow", "held": "magenta"}
 
@@ -108,6 +110,7 @@ class Top(App[None]):
         ("w", "why", "Why it waits"),
         ("h", "hold", "Hold or release"),
         ("c", "cancel", "Cancel"),
+        ("escape", "disarm", "Back"),
     ]
     TITLE = "berth top"
     ENABLE_COMMAND_PALETTE = False
@@ -117,6 +120,7 @@ class Top(App[None]):
         self._rows: list[list[Any]] = []
         self._cancel = ""
         """The job that the last key asked to cancel: the same key again does it."""
+        self._asked_s = 0.0
 
     def compose(self) -> ComposeResult:
         """Head, tiles, queue, keys."""
@@ -161,6 +165,8 @@ class Top(App[None]):
         self.query_one("#head", Label).update(f"{status['policy']} decides{brain}   {counts}")
         if queue["note"]:
             self._tell(queue["note"])
+        elif self._cancel and time.monotonic() - self._asked_s > ARMED_S:
+            self.action_disarm()
         self._draw_tiles(status["gpus"], now_ms)
         self._draw_queue(queue["rows"], now_ms)
 
@@ -223,12 +229,17 @@ class Top(App[None]):
                 self._tell(f"job {chosen}: {'released' if what == 'release' else 'held'}")
             self.look()
 
+    def action_disarm(self) -> None:
+        """Take back the first press of the key that cancels."""
+        self._cancel = ""
+        self._tell("")
+
     def action_cancel(self) -> None:
         """Cancel the chosen job, at the second time."""
         if not (chosen := self._chosen()):
             return
-        if self._cancel != chosen:
-            self._cancel = chosen
+        if self._cancel != chosen or time.monotonic() - self._asked_s > ARMED_S:
+            self._cancel, self._asked_s = chosen, time.monotonic()
             self._tell(f"press c again to cancel job {chosen}")
             return
         self._cancel = ""
