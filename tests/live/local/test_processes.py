@@ -169,6 +169,20 @@ def test_a_waiting_job_can_be_changed_in_all_that_it_asks_for(shared: World) -> 
     assert shared.job(job)["attempts"][0]["slots"] == [1]
 
 
+def test_the_prediction_of_waits_asks_the_queue_of_this_machine(
+    shared: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from berth.cli.waiting import _queue_now
+
+    monkeypatch.setenv("BERTH_STATE", str(shared.state))
+    job = shared.submit("true", mem="1G", gpus=0.3, begin="now+1h", name="later", time="30")
+    (queued,), _ = _queue_now(None, "", b"")
+    assert (queued.job_id, queued.application, queued.gpus, queued.share_milli, queued.time_limit_ms) == (
+        job, "later", 1, 300, 1_800_000,
+    )  # fmt: skip
+    shared.ask("cancel", ids=[job])
+
+
 def test_the_queues_own_output_files_are_open_to_their_users_alone(shared: World) -> None:
     job = shared.submit("echo secret", gpus=0)
     assert shared.wait(job) == {job: ("completed", 0)}

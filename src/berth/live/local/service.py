@@ -222,6 +222,21 @@ class Service:
             found.append(told)
         return {"jobs": found}
 
+    async def do_pending(self, message: Message, caller: Caller) -> Message:
+        """The jobs that wait and run, as `berth.history.importing.pending.Queued` has them."""
+        jobs = [
+            {
+                "job_id": entry.id, "user": entry.user, "account": "", "virtual_cluster": "", "qos": "",
+                "application": application_of(entry.request, entry.params), "gpu_model": "",
+                "gpus": entry.request.gpus, "share_milli": entry.request.milli,
+                "cpu_milli": entry.request.cpu_milli, "mem_mib": entry.request.host_mem_mib,
+                "time_limit_ms": entry.request.time_limit_ms, "node_count": 1, "queued_ms": entry.queued_ms,
+                "start_ms": entry.start_ms,
+            }
+            for entry in self._broker.book.jobs.values()
+        ]  # fmt: skip
+        return {"jobs": sorted(jobs, key=lambda job: (job["queued_ms"], job["job_id"]))}
+
     async def do_wait(self, message: Message, caller: Caller) -> Message:
         """The states and exits of jobs, when they have ended."""
         broker = self._broker
