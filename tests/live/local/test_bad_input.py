@@ -256,7 +256,7 @@ def test_a_gpu_that_falls_off_the_bus_gets_no_job_and_loses_those_on_it(tmp_path
         assert broker.book.placed(entry.id, entry.version, (1,), (100, 1024), 0)
         broker.book.confirmed(entry, 0, 0)
         broker.link.state = "ready"
-        broker._outstanding = 1  # nobody is asked
+        broker.deciding.outstanding = 1  # nobody is asked
         broker.runner.stop = lambda stopped: None  # type: ignore[method-assign, assignment]
         broker.book.notes.clear()
         broker.watch.heed((Look(0, 10, 0, (Stranger(7, 3, "x"),)), Look(1, 0, None, (), lost=True)))

@@ -79,38 +79,11 @@ class Book:
 
     # What users do
 
-    def check(self, request: Request) -> None:
-        """Refuse a request that this machine could never serve; LiveError says what there is."""
-        cards = self.limits.cards_mib
-        if request.gpus > len(cards):
-            there = "no GPU" if not cards else f"{len(cards)} GPU{'s' if len(cards) > 1 else ''}"
-            raise LiveError(f"--gpus {request.gpus}, but this machine has {there}; ask for less")
-        if request.pins and max(request.pins) >= len(cards):
-            raise LiveError(
-                f"--gpu {max(request.pins)}, but the GPUs of this machine are {', '.join(map(str, range(len(cards))))}"
-            )
-        among = [cards[at] for at in request.pins] or list(cards)
-        roomy = sum(mib >= request.mem_mib for mib in among)
-        if request.gpus and roomy < request.gpus:
-            raise LiveError(
-                f"--mem {request.mem_mib}M on each GPU, but the largest that it may have are of"
-                f" {', '.join(f'{mib} MiB' for mib in sorted(among)[-request.gpus :])}; ask for less"
-            )
-        if request.cpu_milli > self.limits.cpu_milli:
-            raise LiveError(
-                f"--cpus {request.cpu_milli / 1000:g}, but this machine has {self.limits.cpu_milli / 1000:g} for jobs;"
-                " ask for less"
-            )
-        if self.limits.mem_mib and request.host_mem_mib > self.limits.mem_mib:
-            raise LiveError(
-                f"--host-mem {request.host_mem_mib}M, but this machine has {self.limits.mem_mib} MiB; ask for less"
-            )
-
     def draft(
         self, request: Request, tasks: Tasks, *, key: int, uid: int, user: str, now_ms: int
     ) -> list[Entry]:
         """The jobs of one submission, with ids of their own, which count once they are `add`ed."""
-        self.check(request)
+        self.limits.check(request)
         for _, job_id in request.after:
             if not self._known(job_id):
                 raise LiveError(f"--after {job_id}: there is no such job; `berth queue --ended` lists them")
@@ -184,7 +157,7 @@ class Book:
                     " --name and --comment can be changed"
                 )
         else:
-            self.check(request)
+            self.limits.check(request)
             self._depend(entry, request)
         entry.request, entry.request_key = request, key
         self.dirty[entry.id] = entry

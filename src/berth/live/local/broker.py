@@ -21,9 +21,10 @@ from berth.live.local.book import Book
 from berth.live.local.cards import Cards
 from berth.live.local.commits import Commits
 from berth.live.local.counters import Counters
-from berth.live.local.entry import PREEMPTED, RUNNING, STARTING, WAITING, End, Entry, Limits
+from berth.live.local.deciding import Deciding
+from berth.live.local.entry import PREEMPTED, RUNNING, STARTING, End, Entry, Limits
 from berth.live.local.keeping import RECORD_S, Keeper
-from berth.live.local.link import BRAIN, DECIDE_S, SAFE_POLICY, Link
+from berth.live.local.link import BRAIN, DECIDE_S, Link
 from berth.live.local.log import Log
 from berth.live.local.places import Places
 from berth.live.local.recovery import Numbers, started_since
@@ -31,7 +32,6 @@ from berth.live.local.runner import Runner
 from berth.live.local.runs import boot_id, boot_ms
 from berth.live.local.service import Service
 from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_meta
-from berth.live.local.telling import snapshot
 from berth.live.local.watching import Watch
 
 __all__ = ["DEFAULT_KNOWLEDGE", "DEFAULT_POLICY", "Broker"]
@@ -39,9 +39,6 @@ __all__ = ["DEFAULT_KNOWLEDGE", "DEFAULT_POLICY", "Broker"]
 DEFAULT_POLICY = "easy+priority+best-fit"
 DEFAULT_KNOWLEDGE = "history"
 SWEEP_S = 0.5
-WHY_S = 5.0
-REASONS_S = 0.15
-"""A listing waits no longer for the brain; it says less then."""
 TOLD_MS = 86_400_000
 """A broken store that was mended is told of for this long."""
 PR_SET_CHILD_SUBREAPER = 36
@@ -87,7 +84,8 @@ class Broker:
         self.paths: list[str] = list(store.meta("paths", []))
         """Folders in which a user's own policy or knowledge is looked up."""
         self.commits = Commits(store, self._collect, self._not_written)
-        self.link = Link(self._begin, self._hear, log, brain=brain, decide_s=decide_s)
+        self.deciding = Deciding(self)
+        self.link = Link(self.deciding.begin, self.deciding.hear, log, brain=brain, decide_s=decide_s)
         self.runner = Runner(
             places, cards.cards, fake=cards.fake, texts=store.text, began=self._began, ended=self._ended,
             log=log, to_ms=lambda at_ms: at_ms + self._offset_ms,
@@ -96,18 +94,8 @@ class Broker:
         self.watch = Watch(self)
         self.keeper = Keeper(self, record_s)
         self.counters = Counters()
-        self.decisions = 0
-        self.decision_s: list[float] = []
-        """How long the last decisions took."""
-        self.policy_error = ""
-        self.never: dict[str, str] = {}
-        """Waiting jobs that no GPU of today could hold, and why."""
-        self._serial = 0
-        self._failed_round = 0
-        self._outstanding = 0
         self._wake: asyncio.TimerHandle | None = None
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
-        self._whys: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._ended_starts: list[tuple[Entry, int]] = []
         self._deferred: list[Entry] = []
         self.stopped = asyncio.Event()
@@ -258,13 +246,14 @@ class Broker:
                 self.runner.stop(entry)
         book.stops.clear()
         for entry in book.finished:
-            self.never.pop(entry.id, None)
-        self._decide()
+            self.deciding.never.pop(entry.id, None)
+        self.deciding.decide()
         wake_ms = book.next_ms()
         if wake_ms is not None:
-            self._wake_at(wake_ms)
+            self.wake_at(wake_ms)
 
-    def _wake_at(self, at_ms: int) -> None:
+    def wake_at(self, at_ms: int) -> None:
+        """Look again then."""
         loop = asyncio.get_running_loop()
         at = loop.time() + max(0.0, (at_ms - self.now_ms()) / 1000)
         if (
@@ -281,7 +270,7 @@ class Broker:
         self._wake = None
         self.book.tick(self.now_ms())
         self.act()
-        self._decide(anyway=True)
+        self.deciding.decide(anyway=True)
 
     def _collect(self) -> tuple[list[Statement], Any]:
         """The rows of what has changed, and what follows when they are written."""
@@ -354,23 +343,7 @@ class Broker:
             self._start(each)
         self.act()
 
-    # The brain
-
-    def _begin(self, policy: str, trial: bool) -> dict[str, Any]:
-        """The first message to a new brain: all that there is. What one says that is only tried changes nothing."""
-        book = self.book
-        if not trial:
-            book.notes.clear()
-            for entry in book.jobs.values():
-                if entry.state == WAITING and entry.offered:
-                    entry.version += 1
-            self._outstanding = 0
-        return {
-            "do": "begin", "nodes": self.cards.nodes(self.book.limits), "policy": policy,
-            "knowledge": self._knowledge_named(policy),
-            "notes": snapshot(book.active.values(), book.jobs.values(), book.limits),
-            "now_ms": self.now_ms(), "paths": self.paths,
-        }  # fmt: skip
+    # The policy
 
     async def keep_policy(self) -> None:
         """Keep what decides for the next start."""
@@ -387,100 +360,6 @@ class Broker:
         await self.commits.ask(
             [of_meta("policies", policies[-1000:]), of_meta("nodes", self.cards.nodes(self.book.limits))]
         )
-
-    def _knowledge_named(self, policy: str) -> str:
-        """The knowledge as `make_knowledge` wants it: the history's folder, if there is one yet."""
-        if self.knowledge != "history":
-            return self.knowledge
-        if policy == SAFE_POLICY and self.policy != SAFE_POLICY:
-            return "user"  # whatever failed, it is not asked now
-        there = os.path.exists(os.path.join(self.places.history, "index.json"))
-        return f"history?begin={self.places.history}" if there else "history"
-
-    def _decide(self, *, anyway: bool = False) -> None:
-        """Ask the brain if it has not been asked and something has happened."""
-        if not self.link.ready or self._outstanding or not (self.book.notes or anyway):
-            return
-        self._serial += 1
-        self._outstanding = self._serial
-        now_ms = self.now_ms()
-        notes, self.book.notes = self.book.notes, []
-        for note in notes:
-            note["now_ms"] = now_ms
-        self.link.ask({"do": "decide", "now_ms": now_ms, "serial": self._serial, "notes": notes})
-
-    def _hear(self, message: dict[str, Any]) -> None:
-        """What the brain says."""
-        said = message["say"]
-        now_ms = self.now_ms()
-        if said == "placed":
-            share = (message["share"][0], message["share"][1])
-            slots = tuple(message["slots"])
-            self.book.placed(
-                message["id"], message["version"], slots, share, now_ms, best_effort=message["best_effort"]
-            )
-            self.never.pop(message["id"], None)
-        elif said == "evicted":
-            self.book.evicted(message["id"], now_ms)
-        elif said == "never":
-            self._never_fits(message["id"], message["why"], now_ms)
-        elif said == "error":
-            self.policy_error, self._failed_round = message["why"], self._serial
-            self.log("policy-error", why=message["why"])
-        elif said == "refused":
-            self.log("refused", why=message["why"])
-        elif said == "why":
-            future = self._whys.pop(message["serial"], None)
-            if future is not None and not future.done():
-                future.set_result(message)
-        elif said == "ready":
-            self.log("brain-ready", policy=message["policy"], seconds=message["seconds"])
-            self.policy_error = ""
-            self.watch.tell(anew=True)
-            self._decide(anyway=True)
-        elif said == "decided":
-            self.link.heard()
-            self._outstanding = 0
-            if self._failed_round != message["serial"]:
-                self.policy_error = ""  # it decides again
-            self.decisions += 1
-            self.decision_s = [*self.decision_s[-999:], message["seconds"]]
-            self.counters.decided.add(message["seconds"])
-            if message["wake_ms"] is not None:
-                self._wake_at(message["wake_ms"])
-            self.act()
-
-    def _never_fits(self, job_id: str, why: str, now_ms: int) -> None:
-        """A job that could not start if nothing else ran waits without holding up the others."""
-        self.never[job_id] = why
-        entry = self.book.jobs.get(job_id)
-        if entry is not None and entry.state == WAITING and entry.offered:
-            self.book.set_aside(entry, why, now_ms)
-
-    async def why(self, job_id: str) -> dict[str, Any]:
-        """What the brain says of a waiting job; empty where it does not answer."""
-        return await self._ask_why({"do": "why", "id": job_id}, WHY_S)
-
-    async def reasons(self, ids: list[str]) -> dict[str, str]:
-        """Why these waiting jobs wait, in a few words; empty where the brain is busy."""
-        told: dict[str, str] = (await self._ask_why({"do": "reasons", "ids": ids}, REASONS_S)).get(
-            "reasons", {}
-        )
-        return told
-
-    async def _ask_why(self, question: dict[str, Any], seconds: float) -> dict[str, Any]:
-        if not self.link.ready:
-            return {}
-        self._serial += 1
-        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._whys[self._serial] = future
-        serial = self._serial
-        self.link.ask({**question, "serial": serial}, limited=False)
-        try:
-            return await asyncio.wait_for(future, seconds)
-        except TimeoutError:
-            self._whys.pop(serial, None)
-            return {}
 
     # Time limits, and what is done now and then
 

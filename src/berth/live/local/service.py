@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from berth.errors import BerthError, LiveError, StoreError
 from berth.live.local.entry import HELD, RUNNING, STARTING, WAITING, Entry, application_of
 from berth.live.local.protocol import VERSION, Caller, Message, decoded, encoded
-from berth.live.local.request import Request, edited, request_of, tasks_of, to_dict
+from berth.live.local.request import Request, edited, request_of, tasks_of
 from berth.live.local.store import Statement, key_of_text, of_entry, of_request, of_text
 from berth.live.local.telling import for_brain
 
@@ -70,15 +70,15 @@ class Service:
         """Whether all is well, and what the GPUs hold."""
         broker = self._broker
         link, states = broker.link, self._counts()
-        said = (link.trouble, broker.policy_error, broker.commits.broken, broker.mended)
+        said = (link.trouble, broker.deciding.policy_error, broker.commits.broken, broker.mended)
         trouble = [*filter(None, said), *broker.keeper.profile_notes]
         return {
             "version": VERSION, "pid": os.getpid(), "state_folder": broker.places.folder, "boot": broker.boot,
             "socket": broker.places.socket, "fake": broker.cards.fake, "uid": os.geteuid(),
             "policy": link.policy, "deciding": link.deciding if link.ready else "", "brain": link.progress,
             "brain_pid": link.pid, "brain_restarts": link.restarts, "knowledge": broker.knowledge,
-            "settings": broker.settings, "trouble": trouble, "jobs": states, "decisions": broker.decisions,
-            "decision_s": broker.decision_s[-200:], "cgroups": bool(broker.runner.cgroups.folder),
+            "settings": broker.settings, "trouble": trouble, "jobs": states, "decisions": broker.deciding.decisions,
+            "decision_s": broker.deciding.seconds[-200:], "cgroups": bool(broker.runner.cgroups.folder),
             "gpus": self._gpus(),
         }  # fmt: skip
 
@@ -132,7 +132,7 @@ class Service:
             if (not user or entry.user == user) and (not states or entry.state in states)
         ][: message.get("limit")]
         asked = [entry.id for entry in listed if entry.state == WAITING and entry.offered][:MOST_REASONS]
-        reasons = await broker.reasons(asked) if asked else {}
+        reasons = await broker.deciding.reasons(asked) if asked else {}
         rows = [self._row(entry, reasons.get(entry.id, "")) for entry in listed]
         return {"columns": _COLUMNS, "rows": rows, "note": self._note()}
 
@@ -145,8 +145,8 @@ class Service:
             why = f" ({link.trouble})" if link.trouble else ""
             doing = _DOING.get(link.progress, link.progress)
             return f"nothing new starts until the policy '{link.policy}' answers: it is {doing}{why}"
-        if self._broker.policy_error:
-            return f"the policy '{link.deciding}' fails: {self._broker.policy_error}"
+        if self._broker.deciding.policy_error:
+            return f"the policy '{link.deciding}' fails: {self._broker.deciding.policy_error}"
         return link.trouble
 
     def _row(self, entry: Entry, reason: str) -> list[Any]:
@@ -212,10 +212,10 @@ class Service:
             told: Message = {
                 "id": entry.id, "state": entry.state, "reason": self._reason(entry), "since_ms": entry.since_ms,
                 "now_ms": broker.now_ms(), "note": self._note(), "policy": broker.link.policy,
-                "never": broker.never.get(entry.id, ""),
+                "never": broker.deciding.never.get(entry.id, ""),
             }  # fmt: skip
             if entry.state == WAITING and entry.offered:
-                brain = await broker.why(entry.id)
+                brain = await broker.deciding.why(entry.id)
                 told["brain"] = brain if brain.get("found") else None
                 told["reason"] = brain.get("reason") or told["reason"]
                 told["gpus"] = self._gpus()
@@ -274,7 +274,7 @@ class Service:
         return {
             "gpus": self._gpus(), "jobs": self._counts(), "ended": dict(counters.ended),
             "submitted": counters.submitted, "refused_allocations": counters.refused,
-            "decisions": broker.decisions, "brain_restarts": broker.link.restarts,
+            "decisions": broker.deciding.decisions, "brain_restarts": broker.link.restarts,
             "commits": broker.commits.commits, "queue_wait_seconds": counters.waited.to_dict(),
             "decision_seconds": counters.decided.to_dict(), "policy": broker.link.policy,
             "ready": broker.link.ready and broker.link.deciding == broker.link.policy,
@@ -301,7 +301,7 @@ class Service:
             for count, each in enumerate(message["jobs"], 1):
                 try:
                     request = self._requested(each, message, now_ms, texts, statements)
-                    book.check(request)
+                    book.limits.check(request)
                 except LiveError as error:
                     if len(message["jobs"]) == 1:
                         raise
@@ -375,7 +375,7 @@ class Service:
         for entry in self._controlled(message, caller):
             if entry.request_key not in new:
                 request = edited(entry.request, message["flags"], broker.now_ms())
-                broker.book.check(request)
+                broker.book.limits.check(request)
                 new[entry.request_key] = broker.next_request_key(), request
         await broker.commits.ask([of_request(*each) for each in new.values()])
 
@@ -504,8 +504,3 @@ def _shallow(request: Request) -> dict[str, Any]:
 def _grouped(made: Iterable[Entry]) -> list[str]:
     """The id of each submission: an array's once."""
     return list(dict.fromkeys(entry.number for entry in made))
-
-
-def as_dict(request: Request) -> dict[str, Any]:
-    """A request for JSON."""
-    return to_dict(request)
