@@ -336,8 +336,11 @@ class Brain:
                 lacking.append("it is not among those named by --gpu")
             if milli < job.share.milli:
                 lacking.append(f"{milli / 10:g} % of its compute are free, {job.share.milli / 10:g} % wanted")
-            if mem_mib < job.share.mem_mib:
-                lacking.append(f"{mem_mib} MiB are free, {job.share.mem_mib} MiB wanted")
+            card = self._nodes[self._slots[at][0]].gpu_model
+            whole_mib = card.mem_mib if card is not None and job.share.milli >= 1000 else 0
+            wanted_mib = job.share.mem_mib or whole_mib
+            if mem_mib < wanted_mib:
+                lacking.append(f"{mem_mib} MiB are free, {wanted_mib} MiB wanted")
             candidates.append({
                 "gpu": at, "free_milli": milli, "free_mib": mem_mib, "lacking": lacking,
                 # Best fit takes the GPU that is left with least: the smaller is the better.
