@@ -128,7 +128,9 @@ class Field:
 @contextmanager
 def field() -> Iterator[Field]:
     """A folder that goes away."""
-    with tempfile.TemporaryDirectory(prefix="berth-peers-", dir="/dev/shm") as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="berth-peers-", dir="/dev/shm", ignore_cleanup_errors=True
+    ) as folder:
         yield Field(Path(folder))
 
 
@@ -269,6 +271,7 @@ def main() -> None:
     """Run each on the same jobs, seed by seed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--gflow", type=Path, default=None)
     parser.add_argument("--only", default="berth,learned,plain,tsp,gflow,first-fit")
     words = parser.parse_args()
@@ -287,7 +290,7 @@ def main() -> None:
     if words.gflow is not None:
         runs["gflow"] = lambda jobs: gflow(jobs, words.gflow)
     found: dict[str, list[Outcome]] = {name: [] for name in runs if name in names}
-    for seed in range(words.seeds):
+    for seed in range(words.first_seed, words.first_seed + words.seeds):
         jobs = applications(seed)
         for name, outcomes in found.items():
             outcomes.append(runs[name](jobs))
