@@ -152,7 +152,9 @@ static bool open_output(const struct order *order, const char *path, int to)
     if (fd < 0)
         return false;
     if (order->out_is_ours && order->uid >= 0 &&
-        (fchown(fd, (uid_t)order->uid, (gid_t)order->gid) != 0 || fchmod(fd, 0600) != 0))
+        fchown(fd, (uid_t)order->uid, (gid_t)order->gid) != 0)
+        return false;
+    if (order->out_is_ours && fchmod(fd, 0600) != 0)
         return false;
     bool good = fd == to || (dup2(fd, to) == to && close(fd) == 0);
     return good;

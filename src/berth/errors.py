@@ -16,6 +16,7 @@ BerthError
 ├── FetchError            a public trace could not be downloaded whole
 ├── SamplingError         the GPUs of a node cannot be read, or what was sampled of them
 ├── PartitionError        a partition of a GPU cannot be made, found or changed
+│   └── NoRoomError           the GPU has less left than is to be promised
 ├── LiveError             the queue of this machine cannot do what it was asked
 │   └── StoreError            its store cannot be read or written
 ├── KubernetesError       a cluster cannot be reached, or does not do what it was asked
@@ -45,6 +46,7 @@ __all__ = [
     "LiveError",
     "MissingExtraError",
     "ModelError",
+    "NoRoomError",
     "NotAllowed",
     "NotRunning",
     "PartitionError",
@@ -183,6 +185,17 @@ class SamplingError(BerthError):
 
 class PartitionError(BerthError):
     """A partition of a GPU cannot be made, found, joined or changed: says why and what to do."""
+
+
+class NoRoomError(PartitionError):
+    """A GPU has less left than a partition is to be promised; `short` says how much without what to do about it."""
+
+    def __init__(self, short: str) -> None:
+        self.short = short
+        super().__init__(f"{short}; ask for less, or promise more than there is with --overcommit")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.short,)
 
 
 class LiveError(BerthError):

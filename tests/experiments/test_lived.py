@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -79,7 +80,17 @@ def test_the_replay_of_what_ran_is_close_and_the_gap_of_others_is_told(history: 
     ]
     shown = subprocess.run([BERTH, *words], capture_output=True, text=True, check=True).stdout
     assert "What really happened under fifo: makespan 31.0 s, mean wait 5.0 s." in shown
-    assert "replay of fifo (the policy that ran): makespan -3.2 %, mean wait -10.0 %" in shown
+    assert "replay of fifo (the policy that ran): makespan 30.0 s (-3.2 %), mean wait 4.5 s (-0.5 s)" in shown
+
+
+def test_the_policy_that_ran_is_always_replayed_and_short_jobs_are_told(history: Path) -> None:
+    words = ["compare", "--from-history", "--since", "2023-01-01", "--policies", "sjf"]
+    environment = {**os.environ, "BERTH_HISTORY": str(history)}
+    done = subprocess.run([BERTH, *words], capture_output=True, text=True, check=True, env=environment)
+    assert "replay of sjf:" in done.stdout
+    assert "replay of fifo (the policy that ran):" in done.stdout
+    assert "-0.0" not in done.stdout
+    assert "of 2 jobs ran for less than 10 s" not in done.stderr
 
 
 def test_a_period_without_jobs_and_an_unknown_machine_are_refused(history: Path) -> None:

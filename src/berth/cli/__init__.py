@@ -22,6 +22,7 @@ def main() -> None:
 
     if is_ours(sys.argv[1:]):  # without Typer, whose import takes longer than the whole command
         _exit_with(of_queue)
+    _read_history_of_queue()
     from berth.cli.app import app
 
     sys.path.append(os.getcwd())  # where a user's own `my.module:thing` is
@@ -83,10 +84,28 @@ def _exit_with(of_queue: Callable[[list[str]], int | None]) -> None:
         status = 2
     if status is not None:
         sys.exit(status)
-    if "BERTH_HISTORY" not in os.environ and not os.path.exists("history"):
+
+
+def _read_history_of_queue() -> None:
+    """Let commands that read a history read that of this machine's queue where no other is named or here."""
+    reads = (
+        "job",
+        "report",
+        "stats",
+        "cost",
+        "digest",
+        "plot",
+        "applications",
+        "profile",
+        "compare",
+        "predict-wait",
+    )
+    if sys.argv[1:2] and sys.argv[1] in (*reads, "advise"):
+        if "BERTH_HISTORY" in os.environ or os.path.exists("history"):
+            return
         from berth.live.local.places import Places, state_folder
 
-        if os.path.exists(kept := Places(state_folder()).history):
+        if os.path.exists(os.path.join(kept := Places(state_folder()).history, "index.json")):
             os.environ["BERTH_HISTORY"] = kept
 
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from berth.model import Node
 
 Trace = Annotated[str, typer.Argument(metavar="TRACE", help="A trace file, or synthetic:NAME?jobs=…&seed=….")]
+SHORT_MS = 10_000
+"""Jobs that ran for less are told of: a replay of them is not within 2 % of what happened."""
 
 
 @with_options
@@ -96,16 +98,19 @@ def _from_history(folder: Path, since: str, policies: list[str], options: RunOpt
 
     nodes = tuple(read_nodes(options.cluster)) if options.cluster else ()
     real = lived(open_history(folder, must_exist=True), since_ms=_since_ms(since), nodes=nodes)
+    if real.policy and real.policy not in policies:
+        policies = [*policies, real.policy]  # without it nobody knows how far a replay is from what happened
     with progress_bar(f"{len(policies)} runs") as progress:
         result = compare_policies(
             real.jobs, policies, cluster=real.nodes, processes=processes, progress=progress,
             **conditions_asked(options),
         )  # fmt: skip
     apart = distances(real, result.runs)
+    short = sum((job.work_ms or 0) < SHORT_MS for job in real.jobs)
     if options.as_json:
         told = {
             "makespan_s": real.makespan_s, "wait_mean_s": real.wait_mean_s, "policy": real.policy,
-            "left_out": real.left_out,
+            "left_out": real.left_out, "jobs": len(real.jobs), "jobs_under_10_s": short,
             "apart": [{"policy": name, "makespan_pct": span, "wait_pct": wait} for name, span, wait in apart],
         }  # fmt: skip
         print(json.dumps({**result.to_dict(), "real": told}, allow_nan=False))
@@ -115,11 +120,26 @@ def _from_history(folder: Path, since: str, policies: list[str], options: RunOpt
     print(
         f"What really happened{by}: makespan {real.makespan_s:,.1f} s, mean wait {real.wait_mean_s:,.1f} s."
     )
-    for name, span, wait in apart:
+    for run, (name, span, _) in zip(result.runs, apart, strict=True):
         mark = " (the policy that ran)" if name == real.policy else ""
-        print(f"  replay of {name}{mark}: makespan {span:+.1f} %, mean wait {wait:+.1f} %")
+        wait_s = run.summary.waiting_time_s.mean
+        print(
+            f"  replay of {name}{mark}: makespan {run.summary.makespan_s:,.1f} s ({_signed(span, '%')}), mean wait"
+            f" {wait_s:,.1f} s ({_signed(wait_s - real.wait_mean_s, 's')})"
+        )
+    if short:
+        print(
+            f"{short:,} of {len(real.jobs):,} jobs ran for less than {SHORT_MS // 1000} s: of such jobs the time that a"
+            " start takes, which no replay knows, is a large part.",
+            file=sys.stderr,
+        )
     if real.left_out:
         print(f"{real.left_out:,} jobs never ran, and are left out.", file=sys.stderr)
+
+
+def _signed(value: float, unit: str) -> str:
+    """A difference that says +0.0 where it is nothing, not -0.0."""
+    return f"{round(value, 1) + 0.0:+.1f} {unit}"
 
 
 def _since_ms(text: str) -> int:

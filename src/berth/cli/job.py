@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from berth.cli.importing import AsJson, HistoryFolder
+from berth.live.local.tables import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,7 +96,8 @@ def _asked(record: Record) -> str:
         gpus = f"{record.share.milli / 10:g} % of {gpus}"
     parts = [
         f"{gpus} {record.gpu_model}".strip(),
-        f"{record.cpu_milli / 1000:g} CPUs" if record.cpu_milli else "",
+        f"{_mib(record.share.mem_mib)} of GPU memory" if record.gpus and record.share.mem_mib else "",
+        counted(record.cpu_milli / 1000, "CPU") if record.cpu_milli else "",
         f"{_mib(record.mem_mib)}" if record.mem_mib else "",
         f"{_duration(record.time_limit_ms / 1000)} at most" if record.time_limit_ms else "",
     ]
@@ -106,7 +108,8 @@ def _attempt(record: Record, of: int) -> Iterator[str]:
     from berth.history.jobs.story import cpu_use, mem_use, waits_of
 
     exit_code = "" if record.exit_code is None else f", exit code {record.exit_code}"
-    reason = f", {record.end_reason}" if record.end_reason else ""
+    said = record.end_reason and record.end_reason != record.state.value
+    reason = f", {record.end_reason}" if said else ""
     yield f"Attempt {record.attempt} of {of}: {record.state.value}{exit_code}{reason}"
     yield f"  queued       {_moment(record.queued_ms)}"
     for wait in waits_of(record):

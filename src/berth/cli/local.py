@@ -14,8 +14,21 @@ from berth.live.local.words import COMMANDS, Command
 __all__ = ["add_commands", "top"]
 
 
-def top() -> None:
+def top(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print what the tiles and the queue show as JSON, once.")
+    ] = False,
+) -> None:
     """Show the queue of this machine live: a tile a GPU, the jobs below, keys to cancel, hold and show."""
+    from berth.errors import LiveError
+
+    if as_json:
+        from berth.live.local.client import top_json
+
+        top_json()
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):  # Textual draws on standard error
+        raise LiveError("berth top needs a terminal; berth status or berth top --json print it once")
     from berth.live.local.top import Top
 
     Top().run()

@@ -106,7 +106,7 @@ def request(
             "--queue",
             metavar="FILE",
             help="The queue now, as squeue --json or sacct of jobs that are PENDING or RUNNING print it; by default "
-            "squeue is run.",
+            "this machine's own queue is asked, or squeue is run where none is up.",
         ),
     ] = None,
     now: Annotated[
@@ -174,7 +174,8 @@ def queue(
         Path | None,
         typer.Argument(
             metavar="[FILE]",
-            help="What squeue --json printed, or sacct of jobs that are PENDING or RUNNING; by default squeue is run.",
+            help="What squeue --json printed, or sacct of jobs that are PENDING or RUNNING; by default this machine's "
+            "own queue is asked, or squeue is run where none is up.",
         ),
     ] = None,
     now: Annotated[
@@ -225,14 +226,15 @@ def queue(
 
 
 def _queue_now(file: Path | None, now: str, key: bytes) -> tuple[tuple[Queued, ...], int]:
-    """The queue and when it was so, in ms: of a file, or of squeue; with pseudonyms by a key."""
+    """The queue and when it was so, in ms: of a file, of this machine's own queue where one is up, or of squeue; with
+    pseudonyms by a key."""
     from berth.cli.importing import moment_ms
     from berth.errors import HistoryError
     from berth.history.importing.pending import hidden, read_queue, run_squeue
 
     if file is None:
         try:
-            jobs, made_ms = run_squeue()
+            jobs, made_ms = _queue_here() or run_squeue()
         except HistoryError as error:
             raise HistoryError(
                 f"{error}; name a file with the queue, as `squeue --json` prints it"
@@ -241,6 +243,26 @@ def _queue_now(file: Path | None, now: str, key: bytes) -> tuple[tuple[Queued, .
         jobs = read_queue(file)
         made_ms = round(file.stat().st_mtime * 1000)
     return (hidden(jobs, key) if key else jobs), (moment_ms(now) if now else made_ms)
+
+
+def _queue_here() -> tuple[tuple[Queued, ...], int] | None:
+    """The jobs of this machine's own queue, and the moment; None where no queue is up."""
+    import time
+
+    from berth.errors import LiveError
+    from berth.history.importing.pending import Queued
+    from berth.live.local.places import find_socket
+    from berth.live.local.protocol import Connection
+
+    try:
+        connection = Connection(find_socket())
+    except LiveError:
+        return None
+    try:
+        told = connection.ask({"do": "pending"})["jobs"]
+    finally:
+        connection.close()
+    return tuple(Queued(**job) for job in told), time.time_ns() // 1_000_000
 
 
 def _live(

@@ -7,7 +7,7 @@ import re
 import shutil
 from pathlib import Path
 
-from berth.errors import PartitionError, SettingError
+from berth.errors import NoRoomError, PartitionError, SettingError
 from berth.partition.access import MAKERS, Access, grant
 from berth.partition.gpus import Gpu
 from berth.partition.hardware import Hardware, hardware_in, keep
@@ -308,12 +308,11 @@ def _check_room(
     )
     if more_mem and promised_mib + limit.mem_mib > gpu.mem_mib and not overcommit:
         left = max(gpu.mem_mib - promised_mib, 0)
-        raise PartitionError(
-            f"{limit.mem_mib} MiB of GPU {gpu.index}, but only {left} of its {gpu.mem_mib} MiB "
-            "are not promised to others; ask for less, or promise more than there is with --overcommit"
+        raise NoRoomError(
+            f"{limit.mem_mib} MiB of GPU {gpu.index}, but only {left} of its {gpu.mem_mib} MiB are not promised to"
+            " others"
         )
     if more_time and promised_pct + limit.core_pct > 100 and not overcommit:
-        raise PartitionError(
-            f"{limit.core_pct} % of GPU {gpu.index}'s time, but {promised_pct} % are promised to others; "
-            "ask for less, or promise more than there is with --overcommit"
+        raise NoRoomError(
+            f"{limit.core_pct} % of GPU {gpu.index}'s time, but {promised_pct} % are promised to others"
         )

@@ -32,10 +32,10 @@ from tests.live.local.world import BERTH, World, berth
     [
         (["nosuch"], "there is no command 'nosuch'"),
         (["--chdir", "/no/such/folder", "true"], "--chdir /no/such/folder: there is no such folder"),
-        (["--gpus", "9", "true"], "--gpus 9, but there are 2 on this machine"),
+        (["--gpus", "9", "true"], "--gpus 9, but this machine has 2 GPUs"),
         (["--gpus", "1.5", "true"], "--gpus '1.5'; expected a whole number, or a part of one GPU"),
         (["--mem", "8", "true"], "--mem '8'; write a size"),
-        (["--mem", "100G", "true"], "--mem 102400M on each of 1 GPUs, but the largest"),
+        (["--mem", "100G", "true"], "--mem 102400M on each GPU, but the largest"),
         (["--time", "soon", "true"], "--time 'soon'; write 2:00:00"),
         (["--array", "5-1", "true"], "--array '5-1': 5-1 has no numbers"),
         (["--after", "ok:99", "true"], "--after 99: there is no such job"),
@@ -59,6 +59,36 @@ def test_of_many_lines_the_wrong_one_is_named_and_none_is_queued(shared: World) 
     assert done.returncode == 2
     assert "line 2 of standard input: there is no command 'nosuch'" in done.stderr
     assert not shared.ask("queue")["rows"]
+
+
+def test_of_many_lines_one_that_the_queue_refuses_is_named(shared: World) -> None:
+    done = berth(shared, "submit", "-", stdin="# a comment\n--gpus 0 true\n--mem banana true\n")
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        "berth: no job is queued: line 3 of standard input: --mem 'banana'; write a size"
+    )
+
+
+def test_a_job_of_which_nobody_knows_is_said_by_berth_job(shared: World, tmp_path: Path) -> None:
+    done = berth(shared, "job", "777")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "there is no job '777'" in done.stderr
+    environment = {**shared.environment, "BERTH_STATE": str(tmp_path)}
+    words = [BERTH, "job", "1"]
+    down = subprocess.run(words, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert down.returncode == 2
+    assert "no queue is up" in down.stderr
+
+
+def test_top_without_a_terminal_says_what_to_use(shared: World) -> None:
+    done = berth(shared, "top")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert (
+        done.stderr == "berth: berth top needs a terminal; berth status or berth top --json print it once\n"
+    )
+    told = json.loads(berth(shared, "top", "--json").stdout)
+    assert [gpu["index"] for gpu in told["gpus"]] == [0, 1]
+    assert isinstance(told["jobs"], list)
 
 
 def test_a_job_that_there_is_not_is_said(shared: World) -> None:
@@ -226,11 +256,10 @@ def test_a_gpu_that_falls_off_the_bus_gets_no_job_and_loses_those_on_it(tmp_path
         assert broker.book.placed(entry.id, entry.version, (1,), (100, 1024), 0)
         broker.book.confirmed(entry, 0, 0)
         broker.link.state = "ready"
-        broker._outstanding = 1  # nobody is asked
+        broker.deciding.outstanding = 1  # nobody is asked
         broker.runner.stop = lambda stopped: None  # type: ignore[method-assign, assignment]
         broker.book.notes.clear()
-        broker.looks = (Look(0, 10, 0, (Stranger(7, 3, "x"),)), Look(1, 0, None, (), lost=True))
-        broker._heed_looks()
+        broker.watch.heed((Look(0, 10, 0, (Stranger(7, 3, "x"),)), Look(1, 0, None, (), lost=True)))
         assert entry.stop == "node-fail"
         assert broker.book.notes == [{"note": "strangers", "slots": [(0, 0, 3), (1, 1000, 80_000)]}]
 

@@ -328,7 +328,7 @@ def test_a_decision_on_what_a_job_was_before_it_was_edited_is_refused(tmp_path: 
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        (request(gpus=3), "--gpus 3, but there are 2"),
+        (request(gpus=3), "--gpus 3, but this machine has 2 GPUs"),
         (request(mem_mib=2000), "--mem 2000M"),
         (request(pins=(7,)), "--gpu 7"),
         (request(cpu_milli=9000), "--cpus 9"),

@@ -122,6 +122,37 @@ def test_why_a_job_waits_is_told_with_the_numbers_of_every_gpu() -> None:
     assert [each["lacking"] for each in why["candidates"]] == [["30000 MiB are free, 50000 MiB wanted"]] * 2
 
 
+def test_why_a_whole_card_is_waited_for_names_its_memory() -> None:
+    brain = begin()
+    decide(brain, {"note": "strangers", "slots": [(0, 100, 16_000), (1, 100, 16_000)]}, job("1", 1000, 0))
+    (why,) = brain.answers({"do": "why", "serial": 9, "id": "1"})
+    assert why["candidates"][0]["lacking"] == [
+        "90 % of its compute are free, 100 % wanted",
+        "64000 MiB are free, 80000 MiB wanted",
+    ]
+
+
+def test_why_a_job_waits_names_the_machine_where_that_is_short() -> None:
+    brain = begin()
+    decide(brain, job("1", cpu_milli=5000, mem_mib=1000), job("2", cpu_milli=5000))
+    (why,) = brain.answers({"do": "why", "serial": 9, "id": "2"})
+    assert why["machine"] == ["3 of 8 CPUs are free, 5 wanted"]
+    assert why["reason"] == "waits for the machine: 3 of 8 CPUs are free, 5 wanted"
+    (told,) = brain.answers({"do": "reasons", "serial": 9, "ids": ["2", "1"]})
+    assert told["reasons"] == {"2": "waits for the machine: 3 of 8 CPUs are free, 5 wanted", "1": ""}
+
+
+def test_why_a_job_waits_says_where_the_policy_places_nothing(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "idle.py").write_text("def policy(queue, cluster, now_ms):\n    return iter(())\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    brain = begin("idle:policy")
+    decide(brain, job("1"))
+    (told,) = brain.answers({"do": "reasons", "serial": 9, "ids": ["1"]})
+    assert told["reasons"] == {"1": "there is room; the policy has not placed it"}
+
+
 def test_a_policy_that_raises_is_told_and_the_brain_lives(
     tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -128,6 +128,68 @@ def test_named_gpus_are_those_that_a_job_runs_on(shared: World) -> None:
     assert not (Path(shared.places.allotments) / job).exists()
 
 
+def test_of_an_array_each_task_is_changed_that_can_be_and_the_others_are_named(shared: World) -> None:
+    gate = GATE.replace("go", "array")
+    array = shared.submit(f"[ $BERTH_ARRAY_INDEX = 1 ] && exit 0; {gate}", gpus=0, array="1-5%2")
+    shared.until(
+        lambda: [shared.state_of(f"{array}_{at}") for at in (1, 2, 3)] == ["completed", "running", "running"],
+        "one has ended and two run",
+    )
+    told = shared.ask("hold", ids=[array])
+    assert [each["id"] for each in told["jobs"]] == [f"{array}_4", f"{array}_5"]
+    assert [(each["id"], each["state"]) for each in told["refused"]] == [
+        (f"{array}_1", "completed"), (f"{array}_2", "running"), (f"{array}_3", "running"),
+    ]  # fmt: skip
+    told = shared.ask("edit", ids=[array], flags={"mem": "2G", "gpus": "1"})
+    assert [each["id"] for each in told["jobs"]] == [f"{array}_4", f"{array}_5"]
+    done = berth(shared, "edit", array, "--name", "zz")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1] == f"job {array}_5: held"
+    assert f"job {array}_1 has ended (completed); queue it again with: berth requeue {array}_1" in done.stderr
+    assert [shared.job(f"{array}_{at}")["name"] for at in range(1, 6)] == ["", "zz", "zz", "zz", "zz"]
+    assert len(shared.ask("release", ids=[array])["jobs"]) == 2
+    with pytest.raises(LiveError, match=f"job {array}_1 has ended"):
+        shared.ask("cancel", ids=[f"{array}_1"])
+    (shared.folder / "array").touch()
+    assert set(shared.wait(array).values()) == {("completed", 0)}
+
+
+def test_a_waiting_job_can_be_changed_in_all_that_it_asks_for(shared: World) -> None:
+    first = shared.submit(GATE.replace("go", "edited"), gpus=0)
+    job = shared.submit("true", mem="1G", begin="now+1h")
+    flags = {"cpus": "2", "host_mem": "1G", "gpu": "1", "rerun": True, "after": f"ok:{first}", "begin": "now"}
+    shared.ask("edit", ids=[job], flags=flags)
+    told = shared.job(job)
+    assert (told["cpu_milli"], told["host_mem_mib"], told["after"]) == (2000, 1024, [f"ok:{first}"])
+    assert told["reason"] == f"it waits for job {first} (ok)"
+    with pytest.raises(LiveError, match="a job cannot wait for itself"):
+        shared.ask("edit", ids=[job], flags={"after": f"ok:{job}"})
+    (shared.folder / "edited").touch()
+    assert shared.wait(job) == {job: ("completed", 0)}
+    assert shared.job(job)["attempts"][0]["slots"] == [1]
+
+
+def test_the_prediction_of_waits_asks_the_queue_of_this_machine(
+    shared: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from berth.cli.waiting import _queue_now
+
+    monkeypatch.setenv("BERTH_STATE", str(shared.state))
+    job = shared.submit("true", mem="1G", gpus=0.3, begin="now+1h", name="later", time="30")
+    (queued,), _ = _queue_now(None, "", b"")
+    assert (queued.job_id, queued.application, queued.gpus, queued.share_milli, queued.time_limit_ms) == (
+        job, "later", 1, 300, 1_800_000,
+    )  # fmt: skip
+    shared.ask("cancel", ids=[job])
+
+
+def test_the_queues_own_output_files_are_open_to_their_users_alone(shared: World) -> None:
+    job = shared.submit("echo secret", gpus=0)
+    assert shared.wait(job) == {job: ("completed", 0)}
+    path = shared.state / "output" / f"{job}.1.out"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_killed_broker_finds_its_jobs_again_and_knows_their_exits(world: World) -> None:
     long, short = world.submit_many(
         [(f"{GATE} echo end; exit 5", {"gpus": 0.1}), (f"{GATE.replace('go', 'soon')} exit 4", {"gpus": 0.1})]

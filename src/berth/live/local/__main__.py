@@ -7,30 +7,42 @@ import asyncio
 import fcntl
 import os
 import sys
+import time
+from typing import Any
 
 from berth.errors import LiveError
-from berth.live.local.broker import RECORD_S, Broker
+from berth.live.local.broker import Broker
 from berth.live.local.cards import Cards, fake_gpus
+from berth.live.local.keeping import RECORD_S
 from berth.live.local.link import BRAIN, DECIDE_S
 from berth.live.local.log import Log
 from berth.live.local.places import Places, state_folder
+from berth.live.local.runs import Run
 from berth.live.local.store import Store, of_meta
 
 __all__ = ["main"]
+
+GOING_DOWN_S = 10.0
 
 
 def hold_lock(places: Places) -> int:
     """The lock of the store, for as long as this process lives; LiveError where another broker has it."""
     lock = os.open(places.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        pid = os.read(lock, 32).decode().strip() or "unknown"
-        os.close(lock)
-        raise LiveError(
-            f"another broker (process {pid}) has the store {places.store}; end it with `berth down`, or name another"
-            " folder with BERTH_STATE"
-        ) from error
+    until = time.monotonic() + GOING_DOWN_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError as error:
+            if not os.path.exists(places.socket) and time.monotonic() < until:
+                time.sleep(0.02)  # one without a socket begins or goes down
+                continue
+            pid = os.read(lock, 32).decode().strip() or "unknown"
+            os.close(lock)
+            raise LiveError(
+                f"another broker (process {pid}) has the store {places.store}; end it with `berth down`, or name"
+                " another folder with BERTH_STATE"
+            ) from error
     os.ftruncate(lock, 0)
     os.write(lock, f"{os.getpid()}\n".encode())
     return lock
@@ -39,18 +51,7 @@ def hold_lock(places: Places) -> int:
 async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
     """Open everything, and serve."""
     store = Store(places.store, tell=lambda text: log("store-mended", what=text))
-    settings = dict(store.meta("settings", {}))
-    for name in ("fake_gpus", "no_gpus", "cpus"):
-        if getattr(options, name) not in (None, False):
-            settings[name] = getattr(options, name)
-    rows = [of_meta("settings", settings)]
-    if ":" in (options.policy or "") + (options.knowledge or ""):
-        rows.append(of_meta("paths", [os.getcwd()]))
-    if options.policy:
-        rows.append(of_meta("policy", options.policy))
-    if options.knowledge:
-        rows.append(of_meta("knowledge", options.knowledge))
-    store.write(rows)
+    settings = _settings(options, store, places)
     fake = settings.get("fake_gpus")
     if fake:
         os.environ.update(fake_gpus(fake))
@@ -67,7 +68,45 @@ async def serve(options: argparse.Namespace, log: Log, places: Places) -> None:
         record_s=options.record_s,
         metrics=options.metrics,
     )
-    await broker.run()
+    if options.knowledge:
+        broker.knowledge = options.knowledge
+    if ":" in (options.policy or "") + (options.knowledge or ""):
+        broker.paths = [os.getcwd()]
+    await broker.run(options.policy or "", anew=bool(options.knowledge))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # all is written; a thread that waits for a driver would keep the lock
+
+
+def _settings(options: argparse.Namespace, store: Store, places: Places) -> dict[str, Any]:
+    """What this queue runs on: as the options say, else as before. LiveError where other GPUs are asked for while jobs
+    run on those of before."""
+    before = dict(store.meta("settings", {}))
+    settings = dict(before)
+    for name in ("fake_gpus", "no_gpus", "cpus"):
+        if getattr(options, name) not in (None, False):
+            settings[name] = getattr(options, name)
+    if options.fake_gpus:
+        fake_gpus(options.fake_gpus)  # refused before it is kept
+        settings.pop("no_gpus", None)
+    elif options.no_gpus:
+        settings.pop("fake_gpus", None)
+    of_gpus = [[values.get(name) for name in ("fake_gpus", "no_gpus")] for values in (before, settings)]
+    if before and of_gpus[0] != of_gpus[1]:
+        running = [
+            entry.id
+            for entry in store.live()
+            if entry.slots and Run(places.runs, entry.id, entry.start).shim_lives()
+        ]
+        if running:
+            raise LiveError(
+                f"jobs run on {before.get('fake_gpus') or 'the GPUs'} that this queue had ({', '.join(running[:5])});"
+                " start it with those, and change them when the jobs have ended"
+            )
+        if os.path.exists(places.fake_card):
+            os.unlink(places.fake_card)  # it has the cards of before
+    store.write([of_meta("settings", settings)])
+    return settings
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from berth.errors import LiveError
+from berth.live.local.endings import how, more_mib, waits_again
 from berth.live.local.entry import (
     CANCELLED,
     COMPLETED,
@@ -28,15 +29,14 @@ from berth.live.local.entry import (
     RUNNING,
     STARTING,
     TIMEOUT,
-    UNKNOWN,
     WAITING,
     End,
     Entry,
     Limits,
     Stop,
-    application_of,
 )
 from berth.live.local.request import Request, Tasks
+from berth.live.local.telling import for_brain
 
 __all__ = ["Book"]
 
@@ -79,37 +79,11 @@ class Book:
 
     # What users do
 
-    def check(self, request: Request) -> None:
-        """Refuse a request that this machine could never serve; LiveError says what there is."""
-        cards = self.limits.cards_mib
-        if request.gpus > len(cards):
-            there = "there is none" if not cards else f"there are {len(cards)}"
-            raise LiveError(f"--gpus {request.gpus}, but {there} on this machine; ask for less")
-        if request.pins and max(request.pins) >= len(cards):
-            raise LiveError(
-                f"--gpu {max(request.pins)}, but the GPUs of this machine are {', '.join(map(str, range(len(cards))))}"
-            )
-        among = [cards[at] for at in request.pins] or list(cards)
-        roomy = sum(mib >= request.mem_mib for mib in among)
-        if request.gpus and roomy < request.gpus:
-            raise LiveError(
-                f"--mem {request.mem_mib}M on each of {request.gpus} GPUs, but the largest GPUs have"
-                f" {', '.join(f'{mib} MiB' for mib in sorted(among)[-request.gpus :])}; ask for less"
-            )
-        if request.cpu_milli > self.limits.cpu_milli:
-            raise LiveError(
-                f"--cpus {request.cpu_milli / 1000:g}, but there are {self.limits.cpu_milli / 1000:g}; ask for less"
-            )
-        if self.limits.mem_mib and request.host_mem_mib > self.limits.mem_mib:
-            raise LiveError(
-                f"--host-mem {request.host_mem_mib}M, but this machine has {self.limits.mem_mib} MiB; ask for less"
-            )
-
     def draft(
         self, request: Request, tasks: Tasks, *, key: int, uid: int, user: str, now_ms: int
     ) -> list[Entry]:
         """The jobs of one submission, with ids of their own, which count once they are `add`ed."""
-        self.check(request)
+        self.limits.check(request)
         for _, job_id in request.after:
             if not self._known(job_id):
                 raise LiveError(f"--after {job_id}: there is no such job; `berth queue --ended` lists them")
@@ -141,6 +115,7 @@ class Book:
 
     def cancel(self, entry: Entry, now_ms: int, *, by: str = "") -> None:
         """End a job, wherever it is."""
+        _check_not_ended(entry)
         if entry.state in (WAITING, HELD):
             self._withdraw(entry)
             self._finish(entry, CANCELLED, now_ms, by or "cancelled while it waited")
@@ -149,6 +124,7 @@ class Book:
 
     def hold(self, entry: Entry, now_ms: int) -> None:
         """Keep a waiting job from starting."""
+        _check_not_ended(entry)
         if entry.state == HELD:
             return
         if entry.state != WAITING:
@@ -158,6 +134,7 @@ class Book:
 
     def release(self, entry: Entry, now_ms: int) -> None:
         """Let a held job start."""
+        _check_not_ended(entry)
         if entry.state == WAITING:
             return
         if entry.state != HELD:
@@ -167,29 +144,45 @@ class Book:
 
     def edit(self, entry: Entry, request: Request, key: int, now_ms: int) -> None:
         """Exchange what a waiting job asks for; of a running one what its processes do not see."""
+        _check_not_ended(entry)
         if entry.state in (STARTING, RUNNING):
             old = entry.request
-            same = ("gpus", "milli", "mem_mib", "core_pct", "begin_ms", "priority", "profile")
+            same = (
+                "gpus", "milli", "mem_mib", "core_pct", "cpu_milli", "host_mem_mib", "pins", "after", "begin_ms",
+                "priority", "profile",
+            )  # fmt: skip
             if any(getattr(old, name) != getattr(request, name) for name in same):
                 raise LiveError(
-                    f"job {entry.id} is {entry.state}: of it --time, --grace, --retries, --name and --comment change;"
-                    " requeue it for the rest"
+                    f"job {entry.id} is {entry.state}; of a running job only --time, --grace, --retries, --rerun,"
+                    " --name and --comment can be changed"
                 )
-        elif entry.state in ENDED:
-            raise LiveError(f"job {entry.id} is {entry.state}; submit it again")
         else:
-            self.check(request)
+            self.limits.check(request)
+            self._depend(entry, request)
         entry.request, entry.request_key = request, key
         self.dirty[entry.id] = entry
         if entry.state == WAITING:
-            if entry.offered and request.begin_ms <= now_ms:
+            if entry.offered and request.begin_ms <= now_ms and not request.after:
                 entry.version += 1
-                self.notes.append({"note": "replace", "job": self.for_brain(entry)})
+                self.notes.append({"note": "replace", "job": for_brain(entry, self.limits)})
             else:
                 self._withdraw(entry)
                 self._consider(entry, now_ms)
         elif entry.state == RUNNING:
-            self.notes.append({"note": "replace", "job": self.for_brain(entry)})
+            self.notes.append({"note": "replace", "job": for_brain(entry, self.limits)})
+
+    def _depend(self, entry: Entry, request: Request) -> None:
+        """Let it wait for the jobs that it now names; LiveError where there is no such job, or it is itself."""
+        for _, other in request.after:
+            if other in (entry.id, entry.number):
+                raise LiveError(f"--after {other}: a job cannot wait for itself")
+            if not self._known(other):
+                raise LiveError(f"--after {other}: there is no such job; `berth queue --ended` lists them")
+        for _, other in entry.request.after:
+            if (those := self._dependents.get(other)) is not None:
+                those.discard(entry.id)
+        for _, other in request.after:
+            self._dependents[other].add(entry.id)
 
     def requeue(self, entry: Entry, now_ms: int) -> None:
         """Stop a running job and queue it again."""
@@ -247,10 +240,10 @@ class Book:
             self._change(entry, RUNNING, now_ms, "")
             self.notes.append({"note": "started", "id": entry.id})
 
-    def failed_to_start(self, entry: Entry, why: str, now_ms: int) -> None:
+    def failed_to_start(self, entry: Entry, why: str, now_ms: int, *, no_room: bool = False) -> None:
         """Nothing of the attempt ran: it waits again. Where `why` tells that the start itself failed, and nobody was
-        killed meanwhile, it fails for good after several times."""
-        entry.start_failures += bool(why)
+        killed meanwhile, it fails for good after several times; where only room was lacking, it never does."""
+        entry.start_failures += bool(why) and not no_room
         entry.slots, entry.share, entry.start_ms = (), (0, 0), None
         self.notes.append({"note": "failed", "id": entry.id, "again": False})
         if entry.stop not in ("", REQUEUE, PREEMPTED):
@@ -261,7 +254,7 @@ class Book:
             )
         else:
             entry.stop = ""
-            wait_ms = BACKOFF_MS << (entry.start_failures - 1) if why else SOON_MS
+            wait_ms = BACKOFF_MS << max(0, entry.start_failures - 1) if why else SOON_MS
             entry.not_before_ms = now_ms + wait_ms
             self._change(entry, WAITING, now_ms, why and f"it could not be started: {why}")
             self._consider(entry, now_ms)
@@ -269,13 +262,13 @@ class Book:
     def ended(self, entry: Entry, end: End, now_ms: int) -> None:
         """The processes of an attempt are gone: the job has come to its end, or waits again."""
         if end.never_ran:
-            self.failed_to_start(entry, end.reason, now_ms)
+            self.failed_to_start(entry, end.reason, now_ms, no_room=end.no_room)
             return
         end_ms = now_ms if end.end_ms is None else min(end.end_ms, now_ms)
         if entry.start_ms is None:
             entry.start_ms = end_ms
-        state, reason = self._how(entry, end)
-        again = self._again(entry, state, end)
+        state, reason = how(entry, end)
+        again = waits_again(entry, state, end, self.limits)
         held_mib = end.needed_mib or end.peak_mib or entry.share[1]
         self._keep_attempt(entry, state, end, max(end_ms, entry.start_ms), reason)
         note: dict[str, Any] = {
@@ -288,7 +281,7 @@ class Book:
             return
         if state == OUT_OF_MEMORY:
             entry.out_of_memory += 1
-            entry.needs_mib = max(self._more(entry, end), entry.needs_mib)
+            entry.needs_mib = max(more_mib(entry, end, self.limits), entry.needs_mib)
         entry.attempt += 1
         entry.queued_ms, entry.stop, entry.share, entry.start_ms, entry.end_ms = (
             now_ms,
@@ -313,46 +306,6 @@ class Book:
                 "run": f"{entry.id}-{entry.start}",
             }
         )  # fmt: skip
-
-    def _how(self, entry: Entry, end: End) -> tuple[str, str]:
-        """The state of an attempt that has ended, and why in words."""
-        if end.lost:
-            return NODE_FAIL, "the machine restarted while it ran"
-        if entry.stop in (CANCELLED, TIMEOUT, NODE_FAIL) and (end.code != 0 or entry.stop == CANCELLED):
-            words = {CANCELLED: "cancelled while it ran", TIMEOUT: "it reached its time limit"}
-            return entry.stop, words.get(entry.stop, "its GPU was lost")
-        if entry.stop in (PREEMPTED, REQUEUE) and end.code != 0:
-            return PREEMPTED, "stopped, and queued again"
-        if end.code is None:
-            return UNKNOWN, end.reason or "what watched over it was killed, so that its exit is not known"
-        if end.code == 0:
-            return COMPLETED, ""
-        if end.refused:
-            return (
-                OUT_OF_MEMORY,
-                f"out of GPU memory: it would have needed {max(end.needed_mib, end.peak_mib or 0)} MiB",
-            )
-        return FAILED, end.reason or f"exit code {end.code}"
-
-    def _again(self, entry: Entry, state: str, end: End) -> bool:
-        """Whether the job of an attempt that ended so waits again."""
-        if entry.stop == CANCELLED:
-            return False
-        if state == PREEMPTED:
-            return True
-        if state == OUT_OF_MEMORY:
-            cards = [self.limits.cards_mib[at] for at in entry.request.pins] or self.limits.cards_mib
-            fits = sum(mib >= self._more(entry, end) for mib in cards) >= entry.request.gpus
-            return entry.out_of_memory < entry.request.retries and fits
-        if state in (UNKNOWN, NODE_FAIL):
-            return entry.request.rerun
-        return False
-
-    def _more(self, entry: Entry, end: End) -> int:
-        """What a job is given that ran out of memory: what it needed and an eighth, and no more than there is."""
-        needed = max(end.needed_mib, end.peak_mib or 0, entry.share[1] + 1)
-        most = max((self.limits.cards_mib[at] for at in range(len(self.limits.cards_mib))), default=needed)
-        return needed if needed > most else min(needed + needed // 8, most)
 
     # Time
 
@@ -396,43 +349,6 @@ class Book:
         """Look at every waiting job again, since the machine has changed."""
         for entry in list(self.jobs.values()):
             self._consider(entry, now_ms)
-
-    # What the brain is shown
-
-    def snapshot(self) -> list[dict[str, Any]]:
-        """All that a brain that has just started must be told: what runs in order of start, then what waits."""
-        running = list(self.active.values())
-        running.sort(key=lambda job: (job.start_ms or 0, job.serial))
-        waiting = [job for job in self.jobs.values() if job.state == WAITING and job.offered]
-        waiting.sort(key=lambda job: (job.queued_ms, job.serial))
-        return [
-            *(
-                {
-                    "note": "running", "job": self.for_brain(job), "slots": job.slots, "share": job.share,
-                    "best_effort": job.best_effort, "start_ms": job.start_ms or job.since_ms,
-                }
-                for job in running
-            ),
-            *({"note": "submit", "job": self.for_brain(job)} for job in waiting),
-        ]  # fmt: skip
-
-    def for_brain(self, entry: Entry) -> dict[str, Any]:
-        """The fields of a `berth.model.Job`."""
-        request = entry.request
-        mem_mib = request.mem_mib
-        cards = self.limits.cards_mib
-        if request.gpus and not mem_mib and request.milli < 1000:
-            mem_mib = min(cards, default=0) * request.milli // 1000
-        if entry.needs_mib and (mem_mib or request.milli < 1000):
-            mem_mib = max(mem_mib, entry.needs_mib)
-        return {
-            "id": entry.id, "submit_ms": entry.submit_ms, "user": entry.user,
-            "application": application_of(request, entry.params), "gpus": request.gpus,
-            "share": (request.milli, mem_mib), "cpu_milli": request.cpu_milli, "mem_mib": request.host_mem_mib,
-            "priority": request.priority, "time_limit_ms": request.time_limit_ms,
-            "estimate_ms": request.estimate_ms, "retries": request.retries, "attempt": entry.attempt,
-            "pins": request.pins, "version": entry.version,
-        }  # fmt: skip
 
     # How
 
@@ -491,7 +407,7 @@ class Book:
             entry.version += 1
             if entry.index is not None:
                 self._going[entry.number].add(entry.id)
-            self.notes.append({"note": "submit", "job": self.for_brain(entry)})
+            self.notes.append({"note": "submit", "job": for_brain(entry, self.limits)})
         elif reason != entry.reason and not entry.reason.startswith("it could not be started"):
             entry.reason, entry.since_ms = reason, now_ms
 
@@ -510,7 +426,7 @@ class Book:
             heappush(self._wakes, (begin_ms, entry.id))
             return "its time to begin has not come"
         if entry.at_most and len(self._going[entry.number]) >= entry.at_most:
-            return f"{entry.at_most} tasks of its array run or are next, the most at a time"
+            return f"at most {entry.at_most} tasks of its array run at a time"
         return None
 
     def _dependency(self, kind: str, other: str) -> bool | None:
@@ -558,3 +474,10 @@ class Book:
                 return
             if (job := self.jobs.get(job_id)) is not None:
                 self._consider(job, now_ms)
+
+
+def _check_not_ended(entry: Entry) -> None:
+    if entry.state in ENDED:
+        raise LiveError(
+            f"job {entry.id} has ended ({entry.state}); queue it again with: berth requeue {entry.id}"
+        )

@@ -44,11 +44,22 @@ def main() -> None:
 
 
 def _begun(message: Answer, say: Any) -> Brain:
+    """A brain that is ready. The steps are told, because a user's own policy has its limit of time for each."""
     say({"say": "progress", "what": "loading"})
-    sys.path += message.get("paths", [])  # where a user's own `my.module:thing` is
+    sys.path += [
+        path for path in message.get("paths", []) if path not in sys.path
+    ]  # of a user's `my.module:thing`
+    import berth.knowledge
+    import berth.policies
+    import berth.scheduler  # noqa: F401
+
+    say({"say": "progress", "what": "making"})
     brain = Brain(message)
     say({"say": "progress", "what": "compiling"})
     began = time.perf_counter()
+    if ":" in message["policy"]:
+        brain.warm_up("fifo+best-fit")
+    say({"say": "progress", "what": "trying"})
     brain.warm_up()
     brain.tell(message["notes"])
     say({"say": "ready", "policy": message["policy"], "seconds": round(time.perf_counter() - began, 2)})
@@ -96,8 +107,8 @@ class Brain:
         self._never: dict[str, str] = {}
         self._time_limit_s = float(begin.get("decide_s", 5.0))
 
-    def warm_up(self) -> None:
-        """Decide once on jobs that are not there, so that what is to be compiled is."""
+    def warm_up(self, policy_name: str = "") -> None:
+        """Decide once on jobs that are not there, so that what is to be compiled is; by default with its policy."""
         from berth.cluster import Cluster
         from berth.knowledge import make_knowledge
         from berth.model import Job, RecordState, Share
@@ -105,7 +116,7 @@ class Brain:
         from berth.scheduler import Scheduler
 
         knowledge = make_knowledge("user")
-        policy = make_policy(self._policy_name, Setting(knowledge=knowledge))
+        policy = make_policy(policy_name or self._policy_name, Setting(knowledge=knowledge))
         scheduler = Scheduler(Cluster(self._nodes), policy, knowledge)
         gpus = min(1, len(self._slots))
         for at, milli in enumerate((1000, 300, 300)):
@@ -127,6 +138,9 @@ class Brain:
             yield from self._decide(int(message["now_ms"]), int(message["serial"]))
         elif message["do"] == "why":
             yield {"say": "why", "serial": message["serial"], **self._why(str(message["id"]))}
+        elif message["do"] == "reasons":
+            found = {job_id: self._reason(job_id) for job_id in message["ids"]}
+            yield {"say": "why", "serial": message["serial"], "found": True, "reasons": found}
 
     # What happened
 
@@ -262,7 +276,7 @@ class Brain:
         from berth.errors import PlacementError
 
         for job_id, job in list(self._pinned.items()):
-            roomy = [at for at in self._pins[job_id] if self._has_room(at, job)]
+            roomy = [at for at in self._pins[job_id] if at < len(self._slots) and self._has_room(at, job)]
             if len(roomy) < job.gpus:
                 continue
             slots = self._slots_of(roomy[: job.gpus], job)
@@ -301,6 +315,7 @@ class Brain:
         if job is None:
             return {"found": False}
         order = [each.id for each in scheduler.queue]
+        machine = self._machine_lacks(job)
         candidates = []
         for at in range(len(self._slots)):
             milli, mem_mib = self._free(at)
@@ -309,8 +324,11 @@ class Brain:
                 lacking.append("it is not among those named by --gpu")
             if milli < job.share.milli:
                 lacking.append(f"{milli / 10:g} % of its compute are free, {job.share.milli / 10:g} % wanted")
-            if mem_mib < job.share.mem_mib:
-                lacking.append(f"{mem_mib} MiB are free, {job.share.mem_mib} MiB wanted")
+            card = self._nodes[self._slots[at][0]].gpu_model
+            whole_mib = card.mem_mib if card is not None and job.share.milli >= 1000 else 0
+            wanted_mib = job.share.mem_mib or whole_mib
+            if mem_mib < wanted_mib:
+                lacking.append(f"{mem_mib} MiB are free, {wanted_mib} MiB wanted")
             candidates.append({
                 "gpu": at, "free_milli": milli, "free_mib": mem_mib, "lacking": lacking,
                 # Best fit takes the GPU that is left with least: the smaller is the better.
@@ -321,10 +339,43 @@ class Brain:
             "found": True, "policy": self._policy_name, "gpus": job.gpus if job.gpus else 0,
             "ahead": order.index(job_id) if job_id in order else 0, "waiting": len(order) + len(self._pinned),
             "first": order[:3], "candidates": candidates, "never": self._never.get(job_id, ""),
+            "machine": machine, "reason": self._reason(job_id),
             "expected_ms": None if run_ms is None else run_ms.expected,
             "expected_by": "" if run_ms is None else run_ms.basis,
             "peak_mib": None if peak is None else peak.expected,
         }  # fmt: skip
+
+    def _machine_lacks(self, job: Any) -> list[str]:
+        """What the machine itself is short of for a job: CPUs and memory."""
+        lacking = []
+        used = [run.job for run in self._scheduler.cluster.running.values()]
+        # A machine of several kinds of cards is several nodes; its CPUs are not divided among them.
+        cpu, mem = self._nodes[0].cpu_milli, self._nodes[0].mem_mib
+        if cpu is not None:
+            free = cpu - sum(each.cpu_milli for each in used)
+            if free < job.cpu_milli:
+                lacking.append(
+                    f"{free / 1000:g} of {cpu / 1000:g} CPUs are free, {job.cpu_milli / 1000:g} wanted"
+                )
+        if mem is not None:
+            free = mem - sum(each.mem_mib for each in used)
+            if free < job.mem_mib:
+                lacking.append(f"{free} of {mem} MiB of the machine's memory are free, {job.mem_mib} wanted")
+        return lacking
+
+    def _reason(self, job_id: str) -> str:
+        """Why a job waits, in a few words; empty where it does not."""
+        job = self._pinned.get(job_id) or self._scheduler.queue.named(job_id)
+        if job is None:
+            return ""
+        if lacking := self._machine_lacks(job):
+            return f"waits for the machine: {lacking[0]}"
+        pins = self._pins.get(job_id)
+        among = [at for at in pins if at < len(self._slots)] if pins else range(len(self._slots))
+        roomy = sum(self._has_room(at, job) for at in among)
+        if roomy >= job.gpus:
+            return "there is room; the policy has not placed it"
+        return "waits for room"
 
     # Values
 

@@ -9,44 +9,38 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
-import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from typing import Any
 
 from berth.errors import LiveError, StoreError
 from berth.live.local.book import Book
-from berth.live.local.cards import Cards, Look
+from berth.live.local.cards import Cards
 from berth.live.local.commits import Commits
 from berth.live.local.counters import Counters
-from berth.live.local.entry import NODE_FAIL, PREEMPTED, RUNNING, STARTING, WAITING, End, Entry, Limits
-from berth.live.local.link import BRAIN, DECIDE_S, SAFE_POLICY, Link
+from berth.live.local.deciding import Deciding
+from berth.live.local.entry import PREEMPTED, RUNNING, STARTING, End, Entry, Limits
+from berth.live.local.keeping import RECORD_S, Keeper
+from berth.live.local.link import BRAIN, DECIDE_S, Link
 from berth.live.local.log import Log
 from berth.live.local.places import Places
+from berth.live.local.recovery import Numbers, started_since
 from berth.live.local.runner import Runner
 from berth.live.local.runs import boot_id, boot_ms
-from berth.live.local.samples import keep_samples
 from berth.live.local.service import Service
-from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_meta, of_pruning, of_recorded
+from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_meta
+from berth.live.local.watching import Watch
 
-__all__ = ["DEFAULT_KNOWLEDGE", "DEFAULT_POLICY", "RECORD_S", "Broker"]
+__all__ = ["DEFAULT_KNOWLEDGE", "DEFAULT_POLICY", "Broker"]
 
 DEFAULT_POLICY = "easy+priority+best-fit"
 DEFAULT_KNOWLEDGE = "history"
 SWEEP_S = 0.5
-LOOK_S = 2.0
-COPY_S = 60.0
-PRUNE_S = 3600.0
-KEPT_MS = 30 * 86_400_000
-"""The store forgets jobs so long after they have ended; the history has them."""
-RECORD_S = 30.0
-"""The history has an attempt so long after it has ended, or when there are `BATCH` of them."""
-BATCH = 500
-RECORDING_S = 120.0
+TOLD_MS = 86_400_000
+"""A broken store that was mended is told of for this long."""
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -76,47 +70,39 @@ class Broker:
         limits = Limits(tuple(card.mem_mib for card in cards.cards), cpu_milli, _machine_mib())
         self.book = Book(limits, self.boot, ended_states=store.ended_states)
         number, serial, self._request_key = store.largest()
+        self.numbers = Numbers(places)
         self.book.next_number, self.book.next_serial = number + 1, serial + 1
+        mended = store.meta("mended", {})
+        self._reconciled = bool(mended.get("reconciled", True))
+        recent = bool(mended) and mended["at_ms"] > time.time_ns() // 1_000_000 - TOLD_MS
+        self.mended = str(mended["text"]) if recent else ""
+        """What was done about a broken store lately."""
+        if not self._reconciled:
+            self.book.next_number = max(self.book.next_number, self.numbers.first_free())
         self.policy = str(store.meta("policy", DEFAULT_POLICY))
         self.knowledge = str(store.meta("knowledge", DEFAULT_KNOWLEDGE))
         self.paths: list[str] = list(store.meta("paths", []))
         """Folders in which a user's own policy or knowledge is looked up."""
         self.commits = Commits(store, self._collect, self._not_written)
-        self.link = Link(self._begin, self._hear, log, brain=brain, decide_s=decide_s)
+        self.deciding = Deciding(self)
+        self.link = Link(self.deciding.begin, self.deciding.hear, log, brain=brain, decide_s=decide_s)
         self.runner = Runner(
             places, cards.cards, fake=cards.fake, texts=store.text, began=self._began, ended=self._ended,
             log=log, to_ms=lambda at_ms: at_ms + self._offset_ms,
         )  # fmt: skip
         self.service = Service(self)
-        self.looks: tuple[Look, ...] = ()
+        self.watch = Watch(self)
+        self.keeper = Keeper(self, record_s)
         self.counters = Counters()
-        self.decisions = 0
-        self.decision_s: list[float] = []
-        """How long the last decisions took."""
-        self.policy_error = ""
-        self.profile_notes: list[str] = []
-        """What was odd about profiles lately."""
-        self.never: dict[str, str] = {}
-        """Waiting jobs that no GPU of today could hold, and why."""
-        self._serial = 0
-        self._failed_round = 0
-        self._outstanding = 0
         self._wake: asyncio.TimerHandle | None = None
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
-        self._whys: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._ended_starts: list[tuple[Entry, int]] = []
-        self._over_starts: list[tuple[Entry, int]] = []
         self._deferred: list[Entry] = []
-        self._told_strangers: dict[int, tuple[int, int]] = {}
         self.stopped = asyncio.Event()
-        self._copied_s = time.monotonic()
-        self._pruned_s = time.monotonic()
-        self._changed = False
+        self.settings = {**store.meta("settings", {}), "metrics": metrics}
+        """What it was started with."""
         self.metrics = metrics
         """Where metrics are served: a port, or a path of a socket; empty: nowhere."""
-        self._record_s = record_s
-        self._recorded_s = time.monotonic()
-        self._unrecorded = store.count_unrecorded()
 
     # The clock
 
@@ -136,8 +122,9 @@ class Broker:
 
     # Life
 
-    async def run(self) -> None:
-        """Serve until told to stop."""
+    async def run(self, policy: str = "", *, anew: bool = False) -> None:
+        """Serve until told to stop. `policy` is to decide from now on: LiveError where it cannot, as where with `anew`
+        the knowledge cannot be made."""
         loop = asyncio.get_running_loop()
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         loop.add_signal_handler(signal.SIGCHLD, self.runner.reap)
@@ -146,20 +133,26 @@ class Broker:
         committing = asyncio.create_task(self.commits.run())
         self._load()
         server = await self._listen()
-        self.link.start(self.policy)
-        await self.note_policy()
-        tasks = [asyncio.create_task(self._sweep()), asyncio.create_task(self._watch_cards())]
+        refused = None
+        if policy or anew:
+            refused = await self._first_policy(policy or self.policy)
+        else:
+            self.link.start(self.policy)
+            await self.note_policy()
+        tasks = [asyncio.create_task(self._sweep()), asyncio.create_task(self.watch.run())]
         if self.metrics:
             tasks.append(asyncio.create_task(self._export(self.metrics)))
         self.log("up", policy=self.policy, jobs=len(self.book.jobs), gpus=len(self.cards.cards))
         _notify("READY=1\nSTATUS=serving")
-        self.act()
+        if refused is None:
+            self.act()
         await self.stopped.wait()
         _notify("STOPPING=1")
         for task in tasks:
             task.cancel()
         server.close()
         self.link.close()
+        self.keeper.close()
         committing.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await committing
@@ -170,7 +163,27 @@ class Broker:
         self.store.close()
         with contextlib.suppress(OSError):
             os.unlink(self.places.socket)
+        loop.remove_signal_handler(signal.SIGCHLD)
         self.log("down", jobs=len(self.book.jobs))
+        if refused is not None:
+            raise refused
+
+    async def _first_policy(self, policy: str) -> LiveError | None:
+        """Begin with a policy that may not work; the error that ends the queue where it does not."""
+        self.link.policy = self.policy
+        trying = asyncio.create_task(self.link.change(policy))
+        stopped = asyncio.create_task(self.stopped.wait())
+        await asyncio.wait({trying, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if not trying.done():
+            trying.cancel()
+            return None
+        if isinstance(error := trying.exception(), LiveError):
+            self.stopped.set()
+            return error
+        trying.result()
+        await self.keep_policy()
+        return None
 
     async def _listen(self) -> asyncio.AbstractServer:
         path = self.places.socket
@@ -192,22 +205,22 @@ class Broker:
         """Take over what the store has, and find out what became of what was running."""
         now_ms = self.now_ms()
         entries = self.store.live()
-        if self.store.mended:
-            self._reconcile(entries)
+        if not self._reconciled:
+            entries = self._reconcile(entries)
         self.book.load(entries, now_ms)
         self.runner.sweep(self.book.jobs)
         for entry in list(self.book.jobs.values()):
             if entry.state in (STARTING, RUNNING):
                 self.runner.adopt(entry)
 
-    def _reconcile(self, entries: list[Entry]) -> None:
-        """A store that is older than the jobs: those that have been started since are not started again."""
+    def _reconcile(self, entries: list[Entry]) -> list[Entry]:
+        """The jobs of a store that is older than they are: those that have been started since are found again."""
         by_id = {entry.id: entry for entry in entries}
-        for name in os.listdir(self.places.runs):
-            job_id, _, start = name.rpartition("-")
-            entry = by_id.get(job_id)
-            if entry is not None and start.isdigit() and int(start) > entry.start:
-                entry.start, entry.state, entry.boot = int(start), STARTING, self.boot
+        found, rows = started_since(self.places.runs, by_id, self.next_request_key, self.boot)
+        told = {**self.store.meta("mended"), "reconciled": True}
+        self.store.write([*rows, of_meta("mended", told)])
+        self.log("reconciled", found=[entry.id for entry in found])
+        return list((by_id | {entry.id: entry for entry in found}).values())
 
     async def _export(self, where: str) -> None:
         """Have a child serve metrics; another one where it ends."""
@@ -233,13 +246,14 @@ class Broker:
                 self.runner.stop(entry)
         book.stops.clear()
         for entry in book.finished:
-            self.never.pop(entry.id, None)
-        self._decide()
+            self.deciding.never.pop(entry.id, None)
+        self.deciding.decide()
         wake_ms = book.next_ms()
         if wake_ms is not None:
-            self._wake_at(wake_ms)
+            self.wake_at(wake_ms)
 
-    def _wake_at(self, at_ms: int) -> None:
+    def wake_at(self, at_ms: int) -> None:
+        """Look again then."""
         loop = asyncio.get_running_loop()
         at = loop.time() + max(0.0, (at_ms - self.now_ms()) / 1000)
         if (
@@ -256,16 +270,16 @@ class Broker:
         self._wake = None
         self.book.tick(self.now_ms())
         self.act()
-        self._decide(anyway=True)
+        self.deciding.decide(anyway=True)
 
     def _collect(self) -> tuple[list[Statement], Any]:
         """The rows of what has changed, and what follows when they are written."""
         book = self.book
         rows = [of_entry(entry) for entry in book.dirty.values()]
         rows += [of_attempt(attempt) for attempt in book.attempts]
-        self._unrecorded += len(book.attempts)
+        self.keeper.unrecorded += len(book.attempts)
         if rows:
-            self._changed = True
+            self.keeper.changed = True
         book.dirty.clear()
         book.attempts.clear()
         starts, book.starts = book.starts, []
@@ -274,7 +288,7 @@ class Broker:
         ended = list(book.just_ended)
 
         def written() -> None:
-            self._over_starts += over
+            self.keeper.over += over
             for job_id in ended:
                 if job_id not in book.jobs and not any(entry.id == job_id for entry in book.finished):
                     book.just_ended.pop(job_id, None)
@@ -317,6 +331,8 @@ class Broker:
 
     def _ended(self, entry: Entry, end: End) -> None:
         start = entry.start
+        if end.no_room:
+            self.watch.soon()
         self.book.ended(entry, end, self.now_ms())
         self._ended_starts.append((entry, start))
         self.counters.ended[entry.state if entry.id not in self.book.jobs else "again"] += 1
@@ -327,22 +343,14 @@ class Broker:
             self._start(each)
         self.act()
 
-    # The brain
+    # The policy
 
-    def _begin(self, policy: str) -> dict[str, Any]:
-        """The first message to a new brain: all that there is."""
-        book = self.book
-        book.notes.clear()
-        for entry in book.jobs.values():
-            if entry.state == WAITING and entry.offered:
-                entry.version += 1
-        self._outstanding = 0
-        self._told_strangers.clear()
-        return {
-            "do": "begin", "nodes": self.cards.nodes(self.book.limits), "policy": policy,
-            "knowledge": self._knowledge_named(policy),
-            "notes": book.snapshot(), "now_ms": self.now_ms(), "paths": self.paths,
-        }  # fmt: skip
+    async def keep_policy(self) -> None:
+        """Keep what decides for the next start."""
+        self.policy = self.link.policy
+        kept = (("policy", self.policy), ("knowledge", self.knowledge), ("paths", self.paths))
+        await self.commits.ask([of_meta(*each) for each in kept])
+        await self.note_policy()
 
     async def note_policy(self) -> None:
         """Keep which policy decides since when, and what the machine is, for replays of the history."""
@@ -353,125 +361,7 @@ class Broker:
             [of_meta("policies", policies[-1000:]), of_meta("nodes", self.cards.nodes(self.book.limits))]
         )
 
-    def _knowledge_named(self, policy: str) -> str:
-        """The knowledge as `make_knowledge` wants it: the history's folder, if there is one yet."""
-        if self.knowledge != "history":
-            return self.knowledge
-        if policy == SAFE_POLICY and self.policy != SAFE_POLICY:
-            return "user"  # whatever failed, it is not asked now
-        there = os.path.exists(os.path.join(self.places.history, "index.json"))
-        return f"history?begin={self.places.history}" if there else "history"
-
-    def _decide(self, *, anyway: bool = False) -> None:
-        """Ask the brain if it has not been asked and something has happened."""
-        if not self.link.ready or self._outstanding or not (self.book.notes or anyway):
-            return
-        self._serial += 1
-        self._outstanding = self._serial
-        now_ms = self.now_ms()
-        notes, self.book.notes = self.book.notes, []
-        for note in notes:
-            note["now_ms"] = now_ms
-        self.link.ask({"do": "decide", "now_ms": now_ms, "serial": self._serial, "notes": notes})
-
-    def _hear(self, message: dict[str, Any]) -> None:
-        """What the brain says."""
-        said = message["say"]
-        now_ms = self.now_ms()
-        if said == "placed":
-            share = (message["share"][0], message["share"][1])
-            slots = tuple(message["slots"])
-            self.book.placed(
-                message["id"], message["version"], slots, share, now_ms, best_effort=message["best_effort"]
-            )
-            self.never.pop(message["id"], None)
-        elif said == "evicted":
-            self.book.evicted(message["id"], now_ms)
-        elif said == "never":
-            self._never_fits(message["id"], message["why"], now_ms)
-        elif said == "error":
-            self.policy_error, self._failed_round = message["why"], self._serial
-            self.log("policy-error", why=message["why"])
-        elif said == "refused":
-            self.log("refused", why=message["why"])
-        elif said == "why":
-            future = self._whys.pop(message["serial"], None)
-            if future is not None and not future.done():
-                future.set_result(message)
-        elif said == "ready":
-            self.log("brain-ready", policy=message["policy"], seconds=message["seconds"])
-            self.policy_error = ""
-            self._tell_strangers()
-            self._decide(anyway=True)
-        elif said == "decided":
-            self.link.heard()
-            self._outstanding = 0
-            if self._failed_round != message["serial"]:
-                self.policy_error = ""  # it decides again
-            self.decisions += 1
-            self.decision_s = [*self.decision_s[-999:], message["seconds"]]
-            self.counters.decided.add(message["seconds"])
-            if message["wake_ms"] is not None:
-                self._wake_at(message["wake_ms"])
-            self.act()
-
-    def _never_fits(self, job_id: str, why: str, now_ms: int) -> None:
-        """A job that could not start if nothing else ran waits without holding up the others."""
-        self.never[job_id] = why
-        entry = self.book.jobs.get(job_id)
-        if entry is not None and entry.state == WAITING and entry.offered:
-            self.book.set_aside(entry, why, now_ms)
-
-    async def why(self, job_id: str) -> dict[str, Any]:
-        """What the brain says of a waiting job; empty where it does not answer."""
-        if not self.link.ready:
-            return {}
-        self._serial += 1
-        future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._whys[self._serial] = future
-        self.link.ask({"do": "why", "serial": self._serial, "id": job_id}, limited=False)
-        try:
-            return await asyncio.wait_for(future, 5.0)
-        except TimeoutError:
-            return {}
-
-    # Strangers, lost GPUs, time limits
-
-    async def _watch_cards(self) -> None:
-        """Look at the GPUs now and then, in a thread: a driver may hang."""
-        while self.cards.cards:
-            try:
-                self.looks = await asyncio.to_thread(self.cards.look, self.runner.run_of)
-            except OSError as error:
-                self.log("no-look", why=str(error))
-            self._heed_looks()
-            await asyncio.sleep(LOOK_S)
-
-    def _heed_looks(self) -> None:
-        now_ms = self.now_ms()
-        running = (job for job in self.book.active.values() if job.state == RUNNING and job.slots)
-        slots = {f"{job.id}-{job.start}": job.slots for job in running}
-        keep_samples(self.places.samples, self.looks, now_ms, slots)
-        for look in self.looks:
-            if look.lost:
-                for entry in list(self.book.active.values()):
-                    if look.index in entry.slots and entry.stop != NODE_FAIL:
-                        self.log("gpu-lost", gpu=look.index, job=entry.id)
-                        self.book.lose(entry, now_ms)
-        self._tell_strangers()
-        self.act()
-
-    def _tell_strangers(self) -> None:
-        """Tell the brain what strangers hold, where that has changed."""
-        changed = []
-        for look in self.looks:
-            milli, mem_mib = look.taken
-            mem_mib = min(mem_mib, self.cards.cards[look.index].mem_mib)
-            if self._told_strangers.get(look.index, (0, 0)) != (milli, mem_mib):
-                self._told_strangers[look.index] = (milli, mem_mib)
-                changed.append((look.index, milli, mem_mib))
-        if changed and self.link.ready:
-            self.book.notes.append({"note": "strangers", "slots": changed})
+    # Time limits, and what is done now and then
 
     async def _sweep(self) -> None:
         """Heed time limits; keep the copy of the store."""
@@ -484,49 +374,7 @@ class Broker:
                 if entry.state == RUNNING and limit_ms and ran_ms >= limit_ms:
                     self.book.expire(entry, now_ms)
             self.act()
-            if self._changed and time.monotonic() - self._copied_s >= COPY_S:
-                await self._copy()
-            waited_s = time.monotonic() - self._recorded_s
-            if self._unrecorded and (
-                waited_s >= self._record_s or (self._unrecorded >= BATCH and waited_s > 5)
-            ):
-                await self.record()
-
-    async def _copy(self) -> None:
-        over, self._over_starts = self._over_starts, []
-        self._changed, self._copied_s = False, time.monotonic()
-        try:
-            await asyncio.to_thread(self.store.keep_copy)
-        except StoreError as error:
-            self.log("no-copy", why=str(error))
-            self._over_starts = over + self._over_starts
-            return
-        for entry, start in over:
-            self.runner.forget(entry, start)
-        if time.monotonic() - self._pruned_s > PRUNE_S:
-            self._pruned_s = time.monotonic()
-            with contextlib.suppress(StoreError):
-                await self.commits.ask(of_pruning(self.now_ms() - KEPT_MS))
-
-    async def record(self) -> None:
-        """Have a child take what has ended into the history, and note what it has taken."""
-        await self.commits.flushed()
-        self._recorded_s = time.monotonic()
-        cards = json.dumps([(card.model, card.mem_mib) for card in self.cards.cards])
-        words = [sys.executable, "-m", "berth.live.local.recording", self.places.folder, cards]
-        said = ""
-        try:
-            answer, said = await asyncio.to_thread(_output_of, words)
-            told = json.loads(answer.splitlines()[-1])
-        except (OSError, ValueError, IndexError, subprocess.SubprocessError) as error:
-            self.log("not-recorded", why=repr(error), said=said[-1000:])
-            return
-        await self.commits.ask([of_recorded(job, attempt) for job, attempt in told["recorded"]])
-        self._unrecorded = max(0, self._unrecorded - len(told["recorded"]))
-        for path in told["profiles"]:
-            self.book.notes.append({"note": "profile", "path": path})
-        self.profile_notes = [*self.profile_notes, *told["said"]][-5:]
-        self.log("recorded", attempts=len(told["recorded"]), profiles=told["profiles"], said=told["said"])
+            await self.keeper.keep()
 
     # For the service
 
@@ -535,19 +383,20 @@ class Broker:
         self._request_key += 1
         return self._request_key
 
+    def reserve_numbers(self) -> None:
+        """See to it that no number that was given out is used again; StoreError where the disk is full."""
+        try:
+            self.numbers.reserve(self.book.next_number)
+        except OSError as error:
+            raise StoreError(
+                f"{self.places.numbers} cannot be written ({error.strerror}); free some room on its disk"
+            ) from error
+
     def on_end(self, job_id: str) -> asyncio.Future[None]:
         """Done when the job has come to its end and that is written."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(job_id, []).append(future)
         return future
-
-
-def _output_of(words: list[str]) -> tuple[str, str]:
-    """What a child printed, and its errors; its exit code may have been taken by `Runner.reap`."""
-    done = subprocess.run(
-        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=RECORDING_S, check=False
-    )
-    return done.stdout, done.stderr
 
 
 def _machine_mib() -> int:

@@ -15,8 +15,9 @@ from berth.errors import LiveError, PartitionError
 from berth.live.local.entry import Limits
 from berth.partition import fake_driver_folder, mem_mib
 from berth.partition.gpus import Gpu, gpus, open_nvml
+from berth.partition.regions import partitions
 
-__all__ = ["Card", "Cards", "Look", "Stranger", "fake_gpus"]
+__all__ = ["Card", "Cards", "Look", "Promised", "Stranger", "fake_gpus"]
 
 _FAKE = re.compile(r"(\d+)x([A-Za-z0-9]+(?:-[A-Za-z0-9]+)*?)-(\d+(?:\.\d+)?[MGT])")
 _UNKNOWN = (1 << 64) - 1
@@ -52,6 +53,17 @@ class Stranger:
 
 
 @dataclass(frozen=True, slots=True)
+class Promised:
+    """A partition's part of a GPU: it is not to be given away, whether it is used or not."""
+
+    name: str
+    mem_mib: int
+    core_pct: int = 0
+    pids: frozenset[int] = frozenset()
+    """Its processes, whose memory is within what it was promised."""
+
+
+@dataclass(frozen=True, slots=True)
 class Look:
     """One GPU at one moment."""
 
@@ -60,6 +72,8 @@ class Look:
     use_pct: int | None
     strangers: tuple[Stranger, ...]
     lost: bool = False
+    partitions: tuple[Promised, ...] = ()
+    """What is promised to partitions; behind `Watch`, to those of no job of this queue."""
     runs: Mapping[str, tuple[float | None, int]] = field(default_factory=dict)
     """Of each run on it: per cent of the multiprocessors' time since the last look, where the driver tells, and MiB."""
 
@@ -68,8 +82,13 @@ class Look:
         """Milli and MiB that are not to be given away; all of a lost GPU."""
         if self.lost:
             return 1000, 1 << 30
-        held = sum(stranger.mem_mib for stranger in self.strangers)
-        return (100 if held >= SMALL_MIB else 0), held
+        inside = {pid for each in self.partitions for pid in each.pids}
+        held = sum(stranger.mem_mib for stranger in self.strangers if stranger.pid not in inside)
+        promised = sum(each.mem_mib for each in self.partitions)
+        milli = 10 * sum(each.core_pct for each in self.partitions)
+        # A job that asks for a whole GPU is promised all of it, so that it never runs beside a partition.
+        least = 100 if held >= SMALL_MIB or self.partitions else 0
+        return min(1000, max(milli, least)), held + promised
 
 
 def fake_gpus(text: str) -> dict[str, str]:
@@ -174,12 +193,13 @@ class Cards:
 
     def look(self, run_of: Callable[[int], str]) -> tuple[Look, ...]:
         """Each GPU now; `run_of` tells which run a process belongs to. To be called in a thread: a driver may hang."""
-        return tuple(self._look(card, run_of) for card in self.cards)
+        promised = promised_to()
+        return tuple(self._look(card, run_of, promised.get(_plain(card.uuid), ())) for card in self.cards)
 
-    def _look(self, card: Card, run_of: Callable[[int], str]) -> Look:
+    def _look(self, card: Card, run_of: Callable[[int], str], promised: Iterable[Promised]) -> Look:
         handle, memory = self._handles[card.index], _Memory()
         if self._nvml.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory)) in _LOST:
-            return Look(card.index, 0, None, (), lost=True)
+            return Look(card.index, 0, None, (), lost=True, partitions=tuple(promised))
         use = _Use()
         asked = getattr(self._nvml, "nvmlDeviceGetUtilizationRates", None)
         known = asked is not None and asked(handle, ctypes.byref(use)) == 0
@@ -199,7 +219,7 @@ class Cards:
             elif mib:
                 strangers.append(Stranger(pid, mib, command_of(pid)))
         used, pct = int(memory.used) >> 20, int(use.gpu) if known else None
-        return Look(card.index, used, pct, tuple(strangers), runs=runs)
+        return Look(card.index, used, pct, tuple(strangers), partitions=tuple(promised), runs=runs)
 
     def _busy(self, index: int, handle: ctypes.c_void_p) -> dict[int, float] | None:
         """Per cent of the multiprocessors' time of each process since the last look; None where nobody tells."""
@@ -223,6 +243,23 @@ class Cards:
             if ask(handle, ctypes.byref(count), listed) == 0:
                 return listed[: count.value]
         return ()
+
+
+def promised_to() -> dict[str, list[Promised]]:
+    """The partitions of this machine by the UUID of their GPU."""
+    found: dict[str, list[Promised]] = {}
+    for each in partitions():
+        kept = each.hardware
+        mem_mib = -(-max(each.limit_bytes, each.used_bytes) >> 20)
+        core_pct = each.core_pct if kept is None else kept.core_pct
+        pids = frozenset(process.pid for process in each.processes)
+        of = each.uuid if kept is None else kept.gpu
+        found.setdefault(_plain(of), []).append(Promised(each.name, mem_mib, core_pct, pids))
+    return found
+
+
+def _plain(uuid: str) -> str:
+    return uuid.removeprefix("GPU-").lower()
 
 
 def command_of(pid: int) -> str:

@@ -12,7 +12,7 @@ from berth.errors import LiveError
 from berth.live.local.places import find_socket
 from berth.live.local.words import COMMANDS, SUBMIT, Command, Parsed, parse
 
-__all__ = ["is_ours", "main"]
+__all__ = ["is_ours", "main", "top_json"]
 
 BATCH = 500
 """Jobs of `submit -` in one message, and so in one commit."""
@@ -106,6 +106,7 @@ def _submit_lines(values: Parsed, as_json: bool) -> int:
     from berth.live.local.protocol import Connection
 
     jobs: list[Message] = []
+    places: list[int] = []  # the line of each job
     for number, line in enumerate(sys.stdin, 1):
         text = line.strip()
         if not text or text.startswith("#"):
@@ -118,6 +119,7 @@ def _submit_lines(values: Parsed, as_json: bool) -> int:
         own, operands = parse(COMMANDS["submit"], words, where=where)
         try:
             jobs.append(_job_of({**values, **own}, operands))
+            places.append(number)
         except LiveError as error:
             raise LiveError(f"{where}: {error}") from error
     if not jobs:
@@ -135,9 +137,11 @@ def _submit_lines(values: Parsed, as_json: bool) -> int:
                 )
             except LiveError as error:
                 done = (
-                    f"the first {count:,} jobs are queued, up to {ids[-1]}; " if ids else "none is queued; "
+                    f"the first {count:,} jobs are queued, up to {ids[-1]}; the next is refused"
+                    if ids
+                    else "no job is queued"
                 )
-                raise LiveError(f"{done}then: {error}") from error
+                raise LiveError(f"{done}: {_with_line(str(error), places[at:])}") from error
             told, here = answer["ids"], answer["count"]
             assert isinstance(told, list)
             assert isinstance(here, int)
@@ -148,6 +152,14 @@ def _submit_lines(values: Parsed, as_json: bool) -> int:
         connection.close()
     _told({"ids": ids, "count": count, "note": note}, as_json)
     return 0
+
+
+def _with_line(error: str, places: list[int]) -> str:
+    """The broker counts the jobs of a message; people count lines."""
+    number, _, rest = error.removeprefix("job ").partition(" of the message: ")
+    if rest and number.isdigit():
+        return f"line {places[int(number) - 1]} of standard input: {rest}"
+    return error
 
 
 def _job_of(values: Parsed, operands: list[str]) -> Message:
@@ -245,6 +257,18 @@ def _status(values: Parsed, operands: list[str]) -> int:
     return 0
 
 
+def top_json() -> None:
+    """Print what `berth top` shows, once."""
+    status, queue = _ask({"do": "status"}), _ask({"do": "queue"})
+    rows, columns = queue["rows"], queue["columns"]
+    assert isinstance(rows, list)
+    assert isinstance(columns, list)
+    told = {name: status[name] for name in ("policy", "deciding", "brain", "trouble", "gpus")}
+    _print_json(
+        {**told, "jobs": [dict(zip(columns, row, strict=True)) for row in rows], "note": queue["note"]}
+    )
+
+
 def _job(words: list[str]) -> int | None:
     """A job of the queue; None where there is no queue or it does not know the job, so that the history answers."""
     as_json = "--json" in words
@@ -253,8 +277,10 @@ def _job(words: list[str]) -> int | None:
         return None  # the history's own options
     try:
         answer = _ask({"do": "job", "id": operands[0]})
-    except LiveError:
-        return None
+    except LiveError as error:
+        if _a_history_is_there():
+            return None
+        raise LiveError(f"{error}; there is no history either") from error
     jobs = answer["jobs"]
     assert isinstance(jobs, list)
     if as_json:
@@ -264,6 +290,14 @@ def _job(words: list[str]) -> int | None:
 
     print("\n\n".join("\n".join(job_lines(job)) for job in jobs))
     return 0
+
+
+def _a_history_is_there() -> bool:
+    """Whether a history can be asked about a job that the queue does not know."""
+    from berth.live.local.places import Places, state_folder
+
+    own = os.path.join(Places(state_folder()).history, "index.json")
+    return os.path.exists("history") or "BERTH_HISTORY" in os.environ or os.path.exists(own)
 
 
 def _why(values: Parsed, operands: list[str]) -> int:
@@ -336,6 +370,8 @@ def _wait(values: Parsed, operands: list[str]) -> int:
     if values.get("json"):
         _print_json(jobs)
     else:
+        if not jobs:
+            print("no job of yours waits or runs")
         for job in jobs:
             code = "" if job["exit_code"] is None else f", exit code {job['exit_code']}"
             print(f"job {job['id']}: {job['state']}{code}")
@@ -355,15 +391,21 @@ def _control(name: str, values: Parsed, operands: list[str]) -> int:
     message: Message = {"do": name, "ids": operands, "all": bool(values.pop("all", False))}
     if name == "edit":
         if not values:
-            raise LiveError("berth edit: say what is to change, such as --mem 8G")
+            raise LiveError("berth edit: name at least one option to change, such as --mem 8G")
         message["flags"] = values
-    jobs = _ask(message)["jobs"]
+    answer = _ask(message)
+    jobs, refused = answer["jobs"], answer["refused"]
     assert isinstance(jobs, list)
+    assert isinstance(refused, list)
     if as_json:
-        _print_json(jobs)
-    else:
-        for job in jobs:
-            print(f"job {job['id']}: {job['state']}")
+        _print_json([*jobs, *refused])
+        return 0
+    ending = {"cancelled": "SIGTERM was sent; it ends", "requeue": "SIGTERM was sent; it is queued again"}
+    for job in jobs:
+        now = ending.get(job["stopping"])
+        print(f"job {job['id']}: {job['state']}{f' ({now})' if now else ''}")
+    for job in refused:
+        print(f"berth: not changed: {job['why']}", file=sys.stderr)
     return 0
 
 
@@ -395,15 +437,24 @@ def _up(values: Parsed, operands: list[str]) -> int:
 def _down(values: Parsed, operands: list[str]) -> int:
     answer = _ask({"do": "down", "cancel": bool(values.get("cancel"))})
     socket_path, until = find_socket(), time.monotonic() + UP_S
-    while os.path.exists(socket_path) and time.monotonic() < until:
+    while (os.path.exists(socket_path) or _lives(answer["pid"])) and time.monotonic() < until:
         time.sleep(0.02)
     if values.get("json"):
         _print_json({key: answer[key] for key in ("running", "waiting")})
     else:
         print(
-            f"the queue is down; {answer['running']} jobs run on, {answer['waiting']} wait for the next `berth up`"
+            f"the queue is down; running jobs that go on: {answer['running']}; jobs that wait for the next `berth up`:"
+            f" {answer['waiting']}"
         )
     return 0
+
+
+def _lives(pid: object) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return False
 
 
 def _one(operands: list[str]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from berth.errors import LiveError
 from berth.live.local.request import Request
 
 __all__ = [
@@ -128,6 +129,8 @@ class End:
     lost: bool = False
     """The machine restarted meanwhile."""
     never_ran: bool = False
+    no_room: bool = False
+    """It never ran because a GPU had less left than was thought."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +141,33 @@ class Limits:
     """Memory of each GPU."""
     cpu_milli: int = 1000
     mem_mib: int = 0
+
+    def check(self, request: Request) -> None:
+        """Refuse a request that this machine could never serve; LiveError says what there is."""
+        cards = self.cards_mib
+        if request.gpus > len(cards):
+            there = "no GPU" if not cards else f"{len(cards)} GPU{'s' if len(cards) > 1 else ''}"
+            raise LiveError(f"--gpus {request.gpus}, but this machine has {there}; ask for less")
+        if request.pins and max(request.pins) >= len(cards):
+            raise LiveError(
+                f"--gpu {max(request.pins)}, but the GPUs of this machine are {', '.join(map(str, range(len(cards))))}"
+            )
+        among = [cards[at] for at in request.pins] or list(cards)
+        roomy = sum(mib >= request.mem_mib for mib in among)
+        if request.gpus and roomy < request.gpus:
+            raise LiveError(
+                f"--mem {request.mem_mib}M on each GPU, but the largest that it may have are of"
+                f" {', '.join(f'{mib} MiB' for mib in sorted(among)[-request.gpus :])}; ask for less"
+            )
+        if request.cpu_milli > self.cpu_milli:
+            raise LiveError(
+                f"--cpus {request.cpu_milli / 1000:g}, but this machine has {self.cpu_milli / 1000:g} for jobs;"
+                " ask for less"
+            )
+        if self.mem_mib and request.host_mem_mib > self.mem_mib:
+            raise LiveError(
+                f"--host-mem {request.host_mem_mib}M, but this machine has {self.mem_mib} MiB; ask for less"
+            )
 
 
 def application_of(request: Request, params: Iterable[tuple[str, str]] = ()) -> str:

@@ -25,6 +25,11 @@ MOST_CRASHES = 3
 START_S = 180.0
 """Loading and compiling for the first time takes 14 s of processor time; on a busy machine many times that."""
 DECIDE_S = 15.0
+STILL_PART = 0.003
+"""A brain that starts and uses less of a processor than this stands still."""
+CALM_S = 30.0
+TRIAL = -1
+"""The serial of the decision that a policy is tried with."""
 RESTART_S = 0.2
 LONGEST_LINE = 1 << 22
 
@@ -36,14 +41,15 @@ class Link:
 
     def __init__(
         self,
-        begin: Callable[[str], Message],
+        begin: Callable[[str, bool], Message],
         hear: Callable[[Message], None],
         log: Callable[..., None],
         *,
         brain: str = BRAIN,
         decide_s: float = DECIDE_S,
     ) -> None:
-        """`begin` gives the first message to a brain with this policy; `hear` is called with all that it says.
+        """`begin` gives the first message to a brain with this policy, which is only tried or is to decide; `hear` is
+        called with all that it says.
         `brain` is the module that is run; it has `decide_s` seconds for each answer."""
         self._begin = begin
         self._hear = hear
@@ -55,7 +61,7 @@ class Link:
         self.deciding = ""
         """The policy that decides."""
         self.state = "down"
-        """`down`, `loading`, `compiling`, `ready`."""
+        """`down`, `loading`, `making`, `compiling`, `trying`, `ready`."""
         self.crashes = 0
         self.restarts = 0
         self.trouble = ""
@@ -67,20 +73,26 @@ class Link:
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
         self._good = 0
-        self._trial: tuple[str, asyncio.Future[None]] | None = None
+        self._now_ms = 0
+        self._trial: asyncio.Future[None] | None = None
+        self._candidate: Link | None = None
 
     @property
     def ready(self) -> bool:
         """Whether it decides."""
         return self.state == "ready"
 
+    @property
+    def progress(self) -> str:
+        """The state to show: that of a policy that is being tried while no other decides."""
+        return self.state if self.state != "down" or self._candidate is None else self._candidate.state
+
     def start(self, policy: str | None = None) -> None:
         """Start a brain; with another policy, that is what decides from now on."""
-        loop = asyncio.get_running_loop()
         if policy is not None:
             self.policy, self.crashes, self.trouble = policy, 0, ""
         self._end()
-        self.deciding = self.policy if self.crashes < MOST_CRASHES else SAFE_POLICY
+        deciding = self.policy if self.crashes < MOST_CRASHES else SAFE_POLICY
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
         environment = dict(os.environ)
@@ -96,18 +108,64 @@ class Link:
             file_actions=actions, setsigmask=[], setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGCHLD],
         )  # fmt: skip
         theirs.close()
-        self._socket, self._rest, self._out = ours, bytearray(), bytearray()
-        self.state = "loading"
-        loop.add_reader(ours, self._read)
-        self._send(self._begin(self.deciding))
-        self._limit(START_S, "it has not begun")
+        self._socket = ours
+        self._begin_with(deciding)
+
+    async def first(self, policy: str) -> None:
+        """Start a brain with a policy that is not known to work; LiveError where it cannot decide."""
+        self._trial = asyncio.get_running_loop().create_future()
+        self.start(policy)
+        await self._trial
 
     async def change(self, policy: str) -> None:
-        """Decide by another policy from now on; LiveError where it cannot be made, and the old one decides on."""
-        before = self.policy
-        self._trial = (before, asyncio.get_running_loop().create_future())
-        self.start(policy)
-        await self._trial[1]
+        """Decide by another policy from now on; LiveError where it cannot, and then nothing has changed.
+
+        The policy is tried in a process of its own while the old one decides on, on the jobs that there are.
+        """
+        if self._candidate is not None:
+            raise LiveError("another policy is being tried; ask again when that is done")
+        candidate = Link(
+            self._begin, lambda message: None, self._log, brain=self._module, decide_s=self._decide_s
+        )
+        candidate._closing = self._closing
+        self._candidate = candidate
+        try:
+            await candidate.first(policy)
+        except LiveError as error:
+            candidate.close()
+            before = f"; '{self.policy}' goes on" if self._socket is not None else ""
+            raise LiveError(f"'{policy}' cannot decide: {error}{before}") from error
+        finally:
+            self._candidate = None
+        if self._closing:
+            candidate.close()
+            raise LiveError("the queue is going down; ask again when it is up")
+        self.policy, self.crashes, self.trouble = policy, 0, ""
+        self._take_over(candidate)
+
+    def _take_over(self, other: Link) -> None:
+        """Go on with the process of another link, which is told all anew."""
+        self._end()
+        loop = asyncio.get_running_loop()
+        assert other._socket is not None
+        loop.remove_reader(other._socket)
+        loop.remove_writer(other._socket)
+        if other._timer is not None:
+            other._timer.cancel()
+        self._socket, self.pid, other._socket, other.pid = other._socket, other.pid, None, 0
+        other._closing = True
+        self._begin_with(self.policy)
+
+    def _begin_with(self, policy: str) -> None:
+        """Tell a brain, new or not, to begin with this policy."""
+        assert self._socket is not None
+        self.deciding, self.state = policy, "loading"
+        self._rest, self._out, self._good = bytearray(), bytearray(), 0
+        asyncio.get_running_loop().add_reader(self._socket, self._read)
+        message = self._begin(policy, self._trial is not None)
+        self._now_ms = int(message["now_ms"])
+        self._send(message)
+        self._limit_start()
 
     def ask(self, message: Message, *, limited: bool = True) -> None:
         """Send something to a brain that is ready."""
@@ -127,6 +185,8 @@ class Link:
     def close(self) -> None:
         """End it for good."""
         self._closing = True
+        if self._candidate is not None:
+            self._candidate.close()
         self._end()
 
     def _end(self) -> None:
@@ -151,15 +211,39 @@ class Link:
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(seconds, self._gone, f"{what} within {seconds:g} s")
 
+    def _limit_start(self) -> None:
+        """A user's own policy has as long for each step of its start as for a decision. berth's own may have to be
+        compiled first, and are given up only where the process stands still or takes many times as long."""
+        words = {"making": "it was not loaded", "trying": "it has not decided on three jobs"}
+        if ":" in self.deciding and self.state in words:
+            self._limit(self._decide_s, words[self.state])
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(
+            self._decide_s, self._look_at_start, _processor_s(self.pid), self._decide_s
+        )
+
+    def _look_at_start(self, before_s: float, waited_s: float) -> None:
+        used_s = _processor_s(self.pid)
+        if used_s - before_s < STILL_PART * self._decide_s:
+            self._gone(f"it stood still for {self._decide_s:g} s before it had begun")
+        elif waited_s >= START_S:
+            self._gone(f"it has not begun within {START_S:g} s")
+        else:
+            self._timer = asyncio.get_running_loop().call_later(
+                self._decide_s, self._look_at_start, used_s, waited_s + self._decide_s
+            )
+
     def _gone(self, why: str) -> None:
         """The brain is dead, or is to be: start another."""
         if self._closing:
             return
         if self._trial is not None:
-            (before, told), self._trial = self._trial, None
-            failed = self.policy
-            told.set_exception(LiveError(f"'{failed}' cannot decide: {why}; '{before}' goes on"))
-            self.start(before)
+            told, self._trial = self._trial, None
+            self._end()
+            if not told.done():
+                told.set_exception(LiveError(why))
             return
         self.crashes += 1
         self.restarts += 1
@@ -179,6 +263,11 @@ class Link:
     def _again(self) -> None:
         if not self._closing and self._socket is None:
             self.start()
+
+    def _calm(self, pid: int) -> None:
+        """What happened to an earlier brain is no trouble any more once the policy has decided on for a while."""
+        if pid == self.pid and self.ready and self.deciding == self.policy:
+            self.trouble = ""
 
     def _send(self, message: Message) -> None:
         if self._socket is None:
@@ -225,16 +314,38 @@ class Link:
     def _take(self, message: Message) -> None:
         if message["say"] == "progress":
             self.state = message["what"]
+            self._limit_start()
         elif message["say"] == "ready":
             self.state = "ready"
             self.heard()
             if self._trial is not None:
-                self._trial[1].set_result(None)
-                self._trial = None
+                self._limit(self._decide_s, "it has not decided on the jobs that there are")
+                self._send({"do": "decide", "now_ms": self._now_ms, "serial": TRIAL, "notes": []})
+                return
+            asyncio.get_running_loop().call_later(CALM_S, self._calm, self.pid)
+        elif self._trial is not None and message["say"] == "error":
+            self._gone(message["why"])
+            return
+        elif self._trial is not None and message["say"] == "decided":
+            self.heard()
+            told, self._trial = self._trial, None
+            if not told.done():
+                told.set_result(None)
+            return
         elif message["say"] == "error" and message.get("fatal"):
             self._gone(message["why"])
             return
         self._hear(message)
+
+
+def _processor_s(pid: int) -> float:
+    """Processor time that a process has used."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            words = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _writable_package() -> bool:

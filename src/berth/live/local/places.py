@@ -41,6 +41,7 @@ class Places:
         self.folder = folder
         self.store = os.path.join(folder, "queue.db")
         self.copy = os.path.join(folder, "queue.db.copy")
+        self.numbers = os.path.join(folder, "numbers")
         self.lock = os.path.join(folder, "lock")
         self.log = os.path.join(folder, "broker.log")
         self.runs = os.path.join(folder, "runs")

@@ -173,13 +173,16 @@ def edited(request: Request, values: Mapping[str, Any], now_ms: int) -> Request:
     """The request with what these flags change."""
     new = request_of({**_sizes_said(request), **values}, argv=request.argv, cwd=request.cwd, now_ms=now_ms)
     changed: dict[str, Any] = {}
-    if values.keys() & {"gpus", "mem", "core_pct"}:
+    if values.keys() & {"gpus", "mem", "core_pct", "exclusive"}:
         changed |= {key: getattr(new, key) for key in ("gpus", "milli", "mem_mib", "core_pct", "burst")}
     for flag, key in (
         ("time", "time_limit_ms"),
         ("grace", "grace_ms"),
         ("begin", "begin_ms"),
-        *((same, same) for same in ("name", "comment", "priority", "retries", "profile")),
+        ("cpus", "cpu_milli"),
+        ("host_mem", "host_mem_mib"),
+        ("gpu", "pins"),
+        *((same, same) for same in ("name", "comment", "priority", "retries", "profile", "rerun", "after")),
     ):
         if flag in values:
             changed[key] = getattr(new, key)
@@ -347,6 +350,8 @@ def duration_ms(text: str, flag: str = "--time") -> int:
 
 def moment_ms(text: str, now_ms: int) -> int:
     """The moment of `now+2h`, `18:00` (the next) or `2026-11-22T18:00` in local time."""
+    if text == "now":
+        return now_ms
     if text.startswith("now+"):
         return now_ms + duration_ms(text[4:], "--begin")
     now = datetime.fromtimestamp(now_ms / 1000)
@@ -355,7 +360,7 @@ def moment_ms(text: str, now_ms: int) -> int:
             return round(datetime.fromisoformat(text).timestamp() * 1000)
         at = datetime.combine(now.date(), datetime.strptime(text, "%H:%M").time())
     except ValueError as error:
-        raise LiveError(f"--begin '{text}'; write 2026-11-22T18:00, 18:00 or now+2h") from error
+        raise LiveError(f"--begin '{text}'; write 2026-11-22T18:00, 18:00, now or now+2h") from error
     return round((at if at > now else at + timedelta(days=1)).timestamp() * 1000)
 
 

@@ -13,14 +13,16 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from berth.errors import BerthError, LiveError
+from berth.errors import BerthError, LiveError, NoRoomError
 from berth.live.local.cgroups import Cgroups
 from berth.live.local.entry import RUNNING, STARTING, End, Entry
+from berth.live.local.recovery import job_text
 from berth.live.local.request import substituted
 from berth.live.local.runs import Process, Run, boot_id
 from berth.partition import Limit, create, find, remove
 from berth.partition.access import MAKERS, Access
 from berth.partition.launch import environment
+from berth.partition.regions import root_folder
 
 if TYPE_CHECKING:
     from berth.live.local.cards import Card
@@ -76,7 +78,9 @@ class Runner:
         except (BerthError, OSError) as error:
             run.give_up()
             self._clear(entry, run)
-            self._ended(entry, End(None, str(error), never_ran=True))
+            lacking = isinstance(error, NoRoomError)
+            why = error.short if isinstance(error, NoRoomError) else str(error)
+            self._ended(entry, End(None, why, never_ran=True, no_room=lacking))
             return
         self._watch(entry, run, pid)
 
@@ -85,7 +89,9 @@ class Runner:
         if not os.path.isdir(request.cwd) and os.geteuid() != 0:
             raise LiveError(f"there is no folder {request.cwd} to run in")
         region = self._partition(entry)
-        base = json.loads(self._texts(request.env)) if request.env else {}
+        environment_text = self._texts(request.env) if request.env else ""
+        script = self._texts(request.script) if request.script else None
+        base = json.loads(environment_text) if environment_text else {}
         uuids = ",".join(self._cards[at].uuid for at in entry.slots)
         if entry.slots:
             log = os.path.join(run.folder, "log")
@@ -108,7 +114,7 @@ class Runner:
         run.prepare(
             argv, words, cwd=request.cwd, out=out, err=err, ours=ours, user=user,
             cgroup=self.cgroups.make(run.name, request.host_mem_mib),
-            script=self._texts(request.script) if request.script else None,
+            script=script, job=job_text(entry, filter(None, (environment_text, script))),
         )  # fmt: skip
         if entry.slots:
             path = os.path.join(self._places.allotments, entry.id)
@@ -368,15 +374,28 @@ class Runner:
             run = Run(self._places.runs, *_split(name))
             if name not in kept and not run.shim_lives():
                 run.remove()
-        from berth.partition.regions import root_folder
-
         with contextlib.suppress(OSError):
             for name in os.listdir(root_folder()):
-                if name.startswith("job-") and name.endswith(f"-{self._tag}"):
-                    of = name[4 : -len(self._tag) - 1]
-                    if of not in kept:
-                        with contextlib.suppress(BerthError):
-                            remove(name, force=True)
+                if self.is_ours(name) and self._run_of_partition(name) not in kept:
+                    self.remove_left(name)
+
+    def is_ours(self, partition: str) -> bool:
+        """Whether this queue made a partition of this name for a job."""
+        return partition.startswith("job-") and partition.endswith(f"-{self._tag}")
+
+    def remove_left(self, partition: str) -> None:
+        """Remove a partition of this queue whose job has ended; one whose shim lives stays."""
+        if Run(self._places.runs, *_split(self._run_of_partition(partition))).shim_lives():
+            return
+        try:
+            remove(partition, force=True)
+        except BerthError as error:
+            self._log("partition-left", name=partition, why=str(error))
+            return
+        self._log("partition-removed", name=partition)
+
+    def _run_of_partition(self, partition: str) -> str:
+        return partition[len("job-") : -len(self._tag) - 1]
 
 
 def _split(name: str) -> tuple[str, int]:

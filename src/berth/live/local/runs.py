@@ -87,9 +87,11 @@ class Run:
         user: tuple[int, int] | None = None,
         cgroup: str = "",
         script: str | None = None,
+        job: str = "",
     ) -> None:
         """Make the folder and write the order; LiveError where that cannot be.
 
+        `job` is kept for a broker that has lost its store.
         `ours`: the output file is the broker's to make; else the user's own. `user` is who it runs as, uid and gid.
         """
         uid, gid = (-1, -1) if user is None else user
@@ -107,6 +109,8 @@ class Run:
             ]  # fmt: skip
             if any("\0" in word for word in words):
                 raise LiveError("a word of the command or its environment has a zero byte in it")
+            with open(self._path("job"), "w", encoding="utf-8", opener=_private) as told:
+                told.write(job)
             with open(self._path("order"), "wb", opener=_private) as order:
                 order.write(b"".join(os.fsencode(word) + b"\0" for word in words))
         except OSError as error:

@@ -8,21 +8,25 @@ import os
 import pwd
 import socket
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from berth.errors import BerthError, LiveError, StoreError
-from berth.live.local.entry import ENDED, HELD, RUNNING, STARTING, WAITING, Entry, application_of
+from berth.live.local.entry import HELD, RUNNING, STARTING, WAITING, Entry, application_of
 from berth.live.local.protocol import VERSION, Caller, Message, decoded, encoded
-from berth.live.local.request import Request, edited, request_of, tasks_of, to_dict
-from berth.live.local.store import Statement, key_of_text, of_entry, of_meta, of_request, of_text
+from berth.live.local.request import Request, edited, request_of, tasks_of
+from berth.live.local.store import Statement, key_of_text, of_entry, of_request, of_text
+from berth.live.local.telling import for_brain
 
 if TYPE_CHECKING:
     from berth.live.local.broker import Broker
 
 __all__ = ["Service"]
 
+GOING = (STARTING, RUNNING)
 MOST_ENDED = 1000
+MOST_REASONS = 50
+"""Waiting jobs of a listing that the brain is asked about."""
 
 
 class Service:
@@ -66,15 +70,15 @@ class Service:
         """Whether all is well, and what the GPUs hold."""
         broker = self._broker
         link, states = broker.link, self._counts()
-        said = (link.trouble, broker.policy_error, broker.commits.broken, broker.store.mended)
-        trouble = [*filter(None, said), *broker.profile_notes]
+        said = (link.trouble, broker.deciding.policy_error, broker.commits.broken, broker.mended)
+        trouble = [*filter(None, said), *broker.keeper.profile_notes]
         return {
             "version": VERSION, "pid": os.getpid(), "state_folder": broker.places.folder, "boot": broker.boot,
             "socket": broker.places.socket, "fake": broker.cards.fake, "uid": os.geteuid(),
-            "policy": link.policy, "deciding": link.deciding if link.ready else "", "brain": link.state,
+            "policy": link.policy, "deciding": link.deciding if link.ready else "", "brain": link.progress,
             "brain_pid": link.pid, "brain_restarts": link.restarts, "knowledge": broker.knowledge,
-            "trouble": trouble, "jobs": states, "decisions": broker.decisions,
-            "decision_s": broker.decision_s[-200:], "cgroups": bool(broker.runner.cgroups.folder),
+            "settings": broker.settings, "trouble": trouble, "jobs": states, "decisions": broker.deciding.decisions,
+            "decision_s": broker.deciding.seconds[-200:], "cgroups": bool(broker.runner.cgroups.folder),
             "gpus": self._gpus(),
         }  # fmt: skip
 
@@ -86,7 +90,7 @@ class Service:
 
     def _gpus(self) -> list[Message]:
         broker = self._broker
-        looks = {look.index: look for look in broker.looks}
+        looks = {look.index: look for look in broker.watch.looks}
         found = []
         for card in broker.cards.cards:
             tenants = [
@@ -106,6 +110,10 @@ class Service:
                     {"pid": each.pid, "mem_mib": each.mem_mib, "command": each.command}
                     for each in (look.strangers if look else ())
                 ],
+                "partitions": [
+                    {"name": each.name, "mem_mib": each.mem_mib, "core_pct": each.core_pct}
+                    for each in (look.partitions if look else ())
+                ],
             })  # fmt: skip
         return found
 
@@ -118,13 +126,15 @@ class Service:
         elif message.get("ended"):
             entries = sorted([*broker.store.ended(MOST_ENDED), *entries], key=lambda entry: entry.serial)
         user, states = message.get("user"), message.get("states")
-        rows = [
-            self._row(entry)
+        listed = [
+            entry
             for entry in entries
             if (not user or entry.user == user) and (not states or entry.state in states)
-        ]
-        limit = message.get("limit")
-        return {"columns": _COLUMNS, "rows": rows[:limit] if limit else rows, "note": self._note()}
+        ][: message.get("limit")]
+        asked = [entry.id for entry in listed if entry.state == WAITING and entry.offered][:MOST_REASONS]
+        reasons = await broker.deciding.reasons(asked) if asked else {}
+        rows = [self._row(entry, reasons.get(entry.id, "")) for entry in listed]
+        return {"columns": _COLUMNS, "rows": rows, "note": self._note()}
 
     def _note(self) -> str:
         """What keeps everything from starting; empty where nothing does."""
@@ -133,16 +143,17 @@ class Service:
             return f"nothing new starts: {self._broker.commits.broken}"
         if not link.ready:
             why = f" ({link.trouble})" if link.trouble else ""
-            return f"nothing new starts until the policy '{link.policy}' answers: it is {link.state}{why}"
-        if self._broker.policy_error:
-            return f"the policy '{link.deciding}' fails: {self._broker.policy_error}"
+            doing = _DOING.get(link.progress, link.progress)
+            return f"nothing new starts until the policy '{link.policy}' answers: it is {doing}{why}"
+        if self._broker.deciding.policy_error:
+            return f"the policy '{link.deciding}' fails: {self._broker.deciding.policy_error}"
         return link.trouble
 
-    def _row(self, entry: Entry) -> list[Any]:
+    def _row(self, entry: Entry, reason: str) -> list[Any]:
         return [
             entry.id, entry.user, _name(entry), entry.state, entry.request.gpus, entry.request.milli,
             entry.share[1] or entry.request.mem_mib, entry.submit_ms, entry.start_ms, entry.end_ms,
-            entry.attempt, list(entry.slots), entry.exit_code, self._reason(entry),
+            entry.attempt, list(entry.slots), entry.exit_code, reason or self._reason(entry),
         ]  # fmt: skip
 
     def _reason(self, entry: Entry) -> str:
@@ -177,7 +188,7 @@ class Service:
         for entry in self._find(str(message["id"])):
             request = entry.request
             output, _ = broker.runner.output_of(entry)
-            asked = broker.book.for_brain(entry)
+            asked = for_brain(entry, broker.book.limits)
             found.append({
                 "id": entry.id, "state": entry.state, "user": entry.user, "uid": entry.uid, "name": request.name,
                 "application": application_of(request, entry.params), "comment": request.comment,
@@ -201,14 +212,30 @@ class Service:
             told: Message = {
                 "id": entry.id, "state": entry.state, "reason": self._reason(entry), "since_ms": entry.since_ms,
                 "now_ms": broker.now_ms(), "note": self._note(), "policy": broker.link.policy,
-                "never": broker.never.get(entry.id, ""),
+                "never": broker.deciding.never.get(entry.id, ""),
             }  # fmt: skip
             if entry.state == WAITING and entry.offered:
-                brain = await broker.why(entry.id)
+                brain = await broker.deciding.why(entry.id)
                 told["brain"] = brain if brain.get("found") else None
+                told["reason"] = brain.get("reason") or told["reason"]
                 told["gpus"] = self._gpus()
             found.append(told)
         return {"jobs": found}
+
+    async def do_pending(self, message: Message, caller: Caller) -> Message:
+        """The jobs that wait and run, as `berth.history.importing.pending.Queued` has them."""
+        jobs = [
+            {
+                "job_id": entry.id, "user": entry.user, "account": "", "virtual_cluster": "", "qos": "",
+                "application": application_of(entry.request, entry.params), "gpu_model": "",
+                "gpus": entry.request.gpus, "share_milli": entry.request.milli,
+                "cpu_milli": entry.request.cpu_milli, "mem_mib": entry.request.host_mem_mib,
+                "time_limit_ms": entry.request.time_limit_ms, "node_count": 1, "queued_ms": entry.queued_ms,
+                "start_ms": entry.start_ms,
+            }
+            for entry in self._broker.book.jobs.values()
+        ]  # fmt: skip
+        return {"jobs": sorted(jobs, key=lambda job: (job["queued_ms"], job["job_id"]))}
 
     async def do_wait(self, message: Message, caller: Caller) -> Message:
         """The states and exits of jobs, when they have ended."""
@@ -247,7 +274,7 @@ class Service:
         return {
             "gpus": self._gpus(), "jobs": self._counts(), "ended": dict(counters.ended),
             "submitted": counters.submitted, "refused_allocations": counters.refused,
-            "decisions": broker.decisions, "brain_restarts": broker.link.restarts,
+            "decisions": broker.deciding.decisions, "brain_restarts": broker.link.restarts,
             "commits": broker.commits.commits, "queue_wait_seconds": counters.waited.to_dict(),
             "decision_seconds": counters.decided.to_dict(), "policy": broker.link.policy,
             "ready": broker.link.ready and broker.link.deciding == broker.link.policy,
@@ -271,8 +298,14 @@ class Service:
         texts: dict[str, str] = {}
         number = book.next_number, book.next_serial
         try:
-            for each in message["jobs"]:
-                request = self._requested(each, message, now_ms, texts, statements)
+            for count, each in enumerate(message["jobs"], 1):
+                try:
+                    request = self._requested(each, message, now_ms, texts, statements)
+                    book.limits.check(request)
+                except LiveError as error:
+                    if len(message["jobs"]) == 1:
+                        raise
+                    raise LiveError(f"job {count} of the message: {error}") from error
                 key = broker.next_request_key()
                 statements.append(of_request(key, request))
                 made += book.draft(
@@ -284,6 +317,7 @@ class Service:
                     now_ms=now_ms,
                 )
             statements += [of_entry(entry) for entry in made]
+            broker.reserve_numbers()
             await broker.commits.ask(statements)
         except LiveError:
             if (book.next_number, book.next_serial) != number and not made:
@@ -312,60 +346,68 @@ class Service:
 
     async def do_cancel(self, message: Message, caller: Caller) -> Message:
         """End jobs."""
-        return await self._each(message, caller, "cancel", live=True)
+        return await self._each(message, caller, self._broker.book.cancel)
 
     async def do_hold(self, message: Message, caller: Caller) -> Message:
         """Keep jobs from starting."""
-        return await self._each(message, caller, "hold")
+        return await self._each(message, caller, self._broker.book.hold)
 
     async def do_release(self, message: Message, caller: Caller) -> Message:
-        """Let jobs start."""
-        return await self._each(message, caller, "release")
+        """Let held jobs start."""
+        return await self._each(message, caller, self._broker.book.release)
 
     async def do_requeue(self, message: Message, caller: Caller) -> Message:
         """Run jobs again."""
-        book, now_ms = self._broker.book, self._broker.now_ms()
-        entries = self._controlled(message, caller)
-        for entry in entries:
+        book = self._broker.book
+
+        def requeue(entry: Entry, now_ms: int) -> None:
             if entry.id in book.jobs:
                 book.requeue(entry, now_ms)
             else:
                 book.revive(entry, now_ms)
-        return await self._done(entries)
+
+        return await self._each(message, caller, requeue)
 
     async def do_edit(self, message: Message, caller: Caller) -> Message:
-        """Change what jobs ask for."""
+        """Change what jobs ask for; tasks of an array that asked for the same share what they ask for now."""
         broker = self._broker
-        now_ms = broker.now_ms()
-        entries = self._controlled(message, caller)
-        changed = []
-        for entry in entries:
-            request = edited(entry.request, message["flags"], now_ms)
-            broker.book.check(request)
-            key = broker.next_request_key()
-            await broker.commits.ask([of_request(key, request)])
-            broker.book.edit(entry, request, key, broker.now_ms())
-            changed.append(entry)
-        return await self._done(changed)
+        new: dict[int, tuple[int, Request]] = {}
+        for entry in self._controlled(message, caller):
+            if entry.request_key not in new:
+                request = edited(entry.request, message["flags"], broker.now_ms())
+                broker.book.limits.check(request)
+                new[entry.request_key] = broker.next_request_key(), request
+        await broker.commits.ask([of_request(*each) for each in new.values()])
 
-    async def _each(self, message: Message, caller: Caller, what: str, *, live: bool = False) -> Message:
-        book, now_ms = self._broker.book, self._broker.now_ms()
-        entries = self._controlled(message, caller)
-        if live and not message.get("all"):
-            over = [entry for entry in entries if entry.state in ENDED]
-            if len(over) == len(entries):
-                raise LiveError(f"job {over[0].id} has ended already: it is {over[0].state}")
-        for entry in entries:
-            if entry.id in book.jobs:
-                getattr(book, what)(entry, now_ms)
-            elif not live:
-                raise LiveError(f"job {entry.id} has ended: it is {entry.state}")
-        return await self._done(entries)
+        def edit(entry: Entry, now_ms: int) -> None:
+            key, request = new[entry.request_key]
+            broker.book.edit(entry, request, key, now_ms)
 
-    async def _done(self, entries: list[Entry]) -> Message:
+        return await self._each(message, caller, edit)
+
+    async def _each(self, message: Message, caller: Caller, change: Callable[[Entry, int], None]) -> Message:
+        """Change each job that can be, and say which cannot and why; LiveError where none can."""
+        now_ms = self._broker.now_ms()
+        refused: list[Message] = []
+        changed: list[Entry] = []
+        for entry in self._controlled(message, caller):
+            before = entry.state
+            try:
+                change(entry, now_ms)
+            except LiveError as error:
+                refused.append({"id": entry.id, "state": before, "why": str(error)})
+            else:
+                changed.append(entry)
+        if refused and not changed:
+            more = f"; so are {len(refused) - 1} more" if len(refused) > 1 else ""
+            raise LiveError(f"{refused[0]['why']}{more}")
         self._broker.act()
         await self._broker.commits.flushed()
-        return {"jobs": [{"id": entry.id, "state": entry.state} for entry in entries]}
+        jobs = [
+            {"id": entry.id, "state": entry.state, "stopping": entry.stop if entry.state in GOING else ""}
+            for entry in changed
+        ]
+        return {"jobs": jobs, "refused": refused}
 
     def _controlled(self, message: Message, caller: Caller) -> list[Entry]:
         """The jobs that a message names; LiveError where one is another user's."""
@@ -397,10 +439,7 @@ class Service:
             except LiveError:
                 broker.knowledge, broker.paths = before
                 raise
-            broker.policy = broker.link.policy
-            kept = (("policy", broker.policy), ("knowledge", broker.knowledge), ("paths", broker.paths))
-            await broker.commits.ask([of_meta(*each) for each in kept])
-            await broker.note_policy()
+            await broker.keep_policy()
         return {
             "policy": broker.link.policy, "deciding": broker.link.deciding, "knowledge": broker.knowledge,
             "brain": broker.link.state, "trouble": broker.link.trouble,
@@ -422,11 +461,15 @@ class Service:
                 await asyncio.wait(ends)
             running = []
         asyncio.get_running_loop().call_later(0.05, broker.stopped.set)
-        return {"running": len(running), "waiting": len(broker.book.jobs) - len(running)}
+        return {
+            "running": len(running), "waiting": len(broker.book.jobs) - len(running), "pid": os.getpid(),
+        }  # fmt: skip
 
     def _operator(self, caller: Caller) -> None:
         if caller.uid not in (0, os.geteuid()):
-            raise LiveError(f"only root and {self._user(os.geteuid())}, whose queue this is, may do that")
+            owner = self._user(os.geteuid())
+            allowed = "root" if owner == "root" else f"root and {owner}, whose queue this is,"
+            raise LiveError(f"only {allowed} may do that")
 
     def _user(self, uid: int) -> str:
         if uid not in self._users:
@@ -436,6 +479,8 @@ class Service:
                 self._users[uid] = str(uid)
         return self._users[uid]
 
+
+_DOING = {"loading": "loading", "making": "loading", "compiling": "compiling", "trying": "compiling"}
 
 _COLUMNS = [
     "id", "user", "name", "state", "gpus", "milli", "mem_mib", "submit_ms", "start_ms", "end_ms", "attempt", "slots",
@@ -459,8 +504,3 @@ def _shallow(request: Request) -> dict[str, Any]:
 def _grouped(made: Iterable[Entry]) -> list[str]:
     """The id of each submission: an array's once."""
     return list(dict.fromkeys(entry.number for entry in made))
-
-
-def as_dict(request: Request) -> dict[str, Any]:
-    """A request for JSON."""
-    return to_dict(request)

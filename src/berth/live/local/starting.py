@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 from berth.errors import LiveError
 from berth.live.local.places import Places, state_folder
@@ -33,10 +34,10 @@ def up(values: Parsed) -> int:
             words.append(f"--{key.replace('_', '-')}")
     if values.get("foreground"):
         os.execv(sys.executable, words)
+    _check(values)
     answer = _status(places)
     if answer is not None:
-        _say(values, answer, "is up already")
-        return 0
+        return _up_already(values, answer)
     places.make()
     log = os.open(places.log + ".start", os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     process = subprocess.Popen(
@@ -44,29 +45,74 @@ def up(values: Parsed) -> int:
     )
     until = time.monotonic() + BEGIN_S
     while (answer := _status(places)) is None:
-        if process.poll() is not None:
-            said = os.pread(log, 4000, 0).decode(errors="replace").strip().splitlines()
-            raise LiveError((said[-1] if said else "the broker ended at once").removeprefix("berth: "))
+        if process.poll() is not None and (answer := _status(places)) is not None:
+            break  # another one was faster
+        _check_alive(process, log)
         if time.monotonic() > until:
             raise LiveError(f"the broker does not answer; see {places.log}")
         time.sleep(0.02)
-    answer = _wait_for_brain(places, answer)
+    if answer["pid"] != process.pid:  # somebody else was faster
+        return _up_already(values, answer)
+    answer = _wait_for_brain(places, answer, lambda: _check_alive(process, log))
     _say(values, answer, "is up")
     return 0
 
 
-def _wait_for_brain(places: Places, answer: Message) -> Message:
+def _check(values: Parsed) -> None:
+    """Refuse what could never be served; LiveError says what is wrong."""
+    where = str(values.get("metrics", ""))
+    if where.isdigit() and not 0 < int(where) < 1 << 16:
+        raise LiveError(f"--metrics {where}; a port is from 1 to 65535")
+    if values.get("no_gpus") and "fake_gpus" in values:
+        raise LiveError("berth up: --no-gpus and --fake-gpus exclude each other; leave one out")
+
+
+def _up_already(values: Parsed, answer: Message) -> int:
+    """Say that a queue is up; LiveError where it differs from what was asked for."""
+    had = answer["settings"]
+    differ = []
+    for key in ("fake_gpus", "cpus", "metrics"):
+        if key in values and str(had.get(key) or "") != str(values[key]):
+            before = had.get(key)
+            differ.append(f"--{key.replace('_', '-')} {values[key]}, and it has {before or 'none'}")
+    if values.get("no_gpus") and not had.get("no_gpus"):
+        differ.append("--no-gpus, and it has GPUs")
+    if differ:
+        raise LiveError(f"the queue is up already: you ask for {'; '.join(differ)}. First: berth down")
+    for key in ("policy", "knowledge"):
+        if key in values and values[key] != answer[key]:
+            raise LiveError(
+                f"the queue is up already, with --{key} {answer[key]}; change it with: berth policy"
+                f" {'--knowledge ' if key == 'knowledge' else ''}{values[key]}"
+            )
+    _say(values, answer, "is up already")
+    return 0
+
+
+def _check_alive(process: subprocess.Popen[bytes], log: int) -> None:
+    """LiveError with what it said where the broker has ended, unless another one is up."""
+    if process.poll() is None:
+        return
+    if process.returncode == 0:
+        raise LiveError("the queue was taken down while it started")
+    said = os.pread(log, 4000, 0).decode(errors="replace").strip().splitlines()
+    raise LiveError((said[-1] if said else "the broker ended at once").removeprefix("berth: "))
+
+
+def _wait_for_brain(places: Places, answer: Message, check: Callable[[], None]) -> Message:
     """Wait until the policy decides, with a line of progress for people."""
     began, shown = time.monotonic(), ""
     words = {
         "loading": "loading the policy",
         "compiling": "compiling the policy's kernels; the first time takes longer",
+        "trying": "compiling the policy's kernels; the first time takes longer",
     }
     try:
         while answer["brain"] != "ready" and time.monotonic() - began < READY_S:
+            check()
             if answer["trouble"] and answer["brain_restarts"]:
                 break
-            text = words.get(str(answer["brain"]), "starting the policy")
+            text = words.get(str(answer["brain"]), "loading the policy")
             if sys.stderr.isatty():
                 print(
                     f"\r\033[K{text} ({time.monotonic() - began:.0f} s)", end="", file=sys.stderr, flush=True

@@ -142,7 +142,13 @@ class Store:
                     f"{path} cannot be opened: {error}; name another folder with BERTH_STATE"
                 ) from error
             self._mend(str(error))
+            # A start that fails after this must not be the only one that says so.
+            told = {"text": self.mended, "at_ms": time.time_ns() // 1_000_000, "reconciled": False}
+            self.write([of_meta("mended", told)])
             tell(self.mended)
+        if not os.path.exists(f"{path}.copy"):
+            with contextlib.suppress(StoreError):
+                self.keep_copy()
 
     def _open(self) -> None:
         os.close(
@@ -184,9 +190,9 @@ class Store:
                 draft.flush()
                 os.fsync(draft.fileno())
             os.replace(f"{self.path}.draft", self.path)
-            what = f"the last good copy, of {made}, takes its place; jobs submitted since are lost"
+            what = f"the last good copy, of {made}, takes its place; jobs since then are lost if they had not started"
         else:
-            what = "there is no copy of it, so that the queue begins empty"
+            what = "there is no copy of it: jobs that waited are lost, and those that had started are found again"
         self.mended = f"the store {self.path} is broken ({why}); it is kept as {aside}, and {what}"
         try:
             self._open()

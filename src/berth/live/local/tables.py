@@ -41,6 +41,11 @@ def mib(value: float) -> str:
     return f"{value:.0f}M"
 
 
+def counted(number: float, noun: str) -> str:
+    """A number of things: `1 CPU`, `2.5 CPUs`."""
+    return f"{number:g} {noun}{'' if number == 1 else 's'}"
+
+
 @lru_cache(maxsize=4096)
 def gpus_text(gpus: int, milli: int) -> str:
     """How many GPUs: `2`, `0.5`, `–`."""
@@ -58,7 +63,7 @@ def queue_lines(rows: list[list[Any]], now_ms: float) -> str:
         took = span((end_ms or now_ms) - began) if state != "waiting" else span(now_ms - submit_ms)
         where = "GPU " + ",".join(map(str, slots)) if slots else reason
         if code and not slots:
-            where = f"{reason} ({code})" if str(code) not in reason else reason
+            where = f"{reason} (exit code {code})" if str(code) not in reason else reason
         if attempt > 1 and not end_ms:
             where = f"{where} (attempt {attempt})"
         memory_text = mib(memory) if memory else "–"
@@ -94,6 +99,8 @@ def status_lines(answer: dict[str, Any], now_ms: float) -> list[str]:
             lines.append(
                 f"  process {stranger['pid']} ({stranger['command']}) of no job: {mib(stranger['mem_mib'])}"
             )
+        for each in gpu["partitions"]:
+            lines.append(f"  partition {each['name']} of no job: {mib(each['mem_mib'])}")
     return lines
 
 
@@ -105,7 +112,7 @@ def job_lines(job: dict[str, Any]) -> list[str]:
         "no GPU" if not job["gpus"] else f"{gpus} {'GPU' if gpus == '1' or '.' in gpus else 'GPUs'}",
         f"{mib(job['mem_mib'])} of GPU memory" if job["mem_mib"] else "",
         f"{job['core_pct']} % of its compute" if job["core_pct"] else "",
-        f"{job['cpu_milli'] / 1000:g} CPUs",
+        counted(job["cpu_milli"] / 1000, "CPU"),
         f"{mib(job['host_mem_mib'])}" if job["host_mem_mib"] else "",
         f"{span(job['time_limit_ms'])} at most" if job["time_limit_ms"] else "",
     ]
@@ -137,23 +144,24 @@ def _attempt_lines(attempt: dict[str, Any]) -> list[str]:
     code = "" if attempt["exit_code"] is None else f", exit code {attempt['exit_code']}"
     why = f", {attempt['reason']}" if attempt["reason"] and "exit code" not in attempt["reason"] else ""
     where = "GPU " + ",".join(map(str, attempt["slots"])) if attempt["slots"] else "the CPU alone"
+    head = f"  attempt {attempt['attempt']}: {attempt['state']}{code}{why}"
+    if attempt["start_ms"] is None:
+        return [head, f"    left     {moment(attempt['end_ms'])}, never started"]
     lines = [
-        f"  attempt {attempt['attempt']}: {attempt['state']}{code}{why}",
+        head,
         f"    ran      {moment(attempt['start_ms'])} for {span(attempt['end_ms'] - attempt['start_ms'])}, on {where}",
     ]
     if attempt["slots"]:
         peak = "not known" if attempt["peak_mib"] is None else mib(attempt["peak_mib"])
         given = f" of {mib(attempt['share'][1])}" if attempt["share"][1] else ""
-        lines.append(f"    memory   peak {peak}{given}, {attempt['refused']} refused calls")
+        lines.append(f"    memory   peak {peak}{given}, {counted(attempt['refused'], 'refused call')}")
     return lines
 
 
 def why_lines(job: dict[str, Any]) -> list[str]:
     """`berth why ID`."""
     since = span(job["now_ms"] - job["since_ms"])
-    lines = [
-        f"Job {job['id']} is {job['state']}: {job['reason'] or 'nothing stands in its way'}, for {since}"
-    ]
+    lines = [f"Job {job['id']} is {job['state']}{': ' + job['reason'] if job['reason'] else ''}, for {since}"]
     if job["note"]:
         lines.append(f"  {job['note']}")
     if job["never"]:
@@ -169,11 +177,13 @@ def why_lines(job: dict[str, Any]) -> list[str]:
     if brain["expected_ms"]:
         basis = f" (by {brain['expected_by']})" if brain["expected_by"] else ""
         lines.append(f"  expected to run {span(brain['expected_ms'])}{basis}")
+    lines += [f"  the machine: {text}" for text in brain["machine"]]
     tenants = {gpu["index"]: gpu for gpu in job["gpus"]}
     for candidate in brain["candidates"]:
-        gpu = tenants.get(candidate["gpu"], {"tenants": [], "strangers": []})
+        gpu = tenants.get(candidate["gpu"], {"tenants": [], "strangers": [], "partitions": []})
         held = [f"job {each['id']} {mib(each['mem_mib'])}" for each in gpu["tenants"]]
         held += [f"process {each['pid']} of no job {mib(each['mem_mib'])}" for each in gpu["strangers"]]
+        held += [f"partition {each['name']} of no job {mib(each['mem_mib'])}" for each in gpu["partitions"]]
         by = f"; held by {', '.join(held)}" if held else ""
         score = f"left over {candidate['left_milli'] / 10:g} % and {mib(max(0, candidate['left_mib']))}"
         lines.append(

@@ -21,6 +21,8 @@ __all__ = ["Top"]
 
 EVERY_S = 1.0
 MOST_ROWS = 200
+ARMED_S = 5.0
+"""For this long the second press of the key that cancels counts."""
 COLUMNS = ("ID", "USER", "NAME", "STATE", "GPUS", "MEM", "TIME", "WHERE OR WHY")
 COLOURS = {"running": "green", "starting": "green", "waiting": "yellow", "held": "magenta"}
 
@@ -48,7 +50,7 @@ class Tile(Static):
         if gpu["lost"]:
             text.append("  LOST", "bold red")
         colours = ("cyan", "blue", "green", "bright_cyan", "bright_blue")
-        strangers = sum(each["mem_mib"] for each in gpu["strangers"])
+        strangers = sum(each["mem_mib"] for each in (*gpu["strangers"], *gpu["partitions"]))
         given = [(each["mem_mib"] / total, colours[at % 5]) for at, each in enumerate(gpu["tenants"])]
         text.append("\ngiven  ").append_text(bar([*given, (strangers / total, "red")], 30))
         text.append(f" {mib(sum(each['mem_mib'] for each in gpu['tenants']))}")
@@ -64,7 +66,10 @@ class Tile(Static):
         for each in gpu["strangers"]:
             text.append(f"\n■ process {each['pid']} ", "red")
             text.append(f"{each['command'][:16]} of no job {mib(each['mem_mib'])}", "grey70")
-        if not gpu["tenants"] and not gpu["strangers"]:
+        for each in gpu["partitions"]:
+            text.append(f"\n■ partition {each['name'][:24]} ", "red")
+            text.append(f"of no job {mib(each['mem_mib'])}", "grey70")
+        if not gpu["tenants"] and not gpu["strangers"] and not gpu["partitions"]:
             text.append("\nfree", "grey50")
         self.update(text)
 
@@ -105,6 +110,7 @@ class Top(App[None]):
         ("w", "why", "Why it waits"),
         ("h", "hold", "Hold or release"),
         ("c", "cancel", "Cancel"),
+        ("escape", "disarm", "Back"),
     ]
     TITLE = "berth top"
     ENABLE_COMMAND_PALETTE = False
@@ -114,6 +120,7 @@ class Top(App[None]):
         self._rows: list[list[Any]] = []
         self._cancel = ""
         """The job that the last key asked to cancel: the same key again does it."""
+        self._asked_s = 0.0
 
     def compose(self) -> ComposeResult:
         """Head, tiles, queue, keys."""
@@ -158,6 +165,8 @@ class Top(App[None]):
         self.query_one("#head", Label).update(f"{status['policy']} decides{brain}   {counts}")
         if queue["note"]:
             self._tell(queue["note"])
+        elif self._cancel and time.monotonic() - self._asked_s > ARMED_S:
+            self.action_disarm()
         self._draw_tiles(status["gpus"], now_ms)
         self._draw_queue(queue["rows"], now_ms)
 
@@ -220,12 +229,17 @@ class Top(App[None]):
                 self._tell(f"job {chosen}: {'released' if what == 'release' else 'held'}")
             self.look()
 
+    def action_disarm(self) -> None:
+        """Take back the first press of the key that cancels."""
+        self._cancel = ""
+        self._tell("")
+
     def action_cancel(self) -> None:
         """Cancel the chosen job, at the second time."""
         if not (chosen := self._chosen()):
             return
-        if self._cancel != chosen:
-            self._cancel = chosen
+        if self._cancel != chosen or time.monotonic() - self._asked_s > ARMED_S:
+            self._cancel, self._asked_s = chosen, time.monotonic()
             self._tell(f"press c again to cancel job {chosen}")
             return
         self._cancel = ""

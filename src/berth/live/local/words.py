@@ -75,7 +75,7 @@ SUBMIT = (
     Flag("--comment", "TEXT", "A note, kept in the history."),
     Flag("--priority", "N", "Higher goes first."),
     Flag("--profile", "NAME", "The application whose profile it has; by default its name and command."),
-    Flag("--retries", "N", "Run it again so often after it ran out of GPU memory; 3 by default."),
+    Flag("--retries", "N", "Run it again at most N times after it ran out of GPU memory; 3 by default."),
     Flag("--rerun", "", "Run it again if its exit cannot be known or the machine restarted."),
     Flag("--output", "FILE", "Where its output goes; %j is its id, %a its array index."),
     Flag("--error", "FILE", "Where its errors go; by default with its output."),
@@ -95,6 +95,12 @@ EDITABLE = (
     "begin",
     "retries",
     "profile",
+    "cpus",
+    "host_mem",
+    "exclusive",
+    "gpu",
+    "rerun",
+    "after",
 )
 
 _EDIT = tuple(flag for flag in SUBMIT if flag.key in EDITABLE)
@@ -113,8 +119,8 @@ COMMANDS = {
         Command("queue", "List the jobs that wait and run.", "[ID]", (
             Flag("--user", "NAME", "Of this user only."),
             Flag("--state", "LIST", "In these states only, such as waiting,running."),
-            Flag("--ended", "", "Those that ended last, too."),
-            Flag("--limit", "N", "At most so many."),
+            Flag("--ended", "", "Also those that ended last."),
+            Flag("--limit", "N", "At most N jobs."),
             JSON,
         )),
         Command("logs", "Print what a job has written.", "ID", (
@@ -126,15 +132,20 @@ COMMANDS = {
         )),
         Command("wait", "Wait until jobs have ended; the exit status is the first that is not 0.", "[ID]", (
             Flag("--all", "", "All of your jobs."),
-            Flag("--timeout", "S", "Give up after so many seconds, with status 124."),
+            Flag("--timeout", "S", "Give up after S seconds, with status 124."),
             JSON,
         )),
-        Command("cancel", "End jobs: one that runs gets SIGTERM, and SIGKILL after its grace.", "ID", (
+        Command("cancel", "End jobs: one that runs gets SIGTERM, and SIGKILL after its grace.", "[ID]", (
             Flag("--all", "", "All of your jobs."), JSON,
         )),
         Command("hold", "Keep waiting jobs from starting.", "ID", (JSON,)),
         Command("release", "Let held jobs start again.", "ID", (JSON,)),
-        Command("edit", "Change a waiting job; of a running one time limit, name, comment.", "ID", (*_EDIT, JSON)),
+        Command(
+            "edit",
+            "Change a waiting job; of a running one the time limit, grace, retries, name or comment.",
+            "ID",
+            (*_EDIT, JSON),
+        ),
         Command("requeue", "Stop a running job, or take one that has ended, and queue it again.", "ID", (JSON,)),
         Command("why", "Say why a job waits: policy, candidates, what stands in its way, since when.", "ID", (JSON,)),
         Command("policy", "Say or change the policy that decides; no job stops.", "[NAME]", (

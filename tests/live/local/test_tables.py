@@ -1,0 +1,25 @@
+"""What people are shown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from berth.live.local.tables import job_lines
+
+ATTEMPT: dict[str, Any] = {
+    "attempt": 1, "state": "failed", "exit_code": None, "reason": "it could not be started 5 times: no folder",
+    "slots": [], "start_ms": None, "end_ms": 1_000, "share": [0, 0], "peak_mib": None, "refused": 0,
+}  # fmt: skip
+JOB: dict[str, Any] = {
+    "id": "1", "state": "failed", "reason": "", "gpus": 1, "milli": 1000, "mem_mib": 0, "core_pct": 0,
+    "cpu_milli": 1000, "host_mem_mib": 0, "time_limit_ms": None, "name": "", "user": "ann", "application": "true",
+    "params": {}, "after": [], "comment": "", "command": ["true"], "folder": "/", "output": "/1.1.out",
+    "submit_ms": 0, "start_ms": None, "slots": [], "attempt": 1, "attempts": [ATTEMPT],
+}  # fmt: skip
+
+
+def test_an_attempt_that_never_started_is_told_without_a_run_time() -> None:
+    (head, left) = job_lines(JOB)[-2:]
+    assert head == "  attempt 1: failed, it could not be started 5 times: no folder"
+    assert left.startswith("    left     ")
+    assert left.endswith(", never started")
