@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import TextIO
 
 __all__ = ["main"]
 
@@ -24,9 +23,10 @@ def main() -> None:
         _exit_with(of_queue)
     _read_history_of_queue()
     from berth.cli.app import app
+    from berth.cli.plain_warnings import warn_in_one_line
 
     sys.path.append(os.getcwd())  # where a user's own `my.module:thing` is
-    _warn_in_one_line()
+    warn_in_one_line()
     try:
         try:
             app(prog_name="berth")
@@ -107,28 +107,6 @@ def _read_history_of_queue() -> None:
 
         if os.path.exists(os.path.join(kept := Places(state_folder()).history, "index.json")):
             os.environ["BERTH_HISTORY"] = kept
-
-
-def _warn_in_one_line() -> None:
-    """Print warnings as errors are printed: without the file and line of code that they came from."""
-    import warnings
-
-    usual = warnings.showwarning
-
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: TextIO | None = None,
-        line: str | None = None,
-    ) -> None:
-        if category is UserWarning:
-            print(f"berth: {message}", file=sys.stderr)
-        else:
-            usual(message, category, filename, lineno, file, line)
-
-    warnings.showwarning = show
 
 
 def _interrupted(error: SystemExit) -> bool:

@@ -1,0 +1,29 @@
+"""Warnings as the command line prints them."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import TextIO
+
+__all__ = ["warn_in_one_line"]
+
+
+def warn_in_one_line() -> None:
+    """Print warnings as errors are printed: without the file and line of code that they came from."""
+    usual = warnings.showwarning
+
+    def show(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if category is UserWarning:
+            print(f"berth: {message}", file=sys.stderr)
+        else:
+            usual(message, category, filename, lineno, file, line)
+
+    warnings.showwarning = show
