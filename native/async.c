@@ -113,7 +113,7 @@ static CUresult allocate(CUdeviceptr *ptr, size_t bytes, CUpool from, CUstream s
     }
     pool_called(pool, bytes);
     if (!pool_settle(pool, taken, debtor)) {
-        region_refuse(&pool->device->region, call, bytes, 0);
+        refuse(pool->device, bytes, 0, call);
         free_async(*ptr, stream, per_thread);
         pool_emptied(pool, bytes);
         if (per_thread ? HAVE(cuStreamSynchronize_ptsz) : HAVE(cuStreamSynchronize))

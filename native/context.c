@@ -1,5 +1,6 @@
 /* Contexts, and what they set aside for their kernels. */
 #define _GNU_SOURCE
+#include "context.h"
 #include "overhead.h"
 #include "measure.h"
 #include "parts.h"
@@ -307,12 +308,24 @@ static CUresult limit_now(int limit, size_t *value)
     return HAVE(cuCtxGetLimit) ? real.cuCtxGetLimit(value, limit) : CUDA_SUCCESS;
 }
 
-/* What is above the value that the context began with counts from now on, though the driver may
-   take it only when a kernel needs it. What the context began with is a part of the context's own
-   size. */
-CUresult cuCtxSetLimit(int limit, size_t value)
+static uint64_t set_aside_key(CUcontext context, int limit)
+{
+    return (uint64_t)(uintptr_t)context * 4 + (unsigned)limit;
+}
+
+/* What a context begins with is a part of the context's own size. `now`: what it has now. */
+static uint64_t begun_with(int limit, uint64_t now)
 {
     static shared64 begun[CU_LIMIT_HEAP + 1]; /* plus one */
+    uint64_t nothing = 0;
+    atomic_compare_exchange_strong(&begun[limit], &nothing, now + 1);
+    return atomic_load(&begun[limit]) - 1;
+}
+
+/* What is above the value that the context began with counts from now on, though the driver may
+   take it only when a kernel needs it. */
+CUresult cuCtxSetLimit(int limit, size_t value)
+{
     struct device *device =
         limit >= CU_LIMIT_STACK && limit <= CU_LIMIT_HEAP ? device_current() : NULL;
     CUcontext context = NULL;
@@ -324,16 +337,16 @@ CUresult cuCtxSetLimit(int limit, size_t value)
     CUresult result = limit_now(limit, &now);
     if (result != CUDA_SUCCESS)
         return result;
-    uint64_t nothing = 0, key = (uint64_t)(uintptr_t)context * 4 + (unsigned)limit;
-    atomic_compare_exchange_strong(&begun[limit], &nothing, now + 1);
-    uint64_t base = set_aside(device, limit, atomic_load(&begun[limit]) - 1),
-             wanted = set_aside(device, limit, value);
+    uint64_t key = set_aside_key(context, limit), first = begun_with(limit, now);
+    uint64_t base = set_aside(device, limit, first), wanted = set_aside(device, limit, value);
     uint64_t need = wanted > base ? wanted - base : 0;
     struct entry entry = {
         .key = key, .owner = context, .kind = SET_ASIDE, .device = (uint16_t)device->ordinal
     };
     ledger_take(SET_ASIDE, key, &entry);
-    uint64_t before = entry.bytes;
+    uint64_t before = entry.bytes, grown = set_aside(device, limit, entry.count);
+    grown = entry.count != 0 && grown > base ? grown - base : 0; /* which is never given back */
+    need = need > grown ? need : grown;
     if (need > before && !take(device, need - before, "cuCtxSetLimit")) {
         ledger_put(entry);
         return CUDA_ERROR_OUT_OF_MEMORY;
@@ -344,14 +357,15 @@ CUresult cuCtxSetLimit(int limit, size_t value)
         uint64_t made =
             set_aside(device, limit, now); /* the driver may have made more or less of it */
         made = made > base ? made - base : 0;
+        made = made > grown ? made : grown;
         if (made <= entry.bytes || take(device, made - entry.bytes, "cuCtxSetLimit")) {
             give(device, made < entry.bytes ? entry.bytes - made : 0);
             entry.bytes = made;
         } else {
-            REAL(cuCtxSetLimit)(limit, atomic_load(&begun[limit]) - 1);
+            REAL(cuCtxSetLimit)(limit, first);
             result = CUDA_ERROR_OUT_OF_MEMORY;
-            give(device, entry.bytes);
-            entry.bytes = 0;
+            give(device, entry.bytes - grown);
+            entry.bytes = grown;
         }
     } else if (result != CUDA_SUCCESS) {
         give(device, entry.bytes - before);
@@ -359,6 +373,40 @@ CUresult cuCtxSetLimit(int limit, size_t value)
     }
     ledger_put(entry);
     return result;
+}
+
+/* The driver makes the stack of every thread as large as a function needs when it is first
+   launched, and never smaller again while its context lives. */
+bool stack_grows(struct device *device, CUfunction function, const char *call)
+{
+    int local_bytes = 0;
+    size_t now;
+    CUcontext context = NULL;
+    if (!HAVE(cuFuncGetAttribute) ||
+        real.cuFuncGetAttribute(&local_bytes, CU_FUNCTION_LOCAL_BYTES, function) != CUDA_SUCCESS ||
+        local_bytes <= 0)
+        return true;
+    if (HAVE(cuCtxGetCurrent))
+        real.cuCtxGetCurrent(&context);
+    uint64_t key = set_aside_key(context, CU_LIMIT_STACK);
+    struct entry entry = {
+        .key = key, .owner = context, .kind = SET_ASIDE, .device = (uint16_t)device->ordinal
+    };
+    if ((ledger_get(SET_ASIDE, key, &entry) && entry.count >= (uint32_t)local_bytes) ||
+        limit_now(CU_LIMIT_STACK, &now) != CUDA_SUCCESS)
+        return true;
+    uint64_t base = set_aside(device, CU_LIMIT_STACK, begun_with(CU_LIMIT_STACK, now)),
+             wanted = set_aside(device, CU_LIMIT_STACK, (uint64_t)local_bytes),
+             need = wanted > base ? wanted - base : 0;
+    /* Of two threads that are here at once, each charges: too much rather than too little. */
+    ledger_take(SET_ASIDE, key, &entry);
+    bool fits = need <= entry.bytes || take(device, need - entry.bytes, call);
+    if (fits) {
+        entry.bytes = need > entry.bytes ? need : entry.bytes;
+        entry.count = entry.count > (uint32_t)local_bytes ? entry.count : (uint32_t)local_bytes;
+    }
+    ledger_put(entry);
+    return fits;
 }
 
 static void context_forget(void)

@@ -302,17 +302,22 @@ bool take_quietly(struct device *device, uint64_t bytes, uint64_t *left)
     return region_take(&device->region, bytes, left);
 }
 
+void refuse(struct device *device, uint64_t bytes, uint64_t left, const char *call)
+{
+    static shared32 told;
+    region_refuse(&device->region, call, bytes, left);
+    uint32_t number = atomic_fetch_add(&told, 1);
+    if (number < 16 || (number & (number - 1)) == 0) /* a program that asks again and again */
+        log_line("refused %s of %llu bytes on GPU %d: %llu left", call, (unsigned long long)bytes,
+                 device->ordinal, (unsigned long long)left);
+}
+
 bool take(struct device *device, uint64_t bytes, const char *call)
 {
     uint64_t left;
     if (LIKELY(take_quietly(device, bytes, &left)))
         return true;
-    region_refuse(&device->region, call, bytes, left);
-    static shared32 told;
-    uint32_t number = atomic_fetch_add(&told, 1);
-    if (number < 16 || (number & (number - 1)) == 0) /* a program that asks again and again */
-        log_line("refused %s of %llu bytes on GPU %d: %llu left", call, (unsigned long long)bytes,
-                 device->ordinal, (unsigned long long)left);
+    refuse(device, bytes, left, call);
     return false;
 }
 

@@ -35,5 +35,7 @@ bool take(struct device *device, uint64_t bytes, const char *call);
 /* The same without recording. */
 bool take_quietly(struct device *device, uint64_t bytes, uint64_t *left);
 void give(struct device *device, uint64_t bytes);
+/* Records a refusal, in the region and in the log: the first ones of a process, then ever fewer. */
+void refuse(struct device *device, uint64_t bytes, uint64_t left, const char *call);
 
 #endif

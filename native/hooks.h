@@ -52,6 +52,7 @@ HOOK(cuLibraryLoadFromFile, (CUlibrary * library, const char *path, void *jit, v
 HOOK(cuLibraryUnload, (CUlibrary library))
 HOOK(cuModuleGetFunction, (CUfunction * function, CUmodule module, const char *name))
 HOOK(cuLibraryGetKernel, (CUkernel * kernel, CUlibrary library, const char *name))
+HOOK(cuKernelGetFunction, (CUfunction * function, CUkernel kernel))
 HOOK(cuFuncLoad, (CUfunction function))
 
 /* memory.c: linear memory, arrays */
@@ -195,8 +196,8 @@ NEED(cuCtxPopCurrent_v2, (CUcontext * ctx))
 NEED(cuCtxGetDevice, (CUdevice * dev))
 NEED(cuCtxGetLimit, (size_t *value, int limit))
 NEED(cuDeviceGetAttribute, (int *value, int attribute, CUdevice dev))
+NEED(cuFuncGetAttribute, (int *value, int attribute, CUfunction function))
 NEED(cuFuncIsLoaded, (int *state, CUfunction function))
-NEED(cuKernelGetFunction, (CUfunction * function, CUkernel kernel))
 NEED(cuMemAdvise, (CUdeviceptr ptr, size_t bytes, int advice, CUdevice dev))
 NEED(cuDeviceGet, (CUdevice * dev, int ordinal))
 NEED(cuDeviceGetUuid, (CUuuid * uuid, CUdevice dev))

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "overhead.h"
 #include "capture.h"
+#include "context.h"
 #include "image.h"
 #include "looks.h"
 #include "settings.h"
@@ -262,6 +263,15 @@ static CUresult function_end(struct overhead *overhead, CUfunction function, enu
     return fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* What a loaded function needs besides. */
+static CUresult function_ready(struct device *device, CUfunction function, CUresult loaded,
+                               const char *call)
+{
+    if (loaded != CUDA_SUCCESS || stack_grows(device, function, call))
+        return loaded;
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 /* Loads a function now, so that what it brings is counted, and refused where it does not fit. */
 static CUresult load_function(struct device *device, CUfunction function, enum kind kind,
                               void *owner, const char *call)
@@ -270,13 +280,14 @@ static CUresult load_function(struct device *device, CUfunction function, enum k
     int is_loaded = 0;
     if (HAVE(cuFuncIsLoaded) && real.cuFuncIsLoaded(&is_loaded, function) == CUDA_SUCCESS &&
         is_loaded)
-        return CUDA_SUCCESS;
+        return function_ready(device, function, CUDA_SUCCESS, call);
     if (!function_begin(&overhead, device, call))
         return CUDA_ERROR_OUT_OF_MEMORY;
     int mode = capture_relax();
     CUresult result = real.cuFuncLoad(function);
     capture_restore(mode);
-    return function_end(&overhead, function, kind, owner, result);
+    result = function_end(&overhead, function, kind, owner, result);
+    return function_ready(device, function, result, call);
 }
 
 CUresult cuFuncLoad(CUfunction function)
@@ -303,8 +314,9 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuModuleGetFunction)(function, module, name);
     ledger_count(MODULE, (uint64_t)(uintptr_t)module, result == CUDA_SUCCESS);
-    return function_end(&overhead, result == CUDA_SUCCESS ? *function : NULL, MODULE, module,
-                        result);
+    result =
+        function_end(&overhead, result == CUDA_SUCCESS ? *function : NULL, MODULE, module, result);
+    return function_ready(device, *function, result, call);
 }
 
 /* A library may be asked without a context: then the kernel is loaded by its first launch, which is
@@ -331,5 +343,26 @@ CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *nam
         return result;
     }
     ledger_count(LIBRARY, (uint64_t)(uintptr_t)library, 1);
-    return function_end(&overhead, function, LIBRARY, library, CUDA_SUCCESS);
+    result = function_end(&overhead, function, LIBRARY, library, CUDA_SUCCESS);
+    return function_ready(device, function, result, call);
+}
+
+/* What it brings is counted until the context ends, because not every driver tells its library. */
+CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
+{
+    static const char call[] = "cuKernelGetFunction";
+    struct device *device = function != NULL ? device_current() : NULL;
+    struct overhead overhead;
+    if (device == NULL)
+        return REAL(cuKernelGetFunction)(function, kernel);
+    if (HAVE(cuFuncLoad)) {
+        CUresult result = REAL(cuKernelGetFunction)(function, kernel);
+        return result == CUDA_SUCCESS ? load_function(device, *function, MODULE, NULL, call)
+                                      : result;
+    }
+    overhead_begin_part(&overhead, device, &device->region.use->function_bytes, call);
+    CUresult result = REAL(cuKernelGetFunction)(function, kernel);
+    result =
+        function_end(&overhead, result == CUDA_SUCCESS ? *function : NULL, MODULE, NULL, result);
+    return function_ready(device, *function, result, call);
 }

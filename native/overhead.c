@@ -113,7 +113,7 @@ bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
     if (*bytes > overhead->reserved) {
         if (!take_quietly(device, *bytes - overhead->reserved, &left)) {
             if (!overhead->doubtful)
-                region_refuse(&device->region, overhead->call, *bytes, left + overhead->reserved);
+                refuse(device, *bytes, left + overhead->reserved, overhead->call);
             return false;
         }
     } else {

@@ -239,13 +239,6 @@ bool pool_can_ever_fit(struct device *device, uint64_t bytes, uint64_t *left)
     return true;
 }
 
-static void refuse(struct device *device, uint64_t bytes, uint64_t left, const char *call)
-{
-    region_refuse(&device->region, call, bytes, left);
-    log_line("refused %s of %llu bytes on GPU %d: %llu left", call, (unsigned long long)bytes,
-             device->ordinal, (unsigned long long)left);
-}
-
 uint64_t pools_whole_steps(const struct device *device, uint64_t bytes)
 {
     return whole_steps(bytes, step_of(device));

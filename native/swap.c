@@ -51,9 +51,7 @@ CUresult swap_allocate(struct device *device, CUdeviceptr *ptr, uint64_t bytes, 
     bool may = allowed(device) != 0 && ptr != NULL && HAVE(cuMemAllocManaged);
     if (!may || !reserve(device, bytes, &swap_left)) {
         left = left > swap_left ? left : swap_left;
-        region_refuse(&device->region, call, bytes, left);
-        log_line("refused %s of %llu bytes on GPU %d: %llu left", call, (unsigned long long)bytes,
-                 device->ordinal, (unsigned long long)left);
+        refuse(device, bytes, left, call);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult result = real.cuMemAllocManaged(ptr, bytes, GLOBAL);

@@ -372,6 +372,55 @@ void test_heap(void)
     CHECK(fake_violations(0) == 0);
 }
 
+/* A launch makes the stack of every thread as large as its function needs: 128 bytes beside the
+   1024 that a context begins with are 33 MiB on a GPU of 132 x 2048 threads. */
+void test_deep_function(void)
+{
+    CUmodule module;
+    CUlibrary library;
+    CUkernel kernel;
+    CUfunction small, deep, deeper;
+    start();
+    OK(cuModuleLoadData(&module, "mib=0"));
+    OK(cuModuleGetFunction(&small, module, "deep_1024"));
+    HELD(0);
+    OK(cuModuleGetFunction(&deep, module, "deep_1152"));
+    CHECK(room() == LIMIT - 33 * MIB);
+    for (int i = 0; i < 2; i++) {
+        OK(cuLaunchKernel(deep, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+        HELD(33 * MIB);
+    }
+    OK(cuModuleGetFunction(&small, module, "deep_1088"));
+    HELD(33 * MIB);
+    OOM(cuModuleGetFunction(&deeper, module, "deep_1280"));
+    OK(cuLibraryLoadData(&library, "mib=0", NULL, NULL, 0, NULL, NULL, 0));
+    OOM(cuLibraryGetKernel(&kernel, library, "deep_1280"));
+    OOM(cuKernelGetFunction(&deeper, kernel));
+    HELD(33 * MIB);
+    OOM(cuCtxSetLimit(CU_LIMIT_STACK, 1280));
+    OK(cuCtxSetLimit(CU_LIMIT_STACK, 1216)); /* of the two the larger */
+    CHECK(room() < LIMIT - 49 * MIB && fake_own_bytes(0) == LIMIT - room());
+    OK(cuCtxSetLimit(CU_LIMIT_STACK, 1024));
+    HELD(33 * MIB); /* it stays */
+    OK(cuDevicePrimaryCtxReset_v2(0));
+    CHECK(fake_own_bytes(0) == 0 && fake_violations(0) == 0);
+    start();
+    HELD(0);
+}
+
+/* A program that asks again and again fills no log, whichever way it asks. */
+void test_refused_often(void)
+{
+    CUdeviceptr a;
+    CUhandle handle;
+    start();
+    for (int i = 0; i < 100; i++) {
+        OOM(cuMemAlloc_v2(&a, LIMIT + 1));
+        OOM(cuMemAllocAsync(&a, LIMIT + 1, NULL));
+        OOM(cuMemCreate(&handle, LIMIT + 2 * MIB, &on_device, 0));
+    }
+}
+
 static void *grow_the_books(void *context)
 {
     CUdeviceptr held[4096];

@@ -22,6 +22,7 @@ struct CUctx_st {
     uint64_t limit_bytes,
         promised_bytes;         /* for what cuCtxSetLimit was told: taken, and not taken yet */
     uint64_t limits[CU_LIMITS]; /* above the first value */
+    uint64_t stack_bytes;       /* of each thread, as launches made it; never less again */
 };
 struct CUmod_st {
     uint32_t gpu;
@@ -47,6 +48,7 @@ struct CUevent_st {
     struct CUevent_st *next;
 };
 struct CUfunc_st {
+    uint64_t local_bytes;
     uint64_t spin_ns, wave_ns, long_ns, every, even_ns;
     _Atomic uint64_t launches;
     struct CUmod_st *unloaded;
@@ -161,6 +163,7 @@ void fake_physical_drop(struct physical *physical);
 void fake_parts_of(CUarray array);      /* a sparse array is gone: what is mapped into it */
 void fake_bindings_of(uint64_t object); /* a multicast object is gone */
 CUresult fake_promises_kept(struct CUctx_st *context);
+CUresult fake_stack_grows(struct CUctx_st *context, uint64_t local_bytes);
 void fake_limits_gone(struct CUctx_st *context);
 
 /* Each call begins with what it needs, and answers what is wrong with that. */

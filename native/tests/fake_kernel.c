@@ -3,7 +3,9 @@
    Kernels are the functions named `spin_N` (N microseconds each), `wave_N` (N microseconds for
    every 132 blocks, begun or whole), `vary_A_B_K` (A microseconds, each K-th launch B: a persistent
    kernel, whose length its data make) and `even_N` (evenly spread from N/10 to 19N/10); any other
-   runs no time at all. A GPU runs one kernel at a time, in the order of launch. */
+   runs no time at all. A GPU runs one kernel at a time, in the order of launch. A function named
+   `deep_N` has N bytes of local memory a thread, which its first launch takes for all threads of
+   the GPU. */
 #include "fake_inside.h"
 
 /* How long the next launch of a function takes. */
@@ -52,6 +54,9 @@ static inline CUresult launch(CUfunction function, uint64_t blocks, CUstream str
         return CUDA_ERROR_INVALID_HANDLE;
     if (__builtin_expect(function->unloaded != NULL, 0) &&
         fake_load_function(function) != CUDA_SUCCESS)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (__builtin_expect(function->local_bytes != 0, 0) &&
+        fake_stack_grows(fake_context, function->local_bytes) != CUDA_SUCCESS)
         return CUDA_ERROR_OUT_OF_MEMORY;
     if (__builtin_expect(function->spin_ns == 0 && function->wave_ns == 0 && function->even_ns == 0,
                          1))

@@ -163,6 +163,8 @@ DO cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
         made->wave_ns = strtoull(name + 5, NULL, 10) * 1000;
     if (strncmp(name, "even_", 5) == 0)
         made->even_ns = strtoull(name + 5, NULL, 10) * 1000;
+    if (strncmp(name, "deep_", 5) == 0)
+        made->local_bytes = strtoull(name + 5, NULL, 10);
     unsigned long long usual_us, long_us, every;
     if (sscanf(name, "vary_%llu_%llu_%llu", &usual_us, &long_us, &every) == 3 && every != 0) {
         made->spin_ns = usual_us * 1000;
@@ -184,6 +186,14 @@ DO cuFuncLoad(CUfunction function)
     if (wrong != CUDA_SUCCESS)
         return wrong;
     return fake_load_function(function);
+}
+DO cuFuncGetAttribute(int *value, int attribute, CUfunction function)
+{
+    CUresult wrong = fake_given(fake_given(fake_ready(__func__), value), function);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    *value = attribute == CU_FUNCTION_LOCAL_BYTES ? (int)function->local_bytes : 0;
+    return CUDA_SUCCESS;
 }
 DO cuFuncIsLoaded(int *state, CUfunction function)
 {

@@ -365,8 +365,11 @@ DO cuCtxSetLimit(int limit, size_t value)
     if (limit == CU_LIMIT_HEAP)
         value = (value + (1 << 20) - 1) & ~((1ull << 20) - 1);
     value = value > first_limits[limit] ? value : first_limits[limit];
+    uint64_t least = limit == CU_LIMIT_STACK ? limit_costs(limit, context->stack_bytes) : 0;
     uint64_t before = limit_costs(limit, first_limits[limit] + context->limits[limit]);
     uint64_t after = limit_costs(limit, value);
+    before = before > least ? before : least;
+    after = after > least ? after : least;
     if (limit == CU_LIMIT_HEAP && fake_like("heap")) {
         context->promised_bytes += after;
         context->promised_bytes -=
@@ -394,8 +397,25 @@ CUresult fake_promises_kept(struct CUctx_st *context)
     return CUDA_SUCCESS;
 }
 
+/* A launch needs more than the stack of each thread has. */
+CUresult fake_stack_grows(struct CUctx_st *context, uint64_t local_bytes)
+{
+    uint64_t set = first_limits[CU_LIMIT_STACK] + context->limits[CU_LIMIT_STACK],
+             had = context->stack_bytes > set ? context->stack_bytes : set;
+    uint64_t before = limit_costs(CU_LIMIT_STACK, had),
+             after = limit_costs(CU_LIMIT_STACK, local_bytes);
+    if (after <= before)
+        return CUDA_SUCCESS;
+    if (!fake_charge(context->gpu, after - before))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    context->limit_bytes += after - before;
+    context->stack_bytes = local_bytes;
+    return CUDA_SUCCESS;
+}
+
 void fake_limits_gone(struct CUctx_st *context)
 {
+    context->stack_bytes = 0;
     fake_refund(context->gpu, context->limit_bytes);
     context->limit_bytes = context->promised_bytes = 0;
     memset(context->limits, 0, sizeof context->limits);

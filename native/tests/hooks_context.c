@@ -235,6 +235,26 @@ SNIPPET(cuLibraryGetKernel)
     LOADS_LATER(CUlibrary, load_library,
                 cuLibraryGetKernel((CUkernel *)(void *)&function, module, "f"), cuLibraryUnload);
 }
+SNIPPET(cuKernelGetFunction) /* of a kernel that a library was asked for without a context */
+{
+    CUcontext context;
+    CUlibrary library;
+    CUkernel kernel;
+    CUfunction function;
+    CUdeviceptr a;
+    start();
+    OK(cuLibraryLoadData(&library, "", NULL, NULL, 0, NULL, NULL, 0));
+    OK(cuCtxPopCurrent_v2(&context));
+    OK(cuLibraryGetKernel(&kernel, library, "f"));
+    OK(cuCtxPushCurrent_v2(context));
+    HELD(CONTEXT);
+    OK(cuKernelGetFunction(&function, kernel));
+    HELD(CONTEXT + MODULE);
+    OK(cuKernelGetFunction(&function, kernel));
+    HELD(CONTEXT + MODULE);
+    OOM(cuMemAlloc_v2(&a, LIMIT - CONTEXT - MODULE + 1));
+}
+
 SNIPPET(cuFuncLoad) /* of a function that was got round the wrapper */
 {
     CUmodule module;

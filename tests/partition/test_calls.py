@@ -40,6 +40,7 @@ STRICTER: dict[str, dict[str, str]] = {
     "first_use": {"BERTH_FAKE_LIKE": "lazy"},
     "first_kernel": {"BERTH_FAKE_LIKE": "lazy"},
     "heap": {"BERTH_FAKE_LIKE": "heap"},
+    "deep_function": {},
     "fork_while_growing": {},
     "swap": {"BERTH_GPU_OVERSUBSCRIBE_MIB": "32"},
     "failing": {},
@@ -344,6 +345,15 @@ def test_three_hundred_processes_start_together_on_a_cold_region(card: Card) -> 
 def test_the_refused_call_is_recorded_for_the_operator(card: Card) -> None:
     card.run("check", "linear")
     assert "refused cuMemAlloc of 2 bytes on GPU 0: 1 left" in card.log
+
+
+def test_refusals_without_end_are_logged_ever_less_often(card: Card) -> None:
+    """Whichever call is refused: 16 lines, then one for each power of two (of 300 refusals)."""
+    assert card.run("check", "refused_often") == (0, "")
+    assert card.log.count("refused ") == 16 + len([16, 32, 64, 128, 256])
+    region = card.folder / "region"
+    (now,) = (read(region, uuid, "") for uuid in regions_in(region))
+    assert now.refused == 300
 
 
 def storm(card: Card, *words: str, mib: int) -> dict[str, float]:

@@ -18,7 +18,7 @@ POOLS = {"BERTH_FAKE_POOL_MIB": "1"}
 
 def settings(card: Card, hook: str) -> dict[str, str]:
     """The card and limits that a hook's snippet is written for."""
-    if re.match(r"cuModuleGet|cuLibraryGet|cuFunc", hook):
+    if re.match(r"cuModuleGet|cuLibraryGet|cuKernelGet|cuFunc", hook):
         return CONTEXTS | {"BERTH_FAKE_LIKE": "lazy"}
     if hook.startswith("cuGreen"):
         return CONTEXTS | {"BERTH_FAKE_GREEN_KIB": str(9 << 10)}
