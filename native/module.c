@@ -220,8 +220,16 @@ CUresult cuLibraryUnload(CUlibrary library)
    left is taken for it, and the rest is the hole. */
 static bool function_begin(struct overhead *overhead, struct device *device, const char *call)
 {
-    return overhead_begin(overhead, device, &device->region.use->function_bytes, FIRST_MODULE_BYTES,
-                          call);
+    bool begun = overhead_begin(overhead, device, &device->region.use->function_bytes,
+                                FIRST_MODULE_BYTES, call);
+    overhead->believed = true; /* it cannot be unloaded to see whether the card has more then */
+    return begun;
+}
+
+static void part_begin(struct overhead *overhead, struct device *device, const char *call)
+{
+    overhead_begin_part(overhead, device, &device->region.use->function_bytes, call);
+    overhead->believed = true;
 }
 
 /* The same by a driver without cuFuncLoad (before CUDA 12.4), which loads a function when it is
@@ -233,7 +241,7 @@ static bool asked_begin(struct overhead *overhead, struct device *device, enum k
     struct entry entry;
     if (!ledger_get(kind, (uint64_t)(uintptr_t)owner, &entry) || entry.count == 0)
         return function_begin(overhead, device, call);
-    overhead_begin_part(overhead, device, &device->region.use->function_bytes, call);
+    part_begin(overhead, device, call);
     return true;
 }
 
@@ -249,7 +257,8 @@ static CUresult function_end(struct overhead *overhead, CUfunction function, enu
     }
     bool fits = overhead_end(overhead, NULL, &bytes);
     if (!fits) {
-        bytes = overhead->reserved + region_take_some(&device->region, bytes - overhead->reserved);
+        uint64_t more = bytes > overhead->reserved ? bytes - overhead->reserved : 0;
+        bytes = overhead->reserved + region_take_some(&device->region, more);
         log_line("refused %s on GPU %d, whose function is loaded and too large", overhead->call,
                  device->ordinal);
     }
@@ -360,7 +369,7 @@ CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
         return result == CUDA_SUCCESS ? load_function(device, *function, MODULE, NULL, call)
                                       : result;
     }
-    overhead_begin_part(&overhead, device, &device->region.use->function_bytes, call);
+    part_begin(&overhead, device, call);
     CUresult result = REAL(cuKernelGetFunction)(function, kernel);
     result =
         function_end(&overhead, result == CUDA_SUCCESS ? *function : NULL, MODULE, NULL, result);

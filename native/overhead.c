@@ -9,7 +9,11 @@
 #include "processes.h"
 #include "swap.h"
 
+#include <errno.h>
+#include <time.h>
+
 #define SANE_BYTES (2ull << 30)
+enum { COLD_WAIT_MS = 50 };
 
 /* What is learned, and how well it was told, in one word; 0: nothing yet. */
 static uint64_t lesson(uint64_t bytes, enum told told)
@@ -22,22 +26,62 @@ uint64_t overhead_lesson_bytes(uint64_t word)
     return (word >> 2) - 1;
 }
 
+/* Whether others of the partition hold any of its memory. */
+static bool others_hold(struct device *device)
+{
+    struct berth_slot *slot = processes_slot(device);
+    uint64_t own = slot != NULL ? atomic_load(&slot->held) : 0;
+    return atomic_load(&device->region.use->total.used) > own;
+}
+
+/* Takes `first` for a context whose size nobody knows yet. Of a partition that has less than that
+   left, all is taken; but if others hold the rest, their contexts may be the first too: their
+   measurement is waited for, for at most COLD_WAIT_MS. Returns what is known then, 0 where nothing
+   is; `reserved` is 0 where something is known or nothing was taken. */
+static uint64_t take_cold(struct device *device, shared64 *learned, uint64_t first,
+                          uint64_t *reserved)
+{
+    for (int waited_ms = 0;; waited_ms++) {
+        uint64_t known = atomic_load(learned);
+        *reserved = known == 0 ? region_take_some(&device->region, first) : 0;
+        if (known != 0 || *reserved == first || (*reserved != 0 && !others_hold(device)))
+            return known;
+        give(device, *reserved);
+        *reserved = 0;
+        if (waited_ms == COLD_WAIT_MS)
+            return 0;
+        int error = errno;
+        nanosleep(&(struct timespec){ 0, 1000000 }, NULL);
+        errno = error;
+    }
+}
+
 bool overhead_begin(struct overhead *overhead, struct device *device, shared64 *learned,
                     uint64_t first, const char *call)
 {
-    uint64_t known = atomic_load(learned);
+    bool context = learned == &device->region.use->context_bytes;
+    uint64_t known = atomic_load(learned), reserved = 0, left;
+    if (known == 0)
+        region_reap(&device->region);
+    if (known == 0 && context) {
+        known = take_cold(device, learned, first, &reserved);
+        if (known == 0 && reserved == 0) {
+            left = region_take_some(&device->region, first);
+            give(device, left);
+            refuse(device, first, left, call);
+            return false;
+        }
+    }
     *overhead = (struct overhead){
         .device = device, .learned = learned, .call = call, .known = known != 0
     };
     if (known == 0) {
-        region_reap(&device->region);
-        overhead->reserved = region_take_some(&device->region, first);
+        overhead->reserved = context ? reserved : region_take_some(&device->region, first);
     } else if (take(device, overhead_lesson_bytes(known), call)) {
         overhead->reserved = overhead_lesson_bytes(known);
     } else {
         return false;
     }
-    bool context = learned == &device->region.use->context_bytes;
     if (!context || known == 0 || (known & 3) < TOLD_LIST || processes_wanted(device))
         overhead->before = look_before(device);
     return true;

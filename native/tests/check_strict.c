@@ -421,6 +421,25 @@ void test_refused_often(void)
     }
 }
 
+/* A function of many GiB that fits is handed out, also where only the card as a whole tells. */
+void test_huge_function(void)
+{
+    CUmodule module, second;
+    CUfunction function;
+    CUdeviceptr a;
+    start();
+    OK(cuModuleLoadData(&module, "mib=3072"));
+    OK(cuModuleGetFunction(&function, module, "f"));
+    CHECK(fake_own_bytes(0) == 3072 * MIB && room() == (16384 - 3072) * MIB);
+    OK(cuModuleLoadData(&second, "mib=12288"));
+    OK(cuModuleGetFunction(&function, second, "g"));
+    CHECK(room() == 1024 * MIB);
+    OOM(cuMemAlloc_v2(&a, 1025 * MIB));
+    OK(cuModuleUnload(second));
+    OK(cuModuleUnload(module));
+    CHECK(room() == 16384 * MIB && fake_violations(0) == 0);
+}
+
 static void *grow_the_books(void *context)
 {
     CUdeviceptr held[4096];

@@ -421,7 +421,10 @@ DO cuDevicePrimaryCtxRetain(CUcontext *ctx, CUdevice dev)
     context->alive = true;
     primary_count[gpu]++;
     fake_books_done();
-    if (starts && !fake_charge(gpu, fake_card->context_bytes)) {
+    bool had = !starts || fake_charge(gpu, fake_card->context_bytes);
+    if (starts && had) /* a real one takes about a third of a second */
+        usleep((useconds_t)fake_number("BERTH_FAKE_CONTEXT_MS", 0) * 1000);
+    if (!had) {
         fake_books();
         context->alive = false;
         primary_count[gpu] = 0;

@@ -41,6 +41,12 @@ STRICTER: dict[str, dict[str, str]] = {
     "first_kernel": {"BERTH_FAKE_LIKE": "lazy"},
     "heap": {"BERTH_FAKE_LIKE": "heap"},
     "deep_function": {},
+    "huge_function": {
+        "BERTH_FAKE_LIKE": "lazy",
+        "BERTH_FAKE_MEM_MIB": "65536",
+        "BERTH_GPU_MEM_MIB": "16384",
+        "BERTH_FAKE_WATCH": f"1:{16 << 30}",
+    },
     "fork_while_growing": {},
     "swap": {"BERTH_GPU_OVERSUBSCRIBE_MIB": "32"},
     "failing": {},
@@ -54,7 +60,7 @@ def test_what_a_stricter_driver_does_is_accounted_to_the_byte(card: Card, family
     assert card.run("check", family) == (0, "")
 
 
-@pytest.mark.parametrize("family", ["large_module", "huge_module", "first_use"])
+@pytest.mark.parametrize("family", ["large_module", "huge_module", "first_use", "huge_function"])
 def test_a_module_is_as_large_as_the_card_says_where_nvml_does_not(card: Card, family: str) -> None:
     alone = card.folder / "alone"  # a driver without its management library
     alone.mkdir()
@@ -190,6 +196,7 @@ def test_every_family_has_its_snippet_run(native: Path) -> None:
         *CHARGES,
         *STRICTER,
         "hold_swapped",
+        "refused_often",
         "paced_events",
     }
     assert set(listed) - apart == set(FAMILIES)
@@ -388,6 +395,14 @@ def test_contexts_that_are_measured_amid_others_are_charged_what_they_take(card:
     seen = storm(card, "64", "3", "50", mib=1024)
     assert (seen["violations"], seen["left_bytes"], seen["driver_bytes"], seen["failed"]) == (0, 0, 0, 0)
     assert seen["operations"] > 1000
+
+
+def test_contexts_that_begin_at_once_in_a_new_region_stay_under_its_limit(card: Card) -> None:
+    """Eight of 300 MiB in 2 GiB, before anybody knows how large a context is: some are refused."""
+    card.settings = {"BERTH_FAKE_CONTEXT_MIB": "300", "BERTH_FAKE_CONTEXT_MS": "20"}
+    seen = storm(card, "8", "1", "400", "1", mib=2048)
+    assert seen["violations"] == 0
+    assert seen["refused"] > 0
 
 
 @pytest.mark.slow
