@@ -150,7 +150,10 @@ void region_refuse(struct berth_region *region, const char *call, uint64_t asked
 {
     struct berth_use_file *use = region->use;
     atomic_fetch_add(&use->refused, 1);
-    atomic_fetch_add(&use->refused_bytes, asked);
+    uint64_t sum = LOAD(use->refused_bytes), next;
+    do
+        next = sum + asked < sum ? UINT64_MAX : sum + asked;
+    while (!atomic_compare_exchange_weak(&use->refused_bytes, &sum, next));
     uint64_t number = atomic_fetch_add(&use->refusal_count, 1) + 1;
     struct berth_refusal *refusal = &use->refusals[number % BERTH_REFUSALS];
     struct timespec now;

@@ -56,7 +56,8 @@ static uint64_t any_below(uint64_t most)
 }
 
 /* How many launches to leave out before the next is measured: any number about the mean, since
-   launches may take turns. None where others compute, whom each may have to wait for. */
+   launches may take turns. None while other processes compute, because any launch may have to wait
+   for them. */
 static int64_t until_next(struct device *device, struct kernel *kernel, uint64_t cost)
 {
     uint64_t every_ns = atomic_load(&kernel->varies) ? PROBE_VARYING_NS : PROBE_EVERY_NS;

@@ -5,9 +5,9 @@
    `<uuid>.use` holds what is taken.
 
    `used` is exact at every instant. It changes by one 16-byte compare-and-swap that also names the
-   slot and the number of the change, and before anyone overwrites that name he notes it in the slot
-   that it names. A process that was killed at any instruction has therefore left enough to tell
-   whether its last change happened, and nobody ever waits for anybody.
+   slot and the number of the change. Before a process overwrites that name, it records the change
+   in the slot named there. A process that was killed at any instruction has therefore left enough
+   to tell whether its last change happened, and nobody ever waits for anybody.
 
    A process proves that it lives by a lock on one byte of the file, held by a mapping of it rather
    than by a descriptor: it ends with the process's memory, whatever the program closes, forks or

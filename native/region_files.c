@@ -155,7 +155,7 @@ static void *map_file(const char *path, int flags, int protection, size_t wanted
     struct stat file;
     const char *remote = NULL;
     error->text[0] = 0;
-    int fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW);
+    int fd = open(path, flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     if (fd < 0) {
         if (errno != ENOENT)
             snprintf(error->text, sizeof error->text,
@@ -290,7 +290,7 @@ bool region_make(const char *folder, const unsigned char uuid[16], const char *n
     memcpy(head.uuid, uuid, 16);
 
     const char *elsewhere = flags & BERTH_AGENT ? "BERTH_ROOT" : "BERTH_REGION";
-    /* Asked first: the making of a folder waits for all who make something beside it. */
+    /* mkdir takes the parent directory's lock even if the folder exists, so check first. */
     if (access(folder, F_OK) != 0 && mkdir(folder, flags & BERTH_AGENT ? 0755 : 0700) != 0 &&
         errno != EEXIST) {
         snprintf(error->text, sizeof error->text,

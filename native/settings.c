@@ -104,7 +104,7 @@ static bool holds_limits(const char *folder, bool *by_agent)
         if (length != 42 || strcmp(item->d_name + 36, ".limit") != 0)
             continue;
         struct berth_limit_file limit;
-        int fd = openat(dirfd(list), item->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+        int fd = openat(dirfd(list), item->d_name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
         ssize_t size = fd < 0 ? -1 : read(fd, &limit, sizeof limit);
         if (fd >= 0)
             close(fd);
@@ -131,7 +131,7 @@ void settings_read(void)
 
     if (log != NULL && strlen(log) < sizeof settings.log_path)
         strcpy(settings.log_path, log);
-    /* What the node's agent has put there stands, whatever else the container names. */
+    /* A region mounted by the node agent overrides the environment. */
     if (stat(AGENT_FOLDER, &file) == 0)
         folder = AGENT_FOLDER, named = true;
     if (!named && mem == NULL && core == NULL && priority == NULL)

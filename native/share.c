@@ -180,14 +180,17 @@ static void follow_clock(struct berth_use_file *use, uint64_t now)
 
 /* How long to wait, at most what the longest launches of late explain: an instant beyond that was
    written by a process of another clock, and must not stop the others. */
-static uint64_t bounded(struct device *device, uint64_t wait, uint32_t pct)
+static uint64_t bounded(struct device *device, uint64_t now, uint64_t wait, uint32_t pct)
 {
     struct berth_use_file *use = device->region.use;
     uint64_t most = AHEAD_NS + AHEAD_LAUNCHES * LOAD(use->longest_ns) * 100 / pct;
+    uint64_t paid = atomic_load(&use->paid_until_ns);
     static shared32 told;
     if (wait <= most)
         return wait;
-    atomic_fetch_sub(&use->paid_until_ns, wait - most);
+    /* To an instant and not by a difference, which each of several would take off. */
+    while ((int64_t)(paid - (now + most)) > 0 &&
+           !atomic_compare_exchange_weak(&use->paid_until_ns, &paid, now + most)) { }
     if (atomic_exchange(&told, 1) == 0)
         log_line("the partition's time was used up for %llu ms to come, which no launch explains; "
                  "set back to %llu ms",
@@ -226,8 +229,10 @@ void share_buy(struct device *device, uint64_t ns)
     if ((int64_t)(start - (now - SLACK_NS)) >= 0)
         atomic_store(&use->backlog_mark_ns, LOAD(use->backlog_ns));
     charge(device, (int64_t)ns);
-    if (pct < 100 && (int64_t)(start - now) > 0)
-        wait_for(device, start, bounded(device, start - now, pct));
+    if (pct < 100 && (int64_t)(start - now) > 0) {
+        uint64_t wait = bounded(device, now, start - now, pct);
+        wait_for(device, now + wait, wait);
+    }
 }
 
 /* ---- what NVML says ---- */
@@ -390,10 +395,10 @@ void share_check(struct device *device)
     struct berth_use_file *use = device->region.use;
     uint64_t now = clock_ns(), then = LOAD(use->checked_at_ns);
     struct report *report = NULL;
-    static _Thread_local uint64_t looked_ns; /* most calls come too early */
-    if (now - looked_ns < CHECK_NS / 8)
+    static _Thread_local uint64_t looked_ns[MAX_DEVICES]; /* most calls come too early */
+    if (now - looked_ns[device->ordinal] < CHECK_NS / 8)
         return;
-    looked_ns = now;
+    looked_ns[device->ordinal] = now;
     report = malloc(sizeof *report);
     if (report == NULL)
         return;

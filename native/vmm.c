@@ -403,7 +403,7 @@ CUresult cuMemExportToShareableHandle(void *out, CUhandle handle, int type,
     if (record == NULL)
         return result;
     turn_take(&turn);
-    if (result == CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS && !record->foreign) { /* which counts where it was made */
         if (!record->exported) {
             record->next = exports;
             exports = record;

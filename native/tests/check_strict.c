@@ -419,6 +419,7 @@ void test_refused_often(void)
         OOM(cuMemAllocAsync(&a, LIMIT + 1, NULL));
         OOM(cuMemCreate(&handle, LIMIT + 2 * MIB, &on_device, 0));
     }
+    OOM(cuMemAlloc_v2(&a, UINT64_MAX));
 }
 
 /* A function of many GiB that fits is handed out, also where only the card as a whole tells. */
@@ -438,6 +439,24 @@ void test_huge_function(void)
     OK(cuModuleUnload(second));
     OK(cuModuleUnload(module));
     CHECK(room() == 16384 * MIB && fake_violations(0) == 0);
+}
+
+/* What another process made counts there, whoever it is passed on to. */
+void test_passed_on(void)
+{
+    CUhandle theirs, own;
+    uint64_t from[CU_FABRIC_BYTES / 8] = { 1, 1 }, out[CU_FABRIC_BYTES / 8]; /* of process 1 */
+    start();
+    for (int i = 0; i < 3; i++) {
+        OK(cuMemImportFromShareableHandle(&theirs, from, CU_SHARE_FABRIC));
+        OK(cuMemExportToShareableHandle(out, theirs, CU_SHARE_FABRIC, 0));
+        OK(cuMemRelease(theirs));
+        OK(cuMemCreate(&own, 40 * MIB, &on_device, 0));
+        OK(cuMemExportToShareableHandle(out, own, CU_SHARE_FABRIC, 0));
+        HELD(40 * MIB);
+        OK(cuMemRelease(own));
+        HELD(0);
+    }
 }
 
 static void *grow_the_books(void *context)

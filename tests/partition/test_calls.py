@@ -41,6 +41,7 @@ STRICTER: dict[str, dict[str, str]] = {
     "first_kernel": {"BERTH_FAKE_LIKE": "lazy"},
     "heap": {"BERTH_FAKE_LIKE": "heap"},
     "deep_function": {},
+    "passed_on": {},
     "huge_function": {
         "BERTH_FAKE_LIKE": "lazy",
         "BERTH_FAKE_MEM_MIB": "65536",
@@ -354,13 +355,25 @@ def test_the_refused_call_is_recorded_for_the_operator(card: Card) -> None:
     assert "refused cuMemAlloc of 2 bytes on GPU 0: 1 left" in card.log
 
 
+def test_a_pipe_in_the_place_of_a_limit_keeps_nobody_waiting(card: Card) -> None:
+    region = card.folder / "region"
+    region.mkdir()
+    os.mkfifo(region / "b0b7bec5-ccd3-dae1-e8ef-f6fd040b1219.limit")
+    with card.start("check", "linear") as process:
+        try:
+            output, _ = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert (process.returncode, "cuInit(0)" in output) == (1, True)
+
+
 def test_refusals_without_end_are_logged_ever_less_often(card: Card) -> None:
-    """Whichever call is refused: 16 lines, then one for each power of two (of 300 refusals)."""
+    """Whichever call is refused: 16 lines, then one for each power of two (of 301 refusals)."""
     assert card.run("check", "refused_often") == (0, "")
     assert card.log.count("refused ") == 16 + len([16, 32, 64, 128, 256])
     region = card.folder / "region"
     (now,) = (read(region, uuid, "") for uuid in regions_in(region))
-    assert now.refused == 300
+    assert (now.refused, now.refused_bytes) == (301, 2**64 - 1)
 
 
 def storm(card: Card, *words: str, mib: int) -> dict[str, float]:

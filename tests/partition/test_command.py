@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -441,6 +442,20 @@ def test_a_process_on_two_gpus_is_one_that_uses_the_partition(card: Card) -> Non
     with pytest.raises(PartitionError, match=r"^1 process uses the partition 'blue'"):
         partitions.remove("blue", root=root)
     assert holder.communicate("\n") == ("", None)
+
+
+@pytest.mark.parametrize("linked", ["root", "root/blue", "root/blue/use"])
+def test_limits_are_not_put_where_a_link_leads(card: Card, linked: str) -> None:
+    root, elsewhere = card.folder / "root", card.folder / "elsewhere"
+    (root / "blue").mkdir(parents=True)
+    elsewhere.mkdir(mode=0o700)
+    link = root / "blue" / "GPU-of-another.use" if linked.endswith("use") else card.folder / linked
+    if link.is_dir():
+        shutil.rmtree(link)
+    link.symlink_to(elsewhere)
+    with pytest.raises(PartitionError, match=f"{link.name} is a symbolic link"):
+        partitions.create("blue", CARDS[0], partitions.Limit(64), root=root)
+    assert list(elsewhere.iterdir()) == []
 
 
 def test_limits_are_not_put_where_another_user_could_change_them(card: Card) -> None:

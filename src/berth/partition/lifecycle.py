@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 from pathlib import Path
 
 from berth.errors import NoRoomError, PartitionError, SettingError
@@ -167,7 +168,8 @@ def _release(kept: list[Hardware], root: Path, driver_folder: Path | None = None
 def _same_access(folder: Path, access: Access) -> Access:
     """The access that the partition's other GPUs have, if it has any."""
     for use in folder.glob("*.use"):
-        there, mode = use.stat(), use.stat().st_mode & 0o777
+        there = _no_link(use)
+        mode = there.st_mode & 0o777
         held = Access(
             None if mode == 0o666 else there.st_uid,
             there.st_gid if mode == 0o660 else None,
@@ -181,8 +183,19 @@ def _same_access(folder: Path, access: Access) -> Access:
     return access
 
 
+def _no_link(path: Path) -> os.stat_result:
+    """What a path is itself; a symbolic link may lead where another user changes the limits."""
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode):
+        raise PartitionError(
+            f"{path} is a symbolic link, and limits are kept in no place that one leads to; "
+            "name another root with BERTH_ROOT, or take the link away"
+        )
+    return found
+
+
 def _check_owner(folder: Path) -> None:
-    owner = folder.stat().st_uid
+    owner = _no_link(folder).st_uid
     if owner not in (0, os.geteuid()):
         raise PartitionError(
             f"{folder} belongs to the user {owner}, who could change the limits that are kept there; "
