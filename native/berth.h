@@ -32,13 +32,12 @@ struct real {
 #undef NVHOOK
 #undef NEED
 #undef NVNEED
+    void *(*find)(const char *name); /* the driver's own, which may have been loaded only now */
 };
 extern struct real real;
 
-void *routes_find(const char *name); /* routes.c */
 /* Calls the driver; an entry point that it lacks answers CUDA_ERROR_NOT_FOUND. */
-#define REAL(name)                                                                      \
-    (LIKELY(real.name != NULL) ? real.name : (__typeof__(real.name))routes_find(#name))
+#define REAL(name) (LIKELY(real.name != NULL) ? real.name : (__typeof__(real.name))real.find(#name))
 #define HAVE(name) (real.name != NULL)
 
 enum { MAX_DEVICES = 64 };

@@ -168,7 +168,7 @@ CUresult devices_start(CUresult result)
 CUresult cuInit(unsigned flags)
 {
     if (!HAVE(cuInit)) {
-        void *found = routes_find("cuInit");
+        void *found = real.find("cuInit");
         if (!HAVE(cuInit)) {
             (void)found;
             log_line("no GPU: there is no libcuda.so.1 loaded; install NVIDIA's driver, or give "

@@ -8,8 +8,6 @@
 #include <dlfcn.h>
 #include <string.h>
 
-struct real real;
-
 struct hook {
     const char *name;
     void *wrapper;

@@ -8,6 +8,8 @@ from graphlib import TopologicalSorter
 from conftest import ROOT
 
 NATIVE = ROOT / "native"
+PARTS = {"region": ["region_files", "region_swap", "account", "members", "clock"]}
+"""The files of a header that has several: what the processes share."""
 
 
 def test_no_part_of_the_library_needs_one_that_needs_it() -> None:
@@ -26,3 +28,14 @@ def test_a_part_declares_nothing_of_another_part() -> None:
     for path in NATIVE.glob("*.c"):
         text = path.read_text()
         assert re.findall(r"^extern (?!const struct part)", text, re.MULTILINE) == [], path.name
+    defined = {path.stem: functions(path.read_text(), r"\n\{") for path in NATIVE.glob("*.c")}
+    for header in NATIVE.glob("*.h"):
+        declared = functions(re.sub(r"/\*.*?\*/", "", header.read_text(), flags=re.DOTALL), r"[^;{]*;")
+        own = set().union(*(defined.get(part, set()) for part in PARTS.get(header.stem, [header.stem])))
+        assert declared - own == set(), header.name
+
+
+def functions(text: str, end: str) -> set[str]:
+    """The functions that a text names at a line's beginning, not `static`, with this behind their parameters."""
+    begin = r"^(?!static|typedef|extern|_Static|HOOK|NEED|NVHOOK|NVNEED)\w[\w \*\n]*?\b"
+    return set(re.findall(begin + r"([a-z]\w+)\((?:[^;{()]|\([^)]*\))*\)" + end, text, re.MULTILINE))
