@@ -1,8 +1,8 @@
 /* Contexts, and what they set aside for their kernels. */
 #define _GNU_SOURCE
 #include "context.h"
-#include "overhead.h"
 #include "measure.h"
+#include "overhead.h"
 #include "parts.h"
 
 #include <stdlib.h>

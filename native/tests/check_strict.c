@@ -1,19 +1,10 @@
 /* What a stricter driver does. */
 #include "check.h"
 
-#include <elf.h>
-#include <stddef.h>
-
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-
-struct cubin {
-    Elf64_Ehdr head;
-    Elf64_Shdr sections[3];
-    char names[16];
-};
 
 /* A call that fails for want of a context says nothing of a pool: later ones are counted all the
    same. */
@@ -143,105 +134,6 @@ void test_failing(void)
     CHECK(fake_violations(0) == 0);
 }
 
-/* A module is as large as it is, and refused where it does not fit, whatever its size. */
-void test_large_module(void)
-{
-    CUmodule first, second;
-    CUdeviceptr a;
-    start();
-    for (int i = 0; i < 3; i++) {
-        OOM(cuModuleLoadData(&first, "mib=12288"));
-        OOM(cuModuleLoadData(&first, "mib=65"));
-        HELD(0);
-    }
-    OK(cuModuleLoadData(&first, "mib=40"));
-    HELD(40 * MIB);
-    OOM(cuModuleLoadData(&second, "mib=3000"));
-    HELD(40 * MIB);
-    OOM(cuMemAlloc_v2(&a, 25 * MIB));
-    OK(cuModuleUnload(first));
-    HELD(0);
-}
-
-/* A cubin with a global variable of `bytes`, which its image does not hold. */
-static void make_cubin(struct cubin *cubin, uint64_t bytes)
-{
-    *cubin = (struct cubin){
-        .head = { .e_ident = { 0x7f, 'E', 'L', 'F', ELFCLASS64, ELFDATA2LSB, 1 },
-                  .e_machine = 190,
-                  .e_shoff = offsetof(struct cubin, sections),
-                  .e_shentsize = sizeof(Elf64_Shdr),
-                  .e_shnum = 3,
-                  .e_shstrndx = 1 },
-        .sections = { [1] = { .sh_type = SHT_STRTAB, .sh_offset = offsetof(struct cubin, names) },
-                      [2] = { .sh_name = 1,
-                              .sh_type = SHT_NOBITS,
-                              .sh_flags = SHF_ALLOC | SHF_WRITE,
-                              .sh_size = bytes } },
-        .names = "\0.nv.global"
-    };
-}
-
-/* A module whose unloading fails (tests/partition says so) is refused before it is loaded, where
-   its image tells how large it is, whichever way it is given. */
-void test_module_that_stays(void)
-{
-    CUmodule module;
-    CUlibrary library;
-    struct cubin small, large;
-    struct {
-        uint32_t magic, version;
-        const void *data;
-        void *name;
-    } wrapper = { 0x466243b1, 1, NULL, NULL };
-    struct {
-        uint32_t magic;
-        uint16_t version, header_bytes;
-        uint64_t bytes;
-        uint16_t kind, kind_version;
-        uint32_t entry_bytes;
-        uint64_t cubin_bytes, rest[6];
-        struct cubin cubin;
-    } fat = { .magic = 0xba55ed50,
-              .header_bytes = 16,
-              .bytes = 64 + sizeof large,
-              .kind = 2,
-              .entry_bytes = 64,
-              .cubin_bytes = sizeof large };
-    const char *path = getenv("BERTH_TEST_CUBIN");
-    start();
-    make_cubin(&small, 20 * MIB);
-    make_cubin(&large, LIMIT + 16 * MIB);
-    OK(cuModuleLoadData(&module, &small));
-    CHECK(fake_own_bytes(0) <= LIMIT);
-    OOM(cuModuleLoadData(&module, &large));
-    OOM(cuModuleLoadDataEx(&module, &large, 0, NULL, NULL));
-    OOM(cuLibraryLoadData(&library, &large, NULL, NULL, 0, NULL, NULL, 0));
-    fat.cubin = large;
-    wrapper.data = &fat;
-    OOM(cuModuleLoadFatBinary(&module, &fat));
-    OOM(cuModuleLoadData(&module, &wrapper));
-    FILE *file = fopen(path, "we");
-    CHECK(file != NULL && fwrite(&large, sizeof large, 1, file) == 1 && fclose(file) == 0);
-    OOM(cuModuleLoad(&module, path));
-    OOM(cuLibraryLoadFromFile(&library, path, NULL, NULL, 0, NULL, NULL, 0));
-    CHECK(fake_own_bytes(0) <= LIMIT && fake_violations(0) == 0);
-}
-
-/* Under a limit of 16 GiB: one of many GiB is believed, and what is left is what is left. */
-void test_huge_module(void)
-{
-    CUmodule module;
-    CUdeviceptr a;
-    start();
-    OK(cuModuleLoadData(&module, "mib=12288"));
-    CHECK(fake_own_bytes(0) == 12288 * MIB && room() == 4096 * MIB);
-    OOM(cuMemAlloc_v2(&a, 4097 * MIB));
-    OK(cuMemAlloc_v2(&a, 4096 * MIB));
-    OK(cuModuleUnload(module));
-    CHECK(room() == 12288 * MIB);
-}
-
 /* Each graph holds its memory apart from others', and each node from the rest
    (BERTH_FAKE_LIKE=nodes). */
 void test_graphs_apart(void)
@@ -319,42 +211,6 @@ void test_imported_pool(void)
     HELD(LIMIT);
 }
 
-/* The first use of a function loads it: with the module loaded lazily (BERTH_FAKE_LIKE=lazy) as
-   without. */
-void test_first_use(void)
-{
-    CUmodule module, other;
-    CUfunction function;
-    CUdeviceptr a;
-    bool lazy = getenv("BERTH_FAKE_LIKE") != NULL;
-    start();
-    OK(cuModuleLoadData(&module, "mib=40"));
-    HELD(lazy ? 0 : 40 * MIB);
-    OK(cuModuleGetFunction(&function, module, "f"));
-    HELD(40 * MIB);
-    OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
-    HELD(40 * MIB);
-    OK(cuModuleGetFunction(&function, module, "g"));
-    HELD(40 * MIB);
-    CHECK((cuModuleLoadData(&other, "mib=40") == CUDA_ERROR_OUT_OF_MEMORY) == !lazy);
-    OK(cuModuleUnload(module));
-    HELD(0);
-    OK(cuMemAlloc_v2(&a, LIMIT));
-}
-
-void test_first_kernel(void) /* of a library */
-{
-    CUlibrary library;
-    CUkernel kernel;
-    start();
-    OK(cuLibraryLoadData(&library, "mib=40", NULL, NULL, 0, NULL, NULL, 0));
-    HELD(0);
-    OK(cuLibraryGetKernel(&kernel, library, "f"));
-    HELD(40 * MIB);
-    OK(cuLibraryUnload(library));
-    HELD(0);
-}
-
 /* The heap that a context is told to set aside is counted once, whether the driver takes it at once
    or with the next module (BERTH_FAKE_LIKE=heap). */
 void test_heap(void)
@@ -372,42 +228,6 @@ void test_heap(void)
     CHECK(fake_violations(0) == 0);
 }
 
-/* A launch makes the stack of every thread as large as its function needs: 128 bytes beside the
-   1024 that a context begins with are 33 MiB on a GPU of 132 x 2048 threads. */
-void test_deep_function(void)
-{
-    CUmodule module;
-    CUlibrary library;
-    CUkernel kernel;
-    CUfunction small, deep, deeper;
-    start();
-    OK(cuModuleLoadData(&module, "mib=0"));
-    OK(cuModuleGetFunction(&small, module, "deep_1024"));
-    HELD(0);
-    OK(cuModuleGetFunction(&deep, module, "deep_1152"));
-    CHECK(room() == LIMIT - 33 * MIB);
-    for (int i = 0; i < 2; i++) {
-        OK(cuLaunchKernel(deep, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
-        HELD(33 * MIB);
-    }
-    OK(cuModuleGetFunction(&small, module, "deep_1088"));
-    HELD(33 * MIB);
-    OOM(cuModuleGetFunction(&deeper, module, "deep_1280"));
-    OK(cuLibraryLoadData(&library, "mib=0", NULL, NULL, 0, NULL, NULL, 0));
-    OOM(cuLibraryGetKernel(&kernel, library, "deep_1280"));
-    OOM(cuKernelGetFunction(&deeper, kernel));
-    HELD(33 * MIB);
-    OOM(cuCtxSetLimit(CU_LIMIT_STACK, 1280));
-    OK(cuCtxSetLimit(CU_LIMIT_STACK, 1216)); /* of the two the larger */
-    CHECK(room() < LIMIT - 49 * MIB && fake_own_bytes(0) == LIMIT - room());
-    OK(cuCtxSetLimit(CU_LIMIT_STACK, 1024));
-    HELD(33 * MIB); /* it stays */
-    OK(cuDevicePrimaryCtxReset_v2(0));
-    CHECK(fake_own_bytes(0) == 0 && fake_violations(0) == 0);
-    start();
-    HELD(0);
-}
-
 /* A program that asks again and again fills no log, whichever way it asks. */
 void test_refused_often(void)
 {
@@ -420,25 +240,6 @@ void test_refused_often(void)
         OOM(cuMemCreate(&handle, LIMIT + 2 * MIB, &on_device, 0));
     }
     OOM(cuMemAlloc_v2(&a, UINT64_MAX));
-}
-
-/* A function of many GiB that fits is handed out, also where only the card as a whole tells. */
-void test_huge_function(void)
-{
-    CUmodule module, second;
-    CUfunction function;
-    CUdeviceptr a;
-    start();
-    OK(cuModuleLoadData(&module, "mib=3072"));
-    OK(cuModuleGetFunction(&function, module, "f"));
-    CHECK(fake_own_bytes(0) == 3072 * MIB && room() == (16384 - 3072) * MIB);
-    OK(cuModuleLoadData(&second, "mib=12288"));
-    OK(cuModuleGetFunction(&function, second, "g"));
-    CHECK(room() == 1024 * MIB);
-    OOM(cuMemAlloc_v2(&a, 1025 * MIB));
-    OK(cuModuleUnload(second));
-    OK(cuModuleUnload(module));
-    CHECK(room() == 16384 * MIB && fake_violations(0) == 0);
 }
 
 /* What another process made counts there, whoever it is passed on to. */
