@@ -12,6 +12,7 @@ from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.asks import Gang, ask_of
 from berth.live.kubernetes.board import Board
+from berth.live.kubernetes.constraints import NodeTraits, why_not
 from berth.live.kubernetes.quantities import cpu_milli, mem_mib
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.world import World
@@ -48,6 +49,8 @@ def pod(
         ({names.GANG: "../../x/4"}, "expected NAME/SIZE"),
         ({names.ESTIMATE: "soon"}, "is 'soon'; expected seconds such as 600"),
         ({names.ESTIMATE: "-1"}, "expected seconds"),
+        ({names.ESTIMATE: "²"}, "expected seconds"),
+        ({names.ESTIMATE: "1:²"}, "expected seconds"),
         ({names.APPLICATION: "x" * 1000}, "has 1000 characters"),
         ({names.APPLICATION: "a\nb"}, "in one line"),
     ],
@@ -217,3 +220,24 @@ def test_mistakes_are_told_and_other_pods_placed(play: Played) -> None:
             await world.until_bound(*(f"selects-{at:02}" for at in range(64)))
 
     play(test)
+
+
+@pytest.mark.parametrize("number", ["--5", "²", "9" * 5000, "1.5", ""])
+def test_an_affinity_that_compares_with_no_number_is_refused(number: str) -> None:
+    term = {"matchExpressions": [{"key": "cards", "operator": "Gt", "values": [number]}]}
+    affinity = {
+        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    }
+    with pytest.raises(AskError, match="node affinity Gt of 'cards' takes one whole number"):
+        ask_of(pod(affinity=affinity))
+
+
+@pytest.mark.parametrize("label", ["--5", "²", "9" * 5000])
+def test_a_label_that_is_no_number_is_neither_greater_nor_less(label: str) -> None:
+    traits = NodeTraits("n", {"cards": label}, [], False, True, {names.RESOURCE: 9}, {})
+    for operator in ("Gt", "Lt"):
+        term = {"matchExpressions": [{"key": "cards", "operator": operator, "values": ["1"]}]}
+        affinity = {
+            "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+        }
+        assert why_not(ask_of(pod(affinity=affinity)).constraint, traits)

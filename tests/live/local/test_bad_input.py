@@ -37,6 +37,7 @@ from tests.live.local.world import BERTH, World, berth
         (["--mem", "8", "true"], "--mem '8'; write a size"),
         (["--mem", "100G", "true"], "--mem 102400M on each GPU, but the largest"),
         (["--time", "soon", "true"], "--time 'soon'; write 2:00:00"),
+        (["--time", "²", "true"], "--time '²'; write 2:00:00"),
         (["--array", "5-1", "true"], "--array '5-1': 5-1 has no numbers"),
         (["--after", "ok:99", "true"], "--after 99: there is no such job"),
         (["--param", "lr", "true"], "--param 'lr'; write NAME=VALUE,VALUE"),

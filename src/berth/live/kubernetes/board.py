@@ -348,7 +348,7 @@ class Board:
             slots = (GpuSlot(row, NO_GPU),)
         placement = Placement(job, slots, share, placed.shared, placed.best_effort)
         if not self._place_now(placement, now_ms):
-            if any(self.cluster.free_on(slot) < share for slot in slots) and ask.gpus:
+            if ask.gpus and any(_is_short(self.cluster.free_on(slot), share) for slot in slots):
                 self.overcommitted.add(entry.uid)
             return False
         entry.ask, entry.state, entry.others = ask, "bound", ask.constraint.others
@@ -531,3 +531,7 @@ class Board:
                 if len(self.cluster.fitting_nodes(other)):
                     self.scheduler.replace(other)
                     break
+
+
+def _is_short(free: Share, wanted: Share) -> bool:
+    return free.milli < wanted.milli or free.mem_mib < wanted.mem_mib

@@ -6,6 +6,7 @@ Pods that may run on the same nodes have equal constraints, so that each is look
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 HOST_PORT = "host-port/"
 """A port of the node counts as a resource of which there is one."""
 MOST_TERMS = 64
+_WHOLE = re.compile(r"-?[0-9]{1,18}")
 
 Requirement = tuple[str, str, tuple[str, ...]]
 """Key, operator, values. A key that begins with `@` is a field of the node."""
@@ -136,7 +138,7 @@ def _requirement(expression: Expression, key: str) -> Requirement:
             f"node affinity has operator '{expression.operator[:40]}'; expected {', '.join(_OPERATORS)}"
         )
     if expression.operator in ("Gt", "Lt") and not (
-        len(expression.values) == 1 and expression.values[0].lstrip("-").isdigit()
+        len(expression.values) == 1 and _WHOLE.fullmatch(expression.values[0])
     ):
         raise AskError(f"node affinity {expression.operator} of '{key[:80]}' takes one whole number")
     if key.startswith("@") and key != "@metadata.name":
@@ -153,7 +155,7 @@ def _holds(term: tuple[Requirement, ...], node: NodeTraits) -> bool:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text and text.lstrip("-").isdigit() else None
+    return int(text) if text and _WHOLE.fullmatch(text) else None
 
 
 def _greater(value: str | None, values: tuple[str, ...]) -> bool:

@@ -146,7 +146,9 @@ class Foreign:
             gpus: dict[int, Share] = {}
             for each in results:
                 if each.pool == node and each.device in places:
-                    gpus[places[each.device]] = _consumed(each)
+                    at, more = places[each.device], _consumed(each)
+                    held = gpus.get(at, Share(0, 0))
+                    gpus[at] = Share(held.milli + more.milli, held.mem_mib + more.mem_mib)
             self._on.setdefault(node, {})[uid] = gpus
 
     def _free_gpus(self, node: str, wanted: int) -> list[int]:

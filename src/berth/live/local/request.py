@@ -34,6 +34,7 @@ SHARED_MILLI = 100
 LONGEST_NAME = 200
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_WHOLE = re.compile(r"[0-9]{1,9}")
 _PLAIN = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
 _ARRAY = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?")
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -334,7 +335,7 @@ def duration_ms(text: str, flag: str = "--time") -> int:
         return max(1, round(float(found[1]) * _UNITS_S[found[2]] * 1000))
     days, dash, rest = text.rpartition("-")
     parts = rest.split(":")
-    if all(part.isdigit() for part in parts) and len(parts) <= 3 and (not dash or days.isdigit()):
+    if all(map(_WHOLE.fullmatch, parts)) and len(parts) <= 3 and (not dash or _WHOLE.fullmatch(days)):
         numbers = [*map(int, parts)]
         if dash:  # days-hours[:minutes[:seconds]]
             numbers += [0] * (3 - len(numbers))
