@@ -95,7 +95,7 @@ def main() -> None:
             else:
                 brain = PlainBrain(message)
                 said.append({"say": "ready", "policy": message["policy"], "seconds": 0})
-        elif message["do"] == "why":
+        elif message["do"] in ("why", "reasons"):
             said.append({"say": "why", "serial": message["serial"], "found": False})
         elif brain is not None:
             brain.tell(message["notes"])
