@@ -3,7 +3,7 @@
     python bench/slurm_place.py [--jobs 300] [--pending 2000] [--replay 100000] [--only place,decide,queries,replay]
 
 Starts a Slurm of its own (tests/slurm_cluster.sh; packages in .ci/packages) with six nodes of two GPUs, typed as
-`berth slurm install` types them, its Lua plugin and slurmrestd. `replay` and `gain` need no Slurm.
+`berth slurm install` types them, its Lua plugin and slurmrestd. `replay` needs no Slurm.
 """
 
 from __future__ import annotations
