@@ -19,7 +19,12 @@ TYPED = "gpu:v100_0:1,gpu:v100_1:1,shard:v100_0:4,shard:v100_1:4"
 
 
 def row(**fields: object) -> str:
-    """A row as `squeue -O` prints it; what is not told is what Slurm prints for a small job that waits."""
+    """A row of `values` as `jobs_of` takes it where the query had no mark."""
+    return FIELD.join(values(**fields)) + ROW + "\n"
+
+
+def values(**fields: object) -> list[str]:
+    """The fields of a row of `squeue -O`; what is not told is what Slurm prints for a small job that waits."""
     plain: dict[str, object] = {
         "JobID": "1", "HetJobID": "N/A", "State": "PENDING", "Reason": "None", "UserName": "ann",
         "Account": "(null)", "QOS": "(null)", "Partition": "gpu", "Name": "wrap", "PriorityLong": "100", "Nice": "0",
@@ -28,12 +33,12 @@ def row(**fields: object) -> str:
         "Licenses": "(null)", "Dependency": "(null)", "Reservation": "(null)", "OverSubscribe": "OK",
         "RestartCnt": "0",
     }  # fmt: skip
-    values = {
+    found = {
         **plain,
         **{name.replace("_", "-") if name.startswith("tres") else name: v for name, v in fields.items()},
     }
-    values.setdefault("JobArrayID", values["JobID"])
-    return FIELD.join(str(values.get(name, "")) for name in COLUMNS) + ROW + "\n"
+    found.setdefault("JobArrayID", found["JobID"])
+    return [str(found.get(name, "")) for name in COLUMNS]
 
 
 @dataclass
@@ -70,8 +75,12 @@ class FakeSlurm:
             ended = "all" in words
             only = words[words.index("-j") + 1].split(",") if "-j" in words else list(self.jobs)
             live = ("PENDING", "RUNNING", "COMPLETING")
+            if "-j" in words and len(only) == 1 and only[0] not in self.jobs:
+                raise LiveError("squeue -h -a -t: slurm_load_jobs error: Invalid job id specified")
+            marks = [each.partition(":")[2] for each in words[-1].split(",")]
             return "".join(
-                row(**job) for job_id, job in self.jobs.items()
+                "".join(value + mark for value, mark in zip(values(**job), marks, strict=True)) + "\n"
+                for job_id, job in self.jobs.items()
                 if job_id in only and (ended or job.get("State", "PENDING") in live)
             )  # fmt: skip
         if words[-1] == "node":

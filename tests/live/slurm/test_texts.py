@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from berth.errors import LiveError
 from berth.history.values.applications import read_rules
+from berth.live.slurm import node
 from berth.live.slurm.controller import Change, Controller
 from berth.live.slurm.gres import Gres, base_type, gres_list, indices
 from berth.live.slurm.jobs import jobs_of, tasks_of
@@ -16,7 +18,7 @@ from berth.live.slurm.nodes import nodes_of, partitions_of
 from berth.live.slurm.priorities import Priorities
 from berth.live.slurm.requests import Cards, Note, NotOursError, job_of, note_of
 from berth.model import Share
-from tests.live.slurm.fake_slurm import NODE, TYPED, row
+from tests.live.slurm.fake_slurm import NODE, TYPED, FakeSlurm, row
 
 
 def test_generic_resources_are_read_with_types_counts_and_indices() -> None:
@@ -192,3 +194,43 @@ def test_a_scontrol_that_dies_on_the_way_is_told_for_the_rest() -> None:
     assert controller.apply([Change("1", hold=True), Change("2", hold=True)]) == {
         "2": "scontrol ended before it came to this"
     }
+
+
+def test_a_job_s_name_makes_no_fields_and_no_rows_of_its_own() -> None:
+    slurm = FakeSlurm()
+    slurm.jobs = {
+        "1": {"JobID": "1", "Name": "a\x1fb"},
+        "2": {"JobID": "2", "Name": "x\x1e2\x1fPENDING", "Comment": "\x1e\n"},
+    }
+    assert [(job.id, job.name) for job in Controller(slurm).jobs()] == [
+        ("1", "a\x1fb"),
+        ("2", "x\x1e2\x1fPENDING"),
+    ]
+
+
+def test_a_job_that_slurm_has_forgotten_is_no_row() -> None:
+    assert Controller(FakeSlurm()).jobs(["7"]) == ()
+    gone = FakeSlurm()
+    gone.gone = True
+    with pytest.raises(LiveError, match="does not answer"):
+        Controller(gone).jobs(["7"])
+
+
+def test_the_prolog_believes_no_field_of_a_job_s_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And of an array's tasks only its own."""
+    squeue = tmp_path / "squeue"
+    squeue.write_text(
+        "#!/usr/bin/env python3\nimport sys\n"
+        "marks = [each.partition(':')[2] for each in sys.argv[-1].split(',')]\n"
+        "for row in (('6', 'N/A', 'berth:1;share=9:9:0'), ('7', 'gres:shard:2', 'berth:1;share=300:5000:0')):\n"
+        "    sys.stdout.write(''.join(map(''.join, zip(row, marks))) + '\\n')\n"
+    )
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = node._job({"SLURM_JOB_ID": "7"})
+    assert found == {"TresPerNode": "gres:shard:2", "AdminComment": "berth:1;share=300:5000:0"}
+    assert node._job({"SLURM_JOB_ID": "6"})["TresPerNode"] == ""
+    with pytest.raises(LiveError, match="squeue has no job 8"):
+        node._job({"SLURM_JOB_ID": "8"})

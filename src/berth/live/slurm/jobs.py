@@ -9,12 +9,12 @@ from berth.errors import LiveError
 from berth.history.values.tres import Resources, resources
 from berth.live.slurm.gres import indices
 
-__all__ = ["COLUMNS", "FIELD", "ROW", "SlurmJob", "format_of", "jobs_of", "tasks_of"]
+__all__ = ["COLUMNS", "FIELD", "ROW", "SlurmJob", "format_of", "jobs_of", "rows_of", "tasks_of", "text_of"]
 
 FIELD = "\x1f"
-"""What ends a field: names and comments may hold anything else."""
+"""What ends a field, with a mark of the query behind it: names and comments are their users' and may hold anything."""
 ROW = "\x1e"
-"""What ends a row: a comment may hold line breaks."""
+"""What ends a row likewise: a comment may hold line breaks."""
 
 COLUMNS = (
     "JobID", "JobArrayID", "HetJobID", "State", "Reason", "UserName", "Account", "QOS", "Partition", "Name",
@@ -108,27 +108,36 @@ _HOLDING = frozenset({
 })  # fmt: skip
 
 
-def format_of(columns: Sequence[str] = COLUMNS) -> str:
-    """The argument of `squeue -O`: a field's length is not limited where it has a mark behind it."""
-    marks = [FIELD] * (len(columns) - 1) + [ROW]
+def format_of(columns: Sequence[str] = COLUMNS, mark: str = "") -> str:
+    """The argument of `squeue -O`: a field's length is not limited where it has text behind it.
+
+    `mark` is a text that no user can know beforehand, so that no name of a job makes fields or rows of its own.
+    """
+    marks = [FIELD + mark] * (len(columns) - 1) + [ROW + mark]
     return ",".join(f"{name}:{mark}" for name, mark in zip(columns, marks, strict=True))
 
 
-def jobs_of(text: str) -> Iterator[SlurmJob]:
+def rows_of(text: str, columns: Sequence[str] = COLUMNS, mark: str = "") -> Iterator[list[str]]:
+    """The fields of each row that `squeue -h -O format_of(columns, mark)` prints; LiveError for a row of others."""
+    for row in text.split(ROW + mark):
+        row = row.strip("\n ")
+        if not row:
+            continue
+        fields = row.split(FIELD + mark)
+        if len(fields) != len(columns):
+            raise LiveError(
+                f"squeue printed a row of {len(fields)} fields, expected {len(columns)}: {row[:80]!r}; is it of a"
+                " Slurm before 22.05? See `berth slurm check`"
+            )
+        yield fields
+
+
+def jobs_of(text: str, mark: str = "") -> Iterator[SlurmJob]:
     """The rows that `squeue -h -a -O` prints, with times as seconds (SLURM_TIME_FORMAT=%s).
 
     Raises LiveError for a row that cannot be read: half of a queue would be worse than none.
     """
-    for row in text.split(ROW):
-        row = row.strip("\n ")
-        if not row:
-            continue
-        fields = row.split(FIELD)
-        if len(fields) != len(COLUMNS):
-            raise LiveError(
-                f"squeue printed a row of {len(fields)} fields, expected {len(COLUMNS)}: {row[:80]!r}; is it of a"
-                " Slurm before 22.05? See `berth slurm check`"
-            )
+    for fields in rows_of(text, COLUMNS, mark):
         try:
             yield _job(fields)
         except ValueError as error:
@@ -148,14 +157,14 @@ def _job(fields: Sequence[str]) -> SlurmJob:
         raise ValueError(f"an array of {len(waiting):,} tasks")
     return SlurmJob(
         id=f"{head}_" if bracket else array_id, raw_id=raw_id, state=state, reason=reason, user=user,
-        account=_text(account), qos=_text(qos), partition=partition, name=name, comment=_text(comment),
-        admin_comment=_text(admin_comment), command=_text(command), priority=_number(priority),
+        account=text_of(account), qos=text_of(qos), partition=partition, name=name, comment=text_of(comment),
+        admin_comment=text_of(admin_comment), command=text_of(command), priority=_number(priority),
         nice=int(nice or 0), submit_ms=_ms(submit) or 0, eligible_ms=_ms(eligible), start_ms=_ms(start),
         end_ms=_ms(end), time_limit_ms=_limit_ms(limit), nodes=_number(nodes), tasks=_number(tasks),
-        node_list=_text(node_list), req_nodes=_text(req_nodes),
-        tres=resources(tres), tres_per_node=_text(per_node), tres_per_job=_text(per_job),
-        tres_per_task=_text(per_task), tres_per_socket=_text(per_socket), features=_text(features),
-        licenses=_text(licenses), dependency=_text(dependency), reservation=_text(reservation),
+        node_list=text_of(node_list), req_nodes=text_of(req_nodes),
+        tres=resources(tres), tres_per_node=text_of(per_node), tres_per_job=text_of(per_job),
+        tres_per_task=text_of(per_task), tres_per_socket=text_of(per_socket), features=text_of(features),
+        licenses=text_of(licenses), dependency=text_of(dependency), reservation=text_of(reservation),
         exclusive=over == "NO", restarts=_number(restarts), array_tasks=waiting,
         array_limit=int(at_once) if at_once else None, het=het_id not in _NOTHING and het_id != "0",
     )  # fmt: skip
@@ -179,7 +188,8 @@ def tasks_of(jobs: Iterable[SlurmJob], most: int) -> Iterator[SlurmJob]:
             yield replace(job, id=f"{job.id}{task}", array_tasks=())
 
 
-def _text(text: str) -> str:
+def text_of(text: str) -> str:
+    """A field; empty where Slurm prints one of its words for nothing."""
     return "" if text in _NOTHING else text
 
 

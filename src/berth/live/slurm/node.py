@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import sys
 import time
 from collections.abc import Mapping
@@ -18,7 +19,8 @@ from pathlib import Path
 from berth.errors import BerthError, LiveError
 from berth.live.slurm.controller import run_program
 from berth.live.slurm.gres import gres_list, indices
-from berth.live.slurm.nodes import nodes_of, pairs_of
+from berth.live.slurm.jobs import format_of, rows_of, text_of
+from berth.live.slurm.nodes import nodes_of
 from berth.live.slurm.requests import Note, note_of
 from berth.live.slurm.results import Result, keep
 from berth.model import Share
@@ -86,7 +88,14 @@ def prolog(words: Mapping[str, str]) -> None:
 
 
 def _job(words: Mapping[str, str]) -> dict[str, str]:
-    return pairs_of(run_program(["scontrol", "-o", "-d", "show", "job", words["SLURM_JOB_ID"]]).strip())
+    """AdminComment and TresPerNode of the job, and not of other tasks of its array; by `squeue`, because in what
+    `scontrol show job` prints a user's name of a job can look like other fields."""
+    columns, mark = ("JobID", "tres-per-node", "admin_comment"), secrets.token_hex(4)
+    command = ["squeue", "-h", "-a", "-j", words["SLURM_JOB_ID"], "-O", format_of(columns, mark)]
+    for job_id, gres, comment in rows_of(run_program(command), columns, mark):
+        if job_id == words["SLURM_JOB_ID"]:
+            return {"TresPerNode": text_of(gres), "AdminComment": text_of(comment)}
+    raise LiveError(f"squeue has no job {words['SLURM_JOB_ID']}")
 
 
 def _limit(note: Note | None, job: Mapping[str, str], gpu: Gpu, words: Mapping[str, str]) -> Limit:
