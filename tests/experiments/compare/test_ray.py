@@ -144,7 +144,9 @@ def test_a_sweep_goes_on_when_a_worker_the_node_and_the_driver_are_killed(tmp_pa
             kill_one(sweep.pid, word)
         out, errors = sweep.communicate(timeout=400)
     assert sweep.returncode == 0, errors
-    assert errors.count("they are sent again") in (1, 2), errors  # one if the driver was killed before it noticed
+    assert errors.count("they are sent again") in (1, 2), (
+        errors
+    )  # one if the driver was killed before it noticed
     here = subprocess.run(command, capture_output=True, text=True, check=True, timeout=400)
     assert json.loads(out)["runs"] == json.loads(here.stdout)["runs"]
 
