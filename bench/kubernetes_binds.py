@@ -70,7 +70,7 @@ async def schedule(kubeconfig: Path, policy: str, knowledge: str) -> None:
 
 
 async def gathered(jobs: list[Any]) -> None:
-    """Await them, so many at once."""
+    """Await them, at most this many at once."""
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(job: Any) -> None:

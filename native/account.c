@@ -83,7 +83,7 @@ static void settle(struct berth_use_file *use, uint32_t index)
     uint64_t seq = LOAD_ACQUIRE(slot->intent);
     if (seq == 0)
         return;
-    /* In this order: whoever overwrites the tag has noted it before. */
+    /* In this order: a process notes the change before it overwrites the tag. */
     bool done = atomic_load(&use->total.tag) == (seq << BERTH_TAG_SLOT_BITS | (index + 1));
     done = atomic_load(&slot->noted) >= seq || done;
     if (done) {

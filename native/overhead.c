@@ -34,7 +34,7 @@ static bool others_hold(struct device *device)
     return atomic_load(&device->region.use->total.used) > own;
 }
 
-/* Takes `first` for a context whose size nobody knows yet. Of a partition that has less than that
+/* Takes `first` for a context of unknown size. Of a partition that has less than that
    left, all is taken; but if others hold the rest, their contexts may be the first too: their
    measurement is waited for, for at most COLD_WAIT_MS. Returns what is known then, 0 where nothing
    is; `reserved` is 0 where something is known or nothing was taken. */

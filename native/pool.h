@@ -23,7 +23,7 @@ struct pool {
 
 extern struct turn pools_turn; /* of all pools: never across a call of the driver */
 
-/* Around a call that asks for so many bytes. */
+/* Around a call that asks for `bytes` bytes. */
 static inline void pool_begin(struct pool *pool, uint64_t asks)
 {
     turn_take(&pools_turn);
@@ -58,7 +58,7 @@ static inline void pool_emptied(struct pool *pool, uint64_t bytes)
     turn_leave(&pools_turn);
 }
 
-/* Whether nobody tells what is reserved for it. */
+/* Whether the driver does not report what is reserved for it. */
 static inline bool pool_is_untold(struct pool *pool)
 {
     turn_take(&pools_turn);

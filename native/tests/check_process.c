@@ -11,8 +11,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-/* The kernel may let go of a dead process a moment after it was waited for, as when somebody reads
-   its /proc. */
+/* The kernel may let go of a dead process a moment after it was waited for, as when another process
+   reads its /proc. */
 static uint64_t room_in_the_end(uint64_t wanted)
 {
     uint64_t seen = room();

@@ -99,7 +99,7 @@ def _from_history(folder: Path, since: str, policies: list[str], options: RunOpt
     nodes = tuple(read_nodes(options.cluster)) if options.cluster else ()
     real = lived(open_history(folder, must_exist=True), since_ms=_since_ms(since), nodes=nodes)
     if real.policy and real.policy not in policies:
-        policies = [*policies, real.policy]  # without it nobody knows how far a replay is from what happened
+        policies = [*policies, real.policy]  # without it the error of a replay is unknown
     with progress_bar(f"{len(policies)} runs") as progress:
         result = compare_policies(
             real.jobs, policies, cluster=real.nodes, processes=processes, progress=progress,

@@ -273,7 +273,7 @@ def _look(scheduler_name: str, compat: str | None, kubeconfig: str | None, conte
 
 
 def _ask(what: Callable[[Api], Awaitable[T]], kubeconfig: str | None, context: str | None) -> T:
-    """Run something with a client of the cluster, until it ends or somebody ends it."""
+    """Run something with a client of the cluster, until it ends or is interrupted."""
     from berth.live.kubernetes.access import find_access
     from berth.live.kubernetes.client import Api
 

@@ -81,7 +81,7 @@ def run(
     interval_s: Annotated[
         float,
         typer.Option(
-            "--interval", min=0.1, metavar="SECONDS", help="At most one query each so many seconds."
+            "--interval", min=0.1, metavar="SECONDS", help="Average number of seconds between queries."
         ),
     ] = 5.0,
     patience_s: Annotated[
@@ -107,7 +107,7 @@ def run(
     ] = None,
     for_s: Annotated[
         float | None,
-        typer.Option("--for", metavar="SECONDS", help="End after so many seconds; default: never."),
+        typer.Option("--for", metavar="SECONDS", help="Stop after this many seconds; default: never."),
     ] = None,
 ) -> None:
     """Look at the queue every few seconds; say what would be started when, or place held jobs."""

@@ -44,7 +44,7 @@ def annotation_of(placement: Placement, view: View, policy: str) -> str:
 
 
 def placed_of(annotations: dict[str, str]) -> Placed | None:
-    """The placement that a pod carries; None where it carries none, or one that nobody of us wrote."""
+    """The placement that a pod carries; None where it carries none, or one that berth did not write."""
     text = annotations.get(names.PLACEMENT)
     if text is None:
         return None

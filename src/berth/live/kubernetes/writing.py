@@ -25,7 +25,7 @@ MOST_MESSAGE = 1000
 
 
 class Taken(Exception):  # noqa: N818  it is an answer
-    """The pod cannot be bound: it is gone, goes, is another of its name, or somebody else bound it."""
+    """The pod cannot be bound: it is gone, is being deleted, is another pod of the same name, or is bound already."""
 
 
 async def bind(api: Api, step: Bind) -> None:
@@ -120,7 +120,7 @@ class Events:
         self._waiting.append((step, warning))
 
     async def write(self, most: int) -> None:
-        """Write at most so many of those that wait."""
+        """Write at most this many of those that wait."""
         for _ in range(min(most, len(self._waiting))):
             step, warning = self._waiting.popleft()
             try:

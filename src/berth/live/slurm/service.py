@@ -49,7 +49,7 @@ DECISIONS = "decisions.jsonl"
 STATUS = "status.json"
 RESULTS = "results"
 NODES_EVERY = 4
-"""Of so many looks at the queue one is followed by a look at the nodes."""
+"""The nodes are queried on every such look at the queue."""
 SHARES_EVERY_S = 300
 """PriorityCalcPeriod's default: Slurm does not reckon them more often."""
 FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL"})

@@ -46,7 +46,7 @@ class World:
         self._labels: frozenset[str] = frozenset()
         self._away: set[str] = set()
         self.never: dict[str, str] = {}
-        """Waiting jobs that could start on none of today's nodes, and why; they hold up nobody."""
+        """Waiting jobs that could start on none of today's nodes, and why; they block no other job."""
         self._never_jobs: dict[str, Job] = {}
         self.unplaced: dict[str, str] = {}
         """Jobs that run, and that the cluster of the last view has no room for."""
@@ -146,7 +146,7 @@ class World:
         )  # fmt: skip
 
     def _adopt(self, job: Job, slurm_job: SlurmJob, now_ms: int) -> None:
-        """Note a job that runs, whoever placed it."""
+        """Note a running job, placed by berth or not."""
         scheduler = self.scheduler
         if scheduler.waits(job.id):
             scheduler.withdraw(job.id, now_ms)

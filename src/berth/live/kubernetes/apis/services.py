@@ -3,7 +3,7 @@
     server = serve(socket, {DEVICE_PLUGIN: plugin})       # plugin.Allocate(request, context) and so on
     answer = await call(channel, REGISTRATION, "Register", request)
 
-Sockets are made with mode 0600: whoever may connect may give GPUs away.
+Sockets are made with mode 0600, because any client may allocate GPUs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the containers of this node were given of its GPUs: kept on disk, and enforced by a region each.
 
 An allotment is given once and stays the same until it is taken back; a restart of the agent or of the machine finds it
-again. No more of a GPU is given than it has, whoever asks: the device plugin and the DRA driver share one `Allotments`.
+again. No more of a GPU is given than it has: the device plugin and the DRA driver share one `Allotments`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Part:
     best_effort: bool = False
     """No promise of time: the container takes what others leave."""
     burst: bool = False
-    """It may take more than its share while nobody else wants it."""
+    """It may take more than its share while the rest is unused."""
     priority: str = "normal"
 
     @property

@@ -32,7 +32,7 @@ class NodeCollector(Collector):
         yield from self._parts(view)
         for name, text, value in (
             ("escaped_processes", "Processes that use a GPU outside their pod's limit.", len(view.escaped)),
-            ("ailing_gpus", "GPUs that are given to nobody, because of an error or because they are lost.",
+            ("ailing_gpus", "GPUs that are not allocated because of an error, or because they are lost.",
              len(view.ailing)),
         ):  # fmt: skip
             gauge = GaugeMetricFamily(f"berth_{name}", text)

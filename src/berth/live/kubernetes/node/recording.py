@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def record_of(told: dict[str, Any], samples: list[Sample], node: str) -> Record:
-    """The record of a pod; what nobody measured is None."""
+    """The record of a pod; unmeasured values are None."""
     out_of_memory = told["state"] == "out-of-memory"
     card_mib = told["hardware"]["mem_mib"]
     uses = [sample.use_pct / 100 for sample in samples if sample.use_pct is not None]

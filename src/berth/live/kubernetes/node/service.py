@@ -209,7 +209,7 @@ async def run_node(settings: NodeSettings, api: Api) -> None:
     loop = asyncio.get_running_loop()
 
     def heard(gpu: int, xid: int) -> None:
-        log.warning("XID %d on GPU %d: it is given to nobody until this agent is started again", xid, gpu)
+        log.warning("XID %d on GPU %d: it is not allocated until this agent restarts", xid, gpu)
         loop.call_soon_threadsafe(node.agent.xids.__setitem__, gpu, str(xid))
 
     watch = XidWatch(heard, fake_driver_folder() if settings.fake else None)
