@@ -123,3 +123,10 @@ def test_a_price_list_that_does_not_fit_is_refused(tmp_path: Path, text: str, me
 def test_a_price_list_without_watts_is_read_as_before(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text("currency = 'EUR'\n[gpu_hour]\nA100 = 1.5\n")
     assert read_prices(tmp_path / "p.toml") == Prices("EUR", {"a100": 1.5})
+
+
+def test_a_price_list_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        SettingError, match=r"p\.toml: no such file or directory; expected a price list in TOML"
+    ):
+        read_prices(tmp_path / "p.toml")

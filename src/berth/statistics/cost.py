@@ -92,7 +92,10 @@ def read_prices(path: Path) -> Prices:
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise SettingError(f"{path}: {reason}; expected a price list in TOML") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingError(f"{path} cannot be read as a price list: {error}") from error
     known = ("currency", "gpu_hour", "gpu_watts", *_NUMBERS)
     if unknown := sorted(content.keys() - set(known)):
