@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow check bench install native apis lock clean
+.PHONY: demo test test-slow check bench docs install native apis lock clean
 
 demo: install
 	$(BIN)/berth compare synthetic:demo --policies fifo+first-fit,sjf+best-fit,fgd,random --seeds 5 --out out/demo
@@ -45,6 +45,10 @@ check: .venv/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(MAKE) -s -C native check-format
+
+docs: .venv/.dev
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
+	@echo build/docs/index.html
 
 bench: .venv/.dev
 	for script in $(filter-out bench/harness.py,$(wildcard bench/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done
