@@ -47,21 +47,22 @@ def render_picture(figure: go.Figure, wanted: str = "") -> str:
         title=figure.layout.title.text or "berth",
         data=as_json(figure),
         wanted=wanted,
+        scripts=("draw", "hand_over") if wanted else ("draw",),
         compiles_shaders=any(trace.type == "parcoords" for trace in figure.data),
     )
 
 
-def _page(template: str, **values: object) -> str:
+def _page(template: str, scripts: tuple[str, ...] = ("draw",), **values: object) -> str:
     environment = _environment()
-    scripts = {name: environment.get_template(f"{name}.js").render() for name in ("draw", "hand_over")}
-    scripts["plotly"] = get_plotlyjs()
+    sources = {name: environment.get_template(f"{name}.js").render() for name in scripts}
+    sources["plotly"] = get_plotlyjs()
     return environment.get_template(template).render(
         **values,
         # No data can be in these: they are berth's and Plotly's own files.
         style=Markup(environment.get_template("report.css").render()),
-        **{name: Markup(script) for name, script in scripts.items()},
+        **{name: Markup(script) for name, script in sources.items()},
         # The browser runs the scripts with these sums and no other, and opens no connection.
-        script_sums=" ".join(f"'sha256-{_sum(script)}'" for script in scripts.values()),
+        script_sums=" ".join(f"'sha256-{_sum(script)}'" for script in sources.values()),
     )
 
 
