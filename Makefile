@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow check bench install native apis lock clean
+.PHONY: demo test test-slow check bench dist docs install native apis lock clean
 
 demo: install
 	$(BIN)/berth compare synthetic:demo --policies fifo+first-fit,sjf+best-fit,fgd,random --seeds 5 --out out/demo
@@ -45,6 +45,17 @@ check: .venv/.dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(MAKE) -s -C native check-format
+
+docs: .venv/.dev
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs build/docs
+	@echo build/docs/index.html
+
+# A source archive and a wheel for every Linux with glibc as new as this machine's needs.
+dist: .venv/.dev
+	rm -rf build/dist dist
+	BERTH_NATIVE=1 $(BIN)/python -m hatchling build -d build/dist
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair -w dist build/dist/*.whl
+	cp build/dist/*.tar.gz dist/
 
 bench: .venv/.dev
 	for script in $(filter-out bench/harness.py,$(wildcard bench/*.py)); do echo "== $$script"; $(BIN)/python $$script || exit 1; done

@@ -1,7 +1,14 @@
-"""Compiles native/ when the package is built: libberth.so, its operator's side and the fake driver."""
+"""Compiles native/ when the package is built: libberth.so, its operator's side and the fake driver.
+
+Without a C compiler or `make` the package is pure Python: all of berth but partitions. `BERTH_NATIVE=0` leaves
+native/ out on purpose, `BERTH_NATIVE=1` refuses to build without it.
+"""
 
 from __future__ import annotations
 
+import os
+import shlex
+import shutil
 import subprocess
 import sysconfig
 from pathlib import Path
@@ -16,7 +23,17 @@ class NativeBuild(BuildHookInterface):
     """An editable install finds them in build/native; a wheel carries them and is of this platform."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build, and tell the wheel what to carry."""
+        """Build where there is a compiler, and tell the wheel what to carry."""
+        asked = os.environ.get("BERTH_NATIVE", "")
+        if asked not in ("", "0", "1"):
+            raise SystemExit(f"BERTH_NATIVE is '{asked}'; expected 1 (compile), 0 (leave out) or nothing")
+        lacking = _lacking()
+        if asked == "1" and lacking:
+            raise SystemExit(f"BERTH_NATIVE=1, but there is no {' and no '.join(lacking)}")
+        if asked == "0" or lacking:
+            why = "BERTH_NATIVE=0" if asked == "0" else f"no {' and no '.join(lacking)} here"
+            self.app.display_warning(f"{why}: partitions (berth run, berth up) are left out")
+            return
         root = Path(self.root)
         subprocess.run(["make", "-s", "-C", str(root / "native")], check=True)
         if version == "editable":
@@ -27,3 +44,9 @@ class NativeBuild(BuildHookInterface):
         build_data["force_include"].update(
             {str(built / name): f"berth/partition/native/{name}" for name in LIBRARIES}
         )
+
+
+def _lacking() -> list[str]:
+    """What of make and the compiler is not on the search path."""
+    compiler = shlex.split(os.environ.get("CC", "gcc"))[0]
+    return [tool for tool in ("make", compiler) if shutil.which(tool) is None]

@@ -63,6 +63,9 @@ __all__ = [
 ]
 
 
+DISTRIBUTION = "berth-gpu"
+"""The name on package indexes, where `berth` is another project."""
+
 EXTRAS = {
     "jax": "learn",
     "optax": "learn",
@@ -243,24 +246,21 @@ class SettingError(BerthError):
     """A value of an option or setting is outside its range."""
 
 
-def install_command(extra: str) -> str:
-    """The command that adds an extra to this installation: from its source where it was installed from one.
-
-    An index may hold another project by berth's name, so a bare `pip install berth` is never advised.
-    """
+def install_command(extra: str = "") -> str:
+    """The command that adds an extra to this installation, or installs it again: from its source if it has one."""
     import json
     from importlib.metadata import PackageNotFoundError, distribution
     from urllib.parse import unquote
 
     try:
-        origin = distribution("berth").read_text("direct_url.json")
+        origin = distribution(DISTRIBUTION).read_text("direct_url.json")
     except PackageNotFoundError:
         origin = None
     found = json.loads(origin) if origin else {}
-    source = str(found.get("url", "berth's source"))
-    where = unquote(source.removeprefix("file://"))
+    where = unquote(str(found.get("url", DISTRIBUTION)).removeprefix("file://"))
     editable = "-e " if found.get("dir_info", {}).get("editable") else ""
-    return f"{sys.executable} -m pip install {editable}'{where}[{extra}]'"
+    extras = f"[{extra}]" if extra else ""
+    return f"{sys.executable} -m pip install {editable}'{where}{extras}'"
 
 
 class MissingExtraError(BerthError):

@@ -315,6 +315,14 @@ class Record:
     energy_j: int | None = None
     """Energy that its nodes took for it."""
 
+    @property
+    def parts(self) -> int:
+        """`Job.nodes` of the same job submitted again: equal parts, one a node; 0 where GPUs may spread in any way."""
+        many = self.node_count or len(self.nodes)
+        if many > 1 and self.gpus % many == 0:
+            return many
+        return 1 if many == 1 else 0
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Profile:

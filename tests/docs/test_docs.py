@@ -127,8 +127,54 @@ def test_the_python_of_the_docs_prints_what_stands_below_it(
         assert run([sys.executable, "block.py"], tmp_path) == text
 
 
+FIRST_STEPS = sorted((ROOT / "docs" / "first-steps").glob("*.md"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", FIRST_STEPS, ids=lambda path: path.stem)
+def test_first_steps_run_as_written(page: Path, tmp_path: Path) -> None:
+    """Every block after `<!-- runs -->`, in the page's order and in one folder."""
+    blocks = re.findall(r"<!-- runs -->\n```(sh|python)\n(.*?)```", page.read_text(), re.DOTALL)
+    assert blocks or page.stem == "one-machine", "the queue of one machine is tried by the demo's own test"
+    for language, text in blocks:
+        (tmp_path / "block").write_text(text)
+        run(
+            [
+                sys.executable if language == "python" else "bash",
+                *(["-e"] if language == "sh" else []),
+                "block",
+            ],
+            tmp_path,
+        )
+
+
+@pytest.mark.slow
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    """Among them: a link to a page or a heading that is not there, and a page that no other leads to."""
+    pytest.importorskip("sphinx", reason="the site is built by Sphinx")
+    run(
+        [
+            sys.executable,
+            "-m",
+            "sphinx",
+            "-q",
+            "-W",
+            "--keep-going",
+            str(ROOT / "docs"),
+            "site",
+            "-d",
+            "kept",
+        ],
+        tmp_path,
+    )
+    for name in ("index", "api", "first-steps/operator", "results"):
+        assert (tmp_path / "site" / f"{name}.html").exists(), name
+    assert "sjf" in (tmp_path / "site" / "searchindex.js").read_text(), "the search needs no network"
+
+
 def test_links_between_pages_lead_somewhere() -> None:
-    pages = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+    fronts = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+    pages = (*fronts, *sorted((ROOT / "docs").rglob("*.md")))
     links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#:]+)\)", page.read_text())]
     assert [(page.name, link) for page, link in links if not (page.parent / link).exists()] == []
 
@@ -150,4 +196,4 @@ def test_every_dependency_has_a_line_in_the_docs() -> None:
         *(name for extra in project["optional-dependencies"].values() for name in extra),
     ]
     named = [re.split(r"[>=\[]", requirement)[0] for requirement in wanted]
-    assert [name for name in named if name != "berth" and name not in page] == []
+    assert [name for name in named if name != "berth-gpu" and name not in page] == []

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,20 @@ def test_jobs_work_as_long_as_their_last_attempt_and_are_beside_what_happened(hi
     ]
     assert (real.nodes, real.policy, real.left_out) == ((HERE,), "fifo", 1)
     assert (real.makespan_s, real.wait_mean_s) == (31.0, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "nodes", "parts"), [(16, ("a", "b"), 2), (16, ("a",), 1), (3, ("a", "b"), 0), (0, (), 0)]
+)
+def test_a_job_of_several_nodes_is_replayed_on_as_many(
+    gpus: int, nodes: tuple[str, ...], parts: int, tmp_path: Path
+) -> None:
+    origin = 1_700_000_000_000
+    ran = replace(record("1", origin, origin, origin + 10_000), gpus=gpus, nodes=nodes)
+    write_records([ran], tmp_path / "records.parquet")
+    import_records(open_history(tmp_path / "history"), tmp_path / "records.parquet", Options(cluster="here"))
+    (job,) = lived(open_history(tmp_path / "history"), nodes=[HERE]).jobs
+    assert (job.gpus, job.nodes) == (gpus, parts)
 
 
 def test_the_replay_of_what_ran_is_close_and_the_gap_of_others_is_told(history: Path) -> None:

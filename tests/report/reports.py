@@ -28,7 +28,7 @@ def report(
         "trace": "trace.csv: 60 jobs over 10 minutes",
         "cluster": "4 nodes, 10 GPUs",
         "created": "2026-11-21 03:00 UTC",
-        "version": "0.1.0",
+        "version": "1.2.3",
     }
     drawn = curves() if inflation is None else inflation
     chapters = [

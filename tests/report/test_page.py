@@ -1,14 +1,19 @@
+import base64
+import hashlib
 import json
 import re
 from dataclasses import replace
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from plotly import graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from berth.experiments.inflate.chapters import inflation_chapter
 from berth.report import Chapter, render, write
+from berth.report.page import render_picture
 from berth.statistics import METRICS
 from berth.statistics.table import Cell, table_rows
 from tests.experiments.compare.runs import NODES, made_runs
@@ -59,7 +64,7 @@ def test_a_page_says_what_was_asked_and_has_every_section(page: str) -> None:
         "Inflation",
     ]
     told = " ".join(text for texts in read.texts.values() for text in texts if len(text) < 1000)
-    for part in ("Two policies", "trace.csv: 60 jobs", "4 nodes, 10 GPUs", "berth 0.1.0 · 2026-11-21"):
+    for part in ("Two policies", "trace.csv: 60 jobs", "4 nodes, 10 GPUs", "berth 1.2.3 · 2026-11-21"):
         assert part in told
     assert "fifo+first-fit, sjf+best-fit, fgd, random" in told
     assert all(metric.definition in told for metric in METRICS)
@@ -170,3 +175,19 @@ def test_a_large_report_is_of_moderate_size() -> None:
     policies = ("fifo+first-fit", "fifo+best-fit", "sjf+first-fit", "sjf+best-fit", "fifo+random")
     text = render(report(runs=made_runs(policies, range(5), jobs=300)))
     assert len(text.encode()) - len(get_plotlyjs().encode()) < 3_000_000
+
+
+def test_a_single_picture_runs_no_other_script_and_contacts_nobody() -> None:
+    text = render_picture(go.Figure(go.Scatter(y=[1, 2]), layout={"title": {"text": "a <b>"}, "height": 400}))
+    found = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', text)
+    assert found is not None
+    policy = unescape(found[1])
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    assert "unsafe-eval" not in policy
+    assert "showSendToCloud: false" in text
+    assert "<title>a &lt;b&gt;</title>" in text
+    sums = re.findall(r"'sha256-([^']+)'", policy)
+    scripts = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert {base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts} <= set(
+        sums
+    )

@@ -108,7 +108,6 @@ def _job(record: Record, origin_ms: int, labels: set[str]) -> Job:
     begun = (
         _asked_ms(record) < origin_ms
     )  # it ran, or waited, when the period began: it is there from the first
-    many = record.node_count or len(record.nodes)
     start_ms = record.start_ms or 0
     return Job(
         _id(record),
@@ -118,7 +117,7 @@ def _job(record: Record, origin_ms: int, labels: set[str]) -> Job:
         application=record.application,
         gpus=record.gpus,
         share=record.share,
-        nodes=many if many > 1 and record.gpus % many == 0 else (1 if many == 1 else 0),
+        nodes=record.parts,
         labels=(record.virtual_cluster,) if record.virtual_cluster in labels else (),
         time_limit_ms=record.time_limit_ms or None,
         virtual_cluster=record.qos,

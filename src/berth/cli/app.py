@@ -11,6 +11,7 @@ from berth.cli import (
     compare,
     cost,
     digest,
+    doctor,
     experiment,
     history,
     importing,
@@ -59,6 +60,7 @@ app.add_typer(waiting.app, name="predict-wait")
 app.command("advise")(advice.advise)
 app.command("sample")(sampling.sample)
 app.command("train")(train.train)
+app.command("doctor")(doctor.doctor)
 app.command("run", context_settings={"allow_interspersed_args": False})(partition.run)
 app.add_typer(partition.app, name="partition")
 app.add_typer(kubernetes.app, name="k8s")
@@ -77,7 +79,8 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _berth(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version and stop.", callback=_version, is_eager=True)
+        bool,
+        typer.Option("--version", "-V", help="Print the version and stop.", callback=_version, is_eager=True),
     ] = False,
 ) -> None:
     pass

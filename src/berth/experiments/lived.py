@@ -107,6 +107,7 @@ def _job(record: Record, origin_ms: int) -> Job:
         application=record.application,
         gpus=record.gpus,
         share=Share(shared_milli, record.share.mem_mib if shared_milli < 1000 else 0),
+        nodes=record.parts,
         cpu_milli=record.cpu_milli,
         mem_mib=record.mem_mib,
         time_limit_ms=record.time_limit_ms,

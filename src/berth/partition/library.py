@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from berth.errors import PartitionError
+from berth.errors import PartitionError, install_command
 
 __all__ = [
     "describe",
@@ -56,7 +56,13 @@ def _first(name: str) -> Path:
     for folder in (_PACKAGED, _BUILT):
         if (folder / name).exists():
             return folder / name
-    raise PartitionError(f"{name} is neither in {_PACKAGED} nor in {_BUILT}; build it with: make native")
+    checkout = _BUILT.parents[1]
+    if (checkout / "native" / "Makefile").exists():
+        raise PartitionError(f"{name} is not in {_BUILT}; build it with: make -C {checkout / 'native'}")
+    raise PartitionError(
+        f"{name} is not in {_PACKAGED}: there was no C compiler when berth was installed. With make and gcc on "
+        f"the search path, install it again: {install_command()} --force-reinstall --no-deps"
+    )
 
 
 @cache

@@ -12,41 +12,25 @@ from pathlib import Path
 from typing import Final
 
 from plotly import graph_objects as go
-from plotly.offline import get_plotlyjs
 
 from berth.errors import SettingError
 from berth.files import whole_file
+from berth.report.page import render_picture
 
 __all__ = ["BROWSERS", "image_kind", "write_image"]
 
 BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 TIMEOUT_S: Final = 120
 
-_PAGE: Final = """<!doctype html><meta charset="utf-8"><body style="margin:0;background:#fff"><div id="plot"></div>
-<script>%s</script><script type="application/json" id="data">%s</script><script>
-const figure = JSON.parse(document.getElementById("data").textContent), wanted = %s;
-Plotly.newPlot("plot", figure.data, figure.layout, {displaylogo: false}).then(async (place) => {
-  if (!wanted) return;
-  const url = await Plotly.toImage(place, {format: wanted, width: 1100, height: figure.layout.height, scale: 2});
-  document.body.replaceChildren();
-  const text = document.createElement("pre");
-  text.id = "image"; text.textContent = url; document.body.append(text);
-});
-</script>"""
-
 
 def write_image(figure: go.Figure, out: Path) -> None:
     """Write .html, .png or .svg; SettingError for another ending, or where there is no browser to draw."""
     kind = image_kind(out)
     figure.update_layout(paper_bgcolor="#FFFFFF", plot_bgcolor="#FFFFFF", title={"pad": {"l": 12, "t": 8}})
-    data = figure.to_json()
-    for character in "<>&":  # in JSON they stand only inside strings
-        data = data.replace(character, f"\\u{ord(character):04x}")
-    page = _PAGE % (get_plotlyjs(), data, "null" if kind == "html" else f'"{kind}"')
     if kind == "html":
-        _write(page.encode(), out)
+        _write(render_picture(figure).encode(), out)
         return
-    url = _drawn(page)
+    url = _drawn(render_picture(figure, kind))
     head, _, body = url.partition(",")
     if "base64" in head:
         _write(base64.b64decode(body), out)

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
+from plotly import graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from berth.files import whole_file
 from berth.report.report import Report
-from berth.report.sections import policies_of, sections_of, seeds_of
+from berth.report.sections import as_json, policies_of, sections_of, seeds_of
 
-__all__ = ["render", "write", "write_page"]
+__all__ = ["render", "render_picture", "write", "write_page"]
 
 
 def render(report: Report) -> str:
@@ -39,18 +40,29 @@ def write_page(template: str, path: Path, **values: object) -> None:
     _write(_page(template, **values), path)
 
 
-def _page(template: str, **values: object) -> str:
+def render_picture(figure: go.Figure, wanted: str = "") -> str:
+    """A page with one figure, which under `wanted` (png or svg) leaves its image as a data URL in `#image`."""
+    return _page(
+        "picture.html",
+        title=figure.layout.title.text or "berth",
+        data=as_json(figure),
+        wanted=wanted,
+        scripts=("draw", "hand_over") if wanted else ("draw",),
+        compiles_shaders=any(trace.type == "parcoords" for trace in figure.data),
+    )
+
+
+def _page(template: str, scripts: tuple[str, ...] = ("draw",), **values: object) -> str:
     environment = _environment()
-    plotly = get_plotlyjs()
-    draw = environment.get_template("draw.js").render()
+    sources = {name: environment.get_template(f"{name}.js").render() for name in scripts}
+    sources["plotly"] = get_plotlyjs()
     return environment.get_template(template).render(
         **values,
-        # No data can be in these three: they are berth's and Plotly's own files.
+        # No data can be in these: they are berth's and Plotly's own files.
         style=Markup(environment.get_template("report.css").render()),
-        plotly=Markup(plotly),
-        draw=Markup(draw),
+        **{name: Markup(script) for name, script in sources.items()},
         # The browser runs the scripts with these sums and no other, and opens no connection.
-        script_sums=" ".join(f"'sha256-{_sum(script)}'" for script in (plotly, draw)),
+        script_sums=" ".join(f"'sha256-{_sum(script)}'" for script in sources.values()),
     )
 
 

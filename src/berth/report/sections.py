@@ -83,11 +83,16 @@ def plot_of(name: str, label: str, figure: go.Figure) -> Plot:
     title = figure.layout.title.text
     above = figure.layout.margin.t - 32
     figure.update_layout(title={"text": ""}, margin={"t": above}, height=figure.layout.height - 32)
+    return Plot(name, title, label, as_json(figure), int(figure.layout.height))
+
+
+def as_json(figure: go.Figure) -> Markup:
+    """A figure as JSON that can stand in a script element."""
     text: str = to_json_plotly(_without_repeats(figure.to_dict()))
     # In JSON these stand only inside strings; escaped so, nothing in the data can end the script element.
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
-    return Plot(name, title, label, Markup(text), int(figure.layout.height))
+    return Markup(text)
 
 
 def _without_repeats(content: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,87 @@
+"""The package is built with a compiler and without one, and says which it was."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import berth
+from berth.errors import PartitionError
+from berth.partition import library
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def build(kind: str, out: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(out)]
+    return subprocess.run(
+        words, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({"BERTH_NATIVE": "0"}, "BERTH_NATIVE=0: partitions"),
+        ({"PATH": "/nowhere"}, "no make and no gcc here: partitions"),
+    ],
+)
+def test_without_a_compiler_the_wheel_has_all_but_partitions(
+    environment: dict[str, str], told: str, tmp_path: Path
+) -> None:
+    done = build("wheel", tmp_path, **environment)
+    assert done.returncode == 0, done.stderr
+    assert told in done.stdout + done.stderr
+    (wheel,) = tmp_path.iterdir()
+    assert wheel.name == f"berth_gpu-{berth.__version__}-py3-none-any.whl"
+    names = zipfile.ZipFile(wheel).namelist()
+    assert [name for name in names if ".so" in name or name.startswith("tests/")] == []
+    assert {"berth/__init__.py", "berth/py.typed", "berth/report/templates/report.html"} <= set(names)
+
+
+@pytest.mark.parametrize(
+    ("environment", "told"),
+    [
+        ({"BERTH_NATIVE": "1", "PATH": "/nowhere"}, "BERTH_NATIVE=1, but there is no make and no gcc"),
+        ({"BERTH_NATIVE": "yes"}, "BERTH_NATIVE is 'yes'; expected 1 (compile), 0 (leave out) or nothing"),
+    ],
+)
+def test_a_build_that_cannot_be_as_asked_says_why(
+    environment: dict[str, str], told: str, tmp_path: Path
+) -> None:
+    done = build("wheel", tmp_path, **environment)
+    assert done.returncode != 0
+    assert told in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_source_brings_what_compiles_it(tmp_path: Path) -> None:
+    assert build("sdist", tmp_path).returncode == 0
+    (packed,) = tmp_path.iterdir()
+    with tarfile.open(packed) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"native/Makefile", "hatch_build.py", "pyproject.toml", "LICENSE", "README.md"} <= names
+
+
+def test_a_library_that_was_not_built_is_named_with_what_builds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "_PACKAGED", tmp_path / "packaged")
+    monkeypatch.setattr(library, "_BUILT", tmp_path / "build" / "native")
+    with pytest.raises(
+        PartitionError, match=r"no C compiler when berth was installed.*-m pip install .*--no-deps"
+    ):
+        library.library_path()
+    (tmp_path / "native").mkdir()
+    (tmp_path / "native" / "Makefile").touch()
+    with pytest.raises(
+        PartitionError, match=rf"build it with: make -C {re.escape(str(tmp_path / 'native'))}"
+    ):
+        library.library_path()
