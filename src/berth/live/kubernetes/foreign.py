@@ -10,9 +10,9 @@ from berth.errors import AskError, SchedulerError
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.constraints import constraint_of
+from berth.live.kubernetes.consumed import consumed_of
 from berth.live.kubernetes.gpu_words import pod_resources
 from berth.live.kubernetes.placements import Placed, slots_of
-from berth.live.kubernetes.quantities import mem_mib, whole
 from berth.model import GpuSlot, Share
 
 if TYPE_CHECKING:
@@ -163,10 +163,8 @@ class Foreign:
 
 
 def _consumed(allocated: api.Allocated) -> Share:
-    held = allocated.consumed_capacity
     try:
-        if "memory" not in held and "milli" not in held:
-            return WHOLE
-        return Share(whole(held.get("milli", 0)), mem_mib(held.get("memory", 0)))
+        mem_mib, milli = consumed_of(allocated.consumed_capacity)
     except AskError:
         return WHOLE
+    return Share(WHOLE.milli if milli is None else milli, WHOLE.mem_mib if mem_mib is None else mem_mib)
