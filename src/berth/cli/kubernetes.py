@@ -89,7 +89,9 @@ def scheduler(
     identity = f"{platform.node()}-{os.getpid()}"
 
     async def run(api: Api) -> None:
-        scheduling = Scheduling(api, Options(settings, mode is Mode.ADVISE, once, identity, elect=elect))
+        scheduling = Scheduling(
+            api, Options(settings, mode is Mode.ADVISE, once, identity, elect=elect, own_process=True)
+        )
         await scheduling.run()
         if once:
             done = scheduling.counts
@@ -315,7 +317,8 @@ def _table(seen: Snapshot) -> Any:
     )
     for gpu in seen.gpus:
         memory = f"{gpu.mem_mib} of {gpu.card_mib} MiB" if gpu.card_mib else "not known"
-        others = [f"others: {gpu.foreign_milli / 10:g} %"] if gpu.foreign_milli else []
+        whose = "claims" if gpu.for_claims else "others"
+        others = [f"{whose}: {gpu.foreign_milli / 10:g} %"] if gpu.foreign_milli or gpu.for_claims else []
         gpus.add_row(
             gpu.node,
             str(gpu.index),

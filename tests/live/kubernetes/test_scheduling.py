@@ -184,6 +184,8 @@ def test_nodes_come_and_go_and_change_while_pods_wait(play: Played) -> None:
             await world.patch("/api/v1/nodes/n1", {"metadata": {"labels": {
                 names.LABEL_GPU_COUNT: "1", names.LABEL_GPU_MEMORY_MIB: "16384", names.LABEL_GPU_MODEL: "T4",
             }}})  # fmt: skip
+            units = {"status": {"allocatable": {names.RESOURCE: "16"}, "capacity": {names.RESOURCE: "16"}}}
+            await world.patch("/api/v1/nodes/n1/status", units)
             await world.until_bound("early")
             await world.pod("next", 1)
             await world.until_told("next", "GPU compute")

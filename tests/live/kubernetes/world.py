@@ -75,7 +75,8 @@ class World:
             names.LABEL_GPU_MODEL: model,
             names.LABEL_GPU_MEMORY_MIB: str(mem_mib),
         }
-        there = {"cpu": cpu, "memory": memory, "pods": pods, **(resources or {})}
+        units = {names.RESOURCE: str(names.SLOTS_PER_GPU * gpus)} if gpus else {}
+        there = {"cpu": cpu, "memory": memory, "pods": pods, **units, **(resources or {})}
         await self._make(
             "/api/v1/nodes",
             {

@@ -43,6 +43,9 @@ class Ask:
     """As the user wrote them: the start of a model's name will do."""
     constraint: Constraint
     application: str
+    """By which profiles and run times are learned: what it says, else its kind, else its controller."""
+    owner: str
+    """Whose pods are alike: the application that it says, or its controller. Empty for a pod of its own."""
     gang: Gang | None
     priority: int
     estimate_ms: int | None
@@ -56,8 +59,13 @@ def ask_of(pod: Pod, compat: str | None = None) -> Ask:
     resources = {key: value for key, value in pod_resources(pod) if value}
     wish = wish_of(pod, resources, compat)
     known = known_resources(compat)
-    others = {key: value for key, value in resources.items() if key not in known and key not in _COUNTED}
+    others = {
+        key: value for key, value in resources.items() if key not in known - {names.RESOURCE} | _COUNTED
+    }
     milli, mem_mib, mem_milli = _parts(wish)
+    owner = _text(said.get(names.APPLICATION, ""), names.APPLICATION) or _controller(pod.metadata)
+    kind = _text(said.get(names.KIND, ""), names.KIND)
+    named = names.APPLICATION in said and owner
     limit_s = pod.spec.active_deadline_seconds
     return Ask(
         gpus=wish.gpus if wish else 0,
@@ -68,7 +76,8 @@ def ask_of(pod: Pod, compat: str | None = None) -> Ask:
         host_mem_mib=resources.get("memory", 0),
         models=wish.models if wish else (),
         constraint=constraint_of(pod, others),
-        application=_text(said.get(names.APPLICATION, ""), names.APPLICATION),
+        application=(owner if named else kind) or (owner and f"{pod.metadata.namespace}/{owner}"),
+        owner=owner,
         gang=_gang(pod.metadata),
         priority=pod.spec.priority,
         estimate_ms=_estimate_ms(said.get(names.ESTIMATE)),
@@ -119,6 +128,13 @@ def _refuse_what_is_not_honoured(pod: Pod) -> None:
             raise AskError(
                 f"required {what} is not honoured; write it as preferred, or use another scheduler for this pod"
             )
+    for each in spec.init_containers:
+        asked = {**each.resources.limits, **each.resources.requests}
+        if each.restart_policy != "Always" and names.RESOURCE in asked:
+            raise AskError(
+                f"an init container asks for {names.RESOURCE}; the kubelet does not tell berth's agent which GPU it"
+                " gave to one. Ask in a container, or in a sidecar (restartPolicy: Always)"
+            )
     if spec.resource_claims:
         raise AskError(
             "resourceClaims are allocated by a scheduler that knows DRA, such as Kubernetes' own from 1.34 on; leave"
@@ -130,6 +146,11 @@ def _refuse_what_is_not_honoured(pod: Pod) -> None:
                 f"volume '{volume.name[:80]}' is a claim, and berth binds no volumes; use another kind of volume, or"
                 " another scheduler for this pod"
             )
+
+
+def _controller(meta: Meta) -> str:
+    """The object that makes pods like this one, such as `Job/train`; empty where there is none."""
+    return next((f"{each.kind}/{each.name}" for each in meta.owner_references if each.controller), "")
 
 
 def _gang(meta: Meta) -> Gang | None:

@@ -42,7 +42,8 @@ class GangOffers:
         line = self._board.gangs.line()
         holder = next((key for key, state in line if state.since_ms is not None), None)
         head = self._board.scheduler.queue.first()
-        for key, state in line[:AT_ONCE]:
+        offered = 0
+        for key, state in line:
             older = head is None or self._began_ms(state) <= head.submit_ms
             if (bool(state.bound) or key == holder or older) != first:
                 continue
@@ -52,8 +53,19 @@ class GangOffers:
                 yield from self._take_back(key, state, now_ms)
                 holder = None
                 continue
+            if key != holder:
+                if offered >= AT_ONCE:
+                    continue
+                offered += 1
+                if not self._could_ever(state):
+                    state.message = (
+                        f"its {state.size} pods are more than all nodes could hold if nothing else ran"
+                    )
+                    continue
             yield from self._offer(state, now_ms)
             if not state.placed:
+                if len(line) > AT_ONCE and state.waiting:  # others get their turn
+                    self._board.gangs.to_the_end(key)
                 continue
             if holder in (None, key):
                 holder, state.since_ms = key, state.since_ms or now_ms
@@ -61,6 +73,17 @@ class GangOffers:
                 state.message = f"{found} of {state.size} pods of the gang have room, which is held for them"
             else:
                 self._give_back(state, now_ms)
+
+    def _could_ever(self, state: GangState) -> bool:
+        """Whether the nodes of today could hold all that a gang lacks if nothing else ran, as far as a count of places
+        for its pods tells: one that never fits holds nothing back from others."""
+        cluster = self._board.cluster
+        jobs = [self._board.job(self._board.entries[uid]) for uid in list(state.waiting)[: state.wanted]]
+        if not jobs or not jobs[0].gpus:
+            return True
+        least = min(jobs, key=lambda job: job.gpus * job.share.milli)
+        places = int((cluster.capacity.milli.clip(0) // max(1, least.share.milli)).sum())
+        return places >= len(jobs) * least.gpus
 
     def _began_ms(self, state: GangState) -> int:
         return min((self._board.entries[uid].submit_ms for uid in state.waiting), default=0)
