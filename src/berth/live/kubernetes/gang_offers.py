@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["GangOffers"]
 
+REST_MS = 500
+"""After so long the next are offered."""
+Key = tuple[str, str]
+"""Namespace and name of a gang."""
 AT_ONCE = 16
 """Gangs that are offered to the policy in one decision."""
 
@@ -25,14 +29,13 @@ class GangOffers:
 
     def __init__(self, board: Board) -> None:
         self._board = board
+        self._rest_ms: int | None = None  # when those are offered that had no turn
 
     def next_ms(self) -> int | None:
-        """When a gang gives back what it holds; None: none holds anything."""
+        """When a gang gives back what it holds, or others have their turn; None: neither."""
         held_ms = self._board.settings.gang_ms
-        return min(
-            (state.since_ms + held_ms for _, state in self._board.gangs.line() if state.since_ms is not None),
-            default=None,
-        )
+        ends = [each.since_ms + held_ms for _, each in self._board.gangs.line() if each.since_ms is not None]
+        return min([*ends, *([self._rest_ms] if self._rest_ms is not None else [])], default=None)
 
     def steps(self, now_ms: int, *, first: bool) -> Iterator[Step]:
         """Offer the gangs to the policy, one after the other; the first that finds room for a part keeps it.
@@ -43,6 +46,8 @@ class GangOffers:
         holder = next((key for key, state in line if state.since_ms is not None), None)
         head = self._board.scheduler.queue.first()
         offered = 0
+        if first:
+            self._rest_ms = None
         for key, state in line:
             older = head is None or self._began_ms(state) <= head.submit_ms
             if (bool(state.bound) or key == holder or older) != first:
@@ -55,17 +60,18 @@ class GangOffers:
                 continue
             if key != holder:
                 if offered >= AT_ONCE:
+                    self._rest_ms = now_ms + REST_MS
                     continue
                 offered += 1
                 if not self._could_ever(state):
                     state.message = (
                         f"its {state.size} pods are more than all nodes could hold if nothing else ran"
                     )
+                    self._let_others_first(key, line)
                     continue
             yield from self._offer(state, now_ms)
             if not state.placed:
-                if len(line) > AT_ONCE and state.waiting:  # others get their turn
-                    self._board.gangs.to_the_end(key)
+                self._let_others_first(key, line)
                 continue
             if holder in (None, key):
                 holder, state.since_ms = key, state.since_ms or now_ms
@@ -73,6 +79,11 @@ class GangOffers:
                 state.message = f"{found} of {state.size} pods of the gang have room, which is held for them"
             else:
                 self._give_back(state, now_ms)
+
+    def _let_others_first(self, key: Key, line: list[tuple[Key, GangState]]) -> None:
+        """A gang that got no place goes to the end, where there are more than are offered at once."""
+        if len(line) > AT_ONCE and key in self._board.gangs.gangs:
+            self._board.gangs.to_the_end(key)
 
     def _could_ever(self, state: GangState) -> bool:
         """Whether the nodes of today could hold all that a gang lacks if nothing else ran, as far as a count of places
