@@ -104,6 +104,9 @@ def scheduler(
 def extender(
     certificate: Annotated[Path, typer.Option(help="Certificate of this server, PEM.")],
     key: Annotated[Path, typer.Option(help="Its private key, PEM.")],
+    client_ca: Annotated[
+        Path, typer.Option(help="Answer clients alone that have a certificate of this authority, PEM.")
+    ],
     port: Annotated[int, typer.Option(help="Port to listen on, with TLS.", min=1, max=65535)] = 8443,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
     policy: PolicyName = "fifo+best-fit",
@@ -119,7 +122,7 @@ def extender(
     from berth.live.kubernetes.extender import Extender, tls_of
 
     _log()
-    tls = tls_of(certificate, key)
+    tls = tls_of(certificate, key, client_ca)
     settings = Settings(policy, knowledge, "", compat)
 
     async def run(api: Api) -> None:

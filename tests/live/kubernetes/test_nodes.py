@@ -221,3 +221,24 @@ def test_amounts_of_many_sizes_need_no_place_among_the_constraints() -> None:
     assert used <= 100_000
     assert len(bound) >= 90
     assert all(each.state is State.PLACED or each.tight for each in board.entries.values())
+
+
+def test_sets_of_nodes_beyond_those_that_can_be_told_apart_wait_and_are_told_so() -> None:
+    def selects(name: str, namespace: str, at: int) -> api.Pod:
+        found = pod(name, 0)
+        found.metadata.namespace = namespace
+        found.spec.node_selector = {"rack": f"r{at:02}"}
+        return found
+
+    nodes = [node(f"n{at:02}", 0) for at in range(40)]
+    for at, each in enumerate(nodes):
+        each.metadata.labels["rack"] = f"r{at:02}"
+    many = [selects(f"m{at:02}", "many", at) for at in range(40)]
+    board = board_of(nodes, [*many, selects("few", "few", 3), selects("other", "few", 30)])
+    refused = [entry for entry in board.entries.values() if entry.state is State.REFUSED]
+    assert len(refused) == 20
+    assert "of 20 in this namespace" in refused[0].message
+    bound = {
+        step.name: step.node for now in range(1, 6) for step in board.decide(now) if isinstance(step, Bind)
+    }
+    assert bound == {f"m{at:02}": f"n{at:02}" for at in range(40)} | {"few": "n03", "other": "n30"}

@@ -52,9 +52,12 @@ class Ask:
     time_limit_ms: int | None
 
 
-def ask_of(pod: Pod, compat: str | None = None) -> Ask:
-    """What the pod asks for. Raises AskError in words that its owner can act on."""
-    _refuse_what_is_not_honoured(pod)
+def ask_of(pod: Pod, compat: str | None = None, *, places: bool = True) -> Ask:
+    """What the pod asks for. `places` refuses what has to be heeded by whoever places it and is not heeded by berth.
+    Raises AskError in words that its owner can act on."""
+    _refuse_what_nobody_can(pod)
+    if places:
+        _refuse_what_is_not_honoured(pod)
     said = pod.metadata.annotations
     resources = {key: value for key, value in pod_resources(pod) if value}
     wish = wish_of(pod, resources, compat)
@@ -111,6 +114,17 @@ def _parts(wish: Wish | None) -> tuple[int, int, int]:
     return milli, mem_mib, mem_milli
 
 
+def _refuse_what_nobody_can(pod: Pod) -> None:
+    """Refuse what the node could not carry out, whoever places the pod."""
+    for each in pod.spec.init_containers:
+        asked = {**each.resources.limits, **each.resources.requests}
+        if each.restart_policy != "Always" and names.RESOURCE in asked:
+            raise AskError(
+                f"an init container asks for {names.RESOURCE}; the kubelet does not tell berth's agent which GPU it"
+                " gave to one. Ask in a container, or in a sidecar (restartPolicy: Always)"
+            )
+
+
 def _refuse_what_is_not_honoured(pod: Pod) -> None:
     """Refuse what would have to be heeded and is not: better a pod that waits than one in the wrong place."""
     spec = pod.spec
@@ -127,13 +141,6 @@ def _refuse_what_is_not_honoured(pod: Pod) -> None:
         if rules and rules.required_during_scheduling_ignored_during_execution:
             raise AskError(
                 f"required {what} is not honoured; write it as preferred, or use another scheduler for this pod"
-            )
-    for each in spec.init_containers:
-        asked = {**each.resources.limits, **each.resources.requests}
-        if each.restart_policy != "Always" and names.RESOURCE in asked:
-            raise AskError(
-                f"an init container asks for {names.RESOURCE}; the kubelet does not tell berth's agent which GPU it"
-                " gave to one. Ask in a container, or in a sidecar (restartPolicy: Always)"
             )
     if spec.resource_claims:
         raise AskError(

@@ -80,17 +80,15 @@ class Informer(Generic[T]):
         """List and watch until cancelled."""
         attempt = 0
         while True:
+            before = self._seen
             try:
                 if not self._version:
                     await self._list()
-                before = self._seen
-                try:
-                    await self._watch()
-                finally:
-                    if self._seen != before:  # it was well until it broke
-                        attempt = 0
+                await self._watch()
                 attempt, self.fault = 0, None
             except ApiError as error:
+                if self._seen != before:  # it was well until it broke
+                    attempt = 0
                 if error.status == 410:
                     log.info("%s: version %s is too old; listing anew", self.path, self._version)
                     self._version = ""
