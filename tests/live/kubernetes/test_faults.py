@@ -233,6 +233,8 @@ def test_a_lost_answer_and_a_refusal_that_passes_are_lived_with(
                         raise ApiError(path, 0, "Unreachable", "the answer is lost", 0.0)
                     if number <= 2 and "busy" in path:
                         raise ApiError(path, 429, "TooManyRequests", "slow down", 0.1)
+                    if number == 1 and "conflict" in path:
+                        raise ApiError(path, 409, "Conflict", "the object has been modified", None)
                     if number == 1 and "broken" in path:
                         raise ApiError(path, 500, "InternalError", "etcd is away", 0.0)
                 return await once(method, path, *rest)  # type: ignore[arg-type]
@@ -240,13 +242,13 @@ def test_a_lost_answer_and_a_refusal_that_passes_are_lived_with(
             self.api._once = unreliable  # type: ignore[method-assign]
 
         monkeypatch.setattr(Scheduling, "__init__", init)
-        for name in ("lost", "busy", "broken", "plain"):
+        for name in ("lost", "busy", "broken", "conflict", "plain"):
             await world.pod(name)
         async with world.scheduler() as scheduling:
-            await world.until_bound("lost", "busy", "broken", "plain")
+            await world.until_bound("lost", "busy", "broken", "conflict", "plain")
             await asyncio.sleep(0.2)
-            assert (scheduling.counts.bound, scheduling.counts.failed) == (4, 0)
-        assert sorted(answers.values()) == [1, 1, 2, 3]
+            assert (scheduling.counts.bound, scheduling.counts.failed) == (5, 0)
+        assert sorted(answers.values()) == [1, 1, 2, 2, 3]
         await world.check()
 
     play(test)

@@ -87,7 +87,7 @@ def test_the_scheduler_has_every_right_that_it_uses_and_no_other(
             body = {"kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
             path = "/apis/scheduling.k8s.io/v1/priorityclasses"
             await world.api.request("POST", path, {"apiVersion": "scheduling.k8s.io/v1", **body})
-            await world.pod("high", priorityClassName="high")
+            await world.until("the class is known", lambda: world.pod("high", priorityClassName="high"))
             await world.until_bound("high")
             await world.until_event("Preempted", "low")
             await world.until_told("waits", "nodes")

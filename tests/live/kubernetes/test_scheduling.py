@@ -133,10 +133,11 @@ def test_a_pod_of_higher_priority_is_bound_when_its_victim_has_left(play: Played
                 "POST", "/apis/scheduling.k8s.io/v1/priorityclasses",
                 {"apiVersion": "scheduling.k8s.io/v1", **body},
             )  # fmt: skip
-        await world.pod("victim", priorityClassName="low", terminationGracePeriodSeconds=600)
+        victim = {"priorityClassName": "low", "terminationGracePeriodSeconds": 600}
+        await world.until("the class is known", lambda: world.pod("victim", **victim))
         async with world.scheduler(policy="preempt+fifo+best-fit"):
             await world.until_bound("victim")
-            await world.pod("urgent", priorityClassName="high")
+            await world.until("the class is known", lambda: world.pod("urgent", priorityClassName="high"))
 
             async def told_to_go() -> bool:
                 return bool((await world.pods())["victim"]["metadata"].get("deletionTimestamp"))

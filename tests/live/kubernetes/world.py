@@ -231,8 +231,9 @@ class World:
         gangs: dict[tuple[str, str], int] = defaultdict(int)
         nodes = json.loads(await self.api.request("GET", "/api/v1/nodes", patience_s=30))["items"]
         cards_mib = {
-            node["metadata"]["name"]: int(node["metadata"]["labels"].get(names.LABEL_GPU_MEMORY_MIB, 0))
+            node["metadata"]["name"]: int(node["metadata"]["labels"][names.LABEL_GPU_MEMORY_MIB])
             for node in nodes
+            if names.LABEL_GPU_MEMORY_MIB in node["metadata"].get("labels", {})
         }
         for pod in json.loads(await self.api.request("GET", "/api/v1/pods", patience_s=30))["items"]:
             name, said = pod["metadata"]["name"], pod["metadata"].get("annotations", {})

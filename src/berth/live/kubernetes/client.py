@@ -68,7 +68,7 @@ class Api:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._wire.close()
+        await self._wire.close()
         if self._session is not None:
             await self._session.close()
             await asyncio.sleep(0)  # lets the transports close

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
@@ -42,6 +43,7 @@ class Wire:
         self._prefix = where.path.rstrip("/")
         self._fixed = f"Host: {where.netloc}\r\nUser-Agent: {agent}\r\nAccept: application/json\r\n"
         self._idle: deque[_Connection] = deque()
+        self._open: set[_Connection] = set()
 
     async def ask(self, method: str, target: str, data: bytes, content_type: str, limit_s: float) -> Answer:
         """Send one request and return its answer, whatever its status. Raises OSError or TimeoutError where the
@@ -74,12 +76,18 @@ class Wire:
             _Connection, self._host, self._port, ssl=self._access.tls, server_hostname=self._host,
             ssl_handshake_timeout=CONNECT_S,
         )  # fmt: skip
+        self._open.add(made)
+        made.at_end = self._open.discard
         return made
 
-    def close(self) -> None:
-        """Close all that is idle."""
-        while self._idle:
-            self._idle.pop().close()
+    async def close(self) -> None:
+        """Close all, and return when they are closed."""
+        self._idle.clear()
+        there = list(self._open)
+        for connection in there:
+            connection.close()
+        for connection in there:
+            await connection.closed.wait()
 
 
 CRLF = "\r\n"
@@ -93,6 +101,8 @@ class _Connection(asyncio.Protocol):
         self._read = bytearray()
         self._waits: asyncio.Future[Answer] | None = None
         self.usable = True
+        self.closed = asyncio.Event()
+        self.at_end: Callable[[_Connection], None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -100,6 +110,9 @@ class _Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.usable = False
+        self.closed.set()
+        if self.at_end is not None:
+            self.at_end(self)
         self._fail(exc or ConnectionResetError("the server closed the connection"))
 
     def data_received(self, data: bytes) -> None:
@@ -131,7 +144,7 @@ class _Connection(asyncio.Protocol):
         """Close it."""
         self.usable = False
         if self._transport is not None:
-            self._transport.close()
+            self._transport.abort()  # what was asked is answered, or given up
 
     def _fail(self, error: Exception) -> None:
         if self._waits is not None and not self._waits.done():
