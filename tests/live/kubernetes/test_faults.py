@@ -217,7 +217,7 @@ def test_a_lost_answer_and_a_refusal_that_passes_are_lived_with(
     play: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(world: World) -> None:
-        await world.node("n1", 4)
+        await world.node("n1", 5)
         real = Scheduling.__init__
         answers: dict[str, int] = {}
 
