@@ -85,6 +85,9 @@ async def on_server(
                 )
             )  # fmt: skip
         await gathered(posted)
+        waiting = [pod["metadata"] for pod in (await world.pods()).values()]
+        waiting.sort(key=lambda meta: (meta["creationTimestamp"], int(meta["resourceVersion"])))
+        order = [meta["name"] for meta in waiting]
         done = await asyncio.to_thread(
             subprocess.run,
             [sys.executable, kubernetes_binds.__file__, "--child", str(kubeconfig), policy, "user"],
@@ -99,12 +102,6 @@ async def on_server(
         if "nodeName" in pod["spec"]:
             placed = json.loads(pod["metadata"]["annotations"][names.PLACEMENT])
             found[name] = (pod["spec"]["nodeName"], tuple(gpu["index"] for gpu in placed["gpus"]))
-
-    def made(name: str) -> tuple[str, int]:
-        meta = pods[name]["metadata"]
-        return meta["creationTimestamp"], int(meta["resourceVersion"])
-
-    order = sorted(pods, key=made)
     return found, order
 
 

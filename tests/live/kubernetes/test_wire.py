@@ -26,7 +26,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def asked(
-    certificate: tuple[Path, Path], answers: list[list[bytes]]
+    certificate: tuple[Path, Path], answers: list[list[bytes]], *, at_once: bool = False
 ) -> tuple[list[bytes | str], list[bytes], int]:
     """What a client makes of these answers, each sent in parts; what it had sent; over how many connections."""
     sent: list[bytes] = []
@@ -122,3 +122,11 @@ def test_what_breaks_or_is_no_http_may_be_attempted_again(certificate: tuple[Pat
     assert all(str(each).endswith(" 0.0") for each in found[:3])
     assert found[3:] == [b"ok", b"ok"]
     assert connections == 5
+
+
+def test_a_burst_of_requests_shares_a_few_connections(certificate: tuple[Path, Path]) -> None:
+    found, _, connections = asked(
+        certificate, [[b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"] for _ in range(40)], at_once=True
+    )
+    assert found == [b"ok"] * 40
+    assert connections <= 8

@@ -18,6 +18,9 @@ __all__ = ["Answer", "Wire"]
 
 MOST_IDLE = 64
 """Connections that are kept while nothing is asked."""
+MOST_CONNECTING = 4
+"""Connections that are made at once. To make one costs both sides as much as several requests, so that the others of a
+burst wait for the first to be free."""
 MOST_BYTES = 16 << 20
 """Of one answer."""
 CONNECT_S = 10.0
@@ -44,6 +47,8 @@ class Wire:
         self._fixed = f"Host: {where.netloc}\r\nUser-Agent: {agent}\r\nAccept: application/json\r\n"
         self._idle: deque[_Connection] = deque()
         self._open: set[_Connection] = set()
+        self._connecting = 0
+        self._waiters: deque[asyncio.Future[None]] = deque()
 
     async def ask(self, method: str, target: str, data: bytes, content_type: str, limit_s: float) -> Answer:
         """Send one request and return its answer, whatever its status. Raises OSError or TimeoutError where the
@@ -60,25 +65,53 @@ class Wire:
                 answer = await connection.ask(head.encode("latin-1") + data)
             except BaseException:
                 connection.close()
+                self._wake_one()
                 raise
         if connection.usable and len(self._idle) < MOST_IDLE:
             self._idle.append(connection)
         else:
             connection.close()
+        self._wake_one()
         return answer
 
     async def _connection(self) -> _Connection:
-        while self._idle:
-            connection = self._idle.pop()
-            if connection.usable:
-                return connection
-        _, made = await asyncio.get_running_loop().create_connection(
-            _Connection, self._host, self._port, ssl=self._access.tls, server_hostname=self._host,
-            ssl_handshake_timeout=CONNECT_S,
-        )  # fmt: skip
+        """One that is idle; where there is none, a new one, or the next that another request is done with."""
+        while True:
+            while self._idle:
+                connection = self._idle.pop()
+                if connection.usable:
+                    return connection
+            if self._connecting < MOST_CONNECTING:
+                return await self._connected()
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            try:
+                await waiter
+            except asyncio.CancelledError:
+                if waiter.done() and not waiter.cancelled():
+                    self._wake_one()
+                raise
+
+    async def _connected(self) -> _Connection:
+        self._connecting += 1
+        try:
+            _, made = await asyncio.get_running_loop().create_connection(
+                _Connection, self._host, self._port, ssl=self._access.tls, server_hostname=self._host,
+                ssl_handshake_timeout=CONNECT_S,
+            )  # fmt: skip
+        finally:
+            self._connecting -= 1
+            self._wake_one()
         self._open.add(made)
         made.at_end = self._open.discard
         return made
+
+    def _wake_one(self) -> None:
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
 
     async def close(self) -> None:
         """Close all, and return when they are closed."""
