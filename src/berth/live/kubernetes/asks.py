@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 
+import msgspec
+
 from berth.errors import AskError, LiveError
 from berth.live.kubernetes import names
 from berth.live.kubernetes.constraints import Constraint, constraint_of
@@ -54,7 +56,42 @@ class Ask:
 
 def ask_of(pod: Pod, compat: str | None = None, *, places: bool = True) -> Ask:
     """What the pod asks for. `places` refuses what has to be heeded by whoever places it and is not heeded by berth.
-    Raises AskError in words that its owner can act on."""
+    Raises AskError in words that its owner can act on. Pods that ask alike get the same object."""
+    key = _key(pod, compat, places=places)
+    found = _known.get(key)
+    if found is None:
+        if len(_known) >= MOST_KNOWN:
+            _known.clear()
+        found = _known[key] = _read(pod, compat, places=places)
+    return found
+
+
+def _key(pod: Pod, compat: str | None, *, places: bool) -> bytes:
+    """All of a pod that its ask is read from; `PodSpec.node_name` is not, nor volumes that are no claims."""
+    meta, spec = pod.metadata, pod.spec
+    claims = [
+        each
+        for each in spec.volumes
+        if each.ephemeral is not None or each.persistent_volume_claim is not None
+    ]
+    return msgspec.msgpack.encode(
+        (
+            compat, places, meta.namespace, meta.owner_references,
+            {key: text for key, text in meta.annotations.items() if key not in _WRITTEN},
+            spec.priority, spec.node_selector, spec.affinity, spec.tolerations, spec.containers, spec.init_containers,
+            spec.overhead, spec.active_deadline_seconds, spec.topology_spread_constraints, spec.resource_claims, claims,
+        )
+    )  # fmt: skip
+
+
+_known: dict[bytes, Ask] = {}
+MOST_KNOWN = 4096
+"""Different asks that are kept; with more, all are read anew."""
+_WRITTEN = frozenset({names.PLACEMENT, names.PLACED_UID, names.MEASURED})
+"""Annotations that berth writes."""
+
+
+def _read(pod: Pod, compat: str | None, *, places: bool) -> Ask:
     _refuse_what_nobody_can(pod)
     if places:
         _refuse_what_is_not_honoured(pod)
