@@ -45,7 +45,7 @@ BREATH_S, AT_ONCE = 0.004, 64
 TELL_S = 0.5
 TOLD_AT_ONCE = 25
 """Pods whose reasons are written each `TELL_S`, and as many events."""
-TOLD_WHILE_BUSY, BUSY_TELL_S = 2, 2.0
+TOLD_WHILE_BUSY, BUSY_TELL_S = 5, 5.0
 """The same while pods wait to be bound: each of these costs the server as much as a bind."""
 EXPLAIN_S = 0.05
 """So long at most reasons are looked for without a break."""
