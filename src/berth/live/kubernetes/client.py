@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 from urllib.parse import urlencode
@@ -16,7 +16,7 @@ import msgspec
 from berth.errors import ApiError, KubernetesError
 from berth.live.kubernetes.access import Access
 from berth.live.kubernetes.objects import Change, Page, Status, decoded
-from berth.live.kubernetes.wire import Wire
+from berth.live.kubernetes.wire import Answer, Wire
 
 __all__ = ["Api", "backoff_s"]
 
@@ -164,6 +164,10 @@ class Api:
             raise KubernetesError("the client is not open: use it as `async with Api(access) as api`")
         self.requests += 1
         headers = keywords.setdefault("headers", {})
+        if method in _SMALL and (data := keywords.get("data")) is not None:
+            target = f"{path}?{urlencode(params)}" if (params := keywords.get("params")) else path
+            kind, limit_s = headers["Content-Type"], keywords["timeout"].total
+            return _Small(self._wire.ask(method, target, data, kind, limit_s))
         if token := self.access.token():
             headers["Authorization"] = f"Bearer {token}"
         return self._session.request(method, self.access.server + path, **keywords)
@@ -179,18 +183,6 @@ class Api:
     ) -> bytes:
         data = None if body is None else msgspec.json.encode(body)
         what = f"{method} {path}"
-        if data is not None and method in _SMALL:
-            self.requests += 1
-            target = f"{path}?{urlencode(params)}" if params else path
-            try:
-                told = await self._wire.ask(method, target, data, content_type, limit_s)
-            except (TimeoutError, OSError) as error:
-                raise ApiError(what, 0, "Unreachable", _words(error), 0.0) from error
-            if told.status >= 300:
-                raise _refusal(
-                    what, told.status, told.reason, told.headers.get("retry-after", "0"), told.body
-                )
-            return told.body
         headers = {"Content-Type": content_type} if data is not None else {}
         timeout = aiohttp.ClientTimeout(total=limit_s, sock_connect=10)
         try:
@@ -205,8 +197,25 @@ class Api:
             raise ApiError(what, 0, "Unreachable", _words(error), 0.0) from error
 
 
-async def _refused(what: str, response: aiohttp.ClientResponse) -> ApiError:
-    after = response.headers.get("Retry-After", "0")
+class _Small:
+    """A small request under way, in the form of aiohttp's."""
+
+    def __init__(self, asked: Coroutine[Any, Any, Answer]) -> None:
+        self._asked = asked
+
+    async def __aenter__(self) -> _Small:
+        self.status, self.reason, self.headers, self._body = await self._asked
+        return self
+
+    async def __aexit__(self, *what: object) -> None:
+        pass
+
+    async def read(self) -> bytes:
+        return self._body
+
+
+async def _refused(what: str, response: aiohttp.ClientResponse | _Small) -> ApiError:
+    after = response.headers.get("retry-after", "0")
     return _refusal(what, response.status, str(response.reason), after, await response.read())
 
 
