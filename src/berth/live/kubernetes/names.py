@@ -42,7 +42,19 @@ PLACED_UID = "berth.dev/placed-uid"
 """The uid of the pod that the placement is for. In Kubernetes 1.20 a Binding goes by the name alone, so that a pod made
 anew under the name of one that was being bound gets the place of the other; it is told by this."""
 
+MEASURED = "berth.dev/measured"
+"""What a pod used, written by the node's agent when it has ended, as JSON, by which the scheduler places the next:
+
+`{"peak_mib":8192,"refused":0,"needed_mib":0}`: the most it held on one GPU; how many allocations were refused; and
+what it would have held with the largest of those, each in MiB.
+"""
+
 LABEL_GPU_COUNT = "berth.dev/gpu-count"
+LABEL_GPU_INDICES = "berth.dev/gpu-indices"
+"""Which GPUs the device plugin gives, by their index on the node, such as `0-3.6`; see `gpu_labels`. Pods that ask for
+`berth.dev/gpu` go there alone. Without it, and with a count, they are 0 to count - 1."""
+LABEL_GPUS_AILING = "berth.dev/gpus-ailing"
+"""Those of them on which nothing is to start, in the same form; absent or empty where all are well."""
 LABEL_GPU_MODEL = "berth.dev/gpu-model"
 LABEL_GPU_MEMORY_MIB = "berth.dev/gpu-memory-mib"
 NVIDIA_GPU_COUNT = "nvidia.com/gpu.count"
