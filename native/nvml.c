@@ -80,9 +80,9 @@ static bool sight_of(NVdevice handle, struct sight *sight)
     if (settings.mem_mib.given && !settings_for(&settings.mem_mib, (int)index, uuid, &mib))
         mib = 0;
     sight->region = &unused;
-    sight->limit = settings.mem_mib.given                             ? mib << 20
-                   : settings.made_by_agent || settings.wrong[0] != 0 ? 0
-                                                                      : UINT64_MAX;
+    sight->limit = settings.mem_mib.given                     ? mib << 20
+                   : settings.made_by_agent || devices_none() ? 0
+                                                              : UINT64_MAX;
     return true;
 }
 

@@ -53,9 +53,9 @@ struct berth_limit_file {
 
 struct berth_slot {
     shared32 state; /* 0 free, 1 taken, more while it is buried (members.c) */
-    uint32_t pid;   /* as its own pid namespace counts */
-    uint64_t start_ticks, pid_namespace;
-    char command[16];
+    shared32 pid;   /* as its own pid namespace counts */
+    shared64 start_ticks, pid_namespace;
+    char command[16]; /* for lists only: one that is read while a new member writes it is mixed */
     shared64 seq, next_held,
         intent; /* the change under way: held after it, its number; 0 when settled */
     shared64 held, peak;
@@ -74,6 +74,7 @@ struct berth_slot {
 
 struct berth_refusal {
     shared64 number; /* twice its number, from 1; odd while it is being written */
+    /* Plain, since `number` says before and after a copy whether it was written meanwhile. */
     uint64_t time_ns, asked_bytes, left_bytes, limit_bytes;
     uint32_t pid, uid;
     char command[16], call[40];
@@ -114,8 +115,8 @@ struct berth_use_file {
     shared64 measuring_ns; /* since when a slot measures what the driver takes, which its lowest
                               bits name; 0: nobody */
     shared32 given_pct, total_pct;
-    shared32 distrust; /* for how many more looks NVML's word on compute is not taken */
-    unsigned char pad6[4];
+    shared32 distrust;       /* for how many more looks NVML's word on compute is not taken */
+    shared32 left_out_looks; /* at how many looks in a row NVML's samples left this partition out */
     struct berth_refusal refusals[BERTH_REFUSALS];
     struct berth_slot slots[BERTH_SLOTS];
 };
@@ -159,7 +160,12 @@ bool region_oversubscribe(const char *folder, const unsigned char uuid[16], uint
                           bool anyway, struct berth_error *error);
 bool region_join(struct berth_region *region, struct berth_error *error);
 void region_close(struct berth_region *region);
-/* After fork: the child has the parent's mapping and no slot. */
+/* Around a fork, in the parent: no other thread joins a region meanwhile, because the child would
+   inherit the descriptor that holds the lock, and the parent would seem to live as long as it. */
+void region_fork_begins(void);
+void region_fork_ended(void);
+void region_fork_child(void); /* in the child, first of all */
+/* After a fork: the child has the parent's mapping and no slot. */
 void region_forget(struct berth_region *region);
 
 /* Takes `bytes` if they fit below the limit, at once and whole; `left` gets what was left. */
