@@ -10,7 +10,6 @@ import json
 import shutil
 import subprocess
 from dataclasses import dataclass, field
-from itertools import combinations, product
 from pathlib import Path
 
 import pytest
@@ -396,57 +395,3 @@ def test_a_priority_that_there_is_not_gives_no_gpu(card: Card) -> None:
     code, _ = card.run("taken", "context", BERTH_GPU_PRIORITY="urgent")
     assert code == 3
     assert "BERTH_GPU_PRIORITY='urgent' is not a priority; there are high, normal and low" in card.log
-
-
-FACTORS = {
-    "kind": KINDS,
-    "kernel": ["wave_1000", *VARYING],
-    "wait": ["", " sync"],
-    "neighbour": ["", "wave_1000", "spin_50000", "even_1000 sync"],
-    "jump_ms": ["0", "-900000", "3600000"],
-}
-
-
-def pairwise() -> list[dict[str, str]]:
-    """Settings in which every two values of two factors come together at least once."""
-    names = list(FACTORS)
-    wanted = {
-        frozenset([(one, a), (two, b)])
-        for one, two in combinations(names, 2)
-        for a in FACTORS[one]
-        for b in FACTORS[two]
-    }
-    found = []
-    while wanted:
-        best: dict[str, str] = {}
-        for values in product(*FACTORS.values()):
-            case = dict(zip(names, values, strict=True))
-            if not best or covered(case, wanted) > covered(best, wanted):
-                best = case
-        wanted -= {frozenset(pair) for pair in combinations(best.items(), 2)}
-        found.append(best)
-    return found
-
-
-def covered(case: dict[str, str], wanted: set[frozenset[tuple[str, str]]]) -> int:
-    return sum(frozenset(pair) in wanted for pair in combinations(case.items(), 2))
-
-
-@pytest.mark.slow
-def test_shares_hold_under_pairs_of_all_switches(card: Card, program: str) -> None:
-    """Never more than the share; nor less where NVML tells who computes, or nobody else does."""
-    wrong = []
-    for number, case in enumerate(pairwise()):
-        words = [(f"{case['kernel']} 132 24{case['wait']}", {"BERTH_GPU_CORE_PCT": "30"})]
-        if case["neighbour"]:
-            kernel, *wait = case["neighbour"].split()
-            words.append((" ".join([kernel, "132", "24", *wait]), {"BERTH_GPU_CORE_PCT": "40"}))
-        own = Card(card.native, card.folder / str(number))
-        own.folder.mkdir()
-        runners = beside(own, case["kind"], *words)
-        jump = {"BERTH_TEST_CLOCK_JUMP": f"12000:{case['jump_ms']}"}
-        (share, _), *others = run(own, program, *runners, **REAL, **jump)
-        least = 30 - POINTS if case["kind"] in TELLING or not others else 0
-        if not least <= share <= 30 + POINTS or any(other > 40 + POINTS for other, _ in others):
-            wrong.append((case, share, [other for other, _ in others]))
-    assert wrong == []
