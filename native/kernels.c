@@ -17,7 +17,8 @@
 enum {
     KERNELS = 1 << 12,
     FAMILIES = 1 << 10,
-    MORE_BLOCKS = 8, /* a launch with more blocks is estimated to take so many times the mean */
+    MORE_BLOCKS =
+        8, /* a launch with more blocks is estimated to take at most this many times the mean */
     MEAN_OF = 64,
     ALONE_OF = 1024,
     EVENT_STEP_NS = 1000,
@@ -110,8 +111,8 @@ static uint64_t agreed(const uint64_t *samples, uint32_t count, uint64_t mean, b
     return near_count * 3 >= count ? near_sum / near_count : 0;
 }
 
-/* Keeps apart what launches took while nobody else computed, which is known at NVML's next look;
-   returns their mean, 0 while they are too few to tell. */
+/* Keeps apart what launches took while no other partition computed, which is known at NVML's next
+   look; returns their mean, 0 while they are too few to tell. */
 static uint64_t take_note(struct device *device, struct kernel *kernel, uint64_t ns)
 {
     uint64_t looked_ns, count;

@@ -351,7 +351,8 @@ static bool join(struct berth_region *region, struct berth_error *error)
             if (errno == EAGAIN || errno == EACCES)
                 continue;
             snprintf(error->text, sizeof error->text,
-                     "%s: its file system keeps no locks (%s), which tell who lives; name a folder "
+                     "%s: its file system keeps no locks (%s), which tell whether a process lives; "
+                     "name a folder "
                      "in memory or on a local disk",
                      region->path, strerror(errno));
             close(fd);

@@ -107,7 +107,7 @@ static void doubt(struct suspects *here, struct berth_slot *slot, unsigned busy,
 {
     bool wrong = here->by_list ? own_pct >= 20 && busy == 0 : cannot_be(busy, own_pct);
     here->wrong = wrong ? here->wrong + 1 : 0;
-    if (here->wrong >= 3) { /* it was somebody else */
+    if (here->wrong >= 3) { /* it was another process */
         atomic_store(&slot->outer_pid, 0);
         here->count = 0;
         here->wrong = 0;

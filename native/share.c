@@ -27,23 +27,23 @@ enum {
     KEPT_LAUNCHES = 8,   /* and how much that others took, in the longest launches of late, */
     KEPT_NS = 1000 * 1000 * 1000, /* at most */
     CHECK_NS = 500 * 1000 * 1000,
-    SAMPLES_NS = 1500 * 1000 * 1000, /* NVML samples who computes at least as often */
+    SAMPLES_NS = 1500 * 1000 * 1000, /* NVML samples the use by process at least as often */
     JUMP_NS = 1000 * 1000 * 1000,    /* a clock that falls back by more has jumped */
     MOST_SAMPLES = 512,
-    FREE_PCT = 4,   /* of the GPU, that a burst leaves to others who use it */
-    ALONE_PCT = 98, /* of a GPU that nobody else uses: whoever comes must not find a long queue */
+    FREE_PCT = 4,   /* of the GPU, that a burst leaves to others that use it */
+    ALONE_PCT = 98, /* of a GPU that no other uses, so that one that begins finds no long queue */
     FULL_PCT = 97,  /* a card in use by so much has nothing left */
-    NOBODY_PCT = 2, /* in use by others by so little, it is in use by nobody */
+    NONE_PCT = 2,   /* of use by others that counts as none */
     UNSURE_PCT = 6, /* what was charged and what was used may differ by, of late */
     LOW_PCT = 5,    /* what low priority gets on a full card */
-    LOW_BLIND_PCT = 20, /* and where nobody tells how full it is */
+    LOW_BLIND_PCT = 20, /* and where NVML does not tell how full it is */
     DISTRUST_LOOKS = 20,
     LEFT_OUT_PCT =
         10, /* what is charged at least before NVML's samples may be said to leave it out, */
     LEFT_OUT_LOOKS = 4, /* and at how many looks in a row they must */
 };
 #define AHEAD_NS 10000000000ull /* beside this */
-#define UNTOLD UINT32_MAX       /* others_pct: nobody tells */
+#define UNTOLD UINT32_MAX       /* others_pct: NVML does not tell */
 
 #define LOAD(x) atomic_load_explicit(&(x), memory_order_relaxed)
 
@@ -62,13 +62,13 @@ bool share_limits(const struct device *device)
 bool share_contended(const struct device *device)
 {
     uint32_t others = LOAD(device->region.use->others_pct);
-    return others != UNTOLD && others > NOBODY_PCT;
+    return others != UNTOLD && others > NONE_PCT;
 }
 
 bool share_alone(const struct device *device, uint64_t *looked_ns)
 {
     *looked_ns = LOAD(device->region.use->checked_at_ns);
-    return LOAD(device->region.use->others_pct) <= NOBODY_PCT;
+    return LOAD(device->region.use->others_pct) <= NONE_PCT;
 }
 
 bool share_knows(const struct device *device)
@@ -101,11 +101,11 @@ static uint32_t share_pct(const struct device *device)
        not show that they want more. */
     if (others == UNTOLD || LOAD(device->region.use->strangers) != 0)
         return pct;
-    uint32_t most = others <= NOBODY_PCT ? ALONE_PCT : 100 - FREE_PCT,
+    uint32_t most = others <= NONE_PCT ? ALONE_PCT : 100 - FREE_PCT,
              left = others < most ? most - others : 0;
     if (left <= pct)
         return pct;
-    return others <= NOBODY_PCT || LOAD(device->region.use->total_pct) < FULL_PCT
+    return others <= NONE_PCT || LOAD(device->region.use->total_pct) < FULL_PCT
                ? left
                : left - (left - pct) / 2;
 }
@@ -341,7 +341,7 @@ static void give_way(struct device *device, uint32_t total_pct, uint32_t others_
     uint32_t given = LOAD(use->given_pct), ceiling = ceiling_pct(device);
     if (LOAD(device->region.limit->flags) & BERTH_BURST)
         ceiling = 100;
-    if (others_pct == UNTOLD || others_pct <= NOBODY_PCT)
+    if (others_pct == UNTOLD || others_pct <= NONE_PCT)
         given = others_pct == UNTOLD ? 0 : ceiling;
     else if (total_pct >= FULL_PCT)
         given /= 2;
@@ -351,7 +351,7 @@ static void give_way(struct device *device, uint32_t total_pct, uint32_t others_
     atomic_store(&use->given_pct, given < ceiling ? given : ceiling);
 }
 
-/* Nobody else computes: what a launch seems to take is what it takes. */
+/* No other partition computes: what a launch seems to take is what it takes. */
 static void start_over(struct berth_use_file *use)
 {
     atomic_store(&use->recent_measured_ns, 0);
@@ -480,7 +480,7 @@ void share_check(struct device *device)
     uint32_t distrust = LOAD(use->distrust);
     if (distrust != 0)
         atomic_store(&use->distrust, distrust - 1);
-    else if (others <= NOBODY_PCT && share_measures())
+    else if (others <= NONE_PCT && share_measures())
         start_over(use);
     else if (recent && known && report->ours != 0 && after_us != 0)
         settle(device, report, window, charged);

@@ -83,7 +83,9 @@ def test_the_rows_hold_every_pair() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS, ids=range(len(ROWS)))
 def test_no_instant_is_above_the_limit_and_no_share_is_missed(card: Card, program: str, row: Row) -> None:
-    code, output = card.run("churn", "8", "4000", "200", **settings(row), BERTH_FAKE_CONTEXT_MIB="2", BERTH_LOG="")
+    code, output = card.run(
+        "churn", "8", "4000", "200", **settings(row), BERTH_FAKE_CONTEXT_MIB="2", BERTH_LOG=""
+    )
     assert code == 0, output
     seen = json.loads(output)
     assert (seen["violations"], seen["driver_bytes"], seen["failed"]) == (0, 0, 0), output
