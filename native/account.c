@@ -1,4 +1,4 @@
-/* The account of a region: who takes, who gives back, and what was refused. */
+/* The account of a region: what each process takes and gives back, and what was refused. */
 #define _GNU_SOURCE
 #include "account.h"
 

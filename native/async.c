@@ -178,7 +178,7 @@ static CUresult release(CUdeviceptr ptr, CUstream stream, bool per_thread)
     if (!known)
         return result;
     if (result == CUDA_SUCCESS && entry.kind == POOLED &&
-        pool_is_untold(entry.owner)) /* nobody tells any more when it is free */
+        pool_is_untold(entry.owner)) /* the driver cannot be asked when it is free */
         (void)wait_for(stream, per_thread);
     if (result != CUDA_SUCCESS) {
         ledger_put(entry);

@@ -21,7 +21,8 @@
 #undef NEED
 #undef NVNEED
 
-/* The driver's own entry points; NULL where it has none. */
+/* The driver's own entry points; NULL where it has none. Plain pointers, which cost a call nothing:
+   each is written once, or again with the same address, and read whole. */
 struct real {
 #define HOOK(name, params) CUresult(*name) params;
 #define NVHOOK(name, params) int(*name) params;

@@ -25,6 +25,8 @@ typedef struct CUexec_st *CUexec;
 typedef struct CUgreen_st *CUgreen;
 typedef struct CUext_st *CUext;
 typedef struct CUkern_st *CUkernel;
+typedef struct CUtex_st *CUtexture;
+typedef struct CUsurf_st *CUsurface;
 
 enum {
     CUDA_SUCCESS = 0,
@@ -68,6 +70,7 @@ enum { CU_FUNCTION_LOCAL_BYTES = 3 }; /* of its attributes: for each thread */
 enum { CU_ATTRIBUTE_SMS = 16, CU_ATTRIBUTE_SM_THREADS = 39 };
 enum { CU_OPERATION_MAP = 1, CU_OPERATION_UNMAP = 2 };
 enum { CU_SHARE_FD = 1, CU_SHARE_FABRIC = 8, CU_FABRIC_BYTES = 64 };
+enum { CU_LOADING_EAGER = 1, CU_LOADING_LAZY = 2 };
 enum { CU_CAPTURE_NONE = 0, CU_CAPTURE_RELAXED = 2 };
 
 typedef struct {

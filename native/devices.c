@@ -25,6 +25,7 @@ static _Thread_local struct {
 
 static void after_fork(void)
 {
+    region_fork_child();
     for (uint32_t i = 0; i < atomic_load(&device_count); i++) {
         if (devices[i].limited)
             region_forget(&devices[i].region);
@@ -34,7 +35,7 @@ static void after_fork(void)
     last.context = NULL;
 }
 
-PART(.forget = after_fork);
+PART(.fork_begins = region_fork_begins, .fork_ended = region_fork_ended, .forget = after_fork);
 
 /* A GPU that has no limit of its own where others have one: nothing of it. */
 static bool nothing_of(struct device *device)
@@ -134,7 +135,7 @@ static bool join_all(const struct card *cards, int count, struct berth_error *er
 
 bool devices_none(void)
 {
-    return settings.wrong[0] != 0;
+    return atomic_load(&settings.no_gpu) != 0;
 }
 
 CUresult devices_start(CUresult result)
@@ -156,6 +157,7 @@ CUresult devices_start(CUresult result)
             atomic_store(&started, 1);
         } else {
             memcpy(settings.wrong, error.text, sizeof settings.wrong);
+            atomic_store(&settings.no_gpu, 1);
             log_line("no GPU: %s", settings.wrong);
             nothing_of_all(cards, count);
         }

@@ -124,7 +124,7 @@ static const struct hook *hook_named(const char *name)
 
 enum { DRIVER_NAMES = 300 };
 
-static int copies;
+static shared32 copies;
 
 /* A driver by its contents, whatever its file and it are called: it defines most of what drivers
    define. */
@@ -163,7 +163,7 @@ static void redirect(const struct elf *elf)
             symbol->st_value = to - elf->base;
     }
     elf_unlock(elf, first, last, false);
-    copies++;
+    atomic_fetch_add(&copies, 1);
 }
 
 /* It defines what every driver does, and is not this library. */
@@ -303,5 +303,5 @@ uintptr_t drivers_base(void)
 
 int drivers_copies(void)
 {
-    return copies;
+    return (int)atomic_load(&copies);
 }

@@ -27,7 +27,7 @@ static void replace(int number, siginfo_t *info, void *context)
                  0) != MAP_FAILED)
             return;
     }
-    sigaction(number, &before, NULL); /* somebody else's: it comes again, as if nobody had looked */
+    sigaction(number, &before, NULL); /* not ours: it comes again, for the program's own handler */
     if (info->si_code <= 0)
         raise(number);
 }

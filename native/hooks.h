@@ -38,7 +38,7 @@ HOOK(cuGreenCtxCreate, (CUgreen * ctx, void *desc, CUdevice dev, unsigned flags)
 HOOK(cuGreenCtxDestroy, (CUgreen ctx))
 HOOK(cuCtxSetLimit, (int limit, size_t value))
 
-/* module.c: what is loaded, at once or when it is first used */
+/* module.c: what is loaded */
 HOOK(cuModuleLoad, (CUmodule * module, const char *path))
 HOOK(cuModuleLoadData, (CUmodule * module, const void *image))
 HOOK(cuModuleLoadDataEx,
@@ -50,10 +50,20 @@ HOOK(cuLibraryLoadData, (CUlibrary * library, const void *code, void *jit, void 
 HOOK(cuLibraryLoadFromFile, (CUlibrary * library, const char *path, void *jit, void **jit_values,
                              unsigned jit_count, void *options, void **values, unsigned count))
 HOOK(cuLibraryUnload, (CUlibrary library))
+
+/* lazy.c: what is loaded when it is first asked for */
 HOOK(cuModuleGetFunction, (CUfunction * function, CUmodule module, const char *name))
 HOOK(cuLibraryGetKernel, (CUkernel * kernel, CUlibrary library, const char *name))
 HOOK(cuKernelGetFunction, (CUfunction * function, CUkernel kernel))
 HOOK(cuFuncLoad, (CUfunction function))
+HOOK(cuModuleGetGlobal, (unsigned *ptr, unsigned *bytes, CUmodule module, const char *name))
+HOOK(cuModuleGetGlobal_v2, (CUdeviceptr * ptr, size_t *bytes, CUmodule module, const char *name))
+HOOK(cuModuleGetTexRef, (CUtexture * texture, CUmodule module, const char *name))
+HOOK(cuModuleGetSurfRef, (CUsurface * surface, CUmodule module, const char *name))
+HOOK(cuLibraryGetModule, (CUmodule * module, CUlibrary library))
+HOOK(cuLibraryGetGlobal, (CUdeviceptr * ptr, size_t *bytes, CUlibrary library, const char *name))
+HOOK(cuLibraryGetManaged, (CUdeviceptr * ptr, size_t *bytes, CUlibrary library, const char *name))
+HOOK(cuLibraryGetUnifiedFunction, (void **function, CUlibrary library, const char *name))
 
 /* memory.c: linear memory, arrays */
 HOOK(cuMemAlloc, (unsigned *ptr, unsigned bytes))
@@ -198,6 +208,7 @@ NEED(cuCtxGetLimit, (size_t *value, int limit))
 NEED(cuDeviceGetAttribute, (int *value, int attribute, CUdevice dev))
 NEED(cuFuncGetAttribute, (int *value, int attribute, CUfunction function))
 NEED(cuFuncIsLoaded, (int *state, CUfunction function))
+NEED(cuModuleGetLoadingMode, (int *mode))
 NEED(cuMemAdvise, (CUdeviceptr ptr, size_t bytes, int advice, CUdevice dev))
 NEED(cuDeviceGet, (CUdevice * dev, int ordinal))
 NEED(cuDeviceGetUuid, (CUuuid * uuid, CUdevice dev))

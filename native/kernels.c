@@ -3,10 +3,10 @@
    Launches of one kernel with the same blocks may take any time (a persistent kernel works as long
    as its data last), so what is charged is their mean, and a launch that was measured is charged
    what it took. Others' work in between makes a launch seem longer. So where others compute,
-   launches count that came right behind others of this process, which leave nobody a gap; and where
-   most of them agree on the least, that is what it takes.
+   launches count that came right behind others of this process, which leave others no gap; and
+   where most of them agree on the least, that is what it takes.
 
-   Shapes that change for ever bring launches that nobody has measured: each is charged what its
+   Shapes that change for ever bring launches that were never measured: each is charged what its
    function took of late. */
 #define _GNU_SOURCE
 #include "kernels.h"
@@ -17,7 +17,8 @@
 enum {
     KERNELS = 1 << 12,
     FAMILIES = 1 << 10,
-    MORE_BLOCKS = 8, /* a launch with more blocks is estimated to take so many times the mean */
+    MORE_BLOCKS =
+        8, /* a launch with more blocks is estimated to take at most this many times the mean */
     MEAN_OF = 64,
     ALONE_OF = 1024,
     EVENT_STEP_NS = 1000,
@@ -110,8 +111,8 @@ static uint64_t agreed(const uint64_t *samples, uint32_t count, uint64_t mean, b
     return near_count * 3 >= count ? near_sum / near_count : 0;
 }
 
-/* Keeps apart what launches took while nobody else computed, which is known at NVML's next look;
-   returns their mean, 0 while they are too few to tell. */
+/* Keeps apart what launches took while no other partition computed, which is known at NVML's next
+   look; returns their mean, 0 while they are too few to tell. */
 static uint64_t take_note(struct device *device, struct kernel *kernel, uint64_t ns)
 {
     uint64_t looked_ns, count;
@@ -127,7 +128,10 @@ static uint64_t take_note(struct device *device, struct kernel *kernel, uint64_t
             if (atomic_load(&kernel->pending.most_ns) > atomic_load(&kernel->alone.most_ns))
                 atomic_store(&kernel->alone.most_ns, atomic_load(&kernel->pending.most_ns));
         }
-        memset(&kernel->pending, 0, sizeof kernel->pending);
+        atomic_store(&kernel->pending.count, 0); /* first: nothing else is believed without it */
+        atomic_store(&kernel->pending.sum_ns, 0);
+        atomic_store(&kernel->pending.least_ns, 0);
+        atomic_store(&kernel->pending.most_ns, 0);
     }
     if (alone) {
         atomic_fetch_add(&kernel->pending.sum_ns, ns);

@@ -12,7 +12,7 @@ struct kernel {
     shared64 mean_ns;           /* of many launches, as they seemed */
     struct {
         shared64 sum_ns, count, least_ns, most_ns;
-    } alone, pending; /* those that nobody else's work can have kept */
+    } alone, pending; /* those that no other partition's work can have delayed */
     shared64 pending_since_ns;
     shared64 samples[16];
     shared32 sample_count, behind_count, probing;
@@ -40,7 +40,8 @@ uint64_t kernels_estimate(const struct device *device, const struct family *fami
                           uint64_t blocks);
 /* Takes up what a launch seemed to take; returns what it is believed to have taken. */
 uint64_t kernels_learn(struct device *device, struct kernel *kernel, uint64_t ns, bool behind);
-/* Takes up what launches of a family took each; `estimated`: nobody had measured such a launch. */
+/* Takes up what launches of a family took each; `estimated`: such a launch was not measured before.
+ */
 void kernels_follow(struct device *device, struct family *family, uint64_t ns, uint64_t blocks,
                     bool estimated);
 void kernels_forget(void);

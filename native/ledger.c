@@ -49,8 +49,8 @@ static size_t bytes_for(size_t slots)
     return sizeof(struct table) + slots * sizeof(struct entry);
 }
 
-/* The table with room for one more; NULL where there is no memory for it. The old one goes after
-   nobody can find it. */
+/* The table with room for one more; NULL where there is no memory for it. The old one is unmapped
+   after the new one has taken its place. */
 static struct table *roomy(void)
 {
     struct table *old = atomic_load_explicit(&here, memory_order_relaxed);

@@ -17,7 +17,8 @@ enum kind {
     SWAPPED,
     EXTERNAL,
     GREEN,
-    SET_ASIDE
+    SET_ASIDE,
+    ASKED /* a module or library whose variables are loaded, in the context that owns the entry */
 };
 struct entry {
     uint64_t key, bytes;

@@ -2,8 +2,8 @@
    it.
 
    A pid proves nothing: in a container NVML may tell of the host's pids, among which the own number
-   is somebody else's, or of the own pid with no memory. So a process is the one that comes to hold
-   memory while its first context is made. */
+   is another process's, or of the own pid with no memory. So a process is the one that comes to
+   hold memory while its first context is made. */
 #define _GNU_SOURCE
 #include "looks.h"
 #include "processes.h"
@@ -21,7 +21,7 @@ enum {
 #define LEAST_BYTES (1ull << 20)    /* no context is smaller */
 #define MOST_BYTES (2ull << 30)     /* or larger */
 #define APART_BYTES (16ull << 20)   /* how far two of NVML's words may be apart */
-#define MEASURING_NS 30000000000ull /* one that has measured for so long has died */
+#define MEASURING_NS 30000000000ull /* one that has measured for longer has died */
 
 struct look {
     NVprocess list[MOST];
@@ -100,7 +100,7 @@ struct look *look_before(struct device *device)
     struct look *look = calloc(1, sizeof *look);
     if (look == NULL)
         return NULL;
-    /* Two of a partition that measure at once would measure each other. Nobody waits: the second
+    /* Two of a partition that measure at once would measure each other. Neither waits: the second
        charges what is known. */
     shared64 *measuring = &device->region.use->measuring_ns;
     uint64_t since = 0, now = clock_ns() & ~(uint64_t)BERTH_MEASURING_SLOT;
@@ -208,7 +208,8 @@ static bool gone(struct device *device, const struct look *after, uint64_t reser
 }
 
 /* The most of several looks: what others were charged and have not had of the driver yet makes it
-   less. `still`: nobody of the partition was charged anything from the first of them to the last.
+   less. `still`: no process of the partition was charged anything from the first of them to the
+   last.
  */
 static uint64_t most_foreign(struct device *device, const struct look *after, uint64_t reserved,
                              bool *still)
@@ -308,8 +309,7 @@ static uint64_t context_taken(struct device *device, const struct look *before,
         tell(device, "a context", least, "the least of several that began at once", 0);
         return least;
     }
-    /* Where nobody of the partition allocated between the looks, and hardly anybody was about to.
-     */
+    /* Where no process of the partition allocated between the looks, and few were about to. */
     bool still = before->steady && after->steady && before->change == after->change;
     bytes = above(rise, before->listed && after->listed ? others_growth(before, after, known) : 0);
     if (totals && still && before->measuring != 0 && bytes >= LEAST_BYTES && bytes <= MOST_BYTES &&
@@ -333,8 +333,8 @@ static uint64_t context_taken(struct device *device, const struct look *before,
     return bytes;
 }
 
-/* Whether nobody of the partition was charged or given back anything from before the call on, and
-   for a moment after: what one frees is given back a little later. */
+/* Whether no process of the partition was charged or given back anything from before the call on,
+   and for a moment after: what one frees is given back a little later. */
 static bool was_still(struct device *device, const struct look *before, const struct look *after)
 {
     struct look again = *after;

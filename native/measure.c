@@ -1,6 +1,6 @@
 /* What a launch costs: two events around one launch in many, for each kernel and number of blocks.
 
-   A launch that nobody has measured before (kernels.c) is measured in any case: by a probe of its
+   A launch that was not measured before (kernels.c) is measured in any case: by a probe of its
    own, or, where those run out, by one that is stretched over all that follow it in its stream. So
    whatever was charged, the sum becomes what the GPU took. */
 #define _GNU_SOURCE
@@ -25,14 +25,14 @@ struct probe {
     struct kernel *kernel; /* NULL: nothing is learned about one */
     struct family *family; /* NULL: stretched over several */
     _Atomic(CUcontext) context;
-    CUstream stream;
+    _Atomic(CUstream) stream;
     CUevent from, to;
     shared64 begun_ns, charged_ns;
     uint64_t last_charged_ns, blocks;
     uint32_t launches;
-    bool behind;            /* the stream was not done with what was before */
-    bool per_thread;        /* of the stream */
-    _Atomic bool estimated; /* nobody had measured such a launch */
+    bool behind;             /* the stream was not done with what was before */
+    _Atomic bool per_thread; /* of the stream */
+    _Atomic bool estimated;  /* no such launch was measured before */
     shared32 state;
 };
 enum { PROBE_FREE, PROBE_OPEN, PROBE_SENT, PROBE_READING };
@@ -40,7 +40,8 @@ enum { PROBE_FREE, PROBE_OPEN, PROBE_SENT, PROBE_READING };
 static struct probe probes[PROBES + STRETCHED];
 shared32 measure_open;
 
-/* What of this process nobody has ever measured, for who buries it should it be killed. */
+/* Publishes what of this process runs unmeasured, so that it is charged if the process is killed.
+ */
 static void tell_open(struct device *device)
 {
     uint64_t since = 0, charged = 0;
@@ -286,8 +287,8 @@ struct probe *measure_begin(const struct launch *launch)
     return probe;
 }
 
-/* Of what is not done when its context goes, nobody will tell what it took: no more than the time
-   since the first of them began. */
+/* What is not done when its context goes is never measured: it is charged the time since the first
+   launch of it began. */
 static void settle_cut(struct device *device, uint64_t since_ns, uint64_t charged_ns)
 {
     uint64_t took = clock_ns() - since_ns;
@@ -327,8 +328,8 @@ void measure_context_ends(CUcontext context, bool gone)
         settle_cut(device, since_ns, charged_ns);
 }
 
-/* The process ends: what is done is read, and the rest is charged by the time since it began.
-   Nobody waits. */
+/* The process ends: what is done is read, and the rest is charged by the time since it began,
+   without waiting for it. */
 void measure_exits(void)
 {
     uint64_t since_ns[MAX_DEVICES], charged_ns[MAX_DEVICES] = { 0 };

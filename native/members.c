@@ -1,4 +1,4 @@
-/* Who is in a region, and who of them lives: joining it, burying the dead, leaving it. */
+/* The members of a region: joining it, finding those that have died, leaving it. */
 #define _GNU_SOURCE
 #include "account.h"
 
@@ -28,7 +28,7 @@ static uint64_t coarse_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* ---- who lives ---- */
+/* ---- whether a member lives ---- */
 
 static int lock_byte(int fd, int command, uint32_t index)
 {
@@ -91,17 +91,18 @@ static bool read_life(const char *path, struct life *life)
    decides, which a thread lets go of after the files that it closes itself. */
 static bool is_gone(struct berth_slot *slot, uint64_t own_namespace)
 {
-    if (slot->pid_namespace == 0 || slot->pid_namespace != own_namespace)
+    if (LOAD(slot->pid_namespace) == 0 || LOAD(slot->pid_namespace) != own_namespace)
         return true;
-    if (kill((pid_t)slot->pid, 0) != 0 && errno == ESRCH)
+    if (kill((pid_t)LOAD(slot->pid), 0) != 0 && errno == ESRCH)
         return true;
     char path[40];
     struct life life = { 0 };
-    snprintf(path, sizeof path, "/proc/%u/stat", slot->pid);
+    snprintf(path, sizeof path, "/proc/%u/stat", LOAD(slot->pid));
     if (!read_life(path, &life))
         return true;
     bool ended = (life.state == 'Z' || life.state == 'X') && life.threads <= 1;
-    if (ended || life.start_ticks != slot->start_ticks || slot->pid == (uint32_t)getpid())
+    if (ended || life.start_ticks != LOAD(slot->start_ticks) ||
+        LOAD(slot->pid) == (uint32_t)getpid())
         return true;
     if (life.state == 'Z' || life.state == 'X' || (life.flags & EXITING) != 0)
         return false;
@@ -156,10 +157,10 @@ static int open_mapped(const struct berth_region *region)
 
 /* ---- the dead ----
 
-   Who buries says so first in the slot's state, so that no two do: one that may lock the slot's
-   byte writes BY_LOCK, under that lock; one that has no descriptor of the file, since its path is
-   gone, writes BY_SLOT and its own slot. A burial that a death interrupted is taken over from
-   there. */
+   A process that clears the slot of a dead one first writes so in the slot's state, so that only
+   one does: a process that can lock the slot's byte writes BY_LOCK, under that lock; a process
+   without a descriptor of the file, because its path is gone, writes BY_SLOT and its own slot. If
+   it dies before it is done, another takes over from that state. */
 enum { BY_SLOT = 2, BY_LOCK = BY_SLOT + BERTH_SLOTS };
 
 static void unlock_byte(int fd, uint32_t index)
@@ -170,9 +171,10 @@ static void unlock_byte(int fd, uint32_t index)
     fcntl(fd, F_OFD_SETLK, &off);
 }
 
-/* What was under way when a process was killed nobody has measured: it is charged the time until
-   now, since nobody knows when the GPU let go of it; at most twice the longest launch of late, or
-   the least that is worth killing for, so that a burial that comes late stops nobody. */
+/* Launches that were running when a process was killed were never measured. They are charged the
+   time until now, because it is not known when the GPU ended them, but at most twice the longest
+   recent launch or CUT_NS, whichever is larger: a dead process that is found late must not use up
+   much of the partition's time. */
 static void charge_cut(const struct berth_region *region, const struct berth_slot *slot)
 {
     struct berth_use_file *use = region->use;
@@ -189,14 +191,14 @@ static void charge_cut(const struct berth_region *region, const struct berth_slo
     raise_to(&use->longest_ns, took);
 }
 
-static void bury(const struct berth_region *region, uint32_t index)
+static void clear(const struct berth_region *region, uint32_t index)
 {
     charge_cut(region, &region->use->slots[index]);
     account_end(region->use, index);
 }
 
-static bool bury_by_lock(struct berth_region *region, uint32_t index, int fd,
-                         uint64_t own_namespace)
+static bool clear_by_lock(struct berth_region *region, uint32_t index, int fd,
+                          uint64_t own_namespace)
 {
     struct berth_use_file *use = region->use;
     struct berth_slot *slot = &use->slots[index];
@@ -205,11 +207,12 @@ static bool bury_by_lock(struct berth_region *region, uint32_t index, int fd,
     if (!lock_byte(fd, F_OFD_SETLK, index))
         return false;
     uint32_t state = LOAD_ACQUIRE(slot->state);
-    bool nobodys = state == 1 || state == BY_LOCK ||
-                   (state > 1 && state < BY_LOCK && lock_byte(fd, F_OFD_GETLK, state - BY_SLOT));
-    bool ours = nobodys && atomic_compare_exchange_strong(&slot->state, &state, BY_LOCK);
+    bool free_to_clear =
+        state == 1 || state == BY_LOCK ||
+        (state > 1 && state < BY_LOCK && lock_byte(fd, F_OFD_GETLK, state - BY_SLOT));
+    bool ours = free_to_clear && atomic_compare_exchange_strong(&slot->state, &state, BY_LOCK);
     if (ours)
-        bury(region, index);
+        clear(region, index);
     unlock_byte(fd, index);
     return ours;
 }
@@ -220,18 +223,18 @@ static bool has_ended(struct berth_slot *slot, uint64_t own_namespace)
 {
     char path[40];
     struct life life = { 0 };
-    if (own_namespace == 0 || slot->pid_namespace != own_namespace)
+    if (own_namespace == 0 || LOAD(slot->pid_namespace) != own_namespace)
         return false;
-    if (kill((pid_t)slot->pid, 0) != 0)
+    if (kill((pid_t)LOAD(slot->pid), 0) != 0)
         return errno == ESRCH;
-    snprintf(path, sizeof path, "/proc/%u/stat", slot->pid);
+    snprintf(path, sizeof path, "/proc/%u/stat", LOAD(slot->pid));
     if (!read_life(path, &life))
         return false;
-    return life.start_ticks != slot->start_ticks ||
+    return life.start_ticks != LOAD(slot->start_ticks) ||
            ((life.state == 'Z' || life.state == 'X') && life.threads <= 1);
 }
 
-static bool bury_by_pid(struct berth_region *region, uint32_t index, uint64_t own_namespace)
+static bool clear_by_pid(struct berth_region *region, uint32_t index, uint64_t own_namespace)
 {
     struct berth_use_file *use = region->use;
     struct berth_slot *slot = &use->slots[index];
@@ -242,12 +245,12 @@ static bool bury_by_pid(struct berth_region *region, uint32_t index, uint64_t ow
         return false;
     if (!atomic_compare_exchange_strong(&slot->state, &state, ours))
         return false;
-    if (!has_ended(slot,
-                   own_namespace)) { /* another has buried it meanwhile, and a third moved in */
+    if (!has_ended(
+            slot, own_namespace)) { /* cleared by another process meanwhile, and taken by a third */
         atomic_compare_exchange_strong(&slot->state, &ours, 1);
         return false;
     }
-    bury(region, index);
+    clear(region, index);
     return true;
 }
 
@@ -268,8 +271,8 @@ int region_reap(struct berth_region *region)
             own_namespace = own_pid_namespace();
             looked = true;
         }
-        dead += fd >= 0 ? bury_by_lock(region, index, fd, own_namespace)
-                        : bury_by_pid(region, index, own_namespace);
+        dead += fd >= 0 ? clear_by_lock(region, index, fd, own_namespace)
+                        : clear_by_pid(region, index, own_namespace);
     }
     if (fd >= 0)
         close(fd);
@@ -286,12 +289,46 @@ void region_glance(struct berth_region *region)
         region_reap(region);
 }
 
+static struct turn joining; /* while a descriptor is open that holds a lock */
+static _Thread_local bool joins;
+
+/* One that forks in a signal handler amid its own joining must not wait for itself. */
+void region_fork_begins(void)
+{
+    if (!joins)
+        turn_take(&joining);
+}
+
+void region_fork_ended(void)
+{
+    if (!joins)
+        turn_leave(&joining);
+}
+
+void region_fork_child(void)
+{
+    joins = false;
+    turn_leave(&joining);
+}
+
+static bool join(struct berth_region *region, struct berth_error *error);
+
 bool region_join(struct berth_region *region, struct berth_error *error)
 {
     if (region->slot >= 0)
         return true;
-    /* Of many that start together one looks for the dead; each still does before it is ever
-       refused. */
+    turn_take(&joining);
+    joins = true;
+    bool joined = join(region, error);
+    joins = false;
+    turn_leave(&joining);
+    return joined;
+}
+
+static bool join(struct berth_region *region, struct berth_error *error)
+{
+    /* Of many that start together, one looks for dead members. Each does so before it is refused.
+     */
     uint64_t now = clock_ns(), then = LOAD(region->use->reaped_ns);
     if (now - then > CROWD_NS &&
         atomic_compare_exchange_strong(&region->use->reaped_ns, &then, now))
@@ -314,14 +351,15 @@ bool region_join(struct berth_region *region, struct berth_error *error)
             if (errno == EAGAIN || errno == EACCES)
                 continue;
             snprintf(error->text, sizeof error->text,
-                     "%s: its file system keeps no locks (%s), which tell who lives; name a folder "
+                     "%s: its file system keeps no locks (%s), which tell whether a process lives; "
+                     "name a folder "
                      "in memory or on a local disk",
                      region->path, strerror(errno));
             close(fd);
             return false;
         }
         if (LOAD_ACQUIRE(slot->state) !=
-            0) { /* taken since we looked, and its owner died: the next to reap sees to it */
+            0) { /* taken meanwhile by a process that has died: the next region_reap clears it */
             unlock_byte(fd, index);
             continue;
         }
@@ -336,9 +374,9 @@ bool region_join(struct berth_region *region, struct berth_error *error)
         }
         struct life life = { 0 };
         read_life("/proc/self/stat", &life);
-        slot->pid = (uint32_t)getpid();
-        slot->pid_namespace = own_pid_namespace();
-        slot->start_ticks = life.start_ticks;
+        STORE(slot->pid, (uint32_t)getpid());
+        STORE(slot->pid_namespace, own_pid_namespace());
+        STORE(slot->start_ticks, life.start_ticks);
         memset(slot->command, 0, sizeof slot->command);
         strncpy(slot->command, program_invocation_short_name, sizeof slot->command - 1);
         STORE(slot->held, 0);

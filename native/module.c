@@ -1,9 +1,6 @@
-/* Modules, libraries, and their functions, which a driver may load only when they are first asked
-   for. */
+/* Modules and libraries: loaded, measured, and unloaded again where they do not fit. */
 #define _GNU_SOURCE
 #include "overhead.h"
-#include "capture.h"
-#include "context.h"
 #include "image.h"
 #include "looks.h"
 #include "settings.h"
@@ -196,8 +193,11 @@ static CUresult unloaded(bool known, const struct entry *entry, CUresult result)
 
 static bool take_out(enum kind kind, const void *key, struct entry *entry)
 {
-    return atomic_load_explicit(&limiting, memory_order_relaxed) &&
-           ledger_take(kind, (uint64_t)(uintptr_t)key, entry);
+    struct entry asked; /* the next one of this name has its variables yet to load */
+    if (!atomic_load_explicit(&limiting, memory_order_relaxed))
+        return false;
+    (void)ledger_take(ASKED, (uint64_t)(uintptr_t)key, &asked);
+    return ledger_take(kind, (uint64_t)(uintptr_t)key, entry);
 }
 
 CUresult cuModuleUnload(CUmodule module)
@@ -212,166 +212,4 @@ CUresult cuLibraryUnload(CUlibrary library)
     struct entry entry;
     bool known = take_out(LIBRARY, library, &entry);
     return unloaded(known, &entry, REAL(cuLibraryUnload)(library));
-}
-
-/* ---- functions that are loaded when they are first used ---- */
-
-/* Around what loads a function. One that was loaded and is too much cannot be unloaded: all that is
-   left is taken for it, and the rest is the hole. */
-static bool function_begin(struct overhead *overhead, struct device *device, const char *call)
-{
-    bool begun = overhead_begin(overhead, device, &device->region.use->function_bytes,
-                                FIRST_MODULE_BYTES, call);
-    overhead->believed = true; /* it cannot be unloaded to see whether the card has more then */
-    return begun;
-}
-
-static void part_begin(struct overhead *overhead, struct device *device, const char *call)
-{
-    overhead_begin_part(overhead, device, &device->region.use->function_bytes, call);
-    overhead->believed = true;
-}
-
-/* The same by a driver without cuFuncLoad (before CUDA 12.4), which loads a function when it is
-   asked for and does not tell whether it is loaded: a module's first may bring all that the largest
-   did, those after it most often nothing. */
-static bool asked_begin(struct overhead *overhead, struct device *device, enum kind kind,
-                        const void *owner, const char *call)
-{
-    struct entry entry;
-    if (!ledger_get(kind, (uint64_t)(uintptr_t)owner, &entry) || entry.count == 0)
-        return function_begin(overhead, device, call);
-    part_begin(overhead, device, call);
-    return true;
-}
-
-static CUresult function_end(struct overhead *overhead, CUfunction function, enum kind kind,
-                             void *owner, CUresult result)
-{
-    struct device *device = overhead->device;
-    CUcontext context = NULL;
-    uint64_t bytes = 0;
-    if (result != CUDA_SUCCESS) {
-        overhead_cancel(overhead);
-        return result;
-    }
-    bool fits = overhead_end(overhead, NULL, &bytes);
-    if (!fits) {
-        uint64_t more = bytes > overhead->reserved ? bytes - overhead->reserved : 0;
-        bytes = overhead->reserved + region_take_some(&device->region, more);
-        log_line("refused %s on GPU %d, whose function is loaded and too large", overhead->call,
-                 device->ordinal);
-    }
-    if (HAVE(cuCtxGetCurrent))
-        real.cuCtxGetCurrent(&context);
-    /* With its module or library; else with the context. */
-    if (bytes == 0) /* most functions fit into what the driver holds already */
-        return result;
-    if (owner == NULL || !ledger_grow(kind, (uint64_t)(uintptr_t)owner, (int64_t)bytes))
-        overhead_note(MODULE, function, context, device, bytes);
-    return fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-/* What a loaded function needs besides. */
-static CUresult function_ready(struct device *device, CUfunction function, CUresult loaded,
-                               const char *call)
-{
-    if (loaded != CUDA_SUCCESS || stack_grows(device, function, call))
-        return loaded;
-    return CUDA_ERROR_OUT_OF_MEMORY;
-}
-
-/* Loads a function now, so that what it brings is counted, and refused where it does not fit. */
-static CUresult load_function(struct device *device, CUfunction function, enum kind kind,
-                              void *owner, const char *call)
-{
-    struct overhead overhead;
-    int is_loaded = 0;
-    if (HAVE(cuFuncIsLoaded) && real.cuFuncIsLoaded(&is_loaded, function) == CUDA_SUCCESS &&
-        is_loaded)
-        return function_ready(device, function, CUDA_SUCCESS, call);
-    if (!function_begin(&overhead, device, call))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    int mode = capture_relax();
-    CUresult result = real.cuFuncLoad(function);
-    capture_restore(mode);
-    result = function_end(&overhead, function, kind, owner, result);
-    return function_ready(device, function, result, call);
-}
-
-CUresult cuFuncLoad(CUfunction function)
-{
-    struct device *device = function != NULL && HAVE(cuFuncLoad) ? device_current() : NULL;
-    if (device == NULL)
-        return REAL(cuFuncLoad)(function);
-    return load_function(device, function, MODULE, NULL, "cuFuncLoad");
-}
-
-CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
-{
-    static const char call[] = "cuModuleGetFunction";
-    struct device *device = function != NULL ? device_current() : NULL;
-    struct overhead overhead;
-    if (device == NULL)
-        return REAL(cuModuleGetFunction)(function, module, name);
-    if (HAVE(cuFuncLoad)) {
-        CUresult result = REAL(cuModuleGetFunction)(function, module, name);
-        return result == CUDA_SUCCESS ? load_function(device, *function, MODULE, module, call)
-                                      : result;
-    }
-    if (!asked_begin(&overhead, device, MODULE, module, call))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    CUresult result = REAL(cuModuleGetFunction)(function, module, name);
-    ledger_count(MODULE, (uint64_t)(uintptr_t)module, result == CUDA_SUCCESS);
-    result =
-        function_end(&overhead, result == CUDA_SUCCESS ? *function : NULL, MODULE, module, result);
-    return function_ready(device, *function, result, call);
-}
-
-/* A library may be asked without a context: then the kernel is loaded by its first launch, which is
-   not counted until the next module or function is measured. */
-CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name)
-{
-    static const char call[] = "cuLibraryGetKernel";
-    struct overhead overhead;
-    CUfunction function = NULL;
-    CUresult result = REAL(cuLibraryGetKernel)(kernel, library, name);
-    struct device *device = result == CUDA_SUCCESS && kernel != NULL && HAVE(cuKernelGetFunction)
-                                ? device_current()
-                                : NULL;
-    if (device == NULL)
-        return result;
-    if (HAVE(cuFuncLoad))
-        return real.cuKernelGetFunction(&function, *kernel) == CUDA_SUCCESS
-                   ? load_function(device, function, LIBRARY, library, call)
-                   : result;
-    if (!asked_begin(&overhead, device, LIBRARY, library, call))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (real.cuKernelGetFunction(&function, *kernel) != CUDA_SUCCESS) {
-        overhead_cancel(&overhead);
-        return result;
-    }
-    ledger_count(LIBRARY, (uint64_t)(uintptr_t)library, 1);
-    result = function_end(&overhead, function, LIBRARY, library, CUDA_SUCCESS);
-    return function_ready(device, function, result, call);
-}
-
-/* What it brings is counted until the context ends, because not every driver tells its library. */
-CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
-{
-    static const char call[] = "cuKernelGetFunction";
-    struct device *device = function != NULL ? device_current() : NULL;
-    struct overhead overhead;
-    if (device == NULL)
-        return REAL(cuKernelGetFunction)(function, kernel);
-    if (HAVE(cuFuncLoad)) {
-        CUresult result = REAL(cuKernelGetFunction)(function, kernel);
-        return result == CUDA_SUCCESS ? load_function(device, *function, MODULE, NULL, call)
-                                      : result;
-    }
-    part_begin(&overhead, device, call);
-    CUresult result = REAL(cuKernelGetFunction)(function, kernel);
-    result =
-        function_end(&overhead, result == CUDA_SUCCESS ? *function : NULL, MODULE, NULL, result);
-    return function_ready(device, *function, result, call);
 }

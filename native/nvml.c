@@ -70,7 +70,7 @@ static bool sight_of(NVdevice handle, struct sight *sight)
         return true;
     }
     turn_leave(&turn);
-    /* Nobody has used it yet: the limit alone. */
+    /* No process has used it yet: the limit alone. */
     static struct berth_use_file nothing;
     static struct berth_region unused = { .use = &nothing, .slot = 0 };
     uint64_t mib = 0;
@@ -80,9 +80,9 @@ static bool sight_of(NVdevice handle, struct sight *sight)
     if (settings.mem_mib.given && !settings_for(&settings.mem_mib, (int)index, uuid, &mib))
         mib = 0;
     sight->region = &unused;
-    sight->limit = settings.mem_mib.given                             ? mib << 20
-                   : settings.made_by_agent || settings.wrong[0] != 0 ? 0
-                                                                      : UINT64_MAX;
+    sight->limit = settings.mem_mib.given                     ? mib << 20
+                   : settings.made_by_agent || devices_none() ? 0
+                                                              : UINT64_MAX;
     return true;
 }
 
@@ -161,8 +161,8 @@ PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses, NVprocess_v1)
 PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v2, NVprocess)
 PROCESSES(nvmlDeviceGetMPSComputeRunningProcesses_v3, NVprocess)
 
-/* Who computes. A caller that only asks how much room it takes is told the driver's own number,
-   which is enough. */
+/* Which processes compute. A caller that only asks how much room it takes is told the driver's own
+   number, which is enough. */
 int nvmlDeviceGetProcessUtilization(NVdevice device, NVutilization *samples, unsigned *count,
                                     unsigned long long since_us)
 {
@@ -170,7 +170,7 @@ int nvmlDeviceGetProcessUtilization(NVdevice device, NVutilization *samples, uns
     if (result == NV_SUCCESS && samples != NULL && count != NULL && *count != 0) {
         *count = keep_ours(device, samples, *count, sizeof *samples, offsetof(NVutilization, pid));
         return *count != 0 ? NV_SUCCESS
-                           : NV_NOT_FOUND; /* as the driver says where nobody computes */
+                           : NV_NOT_FOUND; /* as the driver says where no process computes */
     }
     return result;
 }

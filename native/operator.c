@@ -164,7 +164,7 @@ static int describe(const char *folder, const char *uuid, char *json, size_t siz
         add(&text,
             "%s{\"pid\": %u, \"pid_namespace\": %llu, \"held_bytes\": %llu, \"peak_bytes\": %llu, "
             "\"gpu_ns\": %llu, \"swapped_bytes\": %llu, \"command\": ",
-            comma, slot->pid, (unsigned long long)slot->pid_namespace, U(slot->held), U(slot->peak),
+            comma, atomic_load(&slot->pid), U(slot->pid_namespace), U(slot->held), U(slot->peak),
             U(slot->gpu_ns), U(slot->swapped));
         add_name(&text, slot->command, sizeof slot->command);
         add(&text, "}");

@@ -149,8 +149,8 @@ bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
        before it. */
     if (!context && overhead->known && told < TOLD_TOTAL && *bytes < overhead->reserved)
         *bytes = overhead->reserved;
-    /* Where NVML did not tell, somebody else's allocation may have got in between: a context is no
-       larger than that, and a module is looked at again (module.c). */
+    /* Where NVML did not tell, another process's allocation may be in what was measured: a context
+       is no larger than that, and a module is measured again (module.c). */
     overhead->doubtful = told != TOLD_LIST && !context && !overhead->believed;
     if (*bytes > SANE_BYTES && overhead->doubtful)
         return false;

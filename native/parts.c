@@ -7,6 +7,20 @@ extern const struct part __stop_berth_parts[] __attribute__((visibility("hidden"
 
 _Atomic uint32_t parts_dirty;
 
+void parts_fork_begins(void)
+{
+    for (const struct part *part = __start_berth_parts; part < __stop_berth_parts; part++)
+        if (part->fork_begins != NULL)
+            part->fork_begins();
+}
+
+void parts_fork_ended(void)
+{
+    for (const struct part *part = __start_berth_parts; part < __stop_berth_parts; part++)
+        if (part->fork_ended != NULL)
+            part->fork_ended();
+}
+
 void parts_forget(void)
 {
     atomic_store(&parts_dirty, 0);

@@ -9,6 +9,9 @@
 struct device;
 
 struct part {
+    /* Around a fork, in the parent: what a child must not inherit half done is waited for. */
+    void (*fork_begins)(void);
+    void (*fork_ended)(void);
     /* After a fork: the child holds nothing, and no lock. */
     void (*forget)(void);
     /* Gives back what the process holds of a device and does not use; NULL: of all. */
@@ -22,6 +25,8 @@ struct part {
 /* Something is held that may not be used. A part that reclaims in vain sets it anew. */
 extern _Atomic uint32_t parts_dirty;
 
+void parts_fork_begins(void);
+void parts_fork_ended(void);
 void parts_forget(void);
 void parts_reclaim(struct device *device);
 

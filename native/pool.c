@@ -5,7 +5,8 @@
    so. Each call that may make it grow goes through these states, of which a pool has as many as
    there are calls under way (`busy`):
 
-   - begun: `asked` holds the call's bytes, so that nobody else counts on the same room in the pool
+   - begun: `asked` holds the call's bytes, so that no other call counts on the same room in the
+   pool
    - taken: the usual step is held for it in the region (take_for): the whole of it, or, where that
      does not fit, what the pool has no room for; then the call is a debtor, which may need what
      others give back
@@ -19,7 +20,7 @@
    since. One that is still under way holds what it took for that; one that was settled since counts
    with all that it may have grown by
    (`ended`). So `charged` is never too little; it may be too much (`exact` is false), until all
-   calls have ended and somebody looks again: the pool is dirty until then. It is dirty too while it
+   calls have ended and one looks again: the pool is dirty until then. It is dirty too while it
    keeps more than is in use, since the driver may let go of that at any end of a stream. Where the
    driver cannot tell, the bytes in use count in whole steps; of a pool that is gone, all it had
    until the last pointer is freed.
@@ -118,7 +119,7 @@ static uint64_t whole_steps(uint64_t bytes, uint64_t step)
 
 /* Makes what is charged what is reserved; `taken` is held for it besides. False where the driver
    grew the pool by more than may be had: then all that is left is charged, and the rest when
-   somebody looks again. */
+   the next call looks again. */
 bool pool_settle(struct pool *pool, uint64_t taken, bool debtor)
 {
     uint64_t reserved;
@@ -131,10 +132,10 @@ bool pool_settle(struct pool *pool, uint64_t taken, bool debtor)
     uint64_t target = told && reserved + since > pool->live ? reserved + since : pool->live;
     if ((pool->gone && pool->live != 0) || silent(pool, told))
         target = before +
-                 taken; /* nobody tells any more: it is all held until the last of it is freed */
+                 taken; /* the driver does not tell: it is all held until the last of it is freed */
     else if (!told && !pool->gone && pool->live != 0) {
         uint64_t whole = whole_steps(pool->live, step_of(pool->device));
-        target = whole > before + taken ? before + taken : whole; /* nobody ever tells */
+        target = whole > before + taken ? before + taken : whole; /* the driver never tells */
     }
     bool alone = pool->busy <= 1 && since == 0, was_exact = pool->exact;
     if (!alone && target > before + taken)

@@ -12,8 +12,10 @@
 
 enum { SUSPECTS = 64 };
 
-/* Who was seen to compute, for the threads in turns that look (share.c), and what speaks against
-   each. */
+/* The pids that were seen to compute, any of which may be this process, and what speaks against
+ * each.
+ */
+static struct turn turn; /* of the suspects */
 static struct suspects {
     struct {
         unsigned pid, strikes, looks, apart;
@@ -51,7 +53,9 @@ void processes_found(struct device *device, unsigned pid)
     if (slot == NULL)
         return;
     atomic_store(&slot->outer_pid, pid);
+    turn_take(&turn);
     suspects[device->ordinal].by_list = true;
+    turn_leave(&turn);
 }
 
 bool processes_wanted(struct device *device)
@@ -103,7 +107,7 @@ static void doubt(struct suspects *here, struct berth_slot *slot, unsigned busy,
 {
     bool wrong = here->by_list ? own_pct >= 20 && busy == 0 : cannot_be(busy, own_pct);
     here->wrong = wrong ? here->wrong + 1 : 0;
-    if (here->wrong >= 3) { /* it was somebody else */
+    if (here->wrong >= 3) { /* it was another process */
         atomic_store(&slot->outer_pid, 0);
         here->count = 0;
         here->wrong = 0;
@@ -137,25 +141,22 @@ static bool claimed(struct berth_region *region, unsigned pid)
     return false;
 }
 
-void processes_watch(struct device *device, const NVutilization *samples, unsigned count,
-                     unsigned own_pct)
+/* With the turn. The pid that this process is found to be by now, 0 where that is not told. */
+static unsigned watch(struct device *device, struct berth_slot *slot, const NVutilization *samples,
+                      unsigned count, unsigned own_pct, unsigned outer)
 {
-    struct berth_slot *slot = processes_slot(device);
     struct suspects *here = &suspects[device->ordinal];
-    if (slot == NULL)
-        return;
     unsigned known = atomic_load(&slot->outer_pid);
     if (known != 0) {
         doubt(here, slot, busy_pct(samples, count, known), own_pct);
-        return;
+        return 0;
     }
     for (unsigned i = 0; i < count; i++)
         if (samples[i].sm_pct != 0)
             suspect(here, samples[i].pid);
     here->begun = true;
     here->unseen += count == 0 && own_pct >= 10;
-    unsigned left = 0, pid = 0, told = 0, outer = processes_outer_pid(), best = UINT_MAX,
-             second = UINT_MAX, nearest = 0;
+    unsigned left = 0, pid = 0, told = 0, best = UINT_MAX, second = UINT_MAX, nearest = 0;
     for (unsigned i = 0; i < here->count; i++) {
         __typeof__(&here->list[0]) one = &here->list[i];
         unsigned busy = busy_pct(samples, count, one->pid);
@@ -177,16 +178,31 @@ void processes_watch(struct device *device, const NVutilization *samples, unsign
                      far the nearest */
         pid = told != 0 ? told : best < second / 2 && second - best / 2 > 10 ? nearest : 0;
     bool found = pid != 0 && left != 0 && own_pct >= 5 && !claimed(&device->region, pid);
-    if (found && here->agreed_pid == pid) {
-        atomic_store(&slot->outer_pid, pid);
-        log_line("this process is %u to NVML on GPU %d, by when it computes", pid, device->ordinal);
-    }
+    bool agreed = found && here->agreed_pid == pid;
     here->agreed_pid = found ? pid : 0;
+    return agreed ? pid : 0;
+}
+
+void processes_watch(struct device *device, const NVutilization *samples, unsigned count,
+                     unsigned own_pct)
+{
+    struct berth_slot *slot = processes_slot(device);
+    if (slot == NULL)
+        return;
+    unsigned outer = atomic_load(&slot->outer_pid) == 0 ? processes_outer_pid() : 0;
+    turn_take(&turn);
+    unsigned pid = watch(device, slot, samples, count, own_pct, outer);
+    if (pid != 0)
+        atomic_store(&slot->outer_pid, pid);
+    turn_leave(&turn);
+    if (pid != 0)
+        log_line("this process is %u to NVML on GPU %d, by when it computes", pid, device->ordinal);
 }
 
 static void processes_forget(void)
 {
     memset(suspects, 0, sizeof suspects);
+    atomic_store(&turn.word, 0);
 }
 
 PART(.forget = processes_forget);

@@ -14,7 +14,8 @@ void processes_found(struct device *device, unsigned pid);
 /* Whether this process is still to be found among those that NVML tells of. */
 bool processes_wanted(struct device *device);
 
-/* Watches who computes, until one alone can be this process: for where its memory did not tell. */
+/* Watches which pids compute, until one alone can be this process, where its memory did not tell.
+ */
 void processes_watch(struct device *device, const NVutilization *samples, unsigned count,
                      unsigned own_pct);
 /* Whether a pid of NVML's is one of the partition's. */

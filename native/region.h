@@ -7,7 +7,7 @@
    `used` is exact at every instant. It changes by one 16-byte compare-and-swap that also names the
    slot and the number of the change. Before a process overwrites that name, it records the change
    in the slot named there. A process that was killed at any instruction has therefore left enough
-   to tell whether its last change happened, and nobody ever waits for anybody.
+   to tell whether its last change happened, and no process ever waits for another.
 
    A process proves that it lives by a lock on one byte of the file, held by a mapping of it rather
    than by a descriptor: it ends with the process's memory, whatever the program closes, forks or
@@ -43,6 +43,9 @@ struct berth_limit_file {
     uint32_t version, size;
     unsigned char uuid[16];
     char name[BERTH_NAME];
+    /* Each is read by itself. A change of several may be seen in part for an instant, which is no
+       worse than the change having come a little earlier or later: memory is not weighed against
+       compute. */
     shared64 mem_bytes; /* 0: nothing at all */
     shared32 core_pct;  /* 0: not limited */
     shared32 flags;     /* BERTH_BURST, BERTH_AGENT, BERTH_HIGH, BERTH_LOW */
@@ -53,9 +56,9 @@ struct berth_limit_file {
 
 struct berth_slot {
     shared32 state; /* 0 free, 1 taken, more while it is buried (members.c) */
-    uint32_t pid;   /* as its own pid namespace counts */
-    uint64_t start_ticks, pid_namespace;
-    char command[16];
+    shared32 pid;   /* as its own pid namespace counts */
+    shared64 start_ticks, pid_namespace;
+    char command[16]; /* for lists only: one that is read while a new member writes it is mixed */
     shared64 seq, next_held,
         intent; /* the change under way: held after it, its number; 0 when settled */
     shared64 held, peak;
@@ -67,13 +70,14 @@ struct berth_slot {
                              known */
     unsigned char pad[20];
     _Alignas(64) shared64 noted; /* the last change of this slot that another process saw done */
-    shared64 open_since_ns, /* since when launches run that nobody has measured yet; 0: none, */
-        open_charged_ns;    /* and what they were charged */
+    shared64 open_since_ns,      /* since when launches run that were not measured yet; 0: none, */
+        open_charged_ns;         /* and what they were charged */
     unsigned char pad2[40];
 };
 
 struct berth_refusal {
     shared64 number; /* twice its number, from 1; odd while it is being written */
+    /* Plain, since `number` says before and after a copy whether it was written meanwhile. */
     uint64_t time_ns, asked_bytes, left_bytes, limit_bytes;
     uint32_t pid, uid;
     char command[16], call[40];
@@ -87,8 +91,8 @@ struct berth_use_file {
         recent_raw_ns;     /* compute of late: by NVML, and by the launches as they were measured */
     shared32 trims, mixed; /* whether launches are taken for alike, as NVML would tell if they were
                               not; that it did tell */
-    shared32
-        strangers; /* whether NVML tells who computes, and not which of them this partition is */
+    shared32 strangers;    /* whether NVML tells which pids compute, and not which of them this
+                              partition is */
     unsigned char pad0[4];
     struct {
         _Alignas(16) shared64 used;
@@ -112,10 +116,10 @@ struct berth_use_file {
     shared64 backlog_until_ns, backlog_mark_ns;
     shared64 longest_ns;   /* the longest launch of late, with its wait for others */
     shared64 measuring_ns; /* since when a slot measures what the driver takes, which its lowest
-                              bits name; 0: nobody */
+                              bits name; 0: none */
     shared32 given_pct, total_pct;
-    shared32 distrust; /* for how many more looks NVML's word on compute is not taken */
-    unsigned char pad6[4];
+    shared32 distrust;       /* for how many more looks NVML's word on compute is not taken */
+    shared32 left_out_looks; /* at how many looks in a row NVML's samples left this partition out */
     struct berth_refusal refusals[BERTH_REFUSALS];
     struct berth_slot slots[BERTH_SLOTS];
 };
@@ -147,7 +151,7 @@ struct berth_error {
 /* Opens a region that exists. A missing limit file is no error: false with an empty text. */
 bool region_open(struct berth_region *region, const char *folder, const unsigned char uuid[16],
                  struct berth_error *error);
-/* Makes the files that are missing. An existing limit is kept unless nobody uses it and it was not
+/* Makes the files that are missing. An existing limit is kept unless it is not in use and was not
    the agent's. */
 bool region_make(const char *folder, const unsigned char uuid[16], const char *name,
                  uint64_t mem_bytes, uint32_t core_pct, uint32_t flags, struct berth_error *error);
@@ -159,7 +163,12 @@ bool region_oversubscribe(const char *folder, const unsigned char uuid[16], uint
                           bool anyway, struct berth_error *error);
 bool region_join(struct berth_region *region, struct berth_error *error);
 void region_close(struct berth_region *region);
-/* After fork: the child has the parent's mapping and no slot. */
+/* Around a fork, in the parent: no other thread joins a region meanwhile, because the child would
+   inherit the descriptor that holds the lock, and the parent would seem to live as long as it. */
+void region_fork_begins(void);
+void region_fork_ended(void);
+void region_fork_child(void); /* in the child, first of all */
+/* After a fork: the child has the parent's mapping and no slot. */
 void region_forget(struct berth_region *region);
 
 /* Takes `bytes` if they fit below the limit, at once and whole; `left` gets what was left. */

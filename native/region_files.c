@@ -299,9 +299,9 @@ bool region_make(const char *folder, const unsigned char uuid[16], const char *n
         return false;
     }
     snprintf(path, sizeof path, "%s/%s.use", folder,
-             text); /* before the limit: who finds a limit finds both */
+             text); /* before the limit, so that where there is a limit both are there */
     if (!publish(folder, path, &head, sizeof head, sizeof(struct berth_use_file), 0600, elsewhere,
-                 error)) /* the maker opens it to whom it is for */
+                 error)) /* the maker opens it to its users afterwards */
         return false;
     snprintf(path, sizeof path, "%s/%s.limit", folder, text);
     bool existed = access(path, F_OK) == 0;

@@ -166,7 +166,7 @@ static void start(void)
     int error = errno;
     turn_take(&turn);
     if (!atomic_load(&started)) {
-        pthread_atfork(NULL, NULL, parts_forget);
+        pthread_atfork(parts_fork_begins, parts_fork_ended, parts_forget);
         settings_read();
         dl_iterate_phdr(visit_libc, NULL);
         atomic_store(&started, 1);
@@ -234,11 +234,9 @@ __attribute__((noinline)) static bool notice(const void *handle, const char *nam
 }
 
 /* Where the symbol table could not be edited: the loader's answer, exchanged afterwards. */
-__attribute__((noinline)) static void *answer(void *handle, const char *name)
+__attribute__((noinline)) static void *wrapper_of(const char *name, void *found)
 {
-    void *found = libc_dlsym(handle, name);
-    bool wrapped = settings.active && found != NULL && drivers_wraps(name, found);
-    return wrapped ? drivers_wrapper(name) : found;
+    return found != NULL && drivers_wraps(name, found) ? drivers_wrapper(name) : found;
 }
 
 static inline bool is_drivers(const char *name)
@@ -255,7 +253,7 @@ BARE void *dlsym(void *restrict handle, const char *restrict name)
         if (notice(handle, name))
             return nowhere(name);
         if (drivers_know_driver() && !drivers_edited() && settings.active)
-            return answer(handle, name);
+            return wrapper_of(name, libc_dlsym(handle, name));
     }
     return libc_dlsym(handle, name);
 }
@@ -264,11 +262,14 @@ BARE void *dlvsym(void *restrict handle, const char *restrict name, const char *
 {
     if (UNLIKELY(libc_dlvsym == NULL))
         find_libc();
-    if (UNLIKELY(is_drivers(name)) && notice(handle, name))
-        return nowhere(name);
-    if (UNLIKELY(libc_dlvsym ==
-                 NULL)) /* a libc without it, such as musl: one without versions too */
+    if (UNLIKELY(libc_dlvsym == NULL)) /* a libc without versions, such as musl */
         return dlsym(handle, name);
+    if (UNLIKELY(is_drivers(name))) {
+        if (notice(handle, name))
+            return nowhere(name);
+        if (drivers_know_driver() && !drivers_edited() && settings.active)
+            return wrapper_of(name, libc_dlvsym(handle, name, version));
+    }
     return libc_dlvsym(handle, name, version);
 }
 

@@ -194,8 +194,10 @@ void settings_read(void)
                 ? "%.150s is not open to this user; make the partition with --owner or --group"
                 : "%.150s has no limits in it; make the partition first, or set BERTH_GPU_MEM_MIB",
             settings.folder);
-    if (*wrong != 0)
+    if (*wrong != 0) {
+        atomic_store(&settings.no_gpu, 1);
         log_line("no GPU: %s", wrong);
+    }
 }
 
 void log_line(const char *format, ...)

@@ -18,6 +18,7 @@ struct setting {
 struct settings {
     bool active;        /* anything is limited at all */
     char wrong[512];    /* why the limits cannot be known; then there is no GPU */
+    shared32 no_gpu;    /* set after `wrong` */
     char folder[256];   /* of the region */
     bool made_by_agent; /* its limits are the agent's, and a GPU without one has none */
     bool burst;

@@ -27,20 +27,23 @@ enum {
     KEPT_LAUNCHES = 8,   /* and how much that others took, in the longest launches of late, */
     KEPT_NS = 1000 * 1000 * 1000, /* at most */
     CHECK_NS = 500 * 1000 * 1000,
-    SAMPLES_NS = 1500 * 1000 * 1000, /* NVML samples who computes at least as often */
+    SAMPLES_NS = 1500 * 1000 * 1000, /* NVML samples the use by process at least as often */
     JUMP_NS = 1000 * 1000 * 1000,    /* a clock that falls back by more has jumped */
     MOST_SAMPLES = 512,
-    FREE_PCT = 4,   /* of the GPU, that a burst leaves to others who use it */
-    ALONE_PCT = 98, /* of a GPU that nobody else uses: whoever comes must not find a long queue */
+    FREE_PCT = 4,   /* of the GPU, that a burst leaves to others that use it */
+    ALONE_PCT = 98, /* of a GPU that no other uses, so that one that begins finds no long queue */
     FULL_PCT = 97,  /* a card in use by so much has nothing left */
-    NOBODY_PCT = 2, /* in use by others by so little, it is in use by nobody */
+    NONE_PCT = 2,   /* of use by others that counts as none */
     UNSURE_PCT = 6, /* what was charged and what was used may differ by, of late */
     LOW_PCT = 5,    /* what low priority gets on a full card */
-    LOW_BLIND_PCT = 20, /* and where nobody tells how full it is */
+    LOW_BLIND_PCT = 20, /* and where NVML does not tell how full it is */
     DISTRUST_LOOKS = 20,
+    LEFT_OUT_PCT =
+        10, /* what is charged at least before NVML's samples may be said to leave it out, */
+    LEFT_OUT_LOOKS = 4, /* and at how many looks in a row they must */
 };
 #define AHEAD_NS 10000000000ull /* beside this */
-#define UNTOLD UINT32_MAX       /* others_pct: nobody tells */
+#define UNTOLD UINT32_MAX       /* others_pct: NVML does not tell */
 
 #define LOAD(x) atomic_load_explicit(&(x), memory_order_relaxed)
 
@@ -59,13 +62,13 @@ bool share_limits(const struct device *device)
 bool share_contended(const struct device *device)
 {
     uint32_t others = LOAD(device->region.use->others_pct);
-    return others != UNTOLD && others > NOBODY_PCT;
+    return others != UNTOLD && others > NONE_PCT;
 }
 
 bool share_alone(const struct device *device, uint64_t *looked_ns)
 {
     *looked_ns = LOAD(device->region.use->checked_at_ns);
-    return LOAD(device->region.use->others_pct) <= NOBODY_PCT;
+    return LOAD(device->region.use->others_pct) <= NONE_PCT;
 }
 
 bool share_knows(const struct device *device)
@@ -98,11 +101,11 @@ static uint32_t share_pct(const struct device *device)
        not show that they want more. */
     if (others == UNTOLD || LOAD(device->region.use->strangers) != 0)
         return pct;
-    uint32_t most = others <= NOBODY_PCT ? ALONE_PCT : 100 - FREE_PCT,
+    uint32_t most = others <= NONE_PCT ? ALONE_PCT : 100 - FREE_PCT,
              left = others < most ? most - others : 0;
     if (left <= pct)
         return pct;
-    return others <= NOBODY_PCT || LOAD(device->region.use->total_pct) < FULL_PCT
+    return others <= NONE_PCT || LOAD(device->region.use->total_pct) < FULL_PCT
                ? left
                : left - (left - pct) / 2;
 }
@@ -238,8 +241,9 @@ void share_buy(struct device *device, uint64_t ns)
 /* ---- what NVML says ---- */
 
 struct report {
-    bool by_process, told; /* who uses the card; how much it is used */
-    uint32_t total_pct, ours_pct, ours, others;
+    bool by_process, told; /* which process uses the card; how much it is used */
+    bool rated;            /* how much it is used by all, whether the samples tell of them or not */
+    uint32_t total_pct, ours_pct, ours, others, rated_pct;
     uint64_t latest_us;
     NVutilization samples[MOST_SAMPLES];
     unsigned count;
@@ -269,12 +273,35 @@ static void ask(struct device *device, struct report *report, uint64_t after_us)
         report->others += !ours && pct != 0;
     }
     report->told = report->by_process && report->total_pct != 0;
-    if (!report->told && handle != NULL && HAVE(nvmlDeviceGetUtilizationRates) &&
-        real.nvmlDeviceGetUtilizationRates(handle, &rates) == NV_SUCCESS && rates.gpu_pct <= 100) {
-        report->total_pct = rates.gpu_pct;
+    report->rated = handle != NULL && HAVE(nvmlDeviceGetUtilizationRates) &&
+                    real.nvmlDeviceGetUtilizationRates(handle, &rates) == NV_SUCCESS &&
+                    rates.gpu_pct <= 100;
+    report->rated_pct = report->rated ? rates.gpu_pct : 0;
+    if (!report->told && report->rated) {
+        report->total_pct = report->rated_pct;
         report->told = true;
     }
     report->total_pct = report->total_pct < 100 ? report->total_pct : 100;
+}
+
+/* NVML's samples may leave this partition out and tell of the others alone. Then what all use
+   beyond the samples is taken for this partition's, which may be too much and is never too little.
+   That is believed after several looks at which the samples are well below the use of the card as a
+   whole, though this partition computes, and until it was not so at several others. */
+static bool left_out(struct berth_use_file *use, const struct report *report, uint64_t charged_pct)
+{
+    uint32_t looks = LOAD(use->left_out_looks);
+    bool beyond =
+        report->rated && charged_pct >= LEFT_OUT_PCT &&
+        report->rated_pct >= (report->count != 0 ? report->total_pct : 0) + LEFT_OUT_PCT / 2;
+    if (!report->by_process || report->ours != 0)
+        looks = 0;
+    else if (beyond)
+        looks += looks < LEFT_OUT_LOOKS * 2;
+    else
+        looks -= looks < 2 ? looks : 2;
+    atomic_store(&use->left_out_looks, looks);
+    return looks >= LEFT_OUT_LOOKS;
 }
 
 /* Each process finds out for itself by which pid NVML knows it. Samples of use may come more seldom
@@ -314,7 +341,7 @@ static void give_way(struct device *device, uint32_t total_pct, uint32_t others_
     uint32_t given = LOAD(use->given_pct), ceiling = ceiling_pct(device);
     if (LOAD(device->region.limit->flags) & BERTH_BURST)
         ceiling = 100;
-    if (others_pct == UNTOLD || others_pct <= NOBODY_PCT)
+    if (others_pct == UNTOLD || others_pct <= NONE_PCT)
         given = others_pct == UNTOLD ? 0 : ceiling;
     else if (total_pct >= FULL_PCT)
         given /= 2;
@@ -324,7 +351,7 @@ static void give_way(struct device *device, uint32_t total_pct, uint32_t others_
     atomic_store(&use->given_pct, given < ceiling ? given : ceiling);
 }
 
-/* Nobody else computes: what a launch seems to take is what it takes. */
+/* No other partition computes: what a launch seems to take is what it takes. */
 static void start_over(struct berth_use_file *use)
 {
     atomic_store(&use->recent_measured_ns, 0);
@@ -340,8 +367,8 @@ static void settle(struct device *device, const struct report *report, uint64_t 
 {
     struct berth_use_file *use = device->region.use;
     static struct {
-        uint64_t measured_ns;
-        uint32_t raised;
+        shared64 measured_ns;
+        shared32 raised;
     } before[MAX_DEVICES];
     uint32_t factor = LOAD(use->factor_milli),
              others = report->total_pct - report->ours_pct + report->others;
@@ -378,14 +405,14 @@ static void settle(struct device *device, const struct report *report, uint64_t 
     /* What is charged ever more for its launches and does not use less is not what NVML takes it
        for. */
     if (wanted > 4000 && wanted > factor) {
-        if (before[device->ordinal].raised++ > 2 &&
-            measured * 10 >= before[device->ordinal].measured_ns * 9) {
+        if (atomic_fetch_add(&before[device->ordinal].raised, 1) > 2 &&
+            measured * 10 >= LOAD(before[device->ordinal].measured_ns) * 9) {
             atomic_store(&use->distrust, DISTRUST_LOOKS);
             wanted = 1000;
         }
-        before[device->ordinal].measured_ns = measured;
+        atomic_store(&before[device->ordinal].measured_ns, measured);
     } else {
-        before[device->ordinal].raised = 0;
+        atomic_store(&before[device->ordinal].raised, 0);
     }
     atomic_store(&use->factor_milli, (uint32_t)wanted);
 }
@@ -422,11 +449,20 @@ void share_check(struct device *device)
     atomic_store(&use->measured_at_us, report->latest_us);
     atomic_store(&use->longest_ns, LOAD(use->longest_ns) * 7 / 8);
     bool known = report->by_process && processes_known(&device->region);
+    uint64_t charged_pct = charged * 100 / (window != 0 ? window : 1);
+    bool unseen = !known && left_out(use, report, charged_pct);
+    if (unseen) {
+        uint32_t samples_pct = report->count != 0 ? report->total_pct : 0;
+        report->ours_pct = report->rated_pct > samples_pct ? report->rated_pct - samples_pct : 0;
+        report->ours = 1;
+        report->total_pct = samples_pct + report->ours_pct;
+        known = report->told = true;
+    }
     uint32_t own = report->ours_pct, others;
-    atomic_store(&use->strangers, report->by_process && report->count != 0 && !known);
+    /* What a partition that is left out uses is too rough to burst by: it keeps to its share. */
+    atomic_store(&use->strangers, report->by_process && report->count != 0 && (!known || unseen));
     atomic_store(&use->trims,
                  known && report->ours != 0 && LOAD(use->mixed) == 0 && LOAD(use->distrust) == 0);
-    uint64_t charged_pct = charged * 100 / (window != 0 ? window : 1);
     if (recent && charged_pct >= 20 && report->total_pct * 2 < charged_pct)
         report->told = report->by_process =
             false; /* a card that is used by less than this partition uses */
@@ -444,7 +480,7 @@ void share_check(struct device *device)
     uint32_t distrust = LOAD(use->distrust);
     if (distrust != 0)
         atomic_store(&use->distrust, distrust - 1);
-    else if (others <= NOBODY_PCT && share_measures())
+    else if (others <= NONE_PCT && share_measures())
         start_over(use);
     else if (recent && known && report->ours != 0 && after_us != 0)
         settle(device, report, window, charged);

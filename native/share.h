@@ -8,13 +8,13 @@
 bool share_limits(const struct device *device);
 /* Buys GPU time and waits until it begins. */
 void share_buy(struct device *device, uint64_t ns);
-/* Charges what turned out beside what was charged; nobody waits here. */
+/* Charges the difference to what was charged; does not wait. */
 void share_correct(struct device *device, int64_t ns);
-/* What a launch is charged that was measured to take so long. */
+/* What a launch is charged that was measured to take `ns`. */
 uint64_t share_scaled(const struct device *device, uint64_t ns);
 /* Whether others compute on the card, so that a launch may seem longer than it is. */
 bool share_contended(const struct device *device);
-/* Whether NVML told that nobody does, at its last look, which was at `looked_ns`. */
+/* Whether NVML told that no other computes, at its last look, which was at `looked_ns`. */
 bool share_alone(const struct device *device, uint64_t *looked_ns);
 /* Whether NVML tells what this partition computes, so that a launch may be left out that others may
    have kept. */
@@ -22,7 +22,7 @@ bool share_knows(const struct device *device);
 /* Whether the least that launches seem to take may be what they all take, since NVML would tell
    otherwise. */
 bool share_may_trim(const struct device *device);
-/* Work was on its way to the GPU for so long, from `begun_ns` on. */
+/* Work was on its way to the GPU for `took_ns`, from `begun_ns` on. */
 void share_backlog(struct device *device, uint64_t begun_ns, uint64_t took_ns);
 /* Compares with NVML, now and then. */
 void share_check(struct device *device);

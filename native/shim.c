@@ -280,7 +280,7 @@ int main(int count, char **words)
     long long end_ms = boot_ms();
     if (access("began", F_OK) != 0 && WIFEXITED(status) && WEXITSTATUS(status) == 125)
         return 7;
-    /* What the program itself writes there nobody reads: the pipe is closed when it runs. */
+    /* What the program itself writes there is not read: the pipe is closed when it runs. */
     ssize_t size = read(told[0], why, sizeof why - 1);
     why[size > 0 ? size : 0] = 0;
     for (char *at = why; *at != 0; at++)

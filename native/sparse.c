@@ -2,6 +2,7 @@
    objects that it is bound to. */
 #define _GNU_SOURCE
 #include "ledger.h"
+#include "ties.h"
 #include "vmm.h"
 
 #include <stdlib.h>
@@ -35,10 +36,11 @@ static CUresult map_array(CUmap_info *list, unsigned count, CUstream stream, boo
                 vmm_drop(held[i], 0, 1);
             continue;
         }
-        while ((before = vmm_untie(list[i].resource, &list[i], -1, 0, 0)) != NULL)
+        while ((before = ties_take(list[i].resource, &list[i], -1, 0, 0)) != NULL)
             let_go(before, stream, per_thread);
         if (held[i] != NULL)
-            vmm_tie((struct tie){ .holder = list[i].resource, .part = list[i], .record = held[i] });
+            ties_add(
+                (struct tie){ .holder = list[i].resource, .part = list[i], .record = held[i] });
     }
     free(held);
     return result;
@@ -66,7 +68,7 @@ CUresult cuMulticastCreate(CUhandle *object, const CUmulticast_prop *prop)
     return result;
 }
 
-/* Who binds: its record, which lives as long as the driver's object does. */
+/* What binds it: the object's record, which lives as long as the driver's object does. */
 static const void *object_of(CUhandle object)
 {
     struct entry entry;
@@ -78,7 +80,7 @@ static CUresult bound(CUresult result, CUhandle object, CUdevice dev, size_t off
 {
     const void *holder = record != NULL ? object_of(object) : NULL;
     if (record != NULL && result == CUDA_SUCCESS && holder != NULL)
-        vmm_tie((struct tie){ .holder = holder, .dev = dev, .offset = offset, .record = record });
+        ties_add((struct tie){ .holder = holder, .dev = dev, .offset = offset, .record = record });
     else if (record != NULL && result != CUDA_SUCCESS)
         vmm_drop(record, 0, 1);
     return result;
@@ -124,7 +126,7 @@ CUresult cuMulticastUnbind(CUhandle object, CUdevice dev, size_t offset, size_t 
             ? object_of(object)
             : NULL;
     for (struct record *record;
-         holder != NULL && (record = vmm_untie(holder, NULL, dev, offset, bytes)) != NULL;)
+         holder != NULL && (record = ties_take(holder, NULL, dev, offset, bytes)) != NULL;)
         vmm_drop(record, 0, 1);
     return result;
 }

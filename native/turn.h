@@ -1,5 +1,6 @@
-/* How this process's threads take turns: a lock that a guest may hold, without a word to the kernel
-   where nobody waits. */
+/* How this process's threads take turns: a lock without a system call where none waits. One that
+   waits yields its core, then sleeps ever longer, up to 1 ms: a holder that is stopped costs the
+   others nothing, and is not waited for by other processes, of which each has its own turns. */
 #ifndef BERTH_TURN_H
 #define BERTH_TURN_H
 
@@ -17,12 +18,14 @@ struct turn {
 /* The C library's word that this process has one thread, from glibc 2.32 on. */
 extern char __libc_single_threaded __attribute__((weak));
 
-/* In turns, never across a system call that waits or a driver call. */
+/* Never held across a call of the driver. Held across system calls only where threads cannot go on
+   without each other: at the start (devices.c, routes.c), while a process joins its region
+   (members.c), and where tables grow. */
 static inline void turn_take(struct turn *turn)
 {
     if (&__libc_single_threaded != NULL && __libc_single_threaded &&
         atomic_load_explicit(&turn->word, memory_order_relaxed) == 0) {
-        atomic_store_explicit(&turn->word, 1, memory_order_relaxed); /* nobody to race */
+        atomic_store_explicit(&turn->word, 1, memory_order_relaxed); /* there is no other thread */
         return;
     }
     for (unsigned tries = 0;; tries++) {
@@ -37,7 +40,7 @@ static inline void turn_take(struct turn *turn)
         if (tries < 96)
             sched_yield();
         else
-            nanosleep(&(struct timespec){ 0, 50000 }, NULL);
+            nanosleep(&(struct timespec){ 0, tries < 128 ? 50000 : 1000000 }, NULL);
         errno = error;
     }
 }

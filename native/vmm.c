@@ -10,6 +10,7 @@
 #include "vmm.h"
 #include "ledger.h"
 #include "parts.h"
+#include "ties.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -35,8 +36,6 @@ struct mapping {
 static struct turn turn;
 static struct mapping *mappings; /* sorted by address */
 static size_t mapping_count, mapping_space;
-static struct tie *ties;
-static size_t tie_count, tie_space;
 static struct record *exports;
 static uint32_t foreign_count;
 
@@ -130,50 +129,10 @@ static void reclaim_exports(struct device *device)
     }
 }
 
-/* Takes out one tie of a holder: of this part, or of this device and these offsets, or any. */
-struct record *vmm_untie(const void *holder, const CUmap_info *part, CUdevice dev, size_t from,
-                         size_t bytes)
-{
-    struct record *record = NULL;
-    turn_take(&turn);
-    for (size_t i = 0; i < tie_count && record == NULL; i++) {
-        struct tie *tie = &ties[i];
-        if (tie->holder != holder)
-            continue;
-        bool same = part == NULL ? (dev < 0 || tie->dev < 0 || tie->dev == dev) &&
-                                       tie->offset >= from && tie->offset - from < bytes
-                                 : tie->part.part_type == part->part_type &&
-                                       memcmp(&tie->part.part, &part->part, sizeof part->part) == 0;
-        if (!same)
-            continue;
-        record = tie->record;
-        *tie = ties[--tie_count];
-    }
-    turn_leave(&turn);
-    return record;
-}
-
 static void untie_all(const void *holder)
 {
-    for (struct record *record; (record = vmm_untie(holder, NULL, -1, 0, SIZE_MAX)) != NULL;)
+    for (struct record *record; (record = ties_take(holder, NULL, -1, 0, SIZE_MAX)) != NULL;)
         vmm_drop(record, 0, 1);
-}
-
-/* Without memory for it the record stays counted until the process ends. */
-void vmm_tie(struct tie new)
-{
-    turn_take(&turn);
-    if (tie_count == tie_space) {
-        size_t space = tie_space ? tie_space * 2 : 64;
-        struct tie *larger = realloc(ties, space * sizeof *larger);
-        if (larger != NULL) {
-            ties = larger;
-            tie_space = space;
-        }
-    }
-    if (tie_count < tie_space)
-        ties[tie_count++] = new;
-    turn_leave(&turn);
 }
 
 static void ended(struct record *record)
@@ -500,7 +459,8 @@ CUresult cuMemImportFromShareableHandle(CUhandle *handle, void *from, int type)
 static void vmm_forget(void)
 {
     atomic_store(&turn.word, 0);
-    mapping_count = tie_count = 0;
+    mappings = NULL; /* which may be amid its growth */
+    mapping_count = mapping_space = 0;
     exports = NULL;
     foreign_count = 0;
 }

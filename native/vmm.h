@@ -1,4 +1,4 @@
-/* Physical memory, and what holds it beside handles and mappings. */
+/* Physical memory, and what holds it. */
 #ifndef BERTH_VMM_H
 #define BERTH_VMM_H
 
@@ -12,23 +12,8 @@ struct record *vmm_hold_at(CUdeviceptr address);
 /* One handle or mapping less, after the driver did it. */
 void vmm_drop(struct record *record, uint32_t handles, uint32_t maps);
 bool vmm_is_last(struct record *record); /* one mapping alone holds it */
-
-/* A part of a sparse array, or a piece of a multicast object: what it holds. */
-struct tie {
-    const void *holder;
-    CUmap_info part;
-    CUdevice dev;
-    size_t offset;
-    struct record *record;
-};
-
-/* Without memory for it the record stays counted until the process ends. */
-void vmm_tie(struct tie new);
-/* Takes out one tie of a holder: of this part, or of this device and these offsets, or any. */
-struct record *vmm_untie(const void *holder, const CUmap_info *part, CUdevice dev, size_t from,
-                         size_t bytes);
-void vmm_keep_object(CUhandle object);  /* a multicast object was made */
-void vmm_array_gone(const void *array); /* what was mapped into it */
+void vmm_keep_object(CUhandle object);   /* a multicast object was made */
+void vmm_array_gone(const void *array);  /* what was mapped into it */
 /* Which device's memory it is; NULL where it is none's. */
 struct device *device_at_location(const CUlocation *location, int type);
 

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -112,7 +113,7 @@ static void *churn(void *data)
     if (cuDevicePrimaryCtxRetain(&context, 0) != CUDA_SUCCESS ||
         cuCtxSetCurrent(context) != CUDA_SUCCESS)
         return (void *)1;
-    for (int i = 0; i < 3000; i++) {
+    for (int i = 0; i < 300; i++) {
         CUdeviceptr a;
         size_t bytes = (size_t)(rand_r(&seed) % (32 << 20)) + 1;
         bool pooled = getenv("NOPOOL") == NULL && i % 3 == 0;
@@ -283,6 +284,74 @@ void test_none(void) /* limits that cannot be known: no GPU rather than all of i
     CHECK(cuMemAlloc_v2(&a, 1) != CUDA_SUCCESS);
     CHECK(cuMemAllocManaged(&a, 1, 1) != CUDA_SUCCESS &&
           cuMemAllocAsync(&a, 1, NULL) != CUDA_SUCCESS);
+}
+
+static void *start_there(void *unused)
+{
+    (void)unused;
+    start();
+    return NULL;
+}
+
+/* A child that is forked while another thread joins the region inherits nothing of its lock:
+   libslow.so keeps the join at its longest (tests/partition says so). */
+void test_fork_amid_join(void)
+{
+    pthread_t thread;
+    int status = 0;
+    atomic_int *reached = dlsym(RTLD_DEFAULT, "slow_reached");
+    CHECK(reached != NULL && pthread_create(&thread, NULL, start_there, NULL) == 0);
+    while (atomic_load(reached) == 0)
+        usleep(1000);
+    pid_t child = fork();
+    if (child == 0) {
+        char path[64], to[300];
+        for (int fd = 3; fd < 64; fd++) {
+            snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+            ssize_t size = readlink(path, to, sizeof to - 1);
+            to[size > 0 ? size : 0] = 0;
+            if (strstr(to, ".use") != NULL)
+                _exit(1);
+        }
+        unsigned long from, end;
+        char line[400];
+        FILE *maps = fopen("/proc/self/maps", "re");
+        while (fgets(line, sizeof line, maps) != NULL)
+            if (strstr(line, ".use") != NULL && sscanf(line, "%lx-%lx", &from, &end) == 2 &&
+                end - from == 4096)
+                _exit(2);
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(pthread_join(thread, NULL) == 0);
+}
+
+static void *set_limits(void *context)
+{
+    unsigned seed = (unsigned)(uintptr_t)&seed;
+    OK(cuCtxSetCurrent(context));
+    for (int i = 0; i < 300; i++)
+        (void)cuCtxSetLimit(CU_LIMIT_HEAP, (9 + rand_r(&seed) % 40) * MIB);
+    return NULL;
+}
+
+/* Two threads set one limit: what is charged in the end is what the driver has in the end. */
+void test_limits_at_once(void)
+{
+    pthread_t threads[2];
+    CUcontext context;
+    CUdeviceptr a;
+    start();
+    OK(cuCtxGetCurrent(&context));
+    OK(cuMemAlloc_v2(&a, 20 * MIB)); /* so that some of them are refused */
+    for (int i = 0; i < 2; i++)
+        CHECK(pthread_create(&threads[i], NULL, set_limits, context) == 0);
+    for (int i = 0; i < 2; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    HELD(fake_own_bytes(0));
+    CHECK(fake_violations(0) == 0);
+    OK(cuCtxSetLimit(CU_LIMIT_HEAP, 8 * MIB));
+    HELD(20 * MIB);
 }
 
 void test_data(void)

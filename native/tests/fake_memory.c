@@ -273,36 +273,22 @@ static CUresult make_array(CUarray *array, uint64_t bytes, unsigned flags)
     return result;
 }
 
-DO cuArrayCreate_v2(CUarray *array, const CUarray_desc *d)
-{
-    CUresult wrong = fake_given(fake_given(fake_ready(__func__), array), d);
-    if (wrong != CUDA_SUCCESS)
-        return wrong;
-    return make_array(array, pixels(d->width, d->height, 1, d->format, d->channels), 0);
-}
-DO cuArray3DCreate_v2(CUarray *array, const CUarray3d_desc *d)
-{
-    CUresult wrong = fake_given(fake_given(fake_ready(__func__), array), d);
-    if (wrong != CUDA_SUCCESS)
-        return wrong;
-    return make_array(array, pixels(d->width, d->height, d->depth, d->format, d->channels),
-                      d->flags);
-}
-DO cuArrayCreate(CUarray *array, const CUarray_desc_v1 *d)
-{
-    CUresult wrong = fake_given(fake_given(fake_ready(__func__), array), d);
-    if (wrong != CUDA_SUCCESS)
-        return wrong;
-    return make_array(array, pixels(d->width, d->height, 1, d->format, d->channels), 0);
-}
-DO cuArray3DCreate(CUarray *array, const CUarray3d_desc_v1 *d)
-{
-    CUresult wrong = fake_given(fake_given(fake_ready(__func__), array), d);
-    if (wrong != CUDA_SUCCESS)
-        return wrong;
-    return make_array(array, pixels(d->width, d->height, d->depth, d->format, d->channels),
-                      d->flags);
-}
+/* Each call has an older version, whose descriptor has narrower fields of the same names. */
+#define MAKES_ARRAY(name, type, depth, flags)                                                \
+    DO name(CUarray *array, const type *d)                                                   \
+    {                                                                                        \
+        CUresult wrong = fake_given(fake_given(fake_ready(__func__), array), d);             \
+        if (wrong != CUDA_SUCCESS)                                                           \
+            return wrong;                                                                    \
+        return make_array(array, pixels(d->width, d->height, depth, d->format, d->channels), \
+                          flags);                                                            \
+    }
+MAKES_ARRAY(cuArrayCreate, CUarray_desc_v1, 1, 0)
+MAKES_ARRAY(cuArrayCreate_v2, CUarray_desc, 1, 0)
+MAKES_ARRAY(cuArray3DCreate, CUarray3d_desc_v1, d->depth, d->flags)
+MAKES_ARRAY(cuArray3DCreate_v2, CUarray3d_desc, d->depth, d->flags)
+#undef MAKES_ARRAY
+
 DO cuArrayDestroy(CUarray array)
 {
     CUresult wrong = fake_given(fake_ready(__func__), array);

@@ -47,22 +47,26 @@ static CUresult load(CUmodule *module, const void *image)
     return CUDA_SUCCESS;
 }
 
-/* What a lazy module's first function brings with it. */
-CUresult fake_load_function(CUfunction function)
+/* What the first use of a lazy module brings with it. */
+static CUresult load_rest(struct CUmod_st *module)
 {
-    struct CUmod_st *module = function->unloaded;
-    if (module == NULL)
-        return CUDA_SUCCESS;
     fake_books();
     uint64_t bytes = module->pending;
     bool had = bytes == 0 || fake_charge(module->gpu, bytes);
     if (had) {
         module->bytes += bytes;
         module->pending = 0;
-        function->unloaded = NULL;
     }
     fake_books_done();
     return had ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult fake_load_function(CUfunction function)
+{
+    CUresult loaded = function->unloaded != NULL ? load_rest(function->unloaded) : CUDA_SUCCESS;
+    if (loaded == CUDA_SUCCESS)
+        function->unloaded = NULL;
+    return loaded;
 }
 
 static CUresult unload(CUmodule module)
@@ -222,6 +226,74 @@ DO cuKernelGetFunction(CUfunction *function, CUkernel kernel)
         return wrong;
     *function = (CUfunction)(void *)kernel;
     return CUDA_SUCCESS;
+}
+
+DO cuModuleGetLoadingMode(int *mode)
+{
+    CUresult wrong = fake_given(fake_ready(__func__), mode);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    *mode = fake_like_lazy ? CU_LOADING_LAZY : CU_LOADING_EAGER;
+    return CUDA_SUCCESS;
+}
+
+/* A variable, texture or surface of a module, or the module of a library: its address is of no use.
+ */
+static CUresult ask_data(const char *call, void **out, struct CUmod_st *module)
+{
+    CUresult wrong = fake_given(fake_in_context(call), module);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    wrong = load_rest(module);
+    if (wrong == CUDA_SUCCESS && out != NULL)
+        *out = module;
+    return wrong;
+}
+
+DO cuModuleGetGlobal_v2(CUdeviceptr *ptr, size_t *bytes, CUmodule module, const char *name)
+{
+    (void)name;
+    if (bytes != NULL)
+        *bytes = 4;
+    return ask_data(__func__, (void **)ptr, module);
+}
+DO cuModuleGetGlobal(unsigned *ptr, unsigned *bytes, CUmodule module, const char *name)
+{
+    void *at = NULL;
+    CUresult result = ask_data(__func__, &at, module);
+    (void)name;
+    if (bytes != NULL)
+        *bytes = 4;
+    if (ptr != NULL)
+        *ptr = (unsigned)(uintptr_t)at;
+    return result;
+}
+DO cuModuleGetTexRef(CUtexture *texture, CUmodule module, const char *name)
+{
+    (void)name;
+    return ask_data(__func__, (void **)texture, module);
+}
+DO cuModuleGetSurfRef(CUsurface *surface, CUmodule module, const char *name)
+{
+    (void)name;
+    return ask_data(__func__, (void **)surface, module);
+}
+DO cuLibraryGetModule(CUmodule *module, CUlibrary library)
+{
+    return ask_data(__func__, (void **)module, (CUmodule)(void *)library);
+}
+DO cuLibraryGetGlobal(CUdeviceptr *ptr, size_t *bytes, CUlibrary library, const char *name)
+{
+    return cuModuleGetGlobal_v2(ptr, bytes, (CUmodule)(void *)library, name);
+}
+DO cuLibraryGetManaged(CUdeviceptr *ptr, size_t *bytes, CUlibrary library, const char *name)
+{
+    return cuModuleGetGlobal_v2(ptr, bytes, (CUmodule)(void *)library, name);
+}
+DO cuLibraryGetUnifiedFunction(void **function, CUlibrary library, const char *name)
+{
+    (void)name;
+    return ask_data(__func__, function, (CUmodule)(void *)library);
 }
 
 void fake_modules_gone(struct CUctx_st *context)

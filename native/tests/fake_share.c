@@ -354,12 +354,8 @@ DO cuCtxGetLimit(size_t *value, int limit)
 }
 
 /* The heap is taken in whole MiB, and the driver says what it made of the request. */
-DO cuCtxSetLimit(int limit, size_t value)
+static CUresult set_limit(struct CUctx_st *context, int limit, size_t value)
 {
-    CUresult wrong = fake_in_context(__func__);
-    if (wrong != CUDA_SUCCESS)
-        return wrong;
-    struct CUctx_st *context = fake_context;
     if (limit < 0 || limit >= CU_LIMITS || value > 1ull << 48)
         return CUDA_ERROR_INVALID_VALUE;
     if (limit == CU_LIMIT_HEAP)
@@ -384,6 +380,21 @@ DO cuCtxSetLimit(int limit, size_t value)
     }
     context->limits[limit] = value - first_limits[limit];
     return CUDA_SUCCESS;
+}
+
+DO cuCtxSetLimit(int limit, size_t value)
+{
+    CUresult wrong = fake_in_context(__func__);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    if (fake_like("slow")) /* it waits for the GPU, before and after */
+        usleep(50);
+    fake_books();
+    CUresult result = set_limit(fake_context, limit, value);
+    fake_books_done();
+    if (fake_like("slow"))
+        usleep(50);
+    return result;
 }
 
 CUresult fake_promises_kept(struct CUctx_st *context)

@@ -255,6 +255,80 @@ SNIPPET(cuKernelGetFunction) /* of a kernel that a library was asked for without
     OOM(cuMemAlloc_v2(&a, LIMIT - CONTEXT - MODULE + 1));
 }
 
+/* Variables come with the first of them that is asked for, and once. */
+#define BRINGS_DATA(type, load, get, unload)             \
+    do {                                                 \
+        type first, second, module;                      \
+        CUdeviceptr a;                                   \
+        start();                                         \
+        OK(load(&first));                                \
+        HELD(CONTEXT);                                   \
+        module = first;                                  \
+        OK(get);                                         \
+        HELD(CONTEXT + MODULE);                          \
+        OK(get);                                         \
+        HELD(CONTEXT + MODULE);                          \
+        OK(load(&second));                               \
+        OK(cuMemAlloc_v2(&a, LIMIT - CONTEXT - MODULE)); \
+        module = second;                                 \
+        OOM(get);                                        \
+        HELD(LIMIT);                                     \
+        OK(unload(first));                               \
+        HELD(LIMIT - MODULE);                            \
+        OK(get);                                         \
+        HELD(LIMIT);                                     \
+        OK(unload(second));                              \
+        HELD(LIMIT - MODULE);                            \
+    } while (0)
+
+SNIPPET(cuModuleGetGlobal)
+{
+    unsigned at, bytes;
+    BRINGS_DATA(CUmodule, load_module, cuModuleGetGlobal(&at, &bytes, module, "v"), cuModuleUnload);
+}
+SNIPPET(cuModuleGetGlobal_v2)
+{
+    CUdeviceptr at;
+    size_t bytes;
+    BRINGS_DATA(CUmodule, load_module, cuModuleGetGlobal_v2(&at, &bytes, module, "v"),
+                cuModuleUnload);
+}
+SNIPPET(cuModuleGetTexRef)
+{
+    CUtexture texture;
+    BRINGS_DATA(CUmodule, load_module, cuModuleGetTexRef(&texture, module, "t"), cuModuleUnload);
+}
+SNIPPET(cuModuleGetSurfRef)
+{
+    CUsurface surface;
+    BRINGS_DATA(CUmodule, load_module, cuModuleGetSurfRef(&surface, module, "s"), cuModuleUnload);
+}
+SNIPPET(cuLibraryGetModule)
+{
+    CUmodule of_library;
+    BRINGS_DATA(CUlibrary, load_library, cuLibraryGetModule(&of_library, module), cuLibraryUnload);
+}
+SNIPPET(cuLibraryGetGlobal)
+{
+    CUdeviceptr at;
+    size_t bytes;
+    BRINGS_DATA(CUlibrary, load_library, cuLibraryGetGlobal(&at, &bytes, module, "v"),
+                cuLibraryUnload);
+}
+SNIPPET(cuLibraryGetManaged)
+{
+    CUdeviceptr at;
+    size_t bytes;
+    BRINGS_DATA(CUlibrary, load_library, cuLibraryGetManaged(&at, &bytes, module, "v"),
+                cuLibraryUnload);
+}
+SNIPPET(cuLibraryGetUnifiedFunction)
+{
+    void *function;
+    BRINGS_DATA(CUlibrary, load_library, cuLibraryGetUnifiedFunction(&function, module, "f"),
+                cuLibraryUnload);
+}
+
 SNIPPET(cuFuncLoad) /* of a function that was got round the wrapper */
 {
     CUmodule module;

@@ -1,4 +1,5 @@
-/* A file system as the library may find it: of several machines, or without locks. */
+/* A machine as the library may find it: a file system of several machines, or without locks; symbol
+   tables that cannot be written. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -7,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -22,6 +25,15 @@ static int is_strange(const char *how)
 {
     const char *said = getenv("BERTH_TEST_STRANGE");
     return said != NULL && strcmp(said, how) == 0;
+}
+
+__attribute__((visibility("default"))) int mprotect(void *at, size_t size, int protection)
+{
+    if ((protection & PROT_WRITE) != 0 && is_strange("rigid")) {
+        errno = EACCES;
+        return -1;
+    }
+    return (int)syscall(SYS_mprotect, at, size, protection);
 }
 
 __attribute__((visibility("default"))) int fstatfs(int fd, struct statfs *system)

@@ -5,14 +5,22 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from berth.cli import main
+from berth.partition.gpus import Gpu
+
 ROOT = Path(__file__).parents[2]
+CARDS = [
+    Gpu(0, "GPU-b0b7bec5-ccd3-dae1-e8ef-f6fd040b1219", 16384),
+    Gpu(1, "GPU-c0c7ced5-dce3-eaf1-f8ff-060d141b2229", 16384),
+]
 
 
 @pytest.fixture(scope="session")
@@ -75,3 +83,26 @@ def card(native: Path) -> Iterator[Card]:
     parent = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="berth-test-", dir=parent) as folder:
         yield Card(native, Path(folder))
+
+
+Berth = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def berth(card: Card, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Berth:
+    """Runs a command; its exit status and everything that it printed."""
+    monkeypatch.setenv("BERTH_ROOT", str(card.folder / "root"))
+    monkeypatch.setenv("BERTH_FAKE_CARD", str(card.folder / "card"))
+    monkeypatch.setenv("BERTH_TEST_FDS", "1")
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def command(*words: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["berth", *words])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        captured = capsys.readouterr()
+        return int(ended.value.code or 0), captured.out + captured.err
+
+    return command

@@ -51,6 +51,7 @@ STRICTER: dict[str, dict[str, str]] = {
     "fork_while_growing": {},
     "swap": {"BERTH_GPU_OVERSUBSCRIBE_MIB": "32"},
     "failing": {},
+    "limits_at_once": {"BERTH_FAKE_LIKE": "slow"},
 }
 """What real drivers do that a kind one does not, and the card or limits that each is about."""
 
@@ -112,6 +113,11 @@ def test_a_call_that_fails_leaves_the_books_in_order(card: Card, call: str, nth:
     assert (code, said) in ((0, ""), (1, said))
     if code != 0:  # the program stopped at the start, or nothing failed that it could see
         assert "claims.h:" in said or "failed != 0" in said
+
+
+def test_a_child_forked_while_another_thread_joins_does_not_hold_its_lock(card: Card) -> None:
+    preload = f"{card.native / 'libslow.so'} {card.native / 'libberth.so'}"
+    assert card.run("check", "fork_amid_join", LD_PRELOAD=preload) == (0, "")
 
 
 def test_contexts_and_modules_count_as_the_driver_takes_them(card: Card) -> None:
@@ -199,6 +205,7 @@ def test_every_family_has_its_snippet_run(native: Path) -> None:
         "hold_swapped",
         "refused_often",
         "paced_events",
+        "fork_amid_join",
     }
     assert set(listed) - apart == set(FAMILIES)
 

@@ -22,6 +22,12 @@ def test_a_route_to_the_driver_ends_at_the_limit(card: Card, route: str) -> None
     assert card.run("routes", route) == (0, "")
 
 
+def test_it_does_where_the_drivers_symbols_cannot_be_edited(card: Card) -> None:
+    preload = f"{card.native / 'libstrange.so'} {card.native / 'libberth.so'}"
+    assert card.run("routes", "dlsym", LD_PRELOAD=preload, BERTH_TEST_STRANGE="rigid") == (0, "")
+    assert "the driver's symbol table cannot be edited" in card.log
+
+
 def test_a_second_copy_of_the_driver_is_the_first(card: Card) -> None:
     copy = card.folder / "elsewhere" / "libcuda.so.1"
     copy.parent.mkdir()

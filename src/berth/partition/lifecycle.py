@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from berth.errors import NoRoomError, PartitionError, SettingError
@@ -218,7 +221,38 @@ def resize(
     """Change limits of a partition in use, on each of its GPUs; what is not given stays as it is there.
 
     A smaller limit refuses new allocations and ends nothing. What no GPU of it has room for changes none.
+    Of two changes at once the second waits for the first, so that neither undoes the other.
     """
+    check_there(name, root)
+    with _one_at_a_time((root or root_folder()) / name):
+        return _resize(
+            name, mem_mib, core_pct, burst, swap_mib, priority, gpus or [], overcommit=overcommit, root=root
+        )
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Wait until no other process changes the limits of this partition."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _resize(
+    name: str,
+    mem_mib: int | None,
+    core_pct: int | None,
+    burst: bool | None,
+    swap_mib: int | None,
+    priority: str | None,
+    gpus: list[Gpu],
+    *,
+    overcommit: bool,
+    root: Path | None,
+) -> list[Partition]:
     held = find(name, root)
     for partition in held:
         if partition.hardware is not None:
@@ -240,7 +274,7 @@ def resize(
         for partition in held
     ]
     others = [partition for partition in partitions(root) if partition.name != name]
-    cards = {_plain(gpu.uuid): gpu for gpu in gpus or []}
+    cards = {_plain(gpu.uuid): gpu for gpu in gpus}
     for partition, limit in changes:
         if partition.uuid in cards:
             _check_room(cards[partition.uuid], limit, others, overcommit, held=partition)

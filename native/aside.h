@@ -1,6 +1,6 @@
-/* What contexts set aside for their kernels. */
-#ifndef BERTH_CONTEXT_H
-#define BERTH_CONTEXT_H
+/* What a context sets aside for its kernels: heap, buffer of printf and stacks. */
+#ifndef BERTH_ASIDE_H
+#define BERTH_ASIDE_H
 
 #include "devices.h"
 

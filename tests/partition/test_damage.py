@@ -1,0 +1,287 @@
+"""Regions that are damaged, cut short, linked elsewhere, or have no room: an error that says what to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from berth import partition as partitions
+from berth.errors import PartitionError
+from conftest import CARDS, Berth, Card
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "said"),
+    [
+        (0, b"\0" * 8, "is not a berth region or is damaged"),
+        (8, b"\x09\0\0\0", "is of version 9 and this library reads version 1"),
+        (12, b"\1\0\0\0", "is damaged"),
+        (16, b"\xff" * 16, "belongs to another GPU"),
+        (72, b"\xff\xff", "a slot that is not there"),
+    ],
+)
+def test_a_damaged_region_gives_no_gpu_and_says_what_to_do(
+    card: Card, offset: int, value: bytes, said: str
+) -> None:
+    assert card.run("check", "total")[0] == 0
+    (use,) = (card.folder / "region").glob("*.use")
+    with use.open("r+b") as file:
+        file.seek(offset)
+        file.write(value)
+    assert card.run("check", "none") == (0, "")
+    assert said in card.log
+    assert "make the partition anew" in card.log
+
+
+def test_a_damaged_region_hides_no_other_partition_and_can_be_removed(berth: Berth, card: Card) -> None:
+    root = card.folder / "root"
+    berth("partition", "create", "blue", "--mem", "64M", "--fake-gpu")
+    berth("partition", "create", "red", "--mem", "64M", "--fake-gpu")
+    (use,) = (root / "blue").glob("*.use")
+    os.truncate(use, 100)
+    assert [one.name for one in partitions.partitions(root)] == ["red"]
+    (bad,) = (one for one in partitions.regions(root) if isinstance(one, partitions.Unreadable))
+    assert (bad.name, bad.folder, bad.uuid) == ("blue", root / "blue", use.stem)
+    code, output = berth("partition", "list")
+    assert code == 1
+    assert " red " in output
+    assert f"berth: the partition 'blue' cannot be read: {use}: is damaged (100 bytes" in output
+    assert berth("partition", "create", "green", "--mem", "64M", "--fake-gpu")[0] == 0
+    assert berth("partition", "resize", "red", "--mem", "32M", "--fake-gpu")[0] == 0
+    assert berth("partition", "remove", "red") == (0, "")
+    for command in (("resize", "blue", "--mem", "1G"), ("cdi", "blue")):
+        code, output = berth("partition", *command)
+        assert (code, "the partition 'blue' cannot be read" in output) == (2, True)
+    code, output = berth("partition", "remove", "blue")
+    assert (code, "cannot be told whether processes use the partition 'blue'" in output) == (2, True)
+    assert berth("partition", "remove", "blue", "--force") == (0, "")
+    assert [path.name for path in root.iterdir()] == ["green"]
+
+
+def test_a_region_cut_short_ends_its_own_processes_and_no_others(berth: Berth, card: Card) -> None:
+    """Whoever may write the counters may cut them short: docs/partition.md says what that does."""
+    root = card.folder / "root"
+    running = {}
+    for name in ("blue", "red"):
+        berth("partition", "create", name, "--mem", "64M", "--fake-gpu")
+        settings = {"BERTH_REGION": str(root / name), "BERTH_GPU_MEM_MIB": None, "BERTH_FAKE_WATCH": None}
+        running[name] = card.start("check", "hold", **settings)
+        assert running[name].stdout.readline() == "held\n"  # type: ignore[union-attr]
+    (use,) = (root / "blue").glob("*.use")
+    os.truncate(use, 0)
+    running["blue"].communicate("\n")
+    assert running["blue"].returncode == -signal.SIGBUS
+    said = f"the partition 'blue' cannot be read: {use}: is damaged (0 bytes, not "
+    code, output = berth("partition", "list")
+    assert (code, f"berth: {said}" in output, " red " in output) == (1, True, True)
+    watched = berth("partition", "watch", "--times", "2", "--every", "0.1")[1]
+    assert (watched.count("damaged (0 bytes"), " red " in watched) == (1, True)
+    watched = berth("partition", "watch", "--times", "1", "--json")[1]
+    assert (f"berth: {said}" in watched, '"name": "red", ' in watched) == (True, True)
+    code, output = berth("partition", "resize", "blue", "--mem", "32M", "--fake-gpu")
+    assert (code, said in output) == (2, True)
+    assert berth("partition", "remove", "blue")[0] == 2
+    assert berth("partition", "remove", "blue", "--force") == (0, "")
+    assert berth("partition", "resize", "red", "--mem", "48M", "--fake-gpu")[0] == 0
+    assert berth("partition", "resize", "red", "--mem", "64M", "--fake-gpu")[0] == 0
+    assert running["red"].communicate("\n") == ("", None)
+    assert running["red"].returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (("list",), 1),
+        (("watch", "--times", "1"), 0),
+        (("resize", "blue", "--mem", "32M"), 2),
+        (("remove", "blue"), 2),
+    ],
+)
+def test_a_region_cut_short_while_it_is_looked_at_ends_no_command(
+    berth: Berth, card: Card, words: tuple[str, ...], status: int
+) -> None:
+    berth("partition", "create", "blue", "--mem", "64M", "--fake-gpu")
+    blue = card.folder / "root" / "blue"
+    holder = card.start("check", "hold", BERTH_REGION=str(blue), BERTH_GPU_MEM_MIB=None)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    answer = subprocess.run(
+        [sys.executable, "-c", "from berth.cli import main; main()", "partition", *words],
+        env=os.environ | {"LD_PRELOAD": str(card.native / "libcut.so"), "BERTH_ROOT": str(blue.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    holder.kill()
+    holder.communicate()
+    output = answer.stdout + answer.stderr
+    assert (answer.returncode, "was cut short while it was looked at; stop its" in output) == (status, True)
+
+
+def test_half_a_region_is_told_of_and_can_be_removed(berth: Berth, card: Card) -> None:
+    berth("partition", "create", "blue", "--mem", "64M", "--fake-gpu")
+    (limit,) = (card.folder / "root" / "blue").glob("*.limit")
+    limit.unlink()
+    assert f"{limit} is missing; remove it" in berth("partition", "list")[1]
+    assert berth("partition", "remove", "blue", "--force") == (0, "")
+
+
+@pytest.mark.parametrize("linked", ["root", "root/blue", "root/blue/use"])
+def test_limits_are_not_put_where_a_link_leads(card: Card, linked: str) -> None:
+    root, elsewhere = card.folder / "root", card.folder / "elsewhere"
+    (root / "blue").mkdir(parents=True)
+    elsewhere.mkdir(mode=0o700)
+    link = root / "blue" / "GPU-of-another.use" if linked.endswith("use") else card.folder / linked
+    if link.is_dir():
+        shutil.rmtree(link)
+    link.symlink_to(elsewhere)
+    with pytest.raises(PartitionError, match=f"{link.name} is a symbolic link"):
+        partitions.create("blue", CARDS[0], partitions.Limit(64), root=root)
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_limits_are_not_put_where_another_user_could_change_them(card: Card) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a folder away")
+    root = card.folder / "root"
+    root.mkdir()
+    os.chown(root, 12345, -1)
+    with pytest.raises(PartitionError, match="root belongs to the user 12345, who could change the limits"):
+        partitions.create("blue", CARDS[0], partitions.Limit(64), root=root)
+    os.chown(root, 0, -1)
+    (root / "blue").mkdir()
+    os.chown(root / "blue", 12345, -1)
+    with pytest.raises(PartitionError, match="blue belongs to the user 12345"):
+        partitions.create("blue", CARDS[0], partitions.Limit(64), root=root)
+
+
+def test_one_who_may_not_remove_a_partition_is_told(card: Card) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can be another user")
+    card.folder.chmod(0o755)
+    root = card.folder / "root"
+    mine = partitions.Access(uid=12345)
+    partitions.create("blue", CARDS[0], partitions.Limit(64), access=mine, root=root)
+    partitions.create("red", CARDS[0], partitions.Limit(64), root=root)
+    os.seteuid(12345)
+    try:
+        with pytest.raises(
+            PartitionError, match=r"'blue' cannot be removed \(Permission denied: .*its maker may"
+        ):
+            partitions.remove("blue", root=root)
+        with pytest.raises(PartitionError, match="'red' is not open to this user"):
+            partitions.remove("red", root=root)
+    finally:
+        os.seteuid(0)
+    assert len(partitions.find("blue", root)) == 1
+
+
+def test_a_folder_that_is_no_partition_is_not_removed(berth: Berth, card: Card) -> None:
+    other = card.folder / "root" / "other"
+    other.mkdir(parents=True)
+    for name in ("other", "..", "."):
+        assert berth("partition", "remove", name, "--force")[0] == 2
+    assert other.is_dir()
+
+
+def test_a_truncated_region_gives_no_gpu(card: Card) -> None:
+    assert card.run("check", "total")[0] == 0
+    for path in (card.folder / "region").iterdir():
+        os.truncate(path, 100)
+    assert card.run("check", "none") == (0, "")
+    assert "is damaged (100 bytes" in card.log
+
+
+def test_a_full_folder_is_an_error_and_no_crash(card: Card) -> None:
+    with small_tmpfs(card.folder / "full", "64k") as full:
+        assert card.run("check", "none", BERTH_REGION=str(full / "region")) == (0, "")
+        assert "No space left on device" in card.log
+        assert "free some space there or name another folder with BERTH_REGION" in card.log
+        with pytest.raises(
+            PartitionError, match="free some space there or name another folder with BERTH_ROOT"
+        ):
+            partitions.create("blue", CARDS[0], partitions.Limit(64), root=full / "root")
+
+
+@contextmanager
+def small_tmpfs(folder: Path, size: str) -> Iterator[Path]:
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("this user may not mount a small tmpfs")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_fake_card_that_has_no_room_is_an_error_and_no_crash(card: Card) -> None:
+    with small_tmpfs(card.folder / "full", "64k") as full:
+        place = str(full / "card")
+        holder = card.start("check", "up", BERTH_FAKE_CARD=place)
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "up\n"
+        fill = ["dd", "if=/dev/zero", f"of={full / 'rest'}", "bs=4096"]
+        assert "No space left" in subprocess.run(fill, capture_output=True, text=True, check=False).stderr
+        code, output = card.run("check", "total", BERTH_FAKE_CARD=place)
+        assert (code, "cuInit(0)" in output) == (1, True)
+        assert f"the fake card {place} has no room for another process (No space left on device)" in card.log
+        assert holder.communicate("\n") == ("", None)  # who was there notices nothing
+        holder.wait()
+        assert card.run("check", "total", BERTH_FAKE_CARD=place) == (0, "64\n")
+        (full / "card").unlink()
+        fill[2] = f"of={full / 'more'}"
+        assert subprocess.run(fill, capture_output=True, check=False).returncode == 1
+        assert card.run("check", "total", BERTH_FAKE_CARD=place)[0] == 1
+        assert f"the fake card {place} cannot be made (No space left on device); free some room" in card.log
+        create = ["-c", "from berth.cli import main; main()", "partition", "create", "blue", "--mem", "64M"]
+        words = [sys.executable, *create, "--fake-gpu"]
+        variables = os.environ | {"BERTH_FAKE_CARD": place, "BERTH_ROOT": str(card.folder / "root")}
+        answer = subprocess.run(words, env=variables, capture_output=True, text=True, check=False)
+        assert (answer.returncode, "elsewhere with BERTH_FAKE_CARD" in answer.stderr) == (2, True)
+
+
+def in_a_full_shm(card: Card, *words: str, **variables: str) -> tuple[int, str]:
+    """A command where /dev/shm has 64 KiB; its exit status and all that it printed."""
+    berth = [sys.executable, "-c", "from berth.cli import main; main()", *words]
+    mount = 'mount -t tmpfs -o size=64k none /dev/shm && exec "$@"'
+    if subprocess.run(["unshare", "-m", "sh", "-c", mount, "sh", "true"], check=False).returncode != 0:
+        pytest.skip("this user may not mount a small tmpfs")
+    answer = subprocess.run(
+        ["unshare", "-m", "sh", "-c", mount, "sh", *berth],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return answer.returncode, answer.stdout + answer.stderr
+
+
+def test_run_in_a_full_shm_keeps_its_limits_elsewhere(card: Card, tmp_path: Path) -> None:
+    command = ("run", "--mem", "64M", "--fake-gpu", "--", str(card.native / "check"), "linear")
+    code, output = in_a_full_shm(card, *command, TMPDIR=str(tmp_path), BERTH_TEST_FDS="1")
+    assert (code, output) == (
+        0,
+        "berth: peak 64 MiB of 64 MiB, 2 refused calls, GPU time not measured without --core-pct\n",
+    )
+    code, output = in_a_full_shm(card, *command, TMPDIR="/dev/shm")
+    assert (code, output) == (
+        2,
+        "berth: there are not 4 MiB left for the limits to be kept in, in /dev/shm; "
+        "free some there, or name another folder with TMPDIR\n",
+    )
+
+
+def test_a_maker_that_died_half_way_leaves_nothing_in_the_way(card: Card) -> None:
+    region = card.folder / "region"
+    region.mkdir()
+    (region / ".4711-1-0").write_bytes(b"half")
+    assert card.run("check", "linear") == (0, "")
