@@ -310,13 +310,24 @@ def _kept(
 
 
 @compiled
-def worth_of(
-    card: Card, habit: FloatArray, tenants: IntArray, queue: IntArray, action: IntArray, behind: IntArray, step_ms: int,
-    room: Room, reached: IntArray, out: IntArray, unknown: IntArray,
-) -> None:  # fmt: skip
-    """Total time of each entry where `out` is NONE: the action first (NONE: what the habit takes), then the habit.
+def _noted(trace: IntArray, noted: int, now: int, mask: int, count: int) -> int:
+    """Write down a start or an end, if there is room; how many are noted then."""
+    if noted >= trace.shape[0]:
+        return noted
+    trace[noted, 0], trace[noted, 1], trace[noted, 2] = now, mask, count
+    return noted + 1
 
-    (E, S, 3), (E, J, 2), (E,), (E,): of each queue so many jobs. Where a speed is unknown `out` stays NONE, `unknown`
+
+@compiled
+def worth_of(
+    card: Card, habits: FloatArray, tenants: IntArray, queue: IntArray, action: IntArray, behind: IntArray, step_ms: int,
+    room: Room, reached: IntArray, out: IntArray, unknown: IntArray, trace: IntArray, traced: IntArray,
+) -> None:  # fmt: skip
+    """Total time of each entry where `out` is NONE: the action first (NONE: what its habit takes), then the habit.
+
+    (E, 2, F), (E, S, 3), (E, J, 2), (E,), (E,): of each queue so many jobs. Every start, and every end before the last
+    start, is written to `trace` (E, T, 3) as time, combination (0: somebody has ended) and how many run then, as far as
+    there is room; `traced` (E,) is how many these are. Where a speed is unknown `out` stays NONE, `unknown`
     (E, 2) has its set's key, and tenants, queue, action and `reached` (E, 2), head and time, are what has become of
     them by then: enter the speeds, and call again.
     """
@@ -328,9 +339,10 @@ def worth_of(
         for job in range(length):
             line[job, 0], line[job, 1] = queue[entry, job, 0], queue[entry, job, 1]
         forced, head, now = action[entry], reached[entry, 0], reached[entry, 1]
-        backlog_ms = _work_ms(line, length, head)
+        backlog_ms, noted = _work_ms(line, length, head), traced[entry]
         while True:
             if head == length:
+                traced[entry] = noted
                 _kept(mine, count, line, length, head, now, tenants[entry], queue[entry], reached[entry])
                 action[entry] = forced
                 passed, state = _run(card, mine, count, 0, room.ends_ms, room.work)
@@ -338,9 +350,10 @@ def worth_of(
                     out[entry] = now + passed
                 break
             best, first, state = _chosen(
-                card, habit, mine, count, line, length, head, backlog_ms, room, room.allowed
+                card, habits[entry], mine, count, line, length, head, backlog_ms, room, room.allowed
             )
             if state == UNKNOWN:
+                traced[entry] = noted
                 _kept(mine, count, line, length, head, now, tenants[entry], queue[entry], reached[entry])
                 action[entry] = forced
                 break
@@ -349,11 +362,15 @@ def worth_of(
             if best > 0:
                 count, head = _started(best, mine, count, line, length, head)
                 backlog_ms = _work_ms(line, length, head)
+                noted = _noted(trace[entry], noted, now, best, count)
                 continue
+            before = count
             count, passed, state = _held(card, mine, count, first, 1 << 40, step_ms, room)
             if state == UNKNOWN:
                 break
             now += passed
+            if count < before:
+                noted = _noted(trace[entry], noted, now, 0, count)
         unknown[entry, 0], unknown[entry, 1] = room.work[-1, 0], room.work[-1, 1]
 
 
@@ -361,12 +378,13 @@ def worth_of(
 def next_choice(
     card: Card, habit: FloatArray, tenants: IntArray, queue: IntArray, head: IntArray, now_ms: IntArray,
     action: IntArray, tick_ms: int, step_ms: int, room: Room, allowed: NDArray[np.bool_], unknown: IntArray,
+    trace: IntArray, traced: IntArray,
 ) -> None:  # fmt: skip
     """Do each world's action (NONE: nothing), then go on to where two combinations or more are allowed, or to the end.
 
     All in place, of E worlds; one whose head is at the queue's end and where nobody runs is over. Where a speed is
     unknown a world goes no further, what is to be done is in `action`, and the set's key in `unknown` (E, 2): enter it,
-    and call again. Elsewhere its first number is NONE.
+    and call again. Elsewhere its first number is NONE. Starts and ends are noted as `worth_of` notes them.
     """
     mine, length = room.mine, queue.shape[1]
     for world in range(head.shape[0]):
@@ -397,12 +415,15 @@ def next_choice(
                     break
                 action[world] = best
             if action[world] > 0:
-                _, head[world] = _started(action[world], tenants[world], count, line, length, head[world])
+                count, head[world] = _started(action[world], tenants[world], count, line, length, head[world])
+                traced[world] = _noted(trace[world], traced[world], now_ms[world], action[world], count)
             else:
-                _, passed, state = _held(card, mine, count, first, tick_ms, step_ms, room)
+                left, passed, state = _held(card, mine, count, first, tick_ms, step_ms, room)
                 if state == UNKNOWN:
                     unknown[world, 0], unknown[world, 1] = room.work[-1, 0], room.work[-1, 1]
                     break
                 _seated(mine, tenants[world])
                 now_ms[world] += passed
+                if left < count:
+                    traced[world] = _noted(trace[world], traced[world], now_ms[world], 0, left)
             action[world] = NONE

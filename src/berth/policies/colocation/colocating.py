@@ -90,6 +90,8 @@ class Colocating:
         self._certain = knowledge.certain
         self.queue_order: Order | None = None
         """In which order the waiting jobs are looked at; None: as they were queued."""
+        self.asks_again_ms: int | None = None
+        """What choosers set: a GPU that declines now is asked again after so long at the latest."""
         self._overtaking = Overtaking()
         self._due: Job | None = None
         self._promised: tuple[Job, GpuSlot] | None = None
@@ -327,9 +329,11 @@ class Colocating:
                 forecasts.fits[row] &= room
                 if self._company is not None:
                     forecasts.fits[row] &= self._trusted(offered[at][1], window, forecasts.fits.shape[1])
+            self.asks_again_ms = None
             picks = self.choose(Scene(forecasts, gpu, waiting, backlog_ms, queue)).tolist()
+            again_ms = LONGEST_MS if self.asks_again_ms is None else self.asks_again_ms
             for at, pick, hold_ms in zip(group, picks, _look_again_ms(forecasts).tolist(), strict=True):
-                chosen[at], next_ms[at] = pick, hold_ms
+                chosen[at], next_ms[at] = pick, min(hold_ms, again_ms)
         for number, (slot, tenants, window) in enumerate(offered):
             combination, hold_ms = chosen[number], next_ms[number]
             members = [job for at, job in enumerate(window) if combination >> at & 1]

@@ -68,6 +68,9 @@ class LearnedSettings:
     """1: no combination is started that would end later together than one after the other; 0: as the network says."""
     known: int = 1
     """0: it begins without profiles, and each application runs alone once before it shares."""
+    plans: int = 60
+    """On one GPU: so many changes of rules are followed to the end of the queue, besides the rules and the network, and
+    the best is done. 0: the network decides."""
     strict: int = 0
     """1: a model that was trained for other ways of sharing GPUs is refused; 0: it is used, with a warning."""
 
@@ -77,6 +80,8 @@ class LearnedSettings:
                 raise SettingError(f"{name} is {getattr(self, name)}; expected 0 or 1")
         if not 1 <= self.window <= 10:
             raise SettingError(f"window is {self.window}; expected from 1 to 10")
+        if not 0 <= self.plans <= 10_000:
+            raise SettingError(f"plans is {self.plans}; expected from 0 to 10000")
         if not 0 <= self.unslowed <= 1e6:
             raise SettingError(f"unslowed is {self.unslowed:g} s; expected from 0 to 1,000,000")
         if self.shield not in (0, 1):
