@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from berth.arrays import IntArray
 from berth.errors import ModelError, SettingError
-from berth.interference import FORMER, MODES, SPEEDS, Speeds, make_speeds, mode_of
+from berth.interference import FORMER, MODES, Speeds, mode_of
 from berth.model import GpuModel, Profile
 from berth.network.capacity import Limits, checked_limits
 from berth.network.catalogue import Demand
@@ -276,11 +276,11 @@ def _warn(words: str) -> None:
 
 
 def shipped_for(name: str, speeds: Speeds) -> str:
-    """The name of the model that ships for these speeds where there is one, else of the one for all, or for `mps`."""
-    for known in SPEEDS:
-        own = f"{name}-{known}"
-        if _file(own).is_file() and make_speeds(known) == speeds:
-            return own
+    """The name of the model that ships for the mode of these speeds, whatever their errors, where there is one; else of
+    the one for all, or for `mps`."""
+    own = f"{name}-{mode_of(speeds)}"
+    if _file(own).is_file():
+        return own
     return name if _file(name).is_file() else f"{name}-mps"
 
 
