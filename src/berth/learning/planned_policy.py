@@ -38,6 +38,11 @@ BATCH = 10
 """Rules that are tried at once; those that follow are made of the best so far."""
 
 
+MOST_PLAYERS = 16
+_PLAYERS: dict[tuple[object, ...], Player | None] = {}
+"""Speeds that were asked for once need not be asked for again by the next policy of the same profiles and speeds."""
+
+
 @dataclass(slots=True)
 class _Plan:
     """What is to be done when, from a moment on."""
@@ -161,19 +166,19 @@ class LearnedWithPlans(Learned):
         model, draw = player.model, np.random.default_rng(len(queue))
         rules = [habit((0, 1.0)), habit((1, 1.0)), shipped_weights(mode_of(self.knowledge.speeds))]
         habits = np.stack(rules if self._best is None else [*rules, self._best])
-        least, steps = self._network_steps(player, tenants, queue)
-        best, least_of_rules = habits[0], 1 << 60
+        best, least_ms, steps = habits[0], 1 << 60, list[tuple[int, int, int]]()
         while len(habits):
             total_ms, trace = model.plans(tenants, queue, habits)
             at = int(total_ms.argmin())
-            if total_ms[at] < least_of_rules:
-                best, least_of_rules = habits[at], int(total_ms[at])
-            if total_ms[at] < least:
-                least, steps = int(total_ms[at]), _steps(trace, at)
+            if total_ms[at] < least_ms:
+                best, least_ms, steps = habits[at], int(total_ms[at]), _steps(trace, at)
             count = min(BATCH, tries)
             tries -= count
             change = draw.normal(0, SIZE * np.abs(best).max(), (count, *best.shape))
             habits = best + change * (draw.random(change.shape) < CHANGED)
+        network_ms, network_steps = self._network_steps(player, tenants, queue)
+        if network_ms <= least_ms:
+            steps = network_steps
         self._best = best
         return steps
 
@@ -195,16 +200,24 @@ class LearnedWithPlans(Learned):
         """The applications on this card as plans see them; None of profiles that cannot be followed."""
         key = scene.gpu, scene.forecasts.names
         if key not in self._players:
-            gpu = scene.gpu or GpuModel("")
-            scaled = tuple(series(self.known[name], gpu) for name in scene.forecasts.names)
-            task = Task(scene.forecasts.names, scaled, gpu, self.model.horizon, self.model.step_ms)
+            self._players[key] = self._player_on(scene.gpu or GpuModel(""), scene.forecasts.names)
+        return self._players[key]
+
+    def _player_on(self, gpu: GpuModel, names: tuple[str, ...]) -> Player | None:
+        scaled = tuple(series(self.known[name], gpu) for name in names)
+        model = self.model
+        rows = tuple((one.interval_ms, one.usage.tobytes()) for one in scaled)
+        key = self.knowledge.speeds, gpu, names, rows, model.horizon, model.step_ms, model.demand
+        if key not in _PLAYERS:
+            if len(_PLAYERS) >= MOST_PLAYERS:
+                _PLAYERS.clear()
+            task = Task(names, scaled, gpu, model.horizon, model.step_ms)
             nobody = JobSets(np.zeros((0, 0), np.int32), np.zeros((0, 0), np.int32))
             try:
-                player = Player(Domain(task, self.knowledge.speeds, nobody, nobody), self.model.demand)
+                _PLAYERS[key] = Player(Domain(task, self.knowledge.speeds, nobody, nobody), model.demand)
             except SettingError:
-                player = None
-            self._players[key] = player
-        return self._players[key]
+                _PLAYERS[key] = None
+        return _PLAYERS[key]
 
 
 def _steps(trace: Trace, at: int) -> list[tuple[int, int, int]]:

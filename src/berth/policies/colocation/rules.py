@@ -26,7 +26,16 @@ from berth.policies.options import settings_from
 from berth.policies.protocol import Setting
 from berth.profiles import series
 
-__all__ = ["TRAITS", "PairPacker", "PairSettings", "RandomSharing", "Rule", "rule_bytes", "shipped_weights", "traits"]
+__all__ = [
+    "TRAITS",
+    "PairPacker",
+    "PairSettings",
+    "RandomSharing",
+    "Rule",
+    "rule_bytes",
+    "shipped_weights",
+    "traits",
+]
 
 TRAITS = 8
 FULL_LINE_MS, NEAR_MS, LONG_MS = 600_000, 60_000, 300_000
