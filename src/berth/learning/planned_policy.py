@@ -34,8 +34,8 @@ LONGEST_LINE = 100
 """Jobs that wait, and no more, are planned for."""
 CHANGED, SIZE = 0.4, 0.3
 """How many of a rule's weights are changed at a time, and by how much of the largest."""
-BATCH = 10
-"""Rules that are tried at once; those that follow are made of the best so far."""
+BATCH, AGAIN = 10, 4
+"""Rules that are tried at once, those that follow being made of the best so far; and when it is planned anew."""
 
 
 MOST_PLAYERS = 16
@@ -61,7 +61,8 @@ class LearnedWithPlans(Learned):
     On one GPU whose whole queue may share, the network, joint progress, the sum of speeds, the tuned rule and `plans`
     random changes of the best of these are each followed to the end of the queue, on what is believed. What ends
     soonest is done step by step until the world departs from it: a job ends at another time or a new one comes. Then it
-    is planned anew. Elsewhere it is `Learned`.
+    is planned anew with fewer changes, and the network is followed again only if it has led so far. Elsewhere it is
+    `Learned`.
     """
 
     def __init__(
@@ -81,8 +82,9 @@ class LearnedWithPlans(Learned):
         )  # fmt: skip
         self._players: dict[tuple[GpuModel | None, tuple[str, ...]], Player | None] = {}
         self._plan: _Plan | None = None
-        self._planned_for: tuple[object, ...] = ()
+        self._planned_for = (0, 0)
         self._best: FloatArray | None = None
+        self._network_led = True
 
     def _profiles_changed(self) -> None:
         super()._profiles_changed()
@@ -90,7 +92,7 @@ class LearnedWithPlans(Learned):
 
     def _begin(self, cluster: Cluster) -> None:
         if cluster is not self._cluster:
-            self._plan, self._planned_for, self._best = None, (), None
+            self._plan, self._planned_for, self._best, self._network_led = None, (0, 0), None, True
         super()._begin(cluster)
 
     def _chosen(self, scene: Scene) -> IntArray:
@@ -136,9 +138,9 @@ class LearnedWithPlans(Learned):
         return None
 
     def _made_anew(self, scene: Scene) -> bool:
-        """Make a plan, unless one was made of the same jobs and did not hold; whether there is one."""
+        """Make a plan, unless one was made while as many ran and waited and did not hold; whether there is one."""
         offer = scene.forecasts.offers[0]
-        kind = offer.tenants, offer.window, scene.backlog_jobs
+        kind = len(offer.tenants), scene.backlog_jobs
         if kind == self._planned_for or any(not self._shares(job) for job in scene.queue):
             return False
         self._planned_for = kind
@@ -155,7 +157,7 @@ class LearnedWithPlans(Learned):
         if (queue[:, 0] == NONE).any():
             return False
         first = self._best is None
-        steps = self._best_steps(player, tenants, queue, self.settings.plans if first else BATCH)
+        steps = self._best_steps(player, tenants, queue, self.settings.plans if first else AGAIN)
         self._plan = _Plan(self._now_ms, steps, len(offer.tenants), len(queue))
         return True
 
@@ -176,9 +178,10 @@ class LearnedWithPlans(Learned):
             tries -= count
             change = draw.normal(0, SIZE * np.abs(best).max(), (count, *best.shape))
             habits = best + change * (draw.random(change.shape) < CHANGED)
-        network_ms, network_steps = self._network_steps(player, tenants, queue)
-        if network_ms <= least_ms:
-            steps = network_steps
+        if self._best is None or self._network_led:
+            network_ms, network_steps = self._network_steps(player, tenants, queue)
+            self._network_led = network_ms <= least_ms
+            steps = network_steps if self._network_led else steps
         self._best = best
         return steps
 

@@ -340,8 +340,8 @@ def _noted(trace: IntArray, noted: int, now: int, mask: int, count: int) -> int:
 
 @compiled
 def worth_of(
-    card: Card, habits: FloatArray, tenants: IntArray, queue: IntArray, action: IntArray, behind: IntArray, step_ms: int,
-    room: Room, reached: IntArray, out: IntArray, trace: IntArray, traced: IntArray,
+    card: Card, habits: FloatArray, tenants: IntArray, queue: IntArray, action: IntArray, behind: IntArray,
+    step_ms: int, room: Room, reached: IntArray, out: IntArray, trace: IntArray, traced: IntArray,
 ) -> None:  # fmt: skip
     """Total time of each entry where `out` is NONE: the action first (NONE: what its habit takes), then the habit.
 

@@ -231,8 +231,8 @@ class Rollouts:
         )
 
     def plans(self, tenants: IntArray, queue: IntArray, habits: FloatArray) -> tuple[IntArray, Trace]:
-        """Total time, (B,), of jobs that run (S, 3) and wait (J, 2) on one GPU, if each of the habits (B, 2, F) decides,
-        and what would be done when."""
+        """Total time, (B,), of jobs that run (S, 3) and wait (J, 2) on one GPU, and what is done when, if each of the
+        habits (B, 2, F) decides."""
         count, jobs = len(habits), len(queue)
         trace = Trace.of(count, 2 * (jobs + SEATS))
         many = np.repeat(tenants[None], count, axis=0), np.repeat(queue[None], count, axis=0)
