@@ -68,7 +68,7 @@ class LearnedSettings:
     """1: no combination is started that would end later together than one after the other; 0: as the network says."""
     known: int = 1
     """0: it begins without profiles, and each application runs alone once before it shares."""
-    plans: int = 60
+    plans: int = 120
     """On one GPU: so many changes of rules are followed to the end of the queue, besides the rules and the network, and
     the best is done. 0: the network decides."""
     strict: int = 0
