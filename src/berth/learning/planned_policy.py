@@ -1,7 +1,7 @@
 """`learned` on one GPU: what its network would do and what some rules would is followed to the end, and the best done.
 
-A portfolio by simulation on what is believed, which the network is a member of. On several GPUs, where jobs arrive
-that were not planned for until they do, and with `plans=0` the network decides.
+A portfolio by simulation on what is believed, which the network is a member of. On several GPUs, where run times,
+memory or speeds are in doubt, and with `plans=0` the network decides.
 """
 
 from __future__ import annotations
@@ -58,11 +58,10 @@ class _Plan:
 class LearnedWithPlans(Learned):
     """A network, or a rule where that ends sooner by a simulation of all that wait, chooses what starts together.
 
-    On one GPU whose whole queue may share, the network, joint progress, the sum of speeds, the tuned rule and `plans`
-    random changes of the best of these are each followed to the end of the queue, on what is believed. What ends
-    soonest is done step by step until the world departs from it: a job ends at another time or a new one comes. Then it
-    is planned anew with fewer changes, and the network is followed again only if it has led so far. Elsewhere it is
-    `Learned`.
+    On one GPU whose whole queue may share, and where all is known, the network, joint progress, the sum of speeds, the
+    tuned rule and `plans` random changes of the best of these are each followed to the end of the queue. What ends
+    soonest is done step by step until the world departs from it, as when a job comes: it is planned anew with fewer
+    changes, and the network is followed again only if it has led so far. Elsewhere it is `Learned`.
     """
 
     def __init__(
@@ -78,7 +77,7 @@ class LearnedWithPlans(Learned):
         mine = self.settings
         self._may_plan = bool(
             mine.plans and mine.shield and mine.window == SEEN and not mine.unslowed
-            and self.model.learner != UNTRAINED
+            and self.model.learner != UNTRAINED and self.knowledge.certain
         )  # fmt: skip
         self._players: dict[tuple[GpuModel | None, tuple[str, ...]], Player | None] = {}
         self._plan: _Plan | None = None
