@@ -143,6 +143,8 @@ class LearnedWithPlans(Learned):
         if kind == self._planned_for or any(not self._shares(job) for job in scene.queue):
             return False
         self._planned_for = kind
+        if self._never_combines(scene):  # then `Learned` does what joint progress says
+            return False
         player = self._player(scene)
         if player is None:
             return False

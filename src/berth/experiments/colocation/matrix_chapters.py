@@ -93,10 +93,11 @@ def sentence(found: Sequence[Added], subject: str, policy: str) -> str:
     helps, harms, level = names.values()
     less = "less" if mean <= 0 else "more"
     told = f"{policy} takes {abs(mean):.1f} % {less} than the best rule of each world on average"
+    subject = subject.capitalize()
     if not helps:
-        told = f"{subject.capitalize()} adds nothing over the best rule that can be told from chance: {told}"
+        told = f"{subject} adds nothing over the best rule that can be told from chance: {told}"
     else:
-        told = f"{subject.capitalize()} adds something over the best rule in {len(helps)} of {len(found)} worlds: {told}"
+        told = f"{subject} adds something over the best rule in {len(helps)} of {len(found)} worlds: {told}"
     parts = [f"the 95 % interval is below zero in {len(helps)}"]
     parts += [f"holds zero in {len(level)}"] if level else []
     parts += [f"is above zero in {len(harms)}: {', '.join(harms)}"] if harms else []
