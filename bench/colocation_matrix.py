@@ -1,4 +1,4 @@
-"""What the network adds over the best rule, in the worlds that it is asked about.
+"""What `learned` and its network alone add over the best rule, in the worlds that it is asked about.
 
     python bench/colocation_matrix.py [--seeds 30] [--jobs 2] [--keep out/matrix] [--parts queues,unseen,clusters]
 
@@ -23,7 +23,7 @@ from harness import save
 FIRST_SEED = 30_000
 MODES = ("time-sliced", "mps")
 KNOWLEDGES = ("oracle", "noisy?run=0.1&memory=0.03&pair=0.1")
-RULES = ("greedy", "rule", "random-sharing", "pair-packer", "dqn", "learned")
+RULES = ("greedy", "rule", "random-sharing", "pair-packer", "dqn", "learned?plans=0", "learned")
 ON_CLUSTERS = ("fifo+best-fit", "sjf-expected+best-fit", "fgd", "greedy", "learned")
 
 
@@ -72,7 +72,7 @@ def main() -> None:
                     f" jobs, {row['lost']} lost, longest wait {row['longest_wait_s']:,.0f} s",
                     flush=True,
                 )
-        print(f"{part}: {answer['adds']}", flush=True)
+        print(f"{part}: {answer['adds']} {answer['network_adds']}", flush=True)
     save("colocation_matrix", results)
 
 

@@ -1,8 +1,10 @@
 """Six small trainings on made-up data, for who wants to see how they share a GPU (PyTorch).
 
-    python bench/small_trainings.py NAME SECONDS FILE
+    python bench/small_trainings.py NAME SECONDS FILE [--together] [--pretend]
 
-Trains for so many seconds after the first steps, and writes to FILE, as JSON, when how many steps were done.
+Trains for so many seconds after the first steps, and writes to FILE, as JSON, when how many steps were done. With
+`--together` it makes FILE.ready after the first steps, and goes on when FILE.ready is gone. With `--pretend` a step is
+a wait, and neither PyTorch nor a GPU is needed: for tests of what runs these.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,11 +54,10 @@ def made(name: str, torch: Any) -> tuple[Any, Any, Any]:
     raise SystemExit(f"no training '{name}'; there are {', '.join(NAMES)}")
 
 
-def main() -> None:
-    """Train and write."""
+def step_of(name: str) -> Callable[[], None]:
+    """One step of a training."""
     import torch
 
-    name, seconds, file = sys.argv[1], float(sys.argv[2]), Path(sys.argv[3])
     torch.manual_seed(0)
     net, x, y = (thing.to("cuda") for thing in made(name, torch))
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-4)
@@ -66,14 +68,27 @@ def main() -> None:
         optimizer.step()
         torch.cuda.synchronize()
 
+    return step
+
+
+def main() -> None:
+    """Train and write."""
+    name, seconds, file = sys.argv[1], float(sys.argv[2]), Path(sys.argv[3])
+    step = (lambda: time.sleep(0.01)) if "--pretend" in sys.argv else step_of(name)
     for _ in range(WARM_STEPS):
         step()
+    if "--together" in sys.argv:
+        ready = Path(f"{file}.ready")
+        ready.touch()
+        while ready.exists():
+            time.sleep(0.002)
     begin_s = noted_s = time.time()
     steps, notes = 0, [(begin_s, 0)]
+    note_s = min(NOTE_S, seconds / 10)
     while noted_s < begin_s + seconds:
         step()
         steps += 1
-        if (now_s := time.time()) >= noted_s + NOTE_S:
+        if (now_s := time.time()) >= noted_s + note_s:
             noted_s = now_s
             notes.append((now_s, steps))
     file.write_text(json.dumps(notes))

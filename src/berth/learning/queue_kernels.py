@@ -36,6 +36,10 @@ LEAD_MS = 5_000
 FULL_LINE_MS = 600_000
 """With so much work in the queue, or more, the first weights of a habit hold, with none the second."""
 NEAR_MS = 60_000
+ASKED = 4096
+"""Sets whose speeds are asked for at once, at most."""
+GUESSED = 700
+"""Speed, per mille, at which a set of unknown speeds goes on, only to ask at once for the sets that come next."""
 NONE = -1
 FINE, FULL, UNKNOWN = 0, 1, 2
 NOT = -1e300
@@ -60,7 +64,10 @@ class Room(NamedTuple):
     mine: IntArray  # (2 S, 3)
     line: IntArray  # (J, 2)
     ends_ms: IntArray  # (2 S,)
-    work: IntArray  # (6, 2 S); the last row has the key of a set of unknown speeds
+    work: IntArray  # (5, 2 S)
+    asked: (
+        IntArray  # (ASKED, 2): keys of sets of unknown speeds; of the last row the first number is how many
+    )
     traits: FloatArray  # (F,)
     allowed: NDArray[np.bool_]  # (2^M,)
 
@@ -72,8 +79,8 @@ def room_for(jobs: int) -> Room:
         np.zeros((2 * SEATS, 3), np.int64),
         np.zeros((jobs, 2), np.int64),
     )
-    work = np.zeros((6, 2 * SEATS), np.int64)
-    return Room(many, many.copy(), line, seats, work, np.zeros(TRAITS), np.zeros(1 << SEEN, np.bool_))
+    work, asked = np.zeros((5, 2 * SEATS), np.int64), np.zeros((ASKED + 1, 2), np.int64)
+    return Room(many, many.copy(), line, seats, work, asked, np.zeros(TRAITS), np.zeros(1 << SEEN, np.bool_))
 
 
 @compiled
@@ -95,14 +102,21 @@ def enter(sets: IntArray, counts: IntArray, values: IntArray, keys: IntArray, sp
 
 @compiled
 def _run(
-    card: Card, jobs: IntArray, count: int, limit_ms: int, ends_ms: IntArray, work: IntArray
+    card: Card,
+    jobs: IntArray,
+    count: int,
+    limit_ms: int,
+    ends_ms: IntArray,
+    work: IntArray,
+    unknown: IntArray,
 ) -> tuple[int, int]:
     """Go on for `limit_ms`, or to the end (0). `jobs` (S, 3) are application, work left and all work, in µs.
 
-    Gives the time that went by and FINE, FULL or UNKNOWN; then the last row of `work` has the key of the set.
+    Gives the time that went by and FINE, FULL or UNKNOWN; then `unknown` has the keys of the sets that the table lacks,
+    and the rest was guessed.
     """
-    who, kinds, order, segment, ordered, asked = work[0], work[1], work[2], work[3], work[4], work[5]
-    running = 0
+    who, kinds, order, segment, ordered = work[0], work[1], work[2], work[3], work[4]
+    running, missed = 0, False
     for seat in range(count):
         ends_ms[seat] = 0
         if jobs[seat, 1] > 0:
@@ -124,17 +138,21 @@ def _run(
                 to -= 1
             order[to] = at
         if card.capacity_mib > 0 and mem > card.capacity_mib:
-            return now, FULL
+            return now, UNKNOWN if missed else FULL
         for at in range(running):
             ordered[at] = kinds[order[at]]
         high, low = key_of(ordered, running)
         found = find(high, low, card.keys)
         if found < 0:
-            asked[0], asked[1] = high, low
-            return now, UNKNOWN
+            missed = True
+            number = unknown[-1, 0]
+            if number >= unknown.shape[0] - 1:
+                return now, UNKNOWN
+            unknown[number, 0], unknown[number, 1] = high, low
+            unknown[-1, 0] = number + 1
         passes = 1 << 60
         for at in range(running):
-            seat, speed = who[order[at]], card.speeds[found, at]
+            seat, speed = who[order[at]], card.speeds[found, at] if found >= 0 else GUESSED
             done, until = jobs[seat, 2] - jobs[seat, 1], card.until_us[segment[seat]]
             passes = min(passes, -(-jobs[seat, 1] // speed))
             if until < jobs[seat, 2]:
@@ -144,7 +162,8 @@ def _run(
         now += passes
         for at in range(running):
             seat = who[order[at]]
-            jobs[seat, 1] = max(0, jobs[seat, 1] - passes * card.speeds[found, at])
+            speed = card.speeds[found, at] if found >= 0 else GUESSED
+            jobs[seat, 1] = max(0, jobs[seat, 1] - passes * speed)
             if jobs[seat, 1] == 0:
                 ends_ms[seat] = now
         kept = 0
@@ -155,7 +174,7 @@ def _run(
         running = kept
         if limit_ms > 0 and now >= limit_ms:
             break
-    return now, FINE
+    return now, UNKNOWN if missed else FINE
 
 
 @compiled
@@ -191,7 +210,7 @@ def _chosen(
     """The combination that a habit takes, after how long the first tenant ends, and FINE or UNKNOWN."""
     then, ends_ms, traits = room.then, room.ends_ms, room.traits
     seen = min(SEEN, length - head)
-    best, most, first, holds_ms = NONE, NOT, 0, 0
+    best, most, first, holds_ms, missed = NONE, NOT, 0, 0, False
     full = min(1.0, backlog_ms / FULL_LINE_MS)
     for mask in range(allowed.shape[0]):
         allowed[mask] = False
@@ -216,9 +235,10 @@ def _chosen(
         for seat in range(count):
             for column in range(3):
                 then[seat, column] = tenants[seat, column]
-        total_ms, state = _run(card, then, size, 0, ends_ms, room.work)
+        total_ms, state = _run(card, then, size, 0, ends_ms, room.work, room.asked)
         if state == UNKNOWN:
-            return NONE, 0, UNKNOWN
+            missed = True
+            continue
         if mask == 0:
             holds_ms, first = total_ms, 1 << 60
             for seat in range(count):
@@ -235,7 +255,7 @@ def _chosen(
             value += traits[at] * (habit[0, at] * full + habit[1, at] * (1 - full))
         if value > most:
             best, most = mask, value
-    return best, first, FINE
+    return best, first, UNKNOWN if missed else FINE
 
 
 @compiled
@@ -263,7 +283,7 @@ def _held(
 ) -> tuple[int, int, int]:  # fmt: skip
     """Go on to the next moment at which to decide: tenants left, the time that went by, and whether it is known."""
     passes = first_ms - LEAD_MS if first_ms > LEAD_MS else min(first_ms, step_ms)
-    now, state = _run(card, tenants, count, max(1, min(passes, tick_ms)), room.ends_ms, room.work)
+    now, state = _run(card, tenants, count, max(1, min(passes, tick_ms)), room.ends_ms, room.work, room.asked)
     kept = 0
     for seat in range(count):
         if tenants[seat, 1] > 0:
@@ -310,14 +330,25 @@ def _kept(
 
 
 @compiled
-def worth_of(
-    card: Card, habit: FloatArray, tenants: IntArray, queue: IntArray, action: IntArray, behind: IntArray, step_ms: int,
-    room: Room, reached: IntArray, out: IntArray, unknown: IntArray,
-) -> None:  # fmt: skip
-    """Total time of each entry where `out` is NONE: the action first (NONE: what the habit takes), then the habit.
+def _noted(trace: IntArray, noted: int, now: int, mask: int, count: int) -> int:
+    """Write down a start or an end, if there is room; how many are noted then."""
+    if noted >= trace.shape[0]:
+        return noted
+    trace[noted, 0], trace[noted, 1], trace[noted, 2] = now, mask, count
+    return noted + 1
 
-    (E, S, 3), (E, J, 2), (E,), (E,): of each queue so many jobs. Where a speed is unknown `out` stays NONE, `unknown`
-    (E, 2) has its set's key, and tenants, queue, action and `reached` (E, 2), head and time, are what has become of
+
+@compiled
+def worth_of(
+    card: Card, habits: FloatArray, tenants: IntArray, queue: IntArray, action: IntArray, behind: IntArray,
+    step_ms: int, room: Room, reached: IntArray, out: IntArray, trace: IntArray, traced: IntArray,
+) -> None:  # fmt: skip
+    """Total time of each entry where `out` is NONE: the action first (NONE: what its habit takes), then the habit.
+
+    (E, 2, F), (E, S, 3), (E, J, 2), (E,), (E,): of each queue so many jobs. Every start, and every end before the last
+    start, is written to `trace` (E, T, 3) as time, combination (0: somebody has ended) and how many run then, as far as
+    there is room; `traced` (E,) is how many these are. Where a speed is unknown `out` stays NONE, `room.asked`
+    has the keys of sets, and tenants, queue, action and `reached` (E, 2), head and time, are what has become of
     them by then: enter the speeds, and call again.
     """
     mine, line = room.mine, room.line
@@ -328,19 +359,21 @@ def worth_of(
         for job in range(length):
             line[job, 0], line[job, 1] = queue[entry, job, 0], queue[entry, job, 1]
         forced, head, now = action[entry], reached[entry, 0], reached[entry, 1]
-        backlog_ms = _work_ms(line, length, head)
+        backlog_ms, noted = _work_ms(line, length, head), traced[entry]
         while True:
             if head == length:
+                traced[entry] = noted
                 _kept(mine, count, line, length, head, now, tenants[entry], queue[entry], reached[entry])
                 action[entry] = forced
-                passed, state = _run(card, mine, count, 0, room.ends_ms, room.work)
+                passed, state = _run(card, mine, count, 0, room.ends_ms, room.work, room.asked)
                 if state != UNKNOWN:
                     out[entry] = now + passed
                 break
             best, first, state = _chosen(
-                card, habit, mine, count, line, length, head, backlog_ms, room, room.allowed
+                card, habits[entry], mine, count, line, length, head, backlog_ms, room, room.allowed
             )
             if state == UNKNOWN:
+                traced[entry] = noted
                 _kept(mine, count, line, length, head, now, tenants[entry], queue[entry], reached[entry])
                 action[entry] = forced
                 break
@@ -349,35 +382,39 @@ def worth_of(
             if best > 0:
                 count, head = _started(best, mine, count, line, length, head)
                 backlog_ms = _work_ms(line, length, head)
+                noted = _noted(trace[entry], noted, now, best, count)
                 continue
+            before = count
             count, passed, state = _held(card, mine, count, first, 1 << 40, step_ms, room)
             if state == UNKNOWN:
                 break
             now += passed
-        unknown[entry, 0], unknown[entry, 1] = room.work[-1, 0], room.work[-1, 1]
+            if count < before:
+                noted = _noted(trace[entry], noted, now, 0, count)
 
 
 @compiled
 def next_choice(
     card: Card, habit: FloatArray, tenants: IntArray, queue: IntArray, head: IntArray, now_ms: IntArray,
-    action: IntArray, tick_ms: int, step_ms: int, room: Room, allowed: NDArray[np.bool_], unknown: IntArray,
+    action: IntArray, tick_ms: int, step_ms: int, room: Room, allowed: NDArray[np.bool_], unknown: NDArray[np.bool_],
+    trace: IntArray, traced: IntArray,
 ) -> None:  # fmt: skip
     """Do each world's action (NONE: nothing), then go on to where two combinations or more are allowed, or to the end.
 
     All in place, of E worlds; one whose head is at the queue's end and where nobody runs is over. Where a speed is
-    unknown a world goes no further, what is to be done is in `action`, and the set's key in `unknown` (E, 2): enter it,
-    and call again. Elsewhere its first number is NONE.
+    unknown a world goes no further, `unknown` (E,) says so, what is to be done is in `action`, and `room.asked` has the
+    keys of sets: enter them, and call again. Starts and ends are noted as `worth_of` notes them.
     """
     mine, length = room.mine, queue.shape[1]
     for world in range(head.shape[0]):
-        unknown[world, 0] = NONE
+        unknown[world] = False
         line = queue[world]
         while True:
             count = _seated(tenants[world], mine)
             if head[world] == length:
-                passed, state = _run(card, mine, count, 0, room.ends_ms, room.work)
+                passed, state = _run(card, mine, count, 0, room.ends_ms, room.work, room.asked)
                 if state == UNKNOWN:
-                    unknown[world, 0], unknown[world, 1] = room.work[-1, 0], room.work[-1, 1]
+                    unknown[world] = True
                     break
                 now_ms[world] += passed
                 _seated(mine, tenants[world])
@@ -387,7 +424,7 @@ def next_choice(
                 card, habit, mine, count, line, length, head[world], backlog_ms, room, allowed[world]
             )
             if state == UNKNOWN:
-                unknown[world, 0], unknown[world, 1] = room.work[-1, 0], room.work[-1, 1]
+                unknown[world] = True
                 break
             if action[world] == NONE:
                 choices = 0
@@ -397,12 +434,15 @@ def next_choice(
                     break
                 action[world] = best
             if action[world] > 0:
-                _, head[world] = _started(action[world], tenants[world], count, line, length, head[world])
+                count, head[world] = _started(action[world], tenants[world], count, line, length, head[world])
+                traced[world] = _noted(trace[world], traced[world], now_ms[world], action[world], count)
             else:
-                _, passed, state = _held(card, mine, count, first, tick_ms, step_ms, room)
+                left, passed, state = _held(card, mine, count, first, tick_ms, step_ms, room)
                 if state == UNKNOWN:
-                    unknown[world, 0], unknown[world, 1] = room.work[-1, 0], room.work[-1, 1]
+                    unknown[world] = True
                     break
                 _seated(mine, tenants[world])
                 now_ms[world] += passed
+                if left < count:
+                    traced[world] = _noted(trace[world], traced[world], now_ms[world], 0, left)
             action[world] = NONE

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ from berth.learning.queue_kernels import (
 from berth.network.catalogue import NEVER_MS, Catalogue, left_cells, use_now
 from berth.network.features import Scene
 
-__all__ = ["Rollouts", "Worlds", "habit"]
+__all__ = ["Rollouts", "Trace", "Worlds", "habit"]
 
 TICK_MS, STEP_MS = 15_000, 1_000
 """How often, while all hold, and how often while somebody is about to end, something may be decided."""
@@ -44,8 +44,6 @@ COARSE_MS = 5_000
 TABLE = 1 << 16
 """Sets of classes of use whose speeds can be kept at first; then four times as many, and so on."""
 NOBODY = 1 << 30
-FURTHER = 4
-"""So many changes of use of each member are asked for with a set."""
 
 _SHIFTS = BITS * np.arange(MOST // 2 - 1, -1, -1)
 BoolArray = NDArray[np.bool_]
@@ -96,6 +94,18 @@ class Worlds:
         )
 
 
+class Trace(NamedTuple):
+    """What is done in E worlds, and when."""
+
+    steps: IntArray  # (E, T, 3): time in ms, the combination that starts (0: somebody has ended), how many run then
+    many: IntArray  # (E,): how many steps there are
+
+    @classmethod
+    def of(cls, entries: int, steps: int) -> Trace:
+        """Room for so many steps of each."""
+        return cls(np.zeros((entries, steps, 3), np.int64), np.zeros(entries, np.int64))
+
+
 @dataclass(eq=False)
 class Rollouts:
     """The applications of a task under one model of interference, and what starting them is worth."""
@@ -117,26 +127,42 @@ class Rollouts:
         )  # fmt: skip
         return self.advance(worlds, np.full(count, NONE, np.int64))
 
-    def advance(self, worlds: Worlds, action: IntArray) -> Worlds:
-        """What comes of the actions (W,) by the next moment with a choice, or by the end."""
+    def advance(self, worlds: Worlds, action: IntArray, trace: Trace | None = None) -> Worlds:
+        """What comes of the actions (W,) by the next moment with a choice, or by the end, which goes on the trace."""
         tenants, queue, head = worlds.tenants.copy(), worlds.queue.copy(), worlds.head.copy()
         now_ms, allowed = worlds.now_ms.copy(), worlds.allowed.copy()
-        unknown, action = np.full((len(head), 2), NONE, np.int64), action.copy()
+        unknown, action = np.zeros(len(head), np.bool_), action.copy()
         room, usual = room_for(queue.shape[1]), habit((1, 1.0))
-        rows = np.arange(len(head))
+        rows, noted = np.arange(len(head)), trace or Trace.of(len(head), 0)
         while True:
+            steps, many = noted.steps[rows], noted.many[rows]
             mine, line, first, now, does = tenants[rows], queue[rows], head[rows], now_ms[rows], action[rows]
             may, missing = allowed[rows], unknown[rows]
-            next_choice(self._card, usual, mine, line, first, now, does, TICK_MS, STEP_MS, room, may, missing)
+            next_choice(
+                self._card,
+                usual,
+                mine,
+                line,
+                first,
+                now,
+                does,
+                TICK_MS,
+                STEP_MS,
+                room,
+                may,
+                missing,
+                steps,
+                many,
+            )
+            noted.steps[rows], noted.many[rows] = steps, many
             tenants[rows], queue[rows], head[rows], now_ms[rows], action[rows] = mine, line, first, now, does
             allowed[rows] = may
-            missing = missing[misses := missing[:, 0] != NONE]
-            rows = rows[misses]
+            rows = rows[missing]
             if not len(rows):
                 return replace(
                     worlds, tenants=tenants, queue=queue, head=head, now_ms=now_ms, allowed=allowed
                 )
-            self._learn(missing)
+            self._learn(room.asked)
 
     def worth_s(self, worlds: Worlds, habits: FloatArray, ahead: int, draws: int, seed: int) -> FloatArray:
         """Seconds until all are done that are seen and `ahead` jobs behind them, after each action: (W, C).
@@ -204,18 +230,41 @@ class Rollouts:
             self.task.step_ms,
         )
 
+    def plans(self, tenants: IntArray, queue: IntArray, habits: FloatArray) -> tuple[IntArray, Trace]:
+        """Total time, (B,), of jobs that run (S, 3) and wait (J, 2) on one GPU, and what is done when, if each of the
+        habits (B, 2, F) decides."""
+        count, jobs = len(habits), len(queue)
+        trace = Trace.of(count, 2 * (jobs + SEATS))
+        many = np.repeat(tenants[None], count, axis=0), np.repeat(queue[None], count, axis=0)
+        nothing, length = np.full(count, NONE, np.int64), np.full(count, jobs, np.int64)
+        return self._followed(habits, *many, nothing, length, STEP_MS, trace), trace
+
     def _followed(
-        self, one: FloatArray, tenants: IntArray, queue: IntArray, action: IntArray, length: IntArray
+        self,
+        habits: FloatArray,
+        tenants: IntArray,
+        queue: IntArray,
+        action: IntArray,
+        length: IntArray,
+        step_ms: int | None = None,
+        trace: Trace | None = None,
     ) -> IntArray:
+        """Total time of each entry (E,) if the habit, or that of each, (E, 2, F), goes on after the action."""
+        if habits.ndim == 2:
+            habits = np.repeat(habits[None], len(action), axis=0)
+        noted = trace or Trace.of(len(action), 0)
+        step_ms = step_ms or COARSE_MS
         out: IntArray = np.full(len(action), NONE, np.int64)
-        unknown: IntArray = np.full((len(action), 2), NONE, np.int64)
         room, reached = room_for(queue.shape[1]), np.zeros((len(action), 2), np.int64)
         tenants, queue, action = tenants.copy(), queue.copy(), action.astype(np.int64)
         while True:
-            worth_of(self._card, one, tenants, queue, action, length, COARSE_MS, room, reached, out, unknown)
-            if not len(missing := unknown[out == NONE]):
+            worth_of(
+                self._card, habits, tenants, queue, action, length, step_ms, room, reached, out,
+                noted.steps, noted.many,
+            )  # fmt: skip
+            if (out != NONE).all():
                 return out
-            self._learn(missing)
+            self._learn(room.asked)
 
     @cached_property
     def _classes(self) -> tuple[NDArray[np.int32], IntArray]:
@@ -228,15 +277,6 @@ class Rollouts:
                 " take profiles of longer intervals"
             )
         return usage, kinds.reshape(-1).astype(np.int64)
-
-    @cached_property
-    def _following(self) -> IntArray:
-        """The class that comes after each, both counted from 1; itself where none does."""
-        card = self._card
-        after: IntArray = np.arange(len(self._classes[0]) + 1, dtype=np.int64)
-        goes_on = card.until_us[:-1] < 1 << 60
-        after[card.kind[:-1][goes_on] + 1] = card.kind[1:][goes_on] + 1
-        return after
 
     def _made(self) -> Card:
         usage, kinds = self._classes
@@ -256,26 +296,18 @@ class Rollouts:
             np.zeros((TABLE, SEATS), np.int64),
         )  # fmt: skip
 
-    def _learn(self, keys: IntArray) -> None:
-        """Ask the model for the speeds of sets that it was not asked for before, and of those next to them."""
+    def _learn(self, asked: IntArray) -> None:
+        """Ask the model for the speeds of the sets that it was not asked for before, and empty the list of them."""
+        keys = asked[: asked[-1, 0]]
         # Told apart by one number: whoever is taken for another one here is asked for again.
         keys = keys[np.unique(keys[:, 0] * 0x9E3779B1 + keys[:, 1], return_index=True)[1]]
+        asked[-1, 0] = 0
         halves = [(keys[:, [half]] >> _SHIFTS) & ((1 << BITS) - 1) for half in (0, 1)]
         sets = np.concatenate(halves, axis=1)
-        near = [sets]
-        for seat in range(SEATS):  # whose use changes next, or who has ended
-            here = sets[sets[:, seat] > 0]
-            one, moved = here[:, seat], here.copy()
-            for _ in range(FURTHER):
-                one = self._following[one]
-                moved[:, seat] = one
-                near.append(moved.copy())
-            moved[:, seat] = 0
-            near.append(moved)
-        sets = np.concatenate(near)
         sets = np.sort(np.where(sets > 0, sets, NOBODY), axis=1)
         present = sets < NOBODY
-        sets, present = sets[present[:, 0]], present[present[:, 0]]
+        widest = int(present.any(axis=0).sum())
+        sets, present = sets[:, :widest], present[:, :widest]
         usage = np.where(present[..., None], self._classes[0][np.where(present, sets - 1, 0)], 0)
         speeds = np.asarray(self.speeds(usage.astype(np.int32), present, self.task.gpu.mem_mib))
         counts = present.sum(axis=1)

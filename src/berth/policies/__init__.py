@@ -94,7 +94,7 @@ POLICIES: dict[str, str] = {
     "genetic-paper": "berth.policies.genetic.paper:GeneticPaper",
     "greedy": "berth.policies.colocation.greedy:Greedy",
     "tetris-sharing": "berth.policies.colocation.tetris_sharing:TetrisSharing",
-    "learned": "berth.policies.colocation.learned:Learned",
+    "learned": "berth.learning.planned_policy:LearnedWithPlans",
     "deeprm-max": "berth.policies.colocation.learned:DeepRmMax",
     "deeprm-mean": "berth.policies.colocation.learned:DeepRmMean",
     "dqn": "berth.policies.colocation.dqn:Dqn",

@@ -9,7 +9,7 @@ import pytest
 
 from berth.errors import SettingError
 from berth.experiments.colocation.matrix import Cell, Matrix, World, measure_matrix, worlds_of
-from berth.experiments.colocation.matrix_chapters import added, matrix_chapter, matrix_dict, sentence
+from berth.experiments.colocation.matrix_chapters import added, matrix_chapter, matrix_dict, sentences
 
 WORLD = World("random", "mps", "oracle")
 
@@ -31,18 +31,31 @@ def test_what_is_added_is_told_against_the_best_rule_of_each_world() -> None:
     better = matrix([90.0, 91.0, 92.0, 90.0], WORLD, arrives)
     assert [(one.rule, one.verdict) for one in added(better)] == [("greedy", "helps")] * 2
     assert added(better)[0].mean_pct == pytest.approx(-9.25)
-    assert sentence(added(better)) == (
-        "The network adds something over the best rule in 2 of 2 worlds: learned takes 9.2 % less than the best rule of"
+    assert sentences(better)[0] == (
+        "Learned adds something over the best rule in 2 of 2 worlds: learned takes 9.2 % less than the best rule of"
         " each world on average; the 95 % interval is below zero in 2."
     )
     level = matrix([90.0, 112.0, 99.0, 98.0], WORLD)
-    assert sentence(added(level)).startswith(
-        "The network adds nothing over the best rule that can be told from chance"
+    assert sentences(level)[0].startswith(
+        "Learned adds nothing over the best rule that can be told from chance"
     )
     worse = matrix([120.0, 121.0, 122.0, 121.0], WORLD)
-    assert "is above zero in 1: random (mps, oracle)" in sentence(added(worse))
+    assert "is above zero in 1: random (mps, oracle)" in sentences(worse)[0]
+    assert sentences(better)[1].startswith(
+        "What the network alone adds is not known: it takes learned?plans=0"
+    )
+    as_network = replace(
+        better,
+        policies=("greedy", "learned?plans=0"),
+        cells=tuple(
+            replace(one, policy="learned?plans=0") if one.policy == "learned" else one for one in better.cells
+        ),
+    )
+    assert sentences(as_network)[1].startswith(
+        "The network alone adds something over the best rule in 2 of 2 worlds: learned?plans=0 takes 9.2 % less"
+    )
     few = matrix([90.0, 91.0], WORLD)
-    assert sentence(added(few)) == "What the network adds is not known: it takes three sets or more."
+    assert sentences(few)[0] == "What learned adds is not known: it takes three sets or more."
     answer = matrix_dict(few)
     assert answer["added"][0]["high_pct"] is None
 
@@ -60,7 +73,7 @@ def test_a_matrix_counts_every_job_and_goes_on_from_what_is_kept(
     )  # would fail if anything ran again
     again = measure_matrix(worlds, policies=("greedy", "sjf+first-fit"), seeds=(4,), keep=tmp_path)
     assert again.cells == found.cells
-    assert "What the network adds is not known: it takes learned" in matrix_chapter(again).hint
+    assert "What the network alone adds is not known: it takes learned?plans=0" in matrix_chapter(again).hint
 
 
 def test_worlds_that_there_are_not_are_refused() -> None:

@@ -59,6 +59,10 @@ def test_dqn_takes_the_model_that_was_trained_for_the_speeds_that_it_meets() -> 
     assert shipped_for("learned", make_speeds("mps")) == "learned-mps"
     assert shipped_for("learned", make_speeds("none")) == "learned-mps"
     assert shipped_for("dqn", make_speeds("time-sliced")) == "dqn-time-sliced"
+    wrong = Noisy(
+        Oracle((), make_interference("time-sliced")), Noise(0.1, 0.03, 0.1)
+    ).speeds  # still of that mode
+    assert shipped_for("learned", wrong) == "learned-time-sliced"
     sent = pickle.loads(pickle.dumps(make_speeds("mps")))  # as a process of a sweep has it
     assert shipped_for("learned", sent) == "learned-mps"
 
@@ -81,7 +85,7 @@ def test_a_model_that_was_trained_for_another_mode_is_used_with_a_warning_or_ref
 def test_what_was_learned_is_worth_something_on_sets_that_were_not_trained_on(interference: str) -> None:
     model = make_interference(interference)
     totals = {}
-    for policy in ("learned", "learned?model=untrained"):
+    for policy in ("learned?plans=0", "learned?model=untrained"):
         totals[policy] = sum(
             max(
                 event.time_ms
@@ -90,4 +94,4 @@ def test_what_was_learned_is_worth_something_on_sets_that_were_not_trained_on(in
             )
             for seed in range(3)
         )
-    assert totals["learned"] < totals["learned?model=untrained"]
+    assert totals["learned?plans=0"] < totals["learned?model=untrained"]

@@ -306,7 +306,7 @@ def test_jobs_worth_more_unslowed_are_slowed_less() -> None:
         (
             "learned?speed=3",
             SettingError,
-            "^no setting 'speed'; there are model, window, unslowed, shield, known, strict$",
+            "^no setting 'speed'; there are model, window, unslowed, shield, known, plans, strict$",
         ),
         (
             "learned?model=deeprm-max",

@@ -33,7 +33,9 @@ CLUSTERS = ("1x1", "20", "100")
 """One GPU of the thesis, or so many of five models, four a node."""
 PER_NODE = 4
 JOBS, JOBS_PER_GPU = 30, 8
-OPPONENTS = ("sjf+first-fit", "greedy", "random-sharing", "rule", "pair-packer", "dqn", "learned")
+OPPONENTS = (
+    "sjf+first-fit", "greedy", "random-sharing", "rule", "pair-packer", "dqn", "learned?plans=0", "learned",
+)  # fmt: skip
 """What a matrix compares by default."""
 
 

@@ -14,6 +14,8 @@ from berth.statistics import paired_difference_95
 
 __all__ = ["NETWORKS", "Added", "added", "matrix_chapter", "matrix_dict", "sentence"]
 
+ALONE = "learned?plans=0"
+"""`learned` without plans: its network decides."""
 NETWORKS = ("learned", "dqn", "deeprm-max", "deeprm-mean")
 """Policies that decide by a network; all others are rules."""
 LEAST_SETS = 3
@@ -57,24 +59,32 @@ def difference_pct(matrix: Matrix, world: World, policy: str, other: str) -> tup
     return found.mean * scale, found.low * scale, found.high * scale
 
 
-def added(matrix: Matrix) -> list[Added]:
-    """`learned` against the best rule of each world; empty where either is missing."""
+def added(matrix: Matrix, policy: str = "learned") -> list[Added]:
+    """The policy against the best rule of each world; empty where either is missing."""
     rules = [name for name in matrix.policies if name.partition("?")[0].rpartition("+")[2] not in NETWORKS]
-    if "learned" not in matrix.policies or not rules:
+    if policy not in matrix.policies or not rules:
         return []
     found = []
     for world in matrix.worlds:
         best = min(rules, key=lambda name, here=world: _mean(matrix, here, name))  # type: ignore[misc]
-        found.append(Added(world, best, *difference_pct(matrix, world, "learned", best)))
+        found.append(Added(world, best, *difference_pct(matrix, world, policy, best)))
     return found
 
 
-def sentence(found: Sequence[Added]) -> str:
-    """What the network adds over the best rule, in one sentence."""
+def sentences(matrix: Matrix) -> tuple[str, str]:
+    """What `learned` adds over the best rule, with all that it plans, and what its network adds by itself."""
+    return (
+        sentence(added(matrix), "learned", "learned"),
+        sentence(added(matrix, ALONE), "the network alone", ALONE),
+    )
+
+
+def sentence(found: Sequence[Added], subject: str, policy: str) -> str:
+    """What a policy, called `subject`, adds over the best rule, in one sentence."""
     if not found:
-        return "What the network adds is not known: it takes learned and a rule in one run."
+        return f"What {subject} adds is not known: it takes {policy} and a rule in one run."
     if any(math.isnan(one.high_pct) for one in found):
-        return "What the network adds is not known: it takes three sets or more."
+        return f"What {subject} adds is not known: it takes three sets or more."
     names = {
         verdict: [f"{one.world.workload} ({_where(one.world)})" for one in found if one.verdict == verdict]
         for verdict in ("helps", "harms", "cannot be told from zero")
@@ -82,11 +92,12 @@ def sentence(found: Sequence[Added]) -> str:
     mean = float(np.mean([one.mean_pct for one in found]))
     helps, harms, level = names.values()
     less = "less" if mean <= 0 else "more"
-    told = f"learned takes {abs(mean):.1f} % {less} than the best rule of each world on average"
+    told = f"{policy} takes {abs(mean):.1f} % {less} than the best rule of each world on average"
+    subject = subject.capitalize()
     if not helps:
-        told = f"The network adds nothing over the best rule that can be told from chance: {told}"
+        told = f"{subject} adds nothing over the best rule that can be told from chance: {told}"
     else:
-        told = f"The network adds something over the best rule in {len(helps)} of {len(found)} worlds: {told}"
+        told = f"{subject} adds something over the best rule in {len(helps)} of {len(found)} worlds: {told}"
     parts = [f"the 95 % interval is below zero in {len(helps)}"]
     parts += [f"holds zero in {len(level)}"] if level else []
     parts += [f"is above zero in {len(harms)}: {', '.join(harms)}"] if harms else []
@@ -95,11 +106,12 @@ def sentence(found: Sequence[Added]) -> str:
 
 def matrix_dict(matrix: Matrix) -> dict[str, object]:
     """What `--json` prints of it."""
-    found = added(matrix)
+    found, (adds, network_adds) = added(matrix), sentences(matrix)
     return {
         "seeds": list(matrix.seeds),
         "policies": list(matrix.policies),
-        "adds": sentence(found),
+        "adds": adds,
+        "network_adds": network_adds,
         "added": [_plain(one) for one in found],
         "worlds": [
             asdict(world)
@@ -129,8 +141,8 @@ def matrix_chapter(matrix: Matrix) -> Chapter:
             )  # fmt: skip
     judged = "Seconds are mean completion where jobs arrive, else total time. "
     return Chapter(
-        "What the network adds",
-        f"{sentence(added(matrix))} {judged}Learned less each policy on the same {len(matrix.seeds)} sets, with its"
+        "What learned adds",
+        f"{' '.join(sentences(matrix))} {judged}Learned less each policy on the same {len(matrix.seeds)} sets, with its"
         " 95 % interval: below zero learned is sooner done. Out of memory: attempts, per 100 jobs.",
         (),
         (

@@ -22,7 +22,7 @@ from berth.policies.colocation.forecast import MOST, Candidate, Forecaster, Fore
 from berth.policies.colocation.kept import MOST_CANDIDATES, Kept
 from berth.policies.colocation.overtaking import Overtaking
 from berth.policies.colocation.queue_prefix import QueuePrefix
-from berth.policies.colocation.rooms import Room, has_room
+from berth.policies.colocation.rooms import Room, all_have_room, has_room
 from berth.policies.colocation.whole_gpus import WholeGpus
 from berth.policies.protocol import Decision, Order
 from berth.policies.sort_keys import as_queued
@@ -51,6 +51,16 @@ class Scene(NamedTuple):
     """Their run time alone, together."""
     queue: Iterable[Job]
     """All who wait, in their order."""
+
+
+class Offered(NamedTuple):
+    """A GPU that is offered jobs."""
+
+    slot: GpuSlot
+    tenants: tuple[Running, ...]
+    window: list[Job]
+    candidates: list[Candidate]
+    """The window's jobs as forecasts see them."""
 
 
 class Chooser(Protocol):
@@ -92,6 +102,8 @@ class Colocating:
         self._certain = knowledge.certain
         self.queue_order: Order | None = None
         """In which order the waiting jobs are looked at; None: as they were queued."""
+        self.asks_again_ms: int | None = None
+        """What choosers set: a GPU that declines now is asked again after so long at the latest."""
         self._overtaking = Overtaking()
         self._due: Job | None = None
         self._promised: tuple[Job, GpuSlot] | None = None
@@ -148,7 +160,7 @@ class Colocating:
         self, queue: Queue, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
     ) -> Iterator[Placement]:
         """Start what the chooser says of those before the first job that takes its GPUs whole."""
-        head = QueuePrefix(queue, self._sharing, self.work_us)
+        head = QueuePrefix(queue, self._sharing, self._candidate)
         while len(queue):
             rooms = self._kept.rooms.open(
                 cluster,
@@ -247,7 +259,7 @@ class Colocating:
 
     def _offers(
         self, rooms: Sequence[Room], head: QueuePrefix, cluster: Cluster, now_ms: int, closed: set[GpuSlot]
-    ) -> list[tuple[GpuSlot, tuple[Running, ...], list[Job]]]:
+    ) -> list[Offered]:
         """GPUs with room, their tenants, and the jobs that each is offered, which are different ones.
 
         Each is offered the first that it may run, however far behind they are. Nodes of one number may run the same
@@ -266,6 +278,7 @@ class Colocating:
             number = alike[slot.node]
             at = begins.get(number, 0)
             window: list[Job] = []
+            kinds: list[int] = []
             places: list[int] = []
             if self._due is not None and slot == self._overtaking.kept:
                 first = head.at(0)
@@ -273,7 +286,7 @@ class Colocating:
                     if declines_still((slot, tenants), [self._due]):
                         closed.add(slot)
                     elif self._may_run(self._due, slot, cluster):
-                        offered.append((slot, tenants, [self._due]))
+                        offered.append(Offered(slot, tenants, [self._due], [head.candidates[first[1]]]))
                         taken.add(0)
                     continue
             while len(window) < self.window and (one := head.at(at)) is not None:
@@ -283,6 +296,7 @@ class Colocating:
                     allowed = may[number, kind] = self._may_run(head.kinds[kind], slot, cluster)
                 if allowed and at not in taken:
                     window.append(job)
+                    kinds.append(kind)
                     places.append(at)
                 at += 1
             if window and declines_still((slot, tenants), window):
@@ -291,12 +305,12 @@ class Colocating:
             begins[number] = at
             taken.update(places)
             if window:
-                offered.append((slot, tenants, window))
+                offered.append(Offered(slot, tenants, window, [head.candidates[kind] for kind in kinds]))
         return offered
 
     def _started(
         self,
-        offered: Sequence[tuple[GpuSlot, tuple[Running, ...], list[Job]]],
+        offered: Sequence[Offered],
         largest: int,
         queue: Queue,
         cluster: Cluster,
@@ -307,41 +321,39 @@ class Colocating:
         waiting = len(queue)
         backlog_ms = sum(min(self.work_us(job) // 1000, 1 << 40) for job in queue) if waiting <= 1000 else 0
         if not backlog_ms:
-            seen = [self.work_us(job) // 1000 for _, _, window in offered for job in window]
+            seen = [one.left_us // 1000 for offer in offered for one in offer.candidates]
             backlog_ms = sum(seen) * waiting // max(1, len(seen))
         by_model: dict[GpuModel | None, list[int]] = {}
-        for at, (slot, _, _) in enumerate(offered):
-            by_model.setdefault(self._kept.models[slot.node], []).append(at)
+        for at, offer in enumerate(offered):
+            by_model.setdefault(self._kept.models[offer.slot.node], []).append(at)
         chosen = [0] * len(offered)
         next_ms = [0] * len(offered)
         short = [False] * len(offered)  # of CPU or memory of the node, which others may give back
-        known = self._kept.candidates
         for gpu, group in by_model.items():
             offers = []
             for at in group:
-                _, tenants, window = offered[at]
-                wait = [
-                    known.get((job.application, self.work_us(job))) or self._candidate(job) for job in window
-                ]
+                tenants = offered[at].tenants
                 run = tuple([self._tenant(run, now_ms) for run in tenants]) if tenants else ()
-                offers.append(Offer(run, tuple(wait), largest))
+                offers.append(Offer(run, tuple(offered[at].candidates), largest))
             forecasts = self.forecaster.forecasts(offers, gpu)
             for row, at in enumerate(group):
-                slot, _, window = offered[at]
-                room = has_room(window, slot, cluster, forecasts.fits.shape[1])
-                short[at] = not room.all()
-                forecasts.fits[row] &= room
+                slot, window = offered[at].slot, offered[at].window
+                if not all_have_room(window, slot, cluster):
+                    short[at] = True
+                    forecasts.fits[row] &= has_room(window, slot, cluster, forecasts.fits.shape[1])
                 if self._company is not None:
-                    forecasts.fits[row] &= self._trusted(offered[at][1], window, forecasts.fits.shape[1])
+                    forecasts.fits[row] &= self._trusted(offered[at].tenants, window, forecasts.fits.shape[1])
+            self.asks_again_ms = None
             picks = self.choose(Scene(forecasts, gpu, waiting, backlog_ms, queue)).tolist()
+            again_ms = LONGEST_MS if self.asks_again_ms is None else self.asks_again_ms
             for at, pick, hold_ms in zip(group, picks, _look_again_ms(forecasts).tolist(), strict=True):
-                chosen[at], next_ms[at] = pick, hold_ms
-        for number, (slot, tenants, window) in enumerate(offered):
+                chosen[at], next_ms[at] = pick, min(hold_ms, again_ms)
+        for number, (slot, tenants, window, _) in enumerate(offered):
             combination, hold_ms = chosen[number], next_ms[number]
             members = [job for at, job in enumerate(window) if combination >> at & 1]
             if members:
                 # Another GPU of its node may have taken what they need: then it is offered jobs again.
-                if has_room(members, slot, cluster)[-1]:
+                if all_have_room(members, slot, cluster):
                     self._kept.rooms.forget(slot)
                     for job in members:
                         yield self.shared_placement(job, slot)
@@ -378,8 +390,11 @@ class Colocating:
         work_us = self.work_us(job)
         if len(self._kept.candidates) > MOST_CANDIDATES:
             self._kept.candidates.clear()
-        made = Candidate(job.application, work_us, work_us)
-        return self._kept.candidates.setdefault((job.application, work_us), made)
+        key = job.application, work_us
+        found = self._kept.candidates.get(key)
+        if found is None:
+            found = self._kept.candidates[key] = Candidate(job.application, work_us, work_us)
+        return found
 
     def _tenant(self, run: Running, now_ms: int) -> Candidate:
         """A running job as a forecast sees it."""

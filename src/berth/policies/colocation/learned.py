@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from berth.arrays import IntArray
 from berth.errors import ModelError, SettingError
-from berth.interference import FORMER, MODES, SPEEDS, Speeds, make_speeds, mode_of
+from berth.interference import FORMER, MODES, Speeds, mode_of
 from berth.model import GpuModel, Profile
 from berth.network.capacity import Limits, checked_limits
 from berth.network.catalogue import Demand
@@ -68,6 +68,9 @@ class LearnedSettings:
     """1: no combination is started that would end later together than one after the other; 0: as the network says."""
     known: int = 1
     """0: it begins without profiles, and each application runs alone once before it shares."""
+    plans: int = 120
+    """On one GPU, where all is known: so many changes of rules are followed to the end of the queue, besides the rules
+    and the network, and the best is done. 0: the network decides."""
     strict: int = 0
     """1: a model that was trained for other ways of sharing GPUs is refused; 0: it is used, with a warning."""
 
@@ -77,6 +80,8 @@ class LearnedSettings:
                 raise SettingError(f"{name} is {getattr(self, name)}; expected 0 or 1")
         if not 1 <= self.window <= 10:
             raise SettingError(f"window is {self.window}; expected from 1 to 10")
+        if not 0 <= self.plans <= 10_000:
+            raise SettingError(f"plans is {self.plans}; expected from 0 to 10000")
         if not 0 <= self.unslowed <= 1e6:
             raise SettingError(f"unslowed is {self.unslowed:g} s; expected from 0 to 1,000,000")
         if self.shield not in (0, 1):
@@ -271,11 +276,11 @@ def _warn(words: str) -> None:
 
 
 def shipped_for(name: str, speeds: Speeds) -> str:
-    """The name of the model that ships for these speeds where there is one, else of the one for all, or for `mps`."""
-    for known in SPEEDS:
-        own = f"{name}-{known}"
-        if _file(own).is_file() and make_speeds(known) == speeds:
-            return own
+    """The name of the model that ships for the mode of these speeds, whatever their errors, where there is one; else of
+    the one for all, or for `mps`."""
+    own = f"{name}-{mode_of(speeds)}"
+    if _file(own).is_file():
+        return own
     return name if _file(name).is_file() else f"{name}-mps"
 
 

@@ -7,6 +7,7 @@ from operator import attrgetter
 
 from berth.cluster import Queue
 from berth.model import Job
+from berth.policies.colocation.forecast import Candidate
 
 __all__ = ["QueuePrefix"]
 
@@ -18,15 +19,17 @@ class QueuePrefix:
     """The jobs of the queue that may share, looked at from the first on, kept while a pass starts some of them."""
 
     def __init__(
-        self, queue: Queue, sharing: Callable[[Queue], Iterator[Job]], work_us: Callable[[Job], int]
+        self, queue: Queue, sharing: Callable[[Queue], Iterator[Job]], candidate: Callable[[Job], Candidate]
     ) -> None:
         self.queue = queue
-        self.work_us = work_us
+        self.candidate = candidate
         self.sharing = sharing
         self.started: set[str] = set()
         """Ids of those that were started since the last look."""
         self.kinds: list[Job] = []
         """One job of each kind among them, by what it asks for."""
+        self.candidates: list[Candidate] = []
+        """Each kind as forecasts see it."""
         self._numbers: dict[tuple[object, ...], int] = {}
         self._begin()
 
@@ -50,8 +53,10 @@ class QueuePrefix:
             job = next(self._rest, None)
             if job is None:
                 return None
-            kind = self._numbers.setdefault((*_asks(job), self.work_us(job)), len(self.kinds))
+            candidate = self.candidate(job)
+            kind = self._numbers.setdefault((*_asks(job), candidate.left_us), len(self.kinds))
             if kind == len(self.kinds):
                 self.kinds.append(job)
+                self.candidates.append(candidate)
             self._jobs.append((job, kind))
         return self._jobs[number]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from itertools import islice
 from operator import itemgetter
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from berth.cluster import PLACE_MILLI, Cluster, Running
 from berth.interference.known_speeds import MOST
 from berth.model import GpuSlot, Job
 
-__all__ = ["MOST_ASKED_AGAIN", "Room", "Rooms", "has_room"]
+__all__ = ["MOST_ASKED_AGAIN", "Room", "Rooms", "all_have_room", "has_room"]
 
 MOST_ASKED_AGAIN = 64
 """GPUs that declined and are asked again at one decision only because other jobs are first in the queue, at most."""
@@ -182,24 +182,38 @@ def _same(before: Sequence[Running], now: Sequence[Running]) -> bool:
     return len(before) == len(now) and all(one is other for one, other in zip(before, now, strict=True))
 
 
-def has_room(window: Sequence[Job], slot: GpuSlot, cluster: Cluster, count: int = 0) -> NDArray[np.bool_]:
-    """Which combinations of these jobs have room on the node and on the GPU: bool (C,), or one for `count`.
+def all_have_room(jobs: Iterable[Job], slot: GpuSlot, cluster: Cluster) -> bool:
+    """Whether all of these jobs together have room on the node and on the GPU."""
+    milli = cpu_milli = mem_mib = gpu_mem_mib = 0
+    for job in jobs:
+        share = job.share
+        milli += min(PLACE_MILLI, share.milli)
+        cpu_milli += job.cpu_milli
+        mem_mib += job.mem_mib
+        gpu_mem_mib += share.mem_mib
+    node, free = slot.node, cluster.free
+    return bool(
+        milli <= free.milli[slot]
+        and cpu_milli <= free.cpu_milli[node]
+        and mem_mib <= free.mem_mib[node]
+        and gpu_mem_mib <= free.gpu_mem_mib[slot]
+    )
+
+
+def has_room(window: Sequence[Job], slot: GpuSlot, cluster: Cluster, count: int) -> NDArray[np.bool_]:
+    """Which of `count` combinations of these jobs have room on the node and on the GPU: bool (C,).
 
     A job that is forecast with others is never started without them: beside fewer, it would be elsewhere in its
     run when memory is short.
     """
-    node, index = slot
-    combinations = count or 1 << len(window)
     left = (
-        int(cluster.free.milli[node, index]),
-        int(cluster.free.cpu_milli[node]),
-        int(cluster.free.mem_mib[node]),
-        int(cluster.free.gpu_mem_mib[node, index]),
+        int(cluster.free.milli[slot]),
+        int(cluster.free.cpu_milli[slot.node]),
+        int(cluster.free.mem_mib[slot.node]),
+        int(cluster.free.gpu_mem_mib[slot]),
     )
     asked = [
         (min(PLACE_MILLI, job.share.milli), job.cpu_milli, job.mem_mib, job.share.mem_mib) for job in window
     ]
-    if all(sum(of) <= most for of, most in zip(zip(*asked, strict=True), left, strict=True)):
-        return np.ones(combinations, dtype=np.bool_)
-    member = np.arange(combinations)[:, None] >> np.arange(len(window)) & 1  # (C, M)
+    member = np.arange(count)[:, None] >> np.arange(len(window)) & 1  # (C, M)
     return np.asarray((member @ np.array(asked, dtype=np.int64) <= np.array(left)).all(axis=1))

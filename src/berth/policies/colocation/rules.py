@@ -26,7 +26,16 @@ from berth.policies.options import settings_from
 from berth.policies.protocol import Setting
 from berth.profiles import series
 
-__all__ = ["TRAITS", "PairPacker", "PairSettings", "RandomSharing", "Rule", "rule_bytes", "traits"]
+__all__ = [
+    "TRAITS",
+    "PairPacker",
+    "PairSettings",
+    "RandomSharing",
+    "Rule",
+    "rule_bytes",
+    "shipped_weights",
+    "traits",
+]
 
 TRAITS = 8
 FULL_LINE_MS, NEAR_MS, LONG_MS = 600_000, 60_000, 300_000
@@ -62,7 +71,7 @@ class Rule(Colocating):
     def __init__(self, setting: Setting | None = None, weights: FloatArray | None = None) -> None:
         knowledge = (setting or Setting()).knowledge
         super().__init__(self._chosen, knowledge)
-        self.weights = _shipped(mode_of(knowledge.speeds)) if weights is None else weights
+        self.weights = shipped_weights(mode_of(knowledge.speeds)) if weights is None else weights
 
     @classmethod
     def with_options(cls, setting: Setting, options: dict[str, str]) -> Rule:
@@ -103,7 +112,7 @@ def traits(forecasts: Forecasts) -> FloatArray:
 
 
 @cache
-def _shipped(mode: str) -> FloatArray:
+def shipped_weights(mode: str) -> FloatArray:
     """The weights that ship for a mode; those of `mps` for one that has none."""
     places = files("berth.network") / "models"
     place = places / f"rule-{mode}.json"

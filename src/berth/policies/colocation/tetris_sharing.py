@@ -17,7 +17,7 @@ from berth.network.capacity import Limits, checked_limits
 from berth.network.catalogue import DEMANDS, Demand
 from berth.policies.colocation.colocating import Colocating, Scene
 from berth.policies.colocation.forecast import MOST, Offer
-from berth.policies.colocation.rooms import has_room
+from berth.policies.colocation.rooms import all_have_room
 from berth.policies.options import settings_from
 from berth.policies.protocol import Setting
 from berth.profiles import series
@@ -104,7 +104,7 @@ class TetrisSharing(Colocating):
                 continue
             if not self._may_run(job, slot, cluster):
                 continue
-            if not has_room([job], slot, cluster)[-1]:
+            if not all_have_room([job], slot, cluster):
                 continue
             if not self._trusted(tenants, [job], 2)[-1]:
                 continue

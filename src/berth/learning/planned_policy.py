@@ -1,0 +1,228 @@
+"""`learned` on one GPU: what its network would do and what some rules would is followed to the end, and the best done.
+
+A portfolio by simulation on what is believed, which the network is a member of. On several GPUs, where run times,
+memory or speeds are in doubt, and with `plans=0` the network decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from berth.arrays import FloatArray, IntArray
+from berth.cluster import Cluster
+from berth.errors import SettingError
+from berth.interference import mode_of
+from berth.learning.domains import Domain
+from berth.learning.jobsets import JobSets, Task
+from berth.learning.player import Player, best_of_listed, listed
+from berth.learning.queue_kernels import NONE, SEATS, SEEN
+from berth.learning.rollouts import Trace, Worlds, habit
+from berth.model import GpuModel, Profile
+from berth.network.model_file import Model
+from berth.policies.colocation.colocating import Scene
+from berth.policies.colocation.learned import UNTRAINED, Learned, LearnedSettings
+from berth.policies.colocation.rules import shipped_weights
+from berth.policies.protocol import Setting
+from berth.profiles import series
+
+__all__ = ["LearnedWithPlans"]
+
+LONGEST_LINE = 100
+"""Jobs that wait, and no more, are planned for."""
+CHANGED, SIZE = 0.4, 0.3
+"""How many of a rule's weights are changed at a time, and by how much of the largest."""
+BATCH, AGAIN = 10, 4
+"""Rules that are tried at once, those that follow being made of the best so far; and when it is planned anew."""
+
+
+MOST_PLAYERS = 16
+_PLAYERS: dict[tuple[object, ...], Player | None] = {}
+"""Speeds that were asked for once need not be asked for again by the next policy of the same profiles and speeds."""
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What is to be done when, from a moment on."""
+
+    began_ms: int
+    steps: list[tuple[int, int, int]]
+    """After how long (ms), the combination that starts (0: somebody has ended), and how many run then."""
+    running: int
+    waiting: int
+    at: int = 0
+
+
+class LearnedWithPlans(Learned):
+    """A network, or a rule where that ends sooner by a simulation of all that wait, chooses what starts together.
+
+    On one GPU whose whole queue may share, and where all is known, the network, joint progress, the sum of speeds, the
+    tuned rule and `plans` random changes of the best of these are each followed to the end of the queue. What ends
+    soonest is done step by step until the world departs from it, as when a job comes: it is planned anew with fewer
+    changes, and the network is followed again only if it has led so far. Elsewhere it is `Learned`.
+    """
+
+    def __init__(
+        self,
+        setting: Setting | None = None,
+        settings: LearnedSettings | None = None,
+        model: Model | None = None,
+        *,
+        known: Mapping[str, Profile] | None = None,
+        recorded: Callable[[str], Profile | None] | None = None,
+    ) -> None:
+        super().__init__(setting, settings, model, known=known, recorded=recorded)
+        mine = self.settings
+        self._may_plan = bool(
+            mine.plans and mine.shield and mine.window == SEEN and not mine.unslowed
+            and self.model.learner != UNTRAINED and self.knowledge.certain
+        )  # fmt: skip
+        self._players: dict[tuple[GpuModel | None, tuple[str, ...]], Player | None] = {}
+        self._plan: _Plan | None = None
+        self._planned_for = (0, 0)
+        self._best: FloatArray | None = None
+        self._network_led = True
+
+    def _profiles_changed(self) -> None:
+        super()._profiles_changed()
+        self._players, self._plan = {}, None
+
+    def _begin(self, cluster: Cluster) -> None:
+        if cluster is not self._cluster:
+            self._plan, self._planned_for, self._best, self._network_led = None, (0, 0), None, True
+        super()._begin(cluster)
+
+    def _chosen(self, scene: Scene) -> IntArray:
+        if not self._may_plan or not self._is_alone(scene):
+            return super()._chosen(scene)
+        step = self._next_step(scene)
+        if step is None and self._made_anew(scene):
+            step = self._next_step(scene)
+        return super()._chosen(scene) if step is None else np.array([step], np.int64)
+
+    def _is_alone(self, scene: Scene) -> bool:
+        """Whether all that wait are for this one GPU, and in the order in which it is offered them."""
+        return (
+            len(scene.forecasts.offers) == 1
+            and scene.backlog_jobs <= LONGEST_LINE
+            and self._cluster is not None
+            and sum(node.gpus for node in self._cluster.nodes) == 1
+            and self.queue_order is None
+            and self._due is None
+        )
+
+    def _next_step(self, scene: Scene) -> int | None:
+        """The combination that the plan starts now, 0 for nobody yet; None where there is no plan that still holds."""
+        plan, forecasts = self._plan, scene.forecasts
+        if plan is None:
+            return None
+        passed_ms, steps = self._now_ms - plan.began_ms, plan.steps
+        while plan.at < len(steps) and steps[plan.at][0] <= passed_ms and not steps[plan.at][1]:
+            plan.running = steps[plan.at][2]
+            plan.at += 1
+        running = int(forecasts.tenants[0])
+        if running == plan.running and scene.backlog_jobs == plan.waiting and plan.at < len(steps):
+            when_ms, combination, then = steps[plan.at]
+            allowed = self.allowed(scene)[0]
+            if when_ms > passed_ms and running and allowed[0]:
+                self.asks_again_ms = when_ms - passed_ms
+                return 0
+            if when_ms <= passed_ms and combination < len(allowed) and allowed[combination]:
+                plan.at += 1
+                plan.running, plan.waiting = then, plan.waiting - combination.bit_count()
+                return combination
+        self._plan = None
+        return None
+
+    def _made_anew(self, scene: Scene) -> bool:
+        """Make a plan, unless one was made while as many ran and waited and did not hold; whether there is one."""
+        offer = scene.forecasts.offers[0]
+        kind = len(offer.tenants), scene.backlog_jobs
+        if kind == self._planned_for or any(not self._shares(job) for job in scene.queue):
+            return False
+        self._planned_for = kind
+        if self._never_combines(scene):  # then `Learned` does what joint progress says
+            return False
+        player = self._player(scene)
+        if player is None:
+            return False
+        names = {name: at for at, name in enumerate(scene.forecasts.names)}
+        tenants = np.zeros((SEATS, 3), np.int64)
+        for seat, one in enumerate(offer.tenants):
+            tenants[seat] = names[one.application], one.left_us, one.work_us
+        queue = np.array(
+            [(names.get(job.application, NONE), self.work_us(job)) for job in scene.queue], np.int64
+        )
+        if (queue[:, 0] == NONE).any():
+            return False
+        first = self._best is None
+        steps = self._best_steps(player, tenants, queue, self.settings.plans if first else AGAIN)
+        self._plan = _Plan(self._now_ms, steps, len(offer.tenants), len(queue))
+        return True
+
+    def _best_steps(
+        self, player: Player, tenants: IntArray, queue: IntArray, tries: int
+    ) -> list[tuple[int, int, int]]:
+        """What ends soonest of the network, the rules, and changes of these."""
+        model, draw = player.model, np.random.default_rng(len(queue))
+        rules = [habit((0, 1.0)), habit((1, 1.0)), shipped_weights(mode_of(self.knowledge.speeds))]
+        habits = np.stack(rules if self._best is None else [*rules, self._best])
+        best, least_ms, steps = habits[0], 1 << 60, list[tuple[int, int, int]]()
+        while len(habits):
+            total_ms, trace = model.plans(tenants, queue, habits)
+            at = int(total_ms.argmin())
+            if total_ms[at] < least_ms:
+                best, least_ms, steps = habits[at], int(total_ms[at]), _steps(trace, at)
+            count = min(BATCH, tries)
+            tries -= count
+            change = draw.normal(0, SIZE * np.abs(best).max(), (count, *best.shape))
+            habits = best + change * (draw.random(change.shape) < CHANGED)
+        if self._best is None or self._network_led:
+            network_ms, network_steps = self._network_steps(player, tenants, queue)
+            self._network_led = network_ms <= least_ms
+            steps = network_steps if self._network_led else steps
+        self._best = best
+        return steps
+
+    def _network_steps(
+        self, player: Player, tenants: IntArray, queue: IntArray
+    ) -> tuple[int, list[tuple[int, int, int]]]:
+        """When all ends if the network decides, and what it starts when."""
+        zero = np.zeros(1, np.int64)
+        worlds = Worlds(tenants[None], queue[None], zero, zero, np.zeros((1, 1 << SEEN), np.bool_))
+        trace = Trace.of(1, 2 * (len(queue) + SEATS))
+        worlds = player.model.advance(worlds, np.array([NONE]), trace)
+        while not worlds.over.all():
+            masks, there = listed(worlds.allowed)
+            score = np.where(there, player.scores(self.model.network, worlds, masks), -np.inf)
+            worlds = player.model.advance(worlds, best_of_listed(masks, score), trace)
+        return int(worlds.now_ms[0]), _steps(trace, 0)
+
+    def _player(self, scene: Scene) -> Player | None:
+        """The applications on this card as plans see them; None of profiles that cannot be followed."""
+        key = scene.gpu, scene.forecasts.names
+        if key not in self._players:
+            self._players[key] = self._player_on(scene.gpu or GpuModel(""), scene.forecasts.names)
+        return self._players[key]
+
+    def _player_on(self, gpu: GpuModel, names: tuple[str, ...]) -> Player | None:
+        scaled = tuple(series(self.known[name], gpu) for name in names)
+        model = self.model
+        rows = tuple((one.interval_ms, one.usage.tobytes()) for one in scaled)
+        key = self.knowledge.speeds, gpu, names, rows, model.horizon, model.step_ms, model.demand
+        if key not in _PLAYERS:
+            if len(_PLAYERS) >= MOST_PLAYERS:
+                _PLAYERS.clear()
+            task = Task(names, scaled, gpu, model.horizon, model.step_ms)
+            nobody = JobSets(np.zeros((0, 0), np.int32), np.zeros((0, 0), np.int32))
+            try:
+                _PLAYERS[key] = Player(Domain(task, self.knowledge.speeds, nobody, nobody), model.demand)
+            except SettingError:
+                _PLAYERS[key] = None
+        return _PLAYERS[key]
+
+
+def _steps(trace: Trace, at: int) -> list[tuple[int, int, int]]:
+    return [(when, mask, then) for when, mask, then in trace.steps[at, : trace.many[at]].tolist()]
