@@ -167,15 +167,30 @@ class _Staging:
             "ignore_errors = true)"
         )
         whole = " AND ".join(f"{name} IS NOT NULL" for name in ("stretch", *_NEEDED))
-        of_job = "PARTITION BY stretch, job_id ORDER BY begin_ms"
-        sums = ", ".join(f"sum({name})" for name in ("samples", "watched_ms", "gpu_ms"))
+        database.execute(f"CREATE OR REPLACE TEMP TABLE lines AS SELECT * FROM {lines} WHERE {whole}")
+        sums = ", ".join(f"sum({name}) AS {name}" for name in ("samples", "watched_ms", "gpu_ms"))
         totals = ", ".join(f"sum({name})" for name in ("use_ms", "mem_ms", "sm_ms", "pcie_kb", "energy_j"))
+        columns = (
+            f"min(begin_ms) AS begin_ms, max(end_ms) AS end_ms, {sums}, {totals}, max(use_peak), max(mem_peak), "
+            "count(*) AS lines"
+        )
+        # Most stretches of a job have no gap; only the others are looked at line by line.
         database.execute(
-            "INSERT INTO sampled SELECT 'sampled', source, node, cluster, job_id, min(begin_ms), max(end_ms), "
-            f"{sums}, {totals}, max(use_peak), max(mem_peak), count(*) FROM ("
+            f"CREATE OR REPLACE TEMP TABLE added AS SELECT stretch, job_id, {columns}, "
+            "max(end_ms) - min(begin_ms) - sum(end_ms - begin_ms) AS unseen_ms FROM lines GROUP BY stretch, job_id"
+        )
+        named = "'sampled', source, node, cluster, job_id"
+        database.execute(
+            f"INSERT INTO sampled SELECT {named}, a.* EXCLUDE (stretch, job_id, unseen_ms) "
+            "FROM added a JOIN stretches USING (stretch) WHERE unseen_ms <= gap_ms"
+        )
+        of_job = "PARTITION BY stretch, job_id ORDER BY begin_ms"
+        database.execute(
+            f"INSERT INTO sampled SELECT {named}, {columns} FROM ("
             f"SELECT *, count(*) FILTER (apart) OVER ({of_job}) AS run FROM ("
-            f"SELECT l.*, s.source, s.node, s.cluster, begin_ms - lag(end_ms) OVER ({of_job}) > s.gap_ms AS apart "
-            f"FROM {lines} l JOIN stretches s USING (stretch) WHERE {whole})) "
+            f"SELECT l.*, s.source, s.node, s.cluster, l.begin_ms - lag(l.end_ms) OVER ({of_job}) > s.gap_ms AS apart "
+            "FROM lines l JOIN stretches s USING (stretch) "
+            "JOIN (SELECT stretch, job_id, unseen_ms FROM added) USING (stretch, job_id) WHERE unseen_ms > gap_ms)) "
             "GROUP BY stretch, source, node, cluster, job_id, run"
         )
         self._stretches.clear()

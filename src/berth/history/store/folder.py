@@ -65,9 +65,10 @@ class _UsageChange:
 class History(HistoryReader):
     """A history in a folder, into which imports are merged; `open_history` makes one."""
 
-    def __init__(self, folder: Path, importing: str = "") -> None:
+    def __init__(self, folder: Path, importing: str = "", dry_run: bool = False) -> None:
         super().__init__(folder)
         self._importing = importing
+        self._dry_run = dry_run
         self._import_id = secrets.token_hex(8) if importing else ""
 
     @contextmanager
@@ -88,6 +89,8 @@ class History(HistoryReader):
                     yield space
                 finally:
                     shutil.rmtree(space, ignore_errors=True)
+                    if self._dry_run:
+                        self._sweep()
         except OSError as error:
             raise HistoryError(f"{self.folder} cannot be written: {error.strerror or error}") from error
 
@@ -331,6 +334,8 @@ class History(HistoryReader):
         return (*past, last)[-UNDOABLE:]
 
     def _write_index(self, index: Index) -> None:
+        if self._dry_run:
+            return  # the files that were written for it are removed with the space of the import
         path = self.folder / "index.json"
         content = {
             "version": VERSION,
@@ -382,13 +387,15 @@ def _check_names(twice: int, cluster: str, folder: Path) -> None:
         )
 
 
-def open_history(folder: str | os.PathLike[str], *, must_exist: bool = False, importing: str = "") -> History:
+def open_history(
+    folder: str | os.PathLike[str], *, must_exist: bool = False, importing: str = "", dry_run: bool = False
+) -> History:
     """The history in a folder, which is made by its first import.
 
     With `importing`, what somebody would call it, all that is merged through this object is one import, which is taken
-    back as a whole.
+    back as a whole. With `dry_run` all is done but the last step, so that the history stays as it is.
     """
     path = Path(folder)
     if must_exist:
         history_is_there(path)
-    return History(path, importing)
+    return History(path, importing, dry_run)
