@@ -43,14 +43,16 @@ def _page(template: str, **values: object) -> str:
     environment = _environment()
     plotly = get_plotlyjs()
     draw = environment.get_template("draw.js").render()
+    choose = environment.get_template("filter.js").render()
     return environment.get_template(template).render(
         **values,
-        # No data can be in these three: they are berth's and Plotly's own files.
+        # No data can be in these four: they are berth's and Plotly's own files.
         style=Markup(environment.get_template("report.css").render()),
         plotly=Markup(plotly),
         draw=Markup(draw),
+        filter=Markup(choose),
         # The browser runs the scripts with these sums and no other, and opens no connection.
-        script_sums=" ".join(f"'sha256-{_sum(script)}'" for script in (plotly, draw)),
+        script_sums=" ".join(f"'sha256-{_sum(script)}'" for script in (plotly, draw, choose)),
     )
 
 
