@@ -43,11 +43,11 @@ def swf_rows(path: Path, rejections: Rejections) -> Iterator[tuple[object, ...]]
         try:
             for block in table.blocks():
                 for line, values in zip(block.last_lines, block.rows, strict=True):
-                    found = _row(values, int(told[1]))
-                    if isinstance(found, str):
-                        rejections.add(f"{path}, line {line}", found)
+                    row = _row(values, int(told[1]))
+                    if isinstance(row, str):
+                        rejections.add(f"{path}, line {line}", row)
                     else:
-                        yield found
+                        yield row
         except TraceError as error:
             raise HistoryError(str(error)) from error
 
