@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from berth.cli.app import app
+from berth.cli.job_answer import words_of_job
 from berth.errors import HistoryError, SettingError
 from berth.history.importing.sacct import import_text
+from berth.history.store.database import connect
 from berth.history.store.folder import open_history
-from berth.history.store.import_result import Options
+from berth.history.store.import_result import Options, Rejections
 from berth.history.store.pseudonyms import pseudonym
-from berth.history.store.usage import UsageRow
+from berth.history.store.usage import UsageRow, write_usage
 from tests.history import exports
 
 HEADER = (
@@ -55,14 +59,14 @@ def use(job: str, node: str, begin_min: int, end_min: int, gpu: float, mem: floa
 def history(tmp_path: Path) -> Path:
     made = open_history(tmp_path / "h")
     import_text(made, exports.write(tmp_path / "f", LINES, HEADER), Options("c"))
-    from berth.history.store.import_result import Rejections
-
     rows = [
         use("101", "gpu01", 30, 50, 0.25, 0.125),
         use("101", "gpu01", 50, 70, 0.05, 0.25),
         use("102", "gpu01", 10, 70, 1.0, 0.9),
     ]
-    made.merge_usage(rows, Rejections())
+    with made.import_space() as space, connect(space) as database:
+        write_usage(rows, space / "usage.parquet")
+        made.merge_usage(database, space / "usage.parquet", Rejections())
     return tmp_path / "h"
 
 
@@ -232,3 +236,22 @@ What jobs waited for
     assert berth("digest", "--to", "2025-12-31", "--history", history, "--out", page).endswith(": 1 jobs\n")
     text = page.read_text()
     assert ("&lt;b&gt;eve&lt;/b&gt;" in text, "<b>eve</b>" in text, "<script" in text) == (True, False, False)
+
+
+def test_the_plain_words_of_a_job_are_read_without_typer_and_any_other_by_it() -> None:
+    assert words_of_job(["7"], "h") == ("7", "", Path("h"), False)
+    words = ["--json", "--cluster", "c", "12_3", "--history=x"]
+    assert words_of_job(words, "h") == ("12_3", "c", Path("x"), True)
+    for words in ([], ["7", "8"], ["--cluster"], ["7", "--help"], ["-h"], ["7", "--jso"], ["--", "7"]):
+        assert words_of_job(words, "h") is None
+
+
+def test_a_job_is_told_without_loading_what_it_does_not_need(history: Path) -> None:
+    code = (
+        "import sys; from berth.cli import main\n"
+        "try:\n    main()\nfinally:\n"
+        "    print(*({'typer', 'rich', 'numba', 'plotly', 'berth.partition'} & set(sys.modules)), file=sys.stderr)"
+    )
+    words = ["job", "100_1", "--history", str(history)]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == (berth(*words), "\n")

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +21,10 @@ from hypothesis import strategies as st
 from berth.errors import SamplingError
 from berth.history.importing.sacct import import_text
 from berth.history.importing.samples import import_samples
+from berth.history.store.database import connect
 from berth.history.store.folder import History, open_history
-from berth.history.store.import_result import ImportResult, Options
+from berth.history.store.import_result import ImportResult, Options, Rejections
+from berth.history.store.usage import UsageRow, write_usage
 from berth.sampling.jobs import allotments, job_of_process, jobs_present
 from berth.sampling.readings import GpuReading, JobUse, ProcessReading, uses
 from berth.sampling.sampler import Settings, sample
@@ -185,7 +188,7 @@ def test_a_spool_becomes_the_means_of_its_job_and_again_changes_nothing(tmp_path
     assert record.gpu_use_mean == pytest.approx(0.15)
     assert record.gpu_mem_mean == pytest.approx(0.125)
     assert (record.gpu_use_peak, record.gpu_mem_peak) == (0.6, 0.5)
-    assert import_samples(history, tmp_path / "spool") == ImportResult(1, 0, 0, 1, (), 0)
+    assert import_samples(history, tmp_path / "spool") == ImportResult(0, 0, 0, 0, (), 0)  # nothing is new
     assert list(history.records()) == [record]
     # A row of accounting that comes again, changed, keeps what was measured.
     a_history(tmp_path, Comment="vasp")
@@ -255,6 +258,100 @@ def test_what_a_crash_cut_off_is_passed_over_and_all_before_it_is_there(tmp_path
     assert import_samples(open_history(tmp_path / "h"), tmp_path / "spool").rejected_count == 1
     with pytest.raises(SamplingError, match="no spool in"):
         import_samples(open_history(tmp_path / "h"), tmp_path / "none")
+
+
+def spool_lines(job: str, begin_s: int, seconds: int) -> list[Slice]:
+    """What a job alone on a GPU at half its use gives: a line for each ten seconds."""
+    return [
+        Slice(
+            job,
+            at * 1000,
+            (at + 10) * 1000,
+            10,
+            10_000.0,
+            10_000.0,
+            5000.0,
+            2500.0,
+            None,
+            None,
+            1.0,
+            0.5,
+            0.25,
+        )
+        for at in range(begin_s, begin_s + seconds, 10)
+    ]
+
+
+def sampled(history: History) -> list[tuple[object, ...]]:
+    with history.reading() as (database, index):
+        files = [str(history.folder / name) for name in index.usage]
+        return database.execute(
+            "SELECT source, job_id, begin_ms // 1000, end_ms // 1000, samples, watched_ms, use_ms "
+            "FROM read_parquet(?) ORDER BY source, job_id, begin_ms",
+            [files],
+        ).fetchall()
+
+
+def test_only_what_was_appended_to_a_segment_is_read(tmp_path: Path) -> None:
+    spool, once, parts = tmp_path / "spool", open_history(tmp_path / "once"), open_history(tmp_path / "parts")
+    all_lines = sorted(
+        spool_lines("1", BASE_S + 1800, 9000)
+        + spool_lines("2", BASE_S + 5000, 60)
+        + spool_lines("2", BASE_S + 6000, 60),
+        key=lambda each: each.end_ms,
+    )
+    read, results = [], []
+    with SpoolWriter(spool, "node1", "c", 1000) as writer:
+        for begin, end in ((0, 300), (300, 301), (301, 700), (700, len(all_lines))):
+            writer.write(all_lines[begin:end])
+            results.append(import_samples(parts, spool))
+            read.append(results[-1].read)
+    assert import_samples(parts, spool).read == 0
+    import_samples(once, spool)
+    assert sampled(parts) == sampled(once)
+    assert sum(row[4] for row in sampled(once)) == 10 * len(all_lines)  # type: ignore[misc]
+    assert len([row for row in sampled(once) if row[1] == "2"]) == 2  # the gap parts two tries of it
+    # The second import read the open hour alone, and changed its one row.
+    assert (results[1].read, results[1].imported, results[1].updated) == (1, 0, 1)
+    parts.undo()
+    assert sum(row[4] for row in sampled(parts)) == 7000  # type: ignore[misc]
+    import_samples(parts, spool)
+    assert sampled(parts) == sampled(once)
+
+
+def test_a_segment_that_an_earlier_berth_read_whole_counts_once(tmp_path: Path) -> None:
+    spool, history = tmp_path / "spool", open_history(tmp_path / "h")
+    with SpoolWriter(spool, "node1", "c", 1000) as writer:
+        writer.write(spool_lines("1", BASE_S, 7200))
+    (path,) = segments(spool)
+    whole = UsageRow(
+        *("sampled", path.stem, "node1", "c", "1", BASE_S * 1000, (BASE_S + 7200) * 1000, 7200, 7.2e6, 7.2e6),
+        *(3.6e6, 1.8e6, None, None, 720.0, 0.5, 0.25),
+    )
+    with history.import_space() as space, connect(space) as database:
+        write_usage([whole], space / "u.parquet")
+        history.merge_usage(database, space / "u.parquet", Rejections())
+    import_samples(history, spool)
+    assert sorted(row[4] for row in sampled(history)) == [10, 3590, 3600]  # type: ignore[type-var]
+
+
+def test_lines_that_fit_their_checksum_and_say_nonsense_are_counted(tmp_path: Path) -> None:
+    spool = tmp_path / "spool"
+    with SpoolWriter(spool, "node1", "c", 1000) as writer:
+        writer.write(spool_lines("1", BASE_S, 20))
+    (path,) = segments(spool)
+    texts = [
+        b'{"job_id":"1","begin_ms":1,"end_ms":2,"samples":"many"}',
+        b'{"job_id":"1","begin_ms":1,"end_ms":2,]}',
+        b"[]",
+        b'"text"',
+        b"",
+    ]
+    with path.open("ab") as file:
+        for text in texts:
+            file.write(b"%08x %s\n" % (zlib.crc32(text), text))
+    result = import_samples(open_history(tmp_path / "h"), spool)
+    assert (result.imported, result.rejected_count) == (1, 5)
 
 
 def test_a_clock_that_jumps_counts_no_time_that_nobody_saw(tmp_path: Path) -> None:

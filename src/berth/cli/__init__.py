@@ -22,14 +22,9 @@ def main() -> None:
     if is_ours(sys.argv[1:]):  # without Typer, whose import takes longer than the whole command
         _exit_with(of_queue)
     _read_history_of_queue()
-    from berth.cli.app import app
-    from berth.cli.plain_warnings import warn_in_one_line
-
-    sys.path.append(os.getcwd())  # where a user's own `my.module:thing` is
-    warn_in_one_line()
     try:
         try:
-            app(prog_name="berth")
+            _run()
         finally:
             sys.stdout.flush()
     except SystemExit as error:
@@ -61,6 +56,23 @@ def main() -> None:
             raise
         print("berth: interrupted", file=sys.stderr)
         sys.exit(130)
+
+
+def _run() -> None:
+    """Run a command, with no more loaded than it needs."""
+    meant, *words = sys.argv[1:] if "_BERTH_COMPLETE" not in os.environ and len(sys.argv) > 1 else [""]
+    if meant == "job":
+        from berth.cli.job_answer import tell_job, words_of_job
+
+        if plain := words_of_job(words, os.environ.get("BERTH_HISTORY", "history")):
+            tell_job(*plain)
+            return
+    from berth.cli.commands import COMMANDS, application
+    from berth.cli.plain_warnings import warn_in_one_line
+
+    sys.path.append(os.getcwd())  # where a user's own `my.module:thing` is
+    warn_in_one_line()
+    application(meant if meant in COMMANDS else "")(prog_name="berth")
 
 
 def _exit_with(of_queue: Callable[[list[str]], int | None]) -> None:

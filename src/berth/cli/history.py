@@ -11,7 +11,7 @@ import typer
 from berth.cli.importing import AsJson, HistoryFolder
 
 if TYPE_CHECKING:
-    from berth.history.store.folder import PastImport
+    from berth.history.store.index import PastImport
 
 app = typer.Typer(help="Look at what was imported, and take an import back.", no_args_is_help=True)
 

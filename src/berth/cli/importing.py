@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from berth.history.store.folder import History
     from berth.history.store.import_result import ImportResult
 
 app = typer.Typer(
@@ -52,6 +58,9 @@ Daily = Annotated[
     bool,
     typer.Option("--daily", help="For cron: quiet when all is well, and wait while another import runs."),
 ]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Say what would come in and what not, and change nothing.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON on standard output, and nothing else.")]
 
 LISTED = 20
@@ -78,6 +87,13 @@ def sacct(
         str, typer.Option(metavar="TIME", help="With --run: from when; by default where it ended.")
     ] = "",
     until: Annotated[str, typer.Option(metavar="TIME", help="With --run: until when; by default now.")] = "",
+    columns: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B,…|xdmod",
+            help="The columns of a file without a header line; xdmod: those of Open XDMoD's shredder.",
+        ),
+    ] = "",
     encoding: Annotated[str, typer.Option(metavar="NAME", help="utf-8, latin-1 or utf-16.")] = "utf-8",
     history: HistoryFolder = Path("history"),
     cluster: ClusterName = "",
@@ -87,31 +103,32 @@ def sacct(
     nodes: Nodes = None,
     pseudonymise: Pseudonymise = None,
     daily: Daily = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Import what sacct prints: text with any delimiter, JSON, or by running it."""
     from berth.errors import SettingError
-    from berth.history.importing.sacct import import_rows, import_text, run_sacct
+    from berth.history.importing.sacct import XDMOD_FIELDS, import_rows, import_text, run_sacct
     from berth.history.importing.sacct_json import HEADER, json_rows
-    from berth.history.store.folder import open_history
     from berth.history.store.import_result import Options, Rejections
 
     if run == (file is not None):
         raise SettingError("import sacct reads a FILE, or - for standard input, or runs sacct with --run")
-    store = open_history(history, importing="sacct --run" if run else f"sacct {file}")
-    key = _key(pseudonymise, history)
+    key = _key(pseudonymise, history, dry_run)
     options = Options(cluster, timezone, encoding, shards_per_gpu, rules, key=key, nodes=nodes)
-    if run:
-        tell(run_sacct(store, options, since=since, until=until), daily, as_json)
-        return
     path = None if file == "-" else Path(str(file))
-    if path is not None and _is_json(path):
-        rejections = Rejections()
-        rows = json_rows(path, rejections)
-        tell(import_rows(store, rows, HEADER, options, str(path), rejections), daily, as_json)
-        return
     mark = None if delimiter is None else delimiter.encode().decode("unicode_escape")
-    tell(import_text(store, path, options, delimiter=mark), daily, as_json)
+    with _store(history, "sacct --run" if run else f"sacct {file}", dry_run) as store:
+        if run:
+            result = run_sacct(store, options, since=since, until=until)
+        elif path is not None and _is_json(path):
+            rejections = Rejections()
+            rows = json_rows(path, rejections)
+            result = import_rows(store, rows, HEADER, options, str(path), rejections)
+        else:
+            header = XDMOD_FIELDS if columns == "xdmod" else columns
+            result = import_text(store, path, options, delimiter=mark, columns=header)
+    tell(result, daily, as_json, dry_run)
 
 
 @app.command()
@@ -137,6 +154,7 @@ def slurmdbd(
     nodes: Nodes = None,
     pseudonymise: Pseudonymise = None,
     daily: Daily = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Import the jobs that a live slurmdbd has in its database, without writing to it.
@@ -144,14 +162,13 @@ def slurmdbd(
     The address may stand in the environment as BERTH_SLURMDBD, so that no list of processes shows its password.
     """
     from berth.history.importing.slurmdbd import import_slurmdbd
-    from berth.history.store.folder import open_history
     from berth.history.store.import_result import Options
 
-    key = _key(pseudonymise, history)
+    key = _key(pseudonymise, history, dry_run)
     options = Options(cluster=cluster, shards_per_gpu=shards_per_gpu, rules=rules, key=key, nodes=nodes)
     since_s = moment_ms(since) // 1000 if since else None
-    store = open_history(history, importing=f"slurmdbd {cluster}".strip())
-    tell(import_slurmdbd(store, url, options, since_s=since_s), daily, as_json)
+    with _store(history, f"slurmdbd {cluster}".strip(), dry_run) as store:
+        tell(import_slurmdbd(store, url, options, since_s=since_s), daily, as_json, dry_run)
 
 
 @app.command("csv")
@@ -171,47 +188,94 @@ def csv_file(
     rules: Rules = None,
     pseudonymise: Pseudonymise = None,
     daily: Daily = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Import any table of jobs as CSV."""
     from berth.history.importing.sacct import import_rows
     from berth.history.importing.table_import import csv_rows, header_of, read_map
-    from berth.history.store.folder import open_history
     from berth.history.store.import_result import Options, Rejections
 
     chosen = read_map(columns)
-    options = Options(cluster, timezone, rules=rules, key=_key(pseudonymise, history))
+    options = Options(cluster, timezone, rules=rules, key=_key(pseudonymise, history, dry_run))
     rejections = Rejections()
     rows = csv_rows(file, chosen, rejections)
-    store = open_history(history, importing=f"csv {file}")
-    tell(
-        import_rows(store, rows, header_of(chosen), options, str(file), rejections, tasks=True),
-        daily,
-        as_json,
-    )
+    with _store(history, f"csv {file}", dry_run) as store:
+        result = import_rows(store, rows, header_of(chosen), options, str(file), rejections, tasks=True)
+    tell(result, daily, as_json, dry_run)
 
 
-@app.command()
-def pbs(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="An accounting log of PBS, such as 20261121.")],
-    history: HistoryFolder = Path("history"),
-    cluster: ClusterName = "",
-    rules: Rules = None,
-    pseudonymise: Pseudonymise = None,
-    daily: Daily = False,
-    as_json: AsJson = False,
-) -> None:
-    """Import an accounting log of PBS Professional, OpenPBS or Torque."""
-    from berth.history.importing.pbs import HEADER, pbs_rows
-    from berth.history.importing.sacct import import_rows
-    from berth.history.store.folder import open_history
-    from berth.history.store.import_result import Options, Rejections
+def _add_source(name: str, reader: str, metavar: str, what: str, help_text: str) -> None:
+    """Add a command for a source whose reader gives rows in sacct's columns, as `MODULE:FUNCTION` of `HEADER`."""
 
-    options = Options(cluster, rules=rules, key=_key(pseudonymise, history))
-    rejections = Rejections()
-    rows = pbs_rows(file, rejections)
-    store = open_history(history, importing=f"pbs {file}")
-    tell(import_rows(store, rows, HEADER, options, str(file), rejections), daily, as_json)
+    def read(
+        file: Path,
+        history: HistoryFolder = Path("history"),
+        cluster: ClusterName = "",
+        rules: Rules = None,
+        pseudonymise: Pseudonymise = None,
+        daily: Daily = False,
+        dry_run: DryRun = False,
+        as_json: AsJson = False,
+    ) -> None:
+        from berth.history.importing.sacct import import_rows
+        from berth.history.store.import_result import Options, Rejections
+
+        module, _, function = reader.partition(":")
+        source = import_module(f"berth.history.importing.{module}")
+        options = Options(cluster, rules=rules, key=_key(pseudonymise, history, dry_run))
+        rejections = Rejections()
+        rows = getattr(source, function)(file, rejections)
+        with _store(history, f"{name} {file}", dry_run) as store:
+            result = import_rows(store, rows, source.HEADER, options, str(file), rejections)
+        tell(result, daily, as_json, dry_run)
+
+    read.__annotations__["file"] = Annotated[Path, typer.Argument(metavar=metavar, help=what)]
+    app.command(name, help=help_text)(read)
+
+
+_add_source(
+    "pbs",
+    "pbs:pbs_rows",
+    "FILE",
+    "An accounting log of PBS, such as 20261121.",
+    "Import an accounting log of PBS Professional, OpenPBS or Torque.",
+)
+_add_source(
+    "lsf",
+    "lsf:lsf_rows",
+    "FILE",
+    "LSF's lsb.acct, or one that was archived.",
+    "Import LSF's accounting file lsb.acct.",
+)
+_add_source(
+    "jobcomp",
+    "jobcomp:jobcomp_rows",
+    "FILE",
+    "What Slurm's jobcomp/filetxt writes.",
+    "Import a job completion file of Slurm, for clusters without a slurmdbd.",
+)
+_add_source(
+    "swf",
+    "swf:swf_rows",
+    "FILE",
+    "A log in the Standard Workload Format.",
+    "Import a log of the Parallel Workloads Archive as history.",
+)
+_add_source(
+    "clustercockpit",
+    "clustercockpit:archive_rows",
+    "DIR",
+    "A job archive, or a cluster's folder of it.",
+    "Import ClusterCockpit's job archive; it tells of no waits.",
+)
+_add_source(
+    "pods",
+    "pods:pod_rows",
+    "FILE",
+    "What `kubectl get pods --all-namespaces -o json` prints.",
+    "Import finished pods of Kubernetes that asked for GPUs.",
+)
 
 
 @app.command()
@@ -223,16 +287,16 @@ def records(
     cluster: ClusterName = "simulated",
     pseudonymise: Pseudonymise = None,
     daily: Daily = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Import berth's own records, such as a simulation's; give each simulation a --cluster of its own."""
     from berth.history.importing.simulated import import_records
-    from berth.history.store.folder import open_history
     from berth.history.store.import_result import Options
 
-    store = open_history(history, importing=f"records {file}")
-    options = Options(cluster, key=_key(pseudonymise, history))
-    tell(import_records(store, file, options), daily, as_json)
+    options = Options(cluster, key=_key(pseudonymise, history, dry_run))
+    with _store(history, f"records {file}", dry_run) as store:
+        tell(import_records(store, file, options), daily, as_json, dry_run)
 
 
 @app.command()
@@ -243,13 +307,14 @@ def samples(
     history: HistoryFolder = Path("history"),
     cluster: ClusterName = "",
     daily: Daily = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Take over what `berth sample` has measured: it becomes uGPUcore and uGPUmem of the jobs."""
     from berth.history.importing.samples import import_samples
-    from berth.history.store.folder import open_history
 
-    tell(import_samples(open_history(history, importing=f"samples {spool}"), spool, cluster), daily, as_json)
+    with _store(history, f"samples {spool}", dry_run) as store:
+        tell(import_samples(store, spool, cluster), daily, as_json, dry_run)
 
 
 @app.command()
@@ -263,20 +328,39 @@ def series(
     history: HistoryFolder = Path("history"),
     cluster: ClusterName = "",
     daily: Daily = False,
+    dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
     """Take over GPU series of DCGM's exporter or of jobstats instead of samples of berth's own."""
     from berth.history.importing.series import import_series
-    from berth.history.store.folder import open_history
 
-    store = open_history(history, importing=f"series {' '.join(map(str, files))}")
-    tell(import_series(store, files, cluster), daily, as_json)
+    with _store(history, f"series {' '.join(map(str, files))}", dry_run) as store:
+        tell(import_series(store, files, cluster), daily, as_json, dry_run)
 
 
-def _key(path: Path | None, history: Path) -> bytes:
+def _key(path: Path | None, history: Path, dry_run: bool) -> bytes:
+    from berth.errors import SettingError
     from berth.history.store.pseudonyms import read_key
 
+    if path and dry_run and not path.exists():
+        raise SettingError(
+            f"there is no key {path} yet, which a dry run does not make; run it without --pseudonymise"
+        )
     return read_key(path, history) if path else b""
+
+
+@contextmanager
+def _store(history: Path, importing: str, dry_run: bool) -> Iterator[History]:
+    """The history to import into; for a dry run where there is none, an empty one that is removed again."""
+    from tempfile import TemporaryDirectory
+
+    from berth.history.store.folder import open_history
+
+    if dry_run and not (history / "index.json").exists():
+        with TemporaryDirectory(prefix="berth-") as folder:
+            yield open_history(folder, importing=importing, dry_run=True)
+    else:
+        yield open_history(history, importing=importing, dry_run=dry_run)
 
 
 def moment_ms(text: str) -> int:
@@ -300,11 +384,13 @@ def _is_json(path: Path) -> bool:
         return False  # the reader says what is wrong
 
 
-def tell(result: ImportResult, daily: bool, as_json: bool) -> None:
-    """Print what became of an import; with `daily` nothing, unless rows are broken."""
+def tell(result: ImportResult, daily: bool, as_json: bool, dry_run: bool = False) -> None:
+    """Print what became of an import, or would; with `daily` nothing, unless rows are broken."""
     if as_json:
         print(json.dumps(result.to_dict(), ensure_ascii=False))
         return
+    if dry_run:
+        print("A dry run: this is what an import would do, and nothing was changed.")
     if not daily:
         print(
             f"read {result.read:,}, imported {result.imported:,}, updated {result.updated:,}, "
@@ -315,6 +401,9 @@ def tell(result: ImportResult, daily: bool, as_json: bool) -> None:
                 f"{result.numbered:,} rows have the id and the moment of submission of another, and other times: "
                 "they are tasks, numbered ID_2, ID_3 …"
             )
+    if dry_run:
+        for why, number in Counter(row.why for row in result.rejected).most_common(LISTED):
+            print(f"left out {number:>6,}: {why}")
     quiet = ("a step;", "has not ended")
     listed = [row for row in result.rejected if not (daily and row.why.startswith(quiet))]
     for row in listed[:LISTED]:

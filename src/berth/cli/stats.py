@@ -214,11 +214,13 @@ def report(
     from berth import __version__
     from berth.cli.waiting import EVALUATION_NAME
     from berth.report.accounting import collect, write_accounting
+    from berth.report.digest import five_figures
     from berth.waiting import Evaluation
 
     names = _groups(by, measure)
     only = [*(only or []), *([f"user={user}"] if user else [])]
     with tables_of(history, begin, end, only) as tables:
+        compared, now, before = _compared(tables, begin, end)
         page = collect(
             tables,
             title=f"GPU accounting of {user}" if user else "GPU accounting",
@@ -230,12 +232,35 @@ def report(
             by=names,
             measure=measure,
             capacity=_capacity(gpus),
+            figures=five_figures(now, before),
+            compared=compared,
             predictions=Evaluation.load(history / EVALUATION_NAME),
         )
     if not page.totals.tries:
         raise _nothing(history, begin, end, only)
     write_accounting(page, out)
     print(f"wrote {out}: {page.totals.jobs:,} jobs")
+
+
+DAY_MS = 86_400_000
+COMPARED_DAYS = 28
+"""A report of the whole history compares its last four weeks with those before."""
+
+
+def _compared(tables: Tables, begin: str, end: str) -> tuple[str, Tables, Tables]:
+    """What is compared, in words, and the tables of that period and of one as long before it."""
+    from datetime import UTC, datetime
+
+    last_ms = tables.totals().last_ms or 0
+    end_ms = moment_ms(end) if end else (last_ms // DAY_MS + 1) * DAY_MS
+    begin_ms = moment_ms(begin) if begin else end_ms - COMPARED_DAYS * DAY_MS
+    length_ms = max(end_ms - begin_ms, DAY_MS)
+
+    def day(ms: int) -> str:
+        return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d}"
+
+    words = f"{day(begin_ms)} to {day(end_ms - 1)}, against the {length_ms / DAY_MS:g} days before"
+    return words, tables.of(begin_ms, end_ms), tables.of(begin_ms - length_ms, begin_ms)
 
 
 def _capacity(texts: list[str] | None) -> dict[str, int]:

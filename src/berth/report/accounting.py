@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.plots import accounting as plots
+from berth.report.digest import Figure
+from berth.report.filters import Filters, filters_of
 from berth.report.page import write_page
 from berth.report.sections import Plot, Section, plot_of
 from berth.statistics.accounting import UNKNOWN, VARIABLES, Usage, duration_text
@@ -58,6 +60,11 @@ class Accounting:
     idle_users: Sequence[Usage] = ()
     """Those whose GPUs stood idle for most hours, as far as somebody measured."""
     idle_jobs: Sequence[JobUse] = ()
+    figures: Sequence[Figure] = ()
+    """The five that matter, beside those of the period before."""
+    compared: str = ""
+    """Which periods they are of."""
+    filters: Filters | None = None
     predictions: Evaluation | None = None
     """How well waits were predicted, where somebody had that judged."""
 
@@ -73,6 +80,8 @@ def collect(
     by: Sequence[str] = ("application",),
     measure: str = "gpu-hours",
     capacity: Mapping[str, int] | None = None,
+    figures: Sequence[Figure] = (),
+    compared: str = "",
     predictions: Evaluation | None = None,
 ) -> Accounting:
     """Ask the tables for all that the page needs."""
@@ -102,6 +111,9 @@ def collect(
         models=tables.usage(("gpu",)),
         idle_users=[row for row in largest_users(tables) if row.idle_gpu_hours][:IDLE_LISTED],
         idle_jobs=[row for row in tables.jobs("idle-gpu-hours", IDLE_LISTED) if row.use.idle_gpu_hours],
+        figures=figures,
+        compared=compared,
+        filters=filters_of(tables),
         predictions=predictions,
     )
 
@@ -117,31 +129,11 @@ def sections(page: Accounting) -> tuple[Section, ...]:
 
 
 def _sections(page: Accounting) -> Iterator[Section]:
-    measure = page.measure
     yield Section(
         "Who used what",
         "A bar is a group’s part of all that was used in the period. A GPU held for an hour is a GPU-hour, whether "
         "it was busy or not.",
-        (
-            plot_of(
-                "by-application",
-                f"{measure} by application",
-                plots.usage_bars(page.applications, measure, "application"),
-            ),
-            plot_of(
-                "by-server",
-                f"{measure} by server type",
-                plots.usage_bars(page.servers, measure, "server type"),
-            ),
-            *(
-                (plot_of("by-gpu", f"{measure} by GPU", plots.usage_bars(page.models, measure, "GPU")),)
-                if len([row for row in page.models if row.keys[0] != UNKNOWN]) > 1
-                else ()
-            ),
-            plot_of(
-                "by-month", f"{measure} by month and application", plots.share_of_usage(page.months, measure)
-            ),
-        ),
+        tuple(_bars(page)),
     )
     if page.days:
         yield Section(
@@ -157,7 +149,7 @@ def _sections(page: Accounting) -> Iterator[Section]:
                 plot_of("calendar", "GPU-hours of each day", plots.calendar(*page.heat)),
             ),
         )
-    if page.waits:
+    if len([hours for hours in page.waits.values() if hours]) > 1:
         yield Section(
             "Why jobs waited",
             "From submission to start, split where the job became eligible: what lies before is a dependency’s, a "
@@ -189,7 +181,9 @@ def _sections(page: Accounting) -> Iterator[Section]:
         "How jobs run",
         "A line is a try, its colour the number of nodes. Drag along an axis to pick lines, drag a name to move its "
         "axis, click beside a picked part to let go. Where there are very many, one line stands for those like it, "
-        "and none that is unlike the others is left out. uGPUcore and uGPUmem are absent where nobody measured them.",
+        "and none that is unlike the others is left out. nNODE and nGPU are its nodes and GPUs, WAIT_h and RUN_h "
+        "hours; uGPUcore is the mean use of its GPUs and uGPUmem of their memory, from 0 to 1, absent where nobody "
+        "measured them.",
         tuple(_lines(page)),
     )
     yield Section(
@@ -207,6 +201,23 @@ def _sections(page: Accounting) -> Iterator[Section]:
     )
 
 
+def _bars(page: Accounting) -> Iterator[Plot]:
+    """Bars of what there is more than one of; of one alone the table above says all."""
+    measure = page.measure
+    for rows, name, what in (
+        (page.applications, "by-application", "application"),
+        (page.servers, "by-server", "server type"),
+        (page.models, "by-gpu", "GPU"),
+    ):
+        known = [row for row in rows if row.keys[0] != UNKNOWN] if name == "by-gpu" else rows
+        if len(known) > 1:
+            yield plot_of(name, f"{measure} by {what}", plots.usage_bars(rows, measure, what))
+    if len({row.keys[0] for row in page.months}) > 1:
+        yield plot_of(
+            "by-month", f"{measure} by month and application", plots.share_of_usage(page.months, measure)
+        )
+
+
 def _lines(page: Accounting) -> Iterator[Plot]:
     for at, (name, (lines, counts)) in enumerate(page.lines.items()):
         if len(lines):
@@ -217,7 +228,13 @@ def _lines(page: Accounting) -> Iterator[Plot]:
 def write_accounting(page: Accounting, path: Path) -> None:
     """Write the page as one HTML file that needs no other."""
     write_page(
-        "accounting.html", path, page=page, sections=sections(page), facts=_facts(page), **_tables(page)
+        "accounting.html",
+        path,
+        ("draw", "filter"),
+        page=page,
+        sections=sections(page),
+        facts=_facts(page),
+        **_tables(page),
     )
 
 

@@ -12,7 +12,7 @@ from berth.report.page import write_page
 from berth.statistics.accounting import Usage, duration_text, largest_first
 from berth.statistics.tables import JobUse, Tables, Totals
 
-__all__ = ["Digest", "Figure", "collect_digest", "digest_text", "write_digest"]
+__all__ = ["Digest", "Figure", "collect_digest", "digest_text", "five_figures", "write_digest"]
 
 LISTED: Final = 10
 """So many users, jobs and causes are named."""
@@ -62,6 +62,11 @@ def collect_digest(now: Tables, before: Tables, *, title: str, period: str, one_
         failed_jobs=tuple(row for row in failed if row.use.wasted_gpu_hours),
         waits=tuple((cause, hours) for cause, hours in waits[:LISTED] if hours),
     )
+
+
+def five_figures(now: Tables, before: Tables) -> tuple[Figure, ...]:
+    """Jobs, GPU-hours held, idle and failed, and the median wait, of a period and of the one before it."""
+    return tuple(_figures(now.totals(), now.whole(), before.totals(), before.whole()))[:5]
 
 
 def _figures(now: Totals, used: Usage, before: Totals, used_before: Usage) -> Iterator[Figure]:

@@ -35,9 +35,9 @@ def write(report: Report, path: Path) -> None:
     _write(render(report), path)
 
 
-def write_page(template: str, path: Path, **values: object) -> None:
-    """Render another template of berth's with these values, likewise."""
-    _write(_page(template, **values), path)
+def write_page(template: str, path: Path, scripts: tuple[str, ...] = ("draw",), **values: object) -> None:
+    """Render another template of berth's, which runs these scripts, with these values, likewise."""
+    _write(_page(template, scripts, **values), path)
 
 
 def render_picture(figure: go.Figure, wanted: str = "") -> str:

@@ -1,7 +1,8 @@
 """Which job a process belongs to, and which GPUs a job was given: by cgroup, or by what Slurm's Prolog wrote.
 
 The index of a GPU is in no accounting. A Prolog (see docs/accounting.md) writes a file named by the job into a
-folder, with the line `gpus=0,3`; an Epilog removes it. Without one, the cgroup of a process tells its job, under
+folder, with the line `gpus=0,3`, or with UUIDs of GPUs or MIG instances; an Epilog removes it.
+Without one, the cgroup of a process tells its job, under
 version 1 and 2; failing that its environment.
 """
 
@@ -50,9 +51,9 @@ def jobs_present(cgroups: Path = Path("/sys/fs/cgroup")) -> set[str]:
     return {path.name[4:] for pattern in _PRESENT for path in cgroups.glob(pattern)}
 
 
-def allotments(folder: Path | None) -> dict[str, tuple[int, ...]]:
-    """The indices of each job's GPUs, from the files that a Prolog wrote; what is no such file is passed over."""
-    found: dict[str, tuple[int, ...]] = {}
+def allotments(folder: Path | None) -> dict[str, tuple[int | str, ...]]:
+    """The indices or UUIDs of each job's GPUs, from a Prolog's files; what is no such file is passed over."""
+    found: dict[str, tuple[int | str, ...]] = {}
     if folder is None:
         return found
     try:
@@ -68,7 +69,11 @@ def allotments(folder: Path | None) -> dict[str, tuple[int, ...]]:
             continue
         for line in text.splitlines():
             key, _, value = line.partition("=")
-            numbers = [part for part in value.strip().split(",") if part.isdecimal()]
             if key == "gpus":
-                found[path.name] = tuple(map(int, numbers))
+                parts = [part.strip() for part in value.split(",")]
+                found[path.name] = tuple(
+                    int(part) if part.isdecimal() else part
+                    for part in parts
+                    if part.isdecimal() or part.startswith(("GPU-", "MIG-"))
+                )
     return found

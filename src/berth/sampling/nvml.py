@@ -15,6 +15,8 @@ __all__ = ["Nvml"]
 
 _log = logging.getLogger(__name__)
 
+_COMPUTE_USE: Final = 1
+"""NVML_GPM_METRIC_GRAPHICS_UTIL: per cent of the time in which a kernel ran; of Hopper and later."""
 _SM_ACTIVITY: Final = 2
 """NVML_GPM_METRIC_SM_UTIL: what DCGM calls SM activity; of Hopper and later."""
 
@@ -31,7 +33,7 @@ class Nvml:
         try:
             nvml.nvmlInit()
             count = nvml.nvmlDeviceGetCount()
-            self._gpus = [_Gpu(nvml, index) for index in range(count)]
+            self._gpus = [_Gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(number)) for number in range(count)]
         except nvml.NVMLError as error:
             raise SamplingError(
                 f"NVML says: {error}. berth sample needs the NVIDIA driver of the node (libnvidia-ml.so.1); "
@@ -50,62 +52,107 @@ class Nvml:
     def read(self) -> tuple[GpuReading, ...]:
         """All GPUs now; what processes took is since the last time.
 
-        A GPU that is lost is told once, and left out from then on: it comes back with a restart of the node or of this
-        process. Raises SamplingError if no GPU is left.
+        Each instance of a GPU that is split by MIG is a GPU of its own, as Slurm counts them; they are numbered in
+        NVML's order, GPU by GPU. A GPU that is lost is told once, and left out from then on: it comes
+        back with a restart of the node or of this process. Raises SamplingError if no GPU is left.
         """
         found: list[GpuReading] = []
-        left: list[_Gpu] = []
-        lost: SamplingError | None = None
+        index = 0
         for gpu in self._gpus:
-            try:
-                found.append(gpu.read())
-            except SamplingError as error:
-                lost = error
-                _log.warning("%s; the other GPUs are sampled on", error)
-            else:
-                left.append(gpu)
-        self._gpus = left
-        if lost is not None and not left:
-            raise SamplingError(f"{lost}; no GPU is left to sample") from lost
+            if not gpu.lost:
+                try:
+                    found.extend(gpu.read(index))
+                except SamplingError as error:
+                    gpu.lost = str(error)
+                    _log.warning("%s; the other GPUs are sampled on", error)
+            index += gpu.width
+        if self._gpus and all(gpu.lost for gpu in self._gpus):
+            raise SamplingError(f"{self._gpus[-1].lost}; no GPU is left to sample")
         return tuple(found)
 
 
 class _Gpu:
-    """One GPU and what it does not tell, so that it is not asked for that again."""
+    """One GPU, or one instance of it, and what it does not tell, so that it is not asked for that again."""
 
-    def __init__(self, nvml: ModuleType, index: int) -> None:
+    def __init__(self, nvml: ModuleType, handle: Any, instance_of: Any = None) -> None:
         self._nvml = nvml
-        self._index = index
-        self._handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        self._uuid = str(nvml.nvmlDeviceGetUUID(self._handle))
+        self._handle = handle
+        self._uuid = str(nvml.nvmlDeviceGetUUID(handle))
         self._mute: set[str] = set()
         self._since_us = 0
+        self._is_instance = instance_of is not None
+        self._instances: dict[str, _Gpu] = {}
+        self.lost = ""
+        """Why it is read no more."""
+        self.width = 1
+        """How many numbers it takes: one, or one for each instance."""
         self._gpm: _Gpm | None = None
         with suppress(nvml.NVMLError, AttributeError):
-            if nvml.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice:
-                self._gpm = _Gpm(nvml, self._handle)
+            whole = instance_of if self._is_instance else handle
+            if nvml.nvmlGpmQueryDeviceSupport(whole).isSupportedDevice:
+                number = nvml.nvmlDeviceGetGpuInstanceId(handle) if self._is_instance else None
+                self._gpm = _Gpm(nvml, whole, number)
 
-    def read(self) -> GpuReading:
+    def read(self, index: int) -> list[GpuReading]:
+        """The GPU, or its instances if it is split by MIG; the first of them has this index."""
+        if self._is_split():
+            instances = self._instances_now()
+            self.width = len(instances)
+            return [reading for number, one in enumerate(instances) for reading in one.read(index + number)]
+        self.width = 1
         nvml, handle = self._nvml, self._handle
         memory = self._ask("memory", lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
-        use = self._ask("use", lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
         links = [
             self._ask(f"pcie{way}", lambda way=way: nvml.nvmlDeviceGetPcieThroughput(handle, way))  # type: ignore[misc]
             for way in (nvml.NVML_PCIE_UTIL_TX_BYTES, nvml.NVML_PCIE_UTIL_RX_BYTES)
         ]
-        return GpuReading(
-            index=self._index,
+        use, sm = self._gpm.read() if self._gpm else (None, None)
+        if (
+            not self._is_instance
+        ):  # of an instance NVML tells no utilisation; its counters do, where it has them
+            use = self._ask("use", lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        one = GpuReading(
+            index=index,
             uuid=self._uuid,
             mem_total_bytes=int(memory.total) if memory else 0,
             mem_used_bytes=int(memory.used) if memory else None,
             use_pct=use,
-            sm_pct=self._gpm.sm_pct() if self._gpm else None,
+            sm_pct=sm,
             pcie_kbps=None if None in links else sum(links),
             power_mw=self._ask("power", lambda: nvml.nvmlDeviceGetPowerUsage(handle)),
             processes=self._processes(),
         )
+        return [one]
+
+    def _is_split(self) -> bool:
+        """Whether MIG is on; a driver that has no MIG says that it does not know the question."""
+        mode = None if self._is_instance else self._ask("mig", self._mig_mode)
+        return mode is not None and mode[0] == self._nvml.NVML_DEVICE_MIG_ENABLE
+
+    def _mig_mode(self) -> Any:
+        return self._nvml.nvmlDeviceGetMigMode(self._handle)
+
+    def _instances_now(self) -> list[_Gpu]:
+        """The instances that there are now, which may have been made or removed since the last look."""
+        nvml = self._nvml
+        now: dict[str, _Gpu] = {}
+        most = self._ask("mig count", lambda: nvml.nvmlDeviceGetMaxMigDeviceCount(self._handle)) or 0
+        for number in range(most):
+            try:
+                handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(self._handle, number)
+                uuid = str(nvml.nvmlDeviceGetUUID(handle))
+                now[uuid] = self._instances.get(uuid) or _Gpu(nvml, handle, self._handle)
+            except nvml.NVMLError:
+                continue  # there is no instance of this number
+        for uuid, gone in self._instances.items():
+            if uuid not in now:
+                gone.close()
+        self._instances = now
+        return list(now.values())
 
     def close(self) -> None:
+        for instance in self._instances.values():
+            instance.close()
         if self._gpm:
             self._gpm.close()
 
@@ -150,39 +197,49 @@ class _Gpu:
             return None
         except nvml.NVMLError as error:
             if error.value == nvml.NVML_ERROR_GPU_IS_LOST:
-                raise SamplingError(f"GPU {self._index} ({self._uuid}) is lost: {error}") from error
+                raise SamplingError(f"GPU {self._uuid} is lost: {error}") from error
             if error.value in (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND):
                 self._mute.add(what)
             return None
 
 
 class _Gpm:
-    """SM activity from the card's own counters, between two looks at them."""
+    """What the card's own counters say between two looks at them, of a GPU or of one of its instances."""
 
-    def __init__(self, nvml: ModuleType, handle: Any) -> None:
+    def __init__(self, nvml: ModuleType, handle: Any, instance: int | None) -> None:
         self._nvml = nvml
         self._handle = handle
+        self._instance = instance
         self._samples = [nvml.nvmlGpmSampleAlloc(), nvml.nvmlGpmSampleAlloc()]
         self._seen = False
 
-    def sm_pct(self) -> float | None:
+    def read(self) -> tuple[float | None, float | None]:
+        """Time in which a kernel ran, and SM activity, in per cent; None where the card does not tell."""
         nvml = self._nvml
         before, now = self._samples
         try:
-            nvml.nvmlGpmSampleGet(self._handle, now)
+            if self._instance is None:
+                nvml.nvmlGpmSampleGet(self._handle, now)
+            else:
+                nvml.nvmlGpmMigSampleGet(self._handle, self._instance, now)
             self._samples = [now, before]
             if not self._seen:
                 self._seen = True
-                return None
+                return None, None
             question = nvml.c_nvmlGpmMetricsGet_t()
             question.version = nvml.NVML_GPM_METRICS_GET_VERSION
-            question.numMetrics = 1
+            question.numMetrics = 2
             question.sample1, question.sample2 = before, now
-            question.metrics[0].metricId = _SM_ACTIVITY
-            answer = nvml.nvmlGpmMetricsGet(question).metrics[0]
+            question.metrics[0].metricId = _COMPUTE_USE
+            question.metrics[1].metricId = _SM_ACTIVITY
+            answers = nvml.nvmlGpmMetricsGet(question).metrics
         except nvml.NVMLError:
-            return None
-        return float(answer.value) if answer.nvmlReturn == nvml.NVML_SUCCESS else None
+            return None, None
+        use, sm = (
+            float(answers[place].value) if answers[place].nvmlReturn == nvml.NVML_SUCCESS else None
+            for place in (0, 1)
+        )
+        return use, sm
 
     def close(self) -> None:
         for sample in self._samples:

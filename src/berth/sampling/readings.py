@@ -27,7 +27,7 @@ class ProcessReading:
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """A GPU at one moment; None where the driver does not tell."""
+    """A GPU, or an instance of one that is split by MIG, at one moment; None where the driver does not tell."""
 
     index: int
     uuid: str
@@ -73,21 +73,21 @@ class _Part:
 def uses(
     readings: Sequence[GpuReading],
     job_of: Mapping[int, str],
-    allotted: Mapping[str, Iterable[int]],
+    allotted: Mapping[str, Iterable[int | str]],
     present: Iterable[str] = (),
 ) -> list[JobUse]:
     """What each job has of these GPUs, in order of the jobs' ids.
 
-    `job_of` tells the job of a process where it is known, `allotted` the indices of the GPUs that a job was given,
-    `present` which jobs run on the node besides.
+    `job_of` tells the job of a process where it is known, `allotted` the indices or UUIDs of the GPUs that a job was
+    given, `present` which jobs run on the node besides.
     """
-    given: dict[int, set[str]] = defaultdict(set)
-    for job, indices in allotted.items():
-        for index in indices:
-            given[index].add(job)
+    given: dict[int | str, set[str]] = defaultdict(set)
+    for job, names in allotted.items():
+        for name in names:
+            given[name].add(job)
     parts: dict[str, list[tuple[_Part, GpuReading]]] = {job: [] for job in (*present, *allotted)}
     for gpu in _without_idle_contexts(readings, job_of):
-        for job, part in _parts(gpu, job_of, given[gpu.index]).items():
+        for job, part in _parts(gpu, job_of, given[gpu.index] | given[gpu.uuid]).items():
             parts.setdefault(job, []).append((part, gpu))
     return [_use(job, parts[job]) for job in sorted(parts)]
 

@@ -21,10 +21,22 @@ from typing import Any, Final
 
 from berth.errors import SamplingError
 
-__all__ = ["Segment", "Slice", "SpoolWriter", "read_segment", "segments"]
+__all__ = [
+    "Segment",
+    "Slice",
+    "SpoolWriter",
+    "checked_lines",
+    "first_line_of",
+    "is_of_node",
+    "read_segment",
+    "segments",
+]
 
 FORMAT: Final = "berth-spool"
 SUFFIX: Final = ".spool"
+_LONGEST_FIRST: Final = 1 << 16
+_SLICE: Final = re.compile(rb'\{"job_id":"[^"\\]*(?:\\.[^"\\]*)*","begin_ms":\d+,"end_ms":(\d{1,15}),')
+"""How a line of a job's use begins."""
 LARGEST_BYTES: Final = 64 << 20
 """Where a segment has grown to so much, another is begun."""
 
@@ -149,36 +161,66 @@ def segments(folder: Path) -> list[Path]:
     return found
 
 
-def read_segment(path: Path) -> tuple[Segment, list[Slice], int]:
-    """A segment's first line, its slices, and how many lines do not fit their checksum.
+def is_of_node(path: Path, node: str) -> bool:
+    """Whether a segment was written by a sampler of this node."""
+    return re.fullmatch(rf"{re.escape(node)}-\d{{8}}T\d{{6}}-[0-9a-f]{{8}}{SUFFIX}", path.name) is not None
 
-    SamplingError where the first line is none of a spool's.
-    """
+
+def first_line_of(path: Path) -> Segment:
+    """What a segment's first line says; SamplingError where it is none of a spool's."""
     try:
-        contents = list(_contents(path.read_bytes()))
+        with path.open("rb") as file:
+            line = file.readline(_LONGEST_FIRST).removesuffix(b"\n")
     except OSError as error:
         raise SamplingError(f"{path} cannot be read: {error.strerror or error}") from error
-    first = contents[0] if contents else None
+    first = json.loads(line[9:]) if _fits(line) else None
     if not isinstance(first, dict) or (first.get("format"), first.get("version")) != (FORMAT, 1):
         raise SamplingError(f"{path} is no segment of a spool: its first line is broken or of something else")
+    return Segment(
+        path.name.removesuffix(SUFFIX), str(first["node"]), str(first["cluster"]), int(first["interval_ms"])
+    )
+
+
+def checked_lines(path: Path, begin_at: int = 0) -> tuple[int, Iterator[tuple[int, int, bytes]]]:
+    """How long a segment is, and its lines from a byte on: where each begins, its `end_ms`, and its JSON.
+
+    `end_ms` is -1 where a line does not fit its checksum or is none of a job's use. The first line of the segment is
+    left out. SamplingError where it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(begin_at)
+            data = file.read()
+    except OSError as error:
+        raise SamplingError(f"{path} cannot be read: {error.strerror or error}") from error
+    return begin_at + len(data), _lines(data, begin_at)
+
+
+def _lines(data: bytes, begin_at: int) -> Iterator[tuple[int, int, bytes]]:
+    crc32, ends = zlib.crc32, _SLICE.match
+    place = begin_at
+    for line in data.split(b"\n"):
+        if line and place:
+            text = line[9:]
+            found = ends(text) if line[:9] == b"%08x " % crc32(text) and text[-1:] == b"}" else None
+            yield place, -1 if found is None else int(found[1]), text
+        place += len(line) + 1
+
+
+def _fits(line: bytes) -> bool:
+    return line[:9] == b"%08x " % zlib.crc32(line[9:])
+
+
+def read_segment(path: Path) -> tuple[Segment, list[Slice], int]:
+    """A segment's first line, its slices, and how many lines are broken; SamplingError where it is no segment."""
+    head = first_line_of(path)
+    _, lines = checked_lines(path)
     names = {field.name for field in fields(Slice)}
     slices, broken = [], 0
-    for content in contents[1:]:
-        if isinstance(content, dict) and content.keys() == names:
+    for _, end_ms, text in lines:
+        content = json.loads(text) if end_ms >= 0 else {}
+        if content.keys() == names:
             slices.append(Slice(**content))
         else:
             broken += 1
-    head = Segment(
-        path.name.removesuffix(SUFFIX), str(first["node"]), str(first["cluster"]), int(first["interval_ms"])
-    )
     return head, slices, broken
-
-
-def _contents(data: bytes) -> Iterator[Any]:
-    """What each line holds; None where it does not fit its checksum."""
-    for line in data.split(b"\n"):
-        if not line:
-            continue
-        checksum, _, text = line.partition(b" ")
-        whole = len(checksum) == 8 and checksum == b"%08x" % zlib.crc32(text)
-        yield json.loads(text) if whole else None

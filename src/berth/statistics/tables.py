@@ -22,7 +22,7 @@ from berth.statistics.accounting import (
 from berth.statistics.cost import Held
 from berth.statistics.spread import CDF_POINTS, Cdf, cdf_of_counts
 
-__all__ = ["EVERYTHING", "JobUse", "Period", "Tables", "Totals"]
+__all__ = ["EVERYTHING", "FACETS", "JobUse", "Period", "Tables", "Totals"]
 
 HOUR = 3_600_000.0
 _WASTED: Final = "state IN (" + ", ".join(f"'{state.value}'" for state in sorted(WASTED)) + ")"
@@ -69,6 +69,17 @@ _SUMS: Final = (
     f"sum(CASE WHEN mem_mib > 0 THEN mem_peak_mib::HUGEINT * {_RAN} END) AS mem_used",
     f"sum(CASE WHEN mem_peak_mib IS NOT NULL THEN mem_mib::HUGEINT * {_RAN} END) AS mem_held",
 )
+FACETS: Final = ("user", "account", "server", "application")
+"""What a page is filtered by, beside days."""
+_FACETS: Final = ", ".join(f'{_DIMENSIONS[name]} AS "{name}"' for name in FACETS)
+_CELLS: Final = ("tries", "held", "wasted", "measured", "idle")
+_DAY = f"end_ms // {24 * 3_600_000}"
+_BEGINS: Final = {
+    "day": _DAY,
+    "week": f"({_DAY} + 3) // 7 * 7 - 3",
+    "month": f"epoch_ms(date_trunc('month', make_timestamp(end_ms * 1000))) // {24 * 3_600_000}",
+}
+"""The first day of a moment's day, week (from Monday) and month, as a number of days since 1970."""
 _MEASURED: Final = (
     f"coalesce(sum(held), 0) / {HOUR * 1000}",
     f"coalesce(sum(ran), 0) / {HOUR}",
@@ -157,6 +168,7 @@ class Tables:
 
     def __init__(self, database: duckdb.DuckDBPyConnection, period: Period = EVERYTHING) -> None:
         self._database = database
+        self._period = period
         check_dimensions([name for name, _ in period.only])
         conditions = ["true"]
         self._values: list[Any] = []
@@ -170,6 +182,10 @@ class Tables:
         several = database.execute("SELECT max(attempt) > 1 FROM records").fetchone()
         self._several = bool(several and several[0])
         self._from = f"FROM records WHERE {' AND '.join(conditions)}"
+
+    def of(self, begin_ms: int, end_ms: int) -> Tables:
+        """The tables of another time, with the same conditions."""
+        return Tables(self._database, Period(begin_ms, end_ms, self._period.only))
 
     def _all(self, query: str, *more: Any) -> list[tuple[Any, ...]]:
         return self._database.execute(query, [*self._values, *more]).fetchall()
@@ -406,6 +422,28 @@ class Tables:
             f"SELECT {picked}, count(*) AS n FROM line_values GROUP BY {cells} ORDER BY ALL"
         ).fetchnumpy()
         return _six(columns), np.asarray(columns["n"], np.int64)
+
+    def cells(self, unit: str, most: int) -> dict[str, NDArray[Any]] | None:
+        """Sums of each day, week or month, user, account, server and application; None if there are more than `most`.
+
+        `day` is the first day of the unit, since 1970; `held`, `wasted`, `measured` and `idle` are in hours of a GPU.
+        """
+        kept = ", ".join([f"{_BEGINS[unit]} AS day", _FACETS, *_SUMS, "count(*) AS tries"])
+        inner = f"SELECT {kept} {self._from} GROUP BY ALL"
+        sums = ", ".join(f"coalesce({name}, 0) / {HOUR * 1000} AS {name}" for name in _CELLS[1:])
+        names = ", ".join(f'"{name}"' for name in FACETS)
+        found = self._database.execute(
+            f"SELECT day, {names}, tries, {sums} FROM ({inner}) ORDER BY ALL LIMIT {most + 1}", self._values
+        ).fetchnumpy()
+        return None if len(found["day"]) > most else found
+
+    def sample(self, most: int) -> dict[str, NDArray[Any]]:
+        """At most `most` attempts that started, the same ones each time: their end, whose they are, and wait in s."""
+        return self._database.execute(
+            f"SELECT end_ms // {24 * 3_600_000} AS day, {_FACETS}, (start_ms - queued_ms) / 1000.0 AS wait_s "
+            f"{self._from} AND start_ms IS NOT NULL ORDER BY hash(cluster, job_id, attempt) LIMIT {most}",
+            self._values,
+        ).fetchnumpy()
 
     def unknown(self, limit: int) -> list[tuple[str, str, float, int]]:
         """Names and comments of jobs whose application no rule knows, with GPU-hours and tries; the most first."""

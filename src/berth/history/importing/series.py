@@ -1,7 +1,8 @@
 """GPU series of a monitoring system into the history: DCGM's exporter, or jobstats' exporters, through Prometheus.
 
-A job is known by the label `hpc_job` (DCGM's exporter with its job mapping) or `jobid`, or by the series
-`nvidia_gpu_jobId`, whose value is the job that has the GPU (jobstats, Princeton).
+A job is known by the label `hpc_job` (DCGM's exporter with its job mapping) or `jobid`, by the labels of a pod
+(`namespace` and `pod`, or `exported_…` where Prometheus has its own), or by the series `nvidia_gpu_jobId`, whose value
+is the job that has the GPU (jobstats, Princeton).
 
 The values themselves are kept, so that what they say of a job is the same whichever came first: the metrics of a GPU
 may come one by one, an hour in pieces, and the jobs after all else.
@@ -62,7 +63,7 @@ def _values(files: Sequence[Path], cluster: str, rejections: Rejections) -> Iter
                 )
                 continue
             gpu = labels.get("cluster") or cluster, node, index
-            job = labels.get("hpc_job") or labels.get("jobid") or ""
+            job = labels.get("hpc_job") or labels.get("jobid") or _pod(labels)
             for moment, value in values:
                 if name == JOB:
                     yield (*gpu, "", name, moment, value if 0 < value < math.inf else 0.0)
@@ -72,6 +73,14 @@ def _values(files: Sequence[Path], cluster: str, rejections: Rejections) -> Iter
                     rejections.add(where, f"not 0{most}")
                 else:
                     yield (*gpu, job, name, moment, value)
+
+
+def _pod(labels: Mapping[str, str]) -> str:
+    """The pod that has the GPU, as `import pods` calls it, and not the exporter's own."""
+    for prefix in ("exported_", ""):
+        if (pod := labels.get(f"{prefix}pod")) and (namespace := labels.get(f"{prefix}namespace")):
+            return f"{namespace}/{pod}"
+    return ""
 
 
 def _node(labels: Mapping[str, str]) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from berth.history.jobs.story import UsePoint
-from berth.history.store.folder import History
 from berth.history.store.jobs import attempts_of_job, use_of_job
+from berth.history.store.reader import HistoryReader
 from berth.model import Record
 
 __all__ = ["HistoryJobs"]
@@ -15,7 +15,7 @@ __all__ = ["HistoryJobs"]
 class HistoryJobs:
     """A `JobSource`: what has ended and was imported."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: HistoryReader) -> None:
         self.history = history
 
     def attempts(self, job: str) -> Sequence[Record]:

@@ -4,6 +4,7 @@
     HISTORY/records/*.parquet   a row a try, in the columns of `berth.history.store.record_files`
     HISTORY/usage/*.parquet     what was measured of GPUs, a row a job, source and hour (see `usage.py`)
     HISTORY/series/*.parquet    the values of series that some of it was made of (see `series_merge.py`)
+    HISTORY/spools/*.parquet    how far the segments of spools have been read (see `spool_marks.py`)
     HISTORY/lock                held while something is merged
     HISTORY/readers             shared by who reads; while somebody does, no file is removed
 
@@ -21,196 +22,54 @@ import json
 import os
 import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
-from itertools import count
+from dataclasses import asdict, dataclass, replace
+from itertools import count as count_from
 from pathlib import Path
-from typing import Any
 
 import duckdb
 
 from berth.errors import HistoryError
 from berth.files import whole_file
-from berth.history.store.capacity import Capacity, capacities_from_json, capacities_to_json
-from berth.history.store.database import connect, first_line, quoted_name, read_parquet
+from berth.history.store.capacity import Capacity, capacities_to_json
+from berth.history.store.database import at, count, first_line
 from berth.history.store.identity import known_by_label, number_tasks, rename_in, renamed_jobs
 from berth.history.store.import_result import ImportResult, Rejected, Rejections
+from berth.history.store.index import KINDS, UNDOABLE, VERSION, Index, PastImport
 from berth.history.store.merge import Merge, copy_records
 from berth.history.store.parts import part_rows, set_apart
-from berth.history.store.record_files import SCHEMA, record_of, record_table
+from berth.history.store.reader import HistoryReader, history_is_there
 from berth.history.store.series_merge import SeriesMerge
+from berth.history.store.spool_marks import Mark, read_marks, write_marks
 from berth.history.store.staged import Staged
-from berth.history.store.usage import UsageRow, best_of_tries, merged, write_usage
-from berth.model import Record
+from berth.history.store.usage import UsageMerge, copy_usage, write_usage
 
 __all__ = ["DEFAULT_FOLDER", "History", "open_history"]
 
 DEFAULT_FOLDER = Path("history")
-VERSION = 1
-UNDOABLE = 3
-"""So many imports can be taken back; their files stay until then."""
 SEGMENTS = 48
 """With more files of records than this, the smallest are made one, so that half as many are left."""
 
 
 @dataclass(frozen=True, slots=True)
-class PastImport:
-    """An import, and what `index.json` said before it."""
+class _UsageChange:
+    """An index with new files of usage, and how many of the rows that came are new and changed."""
 
-    id: str
-    what: str
-    at_ms: int
-    imported: int
-    updated: int
-    before: Mapping[str, Any]
-
-    def files(self) -> set[str]:
-        """The files that counted before it."""
-        return {name for kind in ("records", "usage", "series") for name in self.before[kind]}
+    index: Index
+    new: int
+    changed: int
 
 
-@dataclass(frozen=True, slots=True)
-class Index:
-    """What `index.json` says."""
+class History(HistoryReader):
+    """A history in a folder, into which imports are merged; `open_history` makes one."""
 
-    records: tuple[str, ...] = ()
-    usage: tuple[str, ...] = ()
-    series: tuple[str, ...] = ()
-    cursors: Mapping[str, int] = field(default_factory=dict)
-    """How far each source has been read."""
-    next_number: int = 1
-    key_mark: int | None = None
-    """Of the key to the pseudonyms, 0 for real names (see `pseudonyms.key_mark`); None before any record."""
-    capacities: Mapping[str, tuple[Capacity, ...]] = field(default_factory=dict)
-    """What each cluster had, where its accounting tells."""
-    imports: tuple[PastImport, ...] = ()
-    """The last imports that changed something, the newest last; at most UNDOABLE."""
-
-    def files(self) -> set[str]:
-        """Every file that counts, or that would count again if imports were taken back."""
-        kept = {*self.records, *self.usage, *self.series}
-        return kept.union(*(past.files() for past in self.imports))
-
-
-class History:
-    """A history in a folder; `open_history` makes one."""
-
-    def __init__(self, folder: Path, importing: str = "") -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, importing: str = "", dry_run: bool = False) -> None:
+        super().__init__(folder)
         self._importing = importing
+        self._dry_run = dry_run
         self._import_id = secrets.token_hex(8) if importing else ""
-
-    # --- reading ---------------------------------------------------------------------------------
-
-    def index(self) -> Index:
-        """What counts now."""
-        path = self.folder / "index.json"
-        try:
-            read = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return Index()
-        except (OSError, ValueError) as error:
-            raise HistoryError(f"{path} cannot be read: {error}") from error
-        if not isinstance(read, dict) or read.get("version") != VERSION:
-            raise HistoryError(f"{path} is not of version {VERSION} of berth's history")
-        cursors = read["cursors"]
-        mark = cursors.pop("key", None)  # where it once was
-        return Index(
-            tuple(read["records"]),
-            tuple(read["usage"]),
-            tuple(read.get("series", ())),
-            cursors,
-            read["next_number"],
-            read.get("key_mark", mark),
-            capacities_from_json(read.get("capacities", {})),
-            tuple(PastImport(**past) for past in read.get("imports", ())),
-        )
-
-    def _table(self, names: Sequence[str]) -> str:
-        return read_parquet(self.folder / name for name in names)
-
-    def _records(self, names: Sequence[str]) -> str:
-        return record_table(self.folder / name for name in names)
-
-    def source(self) -> str:
-        """All records as something that SQL can select from, with what was measured of their GPUs."""
-        index = self.index()
-        if not index.records:
-            empty = ", ".join(f"NULL::{kind} AS {quoted_name(name)}" for name, kind in SCHEMA.items())
-            return f"(SELECT {empty} WHERE false)"
-        records = self._records(index.records)
-        if not index.usage:
-            return records
-        names = ("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak")
-        measured = ", ".join(f"coalesce(u.{name}, r.{name}) AS {name}" for name in names)
-        best = best_of_tries(records, self._table(index.usage))
-        return (
-            f"(SELECT r.* REPLACE ({measured}) FROM {records} r LEFT JOIN ({best}) u "
-            "ON u.job_id = r.job_id AND u.cluster = r.cluster AND u.queued_ms = r.queued_ms)"
-        )
-
-    @contextmanager
-    def reading(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, Index]]:
-        """A database without any view, and the index whose files stay while this lasts."""
-        with (
-            self._reading(),
-            tempfile.TemporaryDirectory(prefix="berth-") as folder,
-            connect(Path(folder)) as database,
-        ):
-            try:
-                yield database, self.index()
-            except duckdb.Error as error:
-                raise HistoryError(f"{self.folder}: {first_line(error)}") from error
-
-    @contextmanager
-    def database(self) -> Iterator[duckdb.DuckDBPyConnection]:
-        """A database with the view `records`: as they are now, whatever is imported meanwhile."""
-        with (
-            self._reading(),
-            tempfile.TemporaryDirectory(prefix="berth-") as folder,
-            connect(Path(folder)) as database,
-        ):
-            try:
-                database.execute(f"CREATE VIEW records AS SELECT * FROM {self.source()}")
-                yield database
-            except duckdb.Error as error:
-                raise HistoryError(f"{self.folder}: {first_line(error)}") from error
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        """Keep the files that the index names now from being removed."""
-        try:
-            file = os.open(self.folder / "readers", os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            yield  # no import has made it: there is nothing to remove yet
-            return
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH)
-            yield
-        finally:
-            os.close(file)
-
-    def records(self, where: str = "true", values: list[Any] | None = None) -> Iterator[Record]:
-        """Yield records in order of submission; `where` is a condition of SQL with `?` for each value."""
-        columns = ", ".join(quoted_name(name) for name in SCHEMA)
-        with self.database() as database:
-            found = database.execute(
-                f"SELECT {columns} FROM records WHERE {where} ORDER BY queued_ms, cluster, job_id",
-                values or [],
-            )
-            while rows := found.fetchmany(4096):
-                for row in rows:
-                    yield record_of(row)
-
-    def __len__(self) -> int:
-        with self.database() as database:
-            found = database.execute("SELECT count(*) FROM records").fetchone()
-        return int(found[0]) if found else 0
-
-    # --- writing ---------------------------------------------------------------------------------
 
     @contextmanager
     def import_space(self, wait: bool = True) -> Iterator[Path]:
@@ -230,6 +89,8 @@ class History:
                     yield space
                 finally:
                     shutil.rmtree(space, ignore_errors=True)
+                    if self._dry_run:
+                        self._sweep()
         except OSError as error:
             raise HistoryError(f"{self.folder} cannot be written: {error.strerror or error}") from error
 
@@ -248,16 +109,16 @@ class History:
                 f"{self.folder} {hidden}; import with the key that it began with, or into another"
             )
         (self.folder / "records").mkdir(exist_ok=True)
-        numbers = count(index.next_number)
+        numbers = count_from(index.next_number)
         files = list(index.records)
         try:
             segments = [self.folder / name for name in files]
             staged, _ = known_by_label(database, staged, segments)
             if renamed_jobs(database, staged, segments):
-                for at, path in enumerate(segments):
+                for place, path in enumerate(segments):
                     if query := rename_in(database, path):
-                        files[at] = f"records/{next(numbers):06d}.parquet"
-                        copy_records(database, query, self.folder / files[at])
+                        files[place] = f"records/{next(numbers):06d}.parquet"
+                        copy_records(database, query, self.folder / files[place])
                 segments = [self.folder / name for name in files]
             whole, rest = set_apart(database, staged, segments)
             numbered = 0
@@ -273,16 +134,15 @@ class History:
             if counts.imported or counts.updated:
                 for path in merge.segments_to_rewrite():
                     new = f"records/{next(numbers):06d}.parquet"
-                    at = files.index(f"records/{path.name}")
-                    files[at : at + 1] = [new] if merge.rewrite(path, self.folder / new) else []
+                    place = files.index(f"records/{path.name}")
+                    files[place : place + 1] = [new] if merge.rewrite(path, self.folder / new) else []
                 files.append(f"records/{next(numbers):06d}.parquet")
                 merge.write(self.folder / files[-1])
             for part in whole:
                 files.append(f"records/{next(numbers):06d}.parquet")
                 part.replace(self.folder / files[-1])
             if len(files) > SEGMENTS:
-                by_size = sorted(files, key=lambda name: (self.folder / name).stat().st_size)
-                small = by_size[: len(files) - SEGMENTS // 2]
+                small = _smallest(self.folder, files)
                 new = f"records/{next(numbers):06d}.parquet"
                 copy_records(database, f"SELECT * FROM {self._records(small)}", self.folder / new)
                 files = [*(name for name in files if name not in small), new]
@@ -316,21 +176,45 @@ class History:
                 index = self.index()
                 self._write_index(replace(index, capacities={**index.capacities, cluster: told}))
 
-    def merge_usage(self, rows: Sequence[UsageRow], rejections: Rejections) -> ImportResult:
-        """Take over what was measured; rows of a source that had given some replace those."""
-        with self.import_space() as space, connect(space) as database:
-            index = self.index()
-            path = space / "usage.parquet"
-            write_usage(rows, path)
-            new, changed, usage = self._merged_usage(database, index, path, None)
-            if new or changed:
-                self._publish(replace(index, usage=(usage,), next_number=index.next_number + 1), new, changed)
-            else:
-                (self.folder / usage).unlink()
-        read = len(rows) + rejections.count
+    def merge_usage(
+        self,
+        database: duckdb.DuckDBPyConnection,
+        staged: Path,
+        rejections: Rejections,
+        marks: Mapping[str, Mark] | None = None,
+    ) -> ImportResult:
+        """Take over staged rows of what was measured; rows of a source that had given some replace those.
+
+        `marks` say how far the segments of spools have been read. To be called inside `import_space`.
+        """
+        index = self.index()
+        try:
+            changed = self._merged_usage(database, index, staged, None)
+            after = changed.index
+            if marks:
+                (self.folder / "spools").mkdir(exist_ok=True)
+                name = f"spools/{after.next_number:06d}.parquet"
+                write_marks(
+                    database, [self.folder / each for each in index.spools], marks, self.folder / name
+                )
+                after = replace(after, spools=(name,), next_number=after.next_number + 1)
+            rows = count(database, f"SELECT count(*) FROM read_parquet({at(staged)})")
+        except duckdb.Error as error:
+            raise HistoryError(f"{self.folder}: {first_line(error)}") from error
+        if after != index:
+            self._publish(after, changed.new, changed.changed)
         return ImportResult(
-            read, new, changed, len(rows) - new - changed, tuple(rejections.listed), rejections.count
+            rows + rejections.count,
+            changed.new,
+            changed.changed,
+            rows - changed.new - changed.changed,
+            tuple(rejections.listed),
+            rejections.count,
         )
+
+    def marks(self, database: duckdb.DuckDBPyConnection) -> dict[str, Mark]:
+        """How far each segment of spools has been read, by its name."""
+        return read_marks(database, [self.folder / name for name in self.index().spools])
 
     def merge_series(
         self, database: duckdb.DuckDBPyConnection, staged: Path, rejections: Rejections
@@ -342,9 +226,9 @@ class History:
             if merge.new or merge.changed:
                 rows = staged.with_name("usage.parquet")
                 write_usage(merge.rows(), rows)
-                _, _, usage = self._merged_usage(database, index, rows, merge.sources())
+                index = self._merged_usage(database, index, rows, merge.sources()).index
                 (self.folder / "series").mkdir(exist_ok=True)
-                number = index.next_number + 1
+                number = index.next_number
                 files = [*index.series, f"series/{number:06d}.parquet"]
                 merge.write(self.folder / files[-1])
                 if len(files) > SEGMENTS:
@@ -353,7 +237,7 @@ class History:
                     merge.compact([self.folder / name for name in files], self.folder / new)
                     files = [new]
                 self._publish(
-                    replace(index, usage=(usage,), series=tuple(files), next_number=number + 1),
+                    replace(index, series=tuple(files), next_number=number + 1),
                     merge.new,
                     merge.changed,
                 )
@@ -374,16 +258,28 @@ class History:
         index: Index,
         rows: Path,
         remade: Sequence[str] | None,
-    ) -> tuple[int, int, str]:
-        """Write the file of all that was measured, with these rows; how many are new and changed, and its name."""
+    ) -> _UsageChange:
+        """Write the files of usage that these rows change; returns the index with them, not yet written."""
         (self.folder / "usage").mkdir(exist_ok=True)
-        name = f"usage/{index.next_number:06d}.parquet"
-        known = [self.folder / each for each in index.usage]
-        try:
-            new, changed = merged(database, rows, known, self.folder / name, remade)
-        except duckdb.Error as error:
-            raise HistoryError(f"{self.folder}: {first_line(error)}") from error
-        return new, changed, name
+        numbers = count_from(index.next_number)
+        files = list(index.usage)
+        merge = UsageMerge(database, rows, [self.folder / name for name in files], remade)
+        if remade is None and not merge.new and not merge.changed:
+            return _UsageChange(index, 0, 0)
+        for path in merge.touched:
+            new = f"usage/{next(numbers):06d}.parquet"
+            place = files.index(f"usage/{path.name}")
+            files[place : place + 1] = [new] if merge.rewrite(path, self.folder / new) else []
+        new = f"usage/{next(numbers):06d}.parquet"
+        if merge.write(self.folder / new):
+            files.append(new)
+        if len(files) > SEGMENTS:
+            small = _smallest(self.folder, files)
+            new = f"usage/{next(numbers):06d}.parquet"
+            copy_usage(database, f"FROM {self._table(small)}", self.folder / new)
+            files = [*(name for name in files if name not in small), new]
+        after = replace(index, usage=tuple(files), next_number=next(numbers))
+        return _UsageChange(after, merge.new, merge.changed)
 
     def undo(self) -> PastImport:
         """Take back the last import that changed something, and return it; HistoryError where none is known."""
@@ -398,6 +294,7 @@ class History:
                 tuple(last.before["records"]),
                 tuple(last.before["usage"]),
                 tuple(last.before["series"]),
+                tuple(last.before.get("spools", ())),
                 cursors=last.before["cursors"],
                 next_number=index.next_number,
                 key_mark=last.before["key_mark"],
@@ -429,7 +326,7 @@ class History:
             imported,
             updated,
             {
-                **{kind: list(getattr(before, kind)) for kind in ("records", "usage", "series")},
+                **{kind: list(getattr(before, kind)) for kind in KINDS},
                 "cursors": dict(before.cursors),
                 "key_mark": before.key_mark,
             },
@@ -437,12 +334,15 @@ class History:
         return (*past, last)[-UNDOABLE:]
 
     def _write_index(self, index: Index) -> None:
+        if self._dry_run:
+            return  # the files that were written for it are removed with the space of the import
         path = self.folder / "index.json"
         content = {
             "version": VERSION,
             "records": list(index.records),
             "usage": list(index.usage),
             "series": list(index.series),
+            "spools": list(index.spools),
             "cursors": dict(index.cursors),
             "next_number": index.next_number,
             "key_mark": index.key_mark,
@@ -463,10 +363,16 @@ class History:
             except BlockingIOError:
                 return
             kept = self.index().files()
-            for kind in ("records", "usage", "series"):
+            for kind in KINDS:
                 for path in (self.folder / kind).glob("*"):
                     if f"{kind}/{path.name}" not in kept:
                         path.unlink(missing_ok=True)
+
+
+def _smallest(folder: Path, files: Sequence[str]) -> list[str]:
+    """The smallest files, of which one is made so that half as many as SEGMENTS are left."""
+    by_size = sorted(files, key=lambda name: (folder / name).stat().st_size)
+    return by_size[: len(files) - SEGMENTS // 2]
 
 
 def _check_names(twice: int, cluster: str, folder: Path) -> None:
@@ -481,13 +387,15 @@ def _check_names(twice: int, cluster: str, folder: Path) -> None:
         )
 
 
-def open_history(folder: str | os.PathLike[str], *, must_exist: bool = False, importing: str = "") -> History:
+def open_history(
+    folder: str | os.PathLike[str], *, must_exist: bool = False, importing: str = "", dry_run: bool = False
+) -> History:
     """The history in a folder, which is made by its first import.
 
     With `importing`, what somebody would call it, all that is merged through this object is one import, which is taken
-    back as a whole.
+    back as a whole. With `dry_run` all is done but the last step, so that the history stays as it is.
     """
     path = Path(folder)
-    if must_exist and not (path / "index.json").exists():
-        raise HistoryError(f"there is no history in {path}; make one with `berth import … --history {path}`")
-    return History(path, importing)
+    if must_exist:
+        history_is_there(path)
+    return History(path, importing, dry_run)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from berth.history.store.database import read_parquet
-from berth.history.store.folder import History
+from berth.history.store.reader import HistoryReader
 from berth.history.store.record_files import SCHEMA, record_of, record_table
 from berth.history.store.usage import best_of_tries
 from berth.model import Record
@@ -16,7 +16,7 @@ UseRow = tuple[str, int, int, float | None, float | None, float | None, float | 
 """Node, begin and end in ms, mean GPU use, mean GPU memory, and their peaks, as fractions."""
 
 
-def attempts_of_job(history: History, job: str) -> tuple[Record, ...]:
+def attempts_of_job(history: HistoryReader, job: str) -> tuple[Record, ...]:
     """The attempts of the jobs of this id or label, of every cluster, with what was measured of their GPUs."""
     with history.reading() as (database, index):
         if not index.records:
@@ -50,7 +50,7 @@ def attempts_of_job(history: History, job: str) -> tuple[Record, ...]:
         return tuple(record_of(row) for row in rows)
 
 
-def use_of_job(history: History, attempts: Sequence[Record]) -> tuple[UseRow, ...]:
+def use_of_job(history: HistoryReader, attempts: Sequence[Record]) -> tuple[UseRow, ...]:
     """What was measured of the GPUs of one job while these attempts ran, in order of time."""
     ran = [(r.start_ms, r.end_ms) for r in attempts if r.start_ms is not None]
     with history.reading() as (database, index):

@@ -1,8 +1,8 @@
 """What was measured of jobs' GPUs, in the history: rows of sums, and how they become the means of a try.
 
-A row is what one source saw of one job on one node over some time. A source is a segment of a spool or an hour of a
-GPU's series: taken over again, its rows replace those that it gave before, so that nothing counts twice. Rows need not
-fit tries: those whose middle lies within a try are its.
+A row is what one source saw of one job on one node over some time. A source is a stretch of a segment of a spool, of an
+hour, or an hour of a GPU's series: taken over again, its rows replace those that it gave before, so that nothing
+counts twice. Rows need not fit tries: those whose middle lies within a try are its.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final
 
 import duckdb
 
-from berth.history.store.database import at, literal, read_parquet
+from berth.history.store.database import at, count, literal, read_parquet
 from berth.history.store.parquet import ParquetWriter, rows_to_columns
 
 _CHUNK_ROWS = 100_000
 
-__all__ = ["USAGE", "UsageRow", "best_of_tries", "merged", "write_usage"]
+__all__ = ["USAGE", "UsageMerge", "UsageRow", "best_of_tries", "copy_usage", "write_usage"]
 
 USAGE: Final = {
     "kind": "VARCHAR",
@@ -41,6 +41,7 @@ USAGE: Final = {
     "use_peak": "DOUBLE",
     "mem_peak": "DOUBLE",
 }
+_COLUMNS: Final = ", ".join(USAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,55 +78,94 @@ def write_usage(rows: Iterable[UsageRow], path: Path) -> None:
             writer.write(rows_to_columns([astuple(row) for row in chunk], tuple(USAGE)))
 
 
-def merged(
-    database: duckdb.DuckDBPyConnection,
-    staged: Path,
-    known: Sequence[Path],
-    target: Path,
-    remade: Sequence[str] | None = None,
-) -> tuple[int, int]:
-    """Write to `target` the known rows with those of the staged file, whose sources they replace.
+class UsageMerge:
+    """What staged rows change of the known ones: files of which a source gives anew are written again without it.
 
     A source that had given more samples before than it does now keeps what it gave. With `remade`, these sources are
-    replaced in any case, also those of which there are no rows any more. Returns how many of the staged rows are new,
-    and how many are otherwise than they were.
+    replaced in any case, also those of which there are no rows any more.
     """
-    key = "kind, source, cluster, job_id, begin_ms"
-    columns = ", ".join(USAGE)
-    if known:
-        database.execute(f"CREATE VIEW old AS SELECT {columns} FROM {read_parquet(known)}")
-    else:
-        empty = ", ".join(f"NULL::{kind} AS {name}" for name, kind in USAGE.items())
-        database.execute(f"CREATE VIEW old AS SELECT {empty} WHERE false")
-    rows = f"read_parquet({at(staged)})"
-    if remade is None:
-        sums = "SELECT kind, source, sum(samples) AS samples"
-        fuller = f"{sums} FROM old GROUP BY ALL"
-        rows = (
-            f"(SELECT {columns} FROM {rows} f WHERE NOT EXISTS (FROM ({fuller}) o "
-            f"JOIN ({sums} FROM {rows} GROUP BY ALL) n USING (kind, source) "
-            "WHERE o.samples > n.samples AND o.kind = f.kind AND o.source = f.source))"
+
+    def __init__(
+        self,
+        database: duckdb.DuckDBPyConnection,
+        staged: Path,
+        known: Sequence[Path],
+        remade: Sequence[str] | None = None,
+    ) -> None:
+        self._database = database
+        database.execute(f"CREATE TABLE fresh_rows AS SELECT {_COLUMNS} FROM read_parquet({at(staged)})")
+        database.execute("CREATE TABLE replaced AS SELECT DISTINCT kind, source FROM fresh_rows")
+        # Once a source was a whole segment, where now it is a stretch of one.
+        database.execute(
+            "INSERT INTO replaced SELECT DISTINCT kind, split_part(source, '@', 1) FROM replaced "
+            "WHERE kind = 'sampled' AND contains(source, '@')"
         )
-    database.execute(f"CREATE VIEW fresh_rows AS SELECT {columns} FROM {rows}")
-    database.execute("CREATE TABLE replaced AS SELECT DISTINCT kind, source FROM fresh_rows")
-    if remade:
-        database.register(
-            "remade", rows_to_columns([("series", source) for source in remade], ("kind", "source"))
-        )
-        database.execute("INSERT INTO replaced SELECT kind::VARCHAR, source::VARCHAR FROM remade")
-        database.unregister("remade")
-    found = database.execute(
-        f"SELECT count(*) FILTER (o.h IS NULL), count(*) FILTER (o.h <> f.h) "
-        f"FROM (SELECT {key}, hash({columns}) AS h FROM fresh_rows) f "
-        f"LEFT JOIN (SELECT {key}, hash({columns}) AS h FROM old) o USING ({key})"
-    ).fetchone()
+        if remade:
+            database.register(
+                "remade", rows_to_columns([("series", source) for source in remade], ("kind", "source"))
+            )
+            database.execute("INSERT INTO replaced SELECT kind::VARCHAR, source::VARCHAR FROM remade")
+            database.unregister("remade")
+        self.touched = self._files_with_replaced(known)
+        """The known files that hold rows of replaced sources."""
+        if self.touched:
+            old = f"FROM {read_parquet(self.touched)} SEMI JOIN replaced USING (kind, source)"
+            database.execute(f"CREATE TABLE old_rows AS SELECT {_COLUMNS} {old}")
+        else:
+            empty = ", ".join(f"NULL::{kind} AS {name}" for name, kind in USAGE.items())
+            database.execute(f"CREATE TABLE old_rows AS SELECT {empty} WHERE false")
+        if remade is None:
+            sums = "SELECT kind, source, sum(samples) AS samples FROM {} GROUP BY ALL"
+            database.execute(
+                f"CREATE TABLE fuller AS SELECT kind, source FROM ({sums.format('old_rows')}) o "
+                f"JOIN ({sums.format('fresh_rows')}) n USING (kind, source) WHERE o.samples > n.samples"
+            )
+            for table in ("fresh_rows", "replaced"):
+                database.execute(
+                    f"DELETE FROM {table} t USING fuller f WHERE t.kind = f.kind AND t.source = f.source"
+                )
+        key = "kind, source, cluster, job_id, begin_ms"
+        found = database.execute(
+            f"SELECT count(*) FILTER (o.h IS NULL), count(*) FILTER (o.h <> f.h) "
+            f"FROM (SELECT {key}, hash({_COLUMNS}) AS h FROM fresh_rows) f "
+            f"LEFT JOIN (SELECT {key}, hash({_COLUMNS}) AS h FROM old_rows) o USING ({key})"
+        ).fetchone()
+        assert found is not None
+        self.new, self.changed = int(found[0]), int(found[1])
+
+    def _files_with_replaced(self, known: Sequence[Path]) -> list[Path]:
+        if not known:
+            return []
+        files = ", ".join(map(at, known))
+        found = self._database.execute(
+            f"SELECT DISTINCT filename FROM (SELECT kind, source, filename FROM read_parquet([{files}], "
+            "filename = true)) SEMI JOIN replaced USING (kind, source)"
+        ).fetchall()
+        names = {name for (name,) in found}
+        return [path for path in known if str(path) in names]
+
+    def rewrite(self, path: Path, target: Path) -> bool:
+        """Write what a touched file holds of other sources to `target`; returns whether anything is left."""
+        rest = f"FROM read_parquet({at(path)}) ANTI JOIN replaced USING (kind, source)"
+        if count(self._database, f"SELECT count(*) {rest}") == 0:
+            return False
+        copy_usage(self._database, f"SELECT {_COLUMNS} {rest}", target)
+        return True
+
+    def write(self, target: Path) -> bool:
+        """Write the rows that came; returns whether there are any."""
+        if count(self._database, "SELECT count(*) FROM fresh_rows") == 0:
+            return False
+        copy_usage(self._database, f"SELECT {_COLUMNS} FROM fresh_rows", target)
+        return True
+
+
+def copy_usage(database: duckdb.DuckDBPyConnection, query: str, target: Path) -> None:
+    """Write rows to a file in order of their jobs, so that one job is found without reading it all."""
     database.execute(
-        f"COPY (SELECT {columns} FROM old ANTI JOIN replaced USING (kind, source) "
-        f"UNION ALL SELECT {columns} FROM fresh_rows ORDER BY job_id, begin_ms) "
-        f"TO {literal(target)} (FORMAT parquet, COMPRESSION zstd)"
+        f"COPY ({query} ORDER BY job_id, begin_ms) TO {literal(target)} "
+        "(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE 20480)"
     )
-    assert found is not None
-    return int(found[0]), int(found[1])
 
 
 def best_of_tries(records: str, usage: str) -> str:

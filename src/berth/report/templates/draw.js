@@ -1,6 +1,54 @@
 "use strict";
 // On a touch screen the buttons never hide, and on a narrow one they stand over the legend.
 const narrow = matchMedia("(max-width: 40rem), (pointer: coarse)").matches;
+
+// The values of a picture as lines: a series' name, then its values; of parallel coordinates a column an axis.
+function csvOf(figure) {
+  const cell = (value) => {
+    const text = value === null || value === undefined ? "" : String(value);
+    return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+  };
+  const values = (told) => {
+    if (told?.bdata === undefined) return Array.isArray(told) ? told : [];
+    const kinds = { f8: Float64Array, f4: Float32Array, i4: Int32Array, i2: Int16Array, i1: Int8Array, u1: Uint8Array, u2: Uint16Array, u4: Uint32Array };
+    const bytes = Uint8Array.from(atob(told.bdata), (character) => character.charCodeAt(0));
+    return [...new kinds[told.dtype](bytes.buffer)];
+  };
+  const lines = [];
+  for (const trace of figure.data) {
+    if (trace.dimensions !== undefined) {
+      const columns = trace.dimensions.map((each) => values(each.values));
+      lines.push(trace.dimensions.map((each) => each.label));
+      columns[0]?.forEach((_, at) => lines.push(columns.map((column) => column[at])));
+      continue;
+    }
+    const [x, y, z] = [values(trace.x), values(trace.y), trace.z === undefined ? null : trace.z];
+    if (z !== null) {
+      lines.push(["x", "y", "value"]);
+      y.forEach((down, row) => x.forEach((across, at) => lines.push([across, down, values(z[row])[at]])));
+      continue;
+    }
+    if (lines.length === 0) lines.push(["series", "x", "y"]);
+    x.forEach((across, at) => lines.push([trace.name, across, y[at]]));
+  }
+  return lines.map((line) => line.map(cell).join(",")).join("\n") + "\n";
+}
+
+function csvButton(place, figure) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "csv";
+  button.textContent = "CSV";
+  button.addEventListener("click", () => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([csvOf(figure)], { type: "text/csv" }));
+    link.download = `${place.id}.csv`;
+    link.click();
+    URL.revokeObjectURL(link.href);
+  });
+  return button;
+}
+
 for (const place of document.querySelectorAll("[data-plot]")) {
   const figure = JSON.parse(document.getElementById(place.dataset.plot).textContent);
   for (const trace of figure.data) {
@@ -18,4 +66,6 @@ for (const place of document.querySelectorAll("[data-plot]")) {
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
     toImageButtonOptions: { filename: place.id, scale: 2 },
   });
+  const caption = place.parentElement.querySelector("figcaption");
+  if (caption !== null) caption.append(csvButton(place, figure));
 }

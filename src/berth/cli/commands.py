@@ -1,0 +1,81 @@
+"""Every command in one place; a command's module is imported when it is meant, and what it needs when it runs."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Annotated, Any, Final
+
+import typer
+
+__all__ = ["COMMANDS", "application"]
+
+COMMANDS: Final = {
+    "simulate": "compare:simulate",
+    "compare": "compare:compare",
+    "policies": "policies:policies",
+    "experiment": "experiment:app",
+    "trace": "trace:app",
+    "import": "importing:app",
+    "history": "history:app",
+    "stats": "stats:stats",
+    "job": "job:job",
+    "report": "stats:report",
+    "cost": "cost:cost",
+    "digest": "digest:digest",
+    "plot": "stats:plot",
+    "applications": "stats:applications",
+    "profile": "profile:app",
+    "interference": "interference:app",
+    "predict-wait": "waiting:app",
+    "advise": "advice:advise",
+    "sample": "sampling:sample",
+    "collect": "sampling:collect",
+    "train": "train:train",
+    "doctor": "doctor:doctor",
+    "run": "partition:run",
+    "partition": "partition:app",
+    "k8s": "kubernetes:app",
+    "slurm": "slurm:app",
+}
+"""Each command's function, or the Typer of a group, as MODULE:NAME; help lists them in this order."""
+
+_SETTINGS: Final[dict[str, dict[str, Any]]] = {"run": {"allow_interspersed_args": False}}
+
+
+def application(only: str = "") -> typer.Typer:
+    """The command line: with all commands, or with one of COMMANDS alone, so that no other's module is loaded."""
+    app = typer.Typer(
+        help="berth packs, partitions and accounts for shared GPUs.",
+        no_args_is_help=True,
+        add_completion=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_berth)
+    for name in [only] if only else COMMANDS:
+        module, _, attribute = COMMANDS[name].partition(":")
+        found = getattr(import_module(f"berth.cli.{module}"), attribute)
+        if isinstance(found, typer.Typer):
+            app.add_typer(found, name=name)
+        else:
+            app.command(name, context_settings=_SETTINGS.get(name))(found)
+    if not only:
+        import_module("berth.cli.local").add_commands(app)
+    return app
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from berth import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+def _berth(
+    version: Annotated[
+        bool,
+        typer.Option("--version", "-V", help="Print the version and stop.", callback=_version, is_eager=True),
+    ] = False,
+) -> None:
+    pass

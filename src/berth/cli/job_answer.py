@@ -1,0 +1,267 @@
+"""All that is known of one job, as text and as JSON; without Typer, so that `berth job ID` answers at once."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from berth.live.local.tables import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from berth.history.jobs.story import Enough, JobStory
+    from berth.model import Record
+
+__all__ = ["tell_job", "words_of_job"]
+
+MOST_POINTS = 24
+"""At most so many lines of use are printed; JSON has all."""
+
+
+def words_of_job(words: Sequence[str], history: str) -> tuple[str, str, Path, bool] | None:
+    """The id, the cluster, the history and whether JSON is asked for, of the plain forms of `berth job`.
+
+    None for any other, such as one with a mistake, which Typer reads.
+    """
+    values = {"--cluster": "", "--history": history}
+    operands: list[str] = []
+    as_json = False
+    left = iter(words)
+    for word in left:
+        name, equals, value = word.partition("=")
+        if word == "--json":
+            as_json = True
+        elif name in values:
+            told = value if equals else next(left, None)
+            if told is None:
+                return None
+            values[name] = told
+        elif word.startswith("-"):
+            return None
+        else:
+            operands.append(word)
+    if len(operands) != 1:
+        return None
+    return operands[0], values["--cluster"], Path(values["--history"]), as_json
+
+
+def tell_job(job_id: str, cluster: str, history: Path, as_json: bool) -> None:
+    """Print what the history knows of a job; HistoryError where it knows none of this id."""
+    from berth.errors import HistoryError
+    from berth.history.jobs.ended import HistoryJobs
+    from berth.history.jobs.story import stories
+    from berth.history.store.reader import HistoryReader, history_is_there
+
+    history_is_there(history)
+    found = [
+        each
+        for each in stories(HistoryJobs(HistoryReader(history)), job_id)
+        if not cluster or each.attempts[0].cluster == cluster
+    ]
+    if not found:
+        of = f" of cluster '{cluster}'" if cluster else ""
+        raise HistoryError(
+            f"{history} has no job '{job_id}'{of} that has ended; give its id, or its label as `sacct` shows it, such "
+            "as 12_3 for a task of an array"
+        )
+    if as_json:
+        print(json.dumps([_answer(each) for each in found], ensure_ascii=False, allow_nan=False))
+        return
+    for at, each in enumerate(found):
+        if at:
+            print()
+        for line in _lines(each):
+            print(line)
+
+
+def _lines(story: JobStory) -> Iterator[str]:
+    last = story.attempts[-1]
+    where = f" of {last.cluster}" if last.cluster else ""
+    number = f" (id {last.job_id})" if story.name != last.job_id else ""
+    yield f"Job {story.name}{number}{where}: {last.state.value}"
+    told = (
+        ("name", last.name),
+        ("user", " / ".join(filter(None, (last.user, last.account)))),
+        ("application", last.application or "unknown"),
+        ("partition", " / ".join(filter(None, (last.virtual_cluster, last.qos)))),
+        ("asked for", _asked(last)),
+        ("comment", last.comment),
+        ("command", last.command),
+    )
+    yield from (f"  {name + ':':<13}{' '.join(value.split())}" for name, value in told if value)
+    for record in story.attempts:
+        yield ""
+        yield from _attempt(record, len(story.attempts))
+    yield ""
+    yield from _cost(story)
+    if story.series:
+        yield ""
+        yield "Use of its GPUs (mean, peak):"
+        yield from _series(story)
+    yield ""
+    yield from _verdict(story)
+
+
+def _asked(record: Record) -> str:
+    gpus = f"{record.gpus} GPUs" if record.gpus != 1 else "1 GPU"
+    if record.gpus and record.share.milli < 1000:
+        gpus = f"{record.share.milli / 10:g} % of {gpus}"
+    parts = [
+        f"{gpus} {record.gpu_model}".strip(),
+        f"{_mib(record.share.mem_mib)} of GPU memory" if record.gpus and record.share.mem_mib else "",
+        counted(record.cpu_milli / 1000, "CPU") if record.cpu_milli else "",
+        f"{_mib(record.mem_mib)}" if record.mem_mib else "",
+        f"{_duration(record.time_limit_ms / 1000)} at most" if record.time_limit_ms else "",
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _attempt(record: Record, of: int) -> Iterator[str]:
+    from berth.history.jobs.story import cpu_use, mem_use, waits_of
+
+    exit_code = "" if record.exit_code is None else f", exit code {record.exit_code}"
+    said = record.end_reason and record.end_reason != record.state.value
+    reason = f", {record.end_reason}" if said else ""
+    yield f"Attempt {record.attempt} of {of}: {record.state.value}{exit_code}{reason}"
+    yield f"  queued       {_moment(record.queued_ms)}"
+    for wait in waits_of(record):
+        yield f"  waited       {_duration(wait.seconds)} for {wait.cause}"
+    if record.start_ms is None:
+        yield f"  left         {_moment(record.end_ms)}, never started"
+        return
+    nodes = ", ".join(record.nodes) or (
+        f"{record.node_count} nodes" if record.node_count else "nodes unknown"
+    )
+    yield f"  ran          {_moment(record.start_ms)} to {_moment(record.end_ms)}, on {nodes}"
+    suspended = f", of it suspended {_duration(record.suspended_ms / 1000)}" if record.suspended_ms else ""
+    yield f"  for          {_duration((record.end_ms - record.start_ms) / 1000)}{suspended}"
+    uses = (
+        ("GPU", record.gpu_use_mean, record.gpu_use_peak),
+        ("GPU memory", record.gpu_mem_mean, record.gpu_mem_peak),
+        ("CPU", cpu_use(record), None),
+        ("memory", None, mem_use(record)),
+    )
+    for name, mean, peak in uses:
+        if mean is not None or peak is not None:
+            yield f"  {name + ' use':<15}{_mean_and_peak(mean, peak)}"
+
+
+def _mean_and_peak(mean: float | None, peak: float | None) -> str:
+    return ", ".join(
+        f"{value * 100:.1f} % {what}" for what, value in (("mean", mean), ("peak", peak)) if value is not None
+    )
+
+
+def _cost(story: JobStory) -> Iterator[str]:
+    energy = f", {story.energy_kwh:,.2f} kWh" if story.energy_kwh is not None else ""
+    yield f"It cost {story.gpu_hours:,.2f} GPU-hours, {story.cpu_hours:,.2f} CPU-hours{energy}."
+    if story.failed_gpu_hours:
+        yield f"  {story.failed_gpu_hours:,.2f} GPU-hours were held by attempts that did not complete."
+    if story.idle_gpu_hours is not None:
+        yield f"  {story.idle_gpu_hours:,.2f} GPU-hours were held and not used."
+    elif story.gpu_hours:
+        yield "  Nobody measured the use of its GPUs."
+    if story.refused is not None:
+        yield f"It was refused {story.refused:,} allocations of GPU memory."
+
+
+def _series(story: JobStory) -> Iterator[str]:
+    step = -(-len(story.series) // MOST_POINTS)
+    for at in range(0, len(story.series), step):
+        points = story.series[at : at + step]
+        lasts = [max(point.end_ms - point.begin_ms, 1) for point in points]
+
+        def mean(values: list[float | None], lasts: list[int] = lasts) -> float | None:
+            known = [(value, last) for value, last in zip(values, lasts, strict=True) if value is not None]
+            return sum(v * last for v, last in known) / sum(last for _, last in known) if known else None
+
+        peaks = [point.gpu_use_peak for point in points if point.gpu_use_peak is not None]
+        memory = [point.gpu_mem_peak for point in points if point.gpu_mem_peak is not None]
+        use = mean([point.gpu_use for point in points])
+        nodes = ", ".join(dict.fromkeys(point.node for point in points))
+        bar = "#" * round(20 * (use or 0.0))
+        yield (
+            f"  {_moment(points[0].begin_ms)}  {bar:<20}  GPU {_percent(use)}, {_percent(max(peaks, default=None))}; "
+            f"memory {_percent(mean([point.gpu_mem for point in points]))}, {_percent(max(memory, default=None))}"
+            f"  {nodes}"
+        )
+
+
+def _verdict(story: JobStory) -> Iterator[str]:
+    from berth.history.jobs.story import enough
+    from berth.model import RecordState
+
+    found = enough(story)
+    if found:
+        yield "It should have asked for less:"
+        yield from (f"  {_enough(each)}" for each in found)
+    elif not any(record.state is RecordState.COMPLETED for record in story.attempts):
+        yield "No attempt completed, so that what it needs is not known."
+    else:
+        yield "Nothing that was measured shows that it could have asked for much less."
+
+
+def _enough(each: Enough) -> str:
+    def shown(value: float) -> str:
+        if each.unit == "min":
+            return _duration(value * 60)
+        return _mib(value) if each.unit == "MiB" else f"{value:,.1f}".removesuffix(".0")
+
+    return (
+        f"{each.what}: {shown(each.enough)} instead of {shown(each.asked)} (used at most {shown(each.used)})"
+    )
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value * 100:.0f} %"
+
+
+def _moment(ms: int) -> str:
+    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _duration(seconds: float) -> str:
+    from berth.history.values.durations import duration_text
+
+    return duration_text(seconds)
+
+
+def _mib(value: float) -> str:
+    return f"{value / 1024:,.1f} GiB" if value >= 1024 else f"{value:,.0f} MiB"
+
+
+def _answer(story: JobStory) -> dict[str, Any]:
+    from dataclasses import asdict
+
+    from berth.history.jobs.story import cpu_use, enough, mem_use, waits_of
+
+    first = story.attempts[0]
+    return {
+        "job": story.name,
+        "id": first.job_id,
+        "cluster": first.cluster,
+        "attempts": [
+            {
+                **asdict(record),
+                "state": record.state.value,
+                "share": {"milli": record.share.milli, "mem_mib": record.share.mem_mib},
+                "waits": [asdict(wait) for wait in waits_of(record)],
+                "cpu_use": cpu_use(record),
+                "mem_use": mem_use(record),
+            }
+            for record in story.attempts
+        ],
+        "series": [asdict(point) for point in story.series],
+        "refused": story.refused,
+        "cost": {
+            "gpu_hours": story.gpu_hours,
+            "failed_gpu_hours": story.failed_gpu_hours,
+            "idle_gpu_hours": story.idle_gpu_hours,
+            "cpu_hours": story.cpu_hours,
+            "energy_kwh": story.energy_kwh,
+        },
+        "enough": [asdict(each) for each in enough(story)],
+    }

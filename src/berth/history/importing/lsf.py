@@ -1,0 +1,121 @@
+"""LSF's accounting file `lsb.acct` into rows in sacct's columns: its JOB_FINISH records.
+
+The order of the fields is that of *lsb.acct*, IBM Spectrum LSF configuration reference. Texts stand in double quotes, a
+quote within is doubled. The GPUs of a job are not a field of their own: they are `ngpus_physical` of the resource
+requirement that took effect, for each host.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from berth.errors import HistoryError
+from berth.history.store.import_result import Rejections
+
+__all__ = ["HEADER", "lsf_rows"]
+
+HEADER: Final = (
+    *("JobIDRaw", "JobName", "User", "Account", "Partition", "State", "Submit", "Eligible", "Start"),
+    *(
+        "End",
+        "NNodes",
+        "NCPUS",
+        "AllocTRES",
+        "NodeList",
+        "SubmitLine",
+        "ExitCode",
+        "TotalCPURaw",
+        "MemPeakMiB",
+    ),
+)
+_ASKED_AT: Final = 22
+"""The field that counts the hosts which were asked for; what stands before it is always there."""
+_RUSAGE: Final = 19
+_EXIT, _DONE = 32, 64
+_GPUS = re.compile(r"\bngpus_physical=(\d+(?:\.\d+)?)")
+_MOST_HOSTS: Final = 1_000_000
+
+
+def lsf_rows(path: Path, rejections: Rejections) -> Iterator[tuple[object, ...]]:
+    """Yield a row for each job that finished; notes records that cannot be read. Other kinds of records are no jobs."""
+    try:
+        with path.open(encoding="utf-8", errors="replace", newline="") as file:
+            reader = csv.reader(file, delimiter=" ", quotechar='"', doublequote=True)
+            for fields in reader:
+                if not fields or fields[0] != "JOB_FINISH":
+                    if fields and not re.fullmatch(r"[A-Z_]{3,}", fields[0]):
+                        rejections.add(f"{path}, line {reader.line_num}", "no record of lsb.acct")
+                    continue
+                try:
+                    yield _row(fields)
+                except (ValueError, IndexError) as error:
+                    rejections.add(
+                        f"{path}, line {reader.line_num}", f"a JOB_FINISH that cannot be read: {error}"
+                    )
+    except OSError as error:
+        raise HistoryError(f"{path} cannot be read: {error.strerror or error}") from error
+    except csv.Error as error:
+        raise HistoryError(f"{path} is no lsb.acct: {error}") from error
+
+
+def _row(fields: Sequence[str]) -> tuple[object, ...]:
+    end, job, cpus, submit = (int(fields[at]) for at in (2, 3, 6, 7))
+    begin, start = int(fields[8]), int(fields[10])
+    _, at = _hosts(fields, _ASKED_AT)
+    hosts, at = _hosts(fields, at)
+    status, name, command = int(fields[at]), fields[at + 2], fields[at + 3]
+    used = [float(value) for value in fields[at + 4 : at + 4 + _RUSAGE]]
+    at += 4 + _RUSAGE
+    project, exit_status = fields[at + 1], int(fields[at + 2])
+    task, memory_kib = int(fields[at + 6]), int(fields[at + 7])
+    nodes = list(dict.fromkeys(hosts))
+    found = _GPUS.findall(" ".join(fields[at:]) + " " + fields[13])
+    gpus = round(max(map(float, found), default=0.0) * max(len(nodes), 1))
+    cpu_s = max(used[0], 0.0) + max(used[1], 0.0)
+    return (
+        f"{job}_{task}" if task else job,
+        name,
+        fields[11],
+        project,
+        fields[12],
+        _state(status, exit_status, started=bool(start)),
+        submit,
+        max(begin, submit) if begin else "",
+        start or "",
+        end,
+        len(nodes) or "",
+        cpus,
+        f"cpu={cpus},gres/gpu={gpus},node={len(nodes)}",
+        ",".join(nodes),
+        command,
+        _exit_code(exit_status),
+        round(cpu_s * 1000) or "",
+        -(-memory_kib // 1024) if memory_kib > 0 else "",
+    )
+
+
+def _hosts(fields: Sequence[str], at: int) -> tuple[Sequence[str], int]:
+    """The hosts that are counted at a place, and the place behind them."""
+    number = int(fields[at])
+    if not 0 <= number <= min(_MOST_HOSTS, len(fields)):
+        raise ValueError(f"{number} hosts")
+    return fields[at + 1 : at + 1 + number], at + 1 + number
+
+
+def _state(status: int, exit_status: int, *, started: bool) -> str:
+    """LSF tells that a job was done or not; a killed one ended by SIGTERM, SIGINT or SIGKILL or never began."""
+    if status == _DONE:
+        return "COMPLETED"
+    if status != _EXIT:
+        raise ValueError(f"jStatus {status}, expected {_EXIT} or {_DONE}")
+    signal = exit_status & 0x7F or max((exit_status >> 8) - 128, 0)
+    return "CANCELLED" if not started or signal in (2, 9, 15) else "FAILED"
+
+
+def _exit_code(status: int) -> str:
+    """As Slurm writes it, of what wait() tells."""
+    return f"{status >> 8 & 0xFF}:{status & 0x7F}" if status >= 0 else ""

@@ -1,0 +1,157 @@
+"""Finished pods that asked for GPUs, as `kubectl get pods -o json` prints them, into rows in sacct's columns.
+
+A pod is the job `NAMESPACE/NAME`, under which series of DCGM's exporter know it by their labels; its namespace is the
+account. It waits from its creation to the start of its first container and ends with its last.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from berth.errors import HistoryError
+from berth.history.store.import_result import Rejections
+
+__all__ = ["HEADER", "pod_rows"]
+
+HEADER: Final = (
+    *("JobIDRaw", "JobName", "User", "Account", "Partition", "QOS", "State", "Submit", "Start", "End"),
+    *("NNodes", "AllocTRES", "NodeList", "SubmitLine", "ExitCode"),
+)
+_GPU = re.compile(r"(?:nvidia\.com/(?:gpu(?:\.shared)?|mig-[\w.]+)|amd\.com/gpu|gpu\.intel\.com/\w+)")
+_USERS: Final = ("berth.dev/user", "user", "app.kubernetes.io/created-by", "hub.jupyter.org/username")
+"""Labels and annotations that tell whose a pod is; the first that is there counts."""
+_UNITS: Final = {
+    "": 1,
+    "k": 1000,
+    "M": 1000**2,
+    "G": 1000**3,
+    "T": 1000**4,
+    "Ki": 1024,
+    "Mi": 1024**2,
+    "Gi": 1024**3,
+    "Ti": 1024**4,
+    "m": 0.001,
+}
+_QUANTITY = re.compile(r"(\d+(?:\.\d*)?(?:e\d{1,2})?)([A-Za-z]{0,2})")
+
+
+def pod_rows(path: Path, rejections: Rejections) -> Iterator[tuple[object, ...]]:
+    """Yield a row for each pod that has finished and asked for a GPU; notes all others."""
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise HistoryError(f"{path} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise HistoryError(f"{path} is no whole JSON document: {error}") from error
+    pods = content.get("items") if isinstance(content, dict) else None
+    if not isinstance(pods, list):
+        raise HistoryError(
+            f"{path} holds no list 'items', as `kubectl get pods --all-namespaces -o json` prints it"
+        )
+    for number, pod in enumerate(pods):
+        place = f"{path}, items[{number}]"
+        try:
+            place = f"{place}, pod {pod['metadata']['namespace']}/{pod['metadata']['name']}"
+            found = _row(pod)
+        except KeyError as error:
+            found = f"no '{error.args[0]}' in it"
+        except (TypeError, AttributeError, ValueError, IndexError):
+            found = "something in it is of another kind than Kubernetes writes"
+        if isinstance(found, str):
+            rejections.add(place, found)
+        else:
+            yield found
+
+
+def _row(pod: Mapping[str, Any]) -> tuple[object, ...] | str:
+    meta, spec, status = pod["metadata"], pod["spec"], pod["status"]
+    phase = status.get("phase")
+    if phase not in ("Succeeded", "Failed"):
+        return f"has not ended ({phase}); it comes in once it has"
+    asked = _asked(spec)
+    gpus = round(sum(value for name, value in asked.items() if _GPU.fullmatch(name)))
+    if not gpus:
+        return "asked for no GPU"
+    states = [each.get("state") or {} for each in status.get("containerStatuses") or ()]
+    ended = [each["terminated"] for each in states if each.get("terminated")]
+    starts = [_seconds(each["startedAt"]) for each in ended if each.get("startedAt")]
+    ends = [_seconds(each["finishedAt"]) for each in ended if each.get("finishedAt")]
+    if not ends:
+        return "no container tells when it finished; kubectl must be asked before the pod's status is gone"
+    worst = max(ended, key=lambda each: int(each.get("exitCode") or 0))
+    labels = {**(meta.get("annotations") or {}), **(meta.get("labels") or {})}
+    cpus, memory = asked.get("cpu", 0.0), asked.get("memory", 0.0)
+    command = " ".join(
+        str(word) for each in spec["containers"] for word in (each.get("image"), *(each.get("command") or ()))
+    )
+    return (
+        f"{meta['namespace']}/{meta['name']}",
+        meta["name"],
+        next((labels[name] for name in _USERS if labels.get(name)), ""),
+        meta["namespace"],
+        spec.get("schedulerName") or "",
+        spec.get("priorityClassName") or "",
+        _state(phase, str(status.get("reason") or ""), str(worst.get("reason") or "")),
+        _seconds(meta["creationTimestamp"]),
+        min(starts) if starts else "",
+        max(ends),
+        1 if spec.get("nodeName") else "",
+        f"cpu={cpus:.0f},mem={memory / 2**20:.0f}M,gres/gpu={gpus},node=1",
+        spec.get("nodeName") or "",
+        command,
+        int(worst.get("exitCode") or 0),
+    )
+
+
+def _asked(spec: Mapping[str, Any]) -> dict[str, float]:
+    """What the containers hold together; an init container, which runs before them, counts where it holds more."""
+
+    def of(container: Mapping[str, Any]) -> dict[str, float]:
+        told = container.get("resources") or {}
+        return {
+            name: _quantity(value)
+            for name, value in {**(told.get("limits") or {}), **(told.get("requests") or {})}.items()
+        }
+
+    total: dict[str, float] = {}
+    for container in spec["containers"]:
+        for name, value in of(container).items():
+            total[name] = total.get(name, 0.0) + value
+    for container in spec.get("initContainers") or ():
+        for name, value in of(container).items():
+            total[name] = max(total.get(name, 0.0), value)
+    return total
+
+
+def _quantity(value: Any) -> float:
+    found = _QUANTITY.fullmatch(str(value))
+    if found is None or found[2] not in _UNITS:
+        raise ValueError(value)
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def _state(phase: str, reason: str, of_container: str) -> str:
+    if phase == "Succeeded":
+        return "COMPLETED"
+    if of_container == "OOMKilled":
+        return "OUT_OF_MEMORY"
+    return {
+        "Evicted": "PREEMPTED",
+        "Preempting": "PREEMPTED",
+        "DeadlineExceeded": "TIMEOUT",
+        "NodeLost": "NODE_FAIL",
+        "NodeShutdown": "NODE_FAIL",
+        "Terminated": "NODE_FAIL",
+    }.get(reason, "FAILED")
+
+
+def _seconds(text: str) -> int:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(text)
+    return round(moment.timestamp())

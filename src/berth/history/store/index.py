@@ -1,0 +1,58 @@
+"""What `index.json` of a history says: which files count, and what counted before the last imports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from berth.history.store.capacity import Capacity
+
+__all__ = ["KINDS", "UNDOABLE", "VERSION", "Index", "PastImport"]
+
+VERSION: Final = 1
+UNDOABLE: Final = 3
+"""So many imports can be taken back; their files stay until then."""
+KINDS: Final = ("records", "usage", "series", "spools")
+"""The folders of a history's files."""
+
+
+@dataclass(frozen=True, slots=True)
+class PastImport:
+    """An import, and what `index.json` said before it."""
+
+    id: str
+    what: str
+    at_ms: int
+    imported: int
+    updated: int
+    before: Mapping[str, Any]
+
+    def files(self) -> set[str]:
+        """The files that counted before it."""
+        return {name for kind in KINDS for name in self.before.get(kind, ())}
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """What `index.json` says."""
+
+    records: tuple[str, ...] = ()
+    usage: tuple[str, ...] = ()
+    series: tuple[str, ...] = ()
+    spools: tuple[str, ...] = ()
+    """How far the segments of spools have been read (see `spool_marks.py`)."""
+    cursors: Mapping[str, int] = field(default_factory=dict)
+    """How far each source has been read."""
+    next_number: int = 1
+    key_mark: int | None = None
+    """Of the key to the pseudonyms, 0 for real names (see `pseudonyms.key_mark`); None before any record."""
+    capacities: Mapping[str, tuple[Capacity, ...]] = field(default_factory=dict)
+    """What each cluster had, where its accounting tells."""
+    imports: tuple[PastImport, ...] = ()
+    """The last imports that changed something, the newest last; at most UNDOABLE."""
+
+    def files(self) -> set[str]:
+        """Every file that counts, or that would count again if imports were taken back."""
+        kept = {*self.records, *self.usage, *self.series, *self.spools}
+        return kept.union(*(past.files() for past in self.imports))

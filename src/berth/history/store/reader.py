@@ -1,0 +1,145 @@
+"""Reading a history: apart from what imports need, so that one job is told at once."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import duckdb
+
+from berth.errors import HistoryError
+from berth.history.store.capacity import capacities_from_json
+from berth.history.store.database import connect, first_line, quoted_name, read_parquet
+from berth.history.store.index import VERSION, Index, PastImport
+from berth.history.store.record_files import SCHEMA, record_of, record_table
+from berth.history.store.usage import best_of_tries
+from berth.model import Record
+
+__all__ = ["HistoryReader", "history_is_there"]
+
+
+def history_is_there(folder: Path) -> None:
+    """HistoryError where no import has made a history of this folder."""
+    if not (folder / "index.json").exists():
+        raise HistoryError(
+            f"there is no history in {folder}; make one with `berth import … --history {folder}`"
+        )
+
+
+class HistoryReader:
+    """What is in a history now, whatever is imported meanwhile."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def index(self) -> Index:
+        """What counts now."""
+        path = self.folder / "index.json"
+        try:
+            read = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return Index()
+        except (OSError, ValueError) as error:
+            raise HistoryError(f"{path} cannot be read: {error}") from error
+        if not isinstance(read, dict) or read.get("version") != VERSION:
+            raise HistoryError(f"{path} is not of version {VERSION} of berth's history")
+        cursors = read["cursors"]
+        mark = cursors.pop("key", None)  # where it once was
+        return Index(
+            tuple(read["records"]),
+            tuple(read["usage"]),
+            tuple(read.get("series", ())),
+            tuple(read.get("spools", ())),
+            cursors,
+            read["next_number"],
+            read.get("key_mark", mark),
+            capacities_from_json(read.get("capacities", {})),
+            tuple(PastImport(**past) for past in read.get("imports", ())),
+        )
+
+    def _table(self, names: Sequence[str]) -> str:
+        return read_parquet(self.folder / name for name in names)
+
+    def _records(self, names: Sequence[str]) -> str:
+        return record_table(self.folder / name for name in names)
+
+    def source(self) -> str:
+        """All records as something that SQL can select from, with what was measured of their GPUs."""
+        index = self.index()
+        if not index.records:
+            empty = ", ".join(f"NULL::{kind} AS {quoted_name(name)}" for name, kind in SCHEMA.items())
+            return f"(SELECT {empty} WHERE false)"
+        records = self._records(index.records)
+        if not index.usage:
+            return records
+        names = ("gpu_use_mean", "gpu_use_peak", "gpu_mem_mean", "gpu_mem_peak")
+        measured = ", ".join(f"coalesce(u.{name}, r.{name}) AS {name}" for name in names)
+        best = best_of_tries(records, self._table(index.usage))
+        return (
+            f"(SELECT r.* REPLACE ({measured}) FROM {records} r LEFT JOIN ({best}) u "
+            "ON u.job_id = r.job_id AND u.cluster = r.cluster AND u.queued_ms = r.queued_ms)"
+        )
+
+    @contextmanager
+    def reading(self) -> Iterator[tuple[duckdb.DuckDBPyConnection, Index]]:
+        """A database without any view, and the index whose files stay while this lasts."""
+        with (
+            self._reading(),
+            tempfile.TemporaryDirectory(prefix="berth-") as folder,
+            connect(Path(folder)) as database,
+        ):
+            try:
+                yield database, self.index()
+            except duckdb.Error as error:
+                raise HistoryError(f"{self.folder}: {first_line(error)}") from error
+
+    @contextmanager
+    def database(self) -> Iterator[duckdb.DuckDBPyConnection]:
+        """A database with the view `records`: as they are now, whatever is imported meanwhile."""
+        with (
+            self._reading(),
+            tempfile.TemporaryDirectory(prefix="berth-") as folder,
+            connect(Path(folder)) as database,
+        ):
+            try:
+                database.execute(f"CREATE VIEW records AS SELECT * FROM {self.source()}")
+                yield database
+            except duckdb.Error as error:
+                raise HistoryError(f"{self.folder}: {first_line(error)}") from error
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Keep the files that the index names now from being removed."""
+        try:
+            file = os.open(self.folder / "readers", os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            yield  # no import has made it: there is nothing to remove yet
+            return
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH)
+            yield
+        finally:
+            os.close(file)
+
+    def records(self, where: str = "true", values: list[Any] | None = None) -> Iterator[Record]:
+        """Yield records in order of submission; `where` is a condition of SQL with `?` for each value."""
+        columns = ", ".join(quoted_name(name) for name in SCHEMA)
+        with self.database() as database:
+            found = database.execute(
+                f"SELECT {columns} FROM records WHERE {where} ORDER BY queued_ms, cluster, job_id",
+                values or [],
+            )
+            while rows := found.fetchmany(4096):
+                for row in rows:
+                    yield record_of(row)
+
+    def __len__(self) -> int:
+        with self.database() as database:
+            found = database.execute("SELECT count(*) FROM records").fetchone()
+        return int(found[0]) if found else 0

@@ -1,0 +1,313 @@
+"""Sources beside Slurm's accounting and PBS: what they become, and what stays out with which reason."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from berth.cli.app import app
+from berth.errors import HistoryError
+from berth.history.importing import clustercockpit, jobcomp, lsf, pods, swf
+from berth.history.importing.sacct import import_rows, import_text
+from berth.history.importing.series import import_series
+from berth.history.store.folder import History, open_history
+from berth.history.store.import_result import ImportResult, Options, Rejections
+from berth.model import RecordState
+
+BEGIN = 1_767_225_600  # 2026-01-01
+Reader = Callable[[Path, Rejections], Iterator[tuple[object, ...]]]
+
+
+def taken(
+    tmp_path: Path, reader: Reader, header: tuple[str, ...], source: Path
+) -> tuple[History, ImportResult]:
+    history, rejections = open_history(tmp_path / "h"), Rejections()
+    rows = reader(source, rejections)
+    return history, import_rows(history, rows, header, Options("c"), "it", rejections)
+
+
+def whys(result: ImportResult) -> list[str]:
+    return [row.why for row in result.rejected]
+
+
+SWF = f"""\
+; Version: 2.2
+; UnixStartTime: {BEGIN}
+; MaxProcs: 128
+1 100 50 3600 8 1800 2048 8 7200 4096 1 3 4 5 2 1 -1 -1
+2 200 60 0 -1 -1 -1 16 600 -1 5 7 4 -1 2 1 -1 -1
+3 300 10 100 4 -1 -1 4 -1 -1 0 7 4 -1 -1 1 -1 -1
+4 300 10 100 4 -1 -1 4 -1 -1 3 7 4 -1 -1 1 -1 -1
+5 300 -1 -1 4 -1 -1 4 -1 -1 1 7 4 -1 -1 1 -1 -1
+6 300 x
+"""
+
+
+def test_a_log_of_the_parallel_workloads_archive_is_a_history(tmp_path: Path) -> None:
+    (tmp_path / "a.swf").write_text(SWF)
+    history, result = taken(tmp_path, swf.swf_rows, swf.HEADER, tmp_path / "a.swf")
+    first, left, failed = history.records()
+    assert (first.job_id, first.user, first.account, first.virtual_cluster, first.application) == (
+        *("1", "3", "4", "2", "5"),
+    )
+    assert (first.queued_ms, first.start_ms, first.end_ms) == tuple(
+        1000 * (BEGIN + at) for at in (100, 150, 3750)
+    )
+    assert (first.gpus, first.cpu_milli, first.mem_mib, first.time_limit_ms) == (0, 8000, 32, 7_200_000)
+    assert (first.cpu_used_ms, first.mem_peak_mib) == (8 * 1_800_000, 16)
+    assert (left.state, left.start_ms, left.end_ms) == (RecordState.CANCELLED, None, 1000 * (BEGIN + 260))
+    assert failed.state is RecordState.FAILED
+    assert (result.read, result.imported, result.rejected_count) == (6, 3, 3)
+    assert whys(result) == [
+        "a part of a job that was checkpointed; the row of the whole job counts it",
+        "no wait time or no run time, and not cancelled while it waited",
+        "3 fields, expected the 18 of the Standard Workload Format",
+    ]
+    (tmp_path / "b.swf").write_text("1 0 0 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1\n")
+    with pytest.raises(HistoryError, match="no comment '; UnixStartTime: SECONDS'"):
+        taken(tmp_path, swf.swf_rows, swf.HEADER, tmp_path / "b.swf")
+
+
+JOBCOMP = """\
+JobId=7 UserId=ann(1001) GroupId=ai(100) Name=a name JobState=FAILED of=3 JobState=COMPLETED Partition=gpu \
+TimeLimit=90 StartTime=2026-01-01T00:10:00 EndTime=2026-01-01T01:10:00 NodeList=gpu[01-02] NodeCnt=2 \
+ProcCnt=16 WorkDir=/home/ann/x y \
+ReservationName= Tres=cpu=16,mem=64G,node=2,billing=16,gres/gpu=4 Account=lab QOS=normal WcKey= Cluster=c \
+SubmitTime=2026-01-01T00:00:00 EligibleTime=2026-01-01T00:05:00 ArrayJobId=5 ArrayTaskId=3 DerivedExitCode=0:0 \
+ExitCode=0:0 \n\
+JobId=8 UserId=12(12) GroupId=ai(100) Name=b JobState=CANCELLED Partition=gpu TimeLimit=UNLIMITED \
+StartTime=Unknown EndTime=2026-01-01T01:10:00 NodeList=(null) NodeCnt=0 ProcCnt=1 \
+WorkDir=/ ReservationName= Tres= Account=(null) QOS=normal WcKey= Cluster=c SubmitTime=2026-01-01T00:00:00 \
+EligibleTime=2026-01-01T00:00:00 DerivedExitCode=0:0 ExitCode=0:15 \n\
+JobId=9 UserId=bob(3) Name=old JobState=COMPLETED Partition=p TimeLimit=1 StartTime=2026-01-01T00:10:00 \
+EndTime=2026-01-01T01:10:00 NodeList=n NodeCnt=1
+half of a li"""
+
+
+def test_a_job_completion_file_is_read_whatever_names_hold(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text(JOBCOMP)
+    history, result = taken(tmp_path, jobcomp.jobcomp_rows, jobcomp.HEADER, tmp_path / "f")
+    task, cancelled = history.records()
+    assert (task.job_id, task.label, task.name) == ("7", "5_3", "a name JobState=FAILED of=3")
+    assert (task.user, task.account, task.qos, task.gpus, task.nodes) == (
+        *("ann", "lab", "normal", 4, ("gpu01", "gpu02")),
+    )
+    assert (task.queued_ms, task.eligible_ms, task.start_ms, task.end_ms) == tuple(
+        1000 * (BEGIN + at) for at in (0, 300, 600, 4200)
+    )
+    assert (task.state, task.time_limit_ms, task.exit_code) == (RecordState.COMPLETED, 5_400_000, 0)
+    assert (cancelled.user, cancelled.account, cancelled.start_ms, cancelled.time_limit_ms) == (
+        "12",
+        "",
+        None,
+        None,
+    )
+    assert (result.read, result.imported, result.rejected_count) == (4, 2, 2)
+
+
+def acct(
+    job: int, *, status: int, exit_status: int, start: int, task: int = 0, gpus: str = "", name: str = ""
+) -> str:
+    """A JOB_FINISH of LSF 10.1, its fields as the configuration reference orders them."""
+    head = f'"JOB_FINISH" "10.108" {BEGIN + 4000} {job} 1501 33554450 8 {BEGIN} 0 0 {start} "ann" "gpu" '
+    asked = '"select[type == any]" "" "" "login" "/home/ann" "" "out" "" "1767225600.1" 0 2 "n1" "n1" '
+    rest = (
+        f'{status} 100.0 "{name}" "python ""train"".py" 60.5 2.5 112800 0 -1 0 0 1 4 0 9 3 -1 0 0 0 87 2 -1 '
+    )
+    return (
+        head
+        + asked
+        + rest
+        + f'"" "lab" {exit_status} 8 "" "" {task} 108544 0 "" "" "" "" 0 "rusage[{gpus}]" 0'
+    )
+
+
+def test_lsfs_accounting_file_becomes_records(tmp_path: Path) -> None:
+    lines = [
+        acct(1, status=64, exit_status=0, start=BEGIN + 400, gpus="ngpus_physical=2.00:mem=1", name="a b"),
+        acct(2, status=32, exit_status=256, start=BEGIN + 400, task=3),
+        acct(2, status=32, exit_status=9, start=0, task=4),
+        acct(3, status=7, exit_status=0, start=BEGIN),
+        acct(4, status=64, exit_status=0, start=BEGIN).replace(f"{BEGIN + 4000}", "soon"),
+        '"JOB_FINISH" "10.1" 5',
+        '"EVENT_ADRSV_FINISH" "10.1" 5',
+        "something else",
+    ]
+    (tmp_path / "lsb.acct").write_text("\n".join(lines) + "\n")
+    history, result = taken(tmp_path, lsf.lsf_rows, lsf.HEADER, tmp_path / "lsb.acct")
+    done, failed, never = sorted(history.records(), key=lambda each: each.job_id)
+    assert (done.job_id, done.user, done.account, done.name, done.command) == (
+        *("1", "ann", "lab", "a b", 'python "train".py'),
+    )
+    assert (done.gpus, done.cpu_milli, done.nodes, done.state) == (2, 8000, ("n1",), RecordState.COMPLETED)
+    assert (done.queued_ms, done.start_ms, done.end_ms) == tuple(1000 * (BEGIN + at) for at in (0, 400, 4000))
+    assert (done.cpu_used_ms, done.mem_peak_mib) == (63_000, 106)
+    assert (failed.job_id, failed.state, failed.exit_code) == ("2_3", RecordState.FAILED, 1)
+    assert (never.state, never.start_ms) == (RecordState.CANCELLED, None)
+    assert result.rejected_count == 4
+    assert "jStatus 7, expected 32 or 64" in whys(result)[0]
+    assert whys(result)[3] == "no record of lsb.acct"
+
+
+def meta(**values: Any) -> dict[str, Any]:
+    return {
+        **{"jobId": 11, "user": "ann", "project": "lab", "cluster": "c", "subCluster": "a100", "numNodes": 1},
+        **{"numHwthreads": 32, "numAcc": 2, "smt": 2, "jobState": "completed", "startTime": BEGIN},
+        "duration": 3600,
+        "resources": [{"hostname": "a1", "accelerators": ["0", "1"]}],
+        "statistics": {"acc_utilization": {"unit": {"base": "%"}, "avg": 40.0, "min": 0.0, "max": 90.0}},
+        **values,
+    }
+
+
+def test_a_job_archive_of_clustercockpit_becomes_records(tmp_path: Path) -> None:
+    found: list[tuple[str, object]] = [
+        ("meta.json", meta()),
+        ("meta.json", {"jobId": 12}),
+        ("meta.json", meta(jobId="x")),
+        ("meta.json", meta(resources="none")),
+        ("meta.json", meta(jobId=13, jobState="melted")),
+    ]
+    for at, (name, content) in enumerate(found):
+        (tmp_path / f"c/{at}").mkdir(parents=True)
+        (tmp_path / f"c/{at}" / name).write_text(json.dumps(content))
+    (tmp_path / "c/9").mkdir()
+    (tmp_path / "c/9/meta.json.gz").write_bytes(
+        gzip.compress(json.dumps(meta(jobId=14, numAcc=0, resources=[])).encode())
+    )
+    (tmp_path / "c/10").mkdir()
+    (tmp_path / "c/10/meta.json.gz").write_bytes(b"cut off")
+    history, result = taken(tmp_path, clustercockpit.archive_rows, clustercockpit.HEADER, tmp_path)
+    first, cpus = history.records()
+    assert (first.job_id, first.gpus, first.cpu_milli, first.nodes, first.gpu_use_mean) == (
+        "11",
+        2,
+        16_000,
+        ("a1",),
+        0.4,
+    )
+    assert (first.queued_ms, first.start_ms, first.end_ms) == (
+        1000 * BEGIN,
+        1000 * BEGIN,
+        1000 * (BEGIN + 3600),
+    )
+    assert (cpus.job_id, cpus.gpus, cpus.gpu_use_mean) == ("14", 0, None)
+    assert (result.imported, result.rejected_count) == (2, 5)
+    assert any(
+        "'melted' is none of Slurm's" in why.lower() or "melted" in why.lower() for why in whys(result)
+    )
+    with pytest.raises(HistoryError, match=r"no job archive of ClusterCockpit: there is no meta\.json"):
+        taken(tmp_path, clustercockpit.archive_rows, clustercockpit.HEADER, tmp_path / "none")
+
+
+def pod(name: str, *, phase: str = "Succeeded", gpus: object = "2", **terminated: object) -> dict[str, Any]:
+    ended = {
+        "startedAt": "2026-01-01T00:10:00Z",
+        "finishedAt": "2026-01-01T01:10:00Z",
+        "exitCode": 0,
+        **terminated,
+    }
+    resources = {
+        "limits": {"nvidia.com/gpu": gpus},
+        "requests": {"cpu": "1500m", "memory": "2Gi", "nvidia.com/gpu": gpus},
+    }
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "lab",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            "labels": {"user": "ann"},
+        },
+        "spec": {"nodeName": "n1", "containers": [{"image": "pytorch:2", "resources": resources}]},
+        "status": {"phase": phase, "containerStatuses": [{"state": {"terminated": ended}}]},
+    }
+
+
+def test_finished_pods_with_gpus_become_records_and_series_find_them_by_their_labels(tmp_path: Path) -> None:
+    items = [
+        pod("train"),
+        pod("oom", phase="Failed", exitCode=137, reason="OOMKilled"),
+        pod("runs", phase="Running"),
+        pod("cpu", gpus="0"),
+        pod("odd", gpus="many"),
+        {"metadata": {"name": "x", "namespace": "y"}},
+        "text",
+    ]
+    (tmp_path / "pods.json").write_text(json.dumps({"kind": "List", "items": items}))
+    history, result = taken(tmp_path, pods.pod_rows, pods.HEADER, tmp_path / "pods.json")
+    assert (result.imported, result.rejected_count) == (2, 5)
+    labels = 'gpu="0",Hostname="n1",namespace="monitoring",pod="dcgm-x",exported_namespace="lab",exported_pod="train"'
+    lines = [f"DCGM_FI_DEV_GPU_UTIL{{{labels}}} 50 {1000 * (BEGIN + 600 + at)}" for at in range(0, 3600, 30)]
+    (tmp_path / "series.txt").write_text("\n".join(lines) + "\n")
+    import_series(history, [tmp_path / "series.txt"])
+    killed, done = sorted(history.records(), key=lambda each: each.job_id)
+    assert (done.job_id, done.name, done.user, done.account, done.nodes) == (
+        *("lab/train", "train", "ann", "lab", ("n1",)),
+    )
+    assert (done.gpus, done.mem_mib, done.queued_ms, done.start_ms) == (
+        2,
+        2048,
+        1000 * BEGIN,
+        1000 * (BEGIN + 600),
+    )
+    assert done.gpu_use_mean == pytest.approx(0.5, abs=0.01)
+    assert (killed.state, killed.exit_code, killed.gpu_use_mean) == (RecordState.OUT_OF_MEMORY, 137, None)
+    (tmp_path / "pods.json").write_text('{"jobs": []}')
+    with pytest.raises(HistoryError, match="holds no list 'items'"):
+        taken(tmp_path, pods.pod_rows, pods.HEADER, tmp_path / "pods.json")
+
+
+XDMOD = (
+    "5_3|7|c|gpu|normal|lab|ai|100|ann|1001|2026-01-01T00:00:00|2026-01-01T00:05:00|2026-01-01T00:10:00|"
+    "2026-01-01T01:10:00|01:00:00|0:0|COMPLETED|2|16|16|64G|cpu=16,gres/gpu=4|cpu=16,gres/gpu=4|01:30:00|gpu[01-02]|train\n"
+)
+
+
+def test_what_open_xdmods_shredder_reads_is_read(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text(XDMOD)
+    words = ["import", "sacct", str(tmp_path / "f"), "--columns", "xdmod", "--history", str(tmp_path / "h")]
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, done.stdout) == (0, "read 1, imported 1, updated 0, unchanged 0, left out 0\n")
+    (record,) = open_history(tmp_path / "h").records()
+    assert (record.label, record.user, record.gpus, record.time_limit_ms) == ("5_3", "ann", 4, 5_400_000)
+    assert (record.name, record.queued_ms) == ("train", 1000 * BEGIN)
+    (tmp_path / "f").write_text("1|2|3\n")
+    with pytest.raises(HistoryError, match="line 1 has 3 fields; --columns names 26"):
+        CliRunner().invoke(app, words, catch_exceptions=False)
+
+
+def test_sacct_s_own_columns_tell_no_times_and_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text(
+        "JobID|JobName|Partition|Account|AllocCPUS|State|ExitCode\n7|a|p|b|1|COMPLETED|0:0\n"
+    )
+    with pytest.raises(
+        HistoryError, match=r"the header has no column submit, start, end; .* Export with `sacct -P"
+    ):
+        import_text(open_history(tmp_path / "h"), tmp_path / "f", Options())
+
+
+def test_a_dry_run_says_what_would_come_and_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.swf").write_text(SWF)
+    words = ["import", "swf", str(tmp_path / "a.swf"), "--history", str(tmp_path / "h")]
+    dry = CliRunner().invoke(app, [*words, "--dry-run"])
+    assert dry.exit_code == 0, dry.output
+    assert not (tmp_path / "h").exists()
+    assert dry.stdout.splitlines()[:3] == [
+        "A dry run: this is what an import would do, and nothing was changed.",
+        "read 6, imported 3, updated 0, unchanged 0, left out 3",
+        "left out      1: a part of a job that was checkpointed; the row of the whole job counts it",
+    ]
+    assert CliRunner().invoke(app, words).exit_code == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "h").rglob("*") if path.is_file()}
+    (tmp_path / "a.swf").write_text(SWF + "7 400 10 100 4 -1 -1 4 -1 -1 0 7 4 -1 -1 1 -1 -1\n")
+    again = CliRunner().invoke(app, [*words, "--dry-run", "--json"])
+    assert (json.loads(again.stdout)["imported"], json.loads(again.stdout)["unchanged"]) == (1, 3)
+    assert {path: path.read_bytes() for path in (tmp_path / "h").rglob("*") if path.is_file()} == before
+    key = CliRunner().invoke(app, [*words, "--dry-run", "--pseudonymise", str(tmp_path / "key")])
+    assert (key.exit_code, (tmp_path / "key").exists()) == (1, False)
