@@ -27,11 +27,14 @@ class World:
     """One state folder, and the broker that may be up on it."""
 
     def __init__(
-        self, *, gpus: str = "2xA100-80G", brain: str = PLAIN, cpus: float = 64, options: Sequence[str] = ()
-    ) -> None:
+        self, *, gpus: str = "2xA100-80G", brain: str = PLAIN, cpus: float = 64, options: Sequence[str] = (),
+        module: str = "berth.live.local",
+    ) -> None:  # fmt: skip
         self.folder = Path(tempfile.mkdtemp(prefix="bq-", dir="/dev/shm"))
         self.state = self.folder / "state"
         self.gpus, self.brain, self.cpus, self.options = gpus, brain, cpus, list(options)
+        self.module = module
+        """The broker's."""
         self.broker: subprocess.Popen[bytes] | None = None
         self.environment = {
             **{
@@ -51,7 +54,7 @@ class World:
         words = [
             sys.executable,
             "-m",
-            "berth.live.local",
+            self.module,
             "--cpus",
             str(self.cpus),
             "--brain",

@@ -178,11 +178,30 @@ class Book:
                 raise LiveError(f"--after {other}: a job cannot wait for itself")
             if not self._known(other):
                 raise LiveError(f"--after {other}: there is no such job; `berth queue --ended` lists them")
+            if self._waits_for(other, entry):
+                raise LiveError(
+                    f"--after {other}: job {other} waits for job {entry.id} itself, so that neither would ever start"
+                )
         for _, other in entry.request.after:
             if (those := self._dependents.get(other)) is not None:
                 those.discard(entry.id)
         for _, other in request.after:
             self._dependents[other].add(entry.id)
+
+    def _waits_for(self, job_id: str, entry: Entry) -> bool:
+        """Whether a job, or a task of an array, waits for this one or its array, by however many others."""
+        seen: set[str] = set()
+        front = [job_id]
+        while front:
+            name = front.pop()
+            if name in (entry.id, entry.number):
+                return True
+            if name in seen:
+                continue
+            seen.add(name)
+            for job in self.named(name):
+                front += [other for _, other in job.request.after]
+        return False
 
     def requeue(self, entry: Entry, now_ms: int) -> None:
         """Stop a running job and queue it again."""

@@ -9,7 +9,9 @@ TYPE_CHECKING = False  # as in typing, whose import takes a tenth of a client's 
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["job_lines", "moment", "queue_lines", "span", "status_lines", "why_lines"]
+__all__ = ["job_lines", "moment", "queue_lines", "span", "status_lines", "why_lines", "whys_text"]
+
+MOST_NAMED = 5
 
 
 @lru_cache(maxsize=4096)
@@ -39,6 +41,12 @@ def mib(value: float) -> str:
     if value >= 1024:
         return f"{value / 1024:.1f}G".replace(".0G", "G")
     return f"{value:.0f}M"
+
+
+def sizes(*values: int) -> tuple[str, ...]:
+    """Amounts of memory in MiB that are compared: in MiB if the rounded ones would look the same."""
+    texts = tuple(mib(value) for value in values)
+    return texts if len(set(texts)) == len(set(values)) else tuple(f"{value:,} MiB" for value in values)
 
 
 def counted(number: float, noun: str) -> str:
@@ -80,7 +88,7 @@ def status_lines(answer: dict[str, Any], now_ms: float) -> list[str]:
     brain = answer["brain"] if answer["brain"] != "ready" else "ready"
     lines = [
         f"up: process {answer['pid']}, {answer['state_folder']}{', on fake GPUs' if answer['fake'] else ''}",
-        f"policy: {answer['policy']}, by what the {answer['knowledge']} knows; the brain is {brain}"
+        f"policy: {answer['policy']} (knowledge: {answer['knowledge']}); the brain is {brain}"
         f" (process {answer['brain_pid']})",
         "jobs: " + ", ".join(f"{count:,} {state}" for state, count in jobs.items()),
     ]
@@ -158,10 +166,34 @@ def _attempt_lines(attempt: dict[str, Any]) -> list[str]:
     return lines
 
 
+def whys_text(jobs: list[dict[str, Any]]) -> str:
+    """`berth why ID`; tasks of an array that wait for the same are named behind the first of them."""
+    alike: dict[str, list[str]] = {}
+    for job in jobs:
+        if job["like"]:
+            alike.setdefault(job["like"], []).append(job["id"])
+    parts = []
+    for job in jobs:
+        if job["like"]:
+            continue
+        lines, others = why_lines(job), alike.get(job["id"], [])
+        if others:
+            more = f" and {len(others) - MOST_NAMED:,} more" if len(others) > MOST_NAMED else ""
+            lines.append(f"  so it is with {', '.join(others[:MOST_NAMED])}{more}")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
 def why_lines(job: dict[str, Any]) -> list[str]:
-    """`berth why ID`."""
-    since = span(job["now_ms"] - job["since_ms"])
-    lines = [f"Job {job['id']} is {job['state']}{': ' + job['reason'] if job['reason'] else ''}, for {since}"]
+    """What stands in the way of one job."""
+    since, reason = span(job["now_ms"] - job["since_ms"]), job["reason"]
+    if reason == "waits for room":
+        head = f"Job {job['id']} has waited {since} for room"
+    elif job["state"] in ("waiting", "held", "starting", "running"):
+        head = f"Job {job['id']} has been {job['state']} for {since}{': ' + reason if reason else ''}"
+    else:
+        head = f"Job {job['id']} has ended {since} ago: {job['state']}{', ' + reason if reason else ''}"
+    lines = [head]
     if job["note"]:
         lines.append(f"  {job['note']}")
     if job["never"]:
