@@ -76,6 +76,18 @@ def test_a_job_of_several_nodes_is_replayed_on_as_many(
     assert (job.gpus, job.nodes) == (gpus, parts)
 
 
+def test_a_job_counts_from_when_it_could_have_started(history: Path, tmp_path: Path) -> None:
+    origin = 1_700_000_000_000
+    later = replace(
+        record("4", origin, origin + 36_000, origin + 46_000), queued_ms=origin + 35_000
+    )  # --begin
+    write_records([later], tmp_path / "later.parquet")
+    import_records(open_history(history), tmp_path / "later.parquet", Options(cluster="here"))
+    real = lived(open_history(history))
+    assert [(job.id, job.submit_ms) for job in real.jobs] == [("1", 0), ("2", 1000), ("4", 35_000)]
+    assert real.wait_mean_s == pytest.approx((0 + 10 + 1) / 3)
+
+
 def test_the_replay_of_what_ran_is_close_and_the_gap_of_others_is_told(history: Path) -> None:
     words = [
         "compare",

@@ -29,13 +29,13 @@ POLICIES = "policies.json"
 
 @dataclass(frozen=True, slots=True)
 class Lived:
-    """Jobs that ran, in ms since the first of them was submitted, and what came of them in truth."""
+    """Jobs that ran, in ms since the first of them could have started, and what came of them in truth."""
 
     jobs: tuple[Job, ...]
     nodes: tuple[Node, ...]
     makespan_s: float
     wait_mean_s: float
-    """From the submission to the start of the last attempt, as `waiting_time_s` of a replay."""
+    """From when a job could have started to the start of its last attempt, as `waiting_time_s` of a replay."""
     policy: str
     """The policy that decided when the last job was submitted; empty if it is not known."""
     left_out: int
@@ -68,9 +68,12 @@ def lived(history: History, *, since_ms: int = 0, nodes: Sequence[Node] = ()) ->
     if not ran:
         raise SettingError(f"no job in {history.folder} ran in this period; there is nothing to replay")
     lasts = [next(record for record in reversed(each) if record.start_ms is not None) for each in ran]
-    origin_ms = min(last.submit_ms for last in lasts)
-    jobs = sorted((_job(last, origin_ms) for last in lasts), key=lambda job: (job.submit_ms, _place(job.id)))
-    waits = [(last.start_ms or 0) - last.submit_ms for last in lasts]
+    # A job that was held, or waited for a time or another job, counts from when it could have started.
+    ready = [each[0].queued_ms for each in ran]
+    origin_ms = min(ready)
+    jobs = [_job(last, at_ms - origin_ms) for last, at_ms in zip(lasts, ready, strict=True)]
+    jobs.sort(key=lambda job: (job.submit_ms, _place(job.id)))
+    waits = [(last.start_ms or 0) - at_ms for last, at_ms in zip(lasts, ready, strict=True)]
     return Lived(
         tuple(jobs),
         tuple(nodes) or tuple(read_nodes(kept)),
@@ -97,11 +100,11 @@ def distances(real: Lived, runs: Iterable[Run]) -> list[tuple[str, float, float]
     ]
 
 
-def _job(record: Record, origin_ms: int) -> Job:
+def _job(record: Record, ready_ms: int) -> Job:
     shared_milli = record.share.milli
     return Job(
         id=record.job_id,
-        submit_ms=record.submit_ms - origin_ms,
+        submit_ms=ready_ms,
         work_ms=max(1, record.end_ms - (record.start_ms or 0)),
         user=record.user,
         application=record.application,

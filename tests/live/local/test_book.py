@@ -316,6 +316,22 @@ def test_of_an_array_no_more_tasks_run_at_a_time_than_its_user_said(tmp_path: Pa
     assert most == 3
 
 
+def test_a_job_is_queued_from_when_it_waits_for_nothing_but_room(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    (first,) = world.submit(Request(("true",), mem_mib=100), Tasks(None, ((),)))
+    (after,) = world.submit(Request(("true",), mem_mib=100, after=(("any", first.id),)), Tasks(None, ((),)))
+    (later,) = world.submit(Request(("true",), mem_mib=100, begin_ms=9_000), Tasks(None, ((),)))
+    (held,) = world.submit(Request(("true",), mem_mib=100), Tasks(None, ((),)))
+    world.book.hold(held, world.now_ms)
+    world.now_ms = 5_000
+    world.book.cancel(first, world.now_ms)
+    world.book.release(held, world.now_ms)
+    world.now_ms = 9_000
+    world.book.tick(world.now_ms)
+    assert [job.queued_ms for job in (after, held, later)] == [5_000, 5_000, 9_000]
+    assert {after.reason, held.reason, later.reason} == {""}
+
+
 def test_a_decision_on_what_a_job_was_before_it_was_edited_is_refused(tmp_path: Path) -> None:
     world = FakeWorld(tmp_path / "queue.db")
     entry = world.submit(request(), ONE)[0]

@@ -176,6 +176,25 @@ def test_two_edits_at_once_are_both_done(shared: World) -> None:
     assert (told["name"], told["mem_mib"]) == ("new", 2048)
 
 
+def test_what_was_meant_otherwise_is_said_and_a_bad_line_of_a_script_named(shared: World) -> None:
+    (shared.folder / "bad.sh").write_text("#!/bin/sh\n#BERTH --gpus 0\n#BERTH --cpus many\ntrue\n")
+    done = berth(shared, "submit", "./bad.sh")
+    assert done.returncode == 2
+    assert done.stderr.startswith("berth: ./bad.sh, line 3: --cpus 'many'; expected a number")
+    done = berth(shared, "submit", "--output", "none/out", "--gpus", "0", "true")
+    assert (done.returncode, "there is no folder none; make it first" in done.stderr) == (2, True)
+    done = berth(shared, "submit", "--gpus", "0", "--profile", "new", "--param", "lr=1,2", "true", "{other}")
+    assert done.returncode == 0
+    assert "there is no profile 'new' yet; it is recorded of this job's runs" in done.stderr
+    assert "no {lr} in the command: the job finds it in BERTH_PARAM_lr" in done.stderr
+    held = shared.submit("true", gpus=0, begin="now+1h")
+    done = berth(shared, "wait", "--all", "--timeout", "0.01")
+    assert (done.returncode, done.stdout) == (124, "")
+    assert f"waiting for job {held} (its time to begin has not come)" in done.stderr
+    assert "1 job has not ended yet" in done.stderr
+    shared.ask("cancel", all=True)
+
+
 def test_a_dependency_that_closes_a_circle_is_refused(shared: World) -> None:
     first = shared.submit("true", gpus=0, begin="now+1h")
     array = shared.submit("true", gpus=0, after=f"ok:{first}", array="1-2")

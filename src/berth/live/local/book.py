@@ -38,11 +38,15 @@ from berth.live.local.entry import (
 from berth.live.local.request import Request, Tasks
 from berth.live.local.telling import for_brain
 
-__all__ = ["Book"]
+__all__ = ["Book", "check_not_ended"]
 
 MOST_START_FAILURES = 5
 BACKOFF_MS = 1000
 SOON_MS = 50
+FOR_A_JOB = "it waits for job"
+FOR_ITS_TIME = "its time to begin has not come"
+NOT_YET = (FOR_A_JOB, FOR_ITS_TIME)
+"""Why a job waits that would not start if all GPUs were free."""
 
 
 @dataclass
@@ -115,7 +119,7 @@ class Book:
 
     def cancel(self, entry: Entry, now_ms: int, *, by: str = "") -> None:
         """End a job, wherever it is."""
-        _check_not_ended(entry)
+        check_not_ended(entry)
         if entry.state in (WAITING, HELD):
             self._withdraw(entry)
             self._finish(entry, CANCELLED, now_ms, by or "cancelled while it waited")
@@ -124,7 +128,7 @@ class Book:
 
     def hold(self, entry: Entry, now_ms: int) -> None:
         """Keep a waiting job from starting."""
-        _check_not_ended(entry)
+        check_not_ended(entry)
         if entry.state == HELD:
             return
         if entry.state != WAITING:
@@ -134,17 +138,18 @@ class Book:
 
     def release(self, entry: Entry, now_ms: int) -> None:
         """Let a held job start."""
-        _check_not_ended(entry)
+        check_not_ended(entry)
         if entry.state == WAITING:
             return
         if entry.state != HELD:
             raise LiveError(f"job {entry.id} is {entry.state}; only a held job can be released")
+        entry.queued_ms = now_ms
         self._change(entry, WAITING, now_ms, "")
         self._consider(entry, now_ms)
 
     def edit(self, entry: Entry, request: Request, key: int, now_ms: int) -> None:
         """Exchange what a waiting job asks for; of a running one what its processes do not see."""
-        _check_not_ended(entry)
+        check_not_ended(entry)
         if entry.state in (STARTING, RUNNING):
             old = entry.request
             same = (
@@ -170,6 +175,20 @@ class Book:
                 self._consider(entry, now_ms)
         elif entry.state == RUNNING:
             self.notes.append({"note": "replace", "job": for_brain(entry, self.limits)})
+
+    def limit_tasks(self, numbers: Iterable[str], most: int, now_ms: int) -> None:
+        """Have at most so many tasks of these arrays run at a time; those that run go on."""
+        for number in numbers:
+            for entry in self.named(number):
+                entry.at_most = most
+                self.dirty[entry.id] = entry
+            waiting = [entry for entry in self.named(number) if entry.offered]
+            over = len(self._going[number]) - most
+            for entry in waiting[max(0, len(waiting) - over) :] if over > 0 else ():
+                self._withdraw(entry)
+                self._consider(entry, now_ms)
+            for entry in self.named(number):
+                self._consider(entry, now_ms)
 
     def _depend(self, entry: Entry, request: Request) -> None:
         """Let it wait for the jobs that it now names; LiveError where there is no such job, or it is itself."""
@@ -422,7 +441,10 @@ class Book:
         if entry.id not in self.jobs:
             return  # it can never start, and has ended
         if reason is None:
-            entry.offered = True
+            if entry.reason.startswith(NOT_YET):
+                entry.queued_ms = now_ms  # until now it waited for no resources
+                self.dirty[entry.id] = entry
+            entry.offered, entry.reason, entry.since_ms = True, "", now_ms
             entry.version += 1
             if entry.index is not None:
                 self._going[entry.number].add(entry.id)
@@ -439,13 +461,18 @@ class Book:
                 )
                 return "ended"
             if found is None:
-                return f"it waits for job {other} ({kind})"
+                return f"{FOR_A_JOB} {other} ({kind})"
         begin_ms = max(entry.request.begin_ms, entry.not_before_ms)
         if begin_ms > now_ms:
             heappush(self._wakes, (begin_ms, entry.id))
-            return "its time to begin has not come"
+            return FOR_ITS_TIME
         if entry.at_most and len(self._going[entry.number]) >= entry.at_most:
-            return f"at most {entry.at_most} tasks of its array run at a time"
+            tasks = (
+                "1 task of its array runs"
+                if entry.at_most == 1
+                else f"{entry.at_most} tasks of its array run"
+            )
+            return f"at most {tasks} at a time"
         return None
 
     def _dependency(self, kind: str, other: str) -> bool | None:
@@ -495,7 +522,8 @@ class Book:
                 self._consider(job, now_ms)
 
 
-def _check_not_ended(entry: Entry) -> None:
+def check_not_ended(entry: Entry) -> None:
+    """LiveError where the job has ended."""
     if entry.state in ENDED:
         raise LiveError(
             f"job {entry.id} has ended ({entry.state}); queue it again with: berth requeue {entry.id}"

@@ -334,7 +334,7 @@ class Brain:
             candidates.append({
                 "gpu": at, "free_milli": milli, "free_mib": mem_mib, "lacking": lacking,
                 # Best fit takes the GPU that is left with least: the smaller is the better.
-                "left_milli": milli - job.share.milli, "left_mib": mem_mib - job.share.mem_mib,
+                "left_milli": milli - job.share.milli, "left_mib": mem_mib - wanted_mib,
             })  # fmt: skip
         run_ms, peak = self._knowledge.run_ms(job), self._knowledge.peak_mem_mib(job)
         return {

@@ -124,6 +124,11 @@ def _job(words: list[str]) -> int | None:
         answer = _ask({"do": "job", "id": operands[0]})
     except LiveError as error:
         if _a_history_is_there():
+            if str(error).startswith("no queue is up"):
+                print(
+                    f"berth: {error}; until then the history answers, of jobs that have ended",
+                    file=sys.stderr,
+                )
             return None
         raise LiveError(f"{error}; there is no history either") from error
     jobs = answer["jobs"]
