@@ -109,7 +109,7 @@ def distances(real: Lived, runs: Iterable[Run]) -> list[tuple[str, float, float]
 
 
 def _start_took_ms(record: Record, moments: Sequence[int]) -> int:
-    """How long the start took: from the moment before it at which GPUs became free or a job came, where that is near."""
+    """How long the start took: since the last moment at which GPUs became free or a job came, where that is near."""
     start_ms = record.start_ms or 0
     took_ms = start_ms - moments[max(0, bisect_right(moments, start_ms) - 1)]
     return took_ms if 0 <= took_ms <= LONGEST_START_MS else 0

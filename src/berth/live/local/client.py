@@ -76,18 +76,17 @@ def _queue(values: Parsed, operands: list[str]) -> int:
         message["states"] = str(values["state"]).split(",")
     if "limit" in values:
         message["limit"] = _whole(values, "limit")
+    message["text"] = not values.get("json")
     answer = _ask(message)
-    rows, columns = answer["rows"], answer["columns"]
-    assert isinstance(rows, list)
-    assert isinstance(columns, list)
     if values.get("json"):
+        rows, columns = answer["rows"], answer["columns"]
+        assert isinstance(rows, list)
+        assert isinstance(columns, list)
         _print_json({"jobs": [dict(zip(columns, row, strict=True)) for row in rows], "note": answer["note"]})
         return 0
     if answer["note"]:
         print(f"berth: {answer['note']}", file=sys.stderr)
-    from berth.live.local.tables import queue_lines
-
-    sys.stdout.write(queue_lines(rows, time.time() * 1000))
+    sys.stdout.write(str(answer["text"]))
     return 0
 
 

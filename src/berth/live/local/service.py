@@ -28,6 +28,7 @@ GOING = (STARTING, RUNNING)
 GONE_S = 2.0
 """How often a wait looks whether its client is still there."""
 LONGEST_WAIT_S = 1e9
+MOST_SHARED = 2000
 
 
 class Service:
@@ -38,6 +39,7 @@ class Service:
         self._listing = Listing(broker)
         self._users: dict[int, str] = {}
         self._edits = asyncio.Lock()
+        self._requests: dict[Request, tuple[int, Request]] = {}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, until the client goes away."""
@@ -115,6 +117,7 @@ class Service:
         statements: list[Statement] = []
         made: list[Entry] = []
         texts: dict[str, str] = {}
+        written: set[int] = set()
         number = book.next_number, book.next_serial
         try:
             for count, each in enumerate(message["jobs"], 1):
@@ -125,8 +128,10 @@ class Service:
                     if len(message["jobs"]) == 1:
                         raise
                     raise LiveError(f"job {count} of the message: {error}") from error
-                key = broker.next_request_key()
-                statements.append(of_request(key, request))
+                key, request = self._shared(request)
+                if key not in written:
+                    written.add(key)
+                    statements.append(of_request(key, request))
                 made += book.draft(
                     request,
                     tasks_of(each["flags"]),
@@ -165,6 +170,14 @@ class Service:
                     if not any("{" + name + "}" in word for word in each["argv"]):
                         hints[f"no {{{name}}} in the command: the job finds it in BERTH_PARAM_{name}"] = None
         return list(hints)
+
+    def _shared(self, request: Request) -> tuple[int, Request]:
+        """The key and the object of an equal request of late, so that 10,000 jobs alike have one in memory."""
+        found = self._requests.pop(request, None) or (self._broker.next_request_key(), request)
+        self._requests[found[1]] = found
+        if len(self._requests) > MOST_SHARED:
+            del self._requests[next(iter(self._requests))]
+        return found
 
     def _requested(
         self, each: Message, message: Message, now_ms: int, texts: dict[str, str], statements: list[Statement]

@@ -7,11 +7,13 @@ from functools import lru_cache
 
 TYPE_CHECKING = False  # as in typing, whose import takes a tenth of a client's time
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
 __all__ = ["job_lines", "moment", "queue_lines", "span", "status_lines", "why_lines", "whys_text"]
 
 MOST_NAMED = 5
+HEAD = ("ID", "USER", "NAME", "STATE", "GPUS", "MEM", "TIME", "WHERE OR WHY")
 
 
 @lru_cache(maxsize=4096)
@@ -60,22 +62,9 @@ def gpus_text(gpus: int, milli: int) -> str:
     return "–" if not gpus else str(gpus) if milli >= 1000 else f"{milli / 1000:g}"
 
 
-def queue_lines(rows: list[list[Any]], now_ms: float) -> str:
-    """The queue as a table: `berth queue`."""
-    head = ("ID", "USER", "NAME", "STATE", "GPUS", "MEM", "TIME", "WHERE OR WHY")
-    cells = [head]
-    for (
-        job_id, user, name, state, gpus, milli, memory, submit_ms, start_ms, end_ms, attempt, slots, code, reason,
-    ) in rows:  # fmt: skip
-        began = start_ms or submit_ms
-        took = span((end_ms or now_ms) - began) if state != "waiting" else span(now_ms - submit_ms)
-        where = "GPU " + ",".join(map(str, slots)) if slots else reason
-        if code and not slots:
-            where = f"{reason} (exit code {code})" if str(code) not in reason else reason
-        if attempt > 1 and not end_ms:
-            where = f"{where} (attempt {attempt})"
-        memory_text = mib(memory) if memory else "–"
-        cells.append((job_id, user, name[:24], state, gpus_text(gpus, milli), memory_text, took, where))
+def queue_lines(jobs: Iterable[tuple[str, ...]]) -> str:
+    """The queue as a table: `berth queue`. Each job has a cell for each column."""
+    cells = [HEAD, *jobs]
     columns = list(zip(*cells, strict=True))[:7]
     sizes = [max(map(len, column)) for column in columns]
     form = "  ".join([*(f"%-{size}s" for size in sizes[:4]), *(f"%{size}s" for size in sizes[4:]), "%s"])
