@@ -34,13 +34,16 @@ from berth.live.local.entry import (
     Entry,
     Limits,
     Stop,
+    application_of,
 )
-from berth.live.local.request import Request, Tasks
-from berth.live.local.telling import for_brain
+from berth.live.local.request import WHOLE, Request, Tasks
+from berth.live.local.telling import asked_mib, for_brain
 
 __all__ = ["Book", "check_not_ended"]
 
 MOST_START_FAILURES = 5
+MOST_NEEDS = 1000
+"""Applications that have run out of memory and are remembered."""
 BACKOFF_MS = 1000
 SOON_MS = 50
 FOR_A_JOB = "it waits for job"
@@ -77,6 +80,9 @@ class Book:
 
     def __post_init__(self) -> None:
         self._wakes: list[tuple[int, str]] = []
+        self._needs: dict[
+            tuple[int, str, tuple[str, ...]], int
+        ] = {}  # what has run out of memory, and needs MiB
         self._dependents: dict[str, set[str]] = defaultdict(set)
         self._arrays: dict[str, dict[str, None]] = defaultdict(dict)  # in order of submission
         self._going: dict[str, set[str]] = defaultdict(set)  # tasks that run or that the brain has
@@ -320,6 +326,7 @@ class Book:
         if state == OUT_OF_MEMORY:
             entry.out_of_memory += 1
             entry.needs_mib = max(more_mib(entry, end, self.limits), entry.needs_mib)
+            self._learn_need(entry)
         entry.attempt += 1
         entry.queued_ms, entry.stop, entry.share, entry.start_ms, entry.end_ms = (
             now_ms,
@@ -331,6 +338,29 @@ class Book:
         self._change(entry, WAITING, now_ms, f"its last attempt: {reason or state}")
         self._consider(entry, now_ms)
         self._release_array(entry, now_ms)
+
+    def _learn_need(self, entry: Entry) -> None:
+        """Give the waiting jobs of an application what one of them turned out to need, so that they do not fail too."""
+        kind = _kind(entry)
+        self._needs[kind] = max(entry.needs_mib, self._needs.pop(kind, 0))
+        if len(self._needs) > MOST_NEEDS:
+            del self._needs[next(iter(self._needs))]
+        for job in self.jobs.values():
+            if job.state == WAITING and job.offered and job is not entry and self._heed_need(job):
+                job.version += 1
+                self.notes.append({"note": "replace", "job": for_brain(job, self.limits)})
+
+    def _heed_need(self, entry: Entry) -> bool:
+        """Let a job have what its application is known to need, if it asked for less; whether that changed it."""
+        request = entry.request
+        if not self._needs or not request.retries or not (request.mem_mib or request.milli < WHOLE):
+            return False
+        needs_mib = self._needs.get(_kind(entry), 0)
+        if needs_mib <= max(entry.needs_mib, asked_mib(entry, self.limits)):
+            return False
+        entry.needs_mib = needs_mib
+        self.dirty[entry.id] = entry
+        return True
 
     def _keep_attempt(self, entry: Entry, state: str, end: End, end_ms: int, reason: str) -> None:
         """Have an attempt written that is over, whether it ran or not."""
@@ -441,6 +471,7 @@ class Book:
         if entry.id not in self.jobs:
             return  # it can never start, and has ended
         if reason is None:
+            self._heed_need(entry)
             if entry.reason.startswith(NOT_YET):
                 entry.queued_ms = now_ms  # until now it waited for no resources
                 self.dirty[entry.id] = entry
@@ -520,6 +551,11 @@ class Book:
                 return
             if (job := self.jobs.get(job_id)) is not None:
                 self._consider(job, now_ms)
+
+
+def _kind(entry: Entry) -> tuple[int, str, tuple[str, ...]]:
+    """What jobs are alike in memory: those of one user, application and command."""
+    return entry.uid, application_of(entry.request, entry.params), entry.request.argv[:2]
 
 
 def check_not_ended(entry: Entry) -> None:
