@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from berth.errors import LiveError
+from berth.live.local.cgroups import Cgroups
 from berth.live.local.places import Places
 from berth.live.local.protocol import Connection
 
@@ -179,6 +181,9 @@ class World:
                     continue
         for pid in self.shims():
             _kill(pid)
+        groups = Cgroups(hashlib.sha256(str(self.state).encode()).hexdigest()[:6])
+        groups.sweep(set())
+        groups.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

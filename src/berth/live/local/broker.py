@@ -169,6 +169,7 @@ class Broker:
         with contextlib.suppress(StoreError):
             self.store.keep_copy()
             self.runner.sweep(self.book.jobs)
+        self.runner.cgroups.close()
         self.store.close()
         with contextlib.suppress(OSError):
             os.unlink(self.places.socket)

@@ -372,8 +372,11 @@ class Runner:
         kept = {f"{entry.id}-{entry.start}" for entry in live.values() if entry.state in (STARTING, RUNNING)}
         for name in os.listdir(self._places.runs):
             run = Run(self._places.runs, *_split(name))
-            if name not in kept and not run.shim_lives():
+            if run.shim_lives():
+                kept.add(name)
+            elif name not in kept:
                 run.remove()
+        self.cgroups.sweep(kept)
         with contextlib.suppress(OSError):
             for name in os.listdir(root_folder()):
                 if self.is_ours(name) and self._run_of_partition(name) not in kept:
