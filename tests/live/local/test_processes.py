@@ -266,6 +266,25 @@ def test_an_exit_that_nobody_can_know_is_unknown_and_runs_again_only_if_its_user
         assert (told, ran) == ({job: ("exit-unknown", None)}, ["1"])
 
 
+def test_a_queue_ends_no_job_of_another_that_has_the_same_id(world: World) -> None:
+    other = World(gpus="")
+    try:
+        other.up()
+        ours, theirs = (each.submit(GATE, gpus=0) for each in (world, other))
+        assert ours == theirs == "1"
+        for each in (world, other):
+            each.until(lambda each=each: each.state_of("1") == "running", "it runs")
+        (shim,) = other.shims()
+        os.kill(shim, signal.SIGKILL)
+        other.until(lambda: "shim-killed" in other.log(), "its shim is gone")
+        (other.folder / "go").touch()
+        other.wait("1")  # what is left of its processes has been ended
+        (world.folder / "go").touch()
+        assert world.wait("1") == {"1": ("completed", 0)}
+    finally:
+        other.close()
+
+
 def test_a_broker_that_goes_down_leaves_its_jobs_running(world: World) -> None:
     job = world.submit(f"{GATE} exit 2")
     world.until(lambda: world.state_of(job) == "running", "it runs")
