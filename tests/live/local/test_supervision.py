@@ -209,6 +209,10 @@ def test_why_of_an_array_explains_what_is_alike_once(shared: World) -> None:
     room = shared.submit("sleep 600", array="1-2")
     shared.until(lambda: len(shared.ask("status")["gpus"][0]["tenants"]) == 1, "it runs")
     array = shared.submit("true", array="1-40")
+    head, *rows = berth(shared, "queue", "--limit", "3").stdout.splitlines()
+    assert head.split() == ["ID", "USER", "NAME", "STATE", "GPUS", "MEM", "TIME", "WHERE", "OR", "WHY"]
+    assert [row.split()[0] for row in rows] == [f"{room}_1", f"{room}_2", f"{array}_1"]
+    assert (rows[0].split()[-2], rows[2].endswith("waits for room")) == ("GPU", True)
     told = shared.ask("why", id=array)["jobs"]
     assert [job["like"] for job in told] == ["", *[f"{array}_1"] * 39]
     said = berth(shared, "why", array).stdout
