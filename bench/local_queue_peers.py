@@ -12,7 +12,9 @@ memory for good; the peers do not run it again.
     plain        the same under `berth policy priority+best-fit`
     tsp          task-spooler of Debian with a slot a GPU; a job takes a card that no other has (flock)
     gflow        runqd of PyPI: `gbatch --shared --gpus 1 --gpu-memory DECLARED`; --gflow is the folder of its programs
+    spread       the same under `berth policy easy+priority+worst-fit`, which takes the card that is left with most
     first-fit    a loop that starts each job on the first GPU where the declared memory of all fits
+    first-fit-again  the same, and its user submits what ran out of memory again, with twice the memory
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness import save
@@ -44,6 +46,7 @@ NATIVE = ROOT / "build" / "native"
 GPUS, CARD_MIB = 4, 80 << 10
 COPIES = 5
 GIVE_UP_S = 180.0
+OURS = ("berth", "learned", "plain", "spread")
 
 
 @dataclass(frozen=True)
@@ -236,12 +239,18 @@ def gflow(jobs: list[Application], programs: Path) -> Outcome:
             subprocess.run(["tmux", "kill-server"], env=environment, check=False, stderr=subprocess.DEVNULL)
 
 
-def first_fit(jobs: list[Application]) -> Outcome:
-    """Each job in turn on the first GPU where what is declared fits; later ones go ahead where there is room."""
+def first_fit(jobs: list[Application], *, again: bool = False) -> Outcome:
+    """Each job in turn on the first GPU where what is declared fits; later ones go ahead where there is room. With
+    `again` its user submits a job that ran out of memory once more, with twice of what was declared."""
     with field() as here:
         began_s = time.time()
         waiting, running = list(enumerate(jobs)), []
+        numbers: dict[int, int] = {}
         while waiting or running:
+            for process, _, job in running:
+                if again and process.poll():
+                    twice = min(2 * job.declared_mib, CARD_MIB)
+                    waiting.append((numbers[process.pid], replace(job, declared_mib=twice)))
             running = [each for each in running if each[0].poll() is None]
             for at, job in list(waiting):
                 free = [
@@ -253,6 +262,7 @@ def first_fit(jobs: list[Application]) -> Outcome:
                     environment = {**here.environment, "CUDA_VISIBLE_DEVICES": str(card)}
                     process = subprocess.Popen(here.command(at, job), env=environment)
                     running.append((process, card, job))
+                    numbers[process.pid] = at
                     waiting.remove((at, job))
             time.sleep(0.02)
         return here.outcome(began_s, len(jobs))
@@ -273,7 +283,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--gflow", type=Path, default=None)
-    parser.add_argument("--only", default="berth,learned,plain,tsp,gflow,first-fit")
+    parser.add_argument("--only", default="berth,learned,plain,spread,tsp,gflow,first-fit,first-fit-again")
     words = parser.parse_args()
     subprocess.run(["make", "-s", "-C", str(ROOT / "native"), "all", "tests"], check=True)
     link = [f"-L{NATIVE / 'fake'}", "-l:libcuda.so.1"]
@@ -284,8 +294,10 @@ def main() -> None:
         "berth": berth,
         "learned": lambda jobs: berth(jobs, "learned"),
         "plain": lambda jobs: berth(jobs, "priority+best-fit"),
+        "spread": lambda jobs: berth(jobs, "easy+priority+worst-fit"),
         "tsp": tsp,
         "first-fit": first_fit,
+        "first-fit-again": lambda jobs: first_fit(jobs, again=True),
     }
     if words.gflow is not None:
         runs["gflow"] = lambda jobs: gflow(jobs, words.gflow)
@@ -306,9 +318,9 @@ def table(found: dict[str, list[Outcome]]) -> dict[str, object]:
             "makespan_s": round(statistics.mean(each.makespan_s for each in outcomes), 2),
             "failed": sum(each.failed for each in outcomes), "seeds": len(outcomes),
         }  # fmt: skip
-    for ours in ("berth", "learned", "plain"):
+    for ours in OURS:
         for name in found:
-            if ours not in found or name in ("berth", "learned", "plain"):
+            if ours not in found or name in OURS:
                 continue
             pairs = zip(found[ours], found[name], strict=False)
             mean, half = interval([100 * (own.makespan_s / other.makespan_s - 1) for own, other in pairs])

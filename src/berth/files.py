@@ -1,12 +1,14 @@
-"""A file that is there whole or not at all: it is written under another name, and renamed when it is whole."""
+"""Files that are there whole or not at all, and names that any file system takes."""
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["whole_file"]
+__all__ = ["plain_name", "whole_file"]
 
 
 @contextmanager
@@ -22,3 +24,10 @@ def whole_file(path: Path) -> Iterator[Path]:
         raise
     finally:
         aside.unlink(missing_ok=True)
+
+
+def plain_name(text: str) -> str:
+    """The text as far as any file system takes it; with a digest where that is not all of it."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:80].lstrip(".")
+    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
+    return plain if plain == text else f"{plain}-{digest}"

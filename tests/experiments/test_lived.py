@@ -76,6 +76,39 @@ def test_a_job_of_several_nodes_is_replayed_on_as_many(
     assert (job.gpus, job.nodes) == (gpus, parts)
 
 
+def test_a_job_counts_from_when_it_could_have_started(history: Path, tmp_path: Path) -> None:
+    origin = 1_700_000_000_000
+    later = replace(
+        record("4", origin, origin + 36_000, origin + 46_000), queued_ms=origin + 35_000
+    )  # --begin
+    write_records([later], tmp_path / "later.parquet")
+    import_records(open_history(history), tmp_path / "later.parquet", Options(cluster="here"))
+    real = lived(open_history(history))
+    assert [(job.id, job.submit_ms) for job in real.jobs] == [("1", 0), ("2", 1000), ("4", 35_000)]
+    assert real.wait_mean_s == pytest.approx((0 + 10 + 1) / 3)
+
+
+def test_what_a_start_takes_counts_as_work_and_what_a_job_waits_for_otherwise_does_not(
+    tmp_path: Path,
+) -> None:
+    """Of two that start when one GPU becomes free, that which began last ends last, as it did."""
+    origin = 1_700_000_000_000
+    records = [
+        record("1", origin, origin, origin + 10_000),
+        record("2", origin, origin + 10_020, origin + 20_027, 500),
+        record("3", origin, origin + 10_033, origin + 20_034, 500),
+        record("4", origin, origin + 22_000, origin + 25_000),
+    ]
+    write_records(records, tmp_path / "records.parquet")
+    folder = tmp_path / "history"
+    import_records(open_history(folder), tmp_path / "records.parquet", Options(cluster="here"))
+    keep_machine(folder, [HERE], [(0, "fifo")])
+    real = lived(open_history(folder))
+    assert [(job.id, job.work_ms) for job in real.jobs] == [
+        ("1", 10_000), ("2", 10_027), ("3", 10_034), ("4", 3_000),
+    ]  # fmt: skip
+
+
 def test_the_replay_of_what_ran_is_close_and_the_gap_of_others_is_told(history: Path) -> None:
     words = [
         "compare",

@@ -134,7 +134,10 @@ def _from_history(folder: Path, since: str, policies: list[str], options: RunOpt
             file=sys.stderr,
         )
     if real.left_out:
-        print(f"{real.left_out:,} jobs never ran, and are left out.", file=sys.stderr)
+        never = (
+            "1 job never ran, and is" if real.left_out == 1 else f"{real.left_out:,} jobs never ran, and are"
+        )
+        print(f"{never} left out.", file=sys.stderr)
 
 
 def _signed(value: float, unit: str) -> str:

@@ -166,15 +166,21 @@ def diff(
     if as_json:
         print(json.dumps({"application": application, "versions": rows}))
         return
-    print(f"{application}: version {chosen[0]} and version {chosen[1]} of {len(kept)}")
+    if len(kept) == 1:
+        print(f"{application}: there is version {chosen[0]} only, and nothing to compare it with")
+    else:
+        print(f"{application}: version {chosen[0]} and version {chosen[1]} of {len(kept)}")
     for key, unit in (
         *(("run_time_s", "s"), ("gpu_mean_pct", "%"), ("gpu_peak_pct", "%")),
         *(("mem_mean_mib", "MiB"), ("mem_peak_mib", "MiB")),
     ):
         before, after = (float(row[key]) for row in rows)
-        change = f"{(after - before) / before * 100:+.1f} %" if before else ""
         name = key.rsplit("_", 1)[0].replace("_", " ")
-        print(f"  {name:<10} {before:>10,.1f} {after:>10,.1f} {unit:<4} {change}")
+        if len(kept) == 1:
+            print(f"  {name:<10} {after:>10,.1f} {unit}")
+            continue
+        change = f"{(after - before) / before * 100:+.1f} %" if before else ""
+        print(f"  {name:<10} {before:>10,.1f} {after:>10,.1f} {unit:<4} {change}".rstrip())
 
 
 @app.command("import")

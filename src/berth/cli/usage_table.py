@@ -84,8 +84,8 @@ def show_jobs(measure: str, rows: Sequence[JobUse]) -> None:
         table.add_row(
             *(Text(name) for name in names),
             f"{row.attempts:,}",
-            f"{row.use.gpu_hours:,.2f}",
-            f"{row.use.wasted_gpu_hours:,.2f}",
+            hours_text(row.use.gpu_hours),
+            hours_text(row.use.wasted_gpu_hours),
             *(_use_cell(row.use, name) for name in uses),
         )
     console.print(table)
@@ -93,14 +93,24 @@ def show_jobs(measure: str, rows: Sequence[JobUse]) -> None:
 
 def _cells(row: Usage, measure: str, whole: float, uses: Sequence[str]) -> tuple[str, ...]:
     return (
-        f"{row.gpu_hours:,.2f}",
-        f"{row.run_hours:,.2f}",
+        hours_text(row.gpu_hours),
+        hours_text(row.run_hours),
         f"{row.jobs:,}",
         f"{row.users:,}",
         *([f"{row.measure(measure) / whole * 100:.2f} %"] if whole else []),
-        f"{row.wasted_gpu_hours:,.2f}",
+        hours_text(row.wasted_gpu_hours),
         *(_use_cell(row, name) for name in uses),
     )
+
+
+def counted(number: int, noun: str) -> str:
+    """A number of things: `1 user`, `2,000 jobs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def hours_text(hours: float) -> str:
+    """Hours with two digits behind the point, and more of them where those would all be 0."""
+    return f"{hours:.2g}" if 0 < hours < 0.005 else f"{hours:,.2f}"
 
 
 def show_usage(
@@ -117,7 +127,8 @@ def show_usage(
     console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
     console.print(usage_table(names, measure, rows, whole))
     console.print(
-        f"{totals.jobs:,} jobs in {totals.tries:,} tries of {totals.users:,} users, {totals.gpu_hours:,.1f} GPU-hours",
+        f"{counted(totals.jobs, 'job')} in {counted(totals.tries, 'attempt')} of {counted(totals.users, 'user')},"
+        f" {hours_text(totals.gpu_hours)} GPU-hours",
         highlight=False,
     )
     if totals.wait_s[0] is not None:
@@ -127,4 +138,4 @@ def show_usage(
             highlight=False,
         )
     for cause, hours in sorted(waits.items(), key=lambda item: -item[1]):
-        console.print(f"  {hours:,.2f} h waited for {cause}", highlight=False, markup=False)
+        console.print(f"  {hours_text(hours)} h waited for {cause}", highlight=False, markup=False)

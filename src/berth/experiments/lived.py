@@ -1,13 +1,16 @@
 """What really happened on one machine, as a trace to replay, and how far a replay is from it.
 
 The local queue keeps two files beside the history: `cluster.csv`, the machine as a list of nodes, and `policies.json`,
-which policy decided since when. A job works as long as its last attempt ran, neighbours included; a priority is not
-recorded, and counts as none.
+which policy decided since when. A job works as long as its last attempt held its GPUs: while it ran, neighbours
+included, and while it was started. Without the latter, jobs that were started at one moment and run for the same time
+would end in another order than they did, and a strict order of whole GPUs packs otherwise from there on. A priority is
+not recorded, and counts as none.
 """
 
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,17 +28,18 @@ __all__ = ["CLUSTER", "Lived", "distances", "keep_machine", "lived"]
 
 CLUSTER = "cluster.csv"
 POLICIES = "policies.json"
+LONGEST_START_MS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Lived:
-    """Jobs that ran, in ms since the first of them was submitted, and what came of them in truth."""
+    """Jobs that ran, in ms since the first of them could have started, and what came of them in truth."""
 
     jobs: tuple[Job, ...]
     nodes: tuple[Node, ...]
     makespan_s: float
     wait_mean_s: float
-    """From the submission to the start of the last attempt, as `waiting_time_s` of a replay."""
+    """From when a job could have started to the start of its last attempt, as `waiting_time_s` of a replay."""
     policy: str
     """The policy that decided when the last job was submitted; empty if it is not known."""
     left_out: int
@@ -68,9 +72,16 @@ def lived(history: History, *, since_ms: int = 0, nodes: Sequence[Node] = ()) ->
     if not ran:
         raise SettingError(f"no job in {history.folder} ran in this period; there is nothing to replay")
     lasts = [next(record for record in reversed(each) if record.start_ms is not None) for each in ran]
-    origin_ms = min(last.submit_ms for last in lasts)
-    jobs = sorted((_job(last, origin_ms) for last in lasts), key=lambda job: (job.submit_ms, _place(job.id)))
-    waits = [(last.start_ms or 0) - last.submit_ms for last in lasts]
+    # A job that was held, or waited for a time or another job, counts from when it could have started.
+    ready = [each[0].queued_ms for each in ran]
+    origin_ms = min(ready)
+    moments = sorted({*ready, *(record.end_ms for each in ran for record in each)})
+    jobs = [
+        _job(last, at_ms - origin_ms, _start_took_ms(last, moments))
+        for last, at_ms in zip(lasts, ready, strict=True)
+    ]
+    jobs.sort(key=lambda job: (job.submit_ms, _place(job.id)))
+    waits = [(last.start_ms or 0) - at_ms for last, at_ms in zip(lasts, ready, strict=True)]
     return Lived(
         tuple(jobs),
         tuple(nodes) or tuple(read_nodes(kept)),
@@ -97,12 +108,19 @@ def distances(real: Lived, runs: Iterable[Run]) -> list[tuple[str, float, float]
     ]
 
 
-def _job(record: Record, origin_ms: int) -> Job:
+def _start_took_ms(record: Record, moments: Sequence[int]) -> int:
+    """How long the start took: since the last moment at which GPUs became free or a job came, where that is near."""
+    start_ms = record.start_ms or 0
+    took_ms = start_ms - moments[max(0, bisect_right(moments, start_ms) - 1)]
+    return took_ms if 0 <= took_ms <= LONGEST_START_MS else 0
+
+
+def _job(record: Record, ready_ms: int, start_took_ms: int) -> Job:
     shared_milli = record.share.milli
     return Job(
         id=record.job_id,
-        submit_ms=record.submit_ms - origin_ms,
-        work_ms=max(1, record.end_ms - (record.start_ms or 0)),
+        submit_ms=ready_ms,
+        work_ms=max(1, record.end_ms - (record.start_ms or 0) + start_took_ms),
         user=record.user,
         application=record.application,
         gpus=record.gpus,

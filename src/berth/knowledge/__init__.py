@@ -138,7 +138,7 @@ def _history(query: str, interference: Interference) -> History:
     from berth.profiles import Profiles
 
     kept = open_history(begin, must_exist=True)
-    profiles = Profiles.of_history(begin)
+    profiles = Profiles.of_history(begin).of_runs_alone()
     return History(kept.records(), profiles, recorder=truth.profiles, speeds=truth.speeds)
 
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from berth.errors import ProfileError
-from berth.files import whole_file
+from berth.files import plain_name, whole_file
 from berth.model import Profile
 from berth.profiles.checking import checked
 from berth.profiles.file import profile_text, read_profile
 
-__all__ = ["IN_HISTORY", "Profiles", "keep_profile"]
+__all__ = ["IN_HISTORY", "SHARED", "Profiles", "keep_profile"]
 
 IN_HISTORY = "profiles"
+SHARED = "live, shared"
+"""The kind of a profile of which no run was alone: its use of the GPU is at least what it says."""
 """The folder of a history that holds its profiles, a file each."""
 ENDING = ".profile.csv"
 
@@ -69,6 +69,10 @@ class Profiles(Mapping[str, Profile]):
         path = Path(history) / IN_HISTORY
         return cls.of_folder(path, wrong=wrong) if path.is_dir() else cls()
 
+    def of_runs_alone(self) -> Profiles:
+        """Those that were recorded of runs alone, and so tell how applications press on each other."""
+        return Profiles(profile for profile in self.values() if profile.kind != SHARED)
+
 
 def keep_profile(profile: Profile, folder: str | os.PathLike[str]) -> Path:
     """Write a profile into a folder of profiles, in place of the same application's; says where."""
@@ -80,7 +84,5 @@ def keep_profile(profile: Profile, folder: str | os.PathLike[str]) -> Path:
 
 
 def file_name(application: str) -> str:
-    """The application's name as far as any file system takes it; with a digest where that is not all of it."""
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", application)[:80].lstrip(".")
-    digest = hashlib.sha256(application.encode()).hexdigest()[:8]
-    return (plain if plain == application else f"{plain}-{digest}") + ENDING
+    """The name of an application's profile in a folder of profiles."""
+    return plain_name(application) + ENDING

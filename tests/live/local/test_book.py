@@ -17,6 +17,7 @@ from berth.errors import LiveError
 from berth.live.local.entry import ENDED, End, Entry
 from berth.live.local.request import Request, Tasks
 from berth.live.local.store import of_pruning, of_recorded, of_request
+from berth.live.local.telling import for_brain
 from tests.live.local.fake_world import CARD_MIB, Crash, FakeWorld
 
 ONE = Tasks(None, ((),))
@@ -314,6 +315,35 @@ def test_of_an_array_no_more_tasks_run_at_a_time_than_its_user_said(tmp_path: Pa
         world.end(running[0], End(0))
         world.commit()
     assert most == 3
+
+
+def test_what_an_application_ran_out_of_memory_for_is_given_to_its_next_jobs(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path / "queue.db", cards=1)
+    asked = Request(("train",), mem_mib=400)
+    first, second = (world.submit(asked, Tasks(None, ((),)))[0] for _ in "12")
+    (other,) = world.submit(Request(("other",), mem_mib=400), Tasks(None, ((),)))
+    (stubborn,) = world.submit(Request(("train",), mem_mib=400, retries=0), Tasks(None, ((),)))
+    world.book.placed(first.id, first.version, (0,), (100, 400), world.now_ms)
+    world.book.ended(first, End(1, refused=1, needed_mib=480), world.now_ms)
+    (later,) = world.submit(asked, Tasks(None, ((),)))
+    jobs = (first, second, later, other, stubborn)
+    assert [for_brain(job, world.book.limits)["share"][1] for job in jobs] == [540, 540, 540, 400, 400]
+
+
+def test_a_job_is_queued_from_when_it_waits_for_nothing_but_room(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    (first,) = world.submit(Request(("true",), mem_mib=100), Tasks(None, ((),)))
+    (after,) = world.submit(Request(("true",), mem_mib=100, after=(("any", first.id),)), Tasks(None, ((),)))
+    (later,) = world.submit(Request(("true",), mem_mib=100, begin_ms=9_000), Tasks(None, ((),)))
+    (held,) = world.submit(Request(("true",), mem_mib=100), Tasks(None, ((),)))
+    world.book.hold(held, world.now_ms)
+    world.now_ms = 5_000
+    world.book.cancel(first, world.now_ms)
+    world.book.release(held, world.now_ms)
+    world.now_ms = 9_000
+    world.book.tick(world.now_ms)
+    assert [job.queued_ms for job in (after, held, later)] == [5_000, 5_000, 9_000]
+    assert {after.reason, held.reason, later.reason} == {""}
 
 
 def test_a_decision_on_what_a_job_was_before_it_was_edited_is_refused(tmp_path: Path) -> None:

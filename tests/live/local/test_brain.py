@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from berth.live.card_models import card_model
 from berth.live.local.brain import Brain
 from berth.live.local.link import BRAIN
+from berth.model import Profile
+from berth.profiles import SHARED, keep_profile
 from tests.live.local.world import World
 
 CARD = {
@@ -20,10 +25,13 @@ CARD = {
 }
 
 
+CARD_MODEL = card_model("NVIDIA A100-SXM4-80GB", 80_000)
+
+
 def begin(
     policy: str = "priority+best-fit", knowledge: str = "user", notes: list[Any] | None = None
 ) -> Brain:
-    brain = Brain({"nodes": [CARD], "policy": policy, "knowledge": knowledge})
+    brain = Brain({"nodes": [CARD], "policy": policy, "knowledge": knowledge, "decide_s": 600})
     brain.tell(notes or [])
     return brain
 
@@ -114,12 +122,31 @@ def test_out_of_memory_is_queued_again_by_the_broker_alone() -> None:
     assert placed(decide(brain, job("1", mem_mib=4000, attempt=2))) == {"1": [0]}
 
 
+def test_under_learned_an_unknown_application_runs_alone_and_shares_once_it_is_recorded(
+    tmp_path: Path,
+) -> None:
+    brain = begin("learned", "history")
+    use = np.tile([0.1, 0.05, 0.1, 0.0], (30, 1))
+    ran: tuple[str, ...] = ()
+    for at, (kind, most) in enumerate(((None, 1), (SHARED, 1), ("live", 2))):
+        notes = [{"note": "ended", "id": job_id, "how": "completed"} for job_id in ran]
+        if kind is not None:
+            profile = Profile("train", kind, 0, "", CARD_MODEL, 1000, use, "sm-activity")
+            notes.append({"note": "profile", "path": str(keep_profile(profile, tmp_path))})
+        ids = [f"{at}-{each}" for each in range(4)]
+        jobs = [job(each, share=(1000, 0)) for each in ids]  # no --mem, no --gpus
+        found = placed(decide(brain, *notes, *jobs, now_ms=1000 * (at + 1)))
+        ran = tuple(found)
+        assert len(found) == 2 * most
+        decide(brain, *({"note": "withdraw", "id": each} for each in ids if each not in found))
+
+
 def test_why_a_job_waits_is_told_with_the_numbers_of_every_gpu() -> None:
     brain = begin()
     decide(brain, job("1", mem_mib=50_000), job("2", mem_mib=50_000), job("3", mem_mib=50_000))
     (why,) = brain.answers({"do": "why", "serial": 9, "id": "3"})
     assert why["found"]
-    assert [each["lacking"] for each in why["candidates"]] == [["30000 MiB are free, 50000 MiB wanted"]] * 2
+    assert [each["lacking"] for each in why["candidates"]] == [["29.3G is free, 48.8G wanted"]] * 2
 
 
 def test_why_a_whole_card_is_waited_for_names_its_memory() -> None:
@@ -127,8 +154,8 @@ def test_why_a_whole_card_is_waited_for_names_its_memory() -> None:
     decide(brain, {"note": "strangers", "slots": [(0, 100, 16_000), (1, 100, 16_000)]}, job("1", 1000, 0))
     (why,) = brain.answers({"do": "why", "serial": 9, "id": "1"})
     assert why["candidates"][0]["lacking"] == [
-        "90 % of its compute are free, 100 % wanted",
-        "64000 MiB are free, 80000 MiB wanted",
+        "90 % of its compute is free, 100 % wanted",
+        "62.5G is free, 78.1G wanted",
     ]
 
 

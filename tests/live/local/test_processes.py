@@ -154,6 +154,24 @@ def test_of_an_array_each_task_is_changed_that_can_be_and_the_others_are_named(s
     assert set(shared.wait(array).values()) == {("completed", 0)}
 
 
+def test_how_many_tasks_of_an_array_run_at_a_time_can_be_changed(shared: World) -> None:
+    gate = GATE.replace("go", "more")
+    array = shared.submit(gate, gpus=0, array="1-5%1")
+    shared.until(lambda: shared.state_of(f"{array}_1") == "running", "one runs")
+    assert shared.job(f"{array}_2")["reason"] == "at most 1 task of its array runs at a time"
+    done = berth(shared, "edit", array, "--array", "%3")
+    assert (done.returncode, done.stderr) == (0, "")
+    shared.until(
+        lambda: [row[3] for row in shared.ask("queue", ids=[array])["rows"]].count("running") == 3,
+        "three run",
+    )
+    done = berth(shared, "edit", array, "--array", "2")
+    with pytest.raises(LiveError, match="--array 'x'; write %N"):
+        shared.ask("edit", ids=[array], flags={"array": "x"})
+    (shared.folder / "more").touch()
+    assert set(shared.wait(array).values()) == {("completed", 0)}
+
+
 def test_a_waiting_job_can_be_changed_in_all_that_it_asks_for(shared: World) -> None:
     first = shared.submit(GATE.replace("go", "edited"), gpus=0)
     job = shared.submit("true", mem="1G", begin="now+1h")
@@ -248,6 +266,25 @@ def test_an_exit_that_nobody_can_know_is_unknown_and_runs_again_only_if_its_user
         assert (told, ran) == ({job: ("exit-unknown", None)}, ["1"])
 
 
+def test_a_queue_ends_no_job_of_another_that_has_the_same_id(world: World) -> None:
+    other = World(gpus="")
+    try:
+        other.up()
+        ours, theirs = (each.submit(GATE, gpus=0) for each in (world, other))
+        assert ours == theirs == "1"
+        for each in (world, other):
+            each.until(lambda each=each: each.state_of("1") == "running", "it runs")
+        (shim,) = other.shims()
+        os.kill(shim, signal.SIGKILL)
+        other.until(lambda: "shim-killed" in other.log(), "its shim is gone")
+        (other.folder / "go").touch()
+        other.wait("1")  # what is left of its processes has been ended
+        (world.folder / "go").touch()
+        assert world.wait("1") == {"1": ("completed", 0)}
+    finally:
+        other.close()
+
+
 def test_a_broker_that_goes_down_leaves_its_jobs_running(world: World) -> None:
     job = world.submit(f"{GATE} exit 2")
     world.until(lambda: world.state_of(job) == "running", "it runs")
@@ -275,7 +312,8 @@ class _BrokerOf:
 
     def __init__(self, user: str, uid: int) -> None:
         self.entry = SimpleNamespace(id="1", uid=uid, user=user, serial=1)
-        self.book = SimpleNamespace(jobs={}, finished=[], named=lambda job_id: [self.entry])
+        self.book = SimpleNamespace(jobs={}, named=lambda job_id: [self.entry])
+        self.just_finished: dict[str, object] = {}
         self.store = SimpleNamespace(named=lambda job_id: [])
 
 

@@ -16,8 +16,8 @@ from berth.gpu_models import GPU_MODELS
 from berth.knowledge import History
 from berth.live.local.living_profiles import LivingProfiles, versions_of
 from berth.live.local.samples import Sample
-from berth.model import Job, RecordState, Share
-from berth.profiles import Profiles, peak_mem_mib
+from berth.model import Job, Profile, RecordState, Share
+from berth.profiles import SHARED, Profiles, keep_profile, peak_mem_mib
 from berth.sampling.jobs import job_of_process
 from tests.live.local.test_enforcement import gpu_job
 from tests.live.local.world import BERTH, World
@@ -78,13 +78,33 @@ def test_attempts_become_records_once_and_the_same_command_answers_from_the_hist
 
 def test_an_application_is_recorded_when_it_first_runs_alone(tmp_path: Path) -> None:
     life = LivingProfiles(tmp_path)
-    assert life.learn("train", "train.py", A100, samples([50] * 9, 4000, alone=False), 4000) is None
     path = life.learn("train", "train.py", A100, samples([50] * 10, 4000), 5000)
     assert path is not None
     profile = Profiles.of_history(tmp_path)["train"]
     assert (len(profile.usage), profile.interval_ms, profile.hardware) == (10, 1000, A100)
     assert peak_mem_mib(profile) == 5000
     assert profile.usage[:, 0] == pytest.approx(np.full(10, 0.5))
+
+
+def test_a_first_run_that_is_shared_is_recorded_as_such_and_gives_way_to_one_alone(tmp_path: Path) -> None:
+    life = LivingProfiles(tmp_path)
+    life.learn("train", "train.py", A100, samples([30] * 20, 4000, alone=False), 4000)
+    found = Profiles.of_history(tmp_path)
+    assert (found["train"].kind, peak_mem_mib(found["train"])) == (SHARED, 4000)
+    assert not found.of_runs_alone()  # no policy takes it for what the application does alone
+    life.learn("train", "train.py", A100, samples([60] * 10, 4000), 3900)
+    profile = Profiles.of_history(tmp_path)["train"]
+    assert (profile.kind, len(profile.usage), peak_mem_mib(profile)) == ("live", 10, 4000)
+    assert profile.usage[:, 0] == pytest.approx(np.full(10, 0.6))
+    assert list(versions_of(tmp_path, "train")) == [1, 2]
+
+
+def test_a_profile_that_somebody_recorded_stays_where_a_run_is_shared(tmp_path: Path) -> None:
+    own = Profile("train", "own", 0, "", A100, 1000, np.full((4, 4), 0.5), "sm-activity")
+    keep_profile(own, tmp_path / "profiles")
+    life = LivingProfiles(tmp_path)
+    assert life.learn("train", "train.py", A100, samples([30] * 9, 4000, alone=False), 4000) is None
+    assert Profiles.of_history(tmp_path)["train"].kind == "own"
 
 
 def test_one_odd_run_changes_little_and_a_lasting_change_is_followed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from berth.errors import LiveError
+from berth.live.local.cgroups import Cgroups
 from berth.live.local.places import Places
 from berth.live.local.protocol import Connection
 
@@ -27,11 +29,14 @@ class World:
     """One state folder, and the broker that may be up on it."""
 
     def __init__(
-        self, *, gpus: str = "2xA100-80G", brain: str = PLAIN, cpus: float = 64, options: Sequence[str] = ()
-    ) -> None:
+        self, *, gpus: str = "2xA100-80G", brain: str = PLAIN, cpus: float = 64, options: Sequence[str] = (),
+        module: str = "berth.live.local",
+    ) -> None:  # fmt: skip
         self.folder = Path(tempfile.mkdtemp(prefix="bq-", dir="/dev/shm"))
         self.state = self.folder / "state"
         self.gpus, self.brain, self.cpus, self.options = gpus, brain, cpus, list(options)
+        self.module = module
+        """The broker's."""
         self.broker: subprocess.Popen[bytes] | None = None
         self.environment = {
             **{
@@ -51,7 +56,7 @@ class World:
         words = [
             sys.executable,
             "-m",
-            "berth.live.local",
+            self.module,
             "--cpus",
             str(self.cpus),
             "--brain",
@@ -176,6 +181,9 @@ class World:
                     continue
         for pid in self.shims():
             _kill(pid)
+        groups = Cgroups(hashlib.sha256(str(self.state).encode()).hexdigest()[:6])
+        groups.sweep(set())
+        groups.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import berth.live.local.lean  # noqa: F401  before asyncio, which would load OpenSSL
+
+# isort: split
 import argparse
 import asyncio
 import fcntl

@@ -34,15 +34,22 @@ from berth.live.local.entry import (
     Entry,
     Limits,
     Stop,
+    application_of,
 )
-from berth.live.local.request import Request, Tasks
-from berth.live.local.telling import for_brain
+from berth.live.local.request import WHOLE, Request, Tasks
+from berth.live.local.telling import asked_mib, for_brain
 
-__all__ = ["Book"]
+__all__ = ["Book", "check_not_ended"]
 
 MOST_START_FAILURES = 5
+MOST_NEEDS = 1000
+"""Applications that have run out of memory and are remembered."""
 BACKOFF_MS = 1000
 SOON_MS = 50
+FOR_A_JOB = "it waits for job"
+FOR_ITS_TIME = "its time to begin has not come"
+NOT_YET = (FOR_A_JOB, FOR_ITS_TIME)
+"""Why a job waits that would not start if all GPUs were free."""
 
 
 @dataclass
@@ -73,6 +80,9 @@ class Book:
 
     def __post_init__(self) -> None:
         self._wakes: list[tuple[int, str]] = []
+        self._needs: dict[
+            tuple[int, str, tuple[str, ...]], int
+        ] = {}  # what has run out of memory, and needs MiB
         self._dependents: dict[str, set[str]] = defaultdict(set)
         self._arrays: dict[str, dict[str, None]] = defaultdict(dict)  # in order of submission
         self._going: dict[str, set[str]] = defaultdict(set)  # tasks that run or that the brain has
@@ -115,7 +125,7 @@ class Book:
 
     def cancel(self, entry: Entry, now_ms: int, *, by: str = "") -> None:
         """End a job, wherever it is."""
-        _check_not_ended(entry)
+        check_not_ended(entry)
         if entry.state in (WAITING, HELD):
             self._withdraw(entry)
             self._finish(entry, CANCELLED, now_ms, by or "cancelled while it waited")
@@ -124,7 +134,7 @@ class Book:
 
     def hold(self, entry: Entry, now_ms: int) -> None:
         """Keep a waiting job from starting."""
-        _check_not_ended(entry)
+        check_not_ended(entry)
         if entry.state == HELD:
             return
         if entry.state != WAITING:
@@ -134,17 +144,18 @@ class Book:
 
     def release(self, entry: Entry, now_ms: int) -> None:
         """Let a held job start."""
-        _check_not_ended(entry)
+        check_not_ended(entry)
         if entry.state == WAITING:
             return
         if entry.state != HELD:
             raise LiveError(f"job {entry.id} is {entry.state}; only a held job can be released")
+        entry.queued_ms = now_ms
         self._change(entry, WAITING, now_ms, "")
         self._consider(entry, now_ms)
 
     def edit(self, entry: Entry, request: Request, key: int, now_ms: int) -> None:
         """Exchange what a waiting job asks for; of a running one what its processes do not see."""
-        _check_not_ended(entry)
+        check_not_ended(entry)
         if entry.state in (STARTING, RUNNING):
             old = entry.request
             same = (
@@ -171,6 +182,20 @@ class Book:
         elif entry.state == RUNNING:
             self.notes.append({"note": "replace", "job": for_brain(entry, self.limits)})
 
+    def limit_tasks(self, numbers: Iterable[str], most: int, now_ms: int) -> None:
+        """Have at most so many tasks of these arrays run at a time; those that run go on."""
+        for number in numbers:
+            for entry in self.named(number):
+                entry.at_most = most
+                self.dirty[entry.id] = entry
+            waiting = [entry for entry in self.named(number) if entry.offered]
+            over = len(self._going[number]) - most
+            for entry in waiting[max(0, len(waiting) - over) :] if over > 0 else ():
+                self._withdraw(entry)
+                self._consider(entry, now_ms)
+            for entry in self.named(number):
+                self._consider(entry, now_ms)
+
     def _depend(self, entry: Entry, request: Request) -> None:
         """Let it wait for the jobs that it now names; LiveError where there is no such job, or it is itself."""
         for _, other in request.after:
@@ -178,11 +203,30 @@ class Book:
                 raise LiveError(f"--after {other}: a job cannot wait for itself")
             if not self._known(other):
                 raise LiveError(f"--after {other}: there is no such job; `berth queue --ended` lists them")
+            if self._waits_for(other, entry):
+                raise LiveError(
+                    f"--after {other}: job {other} waits for job {entry.id} itself, so that neither would ever start"
+                )
         for _, other in entry.request.after:
             if (those := self._dependents.get(other)) is not None:
                 those.discard(entry.id)
         for _, other in request.after:
             self._dependents[other].add(entry.id)
+
+    def _waits_for(self, job_id: str, entry: Entry) -> bool:
+        """Whether a job, or a task of an array, waits for this one or its array, by however many others."""
+        seen: set[str] = set()
+        front = [job_id]
+        while front:
+            name = front.pop()
+            if name in (entry.id, entry.number):
+                return True
+            if name in seen:
+                continue
+            seen.add(name)
+            for job in self.named(name):
+                front += [other for _, other in job.request.after]
+        return False
 
     def requeue(self, entry: Entry, now_ms: int) -> None:
         """Stop a running job and queue it again."""
@@ -282,6 +326,7 @@ class Book:
         if state == OUT_OF_MEMORY:
             entry.out_of_memory += 1
             entry.needs_mib = max(more_mib(entry, end, self.limits), entry.needs_mib)
+            self._learn_need(entry)
         entry.attempt += 1
         entry.queued_ms, entry.stop, entry.share, entry.start_ms, entry.end_ms = (
             now_ms,
@@ -293,6 +338,29 @@ class Book:
         self._change(entry, WAITING, now_ms, f"its last attempt: {reason or state}")
         self._consider(entry, now_ms)
         self._release_array(entry, now_ms)
+
+    def _learn_need(self, entry: Entry) -> None:
+        """Give the waiting jobs of an application what one of them turned out to need, so that they do not fail too."""
+        kind = _kind(entry)
+        self._needs[kind] = max(entry.needs_mib, self._needs.pop(kind, 0))
+        if len(self._needs) > MOST_NEEDS:
+            del self._needs[next(iter(self._needs))]
+        for job in self.jobs.values():
+            if job.state == WAITING and job.offered and job is not entry and self._heed_need(job):
+                job.version += 1
+                self.notes.append({"note": "replace", "job": for_brain(job, self.limits)})
+
+    def _heed_need(self, entry: Entry) -> bool:
+        """Let a job have what its application is known to need, if it asked for less; whether that changed it."""
+        request = entry.request
+        if not self._needs or not request.retries or not (request.mem_mib or request.milli < WHOLE):
+            return False
+        needs_mib = self._needs.get(_kind(entry), 0)
+        if needs_mib <= max(entry.needs_mib, asked_mib(entry, self.limits)):
+            return False
+        entry.needs_mib = needs_mib
+        self.dirty[entry.id] = entry
+        return True
 
     def _keep_attempt(self, entry: Entry, state: str, end: End, end_ms: int, reason: str) -> None:
         """Have an attempt written that is over, whether it ran or not."""
@@ -403,7 +471,11 @@ class Book:
         if entry.id not in self.jobs:
             return  # it can never start, and has ended
         if reason is None:
-            entry.offered = True
+            self._heed_need(entry)
+            if entry.reason.startswith(NOT_YET):
+                entry.queued_ms = now_ms  # until now it waited for no resources
+                self.dirty[entry.id] = entry
+            entry.offered, entry.reason, entry.since_ms = True, "", now_ms
             entry.version += 1
             if entry.index is not None:
                 self._going[entry.number].add(entry.id)
@@ -420,13 +492,18 @@ class Book:
                 )
                 return "ended"
             if found is None:
-                return f"it waits for job {other} ({kind})"
+                return f"{FOR_A_JOB} {other} ({kind})"
         begin_ms = max(entry.request.begin_ms, entry.not_before_ms)
         if begin_ms > now_ms:
             heappush(self._wakes, (begin_ms, entry.id))
-            return "its time to begin has not come"
+            return FOR_ITS_TIME
         if entry.at_most and len(self._going[entry.number]) >= entry.at_most:
-            return f"at most {entry.at_most} tasks of its array run at a time"
+            tasks = (
+                "1 task of its array runs"
+                if entry.at_most == 1
+                else f"{entry.at_most} tasks of its array run"
+            )
+            return f"at most {tasks} at a time"
         return None
 
     def _dependency(self, kind: str, other: str) -> bool | None:
@@ -476,7 +553,13 @@ class Book:
                 self._consider(job, now_ms)
 
 
-def _check_not_ended(entry: Entry) -> None:
+def _kind(entry: Entry) -> tuple[int, str, tuple[str, ...]]:
+    """What jobs are alike in memory: those of one user, application and command."""
+    return entry.uid, application_of(entry.request, entry.params), entry.request.argv[:2]
+
+
+def check_not_ended(entry: Entry) -> None:
+    """LiveError where the job has ended."""
     if entry.state in ENDED:
         raise LiveError(
             f"job {entry.id} has ended ({entry.state}); queue it again with: berth requeue {entry.id}"

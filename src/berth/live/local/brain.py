@@ -15,6 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from berth.live.local.tables import sizes
+
 __all__ = ["Brain", "main"]
 
 Answer = dict[str, Any]
@@ -104,7 +106,6 @@ class Brain:
         self._pins: dict[str, tuple[int, ...]] = {}
         self._pinned: dict[str, Any] = {}  # waiting jobs that want certain GPUs, in order
         self._confirmed: set[str] = set()
-        self._never: dict[str, str] = {}
         self._time_limit_s = float(begin.get("decide_s", 5.0))
 
     def warm_up(self, policy_name: str = "") -> None:
@@ -217,10 +218,11 @@ class Brain:
         from pathlib import Path
 
         from berth.knowledge import LearnsMemory
-        from berth.profiles import read_profile
+        from berth.profiles import SHARED, read_profile
 
-        if isinstance(self._knowledge, LearnsMemory):
-            self._knowledge.recorded(read_profile(Path(note["path"])))
+        profile = read_profile(Path(note["path"]))
+        if isinstance(self._knowledge, LearnsMemory) and profile.kind != SHARED:
+            self._knowledge.recorded(profile)
 
     def _strangers(self, note: Mapping[str, Any]) -> None:
         from berth.model import GpuSlot
@@ -323,22 +325,22 @@ class Brain:
             if self._pins.get(job_id) and at not in self._pins[job_id]:
                 lacking.append("it is not among those named by --gpu")
             if milli < job.share.milli:
-                lacking.append(f"{milli / 10:g} % of its compute are free, {job.share.milli / 10:g} % wanted")
+                lacking.append(f"{milli / 10:g} % of its compute is free, {job.share.milli / 10:g} % wanted")
             card = self._nodes[self._slots[at][0]].gpu_model
             whole_mib = card.mem_mib if card is not None and job.share.milli >= 1000 else 0
             wanted_mib = job.share.mem_mib or whole_mib
             if mem_mib < wanted_mib:
-                lacking.append(f"{mem_mib} MiB are free, {wanted_mib} MiB wanted")
+                lacking.append("{} is free, {} wanted".format(*sizes(mem_mib, wanted_mib)))
             candidates.append({
                 "gpu": at, "free_milli": milli, "free_mib": mem_mib, "lacking": lacking,
                 # Best fit takes the GPU that is left with least: the smaller is the better.
-                "left_milli": milli - job.share.milli, "left_mib": mem_mib - job.share.mem_mib,
+                "left_milli": milli - job.share.milli, "left_mib": mem_mib - wanted_mib,
             })  # fmt: skip
         run_ms, peak = self._knowledge.run_ms(job), self._knowledge.peak_mem_mib(job)
         return {
             "found": True, "policy": self._policy_name, "gpus": job.gpus if job.gpus else 0,
             "ahead": order.index(job_id) if job_id in order else 0, "waiting": len(order) + len(self._pinned),
-            "first": order[:3], "candidates": candidates, "never": self._never.get(job_id, ""),
+            "first": order[:3], "candidates": candidates,
             "machine": machine, "reason": self._reason(job_id),
             "expected_ms": None if run_ms is None else run_ms.expected,
             "expected_by": "" if run_ms is None else run_ms.basis,
@@ -360,7 +362,11 @@ class Brain:
         if mem is not None:
             free = mem - sum(each.mem_mib for each in used)
             if free < job.mem_mib:
-                lacking.append(f"{free} of {mem} MiB of the machine's memory are free, {job.mem_mib} wanted")
+                lacking.append(
+                    "{} of {} of the machine's memory is free, {} wanted".format(
+                        *sizes(free, mem, job.mem_mib)
+                    )
+                )
         return lacking
 
     def _reason(self, job_id: str) -> str:

@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from berth.errors import LiveError, StoreError
@@ -32,13 +33,14 @@ from berth.live.local.runner import Runner
 from berth.live.local.runs import boot_id, boot_ms
 from berth.live.local.service import Service
 from berth.live.local.store import Statement, Store, of_attempt, of_entry, of_meta
+from berth.live.local.supervision import kept_up
 from berth.live.local.watching import Watch
 
 __all__ = ["DEFAULT_KNOWLEDGE", "DEFAULT_POLICY", "Broker"]
 
 DEFAULT_POLICY = "easy+priority+best-fit"
 DEFAULT_KNOWLEDGE = "history"
-SWEEP_S = 0.5
+LIMITS_S = 0.5
 TOLD_MS = 86_400_000
 """A broken store that was mended is told of for this long."""
 PR_SET_CHILD_SUBREAPER = 36
@@ -83,7 +85,9 @@ class Broker:
         self.knowledge = str(store.meta("knowledge", DEFAULT_KNOWLEDGE))
         self.paths: list[str] = list(store.meta("paths", []))
         """Folders in which a user's own policy or knowledge is looked up."""
-        self.commits = Commits(store, self._collect, self._not_written)
+        self.proposed: tuple[str, list[str]] | None = None
+        """Knowledge and paths of a policy that is being tried."""
+        self.commits = Commits(store, self._collect, self._not_written, log)
         self.deciding = Deciding(self)
         self.link = Link(self.deciding.begin, self.deciding.hear, log, brain=brain, decide_s=decide_s)
         self.runner = Runner(
@@ -98,6 +102,7 @@ class Broker:
         self._waiters: dict[str, list[asyncio.Future[None]]] = {}
         self._ended_starts: list[tuple[Entry, int]] = []
         self._deferred: list[Entry] = []
+        self._unwritten_ends: dict[str, Entry] = {}
         self.stopped = asyncio.Event()
         self.settings = {**store.meta("settings", {}), "metrics": metrics}
         """What it was started with."""
@@ -130,7 +135,8 @@ class Broker:
         loop.add_signal_handler(signal.SIGCHLD, self.runner.reap)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stopped.set)
-        committing = asyncio.create_task(self.commits.run())
+        loop.set_exception_handler(self._failed)
+        committing = asyncio.create_task(kept_up("commits", self.commits.run, self.log))
         self._load()
         server = await self._listen()
         refused = None
@@ -139,9 +145,12 @@ class Broker:
         else:
             self.link.start(self.policy)
             await self.note_policy()
-        tasks = [asyncio.create_task(self._sweep()), asyncio.create_task(self.watch.run())]
+        works: dict[str, Callable[[], Awaitable[None]]] = {
+            "limits": self._heed_limits, "keep": self.keeper.run, "watch": self.watch.run,
+        }  # fmt: skip
         if self.metrics:
-            tasks.append(asyncio.create_task(self._export(self.metrics)))
+            works["export"] = self._export
+        tasks = [asyncio.create_task(kept_up(name, work, self.log)) for name, work in works.items()]
         self.log("up", policy=self.policy, jobs=len(self.book.jobs), gpus=len(self.cards.cards))
         _notify("READY=1\nSTATUS=serving")
         if refused is None:
@@ -160,6 +169,7 @@ class Broker:
         with contextlib.suppress(StoreError):
             self.store.keep_copy()
             self.runner.sweep(self.book.jobs)
+        self.runner.cgroups.close()
         self.store.close()
         with contextlib.suppress(OSError):
             os.unlink(self.places.socket)
@@ -222,8 +232,13 @@ class Broker:
         self.log("reconciled", found=[entry.id for entry in found])
         return list((by_id | {entry.id: entry for entry in found}).values())
 
-    async def _export(self, where: str) -> None:
+    def _failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log what a callback raised; the loop goes on."""
+        self.log("callback-failed", what=context.get("message"), why=repr(context.get("exception")))
+
+    async def _export(self) -> None:
         """Have a child serve metrics; another one where it ends."""
+        where = self.metrics
         words = [sys.executable, "-m", "berth.live.local.exporter", self.places.socket, where]
         while True:
             with contextlib.suppress(OSError):
@@ -284,6 +299,7 @@ class Broker:
         book.attempts.clear()
         starts, book.starts = book.starts, []
         finished, book.finished = book.finished, []
+        self._unwritten_ends |= {entry.id: entry for entry in finished}
         over, self._ended_starts = self._ended_starts, []
         ended = list(book.just_ended)
 
@@ -295,6 +311,8 @@ class Broker:
             for entry in starts:
                 self._start(entry)
             for entry in finished:
+                if self._unwritten_ends.get(entry.id) is entry:
+                    del self._unwritten_ends[entry.id]
                 for future in self._waiters.pop(entry.id, ()):
                     if not future.done():
                         future.set_result(None)
@@ -317,9 +335,13 @@ class Broker:
             for at in job.slots
         }
         if leaving & set(entry.slots):
-            self._deferred.append(entry)  # until who was stopped for it has gone
+            self._deferred.append(entry)  # until the preempted job has gone
             return
-        self.runner.start(entry)
+        try:
+            self.runner.start(entry)
+        except Exception as error:  # noqa: BLE001  the starts behind it must go on
+            self.log("start-failed", job=entry.id, why=repr(error))
+            self._ended(entry, End(None, repr(error), never_ran=True))
 
     # What processes do
 
@@ -363,10 +385,10 @@ class Broker:
 
     # Time limits, and what is done now and then
 
-    async def _sweep(self) -> None:
-        """Heed time limits; keep the copy of the store."""
+    async def _heed_limits(self) -> None:
+        """Stop the jobs that have reached their time limits."""
         while True:
-            await asyncio.sleep(SWEEP_S)
+            await asyncio.sleep(LIMITS_S)
             now_ms = self.now_ms()
             for entry in list(self.book.active.values()):
                 limit_ms = entry.request.time_limit_ms
@@ -374,7 +396,6 @@ class Broker:
                 if entry.state == RUNNING and limit_ms and ran_ms >= limit_ms:
                     self.book.expire(entry, now_ms)
             self.act()
-            await self.keeper.keep()
 
     # For the service
 
@@ -392,11 +413,24 @@ class Broker:
                 f"{self.places.numbers} cannot be written ({error.strerror}); free some room on its disk"
             ) from error
 
+    @property
+    def just_finished(self) -> dict[str, Entry]:
+        """Jobs that have come to their end and of which the store may not know it yet."""
+        return {**self._unwritten_ends, **{entry.id: entry for entry in self.book.finished}}
+
     def on_end(self, job_id: str) -> asyncio.Future[None]:
         """Done when the job has come to its end and that is written."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(job_id, []).append(future)
         return future
+
+    def wait_no_longer(self, job_id: str, future: asyncio.Future[None]) -> None:
+        """Forget a future of `on_end` that nobody waits for any more."""
+        those = self._waiters.get(job_id, [])
+        if future in those:
+            those.remove(future)
+        if not those:
+            self._waiters.pop(job_id, None)
 
 
 def _machine_mib() -> int:

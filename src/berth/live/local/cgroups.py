@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Set
 
 __all__ = ["Cgroups"]
 
@@ -64,6 +65,19 @@ class Cgroups:
             self.kill(name)
             with contextlib.suppress(OSError):
                 os.rmdir(os.path.join(self.folder, name))
+
+    def sweep(self, kept: Set[str]) -> None:
+        """End what is left in the groups of other runs than these, and take the groups away."""
+        if self.folder:
+            for entry in os.scandir(self.folder):
+                if entry.is_dir() and entry.name not in kept:
+                    self.end(entry.name)
+
+    def close(self) -> None:
+        """Take away the folder of all groups, if no run has one."""
+        if self.folder:
+            with contextlib.suppress(OSError):
+                os.rmdir(self.folder)
 
 
 def _own_group() -> str:

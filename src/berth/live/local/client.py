@@ -10,13 +10,12 @@ from functools import partial
 
 from berth.errors import LiveError
 from berth.live.local.places import find_socket
-from berth.live.local.words import COMMANDS, SUBMIT, Command, Parsed, parse
+from berth.live.local.words import COMMANDS, Parsed, parse
 
 __all__ = ["is_ours", "main", "top_json"]
 
-BATCH = 500
-"""Jobs of `submit -` in one message, and so in one commit."""
 UP_S = 20.0
+MOST_NAMED = 10
 
 Message = dict[str, object]
 
@@ -60,164 +59,10 @@ def _print_json(answer: object) -> None:
     print(json.dumps(answer, ensure_ascii=False))
 
 
-# Submitting
-
-
 def _submit(values: Parsed, operands: list[str]) -> int:
-    from berth.live.local.protocol import Connection
+    from berth.live.local.submitting import submit
 
-    as_json = bool(values.pop("json", False))
-    if operands == ["-"]:
-        return _submit_lines(values, as_json)
-    if operands[:1] and operands[0] == "-":
-        raise LiveError("berth submit -: nothing stands behind it; each line of standard input is a job")
-    job = _job_of(values, operands)
-    connection = Connection(find_socket())
-    try:
-        answer = connection.ask({"do": "submit", "cwd": os.getcwd(), "env": dict(os.environ), "jobs": [job]})
-    finally:
-        connection.close()
-    _told(answer, as_json)
-    return 0
-
-
-def _told(answer: Message, as_json: bool) -> None:
-    if as_json:
-        _print_json({key: answer[key] for key in ("ids", "count", "note")})
-        return
-    ids, count = answer["ids"], answer["count"]
-    assert isinstance(ids, list)
-    assert isinstance(count, int)
-    if count == len(ids) == 1:
-        print(f"job {ids[0]}")
-    elif len(ids) == 1:
-        print(f"job {ids[0]}: {count:,} tasks")
-    else:
-        print(f"{count:,} jobs, {ids[0]} to {ids[-1]}")
-    if answer["note"]:
-        print(f"berth: {answer['note']}", file=sys.stderr)
-
-
-def _submit_lines(values: Parsed, as_json: bool) -> int:
-    """Each line is what could stand behind `berth submit`; flags of the command itself hold for all."""
-    import json
-    import shlex
-
-    from berth.live.local.protocol import Connection
-
-    jobs: list[Message] = []
-    places: list[int] = []  # the line of each job
-    for number, line in enumerate(sys.stdin, 1):
-        text = line.strip()
-        if not text or text.startswith("#"):
-            continue
-        where = f"line {number} of standard input"
-        try:
-            words = text.split() if not any(mark in text for mark in "'\"\\") else shlex.split(text)
-        except ValueError as error:
-            raise LiveError(f"{where}: {error}: {text[:80]}") from error
-        own, operands = parse(COMMANDS["submit"], words, where=where)
-        try:
-            jobs.append(_job_of({**values, **own}, operands))
-            places.append(number)
-        except LiveError as error:
-            raise LiveError(f"{where}: {error}") from error
-    if not jobs:
-        raise LiveError("standard input names no job; each line is what could stand behind `berth submit`")
-    ids: list[object] = []
-    count, note = 0, ""
-    connection = Connection(find_socket())
-    environment = json.dumps(dict(os.environ))
-    try:
-        for at in range(0, len(jobs), BATCH):
-            part = jobs[at : at + BATCH]
-            try:
-                answer = connection.ask(
-                    {"do": "submit", "cwd": os.getcwd(), "env": environment, "jobs": part}
-                )
-            except LiveError as error:
-                done = (
-                    f"the first {count:,} jobs are queued, up to {ids[-1]}; the next is refused"
-                    if ids
-                    else "no job is queued"
-                )
-                raise LiveError(f"{done}: {_with_line(str(error), places[at:])}") from error
-            told, here = answer["ids"], answer["count"]
-            assert isinstance(told, list)
-            assert isinstance(here, int)
-            ids += told
-            count += here
-            note = str(answer["note"])
-    finally:
-        connection.close()
-    _told({"ids": ids, "count": count, "note": note}, as_json)
-    return 0
-
-
-def _with_line(error: str, places: list[int]) -> str:
-    """The broker counts the jobs of a message; people count lines."""
-    number, _, rest = error.removeprefix("job ").partition(" of the message: ")
-    if rest and number.isdigit():
-        return f"line {places[int(number) - 1]} of standard input: {rest}"
-    return error
-
-
-def _job_of(values: Parsed, operands: list[str]) -> Message:
-    """The message about one job; what its script says holds where the command line says nothing."""
-    if not operands:
-        raise LiveError("no command to run; write it last, as in: berth submit --mem 4G python train.py")
-    folder = str(values.get("chdir") or os.getcwd())
-    if not os.path.isdir(folder):
-        raise LiveError(f"--chdir {folder}: there is no such folder")
-    first = operands[0]
-    text = _script(os.path.join(os.getcwd(), first)) if "/" in first or os.path.exists(first) else None
-    if text is not None:
-        said = _said_in(text, first)
-        return {"flags": {**said, **values}, "argv": operands, "script": text}
-    if _which(first, folder) is None:
-        raise LiveError(f"there is no command '{first}' in {folder} or on the PATH")
-    return {"flags": values, "argv": operands}
-
-
-_found: dict[tuple[str, str], str | None] = {}
-
-
-def _which(name: str, folder: str) -> str | None:
-    """Where a command is; looked up once for each name and folder."""
-    if (name, folder) not in _found:
-        places = [folder] if "/" in name else os.environ.get("PATH", os.defpath).split(":")
-        paths = (os.path.join(folder, place, name) for place in places)
-        _found[name, folder] = next(
-            (path for path in paths if os.access(path, os.X_OK) and not os.path.isdir(path)), None
-        )
-    return _found[name, folder]
-
-
-def _script(path: str) -> str | None:
-    """The text of a script, which begins with #!; None where it is none."""
-    try:
-        with open(path, "rb") as file:
-            if file.read(2) != b"#!":
-                return None
-            return (b"#!" + file.read()).decode("utf-8", "surrogateescape")
-    except OSError:
-        return None
-
-
-def _said_in(text: str, name: str) -> Parsed:
-    """What the #BERTH lines of a script say, up to its first command."""
-    import shlex
-
-    words: list[str] = []
-    for line in text.splitlines():
-        if line.startswith("#BERTH "):
-            words += shlex.split(line[7:], comments=True)
-        elif line.strip() and not line.startswith("#"):
-            break
-    values, rest = parse(Command("submit", "", "", SUBMIT), words, where=f"{name}, #BERTH")
-    if rest:
-        raise LiveError(f"{name}, #BERTH: '{rest[0]}' is no option")
-    return values
+    return submit(values, operands)
 
 
 # Looking
@@ -231,18 +76,17 @@ def _queue(values: Parsed, operands: list[str]) -> int:
         message["states"] = str(values["state"]).split(",")
     if "limit" in values:
         message["limit"] = _whole(values, "limit")
+    message["text"] = not values.get("json")
     answer = _ask(message)
-    rows, columns = answer["rows"], answer["columns"]
-    assert isinstance(rows, list)
-    assert isinstance(columns, list)
     if values.get("json"):
+        rows, columns = answer["rows"], answer["columns"]
+        assert isinstance(rows, list)
+        assert isinstance(columns, list)
         _print_json({"jobs": [dict(zip(columns, row, strict=True)) for row in rows], "note": answer["note"]})
         return 0
     if answer["note"]:
         print(f"berth: {answer['note']}", file=sys.stderr)
-    from berth.live.local.tables import queue_lines
-
-    sys.stdout.write(queue_lines(rows, time.time() * 1000))
+    sys.stdout.write(str(answer["text"]))
     return 0
 
 
@@ -279,6 +123,11 @@ def _job(words: list[str]) -> int | None:
         answer = _ask({"do": "job", "id": operands[0]})
     except LiveError as error:
         if _a_history_is_there():
+            if str(error).startswith("no queue is up"):
+                print(
+                    f"berth: {error}; until then the history answers, of jobs that have ended",
+                    file=sys.stderr,
+                )
             return None
         raise LiveError(f"{error}; there is no history either") from error
     jobs = answer["jobs"]
@@ -307,9 +156,9 @@ def _why(values: Parsed, operands: list[str]) -> int:
     if values.get("json"):
         _print_json(jobs)
         return 0
-    from berth.live.local.tables import why_lines
+    from berth.live.local.tables import whys_text
 
-    print("\n\n".join("\n".join(why_lines(job)) for job in jobs))
+    print(whys_text(jobs))
     return 0
 
 
@@ -355,17 +204,33 @@ def _logs(values: Parsed, operands: list[str]) -> int:
         job = answer[0]
 
 
+def _say_what_is_waited_for() -> None:
+    """Name the jobs that `wait --all` waits for, and why those that wait do."""
+    answer = _ask({"do": "queue", "mine": True})
+    rows, columns = answer["rows"], answer["columns"]
+    assert isinstance(rows, list)
+    assert isinstance(columns, list)
+    jobs = [dict(zip(columns, row, strict=True)) for row in rows]
+    if jobs:
+        told = [f"{job['id']} ({job['reason'] or job['state']})" for job in jobs[:MOST_NAMED]]
+        more = f" and {len(jobs) - MOST_NAMED:,} more" if len(jobs) > MOST_NAMED else ""
+        print(f"berth: waiting for job {', '.join(told)}{more}", file=sys.stderr)
+
+
 def _wait(values: Parsed, operands: list[str]) -> int:
     if not operands and not values.get("all"):
         raise LiveError("berth wait: name jobs, or say --all")
     message: Message = {"do": "wait", "ids": operands, "all": bool(values.get("all"))}
     if "timeout" in values:
         message["timeout"] = _seconds(values, "timeout")
+    if message["all"] and not values.get("json"):
+        _say_what_is_waited_for()
     answer = _ask(message)
     jobs = answer["jobs"]
     assert isinstance(jobs, list)
     if answer["late"]:
-        print(f"berth: {answer['late']} jobs have not ended yet", file=sys.stderr)
+        late = answer["late"]
+        print(f"berth: {'1 job has' if late == 1 else f'{late:,} jobs have'} not ended yet", file=sys.stderr)
         return 124
     if values.get("json"):
         _print_json(jobs)
@@ -419,7 +284,7 @@ def _policy(values: Parsed, operands: list[str]) -> int:
     if values.get("json"):
         _print_json({key: answer[key] for key in ("policy", "deciding", "knowledge", "brain", "trouble")})
         return 0
-    print(f"{answer['policy']} decides, by what the {answer['knowledge']} knows")
+    print(f"{answer['policy']} decides (knowledge: {answer['knowledge']})")
     if answer["trouble"]:
         print(f"berth: {answer['trouble']}", file=sys.stderr)
     return 0

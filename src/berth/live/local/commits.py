@@ -7,6 +7,8 @@ refused where it cannot be written, and nothing has changed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -27,12 +29,14 @@ class Commits:
         store: Store,
         collect: Callable[[], tuple[list[Statement], Callable[[], None]]],
         failed: Callable[[StoreError], None],
+        log: Callable[..., None] = lambda event, **fields: None,
     ) -> None:
         """`collect` gives the rows that must be written and what is to be done when they are; `failed` hears of a
-        store that cannot be written, such as of a full disk."""
+        store that cannot be written, such as of a full disk; `log` of what then went wrong."""
         self._store = store
         self._collect = collect
         self._failed = failed
+        self._log = log
         self._asked: list[tuple[Sequence[Statement], asyncio.Future[None]]] = []
         self._waiting: list[asyncio.Future[None]] = []
         self._due = asyncio.Event()
@@ -60,6 +64,11 @@ class Commits:
         self._waiting.append(future)
         self._due.set()
         await future
+
+    async def settled(self) -> None:
+        """Wait until what has happened is written, or cannot be."""
+        with contextlib.suppress(StoreError):
+            await self.flushed()
 
     async def run(self) -> None:
         """Write, until cancelled."""
@@ -108,10 +117,13 @@ class Commits:
             return False
         self.broken = ""
         self._unwritten, todo, self._then = [], self._then, []
-        for each in todo:
-            each()
         for future in waiting:
             _settle(future, None)
+        for each in todo:
+            try:
+                each()
+            except Exception as error:  # noqa: BLE001  what follows from other writes must be done
+                self._log("follow-up-failed", why=repr(error), trace=traceback.format_exc()[-2000:])
         return True
 
     def _attempt(self, statements: Sequence[Statement]) -> StoreError | None:
@@ -119,6 +131,8 @@ class Commits:
             self._store.write(statements)
         except StoreError as error:
             return error
+        except Exception as error:  # noqa: BLE001  a row that SQLite cannot take, such as a number of 65 bits
+            return StoreError(f"what was to be written cannot be: {error!r}")
         return None
 
 

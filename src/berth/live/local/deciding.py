@@ -40,6 +40,9 @@ class Deciding:
     def begin(self, policy: str, trial: bool) -> dict[str, Any]:
         """The first message to a new brain: all that there is. What one says that is only tried changes nothing."""
         book = self._broker.book
+        knowledge, paths = self._broker.knowledge, self._broker.paths
+        if trial and self._broker.proposed is not None:
+            knowledge, paths = self._broker.proposed
         if not trial:
             book.notes.clear()
             for entry in book.jobs.values():
@@ -48,16 +51,16 @@ class Deciding:
             self.outstanding = 0
         return {
             "do": "begin", "nodes": self._broker.cards.nodes(self._broker.book.limits), "policy": policy,
-            "knowledge": self._knowledge_named(policy),
+            "knowledge": self._knowledge_named(policy, knowledge, trial=trial),
             "notes": snapshot(book.active.values(), book.jobs.values(), book.limits),
-            "now_ms": self._broker.now_ms(), "paths": self._broker.paths,
+            "now_ms": self._broker.now_ms(), "paths": paths,
         }  # fmt: skip
 
-    def _knowledge_named(self, policy: str) -> str:
+    def _knowledge_named(self, policy: str, knowledge: str, *, trial: bool) -> str:
         """The knowledge as `make_knowledge` wants it: the history's folder, if there is one yet."""
-        if self._broker.knowledge != "history":
-            return self._broker.knowledge
-        if policy == SAFE_POLICY and self._broker.policy != SAFE_POLICY:
+        if knowledge != "history":
+            return knowledge
+        if policy == SAFE_POLICY and not trial and self._broker.link.policy != SAFE_POLICY:
             return "user"  # whatever failed, it is not asked now
         there = os.path.exists(os.path.join(self._broker.places.history, "index.json"))
         return f"history?begin={self._broker.places.history}" if there else "history"

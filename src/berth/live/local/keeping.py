@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RECORD_S", "Keeper"]
 
+LOOK_S = 0.5
 COPY_S = 60.0
 PRUNE_S = 3600.0
 KEPT_MS = 30 * 86_400_000
@@ -47,8 +48,13 @@ class Keeper:
         now_s = time.monotonic()
         self._copied_s = self._pruned_s = self._recorded_s = now_s
 
-    async def keep(self) -> None:
-        """Do what is due."""
+    async def run(self) -> None:
+        """Do what is due, until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            await self._keep()
+
+    async def _keep(self) -> None:
         if self.changed and time.monotonic() - self._copied_s >= COPY_S:
             await self._copy()
         waited_s = time.monotonic() - self._recorded_s
@@ -75,8 +81,15 @@ class Keeper:
     async def record(self) -> None:
         """Have a child take what has ended into the history, and note what it has taken."""
         broker = self._broker
-        await broker.commits.flushed()
         self._recorded_s = time.monotonic()
+        try:
+            await broker.commits.flushed()
+            await self._record()
+        except StoreError as error:
+            broker.log("not-recorded", why=str(error))
+
+    async def _record(self) -> None:
+        broker = self._broker
         cards = json.dumps([(card.model, card.mem_mib) for card in broker.cards.cards])
         words = [sys.executable, "-m", "berth.live.local.recording", broker.places.folder, cards]
         said = ""

@@ -117,8 +117,9 @@ class Link:
         self.start(policy)
         await self._trial
 
-    async def change(self, policy: str) -> None:
-        """Decide by another policy from now on; LiveError where it cannot, and then nothing has changed.
+    async def change(self, policy: str, accepted: Callable[[], None] = lambda: None) -> None:
+        """Decide by another policy from now on; LiveError where it cannot, and then nothing has changed. `accepted`
+        is called when it can, before it is told what there is.
 
         The policy is tried in a process of its own while the old one decides on, on the jobs that there are.
         """
@@ -141,6 +142,7 @@ class Link:
             candidate.close()
             raise LiveError("the queue is going down; ask again when it is up")
         self.policy, self.crashes, self.trouble = policy, 0, ""
+        accepted()
         self._take_over(candidate)
 
     def _take_over(self, other: Link) -> None:

@@ -1,11 +1,13 @@
-"""Profiles from life: recorded when an application first runs alone, and brought up to date by later runs.
+"""Profiles from life: recorded of an application's first run, and brought up to date by later ones.
 
     HISTORY/profiles/NAME.profile.csv             what is believed now
     HISTORY/profiles/versions/NAME/N.profile.csv  what was believed before, from 1
     HISTORY/profiles/versions/NAME/life.json      the program, how many runs, and how far they were apart
 
-A later run is stretched to the profile's length, and counts for a fifth: one odd run changes little, a lasting change
-is followed. Memory is never believed to be less than the highest peak of the last runs.
+A job that declares no part of a GPU has one to itself, so that its application's first run is recorded alone. One that
+declares its part may share from the start: the profile is of the kind `live, shared` then, and the first run alone
+takes its place. A later run is stretched to the profile's length, and counts for a fifth: one odd run changes little, a
+lasting change is followed. Memory is never believed to be less than the highest peak of the last runs.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from numpy.typing import NDArray
 from berth.files import whole_file
 from berth.live.local.samples import Sample
 from berth.model import GpuModel, Profile
-from berth.profiles import IN_HISTORY, Profiles, keep_profile
+from berth.profiles import IN_HISTORY, SHARED, Profiles, keep_profile
 from berth.profiles.profiles import ENDING, file_name
 
 __all__ = ["LivingProfiles", "versions_of"]
@@ -62,17 +64,20 @@ class LivingProfiles:
             return None
         usage = _usage(samples, card, peak_mib)
         before = self._known.get(application)
-        if before is None or not life:
-            if not alone:
-                return None  # recorded when it first runs alone
-            profile = Profile(application, "live", 0, "", card, _interval(samples), usage, "sm-activity")
+        if before is not None and not life and not alone:
+            return None  # somebody recorded it otherwise, which says more than a shared run
+        if before is None or not life or (alone and before.kind == SHARED):
+            kind = "live" if alone else SHARED
+            profile = Profile(application, kind, 0, "", card, _interval(samples), usage, "sm-activity")
+            if before is not None and life:  # the first run alone takes the place of those that were shared
+                self._keep_version(before, life["version"])
             life = {
                 "program": program,
-                "runs": 1,
-                "shared": 0,
-                "version": 1,
+                "runs": life.get("runs", 0) + 1,
+                "shared": life.get("shared", 0) + (not alone),
+                "version": life.get("version", 0) + 1,
                 "spread": [0.0, 0.0],
-                "peaks": [],
+                "peaks": life.get("peaks", []),
             }
         else:
             there = _stretched(usage, len(before.usage))

@@ -13,6 +13,7 @@ from berth.errors import LiveError
 
 TYPE_CHECKING = False  # as in typing, whose import takes a tenth of a client's time
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     Message = dict[str, Any]
@@ -29,10 +30,11 @@ LONGEST = 256 << 20
 class Caller:
     """Who asks, as the kernel knows it."""
 
-    __slots__ = ("gid", "pid", "uid")
+    __slots__ = ("gid", "gone", "pid", "uid")
 
-    def __init__(self, pid: int, uid: int, gid: int) -> None:
+    def __init__(self, pid: int, uid: int, gid: int, gone: Callable[[], bool] = lambda: False) -> None:
         self.pid, self.uid, self.gid = pid, uid, gid
+        self.gone = gone
 
 
 def encoded(message: Message) -> bytes:

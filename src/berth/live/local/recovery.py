@@ -48,26 +48,28 @@ def started_since(
         known = live.get(job_id)
         if known is not None and start <= known.start:
             continue
-        told = _told(os.path.join(runs, f"{job_id}-{start}", "job"))
-        if told is not None:
-            key = next_key()
-            request = request_from_dict(told["request"])
-            entry = Entry.from_dict({**told["entry"], "request_key": key}, request)
-            entry.state = STARTING
-            rows += [of_request(key, request), *map(of_text, told["texts"]), of_entry(entry)]
+        key = next_key()
+        made = _made(os.path.join(runs, f"{job_id}-{start}", "job"), key)
+        if made is not None:
+            entry, texts = made
+            rows += [of_request(key, entry.request), *map(of_text, texts), of_entry(entry)]
             found.append(entry)
         elif known is not None:
             known.start, known.state, known.boot = start, STARTING, boot
     return found, rows
 
 
-def _told(path: str) -> dict[str, Any] | None:
+def _made(path: str, key: int) -> tuple[Entry, list[str]] | None:
+    """The job of a run's folder, as it was started, and its texts; None where the file is not there or is not whole."""
     try:
         with open(path, encoding="utf-8") as file:
-            told = json.load(file)
-    except (OSError, ValueError):
+            told: dict[str, Any] = json.load(file)
+        request = request_from_dict(told["request"])
+        entry = Entry.from_dict({**told["entry"], "request_key": key, "state": STARTING}, request)
+        of_entry(entry)
+        return entry, [str(text) for text in told["texts"]]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return told if isinstance(told, dict) else None
 
 
 class Numbers:

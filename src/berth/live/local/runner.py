@@ -101,7 +101,7 @@ class Runner:
             words["CUDA_VISIBLE_DEVICES"] = ""
         if self._fake:
             words["BERTH_FAKE_CARD"] = self._places.fake_card
-        words |= {MARK: entry.id, "BERTH_RUN": run.name, "BERTH_ATTEMPT": str(entry.attempt)}
+        words |= {MARK: entry.id, "BERTH_RUN": run.folder, "BERTH_ATTEMPT": str(entry.attempt)}
         if entry.index is not None:
             words |= {"BERTH_ARRAY_ID": entry.number, "BERTH_ARRAY_INDEX": str(entry.index)}
         words |= {f"BERTH_PARAM_{name}": value for name, value in entry.params}
@@ -236,7 +236,7 @@ class Runner:
         self.reap()
         begun = run.began()
         status = self.reaped.pop(begun[0].pid, None) if begun else None
-        run.end_orphans(entry.id)
+        run.end_orphans()
         code = None if status is None else os.waitstatus_to_exitcode(status)
         code = 128 - code if code is not None and code < 0 else code
         reason = "" if code is not None else "its shim was killed, so that its exit is not known"
@@ -327,7 +327,7 @@ class Runner:
         self._log("killed", job=entry.id, why="it has not ended within its grace after SIGTERM")
         self.cgroups.kill(run.name)
         if not run.signal(signal.SIGKILL):
-            run.end_orphans(entry.id)
+            run.end_orphans()
 
     def run_of(self, pid: int) -> str:
         """The run of this queue that a process belongs to; empty where it belongs to none."""
@@ -337,7 +337,7 @@ class Runner:
         except OSError:
             return ""
         found = words.partition(b"BERTH_RUN=")[2].partition(b"\0")[0].decode(errors="replace")
-        return found if any(run.name == found for _, run, _ in list(self._watched.values())) else ""
+        return next((run.name for _, run, _ in list(self._watched.values()) if run.folder == found), "")
 
     # After a restart
 
@@ -372,8 +372,11 @@ class Runner:
         kept = {f"{entry.id}-{entry.start}" for entry in live.values() if entry.state in (STARTING, RUNNING)}
         for name in os.listdir(self._places.runs):
             run = Run(self._places.runs, *_split(name))
-            if name not in kept and not run.shim_lives():
+            if run.shim_lives():
+                kept.add(name)
+            elif name not in kept:
                 run.remove()
+        self.cgroups.sweep(kept)
         with contextlib.suppress(OSError):
             for name in os.listdir(root_folder()):
                 if self.is_ours(name) and self._run_of_partition(name) not in kept:

@@ -186,11 +186,11 @@ class Run:
             return False
         return True
 
-    def end_orphans(self, job_id: str) -> None:
-        """Kill what is left of a job whose shim was killed: its session, and what carries its id."""
+    def end_orphans(self) -> None:
+        """Kill what is left of a job whose shim was killed: its session, and what carries its mark."""
         begun = self.began()
         session = begun[0].pid if begun else -1
-        mark = f"\0BERTH_RUN={self.name}\0".encode()
+        mark = f"\0BERTH_RUN={self.folder}\0".encode()  # another queue has jobs of the same ids
         for name in os.listdir("/proc"):
             if not name.isdigit():
                 continue

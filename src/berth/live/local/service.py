@@ -11,12 +11,13 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from berth.errors import BerthError, LiveError, StoreError
-from berth.live.local.entry import HELD, RUNNING, STARTING, WAITING, Entry, application_of
-from berth.live.local.protocol import VERSION, Caller, Message, decoded, encoded
+from berth.errors import BerthError, LiveError
+from berth.live.local.book import check_not_ended
+from berth.live.local.entry import RUNNING, STARTING, Entry
+from berth.live.local.listing import Listing
+from berth.live.local.protocol import Caller, Message, decoded, encoded
 from berth.live.local.request import Request, edited, request_of, tasks_of
 from berth.live.local.store import Statement, key_of_text, of_entry, of_request, of_text
-from berth.live.local.telling import for_brain
 
 if TYPE_CHECKING:
     from berth.live.local.broker import Broker
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 __all__ = ["Service"]
 
 GOING = (STARTING, RUNNING)
-MOST_ENDED = 1000
-MOST_REASONS = 50
-"""Waiting jobs of a listing that the brain is asked about."""
+GONE_S = 2.0
+"""How often a wait looks whether its client is still there."""
+LONGEST_WAIT_S = 1e9
+MOST_SHARED = 2000
 
 
 class Service:
@@ -34,11 +36,14 @@ class Service:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._listing = Listing(broker)
         self._users: dict[int, str] = {}
+        self._edits = asyncio.Lock()
+        self._requests: dict[Request, tuple[int, Request]] = {}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """One connection, until the client goes away."""
-        caller = _caller(writer.get_extra_info("socket"))
+        caller = _caller(writer.get_extra_info("socket"), reader.at_eof)
         try:
             while line := await reader.readline():
                 writer.write(encoded(await self._answer(line, caller)))
@@ -51,7 +56,8 @@ class Service:
     async def _answer(self, line: bytes, caller: Caller) -> Message:
         try:
             message = decoded(line)
-            handler = getattr(self, f"do_{message.get('do')}", None)
+            name = f"do_{message.get('do')}"
+            handler = getattr(self, name, None) or getattr(self._listing, name, None)
             if handler is None:
                 raise LiveError(
                     f"no request '{message.get('do')}'; client and broker are of different versions?"
@@ -59,183 +65,10 @@ class Service:
             answer: Message = await handler(message, caller)
         except BerthError as error:
             return {"ok": False, "error": str(error)}
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except Exception as error:  # noqa: BLE001  whatever a message makes go wrong, its client is told
             self._broker.log("bad-request", why=repr(error))
             return {"ok": False, "error": f"a request that cannot be understood: {error!r}"}
         return {"ok": True, **answer}
-
-    # What there is
-
-    async def do_status(self, message: Message, caller: Caller) -> Message:
-        """Whether all is well, and what the GPUs hold."""
-        broker = self._broker
-        link, states = broker.link, self._counts()
-        said = (link.trouble, broker.deciding.policy_error, broker.commits.broken, broker.mended)
-        trouble = [*filter(None, said), *broker.keeper.profile_notes]
-        return {
-            "version": VERSION, "pid": os.getpid(), "state_folder": broker.places.folder, "boot": broker.boot,
-            "socket": broker.places.socket, "fake": broker.cards.fake, "uid": os.geteuid(),
-            "policy": link.policy, "deciding": link.deciding if link.ready else "", "brain": link.progress,
-            "brain_pid": link.pid, "brain_restarts": link.restarts, "knowledge": broker.knowledge,
-            "settings": broker.settings, "trouble": trouble, "jobs": states, "decisions": broker.deciding.decisions,
-            "decision_s": broker.deciding.seconds[-200:], "cgroups": bool(broker.runner.cgroups.folder),
-            "gpus": self._gpus(),
-        }  # fmt: skip
-
-    def _counts(self) -> dict[str, int]:
-        counts = dict.fromkeys((WAITING, HELD, STARTING, RUNNING), 0)
-        for entry in self._broker.book.jobs.values():
-            counts[entry.state] += 1
-        return counts
-
-    def _gpus(self) -> list[Message]:
-        broker = self._broker
-        looks = {look.index: look for look in broker.watch.looks}
-        found = []
-        for card in broker.cards.cards:
-            tenants = [
-                {
-                    "id": job.id, "user": job.user, "name": _name(job), "milli": job.share[0],
-                    "mem_mib": job.share[1] or card.mem_mib, "state": job.state, "since_ms": job.start_ms,
-                }
-                for job in broker.book.active.values()
-                if card.index in job.slots
-            ]  # fmt: skip
-            look = looks.get(card.index)
-            found.append({
-                "index": card.index, "uuid": card.uuid, "model": card.model, "mem_mib": card.mem_mib,
-                "used_mib": look.used_mib if look else None, "use_pct": look.use_pct if look else None,
-                "lost": bool(look and look.lost), "tenants": tenants,
-                "strangers": [
-                    {"pid": each.pid, "mem_mib": each.mem_mib, "command": each.command}
-                    for each in (look.strangers if look else ())
-                ],
-                "partitions": [
-                    {"name": each.name, "mem_mib": each.mem_mib, "core_pct": each.core_pct}
-                    for each in (look.partitions if look else ())
-                ],
-            })  # fmt: skip
-        return found
-
-    async def do_queue(self, message: Message, caller: Caller) -> Message:
-        """The jobs as rows."""
-        broker = self._broker
-        entries: Iterable[Entry] = broker.book.jobs.values()
-        if named := message.get("ids"):
-            entries = [entry for each in named for entry in self._find(str(each))]
-        elif message.get("ended"):
-            entries = sorted([*broker.store.ended(MOST_ENDED), *entries], key=lambda entry: entry.serial)
-        user, states = message.get("user"), message.get("states")
-        listed = [
-            entry
-            for entry in entries
-            if (not user or entry.user == user) and (not states or entry.state in states)
-        ][: message.get("limit")]
-        asked = [entry.id for entry in listed if entry.state == WAITING and entry.offered][:MOST_REASONS]
-        reasons = await broker.deciding.reasons(asked) if asked else {}
-        rows = [self._row(entry, reasons.get(entry.id, "")) for entry in listed]
-        return {"columns": _COLUMNS, "rows": rows, "note": self._note()}
-
-    def _note(self) -> str:
-        """What keeps everything from starting; empty where nothing does."""
-        link = self._broker.link
-        if self._broker.commits.broken:
-            return f"nothing new starts: {self._broker.commits.broken}"
-        if not link.ready:
-            why = f" ({link.trouble})" if link.trouble else ""
-            doing = _DOING.get(link.progress, link.progress)
-            return f"nothing new starts until the policy '{link.policy}' answers: it is {doing}{why}"
-        if self._broker.deciding.policy_error:
-            return f"the policy '{link.deciding}' fails: {self._broker.deciding.policy_error}"
-        return link.trouble
-
-    def _row(self, entry: Entry, reason: str) -> list[Any]:
-        return [
-            entry.id, entry.user, _name(entry), entry.state, entry.request.gpus, entry.request.milli,
-            entry.share[1] or entry.request.mem_mib, entry.submit_ms, entry.start_ms, entry.end_ms,
-            entry.attempt, list(entry.slots), entry.exit_code, reason or self._reason(entry),
-        ]  # fmt: skip
-
-    def _reason(self, entry: Entry) -> str:
-        if entry.state != WAITING:
-            return entry.reason
-        if not entry.offered:
-            return entry.reason
-        return "waits for the policy" if not self._broker.link.ready else "waits for room"
-
-    def _find(self, job_id: str) -> list[Entry]:
-        """A job or the tasks of an array, ended or not; LiveError where there is none."""
-        live = self._broker.book.named(job_id)
-        ids = {entry.id for entry in live}
-        ended = [entry for entry in self._broker.store.named(job_id) if entry.id not in ids]
-        for entry in ended:
-            newer = self._broker.book.jobs.get(entry.id)
-            if newer is not None:
-                ended[ended.index(entry)] = newer
-        recent = {entry.id: entry for entry in self._broker.book.finished}
-        found = sorted(
-            [*live, *(recent.get(entry.id, entry) for entry in ended)], key=lambda entry: entry.serial
-        )
-        if not found:
-            raise LiveError(f"there is no job '{job_id}'; `berth queue --ended` lists them")
-        return found
-
-    async def do_job(self, message: Message, caller: Caller) -> Message:
-        """All of one job."""
-        await self._written()
-        broker = self._broker
-        found = []
-        for entry in self._find(str(message["id"])):
-            request = entry.request
-            output, _ = broker.runner.output_of(entry)
-            asked = for_brain(entry, broker.book.limits)
-            found.append({
-                "id": entry.id, "state": entry.state, "user": entry.user, "uid": entry.uid, "name": request.name,
-                "application": application_of(request, entry.params), "comment": request.comment,
-                "command": list(request.argv), "folder": request.cwd, "priority": request.priority,
-                "gpus": request.gpus, "milli": asked["share"][0], "mem_mib": asked["share"][1],
-                "core_pct": request.core_pct, "cpu_milli": request.cpu_milli, "host_mem_mib": request.host_mem_mib,
-                "time_limit_ms": request.time_limit_ms, "after": [":".join(each) for each in request.after],
-                "params": dict(entry.params), "index": entry.index, "submit_ms": entry.submit_ms,
-                "queued_ms": entry.queued_ms, "start_ms": entry.start_ms, "end_ms": entry.end_ms,
-                "attempt": entry.attempt, "exit_code": entry.exit_code, "slots": list(entry.slots),
-                "share": list(entry.share), "reason": self._reason(entry), "since_ms": entry.since_ms,
-                "output": output, "error": request.error, "attempts": broker.store.attempts(entry.id),
-            })  # fmt: skip
-        return {"jobs": found}
-
-    async def do_why(self, message: Message, caller: Caller) -> Message:
-        """Why jobs wait."""
-        broker = self._broker
-        found = []
-        for entry in self._find(str(message["id"])):
-            told: Message = {
-                "id": entry.id, "state": entry.state, "reason": self._reason(entry), "since_ms": entry.since_ms,
-                "now_ms": broker.now_ms(), "note": self._note(), "policy": broker.link.policy,
-                "never": broker.deciding.never.get(entry.id, ""),
-            }  # fmt: skip
-            if entry.state == WAITING and entry.offered:
-                brain = await broker.deciding.why(entry.id)
-                told["brain"] = brain if brain.get("found") else None
-                told["reason"] = brain.get("reason") or told["reason"]
-                told["gpus"] = self._gpus()
-            found.append(told)
-        return {"jobs": found}
-
-    async def do_pending(self, message: Message, caller: Caller) -> Message:
-        """The jobs that wait and run, as `berth.history.importing.pending.Queued` has them."""
-        jobs = [
-            {
-                "job_id": entry.id, "user": entry.user, "account": "", "virtual_cluster": "", "qos": "",
-                "application": application_of(entry.request, entry.params), "gpu_model": "",
-                "gpus": entry.request.gpus, "share_milli": entry.request.milli,
-                "cpu_milli": entry.request.cpu_milli, "mem_mib": entry.request.host_mem_mib,
-                "time_limit_ms": entry.request.time_limit_ms, "node_count": 1, "queued_ms": entry.queued_ms,
-                "start_ms": entry.start_ms,
-            }
-            for entry in self._broker.book.jobs.values()
-        ]  # fmt: skip
-        return {"jobs": sorted(jobs, key=lambda job: (job["queued_ms"], job["job_id"]))}
 
     async def do_wait(self, message: Message, caller: Caller) -> Message:
         """The states and exits of jobs, when they have ended."""
@@ -243,15 +76,23 @@ class Service:
         if message.get("all"):
             entries = [entry for entry in broker.book.jobs.values() if entry.uid == caller.uid]
         else:
-            entries = [entry for each in message["ids"] for entry in self._find(str(each))]
-        ends = [broker.on_end(entry.id) for entry in entries if entry.id in broker.book.jobs]
-        if ends:
-            timeout = message.get("timeout")
-            _, late = await asyncio.wait(ends, timeout=timeout)
-            if late:
-                return {"late": len(late), "jobs": []}
-        await self._written()
-        told = [self._find(entry.id)[0] for entry in entries]
+            entries = [entry for each in message["ids"] for entry in self._listing.find(str(each))]
+        ends = {broker.on_end(entry.id): entry.id for entry in entries if entry.id in broker.book.jobs}
+        late: set[asyncio.Future[None]] = set(ends)
+        try:
+            loop = asyncio.get_running_loop()
+            left_s = float(message.get("timeout") or LONGEST_WAIT_S)
+            until_s = loop.time() + left_s
+            while late and left_s > 0 and not caller.gone():
+                _, late = await asyncio.wait(late, timeout=min(left_s, GONE_S))
+                left_s = until_s - loop.time()
+        finally:
+            for end in late:
+                broker.wait_no_longer(ends[end], end)
+        if late:
+            return {"late": len(late), "jobs": []}
+        await broker.commits.settled()
+        told = [self._listing.find(entry.id)[0] for entry in entries]
         return {
             "late": 0,
             "jobs": [
@@ -259,26 +100,6 @@ class Service:
                 for job in told
             ],
         }
-
-    async def _written(self) -> None:
-        """Wait until what has happened is in the store; where it cannot be written, go on without."""
-        try:
-            await self._broker.commits.flushed()
-        except StoreError:
-            return
-
-    async def do_metrics(self, message: Message, caller: Caller) -> Message:
-        """What Prometheus is told."""
-        broker = self._broker
-        counters = broker.counters
-        return {
-            "gpus": self._gpus(), "jobs": self._counts(), "ended": dict(counters.ended),
-            "submitted": counters.submitted, "refused_allocations": counters.refused,
-            "decisions": broker.deciding.decisions, "brain_restarts": broker.link.restarts,
-            "commits": broker.commits.commits, "queue_wait_seconds": counters.waited.to_dict(),
-            "decision_seconds": counters.decided.to_dict(), "policy": broker.link.policy,
-            "ready": broker.link.ready and broker.link.deciding == broker.link.policy,
-        }  # fmt: skip
 
     # What users do
 
@@ -296,6 +117,7 @@ class Service:
         statements: list[Statement] = []
         made: list[Entry] = []
         texts: dict[str, str] = {}
+        written: set[int] = set()
         number = book.next_number, book.next_serial
         try:
             for count, each in enumerate(message["jobs"], 1):
@@ -306,8 +128,10 @@ class Service:
                     if len(message["jobs"]) == 1:
                         raise
                     raise LiveError(f"job {count} of the message: {error}") from error
-                key = broker.next_request_key()
-                statements.append(of_request(key, request))
+                key, request = self._shared(request)
+                if key not in written:
+                    written.add(key)
+                    statements.append(of_request(key, request))
                 made += book.draft(
                     request,
                     tasks_of(each["flags"]),
@@ -326,7 +150,34 @@ class Service:
         book.add(made, broker.now_ms())
         broker.counters.submitted += len(made)
         broker.act()
-        return {"ids": _grouped(made), "count": len(made), "note": self._note()}
+        return {
+            "ids": _grouped(made), "count": len(made), "note": self._listing.note(),
+            "hints": self._hints(made, message["jobs"]),
+        }  # fmt: skip
+
+    def _hints(self, made: Iterable[Entry], jobs: Iterable[Message]) -> list[str]:
+        """What a user may have meant otherwise: a profile that is not there, a parameter that nothing names."""
+        from berth.files import plain_name
+
+        hints: dict[str, None] = {}
+        profiles = os.path.join(self._broker.places.history, "profiles")
+        for profile in {entry.request.profile for entry in made} - {""}:
+            if not os.path.exists(os.path.join(profiles, f"{plain_name(profile)}.profile.csv")):
+                hints[f"there is no profile '{profile}' yet; it is recorded of this job's runs"] = None
+        for each in jobs:
+            if each["flags"].get("param") and not each.get("script"):
+                for name in (text.partition("=")[0] for text in each["flags"]["param"]):
+                    if not any("{" + name + "}" in word for word in each["argv"]):
+                        hints[f"no {{{name}}} in the command: the job finds it in BERTH_PARAM_{name}"] = None
+        return list(hints)
+
+    def _shared(self, request: Request) -> tuple[int, Request]:
+        """The key and the object of an equal request of late, so that 10,000 jobs alike have one in memory."""
+        found = self._requests.pop(request, None) or (self._broker.next_request_key(), request)
+        self._requests[found[1]] = found
+        if len(self._requests) > MOST_SHARED:
+            del self._requests[next(iter(self._requests))]
+        return found
 
     def _requested(
         self, each: Message, message: Message, now_ms: int, texts: dict[str, str], statements: list[Statement]
@@ -370,6 +221,30 @@ class Service:
 
     async def do_edit(self, message: Message, caller: Caller) -> Message:
         """Change what jobs ask for; tasks of an array that asked for the same share what they ask for now."""
+        flags = dict(message["flags"])
+        message = {**message, "flags": flags}
+        most = flags.pop("array", None)
+        if most is not None:
+            self._at_most(message, caller, str(most))
+            if not flags:
+                return await self._each(message, caller, lambda entry, now_ms: check_not_ended(entry))
+        async with self._edits:  # two at once would each give the job a request that the other does not know
+            return await self._edit(message, caller)
+
+    def _at_most(self, message: Message, caller: Caller, text: str) -> None:
+        """Have at most so many tasks of the arrays that are named run at a time."""
+        number = text.removeprefix("%")
+        if not number.isdigit() or int(number) < 1:
+            raise LiveError(
+                f"--array '{text}'; write %N, the number of tasks that may run at a time, at least 1"
+            )
+        entries = self._controlled(message, caller)
+        for entry in entries:
+            if entry.index is None:
+                raise LiveError(f"--array {text}: job {entry.id} is no array")
+        self._broker.book.limit_tasks({entry.number for entry in entries}, int(number), self._broker.now_ms())
+
+    async def _edit(self, message: Message, caller: Caller) -> Message:
         broker = self._broker
         new: dict[int, tuple[int, Request]] = {}
         for entry in self._controlled(message, caller):
@@ -399,7 +274,7 @@ class Service:
             else:
                 changed.append(entry)
         if refused and not changed:
-            more = f"; so are {len(refused) - 1} more" if len(refused) > 1 else ""
+            more = f"; {len(refused) - 1} more were refused too" if len(refused) > 1 else ""
             raise LiveError(f"{refused[0]['why']}{more}")
         self._broker.act()
         await self._broker.commits.flushed()
@@ -414,7 +289,7 @@ class Service:
         jobs = self._broker.book.jobs
         if message.get("all"):
             return [entry for entry in jobs.values() if entry.uid == caller.uid]
-        found = [entry for each in message["ids"] for entry in self._find(str(each))]
+        found = [entry for each in message["ids"] for entry in self._listing.find(str(each))]
         for entry in found:
             if caller.uid not in (0, entry.uid, os.geteuid()):
                 raise LiveError(
@@ -430,15 +305,19 @@ class Service:
         name, knowledge = message.get("name"), message.get("knowledge")
         if name or knowledge:
             self._operator(caller)
-            before = broker.knowledge, broker.paths
-            broker.knowledge = knowledge or broker.knowledge
-            if ":" in (name or "") + (knowledge or ""):
-                broker.paths = [str(message["cwd"])]
+            if broker.proposed is not None:
+                raise LiveError("another policy is being tried; ask again when that is done")
+            own = ":" in (name or "") + (knowledge or "")
+            proposed = knowledge or broker.knowledge, [str(message["cwd"])] if own else broker.paths
+            broker.proposed = proposed
+
+            def accepted() -> None:
+                broker.knowledge, broker.paths = proposed
+
             try:
-                await broker.link.change(name or broker.link.policy)
-            except LiveError:
-                broker.knowledge, broker.paths = before
-                raise
+                await broker.link.change(name or broker.link.policy, accepted)
+            finally:
+                broker.proposed = None
             await broker.keep_policy()
         return {
             "policy": broker.link.policy, "deciding": broker.link.deciding, "knowledge": broker.knowledge,
@@ -480,21 +359,10 @@ class Service:
         return self._users[uid]
 
 
-_DOING = {"loading": "loading", "making": "loading", "compiling": "compiling", "trying": "compiling"}
-
-_COLUMNS = [
-    "id", "user", "name", "state", "gpus", "milli", "mem_mib", "submit_ms", "start_ms", "end_ms", "attempt", "slots",
-    "exit_code", "reason",
-]  # fmt: skip
-
-
-def _caller(connection: socket.socket) -> Caller:
+def _caller(connection: socket.socket, gone: Callable[[], bool]) -> Caller:
     told = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    return Caller(*struct.unpack("3i", told))
-
-
-def _name(entry: Entry) -> str:
-    return entry.request.name or " ".join(word.rpartition("/")[2] for word in entry.request.argv[:3])[:40]
+    pid, uid, gid = struct.unpack("3i", told)
+    return Caller(pid, uid, gid, gone)
 
 
 def _shallow(request: Request) -> dict[str, Any]:

@@ -164,13 +164,13 @@ class Store:
                 "journal_mode = WAL",
                 "synchronous = FULL",
                 "wal_autocheckpoint = 2000",
-                "cache_size = -1000",
+                "cache_size = -500",
             ):
                 self._writer.execute(f"PRAGMA {pragma}")
             self._writer.executescript(_SCHEMA)
             self._reader = sqlite3.connect(self.path, isolation_level=None, timeout=30)
             self._reader.execute("PRAGMA query_only = ON")
-            self._reader.execute("PRAGMA cache_size = -1000")
+            self._reader.execute("PRAGMA cache_size = -250")
         except BaseException:
             self._writer.close()
             raise

@@ -7,9 +7,13 @@ from functools import lru_cache
 
 TYPE_CHECKING = False  # as in typing, whose import takes a tenth of a client's time
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
-__all__ = ["job_lines", "moment", "queue_lines", "span", "status_lines", "why_lines"]
+__all__ = ["job_lines", "moment", "queue_lines", "span", "status_lines", "why_lines", "whys_text"]
+
+MOST_NAMED = 5
+HEAD = ("ID", "USER", "NAME", "STATE", "GPUS", "MEM", "TIME", "WHERE OR WHY")
 
 
 @lru_cache(maxsize=4096)
@@ -41,6 +45,12 @@ def mib(value: float) -> str:
     return f"{value:.0f}M"
 
 
+def sizes(*values: int) -> tuple[str, ...]:
+    """Amounts of memory in MiB that are compared: in MiB if the rounded ones would look the same."""
+    texts = tuple(mib(value) for value in values)
+    return texts if len(set(texts)) == len(set(values)) else tuple(f"{value:,} MiB" for value in values)
+
+
 def counted(number: float, noun: str) -> str:
     """A number of things: `1 CPU`, `2.5 CPUs`."""
     return f"{number:g} {noun}{'' if number == 1 else 's'}"
@@ -52,22 +62,9 @@ def gpus_text(gpus: int, milli: int) -> str:
     return "–" if not gpus else str(gpus) if milli >= 1000 else f"{milli / 1000:g}"
 
 
-def queue_lines(rows: list[list[Any]], now_ms: float) -> str:
-    """The queue as a table: `berth queue`."""
-    head = ("ID", "USER", "NAME", "STATE", "GPUS", "MEM", "TIME", "WHERE OR WHY")
-    cells = [head]
-    for (
-        job_id, user, name, state, gpus, milli, memory, submit_ms, start_ms, end_ms, attempt, slots, code, reason,
-    ) in rows:  # fmt: skip
-        began = start_ms or submit_ms
-        took = span((end_ms or now_ms) - began) if state != "waiting" else span(now_ms - submit_ms)
-        where = "GPU " + ",".join(map(str, slots)) if slots else reason
-        if code and not slots:
-            where = f"{reason} (exit code {code})" if str(code) not in reason else reason
-        if attempt > 1 and not end_ms:
-            where = f"{where} (attempt {attempt})"
-        memory_text = mib(memory) if memory else "–"
-        cells.append((job_id, user, name[:24], state, gpus_text(gpus, milli), memory_text, took, where))
+def queue_lines(jobs: Iterable[tuple[str, ...]]) -> str:
+    """The queue as a table: `berth queue`. Each job has a cell for each column."""
+    cells = [HEAD, *jobs]
     columns = list(zip(*cells, strict=True))[:7]
     sizes = [max(map(len, column)) for column in columns]
     form = "  ".join([*(f"%-{size}s" for size in sizes[:4]), *(f"%{size}s" for size in sizes[4:]), "%s"])
@@ -80,7 +77,7 @@ def status_lines(answer: dict[str, Any], now_ms: float) -> list[str]:
     brain = answer["brain"] if answer["brain"] != "ready" else "ready"
     lines = [
         f"up: process {answer['pid']}, {answer['state_folder']}{', on fake GPUs' if answer['fake'] else ''}",
-        f"policy: {answer['policy']}, by what the {answer['knowledge']} knows; the brain is {brain}"
+        f"policy: {answer['policy']} (knowledge: {answer['knowledge']}); the brain is {brain}"
         f" (process {answer['brain_pid']})",
         "jobs: " + ", ".join(f"{count:,} {state}" for state, count in jobs.items()),
     ]
@@ -158,10 +155,34 @@ def _attempt_lines(attempt: dict[str, Any]) -> list[str]:
     return lines
 
 
+def whys_text(jobs: list[dict[str, Any]]) -> str:
+    """`berth why ID`; tasks of an array that wait for the same are named behind the first of them."""
+    alike: dict[str, list[str]] = {}
+    for job in jobs:
+        if job["like"]:
+            alike.setdefault(job["like"], []).append(job["id"])
+    parts = []
+    for job in jobs:
+        if job["like"]:
+            continue
+        lines, others = why_lines(job), alike.get(job["id"], [])
+        if others:
+            more = f" and {len(others) - MOST_NAMED:,} more" if len(others) > MOST_NAMED else ""
+            lines.append(f"  so it is with {', '.join(others[:MOST_NAMED])}{more}")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
 def why_lines(job: dict[str, Any]) -> list[str]:
-    """`berth why ID`."""
-    since = span(job["now_ms"] - job["since_ms"])
-    lines = [f"Job {job['id']} is {job['state']}{': ' + job['reason'] if job['reason'] else ''}, for {since}"]
+    """What stands in the way of one job."""
+    since, reason = span(job["now_ms"] - job["since_ms"]), job["reason"]
+    if reason == "waits for room":
+        head = f"Job {job['id']} has waited {since} for room"
+    elif job["state"] in ("waiting", "held", "starting", "running"):
+        head = f"Job {job['id']} has been {job['state']} for {since}{': ' + reason if reason else ''}"
+    else:
+        head = f"Job {job['id']} has ended {since} ago: {job['state']}{', ' + reason if reason else ''}"
+    lines = [head]
     if job["note"]:
         lines.append(f"  {job['note']}")
     if job["never"]:

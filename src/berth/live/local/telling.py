@@ -7,7 +7,7 @@ from typing import Any
 
 from berth.live.local.entry import WAITING, Entry, Limits, application_of
 
-__all__ = ["for_brain", "snapshot"]
+__all__ = ["asked_mib", "for_brain", "snapshot"]
 
 
 def snapshot(active: Iterable[Entry], jobs: Iterable[Entry], limits: Limits) -> list[dict[str, Any]]:
@@ -27,12 +27,18 @@ def snapshot(active: Iterable[Entry], jobs: Iterable[Entry], limits: Limits) -> 
     ]  # fmt: skip
 
 
+def asked_mib(entry: Entry, limits: Limits) -> int:
+    """GPU memory that it asks for on each GPU, in its own words or by its part of a GPU; 0: the whole card."""
+    request = entry.request
+    if request.gpus and not request.mem_mib and request.milli < 1000:
+        return min(limits.cards_mib, default=0) * request.milli // 1000
+    return request.mem_mib
+
+
 def for_brain(entry: Entry, limits: Limits) -> dict[str, Any]:
     """The fields of a `berth.model.Job`."""
     request = entry.request
-    mem_mib = request.mem_mib
-    if request.gpus and not mem_mib and request.milli < 1000:
-        mem_mib = min(limits.cards_mib, default=0) * request.milli // 1000
+    mem_mib = asked_mib(entry, limits)
     if entry.needs_mib and (mem_mib or request.milli < 1000):
         mem_mib = max(mem_mib, entry.needs_mib)
     return {

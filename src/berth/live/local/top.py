@@ -15,7 +15,7 @@ from textual.widgets import DataTable, Footer, Label, Static
 from berth.errors import LiveError
 from berth.live.local.places import find_socket
 from berth.live.local.protocol import Connection
-from berth.live.local.tables import gpus_text, job_lines, mib, span
+from berth.live.local.tables import HEAD, gpus_text, job_lines, mib, span
 
 __all__ = ["Top"]
 
@@ -23,7 +23,6 @@ EVERY_S = 1.0
 MOST_ROWS = 200
 ARMED_S = 5.0
 """For this long the second press of the key that cancels counts."""
-COLUMNS = ("ID", "USER", "NAME", "STATE", "GPUS", "MEM", "TIME", "WHERE OR WHY")
 COLOURS = {"running": "green", "starting": "green", "waiting": "yellow", "held": "magenta"}
 
 
@@ -132,7 +131,7 @@ class Top(App[None]):
 
     def on_mount(self) -> None:
         """Look now, and every second."""
-        self.query_one(DataTable).add_columns(*COLUMNS)
+        self.query_one(DataTable).add_columns(*HEAD)
         self.look()
         self.set_interval(EVERY_S, self.look)
 

@@ -41,10 +41,9 @@ class Watch:
             self._due.clear()
             try:
                 looks = await asyncio.to_thread(broker.cards.look, broker.runner.run_of)
+                self.heed(self._without_ours(looks))
             except (OSError, BerthError) as error:
                 broker.log("no-look", why=str(error))
-            else:
-                self.heed(self._without_ours(looks))
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._due.wait(), LOOK_S)
 

@@ -103,7 +103,10 @@ EDITABLE = (
     "after",
 )
 
-_EDIT = tuple(flag for flag in SUBMIT if flag.key in EDITABLE)
+_EDIT = (
+    *(flag for flag in SUBMIT if flag.key in EDITABLE),
+    Flag("--array", "%N", "Run at most N tasks of the array at a time."),
+)
 
 COMMANDS = {
     command.name: command

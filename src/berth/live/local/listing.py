@@ -1,0 +1,272 @@
+"""What the broker shows of itself: jobs as rows, one job, why it waits, the GPUs, counters."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from berth.errors import LiveError
+from berth.live.local.entry import HELD, RUNNING, STARTING, WAITING, Entry, application_of
+from berth.live.local.protocol import VERSION, Caller, Message
+from berth.live.local.tables import gpus_text, mib, queue_lines, span
+from berth.live.local.telling import for_brain
+
+if TYPE_CHECKING:
+    from berth.live.local.broker import Broker
+
+__all__ = ["Listing"]
+
+MOST_ENDED = 1000
+MOST_REASONS = 50
+"""Waiting jobs of a listing that the brain is asked about."""
+
+
+class Listing:
+    """Answers requests that change nothing."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    async def do_status(self, message: Message, caller: Caller) -> Message:
+        """Whether all is well, and what the GPUs hold."""
+        broker = self._broker
+        link, states = broker.link, self._counts()
+        said = (link.trouble, broker.deciding.policy_error, broker.commits.broken, broker.mended)
+        trouble = [*filter(None, said), *broker.keeper.profile_notes]
+        return {
+            "version": VERSION, "pid": os.getpid(), "state_folder": broker.places.folder, "boot": broker.boot,
+            "socket": broker.places.socket, "fake": broker.cards.fake, "uid": os.geteuid(),
+            "policy": link.policy, "deciding": link.deciding if link.ready else "", "brain": link.progress,
+            "brain_pid": link.pid, "brain_restarts": link.restarts, "knowledge": broker.knowledge,
+            "settings": broker.settings, "trouble": trouble, "jobs": states, "decisions": broker.deciding.decisions,
+            "decision_s": broker.deciding.seconds[-200:], "cgroups": bool(broker.runner.cgroups.folder),
+            "gpus": self._gpus(),
+        }  # fmt: skip
+
+    def _counts(self) -> dict[str, int]:
+        counts = dict.fromkeys((WAITING, HELD, STARTING, RUNNING), 0)
+        for entry in self._broker.book.jobs.values():
+            counts[entry.state] += 1
+        return counts
+
+    def _gpus(self) -> list[Message]:
+        broker = self._broker
+        looks = {look.index: look for look in broker.watch.looks}
+        found = []
+        for card in broker.cards.cards:
+            tenants = [
+                {
+                    "id": job.id, "user": job.user, "name": _name(job), "milli": job.share[0],
+                    "mem_mib": job.share[1] or card.mem_mib, "state": job.state, "since_ms": job.start_ms,
+                }
+                for job in broker.book.active.values()
+                if card.index in job.slots
+            ]  # fmt: skip
+            look = looks.get(card.index)
+            found.append({
+                "index": card.index, "uuid": card.uuid, "model": card.model, "mem_mib": card.mem_mib,
+                "used_mib": look.used_mib if look else None, "use_pct": look.use_pct if look else None,
+                "lost": bool(look and look.lost), "tenants": tenants,
+                "strangers": [
+                    {"pid": each.pid, "mem_mib": each.mem_mib, "command": each.command}
+                    for each in (look.strangers if look else ())
+                ],
+                "partitions": [
+                    {"name": each.name, "mem_mib": each.mem_mib, "core_pct": each.core_pct}
+                    for each in (look.partitions if look else ())
+                ],
+            })  # fmt: skip
+        return found
+
+    async def do_queue(self, message: Message, caller: Caller) -> Message:
+        """The jobs as rows."""
+        broker = self._broker
+        entries: Iterable[Entry] = broker.book.jobs.values()
+        if named := message.get("ids"):
+            entries = [entry for each in named for entry in self.find(str(each))]
+        elif message.get("ended"):
+            ended = {entry.id: entry for entry in broker.store.ended(MOST_ENDED)} | broker.just_finished
+            entries = sorted((ended | broker.book.jobs).values(), key=lambda entry: entry.serial)
+        user, states = message.get("user"), message.get("states")
+        uid = caller.uid if message.get("mine") else None
+        listed = [
+            entry
+            for entry in entries
+            if (not user or entry.user == user)
+            and (uid is None or entry.uid == uid)
+            and (not states or entry.state in states)
+        ][: message.get("limit")]
+        asked = [entry.id for entry in listed if entry.state == WAITING and entry.offered][:MOST_REASONS]
+        reasons = await broker.deciding.reasons(asked) if asked else {}
+        if message.get("text"):
+            return {"text": self._table(listed, reasons), "note": self.note()}
+        rows = [self._row(entry, reasons.get(entry.id, "")) for entry in listed]
+        return {"columns": _COLUMNS, "rows": rows, "note": self.note()}
+
+    def _table(self, listed: Iterable[Entry], reasons: Mapping[str, str]) -> str:
+        """The jobs as text: made here, because 10,000 rows cost a client more to read than to be told as they look."""
+        now_ms = self._broker.now_ms()
+        kinds: dict[int, tuple[str, str, str]] = {}
+        cells = []
+        for entry in listed:
+            request, state = entry.request, entry.state
+            kind = kinds.get(id(request))
+            if kind is None:
+                memory = mib(request.mem_mib) if request.mem_mib else "–"
+                kind = kinds[id(request)] = (
+                    _name(entry)[:24],
+                    gpus_text(request.gpus, request.milli),
+                    memory,
+                )
+            name, gpus, memory = kind
+            if entry.share[1]:
+                memory = mib(entry.share[1])
+            began_ms = entry.submit_ms if state == WAITING else entry.start_ms or entry.submit_ms
+            where = "GPU " + ",".join(map(str, entry.slots)) if entry.slots else ""
+            if not where:
+                where = reasons.get(entry.id) or self._reason(entry)
+                if entry.exit_code and str(entry.exit_code) not in where:
+                    where = f"{where} (exit code {entry.exit_code})"
+            if entry.attempt > 1 and not entry.end_ms:
+                where = f"{where} (attempt {entry.attempt})"
+            took = span((entry.end_ms or now_ms) - began_ms)
+            cells.append((entry.id, entry.user, name, state, gpus, memory, took, where))
+        return queue_lines(cells)
+
+    def note(self) -> str:
+        """What keeps everything from starting; empty where nothing does."""
+        link = self._broker.link
+        if self._broker.commits.broken:
+            return f"nothing new starts: {self._broker.commits.broken}"
+        if not link.ready:
+            why = f" ({link.trouble})" if link.trouble else ""
+            doing = _DOING.get(link.progress, link.progress)
+            return f"nothing new starts until the policy '{link.policy}' answers: it is {doing}{why}"
+        if self._broker.deciding.policy_error:
+            return f"the policy '{link.deciding}' fails: {self._broker.deciding.policy_error}"
+        return link.trouble
+
+    def _row(self, entry: Entry, reason: str) -> list[Any]:
+        return [
+            entry.id, entry.user, _name(entry), entry.state, entry.request.gpus, entry.request.milli,
+            entry.share[1] or entry.request.mem_mib, entry.submit_ms, entry.start_ms, entry.end_ms,
+            entry.attempt, list(entry.slots), entry.exit_code, reason or self._reason(entry),
+        ]  # fmt: skip
+
+    def _reason(self, entry: Entry) -> str:
+        if entry.state != WAITING:
+            return entry.reason
+        if not entry.offered:
+            return entry.reason
+        return "waits for the policy" if not self._broker.link.ready else "waits for room"
+
+    def find(self, job_id: str) -> list[Entry]:
+        """A job or the tasks of an array, ended or not; LiveError where there is none."""
+        live = self._broker.book.named(job_id)
+        ids = {entry.id for entry in live}
+        ended = [entry for entry in self._broker.store.named(job_id) if entry.id not in ids]
+        for entry in ended:
+            newer = self._broker.book.jobs.get(entry.id)
+            if newer is not None:
+                ended[ended.index(entry)] = newer
+        recent = self._broker.just_finished
+        found = sorted(
+            [*live, *(recent.get(entry.id, entry) for entry in ended)], key=lambda entry: entry.serial
+        )
+        if not found:
+            raise LiveError(f"there is no job '{job_id}'; `berth queue --ended` lists them")
+        return found
+
+    async def do_job(self, message: Message, caller: Caller) -> Message:
+        """All of one job."""
+        await self._broker.commits.settled()
+        broker = self._broker
+        found = []
+        for entry in self.find(str(message["id"])):
+            request = entry.request
+            output, _ = broker.runner.output_of(entry)
+            asked = for_brain(entry, broker.book.limits)
+            found.append({
+                "id": entry.id, "state": entry.state, "user": entry.user, "uid": entry.uid, "name": request.name,
+                "application": application_of(request, entry.params), "comment": request.comment,
+                "command": list(request.argv), "folder": request.cwd, "priority": request.priority,
+                "gpus": request.gpus, "milli": asked["share"][0], "mem_mib": asked["share"][1],
+                "core_pct": request.core_pct, "cpu_milli": request.cpu_milli, "host_mem_mib": request.host_mem_mib,
+                "time_limit_ms": request.time_limit_ms, "after": [":".join(each) for each in request.after],
+                "params": dict(entry.params), "index": entry.index, "submit_ms": entry.submit_ms,
+                "queued_ms": entry.queued_ms, "start_ms": entry.start_ms, "end_ms": entry.end_ms,
+                "attempt": entry.attempt, "exit_code": entry.exit_code, "slots": list(entry.slots),
+                "share": list(entry.share), "reason": self._reason(entry), "since_ms": entry.since_ms,
+                "output": output, "error": request.error, "attempts": broker.store.attempts(entry.id),
+            })  # fmt: skip
+        return {"jobs": found}
+
+    async def do_why(self, message: Message, caller: Caller) -> Message:
+        """Why jobs wait. A task of an array that waits for the same as one before it names that one as `like`."""
+        broker = self._broker
+        found = []
+        explained: dict[tuple[Any, ...], str] = {}
+        for entry in self.find(str(message["id"])):
+            told: Message = {
+                "id": entry.id, "state": entry.state, "reason": self._reason(entry), "since_ms": entry.since_ms,
+                "now_ms": broker.now_ms(), "note": self.note(), "policy": broker.link.policy,
+                "never": broker.deciding.never.get(entry.id, ""), "like": "",
+            }  # fmt: skip
+            found.append(told)
+            kind = (
+                entry.request_key,
+                entry.state,
+                entry.offered,
+                told["reason"],
+                told["never"],
+                entry.needs_mib,
+            )
+            told["like"] = explained.get(kind, "")
+            explained.setdefault(kind, entry.id)
+            if entry.state == WAITING and entry.offered and not told["like"]:
+                brain = await broker.deciding.why(entry.id)
+                told["brain"] = brain if brain.get("found") else None
+                told["reason"] = brain.get("reason") or told["reason"]
+                told["gpus"] = self._gpus()
+        return {"jobs": found}
+
+    async def do_pending(self, message: Message, caller: Caller) -> Message:
+        """The jobs that wait and run, as `berth.history.importing.pending.Queued` has them."""
+        jobs = [
+            {
+                "job_id": entry.id, "user": entry.user, "account": "", "virtual_cluster": "", "qos": "",
+                "application": application_of(entry.request, entry.params), "gpu_model": "",
+                "gpus": entry.request.gpus, "share_milli": entry.request.milli,
+                "cpu_milli": entry.request.cpu_milli, "mem_mib": entry.request.host_mem_mib,
+                "time_limit_ms": entry.request.time_limit_ms, "node_count": 1, "queued_ms": entry.queued_ms,
+                "start_ms": entry.start_ms,
+            }
+            for entry in self._broker.book.jobs.values()
+        ]  # fmt: skip
+        return {"jobs": sorted(jobs, key=lambda job: (job["queued_ms"], job["job_id"]))}
+
+    async def do_metrics(self, message: Message, caller: Caller) -> Message:
+        """What Prometheus is told."""
+        broker = self._broker
+        counters = broker.counters
+        return {
+            "gpus": self._gpus(), "jobs": self._counts(), "ended": dict(counters.ended),
+            "submitted": counters.submitted, "refused_allocations": counters.refused,
+            "decisions": broker.deciding.decisions, "brain_restarts": broker.link.restarts,
+            "commits": broker.commits.commits, "queue_wait_seconds": counters.waited.to_dict(),
+            "decision_seconds": counters.decided.to_dict(), "policy": broker.link.policy,
+            "ready": broker.link.ready and broker.link.deciding == broker.link.policy,
+        }  # fmt: skip
+
+
+_DOING = {"loading": "loading", "making": "loading", "compiling": "compiling", "trying": "compiling"}
+
+_COLUMNS = [
+    "id", "user", "name", "state", "gpus", "milli", "mem_mib", "submit_ms", "start_ms", "end_ms", "attempt", "slots",
+    "exit_code", "reason",
+]  # fmt: skip
+
+
+def _name(entry: Entry) -> str:
+    return entry.request.name or " ".join(word.rpartition("/")[2] for word in entry.request.argv[:3])[:40]

@@ -1,0 +1,95 @@
+"""What systemd and the kernel's cgroups do for the queue, where this machine has them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from berth.live.local.cgroups import Cgroups, _own_group
+from tests.live.local.world import ROOT, World
+
+
+def test_the_broker_tells_systemd_that_it_serves_and_that_it_stops() -> None:
+    world = World(gpus="")
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    try:
+        path = world.folder / "notify"
+        listener.bind(str(path))
+        listener.settimeout(60)
+        world.environment["NOTIFY_SOCKET"] = str(path)
+        world.up(wait=False, ready=False)
+        assert listener.recv(100) == b"READY=1\nSTATUS=serving"
+        assert world.broker is not None
+        world.broker.send_signal(signal.SIGTERM)
+        assert listener.recv(100) == b"STOPPING=1"
+        assert world.broker.wait(60) == 0
+    finally:
+        listener.close()
+        world.close()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    unit = (
+        (ROOT / "deploy" / "berth-queue.service").read_text().replace("%h/.local/bin/berth", sys.executable)
+    )
+    (tmp_path / "berth-queue.service").write_text(unit)
+    done = subprocess.run(
+        ["systemd-analyze", "--user", "verify", str(tmp_path / "berth-queue.service")],
+        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_has_left_a_jobs_processes_is_still_in_its_group_and_ends_with_it() -> None:
+    groups = Cgroups(f"test-{os.getpid()}")
+    if not groups.folder:
+        pytest.skip("no cgroup of version 2 is delegated to this process")
+    try:
+        entry = groups.make("1-1", 0)
+        script = f"echo $$ > {entry}; setsid sleep 600 >/dev/null 2>&1 & echo $!"
+        daemon = int(subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout)
+        groups.sweep({"1-1"})
+        assert _runs(daemon)
+        groups.sweep(set())
+        end = time.monotonic() + 30
+        while Path(entry).parent.exists():
+            assert time.monotonic() < end
+            groups.sweep(set())
+        assert not _runs(daemon)
+    finally:
+        groups.close()
+    assert not Path(groups.folder).exists()
+
+
+def test_a_queue_that_goes_down_leaves_no_group_behind() -> None:
+    world = World(gpus="")
+    try:
+        world.up()
+        folder = Path(_own_group(), f"berth-{hashlib.sha256(world.places.folder.encode()).hexdigest()[:6]}")
+        status = world.status()
+        assert status is not None
+        assert folder.exists() == status["cgroups"]
+        world.wait(world.submit("true", gpus=0))
+        world.ask("down")
+        assert world.broker is not None
+        assert world.broker.wait(60) == 0
+        assert not folder.exists()
+    finally:
+        world.close()
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except FileNotFoundError:
+        return False
