@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,15 +11,30 @@ __all__ = ["whole_file"]
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """The name to write under, `.part` after the file's own; where the writing fails, the file is as it was."""
+def whole_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
+    """The name to write under, `.part` after the file's own; where the writing fails, the file is as it was.
+
+    `durable`: it outlives a loss of power from here on.
+    """
     aside = path.with_name(path.name + ".part")
     try:
         yield aside
+        if durable:
+            _to_disk(aside)
         aside.replace(path)
+        if durable:
+            _to_disk(path.parent)
     except OSError as error:
         if error.filename == str(aside):  # nobody asked for that name
             error.filename = str(path)
         raise
     finally:
         aside.unlink(missing_ok=True)
+
+
+def _to_disk(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

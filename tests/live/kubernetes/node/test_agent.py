@@ -18,7 +18,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 import berth.live.local.cards as cards_module
 from berth.history.store.folder import open_history
-from berth.live.kubernetes.node.agent import MEASURED, Agent, AgentSettings
+from berth.live.kubernetes.names import MEASURED
+from berth.live.kubernetes.node.agent import Agent, AgentSettings
 from berth.live.kubernetes.node.allotments import Allotment, Holder, Part
 from berth.live.kubernetes.node.cluster_api import Container, Pod
 from berth.live.kubernetes.node.ownership import is_member, pod_uid_of
@@ -60,7 +61,7 @@ class Watched(NodeWorld):
         """A running pod with a claim that is prepared."""
         name = f"pod{number}"
         claim = self.api.add_claim(f"claim-{name}", (gpu, milli, mem_mib), uid=f"claim-{name}")
-        asyncio.run(self.claims.prepare(claim.namespace, claim.name, claim.uid))
+        asyncio.run(self.claims.prepare([claim]))
         program = (Container("main", 0, program="image:1 train"),)
         pod = self.api.add_pod(name, uid=UID.format(number), containers=program, **annotations)
         pod = replace(

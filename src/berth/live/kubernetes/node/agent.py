@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from berth.errors import KubernetesError
+from berth.live.kubernetes.names import MEASURED
 from berth.live.kubernetes.node.allotments import Allotment, Allotments, Part
 from berth.live.kubernetes.node.cluster_api import NodeApi, Pod
 from berth.live.kubernetes.node.ledger import Ledger, ended_pod, keep_ended
@@ -27,12 +28,10 @@ from berth.live.local.samples import keep_samples
 from berth.partition import Partition
 from berth.partition.regions import regions_of
 
-__all__ = ["MEASURED", "Agent", "AgentSettings", "Escaped", "PodPart", "View"]
+__all__ = ["Agent", "AgentSettings", "Escaped", "PodPart", "View"]
 
 log = logging.getLogger(__name__)
 
-MEASURED = "berth.dev/measured"
-"""What a pod used, as JSON, for the scheduler to place the next by: peak_mib, refused, needed_mib."""
 LOST_REASON, NONE_REASON = "GpuLimitLost", "GpuWithoutLimit"
 
 
@@ -171,7 +170,8 @@ class Agent:
             by_uuid = {part.uuid: part for part in regions.get(allotment.name, ())}
             for pod in self.pod_of_allotment(allotment)[:1]:
                 for part in allotment.parts:
-                    seen = by_uuid.get(_plain(self._allotments.cards[part.index]))
+                    card = self._allotments.cards.get(part.index)  # none: it has fallen off the bus
+                    seen = by_uuid.get(_plain(card)) if card is not None else None
                     if seen is not None:
                         found.append(
                             PodPart(
@@ -185,7 +185,7 @@ class Agent:
         found = dict.fromkeys(self._allotments.cards, (0, 0))
         for allotment in self._allotments.given.values():
             for part in allotment.parts:
-                milli, mib = found[part.index]
+                milli, mib = found.get(part.index, (0, 0))
                 found[part.index] = (milli + part.milli, mib + part.mem_mib)
         return found
 
@@ -252,8 +252,10 @@ class Agent:
                 continue
             parts, usage = self._ledger.take(holders)
             ended = ended_pod(last, parts, usage, now_ms)
-            card = self._allotments.cards[ended.card]
-            keep_ended(self._settings.state / "ended", ended, {"model": card.model, "mem_mib": card.mem_mib})
+            card = self._allotments.cards.get(ended.card)
+            if card is not None:  # of a GPU that is gone nobody knows what a share was a share of
+                hardware = {"model": card.model, "mem_mib": card.mem_mib}
+                keep_ended(self._settings.state / "ended", ended, hardware)
             self.out_of_memory += ended.state == "out-of-memory"
             measured = {"peak_mib": usage.peak_mib, "refused": usage.refused, "needed_mib": usage.needed_mib}
             try:
