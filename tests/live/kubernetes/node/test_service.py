@@ -188,6 +188,26 @@ async def make_crds(world: World) -> None:
     )
 
 
+@asynccontextmanager
+async def claims_served(world: World) -> AsyncIterator[None]:
+    """The kinds are there within, and gone after it."""
+    await make_crds(world)
+    try:
+        yield
+    finally:
+        for plural in ("resourceslices", "resourceclaims"):
+            await world.api.request("DELETE", f"{CRDS}/{plural}.resource.k8s.io")
+
+        async def gone() -> bool:
+            try:
+                await world.api.request("GET", "/apis/resource.k8s.io/v1/resourceslices")
+            except ApiError as error:
+                return error.status == 404
+            return False
+
+        await world.until("the kinds are gone", gone)
+
+
 @needs_root
 def test_slices_are_published_and_claims_prepared_where_the_cluster_has_them(
     play: Played, folder: Path
@@ -195,21 +215,8 @@ def test_slices_are_published_and_claims_prepared_where_the_cluster_has_them(
     resources = "/apis/resource.k8s.io/v1"
 
     async def story(world: World) -> None:
-        await make_crds(world)
-        try:
+        async with claims_served(world):
             await claims(world)
-        finally:
-            for plural in ("resourceslices", "resourceclaims"):
-                await world.api.request("DELETE", f"{CRDS}/{plural}.resource.k8s.io")
-
-            async def gone() -> bool:
-                try:
-                    await world.api.request("GET", f"{resources}/resourceslices")
-                except ApiError as error:
-                    return error.status == 404
-                return False
-
-            await world.until("the kinds are gone", gone)
 
     async def claims(world: World) -> None:
         path = f"{resources}/namespaces/default/resourceclaims"

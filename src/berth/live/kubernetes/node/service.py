@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from prometheus_client import CollectorRegistry, start_http_server
-
-from berth.errors import BerthError, KubernetesError, SettingError
+from berth.errors import BerthError, SettingError
 from berth.live.card_models import card_model
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.gpu_labels import label_of
@@ -25,7 +22,7 @@ from berth.live.kubernetes.names import (
     LABEL_GPU_MODEL,
     LABEL_GPUS_AILING,
 )
-from berth.live.kubernetes.node.agent import Agent, AgentSettings
+from berth.live.kubernetes.node.agent import EXPORT, Agent, AgentSettings
 from berth.live.kubernetes.node.allotments import Allotments
 from berth.live.kubernetes.node.api_server import ApiServer
 from berth.live.kubernetes.node.claim_files import ClaimFiles
@@ -36,6 +33,7 @@ from berth.live.kubernetes.node.driver_files import DriverFiles, fake_driver, in
 from berth.live.kubernetes.node.identity import Identity
 from berth.live.kubernetes.node.pod_metrics import NodeCollector
 from berth.live.kubernetes.node.reaper import Reaper
+from berth.live.kubernetes.node.serving import serve_node
 from berth.live.kubernetes.node.slices import LOST, SlicePublisher, devices_of
 from berth.live.kubernetes.node.xid import XidWatch
 from berth.live.local.cards import Card, Cards
@@ -242,7 +240,10 @@ async def run_node(settings: NodeSettings, api: Api) -> None:
 
     watch = XidWatch(heard, fake_driver_folder() if settings.fake else None)
     watch.start()
-    stop_metrics = _serve_metrics(settings, node)
+    collector = NodeCollector(node.agent, node.cards.cards, node.registrations)
+    stop_serving = (
+        serve_node(settings.metrics, collector, settings.state / EXPORT) if settings.metrics else lambda: None
+    )
     log.info(
         "node %s: %d GPUs, of which claims get parts of %s and berth.dev/gpu of %s", settings.node, len(cards.cards),
         list(node.dra_gpus) or "none", list(node.plugin_gpus) or "none",
@@ -255,24 +256,4 @@ async def run_node(settings: NodeSettings, api: Api) -> None:
                     tasks.create_task(part.run())
     finally:
         watch.stop()
-        stop_metrics()
-
-
-def _serve_metrics(settings: NodeSettings, node: _Node) -> Callable[[], None]:
-    ending = contextlib.ExitStack()
-    if settings.metrics:
-        host, _, port = settings.metrics.rpartition(":")
-        if not port.isdigit():
-            raise SettingError(f"--metrics '{settings.metrics}'; write HOST:PORT or :PORT, such as :9400")
-        registry = CollectorRegistry()
-        registry.register(NodeCollector(node.agent, node.cards.cards, node.registrations))
-        try:
-            server, thread = start_http_server(int(port), host or "0.0.0.0", registry)
-        except OSError as error:
-            raise KubernetesError(
-                f"metrics cannot be served on {settings.metrics} ({error.strerror}); name another port by --metrics"
-            ) from error
-        ending.callback(thread.join)
-        ending.callback(server.server_close)
-        ending.callback(server.shutdown)
-    return ending.close
+        stop_serving()
