@@ -108,7 +108,10 @@ def _daemon_set(install: Install) -> Manifest:
         ],
         "ports": [{"name": "metrics", "containerPort": METRICS_PORT}],
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
-        "securityContext": {"privileged": True},  # device nodes, and the processes of other pods
+        "securityContext": {
+            "privileged": True,
+            "runAsUser": 0,
+        },  # device nodes, and the processes of other pods
         "volumeMounts": [{"name": name, "mountPath": path} for name, path in FOLDERS.items()],
     }
     return {

@@ -45,7 +45,7 @@ class Running:
             "k8s", "node", "--node-name", "here", "--fake-gpus", "2xA100-80G", "--kubeconfig", str(kubeconfig),
             "--kubelet-folder", str(kubelet or folder / "kubelet"), "--state-folder", str(folder / "state"),
             "--run-folder", str(folder / "run"), "--cdi-folder", str(folder / "cdi"), "--every", "0.2",
-            "--metrics", f"127.0.0.1:{self.port}", *more,
+            "--metrics", f":{self.port}", *more,
         ]  # fmt: skip
         environment = {**os.environ, "BERTH_FAKE_XIDS": str(folder / "xids")}
         self.log = (folder / "log").open("w")
