@@ -50,7 +50,7 @@ async def schedule(kubeconfig: Path, policy: str, knowledge: str) -> None:
     began = time.perf_counter()
     async with Api(from_kubeconfig(kubeconfig)) as api:
         settings = Settings(policy=policy, knowledge=knowledge)
-        scheduling = Scheduling(api, Options(settings, once=True, elect=False))
+        scheduling = Scheduling(api, Options(settings, once=True, elect=False, own_process=True))
         task = asyncio.create_task(scheduling.run())
         seen: list[tuple[float, int]] = []
         while not task.done():

@@ -92,7 +92,9 @@ def scheduler(
     identity = f"{platform.node()}-{os.getpid()}"
 
     async def run(api: Api) -> None:
-        options = Options(settings, mode is Mode.ADVISE, once, identity, namespace, elect)
+        options = Options(
+            settings, mode is Mode.ADVISE, once, identity, namespace, elect=elect, own_process=True
+        )
         scheduling = Scheduling(api, options)
         await scheduling.run()
         if once:
@@ -106,6 +108,9 @@ def scheduler(
 def extender(
     certificate: Annotated[Path, typer.Option(help="Certificate of this server, PEM.")],
     key: Annotated[Path, typer.Option(help="Its private key, PEM.")],
+    client_ca: Annotated[
+        Path, typer.Option(help="Answer clients alone that have a certificate of this authority, PEM.")
+    ],
     port: Annotated[int, typer.Option(help="Port to listen on, with TLS.", min=1, max=65535)] = 8443,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
     policy: PolicyName = "fifo+best-fit",
@@ -121,7 +126,7 @@ def extender(
     from berth.live.kubernetes.extender import Extender, tls_of
 
     _log()
-    tls = tls_of(certificate, key)
+    tls = tls_of(certificate, key, client_ca)
     settings = Settings(policy, knowledge, "", compat)
 
     async def run(api: Api) -> None:
@@ -352,7 +357,8 @@ def _table(seen: Snapshot) -> Any:
     )
     for gpu in seen.gpus:
         memory = f"{gpu.mem_mib} of {gpu.card_mib} MiB" if gpu.card_mib else "not known"
-        others = [f"others: {gpu.foreign_milli / 10:g} %"] if gpu.foreign_milli else []
+        whose = "claims" if gpu.for_claims else "others"
+        others = [f"{whose}: {gpu.foreign_milli / 10:g} %"] if gpu.foreign_milli or gpu.for_claims else []
         gpus.add_row(
             gpu.node,
             str(gpu.index),

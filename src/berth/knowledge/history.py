@@ -164,6 +164,8 @@ class History:
     def ran_out_of_memory(self, job: Job, held_mib: int) -> None:
         """Believe that the application needs more than it held, and after the second time that it needs room."""
         name = job.application
+        if not name:
+            return  # jobs without a name have nothing else in common
         times = self._out_of_memory[name] = self._out_of_memory.get(name, 0) + 1
         believed = self.peak_mem_mib(job)
         before_mib = believed.expected if believed and believed.basis == "history" else 0

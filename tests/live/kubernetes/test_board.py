@@ -31,7 +31,7 @@ def node(name: str, gpus: int = 2, cpu: int = 64) -> api.Node:
         names.LABEL_GPU_MODEL: MODEL,
         names.LABEL_GPU_MEMORY_MIB: str(CARD_MIB),
     }
-    there = {"cpu": str(cpu), "memory": "256Gi"}
+    there = {"cpu": str(cpu), "memory": "256Gi", names.RESOURCE: str(16 * gpus)}
     return _of(api.Node, {"metadata": {"name": name, "labels": labels}, "status": {"allocatable": there}})
 
 

@@ -40,15 +40,21 @@ def test_another_scheduler_is_told_where_pods_fit_and_their_bind_is_done(
         await world.node("half", 1)
         await world.node("none", 0)
         await world.pod("holder", scheduler="default-scheduler", annotations={}, node="full")
-        uid = await world.pod("asks", milli=500, mem=10_000, scheduler="default-scheduler")
+        # Spread is the other scheduler's to honour.
+        spread = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+        uid = await world.pod(
+            "asks", milli=500, mem=10_000, scheduler="default-scheduler", topologySpreadConstraints=[spread]
+        )
         extender = Extender(world.api, Settings(scheduler_name=""))
         listening = asyncio.create_task(extender.listen())
         runner = web.AppRunner(extender.application())
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls_of(*certificate))
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls_of(*certificate, certificate[0]))
         await site.start()
         port = site._server.sockets[0].getsockname()[1]  # type: ignore[union-attr]
+        nameless = ssl.create_default_context(cafile=str(certificate[0]))
         trusting = ssl.create_default_context(cafile=str(certificate[0]))
+        trusting.load_cert_chain(*certificate)
         async with aiohttp.ClientSession() as session:
 
             async def ask(what: str, body: dict[str, Any] | None = None) -> Any:
@@ -90,6 +96,8 @@ def test_another_scheduler_is_told_where_pods_fit_and_their_bind_is_done(
             assert (
                 "gpu-milli is 'many'" in (await ask("filter", {"Pod": bad, "NodeNames": ["half"]}))["Error"]
             )
+            with pytest.raises(aiohttp.ClientError):  # without a certificate
+                await session.post(f"https://127.0.0.1:{port}/filter", json=asked, ssl=nameless)
             with pytest.raises(aiohttp.ClientError):
                 await session.post(f"http://127.0.0.1:{port}/filter", json=asked)
         await runner.cleanup()
@@ -102,4 +110,9 @@ def test_another_scheduler_is_told_where_pods_fit_and_their_bind_is_done(
 
 def test_without_a_certificate_nothing_is_served(tmp_path: Path) -> None:
     with pytest.raises(KubernetesError, match="cannot be used"):
-        tls_of(tmp_path / "no.crt", tmp_path / "no.key")
+        tls_of(tmp_path / "no.crt", tmp_path / "no.key", tmp_path / "ca.crt")
+
+
+def test_without_an_authority_for_clients_nothing_is_served(certificate: tuple[Path, Path]) -> None:
+    with pytest.raises(KubernetesError, match=r"the clients' CA .* cannot be used"):
+        tls_of(*certificate, certificate[0].with_name("no.crt"))

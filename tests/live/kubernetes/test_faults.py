@@ -60,6 +60,7 @@ def test_a_watch_gap_is_closed_by_listing_anew(play: Played, server: Server) -> 
             await asyncio.to_thread(server.stop_api, signal.SIGKILL)
             await asyncio.to_thread(server.start_api)
             await world.until_bound("comes", patience_s=60)
+            assert scheduling.pods.lists >= 2  # the watch alone did not do it
         await world.check()
 
     play(test)
@@ -168,7 +169,7 @@ def test_two_leaders_for_a_moment_give_no_gpu_twice_for_long(play: Played) -> No
             placement = (await world.pods())["a"]["metadata"]["annotations"][names.PLACEMENT]
             uid = (await world.pods())["b"]["metadata"]["uid"]
             await writing.bind(world.api, Bind(uid, "default", "b", "n1", placement, frozenset()))
-            assert "is held by others" in await world.until_event("Overcommitted", "b")
+            assert "are other pods' already" in await world.until_event("Overcommitted", "b")
 
             async def one() -> bool:
                 return set(await world.places()) == {"a"}
@@ -216,7 +217,7 @@ def test_a_lost_answer_and_a_refusal_that_passes_are_lived_with(
     play: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def test(world: World) -> None:
-        await world.node("n1", 4)
+        await world.node("n1", 5)
         real = Scheduling.__init__
         answers: dict[str, int] = {}
 
@@ -232,6 +233,8 @@ def test_a_lost_answer_and_a_refusal_that_passes_are_lived_with(
                         raise ApiError(path, 0, "Unreachable", "the answer is lost", 0.0)
                     if number <= 2 and "busy" in path:
                         raise ApiError(path, 429, "TooManyRequests", "slow down", 0.1)
+                    if number == 1 and "conflict" in path:
+                        raise ApiError(path, 409, "Conflict", "the object has been modified", None)
                     if number == 1 and "broken" in path:
                         raise ApiError(path, 500, "InternalError", "etcd is away", 0.0)
                 return await once(method, path, *rest)  # type: ignore[arg-type]
@@ -239,13 +242,13 @@ def test_a_lost_answer_and_a_refusal_that_passes_are_lived_with(
             self.api._once = unreliable  # type: ignore[method-assign]
 
         monkeypatch.setattr(Scheduling, "__init__", init)
-        for name in ("lost", "busy", "broken", "plain"):
+        for name in ("lost", "busy", "broken", "conflict", "plain"):
             await world.pod(name)
         async with world.scheduler() as scheduling:
-            await world.until_bound("lost", "busy", "broken", "plain")
+            await world.until_bound("lost", "busy", "broken", "conflict", "plain")
             await asyncio.sleep(0.2)
-            assert (scheduling.counts.bound, scheduling.counts.failed) == (4, 0)
-        assert sorted(answers.values()) == [1, 1, 2, 3]
+            assert (scheduling.counts.bound, scheduling.counts.failed) == (5, 0)
+        assert sorted(answers.values()) == [1, 1, 2, 2, 3]
         await world.check()
 
     play(test)

@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from berth.cli.app import app
 from berth.errors import ApiError, KubernetesError
 from berth.live.kubernetes import names
-from berth.live.kubernetes.access import from_kubeconfig
 from berth.live.kubernetes.client import Api
 from berth.live.kubernetes.install_options import Install
 from berth.live.kubernetes.installing import apply
@@ -54,12 +53,21 @@ def test_the_scheduler_has_every_right_that_it_uses_and_no_other(
     play: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     used: set[tuple[str, str]] = set()
-    real = Api._open
+    opened, asked = Api._open, Api._once
 
     def note(self: Api, method: str, path: str, **keywords: Any) -> Any:
         if "scheduler" in self._agent and path != "/apis/resource.k8s.io/v1":
             used.add(right(method, path, keywords.get("params") or {}))
-        return real(self, method, path, **keywords)
+        return opened(self, method, path, **keywords)
+
+    async def note_small(self: Api, method: str, path: str, *rest: Any) -> bytes:
+        is_first = ("pods/binding", "create") not in used
+        if "scheduler" in self._agent and path != "/apis/resource.k8s.io/v1":
+            used.add(right(method, path, rest[1] or {}))
+        answer = await asked(self, method, path, *rest)
+        if path.endswith("/binding") and is_first:
+            raise ApiError(path, 0, "Unreachable", "the answer is lost", 0.0)
+        return answer
 
     async def test(world: World) -> None:
         for each in [each for made in manifests(Install(IMAGE)).values() for each in made]:
@@ -72,19 +80,17 @@ def test_the_scheduler_has_every_right_that_it_uses_and_no_other(
         await world.node("n1", 1)
         await world.pod("low")
         monkeypatch.setattr(Api, "_open", note)
+        monkeypatch.setattr(Api, "_once", note_small)
         async with world.scheduler(
             token="schedulertoken", elect=True, policy="preempt+fifo+best-fit", agent="scheduler"
-        ) as scheduling:
+        ):
             await world.until_bound("low")
             await world.pod("waits")
             await world.until_told("waits", "nodes")
-            await scheduling.api.request(
-                "GET", "/api/v1/namespaces/default/pods/low"
-            )  # as after a lost answer
             body = {"kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
             path = "/apis/scheduling.k8s.io/v1/priorityclasses"
             await world.api.request("POST", path, {"apiVersion": "scheduling.k8s.io/v1", **body})
-            await world.pod("high", priorityClassName="high")
+            await world.until("the class is known", lambda: world.pod("high", priorityClassName="high"))
             await world.until_bound("high")
             await world.until_event("Preempted", "low")
             await world.until_told("waits", "nodes")
@@ -113,15 +119,29 @@ async def _later() -> bool:
     return True
 
 
-def test_without_its_rights_the_scheduler_says_which_it_lacks(play: Played, server: Server) -> None:
+def test_without_its_rights_the_scheduler_says_which_it_lacks_and_goes_on_when_it_has_them(
+    play: Played, caplog: pytest.LogCaptureFixture
+) -> None:
     async def test(world: World) -> None:
-        async with Api(from_kubeconfig(server.kubeconfig("nobodytoken"))) as api:
-            with pytest.raises(
-                ApiError, match=r'403 Forbidden: .*"nobody" cannot list resource "nodes"'
-            ) as caught:
-                async for _ in api.list("/api/v1/nodes", dict):
-                    pass
-            assert caught.value.status == 403
+        await world.node("n1", 1)
+        await world.pod("a")
+        rights = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+        async with world.scheduler(token="nobodytoken"):
+
+            async def said() -> bool:
+                return '"nobody" cannot list resource "nodes"' in caplog.text
+
+            await world.until("it says what it lacks", said)
+            binding = {
+                "apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": "test-nobody"},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+                "subjects": [{"kind": "User", "name": "nobody"}],
+            }  # fmt: skip
+            await world.api.request("POST", rights, binding)
+            try:
+                await world.until_bound("a")
+            finally:
+                await world.api.request("DELETE", f"{rights}/test-nobody")
 
     play(test)
 

@@ -133,10 +133,11 @@ def test_a_pod_of_higher_priority_is_bound_when_its_victim_has_left(play: Played
                 "POST", "/apis/scheduling.k8s.io/v1/priorityclasses",
                 {"apiVersion": "scheduling.k8s.io/v1", **body},
             )  # fmt: skip
-        await world.pod("victim", priorityClassName="low", terminationGracePeriodSeconds=600)
+        victim = {"priorityClassName": "low", "terminationGracePeriodSeconds": 600}
+        await world.until("the class is known", lambda: world.pod("victim", **victim))
         async with world.scheduler(policy="preempt+fifo+best-fit"):
             await world.until_bound("victim")
-            await world.pod("urgent", priorityClassName="high")
+            await world.until("the class is known", lambda: world.pod("urgent", priorityClassName="high"))
 
             async def told_to_go() -> bool:
                 return bool((await world.pods())["victim"]["metadata"].get("deletionTimestamp"))
@@ -184,6 +185,8 @@ def test_nodes_come_and_go_and_change_while_pods_wait(play: Played) -> None:
             await world.patch("/api/v1/nodes/n1", {"metadata": {"labels": {
                 names.LABEL_GPU_COUNT: "1", names.LABEL_GPU_MEMORY_MIB: "16384", names.LABEL_GPU_MODEL: "T4",
             }}})  # fmt: skip
+            units = {"status": {"allocatable": {names.RESOURCE: "16"}, "capacity": {names.RESOURCE: "16"}}}
+            await world.patch("/api/v1/nodes/n1/status", units)
             await world.until_bound("early")
             await world.pod("next", 1)
             await world.until_told("next", "GPU compute")

@@ -75,7 +75,8 @@ class World:
             names.LABEL_GPU_MODEL: model,
             names.LABEL_GPU_MEMORY_MIB: str(mem_mib),
         }
-        there = {"cpu": cpu, "memory": memory, "pods": pods, **(resources or {})}
+        units = {names.RESOURCE: str(names.SLOTS_PER_GPU * gpus)} if gpus else {}
+        there = {"cpu": cpu, "memory": memory, "pods": pods, **units, **(resources or {})}
         await self._make(
             "/api/v1/nodes",
             {
@@ -224,12 +225,18 @@ class World:
             )
         return "the server is away"
 
-    async def check(self, cards_mib: int = 81_920) -> None:
+    async def check(self) -> None:
         """See from outside that no GPU is given away beyond what it has, and that gangs are whole."""
         used: dict[tuple[str, int], list[int]] = defaultdict(lambda: [0, 0])
         gangs: dict[tuple[str, str], int] = defaultdict(int)
-        for name, pod in (await self.pods()).items():
-            said = pod["metadata"].get("annotations", {})
+        nodes = json.loads(await self.api.request("GET", "/api/v1/nodes", patience_s=30))["items"]
+        cards_mib = {
+            node["metadata"]["name"]: int(node["metadata"]["labels"][names.LABEL_GPU_MEMORY_MIB])
+            for node in nodes
+            if names.LABEL_GPU_MEMORY_MIB in node["metadata"].get("labels", {})
+        }
+        for pod in json.loads(await self.api.request("GET", "/api/v1/pods", patience_s=30))["items"]:
+            name, said = pod["metadata"]["name"], pod["metadata"].get("annotations", {})
             if pod["status"].get("phase") in ("Succeeded", "Failed"):
                 continue
             if "nodeName" not in pod["spec"]:
@@ -246,7 +253,7 @@ class World:
                 use[1] += 0 if placed["best_effort"] else gpu["mem_mib"]
         for slot, (milli, mem_mib) in used.items():
             assert milli <= 1000, f"{slot} is given away by {milli} milli"
-            assert mem_mib <= cards_mib, f"{slot} is given away by {mem_mib} MiB"
+            assert mem_mib <= cards_mib.get(slot[0], mem_mib), f"{slot} is given away by {mem_mib} MiB"
         for (_, gang), there in gangs.items():
             assert there == int(gang.rpartition("/")[2]), f"{there} pods of gang {gang} are bound"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,12 +12,14 @@ from berth.cluster import PLACE_MILLI, Cluster
 from berth.engine import simulate
 from berth.interference import make_interference
 from berth.knowledge import Oracle
-from berth.model import EventKind, GpuSlot, Job, Node, Placement
+from berth.model import EventKind, GpuModel, GpuSlot, Job, Node, Placement
 from berth.policies import Setting, make_policy
+from berth.policies.colocation import colocating
 from berth.policies.colocation.colocating import Colocating
-from berth.policies.colocation.forecast import Offer
+from berth.policies.colocation.forecast import Forecaster, Forecasts, Offer
 from berth.policies.colocation.rooms import MOST_ASKED_AGAIN, Rooms
 from berth.profiles import THESIS_GPU, workload_jobs
+from berth.scheduler import Scheduler
 
 GPUS = 200
 LATER_MS = 10**9
@@ -184,3 +187,24 @@ def test_what_starts_is_the_same_as_when_every_idle_gpu_is_asked(
     ask = Rooms.open
     monkeypatch.setattr(Rooms, "open", lambda *of, waiting=None, **more: ask(*of, waiting=None, **more))
     assert few == run()
+
+
+def test_on_many_gpus_the_first_start_before_all_are_forecast(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_of(40)
+    knowledge = Oracle((), make_interference("time-sliced"))
+    policy = make_policy("greedy", Setting(0, knowledge=knowledge))
+    asked: list[int] = []
+    real = Forecaster.forecasts
+
+    def forecasts(self: Forecaster, offers: Sequence[Offer], gpu: GpuModel | None) -> Forecasts:
+        asked.append(len(offers))
+        return real(self, offers, gpu)
+
+    monkeypatch.setattr(Forecaster, "forecasts", forecasts)
+    monkeypatch.setattr(colocating, "MOST_AT_ONCE", 16)
+    scheduler = Scheduler(cluster, policy, knowledge)
+    for at in range(160):
+        scheduler.submit(Job(f"j{at}", 0, 10**6, application="vgg16"))
+    started = {slot for each in scheduler.decide(1) if isinstance(each, Placement) for slot in each.slots}
+    assert len(started) == 40
+    assert max(asked) == 16

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 
+import msgspec
+
 from berth.errors import AskError, LiveError
 from berth.live.kubernetes import names
 from berth.live.kubernetes.constraints import Constraint, constraint_of
@@ -43,21 +45,67 @@ class Ask:
     """As the user wrote them: the start of a model's name will do."""
     constraint: Constraint
     application: str
+    """By which profiles and run times are learned: what it says, else its kind, else its controller."""
+    owner: str
+    """Whose pods are alike: the application that it says, or its controller. Empty for a pod of its own."""
     gang: Gang | None
     priority: int
     estimate_ms: int | None
     time_limit_ms: int | None
 
 
-def ask_of(pod: Pod, compat: str | None = None) -> Ask:
-    """What the pod asks for. Raises AskError in words that its owner can act on."""
-    _refuse_what_is_not_honoured(pod)
+def ask_of(pod: Pod, compat: str | None = None, *, places: bool = True) -> Ask:
+    """What the pod asks for. `places` refuses what has to be heeded by whoever places it and is not heeded by berth.
+    Raises AskError in words that its owner can act on. Pods that ask alike get the same object."""
+    key = _key(pod, compat, places=places)
+    found = _known.get(key)
+    if found is None:
+        if len(_known) >= MOST_KNOWN:
+            _known.clear()
+        found = _known[key] = _read(pod, compat, places=places)
+    return found
+
+
+def _key(pod: Pod, compat: str | None, *, places: bool) -> bytes:
+    """All of a pod that its ask is read from; `PodSpec.node_name` is not, nor volumes that are no claims."""
+    meta, spec = pod.metadata, pod.spec
+    claims = [
+        each
+        for each in spec.volumes
+        if each.ephemeral is not None or each.persistent_volume_claim is not None
+    ]
+    return msgspec.msgpack.encode(
+        (
+            compat, places, meta.namespace, meta.owner_references,
+            {key: text for key, text in meta.annotations.items() if key not in _WRITTEN},
+            spec.priority, spec.node_selector, spec.affinity, spec.tolerations, spec.containers, spec.init_containers,
+            spec.overhead, spec.active_deadline_seconds, spec.topology_spread_constraints, spec.resource_claims, claims,
+        )
+    )  # fmt: skip
+
+
+_known: dict[bytes, Ask] = {}
+MOST_KNOWN = 4096
+"""Different asks that are kept; with more, all are read anew."""
+_WRITTEN = frozenset({names.PLACEMENT, names.PLACED_UID, names.MEASURED})
+"""Annotations that berth writes."""
+
+
+def _read(pod: Pod, compat: str | None, *, places: bool) -> Ask:
+    _refuse_what_nobody_can(pod)
+    if places:
+        _refuse_what_is_not_honoured(pod)
     said = pod.metadata.annotations
     resources = {key: value for key, value in pod_resources(pod) if value}
     wish = wish_of(pod, resources, compat)
     known = known_resources(compat)
-    others = {key: value for key, value in resources.items() if key not in known and key not in _COUNTED}
+    others = {
+        key: value for key, value in resources.items() if key not in known - {names.RESOURCE} | _COUNTED
+    }
     milli, mem_mib, mem_milli = _parts(wish)
+    owner = _text(said.get(names.APPLICATION, ""), names.APPLICATION) or _controller(pod.metadata)
+    kind = _text(said.get(names.KIND, ""), names.KIND)
+    named = names.APPLICATION in said and owner
     limit_s = pod.spec.active_deadline_seconds
     return Ask(
         gpus=wish.gpus if wish else 0,
@@ -68,7 +116,8 @@ def ask_of(pod: Pod, compat: str | None = None) -> Ask:
         host_mem_mib=resources.get("memory", 0),
         models=wish.models if wish else (),
         constraint=constraint_of(pod, others),
-        application=_text(said.get(names.APPLICATION, ""), names.APPLICATION),
+        application=(owner if named else kind) or (owner and f"{pod.metadata.namespace}/{owner}"),
+        owner=owner,
         gang=_gang(pod.metadata),
         priority=pod.spec.priority,
         estimate_ms=_estimate_ms(said.get(names.ESTIMATE)),
@@ -102,6 +151,17 @@ def _parts(wish: Wish | None) -> tuple[int, int, int]:
     return milli, mem_mib, mem_milli
 
 
+def _refuse_what_nobody_can(pod: Pod) -> None:
+    """Refuse what the node could not carry out, whoever places the pod."""
+    for each in pod.spec.init_containers:
+        asked = {**each.resources.limits, **each.resources.requests}
+        if each.restart_policy != "Always" and names.RESOURCE in asked:
+            raise AskError(
+                f"an init container asks for {names.RESOURCE}; the kubelet does not tell berth's agent which GPU it"
+                " gave to one. Ask in a container, or in a sidecar (restartPolicy: Always)"
+            )
+
+
 def _refuse_what_is_not_honoured(pod: Pod) -> None:
     """Refuse what would have to be heeded and is not: better a pod that waits than one in the wrong place."""
     spec = pod.spec
@@ -130,6 +190,11 @@ def _refuse_what_is_not_honoured(pod: Pod) -> None:
                 f"volume '{volume.name[:80]}' is a claim, and berth binds no volumes; use another kind of volume, or"
                 " another scheduler for this pod"
             )
+
+
+def _controller(meta: Meta) -> str:
+    """The object that makes pods like this one, such as `Job/train`; empty where there is none."""
+    return next((f"{each.kind}/{each.name}" for each in meta.owner_references if each.controller), "")
 
 
 def _gang(meta: Meta) -> Gang | None:

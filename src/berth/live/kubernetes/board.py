@@ -1,34 +1,38 @@
-"""The board: what is on the cluster, told in the API's objects; what is to be done, decided by the scheduler.
+"""What is on the cluster, as the scheduler knows it: objects of the API come in, binds and deletions go out.
 
-It does no I/O and knows no clock. All that it knows can be told anew from the cluster at any time: a pod's place is in
-its annotation. Jobs have the uid of their pod as id.
+It does no I/O and knows no clock. All of it can be learned again from the cluster at any time, because each pod's place
+is in its annotation. Jobs have the uid of their pod as id.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 from berth.cluster import Cluster
-from berth.errors import AskError, PlacementError, SchedulerError
+from berth.errors import AskError, SchedulerError
 from berth.knowledge import make_knowledge
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.asks import ask_of, created_ms
-from berth.live.kubernetes.eligibility import MOST_CONSTRAINTS, Eligibility
-from berth.live.kubernetes.entries import Entry, Settings, version_of
+from berth.live.kubernetes.constraints import lacks, why_not
+from berth.live.kubernetes.eligibility import MOST_LABELS, MOST_OF_ONE, Eligibility
+from berth.live.kubernetes.entries import WAITS, Entry, Settings, State, version_of
 from berth.live.kubernetes.foreign import Foreign
 from berth.live.kubernetes.gang_offers import GangOffers
-from berth.live.kubernetes.gangs import GangLine
-from berth.live.kubernetes.jobs import Cards, job_of
+from berth.live.kubernetes.gangs import GangLine, GangState
+from berth.live.kubernetes.jobs import Cards, job_of, with_memory
+from berth.live.kubernetes.memories import Measured, Memories, killed_by_kernel, measured_of
 from berth.live.kubernetes.node_book import NodeBook
 from berth.live.kubernetes.nodes import View
-from berth.live.kubernetes.placements import Placed, annotation_of, placed_of, slots_of
-from berth.live.kubernetes.steps import Bind, Step, Stop
-from berth.model import Job, Node, Placement, RecordState, Share
+from berth.live.kubernetes.placements import annotation_of, placed_of
+from berth.live.kubernetes.restoring import restore
+from berth.live.kubernetes.steps import Bind, Step, Stop, Tell
+from berth.model import Job, Node, Placement, RecordState
 from berth.policies import Setting, make_policy
 from berth.scheduler import Evicted, NeverFits, Refused, Scheduler
 
@@ -36,8 +40,10 @@ __all__ = ["Board"]
 
 log = logging.getLogger(__name__)
 
-MOST_GANGS_AT_ONCE = 16
-"""Gangs that are offered to the policy in one decision."""
+FIRST_WAIT_MS, MOST_WAIT_MS = 1000, 60_000
+"""After a bind that failed."""
+BEGUN_AT_ONCE = 500
+"""Pods that are taken in before others of the process get their turn."""
 MOST_SWITCHED = 200
 """Pods that ask for a part of a card's memory and are looked at for another kind of card, in one decision."""
 _DONE = ("Succeeded", "Failed")
@@ -48,14 +54,6 @@ class _Found(NamedTuple):
 
     bind: Bind
     job: Job
-
-
-@dataclass(slots=True)
-class _Round:
-    """What one call of the policy came to."""
-
-    rejected: list[str] = field(default_factory=list)
-    full: set[str] = field(default_factory=set)
 
 
 class Board:
@@ -81,9 +79,16 @@ class Board:
         self._leaving: dict[str, set[str]] = {}  # node -> pods that were stopped and are there still
         self._owed: deque[Bind] = deque()  # of a gang that is whole, and not handed out yet
         self._parked: dict[str, None] = {}
-        self._crowded: dict[str, api.Pod] = {}  # refused while too many different constraints wait
+        self._crowded: dict[str, None] = {}  # refused while too many different constraints wait
         self._homeless: dict[str, api.Pod] = {}  # bound to a node that is not known
         self._pending: dict[str, api.Pod] | None = {}  # waiting pods until all is listed
+        self.later: dict[str, int] = {}  # pods whose bind failed -> when they are queued again, ms
+        self._again = (
+            False  # whether a placement was turned down, so that there is to be another decision at once
+        )
+        self.memories = Memories()
+        self._learned: set[str] = set()  # pods of which it is known that they ran out of memory
+        self._tells: deque[Tell] = deque()
 
     @property
     def views(self) -> dict[str, View]:
@@ -109,26 +114,46 @@ class Board:
 
     def begin(self, now_ms: int) -> None:
         """All was listed: queue what waits, in the order in which it was made."""
+        for _ in self.begin_in_parts(now_ms):
+            pass
+
+    def begin_in_parts(self, now_ms: int) -> Iterator[None]:
+        """The same in parts of some milliseconds each: one generator, to be followed to its end before anything else
+        is told."""
         pending, self._pending = self._pending or {}, None
         self.nodes.sync(now_ms)
-        for pod in sorted(
-            pending.values(),
-            key=lambda pod: (
-                not pod.spec.node_name,
-                created_ms(pod.metadata),
-                version_of(pod.metadata.resource_version),
-            ),
-        ):
+        yield
+
+        def order(pod: api.Pod) -> tuple[bool, str, int]:
+            meta = pod.metadata  # all times are written in one form, of one length, in UTC
+            return not pod.spec.node_name, meta.creation_timestamp or "", version_of(meta.resource_version)
+
+        for at, pod in enumerate(sorted(pending.values(), key=order)):
             self.pod_changed(pod, now_ms)
+            if at % BEGUN_AT_ONCE == BEGUN_AT_ONCE - 1:
+                yield
 
     def pod_changed(self, pod: api.Pod, now_ms: int) -> None:
-        """A pod came or changed."""
+        """A pod came or changed. One that makes no sense harms no other."""
+        try:
+            self._pod_changed(pod, now_ms)
+        except Exception:
+            meta = pod.metadata
+            log.exception("%s/%s is refused: berth has a fault", meta.namespace, meta.name)
+            entry = self.entries.get(meta.uid)
+            if entry is not None and entry.state in WAITS:
+                self._forget(entry, now_ms)
+            if entry is None or entry.state in WAITS:
+                self.entries[meta.uid] = Entry(
+                    meta.uid, meta.namespace, meta.name, state=State.REFUSED, submit_ms=created_ms(meta),
+                    message="berth fails to read it; its log says why",
+                )  # fmt: skip
+
+    def _pod_changed(self, pod: api.Pod, now_ms: int) -> None:
         meta, spec = pod.metadata, pod.spec
         entry = self.entries.get(meta.uid)
         if pod.status.phase in _DONE:
-            if entry is not None and entry.state != "done":
-                self._release(entry, now_ms, completed=pod.status.phase == "Succeeded")
-                entry.state = "done"
+            self._is_done(pod, entry, now_ms)
             return
         if spec.node_name:
             if self._pending is not None and names.PLACEMENT not in meta.annotations:
@@ -141,7 +166,7 @@ class Board:
                     self._forget(entry, now_ms)
             elif self._pending is not None:
                 self._pending[meta.uid] = pod
-            elif entry is None or entry.state != "placed":
+            elif entry is None or entry.state is not State.PLACED:
                 self._waits(pod, entry, now_ms)
 
     def pod_gone(self, pod: api.Pod, now_ms: int) -> None:
@@ -150,6 +175,7 @@ class Board:
         if self._pending is not None:
             self._pending.pop(uid, None)
         self._homeless.pop(uid, None)
+        self._learned.discard(uid)
         entry = self.entries.get(uid)
         if entry is not None:
             self._forget(entry, now_ms)
@@ -157,42 +183,78 @@ class Board:
     def bound(self, uid: str, now_ms: int) -> None:
         """A pod was bound as decided."""
         entry = self.entries.get(uid)
-        if entry is not None and entry.state == "placed":
+        if entry is not None and entry.state is State.PLACED:
             self._confirm(entry)
 
-    def bind_failed(self, uid: str, now_ms: int, *, again: bool) -> None:
-        """A pod could not be bound: give back its place, and queue it again or leave it to what the watch says."""
+    def bind_failed(self, uid: str, now_ms: int, *, again: bool, why: str = "") -> None:
+        """A pod could not be bound: give back its place, and queue it again, or leave it to what the watch says.
+        Where there is a reason `why` it fails, it is queued again after a while, twice as long each time."""
         entry = self.entries.get(uid)
-        if entry is None or entry.state != "placed" or entry.ask is None:
+        if entry is None or entry.state is not State.PLACED or entry.ask is None:
             return
         self.nodes.unassign(entry)
-        if gang := entry.ask.gang:
-            if (state := self.gangs.of(gang)) is not None:
-                state.placed.pop(uid, None)
-                state.bound.discard(uid)
-                if again:
-                    state.waiting[uid] = None
-            again_in_queue = False
-        else:
-            again_in_queue = again
-        self.scheduler.failed_to_start(uid, now_ms, again=again_in_queue)
-        if again:
-            entry.state = "waiting"
-            self.eligibility.join(entry.ask.constraint, ())
-        else:
+        if (state := self._gang(entry)) is not None:
+            state.placed.pop(uid, None)
+            state.bound.discard(uid)
+            if again:
+                state.waiting[uid] = None
+        self.scheduler.failed_to_start(uid, now_ms, again=again and state is None and not why)
+        if not again:
             self._drop(entry)
+            return
+        if self._waits_again(entry, now_ms) and why and state is None:
+            entry.message = why
+            self.later[uid] = now_ms + min(MOST_WAIT_MS, FIRST_WAIT_MS << min(entry.failures, 16))
+            entry.failures += 1
+
+    def _gang(self, entry: Entry) -> GangState | None:
+        return self.gangs.of(entry.ask.gang) if entry.ask is not None and entry.ask.gang is not None else None
+
+    def _waits_again(self, entry: Entry, now_ms: int) -> bool:
+        """A pod that was placed waits as it did, on the nodes of today; False where it is refused by now."""
+        entry.state, entry.node, entry.others, entry.placement = State.WAITING, "", (), ""
+        there, queued = self._join(entry), self.scheduler.waits(entry.uid)
+        if queued and there:
+            self.scheduler.replace(self.job(entry))
+        elif queued:
+            self.scheduler.withdraw(entry.uid, now_ms)
+        return there
+
+    def _join(self, entry: Entry) -> bool:
+        """Count a waiting pod with its constraint; False, and refused, where too many different ones wait."""
+        traits = (view.traits for view in self.views.values())
+        if self.eligibility.join(entry.constraint, traits, entry.namespace):
+            return True
+        entry.state = State.REFUSED
+        self._crowded[entry.uid] = None
+        entry.message = (
+            f"pods of {MOST_LABELS} different sets of nodes wait already, or of {MOST_OF_ONE} in this namespace, by"
+            " their selectors, affinities, tolerations and resources; this pod is looked at again when there are fewer"
+        )
+        return False
 
     # What is decided
 
     def next_wake_ms(self, now_ms: int) -> int | None:
         """When to decide again whatever happens; None: not before something does."""
-        ends = [ms for ms in (self._offers.next_ms(), self.scheduler.next_wake_ms) if ms is not None]
-        return max(now_ms, min(ends)) if ends else None
+        if self._again:
+            return now_ms
+        ends = [self._offers.next_ms(), self.scheduler.next_wake_ms, min(self.later.values(), default=None)]
+        times = [ms for ms in ends if ms is not None]
+        return max(now_ms, min(times)) if times else None
 
     def decide(self, now_ms: int) -> Iterator[Step]:
-        """What is to be done now. Between two steps the caller may tell of nothing else; it may stop at any."""
+        """What is to be done now. Until the iterator is closed or at its end the caller tells of nothing else; it may
+        close it after any step."""
+        self._again = False
+        for uid in [uid for uid, ms in self.later.items() if ms <= now_ms]:
+            del self.later[uid]
+            if (entry := self.entries.get(uid)) is not None and entry.state is State.WAITING:
+                self.queue(entry, now_ms)
         self.nodes.sync(now_ms)
         self._switch_cards()
+        while self._tells:
+            yield self._tells.popleft()
         yield from self._pay()
         yield from self._offers.steps(now_ms, first=True)
         yield from self.round(now_ms)
@@ -201,25 +263,40 @@ class Board:
     # What the nodes ask
 
     def lost(self, uid: str, now_ms: int) -> None:
-        """The node of a pod is gone: the pod is not ours to start again, its owner makes another."""
-        entry = self.entries.pop(uid, None)
+        """The node of a pod is gone. One that was bound is its owner's to make again; one that was not waits on."""
+        entry = self.entries.get(uid)
+        if entry is not None and entry.state is State.PLACED:
+            if (state := self._gang(entry)) is not None:
+                state.placed.pop(uid, None)
+                state.bound.discard(uid)
+                state.waiting[uid] = None
+                self.scheduler.withdraw(uid, now_ms)
+            self._waits_again(entry, now_ms)
+            return
         if self.scheduler.waits(uid):
             self.scheduler.withdraw(uid, now_ms)
-        if entry is None:
-            return
-        if entry.ask is not None and entry.ask.gang is not None:
-            self.gangs.leave(entry.ask.gang, uid)
-        if entry.pod is not None:
-            self._homeless[uid] = entry.pod
+        if entry is not None:
+            self.without_node([entry])
+
+    def without_node(self, entries: Iterable[Entry]) -> None:
+        """Pods are bound to a node that is gone: they are not counted until it is back."""
+        for entry in entries:
+            self.entries.pop(entry.uid, None)
+            if entry.ask is not None and entry.ask.gang is not None:
+                self.gangs.leave(entry.ask.gang, entry.uid)
+            if entry.pod is not None:
+                self._homeless[entry.uid] = entry.pod
 
     def admit_crowded(self, now_ms: int) -> None:
         """Look again at pods that were refused while too many different constraints waited."""
-        if not (self._crowded and self.eligibility.has_room):
-            return
-        for uid, pod in list(self._crowded.items())[: MOST_CONSTRAINTS // 2]:
-            if (entry := self.entries.get(uid)) is not None:
-                self._drop(entry)
-            self.pod_changed(pod, now_ms)
+        for uid in list(self._crowded)[: MOST_LABELS // 2] if self.eligibility.has_room else ():
+            del self._crowded[uid]
+            entry = self.entries.get(uid)
+            if entry is None or entry.ask is None:
+                continue
+            entry.state, entry.message = State.WAITING, ""
+            if self._join(entry) and entry.ask.gang is None:
+                self.queue(entry, now_ms)
 
     def nodes_are_in(self, now_ms: int) -> None:
         """The scheduler knows the nodes of today: pods there find their place, and some that fitted nowhere may fit."""
@@ -228,10 +305,18 @@ class Board:
             self.pod_changed(pod, now_ms)
         for uid in list(self._parked):
             entry = self.entries[uid]
-            if self.cluster.fits_when_empty(self.job(entry)):
+            if self._may_fit(entry):
                 del self._parked[uid]
-                entry.state = "waiting"
-                self.queue(entry, now_ms)
+                entry.state = State.WAITING
+                if self._join(entry):
+                    self.queue(entry, now_ms)
+
+    def _may_fit(self, entry: Entry) -> bool:
+        """Whether a node satisfies the constraint of a parked pod, and nodes could hold it if nothing else ran."""
+        constraint = entry.constraint
+        return any(not why_not(constraint, view.traits) for view in self.views.values()) and (
+            self.cluster.fits_when_empty(replace(self.job(entry), labels=()))
+        )
 
     # How: pods
 
@@ -239,12 +324,15 @@ class Board:
         meta = pod.metadata
         try:
             ask = ask_of(pod, self.settings.compat)
-            if entry is not None and entry.ask == ask and entry.state in ("waiting", "parked"):
+            waits = entry is not None and (
+                entry.state in (State.WAITING, State.PARKED) or meta.uid in self._crowded
+            )
+            if waits and entry is not None and entry.ask == ask:
                 return
             problem = ""
         except AskError as error:
             ask, problem = None, str(error)
-            if entry is not None and entry.state == "refused" and entry.message == problem:
+            if entry is not None and entry.state is State.REFUSED and entry.message == problem:
                 return
         if entry is not None:
             self._forget(entry, now_ms)
@@ -252,25 +340,15 @@ class Board:
         entry.priority = pod.spec.priority
         self.entries[meta.uid] = entry
         if ask is None:
-            entry.state = "refused"
+            entry.state = State.REFUSED
             return
         if ask.gang is not None:
             try:
                 self.gangs.join(ask.gang, meta.uid)
             except AskError as error:
-                entry.state, entry.message = "refused", str(error)
+                entry.state, entry.message = State.REFUSED, str(error)
                 return
-        if not self.eligibility.join(ask.constraint, (view.traits for view in self.views.values())):
-            if ask.gang is not None:
-                self.gangs.leave(ask.gang, meta.uid)
-            entry.state, entry.ask = "refused", None
-            self._crowded[meta.uid] = pod
-            entry.message = (
-                f"{MOST_CONSTRAINTS} different sets of selectors, affinities, tolerations and resources wait already;"
-                " this pod is looked at again when one of them waits no more"
-            )
-            return
-        if ask.gang is None:
+        if self._join(entry) and ask.gang is None:
             self.queue(entry, now_ms)
 
     def queue(self, entry: Entry, now_ms: int) -> None:
@@ -279,23 +357,25 @@ class Board:
         try:
             self.scheduler.submit(self.job(entry))
         except SchedulerError as error:
-            entry.state, entry.message = "refused", str(error)
-            self.eligibility.leave(entry.ask.constraint)
+            entry.state, entry.message = State.REFUSED, str(error)
+            self.eligibility.leave(entry.constraint)
 
     def job(self, entry: Entry) -> Job:
         """The job of a pod, on the nodes of today."""
         assert entry.ask is not None
-        labels = self.eligibility.labels_of(entry.ask.constraint)
-        return job_of(entry.uid, entry.namespace, entry.submit_ms, entry.ask, labels, self.cards)
+        ask = entry.ask
+        labels = self.eligibility.labels_of(entry.constraint)
+        if ask.gpus and (memory := self.memories.of((entry.namespace, ask.owner))) is not None:
+            ask = with_memory(ask, memory, self.cards)
+        return job_of(entry.uid, entry.namespace, entry.submit_ms, ask, labels, self.cards)
 
     def _is_bound(self, pod: api.Pod, entry: Entry | None, now_ms: int) -> None:
         meta, spec = pod.metadata, pod.spec
-        if entry is not None and entry.state in ("bound", "foreign", "done"):
+        if entry is not None and entry.state in (State.BOUND, State.FOREIGN, State.DONE):
             entry.pod = pod
             entry.ending = entry.ending or meta.deletion_timestamp is not None
             return
-        placed = placed_of(meta.annotations)
-        if entry is not None and entry.state == "placed":
+        if entry is not None and entry.state is State.PLACED:
             as_decided = meta.annotations.get(names.PLACEMENT) == entry.placement
             if as_decided and meta.annotations.get(names.PLACED_UID) == meta.uid:
                 entry.pod = pod
@@ -307,112 +387,115 @@ class Board:
         if spec.node_name not in self.views:
             self._homeless[meta.uid] = pod
             return
-        entry = Entry(meta.uid, meta.namespace, meta.name, state="foreign", node=spec.node_name)
+        placed = placed_of(meta.annotations)
+        entry = Entry(meta.uid, meta.namespace, meta.name, state=State.FOREIGN, node=spec.node_name)
         entry.submit_ms, entry.ending = created_ms(meta), meta.deletion_timestamp is not None
         entry.priority, entry.pod = spec.priority, pod
         self.entries[meta.uid] = entry
         if meta.annotations.get(names.PLACED_UID, meta.uid) != meta.uid:
             self.overcommitted.add(meta.uid)
             self.foreign.sit(pod, entry, placed)
-        elif placed is None or not self._restore(pod, entry, placed, now_ms):
+        elif placed is None or not restore(self, pod, entry, placed, now_ms):
             self.foreign.sit(pod, entry, placed)
-
-    def _restore(self, pod: api.Pod, entry: Entry, placed: Placed, now_ms: int) -> bool:
-        """Put a pod that was bound by us back in its place; False where it cannot be there."""
-        if self.cluster.row_of(entry.node) is None:
-            self.nodes.sync(now_ms)
-        view, row = self.views[entry.node], self.cluster.row_of(entry.node)
-        try:
-            ask = ask_of(pod, self.settings.compat)
-        except AskError:
-            return False
-        slots = None if row is None else slots_of(placed, view, row)
-        if slots is None or row is None or len(placed.gpus) != ask.gpus:
-            return False
-        share = Share(ask.milli, ask.mem_mib)
-        if placed.gpus:
-            first = placed.gpus[0]
-            card_mib = view.model.mem_mib if view.model else 0
-            mem_mib = (
-                0 if ask.milli == 1000 and not ask.mem_mib and first.mem_mib == card_mib else first.mem_mib
-            )
-            share = Share(first.milli, mem_mib)
-        ask = replace(ask, models=())
-        job = replace(
-            job_of(entry.uid, entry.namespace, entry.submit_ms, ask, (), self.cards), models=(),
-            share=Share(max(ask.milli, share.milli), ask.mem_mib if placed.best_effort else share.mem_mib),
-        )  # fmt: skip
-        if not slots:
-            from berth.model import NO_GPU, GpuSlot
-
-            slots = (GpuSlot(row, NO_GPU),)
-        placement = Placement(job, slots, share, placed.shared, placed.best_effort)
-        if not self._place_now(placement, now_ms):
-            if ask.gpus and any(_is_short(self.cluster.free_on(slot), share) for slot in slots):
-                self.overcommitted.add(entry.uid)
-            return False
-        entry.ask, entry.state, entry.others = ask, "bound", ask.constraint.others
-        self.nodes.assign(entry)
-        self.scheduler.started(entry.uid)
-        if ask.gang is not None:
-            try:
-                self.gangs.join(ask.gang, entry.uid, bound=True)
-            except AskError as error:
-                log.warning("%s/%s: %s", entry.namespace, entry.name, error)
-        return True
-
-    def _place_now(self, placement: Placement, now_ms: int) -> bool:
-        """Have a job placed as said and nowhere else, whether its node is up or not."""
-        scheduler, row = self.scheduler, placement.slots[0].node
-        up = bool(self.cluster.up[row])
-        name = self.cluster.nodes[row].name
-        if not up:
-            scheduler.node_back(name)
-        try:
-            scheduler.submit(placement.job)
-            scheduler.policy = lambda queue, cluster, now: iter((placement,))
-            for _ in scheduler.decide(now_ms):
-                pass
-        except (SchedulerError, PlacementError):
-            return False
-        finally:
-            scheduler.policy = self.policy
-            if not up:
-                scheduler.node_drained(name)
-        if placement.job.id in self.cluster.running:
-            return True
-        scheduler.withdraw(placement.job.id, now_ms)
-        return False
 
     def _confirm(self, entry: Entry) -> None:
         assert entry.ask is not None
-        entry.state = "bound"
+        entry.state = State.BOUND
         self.scheduler.started(entry.uid)
         if entry.ask.gang and (state := self.gangs.of(entry.ask.gang)) is not None:
             state.placed.pop(entry.uid, None)
             state.bound.add(entry.uid)
 
-    def _release(self, entry: Entry, now_ms: int, *, completed: bool | None = None) -> None:
-        """Give back what a pod has; `completed` tells how it ended, None: it was taken away."""
+    def _is_done(self, pod: api.Pod, entry: Entry | None, now_ms: int) -> None:
+        """A pod has ended. What its node's agent measured may be written into it later."""
+        meta, completed = pod.metadata, pod.status.phase == "Succeeded"
+        ours = pod.spec.scheduler_name == self.settings.scheduler_name
+        measured = measured_of(meta.annotations) if ours else None
+        ran_out = not completed and measured is not None and measured.refused > 0
+        how = told = RecordState.COMPLETED if completed else RecordState.FAILED
+        if ran_out:
+            how = RecordState.OUT_OF_MEMORY
+        if entry is None and completed and ours and pod.spec.node_name and names.GANG in meta.annotations:
+            self._counts_as_done(pod)  # after a restart, one of a gang that others of run or wait
+        elif entry is not None and entry.state is not State.DONE:
+            told = how
+            held_mib = max(measured.peak_mib, measured.needed_mib) if measured is not None else 0
+            self._release(entry, now_ms, how=told, held_mib=held_mib)
+            entry.state = State.DONE
+        if completed or not ours or meta.uid in self._learned:
+            return
+        if ran_out and measured is not None:
+            self._learned.add(meta.uid)
+            self._ran_out(pod, entry, measured, now_ms, tell=told is not RecordState.OUT_OF_MEMORY)
+        elif entry is not None and killed_by_kernel(pod):
+            self._learned.add(meta.uid)
+            why = "a container exceeded its own limit of the node's memory: raise resources.limits.memory"
+            self._tells.append(Tell(meta.uid, meta.namespace, meta.name, "OutOfMemory", why, False))
+
+    def _counts_as_done(self, pod: api.Pod) -> None:
+        meta = pod.metadata
+        with contextlib.suppress(AskError):
+            ask = ask_of(pod, self.settings.compat)
+            if ask.gang is not None:
+                self.gangs.join(ask.gang, meta.uid).done(meta.uid)
+                self.entries[meta.uid] = Entry(
+                    meta.uid, meta.namespace, meta.name, ask, State.DONE, pod.spec.node_name
+                )
+
+    def _ran_out(
+        self, pod: api.Pod, entry: Entry | None, measured: Measured, now_ms: int, *, tell: bool
+    ) -> None:
+        """A pod ran out of GPU memory: the next of its owner gets more. `tell`: the knowledge was told something else,
+        or nothing, when the pod ended."""
+        meta = pod.metadata
+        ask = entry.ask if entry is not None else None
+        if ask is None:
+            with contextlib.suppress(AskError):
+                ask = ask_of(pod, self.settings.compat)
+        held_mib = max(measured.peak_mib, measured.needed_mib)
+        said = f"it ran out of GPU memory: {measured.refused} allocations were refused at {measured.peak_mib} MiB"
+        if ask is not None and ask.owner:
+            if tell and self.knowledge.learns:
+                job = job_of(meta.uid, meta.namespace, created_ms(meta), ask, (), self.cards)
+                self.knowledge.ran_out_of_memory(job, held_mib)
+            owner = (meta.namespace, ask.owner)
+            memory = self.memories.ran_out(owner, measured)
+            gets = "whole GPUs" if memory.alone else f"{memory.needs_mib} MiB of each GPU"
+            said += f"; the next pod of {ask.owner} gets {gets}"
+            for other in [each for each in self.entries.values() if each.state is State.WAITING]:
+                mine = other.ask is not None and (other.namespace, other.ask.owner) == owner
+                if mine and self.scheduler.waits(other.uid):
+                    self.scheduler.replace(self.job(other))
+        if entry is not None:  # else it ended before this scheduler began, and another has said so
+            self._tells.append(Tell(meta.uid, meta.namespace, meta.name, "OutOfMemory", said, False))
+
+    def _release(
+        self, entry: Entry, now_ms: int, *, how: RecordState | None = None, held_mib: int = 0
+    ) -> None:
+        """Give back what a pod has; `how` tells how it ended, None: it was taken away."""
         uid = entry.uid
-        if entry.state == "foreign":
+        if entry.state is State.FOREIGN:
             self.foreign.leave(entry)
         elif uid in self.cluster.running:
             self.nodes.unassign(entry)
-            if completed is None:
+            if how is None:
                 self.scheduler.withdraw(uid, now_ms)
             else:
-                self.scheduler.ended(uid, RecordState.COMPLETED if completed else RecordState.FAILED, now_ms)
+                self.scheduler.ended(uid, how, now_ms, held_mib=held_mib)
         elif self.scheduler.waits(uid):
             self.scheduler.withdraw(uid, now_ms)
         if entry.ask is not None:
-            if entry.state in ("waiting", "parked"):
-                self.eligibility.leave(entry.ask.constraint)
-            if entry.ask.gang is not None and not completed:
-                self.gangs.leave(entry.ask.gang, uid)
+            if entry.state is State.WAITING:
+                self.eligibility.leave(entry.constraint)
+            if entry.ask.gang is not None:
+                if how is RecordState.COMPLETED and (state := self._gang(entry)) is not None:
+                    state.done(uid)
+                else:
+                    self.gangs.leave(entry.ask.gang, uid)
         for pods in self._leaving.values():
             pods.discard(uid)
         self.overcommitted.discard(uid)
+        self.later.pop(uid, None)
 
     def _forget(self, entry: Entry, now_ms: int) -> None:
         self._release(entry, now_ms)
@@ -446,7 +529,9 @@ class Board:
         finally:
             outcomes.close()  # type: ignore[attr-defined]
             for uid in rejected:
-                self.scheduler.failed_to_start(uid, now_ms)
+                again = self.entries[uid].state is State.WAITING
+                self.scheduler.failed_to_start(uid, now_ms, again=again)
+                self._again = self._again or again
 
     def _placed(self, placement: Placement) -> _Found | None:
         """How a placement is bound; None where its node has no room for another pod or for what else it needs."""
@@ -455,15 +540,18 @@ class Board:
         assert entry.ask is not None
         name = self.cluster.nodes[placement.slots[0].node].name
         view = self.views[name]
-        used, there = view.traits.others_used, view.traits.others
-        if view.pods >= view.pods_most or any(
-            used.get(key, 0) + amount > there.get(key, 1 if key.startswith("host-port/") else 0)
-            for key, amount in entry.ask.constraint.others
-        ):
+        if view.pods >= view.pods_most:
             self.nodes.dirty(name)
             return None
-        entry.state, entry.node, entry.others = "placed", name, entry.ask.constraint.others
-        self.eligibility.leave(entry.ask.constraint)
+        if lacks(entry.ask.constraint, view.traits):
+            self.nodes.dirty(name)
+            if not entry.tight:  # from now on its amounts count before a node is chosen
+                self.eligibility.leave(entry.constraint)
+                entry.tight = True
+                self._join(entry)
+            return None
+        entry.state, entry.node, entry.others = State.PLACED, name, entry.ask.constraint.others
+        self.eligibility.leave(entry.constraint)
         self.nodes.assign(entry)
         after = frozenset(self._leaving.get(name, ()))
         text = entry.placement = self.text_of(placement, name)
@@ -498,15 +586,36 @@ class Board:
             yield self._owed.popleft()
 
     def _evicted(self, uid: str, now_ms: int) -> Iterator[Step]:
-        """A pod gives way: it is not queued again, for its owner makes another."""
+        """A pod gives way. One that is bound is stopped, and its owner makes another; one that is not waits again. A
+        gang gives way whole."""
         entry = self.entries[uid]
+        members = [uid]
+        if (state := self._gang(entry)) is not None:
+            members += [each for each in [*state.placed, *state.bound] if each != uid]
+            self._owed = deque(bind for bind in self._owed if bind.uid not in members)
+        for member in members:
+            yield from self._gives_way(self.entries[member], now_ms)
+
+    def _gives_way(self, entry: Entry, now_ms: int) -> Iterator[Step]:
+        uid = entry.uid
+        state = self._gang(entry)
+        self.nodes.unassign(entry)
+        if entry.state is State.PLACED:
+            if state is not None:
+                state.placed.pop(uid, None)
+                state.bound.discard(uid)
+                state.waiting[uid] = None
+                self.scheduler.withdraw(uid, now_ms)
+            elif uid in self.cluster.running:
+                self.scheduler.failed_to_start(uid, now_ms)
+            self._waits_again(entry, now_ms)
+            return
         self.scheduler.withdraw(uid, now_ms)
         self._leaving.setdefault(entry.node, set()).add(uid)
-        if entry.state == "placed":
-            log.warning("%s/%s gives way before it was bound", entry.namespace, entry.name)
-        self.nodes.unassign(entry)
-        entry.state = "done"
-        yield Stop(uid, entry.namespace, entry.name, "it gives way to a pod of a higher priority")
+        if state is not None:
+            state.bound.discard(uid)
+        entry.state = State.DONE
+        yield Stop(uid, entry.namespace, entry.name, "a pod of a higher priority takes its place")
 
     def _park(self, uid: str, now_ms: int) -> None:
         entry = self.entries.get(uid)
@@ -514,7 +623,8 @@ class Board:
             return
         self.scheduler.withdraw(uid, now_ms)
         if entry.ask.gang is None:
-            entry.state = "parked"
+            self.eligibility.leave(entry.constraint)
+            entry.state = State.PARKED
             self._parked[uid] = None
 
     def _switch_cards(self) -> None:
@@ -531,7 +641,3 @@ class Board:
                 if len(self.cluster.fitting_nodes(other)):
                     self.scheduler.replace(other)
                     break
-
-
-def _is_short(free: Share, wanted: Share) -> bool:
-    return free.milli < wanted.milli or free.mem_mib < wanted.mem_mib

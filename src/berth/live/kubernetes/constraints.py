@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from berth.errors import AskError
 from berth.live.kubernetes.objects import Expression, Pod, Taint, Term, Toleration
 
-__all__ = ["PLAIN", "Constraint", "NodeTraits", "constraint_of", "why_not"]
+__all__ = ["PLAIN", "Constraint", "NodeTraits", "bare", "constraint_of", "lacks", "why_not"]
 
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 HOST_PORT = "host-port/"
@@ -41,6 +42,13 @@ class Constraint:
 
 PLAIN = Constraint()
 """Any node without taints."""
+
+
+@lru_cache(maxsize=4096)
+def bare(constraint: Constraint) -> Constraint:
+    """The constraint without its amounts. Pods wait with this one until a node had too little for one of them, so that
+    the amounts of many pods are as a rule one constraint."""
+    return replace(constraint, others=()) if constraint.others else constraint
 
 
 @dataclass(slots=True)
@@ -96,10 +104,16 @@ def why_not(constraint: Constraint, node: NodeTraits) -> str:
             return f"no label {key}={value}"
     if constraint.terms and not any(_holds(term, node) for term in constraint.terms):
         return "node affinity"
+    short = lacks(constraint, node)
+    return f"no free {short.replace(HOST_PORT, 'host port ')}" if short else ""
+
+
+def lacks(constraint: Constraint, node: NodeTraits) -> str:
+    """The first counted resource of which too little is free on a node; empty where there is enough of all."""
     for name, wanted in constraint.others:
         there = 1 if name.startswith(HOST_PORT) else node.others.get(name, 0)
         if node.others_used.get(name, 0) + wanted > there:
-            return f"no free {name.replace(HOST_PORT, 'host port ')}"
+            return name
     return ""
 
 

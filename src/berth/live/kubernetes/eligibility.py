@@ -1,19 +1,27 @@
 """Which nodes each constraint leaves, as labels of the scheduler's cluster, which can tell 62 of them apart.
 
-A constraint that all nodes in use satisfy needs no label. A node that satisfies no constraint is out of use.
+A constraint that all nodes in use satisfy needs no label, and those that the same nodes satisfy share one. A
+node that satisfies no constraint is out of use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
 from berth.live.kubernetes.constraints import PLAIN, Constraint, NodeTraits, why_not
 
-__all__ = ["MOST_CONSTRAINTS", "Eligibility"]
+__all__ = ["MOST_LABELS", "Eligibility"]
 
-MOST_CONSTRAINTS = 60
-"""That wait at once."""
+MOST_LABELS = 60
+"""Different sets of nodes that pods wait for at once. Constraints that leave the same nodes share a label; those that
+leave all nodes, or none, need none."""
+MOST_OF_ONE = 20
+"""Of those, pods of one namespace."""
+NOWHERE = "constraint-nowhere"
+"""The label of constraints that no node satisfies; no node carries it."""
+MOST_CONSTRAINTS = 512
+"""Constraints that wait at once: every change of a node is compared with each."""
 
 
 @dataclass(slots=True)
@@ -22,6 +30,8 @@ class _Group:
     """The nodes that do not satisfy it."""
     users: int = 0
     """How many pods wait with it."""
+    owner: str = ""
+    """The namespace of the pod that came with it first."""
     label: str = ""
     number: int = 0
 
@@ -31,39 +41,42 @@ class Eligibility:
 
     def __init__(self) -> None:
         self._groups: dict[Constraint, _Group] = {PLAIN: _Group(users=1)}
+        self._nodes: set[str] = set()
         self._serial = 0
         self.is_stale = False
         """Whether `relabel` is to be called before the next decision."""
+        self.has_room = False
+        """Whether something has changed since a constraint was last refused, so that another may be taken."""
+        self._labels: dict[str, frozenset[str]] = {}  # label -> the nodes that do not carry it
         self.down: set[str] = set()
         """Nodes out of use: nothing that waits may run there."""
 
-    def join(self, constraint: Constraint, nodes: Iterable[NodeTraits]) -> bool:
-        """One more pod waits with this constraint; False where too many different ones wait already."""
+    def join(self, constraint: Constraint, nodes: Iterable[NodeTraits], namespace: str = "") -> bool:
+        """One more pod of a namespace waits with this constraint; False where too many different ones wait already."""
         group = self._groups.get(constraint)
         if group is None:
-            if len(self._groups) >= MOST_CONSTRAINTS:
+            if self._is_full(namespace):
                 self._drop_unused()
-            if len(self._groups) >= MOST_CONSTRAINTS:
+            misfits = set() if self._is_full(namespace) else {n.name for n in nodes if why_not(constraint, n)}
+            if self._is_full(namespace) or not self._has_label_for(misfits, namespace):
+                self.has_room = False
                 return False
             self._serial += 1
-            group = self._groups[constraint] = _Group(number=self._serial)
-            group.misfits = {node.name for node in nodes if why_not(constraint, node)}
+            group = self._groups[constraint] = _Group(misfits, owner=namespace, number=self._serial)
             self.is_stale = True
         group.users += 1
         return True
-
-    @property
-    def has_room(self) -> bool:
-        """Whether another constraint could wait."""
-        return sum(group.users > 0 for group in self._groups.values()) < MOST_CONSTRAINTS
 
     def leave(self, constraint: Constraint) -> None:
         """One pod fewer waits with it."""
         if (group := self._groups.get(constraint)) is not None:
             group.users -= 1
+            self.has_room = self.has_room or group.users <= 0
 
     def node_changed(self, node: NodeTraits) -> None:
         """Look at a node anew."""
+        self._nodes.add(node.name)
+        self.has_room = True
         for constraint, group in self._groups.items():
             if why_not(constraint, node):
                 group.misfits.add(node.name)
@@ -72,6 +85,7 @@ class Eligibility:
 
     def node_gone(self, name: str) -> None:
         """Forget a node."""
+        self._nodes.discard(name)
         for group in self._groups.values():
             group.misfits.discard(name)
 
@@ -79,13 +93,26 @@ class Eligibility:
         """Settle which constraints need a label; returns those whose label has changed."""
         self.is_stale = False
         self.down = set.intersection(*(group.misfits for group in self._groups.values()))
+        labels: dict[frozenset[str], str] = {}
         changed = []
         for constraint, group in self._groups.items():
-            label = f"constraint-{group.number}" if len(group.misfits) != len(self.down) else ""
+            label = ""
+            if len(group.misfits) >= len(self._nodes) > 0:
+                label = NOWHERE
+            elif len(group.misfits) != len(self.down):
+                nodes = frozenset(group.misfits)
+                if nodes not in labels:
+                    labels[nodes] = f"constraint-{group.number}" if len(labels) < MOST_LABELS else NOWHERE
+                label = labels[nodes]
             if label != group.label:
                 group.label = label
                 changed.append(constraint)
+        self._labels = {label: nodes for nodes, label in labels.items() if label != NOWHERE}
         return changed
+
+    def counts(self, resources: Set[str]) -> bool:
+        """Whether pods wait with an amount of one of these resources: nodes where it is used are to be looked at."""
+        return any(name in resources for constraint in self._groups for name, _ in constraint.others)
 
     def labels_of(self, constraint: Constraint) -> tuple[str, ...]:
         """The labels that a job of this constraint asks for."""
@@ -94,9 +121,25 @@ class Eligibility:
 
     def labels_on(self, node: str) -> tuple[str, ...]:
         """The labels that a node carries."""
-        return tuple(
-            group.label for group in self._groups.values() if group.label and node not in group.misfits
+        return tuple(label for label, misfits in self._labels.items() if node not in misfits)
+
+    def _is_full(self, namespace: str) -> bool:
+        """Whether no further constraint of this namespace is compared with the nodes."""
+        there = len(self._groups)
+        return there >= MOST_CONSTRAINTS or (
+            there >= MOST_OF_ONE
+            and sum(group.owner == namespace for group in self._groups.values()) >= MOST_CONSTRAINTS // 4
         )
+
+    def _has_label_for(self, misfits: set[str], namespace: str) -> bool:
+        if not misfits or len(misfits) >= len(self._nodes):
+            return True
+        used: dict[frozenset[str], set[str]] = {}
+        for group in self._groups.values():
+            if group.users > 0 and 0 < len(group.misfits) < len(self._nodes):
+                used.setdefault(frozenset(group.misfits), set()).add(group.owner)
+        mine = sum(namespace in owners for owners in used.values())
+        return frozenset(misfits) in used or (len(used) < MOST_LABELS and mine < MOST_OF_ONE)
 
     def _drop_unused(self) -> None:
         self._groups = {

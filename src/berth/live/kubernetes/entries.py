@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.asks import Ask
+from berth.live.kubernetes.constraints import Constraint, bare
 
-__all__ = ["Entry", "Settings", "version_of", "waiting"]
+__all__ = ["WAITS", "Entry", "Settings", "State", "version_of", "waiting"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,23 @@ class Settings:
     """How long a gang holds places before it is whole; then it gives them back, and others go first."""
 
 
+class State(StrEnum):
+    """What has become of a pod."""
+
+    WAITING = "waiting"
+    """Queued, or in line with its gang, or its bind failed and is attempted again later."""
+    PARKED = "parked"
+    """No node could hold it."""
+    REFUSED = "refused"
+    """It makes no sense, or too many different constraints wait."""
+    PLACED = "placed"
+    """Decided, not bound."""
+    BOUND = "bound"
+    FOREIGN = "foreign"
+    """Counted only."""
+    DONE = "done"
+
+
 @dataclass(slots=True)
 class Entry:
     """A pod that the board knows."""
@@ -32,27 +51,38 @@ class Entry:
     namespace: str
     name: str
     ask: Ask | None = None
-    state: str = "waiting"
-    """`waiting`: queued, or in line with its gang; `parked`: no node could hold it; `refused`: it makes no sense, or
-    too many different constraints wait; `placed`: decided, not bound; `bound`; `foreign`: counted only; `done`."""
+    state: State = State.WAITING
     node: str = ""
     message: str = ""
-    """Why it is refused."""
+    """Why it is refused, or why its bind failed."""
     submit_ms: int = 0
     priority: int = 0
     ending: bool = False
     """Whether it was told to go."""
     others: tuple[tuple[str, int], ...] = ()
     """What it takes of its node that is not CPU, memory or GPUs."""
+    tight: bool = False
+    """Whether a node that was chosen for it had too little of one of those: from then on it waits with its amounts."""
+    failures: int = 0
+    """How often its bind failed."""
     placement: str = ""
     """The annotation, as it was decided."""
     pod: api.Pod | None = None
     """As it was when it was bound, to be told again if its node goes and comes."""
 
+    @property
+    def constraint(self) -> Constraint:
+        """The constraint that it waits with."""
+        assert self.ask is not None
+        return self.ask.constraint if self.tight else bare(self.ask.constraint)
+
+
+WAITS = (State.WAITING, State.PARKED, State.REFUSED)
+
 
 def waiting(entries: Iterable[Entry]) -> list[Entry]:
     """Those that wait for whatever reason, the longest first."""
-    found = [each for each in entries if each.state in ("waiting", "parked", "refused")]
+    found = [each for each in entries if each.state in WAITS]
     return sorted(found, key=lambda each: each.submit_ms)
 
 

@@ -1,7 +1,7 @@
 """The extender of another scheduler: which nodes a pod fits, how well, and its bind with a placement.
 
 For clusters that keep their default scheduler. It decides one pod at a time, as it is asked: no queue, no gangs, no
-preemption. TLS only.
+preemption. TLS only, for clients with a certificate. One extender per cluster: two would give one GPU twice.
 """
 
 from __future__ import annotations
@@ -56,14 +56,20 @@ class BindArgs(objects.Struct):
     node: str = msgspec.field(default="", name="Node")
 
 
-def tls_of(certificate: Path, key: Path) -> ssl.SSLContext:
-    """The context of a server with this certificate. Raises KubernetesError where the files cannot be used."""
+def tls_of(certificate: Path, key: Path, client_ca: Path) -> ssl.SSLContext:
+    """The context of a server with this certificate, for clients that have one from `client_ca` alone: whoever may ask
+    binds pods with berth's rights. Raises KubernetesError where the files cannot be used."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
         raise KubernetesError(f"certificate {certificate} with key {key} cannot be used: {error}") from error
+    context.verify_mode = ssl.CERT_REQUIRED
+    try:
+        context.load_verify_locations(client_ca)
+    except (OSError, ssl.SSLError) as error:
+        raise KubernetesError(f"the clients' CA {client_ca} cannot be used: {error}") from error
     return context
 
 
@@ -174,7 +180,8 @@ class Extender:
         if pod is None:
             raise AskError("the question has no pod")
         self.board.nodes.sync(_now_ms())
-        ask = ask_of(pod, self.board.settings.compat)
+        # What the other scheduler honours is its business: volumes, affinity between pods, spread.
+        ask = ask_of(pod, self.board.settings.compat, places=False)
         # Its constraints are the other scheduler's business; GPUs, CPU and memory are counted here.
         return job_of("asked", pod.metadata.namespace, _now_ms(), ask, (), self.board.cards), ask
 

@@ -46,6 +46,7 @@ class Foreign:
         self._seats: dict[str, _Seat] = {}
         self._on: dict[str, dict[str, dict[int, Share]]] = {}  # node -> holder -> GPUs
         self._claims: dict[str, set[str]] = {}  # claim -> nodes
+        self._claims_on: dict[str, set[str]] = {}  # node -> claims
         self._allocated: dict[str, list[api.Allocated]] = {}
 
     def sit(self, pod: api.Pod, entry: Entry, placed: Placed | None) -> None:
@@ -56,7 +57,7 @@ class Foreign:
         except AskError as error:
             log.warning("%s/%s is not counted: %s", entry.namespace, entry.name, error)
             takes = {}
-        own = {"cpu", "memory", names.RESOURCE}
+        own = {"cpu", "memory"}
         try:
             others = {key: value for key, value in takes.items() if key not in own and value}
             entry.others = constraint_of(pod, others).others
@@ -80,6 +81,14 @@ class Foreign:
             self._on.setdefault(entry.node, {})[entry.uid] = gpus
         self._board.nodes.assign(entry)
         self._board.nodes.dirty(entry.node)
+
+    def node_gone(self, node: str) -> list[Entry]:
+        """A node is gone: forget who sat there, for its view and its sums are gone as well. Returns them."""
+        self._on.pop(node, None)
+        there = [uid for uid, seat in self._seats.items() if seat.node == node]
+        for uid in there:
+            del self._seats[uid]
+        return [self._board.entries.pop(uid) for uid in there if uid in self._board.entries]
 
     def leave(self, entry: Entry) -> None:
         """A pod is gone."""
@@ -105,6 +114,7 @@ class Foreign:
             self._allocated[uid] = results
             self._claims[uid] = {each.pool for each in results}
             for node in self._claims[uid]:
+                self._claims_on.setdefault(node, set()).add(uid)
                 self._board.nodes.dirty(node)
 
     def claim_gone(self, claim: api.Claim) -> None:
@@ -113,7 +123,18 @@ class Foreign:
         self._allocated.pop(uid, None)
         for node in self._claims.pop(uid, ()):
             self._on.get(node, {}).pop(uid, None)
+            self._claims_on[node].discard(uid)
             self._board.nodes.dirty(node)
+
+    def claimed(self, node: str, device: str) -> Share:
+        """What claims were allocated of a device."""
+        total = Share(0, 0)
+        for uid in self._claims_on.get(node, ()):
+            for each in self._allocated[uid]:
+                if (each.pool, each.device) == (node, device):
+                    more = _consumed(each)
+                    total = Share(total.milli + more.milli, total.mem_mib + more.mem_mib)
+        return total
 
     def note(self, node: str) -> None:
         """Tell the scheduler what is used on the GPUs of a node; a GPU that is not healthy is used whole."""
@@ -138,11 +159,10 @@ class Foreign:
                     log.warning("%s", error)
 
     def _note_claims(self, node: str) -> None:
-        view = self._board.views[node]
-        places = {gpu.device: at for at, gpu in enumerate(view.gpus)}
-        for uid, results in self._allocated.items():
-            if node not in self._claims[uid]:
-                continue
+        # A GPU for pods has claims on it where it was for claims until now.
+        places = {f"gpu-{gpu.index}": at for at, gpu in enumerate(self._board.views[node].gpus)}
+        for uid in self._claims_on.get(node, ()):
+            results = self._allocated[uid]
             gpus: dict[int, Share] = {}
             for each in results:
                 if each.pool == node and each.device in places:

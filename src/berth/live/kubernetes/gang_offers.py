@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["GangOffers"]
 
+REST_MS = 500
+"""After so long the next are offered."""
+Key = tuple[str, str]
+"""Namespace and name of a gang."""
 AT_ONCE = 16
 """Gangs that are offered to the policy in one decision."""
 
@@ -25,14 +29,13 @@ class GangOffers:
 
     def __init__(self, board: Board) -> None:
         self._board = board
+        self._rest_ms: int | None = None  # when those are offered that had no turn
 
     def next_ms(self) -> int | None:
-        """When a gang gives back what it holds; None: none holds anything."""
+        """When a gang gives back what it holds, or others have their turn; None: neither."""
         held_ms = self._board.settings.gang_ms
-        return min(
-            (state.since_ms + held_ms for _, state in self._board.gangs.line() if state.since_ms is not None),
-            default=None,
-        )
+        ends = [each.since_ms + held_ms for _, each in self._board.gangs.line() if each.since_ms is not None]
+        return min([*ends, *([self._rest_ms] if self._rest_ms is not None else [])], default=None)
 
     def steps(self, now_ms: int, *, first: bool) -> Iterator[Step]:
         """Offer the gangs to the policy, one after the other; the first that finds room for a part keeps it.
@@ -42,7 +45,10 @@ class GangOffers:
         line = self._board.gangs.line()
         holder = next((key for key, state in line if state.since_ms is not None), None)
         head = self._board.scheduler.queue.first()
-        for key, state in line[:AT_ONCE]:
+        offered = 0
+        if first:
+            self._rest_ms = None
+        for key, state in line:
             older = head is None or self._began_ms(state) <= head.submit_ms
             if (bool(state.bound) or key == holder or older) != first:
                 continue
@@ -52,8 +58,20 @@ class GangOffers:
                 yield from self._take_back(key, state, now_ms)
                 holder = None
                 continue
+            if key != holder:
+                if offered >= AT_ONCE:
+                    self._rest_ms = now_ms + REST_MS
+                    continue
+                offered += 1
+                if not self._could_ever(state):
+                    state.message = (
+                        f"its {state.size} pods are more than all nodes could hold if nothing else ran"
+                    )
+                    self._let_others_first(key, line)
+                    continue
             yield from self._offer(state, now_ms)
             if not state.placed:
+                self._let_others_first(key, line)
                 continue
             if holder in (None, key):
                 holder, state.since_ms = key, state.since_ms or now_ms
@@ -61,6 +79,22 @@ class GangOffers:
                 state.message = f"{found} of {state.size} pods of the gang have room, which is held for them"
             else:
                 self._give_back(state, now_ms)
+
+    def _let_others_first(self, key: Key, line: list[tuple[Key, GangState]]) -> None:
+        """A gang that got no place goes to the end, where there are more than are offered at once."""
+        if len(line) > AT_ONCE and key in self._board.gangs.gangs:
+            self._board.gangs.to_the_end(key)
+
+    def _could_ever(self, state: GangState) -> bool:
+        """Whether the nodes of today could hold all that a gang lacks if nothing else ran, as far as a count of places
+        for its pods tells: one that never fits holds nothing back from others."""
+        cluster = self._board.cluster
+        jobs = [self._board.job(self._board.entries[uid]) for uid in list(state.waiting)[: state.wanted]]
+        if not jobs or not jobs[0].gpus:
+            return True
+        least = min(jobs, key=lambda job: job.gpus * job.share.milli)
+        places = int((cluster.capacity.milli.clip(0) // max(1, least.share.milli)).sum())
+        return places >= len(jobs) * least.gpus
 
     def _began_ms(self, state: GangState) -> int:
         return min((self._board.entries[uid].submit_ms for uid in state.waiting), default=0)

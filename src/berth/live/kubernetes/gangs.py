@@ -20,6 +20,8 @@ class GangState:
     placed: dict[str, object] = field(default_factory=dict)
     """Ids of its pods that have a place and are not bound, with what binds them."""
     bound: set[str] = field(default_factory=set)
+    ended: set[str] = field(default_factory=set)
+    """Ids of its pods that have completed and are on the cluster still."""
     since_ms: int | None = None
     """Since when it holds places without being whole."""
     message: str = ""
@@ -28,7 +30,15 @@ class GangState:
     @property
     def wanted(self) -> int:
         """How many of its pods lack a place."""
-        return self.size - len(self.bound) - len(self.placed)
+        found = self.size - len(self.bound) - len(self.placed)
+        # Where enough pods are there without those that have completed, those are of an earlier run.
+        return found if len(self.waiting) >= found else max(0, found - len(self.ended))
+
+    def done(self, uid: str) -> None:
+        """A pod of it has completed."""
+        self.waiting.pop(uid, None)
+        self.bound.discard(uid)
+        self.ended.add(uid)
 
     @property
     def is_there(self) -> bool:
@@ -76,7 +86,8 @@ class GangLine:
         state.waiting.pop(uid, None)
         state.placed.pop(uid, None)
         state.bound.discard(uid)
-        if not (state.waiting or state.placed or state.bound):
+        state.ended.discard(uid)
+        if not (state.waiting or state.placed or state.bound or state.ended):
             del self.gangs[key]
 
     def of(self, gang: Gang) -> GangState | None:

@@ -63,6 +63,7 @@ class Informer(Generic[T]):
         self._params = dict(params or {})
         self._there: dict[tuple[str, str], T] = {}
         self._version = ""
+        self._seen = 0  # lines of watches
 
     def __len__(self) -> int:
         return len(self._there)
@@ -79,18 +80,19 @@ class Informer(Generic[T]):
         """List and watch until cancelled."""
         attempt = 0
         while True:
+            before = self._seen
             try:
                 if not self._version:
                     await self._list()
                 await self._watch()
-                attempt = 0
-                self.fault = None
+                attempt, self.fault = 0, None
             except ApiError as error:
+                if self._seen != before:  # it was well until it broke
+                    attempt = 0
                 if error.status == 410:
                     log.info("%s: version %s is too old; listing anew", self.path, self._version)
                     self._version = ""
-                    continue
-                if error.status:
+                elif error.status:
                     self.fault = error
                     log.warning("%s", error)
                 await asyncio.sleep(backoff_s(attempt))
@@ -123,6 +125,7 @@ class Informer(Generic[T]):
         decoder = msgspec.json.Decoder(self._kind)
         only_meta = msgspec.json.Decoder(_Versioned)
         async for change in self.api.watch(self.path, {**self._params, "resourceVersion": self._version}):
+            self._seen += 1
             if change.type == "BOOKMARK":
                 self._version = only_meta.decode(change.object).metadata.resource_version
                 continue

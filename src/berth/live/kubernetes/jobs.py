@@ -6,9 +6,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from berth.live.kubernetes.asks import Ask
-from berth.model import GpuModel, Job, Share
+from berth.live.kubernetes.memories import Memory
+from berth.model import WHOLE_GPU, GpuModel, Job, Share
 
-__all__ = ["Cards", "job_of"]
+__all__ = ["Cards", "job_of", "with_memory"]
+
+
+MOST_CALLED = 1024
+"""Different lists of models that are kept."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +25,8 @@ class Cards:
     sizes_mib: tuple[int, ...] = field(init=False)
     """The memory of the different cards, the smallest first."""
 
+    _called: dict[tuple[str, ...], tuple[str, ...]] = field(init=False, default_factory=dict, compare=False)
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "models", frozenset(self.found))
         object.__setattr__(self, "found", ())
@@ -29,6 +36,14 @@ class Cards:
         """The names of the models that a user's words are about: equal, or beginning with one up to a hyphen. Words
         that are about none stay as they are, so that the job fits nowhere and says so."""
         words = tuple(words)
+        found = self._called.get(words)
+        if found is None:
+            if len(self._called) >= MOST_CALLED:
+                self._called.clear()
+            found = self._called[words] = self._look_up(words)
+        return found
+
+    def _look_up(self, words: tuple[str, ...]) -> tuple[str, ...]:
         lowered = [word.lower() for word in words]
         names = sorted(
             {
@@ -53,8 +68,19 @@ class Cards:
                 if model.mem_mib == size_mib and (allowed is None or model.name in allowed)
             )
             if models:
-                mem_mib = size_mib * ask.mem_milli // 1000
+                mem_mib = max(ask.mem_mib, size_mib * ask.mem_milli // 1000)
                 yield replace(job, models=tuple(models), share=Share(ask.milli, mem_mib))
+
+
+def with_memory(ask: Ask, memory: Memory, cards: Cards) -> Ask:
+    """What a pod gets whose owner's pods ran out of GPU memory: as much as that one would have needed and a margin;
+    after the second time whole GPUs, by itself, whatever profiles say of it."""
+    largest_mib = max(cards.sizes_mib, default=0)
+    if memory.alone or (largest_mib and memory.needs_mib > largest_mib):
+        return replace(ask, milli=WHOLE_GPU.milli, mem_mib=0, mem_milli=0, application="")
+    if ask.milli == WHOLE_GPU.milli and not ask.mem_mib and not ask.mem_milli:
+        return ask
+    return replace(ask, mem_mib=max(ask.mem_mib, memory.needs_mib))
 
 
 def job_of(uid: str, namespace: str, submit_ms: int, ask: Ask, labels: tuple[str, ...], cards: Cards) -> Job:
@@ -76,9 +102,11 @@ def job_of(uid: str, namespace: str, submit_ms: int, ask: Ask, labels: tuple[str
         time_limit_ms=ask.time_limit_ms,
         estimate_ms=ask.estimate_ms,
         virtual_cluster=namespace,
+        retries=0,  # its owner makes another pod
     )
     if ask.gpus and ask.mem_milli:
         if len(cards.sizes_mib) == 1 and not ask.models:
-            return replace(job, share=Share(ask.milli, cards.sizes_mib[0] * ask.mem_milli // 1000))
+            mem_mib = max(ask.mem_mib, cards.sizes_mib[0] * ask.mem_milli // 1000)
+            return replace(job, share=Share(ask.milli, mem_mib))
         return next(cards.variants(job, ask), job)
     return job

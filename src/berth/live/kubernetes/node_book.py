@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.constraints import Constraint
+from berth.live.kubernetes.entries import Entry, State
+from berth.live.kubernetes.gpu_words import known_resources
 from berth.live.kubernetes.jobs import Cards
-from berth.live.kubernetes.nodes import View
+from berth.live.kubernetes.nodes import View, named_by_size, plain_name
 from berth.model import Node
 
 if TYPE_CHECKING:
     from berth.live.kubernetes.board import Board
-    from berth.live.kubernetes.entries import Entry
 
 __all__ = ["NodeBook"]
 
@@ -32,12 +35,22 @@ class NodeBook:
         self._objects: dict[str, api.Node] = {}
         self._slices: dict[str, dict[str, api.ResourceSlice]] = {}
         self._dirty: dict[str, None] = {}  # in order, so that the same nodes make the same rows every time
+        self._asked_by = known_resources(board.settings.compat)
+        self._named_apart = False
         self._full: set[str] = set()  # nodes that hold as many pods as they may
 
     def changed(self, node: api.Node) -> None:
         """A node came or changed."""
         name = node.metadata.name
+        before = self._objects.get(name)
         self._objects[name] = node
+        if (
+            before is not None
+            and name in self.views
+            and (before.metadata.labels, before.spec, before.status)
+            == (node.metadata.labels, node.spec, node.status)
+        ):
+            return  # its kubelet said that it lives
         if name not in self.views:
             self.views[name] = View(name)
         self._dirty[name] = None
@@ -64,8 +77,8 @@ class NodeBook:
         if not (self._dirty or self._board.eligibility.is_stale):
             return
         models = self._board.cards.models
-        for name in self._dirty:
-            self._read_node(name)
+        moved = [name for name in self._dirty if self._read_node(name)]
+        self._name_cards()
         self._board.cards = Cards(view.model for view in self.views.values() if view.model and view.gpus)
         changed = set(self._board.eligibility.relabel())
         dirty, self._dirty = self._dirty, {}
@@ -78,6 +91,29 @@ class NodeBook:
         if self._board.cards.models != models or changed:
             self._remake(now_ms, None if self._board.cards.models != models else changed)
         self._push(dirty, now_ms)
+        if moved:  # they are gone for the scheduler, and come back as they are now
+            for name in moved:
+                self.views[name] = View(name)
+                self._dirty[name] = None
+            self.sync(now_ms)
+
+    def _name_cards(self) -> None:
+        """Tell cards of one name and different memory apart, for half of a card is half of the one that is chosen: all
+        but those of the commonest size have their memory in their name."""
+        sizes: dict[str, Counter[int]] = {}
+        for view in self.views.values():
+            if view.model is not None and view.gpus:
+                sizes.setdefault(plain_name(view.model), Counter())[view.model.mem_mib] += 1
+        for name, counts in sizes.items():
+            if len(counts) > 1 or self._named_apart:
+                self._named_apart = True
+                commonest = min(counts, key=lambda mib: (-counts[mib], mib))
+                for view in self.views.values():
+                    if view.model is not None and plain_name(view.model) == name:
+                        apart = view.model.mem_mib != commonest
+                        view.model = named_by_size(view.model) if apart else replace(view.model, name=name)
+                        if view.name in self._nodes and self._nodes[view.name].gpu_model != view.model:
+                            self._dirty[view.name] = None
 
     def _push(self, dirty: Iterable[str], now_ms: int) -> None:
         cluster, scheduler = self._board.cluster, self._board.scheduler
@@ -93,14 +129,19 @@ class NodeBook:
             self._board.foreign.note(name)
         self._board.nodes_are_in(now_ms)
 
-    def _read_node(self, name: str) -> None:
+    def _read_node(self, name: str) -> bool:
+        """Take over what a node has become. Returns whether its GPUs are others or in other places: it is then gone
+        until it is read again."""
         node, view = self._objects.get(name), self.views.get(name)
         if node is None or view is None:
-            self.views.pop(name, None)
-            self._nodes.pop(name, None)
-            self._board.eligibility.node_gone(name)
-            return
-        view.read(node, self._slices.get(name, {}).values())
+            self._drop(name)
+            return False
+        before = view.gpus
+        view.read(node, self._slices.get(name, {}).values(), self._asked_by)
+        shared = min(len(before), len(view.gpus))
+        if [gpu.index for gpu in before[:shared]] != [gpu.index for gpu in view.gpus[:shared]]:
+            self._drop(name)
+            return True
         if view.problem:
             log.warning("%s", view.problem)
         self._board.eligibility.node_changed(view.traits)
@@ -108,22 +149,30 @@ class NodeBook:
             self._full.add(name)
         else:
             self._full.discard(name)
+        return False
+
+    def _drop(self, name: str) -> None:
+        """A node is gone; what the scheduler placed there is told by `Board.lost`."""
+        self.views.pop(name, None)
+        self._nodes.pop(name, None)
+        self._full.discard(name)
+        self._board.eligibility.node_gone(name)
+        self._board.without_node(self._board.foreign.node_gone(name))
 
     def _remake(self, now_ms: int, changed: set[Constraint] | None) -> None:
         """Make the jobs anew whose labels or models have changed; None: all."""
         for entry in self._board.entries.values():
             ask = entry.ask
-            if entry.state != "waiting" or ask is None or not self._board.scheduler.waits(entry.uid):
+            if entry.state is not State.WAITING or ask is None or not self._board.scheduler.waits(entry.uid):
                 continue
             if (changed is None and (ask.models or ask.mem_milli)) or (
-                ask.constraint in changed if changed is not None else self._label_differs(entry)
+                entry.constraint in changed if changed is not None else self._label_differs(entry)
             ):
                 self._board.scheduler.replace(self._board.job(entry))
 
     def _label_differs(self, entry: Entry) -> bool:
         queued = self._board.scheduler.queue.named(entry.uid)
-        assert entry.ask is not None
-        return queued is not None and queued.labels != self._board.eligibility.labels_of(entry.ask.constraint)
+        return queued is not None and queued.labels != self._board.eligibility.labels_of(entry.constraint)
 
     def assign(self, entry: Entry) -> None:
         """Count a pod on its node, of whichever scheduler it is."""
@@ -152,7 +201,8 @@ class NodeBook:
         for name, amount in entry.others:
             used[name] = used.get(name, 0) + sign * amount
         self.views[entry.node].traits.others_used = used
-        self._dirty[entry.node] = None
+        if self._board.eligibility.counts({name for name, _ in entry.others}):
+            self._dirty[entry.node] = None
 
     def dirty(self, node: str) -> None:
         """Have a node looked at again before the next decision."""

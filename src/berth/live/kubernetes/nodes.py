@@ -1,9 +1,9 @@
-"""A node as the scheduler sees it: its GPUs by slices or labels, what others use of it, what it is called."""
+"""A node as the scheduler sees it: its GPUs by labels and slices, what others use of it, what it is called."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -12,13 +12,13 @@ from berth.live.card_models import card_model
 from berth.live.kubernetes import names
 from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.constraints import NodeTraits
+from berth.live.kubernetes.gpu_labels import MOST_GPUS, indices_of
 from berth.live.kubernetes.quantities import cpu_milli, mem_mib, whole
 from berth.model import GpuModel, Node
 
-__all__ = ["Gpu", "View", "gpus_of_labels", "gpus_of_slices"]
+__all__ = ["Gpu", "View", "gpus_of_labels", "gpus_of_slices", "named_by_size", "plain_name"]
 
-MOST_GPUS = 64
-"""Of a node; a label that says more is a mistake."""
+APART = "-with-"
 MOST_PODS = 1 << 20
 KEPT_BY_DRIVER_MIB = 768
 """What the driver keeps of a card for itself. NVIDIA's own label counts it in, berth's labels and slices do not; half
@@ -42,6 +42,9 @@ class View:
 
     name: str
     gpus: list[Gpu] = field(default_factory=list)
+    """Those that pods can have."""
+    claim_gpus: list[tuple[Gpu, GpuModel]] = field(default_factory=list)
+    """Those that claims alone can have: the ones of its ResourceSlices."""
     model: GpuModel | None = None
     cpu_milli: int = 0
     mem_mib: int = 0
@@ -68,8 +71,9 @@ class View:
             self.labels,
         )
 
-    def read(self, node: api.Node, slices: Iterable[api.ResourceSlice]) -> None:
-        """Take over what the API says now; what is used stays."""
+    def read(self, node: api.Node, slices: Iterable[api.ResourceSlice], asked_by: Container[str]) -> None:
+        """Take over what the API says now; what is used stays. `asked_by` are the resources by which pods ask for GPUs:
+        a kubelet takes no notice of one that it does not have, so that a node without any has no GPU for pods."""
         there = node.status.allocatable
         self.problem = ""
         try:
@@ -77,16 +81,16 @@ class View:
             self.mem_mib = mem_mib(there.get("memory", 0), down=True)
             self.pods_most = whole(there["pods"]) if "pods" in there else MOST_PODS
             others = {key: whole(value) for key, value in there.items() if key not in _COUNTED}
-            of_slices = [each for each in slices if each.spec.driver == names.DRIVER]
-            if of_slices:
-                self.gpus, self.model = gpus_of_slices(of_slices)
-            else:
-                self.gpus, self.model = gpus_of_labels(node.metadata.labels)
-            if others.get(names.RESOURCE, 1) == 0:  # the plugin is there, and no GPU is healthy
+            self.claim_gpus = gpus_of_slices(each for each in slices if each.spec.driver == names.DRIVER)
+            self.gpus, self.model = gpus_of_labels(node.metadata.labels)
+            if not any(others[key] for key in others if key in asked_by):
                 self.gpus = []
+            elif self.claim_gpus:
+                for_claims = {gpu.index for gpu, _ in self.claim_gpus}
+                self.gpus = [gpu for gpu in self.gpus if gpu.index not in for_claims]
         except AskError as error:
             self.problem = f"node {self.name}: {error}"
-            self.gpus, self.model, others = [], None, {}
+            self.gpus, self.model, self.claim_gpus, others = [], None, [], {}
         ready = [each.status for each in node.status.conditions if each.type == "Ready"]
         self.traits = NodeTraits(
             self.name,
@@ -115,29 +119,34 @@ def gpus_of_labels(labels: Mapping[str, str]) -> tuple[list[Gpu], GpuModel | Non
     ):
         if count not in labels:
             continue
-        gpus = _label(labels, count, MOST_GPUS)
+        indices = _indices(labels, names.LABEL_GPU_INDICES) if count == names.LABEL_GPU_COUNT else None
+        if indices is None:
+            indices = tuple(range(_label(labels, count, MOST_GPUS)))
+        ailing = _indices(labels, names.LABEL_GPUS_AILING) or ()
         mib = _label(labels, memory, 1 << 24) if memory in labels else 0
         found = _model(labels.get(model, "GPU"), max(0, mib - kept))
-        return [Gpu(index) for index in range(gpus)], found
+        return [Gpu(index, healthy=index not in ailing) for index in indices], found
     return [], None
 
 
-def gpus_of_slices(slices: Iterable[api.ResourceSlice]) -> tuple[list[Gpu], GpuModel | None]:
-    """The GPUs of a node's slices, those of the newest generation; where the models differ, of the commonest.
-    Raises AskError."""
+def _indices(labels: Mapping[str, str], key: str) -> tuple[int, ...] | None:
+    try:
+        return indices_of(labels[key]) if key in labels else None
+    except AskError as error:
+        raise AskError(f"label {key}: {error}") from error
+
+
+def gpus_of_slices(slices: Iterable[api.ResourceSlice]) -> list[tuple[Gpu, GpuModel]]:
+    """The GPUs of a node's slices, those of the newest generation, by index. Raises AskError."""
     slices = list(slices)
-    newest = max(each.spec.pool.generation for each in slices)
+    newest = max((each.spec.pool.generation for each in slices), default=0)
     found: list[tuple[Gpu, GpuModel]] = []
     for each in slices:
         if each.spec.pool.generation == newest:
             found += [_device(device, at) for at, device in enumerate(each.spec.devices)]
-    if not found:
-        return [], None
-    commonest = Counter(model for _, model in found).most_common(1)[0][0]
-    gpus = sorted(gpu for gpu, model in found if model == commonest)
-    if len({gpu.index for gpu in gpus}) < len(gpus):
+    if len({gpu.index for gpu, _ in found}) < len(found):
         raise AskError("two devices of its ResourceSlices have the same index")
-    return gpus[:MOST_GPUS], commonest
+    return sorted(found, key=lambda each: each[0].index)[:MOST_GPUS]
 
 
 def _device(device: api.Device, at: int) -> tuple[Gpu, GpuModel]:
@@ -153,9 +162,19 @@ def _device(device: api.Device, at: int) -> tuple[Gpu, GpuModel]:
 
 def _label(labels: Mapping[str, str], key: str, most: int) -> int:
     text = labels[key]
-    if not text.isdigit() or int(text) > most:
+    if not re.fullmatch("[0-9]{1,12}", text) or int(text) > most:
         raise AskError(f"label {key} is '{text[:40]}'; expected a whole number from 0 to {most}")
     return int(text)
+
+
+def plain_name(model: GpuModel) -> str:
+    """The name of a card without its memory, where `named_by_size` wrote it there."""
+    return model.name.partition(APART)[0]
+
+
+def named_by_size(model: GpuModel) -> GpuModel:
+    """The card with its memory in its name."""
+    return replace(model, name=f"{plain_name(model)}{APART}{model.mem_mib}-MiB")
 
 
 def _model(name: str, mib: int) -> GpuModel:

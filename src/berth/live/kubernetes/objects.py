@@ -38,6 +38,7 @@ class Struct(msgspec.Struct, rename="camel", omit_defaults=True, gc=False):
 class Owner(Struct):
     kind: str = ""
     name: str = ""
+    controller: bool = False
 
 
 class Meta(Struct):

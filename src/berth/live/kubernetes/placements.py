@@ -2,28 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from berth.live.kubernetes import names
+from berth.live.kubernetes.gpu_labels import MOST_GPUS
 from berth.live.kubernetes.nodes import View
 from berth.model import GpuSlot, Placement
 
 __all__ = ["Placed", "PlacedGpu", "annotation_of", "placed_of", "slots_of"]
 
 
-class PlacedGpu(msgspec.Struct):
-    """A pod's part of one GPU."""
+Index = Annotated[int, msgspec.Meta(ge=0, le=9999)]
+Milli = Annotated[int, msgspec.Meta(ge=0, le=1000)]
+Mib = Annotated[int, msgspec.Meta(ge=0, le=1 << 24)]
 
-    index: int
+
+class PlacedGpu(msgspec.Struct):
+    """A pod's part of one GPU. What is out of range was not written by berth."""
+
+    index: Index
     uuid: str | None
-    milli: int
-    mem_mib: int
+    milli: Milli
+    mem_mib: Mib
 
 
 class Placed(msgspec.Struct):
     """Where a pod was placed on its node."""
 
-    gpus: list[PlacedGpu]
+    gpus: Annotated[list[PlacedGpu], msgspec.Meta(max_length=MOST_GPUS)]
     shared: bool = False
     best_effort: bool = False
     policy: str = ""

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 from berth.live.kubernetes.asks import Ask
 from berth.live.kubernetes.board import Board
-from berth.live.kubernetes.constraints import why_not
-from berth.live.kubernetes.entries import Entry
+from berth.live.kubernetes.constraints import bare, why_not
+from berth.live.kubernetes.entries import Entry, State
 from berth.live.kubernetes.nodes import View
 from berth.model import Job
 
@@ -35,8 +35,10 @@ class Reasons:
 
     def of(self, entry: Entry) -> Reason:
         """Why this pod waits."""
-        if entry.state == "refused" or entry.ask is None:
+        if entry.state is State.REFUSED or entry.ask is None:
             return Reason(entry.message, entry.message)
+        if entry.uid in self._board.later:
+            return Reason(entry.message, "bind")
         ask = entry.ask
         if ask.gang is not None and (state := self._board.gangs.of(ask.gang)) is not None:
             there = state.size - state.wanted + len(state.waiting)
@@ -101,12 +103,14 @@ def lacking(board: Board, ask: Ask, job: Job, view: View, row: int | None) -> La
     """What a node lacks for a pod."""
     if row is None:
         return Lacking("not known yet")
-    if why := why_not(ask.constraint, view.traits):
+    if why := why_not(bare(ask.constraint), view.traits):
         return Lacking(why)
     if view.pods >= view.pods_most:
         return Lacking(f"full with {view.pods} pods")
     if job.gpus and not view.gpus:
-        return Lacking("no GPU")
+        return Lacking("GPUs for claims alone" if view.claim_gpus else "no GPU")
+    if why := why_not(ask.constraint, view.traits):
+        return Lacking(why)
     if job.gpus and job.models and (view.model is None or view.model.name not in job.models):
         return Lacking(f"no model {' or '.join(ask.models or job.models)}")
     if job.gpus > len(view.gpus):

@@ -4,28 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from berth.errors import ApiError, BerthError
-from berth.live.kubernetes import names, writing
-from berth.live.kubernetes import objects as objects
+from berth.live.kubernetes import names, objects, writing
 from berth.live.kubernetes.board import Board
 from berth.live.kubernetes.client import Api, backoff_s
-from berth.live.kubernetes.entries import Settings, waiting
+from berth.live.kubernetes.entries import WAITS, Settings, State, waiting
 from berth.live.kubernetes.informer import Informer
 from berth.live.kubernetes.lease import Leadership
 from berth.live.kubernetes.placements import placed_of
-from berth.live.kubernetes.reasons import Reasons
+from berth.live.kubernetes.reasons import Reason, Reasons
 from berth.live.kubernetes.steps import Bind, Step, Stop, Tell
 from berth.live.kubernetes.warming import warm_up
 
 __all__ = ["Options", "Scheduling"]
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +44,13 @@ BREATH_S, AT_ONCE = 0.004, 64
 """After so long of deciding, or so many steps, these are handed out."""
 TELL_S = 0.5
 TOLD_AT_ONCE = 25
-"""Pods whose reasons are written each `TELL_S`: binds come first."""
-EVENTS_AT_ONCE = 25
+"""Pods whose reasons are written each `TELL_S`, and as many events."""
+TOLD_WHILE_BUSY, BUSY_TELL_S = 5, 5.0
+"""The same while pods wait to be bound: each of these costs the server as much as a bind."""
+EXPLAIN_S = 0.05
+"""So long at most reasons are looked for without a break."""
+STOPPERS = 8
+"""Deletions under way at once."""
 QUIET_MS = 1000
 """A pod that waits for less than this is not explained."""
 AGAIN_S = 60.0
@@ -64,6 +72,8 @@ class Options:
     """Of the Lease."""
     elect: bool = True
     """Whether another scheduler may run, so that one of them is to be elected."""
+    own_process: bool = False
+    """Whether the process does nothing else, so that its garbage collector and threads may be set to suit it."""
 
 
 @dataclass
@@ -90,6 +100,9 @@ class Scheduling:
         self._events = writing.Events(api, options.settings.scheduler_name)
         self._began_s = time.monotonic()
         self._thread = ThreadPoolExecutor(1, "decide")
+        if options.own_process:
+            sys.setswitchinterval(0.001)
+            gc.set_threshold(100_000, 50, 50)
         self._using_board = asyncio.Lock()
         self._reset()
 
@@ -99,6 +112,8 @@ class Scheduling:
         self._binds: asyncio.Queue[Bind] = asyncio.Queue(MOST_UNBOUND)
         self._held: list[Bind] = []
         self._under_way: set[str] = set()
+        self._stops: asyncio.Queue[tuple[Stop, int]] = asyncio.Queue()
+        self._stopping: set[str] = set()
         self._told: dict[str, tuple[str, str, float]] = {}
         self._turn = 0
 
@@ -107,13 +122,13 @@ class Scheduling:
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, warm_up, self.options.settings)
         while True:
-            if self.options.elect and not self.options.advise:
+            if self.options.elect:
                 await self.lease.acquire()
             try:
                 if await self._lead():
                     return
             finally:
-                if self.options.elect and not self.options.advise:
+                if self.options.elect:
                     await self.lease.release()
             await asyncio.sleep(RESTARTS_S)
             self.board = Board(self.options.settings)
@@ -129,16 +144,23 @@ class Scheduling:
             return task
 
         try:
-            if self.options.elect and not self.options.advise:
+            if self.options.elect:
                 begin(self.lease.keep(), "lease")
             listing = begin(self._listen(begin), "listen")
             if await self._first_of(tasks) is not listing:
                 return False
             tasks.remove(listing)
-            self.board.begin(_now_ms())
+            parts = self.board.begin_in_parts(_now_ms())
+            while await self._in_thread(lambda: next(parts, self) is not self):
+                pass  # the lease is renewed meanwhile
+            if self.options.own_process:
+                gc.collect()
+                gc.freeze()
             self._wake.set()
             for number in range(BINDERS):
                 begin(self._bind_all(), f"bind {number}")
+            for number in range(STOPPERS):
+                begin(self._stop_all(), f"stop {number}")
             begin(self._tell_all(), "tell")
             deciding = begin(self._decide_all(), "decide")
             return await self._first_of(tasks) is deciding
@@ -146,6 +168,11 @@ class Scheduling:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _in_thread(self, what: Callable[[], T]) -> T:
+        """Have the board do something in its thread, while nobody else uses it."""
+        async with self._using_board:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, what)
 
     @staticmethod
     async def _first_of(tasks: list[asyncio.Task[Any]]) -> asyncio.Task[Any]:
@@ -173,11 +200,6 @@ class Scheduling:
                 Informer(self.api, f"{path}/resourceclaims", objects.Claim,
                          changed=self._on(board.claim_changed), gone=self._on(board.claim_gone)),
             ]  # fmt: skip
-        tasks = {informer: begin(informer.run(), informer.path) for informer in [*informers, *dra]}
-        for informer, task in tasks.items():
-            await _until_listed(informer, task)
-        self._apply_inbox()
-        board.nodes.sync(_now_ms())
         self.pods = Informer(
             self.api,
             "/api/v1/pods",
@@ -185,8 +207,19 @@ class Scheduling:
             changed=self._on(self._pod_changed),
             gone=self._on(self._pod_gone),
         )
-        await _until_listed(self.pods, begin(self.pods.run(), self.pods.path))
-        self._apply_inbox()
+        listed = [*informers, *dra, self.pods]
+        tasks = {informer: begin(informer.run(), informer.path) for informer in listed}
+        for informer, task in tasks.items():
+            await _until_listed(informer, task)
+        # All were listed at once; pods are told last, when their nodes are known.
+        inbox = [*self._inbox]
+        self._inbox.clear()
+        for pods in (False, True):
+            for what, things in inbox:
+                if (what in (self._pod_changed, self._pod_gone)) is pods:
+                    what(*things)
+            if not pods:
+                board.nodes.sync(_now_ms())
 
     async def _serves_dra(self) -> bool:
         try:
@@ -224,7 +257,8 @@ class Scheduling:
         while True:
             await self._until_woken()
             self._wake.clear()
-            self._apply_inbox()
+            async with self._using_board:
+                self._apply_inbox()
             await self._release_held()
             whole = await self._decide_for_a_while()
             if not whole:
@@ -248,20 +282,22 @@ class Scheduling:
         """
         loop = asyncio.get_running_loop()
         began = time.perf_counter()
-        limit_s = 0.0
+        limit_s, waited_s = 0.0, 0.0
         steps = self.board.decide(_now_ms())
         try:
             while True:
                 async with self._using_board:
                     some, ended, error = await loop.run_in_executor(self._thread, _some, steps)
+                handing_s = time.perf_counter()
                 for step in some:
                     await self._take(step)
+                waited_s += time.perf_counter() - handing_s
                 if error is not None:
                     log.error("%s", error)
                     await asyncio.sleep(RESTARTS_S)
                 if ended:
                     return True
-                thought_s = time.perf_counter() - began
+                thought_s = time.perf_counter() - began - waited_s
                 limit_s = limit_s or thought_s + min(MOST_SLICE_S, max(SLICE_S, 4 * thought_s))
                 if self._inbox and thought_s > limit_s:
                     return False
@@ -273,7 +309,7 @@ class Scheduling:
         if isinstance(step, Bind):
             if self.options.advise:
                 self.counts.advised += 1
-                self._events.add(Tell(*step[:3], "Advised", _in_words(step, self.options.settings.policy)))
+                self._events.add(Tell(*step[:3], "Advised", writing.in_words(step)))
             elif step.after:
                 self._held.append(step)
             else:
@@ -283,7 +319,8 @@ class Scheduling:
             self._events.add(Tell(*step[:3], step.reason, step.why), warning=True)
             self.counts.stopped += 1
             if not self.options.advise:
-                await writing.stop(self.api, step)
+                self._stopping.add(step.uid)
+                self._stops.put_nowait((step, 0))
         else:
             self._events.add(step, warning=step.waits)
 
@@ -300,7 +337,7 @@ class Scheduling:
 
     async def _all_bound(self) -> bool:
         """Whether nothing is under way; waits for a moment where something is."""
-        if not (self._under_way or self._held or self._inbox):
+        if not (self._under_way or self._held or self._inbox or self._stopping):
             return True
         await asyncio.sleep(0.02)
         self._wake.set()
@@ -318,21 +355,24 @@ class Scheduling:
 
     async def _bind(self, step: Bind) -> None:
         """Bind a pod; what cannot be is given back to the board."""
+        why = ""
         for attempt in range(5):
             entry = self.board.entries.get(step.uid)
-            if entry is None or entry.state != "placed" or entry.node != step.node:
+            if entry is None or entry.state is not State.PLACED or entry.node != step.node:
                 return  # gone, or decided anew
             if self.options.elect and not self.lease.is_held:
+                why = ""
                 break  # another leads, or we do again later
             try:
                 await writing.bind(self.api, step)
             except writing.Taken as error:
                 log.info("%s/%s: %s", step.namespace, step.name, error)
                 self.counts.failed += 1
-                self._inbox.append((self._bind_failed, (step, False)))
+                self._inbox.append((self._bind_failed, (step, False, "")))
                 self._wake.set()
                 return
             except ApiError as error:
+                why = f"its bind to node {step.node} fails, and is attempted again later: {error}"
                 if error.retry_after_s is None and error.status != 409:
                     log.warning("%s/%s: %s", step.namespace, step.name, error)
                     break
@@ -345,40 +385,68 @@ class Scheduling:
                 self._wake.set()
                 return
         self.counts.failed += 1
-        self._inbox.append((self._bind_failed, (step, True)))
+        self._inbox.append((self._bind_failed, (step, True, why)))
         self._wake.set()
 
     def _is_bound(self, step: Bind) -> None:
         self.board.bound(step.uid, _now_ms())
         self._told.pop(step.uid, None)
-        text = _in_words(step, self.options.settings.policy)
-        self._events.add(Tell(*step[:3], "Scheduled", text, False))
+        self._events.bound(step)
 
-    def _bind_failed(self, step: Bind, again: bool) -> None:
-        self.board.bind_failed(step.uid, _now_ms(), again=again)
+    def _bind_failed(self, step: Bind, again: bool, why: str) -> None:
+        self.board.bind_failed(step.uid, _now_ms(), again=again, why=why)
         if not again and (pod := self.pods.get(step.namespace, step.name)) is not None:
             self.board.pod_changed(pod, _now_ms())
+
+    async def _stop_all(self) -> None:
+        """Delete what is to be stopped. What cannot be deleted now is attempted again; who does not lead any more
+        deletes nothing."""
+        while True:
+            step, attempt = await self._stops.get()
+            if self.options.elect and not self.lease.is_held:
+                self._stopping.discard(step.uid)
+                continue
+            try:
+                await writing.stop(self.api, step)
+            except ApiError as error:
+                log.warning("%s/%s is not stopped yet: %s", step.namespace, step.name, error)
+                again = (step, attempt + 1)
+                asyncio.get_running_loop().call_later(
+                    backoff_s(attempt, most_s=60), self._stops.put_nowait, again
+                )
+                continue
+            self._stopping.discard(step.uid)
+            self._inbox.append((self.board.overcommitted.discard, (step.uid,)))
+            self._wake.set()
 
     # What is told
 
     async def _tell_all(self) -> None:
-        """Write events and reasons, a few at a time."""
+        """Write events and reasons, a few at a time, and fewer while pods are bound."""
         while True:
-            await asyncio.sleep(TELL_S)
+            busy = not self._binds.empty()
+            await asyncio.sleep(BUSY_TELL_S if busy else TELL_S)
+            most = TOLD_WHILE_BUSY if busy else TOLD_AT_ONCE
             try:
-                await self._tell_reasons()
-                await self._events.write(EVENTS_AT_ONCE)
-                await self._stop_overcommitted()
+                self._stop_overcommitted()
+                await self._tell_reasons(most)
+                await self._events.write(most)
             except ApiError as error:
                 log.info("%s", error)
 
-    async def _tell_reasons(self) -> None:
-        async with self._using_board:
-            told = self._reasons()
-        for tell in told:
-            await writing.note_waiting(self.api, tell)
+    async def _tell_reasons(self, most: int) -> None:
+        for tell, reason, is_new in await self._in_thread(lambda: self._reasons(most)):
+            entry = self.board.entries.get(tell.uid)
+            if entry is None or entry.state not in WAITS:
+                continue  # placed since
+            if not self.options.advise:  # where only advice is given, the pods are another scheduler's
+                await writing.note_waiting(self.api, tell)
+            self._told[tell.uid] = (reason.kind, reason.message, time.monotonic())
+            if is_new:
+                said = "Refused" if entry.state is State.REFUSED else "FailedScheduling"
+                self._events.add(tell._replace(reason=said), warning=True)
 
-    def _reasons(self) -> list[Tell]:
+    def _reasons(self, most: int) -> list[tuple[Tell, Reason, bool]]:
         """The reasons that are to be written now: those that are new, or were written long ago."""
         now_ms, now_s = _now_ms(), time.monotonic()
         entries = waiting(self.board.entries.values())
@@ -386,46 +454,41 @@ class Scheduling:
             return []
         reasons = Reasons(self.board)
         first = self._turn % len(entries)
-        told: list[Tell] = []
+        told: list[tuple[Tell, Reason, bool]] = []
         for entry in [*entries[first:], *entries[:first]][: 40 * TOLD_AT_ONCE]:
             self._turn += 1
-            if entry.state == "waiting" and now_ms - entry.submit_ms < QUIET_MS:
-                continue
-            if entry.uid not in self.board.entries:
+            if entry.state is State.WAITING and now_ms - entry.submit_ms < QUIET_MS:
                 continue
             reason = reasons.of(entry)
             kind, message, told_s = self._told.get(entry.uid, ("", "", -1e9))
             if kind == reason.kind and (message == reason.message or now_s - told_s < AGAIN_S):
                 continue
-            self._told[entry.uid] = (reason.kind, reason.message, now_s)
-            refused = entry.state == "refused"
             tell = Tell(entry.uid, entry.namespace, entry.name, "Unschedulable", reason.message)
-            if kind != reason.kind:
-                self._events.add(
-                    tell._replace(reason="Refused" if refused else "FailedScheduling"), warning=True
-                )
-            told.append(tell)
-            if len(told) >= TOLD_AT_ONCE:
+            told.append((tell, reason, kind != reason.kind))
+            if len(told) >= most or time.monotonic() - now_s > EXPLAIN_S:
                 break
         return told
 
-    async def _stop_overcommitted(self) -> None:
+    def _stop_overcommitted(self) -> None:
         """Delete pods of ours that hold what was given to others, and have not begun: two leaders placed them."""
-        async with self._using_board:
-            overcommitted = list(self.board.overcommitted)
-        for uid in overcommitted:
+        for uid in list(self.board.overcommitted):
             entry = self.board.entries.get(uid)
-            self.board.overcommitted.discard(uid)
             pod = None if entry is None else self.pods.get(entry.namespace, entry.name)
             if (
                 entry is None
                 or pod is None
+                or pod.metadata.uid != uid
                 or pod.status.phase != "Pending"
                 or placed_of(pod.metadata.annotations) is None
             ):
-                continue
-            why = f"what it was given on node {entry.node} is held by others"
-            await self._take(Stop(uid, entry.namespace, entry.name, why, "Overcommitted"))
+                self._inbox.append((self.board.overcommitted.discard, (uid,)))
+            elif uid not in self._stopping and pod.metadata.deletion_timestamp is None:
+                why = f"the GPUs that it was given on node {entry.node} are other pods' already"
+                self._events.add(Tell(uid, entry.namespace, entry.name, "Overcommitted", why), warning=True)
+                self.counts.stopped += 1
+                self._stopping.add(uid)
+                if not self.options.advise:
+                    self._stops.put_nowait((Stop(uid, entry.namespace, entry.name, why, "Overcommitted"), 0))
 
 
 async def _until_listed(informer: Informer[Any], task: asyncio.Task[None]) -> None:
@@ -449,14 +512,6 @@ def _some(steps: Iterator[Step]) -> tuple[list[Step], bool, BerthError | None]:
     except BerthError as error:
         return found, True, error
     return found, True, None
-
-
-def _in_words(step: Bind, policy: str) -> str:
-    placed = placed_of({names.PLACEMENT: step.placement})
-    gpus = "" if placed is None else "; ".join(
-        f"GPU {gpu.index}: {gpu.milli} milli, {gpu.mem_mib} MiB" for gpu in placed.gpus
-    )  # fmt: skip
-    return f"{policy} places it on node {step.node}{', ' if gpus else ''}{gpus}"
 
 
 def _now_ms() -> int:

@@ -29,6 +29,8 @@ class GpuUse:
     holders: tuple[str, ...]
     """Namespace and name of each pod of ours on it."""
     foreign_milli: int
+    for_claims: bool = False
+    """Whether it is given through claims alone; what is given away is theirs."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,14 @@ def snapshot(board: Board, now_ms: int, most_waits: int) -> Snapshot:
                 GpuUse(
                     name, gpu.index, view.model.name if view.model else "", 1000 - free.milli, used_mib, card_mib,
                     holders, others.milli,
+                )
+            )  # fmt: skip
+        for gpu, model in view.claim_gpus:
+            share = board.foreign.claimed(name, gpu.device)
+            gpus.append(
+                GpuUse(
+                    name, gpu.index, model.name, min(1000, share.milli), min(model.mem_mib, share.mem_mib),
+                    model.mem_mib, (), min(1000, share.milli), True,
                 )
             )  # fmt: skip
     reasons = Reasons(board)

@@ -13,9 +13,10 @@ from berth.live.kubernetes import names
 from berth.live.kubernetes.client import STRATEGIC_PATCH, Api
 from berth.live.kubernetes.lease import BIND_S
 from berth.live.kubernetes.objects import Pod
+from berth.live.kubernetes.placements import placed_of
 from berth.live.kubernetes.steps import Bind, Stop, Tell
 
-__all__ = ["Events", "Taken", "bind", "note_waiting", "stop"]
+__all__ = ["Events", "Taken", "bind", "in_words", "note_waiting", "stop"]
 
 log = logging.getLogger(__name__)
 
@@ -80,14 +81,14 @@ async def stop(api: Api, step: Stop) -> None:
     body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": step.uid}}
     path = f"/api/v1/namespaces/{step.namespace}/pods/{step.name}"
     try:
-        await api.request("DELETE", path, body, patience_s=30)
+        await api.request("DELETE", path, body, limit_s=BIND_S)
     except ApiError as error:
         if error.status not in (404, 409):
             raise
 
 
 async def note_waiting(api: Api, step: Tell) -> None:
-    """Write why a pod waits into its condition PodScheduled."""
+    """Write why a pod waits into its condition PodScheduled. Raises ApiError; a pod that is gone is no error."""
     condition = {
         "type": "PodScheduled",
         "status": "False",
@@ -101,7 +102,7 @@ async def note_waiting(api: Api, step: Tell) -> None:
         await api.request("PATCH", path, body, content_type=STRATEGIC_PATCH)
     except ApiError as error:
         if error.status not in (404, 409):
-            log.info("%s", error)
+            raise
 
 
 class Events:
@@ -110,28 +111,37 @@ class Events:
     def __init__(self, api: Api, source: str) -> None:
         self._api = api
         self._source = source
-        self._waiting: deque[tuple[Tell, bool]] = deque(maxlen=MOST_EVENTS)
+        self._warnings: deque[Tell] = deque(maxlen=MOST_EVENTS)
+        self._others: deque[Tell | Bind] = deque(maxlen=MOST_EVENTS)
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._warnings) + len(self._others)
 
     def add(self, step: Tell, *, warning: bool = False) -> None:
-        """Have an event written about a pod."""
-        self._waiting.append((step, warning))
+        """Have an event written about a pod; warnings come before all others."""
+        (self._warnings if warning else self._others).append(step)
+
+    def bound(self, step: Bind) -> None:
+        """Have it told where a pod was placed."""
+        self._others.append(step)
 
     async def write(self, most: int) -> None:
-        """Write at most this many of those that wait."""
-        for _ in range(min(most, len(self._waiting))):
-            step, warning = self._waiting.popleft()
+        """Write at most this many of those that wait. Raises ApiError; the event is then attempted again."""
+        for _ in range(min(most, len(self))):
+            queue = self._warnings or self._others
+            step = queue[0]
+            tell = Tell(*step[:3], "Scheduled", in_words(step), False) if isinstance(step, Bind) else step
+            body = self._body(tell, warning=queue is self._warnings)
             try:
-                await self._api.request(
-                    "POST", f"/api/v1/namespaces/{step.namespace}/events", self._body(step, warning)
-                )
+                await self._api.request("POST", f"/api/v1/namespaces/{step.namespace}/events", body)
             except ApiError as error:
-                log.info("%s", error)
-                return
+                if error.retry_after_s is not None:
+                    raise
+                log.info("%s", error)  # it is refused: its namespace is being deleted, say
+            if queue and queue[0] is step:
+                queue.popleft()
 
-    def _body(self, step: Tell, warning: bool) -> dict[str, object]:
+    def _body(self, step: Tell, *, warning: bool) -> dict[str, object]:
         now = _now()
         return {
             "apiVersion": "v1",
@@ -151,6 +161,16 @@ class Events:
             "lastTimestamp": now,
             "count": 1,
         }  # fmt: skip
+
+
+def in_words(step: Bind) -> str:
+    """What was decided for a pod."""
+    placed = placed_of({names.PLACEMENT: step.placement})
+    gpus = "" if placed is None else "; ".join(
+        f"GPU {gpu.index}: {gpu.milli} milli, {gpu.mem_mib} MiB" for gpu in placed.gpus
+    )  # fmt: skip
+    policy = "" if placed is None else f"{placed.policy} places it "
+    return f"{policy}on node {step.node}{', ' if gpus else ''}{gpus}"
 
 
 def _now() -> str:

@@ -33,6 +33,8 @@ __all__ = ["Chooser", "Colocating", "Scene"]
 MARGIN = 8
 """A job that shares a GPU and asks for no memory may have its believed peak and an eighth of it more."""
 
+MOST_AT_ONCE = 512
+"""GPUs that are forecast before the first of them starts a job: on many, what starts jobs need not wait for all."""
 LEAD_MS, LEAD_STEP_MS = 5_000, 500
 """A GPU that declined is asked again this long before a tenant ends, and this often from then on: a job that loads
 gradually may start while another ends."""
@@ -156,10 +158,14 @@ class Colocating:
                 waiting=len(queue),
                 always=self._overtaking.kept,
             )
-            offered = self._offers(rooms, head, cluster, now_ms, closed)
-            if not offered:
-                break
             idle = sum(not tenants for _, tenants in rooms)
+            some = _first(rooms, self._overtaking.kept)
+            offered = self._offers(some, head, cluster, now_ms, closed)
+            if not offered:
+                if len(some) == len(rooms):
+                    break
+                closed.update(slot for slot, _ in some)
+                continue
             # While GPUs are idle, none takes more than its part of the waiting jobs.
             largest = min(MOST, -(-len(queue) // idle)) if idle else MOST
             for placement in self._started(offered, largest, queue, cluster, now_ms, closed):
@@ -481,3 +487,10 @@ def _look_again_ms(forecasts: Forecasts) -> IntArray:
     tenant = np.arange(forecasts.left_us.shape[1]) < forecasts.tenants[:, None]
     outlived = (tenant & (forecasts.left_us <= 1)).any(axis=1)
     return np.where(outlived, np.maximum(again_ms, LEAD_STEP_MS), again_ms)
+
+
+def _first(rooms: Sequence[Room], always: GpuSlot | None) -> Sequence[Room]:
+    """The first of the rooms, and that of `always`."""
+    if len(rooms) <= MOST_AT_ONCE:
+        return rooms
+    return [*rooms[:MOST_AT_ONCE], *(room for room in rooms[MOST_AT_ONCE:] if room[0] == always)]

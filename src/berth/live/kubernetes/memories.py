@@ -1,0 +1,90 @@
+"""GPU memory that pods ran out of: what the next pod of the same owner gets instead of what it asks for.
+
+All of it is learned from pods that are on the cluster: the agent of their node writes into each what it used
+(`berth.dev/measured`), so that a scheduler that restarts knows as much.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Annotated, NamedTuple
+
+import msgspec
+
+from berth.knowledge.history import MARGIN
+from berth.live.kubernetes import names
+from berth.live.kubernetes import objects as api
+from berth.live.kubernetes.placements import Mib
+
+__all__ = ["Measured", "Memories", "Memory", "killed_by_kernel", "measured_of"]
+
+MOST_OWNERS = 10_000
+ALONE_AFTER = 2
+"""After so many times the next pod gets whole GPUs."""
+Owner = tuple[str, str]
+"""Namespace, and the application that was named or the controller."""
+
+
+class Measured(msgspec.Struct):
+    """What a pod used of one GPU, as its node's agent wrote it."""
+
+    peak_mib: Mib = 0
+    refused: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Allocations that were refused at its limit."""
+    needed_mib: Mib = 0
+    """What it would have held with the largest of those."""
+
+
+class Memory(NamedTuple):
+    """What is known of an owner's pods."""
+
+    times: int
+    """How many of them ran out of memory."""
+    needs_mib: int
+    """What the next is taken to need of each GPU."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether the next gets whole GPUs."""
+        return self.times >= ALONE_AFTER
+
+
+def measured_of(annotations: dict[str, str]) -> Measured | None:
+    """What was measured of a pod; None where nothing was, or it makes no sense."""
+    text = annotations.get(names.MEASURED)
+    if text is None:
+        return None
+    try:
+        return msgspec.json.decode(text, type=Measured)
+    except msgspec.DecodeError:
+        return None
+
+
+def killed_by_kernel(pod: api.Pod) -> bool:
+    """Whether a container exceeded its own limit of the node's memory, which says nothing of GPU memory."""
+    return any(
+        each.state.terminated is not None and each.state.terminated.reason == "OOMKilled"
+        for each in pod.status.container_statuses
+    )
+
+
+class Memories:
+    """By owner, those of the last `MOST_OWNERS` that ran out."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[Owner, Memory] = OrderedDict()
+
+    def ran_out(self, owner: Owner, measured: Measured) -> Memory:
+        """A pod of this owner ran out: the next needs what that one would have held and an eighth, and with each
+        further time twice as much more, as `History` believes."""
+        before = self._known.pop(owner, Memory(0, 0))
+        held_mib = max(measured.peak_mib, measured.needed_mib, before.needs_mib if before.times else 0)
+        margin = min(1 << before.times, MARGIN)
+        found = self._known[owner] = Memory(before.times + 1, held_mib + held_mib * margin // MARGIN)
+        if len(self._known) > MOST_OWNERS:
+            self._known.popitem(last=False)
+        return found
+
+    def of(self, owner: Owner) -> Memory | None:
+        """What is known of an owner; None: none of its pods ran out."""
+        return self._known.get(owner) if owner[1] else None

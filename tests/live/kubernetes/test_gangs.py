@@ -1,0 +1,121 @@
+"""Gangs on the board: whole or not at all, through restarts, preemption and others that never fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from berth.live.kubernetes import objects as api
+from berth.live.kubernetes.board import Board
+from berth.live.kubernetes.entries import State
+from berth.live.kubernetes.steps import Bind, Stop
+from tests.live.kubernetes.test_board import board_of, node, pod
+
+
+def ended(each: api.Pod, phase: str = "Succeeded") -> api.Pod:
+    found = msgspec.json.decode(msgspec.json.encode(each), type=api.Pod)
+    found.status.phase = phase
+    return found
+
+
+def bound_by(board: Board, *, now: int = 1) -> dict[str, Bind]:
+    return {step.name: step for step in board.decide(now) if isinstance(step, Bind)}
+
+
+def on(bind: Bind, **said: Any) -> api.Pod:
+    return pod(bind.name, on=bind.node, placement=bind.placement, placed_uid=bind.uid, **said)
+
+
+def test_a_completed_pod_counts_after_a_restart_as_it_did_before() -> None:
+    before = board_of([node("n1", 4)], [pod(f"g{at}", gang="g/4") for at in range(4)])
+    binds = bound_by(before)
+    there = [on(binds["g0"], gang="g/4"), on(binds["g1"], gang="g/4")]
+    done = ended(on(binds["g2"], gang="g/4"))
+    again = pod("g4", gang="g/4")  # its owner made it anew for g3
+    after = board_of([node("n1", 4)], [done, *there, again])
+    assert sorted(bound_by(after)) == ["g4"]
+
+
+def test_a_gang_runs_again_while_the_pods_of_its_last_run_are_there() -> None:
+    first = board_of([node("n1", 2)], [pod(f"g{at}", gang="g/2") for at in range(2)])
+    old = [ended(on(bind, gang="g/2")) for bind in bound_by(first).values()]
+    for each in old:
+        first.pod_changed(each, 2)
+    for board in (first, board_of([node("n1", 2)], old)):
+        board.pod_changed(pod("h0", gang="g/2"), 3)
+        assert bound_by(board, now=4) == {}
+        board.pod_changed(pod("h1", gang="g/2"), 5)
+        assert sorted(bound_by(board, now=6)) == ["h0", "h1"]
+
+
+def test_a_gang_gives_way_whole() -> None:
+    board = board_of(
+        [node("n1", 2), node("n2", 2)],
+        [pod(f"g{at}", gang="g/4", gpu_milli=1000, gpu_mem_mib=1000) for at in range(4)],
+        policy="preempt+fifo+best-fit",
+    )
+    for bind in bound_by(board).values():
+        board.pod_changed(on(bind, gang="g/4", gpu_milli=1000, gpu_mem_mib=1000), 2)
+    urgent = pod("urgent", gpu_milli=1000, gpu_mem_mib=1000)
+    urgent.spec.priority = 1000
+    board.pod_changed(urgent, 3)
+    steps = list(board.decide(4))
+    assert sorted(step.name for step in steps if isinstance(step, Stop)) == ["g0", "g1", "g2", "g3"]
+    assert [step.name for step in steps if isinstance(step, Bind)] == ["urgent"]
+
+
+def test_a_pod_that_gives_way_before_its_bind_waits_again() -> None:
+    board = board_of([node("n1", 1)], [pod("low")], policy="preempt+fifo+best-fit")
+    assert [step.name for step in board.decide(1) if isinstance(step, Bind)] == ["low"]
+    urgent = pod("urgent")
+    urgent.spec.priority = 1000
+    board.pod_changed(urgent, 2)
+    steps = list(board.decide(3))
+    assert [step.name for step in steps if isinstance(step, Stop)] == []
+    assert [step.name for step in steps if isinstance(step, Bind)] == ["urgent"]
+    assert board.entries["uid-low"].state is State.WAITING
+    board.pod_gone(urgent, 4)
+    assert sorted(bound_by(board, now=5)) == ["low"]
+
+
+def test_gangs_that_never_fit_stop_no_other_and_hold_nothing() -> None:
+    large = [
+        pod(f"l{gang:02}-{at}", gang=f"l{gang:02}/5", version=gang) for gang in range(20) for at in range(5)
+    ]
+    small = [pod(f"s{at}", gang="s/2", version=99) for at in range(2)]
+    board = board_of([node("n1", 4)], [*large, *small])
+    bound: dict[str, Bind] = {}
+    for now in range(1, 4):
+        bound |= bound_by(board, now=now)
+    assert sorted(bound) == ["s0", "s1"]
+    assert all(state.since_ms is None for state in board.gangs.gangs.values())  # nothing is held
+
+
+def test_gangs_that_have_no_room_let_others_take_their_turn() -> None:
+    large = [
+        pod(f"l{gang:02}-{at}", gang=f"l{gang:02}/4", version=gang) for gang in range(20) for at in range(4)
+    ]
+    fits = [pod(f"s{at}", gang="s/2", version=99, gpu_milli=1, gpu_mem_mib=1) for at in range(2)]
+    full = pod("full", 4, on="n1", gpu_milli=999, gpu_mem_mib=80_000)
+    before = board_of([node("n1", 4)], [pod("full", 4, gpu_milli=999, gpu_mem_mib=80_000)])
+    full = on(bound_by(before)["full"], gpu_milli=999, gpu_mem_mib=80_000)
+    full.spec.containers = pod("full", 4).spec.containers
+    board = board_of([node("n1", 4)], [full, *large, *fits])
+    bound: dict[str, Bind] = {}
+    for now in range(1, 5):
+        bound |= bound_by(board, now=now)
+    assert sorted(bound) == ["s0", "s1"]
+
+
+def test_a_failed_bind_waits_longer_each_time_and_keeps_no_place() -> None:
+    board = board_of([node("n1", 1)], [pod("a"), pod("b")])
+    assert sorted(bound_by(board)) == ["a"]
+    board.bind_failed("uid-a", 10, again=True, why="a webhook says no")
+    assert sorted(bound_by(board, now=11)) == ["b"]
+    assert board.next_wake_ms(11) == 1010
+    board.pod_gone(pod("b"), 12)
+    assert bound_by(board, now=13) == {}
+    assert sorted(bound_by(board, now=1010)) == ["a"]
+    board.bind_failed("uid-a", 2000, again=True, why="a webhook says no")
+    assert board.next_wake_ms(2000) == 4000

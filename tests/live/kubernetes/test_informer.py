@@ -1,0 +1,95 @@
+"""The informer against a server that breaks watches, forgets versions and answers garbage."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+
+import msgspec
+import pytest
+
+from berth.errors import ApiError
+from berth.live.kubernetes import informer as module
+from berth.live.kubernetes.informer import Informer
+from berth.live.kubernetes.objects import Change, Meta, Node
+
+
+class Server:
+    """Lists one node, and ends watches as it is told: a number of changes, then an error, or None for none."""
+
+    def __init__(self, watches: list[tuple[int, ApiError | None]], lists: list[ApiError | None]) -> None:
+        self.watches, self.lists = watches, lists
+        self.listed = 0
+
+    async def list(
+        self, path: str, kind: type[Node], params: Mapping[str, str] | None = None
+    ) -> AsyncIterator[tuple[str, list[Node]]]:
+        self.listed += 1
+        if self.lists and (error := self.lists.pop(0)) is not None:
+            raise error
+        yield "1", [Node(Meta("n1", resource_version="1"))]
+
+    async def watch(self, path: str, params: Mapping[str, str]) -> AsyncIterator[Change]:
+        if not self.watches:
+            await asyncio.sleep(3600)
+        changes, error = self.watches.pop(0)
+        for at in range(changes):
+            body = {"metadata": {"name": "n1", "resourceVersion": str(2 + at)}}
+            yield Change("MODIFIED", msgspec.Raw(msgspec.json.encode(body)))
+        if error is not None:
+            raise error
+
+
+def run(server: Server, monkeypatch: pytest.MonkeyPatch) -> tuple[list[int], list[str]]:
+    """Which attempts were waited for, and which versions were told."""
+    waits: list[int] = []
+    told: list[str] = []
+
+    def backoff_s(attempt: int) -> float:
+        waits.append(attempt)
+        return 0.0
+
+    monkeypatch.setattr(module, "backoff_s", backoff_s)
+
+    async def whole() -> None:
+        watching = Informer(
+            server,  # type: ignore[arg-type]
+            "/api/v1/nodes", Node, changed=lambda node: told.append(node.metadata.resource_version),
+            gone=lambda node: told.append("gone"),
+        )  # fmt: skip
+        task = asyncio.create_task(watching.run())
+        while server.watches or server.lists:
+            await asyncio.sleep(0)
+            if task.done():
+                task.result()
+        await asyncio.sleep(0.01)
+        task.cancel()
+
+    asyncio.run(asyncio.wait_for(whole(), 20))
+    return waits, told
+
+
+def broken(status: int = 0) -> ApiError:
+    return ApiError("watch", status, "", "", 0.0)
+
+
+def test_a_watch_that_was_well_until_it_broke_is_begun_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server([(0, broken()), (0, broken()), (0, broken()), (2, broken()), (0, broken())], [])
+    waits, told = run(server, monkeypatch)
+    assert waits == [0, 1, 2, 0, 1]
+    assert told == ["1", "2", "3"]
+
+
+def test_a_version_that_is_too_old_has_all_listed_anew_and_not_without_a_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = Server([(1, broken(410))], [None, broken(410), broken(410), None])
+    waits, _ = run(server, monkeypatch)
+    assert server.listed == 4
+    assert waits == [0, 1, 2]
+
+
+def test_a_page_that_is_garbled_does_not_end_the_informer(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = Server([], [broken(), None])
+    waits, told = run(server, monkeypatch)
+    assert (waits, told) == ([0], ["1"])
