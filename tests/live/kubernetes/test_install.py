@@ -179,15 +179,50 @@ def test_kubectl_builds_the_kustomization(tmp_path: Path) -> None:
 
 
 def test_the_pods_of_the_scheduler_pass_the_restricted_rules() -> None:
-    pod = manifests(Install(IMAGE))["scheduler"][0]["spec"]["template"]["spec"]
-    assert pod["securityContext"]["runAsNonRoot"]
-    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    for container in pod["containers"]:
-        assert container["securityContext"] == {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        }
+    made = manifests(Install(IMAGE, extender=True))
+    for part in ("scheduler", "extender"):
+        pod = made[part][0]["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in pod["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+
+
+def test_the_chart_keeps_every_option_and_its_release_may_have_any_namespace() -> None:
+    install = Install(
+        IMAGE, compat="hami", replicas=3, fake_gpus="2xA100-80G", claims=True, evict=True, extender=True
+    )
+    chart = helm_chart(install, "1")
+    assert "hami" in chart["templates/scheduler.yaml"]
+    assert {"2xA100-80G", "all", "evict"} <= set(
+        re.findall(r"- ([\w-]+)$", chart["templates/node.yaml"], re.MULTILINE)
+    )
+    assert "templates/device-class.yaml" in chart
+    assert yaml.safe_load(chart["values.yaml"])["replicas"] == 3
+    assert "replicas: 1" in chart["templates/extender.yaml"]  # two would place twice
+    assert not [name for name, text in chart.items() if names.NAMESPACE in text]
+    assert "metadata.namespace" in chart["templates/scheduler.yaml"]  # where the Lease is
+
+
+def test_the_extender_is_one_pod_that_knows_its_clients_by_their_authority() -> None:
+    assert "extender" not in manifests(Install(IMAGE))
+    deployment, service = manifests(Install(IMAGE, extender=True))["extender"]
+    spec = deployment["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    assert "--client-ca=/etc/berth/tls/ca.crt" in container["command"]
+    assert spec["volumes"][1]["secret"]["secretName"] == "berth-extender-tls"
+    assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (1, {"type": "Recreate"})
+    assert service["spec"]["selector"] == deployment["spec"]["template"]["metadata"]["labels"]
+
+
+def test_no_image_is_run_that_was_not_named() -> None:
+    done = berth("install", "--dry-run")
+    assert done.exit_code == 2
+    assert "--image" in done.output
 
 
 def test_every_version_of_helm_gets_a_chart_with_a_version() -> None:

@@ -54,7 +54,9 @@ async def make_pod(world: World, name: str, gpu: int, milli: int, mem_mib: int, 
 
 def logs(name: str) -> list[str]:
     """What a pod's container printed, as the kubelet keeps it."""
-    (path,) = Path("/var/log/pods").glob(f"default_{name}_*/main/*.log")
+    path = max(
+        Path("/var/log/pods").glob(f"default_{name}_*/main/*.log"), key=lambda file: file.stat().st_mtime
+    )
     return [line.split(" ", 3)[3] for line in path.read_text().splitlines()]
 
 

@@ -20,7 +20,7 @@ import pytest
 
 from berth.errors import ApiError, SettingError
 from berth.live.kubernetes.names import DRIVER, MEASURED, PLACED_UID, PLACEMENT, RESOURCE
-from berth.live.kubernetes.node.api_server import ApiServer, claim_of
+from berth.live.kubernetes.node.api_server import ApiServer, claim_of, pod_of
 from berth.live.kubernetes.node.cluster_api import ClaimDevice
 from berth.live.kubernetes.node.service import split_gpus
 from berth.live.kubernetes.node.slices import TAINT
@@ -328,3 +328,14 @@ def test_each_gpu_is_given_by_one_way_only(dra: str, plugin: str, has_claims: bo
 def test_gpus_that_cannot_be_split_so_are_refused(dra: str, plugin: str, why: str) -> None:
     with pytest.raises(SettingError, match=why):
         split_gpus(dra, plugin, [0, 1], has_claims=False)
+
+
+def test_a_program_is_told_apart_by_its_words_and_none_of_them_is_kept() -> None:
+    def program(*words: str) -> str:
+        container = {"name": "a", "image": "x:1", "command": list(words), "resources": {}}
+        told = {"metadata": {"namespace": "n", "name": "p", "uid": "u"}, "spec": {"containers": [container]}}
+        return pod_of(told).containers[0].program
+
+    assert program("train") == "x:1 train"
+    assert program("train", "--password=hunter2") != program("train", "--password=hunter3")
+    assert "hunter2" not in program("train", "--password=hunter2")
