@@ -150,7 +150,7 @@ def status(
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
-    """Show each GPU of the cluster: what is given away of it, to which pods, and who waits."""
+    """Show how much of each GPU of the cluster is allocated, and to which pods; and which pods wait."""
     seen = _look(scheduler_name, compat, kubeconfig, context)
     if as_json:
         print(json.dumps(asdict(seen), indent=1))

@@ -148,6 +148,8 @@ def test_a_container_over_its_own_limit_is_told_so_and_gets_no_more_of_the_gpu()
         True
     ]
     assert board.entries["uid-a"].state is State.DONE
+    board.pod_changed(failed, 5)
+    assert [step for step in board.decide(6) if isinstance(step, Tell)] == []  # it is told once
     assert [json.loads(step.placement)["gpus"][0]["mem_mib"] for step in steps if isinstance(step, Bind)] == [
         8_000
     ]

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 
-from berth.live.kubernetes import names
+import pytest
+
+from berth.errors import ApiError
+from berth.live.kubernetes import names, writing
+from berth.live.kubernetes.client import Api
+from berth.live.kubernetes.steps import Stop
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.world import World
 
@@ -124,7 +129,19 @@ def test_gangs_start_whole_or_not_at_all(play: Played) -> None:
     play(test)
 
 
-def test_a_pod_of_higher_priority_is_bound_when_its_victim_has_left(play: Played) -> None:
+def test_a_pod_of_higher_priority_is_bound_when_its_victim_has_left(
+    play: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, refused = writing.stop, []
+
+    async def stop(api: Api, step: Stop) -> None:
+        if not refused:
+            refused.append(step.name)
+            raise ApiError("DELETE", 500, "InternalError", "etcd is away", 0.0)
+        await real(api, step)
+
+    monkeypatch.setattr(writing, "stop", stop)
+
     async def test(world: World) -> None:
         await world.node("n1", 1)
         for name, value in (("low", 1), ("high", 1000)):
@@ -147,6 +164,7 @@ def test_a_pod_of_higher_priority_is_bound_when_its_victim_has_left(play: Played
             await world.delete("victim")  # as its kubelet does in the end
             await world.until_bound("urgent")
             assert "higher priority" in await world.until_event("Preempted", "victim")
+        assert refused == ["victim"]  # it was deleted at the second attempt
         for name in ("low", "high"):
             await world.api.request("DELETE", f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}")
 
@@ -227,8 +245,12 @@ def test_advice_is_told_and_nothing_bound(play: Played) -> None:
     async def test(world: World) -> None:
         await world.node("n1", 1)
         await world.pod("theirs", milli=500, mem=1000, scheduler="default-scheduler")
+        await world.pod("large", 2, scheduler="default-scheduler")
         async with world.scheduler(advise=True, scheduler_name="default-scheduler"):
             told = await world.until_event("Advised", "theirs")
+            assert "fewer than 2 GPUs" in await world.until_event("FailedScheduling", "large")
+        # The pod's status is its own scheduler's: autoscalers read it.
+        assert not (await world.pods())["large"]["status"].get("conditions")
         assert told == "fifo+best-fit places it on node n1, GPU 0: 500 milli, 1000 MiB"
         assert await world.places() == {}
 

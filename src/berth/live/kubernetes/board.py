@@ -6,7 +6,6 @@ is in its annotation. Jobs have the uid of their pod as id.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -21,12 +20,13 @@ from berth.live.kubernetes import objects as api
 from berth.live.kubernetes.asks import ask_of, created_ms
 from berth.live.kubernetes.constraints import lacks, why_not
 from berth.live.kubernetes.eligibility import MOST_LABELS, MOST_OF_ONE, Eligibility
+from berth.live.kubernetes.endings import note_end
 from berth.live.kubernetes.entries import WAITS, Entry, Settings, State, version_of
 from berth.live.kubernetes.foreign import Foreign
 from berth.live.kubernetes.gang_offers import GangOffers
 from berth.live.kubernetes.gangs import GangLine, GangState
 from berth.live.kubernetes.jobs import Cards, job_of, with_memory
-from berth.live.kubernetes.memories import Measured, Memories, killed_by_kernel, measured_of
+from berth.live.kubernetes.memories import Memories
 from berth.live.kubernetes.node_book import NodeBook
 from berth.live.kubernetes.nodes import View
 from berth.live.kubernetes.placements import annotation_of, placed_of
@@ -87,8 +87,8 @@ class Board:
             False  # whether a placement was turned down, so that there is to be another decision at once
         )
         self.memories = Memories()
-        self._learned: set[str] = set()  # pods of which it is known that they ran out of memory
-        self._tells: deque[Tell] = deque()
+        self.learned: set[str] = set()  # pods of which it is known that they ran out of memory
+        self.tells: deque[Tell] = deque()
 
     @property
     def views(self) -> dict[str, View]:
@@ -153,7 +153,7 @@ class Board:
         meta, spec = pod.metadata, pod.spec
         entry = self.entries.get(meta.uid)
         if pod.status.phase in _DONE:
-            self._is_done(pod, entry, now_ms)
+            note_end(self, pod, entry, now_ms)
             return
         if spec.node_name:
             if self._pending is not None and names.PLACEMENT not in meta.annotations:
@@ -175,7 +175,7 @@ class Board:
         if self._pending is not None:
             self._pending.pop(uid, None)
         self._homeless.pop(uid, None)
-        self._learned.discard(uid)
+        self.learned.discard(uid)
         entry = self.entries.get(uid)
         if entry is not None:
             self._forget(entry, now_ms)
@@ -253,8 +253,8 @@ class Board:
                 self.queue(entry, now_ms)
         self.nodes.sync(now_ms)
         self._switch_cards()
-        while self._tells:
-            yield self._tells.popleft()
+        while self.tells:
+            yield self.tells.popleft()
         yield from self._pay()
         yield from self._offers.steps(now_ms, first=True)
         yield from self.round(now_ms)
@@ -406,70 +406,7 @@ class Board:
             state.placed.pop(entry.uid, None)
             state.bound.add(entry.uid)
 
-    def _is_done(self, pod: api.Pod, entry: Entry | None, now_ms: int) -> None:
-        """A pod has ended. What its node's agent measured may be written into it later."""
-        meta, completed = pod.metadata, pod.status.phase == "Succeeded"
-        ours = pod.spec.scheduler_name == self.settings.scheduler_name
-        measured = measured_of(meta.annotations) if ours else None
-        ran_out = not completed and measured is not None and measured.refused > 0
-        how = told = RecordState.COMPLETED if completed else RecordState.FAILED
-        if ran_out:
-            how = RecordState.OUT_OF_MEMORY
-        if entry is None and completed and ours and pod.spec.node_name and names.GANG in meta.annotations:
-            self._counts_as_done(pod)  # after a restart, one of a gang that others of run or wait
-        elif entry is not None and entry.state is not State.DONE:
-            told = how
-            held_mib = max(measured.peak_mib, measured.needed_mib) if measured is not None else 0
-            self._release(entry, now_ms, how=told, held_mib=held_mib)
-            entry.state = State.DONE
-        if completed or not ours or meta.uid in self._learned:
-            return
-        if ran_out and measured is not None:
-            self._learned.add(meta.uid)
-            self._ran_out(pod, entry, measured, now_ms, tell=told is not RecordState.OUT_OF_MEMORY)
-        elif entry is not None and killed_by_kernel(pod):
-            self._learned.add(meta.uid)
-            why = "a container exceeded its own limit of the node's memory: raise resources.limits.memory"
-            self._tells.append(Tell(meta.uid, meta.namespace, meta.name, "OutOfMemory", why, False))
-
-    def _counts_as_done(self, pod: api.Pod) -> None:
-        meta = pod.metadata
-        with contextlib.suppress(AskError):
-            ask = ask_of(pod, self.settings.compat)
-            if ask.gang is not None:
-                self.gangs.join(ask.gang, meta.uid).done(meta.uid)
-                self.entries[meta.uid] = Entry(
-                    meta.uid, meta.namespace, meta.name, ask, State.DONE, pod.spec.node_name
-                )
-
-    def _ran_out(
-        self, pod: api.Pod, entry: Entry | None, measured: Measured, now_ms: int, *, tell: bool
-    ) -> None:
-        """A pod ran out of GPU memory: the next of its owner gets more. `tell`: the knowledge was told something else,
-        or nothing, when the pod ended."""
-        meta = pod.metadata
-        ask = entry.ask if entry is not None else None
-        if ask is None:
-            with contextlib.suppress(AskError):
-                ask = ask_of(pod, self.settings.compat)
-        held_mib = max(measured.peak_mib, measured.needed_mib)
-        said = f"it ran out of GPU memory: {measured.refused} allocations were refused at {measured.peak_mib} MiB"
-        if ask is not None and ask.owner:
-            if tell and self.knowledge.learns:
-                job = job_of(meta.uid, meta.namespace, created_ms(meta), ask, (), self.cards)
-                self.knowledge.ran_out_of_memory(job, held_mib)
-            owner = (meta.namespace, ask.owner)
-            memory = self.memories.ran_out(owner, measured)
-            gets = "whole GPUs" if memory.alone else f"{memory.needs_mib} MiB of each GPU"
-            said += f"; the next pod of {ask.owner} gets {gets}"
-            for other in [each for each in self.entries.values() if each.state is State.WAITING]:
-                mine = other.ask is not None and (other.namespace, other.ask.owner) == owner
-                if mine and self.scheduler.waits(other.uid):
-                    self.scheduler.replace(self.job(other))
-        if entry is not None:  # else it ended before this scheduler began, and another has said so
-            self._tells.append(Tell(meta.uid, meta.namespace, meta.name, "OutOfMemory", said, False))
-
-    def _release(
+    def release(
         self, entry: Entry, now_ms: int, *, how: RecordState | None = None, held_mib: int = 0
     ) -> None:
         """Give back what a pod has; `how` tells how it ended, None: it was taken away."""
@@ -498,7 +435,7 @@ class Board:
         self.later.pop(uid, None)
 
     def _forget(self, entry: Entry, now_ms: int) -> None:
-        self._release(entry, now_ms)
+        self.release(entry, now_ms)
         self._drop(entry)
 
     def _drop(self, entry: Entry) -> None:

@@ -79,7 +79,7 @@ class Leadership:
         """Take or renew the lease; whether this process holds it."""
         asked_s = (
             time.monotonic()
-        )  # it counts from before the request, so that we are never surer than others
+        )  # before the request, so that our expiry is never later than others compute
         try:
             try:
                 lease = await self._api.get(f"{self._path}/{self._name}", Lease)
