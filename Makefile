@@ -64,6 +64,7 @@ lock: .venv/.dev
 	$(BIN)/python -m pip install --quiet uv==0.13.8
 	$(BIN)/uv pip compile --universal --generate-hashes --no-header --no-annotate -o requirements/plain.lock pyproject.toml requirements/build.in
 	$(BIN)/uv pip compile --universal --generate-hashes --no-header --no-annotate -c requirements/plain.lock -o requirements/dev.lock requirements/dev.in
+	$(BIN)/uv pip compile --universal --generate-hashes --no-header --no-annotate -c requirements/dev.lock --extra kubernetes -o requirements/kubernetes.lock pyproject.toml requirements/build.in
 	$(BIN)/uv pip compile --universal --generate-hashes --no-header --no-annotate -c requirements/dev.lock -o requirements/bench.lock requirements/bench.in
 
 clean:

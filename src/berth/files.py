@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +13,19 @@ __all__ = ["plain_name", "whole_file"]
 
 
 @contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """The name to write under, `.part` after the file's own; where the writing fails, the file is as it was."""
+def whole_file(path: Path, *, durable: bool = False) -> Iterator[Path]:
+    """The name to write under, `.part` after the file's own; where the writing fails, the file is as it was.
+
+    `durable`: it outlives a loss of power from here on.
+    """
     aside = path.with_name(path.name + ".part")
     try:
         yield aside
+        if durable:
+            _to_disk(aside)
         aside.replace(path)
+        if durable:
+            _to_disk(path.parent)
     except OSError as error:
         if error.filename == str(aside):  # nobody asked for that name
             error.filename = str(path)
@@ -31,3 +39,11 @@ def plain_name(text: str) -> str:
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:80].lstrip(".")
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
     return plain if plain == text else f"{plain}-{digest}"
+
+
+def _to_disk(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -77,6 +77,9 @@ def scheduler(
     elect: Annotated[
         bool, typer.Option(help="Be elected by a Lease first, as several schedulers must.")
     ] = True,
+    namespace: Annotated[
+        str, typer.Option("--namespace", envvar="POD_NAMESPACE", help="Where the Lease is.")
+    ] = "berth-system",
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
@@ -89,9 +92,10 @@ def scheduler(
     identity = f"{platform.node()}-{os.getpid()}"
 
     async def run(api: Api) -> None:
-        scheduling = Scheduling(
-            api, Options(settings, mode is Mode.ADVISE, once, identity, elect=elect, own_process=True)
+        options = Options(
+            settings, mode is Mode.ADVISE, once, identity, namespace, elect=elect, own_process=True
         )
+        scheduling = Scheduling(api, options)
         await scheduling.run()
         if once:
             done = scheduling.counts
@@ -157,6 +161,7 @@ def status(
 @app.command()
 def top(
     every_s: Annotated[float, typer.Option(help="How often to look, in seconds.")] = 2.0,
+    once: Annotated[bool, typer.Option("--once", help="Look once, and stop.")] = False,
     compat: CompatOption = None,
     scheduler_name: SchedulerName = "berth",
     kubeconfig: Kubeconfig = None,
@@ -168,6 +173,10 @@ def top(
 
     from berth.live.kubernetes.entries import Settings
     from berth.live.kubernetes.viewing import look
+
+    if once:
+        _print(_look(scheduler_name, compat, kubeconfig, context))
+        return
 
     async def run(api: Api) -> None:
         settings = Settings(scheduler_name=scheduler_name, compat=compat)
@@ -213,14 +222,31 @@ def why(
 
 
 @app.command()
+def history(
+    into: Annotated[Path, typer.Argument(metavar="FOLDER", help="The history that they are taken into.")],
+    namespace: Annotated[str, typer.Option(help="Where the agents run.")] = "berth-system",
+    kubeconfig: Kubeconfig = None,
+    context: Context = None,
+) -> None:
+    """Collect the histories and profiles of all nodes, for report, stats and --knowledge history."""
+    from berth.live.kubernetes.collecting import collect
+
+    into.mkdir(parents=True, exist_ok=True)
+    for node, said in _ask(lambda api: collect(api, into, namespace), kubeconfig, context).items():
+        print(f"{node}: {said}")
+
+
+@app.command()
 def install(
+    image: Annotated[
+        str, typer.Option(help="The container image of berth, built from deploy/kubernetes/Containerfile.")
+    ],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the manifests, and change nothing.")
     ] = False,
     write: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="Write a kustomization and a chart there.")
     ] = None,
-    image: Annotated[str, typer.Option(help="The container image of berth.")] = "ghcr.io/berth/berth:latest",
     policy: PolicyName = "fifo+best-fit",
     knowledge: KnowledgeName = "user",
     mode: Annotated[
@@ -232,22 +258,33 @@ def install(
         str, typer.Option(help="Give parts of fake GPUs on the nodes, such as 2xA100-80G: for a demo.")
     ] = "",
     claims: Annotated[
-        bool, typer.Option(help="Also make the DeviceClass, where the cluster serves resource.k8s.io/v1.")
+        bool,
+        typer.Option(
+            help="Give parts of GPUs by claims instead of berth.dev/gpu; the cluster serves resource.k8s.io/v1."
+        ),
+    ] = False,
+    evict: Annotated[
+        bool, typer.Option("--evict", help="Let the agents delete pods that got out of their limit.")
+    ] = False,
+    extender: Annotated[
+        bool,
+        typer.Option("--extender", help="Also serve another scheduler, with the Secret berth-extender-tls."),
     ] = False,
     kubeconfig: Kubeconfig = None,
     context: Context = None,
 ) -> None:
     """Install the scheduler, the nodes' agents and their rights; again to change them. Pods that run go on."""
     from berth import __version__
+    from berth.live.kubernetes.install_options import Install
     from berth.live.kubernetes.installing import apply
-    from berth.live.kubernetes.manifests import Install, helm_chart, kustomization, manifests
+    from berth.live.kubernetes.manifests import helm_chart, kustomization, manifests
 
     if fake_gpus:
         from berth.live.local.cards import fake_gpus as checked
 
         checked(fake_gpus)
     words = None if compat is None else compat.value
-    how = Install(image, policy, mode.value, knowledge, words, replicas, fake_gpus, claims)
+    how = Install(image, policy, mode.value, knowledge, words, replicas, fake_gpus, claims, evict, extender)
     if write is not None:
         for folder, files in (("kustomization", kustomization(how)), ("chart", helm_chart(how, __version__))):
             for name, text in files.items():

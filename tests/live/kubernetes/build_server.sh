@@ -6,11 +6,16 @@
 # built. Needs golang-1.19-go, rsync and a network; runs as any user, and changes nothing in the system's apt.
 set -euo pipefail
 version=1.20.2
+recipe=1 # counted up with each change of what is built; the results of another recipe are built anew
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/berth-tests/kubernetes-$version
 mkdir -p "$cache"
 # A second caller waits for the first one's build.
 exec 9>"$cache/lock"
 flock 9
+if [ -e "$cache/recipe" ] && [ "$(cat "$cache/recipe")" != "$recipe" ]; then
+    rm -rf "$cache/source" "$cache"/kube*
+fi
+echo "$recipe" >"$cache/recipe"
 missing=()
 for server in kube-apiserver "$@"; do
     [ -x "$cache/$server" ] || missing+=("cmd/$server")
@@ -23,12 +28,13 @@ if ! [[ $(go version 2>/dev/null) == *go1.19* ]] || ! command -v rsync >/dev/nul
     exit 1
 fi
 tree=$cache/source
+mirror=${BERTH_DEBIAN_MIRROR:-http://deb.debian.org/debian}
 if ! [ -e "$tree/.complete" ]; then
     rm -rf "$tree" "$cache/apt"
     mkdir -p "$tree" "$cache/apt/lists/partial" "$cache/apt/archives/partial"
     cat >"$cache/apt/sources.list" <<LIST
-deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main
-deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main
+deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror bookworm main
+deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $mirror bookworm main
 LIST
     apt=(apt-get -q -o "Dir::Etc::SourceList=$cache/apt/sources.list" -o Dir::Etc::SourceParts=/dev/null
         -o "Dir::State::Lists=$cache/apt/lists" -o "Dir::Cache=$cache/apt" -o APT::Sandbox::User=root)
@@ -36,13 +42,21 @@ LIST
     cd "$cache/apt"
     "${apt[@]}" source --download-only kubernetes
     "${apt[@]}" download golang-github-modern-go-reflect2-dev
-    tar xzf kubernetes_*.orig.tar.gz -C "$tree" --strip-components=1
+    if ! compgen -G "kubernetes_$version*.orig.tar.gz" >/dev/null; then
+        echo "build_server.sh: wanted the source of $version, and $mirror has $(echo kubernetes_*.orig.tar.gz)" >&2
+        exit 1
+    fi
+    tar xzf kubernetes_"$version"*.orig.tar.gz -C "$tree" --strip-components=1
     # The tree's reflect2 1.0.1 calls Go's runtime wrongly from Go 1.18 on: the server would die at the first
     # custom resource. Debian's package has 1.0.2.
     dpkg -x golang-github-modern-go-reflect2-dev_*.deb "$cache/apt/reflect2"
     rm -f "$tree"/vendor/github.com/modern-go/reflect2/*.go "$tree"/vendor/github.com/modern-go/reflect2/*.s
     cp -r "$cache"/apt/reflect2/usr/share/gocode/src/github.com/modern-go/reflect2/* \
         "$tree/vendor/github.com/modern-go/reflect2/"
+    if ! [ -e "$tree/vendor/github.com/modern-go/reflect2/go_above_118.go" ]; then
+        echo "build_server.sh: Debian's reflect2 is not 1.0.2 or later; the server would die at a custom resource" >&2
+        exit 1
+    fi
     mkdir -p "$tree/.go/src/k8s.io"
     ln -sfn ../../.. "$tree/.go/src/k8s.io/kubernetes"
     cat >"$tree/ver" <<VERSION
@@ -62,4 +76,5 @@ for server in "${missing[@]}"; do
     install -m 755 "$tree/_output/bin/${server#cmd/}" "$cache/.new"
     mv "$cache/.new" "$cache/${server#cmd/}"
 done
-# The tree and the compiler's cache are only needed for further servers; kept, they would take 4 GiB.
+# Both are only needed for further servers; kept, they would take 4 GiB.
+rm -rf "$tree" "$cache/go"

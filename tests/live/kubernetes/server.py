@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -75,6 +76,10 @@ class Server:
         (folder / "tokens.csv").write_text(
             "".join(f'{token},{user},{user},"{groups}"\n' for token, (user, groups) in USERS.items())
         )
+        users = [user for user, groups in USERS.values() if groups == "system:serviceaccounts"]
+        audited = {"level": "Metadata", "users": users, "omitStages": ["RequestReceived"]}
+        policy = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": [audited, {"level": "None"}]}
+        (folder / "audit.yaml").write_text(json.dumps(policy))
         subprocess.run(
             ["openssl", "genrsa", "-out", folder / "sa.key", "2048"], check=True, capture_output=True
         )
@@ -83,6 +88,23 @@ class Server:
     def url(self) -> str:
         """Where it listens."""
         return f"https://127.0.0.1:{self.port}"
+
+    @property
+    def audit(self) -> Path:
+        """What berth's service accounts asked of it, a line each."""
+        return self.folder / "audit.log"
+
+    def rights_used(self, user: str) -> set[tuple[str, str]]:
+        """Resource and verb of all that a service account was allowed so far."""
+        found = set()
+        for line in self.audit.read_text().splitlines() if self.audit.exists() else ():
+            told = json.loads(line)
+            of = told.get("objectRef", {})
+            if told["user"]["username"].endswith(f":{user}") and "resource" in of:
+                assert told.get("responseStatus", {}).get("code") != 403, told
+                resource = "/".join(filter(None, (of["resource"], of.get("subresource"))))
+                found.add((resource, told["verb"]))
+        return found
 
     def kubeconfig(self, token: str = "admintoken") -> Path:
         """A kubeconfig for the user of this token."""
@@ -121,6 +143,7 @@ current-context: c
             f"--token-auth-file={self.folder}/tokens.csv", "--authorization-mode=RBAC",
             "--service-cluster-ip-range=10.0.0.0/24", "--allow-privileged=true",
             "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+            f"--audit-policy-file={self.folder}/audit.yaml", f"--audit-log-path={self.audit}",
             "--max-requests-inflight=3000", "--max-mutating-requests-inflight=1000",
         )  # fmt: skip
         self._until_ready()
@@ -145,7 +168,6 @@ current-context: c
     def compact(self) -> None:
         """Have etcd forget all versions but the newest, as it does by itself after five minutes."""
         import base64
-        import json
 
         def ask(path: str, body: dict[str, object]) -> dict[str, object]:
             url = f"http://127.0.0.1:{self.etcd_port}/v3/{path}"

@@ -19,6 +19,9 @@ _PLURALS = {
     "Deployment": "deployments",
     "DaemonSet": "daemonsets",
     "DeviceClass": "deviceclasses",
+    "Service": "services",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+    "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
 }
 
 
@@ -32,6 +35,8 @@ async def apply(api: Api, manifest: dict[str, Any]) -> str:
     try:
         await api.request("POST", path, manifest, patience_s=10)
     except ApiError as error:
+        if error.status == 404 and kind.startswith("ValidatingAdmissionPolicy"):
+            return f"{kind} {meta['name']} left out: this cluster is older than 1.30"
         if error.status != 409:
             raise
         await api.request(

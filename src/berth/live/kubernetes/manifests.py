@@ -1,19 +1,26 @@
-"""What `berth k8s install` puts on a cluster: rights, scheduler, nodes' agents, extender; as manifests.
+"""What `berth k8s install` puts on a cluster: rights, scheduler, nodes' agents, admission policies, extender.
 
 The manifests are made here once, as values; the kustomization and the Helm chart are both written from them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from berth.live.kubernetes import names
-from berth.live.kubernetes.node_manifests import device_class, node_manifests
+from berth.live.kubernetes.admission import GROUP, admission_manifests
+from berth.live.kubernetes.install_options import Install
+from berth.live.kubernetes.node_manifests import AGENT, device_class, node_manifests
 
 __all__ = ["RULES", "Install", "helm_chart", "kustomization", "manifests"]
 
 SCHEDULER = "berth-scheduler"
+EXTENDER = "berth-extender"
+EXTENDER_PORT = 8443
+TLS_SECRET, TLS_FOLDER = "berth-extender-tls", "/etc/berth/tls"
+TLS_FILES = {"certificate": "tls.crt", "key": "tls.key", "client-ca": "ca.crt"}
+"""Options of the extender, and the files of its Secret."""
 Manifest = dict[str, Any]
 
 RULES: tuple[Manifest, ...] = (
@@ -33,23 +40,12 @@ LEASE_RULES: tuple[Manifest, ...] = (
     },
 )  # fmt: skip
 """And in its own namespace."""
-
-
-@dataclass(frozen=True)
-class Install:
-    """How to install."""
-
-    image: str = "ghcr.io/berth/berth:latest"
-    policy: str = "fifo+best-fit"
-    mode: str = "place"
-    knowledge: str = "user"
-    compat: str | None = None
-    replicas: int = 2
-    """One leads, the others wait for it to fail."""
-    fake_gpus: str = ""
-    """For a demo on nodes without GPUs, such as `2xA100-80G`."""
-    claims: bool = False
-    """Also make the DeviceClass, where the cluster serves `resource.k8s.io/v1`."""
+EXTENDER_RULES: tuple[Manifest, ...] = (
+    {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["list", "watch"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
+    {"apiGroups": [""], "resources": ["pods/binding"], "verbs": ["create"]},
+)
+"""What the extender may do on the whole cluster."""
 
 
 def manifests(install: Install) -> dict[str, list[Manifest]]:
@@ -66,60 +62,106 @@ def manifests(install: Install) -> dict[str, list[Manifest]]:
                 },
             }
         ],
-        "scheduler-rights": _rights(),
+        "admission": admission_manifests((SCHEDULER, EXTENDER), AGENT),
+        "scheduler-rights": _rights(SCHEDULER, RULES, LEASE_RULES),
         "scheduler": [_scheduler(install)],
-        **node_manifests(install.image, install.fake_gpus),
+        **node_manifests(install),
+        **(
+            {"extender-rights": _rights(EXTENDER, EXTENDER_RULES), "extender": _extender(install)}
+            if install.extender
+            else {}
+        ),
         **({"device-class": [device_class()]} if install.claims else {}),
     }
 
 
-def _rights() -> list[Manifest]:
-    subject = {"kind": "ServiceAccount", "name": SCHEDULER, "namespace": names.NAMESPACE}
+def _rights(name: str, rules: tuple[Manifest, ...], own_rules: tuple[Manifest, ...] = ()) -> list[Manifest]:
+    """A service account that may follow `rules` on the whole cluster, and `own_rules` in its namespace."""
+    subject = {"kind": "ServiceAccount", "name": name, "namespace": names.NAMESPACE}
     rights = "rbac.authorization.k8s.io/v1"
     group = "rbac.authorization.k8s.io"
-    here = {"name": SCHEDULER, "namespace": names.NAMESPACE}
-    return [
+    here = {"name": name, "namespace": names.NAMESPACE}
+    made: list[Manifest] = [
         {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": here},
-        {"apiVersion": rights, "kind": "ClusterRole", "metadata": {"name": SCHEDULER}, "rules": list(RULES)},
+        {"apiVersion": rights, "kind": "ClusterRole", "metadata": {"name": name}, "rules": list(rules)},
         {
-            "apiVersion": rights, "kind": "ClusterRoleBinding", "metadata": {"name": SCHEDULER},
-            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": SCHEDULER}, "subjects": [subject],
-        },
-        {"apiVersion": rights, "kind": "Role", "metadata": here, "rules": list(LEASE_RULES)},
-        {
-            "apiVersion": rights, "kind": "RoleBinding", "metadata": here,
-            "roleRef": {"apiGroup": group, "kind": "Role", "name": SCHEDULER}, "subjects": [subject],
+            "apiVersion": rights, "kind": "ClusterRoleBinding", "metadata": {"name": name},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name}, "subjects": [subject],
         },
     ]  # fmt: skip
+    if own_rules:
+        made += [
+            {"apiVersion": rights, "kind": "Role", "metadata": here, "rules": list(own_rules)},
+            {
+                "apiVersion": rights, "kind": "RoleBinding", "metadata": here,
+                "roleRef": {"apiGroup": group, "kind": "Role", "name": name}, "subjects": [subject],
+            },
+        ]  # fmt: skip
+    return made
 
 
 def _scheduler(install: Install) -> Manifest:
-    labels = {"app.kubernetes.io/name": SCHEDULER, "app.kubernetes.io/part-of": "berth"}
     words = ["berth", "k8s", "scheduler", "--policy", install.policy, "--mode", install.mode]
-    words += ["--knowledge", install.knowledge]
-    if install.compat:
-        words += ["--compat", install.compat]
+    words += ["--knowledge", install.knowledge, *_compat(install)]
+    return _deployment(SCHEDULER, install.image, words, install.replicas)
+
+
+def _extender(install: Install) -> list[Manifest]:
+    """One pod: two would place twice. Its Secret, of certificate, key and the CA of its clients, is the operator's."""
+    words = ["berth", "k8s", "extender", "--policy", install.policy, "--knowledge", install.knowledge]
+    words += [f"--{option}={TLS_FOLDER}/{name}" for option, name in TLS_FILES.items()]
+    made = _deployment(EXTENDER, install.image, [*words, *_compat(install)], 1)
+    spec = made["spec"]["template"]["spec"]
+    made["spec"]["strategy"] = {"type": "Recreate"}
+    spec["volumes"].append({"name": "tls", "secret": {"secretName": TLS_SECRET, "defaultMode": 0o440}})
+    spec["securityContext"]["fsGroup"] = 65534
+    (container,) = spec["containers"]
+    container["ports"] = [{"name": "https", "containerPort": EXTENDER_PORT}]
+    container["volumeMounts"].append({"name": "tls", "mountPath": TLS_FOLDER, "readOnly": True})
+    service = {
+        "apiVersion": "v1", "kind": "Service", "metadata": {"name": EXTENDER, "namespace": names.NAMESPACE},
+        "spec": {
+            "selector": made["spec"]["selector"]["matchLabels"],
+            "ports": [{"name": "https", "port": EXTENDER_PORT, "targetPort": "https"}],
+        },
+    }  # fmt: skip
+    return [made, service]
+
+
+def _compat(install: Install) -> list[str]:
+    return ["--compat", install.compat] if install.compat else []
+
+
+def _deployment(name: str, image: str, words: list[str], replicas: int) -> Manifest:
+    """A program under the restricted rules of pod security."""
+    labels = {"app.kubernetes.io/name": name, "app.kubernetes.io/part-of": "berth"}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": SCHEDULER, "namespace": names.NAMESPACE, "labels": labels},
+        "metadata": {"name": name, "namespace": names.NAMESPACE, "labels": labels},
         "spec": {
-            "replicas": install.replicas,
+            "replicas": replicas,
             "selector": {"matchLabels": labels},
             "template": {
                 "metadata": {"labels": labels},
                 "spec": {
-                    "serviceAccountName": SCHEDULER,
+                    "serviceAccountName": name,
                     "priorityClassName": "system-cluster-critical",
                     "securityContext": {
                         "runAsNonRoot": True, "runAsUser": 65534, "seccompProfile": {"type": "RuntimeDefault"},
                     },
                     "containers": [
                         {
-                            "name": "scheduler",
-                            "image": install.image,
+                            "name": name.removeprefix("berth-"),
+                            "image": image,
                             "command": words,
-                            "env": [{"name": "NUMBA_CACHE_DIR", "value": "/tmp/numba"}],
+                            "env": [
+                                {"name": "NUMBA_CACHE_DIR", "value": "/tmp/numba"},
+                                {
+                                    "name": "POD_NAMESPACE",
+                                    "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}},
+                                },
+                            ],
                             "resources": {
                                 "requests": {"cpu": "200m", "memory": "512Mi"}, "limits": {"memory": "1536Mi"},
                             },
@@ -156,7 +198,7 @@ VALUES = ("image", "policy", "mode", "knowledge", "replicas")
 
 def helm_chart(install: Install, version: str) -> dict[str, str]:
     """The files of a Helm chart, by name: the same manifests with the values left open."""
-    marks = replace(Install(), image="@image@", policy="@policy@", mode="@mode@", knowledge="@knowledge@")
+    marks = replace(install, image="@image@", policy="@policy@", mode="@mode@", knowledge="@knowledge@")
     files: dict[str, str] = {}
     for name, each in manifests(marks).items():
         if name == "namespace":
@@ -164,8 +206,13 @@ def helm_chart(install: Install, version: str) -> dict[str, str]:
         text = _text(each)
         for value in VALUES:
             text = text.replace(f"'@{value}@'", f"{{{{ .Values.{value} | quote }}}}")
-        text = text.replace(f"replicas: {marks.replicas}", "replicas: {{ .Values.replicas }}")
+        if name == "scheduler":
+            text = text.replace(f"replicas: {marks.replicas}", "replicas: {{ .Values.replicas }}")
         text = text.replace(f"namespace: {names.NAMESPACE}", "namespace: {{ .Release.Namespace }}")
+        text = text.replace(f":{names.NAMESPACE}:", ":{{ .Release.Namespace }}:")
+        if name == "admission":
+            there = f'.Capabilities.APIVersions.Has "{GROUP}/ValidatingAdmissionPolicy"'
+            text = f"{{{{- if {there} }}}}\n{text}{{{{- end }}}}\n"
         files[f"templates/{name}.yaml"] = text
     chart = {
         "apiVersion": "v2", "name": "berth", "version": version, "appVersion": version,

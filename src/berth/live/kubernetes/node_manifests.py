@@ -5,8 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from berth.live.kubernetes import names
+from berth.live.kubernetes.install_options import Install
 
-__all__ = ["NODE_LABEL", "NODE_RULES", "device_class", "node_manifests"]
+__all__ = [
+    "AGENT",
+    "CLAIM_RULES",
+    "EVICT_RULES",
+    "METRICS_PORT",
+    "NODE_LABEL",
+    "NODE_RULES",
+    "device_class",
+    "node_manifests",
+]
 
 AGENT = "berth-node"
 NODE_LABEL = "berth.dev/gpus"
@@ -15,16 +25,21 @@ METRICS_PORT = 9400
 Manifest = dict[str, Any]
 
 NODE_RULES: tuple[Manifest, ...] = (
-    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "patch", "delete"]},
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "patch"]},
     {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "patch"]},
     {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
+)
+"""What an agent may do on the whole cluster."""
+CLAIM_RULES: tuple[Manifest, ...] = (
     {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]},
     {
         "apiGroups": ["resource.k8s.io"], "resources": ["resourceslices"],
         "verbs": ["get", "list", "create", "update", "delete"],
     },
 )  # fmt: skip
-"""What an agent may do on the whole cluster."""
+"""And where claims get parts of GPUs. Without them an agent takes away slices of other options."""
+EVICT_RULES: tuple[Manifest, ...] = ({"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]},)
+"""And where it may evict a pod that got out of its limit."""
 
 FOLDERS = {
     "kubelet": "/var/lib/kubelet", "state": names.STATE_FOLDER, "run": names.RUN_FOLDER, "cdi": names.CDI_FOLDER,
@@ -33,9 +48,9 @@ FOLDERS = {
 """Of the host, at the same paths in the agent's container, since the kubelet and the runtime mount from them too."""
 
 
-def node_manifests(image: str, fake_gpus: str) -> dict[str, list[Manifest]]:
-    """The manifests by the name of their file; `fake_gpus` such as `2xA100-80G` for a demo, else empty."""
-    return {"node-rights": _rights(), "node": [_daemon_set(image, fake_gpus)]}
+def node_manifests(install: Install) -> dict[str, list[Manifest]]:
+    """The manifests by the name of their file."""
+    return {"node-rights": _rights(install), "node": [_daemon_set(install)]}
 
 
 def device_class() -> Manifest:
@@ -46,10 +61,11 @@ def device_class() -> Manifest:
     }  # fmt: skip
 
 
-def _rights() -> list[Manifest]:
+def _rights(install: Install) -> list[Manifest]:
     group = "rbac.authorization.k8s.io"
     rights = f"{group}/v1"
     subject = {"kind": "ServiceAccount", "name": AGENT, "namespace": names.NAMESPACE}
+    rules = [*NODE_RULES, *CLAIM_RULES, *(EVICT_RULES if install.evict else ())]
     return [
         {
             "apiVersion": "v1",
@@ -60,7 +76,7 @@ def _rights() -> list[Manifest]:
             "apiVersion": rights,
             "kind": "ClusterRole",
             "metadata": {"name": AGENT},
-            "rules": list(NODE_RULES),
+            "rules": rules,
         },
         {
             "apiVersion": rights,
@@ -72,14 +88,18 @@ def _rights() -> list[Manifest]:
     ]
 
 
-def _daemon_set(image: str, fake_gpus: str) -> Manifest:
+def _daemon_set(install: Install) -> Manifest:
     labels = {"app.kubernetes.io/name": AGENT, "app.kubernetes.io/part-of": "berth"}
     words = ["berth", "k8s", "node", "--metrics", f":{METRICS_PORT}"]
-    if fake_gpus:
-        words += ["--fake-gpus", fake_gpus]
+    if install.fake_gpus:
+        words += ["--fake-gpus", install.fake_gpus]
+    if install.claims:
+        words += ["--dra", "all"]
+    if install.evict:
+        words += ["--on-lost-isolation", "evict"]
     container = {
         "name": "node",
-        "image": image,
+        "image": install.image,
         "command": words,
         "env": [
             {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
@@ -88,7 +108,10 @@ def _daemon_set(image: str, fake_gpus: str) -> Manifest:
         ],
         "ports": [{"name": "metrics", "containerPort": METRICS_PORT}],
         "resources": {"requests": {"cpu": "50m", "memory": "128Mi"}, "limits": {"memory": "1Gi"}},
-        "securityContext": {"privileged": True},  # device nodes, and the processes of other pods
+        "securityContext": {
+            "privileged": True,
+            "runAsUser": 0,
+        },  # device nodes, and the processes of other pods
         "volumeMounts": [{"name": name, "mountPath": path} for name, path in FOLDERS.items()],
     }
     return {

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from berth.errors import KubernetesError
-from berth.live.kubernetes.names import PLACEMENT
+from berth.live.kubernetes.names import PLACED_UID, PLACEMENT
 from berth.live.kubernetes.node.cluster_api import Claim, ClaimDevice, Container, Pod, Slice
 
 
@@ -24,6 +24,8 @@ class FakeApi:
         self.events: list[tuple[str, str, str]] = []
         self.evicted: list[str] = []
         self.down = False
+        self.asked: list[str] = []
+        """Names of claims that were asked for."""
 
     def _check(self) -> None:
         if self.down:
@@ -38,6 +40,7 @@ class FakeApi:
         return list(self.known_pods.values())
 
     async def claim(self, namespace: str, name: str) -> Claim | None:
+        self.asked.append(name)
         self._check()
         return self.claims.get((namespace, name))
 
@@ -49,7 +52,7 @@ class FakeApi:
 
     async def write_slice(self, name: str, spec: Mapping[str, Any]) -> None:
         self._check()
-        self.known_slices[name] = json.loads(json.dumps(spec))
+        self.known_slices[name] = _stored(json.loads(json.dumps(spec)))
 
     async def remove_slice(self, name: str) -> None:
         self._check()
@@ -87,8 +90,9 @@ class FakeApi:
         told = {
             PLACEMENT: json.dumps({"gpus": placed, "shared": True, "best_effort": False, "policy": "fifo"})
         }
+        told[PLACED_UID] = uid = uid or f"uid-{name}"
         pod = Pod(
-            "default", name, uid or f"uid-{name}", node, "Pending", False,
+            "default", name, uid, node, "Pending", False,
             told | {f"berth.dev/{key}": value for key, value in annotations.items()},
             tuple(containers) or (Container("main", len(gpus)),),
         )  # fmt: skip
@@ -110,3 +114,17 @@ class FakeApi:
         """Have a pod run or end."""
         self.known_pods[pod.namespace, pod.name] = found = replace(pod, phase=phase)
         return found
+
+
+def _stored(told: Any) -> Any:
+    """As an API server that knows quantities gives them back: in the largest unit that divides them."""
+    if isinstance(told, dict):
+        return {key: _stored(value) for key, value in told.items()}
+    if isinstance(told, list):
+        return [_stored(each) for each in told]
+    number = str(told).removesuffix("Mi")
+    if not isinstance(told, str) or not number.isdigit():
+        return told
+    if told.endswith("Mi"):
+        return f"{int(number) // 1024}Gi" if int(number) % 1024 == 0 else told
+    return f"{int(number) // 1000}k" if int(number) and int(number) % 1000 == 0 else told

@@ -54,7 +54,9 @@ class NodeWorld:
 
     def new_allotments(self) -> Allotments:
         """As a new process finds them."""
-        made = Allotments(self.folder / "state" / "allotments", self.folder / "regions", self.cards)
+        made = Allotments(
+            self.folder / "state" / "allotments", self.folder / "regions", self.cards, self.folder / "nodes"
+        )
         made.load()
         return made
 

@@ -18,7 +18,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 import berth.live.local.cards as cards_module
 from berth.history.store.folder import open_history
-from berth.live.kubernetes.node.agent import MEASURED, Agent, AgentSettings
+from berth.live.kubernetes.names import MEASURED
+from berth.live.kubernetes.node.agent import Agent, AgentSettings
 from berth.live.kubernetes.node.allotments import Allotment, Holder, Part
 from berth.live.kubernetes.node.cluster_api import Container, Pod
 from berth.live.kubernetes.node.ownership import is_member, pod_uid_of
@@ -60,7 +61,7 @@ class Watched(NodeWorld):
         """A running pod with a claim that is prepared."""
         name = f"pod{number}"
         claim = self.api.add_claim(f"claim-{name}", (gpu, milli, mem_mib), uid=f"claim-{name}")
-        asyncio.run(self.claims.prepare(claim.namespace, claim.name, claim.uid))
+        asyncio.run(self.claims.prepare([claim]))
         program = (Container("main", 0, program="image:1 train"),)
         pod = self.api.add_pod(name, uid=UID.format(number), containers=program, **annotations)
         pod = replace(
@@ -116,6 +117,41 @@ def metrics(world: Watched) -> dict[str, float]:
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
+def test_a_pod_that_is_refused_memory_is_told_of_once(watched: Watched) -> None:
+    pod = watched.pod(1, 0, 300, 4000)
+    watched.process(pod)
+    watched.look()
+    watched.look()
+    (event,) = watched.api.events
+    assert event[:2] == ("pod1", "GpuMemoryRefused")
+    assert "the pod's part of it is 4000 MiB" in event[2]
+
+
+def test_a_pod_placed_by_the_words_of_others_is_told_of_and_evicted_by_policy(watched: Watched) -> None:
+    """It asks for no berth.dev/gpu, so that this node's plugin never saw it."""
+    theirs = watched.api.add_pod("theirs", (0, 300, 4000), containers=[Container("main", 0)])
+    watched.api.add_pod("ours", (1, 300, 4000))
+    waiting = watched.api.add_pod("waiting", (1, 300, 4000), containers=[Container("main", 0)])
+    for name in ("theirs", "ours"):
+        watched.api.set_phase(watched.api.known_pods["default", name], "Running")
+    watched.look()
+    watched.look()
+    assert [(name, reason) for name, reason, _ in watched.api.events] == [(theirs.name, "GpuPartNotEnforced")]
+    assert watched.api.evicted == []
+    watched.agent._settings = replace(watched.agent._settings, on_lost_isolation="evict")
+    watched.api.set_phase(waiting, "Running")
+    watched.look()
+    assert watched.api.evicted == ["waiting"]
+
+
+def test_a_pod_that_began_and_ended_between_two_lists_is_recorded(watched: Watched) -> None:
+    watched.agent._settings = replace(watched.agent._settings, pods_every_s=1e6)
+    watched.look()
+    watched.end(watched.pod(1, 0, 300, 4000), "Succeeded", 0)
+    watched.look()
+    assert list(watched.api.annotations) == ["pod1"]
+
+
 def test_each_pod_of_a_shared_gpu_has_its_own_use(watched: Watched) -> None:
     first, second = watched.pod(1, 0, 300, 4000), watched.pod(2, 0, 500, 6000)
     watched.process(first)
@@ -146,7 +182,8 @@ def test_a_process_without_the_library_is_told_of_once_and_evicted_by_policy(
     (found,) = watched.look().escaped
     watched.look()
     assert (found.pod_uid, found.pid) == (bad.uid, watched.processes[1].pid)
-    ((name, reason, message),) = watched.api.events
+    (_, told) = watched.api.events  # the first: the good one took all it had, and a step more
+    name, reason, message = told
     assert (name, reason) == ("pod2", "GpuLimitLost")
     assert f"process {found.pid} (python" in message
     assert watched.api.evicted == (["pod2"] if policy == "evict" else [])

@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 import pytest
 
-from berth.live.kubernetes.names import PLACEMENT, RESOURCE
+from berth.live.kubernetes.names import PLACED_UID, PLACEMENT, RESOURCE
 from berth.live.kubernetes.node.cluster_api import Container, Pod
 from berth.live.kubernetes.node.device_plugin import DevicePlugin, allotment_name
 from berth.partition import find
@@ -155,28 +155,33 @@ def test_fifty_pods_that_start_at_once_each_get_exactly_their_own_limits(folder:
 def test_containers_of_one_pod_take_their_gpus_in_their_order(folder: Path) -> None:
     async def story() -> None:
         world = NodeWorld(folder, "4xA100-80G")
-        containers = [
-            Container("setup", 1, init=True),
-            Container("a", 2),
-            Container("side", 0),
-            Container("b", 1),
-        ]
+        containers = [Container("a", 2), Container("side", 0), Container("b", 1)]
         async with running(world):
             pod = world.api.add_pod(
                 "many", (3, 100, 1000), (0, 200, 2000), (2, 300, 3000), containers=containers
             )
             await world.kubelet.admit(pod, RESOURCE)
             for name, expected in (
-                ("setup", {3: (1000, 10)}),
                 ("a", {3: (1000, 10), 0: (2000, 20)}),
                 ("b", {2: (3000, 30)}),
             ):
                 given = await world.kubelet.pre_start(pod, name, RESOURCE)
                 assert {at: one for at, one in limits(world, given).items() if one != (1, 0)} == expected
-                if (
-                    name == "setup"
-                ):  # it ends before the others start, and the kubelet gives its units to them
-                    world.allotments.take_back(allotment_name(given.ids))
+
+    asyncio.run(story())
+
+
+def test_a_container_that_initialises_does_not_start_with_a_gpu_and_hears_why(folder: Path) -> None:
+    """The kubelet's pod-resources service does not name such containers, so that theirs cannot be told."""
+
+    async def story() -> None:
+        world = NodeWorld(folder)
+        async with running(world):
+            containers = [Container("setup", 1, init=True), Container("main", 1)]
+            pod = world.api.add_pod("one", (0, 300, 5000), containers=containers)
+            await world.kubelet.admit(pod, RESOURCE)
+            with pytest.raises(grpc.aio.AioRpcError, match=r"which has the units .* is an init container"):
+                await world.kubelet.pre_start(pod, "setup", RESOURCE)
 
     asyncio.run(story())
 
@@ -254,6 +259,7 @@ def test_units_that_the_kubelet_gives_anew_get_the_new_pods_limits(folder: Path)
             "has no GPU GPU-x",
         ),
         ({"uid": "another"}, "another pod of its name is there now"),
+        ({"annotations": {PLACED_UID: "uid-other", PLACEMENT: "{}"}}, "is for the uid uid-other"),
     ],
 )
 def test_a_pod_that_cannot_be_told_does_not_start_and_says_why(
@@ -265,6 +271,8 @@ def test_a_pod_that_cannot_be_told_does_not_start_and_says_why(
         world = NodeWorld(folder)
         async with running(world):
             pod = world.api.add_pod("one", (0, 300, 5000))
+            if change.get("annotations"):
+                change["annotations"] = {PLACED_UID: pod.uid, **change["annotations"]}
             world.api.known_pods["default", "one"] = replace(pod, **change)
             await world.kubelet.admit(pod, RESOURCE)
             with pytest.raises(grpc.aio.AioRpcError, match=why) as raised:
@@ -301,6 +309,80 @@ def test_an_api_server_that_does_not_answer_delays_a_start_and_harms_nothing(fol
                 await world.kubelet.pre_start(pod, "main", RESOURCE)
             world.api.down = False
             assert limits(world, await world.kubelet.pre_start(pod, "main", RESOURCE))[0] == (5000, 30)
+
+    asyncio.run(story())
+
+
+def test_a_placement_that_is_raised_after_the_start_is_refused_at_the_next(folder: Path) -> None:
+    """Who may edit pods gets no more by it: the parts of a uid stay those of its first start."""
+
+    async def story() -> None:
+        world = NodeWorld(folder)
+        async with running(world):
+            pod = world.api.add_pod("one", (0, 300, 5000))
+            given = await prepared(world, pod)
+            world.api.add_pod("one", (0, 900, 70_000))
+            with pytest.raises(grpc.aio.AioRpcError, match="was changed after it started"):
+                await world.kubelet.pre_start(pod, "main", RESOURCE)
+            world.api.add_pod("one", (0, 300, 5000), burst="true")
+            with pytest.raises(grpc.aio.AioRpcError, match="was changed after it started"):
+                await world.kubelet.pre_start(pod, "main", RESOURCE)
+            assert limits(world, given)[0] == (5000, 30)
+            world.api.add_pod("one", (0, 300, 5000))
+            await world.kubelet.pre_start(pod, "main", RESOURCE)
+
+    asyncio.run(story())
+
+
+def test_nothing_starts_on_a_gpu_that_ails(folder: Path) -> None:
+    """Units are of no GPU in particular, so that the kubelet may still have healthy ones for it."""
+
+    async def story() -> None:
+        world = NodeWorld(folder)
+        async with running(world) as plugin:
+            bad, good = world.api.add_pod("bad", (1, 300, 5000)), world.api.add_pod("good", (0, 300, 5000))
+            await plugin.set_lost(frozenset({1}))
+            await prepared(world, good)
+            with pytest.raises(grpc.aio.AioRpcError, match="placed on GPU 1, which is lost or had an error"):
+                await prepared(world, bad)
+            assert [each.holder.name for each in world.allotments.given.values()] == ["good"]
+
+    asyncio.run(story())
+
+
+def test_a_region_that_is_left_over_gives_its_limits_to_no_other(folder: Path) -> None:
+    """The agent was killed after it made the region and before it noted whose it is."""
+
+    async def story() -> None:
+        world = NodeWorld(folder)
+        async with running(world):
+            pod = world.api.add_pod("one", (0, 300, 5000))
+            given = await prepared(world, pod)
+            world.allotments.path.unlink()
+            root = world.allotments.root
+            shutil.copytree(root, folder / "copy")
+            world.allotments = world.new_allotments()
+            assert (world.allotments.damaged, list(root.iterdir())) == ([], [])
+            shutil.copytree(folder / "copy", root, dirs_exist_ok=True)
+        async with running(world):
+            world.api.add_pod("one", (0, 500, 6000))
+            await world.kubelet.pre_start(pod, "main", RESOURCE)
+            assert limits(world, given)[0] == (6000, 50)
+
+    asyncio.run(story())
+
+
+def test_what_a_container_has_of_a_gpu_that_is_gone_stays_its_own(folder: Path) -> None:
+    async def story() -> None:
+        world = NodeWorld(folder)
+        async with running(world):
+            await prepared(world, world.api.add_pod("one", (0, 300, 50_000), (1, 300, 50_000)))
+        world.cards = world.cards[:1]
+        world.allotments = world.new_allotments()
+        assert world.allotments.damaged == []
+        async with running(world):
+            with pytest.raises(grpc.aio.AioRpcError, match="of whose 81920 MiB 50000 are given"):
+                await prepared(world, world.api.add_pod("two", (0, 300, 40_000)))
 
     asyncio.run(story())
 

@@ -126,10 +126,8 @@ def test_an_agent_that_died_halfway_leaves_nothing_that_is_given_twice(folder: P
         claim = world.api.add_claim("blue", (0, 600, 50_000), (1, 600, 50_000))
         async with running(world):
             await world.kubelet.prepare(DRIVER, [ref(claim)])
-        (
-            folder / "state" / "allotments" / f"{claim.uid}.1.json"
-        ).unlink()  # killed before the second was noted
-        (folder / "state" / "allotments" / "torn.json").write_text('{"name": "to')
+        kept = json.loads(world.allotments.path.read_text())[:1]  # killed before the second was noted
+        world.allotments.path.write_text(json.dumps([*kept, {"name": "torn"}]))
         world.allotments = world.new_allotments()
         assert len(world.allotments.damaged) == 1
         async with running(world):
@@ -224,16 +222,17 @@ def test_what_was_prepared_does_not_wait_for_the_api_server(folder: Path) -> Non
         old, new = world.api.add_claim("old", (0, 300, 9000)), world.api.add_claim("new", (0, 300, 9000))
         async with running(world):
             first = await world.kubelet.prepare(DRIVER, [ref(old)])
-            world.api.down = True
+            world.api.down, world.api.asked = True, []
             again = await world.kubelet.prepare(DRIVER, [ref(old), ref(new)])
+            assert world.api.asked == ["new"]
             assert str(again[old.uid]) == str(first[old.uid])
             assert "does not answer" in again[new.uid].error
 
     asyncio.run(story())
 
 
-def test_device_plugin_and_driver_never_give_more_than_a_gpu_has(folder: Path) -> None:
-    """Both share one record of what was given; a wrong cluster is caught here."""
+def test_a_gpu_is_given_by_claims_or_by_the_device_plugin_and_never_by_both(folder: Path) -> None:
+    """Both share one record of what was given; an agent that was started with other options is caught here."""
 
     async def story() -> None:
         world = NodeWorld(folder)
@@ -243,17 +242,52 @@ def test_device_plugin_and_driver_never_give_more_than_a_gpu_has(folder: Path) -
             plugin = world.plugin()
             task = asyncio.create_task(plugin.run())
             await world.kubelet.until_registered(RESOURCE)
-            pod = world.api.add_pod("one", (0, 500, 30_000))
+            pod = world.api.add_pod("one", (0, 500, 3000))
             await world.kubelet.admit(pod, RESOURCE)
-            with pytest.raises(Exception, match="of whose 81920 MiB 60000 are given"):
+            with pytest.raises(Exception, match="GPU 0, of which claims have parts"):
                 await world.kubelet.pre_start(pod, "main", RESOURCE)
             await world.kubelet.unprepare(DRIVER, [ref(claim)])
             await world.kubelet.pre_start(pod, "main", RESOURCE)
             answers = await world.kubelet.prepare(DRIVER, [ref(claim)])
-            assert "of whose 81920 MiB 30000 are given" in answers[claim.uid].error
+            assert "GPU 0, of which pods that ask for berth.dev/gpu have parts" in answers[claim.uid].error
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+
+    asyncio.run(story())
+
+
+def test_a_claim_of_a_device_that_is_lost_is_not_prepared(folder: Path) -> None:
+    async def story() -> None:
+        world = NodeWorld(folder)
+        old, new = world.api.add_claim("old", (0, 300, 9000)), world.api.add_claim("new", (0, 300, 9000))
+        async with running(world):
+            await world.kubelet.prepare(DRIVER, [ref(old)])
+            world.claims.lost = frozenset({0})
+            answers = await world.kubelet.prepare(DRIVER, [ref(old), ref(new)])
+            assert answers[old.uid].error == ""
+            assert "has fallen off the bus" in answers[new.uid].error
+
+    asyncio.run(story())
+
+
+def test_a_fault_of_our_own_in_one_claim_harms_no_other(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        world = NodeWorld(folder)
+        good, bad = world.api.add_claim("good", (0, 300, 9000)), world.api.add_claim("bad", (0, 300, 9000))
+        asked = world.api.claim
+
+        async def claim(namespace: str, name: str) -> Claim | None:
+            if name == "bad":
+                raise KeyError("request")
+            return await asked(namespace, name)
+
+        monkeypatch.setattr(world.api, "claim", claim)
+        async with running(world):
+            answers = await world.kubelet.prepare(DRIVER, [ref(bad), ref(good)])
+            assert (answers[bad.uid].error, answers[good.uid].error) == ("berth: KeyError('request')", "")
 
     asyncio.run(story())
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from berth.live.kubernetes.names import PLACEMENT, RESOURCE
+from berth.live.kubernetes.names import PLACED_UID, PLACEMENT, RESOURCE
 from tests.live.kubernetes.conftest import Played
 from tests.live.kubernetes.node.real_node import KUBELET_FOLDER, RealNode, programs
 from tests.live.kubernetes.node.test_service import Running
@@ -45,7 +45,8 @@ async def make_pod(world: World, name: str, gpu: int, milli: int, mem_mib: int, 
     binding = {
         "kind": "Binding", "apiVersion": "v1", "target": {"kind": "Node", "name": "here"},
         "metadata": {
-            "name": name, "uid": made["metadata"]["uid"], "annotations": {PLACEMENT: json.dumps(placed)},
+            "name": name, "uid": made["metadata"]["uid"],
+            "annotations": {PLACEMENT: json.dumps(placed), PLACED_UID: made["metadata"]["uid"]},
         },
     }  # fmt: skip
     await world.api.request("POST", f"/api/v1/namespaces/default/pods/{name}/binding", binding)
@@ -53,7 +54,9 @@ async def make_pod(world: World, name: str, gpu: int, milli: int, mem_mib: int, 
 
 def logs(name: str) -> list[str]:
     """What a pod's container printed, as the kubelet keeps it."""
-    (path,) = Path("/var/log/pods").glob(f"default_{name}_*/main/*.log")
+    path = max(
+        Path("/var/log/pods").glob(f"default_{name}_*/main/*.log"), key=lambda file: file.stat().st_mtime
+    )
     return [line.split(" ", 3)[3] for line in path.read_text().splitlines()]
 
 

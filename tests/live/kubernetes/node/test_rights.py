@@ -2,73 +2,111 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from typing import Any
+import os
+from pathlib import Path
 
 import pytest
 
-from berth.errors import ApiError
-from berth.live.kubernetes.access import from_kubeconfig
-from berth.live.kubernetes.client import Api
+from berth.live.kubernetes.install_options import Install
 from berth.live.kubernetes.installing import apply
-from berth.live.kubernetes.manifests import Install, manifests
+from berth.live.kubernetes.manifests import manifests
+from berth.live.kubernetes.names import DRIVER, PLACED_UID, PLACEMENT, RESOURCE
 from berth.live.kubernetes.node.api_server import ApiServer
-from berth.live.kubernetes.node_manifests import NODE_RULES, device_class
+from berth.live.kubernetes.node_manifests import CLAIM_RULES, EVICT_RULES, NODE_RULES, device_class
 from tests.live.kubernetes.conftest import Played
+from tests.live.kubernetes.node.test_service import claims_served, node
 from tests.live.kubernetes.server import Server
-from tests.live.kubernetes.test_install import right
+from tests.live.kubernetes.test_install import IMAGE
 from tests.live.kubernetes.world import World
 
 
-def test_an_agent_has_every_right_that_it_uses_and_no_other(
-    play: Played, server: Server, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.slow
+@pytest.mark.skipif(os.geteuid() != 0, reason="the node's agent runs as root")
+def test_an_agent_uses_each_right_that_it_has_and_no_other(
+    play: Played, server: Server, folder: Path
 ) -> None:
-    used: set[tuple[str, str]] = set()
-    real = Api._open
-
-    def note(self: Api, method: str, path: str, **keywords: Any) -> Any:
-        if self._agent == "node":
-            used.add(right(method, path, keywords.get("params") or {}))
-        return real(self, method, path, **keywords)
-
-    async def everything(api: ApiServer) -> None:
-        pod = await api.pod("default", "one")
-        assert pod is not None
-        assert [each.name for each in await api.pods()] == ["one"]
-        await api.label_node({"berth.dev/gpu-count": "2"})
-        await api.annotate(pod, {"berth.dev/measured": "{}"})
-        await api.tell(pod, "GpuLimitLost", "a test")
-        await api.evict(pod)
+    """What the program itself asks, by the API server's own audit log; a refusal there fails the test."""
+    server.audit.unlink(missing_ok=True)
+    server.stop_api()
+    server.start_api()
+    install = Install(IMAGE, evict=True, claims=True)
 
     async def story(world: World) -> None:
-        for each in [each for made in manifests(Install()).values() for each in made]:
-            await apply(world.api, each)
-        await world.node("here", 1)
-        await world.pod("one", node="here")
-        monkeypatch.setattr(Api, "_open", note)
-        async with Api(from_kubeconfig(server.kubeconfig("nodetoken")), agent="node") as api:
-            await everything(ApiServer(api, "here"))
-            with pytest.raises(ApiError, match=r"cannot list resource .secrets"):
-                await api.request("GET", "/api/v1/secrets")
-            with contextlib.suppress(ApiError):
-                await api.request("GET", "/api/v1/nodes/here")  # as for the owner of a slice
-        node = json.loads(await world.api.request("GET", "/api/v1/nodes/here"))
-        assert node["metadata"]["labels"]["berth.dev/gpu-count"] == "2"
+        for each in [each for made in manifests(install).values() for each in made]:
+            if each["kind"] != "DeviceClass":  # which 1.20 does not know
+                await apply(world.api, each)
+        async with claims_served(world):
+            await on_a_node(world)
+
+    async def on_a_node(world: World) -> None:
+        agents = World(world.api, server.kubeconfig("nodetoken"))
+        path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+
+        async def used(*rights: tuple[str, str]) -> bool:
+            return set(rights) <= server.rights_used("berth-node")
+
+        async with node(agents, folder, "--dra", "1", "--on-lost-isolation", "evict") as (running, kubelet):
+            await kubelet.until_registered(RESOURCE)
+            placed = json.dumps({"gpus": [{"index": 0, "uuid": None, "milli": 400, "mem_mib": 7000}]})
+            for name, gpus in (("one", 1), ("foreign", 0)):
+                uid = await world.pod(name, gpus=gpus)
+                notes = {PLACEMENT: placed, PLACED_UID: uid}
+                binding = {
+                    "kind": "Binding", "apiVersion": "v1", "target": {"kind": "Node", "name": "here"},
+                    "metadata": {"name": name, "uid": uid, "annotations": notes},
+                }  # fmt: skip
+                await world.api.request("POST", f"/api/v1/namespaces/default/pods/{name}/binding", binding)
+            pod = await ApiServer(world.api, "here").pod("default", "one")
+            assert pod is not None
+            await kubelet.admit(pod, RESOURCE)
+            await kubelet.pre_start(pod, "main", RESOURCE)
+            kubelet.end(pod)
+            await world.ended("one", "Failed")
+            await world.ended("foreign", "Running")
+            await running.until(lambda: used(("pods", "patch"), ("events", "create"), ("pods", "delete")))
+            claim = {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": {"name": "blue"},
+            }
+            made = json.loads(await world.api.request("POST", path, {**claim, "spec": {}}))
+
+            async def registered() -> bool:
+                await kubelet.find_drivers()
+                return DRIVER in kubelet.drivers
+
+            await running.until(registered)
+            await kubelet.prepare(DRIVER, [("default", "blue", made["metadata"]["uid"])])
+            (folder / "xids").write_text("1 79\n")
+            await running.until(lambda: used(("resourceslices", "update"), ("resourceclaims", "get")))
+        async with node(agents, folder, "--device-plugin", "all") as (running, _):
+            await running.until(lambda: used(("resourceslices", "delete")))
 
     play(story)
     given = {
         (resource, verb)
-        for rule in NODE_RULES
+        for rule in (*NODE_RULES, *CLAIM_RULES, *EVICT_RULES)
         for resource in rule["resources"]
         for verb in rule["verbs"]
-        if "resource.k8s.io" not in rule["apiGroups"]
     }
-    assert used - {("secrets", "list")} == given
+    assert server.rights_used("berth-node") == given
+
+
+def test_no_agent_may_delete_pods_unless_it_is_to_evict_them() -> None:
+    def verbs(install: Install) -> set[str]:
+        role = next(each for each in manifests(install)["node-rights"] if each["kind"] == "ClusterRole")
+        return {verb for rule in role["rules"] if "pods" in rule["resources"] for verb in rule["verbs"]}
+
+    assert verbs(Install(IMAGE)) == {"get", "list", "patch"}
+    assert verbs(Install(IMAGE, evict=True)) == {"get", "list", "patch", "delete"}
+    (made,) = manifests(Install(IMAGE, evict=True))["node"]
+    command = made["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert command[-2:] == ["--on-lost-isolation", "evict"]
 
 
 def test_the_daemon_set_sees_the_hosts_folders_at_their_own_paths() -> None:
-    (made,) = manifests(Install(fake_gpus="2xA100-80G"))["node"]
+    (made,) = manifests(Install(IMAGE, fake_gpus="2xA100-80G"))["node"]
     spec = made["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     assert container["command"] == ["berth", "k8s", "node", "--metrics", ":9400", "--fake-gpus", "2xA100-80G"]
@@ -81,5 +119,5 @@ def test_the_daemon_set_sees_the_hosts_folders_at_their_own_paths() -> None:
 
 
 def test_the_device_class_is_made_where_it_is_asked_for() -> None:
-    assert "device-class" not in manifests(Install())
-    assert manifests(Install(claims=True))["device-class"] == [device_class()]
+    assert "device-class" not in manifests(Install(IMAGE))
+    assert manifests(Install(IMAGE, claims=True))["device-class"] == [device_class()]

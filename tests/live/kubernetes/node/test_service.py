@@ -19,9 +19,8 @@ from typing import Any
 import pytest
 
 from berth.errors import ApiError, SettingError
-from berth.live.kubernetes.names import DRIVER, PLACEMENT, RESOURCE
-from berth.live.kubernetes.node.agent import MEASURED
-from berth.live.kubernetes.node.api_server import ApiServer, claim_of
+from berth.live.kubernetes.names import DRIVER, MEASURED, PLACED_UID, PLACEMENT, RESOURCE
+from berth.live.kubernetes.node.api_server import ApiServer, claim_of, pod_of
 from berth.live.kubernetes.node.cluster_api import ClaimDevice
 from berth.live.kubernetes.node.service import split_gpus
 from berth.live.kubernetes.node.slices import TAINT
@@ -37,7 +36,7 @@ CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 class Running:
     """The agent's process."""
 
-    def __init__(self, folder: Path, kubeconfig: Path, kubelet: Path | None = None) -> None:
+    def __init__(self, folder: Path, kubeconfig: Path, kubelet: Path | None = None, *more: str) -> None:
         self.folder = folder
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -46,7 +45,7 @@ class Running:
             "k8s", "node", "--node-name", "here", "--fake-gpus", "2xA100-80G", "--kubeconfig", str(kubeconfig),
             "--kubelet-folder", str(kubelet or folder / "kubelet"), "--state-folder", str(folder / "state"),
             "--run-folder", str(folder / "run"), "--cdi-folder", str(folder / "cdi"), "--every", "0.2",
-            "--metrics", f"127.0.0.1:{self.port}",
+            "--metrics", f":{self.port}", *more,
         ]  # fmt: skip
         environment = {**os.environ, "BERTH_FAKE_XIDS": str(folder / "xids")}
         self.log = (folder / "log").open("w")
@@ -80,11 +79,11 @@ class Running:
 
 
 @asynccontextmanager
-async def node(world: World, folder: Path) -> AsyncIterator[tuple[Running, Kubelet]]:
+async def node(world: World, folder: Path, *more: str) -> AsyncIterator[tuple[Running, Kubelet]]:
     """A node in the cluster, its kubelet and its agent; the agent ends as it is asked to."""
     kubelet = Kubelet(folder / "kubelet")
     await kubelet.start()
-    running = Running(folder, world.kubeconfig)
+    running = Running(folder, world.kubeconfig, None, *more)
     try:
         while not (
             folder / "state" / "samples"
@@ -118,16 +117,19 @@ def test_a_pod_that_was_placed_gets_its_part_and_gives_it_back(play: Played, fol
                 found = {
                     key: value for key, value in told["metadata"].get("labels", {}).items() if "berth" in key
                 }
-                return found if len(found) == 3 else None
+                return found if len(found) == 4 else None
 
             assert await running.until(labels) == {
-                "berth.dev/gpu-count": "2", "berth.dev/gpu-model": "A100-80", "berth.dev/gpu-memory-mib": "81920",
+                "berth.dev/gpu-count": "2", "berth.dev/gpu-indices": "0-1",
+                "berth.dev/gpu-model": "A100-80", "berth.dev/gpu-memory-mib": "81920",
             }  # fmt: skip
             uid = await world.pod("one")
             placed = {"gpus": [{"index": 1, "uuid": None, "milli": 400, "mem_mib": 7000}], "shared": True}
             binding = {
                 "kind": "Binding", "apiVersion": "v1", "target": {"kind": "Node", "name": "here"},
-                "metadata": {"name": "one", "uid": uid, "annotations": {PLACEMENT: json.dumps(placed)}},
+                "metadata": {"name": "one", "uid": uid, "annotations": {
+                    PLACEMENT: json.dumps(placed), PLACED_UID: uid,
+                }},
             }  # fmt: skip
             await world.api.request("POST", "/api/v1/namespaces/default/pods/one/binding", binding)
             pod = await ApiServer(world.api, "here").pod("default", "one")
@@ -150,7 +152,8 @@ def test_a_pod_that_was_placed_gets_its_part_and_gives_it_back(play: Played, fol
 
             told = json.loads(await running.until(measured))
             assert told == {"peak_mib": 7000, "refused": 1, "needed_mib": 7001}
-            assert list((folder / "state" / "allotments").iterdir()) == []
+            assert json.loads((folder / "state" / "allotments" / "given.json").read_text()) == []
+            assert list((folder / "run" / "nodes").iterdir()) == []
 
     play(story)
 
@@ -185,6 +188,26 @@ async def make_crds(world: World) -> None:
     )
 
 
+@asynccontextmanager
+async def claims_served(world: World) -> AsyncIterator[None]:
+    """The kinds are there within, and gone after it."""
+    await make_crds(world)
+    try:
+        yield
+    finally:
+        for plural in ("resourceslices", "resourceclaims"):
+            await world.api.request("DELETE", f"{CRDS}/{plural}.resource.k8s.io")
+
+        async def gone() -> bool:
+            try:
+                await world.api.request("GET", "/apis/resource.k8s.io/v1/resourceslices")
+            except ApiError as error:
+                return error.status == 404
+            return False
+
+        await world.until("the kinds are gone", gone)
+
+
 @needs_root
 def test_slices_are_published_and_claims_prepared_where_the_cluster_has_them(
     play: Played, folder: Path
@@ -192,25 +215,12 @@ def test_slices_are_published_and_claims_prepared_where_the_cluster_has_them(
     resources = "/apis/resource.k8s.io/v1"
 
     async def story(world: World) -> None:
-        await make_crds(world)
-        try:
+        async with claims_served(world):
             await claims(world)
-        finally:
-            for plural in ("resourceslices", "resourceclaims"):
-                await world.api.request("DELETE", f"{CRDS}/{plural}.resource.k8s.io")
-
-            async def gone() -> bool:
-                try:
-                    await world.api.request("GET", f"{resources}/resourceslices")
-                except ApiError as error:
-                    return error.status == 404
-                return False
-
-            await world.until("the kinds are gone", gone)
 
     async def claims(world: World) -> None:
         path = f"{resources}/namespaces/default/resourceclaims"
-        async with node(world, folder) as (running, kubelet):
+        async with node(world, folder, "--dra", "all") as (running, kubelet):
 
             async def published(generation: int) -> Any:
                 with contextlib.suppress(ApiError):
@@ -292,7 +302,10 @@ def test_what_was_allocated_is_read_from_a_claim() -> None:
 @pytest.mark.parametrize(
     ("dra", "plugin", "has_claims", "expected"),
     [
-        ("auto", "auto", True, ((0, 1), ())),
+        ("auto", "auto", True, ((), (0, 1))),
+        ("auto", "none", True, ((0, 1), ())),
+        ("auto", "none", False, ((), ())),
+        ("all", "auto", True, ((0, 1), ())),
         ("auto", "auto", False, ((), (0, 1))),
         ("0", "auto", True, ((0,), (1,))),
         ("auto", "1", True, ((0,), (1,))),
@@ -315,3 +328,14 @@ def test_each_gpu_is_given_by_one_way_only(dra: str, plugin: str, has_claims: bo
 def test_gpus_that_cannot_be_split_so_are_refused(dra: str, plugin: str, why: str) -> None:
     with pytest.raises(SettingError, match=why):
         split_gpus(dra, plugin, [0, 1], has_claims=False)
+
+
+def test_a_program_is_told_apart_by_its_words_and_none_of_them_is_kept() -> None:
+    def program(*words: str) -> str:
+        container = {"name": "a", "image": "x:1", "command": list(words), "resources": {}}
+        told = {"metadata": {"namespace": "n", "name": "p", "uid": "u"}, "spec": {"containers": [container]}}
+        return pod_of(told).containers[0].program
+
+    assert program("train") == "x:1 train"
+    assert program("train", "--password=hunter2") != program("train", "--password=hunter3")
+    assert "hunter2" not in program("train", "--password=hunter2")

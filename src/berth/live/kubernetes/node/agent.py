@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from berth.errors import KubernetesError
+from berth.live.kubernetes.names import MEASURED, RESOURCE
 from berth.live.kubernetes.node.allotments import Allotment, Allotments, Part
 from berth.live.kubernetes.node.cluster_api import NodeApi, Pod
 from berth.live.kubernetes.node.ledger import Ledger, ended_pod, keep_ended
@@ -27,13 +28,14 @@ from berth.live.local.samples import keep_samples
 from berth.partition import Partition
 from berth.partition.regions import regions_of
 
-__all__ = ["MEASURED", "Agent", "AgentSettings", "Escaped", "PodPart", "View"]
+__all__ = ["EXPORT", "Agent", "AgentSettings", "Escaped", "PodPart", "View"]
 
 log = logging.getLogger(__name__)
 
-MEASURED = "berth.dev/measured"
-"""What a pod used, as JSON, for the scheduler to place the next by: peak_mib, refused, needed_mib."""
-LOST_REASON, NONE_REASON = "GpuLimitLost", "GpuWithoutLimit"
+LOST_REASON, NONE_REASON, FOREIGN_REASON = "GpuLimitLost", "GpuWithoutLimit", "GpuPartNotEnforced"
+EXPORT = "history.tar.gz"
+"""In the state folder: the history, for `berth k8s history`."""
+REFUSED_REASON = "GpuMemoryRefused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,10 @@ class Agent:
         self._ledger = Ledger()
         self._suspected: frozenset[Escaped] = frozenset()
         self._told: set[Escaped] = set()
+        self._unenforced: set[str] = set()
+        """Uids of pods that were told of, because they run with a placement and no limit."""
+        self._refused: set[str] = set()
+        """And because they were refused memory."""
         self.view = View()
         self.evicted = 0
         self.out_of_memory = 0
@@ -134,7 +140,12 @@ class Agent:
             self.xids | {look.index: "lost" for look in looks if look.lost},
         )  # fmt: skip
         await self._tell(escaped)
+        await self._tell_unenforced()
+        await self._tell_refused()
         await self._reaper.collect(self._listed)
+        if self._ledger.holders() - self._known():
+            self._listed_ms = 0  # a pod that began and ended between two lists
+            await self._list_pods(now_ms)
         await self._close(now_ms)
         return self.view
 
@@ -171,7 +182,8 @@ class Agent:
             by_uuid = {part.uuid: part for part in regions.get(allotment.name, ())}
             for pod in self.pod_of_allotment(allotment)[:1]:
                 for part in allotment.parts:
-                    seen = by_uuid.get(_plain(self._allotments.cards[part.index]))
+                    card = self._allotments.cards.get(part.index)  # none: it has fallen off the bus
+                    seen = by_uuid.get(_plain(card)) if card is not None else None
                     if seen is not None:
                         found.append(
                             PodPart(
@@ -185,7 +197,7 @@ class Agent:
         found = dict.fromkeys(self._allotments.cards, (0, 0))
         for allotment in self._allotments.given.values():
             for part in allotment.parts:
-                milli, mib = found[part.index]
+                milli, mib = found.get(part.index, (0, 0))
                 found[part.index] = (milli + part.milli, mib + part.mem_mib)
         return found
 
@@ -227,9 +239,7 @@ class Agent:
                 if ours:
                     why = "outside the limit of its pod: libberth is not in it, so nothing holds it to its share"
                     await self._api.tell(pod, LOST_REASON, f"{what} {why}")
-                    if self._settings.on_lost_isolation == "evict":
-                        await self._api.evict(pod)
-                        self.evicted += 1
+                    await self._evict_by_policy(pod)
                 else:
                     await self._api.tell(
                         pod, NONE_REASON, f"{what}, and its pod was given no part of one by berth"
@@ -239,6 +249,51 @@ class Agent:
                 continue
             self._told.add(each)
         self._told &= set(escaped)
+
+    async def _tell_unenforced(self) -> None:
+        """Tell of pods that berth placed by the words of others (`--compat`): this node enforces none of them."""
+        running = [
+            pod
+            for pod in self._listed
+            if pod.phase == "Running" and pod.gpus_placed and not any(each.gpus for each in pod.containers)
+        ]
+        for pod in running:
+            if pod.uid in self._unenforced or pod.deleting:
+                continue
+            why = (
+                f"it was placed for a part of a GPU, and asks for no {RESOURCE}: berth holds it to no limit, and"
+                " which GPU it has is another plugin's choice"
+            )
+            try:
+                await self._api.tell(pod, FOREIGN_REASON, why)
+                await self._evict_by_policy(pod)
+            except KubernetesError as error:
+                log.warning("%s; it is told at the next look", error)
+                continue
+            self._unenforced.add(pod.uid)
+        self._unenforced &= {pod.uid for pod in running}
+
+    async def _tell_refused(self) -> None:
+        """Tell, once for each pod, that it reached its limit: a program that goes on may say nothing of it."""
+        for each in self.view.parts:
+            if not each.refused or each.pod.uid in self._refused:
+                continue
+            what = (
+                f"a call for memory of GPU {each.gpu} was refused, because the pod's part of it is"
+                f" {each.limit_bytes >> 20} MiB; the pod goes on if its program does"
+            )
+            try:
+                await self._api.tell(each.pod, REFUSED_REASON, what)
+            except KubernetesError as error:
+                log.warning("%s; it is told at the next look", error)
+                continue
+            self._refused.add(each.pod.uid)
+        self._refused &= self._pods.keys()
+
+    async def _evict_by_policy(self, pod: Pod) -> None:
+        if self._settings.on_lost_isolation == "evict":
+            await self._api.evict(pod)
+            self.evicted += 1
 
     async def _close(self, now_ms: int) -> None:
         """Note what ended since the last look, and let go of pods that nothing is left of."""
@@ -252,8 +307,10 @@ class Agent:
                 continue
             parts, usage = self._ledger.take(holders)
             ended = ended_pod(last, parts, usage, now_ms)
-            card = self._allotments.cards[ended.card]
-            keep_ended(self._settings.state / "ended", ended, {"model": card.model, "mem_mib": card.mem_mib})
+            card = self._allotments.cards.get(ended.card)
+            if card is not None:  # of a GPU that is gone nobody knows what a share was a share of
+                hardware = {"model": card.model, "mem_mib": card.mem_mib}
+                keep_ended(self._settings.state / "ended", ended, hardware)
             self.out_of_memory += ended.state == "out-of-memory"
             measured = {"peak_mib": usage.peak_mib, "refused": usage.refused, "needed_mib": usage.needed_mib}
             try:
@@ -273,8 +330,12 @@ class Agent:
             for uid, pod in self._pods.items()
             if uid in named | self._present or any((pod.namespace, claim) in claims for claim in pod.claims)
         }
-        known = set(self._pods) | {uid for pod in self._pods.values() for uid in self._claims_of(pod)}
-        self._ledger.take([uid for uid in self._ledger.holders() if uid not in known | given])
+        if self._listed_ms:  # else the API server has not told of them yet
+            self._ledger.take(list(self._ledger.holders() - self._known() - given))
+
+    def _known(self) -> set[str]:
+        """The uids of pods that were seen, and of their claims."""
+        return set(self._pods) | {uid for pod in self._pods.values() for uid in self._claims_of(pod)}
 
     def _claims_of(self, pod: Pod) -> set[str]:
         return {
@@ -297,7 +358,8 @@ class Agent:
             return
         child = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "berth.live.kubernetes.node.recording", str(self._settings.state),
-            self._settings.node, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            self._settings.node, str(self._settings.state / EXPORT),
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         _, said = await child.communicate()
         if child.returncode:

@@ -1,13 +1,16 @@
 """What the containers of this node were given of its GPUs: kept on disk, and enforced by a region each.
 
 An allotment is given once and stays the same until it is taken back; a restart of the agent or of the machine finds it
-again. No more of a GPU is given than it has: the device plugin and the DRA driver share one `Allotments`.
+again. No more of a GPU is given than it has, and no GPU by claims and by the device plugin at once: both share one
+`Allotments`. All are in one file, so that what is given in one call is kept or lost as a whole, by one write.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -73,51 +76,132 @@ class Allotment:
     """The request of the claim, and the device that answers it."""
     device: str = ""
     share: str = ""
+    of: int = 1
+    """How many its holder has: a claim is prepared when all are there."""
+    placement: str = ""
+    """A digest of the scheduler's placement that it was given by."""
+
+
+@dataclass(slots=True)
+class _Taken:
+    """What is given of one GPU."""
+
+    mem_mib: int = 0
+    milli: int = 0
+    claims: int = 0
+    """Parts of claims, and parts of containers."""
+    containers: int = 0
+
+    def add(self, allotment: Allotment, part: Part, sign: int = 1) -> None:
+        self.mem_mib += sign * part.mem_mib
+        self.milli += 0 if part.best_effort else sign * part.milli
+        if allotment.holder.container:
+            self.containers += sign
+        else:
+            self.claims += sign
 
 
 class Allotments:
     """All allotments of this node."""
 
-    def __init__(self, folder: Path, root: Path, cards: Sequence[Card]) -> None:
-        """`folder` keeps them, a file each; `root` is where their regions are. `load` reads what is there."""
-        self.folder, self.root = folder, root
+    def __init__(
+        self, folder: Path, root: Path, cards: Sequence[Card], device_nodes: Path | None = None
+    ) -> None:
+        """`folder` keeps them; `root` is where their regions are, `device_nodes` where containers' folders of device
+        nodes are, which go with them. `load` reads what is there."""
+        self.folder, self.root, self._device_nodes = folder, root, device_nodes
         self.cards = {card.index: card for card in cards}
         self.given: dict[str, Allotment] = {}
         self.damaged: list[str] = []
-        """Files that were set aside, because they could not be read."""
+        """What was set aside or left, because it could not be read or told whose it is."""
         self.ending: Callable[[Allotment, list[Partition]], None] | None = None
         """Hears of each allotment that is taken back, with what its regions held."""
+        self._of_holder: dict[str, dict[str, Allotment]] = {}
+        self._taken: dict[int, _Taken] = {}
+        self._batches = 0
+        self._changed = False
+
+    @property
+    def path(self) -> Path:
+        """The file that keeps them."""
+        return self.folder / "given.json"
 
     def load(self) -> None:
-        """Read what was given before, and make the regions that a restart of the machine took away."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
-        for path in sorted(self.folder.glob("*.json")):
-            try:
-                found = msgspec.json.decode(path.read_bytes(), type=Allotment)
-                self._make(found)
-            except (msgspec.DecodeError, PartitionError) as error:
-                path.replace(path.with_suffix(".damaged"))
-                self.damaged.append(f"{path}: {error}")
-                continue
-            self.given[found.name] = found
+        """Read what was given before, and make the regions that a restart of the machine took away.
 
-    def give(self, asked: Allotment) -> None:
-        """Give it, unless it is given already; KubernetesError or PartitionError where it cannot be."""
-        if self.given.get(asked.name) == asked:
-            self._make(asked)
-            return
+        What has a part of a GPU that is not there now keeps it: its container may run on. A region of which nothing is
+        kept is removed, since its limits are of nobody.
+        """
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.root.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for found in self._read():
+            try:
+                self._make(found)
+            except PartitionError as error:
+                self.damaged.append(f"{self.path}: {found.name}: {error}")
+                continue
+            self._enter(found)
+        self._changed = bool(self.damaged)
+        for folder in (self.root, *([self._device_nodes] if self._device_nodes else [])):
+            for path in sorted(folder.glob("[!.]*")) if folder.exists() else ():
+                if path.is_dir() and path.name not in self.given:
+                    self._sweep(path)
+
+    def _read(self) -> list[Allotment]:
+        if not self.path.exists():
+            return []
+        try:
+            told = msgspec.json.decode(self.path.read_bytes(), type=list[msgspec.Raw])
+        except (msgspec.DecodeError, OSError) as error:
+            self.path.replace(self.path.with_suffix(".damaged"))
+            self.damaged.append(f"{self.path}: {error}")
+            return []
+        found = []
+        for each in told:
+            try:
+                found.append(msgspec.json.decode(each, type=Allotment))
+            except msgspec.DecodeError as error:
+                shutil.copyfile(self.path, self.path.with_suffix(".damaged"))
+                self.damaged.append(f"{self.path}: {error}")
+        return found
+
+    def _sweep(self, folder: Path) -> None:
+        try:
+            if folder.parent == self.root:
+                self._remove_region(folder.name, force=False)
+            else:
+                shutil.rmtree(folder)
+        except (PartitionError, OSError) as error:
+            self.damaged.append(f"{folder}: nothing is kept of it, and it cannot be removed: {error}")
+
+    def give(self, *asked: Allotment) -> None:
+        """Give all of them, or none; those that are given already stay. KubernetesError or PartitionError where it
+        cannot be."""
+        made = []
+        with self.batch():
+            try:
+                for each in asked:
+                    if self.given.get(each.name) == each:
+                        self._make(each)
+                    else:
+                        self._give(each)
+                        made.append(each.name)
+            except (KubernetesError, PartitionError, OSError):
+                for name in made:
+                    self.take_back(name, force=True)
+                raise
+
+    def _give(self, asked: Allotment) -> None:
+        self._check_room(asked, self.given.get(asked.name))
         if asked.name in self.given:
             self.take_back(asked.name)
-        self._check_room(asked)
+        self._remove_region(asked.name, force=False)  # one that is left over has the limits of another
         try:
             self._make(asked)
-            with whole_file(self._path(asked.name)) as aside:
-                aside.write_bytes(msgspec.json.encode(asked))
         except (OSError, PartitionError):
             self._remove_region(asked.name, force=True)
             raise
-        self.given[asked.name] = asked
+        self._enter(asked)
 
     def take_back(self, name: str, *, force: bool = False) -> None:
         """Take an allotment away; PartitionError while processes use it, unless forced. Unknown names are no error."""
@@ -125,10 +209,35 @@ class Allotments:
         parts = [each for each in found if isinstance(each, Partition)]
         damaged = len(parts) < len(found)  # nobody can start anything in what is damaged
         self._remove_region(name, force=force or damaged)
-        self._path(name).unlink(missing_ok=True)
+        if self._device_nodes is not None and (self._device_nodes / name).exists():
+            shutil.rmtree(self._device_nodes / name)
         gone = self.given.pop(name, None)
-        if gone is not None and self.ending is not None:
+        if gone is None:
+            return
+        mine = self._of_holder[gone.holder.uid]
+        del mine[name]
+        if not mine:
+            del self._of_holder[gone.holder.uid]
+        for part in gone.parts:
+            self._taken[part.index].add(gone, part, -1)
+        self._changed = True
+        with self.batch():
+            pass
+        if self.ending is not None:
             self.ending(gone, parts)
+
+    @contextmanager
+    def batch(self) -> Iterator[None]:
+        """What is given and taken back within is written once, at the end."""
+        self._batches += 1
+        try:
+            yield
+        finally:
+            self._batches -= 1
+            if not self._batches and self._changed:
+                with whole_file(self.path, durable=True) as aside:
+                    aside.write_bytes(msgspec.json.encode(list(self.given.values())))
+                self._changed = False
 
     def of_devices(self, device_ids: Iterable[str]) -> list[Allotment]:
         """Those that hold any of these units."""
@@ -137,50 +246,62 @@ class Allotments:
 
     def of_holder(self, uid: str) -> list[Allotment]:
         """Those of a pod or claim."""
-        return [each for each in self.given.values() if each.holder.uid == uid]
+        return list(self._of_holder.get(uid, {}).values())
 
-    def _path(self, name: str) -> Path:
-        return self.folder / f"{name}.json"
+    def _enter(self, allotment: Allotment) -> None:
+        self.given[allotment.name] = allotment
+        self._of_holder.setdefault(allotment.holder.uid, {})[allotment.name] = allotment
+        for part in allotment.parts:
+            self._taken.setdefault(part.index, _Taken()).add(allotment, part)
+        self._changed = True
 
-    def _check_room(self, asked: Allotment) -> None:
+    def _check_room(self, asked: Allotment, before: Allotment | None) -> None:
+        """Whether there is room when `before`, which it takes the place of, is gone."""
+        taken = {part.index: replace(self._taken.get(part.index, _Taken())) for part in asked.parts}
+        for part in before.parts if before is not None else ():
+            if part.index in taken and before is not None:
+                taken[part.index].add(before, part, -1)
         for part in asked.parts:
-            card = self.cards.get(part.index)
+            card, there = self.cards.get(part.index), taken[part.index]
             if card is None:
                 raise KubernetesError(
                     f"{asked.holder} is to have a part of GPU {part.index}, and this node has"
                     f" {_list(self.cards)}; is it placed on another node's GPUs?"
                 )
-            others = [
-                each for other in self.given.values() for each in other.parts if each.index == part.index
-            ]
-            mem_mib = sum(each.mem_mib for each in others)
-            if mem_mib + part.mem_mib > card.mem_mib:
+            if there.claims if asked.holder.container else there.containers:
+                theirs = "claims" if asked.holder.container else "pods that ask for berth.dev/gpu"
+                raise KubernetesError(
+                    f"{asked.holder} is to have a part of GPU {part.index}, of which {theirs} have parts; a GPU is"
+                    " given by one of the two ways only, and changes its way when those have ended"
+                )
+            if there.mem_mib + part.mem_mib > card.mem_mib:
                 raise KubernetesError(
                     f"{asked.holder} is to have {part.mem_mib} MiB of GPU {part.index}, of whose {card.mem_mib} MiB"
-                    f" {mem_mib} are given; it starts when others have ended"
+                    f" {there.mem_mib} are given; it starts when others have ended"
                 )
-            milli = sum(each.milli for each in others if not each.best_effort)
-            if not part.best_effort and milli + part.milli > 1000:
+            if not part.best_effort and there.milli + part.milli > 1000:
                 raise KubernetesError(
-                    f"{asked.holder} is to have {part.milli} milli of GPU {part.index}, of which {milli} are given;"
-                    " it starts when others have ended"
+                    f"{asked.holder} is to have {part.milli} milli of GPU {part.index}, of which {there.milli} are"
+                    " given; it starts when others have ended"
                 )
 
     def _make(self, asked: Allotment) -> None:
-        """The regions that are not there yet."""
+        """The regions that are not there yet, of the GPUs that are there."""
         there = set(regions_in(self.root / asked.name))
-        wanted = {part.index: part.limit for part in asked.parts}
-        wanted |= {index: Limit(CLOSED_MIB) for index in asked.closed}
+        wanted = {index: Limit(CLOSED_MIB) for index in asked.closed}
+        wanted |= {part.index: part.limit for part in asked.parts}
         for index, limit in wanted.items():
             card = self.cards.get(index)
-            if card is None:
-                raise PartitionError(f"{asked.holder} has a part of GPU {index}, which this node lacks now")
-            if card.uuid.removeprefix("GPU-").lower() not in there:
+            if card is not None and card.uuid.removeprefix("GPU-").lower() not in there:
                 create(asked.name, card.gpu, limit, overcommit=True, root=self.root)
 
     def _remove_region(self, name: str, *, force: bool) -> None:
-        if (self.root / name).exists():
+        if not (self.root / name).exists():
+            return
+        if regions_of(name, self.root):
             remove(name, force=force, root=self.root)
+        else:
+            shutil.rmtree(self.root / name)
 
 
 def _list(cards: Iterable[int]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ class ClaimFiles:
         told = {
             "cdiVersion": "0.5.0",
             "kind": KIND,
-            "containerEdits": self._shared(),
+            "containerEdits": self._shared,
             "devices": [
                 {"name": each.name, "containerEdits": self._edits(each, allotments)} for each in given
             ],
@@ -55,6 +56,7 @@ class ClaimFiles:
     def _path(self, uid: str) -> Path:
         return self._folder / f"{DRIVER}-claim-{uid}.json"
 
+    @cached_property
     def _shared(self) -> dict[str, Any]:
         """What every container with a part of a GPU needs."""
         edits: dict[str, Any] = {
@@ -69,19 +71,17 @@ class ClaimFiles:
         return {name: found for name, found in edits.items() if found}
 
     def _edits(self, allotment: Allotment, allotments: Allotments) -> dict[str, Any]:
-        mounts, nodes = [], []
+        mounts, nodes, region = [], [], f"{allotments.root}/{allotment.name}"
         for part in allotment.parts:
             uuid = allotments.cards[part.index].uuid.removeprefix("GPU-").lower()
             for kind, writable in (("limit", False), ("use", True)):
                 file = f"{uuid}.{kind}"
-                mounts.append(
-                    _mount(allotments.root / allotment.name / file, f"{INSIDE}/region/{file}", writable)
-                )
+                mounts.append(_mount(f"{region}/{file}", f"{INSIDE}/region/{file}", writable))
             nodes += [_node(self._driver.nodes[part.index])]
         return {"mounts": mounts, "deviceNodes": nodes}
 
 
-def _mount(host: Path, inside: str, writable: bool = False) -> dict[str, Any]:
+def _mount(host: Path | str, inside: str, writable: bool = False) -> dict[str, Any]:
     options = ["rw" if writable else "ro", "nosuid", "nodev", "bind"]
     return {"hostPath": str(host), "containerPath": inside, "options": options}
 

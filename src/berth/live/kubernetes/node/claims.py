@@ -2,17 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Protocol
 
-from berth.errors import KubernetesError, PartitionError
+from berth.errors import BerthError, KubernetesError
 from berth.live.kubernetes.names import DRIVER
 from berth.live.kubernetes.node.allotments import Allotment, Allotments, Holder, Part
 from berth.live.kubernetes.node.claim_files import ClaimFiles
 from berth.live.kubernetes.node.cluster_api import Claim, ClaimDevice, NodeApi
 from berth.live.kubernetes.node.slices import device_index
 
-__all__ = ["Claims"]
+__all__ = ["ClaimRef", "Claims"]
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 32
+"""Claims that are asked of the API server at a time."""
+
+
+class ClaimRef(Protocol):
+    """How the kubelet names a claim."""
+
+    @property
+    def namespace(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def uid(self) -> str: ...
 
 
 class Claims:
@@ -30,52 +49,105 @@ class Claims:
         """`gpus` are those that the driver gives parts of; `make_room` takes back what is no longer needed."""
         self._node, self._gpus, self._allotments, self._files = node, gpus, allotments, files
         self._api, self._make_room = api, make_room
+        self.lost: frozenset[int] = frozenset()
+        """GPUs that have fallen off the bus. One with an XID alone is left to its taint, which a claim may tolerate."""
 
-    async def prepare(self, namespace: str, name: str, uid: str) -> list[Allotment]:
-        """What a claim has of this node's GPUs, made if need be; BerthError or OSError says why it cannot be."""
-        held = self._held(uid)
-        try:
-            claim = await self._api.claim(namespace, name)
-        except KubernetesError:
-            if not held:
-                raise
-            self._make(
-                uid, held
-            )  # it was prepared before; a pod that restarts does not wait for the API server
-            return held
-        if claim is None or claim.uid != uid:
+    async def prepare(self, asked: Sequence[ClaimRef]) -> dict[str, list[Allotment] | Exception]:
+        """What each claim has of this node's GPUs, made if need be, by its uid; or why it cannot be.
+
+        A claim's allocation does not change while it is prepared, so that one that is prepared is answered at once.
+        """
+        found: dict[str, list[Allotment] | Exception] = {}
+        rest: dict[str, ClaimRef] = {}
+        with self._allotments.batch():
+            for claim in asked:
+                held = self._held(claim.uid)
+                if held and len(held) == held[0].of:
+                    found[claim.uid] = _tried(self._make, claim.uid, held)
+                else:
+                    rest[claim.uid] = claim
+        room = asyncio.Semaphore(AT_ONCE)
+
+        async def allocated(claim: ClaimRef) -> list[Allotment] | Exception:
+            async with room:
+                try:
+                    return self._wanted(await self._allocated(claim))
+                except Exception as error:  # noqa: BLE001 - it harms no other claim
+                    return _told(error)
+
+        wanted = dict(zip(rest, await asyncio.gather(*map(allocated, rest.values())), strict=True))
+        found |= self._give(wanted)
+        again = {
+            uid: each
+            for uid, each in wanted.items()
+            if isinstance(found[uid], KubernetesError) and not isinstance(each, Exception)
+        }
+        if again:
+            await self._make_room()
+            found |= self._give(again)
+        return found
+
+    async def _allocated(self, asked: ClaimRef) -> Claim:
+        claim = await self._api.claim(asked.namespace, asked.name)
+        if claim is None or claim.uid != asked.uid:
             raise KubernetesError(
-                f"the claim {namespace}/{name} is gone, or another one of its name is there now"
+                f"the claim {asked.namespace}/{asked.name} is gone, or another one of its name is there now"
             )
-        wanted = self._wanted(claim)
+        return claim
+
+    def _give(
+        self, wanted: Mapping[str, list[Allotment] | Exception]
+    ) -> dict[str, list[Allotment] | Exception]:
+        """Give what is wanted, each claim's for itself, and keep it by one write."""
+        found: dict[str, list[Allotment] | Exception] = {}
+        try:
+            with self._allotments.batch():
+                for uid, parts in wanted.items():
+                    found[uid] = parts if isinstance(parts, Exception) else _tried(self._anew, uid, parts)
+        except OSError as error:  # none of them is kept: the kubelet asks again
+            why = KubernetesError(f"{self._allotments.path} cannot be written: {error.strerror}")
+            return dict.fromkeys(wanted, why)
+        return found
+
+    def _anew(self, uid: str, wanted: list[Allotment]) -> list[Allotment]:
+        """Give a claim its parts; what was half made of it before goes first."""
+        held = self._held(uid)
         if held != wanted:
             self._take_back(held)
-        try:
-            self._make(uid, wanted)
-        except KubernetesError:
-            await self._make_room()
-            self._make(uid, wanted)
-        return wanted
+        return self._make(uid, wanted)
 
     def unprepare(self, uid: str) -> None:
         """Take back what a claim has; PartitionError while processes use it. An unknown claim is no error."""
-        self._take_back(self._held(uid))
+        with self._allotments.batch():
+            self._take_back(self._held(uid))
         self._files.remove(uid)
+
+    def unprepare_all(self, uids: Sequence[str]) -> dict[str, Exception | None]:
+        """Take back what claims have; why one could not be, by its uid."""
+        found: dict[str, Exception | None] = {}
+        with self._allotments.batch():
+            for uid in uids:
+                try:
+                    self.unprepare(uid)
+                    found[uid] = None
+                except Exception as error:  # noqa: BLE001 - it harms no other claim
+                    found[uid] = _told(error)
+        return found
 
     def _held(self, uid: str) -> list[Allotment]:
         found = [each for each in self._allotments.of_holder(uid) if not each.holder.container]
         return sorted(found, key=lambda each: int(each.name.rpartition(".")[2]))
 
-    def _make(self, uid: str, wanted: list[Allotment]) -> None:
-        made = []
+    def _make(self, uid: str, wanted: list[Allotment]) -> list[Allotment]:
+        held = self._held(uid)
+        self._allotments.give(*wanted)
         try:
-            for each in wanted:
-                self._allotments.give(each)
-                made.append(each)
             self._files.write(uid, wanted, self._allotments)
-        except (KubernetesError, PartitionError, OSError):
-            self._take_back(made)
+        except OSError:
+            if not held:
+                self._take_back(wanted)
             raise
+        return wanted
 
     def _take_back(self, given: list[Allotment]) -> None:
         for each in given:
@@ -97,7 +169,7 @@ class Claims:
                 )
             part, name = self._part(claim, device), f"{claim.uid}.{number}"
             made = Allotment(name, holder, (part,), request=device.request, device=device.device)
-            found.append(replace(made, share=device.share))
+            found.append(replace(made, share=device.share, of=len(claim.devices)))
         return found
 
     def _part(self, claim: Claim, device: ClaimDevice) -> Part:
@@ -106,6 +178,11 @@ class Claims:
             raise KubernetesError(
                 f"the claim {claim.namespace}/{claim.name} was allocated the device '{device.device}', which"
                 f" {DRIVER} does not give on this node; it gives {', '.join(f'gpu-{gpu}' for gpu in self._gpus)}"
+            )
+        if index in self.lost:
+            raise KubernetesError(
+                f"the claim {claim.namespace}/{claim.name} was allocated the device '{device.device}', which has fallen"
+                " off the bus; nothing is prepared there until the machine was restarted"
             )
         card = self._allotments.cards[index]
         mem_mib = card.mem_mib if device.mem_mib is None else device.mem_mib
@@ -116,3 +193,19 @@ class Claims:
                 " 1 MiB and 1 to 1000 milli can be given"
             )
         return Part(index, mem_mib, milli, burst=claim.burst, priority=claim.priority)
+
+
+def _tried(
+    make: Callable[[str, list[Allotment]], list[Allotment]], uid: str, parts: list[Allotment]
+) -> list[Allotment] | Exception:
+    try:
+        return make(uid, parts)
+    except Exception as error:  # noqa: BLE001 - it harms no other claim
+        return _told(error)
+
+
+def _told(error: Exception) -> Exception:
+    """One claim that cannot be prepared, for whatever reason, harms no other of its call."""
+    if not isinstance(error, BerthError | OSError):
+        log.error("a claim was not prepared", exc_info=error)
+    return error

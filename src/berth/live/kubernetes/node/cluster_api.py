@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from berth.live.kubernetes.names import PLACEMENT
+
 __all__ = ["Claim", "ClaimDevice", "Container", "NodeApi", "Pod", "Slice"]
 
 
@@ -47,6 +49,11 @@ class Pod:
     def ended(self) -> bool:
         """Whether none of its containers will run again."""
         return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def gpus_placed(self) -> bool:
+        """Whether its placement names a GPU."""
+        return '"index"' in self.annotations.get(PLACEMENT, "")
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.name}"

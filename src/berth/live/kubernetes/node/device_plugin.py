@@ -31,7 +31,7 @@ from berth.live.kubernetes.node.allotments import Allotment, Allotments, Holder
 from berth.live.kubernetes.node.cluster_api import NodeApi
 from berth.live.kubernetes.node.driver_files import DriverFiles, node_folder
 from berth.live.kubernetes.node.identity import Identity
-from berth.live.kubernetes.node.placement import parts_of
+from berth.live.kubernetes.node.placement import digest_of, parts_of
 from berth.partition.regions import INSIDE
 
 __all__ = ["DevicePlugin", "PluginSettings", "allotment_name"]
@@ -114,7 +114,7 @@ class DevicePlugin:
         return ""
 
     async def set_lost(self, lost: frozenset[int]) -> None:
-        """Tell the kubelet which GPUs cannot be used."""
+        """Tell the kubelet which GPUs cannot be used; no container starts on them."""
         async with self._changed:
             if lost != self._lost:
                 self._lost = lost
@@ -213,11 +213,19 @@ class DevicePlugin:
             raise KubernetesError(
                 f"{pod} is placed on GPU {foreign[0]}, which the device plugin of this node does not give"
             )
-        name = allotment_name(device_ids)
+        if ailing := [gpu for gpu in mine if gpu in self._lost]:
+            raise KubernetesError(
+                f"{pod} is placed on GPU {ailing[0]}, which is lost or had an error (XID): nothing starts there until"
+                " it was reset and the agent restarted; delete the pod to have it placed elsewhere"
+            )
+        name, digest = allotment_name(device_ids), digest_of(pod)
+        if any(each.placement != digest for each in self._allotments.of_holder(pod.uid)):
+            raise KubernetesError(
+                f"the placement of {pod} was changed after it started; a pod keeps the parts that it started with"
+            )
         closed = tuple(gpu for gpu in self._settings.gpus if gpu not in mine)
-        asked = Allotment(
-            name, Holder(pod.namespace, pod.name, pod.uid, held.container), parts, device_ids, closed
-        )
+        holder = Holder(pod.namespace, pod.name, pod.uid, held.container)
+        asked = Allotment(name, holder, parts, device_ids, closed, placement=digest)
         for other in self._allotments.of_devices(device_ids):
             if other.name != name:  # the kubelet gives a unit anew only after its container has ended
                 self._allotments.take_back(other.name)

@@ -21,13 +21,11 @@ from berth.live.kubernetes.apis.services import (
 from berth.live.kubernetes.names import DRIVER
 from berth.live.kubernetes.node.allotments import Allotment
 from berth.live.kubernetes.node.claim_files import ClaimFiles
-from berth.live.kubernetes.node.claims import Claims
+from berth.live.kubernetes.node.claims import ClaimRef, Claims
 
 __all__ = ["DraDriver"]
 
 VERSIONS = ("v1.DRAPlugin", "v1beta1.DRAPlugin")
-AT_ONCE = 32
-"""Claims that are asked of the API server at a time."""
 LOOK_S = 0.5
 
 
@@ -76,36 +74,28 @@ class DraDriver:
         self.registrations += request.plugin_registered
         return registration.RegistrationStatusResponse()
 
-    async def prepare(self, claims: Sequence[Any]) -> dict[str, _Prepared]:
+    async def prepare(self, claims: Sequence[ClaimRef]) -> dict[str, _Prepared]:
         """Prepare claims by their uids; one that fails harms no other."""
-        room = asyncio.Semaphore(AT_ONCE)
-
-        async def one(claim: Any) -> _Prepared:
-            async with room:
-                try:
-                    return _Prepared(await self._claims.prepare(claim.namespace, claim.name, claim.uid))
-                except (BerthError, OSError) as error:
-                    return _Prepared(error=f"berth: {error}")
-
         asked = {claim.uid: claim for claim in claims}
-        found = await asyncio.gather(*(one(claim) for claim in asked.values()))
-        return dict(zip(asked, found, strict=True))
+        found = await self._claims.prepare(list(asked.values()))
+        return {
+            uid: _Prepared(error=_said(each)) if isinstance(each, Exception) else _Prepared(each)
+            for uid, each in found.items()
+        }
 
-    def unprepare(self, claims: Sequence[Any]) -> dict[str, str]:
+    def unprepare(self, claims: Sequence[ClaimRef]) -> dict[str, str]:
         """Take claims back; an error, or an empty text, for each."""
-        found = {}
-        for claim in claims:
-            try:
-                self._claims.unprepare(claim.uid)
-                found[claim.uid] = ""
-            except (BerthError, OSError) as error:
-                found[claim.uid] = f"berth: {error}"
-        return found
+        found = self._claims.unprepare_all([claim.uid for claim in claims])
+        return {uid: "" if error is None else _said(error) for uid, error in found.items()}
 
     @property
     def node(self) -> str:
         """The pool of this node's devices."""
         return self._node
+
+
+def _said(error: Exception) -> str:
+    return f"berth: {error}" if isinstance(error, BerthError | OSError) else f"berth: {error!r}"
 
 
 class _Versioned:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from berth.errors import KubernetesError
-from berth.live.kubernetes.names import BURST, PLACEMENT, RESOURCE, SCHEDULER_NAME
+from berth.live.kubernetes.names import BURST, PLACED_UID, PLACEMENT, RESOURCE, SCHEDULER_NAME
 from berth.live.kubernetes.node.allotments import Part
 from berth.live.kubernetes.node.cluster_api import Pod
 from berth.live.local.cards import Card
 
-__all__ = ["parts_of"]
+__all__ = ["digest_of", "parts_of"]
 
 
 def parts_of(pod: Pod, container: str, cards: Mapping[int, Card]) -> tuple[Part, ...]:
@@ -44,11 +45,22 @@ def parts_of(pod: Pod, container: str, cards: Mapping[int, Card]) -> tuple[Part,
     return found
 
 
+def digest_of(pod: Pod) -> str:
+    """What tells a pod's placement from any other: the words by which its parts are made, in short."""
+    said = [pod.annotations.get(key, "") for key in (PLACEMENT, BURST)]
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:32]
+
+
 def _placed(pod: Pod, by_uuid: Mapping[str, int]) -> tuple[Part, ...]:
     text = pod.annotations.get(PLACEMENT)
     if text is None:
         raise KubernetesError(
             f"{pod} asks for {RESOURCE} and was not placed by berth; write schedulerName: {SCHEDULER_NAME} into it"
+        )
+    if pod.annotations.get(PLACED_UID) != pod.uid:
+        raise KubernetesError(
+            f"the placement of {pod} is for the uid {pod.annotations.get(PLACED_UID, 'of no pod')}, and this pod's is"
+            f" {pod.uid}: it is another pod's, or written by hand"
         )
     try:
         told = json.loads(text)

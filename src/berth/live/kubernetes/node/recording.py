@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import json
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
+from berth.files import whole_file
 from berth.history.importing.simulated import import_records
 from berth.history.store.folder import open_history
 from berth.history.store.import_result import Options
@@ -19,8 +21,11 @@ from berth.live.card_models import card_model
 from berth.live.local.living_profiles import LivingProfiles
 from berth.live.local.samples import Sample, read_samples
 from berth.model import Reason, Record, RecordState, Share
+from berth.profiles import IN_HISTORY
+from berth.profiles.profiles import ENDING
 
-__all__ = ["main", "record_of"]
+__all__ = ["export", "main", "record_of"]
+
 
 MOST = 5000
 """Pods that one child takes over."""
@@ -46,10 +51,22 @@ def main() -> None:
             open_history(history, importing="this node's pods"), draft, Options(cluster="kubernetes")
         )
         draft.unlink()
+        export(history, Path(sys.argv[3]))
     for path in paths:
         (state / "samples" / path.stem).unlink(missing_ok=True)
         path.unlink()
     print(json.dumps({"recorded": len(paths), "said": profiles.said}))
+
+
+def export(history: Path, file: Path) -> None:
+    """Write what `berth k8s history` collects: an archive of the records and the profiles of this node."""
+    records = file.with_suffix(".parquet")
+    write_records(open_history(history).records(), records)
+    with whole_file(file) as aside, tarfile.open(aside, "w:gz") as tar:
+        tar.add(records, "records.parquet")
+        for path in sorted((history / IN_HISTORY).glob(f"*{ENDING}")):
+            tar.add(path, f"profiles/{path.name}")
+    records.unlink()
 
 
 def record_of(told: dict[str, Any], samples: list[Sample], node: str) -> Record:

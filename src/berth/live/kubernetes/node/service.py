@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from prometheus_client import CollectorRegistry, start_http_server
-
-from berth.errors import BerthError, KubernetesError, SettingError
+from berth.errors import BerthError, SettingError
 from berth.live.card_models import card_model
 from berth.live.kubernetes.client import Api
-from berth.live.kubernetes.names import LABEL_GPU_COUNT, LABEL_GPU_MEMORY_MIB, LABEL_GPU_MODEL
-from berth.live.kubernetes.node.agent import Agent, AgentSettings
+from berth.live.kubernetes.gpu_labels import label_of
+from berth.live.kubernetes.names import (
+    LABEL_GPU_COUNT,
+    LABEL_GPU_INDICES,
+    LABEL_GPU_MEMORY_MIB,
+    LABEL_GPU_MODEL,
+    LABEL_GPUS_AILING,
+)
+from berth.live.kubernetes.node.agent import EXPORT, Agent, AgentSettings
 from berth.live.kubernetes.node.allotments import Allotments
 from berth.live.kubernetes.node.api_server import ApiServer
 from berth.live.kubernetes.node.claim_files import ClaimFiles
@@ -29,7 +33,8 @@ from berth.live.kubernetes.node.driver_files import DriverFiles, fake_driver, in
 from berth.live.kubernetes.node.identity import Identity
 from berth.live.kubernetes.node.pod_metrics import NodeCollector
 from berth.live.kubernetes.node.reaper import Reaper
-from berth.live.kubernetes.node.slices import SlicePublisher, devices_of
+from berth.live.kubernetes.node.serving import serve_node
+from berth.live.kubernetes.node.slices import LOST, SlicePublisher, devices_of
 from berth.live.kubernetes.node.xid import XidWatch
 from berth.live.local.cards import Card, Cards
 from berth.partition import fake_driver_folder
@@ -60,7 +65,8 @@ class NodeSettings:
     kubelet: Path
     """The kubelet's folder."""
     dra: str = "auto"
-    """GPUs of which claims get parts: `all`, `none`, indices such as `0,1`; auto: all where the cluster has claims."""
+    """GPUs of which claims get parts: `all`, `none`, indices such as `0,1`; auto: those that `device_plugin` leaves
+    out, where it names some and the cluster has claims, else none."""
     device_plugin: str = "auto"
     """GPUs of which `berth.dev/gpu` gives parts; auto: those that claims do not get."""
     metrics: str = ""
@@ -74,12 +80,16 @@ class NodeSettings:
 def split_gpus(dra: str, device_plugin: str, gpus: Sequence[int], *, has_claims: bool) -> tuple[
     tuple[int, ...], tuple[int, ...]
 ]:  # fmt: skip
-    """The GPUs of the DRA driver and those of the device plugin; SettingError where one would have two masters."""
-    first = (gpus if has_claims else ()) if dra == "auto" else _named(dra, "--dra", gpus)
+    """The GPUs of the DRA driver and those of the device plugin; SettingError where one would have two masters.
+
+    A cluster that begins to serve claims takes no GPU from pods that ask for `berth.dev/gpu`: claims get those that
+    are named for them, or left out by `device_plugin`.
+    """
+    first = [] if dra == "auto" else _named(dra, "--dra", gpus)
     rest = [gpu for gpu in gpus if gpu not in first]
     second = rest if device_plugin == "auto" else _named(device_plugin, "--device-plugin", gpus)
-    if dra == "auto" and device_plugin != "auto":
-        first = [gpu for gpu in first if gpu not in second]
+    if dra == "auto" and has_claims:
+        first = [gpu for gpu in gpus if gpu not in second]
     if both := sorted(set(first) & set(second)):
         raise SettingError(
             f"GPU {both[0]} is named by --dra and by --device-plugin; a GPU is given by one of them only"
@@ -119,7 +129,8 @@ class _Node:
             has_claims=server.resource_version is not None,
         )  # fmt: skip
         state, driver = settings.state, _driver(settings, cards)
-        self.allotments = Allotments(state / "allotments", settings.run / "regions", cards.cards)
+        nodes = settings.run / "nodes"
+        self.allotments = Allotments(state / "allotments", settings.run / "regions", cards.cards, nodes)
         self.allotments.load()
         for damaged in self.allotments.damaged:
             log.warning("set aside: %s", damaged)
@@ -130,18 +141,23 @@ class _Node:
         )
         self.reaper = Reaper(self.allotments, server, identity if self.plugin_gpus else None)
         self.plugin: DevicePlugin | None = None
+        self.claims: Claims | None = None
         self.driver: DraDriver | None = None
         if self.plugin_gpus:
             places = PluginSettings(
-                settings.node, kubelet / "device-plugins", settings.run / "nodes", library, preload,
+                settings.node, kubelet / "device-plugins", nodes, library, preload,
                 self.plugin_gpus,
             )  # fmt: skip
             self.plugin = DevicePlugin(places, self.allotments, driver, identity, server, self._make_room)
         if self.dra_gpus:
             files = ClaimFiles(settings.cdi, library, preload, driver)
-            claims = Claims(settings.node, self.dra_gpus, self.allotments, files, server, self._make_room)
-            self.reaper.claims = claims
-            self.driver = DraDriver(settings.node, kubelet / "plugins", kubelet / "plugins_registry", claims)
+            self.claims = Claims(
+                settings.node, self.dra_gpus, self.allotments, files, server, self._make_room
+            )
+            self.reaper.claims = self.claims
+            self.driver = DraDriver(
+                settings.node, kubelet / "plugins", kubelet / "plugins_registry", self.claims
+            )
         self.agent = Agent(
             AgentSettings(settings.node, state, settings.on_lost_isolation, PODS_EVERY * settings.every_s),
             cards, self.allotments, server, self.reaper,
@@ -166,14 +182,18 @@ class _Node:
                 view = await self.agent.step(time.time_ns() // 1_000_000)
                 if self.plugin is not None:
                     await self.plugin.set_lost(frozenset(view.ailing))
+                if self.claims is not None:
+                    self.claims.lost = frozenset(gpu for gpu, why in view.ailing.items() if why == LOST)
                 await self._tell_cluster(view.ailing)
                 await self.agent.record()
             except (BerthError, OSError) as error:
                 log.warning("%s", error)
+            except Exception:  # an agent that ends enforces nothing new: it is said, and tried again
+                log.exception("a look failed")
             await asyncio.sleep(self.settings.every_s)
 
     async def _tell_cluster(self, ailing: Mapping[int, str]) -> None:
-        labels = _labels([card for card in self.cards.cards if card.index in self.plugin_gpus])
+        labels = _labels([card for card in self.cards.cards if card.index in self.plugin_gpus], ailing)
         if labels != self._labels_told or time.monotonic() - self._labelled_s > REPUBLISH_S:
             await self.server.label_node(labels)
             self._labels_told, self._labelled_s = labels, time.monotonic()
@@ -183,20 +203,26 @@ class _Node:
         devices = devices_of(mine, ailing)
         now_s = time.monotonic()
         if devices != self._devices_told or now_s - self._published_s > REPUBLISH_S:
-            await self._publisher.publish(devices)
+            if devices:
+                await self._publisher.publish(devices)
+            else:
+                await self._publisher.withdraw()
             self._devices_told, self._published_s = devices, now_s
 
 
-def _labels(cards: Sequence[Card]) -> dict[str, str | None]:
-    """What a scheduler without slices places by; taken away where the device plugin gives nothing."""
+def _labels(cards: Sequence[Card], ailing: Mapping[int, str]) -> dict[str, str | None]:
+    """The device plugin's GPUs, by which pods that ask for `berth.dev/gpu` are placed; taken away where it has none."""
     if not cards:
-        return {LABEL_GPU_COUNT: None, LABEL_GPU_MODEL: None, LABEL_GPU_MEMORY_MIB: None}
+        return dict.fromkeys(
+            (LABEL_GPU_COUNT, LABEL_GPU_INDICES, LABEL_GPUS_AILING, LABEL_GPU_MODEL, LABEL_GPU_MEMORY_MIB)
+        )
     least = min(cards, key=lambda card: card.mem_mib)
     model = card_model(least.model, least.mem_mib).name
     plain = "".join(letter if letter.isalnum() or letter in "-_." else "-" for letter in model)[:63]
     return {
-        LABEL_GPU_COUNT: str(len(cards)), LABEL_GPU_MODEL: plain.strip("-_."),
-        LABEL_GPU_MEMORY_MIB: str(least.mem_mib),
+        LABEL_GPU_COUNT: str(len(cards)), LABEL_GPU_INDICES: label_of(card.index for card in cards),
+        LABEL_GPUS_AILING: label_of(card.index for card in cards if card.index in ailing) or None,
+        LABEL_GPU_MODEL: plain.strip("-_."), LABEL_GPU_MEMORY_MIB: str(least.mem_mib),
     }  # fmt: skip
 
 
@@ -214,7 +240,10 @@ async def run_node(settings: NodeSettings, api: Api) -> None:
 
     watch = XidWatch(heard, fake_driver_folder() if settings.fake else None)
     watch.start()
-    stop_metrics = _serve_metrics(settings, node)
+    collector = NodeCollector(node.agent, node.cards.cards, node.registrations)
+    stop_serving = (
+        serve_node(settings.metrics, collector, settings.state / EXPORT) if settings.metrics else lambda: None
+    )
     log.info(
         "node %s: %d GPUs, of which claims get parts of %s and berth.dev/gpu of %s", settings.node, len(cards.cards),
         list(node.dra_gpus) or "none", list(node.plugin_gpus) or "none",
@@ -227,24 +256,4 @@ async def run_node(settings: NodeSettings, api: Api) -> None:
                     tasks.create_task(part.run())
     finally:
         watch.stop()
-        stop_metrics()
-
-
-def _serve_metrics(settings: NodeSettings, node: _Node) -> Callable[[], None]:
-    ending = contextlib.ExitStack()
-    if settings.metrics:
-        host, _, port = settings.metrics.rpartition(":")
-        if not port.isdigit():
-            raise SettingError(f"--metrics '{settings.metrics}'; write HOST:PORT or :PORT, such as :9400")
-        registry = CollectorRegistry()
-        registry.register(NodeCollector(node.agent, node.cards.cards, node.registrations))
-        try:
-            server, thread = start_http_server(int(port), host or "0.0.0.0", registry)
-        except OSError as error:
-            raise KubernetesError(
-                f"metrics cannot be served on {settings.metrics} ({error.strerror}); name another port by --metrics"
-            ) from error
-        ending.callback(thread.join)
-        ending.callback(server.server_close)
-        ending.callback(server.shutdown)
-    return ending.close
+        stop_serving()

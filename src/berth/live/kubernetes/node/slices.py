@@ -6,7 +6,6 @@ with what the API server has before each write.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,14 @@ from berth.files import whole_file
 from berth.live.card_models import card_model
 from berth.live.kubernetes.names import DRIVER
 from berth.live.kubernetes.node.cluster_api import NodeApi
+from berth.live.kubernetes.quantities import amount
 from berth.live.local.cards import Card
 
-__all__ = ["TAINT", "SlicePublisher", "device_index", "device_name", "devices_of"]
+__all__ = ["LOST", "TAINT", "SlicePublisher", "device_index", "device_name", "devices_of"]
 
 TAINT = f"{DRIVER}/ailing"
 LOST = "lost"
+"""What a GPU ails of that has fallen off the bus."""
 
 
 def device_name(index: int) -> str:
@@ -90,7 +91,7 @@ class SlicePublisher:
         mine = [each for each in there if each.name == self.name]
         others = [each.name for each in there if each.name != self.name]
         spec = {"driver": DRIVER, "nodeName": self._node, "devices": list(devices)}
-        same = bool(mine) and all(_bare(mine[0].spec.get(key)) == _bare(spec[key]) for key in spec)
+        same = bool(mine) and all(_plain(mine[0].spec.get(key)) == _plain(spec[key]) for key in spec)
         newest = max([self._kept(), *(each.generation for each in there)])
         written = not same or mine[0].generation < newest
         if written:
@@ -101,6 +102,11 @@ class SlicePublisher:
         for name in others:
             await self._api.remove_slice(name)
         return written
+
+    async def withdraw(self) -> None:
+        """Take away what an agent with other options has published for this node."""
+        for each in await self._api.slices():
+            await self._api.remove_slice(each.name)
 
     def _kept(self) -> int:
         try:
@@ -114,10 +120,20 @@ class SlicePublisher:
             aside.write_text(str(generation))
 
 
-def _bare(value: Any) -> Any:
-    """Without what the API server adds by itself: a taint's time."""
-    told = json.loads(json.dumps(value))
-    for device in told if isinstance(told, list) else ():
-        for taint in device.get("taints", ()):
-            taint.pop("timeAdded", None)
-    return told
+def _plain(told: Any) -> Any:
+    """As it was sent: without what the API server adds, a taint's time, and with amounts in place of the way in which
+    it writes them (`1k` for `1000`)."""
+    if isinstance(told, list):
+        return [_plain(each) for each in told]
+    if not isinstance(told, dict):
+        return told
+    found = {key: _plain(value) for key, value in told.items() if key != "timeAdded"}
+    if "capacity" in found:
+        found["capacity"] = {name: _amounts(each) for name, each in found["capacity"].items()}
+    return found
+
+
+def _amounts(told: Any) -> Any:
+    if isinstance(told, dict):
+        return {key: _amounts(value) for key, value in told.items()}
+    return [_amounts(each) for each in told] if isinstance(told, list) else amount(told)

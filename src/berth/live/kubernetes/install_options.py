@@ -1,0 +1,30 @@
+"""How `berth k8s install` installs, as the manifests of all parts need it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Install"]
+
+
+@dataclass(frozen=True)
+class Install:
+    """How to install."""
+
+    image: str
+    """The container image of berth; none is published, and an image of a name that anybody may take is not run as
+    root on every node by default."""
+    policy: str = "fifo+best-fit"
+    mode: str = "place"
+    knowledge: str = "user"
+    compat: str | None = None
+    replicas: int = 2
+    """Schedulers: one leads, the others wait for it to fail."""
+    fake_gpus: str = ""
+    """For a demo on nodes without GPUs, such as `2xA100-80G`."""
+    claims: bool = False
+    """Give parts of GPUs by claims instead of `berth.dev/gpu`, where the cluster serves `resource.k8s.io/v1`."""
+    evict: bool = False
+    """Let the agents evict pods that got out of their limit."""
+    extender: bool = False
+    """Also serve another scheduler."""

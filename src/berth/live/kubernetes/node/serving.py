@@ -1,0 +1,65 @@
+"""What a node serves over HTTP: metrics for Prometheus, and its history for `berth k8s history`."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+from prometheus_client.registry import Collector
+
+from berth.errors import KubernetesError, SettingError
+
+__all__ = ["HISTORY_PATH", "serve_node"]
+
+HISTORY_PATH = "/history"
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+
+class _Silent(WSGIRequestHandler):
+    def log_message(self, *words: Any) -> None:
+        """Say nothing."""
+
+
+def serve_node(address: str, collector: Collector, archive: Path) -> Callable[[], None]:
+    """Serve at an address such as `:9400` until the returned function is called; `archive` is there once a pod has
+    ended. SettingError for what is no address, KubernetesError where it cannot be had."""
+    host, _, port = address.rpartition(":")
+    if not port.isdigit():
+        raise SettingError(f"--metrics '{address}'; write HOST:PORT or :PORT, such as :9400")
+    registry = CollectorRegistry()
+    registry.register(collector)
+    metrics: Callable[[Any, Any], Iterable[bytes]] = make_wsgi_app(registry)
+
+    def answer(environ: Any, start: Any) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != HISTORY_PATH:
+            return metrics(environ, start)
+        try:
+            body = archive.read_bytes()
+        except FileNotFoundError:
+            start("204 No Content", [])
+            return []
+        start("200 OK", [("Content-Type", "application/gzip"), ("Content-Length", str(len(body)))])
+        return [body]
+
+    try:
+        server = make_server(host or "0.0.0.0", int(port), answer, _Server, _Silent)
+    except OSError as error:
+        raise KubernetesError(
+            f"metrics cannot be served on {address} ({error.strerror}); name another port by --metrics"
+        ) from error
+    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
+    ending = contextlib.ExitStack()
+    ending.callback(thread.join)
+    ending.callback(server.server_close)
+    ending.callback(server.shutdown)
+    return ending.close

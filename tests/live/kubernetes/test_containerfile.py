@@ -1,0 +1,62 @@
+"""The steps of the Containerfile make a berth that runs: they are run in an empty folder, without containers.
+
+No base image is to be had without a network; what the image adds to these steps is Debian's Python and compiler.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+CONTAINERFILE = ROOT / "deploy" / "kubernetes" / "Containerfile"
+
+
+def steps() -> list[tuple[str, str]]:
+    """The instructions of the stage that builds."""
+    lines = (
+        CONTAINERFILE.read_text().partition("\nFROM docker.io")[2].partition("\nFROM ")[0].splitlines()[1:]
+    )
+    return [(line.split(" ", 1)[0], line.split(" ", 1)[1]) for line in lines if line and line[0] != "#"]
+
+
+@pytest.mark.slow
+def test_the_steps_of_the_containerfile_make_a_berth_that_runs(tmp_path: Path) -> None:
+    source, home = tmp_path / "src", tmp_path / "berth"
+    source.mkdir()
+    for kind, words in steps():
+        if kind == "COPY":
+            *sources, target = words.split()
+            for name in sources:
+                to = source / target / (name if target == "./" else "")
+                if (ROOT / name).is_dir():
+                    shutil.copytree(ROOT / name, to, dirs_exist_ok=True)
+                else:
+                    shutil.copy(ROOT / name, to)
+        elif kind == "RUN" and not words.startswith("apt-get"):
+            command = (
+                words.replace(" --no-cache-dir", "")
+                .replace("/opt/berth", str(home))
+                .replace("python -m venv", f"{sys.executable} -m venv")
+            )
+            done = subprocess.run(command, shell=True, cwd=source, capture_output=True, text=True)
+            assert done.returncode == 0, f"{command}: {done.stderr[-3000:]}"
+    for words in (["k8s", "node", "--help"], ["k8s", "install", "--image", "x", "--dry-run"]):
+        done = subprocess.run([home / "bin" / "berth", *words], capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    loaded = "from berth.partition.library import library_path; print(library_path())"
+    done = subprocess.run(
+        [home / "bin" / "python", "-c", loaded], capture_output=True, text=True, cwd=tmp_path, check=True
+    )
+    assert str(home) in done.stdout
+
+
+def test_the_image_runs_as_nobody_and_has_what_is_compiled() -> None:
+    text = CONTAINERFILE.read_text()
+    assert re.findall(r"^USER (\d+)$", text, re.MULTILINE) == ["65534"]
+    assert "apt-get install -y --no-install-recommends gcc libc6-dev make" in text
