@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from berth.errors import LiveError
@@ -78,6 +78,8 @@ class SlurmJob:
     """The most tasks of its array that may run at once."""
     het: bool = False
     """Whether it is a component of a heterogeneous job."""
+    nodes_vary: bool = False
+    """Whether it takes more nodes than the `nodes` that it asks for at least."""
 
     @property
     def waits(self) -> bool:
@@ -132,16 +134,20 @@ def rows_of(text: str, columns: Sequence[str] = COLUMNS, mark: str = "") -> Iter
         yield fields
 
 
-def jobs_of(text: str, mark: str = "") -> Iterator[SlurmJob]:
+def jobs_of(text: str, mark: str = "", odd: Callable[[str], None] | None = None) -> Iterator[SlurmJob]:
     """The rows that `squeue -h -a -O` prints, with times as seconds (SLURM_TIME_FORMAT=%s).
 
-    Raises LiveError for a row that cannot be read: half of a queue would be worse than none.
+    One row that cannot be read is passed over, and `odd` is told why: it must not hide all other jobs. Raises LiveError
+    for a row of another number of fields, and where `odd` is None.
     """
     for fields in rows_of(text, COLUMNS, mark):
         try:
             yield _job(fields)
         except ValueError as error:
-            raise LiveError(f"squeue printed of job {fields[1]} what cannot be read: {error}") from error
+            why = f"squeue printed of job {fields[1]} what cannot be read: {error}"
+            if odd is None:
+                raise LiveError(why) from error
+            odd(why)
 
 
 def _job(fields: Sequence[str]) -> SlurmJob:
@@ -167,6 +173,7 @@ def _job(fields: Sequence[str]) -> SlurmJob:
         licenses=text_of(licenses), dependency=text_of(dependency), reservation=text_of(reservation),
         exclusive=over == "NO", restarts=_number(restarts), array_tasks=waiting,
         array_limit=int(at_once) if at_once else None, het=het_id not in _NOTHING and het_id != "0",
+        nodes_vary=len(set(nodes.split("-"))) > 1,
     )  # fmt: skip
 
 
