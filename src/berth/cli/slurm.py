@@ -24,9 +24,9 @@ State = Annotated[
     ),
 ]
 Partitions = Annotated[
-    str, typer.Option("--partitions", metavar="NAMES", help="Names of partitions, with commas between.")
+    str, typer.Option("--partitions", metavar="NAMES", help="Comma-separated partition names.")
 ]
-Qos = Annotated[str, typer.Option("--qos", metavar="NAMES", help="Names of QoS, with commas between.")]
+Qos = Annotated[str, typer.Option("--qos", metavar="NAMES", help="Comma-separated QoS names.")]
 CardMem = Annotated[
     list[str] | None,
     typer.Option(
@@ -47,6 +47,15 @@ class Mode(StrEnum):
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(filter(None, (each.strip() for each in text.split(","))))
+
+
+def _uid(user: str) -> int:
+    import pwd
+
+    try:
+        return int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid
+    except KeyError as error:
+        raise SettingError(f"--operator {user}: this machine knows no such user") from error
 
 
 def _cards(cards: list[str] | None) -> dict[str, int]:
@@ -80,14 +89,15 @@ def run(
     state: State = DEFAULT_STATE,
     interval_s: Annotated[
         float,
-        typer.Option(
-            "--interval", min=0.1, metavar="SECONDS", help="Average number of seconds between queries."
-        ),
+        typer.Option("--interval", min=0.1, metavar="SECONDS", help="Average seconds between queries."),
     ] = 5.0,
     patience_s: Annotated[
         float,
         typer.Option(
-            "--patience", min=0.1, metavar="SECONDS", help="Take a job back that Slurm has not started then."
+            "--patience",
+            min=0.1,
+            metavar="SECONDS",
+            help="How long Slurm may take to start a placed job before it is held again.",
         ),
     ] = 30.0,
     retries: Annotated[
@@ -230,6 +240,7 @@ def why(
 @app.command()
 def check(
     partitions: Partitions = "",
+    qos: Qos = "",
     state: State = DEFAULT_STATE,
     card: CardMem = None,
     rest: Annotated[
@@ -237,7 +248,7 @@ def check(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find what in the configuration would bite berth, and say the line to change; fails if it cannot place."""
+    """Check Slurm's configuration and print the line that mends each fault; fails if berth cannot place."""
     from dataclasses import asdict
 
     from berth.live.slurm.check import faults
@@ -246,7 +257,7 @@ def check(
     from berth.live.slurm.site import read_site
 
     cards = Cards(_cards(card))
-    found = faults(read_site(Controller(), _names(partitions), state, rest), cards)
+    found = faults(read_site(Controller(), _names(partitions), state, rest, _names(qos)), cards)
     if as_json:
         print(json.dumps([asdict(fault) for fault in found], ensure_ascii=False))
     for fault in found if not as_json else ():
@@ -262,7 +273,9 @@ def install(
     qos: Qos = "",
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print the diff; it is what happens anyway: nothing is ever changed."),
+        typer.Option(
+            "--dry-run", help="Print the diff; nothing is ever changed, with or without this option."
+        ),
     ] = True,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Write the files there, for you to copy.")
@@ -279,10 +292,16 @@ def install(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="An environment variable of the scripts."),
     ] = None,
+    operator: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--operator", metavar="USER", help="May release held jobs, beside root and SlurmUser; repeat it."
+        ),
+    ] = None,
     state: State = DEFAULT_STATE,
 ) -> None:
     """Show as a diff what is to be changed in Slurm's files; change nothing."""
-    import os
+    import shutil
 
     from berth.live.slurm.controller import Controller
     from berth.live.slurm.install import Plan, diff, plan
@@ -297,10 +316,12 @@ def install(
             f"no partition of --partitions {partitions} has nodes; see: scontrol show partition"
         )
     owner = configuration.get("SlurmUser", "root(0)").rpartition("(")[2].rstrip(")")
+    options = f"--partitions {partitions}" + (f" --qos {qos}" if qos else "")
+    scontrol = shutil.which("scontrol") or "/usr/bin/scontrol"
     how = Plan(
-        names, _names(qos), frozenset({int(owner or 0), os.geteuid()}), sys.executable,
-        str(Path(sys.argv[0]).resolve()), state, f"--partitions {partitions}", folder, shards_a_gpu, limit_s,
-        dict(each.partition("=")[::2] for each in setting or []),
+        names, _names(qos), frozenset({0, int(owner or 0), *(_uid(each) for each in operator or ())}), sys.executable,
+        str(Path(sys.argv[0]).resolve()), state, options, folder, shards_a_gpu, limit_s,
+        dict(each.partition("=")[::2] for each in setting or []), str(Path(scontrol).parent),
     )  # fmt: skip
     new = plan(how, there, controller.nodes(), chosen)
     for line in diff(there, new):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -122,7 +123,8 @@ def watchdog(folder: Path, silent_s: int, rows: str, fails: str = "nothing") -> 
     (folder / "bin").mkdir(exist_ok=True)
     (folder / "rows").write_text(rows)
     scripts = {
-        "squeue": f'cat "{folder}/rows"\n',
+        # It prints as many fields as it is asked for.
+        "squeue": f'[ "$(echo "$6" | tr -cd , | wc -c)" = 6 ] && cat "{folder}/rows"\n',
         "scontrol": f'echo "$*" >>"{folder}/told"\ncase "$*" in *{fails}*) exit 1 ;; esac\n',
     }
     for name, text in scripts.items():
@@ -140,27 +142,66 @@ def watchdog(folder: Path, silent_s: int, rows: str, fails: str = "nothing") -> 
     return (folder / "told").read_text().splitlines()
 
 
-def held(job: str, note: str, placed: str = "", submitted: int = 1000) -> str:
-    return "\x1f".join((job, str(submitted), placed, note, "JobHeldAdmin")) + "\n"
+def held(
+    job: str,
+    note: str,
+    placed: str = "",
+    submitted: int = 1000,
+    partition: str = "gpu",
+    reason: str = "JobHeldAdmin",
+) -> str:
+    return "\x1f".join((job, str(submitted), partition, "normal", placed, note, reason)) + "\n"
 
 
 def test_the_watchdog_gives_back_what_berth_holds_where_berth_is_silent(tmp_path: Path) -> None:
     note = "berth:1;node=gres:gpu:1;job=;task=gres:gpu:2;socket=;share=500:10:1"
     rows = held("7", note) + held("8_[1-9%2]", "berth:1;node=;job=gres:gpu:4;task=;socket=")
     rows += held("9", "of the site") + held("10", "") + held("11", note, submitted=99_999_999_999)
+    (tmp_path / "scope").write_text("partition gpu\n")
     assert watchdog(tmp_path, 10, rows) == []
     assert watchdog(tmp_path, 400, rows) == [
-        "update JobId=7 ReqNodeList= AdminComment= TresPerNode=gres:gpu:1 TresPerTask=gres:gpu:2", "release 7",
-        "update JobId=8 ReqNodeList= AdminComment= TresPerJob=gres:gpu:4", "release 8",
+        "update JobId=7 ReqNodeList= TresPerNode=gres:gpu:1 TresPerTask=gres:gpu:2", "release 7",
+        "update JobId=7 AdminComment=",
+        "update JobId=8_[1-9] ReqNodeList= TresPerJob=gres:gpu:4", "release 8_[1-9]",
+        "update JobId=8_[1-9] AdminComment=",
     ]  # fmt: skip
+
+
+def test_the_watchdog_gives_back_what_a_berth_that_lives_does_not_place(tmp_path: Path) -> None:
+    note = "berth:1;node=gres:gpu:1;job=;task=;socket="
+    rows = held("7", note) + held("8", note, partition="other")
+    rows += held("9", note, partition="other", reason="job requeued in held state")
+    given = [
+        line
+        for job in "89"
+        for line in (
+            f"update JobId={job} ReqNodeList= TresPerNode=gres:gpu:1", f"release {job}",
+            f"update JobId={job} AdminComment=",
+        )
+    ]  # fmt: skip
+    (tmp_path / "scope").write_text("partition gpu\n")
+    assert watchdog(tmp_path, 10, rows) == given
+    (tmp_path / "scope").write_text("partition gpu\npartition other\n")
+    assert watchdog(tmp_path, 10, rows) == []
+    (tmp_path / "scope").unlink()  # it advises
+    assert len(watchdog(tmp_path, 10, rows)) == 9
+
+
+def test_two_watchdogs_at_once_are_one(tmp_path: Path) -> None:
+    with open(tmp_path / "watchdog.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert watchdog(tmp_path, 400, held("7", "berth:1;node=gres:gpu:1;job=;task=;socket=")) == []
 
 
 def test_the_watchdog_never_releases_a_job_without_a_gpu(tmp_path: Path) -> None:
     note = "berth:1;node=gres:gpu:1;job=;task=;socket="
     told = watchdog(tmp_path, 400, held("7", note), fails="TresPerNode")
-    assert told == ["update JobId=7 ReqNodeList= AdminComment= TresPerNode=gres:gpu:1"]
-    told = watchdog(tmp_path, 400, held("7", note, placed="gres:shard:v100_0:2"), fails="TresPerNode")
-    assert told[1:] == ["update JobId=7 ReqNodeList= AdminComment=", "release 7"]
+    assert told == ["update JobId=7 ReqNodeList= TresPerNode=gres:gpu:1"]
+    # Nor one of which nobody would know any more, when its release has failed.
+    told = watchdog(tmp_path, 400, held("7", note), fails="release")
+    assert told == ["update JobId=7 ReqNodeList= TresPerNode=gres:gpu:1", "release 7"]
+    told = watchdog(tmp_path, 400, held("7", note, placed="gres:shard:v100_0:2"))
+    assert told == ["update JobId=7 ReqNodeList=", "release 7", "update JobId=7 AdminComment="]
 
 
 def test_waits_stand_side_by_side_and_a_requeued_job_has_two_attempts(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ Run = Callable[[Sequence[str], str], str]
 """Runs a program with words on its standard input and returns what it prints; LiveError where it cannot."""
 
 
-def run_program(words: Sequence[str], told: str = "") -> str:
+def run_program(words: Sequence[str], told: str = "", *, timeout_s: float = TIMEOUT_S) -> str:
     """Run one of Slurm's programs; LiveError says what it said."""
     environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"}
     # scontrol reads its lines by readline, which writes escapes into what it repeats, unless its terminal is wide.
@@ -40,7 +40,7 @@ def run_program(words: Sequence[str], told: str = "") -> str:
     try:
         done = subprocess.run(
             words, input=told, stdout=subprocess.PIPE, stderr=subprocess.STDOUT if told else subprocess.PIPE,
-            text=True, errors="replace", timeout=TIMEOUT_S, env=environment, check=False,
+            text=True, errors="replace", timeout=timeout_s, env=environment, check=False,
         )  # fmt: skip
     except FileNotFoundError as error:
         raise LiveError(f"there is no {words[0]} here; run berth where Slurm's commands are") from error
@@ -48,7 +48,7 @@ def run_program(words: Sequence[str], told: str = "") -> str:
         raise LiveError(f"{words[0]} cannot be run ({error.strerror}); see: ulimit -a") from error
     except subprocess.TimeoutExpired as error:
         raise LiveError(
-            f"{words[0]} has not answered for {TIMEOUT_S:.0f} s; see whether slurmctld lives: scontrol ping"
+            f"{words[0]} has not answered for {timeout_s:.0f} s; see whether slurmctld lives: scontrol ping"
         ) from error
     if done.returncode and not told:
         raise LiveError(f"{' '.join(words[:4])}: {done.stderr.strip() or f'exit {done.returncode}'}")
@@ -72,6 +72,9 @@ class Change:
     """True: an administrator's hold; False: release it."""
     requeue: bool = False
     """Begin with a requeue, which leaves it held."""
+    instead: bool = False
+    """Whether `gres` replaces GPUs or shards that it was given before: Slurm adds those of another type to them, unless
+    it is told an empty request in between."""
 
     @property
     def clears(self) -> bool:
@@ -95,6 +98,8 @@ class Change:
         told = [f"requeuehold {self.job_id}"] if self.requeue else []
         if self.hold:
             told.append(f"hold {self.job_id}")
+        if self.instead:
+            told.append(f"update JobId={self.job_id} TresPerNode=")
         if pairs:
             told.append(f"update JobId={self.job_id} " + " ".join(f"{name}={value}" for name, value in pairs))
         if self.hold is False:

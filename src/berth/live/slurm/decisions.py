@@ -63,7 +63,7 @@ class Decision:
     milli: int = 1000
     mem_mib: int = 0
     where: str = ""
-    """Nodes and GPUs: `node1:0+1,node2:0+1`; of a start those of Slurm, without the GPUs where it does not tell them."""
+    """Nodes and GPUs: `node1:0+1,node2:0+1`; of a start by Slurm's account, maybe of nodes alone."""
     told: str = ""
     """Of the start of a job that berth had placed, where that was to be."""
     why: str = ""

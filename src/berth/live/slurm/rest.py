@@ -51,9 +51,12 @@ class RestChannel:
         # It knows jobs by their number alone: a task that waits has none of its own yet.
         by_rest = [
             change for change in changes
-            if change.hold is False and change.job_id.isdigit() and not (change.per_job or change.per_task)
+            if change.hold is False and change.job_id.isdigit() and change.node_list and not (
+                change.clears or change.instead or change.requeue or change.per_job or change.per_task
+            )
         ]  # fmt: skip
-        rest = [change for change in changes if change not in by_rest]
+        its = {change.job_id for change in by_rest}
+        rest = [change for change in changes if change.job_id not in its]
         notes = [
             Change(c.job_id, admin_comment=c.admin_comment) for c in by_rest if c.admin_comment is not None
         ]
@@ -97,11 +100,7 @@ class RestChannel:
         return "; ".join(errors)
 
     def _ask(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        headers = {
-            "Content-Type": "application/json",
-            "X-SLURM-USER-NAME": os.environ.get("SLURM_JWT_USER", "root"),
-            "X-SLURM-USER-TOKEN": os.environ.get("SLURM_JWT", ""),
-        }
+        headers = _headers()
         for attempt in (1, 2):  # a kept connection may have been closed meanwhile
             if self._connection is None:
                 self._connection = _OnSocket(self._path)
@@ -119,3 +118,23 @@ class RestChannel:
             return response.status, dict(json.loads(text or b"{}"))
         except ValueError:
             return response.status, {}
+
+
+def ping(path: Path) -> int:
+    """The status that slurmrestd answers with; LiveError where it does not."""
+    connection = _OnSocket(path)
+    try:
+        connection.request("GET", f"/slurm/{VERSION}/ping", headers=_headers())
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException) as error:
+        raise LiveError(f"slurmrestd does not answer on {path} ({error})") from error
+    finally:
+        connection.close()
+
+
+def _headers() -> dict[str, str]:
+    return {
+        "Content-Type": "application/json",
+        "X-SLURM-USER-NAME": os.environ.get("SLURM_JWT_USER", "root"),
+        "X-SLURM-USER-TOKEN": os.environ.get("SLURM_JWT", ""),
+    }
