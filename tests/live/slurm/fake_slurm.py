@@ -134,6 +134,9 @@ class FakeSlurm:
             return f"{answer}Invalid job id specified for job {job_id}\n"
         state = job.get("State", "PENDING")
         asked = dict(pair.partition("=")[::2] for pair in line.split()[2:])
+        if what == "hold" and state == "RUNNING":
+            job |= {"Reason": "JobHeldAdmin"}  # it would be held if it were queued again
+            return answer
         if what in ("hold", "release") and state != "PENDING":
             return f"{answer}Job is no longer pending execution for job {job_id}\n"
         if what == "update" and (

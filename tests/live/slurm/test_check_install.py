@@ -168,7 +168,7 @@ return slurm.SUCCESS
 
 def lua(folder: Path, site: str, calls: str) -> str:
     """What a script prints that calls the functions of job_submit.lua, as installed over a site's own."""
-    how = replace(HOW, folder=str(folder))
+    how = replace(HOW, folder=str(folder), qos={"fast"})
     there = {"job_submit.lua": site, "slurm.conf": SLURM_CONF, "gres.conf": GRES_CONF}
     new = plan(how, there, node("gpu:v100:2"), {"n1"})  # type: ignore[arg-type]
     again = plan(how, new, node(TYPED), {"n1"})  # type: ignore[arg-type]
@@ -215,9 +215,10 @@ for _, job in ipairs({
     { name = "good" }, { name = "bad" }, { name = "types", partition = "other" },
     { name = "forged", partition = "other", admin_comment = "berth:1;share=1000:0:0" },
     { name = "range", min_nodes = 1, max_nodes = 4 }, { name = "qos", partition = "other", default_qos = "fast" },
+    { name = "srun" },
 }) do
     job.partition = job.partition or "gpu"
-    job.tres_per_node, job.script = "gres:gpu:v100:2", "x"
+    job.tres_per_node, job.script = "gres:gpu:v100:2", job.name ~= "srun" and "x" or nil
     local status = slurm_job_submit(job, {}, 1000)
     print(job.name, status, job.priority, job.tres_per_node, job.features, job.admin_comment)
 end
@@ -227,7 +228,9 @@ end
         "bad\t-1\tnil\tgres:gpu:v100:2\tnil\tnil" if site else
         "bad\t0\t0\t\tnil\tberth:1;node=gres:gpu:v100:2;job=;task=;socket=",
         "types\t0\tnil\tgres:gpu:2\tv100\tnil", "forged\t0\tnil\tgres:gpu:2\tv100\t",
-        "range\t0\tnil\tgres:gpu:2\tv100\tnil", "qos\t0\tnil\tgres:gpu:2\tv100\tnil",
+        "range\t0\tnil\tgres:gpu:2\tv100\tnil", "qos\t0\t0\t\tnil\tberth:1;node=gres:gpu:v100:2;job=;task=;socket=",
+        "GPUs of type v100 have a type each here: ask for --gres=gpu:N -C v100",
+        "srun\t-1\tnil\tgres:gpu:2\tnil\tnil",
     ]  # fmt: skip
 
 

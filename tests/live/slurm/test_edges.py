@@ -162,7 +162,7 @@ def test_the_watchdog_gives_back_what_berth_holds_where_berth_is_silent(tmp_path
     assert watchdog(tmp_path, 400, rows) == [
         "update JobId=7 ReqNodeList= TresPerNode=gres:gpu:1 TresPerTask=gres:gpu:2", "release 7",
         "update JobId=7 AdminComment=",
-        "update JobId=8_[1-9] ReqNodeList= TresPerJob=gres:gpu:4", "release 8_[1-9]",
+        "update JobId=8_[1-9] TresPerJob=gres:gpu:4", "release 8_[1-9]",
         "update JobId=8_[1-9] AdminComment=",
     ]  # fmt: skip
 

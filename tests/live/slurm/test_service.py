@@ -355,8 +355,10 @@ def test_a_job_that_slurm_starts_by_itself_keeps_what_it_runs_with(tmp_path: Pat
     slurm.jobs["1"]["admin_comment"] = f"{NOTE};share=300:500:0"
     slurm.begins["1"] = "hold"
     service(slurm, tmp_path).step()
-    assert slurm.told == ["hold 1"]
-    assert slurm.jobs["1"]["admin_comment"] == f"{NOTE};share=300:500:0"
+    assert slurm.told == ["hold 1", f"update JobId=1 ReqNodeList= AdminComment={NOTE}"]
+    assert (
+        slurm.jobs["1"]["admin_comment"] == f"{NOTE};share=300:500:0"
+    )  # Slurm takes all of an update or nothing
 
 
 def test_a_start_is_logged_where_slurm_made_it(tmp_path: Path) -> None:

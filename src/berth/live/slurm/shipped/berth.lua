@@ -83,10 +83,11 @@ local function left(job_desc, part_list)
    return nil
 end
 
--- A request for a type that GPUs no longer have asks for the feature of that name, which their nodes have.
-local function by_feature(job_desc, has)
+-- A request for a type that GPUs no longer have asks for the feature of that name, which their nodes have. A command of
+-- srun would ask for the type again in its step, so that it is refused and told what to ask for.
+local function by_feature(job_desc, has, interactive)
    if given(has) and string.find(has, "[^%w_.:/&-]") then
-      return
+      return slurm.SUCCESS
    end
    local model = nil
    local function any(kind)
@@ -104,9 +105,13 @@ local function by_feature(job_desc, has)
          end
       end
    end
-   if model then
+   if model and interactive then
+      slurm.log_user("GPUs of type " .. model .. " have a type each here: ask for --gres=gpu:N -C " .. model)
+      return slurm.ERROR
+   elseif model then
       job_desc.features = given(has) and (has .. "&" .. model) or model
    end
+   return slurm.SUCCESS
 end
 
 function berth_submit(job_desc, part_list, submit_uid)
@@ -115,8 +120,7 @@ function berth_submit(job_desc, part_list, submit_uid)
    end
    local why = left(job_desc, part_list)
    if why then
-      by_feature(job_desc, job_desc.features)
-      return slurm.SUCCESS
+      return by_feature(job_desc, job_desc.features, not given(job_desc.script))
    end
    job_desc.admin_comment = MARK .. "node=" .. (job_desc.tres_per_node or "") .. ";job="
       .. (job_desc.tres_per_job or "") .. ";task=" .. (job_desc.tres_per_task or "") .. ";socket="
@@ -131,7 +135,7 @@ end
 function berth_modify(job_desc, job_rec, part_list, modify_uid)
    local note = job_rec.admin_comment
    if BERTH_OPERATORS[modify_uid] then
-      by_feature(job_desc, job_desc.features or job_rec.features)
+      by_feature(job_desc, job_desc.features or job_rec.features, false)
    end
    if BERTH_OPERATORS[modify_uid] or note == nil or string.sub(note, 1, #MARK) ~= MARK then
       return slurm.SUCCESS

@@ -21,7 +21,11 @@ while IFS=$'\x1f' read -r job submitted partition qos placed note; do
     [ $((began - submitted)) -ge "$limit" ] || continue
     ! in_hands "$partition" "$qos" || continue # asked for each job: berth may have come back
     id=$(printf '%s' "$job" | sed 's/%[0-9]*\]$/]/') # scontrol takes an array's waiting tasks, not its limit
-    words=(ReqNodeList=)
+    words=()
+    case $id in
+    *\]) ;; # of tasks that are still one row none was placed, and scontrol takes no ReqNodeList of several
+    *) words+=(ReqNodeList=) ;;
+    esac
     case $placed in
     *gpu* | *shard*) ;; # Slurm does not take off what a job was placed with: it keeps those types, on any node
     *)
@@ -32,7 +36,7 @@ while IFS=$'\x1f' read -r job submitted partition qos placed note; do
         ;;
     esac
     # The note goes last: without it nobody would find the job again.
-    if scontrol update JobId="$id" "${words[@]}" && scontrol release "$id"; then
+    if { [ ${#words[@]} = 0 ] || scontrol update JobId="$id" "${words[@]}"; } && scontrol release "$id"; then
         scontrol update JobId="$id" AdminComment= 2>/dev/null
         given_back=$((given_back + 1))
     else
