@@ -189,8 +189,6 @@ class World:
     def _adopt(self, job: Job, slurm_job: SlurmJob, now_ms: int) -> None:
         """Note a running job, placed by berth or not."""
         scheduler = self.scheduler
-        if scheduler.waits(job.id):
-            scheduler.withdraw(job.id, now_ms)
         note = note_of(slurm_job.admin_comment)
         share = job.share if note is None or note.share is None else note.share
         best_effort = note is not None and note.best_effort
