@@ -136,6 +136,14 @@ def slurmdbd(
     shards_per_gpu: Shards = 0,
     nodes: Nodes = None,
     pseudonymise: Pseudonymise = None,
+    decisions: Annotated[
+        Path | None,
+        typer.Option(
+            "--decisions",
+            metavar="FILE",
+            help="The decisions.jsonl of `berth slurm run`: what its Epilogs measured goes to the jobs.",
+        ),
+    ] = None,
     daily: Daily = False,
     as_json: AsJson = False,
 ) -> None:
@@ -151,7 +159,14 @@ def slurmdbd(
     options = Options(cluster=cluster, shards_per_gpu=shards_per_gpu, rules=rules, key=key, nodes=nodes)
     since_s = moment_ms(since) // 1000 if since else None
     store = open_history(history, importing=f"slurmdbd {cluster}".strip())
-    tell(import_slurmdbd(store, url, options, since_s=since_s), daily, as_json)
+    found = import_slurmdbd(store, url, options, since_s=since_s)
+    if decisions is not None:
+        from berth.history.store.import_result import Rejections
+        from berth.live.slurm.beside import measured
+        from berth.live.slurm.decisions import read_decisions
+
+        store.merge_usage(measured(read_decisions(decisions), cluster), Rejections())
+    tell(found, daily, as_json)
 
 
 @app.command("csv")

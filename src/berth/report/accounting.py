@@ -60,6 +60,8 @@ class Accounting:
     idle_jobs: Sequence[JobUse] = ()
     predictions: Evaluation | None = None
     """How well waits were predicted, where somebody had that judged."""
+    more: Sequence[Section] = ()
+    """What else the page tells of, before how jobs run."""
 
 
 def collect(
@@ -74,6 +76,7 @@ def collect(
     measure: str = "gpu-hours",
     capacity: Mapping[str, int] | None = None,
     predictions: Evaluation | None = None,
+    more: Sequence[Section] = (),
 ) -> Accounting:
     """Ask the tables for all that the page needs."""
 
@@ -103,6 +106,7 @@ def collect(
         idle_users=[row for row in largest_users(tables) if row.idle_gpu_hours][:IDLE_LISTED],
         idle_jobs=[row for row in tables.jobs("idle-gpu-hours", IDLE_LISTED) if row.use.idle_gpu_hours],
         predictions=predictions,
+        more=more,
     )
 
 
@@ -185,6 +189,7 @@ def _sections(page: Accounting) -> Iterator[Section]:
                 ),
             ),
         )
+    yield from page.more
     yield Section(
         "How jobs run",
         "A line is a try, its colour the number of nodes. Drag along an axis to pick lines, drag a name to move its "

@@ -21,10 +21,10 @@ done
 J() { sbatch -A ai --parsable -o /dev/null -t 10 "$@"; }
 "$BERTH" slurm run --state "$PWD/advice" --interval 0.1 --policy fifo+first-fit --history "$PWD/h" 2>>berth.err &
 adviser=$!
-for _ in $(seq 200); do [ -e advice/status.json ] && break; sleep .1; done
+for _ in $(seq 900); do [ -e advice/status.json ] && break; sleep .1; done
 ids=(); for n in 1 2 3 4 5 6; do ids+=($(J --gres=gpu:1 -J "app$n" --wrap 'sleep 1')); done
 for id in "${ids[@]}"; do until_is $id COMPLETED; done
-for _ in $(seq 100); do [ "$(grep -c '"ended"' advice/decisions.jsonl)" = 6 ] && break; sleep .1; done
+for _ in $(seq 300); do [ "$(grep -c '"ended"' advice/decisions.jsonl)" = 6 ] && break; sleep .1; done
 kill $adviser; wait $adviser 2>/dev/null || true
 
 # Placing, through slurmrestd, with a limit of Slurm's own.
@@ -45,7 +45,7 @@ until_is $one COMPLETED; until_is $two RUNNING; gpus_of $two >two.gpus; until_is
 # slurmrestd is gone: scontrol does it.
 kill $(cat rest.pid); sleep .2
 three=$(J --gres=gpu:1 --wrap 'sleep 1'); until_is $three COMPLETED
-for _ in $(seq 100); do [ "$(grep -c '"ended"' state/decisions.jsonl)" = 3 ] && break; sleep .1; done
+for _ in $(seq 300); do [ "$(grep -c '"ended"' state/decisions.jsonl)" = 3 ] && break; sleep .1; done
 stop_berth
 sacct -X -n -P -o JobIDRaw,Start,End,State >sacct.txt
 "$BERTH" import slurmdbd "$BERTH_SLURMDBD" --history h --json >import.json
@@ -78,7 +78,7 @@ def test_advice_and_placements_agree_with_the_accounting_and_limits_are_slurms(o
     assert len(rows) == 9
     assert seen == rows
     events = [json.loads(line) for line in (folder / "state" / "decisions.jsonl").read_text().splitlines()]
-    assert [e["why"] for e in events if e["event"] == "taken-back"][0] == "Slurm: AssocGrpGRES"
+    assert next(e["why"] for e in events if e["event"] == "taken-back") == "Slurm: AssocGrpGRES"
     assert (folder / "limited.txt").read_text() == "PENDING\n"
     gpus = [each for each in (folder / "two.gpus").read_text().strip().split(",") if ":0(" not in each]
     assert gpus == ["gpu:v100_0:1(IDX:0)"]

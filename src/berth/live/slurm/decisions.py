@@ -71,6 +71,8 @@ class Decision:
     user: str = ""
     application: str = ""
     peak_mib: int = 0
+    card_mib: int = 0
+    """Memory of a GPU of its node."""
     refused: int = 0
 
 

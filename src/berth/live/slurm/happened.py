@@ -97,7 +97,9 @@ class Happened:
             )  # fmt: skip
             result = results.get(ran.raw_id)
             if result is not None:
-                decision = replace(decision, peak_mib=result.peak_mib, refused=result.refused)
+                decision = replace(
+                    decision, peak_mib=result.peak_mib, refused=result.refused, card_mib=self._card_mib(ran)
+                )
                 self._learn(job_id, result)
                 if result.refused and state in FAILED:
                     ends.peaks_mib[job_id] = result.peak_mib or result.needs_mib
@@ -143,6 +145,11 @@ class Happened:
             known = sorted(index for index in at if index is not None)
             places.append(f"{name}:{'+'.join(map(str, known))}" if known and len(known) == len(at) else name)
         return ",".join(sorted(places))
+
+    def _card_mib(self, job: SlurmJob) -> int:
+        """The memory of a GPU of the job's first node; 0 where it is not known."""
+        node = self._world.slurm_nodes.get(next(iter(expand(job.node_list)), ""))
+        return 0 if node is None else self._cards.model(node.model).mem_mib
 
     def _gpus_of(self, job: SlurmJob) -> int:
         """The GPUs that an ended job had; 0 where that cannot be told."""
