@@ -59,6 +59,8 @@ class FakeSlurm:
     """The nodes on which jobs start whatever they were told."""
     begins: dict[str, str] = field(default_factory=dict)
     """Jobs that start just before a line that begins so."""
+    changes: dict[str, str] = field(default_factory=dict)
+    """What somebody makes of jobs' GPUs after they were updated."""
     gone: bool = False
     """Whether the controller is away."""
     gone_after: int | None = None
@@ -165,9 +167,15 @@ class FakeSlurm:
                 "TresPerNode": "tres_per_node",
                 "AdminComment": "admin_comment",
             }
+            given = str(job.get("tres_per_node", ""))
             for name, value in asked.items():
                 if name in names:
                     job[names[name]] = value
+            if given and asked.get("TresPerNode") and given != asked["TresPerNode"] and "gpu:" in given:
+                job["tres_per_node"] = (
+                    f"{given},{asked['TresPerNode']}"  # what it holds then, whatever squeue says
+                )
+            job["tres_per_node"] = self.changes.get(job_id, job.get("tres_per_node", ""))
         elif what == "release":
             job |= {"Reason": "None", "PriorityLong": "100"}
             if self.starts and job.get("ReqNodes"):

@@ -84,7 +84,7 @@ def test_rest_releases_with_node_and_gpu_and_errors_inside_200_are_read(rest: Pa
     assert RestChannel(rest, Controller(slurm)).apply(changes) == {
         "2": "Requested node configuration is not available"
     }
-    assert Handler.asked == [
+    assert sorted(Handler.asked) == [
         ("1", {"hold": False, "node_list": "node1", "gres": "gres:gpu:v100_0:1"}),
         ("2", {"hold": False, "node_list": "node2"}),
     ]

@@ -24,7 +24,7 @@ adviser=$!
 for _ in $(seq 900); do [ -e advice/status.json ] && break; sleep .1; done
 ids=(); for n in 1 2 3 4 5 6; do ids+=($(J --gres=gpu:1 -J "app$n" --wrap 'sleep 1')); done
 for id in "${ids[@]}"; do until_is $id COMPLETED; done
-for _ in $(seq 300); do [ "$(grep -c '"ended"' advice/decisions.jsonl)" = 6 ] && break; sleep .1; done
+for _ in $(seq 300); do [ "$(grep -sc '"ended"' advice/decisions.jsonl)" = 6 ] && break; sleep .1; done
 kill $adviser; wait $adviser 2>/dev/null || true
 
 # Placing, through slurmrestd, with a limit of Slurm's own.
@@ -47,7 +47,7 @@ kill $(cat rest.pid); sleep .2
 three=$(J --gres=gpu:1 --wrap 'sleep 1'); until_is $three COMPLETED
 for _ in $(seq 300); do [ "$(grep -c '"ended"' state/decisions.jsonl)" = 3 ] && break; sleep .1; done
 stop_berth
-sacct -X -n -P -o JobIDRaw,Start,End,State >sacct.txt
+env -u SLURM_JWT sacct -X -n -P -o JobIDRaw,Start,End,State >sacct.txt
 "$BERTH" import slurmdbd "$BERTH_SLURMDBD" --history h --json >import.json
 for name in advice state; do
     "$BERTH" slurm compare --state "$PWD/$name" --gpus 4 --history h --json >$name.json

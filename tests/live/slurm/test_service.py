@@ -507,3 +507,32 @@ def test_a_berth_that_places_tells_the_watchdog_whose_jobs_and_one_that_advises_
     ]
     service(slurm, tmp_path, places=False).step()
     assert not (tmp_path / "scope").exists()
+
+
+def test_a_job_whose_gpus_somebody_changed_before_its_release_is_not_released(tmp_path: Path) -> None:
+    slurm = FakeSlurm(changes={"1": "gres:gpu:v100_1:2"})
+    slurm.held("1")
+    slurm.held("2")
+    service(slurm, tmp_path).step()
+    assert [line for line in slurm.told if line.startswith("release")] == ["release 2"]
+    told = [(each.event, each.why) for each in read_decisions(tmp_path / DECISIONS) if each.job == "1"]
+    assert told == [
+        ("placed", ""), ("taken-back", "its GPUs were changed before its release: gres:gpu:v100_1:2"),
+    ]  # fmt: skip
+
+
+def test_a_job_placed_on_other_gpus_than_before_has_those_alone(tmp_path: Path) -> None:
+    """Slurm adds GPUs of another type to those that were told before."""
+    slurm = FakeSlurm()
+    slurm.jobs["9"] = {
+        "JobID": "9", "State": "RUNNING", "NodeList": "node1", "StartTime": "1500", "tres_per_node": "gres:gpu:v100_0:1"
+    }  # fmt: skip
+    slurm.held("1", tres_per_node="gres:gpu:v100_0:1", Feature="(null)")
+    slurm.nodes = {"node1": "IDLE"}
+    service(slurm, tmp_path).step()
+    assert slurm.told == [
+        "update JobId=1 TresPerNode=",
+        f"update JobId=1 ReqNodeList=node1 TresPerNode=gres:gpu:v100_1:1 AdminComment={NOTE};share=1000:0:0",
+        "release 1",
+    ]  # fmt: skip
+    assert slurm.jobs["1"]["tres_per_node"] == "gres:gpu:v100_1:1"

@@ -199,6 +199,12 @@ class Controller:
                 for change in changes
                 if at < len(change.steps) and change.job_id not in failed
             ]
+            failed |= (
+                changed := self._changed(
+                    changes, [job_id for job_id, line in asked if line.startswith("release")]
+                )
+            )
+            asked = [each for each in asked if each[0] not in changed]
             freed |= {job_id for job_id, line in asked if line.endswith(" AdminComment=")}
             for first in range(0, len(asked), CHANGES_AT_ONCE):
                 some = asked[first : first + CHANGES_AT_ONCE]
@@ -208,6 +214,20 @@ class Controller:
                     failed |= {job_id: str(error) for job_id, _ in asked[first:]}
                     break
         return {job_id: why for job_id, why in failed.items() if job_id not in freed}
+
+    def _changed(self, changes: Sequence[Change], ids: Sequence[str]) -> dict[str, str]:
+        """Which jobs of `ids`, about to be released, ask for other GPUs than they were just given, and for which."""
+        wanted = {change.job_id: change.gres for change in changes if change.gres}
+        asked = [job_id for job_id in ids if job_id in wanted]
+        try:
+            there = self.jobs(asked) if asked else ()
+        except LiveError as error:
+            return dict.fromkeys(asked, str(error))
+        return {
+            job.id: f"its GPUs were changed before its release: {job.tres_per_node or 'none'}"
+            for job in there
+            if job.id in wanted and job.waits and job.tres_per_node != wanted[job.id]
+        }
 
     def _tell(self, asked: Sequence[tuple[str, str]]) -> dict[str, str]:
         """Have one `scontrol` do these lines, each of a job; what went wrong, by the job's id."""
