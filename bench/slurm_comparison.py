@@ -96,8 +96,8 @@ def once(way: str, jobs: list[Application], top: Path) -> dict[str, Any]:
     if way == "learned":
         words = [
             str(Path(sys.executable).parent / "berth"), "slurm", "run", "--mode", "place", "--partitions", "gpu",
-            "--policy", "learned", "--knowledge", "history?begin=empty", "--card", f"v100={CARD_MIB}M", "--interval", "0.5",
-            "--state", str(folder / "state"),
+            "--policy", "learned", "--knowledge", "history?begin=empty", "--card", f"v100={CARD_MIB}M",
+            "--interval", "0.5", "--state", str(folder / "state"),
         ]  # fmt: skip
         with open(folder / "berth.err", "w") as errors:
             berth = subprocess.Popen(words, stderr=errors)

@@ -203,6 +203,27 @@ def status(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
     print(f"           started yet, {told['running']} running")
     for job, why in dict(told["unplaced"]).items():  # type: ignore[call-overload]
         print(f"not counted: job {job}: {why}")
+    outside = list(told.get("outside", []))  # type: ignore[call-overload]
+    if outside:
+        print(f"held, and not placed by this berth: {', '.join(outside[:10])}")
+    for why in list(told.get("odd", [])):  # type: ignore[call-overload]
+        print(f"not seen: {why}")
+
+
+def _given_up(state: Path, job: str) -> str:
+    """What berth said last of a job for which it can do no more; empty if it did not."""
+    from berth.live.slurm.decisions import GIVEN_UP, read_decisions
+    from berth.live.slurm.service import DECISIONS
+
+    try:
+        said = [
+            each.why
+            for each in read_decisions(state / DECISIONS)
+            if each.event == GIVEN_UP and each.job == job
+        ]
+    except LiveError:
+        return ""
+    return said[-1] if said else ""
 
 
 @app.command()
@@ -223,7 +244,7 @@ def why(
     if not found:
         raise LiveError(f"Slurm knows no job {job}, or has forgotten it; see: berth job {job}")
     slurm = found[0]
-    ours = dict(told["why"]).get(job, "")  # type: ignore[call-overload]
+    ours = dict(told["why"]).get(job, "") or _given_up(state, job)  # type: ignore[call-overload]
     answer = {"job": job, "state": slurm.state, "slurm": slurm.reason, "berth": ours}
     if as_json:
         print(json.dumps(answer, ensure_ascii=False))
@@ -364,9 +385,9 @@ def compare(
         pairs = joined(open_history(history, must_exist=True).records(), attempts_of(decisions))
         answer["records"] = len(pairs)
         answer["records_of_berth"] = sum(attempt is not None for _, attempt in pairs)
-        answer["ends_agree"] = all(
-            attempt is None or attempt.end_ms is None or abs(record.end_ms - attempt.end_ms) < 2000
-            for record, attempt in pairs
+        both = [(record, each) for record, each in pairs if each is not None and each.end_ms is not None]
+        answer["ends_agree"] = bool(both) and all(
+            abs(record.end_ms - (each.end_ms or 0)) < 2000 for record, each in both
         )
     if as_json:
         print(json.dumps(answer))
@@ -382,7 +403,13 @@ def compare(
     if gpus:
         print(f"GPUs in use: {100 * answer['slurm_use']:.1f} % of {gpus}")
     if history is not None:
-        same = "agree" if answer["ends_agree"] else "DIFFER"
+        same = (
+            "agree"
+            if answer["ends_agree"]
+            else "DIFFER"
+            if answer["records_of_berth"]
+            else "cannot be compared"
+        )
         print(
             f"accounting: {answer['records_of_berth']} of {answer['records']} attempts are in berth's log; ends {same}"
         )
