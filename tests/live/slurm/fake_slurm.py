@@ -47,6 +47,8 @@ class FakeSlurm:
 
     jobs: dict[str, dict[str, object]] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=lambda: {"node1": "IDLE", "node2": "IDLE"})
+    partition: str = "UP"
+    """The state of the partition."""
     used: dict[str, str] = field(default_factory=dict)
     """The GresUsed of nodes on which something runs."""
     told: list[str] = field(default_factory=list)
@@ -106,7 +108,7 @@ class FakeSlurm:
             )
         if words[-1] == "partition":
             nodes = ",".join(self.nodes)
-            return f"PartitionName=gpu Default=YES Nodes={nodes} PriorityJobFactor=1 State=UP TotalCPUs=32\n"
+            return f"PartitionName=gpu Default=YES Nodes={nodes} PriorityJobFactor=1 State={self.partition} TotalCPUs=32\n"
         if words[-1] == "config":
             return "Configuration data as of 2026-01-01T00:00:00\nPriorityType            = priority/basic\n"
         if words[0] == "sshare":

@@ -536,3 +536,15 @@ def test_a_job_placed_on_other_gpus_than_before_has_those_alone(tmp_path: Path) 
         "release 1",
     ]  # fmt: skip
     assert slurm.jobs["1"]["tres_per_node"] == "gres:gpu:v100_1:1"
+
+
+def test_a_partition_that_goes_down_or_comes_up_is_seen_within_four_looks(tmp_path: Path) -> None:
+    slurm = FakeSlurm(partition="DOWN")
+    slurm.held("1")
+    ours = service(slurm, tmp_path)
+    ours.step()
+    assert ours.why["1"] == "its partition gpu is not up"
+    slurm.partition = "UP"
+    for _ in range(4):
+        ours.step()
+    assert slurm.jobs["1"]["State"] == "RUNNING"

@@ -51,7 +51,7 @@ SCOPE = "scope"
 ALIVE_S = 5.0
 """How often berth shows, between looks, that it lives."""
 NODES_EVERY = 4
-"""Nodes are queried on every fourth look."""
+"""Nodes and partitions are queried on every fourth look."""
 SHARES_EVERY_S = 300
 """PriorityCalcPeriod's default: Slurm does not reckon them more often."""
 SLOW = 4
@@ -148,15 +148,14 @@ class Service:
 
     def look(self) -> View:
         """What Slurm has now: the jobs each time, the nodes now and then."""
-        if not self._partitions or time.time() * 1000 - self._shares_at_ms > SHARES_EVERY_S * 1000:
-            self._partitions = self._controller.partitions()
+        if self._looks % NODES_EVERY == 0:
+            self._nodes, self._partitions = self._controller.nodes(), self._controller.partitions()
+        if time.time() * 1000 - self._shares_at_ms > SHARES_EVERY_S * 1000:
             self._priorities = Priorities.of(
                 self._controller.configuration(), self._controller.fair_shares(),
                 {each.name: each.priority_factor for each in self._partitions},
             )  # fmt: skip
             self._shares_at_ms = int(time.time() * 1000)
-        if self._looks % NODES_EVERY == 0:
-            self._nodes = self._controller.nodes()
         self._looks += 1
         self._controller.odd.clear()
         jobs = self._controller.jobs()
