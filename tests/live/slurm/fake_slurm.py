@@ -108,7 +108,8 @@ class FakeSlurm:
             )
         if words[-1] == "partition":
             nodes = ",".join(self.nodes)
-            return f"PartitionName=gpu Default=YES Nodes={nodes} PriorityJobFactor=1 State={self.partition} TotalCPUs=32\n"
+            state = f"Nodes={nodes} PriorityJobFactor=1 State={self.partition} TotalCPUs=32"
+            return f"PartitionName=gpu Default=YES {state}\n"
         if words[-1] == "config":
             return "Configuration data as of 2026-01-01T00:00:00\nPriorityType            = priority/basic\n"
         if words[0] == "sshare":

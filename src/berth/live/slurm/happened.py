@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from berth.history.values.applications import Rules
+from berth.history.values.gres import gres_list
 from berth.history.values.hostlist import expand
 from berth.knowledge import Knowledge, LearnsMemory
 from berth.live.slurm.candidates import Candidates
 from berth.live.slurm.controller import Change, Controller
 from berth.live.slurm.decisions import ENDED, GIVEN_UP, STARTED, TAKEN_BACK, Decision
-from berth.live.slurm.gres import gres_list
 from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.requests import Cards, Note, NotOursError, job_of, note_of
 from berth.live.slurm.results import Result, names, prune, taken

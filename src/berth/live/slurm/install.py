@@ -12,8 +12,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from berth.errors import SettingError
+from berth.history.values.gres import base_type, indices
 from berth.history.values.hostlist import expand
-from berth.live.slurm.gres import base_type, indices
 from berth.live.slurm.nodes import SlurmNode
 
 __all__ = ["Plan", "diff", "plan"]

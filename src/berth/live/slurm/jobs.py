@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from berth.errors import LiveError
+from berth.history.values.durations import slurm_s
+from berth.history.values.gres import indices
 from berth.history.values.tres import Resources, resources
-from berth.live.slurm.gres import indices
 
 __all__ = ["COLUMNS", "FIELD", "ROW", "SlurmJob", "format_of", "jobs_of", "rows_of", "tasks_of", "text_of"]
 
@@ -159,6 +160,7 @@ def _job(fields: Sequence[str]) -> SlurmJob:
     head, bracket, rest = array_id.partition("_[")
     spans, _, at_once = rest.rstrip("]").partition("%")
     waiting = indices(spans) if bracket else ()
+    limit_s = slurm_s(limit)
     if len(waiting) > MOST_TASKS:
         raise ValueError(f"an array of {len(waiting):,} tasks")
     return SlurmJob(
@@ -166,7 +168,7 @@ def _job(fields: Sequence[str]) -> SlurmJob:
         account=text_of(account), qos=text_of(qos), partition=partition, name=name, comment=text_of(comment),
         admin_comment=text_of(admin_comment), command=text_of(command), priority=_number(priority),
         nice=int(nice or 0), submit_ms=_ms(submit) or 0, eligible_ms=_ms(eligible), start_ms=_ms(start),
-        end_ms=_ms(end), time_limit_ms=_limit_ms(limit), nodes=_number(nodes), tasks=_number(tasks),
+        end_ms=_ms(end), time_limit_ms=None if limit_s is None else 1000 * limit_s, nodes=_number(nodes), tasks=_number(tasks),
         node_list=text_of(node_list), req_nodes=text_of(req_nodes),
         tres=resources(tres), tres_per_node=text_of(per_node), tres_per_job=text_of(per_job),
         tres_per_task=text_of(per_task), tres_per_socket=text_of(per_socket), features=text_of(features),
@@ -210,15 +212,3 @@ def _number(text: str) -> int:
 
 def _ms(text: str) -> int | None:
     return None if text in _NOTHING else int(text) * 1000
-
-
-def _limit_ms(text: str) -> int | None:
-    """`1-02:03:04`, `03:04` or `4:00` (minutes:seconds); None for UNLIMITED and what is not set."""
-    if text in _NOTHING or text in ("UNLIMITED", "NOT_SET", "INVALID", "Partition_Limit"):
-        return None
-    days, dash, clock = text.rpartition("-")
-    parts = [int(part) for part in clock.split(":")]
-    while len(parts) < 3:
-        parts.insert(0, 0)
-    hours, minutes, seconds = parts
-    return ((int(days or 0) * 24 + hours) * 3600 + minutes * 60 + seconds) * 1000 if dash or parts else None

@@ -18,8 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from berth.errors import BerthError, LiveError
+from berth.history.values.gres import gres_list, indices
 from berth.live.slurm.controller import run_program
-from berth.live.slurm.gres import gres_list, indices
 from berth.live.slurm.jobs import format_of, rows_of, text_of
 from berth.live.slurm.nodes import nodes_of
 from berth.live.slurm.requests import Note, note_of

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from berth.errors import LiveError
+from berth.history.values.gres import Gres, base_type, gres_list
 from berth.history.values.hostlist import expand
-from berth.live.slurm.gres import Gres, base_type, gres_list
 
 __all__ = ["SlurmNode", "SlurmPartition", "nodes_of", "pairs_of", "partitions_of"]
 

@@ -18,8 +18,8 @@ from typing import NamedTuple
 from berth.errors import SettingError
 from berth.gpu_models import GPU_MODELS
 from berth.history.values.applications import Rules
+from berth.history.values.gres import gres_list
 from berth.live.card_models import card_model
-from berth.live.slurm.gres import gres_list
 from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.nodes import SlurmNode
 from berth.model import GpuModel, Job, Share

@@ -79,7 +79,7 @@ class RestChannel:
         """Change and release these on one connection that is kept; what was objected to, and what slurmrestd could not
         be told because it is gone or its token has expired."""
         connection = _OnSocket(self._path)
-        failed = {}
+        failed: dict[str, str] = {}
         try:
             for at, change in enumerate(changes):
                 try:

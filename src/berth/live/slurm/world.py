@@ -7,10 +7,10 @@ from dataclasses import replace
 
 from berth.cluster import Cluster
 from berth.errors import BerthError, KnowledgeError, PolicyError, SchedulerError
+from berth.history.values.gres import gres_list
 from berth.history.values.hostlist import expand
 from berth.knowledge import Knowledge
 from berth.live.slurm.controller import View
-from berth.live.slurm.gres import gres_list
 from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.nodes import SlurmNode
 from berth.live.slurm.requests import Cards, note_of
