@@ -22,7 +22,7 @@ J() { sbatch -A ai --parsable -o /dev/null -t 10 "$@"; }
 "$BERTH" slurm run --state "$PWD/advice" --interval 0.1 --policy fifo+first-fit --history "$PWD/h" 2>>berth.err &
 adviser=$!
 for _ in $(seq 900); do [ -e advice/status.json ] && break; sleep .1; done
-ids=(); for n in 1 2 3 4 5 6; do ids+=($(J --gres=gpu:1 -J "app$n" --wrap 'sleep 1')); done
+ids=(); for n in 1 2 3 4 5 6; do ids+=($(J --gres=gpu:1 -J "app$n" --wrap 'sleep 5')); done
 for id in "${ids[@]}"; do until_is $id COMPLETED; done
 for _ in $(seq 300); do [ "$(grep -sc '"ended"' advice/decisions.jsonl)" = 6 ] && break; sleep .1; done
 kill $adviser; wait $adviser 2>/dev/null || true
