@@ -2,10 +2,10 @@
 
     python bench/slurm_comparison.py [--seeds 10] [--first-seed 0] [--jobs 200] [--only whole,shards,learned]
 
-Six slurmd of two fake GPUs each, whose kernels take turns, and the applications of local_queue_peers.py at a tenth of
-their length, in an order of the seed. Users declare 1 to 2 times the memory that a job takes. All jobs are submitted to
-a partition that is down; the total time is from its coming up to the last end. Jobs write down what an Epilog would have
-measured themselves: Prologs of six nodes on one machine would take its processors from the jobs.
+Six slurmd of two fake GPUs each, whose kernels take turns, and applications like those of local_queue_peers.py, in an
+order of the seed. Users declare 1 to 2 times the memory that a job takes. All jobs are submitted to a partition that is
+down; the total time is from its coming up to the last end. Jobs write down what an Epilog would have measured
+themselves: Prologs of six nodes on one machine would take its processors from the jobs.
 
     whole     `--gres=gpu:1`, Slurm's own backfill
     shards    `--gres=shard:N`, as many eighths of a GPU as the declared memory takes
