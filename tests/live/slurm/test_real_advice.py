@@ -47,7 +47,10 @@ kill $(cat rest.pid); sleep .2
 three=$(J --gres=gpu:1 --wrap 'sleep 1'); until_is $three COMPLETED
 for _ in $(seq 300); do [ "$(grep -c '"ended"' state/decisions.jsonl)" = 3 ] && break; sleep .1; done
 stop_berth
-env -u SLURM_JWT sacct -X -n -P -o JobIDRaw,Start,End,State >sacct.txt
+for _ in $(seq 100); do # slurmdbd hears of an end a little later
+    env -u SLURM_JWT sacct -X -n -P -o JobIDRaw,Start,End,State >sacct.txt
+    [ "$(grep -c COMPLETED sacct.txt)" = 9 ] && break; sleep .2
+done
 "$BERTH" import slurmdbd "$BERTH_SLURMDBD" --history h --json >import.json
 for name in advice state; do
     "$BERTH" slurm compare --state "$PWD/$name" --gpus 4 --history h --json >$name.json
