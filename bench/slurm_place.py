@@ -33,7 +33,7 @@ def setup(folder: Path) -> Path:
     """A script that gives each GPU a type of its own and shards, and takes the jobs of `gpu` off Slurm's hands."""
     from berth.live.slurm.install import shipped
 
-    lua = shipped("job_submit.lua").replace(
+    lua = shipped("berth.lua").replace(
         "local BERTH_PARTITIONS = {}", "local BERTH_PARTITIONS = { gpu = true }"
     )
     (folder / "job_submit.lua").write_text(lua)

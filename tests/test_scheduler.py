@@ -697,3 +697,27 @@ def test_what_a_policy_raises_is_told_as_the_policy_s() -> None:
     one.submit(live("a"))
     with pytest.raises(PolicyError, match="the policy fails: KeyError: 'oops'"):
         list(one.decide(3))
+
+
+def test_a_job_that_waited_already_waits_in_its_place_if_it_cannot_be_placed() -> None:
+    one = scheduler()
+    for name in "abc":
+        one.submit(live(name, gpus=1))
+    big = live("b", gpus=1, priority=7)
+    assert not one.place(Placement(big, (GpuSlot(0, 5),), WHOLE, False, False), 0)
+    assert [(job.id, job.priority) for job in one.queue] == [("a", 0), ("b", 0), ("c", 0)]
+    assert not one.place(Placement(live("d"), (GpuSlot(0, 5),), WHOLE, False, False), 0)
+    assert not one.waits("d")
+    assert one.place(Placement(big, WHERE, WHOLE, False, False), 0)
+    assert [job.id for job in one.queue] == ["a", "c"]
+    assert one.cluster.running["b"].job is big
+    with pytest.raises(SchedulerError, match="waits or runs already"):
+        one.place(Placement(big, WHERE, WHOLE, False, False), 0)
+
+
+def test_a_job_is_placed_without_a_wake_being_lost() -> None:
+    one = scheduler(Says(WakeAt(50)))
+    one.submit(live("a"))
+    assert list(one.decide(0)) == [WakeAt(50)]
+    assert one.place(Placement(live("b"), WHERE, WHOLE, False, False), 60)
+    assert one.next_wake_ms == 50

@@ -9,7 +9,6 @@ What is decided is `berth.scheduler`'s business, as it is where real jobs run.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any
 
@@ -304,7 +303,7 @@ class _Run:
             self.leaves.pop(job_id, None)
         if self.copies:
             work_us = work_of(job) * 1000
-            run = self.copied[job_id] = replace(run, work_us=work_us, left_us=work_us)
+            run = self.copied[job_id] = run.with_work(work_us)
         if self.left_ms and (left_ms := self.left_ms.get(job_id)) is not None:
             restart_ms = 0 if work_of(job) >= FOREVER_MS else self.recovery.restart_ms
             run.left_us = (left_ms + restart_ms) * 1000

@@ -33,6 +33,7 @@ from berth.model import (
     RecordState,
     WakeAt,
 )
+from berth.outcomes import Evicted, NeverFits, Outcome, Refused, malformed, why_never
 from berth.policies import Decision, Policy
 from berth.told import Told, error_of_knowledge
 
@@ -41,30 +42,6 @@ __all__ = ["Evicted", "NeverFits", "Outcome", "Refused", "Scheduler"]
 MOST_REQUESTS = 1 << 16
 """Request types beyond this number make those forgotten that no job uses any more."""
 MEDDLED = "the policy has changed the cluster or the queue that it was shown; it may only yield"
-
-
-class Evicted(NamedTuple):
-    """A running job was stopped, and is queued again."""
-
-    run: Running
-
-
-class Refused(NamedTuple):
-    """A decision that cannot be applied; nothing has changed."""
-
-    decision: object
-    why: str
-
-
-class NeverFits(NamedTuple):
-    """A waiting job that no nodes of today could hold if nothing else ran. It waits on, and in a strict queue it holds
-    up those behind it: change it, withdraw it or bring nodes."""
-
-    job: Job
-    why: str
-
-
-Outcome = Placement | Evicted | WakeAt | Refused | NeverFits
 
 
 class Attempts(NamedTuple):
@@ -260,8 +237,7 @@ class Scheduler:
         whether the policy or the scheduler asked it, or has raised since the last call; what was handed out until then
         is applied.
         """
-        cluster, queue, beliefs, attempts = self.cluster, self.queue, self._beliefs, self.attempts
-        work_ms: int | None = None
+        cluster, queue, beliefs = self.cluster, self.queue, self._beliefs
         if cluster.request_types > self._most_requests:
             cluster.keep_requests(queue)
             queue.forget_lanes(cluster.request)
@@ -271,7 +247,7 @@ class Scheduler:
         while self._never_fit:  # one at a time: the caller may stop before the last
             job = self._never_fit.pop(next(iter(self._never_fit)))
             if queue.named(job.id) is job:
-                yield NeverFits(job, _why_never(job))
+                yield NeverFits(job, why_never(job))
         wakes = self._wakes
         while wakes and wakes[0] <= now_ms:  # only now: until here the call may end without asking the policy
             self._waking.discard(heappop(wakes))
@@ -286,32 +262,8 @@ class Scheduler:
                     outcome = self._other(decision, now_ms)
                     if outcome is not None:
                         yield outcome
-                elif (place := queue.remove(job := decision[0])) is None:
-                    why = f"at {now_ms} ms the policy starts job '{job.id}', which is not waiting"
-                    yield Refused(decision, why)
                 else:
-                    known = attempts.get(job.id, FIRST) if attempts else FIRST
-                    left_ms: int | None = None
-                    if beliefs is not None:
-                        try:
-                            work_ms, left_ms = self._believed(decision, known.done_us)
-                        except Exception:
-                            queue.put_back(job, place)
-                            raise
-                    try:
-                        run = cluster.place(
-                            decision, now_ms=now_ms, work_ms=work_ms, left_ms=left_ms, attempt=known[0]
-                        )
-                    except PlacementError as error:
-                        queue.put_back(job, place)
-                        yield Refused(decision, f"at {now_ms} ms the policy decides what cannot be: {error}")
-                    except Exception as error:  # noqa: BLE001  values that are no slots or no share
-                        queue.put_back(job, place)
-                        yield Refused(decision, _malformed(decision, error, now_ms))
-                    else:
-                        if beliefs is not None:
-                            beliefs.change(run, now_ms)
-                        yield decision
+                    yield self._start(decision, now_ms)
                 shown = cluster.changes + queue.changes
                 if out_of_time is not None and out_of_time():
                     raise PolicyError(
@@ -327,20 +279,27 @@ class Scheduler:
             raise PolicyError(MEDDLED)
 
     def place(self, wish: Placement, now_ms: int) -> bool:
-        """Queue a job and start it where it is said, whatever the policy would do: it runs there already, or its user
-        named the GPUs. Returns whether it could be, and else has changed nothing."""
-        never_fit, policy = self._never_fit, self.policy
-        self.submit(wish.job)
-        self._never_fit, self.policy = {}, lambda queue, cluster, now_ms: iter((wish,))
+        """Start a job where it is said, whatever the policy would do: it runs there, or its user named its GPUs.
+        It may wait already, by its id. Returns whether it could be, and else has changed nothing."""
+        job = wish.job
+        waited = self.queue.named(job.id)
+        if waited is None:
+            self.submit(job)
+        elif waited is not job:
+            self.replace(job)
+        known_misfit = self._never_fit.pop(job.id, None)
         placed = False
         try:
-            for outcome in self.decide(now_ms):
-                placed = placed or isinstance(outcome, Placement)
+            if self._beliefs is not None:
+                self._up_to_date(self._beliefs.catch_up, now_ms)
+            placed = isinstance(self._start(wish, now_ms), Placement)
         finally:
-            never_fit.pop(wish.job.id, None)
-            self._never_fit, self.policy = never_fit, policy
-            if not placed:
-                self.queue.remove(wish.job)
+            if not placed and waited is None:
+                self.queue.remove(job)
+            elif not placed and waited is not None:
+                self.queue.replace(waited)
+                if known_misfit is not None:
+                    self._never_fit[job.id] = waited
         return placed
 
     @property
@@ -353,6 +312,33 @@ class Scheduler:
     def next_wake_ms(self) -> int | None:
         """When the policy wants to be asked again whatever happens; None: not before something does."""
         return self._wakes[0] if self._wakes else None
+
+    def _start(self, wish: Placement, now_ms: int) -> Placement | Refused:
+        """Start a waiting job; where that cannot be, nothing has changed."""
+        queue, job = self.queue, wish[0]
+        place = queue.remove(job)
+        if place is None:
+            return Refused(wish, f"at {now_ms} ms the policy starts job '{job.id}', which is not waiting")
+        known = self.attempts.get(job.id, FIRST) if self.attempts else FIRST
+        work_ms: int | None = None
+        left_ms: int | None = None
+        if self._beliefs is not None:
+            try:
+                work_ms, left_ms = self._believed(wish, known.done_us)
+            except Exception:
+                queue.put_back(job, place)
+                raise
+        try:
+            run = self.cluster.place(wish, now_ms=now_ms, work_ms=work_ms, left_ms=left_ms, attempt=known[0])
+        except PlacementError as error:
+            queue.put_back(job, place)
+            return Refused(wish, f"at {now_ms} ms the policy decides what cannot be: {error}")
+        except Exception as error:  # noqa: BLE001  values that are no slots or no share
+            queue.put_back(job, place)
+            return Refused(wish, malformed(wish, error, now_ms))
+        if self._beliefs is not None:
+            self._beliefs.change(run, now_ms)
+        return wish
 
     def _other(self, decision: Decision, now_ms: int) -> Outcome | None:
         """Apply what is no placement; None where it was known already."""
@@ -500,24 +486,3 @@ class Scheduler:
     def _size(job: Job) -> tuple[object, ...]:
         owner = (job.user, job.virtual_cluster, job.application)
         return (*owner, job.gpus, job.share, job.nodes, job.cpu_milli, job.mem_mib, job.models, job.labels)
-
-
-def _malformed(placement: Placement, error: Exception, now_ms: int) -> str:
-    """Why a placement whose values are of the wrong kind is refused."""
-    return (
-        f"at {now_ms} ms the policy starts job '{placement.job.id}' on slots {placement.slots!r} with share"
-        f" {placement.share!r}; expected a tuple of GpuSlot(node, index) and a Share(milli, mem_mib):"
-        f" {in_one_line(error)}"
-    )
-
-
-def _why_never(job: Job) -> str:
-    """Why a job can start on none of today's nodes, in words."""
-    parts = f"{job.nodes} parts of " if job.nodes > 1 else ""
-    share = f" ({job.share.milli} milli and {job.share.mem_mib} MiB of each)" if job.gpus else ""
-    on = f" on models {', '.join(job.models)}" if job.models and job.gpus else ""
-    on += f" on nodes with the labels {', '.join(job.labels)}" if job.labels else ""
-    return (
-        f"job '{job.id}' asks for {parts}{job.gpus} GPUs{share}, {job.cpu_milli} milli of CPU and {job.mem_mib} MiB"
-        f"{on}, and the nodes could not hold it if nothing else ran; change it, withdraw it or bring nodes"
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from inspect import getattr_static
 
 from berth.cluster import Cluster, Running
@@ -23,6 +22,8 @@ class Told:
         """The first error since it was last taken."""
         self._knowledge = knowledge
         self._learns = knowledge.learns
+        # Asked once: whether an object has all of a protocol is looked up anew each time.
+        self._learns_work = knowledge if isinstance(knowledge, LearnsWork) else None
         self._cluster = cluster
 
     def take_fault(self) -> KnowledgeError | None:
@@ -65,17 +66,20 @@ class Told:
         knowledge, job = self._knowledge, run.job
         if how is RecordState.OUT_OF_MEMORY:
             knowledge.ran_out_of_memory(job, held_mib)
-        if how is RecordState.COMPLETED and isinstance(knowledge, LearnsWork):
+        if how is RecordState.COMPLETED and self._learns_work is not None:
             work_ms = max(1, done_us // 1000)
             alone = not run.best_effort and run.share.milli == WHOLE_GPU.milli
-            knowledge.worked(job, work_ms, alone=alone)
+            self._learns_work.worked(job, work_ms, alone=alone)
         nodes = self._cluster.nodes
         model = nodes[run.slots[0].node].gpu_model
         knowledge.observe(
-            replace(
-                _record(job, run.attempt, queued_ms, how, now_ms),
-                start_ms=run.start_ms,
-                share=run.share,
+            _record(
+                job,
+                run.attempt,
+                queued_ms,
+                how,
+                now_ms,
+                run=run,
                 nodes=tuple(dict.fromkeys(nodes[slot.node].name for slot in run.slots)),
                 gpu_model=model.name if model and job.gpus else "",
             )
@@ -113,12 +117,16 @@ def error_of_knowledge(
     return None
 
 
-def _record(job: Job, attempt: int, queued_ms: int | None, how: RecordState, end_ms: int) -> Record:
-    """The record of an attempt that has not started."""
+def _record(
+    job: Job, attempt: int, queued_ms: int | None, how: RecordState, end_ms: int, *, run: Running | None = None,
+    nodes: tuple[str, ...] = (), gpu_model: str = "",
+) -> Record:  # fmt: skip
+    """The record of an attempt; without a run, of one that has not started."""
     return Record(
         job_id=job.id, attempt=attempt, user=job.user, application=job.application,
         virtual_cluster=job.virtual_cluster, submit_ms=job.submit_ms,
-        queued_ms=job.submit_ms if queued_ms is None else queued_ms, start_ms=None, end_ms=end_ms, state=how,
-        gpus=job.gpus, share=job.share, cpu_milli=job.cpu_milli, mem_mib=job.mem_mib, nodes=(), gpu_model="",
+        queued_ms=job.submit_ms if queued_ms is None else queued_ms, end_ms=end_ms, state=how,
+        start_ms=None if run is None else run.start_ms, gpus=job.gpus, share=job.share if run is None else run.share,
+        cpu_milli=job.cpu_milli, mem_mib=job.mem_mib, nodes=nodes, gpu_model=gpu_model,
         work_ms=None, time_limit_ms=job.time_limit_ms,
     )  # fmt: skip

@@ -14,11 +14,11 @@ from berth.cli.app import app
 from berth.cli.job_answer import words_of_job
 from berth.errors import HistoryError, SettingError
 from berth.history.importing.sacct import import_text
-from berth.history.store.database import connect
+from berth.history.importing.samples import import_usage
 from berth.history.store.folder import open_history
-from berth.history.store.import_result import Options, Rejections
+from berth.history.store.import_result import Options
 from berth.history.store.pseudonyms import pseudonym
-from berth.history.store.usage import UsageRow, write_usage
+from berth.history.store.usage import UsageRow
 from tests.history import exports
 
 HEADER = (
@@ -64,9 +64,7 @@ def history(tmp_path: Path) -> Path:
         use("101", "gpu01", 50, 70, 0.05, 0.25),
         use("102", "gpu01", 10, 70, 1.0, 0.9),
     ]
-    with made.import_space() as space, connect(space) as database:
-        write_usage(rows, space / "usage.parquet")
-        made.merge_usage(database, space / "usage.parquet", Rejections())
+    import_usage(made, rows)
     return tmp_path / "h"
 
 

@@ -20,11 +20,10 @@ from hypothesis import strategies as st
 
 from berth.errors import SamplingError
 from berth.history.importing.sacct import import_text
-from berth.history.importing.samples import import_samples
-from berth.history.store.database import connect
+from berth.history.importing.samples import import_samples, import_usage
 from berth.history.store.folder import History, open_history
-from berth.history.store.import_result import ImportResult, Options, Rejections
-from berth.history.store.usage import UsageRow, write_usage
+from berth.history.store.import_result import ImportResult, Options
+from berth.history.store.usage import UsageRow
 from berth.sampling.jobs import allotments, job_of_process, jobs_present
 from berth.sampling.readings import GpuReading, JobUse, ProcessReading, uses
 from berth.sampling.sampler import Settings, sample
@@ -328,9 +327,7 @@ def test_a_segment_that_an_earlier_berth_read_whole_counts_once(tmp_path: Path) 
         *("sampled", path.stem, "node1", "c", "1", BASE_S * 1000, (BASE_S + 7200) * 1000, 7200, 7.2e6, 7.2e6),
         *(3.6e6, 1.8e6, None, None, 720.0, 0.5, 0.25),
     )
-    with history.import_space() as space, connect(space) as database:
-        write_usage([whole], space / "u.parquet")
-        history.merge_usage(database, space / "u.parquet", Rejections())
+    import_usage(history, [whole])
     import_samples(history, spool)
     assert sorted(row[4] for row in sampled(history)) == [10, 3590, 3600]  # type: ignore[type-var]
 

@@ -153,6 +153,14 @@ def slurmdbd(
     shards_per_gpu: Shards = 0,
     nodes: Nodes = None,
     pseudonymise: Pseudonymise = None,
+    decisions: Annotated[
+        Path | None,
+        typer.Option(
+            "--decisions",
+            metavar="FILE",
+            help="The decisions.jsonl of `berth slurm run`: what its Epilogs measured goes to the jobs.",
+        ),
+    ] = None,
     daily: Daily = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -168,7 +176,14 @@ def slurmdbd(
     options = Options(cluster=cluster, shards_per_gpu=shards_per_gpu, rules=rules, key=key, nodes=nodes)
     since_s = moment_ms(since) // 1000 if since else None
     with _store(history, f"slurmdbd {cluster}".strip(), dry_run) as store:
-        tell(import_slurmdbd(store, url, options, since_s=since_s), daily, as_json, dry_run)
+        found = import_slurmdbd(store, url, options, since_s=since_s)
+        if decisions is not None:
+            from berth.history.importing.samples import import_usage
+            from berth.live.slurm.beside import measured
+            from berth.live.slurm.decisions import read_decisions
+
+            import_usage(store, measured(read_decisions(decisions), cluster))
+        tell(found, daily, as_json, dry_run)
 
 
 @app.command("csv")

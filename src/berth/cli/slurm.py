@@ -24,9 +24,9 @@ State = Annotated[
     ),
 ]
 Partitions = Annotated[
-    str, typer.Option("--partitions", metavar="NAMES", help="Names of partitions, with commas between.")
+    str, typer.Option("--partitions", metavar="NAMES", help="Comma-separated partition names.")
 ]
-Qos = Annotated[str, typer.Option("--qos", metavar="NAMES", help="Names of QoS, with commas between.")]
+Qos = Annotated[str, typer.Option("--qos", metavar="NAMES", help="Comma-separated QoS names.")]
 CardMem = Annotated[
     list[str] | None,
     typer.Option(
@@ -47,6 +47,15 @@ class Mode(StrEnum):
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(filter(None, (each.strip() for each in text.split(","))))
+
+
+def _uid(user: str) -> int:
+    import pwd
+
+    try:
+        return int(user) if user.isdecimal() else pwd.getpwnam(user).pw_uid
+    except KeyError as error:
+        raise SettingError(f"--operator {user}: this machine knows no such user") from error
 
 
 def _cards(cards: list[str] | None) -> dict[str, int]:
@@ -80,14 +89,15 @@ def run(
     state: State = DEFAULT_STATE,
     interval_s: Annotated[
         float,
-        typer.Option(
-            "--interval", min=0.1, metavar="SECONDS", help="Average number of seconds between queries."
-        ),
+        typer.Option("--interval", min=0.1, metavar="SECONDS", help="Average seconds between queries."),
     ] = 5.0,
     patience_s: Annotated[
         float,
         typer.Option(
-            "--patience", min=0.1, metavar="SECONDS", help="Take a job back that Slurm has not started then."
+            "--patience",
+            min=0.1,
+            metavar="SECONDS",
+            help="How long Slurm may take to start a placed job before it is held again.",
         ),
     ] = 30.0,
     retries: Annotated[
@@ -193,6 +203,27 @@ def status(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
     print(f"           started yet, {told['running']} running")
     for job, why in dict(told["unplaced"]).items():  # type: ignore[call-overload]
         print(f"not counted: job {job}: {why}")
+    outside = list(told.get("outside", []))  # type: ignore[call-overload]
+    if outside:
+        print(f"held, and not placed by this berth: {', '.join(outside[:10])}")
+    for why in list(told.get("odd", [])):  # type: ignore[call-overload]
+        print(f"not seen: {why}")
+
+
+def _given_up(state: Path, job: str) -> str:
+    """What berth said last of a job for which it can do no more; empty if it did not."""
+    from berth.live.slurm.decisions import GIVEN_UP, read_decisions
+    from berth.live.slurm.service import DECISIONS
+
+    try:
+        said = [
+            each.why
+            for each in read_decisions(state / DECISIONS)
+            if each.event == GIVEN_UP and each.job == job
+        ]
+    except LiveError:
+        return ""
+    return said[-1] if said else ""
 
 
 @app.command()
@@ -213,7 +244,7 @@ def why(
     if not found:
         raise LiveError(f"Slurm knows no job {job}, or has forgotten it; see: berth job {job}")
     slurm = found[0]
-    ours = dict(told["why"]).get(job, "")  # type: ignore[call-overload]
+    ours = dict(told["why"]).get(job, "") or _given_up(state, job)  # type: ignore[call-overload]
     answer = {"job": job, "state": slurm.state, "slurm": slurm.reason, "berth": ours}
     if as_json:
         print(json.dumps(answer, ensure_ascii=False))
@@ -230,6 +261,7 @@ def why(
 @app.command()
 def check(
     partitions: Partitions = "",
+    qos: Qos = "",
     state: State = DEFAULT_STATE,
     card: CardMem = None,
     rest: Annotated[
@@ -237,7 +269,7 @@ def check(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find what in the configuration would bite berth, and say the line to change; fails if it cannot place."""
+    """Check Slurm's configuration and print the line that mends each fault; fails if berth cannot place."""
     from dataclasses import asdict
 
     from berth.live.slurm.check import faults
@@ -246,7 +278,7 @@ def check(
     from berth.live.slurm.site import read_site
 
     cards = Cards(_cards(card))
-    found = faults(read_site(Controller(), _names(partitions), state, rest), cards)
+    found = faults(read_site(Controller(), _names(partitions), state, rest, _names(qos)), cards)
     if as_json:
         print(json.dumps([asdict(fault) for fault in found], ensure_ascii=False))
     for fault in found if not as_json else ():
@@ -262,7 +294,9 @@ def install(
     qos: Qos = "",
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print the diff; it is what happens anyway: nothing is ever changed."),
+        typer.Option(
+            "--dry-run", help="Print the diff; nothing is ever changed, with or without this option."
+        ),
     ] = True,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Write the files there, for you to copy.")
@@ -279,10 +313,16 @@ def install(
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="An environment variable of the scripts."),
     ] = None,
+    operator: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--operator", metavar="USER", help="May release held jobs, beside root and SlurmUser; repeat it."
+        ),
+    ] = None,
     state: State = DEFAULT_STATE,
 ) -> None:
     """Show as a diff what is to be changed in Slurm's files; change nothing."""
-    import os
+    import shutil
 
     from berth.live.slurm.controller import Controller
     from berth.live.slurm.install import Plan, diff, plan
@@ -297,10 +337,12 @@ def install(
             f"no partition of --partitions {partitions} has nodes; see: scontrol show partition"
         )
     owner = configuration.get("SlurmUser", "root(0)").rpartition("(")[2].rstrip(")")
+    options = f"--partitions {partitions}" + (f" --qos {qos}" if qos else "")
+    scontrol = shutil.which("scontrol") or "/usr/bin/scontrol"
     how = Plan(
-        names, _names(qos), frozenset({int(owner or 0), os.geteuid()}), sys.executable,
-        str(Path(sys.argv[0]).resolve()), state, f"--partitions {partitions}", folder, shards_a_gpu, limit_s,
-        dict(each.partition("=")[::2] for each in setting or []),
+        names, _names(qos), frozenset({0, int(owner or 0), *(_uid(each) for each in operator or ())}), sys.executable,
+        str(Path(sys.argv[0]).resolve()), state, options, folder, shards_a_gpu, limit_s,
+        dict(each.partition("=")[::2] for each in setting or []), str(Path(scontrol).parent),
     )  # fmt: skip
     new = plan(how, there, controller.nodes(), chosen)
     for line in diff(there, new):
@@ -343,9 +385,9 @@ def compare(
         pairs = joined(open_history(history, must_exist=True).records(), attempts_of(decisions))
         answer["records"] = len(pairs)
         answer["records_of_berth"] = sum(attempt is not None for _, attempt in pairs)
-        answer["ends_agree"] = all(
-            attempt is None or attempt.end_ms is None or abs(record.end_ms - attempt.end_ms) < 2000
-            for record, attempt in pairs
+        both = [(record, each) for record, each in pairs if each is not None and each.end_ms is not None]
+        answer["ends_agree"] = bool(both) and all(
+            abs(record.end_ms - (each.end_ms or 0)) < 2000 for record, each in both
         )
     if as_json:
         print(json.dumps(answer))
@@ -361,7 +403,13 @@ def compare(
     if gpus:
         print(f"GPUs in use: {100 * answer['slurm_use']:.1f} % of {gpus}")
     if history is not None:
-        same = "agree" if answer["ends_agree"] else "DIFFER"
+        same = (
+            "agree"
+            if answer["ends_agree"]
+            else "DIFFER"
+            if answer["records_of_berth"]
+            else "cannot be compared"
+        )
         print(
             f"accounting: {answer['records_of_berth']} of {answer['records']} attempts are in berth's log; ends {same}"
         )

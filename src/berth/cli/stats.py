@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
     from berth.errors import HistoryError
+    from berth.report.sections import Section
     from berth.statistics.accounting import Usage
     from berth.statistics.tables import Tables
 
@@ -205,6 +206,14 @@ def report(
     gpus: Annotated[
         list[str] | None, typer.Option("--gpus", metavar="SERVER=N", help="How many GPUs a server type has.")
     ] = None,
+    slurm: Annotated[
+        Path | None,
+        typer.Option(
+            "--slurm",
+            metavar="DIR",
+            help="The --state of `berth slurm run`: show its decisions beside Slurm's.",
+        ),
+    ] = None,
     history: HistoryFolder = Path("history"),
 ) -> None:
     """Write the whole history, or a period of it, as one page that needs no network."""
@@ -235,6 +244,7 @@ def report(
             figures=five_figures(now, before),
             compared=compared,
             predictions=Evaluation.load(history / EVALUATION_NAME),
+            more=() if slurm is None else (_beside_slurm(slurm, history, _capacity(gpus)),),
         )
     if not page.totals.tries:
         raise _nothing(history, begin, end, only)
@@ -261,6 +271,41 @@ def _compared(tables: Tables, begin: str, end: str) -> tuple[str, Tables, Tables
 
     words = f"{day(begin_ms)} to {day(end_ms - 1)}, against the {length_ms / DAY_MS:g} days before"
     return words, tables.of(begin_ms, end_ms), tables.of(begin_ms - length_ms, begin_ms)
+
+
+def _beside_slurm(state: Path, history: Path, capacity: dict[str, int]) -> Section:
+    """The section about the decisions of one `berth slurm run`."""
+    from berth.errors import SettingError
+    from berth.experiments.lived import CLUSTER
+    from berth.history.store.folder import open_history
+    from berth.live.slurm.beside import courses
+    from berth.live.slurm.compare import attempts_of, compare, joined
+    from berth.live.slurm.decisions import read_decisions
+    from berth.live.slurm.service import DECISIONS
+    from berth.model import Node
+    from berth.report.beside import beside_slurm
+    from berth.traces import read_nodes
+
+    decisions = list(read_decisions(state / DECISIONS))
+    if (history / CLUSTER).exists():
+        nodes = read_nodes(history / CLUSTER)
+    elif capacity:
+        nodes = tuple(Node(name, count) for name, count in capacity.items())
+    else:
+        raise SettingError(
+            f"{history / CLUSTER} is not there: run `berth slurm run --history {history}`, or say --gpus SERVER=N"
+        )
+    attempts = attempts_of(decisions)
+    count = sum(node.gpus for node in nodes)
+    found = compare(decisions, count)
+    pairs = joined(open_history(history, must_exist=True).records(), attempts)
+    known = sum(attempt is not None for _, attempt in pairs)
+    notes = [
+        f"{found.earlier:,} of {found.jobs:,} starts would have been, or were, decided more than a second before Slurm "
+        f"made them; {found.never:,} were Slurm’s alone; {found.taken_back:,} placements were taken back.",
+        f"{known:,} of {len(attempts):,} starts are in the accounting of this history.",
+    ]
+    return beside_slurm(courses(attempts, nodes), count, notes)
 
 
 def _capacity(texts: list[str] | None) -> dict[str, int]:

@@ -50,6 +50,13 @@ class Running:
     best_effort: bool = False
     """Whether its compute is not promised."""
 
+    def with_work(self, work_us: int) -> Running:
+        """The same run with all of this work left."""
+        return Running(
+            self.job, self.attempt, self.slots, self.share, self.start_ms, work_us, self.as_of_ms, self.speed_milli,
+            self.request, self.taken, work_us, self.shared, self.best_effort,
+        )  # fmt: skip
+
     @property
     def parts(self) -> tuple[Part, ...]:
         """What it takes of each of its nodes."""

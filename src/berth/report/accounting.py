@@ -67,6 +67,8 @@ class Accounting:
     filters: Filters | None = None
     predictions: Evaluation | None = None
     """How well waits were predicted, where somebody had that judged."""
+    more: Sequence[Section] = ()
+    """What else the page tells of, before how jobs run."""
 
 
 def collect(
@@ -83,6 +85,7 @@ def collect(
     figures: Sequence[Figure] = (),
     compared: str = "",
     predictions: Evaluation | None = None,
+    more: Sequence[Section] = (),
 ) -> Accounting:
     """Ask the tables for all that the page needs."""
 
@@ -115,6 +118,7 @@ def collect(
         compared=compared,
         filters=filters_of(tables),
         predictions=predictions,
+        more=more,
     )
 
 
@@ -177,6 +181,7 @@ def _sections(page: Accounting) -> Iterator[Section]:
                 ),
             ),
         )
+    yield from page.more
     yield Section(
         "How jobs run",
         "A line is a try, its colour the number of nodes. Drag along an axis to pick lines, drag a name to move its "

@@ -47,14 +47,26 @@ class FakeSlurm:
 
     jobs: dict[str, dict[str, object]] = field(default_factory=dict)
     nodes: dict[str, str] = field(default_factory=lambda: {"node1": "IDLE", "node2": "IDLE"})
+    partition: str = "UP"
+    """The state of the partition."""
+    used: dict[str, str] = field(default_factory=dict)
+    """The GresUsed of nodes on which something runs."""
     told: list[str] = field(default_factory=list)
     """Every line that scontrol was told."""
     refuses: dict[str, str] = field(default_factory=dict)
     """What is printed below a line that begins so."""
     starts: bool = True
     """Whether what is released starts."""
+    elsewhere: str = ""
+    """The nodes on which jobs start whatever they were told."""
+    begins: dict[str, str] = field(default_factory=dict)
+    """Jobs that start just before a line that begins so."""
+    changes: dict[str, str] = field(default_factory=dict)
+    """What somebody makes of jobs' GPUs after they were updated."""
     gone: bool = False
     """Whether the controller is away."""
+    gone_after: int | None = None
+    """How many lines scontrol is told until the controller goes away."""
     now_s: int = 2000
 
     def held(self, job_id: str, request: str = "gres:gpu:1", **fields: object) -> None:
@@ -89,31 +101,63 @@ class FakeSlurm:
                     name=name,
                     features="big" if name == "node2" else "(null)",
                     gres=TYPED,
-                    used="gpu:0",
+                    used=self.used.get(name, "gpu:0"),
                     state=state,
                 )
                 for name, state in self.nodes.items()
             )
         if words[-1] == "partition":
             nodes = ",".join(self.nodes)
-            return f"PartitionName=gpu Default=YES Nodes={nodes} PriorityJobFactor=1 State=UP TotalCPUs=32\n"
+            state = f"Nodes={nodes} PriorityJobFactor=1 State={self.partition} TotalCPUs=32"
+            return f"PartitionName=gpu Default=YES {state}\n"
         if words[-1] == "config":
             return "Configuration data as of 2026-01-01T00:00:00\nPriorityType            = priority/basic\n"
-        return "" if words[0] == "sshare" else "".join(self._do(line) for line in told.splitlines())
+        if words[0] == "sshare":
+            return ""
+        answers = []
+        for line in told.splitlines():
+            if self.gone_after is not None:
+                self.gone_after -= 1
+                if self.gone_after < 0:
+                    raise LiveError(
+                        "scontrol has not answered for 60 s; see whether slurmctld lives: scontrol ping"
+                    )
+            answers.append(self._do(line))
+        return "".join(answers)
 
     def _do(self, line: str) -> str:
         self.told.append(line)
         answer = f"scontrol: {line}\n"
+        what, job_id = line.split()[0], line.split()[1].removeprefix("JobId=")
+        if job_id in self.begins and line.startswith(self.begins[job_id]):
+            self._start(self.jobs[job_id], "node1")
         for begins, why in self.refuses.items():
             if line.startswith(begins):
                 return f"{answer}{why}\n"
-        what, job_id = line.split()[0], line.split()[1].removeprefix("JobId=")
         job = self.jobs.get(job_id)
         if job is None:
             return f"{answer}Invalid job id specified for job {job_id}\n"
+        state = job.get("State", "PENDING")
+        asked = dict(pair.partition("=")[::2] for pair in line.split()[2:])
+        if what == "hold" and state == "RUNNING":
+            job |= {"Reason": "JobHeldAdmin"}  # it would be held if it were queued again
+            return answer
+        if what in ("hold", "release") and state != "PENDING":
+            return f"{answer}Job is no longer pending execution for job {job_id}\n"
+        if what == "update" and (
+            state not in ("PENDING", "RUNNING") or (state == "RUNNING" and set(asked) != {"AdminComment"})
+        ):
+            why = (
+                "Job is no longer pending execution"
+                if state == "RUNNING"
+                else "Job/step already completing or completed"
+            )
+            return f"{answer}{why} for job {job_id}\n"
         if what == "hold":
             job |= {"Reason": "JobHeldAdmin", "PriorityLong": "0"}
         elif what == "requeuehold":
+            if job.get("no_requeue"):
+                return f"{answer}Requested operation is presently disabled for job {job_id}\n"
             job |= {
                 "State": "PENDING",
                 "Reason": "job_requeued_in_held_state",
@@ -126,12 +170,20 @@ class FakeSlurm:
                 "TresPerNode": "tres_per_node",
                 "AdminComment": "admin_comment",
             }
-            for pair in line.split()[2:]:
-                name, _, value = pair.partition("=")
+            given = str(job.get("tres_per_node", ""))
+            for name, value in asked.items():
                 if name in names:
                     job[names[name]] = value
+            if given and asked.get("TresPerNode") and given != asked["TresPerNode"] and "gpu:" in given:
+                job["tres_per_node"] = (
+                    f"{given},{asked['TresPerNode']}"  # what it holds then, whatever squeue says
+                )
+            job["tres_per_node"] = self.changes.get(job_id, job.get("tres_per_node", ""))
         elif what == "release":
             job |= {"Reason": "None", "PriorityLong": "100"}
             if self.starts and job.get("ReqNodes"):
-                job |= {"State": "RUNNING", "NodeList": job["ReqNodes"], "StartTime": str(self.now_s)}
+                self._start(job, self.elsewhere or str(job["ReqNodes"]))
         return answer
+
+    def _start(self, job: dict[str, object], where: str) -> None:
+        job |= {"State": "RUNNING", "Reason": "None", "NodeList": where, "StartTime": str(self.now_s)}

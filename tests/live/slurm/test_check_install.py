@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import base64
+import ctypes.util
 import json
 import re
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from berth.errors import SettingError
 from berth.live.slurm.check import Site, faults
 from berth.live.slurm.install import Plan, diff, plan, shipped
 from berth.live.slurm.nodes import SlurmPartition, nodes_of
@@ -22,7 +26,7 @@ GOOD = {
     "AccountingStorageTRES": "gres/gpu,gres/shard",
     "AccountingStorageType": "accounting_storage/slurmdbd", "Prolog": "/p", "TaskProlog": "/t", "Epilog": "/e",
 }  # fmt: skip
-LUA = shipped("job_submit.lua").replace(
+LUA = shipped("berth.lua").replace(
     "local BERTH_PARTITIONS = {}", 'local BERTH_PARTITIONS = { ["gpu"] = true }'
 )
 
@@ -61,13 +65,15 @@ def test_a_good_site_has_no_fault() -> None:
         ({"configuration": {"JobRequeue": "0"}}, False, "slurm.conf: JobRequeue=1"),
         ({"configuration": {"AccountingStorageTRES": "cpu"}}, False,
          "slurm.conf: AccountingStorageTRES=gres/gpu,gres/shard"),
-        ({"configuration": {"PriorityWeightJobSize": "5"}}, False, "PriorityWeightJobSize"),
+        ({"configuration": {"PriorityWeightJobSize": "5"}}, False,
+         "slurm.conf: PriorityWeightJobSize=0, or accept that held jobs ignore it"),
         ({"configuration": {"Epilog": "(null)"}}, False, "slurm.conf: Epilog=/etc/slurm/berth/epilog.sh"),
         ({"scripts": {"Prolog": "#!/bin/sh"}}, False, "/p: at its end, /etc/slurm/berth/prolog.sh"),
         ({"lua": None}, True, "take the one of `berth slurm install --dry-run`"),
         ({"lua": "function slurm_job_submit() end"}, True,
-         "job_submit.lua: call berth_submit and berth_modify, as in `berth slurm install --dry-run`"),
-        ({"lua": shipped("job_submit.lua")}, True, 'job_submit.lua: local BERTH_PARTITIONS = { ["gpu"] = true }'),
+         "job_submit.lua: the lines between BEGIN berth and END berth, as in `berth slurm install --dry-run`"),
+        ({"lua": shipped("berth.lua")}, True, 'berth.lua: local BERTH_PARTITIONS = { ["gpu"] = true }'),
+        ({"qos": {"gpu"}}, True, 'berth.lua: local BERTH_QOS = { ["gpu"] = true }'),
         ({"nodes": node("gpu:v100:2,shard:8")}, False, "slurm.conf: NodeName=n1 … Gres=gpu:v100_0:1,gpu:v100_1:1"),
         ({"nodes": node("gpu:v100_0:1,gpu:v100_1:1")}, False, "slurm.conf: NodeName=n1 … Gres=…,shard:16"),
         ({"nodes": node("gpu:v100_0:1,gpu:v100_1:1,shard:5")}, False, "slurm.conf: NodeName=n1 … shard:4"),
@@ -105,19 +111,19 @@ NodeName=n2 CPUs=16 Gres=gpu:v100:2
 GRES_CONF = "".join(f"NodeName={name} Name=gpu Type=v100 File=/dev/nvidia[0-1]\n" for name in ("n1", "n2"))
 
 
+HOW = Plan({"gpu"}, frozenset(), {0, 64030}, "/opt/berth/python", "/opt/berth/berth", Path("/state"))
+
+
 def installed(**there: str) -> dict[str, str]:
-    how = Plan({"gpu"}, frozenset(), {0, 64030}, "/opt/berth/python", "/opt/berth/berth", Path("/state"))
-    nodes = tuple(
-        nodes_of(NODE.format(name="n1", features="(null)", gres="gpu:v100:2", used="gpu:0", state="IDLE"))
-    )
-    return plan(how, {name.replace("_", ".", 1): text for name, text in there.items()}, nodes, {"n1"})
+    texts = {name.replace("_conf", ".conf").replace("_lua", ".lua"): text for name, text in there.items()}
+    return plan(HOW, texts, node("gpu:v100:2"), {"n1"})  # type: ignore[arg-type]
 
 
 def test_what_is_installed_changes_only_the_nodes_that_were_given_to_berth() -> None:
     new = installed(slurm_conf=SLURM_CONF, gres_conf=GRES_CONF)
     assert new["slurm.conf"].splitlines() == [
         "ClusterName=c", "JobSubmitPlugins=throttle,lua", "GresTypes=gpu,shard", "Prolog=/etc/slurm/berth/prolog.sh",
-        "NodeName=n1 CPUs=16 Gres=gpu:v100_0:1,gpu:v100_1:1,shard:16 State=UNKNOWN",
+        "NodeName=n1 CPUs=16 Gres=gpu:v100_0:1,gpu:v100_1:1,shard:16 Feature=v100 State=UNKNOWN",
         "NodeName=n2 CPUs=16 Gres=gpu:v100:2", "TaskProlog=/etc/slurm/berth/task_prolog.sh",
         "Epilog=/etc/slurm/berth/epilog.sh",
     ]  # fmt: skip
@@ -126,25 +132,153 @@ def test_what_is_installed_changes_only_the_nodes_that_were_given_to_berth() -> 
         "NodeName=n1 Name=shard Count=16", "NodeName=n2 Name=gpu Type=v100 File=/dev/nvidia[0-1]",
     ]  # fmt: skip
     assert new["cgroup.conf"] == "ConstrainDevices=yes\n"
-    assert '"/site/prolog" || exit $?' in new["berth/prolog.sh"]
-    assert 'local BERTH_PARTITIONS = { ["gpu"] = true }' in new["job_submit.lua"]
-    assert "local BERTH_OPERATORS = { [0] = true, [64030] = true }" in new["job_submit.lua"]
+    assert (
+        'for script in /site/prolog; do [ ! -x "$script" ] || "$script" || exit $?; done'
+        in new["berth/prolog.sh"]
+    )
+    assert 'local BERTH_PARTITIONS = { ["gpu"] = true }' in new["berth/berth.lua"]
+    assert 'local BERTH_TYPES = { ["v100"] = true }' in new["berth/berth.lua"]
+    assert "local BERTH_OPERATORS = { [0] = true, [64030] = true }" in new["berth/berth.lua"]
     assert not any(re.search(r"@[A-Z]+@", text) for text in new.values())
 
 
 def test_what_is_installed_twice_changes_nothing_more() -> None:
-    first = installed(slurm_conf=SLURM_CONF, gres_conf=GRES_CONF)
-    how = Plan({"gpu"}, frozenset(), {0, 64030}, "/opt/berth/python", "/opt/berth/berth", Path("/state"))
-    nodes = tuple(nodes_of(NODE.format(name="n1", features="(null)", gres=TYPED, used="gpu:0", state="IDLE")))
-    again = plan(how, first, nodes, {"n1"})
-    assert list(diff(first, again)) == []
+    for own in ("", SITE_LUA):
+        first = installed(slurm_conf=SLURM_CONF, gres_conf=GRES_CONF, job_submit_lua=own)
+        again = plan(HOW, first, node(TYPED), {"n1"})  # type: ignore[arg-type]
+        assert list(diff(first, again)) == []
 
 
-def test_a_sites_own_plugin_goes_first() -> None:
-    own = "".join(f"function slurm_job_{name}(d) return slurm.SUCCESS end\n" for name in ("submit", "modify"))
-    how = Plan({"gpu"}, frozenset(), {0}, "python", "berth", Path("/state"))
-    new = plan(how, {"job_submit.lua": own}, (), set())
-    text = new["job_submit.lua"]
-    assert text.startswith(own.rstrip())
-    assert text.index("local site_submit") > text.index("function berth_submit")
-    assert text.count("function slurm_job_submit") == 2
+SITE_LUA = """\
+local told = 0
+function slurm_job_submit(job_desc, part_list, uid)
+   told = told + 1
+   if job_desc.name == "bad" then
+      return slurm.ERROR
+   end
+   return slurm.SUCCESS
+end
+function slurm_job_modify(job_desc, job_rec, part_list, uid)
+   return slurm.SUCCESS
+end
+slurm.log_info("initialized")
+return slurm.SUCCESS
+"""
+
+
+def lua(folder: Path, site: str, calls: str) -> str:
+    """What a script prints that calls the functions of job_submit.lua, as installed over a site's own."""
+    how = replace(HOW, folder=str(folder), qos={"fast"})
+    there = {"job_submit.lua": site, "slurm.conf": SLURM_CONF, "gres.conf": GRES_CONF}
+    new = plan(how, there, node("gpu:v100:2"), {"n1"})  # type: ignore[arg-type]
+    again = plan(how, new, node(TYPED), {"n1"})  # type: ignore[arg-type]
+    (folder / "berth.lua").write_text(again["berth/berth.lua"])
+    (folder / "job_submit.lua").write_text(again["job_submit.lua"])
+    script = f"""
+slurm = {{ SUCCESS = 0, ERROR = -1, log_info = function() end, log_user = print }}
+dofile("{folder}/job_submit.lua")
+{calls}"""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_LUA, str(LIBLUA)],
+        input=script,
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+LIBLUA = ctypes.util.find_library("lua5.1")
+"""What Slurm's own plugin runs scripts by."""
+RUN_LUA = """
+import ctypes, sys
+lua = ctypes.CDLL(sys.argv[1])
+lua.luaL_newstate.restype = lua.lua_tolstring.restype = ctypes.c_void_p
+state = ctypes.c_void_p(lua.luaL_newstate())
+lua.luaL_openlibs(state)
+failed = lua.luaL_loadstring(state, sys.stdin.buffer.read())
+failed = failed or lua.lua_pcall(state, 0, 0, 0)
+if failed:
+    sys.exit(ctypes.string_at(lua.lua_tolstring(state, -1, None)).decode())
+ctypes.CDLL(None).fflush(None)
+"""
+
+
+@pytest.mark.skipif(LIBLUA is None, reason="needs the packages of .ci/packages: liblua5.1")
+@pytest.mark.parametrize("site", [SITE_LUA, SITE_LUA.replace("return slurm.SUCCESS\n\n", ""), ""])
+def test_a_sites_own_plugin_goes_first_however_it_ends_and_however_often_it_is_installed(
+    tmp_path: Path, site: str
+) -> None:
+    calls = """
+for _, job in ipairs({
+    { name = "good" }, { name = "bad" }, { name = "types", partition = "other" },
+    { name = "forged", partition = "other", admin_comment = "berth:1;share=1000:0:0" },
+    { name = "range", min_nodes = 1, max_nodes = 4 }, { name = "qos", partition = "other", default_qos = "fast" },
+    { name = "srun" },
+}) do
+    job.partition = job.partition or "gpu"
+    job.tres_per_node, job.script = "gres:gpu:v100:2", job.name ~= "srun" and "x" or nil
+    local status = slurm_job_submit(job, {}, 1000)
+    print(job.name, status, job.priority, job.tres_per_node, job.features, job.admin_comment)
+end
+"""
+    assert lua(tmp_path, site, calls).splitlines() == [
+        "good\t0\t0\t\tnil\tberth:1;node=gres:gpu:v100:2;job=;task=;socket=",
+        "bad\t-1\tnil\tgres:gpu:v100:2\tnil\tnil" if site else
+        "bad\t0\t0\t\tnil\tberth:1;node=gres:gpu:v100:2;job=;task=;socket=",
+        "types\t0\tnil\tgres:gpu:2\tv100\tnil", "forged\t0\tnil\tgres:gpu:2\tv100\t",
+        "range\t0\tnil\tgres:gpu:2\tv100\tnil", "qos\t0\t0\t\tnil\tberth:1;node=gres:gpu:v100:2;job=;task=;socket=",
+        "GPUs of type v100 have a type each here: ask for --gres=gpu:N -C v100",
+        "srun\t-1\tnil\tgres:gpu:2\tnil\tnil",
+    ]  # fmt: skip
+
+
+def test_a_sites_prolog_may_be_a_pattern_and_fails_as_before(tmp_path: Path) -> None:
+    """And settings may hold what a shell reads."""
+    (tmp_path / "d").mkdir()
+    for name, text in (("1", "echo one"), ("2", "echo two; exit 3"), ("notes", "")):
+        path = tmp_path / "d" / name
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(0o755 if text else 0o644)
+    conf = SLURM_CONF.replace("/site/prolog", f"{tmp_path}/d/*")
+    how = replace(HOW, python="/bin/true", settings={"A": "x y (z)"})
+    new = plan(how, {"slurm.conf": conf, "gres.conf": GRES_CONF}, node("gpu:v100:2"), {"n1"})  # type: ignore[arg-type]
+    ran = subprocess.run(["bash", "-c", new["berth/prolog.sh"]], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (3, "one\ntwo\n")
+    again = plan(how, new, node(TYPED), {"n1"})  # type: ignore[arg-type]
+    assert again["berth/prolog.sh"] == new["berth/prolog.sh"]
+
+
+def test_an_installation_keeps_what_else_nodes_have() -> None:
+    conf = "NodeName=n1 CPUs=16 \\\n   Gres=nic:2,gpu:v100:2,fpga:1 Feature=fast\n"
+    gres = "NodeName=n1 Name=gpu Type=v100 File=/dev/nvidia[0-1] Cores=0-7 Links=-1,4\nNodeName=n1 Name=nic Count=2\n"
+    new = installed(slurm_conf=conf, gres_conf=gres)
+    assert new["slurm.conf"].splitlines()[0].split() == [
+        "NodeName=n1", "CPUs=16", "Gres=gpu:v100_0:1,gpu:v100_1:1,shard:16,nic:2,fpga:1", "Feature=fast,v100",
+    ]  # fmt: skip
+    assert new["gres.conf"].splitlines() == [
+        "NodeName=n1 Name=gpu Type=v100_0 File=/dev/nvidia0 Cores=0-7 Links=-1,4",
+        "NodeName=n1 Name=gpu Type=v100_1 File=/dev/nvidia1 Cores=0-7 Links=-1,4",
+        "NodeName=n1 Name=shard Count=16", "NodeName=n1 Name=nic Count=2",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("there", "why"),
+    [
+        ({"slurm_conf": SLURM_CONF, "gres_conf": "AutoDetect=nvml\n"}, "gres.conf has AutoDetect=nvml"),
+        ({"slurm_conf": "Include nodes.conf\n", "gres_conf": GRES_CONF}, "the line of node n1 with its Gres= is not"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_installed_by_lines_is_refused(there: dict[str, str], why: str) -> None:
+    with pytest.raises(SettingError, match=why):
+        installed(**there)
+
+
+def test_berths_own_service_places_the_jobs_of_a_qos_too() -> None:
+    how = replace(HOW, qos={"fast"}, options="--partitions gpu --qos fast", slurm_bin="/opt/slurm/bin")
+    new = plan(how, {"slurm.conf": SLURM_CONF, "gres.conf": GRES_CONF}, node("gpu:v100:2"), {"n1"})  # type: ignore[arg-type]
+    assert "run --mode place --partitions gpu --qos fast --state /state" in new["berth/berth-slurm.service"]
+    for name in ("prolog.sh", "epilog.sh", "watchdog.sh"):
+        assert "/opt/slurm/bin:" in new[f"berth/{name}"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -14,13 +15,22 @@ from socketserver import ThreadingUnixStreamServer
 from typing import ClassVar
 
 import pytest
+from typer.testing import CliRunner
 
+from berth.cli.app import app
+from berth.history.importing.sacct import import_text
+from berth.history.importing.samples import import_usage
+from berth.history.store.folder import open_history
+from berth.history.store.import_result import Options
+from berth.live.slurm.beside import courses, measured
 from berth.live.slurm.compare import attempts_of, compare
 from berth.live.slurm.controller import Change, Controller
 from berth.live.slurm.decisions import Decision, append, read_decisions
 from berth.live.slurm.install import shipped
 from berth.live.slurm.rest import RestChannel
 from berth.live.slurm.results import Result, keep, taken
+from berth.model import Node
+from berth.report.beside import beside_slurm
 from tests.live.slurm.fake_slurm import FakeSlurm
 
 
@@ -75,7 +85,7 @@ def test_rest_releases_with_node_and_gpu_and_errors_inside_200_are_read(rest: Pa
     assert RestChannel(rest, Controller(slurm)).apply(changes) == {
         "2": "Requested node configuration is not available"
     }
-    assert Handler.asked == [
+    assert sorted(Handler.asked) == [
         ("1", {"hold": False, "node_list": "node1", "gres": "gres:gpu:v100_0:1"}),
         ("2", {"hold": False, "node_list": "node2"}),
     ]
@@ -122,7 +132,8 @@ def watchdog(folder: Path, silent_s: int, rows: str, fails: str = "nothing") -> 
     (folder / "bin").mkdir(exist_ok=True)
     (folder / "rows").write_text(rows)
     scripts = {
-        "squeue": f'cat "{folder}/rows"\n',
+        # It prints as many fields as it is asked for.
+        "squeue": f'[ "$(echo "$6" | tr -cd , | wc -c)" = 6 ] && cat "{folder}/rows"\n',
         "scontrol": f'echo "$*" >>"{folder}/told"\ncase "$*" in *{fails}*) exit 1 ;; esac\n',
     }
     for name, text in scripts.items():
@@ -140,27 +151,66 @@ def watchdog(folder: Path, silent_s: int, rows: str, fails: str = "nothing") -> 
     return (folder / "told").read_text().splitlines()
 
 
-def held(job: str, note: str, placed: str = "", submitted: int = 1000) -> str:
-    return "\x1f".join((job, str(submitted), placed, note, "JobHeldAdmin")) + "\n"
+def held(
+    job: str,
+    note: str,
+    placed: str = "",
+    submitted: int = 1000,
+    partition: str = "gpu",
+    reason: str = "JobHeldAdmin",
+) -> str:
+    return "\x1f".join((job, str(submitted), partition, "normal", placed, note, reason)) + "\n"
 
 
 def test_the_watchdog_gives_back_what_berth_holds_where_berth_is_silent(tmp_path: Path) -> None:
     note = "berth:1;node=gres:gpu:1;job=;task=gres:gpu:2;socket=;share=500:10:1"
     rows = held("7", note) + held("8_[1-9%2]", "berth:1;node=;job=gres:gpu:4;task=;socket=")
     rows += held("9", "of the site") + held("10", "") + held("11", note, submitted=99_999_999_999)
+    (tmp_path / "scope").write_text("partition gpu\n")
     assert watchdog(tmp_path, 10, rows) == []
     assert watchdog(tmp_path, 400, rows) == [
-        "update JobId=7 ReqNodeList= AdminComment= TresPerNode=gres:gpu:1 TresPerTask=gres:gpu:2", "release 7",
-        "update JobId=8 ReqNodeList= AdminComment= TresPerJob=gres:gpu:4", "release 8",
+        "update JobId=7 ReqNodeList= TresPerNode=gres:gpu:1 TresPerTask=gres:gpu:2", "release 7",
+        "update JobId=7 AdminComment=",
+        "update JobId=8_[1-9] TresPerJob=gres:gpu:4", "release 8_[1-9]",
+        "update JobId=8_[1-9] AdminComment=",
     ]  # fmt: skip
+
+
+def test_the_watchdog_gives_back_what_a_berth_that_lives_does_not_place(tmp_path: Path) -> None:
+    note = "berth:1;node=gres:gpu:1;job=;task=;socket="
+    rows = held("7", note) + held("8", note, partition="other")
+    rows += held("9", note, partition="other", reason="job requeued in held state")
+    given = [
+        line
+        for job in "89"
+        for line in (
+            f"update JobId={job} ReqNodeList= TresPerNode=gres:gpu:1", f"release {job}",
+            f"update JobId={job} AdminComment=",
+        )
+    ]  # fmt: skip
+    (tmp_path / "scope").write_text("partition gpu\n")
+    assert watchdog(tmp_path, 10, rows) == given
+    (tmp_path / "scope").write_text("partition gpu\npartition other\n")
+    assert watchdog(tmp_path, 10, rows) == []
+    (tmp_path / "scope").unlink()  # it advises
+    assert len(watchdog(tmp_path, 10, rows)) == 9
+
+
+def test_two_watchdogs_at_once_are_one(tmp_path: Path) -> None:
+    with open(tmp_path / "watchdog.lock", "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert watchdog(tmp_path, 400, held("7", "berth:1;node=gres:gpu:1;job=;task=;socket=")) == []
 
 
 def test_the_watchdog_never_releases_a_job_without_a_gpu(tmp_path: Path) -> None:
     note = "berth:1;node=gres:gpu:1;job=;task=;socket="
     told = watchdog(tmp_path, 400, held("7", note), fails="TresPerNode")
-    assert told == ["update JobId=7 ReqNodeList= AdminComment= TresPerNode=gres:gpu:1"]
-    told = watchdog(tmp_path, 400, held("7", note, placed="gres:shard:v100_0:2"), fails="TresPerNode")
-    assert told[1:] == ["update JobId=7 ReqNodeList= AdminComment=", "release 7"]
+    assert told == ["update JobId=7 ReqNodeList= TresPerNode=gres:gpu:1"]
+    # Nor one of which nobody would know any more, when its release has failed.
+    told = watchdog(tmp_path, 400, held("7", note), fails="release")
+    assert told == ["update JobId=7 ReqNodeList= TresPerNode=gres:gpu:1", "release 7"]
+    told = watchdog(tmp_path, 400, held("7", note, placed="gres:shard:v100_0:2"))
+    assert told == ["update JobId=7 ReqNodeList=", "release 7", "update JobId=7 AdminComment="]
 
 
 def test_waits_stand_side_by_side_and_a_requeued_job_has_two_attempts(tmp_path: Path) -> None:
@@ -189,3 +239,51 @@ def test_waits_stand_side_by_side_and_a_requeued_job_has_two_attempts(tmp_path: 
         1,
     )
     assert found.slurm_use == pytest.approx(20 / 80)
+
+
+def test_the_report_puts_slurms_course_beside_berths_and_beside_whole_gpus(tmp_path: Path) -> None:
+    # Two parts of one GPU ran side by side; whole GPUs would have run them one after the other.
+    lines = []
+    for job in ("1", "2"):
+        lines += [
+            Decision(1_000, "placed", job, job, submit_ms=1_000, where="n:0", policy="p"),
+            Decision(6_000, "started", job, job, submit_ms=1_000, start_ms=5_000, gpus=1, milli=500, where="n:0"),
+            Decision(
+                25_000, "ended", job, job, start_ms=5_000, end_ms=25_000, state="COMPLETED", where="n",
+                peak_mib=300, card_mib=1000,
+            ),
+        ]  # fmt: skip
+    attempts = attempts_of(lines)
+    slurm, ours, whole = courses(attempts, [Node("n", 1)])
+    assert (slurm.waits_s, slurm.spans) == ((4.0, 4.0), ((4.0, 24.0, 0.5), (4.0, 24.0, 0.5)))
+    assert (ours.waits_s, ours.lasts_s) == ((0.0, 0.0), 20.0)
+    assert (sorted(whole.waits_s), whole.lasts_s, whole.use(1)) == ([0.0, 20.0], 40.0, 1.0)
+    section = beside_slurm((slurm, ours, whole), 1, ["As told."])
+    assert section.rows[1:] == (
+        ("wait, mean", "4.0 s", "0.0 s", "10.0 s"), ("wait, median", "4.0 s", "0.0 s", "10.0 s"),
+        ("first submission to last end", "24.0 s", "20.0 s", "40.0 s"),
+        ("GPUs held, of 1", "83.3 %", "100.0 %", "100.0 %"),
+    )  # fmt: skip
+    assert [plot.name for plot in section.plots] == ["slurm-waits", "slurm-gpus"]
+    # What was measured goes to the accounting's record of the same job.
+    store = open_history(tmp_path / "h")
+    sacct = (
+        "Cluster|JobIDRaw|JobID|User|State|Submit|Start|End|ExitCode|AllocTRES|NodeList|NNodes\n"
+        "c|1|1|ann|COMPLETED|1970-01-01T00:00:01|1970-01-01T00:00:05|1970-01-01T00:00:25|0:0|cpu=1,gres/gpu=1|n|1\n"
+    )
+    (tmp_path / "sacct").write_text(sacct)
+    import_text(store, tmp_path / "sacct", Options(timezone="UTC"))
+    import_usage(store, measured(lines))
+    (record,) = store.records()
+    assert (record.gpu_mem_peak, record.gpu_use_mean) == (0.3, None)
+    # The command does all of it.
+    (tmp_path / "state").mkdir()
+    append(tmp_path / "state" / "decisions.jsonl", lines)
+    done = CliRunner().invoke(
+        app, ["report", str(tmp_path / "r.html"), "--history", str(tmp_path / "h"), "--slurm", str(tmp_path / "state"),
+              "--gpus", "n=1"],
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    page = (tmp_path / "r.html").read_text()
+    assert "<h2>Slurm and berth</h2>" in page
+    assert "1 of 2 starts are in the accounting of this history." in page

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,14 +21,11 @@ done
 J() { sbatch -A ai --parsable -o /dev/null -t 10 "$@"; }
 "$BERTH" slurm run --state "$PWD/advice" --interval 0.1 --policy fifo+first-fit --history "$PWD/h" 2>>berth.err &
 adviser=$!
-for _ in $(seq 200); do [ -e advice/status.json ] && break; sleep .1; done
-ids=(); for n in 1 2 3 4 5 6 7; do ids+=($(J --gres=gpu:1 -J "app$n" --wrap 'sleep 2')); done
-for id in "${ids[@]}"; do until_is $id COMPLETED; done; sleep 2
+for _ in $(seq 900); do [ -e advice/status.json ] && break; sleep .1; done
+ids=(); for n in 1 2 3 4 5 6; do ids+=($(J --gres=gpu:1 -J "app$n" --wrap 'sleep 5')); done
+for id in "${ids[@]}"; do until_is $id COMPLETED; done
+for _ in $(seq 300); do [ "$(grep -sc '"ended"' advice/decisions.jsonl)" = 6 ] && break; sleep .1; done
 kill $adviser; wait $adviser 2>/dev/null || true
-"$BERTH" import slurmdbd "$BERTH_SLURMDBD" --history h --json >import.json
-"$BERTH" slurm compare --state "$PWD/advice" --gpus 4 --history h --json >advice.json
-"$BERTH" slurm compare --state "$PWD/advice" --gpus 4 --history h >advice.txt
-sacct -X -n -P -o JobIDRaw,Start,End,State >sacct.txt
 
 # Placing, through slurmrestd, with a limit of Slurm's own.
 echo AccountingStorageEnforce=associations,limits >>slurm.conf
@@ -37,46 +35,62 @@ for _ in $(seq 100); do
     scontrol -o show assoc_mgr users=$me flags=assoc | grep -q 'gres/gpu=1(' && break; sleep .1
 done
 export $(scontrol token lifespan=600) SLURM_JWT_USER=$me
-place --card v100=1G --rest "$PWD/rest" --patience 8
-one=$(J --gres=gpu:1 --wrap 'sleep 8'); until_is $one RUNNING
+place --card v100=1G --rest "$PWD/rest" --patience 2
+one=$(J --gres=gpu:1 --wrap 'sleep 6'); until_is $one RUNNING
 two=$(J --gres=gpu:1 --wrap 'sleep 1')
-for _ in $(seq 300); do
-    "$BERTH" slurm why $two --state "$PWD/state" --json >why.json
-    grep -q AssocGrpGRES why.json && break; sleep .1
-done
+for _ in $(seq 300); do grep -q '"taken-back".*AssocGrpGRES' state/decisions.jsonl && break; sleep .1; done
 state $two >limited.txt
-until_is $one COMPLETED; until_is $two COMPLETED
+# It is placed on another GPU than at first, and has that one alone.
+until_is $one COMPLETED; until_is $two RUNNING; gpus_of $two >two.gpus; until_is $two COMPLETED
 # slurmrestd is gone: scontrol does it.
-kill $(cat rest.pid); sleep .5
+kill $(cat rest.pid); sleep .2
 three=$(J --gres=gpu:1 --wrap 'sleep 1'); until_is $three COMPLETED
+for _ in $(seq 300); do [ "$(grep -c '"ended"' state/decisions.jsonl)" = 3 ] && break; sleep .1; done
 stop_berth
-"$BERTH" import slurmdbd "$BERTH_SLURMDBD" --history h --json >second.json
-"$BERTH" slurm compare --state "$PWD/state" --gpus 4 --history h --json >placed.json
+for _ in $(seq 100); do # slurmdbd hears of an end a little later
+    env -u SLURM_JWT sacct -X -n -P -o JobIDRaw,Start,End,State >sacct.txt
+    [ "$(grep -c COMPLETED sacct.txt)" = 9 ] && break; sleep .2
+done
+"$BERTH" import slurmdbd "$BERTH_SLURMDBD" --history h --json >import.json
+for name in advice state; do
+    "$BERTH" slurm compare --state "$PWD/$name" --gpus 4 --history h --json >$name.json
+done
 """
 
 
-@pytest.mark.xfail(
-    reason="known defect: a job that an association's limit kept back is not always started when the limit is free"
-)
 def test_advice_and_placements_agree_with_the_accounting_and_limits_are_slurms(open_folder: Path) -> None:
     pytest.importorskip("sqlalchemy", reason="the extra 'slurm' is not installed")
     pytest.importorskip("pymysql", reason="the extra 'slurm' is not installed")
-    folder = tell(open_folder / "c", STORY, CLUSTER_ACCOUNTING="yes", CLUSTER_REST="yes")
-    rows = [line.split("|") for line in (folder / "sacct.txt").read_text().splitlines()]
-    assert len(rows) == 7
-    advice = json.loads((folder / "advice.json").read_text())
-    assert (advice["jobs"], advice["records"], advice["records_of_berth"], advice["ends_agree"]) == (
-        7,
-        7,
-        7,
-        True,
+    folder = tell(
+        open_folder / "c", STORY, CLUSTER_ACCOUNTING="yes", CLUSTER_REST="yes", SLURM_TIME_FORMAT="%s"
     )
-    assert 0 < advice["slurm_use"] <= 1
-    text = (folder / "advice.txt").read_text()
-    assert "accounting: 7 of 7 attempts are in berth's log; ends agree" in text
-    why = json.loads((folder / "why.json").read_text())
-    assert "AssocGrpGRES" in why["slurm"] + why["berth"]
+    # On a busy machine a job may begin and end between two looks of the adviser; those that berth placed are all seen.
+    for name, least, most in (("advice", 4, 6), ("state", 3, 3)):
+        told = json.loads((folder / f"{name}.json").read_text())
+        assert least <= told["jobs"] == told["records_of_berth"] <= most
+        assert (told["records"], told["ends_agree"]) == (9, True)
+        assert 0 < told["slurm_use"] <= 1
+    # What berth saw is what sacct tells, job by job.
+    rows = {
+        line.split("|")[0]: line.split("|")[1:] for line in (folder / "sacct.txt").read_text().splitlines()
+    }
+    seen = _seen(folder / "advice" / "decisions.jsonl") | _seen(folder / "state" / "decisions.jsonl")
+    assert len(rows) == 9
+    assert len(seen) >= 7
+    assert {job: rows.get(job) for job in seen} == seen
+    events = [json.loads(line) for line in (folder / "state" / "decisions.jsonl").read_text().splitlines()]
+    assert next(e["why"] for e in events if e["event"] == "taken-back") == "Slurm: AssocGrpGRES"
     assert (folder / "limited.txt").read_text() == "PENDING\n"
-    placed = json.loads((folder / "placed.json").read_text())
-    assert (placed["jobs"], placed["records_of_berth"], placed["ends_agree"]) == (3, 3, True)
-    assert placed["taken_back"] >= 1
+    gpus = [each for each in (folder / "two.gpus").read_text().strip().split(",") if ":0(" not in each]
+    assert gpus == ["gpu:v100_0:1(IDX:0)"]
+    assert len({e["where"] for e in events if e["event"] == "placed" and e["job"] == events[-1]["job"]}) == 1
+
+
+def _seen(path: Path) -> dict[str, list[str]]:
+    """Start, end and state of each job by its number, as sacct prints them."""
+    lines: list[dict[str, Any]] = [json.loads(line) for line in path.read_text().splitlines()]
+    return {
+        e["raw"]: [str(e["start_ms"] // 1000), str(e["end_ms"] // 1000), e["state"]]
+        for e in lines
+        if e["event"] == "ended"
+    }

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from berth.errors import LiveError
+from berth.errors import LiveError, PolicyError, SchedulerError
 from berth.live.slurm.controller import Controller
 from berth.live.slurm.decisions import read_decisions
 from berth.live.slurm.results import Result, keep
 from berth.live.slurm.service import DECISIONS, Service, Settings, lock
+from berth.model import Job
+from berth.scheduler import Scheduler
 from tests.live.slurm.fake_slurm import FakeSlurm
 
 NOTE = "berth:1;node=gres:gpu:1;job=;task=;socket="
@@ -61,8 +65,10 @@ def test_what_slurm_does_not_take_is_not_released(tmp_path: Path) -> None:
     ours = service(slurm, tmp_path, patience_s=60.0)
     ours.step()
     assert not any(line.startswith("release") for line in slurm.told)
-    (line,) = read_decisions(tmp_path / DECISIONS)
-    assert (line.event, line.why) == ("taken-back", "Invalid generic resource (gres) specification for job 1")
+    told = [(line.event, line.why) for line in read_decisions(tmp_path / DECISIONS)]
+    assert told == [
+        ("placed", ""), ("taken-back", "Invalid generic resource (gres) specification for job 1"),
+    ]  # fmt: skip
     ours.step()
     assert (
         ours.why["1"]
@@ -115,7 +121,9 @@ def test_what_berth_cannot_decide_on_is_given_back_with_its_request(
     slurm = FakeSlurm()
     slurm.held("1", **fields)
     service(slurm, tmp_path).step()
-    assert slurm.told == ["update JobId=1 ReqNodeList= TresPerNode=gres:gpu:1 AdminComment=", "release 1"]
+    assert slurm.told == [
+        "update JobId=1 ReqNodeList= TresPerNode=gres:gpu:1", "release 1", "update JobId=1 AdminComment=",
+    ]  # fmt: skip
     assert [(each.event, each.why) for each in read_decisions(tmp_path / DECISIONS)] == [("given-back", why)]
 
 
@@ -145,11 +153,23 @@ def test_a_drained_node_gets_nothing_and_one_that_is_down_loses_what_ran(tmp_pat
     slurm.held("1")
     service(slurm, tmp_path).step()
     assert "ReqNodeList=node2" in slurm.told[0]
-    slurm = FakeSlurm(nodes={"node1": "DOWN*", "node2": "DOWN"})
+    slurm = FakeSlurm()
     slurm.held("1")
     ours = service(slurm, tmp_path)
     ours.step()
-    assert slurm.told == ["hold 1"]
+    ours.step()
+    assert set(ours.world.scheduler.cluster.running) == {"1"}
+    slurm.nodes = {"node1": "DOWN*", "node2": "DOWN"}
+    slurm.end("1", "NODE_FAIL")
+    slurm.held("2")
+    slurm.told.clear()
+    for _ in range(4):  # nodes are queried on every fourth look
+        ours.step()
+    assert ours.world.scheduler.cluster.running == {}
+    assert [(e.job, e.state) for e in read_decisions(tmp_path / DECISIONS) if e.event == "ended"] == [
+        ("1", "NODE_FAIL")
+    ]
+    assert not any(line.startswith("release") for line in slurm.told[2:])
 
 
 def test_a_job_that_ran_out_of_gpu_memory_is_queued_again_with_what_it_needs_and_then_told(
@@ -167,9 +187,9 @@ def test_a_job_that_ran_out_of_gpu_memory_is_queued_again_with_what_it_needs_and
         if attempt == 1:
             assert slurm.told[-3:] == [
                 "requeuehold 1", "hold 1",
-                f"update JobId=1 ReqNodeList= AdminComment={NOTE};retries=1;needs=300 StartTime=now",
+                f"update JobId=1 ReqNodeList= AdminComment={NOTE};retries=1;needs=337 StartTime=now",
             ]  # fmt: skip
-    assert any(";share=1000:300:0;retries=1;needs=300" in line for line in slurm.told)
+    assert any(";share=1000:337:0;retries=1;needs=337" in line for line in slurm.told)
     told = [each for each in read_decisions(tmp_path / DECISIONS) if each.event == "given-up"]
     assert [each.why for each in told] == [
         "it ran out of GPU memory 2 times, and needs 400 MiB: ask for gpu_mem=400M"
@@ -287,3 +307,244 @@ def test_a_job_that_a_limit_kept_back_is_tried_again_when_another_of_its_user_ha
     ours.step()
     ours.step()
     assert slurm.jobs["2"]["State"] == "RUNNING"
+
+
+def test_a_controller_that_goes_away_in_the_middle_of_changes_leaks_no_gpu(tmp_path: Path) -> None:
+    slurm = FakeSlurm(gone_after=1)
+    for job_id in "123":
+        slurm.held(job_id)
+    ours = service(slurm, tmp_path)
+    ours.step()
+    assert ours.world.scheduler.cluster.running == {}
+    told = [(each.event, each.job) for each in read_decisions(tmp_path / DECISIONS)]
+    assert [job for event, job in told if event == "placed"] == ["1", "2", "3"]
+    assert sorted(job for event, job in told if event == "taken-back") == ["1", "2", "3"]
+    slurm.gone_after = None
+    ours._refused.clear()  # as after its patience
+    ours.step()
+    ours.step()
+    assert [slurm.jobs[job_id]["State"] for job_id in "123"] == ["RUNNING"] * 3
+
+
+def test_a_log_that_cannot_be_written_places_nothing_and_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slurm = FakeSlurm()
+    slurm.held("1")
+    ours = service(slurm, tmp_path)
+    ours.step()
+    ours.step()
+    slurm.end("1")
+    slurm.held("2")
+
+    def full(path: Path, lines: object) -> None:
+        raise LiveError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("berth.live.slurm.service.append", full)
+        with pytest.raises(LiveError, match="No space"):
+            ours.step()
+    assert slurm.jobs["2"].get("State", "PENDING") == "PENDING"
+    ours.step()
+    assert events(tmp_path)[2:] == [("ended", "1", "node1"), ("placed", "2", "node1:0")]
+
+
+def test_a_job_that_slurm_starts_by_itself_keeps_what_it_runs_with(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    slurm.held("1", Reason="None", PriorityLong="100", tres_per_node="gres:gpu:v100_0:1")
+    slurm.jobs["1"]["admin_comment"] = f"{NOTE};share=300:500:0"
+    slurm.begins["1"] = "hold"
+    service(slurm, tmp_path).step()
+    assert slurm.told == ["hold 1", f"update JobId=1 ReqNodeList= AdminComment={NOTE}"]
+    assert (
+        slurm.jobs["1"]["admin_comment"] == f"{NOTE};share=300:500:0"
+    )  # Slurm takes all of an update or nothing
+
+
+def test_a_start_is_logged_where_slurm_made_it(tmp_path: Path) -> None:
+    slurm = FakeSlurm(elsewhere="node2")
+    slurm.held("1")
+    ours = service(slurm, tmp_path)
+    ours.step()
+    ours.step()
+    (start,) = (each for each in read_decisions(tmp_path / DECISIONS) if each.event == "started")
+    assert (start.told, start.where) == ("node1:0", "node2:0")
+
+
+def test_a_change_that_slurm_refuses_is_logged_once_and_tried_later(tmp_path: Path) -> None:
+    slurm = FakeSlurm(refuses={"update JobId=1 ReqNodeList= TresPerNode": "Invalid gres"})
+    slurm.held("1", OverSubscribe="NO")
+    ours = service(slurm, tmp_path, patience_s=60.0)
+    for _ in range(3):
+        ours.step()
+    told = [each for each in read_decisions(tmp_path / DECISIONS) if each.event == "given-up"]
+    assert [each.why for each in told] == [
+        "its request cannot be given back, and it is tried again later: Invalid gres"
+    ]
+    assert len([line for line in slurm.told if line.startswith("update")]) == 1
+    assert slurm.jobs["1"]["admin_comment"] == NOTE  # by which the watchdog finds it
+
+
+def test_a_job_that_slurm_does_not_queue_again_is_told(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    slurm.held("1", no_requeue=True)
+    ours = service(slurm, tmp_path, card_mib={"v100": 1000})
+    ours.step()
+    ours.step()
+    slurm.end("1", "FAILED")
+    keep(tmp_path / "results", Result("1", "node1", 250, 1, 300))
+    ours.step()
+    assert [each.why for each in read_decisions(tmp_path / DECISIONS) if each.event == "given-up"] == [
+        "Slurm does not queue it again: Requested operation is presently disabled for job 1"
+    ]
+
+
+def test_what_ran_out_of_memory_while_berth_was_away_is_queued_again(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    slurm.held("1")
+    ours = service(slurm, tmp_path)
+    ours.step()
+    ours.step()
+    slurm.end("1", "FAILED")
+    keep(tmp_path / "results", Result("1", "node1", 250, 1, 300))
+    keep(tmp_path / "results", Result("77", "node1", 1, 0, 0))
+    os.utime(tmp_path / "results" / "77-node1", (1, 1))
+    service(slurm, tmp_path, card_mib={"v100": 1000}).step()
+    assert "requeuehold 1" in slurm.told
+    assert list((tmp_path / "results").iterdir()) == []
+
+
+def test_a_policy_that_runs_out_of_time_or_fails_loses_nothing_that_it_has_placed(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    slurm.held("1")
+    slurm.held("2")
+    ours = service(slurm, tmp_path, decide_s=0.0)
+    for _ in range(3):
+        ours.step()
+    assert {slurm.jobs[job_id].get("State") for job_id in "12"} == {"RUNNING"}
+    ours = service(slurm, tmp_path)
+    slurm.held("3")
+    ours.step()
+    policy = ours.world.scheduler.policy
+
+    def fails(queue: object, cluster: object, now_ms: int) -> Iterator[object]:
+        yield from policy(queue, cluster, now_ms)  # type: ignore[arg-type]
+        raise RuntimeError("of the policy")
+
+    slurm.held("4")
+    ours.world.scheduler.policy = fails  # type: ignore[assignment]
+    with pytest.raises(PolicyError, match="of the policy"):
+        ours.step()
+    assert slurm.jobs["4"]["State"] == "RUNNING"
+
+
+def test_a_job_that_makes_no_sense_holds_up_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = FakeSlurm()
+    slurm.held("1")
+    slurm.held("2")
+    ours = service(slurm, tmp_path)
+    submit = Scheduler.submit
+
+    def odd(scheduler: Scheduler, job: Job) -> bool:
+        if job.id == "1":
+            raise SchedulerError("a job makes no sense: it is odd")
+        return submit(scheduler, job)
+
+    monkeypatch.setattr(Scheduler, "submit", odd)
+    ours.step()
+    assert slurm.jobs["2"]["State"] == "RUNNING"
+    assert ours.why["1"] == "a job makes no sense: it is odd"
+
+
+def test_a_gpu_that_slurm_says_is_used_is_not_free_whatever_is_known_of_the_job(tmp_path: Path) -> None:
+    slurm = FakeSlurm(
+        used={"node1": "gpu:v100_0:1(IDX:0),shard:v100_0:0(0/4),bandwidth:lustre:no_consume:4G"}
+    )
+    slurm.jobs["1"] = {
+        "JobID": "1", "State": "RUNNING", "NodeList": "node1", "StartTime": "1500", "Partition": "other",
+        "tres_alloc": "cpu=1,mem=500M,node=1,gres/nic=1", "tres_per_node": "gres:gpu:1g.5gb:1,gres:NIC:1",
+    }  # fmt: skip
+    slurm.held("2")
+    ours = service(slurm, tmp_path)
+    ours.step()
+    assert "ReqNodeList=node1 TresPerNode=gres:gpu:v100_1:1" in next(
+        line for line in slurm.told if "JobId=2" in line
+    )
+    slurm.used = {}
+    slurm.end("1")
+    slurm.held("3")
+    for _ in range(5):
+        ours.step()
+    assert "TresPerNode=gres:gpu:v100_0:1" in next(line for line in slurm.told if "JobId=3" in line)
+
+
+def test_shards_of_a_job_that_berth_does_not_know_are_used(tmp_path: Path) -> None:
+    slurm = FakeSlurm()
+    slurm.jobs["1"] = {
+        "JobID": "1", "State": "RUNNING", "NodeList": "node1", "StartTime": "1500", "Reservation": "r",
+        "tres_alloc": "cpu=1,mem=500M,node=1,gres/shard=3", "tres_per_node": "gres:shard:v100_0:3",
+    }  # fmt: skip
+    slurm.held("2", "gres:shard:2")
+    ours = service(slurm, tmp_path, card_mib={"v100": 1000})
+    ours.step()
+    assert "TresPerNode=gres:shard:v100_1:2" in next(line for line in slurm.told if "JobId=2" in line)
+
+
+def test_a_berth_that_places_tells_the_watchdog_whose_jobs_and_one_that_advises_does_not(
+    tmp_path: Path,
+) -> None:
+    slurm = FakeSlurm()
+    slurm.held("1", Partition="other")
+    ours = service(slurm, tmp_path, qos=frozenset({"fast"}))
+    ours.step()
+    assert (tmp_path / "scope").read_text() == "partition gpu\nqos fast\n"
+    said: list[str] = []
+    looks = iter((False, True, True))
+    ours.run(said.append, until=lambda: next(looks))
+    assert said == [
+        "1 jobs are held for berth that this one does not place, job 1 first; name their partition or QoS, or let"
+        " the watchdog give them back"
+    ]
+    service(slurm, tmp_path, places=False).step()
+    assert not (tmp_path / "scope").exists()
+
+
+def test_a_job_whose_gpus_somebody_changed_before_its_release_is_not_released(tmp_path: Path) -> None:
+    slurm = FakeSlurm(changes={"1": "gres:gpu:v100_1:2"})
+    slurm.held("1")
+    slurm.held("2")
+    service(slurm, tmp_path).step()
+    assert [line for line in slurm.told if line.startswith("release")] == ["release 2"]
+    told = [(each.event, each.why) for each in read_decisions(tmp_path / DECISIONS) if each.job == "1"]
+    assert told == [
+        ("placed", ""), ("taken-back", "its GPUs were changed before its release: gres:gpu:v100_1:2"),
+    ]  # fmt: skip
+
+
+def test_a_job_placed_on_other_gpus_than_before_has_those_alone(tmp_path: Path) -> None:
+    """Slurm adds GPUs of another type to those that were told before."""
+    slurm = FakeSlurm()
+    slurm.jobs["9"] = {
+        "JobID": "9", "State": "RUNNING", "NodeList": "node1", "StartTime": "1500", "tres_per_node": "gres:gpu:v100_0:1"
+    }  # fmt: skip
+    slurm.held("1", tres_per_node="gres:gpu:v100_0:1", Feature="(null)")
+    slurm.nodes = {"node1": "IDLE"}
+    service(slurm, tmp_path).step()
+    assert slurm.told == [
+        "update JobId=1 TresPerNode=",
+        f"update JobId=1 ReqNodeList=node1 TresPerNode=gres:gpu:v100_1:1 AdminComment={NOTE};share=1000:0:0",
+        "release 1",
+    ]  # fmt: skip
+    assert slurm.jobs["1"]["tres_per_node"] == "gres:gpu:v100_1:1"
+
+
+def test_a_partition_that_goes_down_or_comes_up_is_seen_within_four_looks(tmp_path: Path) -> None:
+    slurm = FakeSlurm(partition="DOWN")
+    slurm.held("1")
+    ours = service(slurm, tmp_path)
+    ours.step()
+    assert ours.why["1"] == "its partition gpu is not up"
+    slurm.partition = "UP"
+    for _ in range(4):
+        ours.step()
+    assert slurm.jobs["1"]["State"] == "RUNNING"

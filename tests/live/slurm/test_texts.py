@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from berth.errors import LiveError
 from berth.history.values.applications import read_rules
+from berth.history.values.durations import slurm_s
+from berth.history.values.gres import Gres, base_type, gres_list, indices
+from berth.history.values.tres import Resources, resources
 from berth.live.slurm import node
-from berth.live.slurm.controller import Change, Controller
-from berth.live.slurm.gres import Gres, base_type, gres_list, indices
+from berth.live.slurm.controller import Change, Controller, run_program
 from berth.live.slurm.jobs import jobs_of, tasks_of
 from berth.live.slurm.nodes import nodes_of, partitions_of
 from berth.live.slurm.priorities import Priorities
@@ -234,3 +236,63 @@ def test_the_prolog_believes_no_field_of_a_job_s_name(
     assert node._job({"SLURM_JOB_ID": "6"})["TresPerNode"] == ""
     with pytest.raises(LiveError, match="squeue has no job 8"):
         node._job({"SLURM_JOB_ID": "8"})
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("1-02:03:04", 93_784), ("7-0", 604_800), ("03:04", 184), ("4:00", 240), ("30", 1800), ("300 sec", 300),
+        ("01:00:00", 3600), ("UNLIMITED", None), ("NOT_SET", None), ("", None), ("1:2:3:4", None), ("x-1", None),
+    ],
+)  # fmt: skip
+def test_a_time_as_slurm_prints_it(text: str, seconds: int | None) -> None:
+    assert slurm_s(text) == seconds
+
+
+def test_a_resource_may_have_any_name_and_type() -> None:
+    assert gres_list("gpu:1g.5gb:7,bandwidth:lustre:no_consume:4G,NIC:2") == (
+        Gres("gpu", "1g.5gb", 7), Gres("bandwidth", "lustre", 4 << 30), Gres("NIC", "", 2),
+    )  # fmt: skip
+    assert gres_list("gpu:a:b:1,gpu:2", odd=True) == (Gres("gpu", "", 2),)
+    assert resources("gpu:v100:2(S:0-1),cpu=4") == Resources(gpu_model="v100", cpus=4, gpus_a_node=2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "share"),
+    [
+        ({"tres_per_node": "gres:shard:2"}, Share(500, 500)),
+        ({"tres_per_node": "gres:gpu:1", "Comment": "torch gpu_pct=30"}, Share(300, 300)),
+    ],
+)
+def test_a_part_of_a_gpu_of_any_type_has_that_part_of_its_memory(
+    fields: dict[str, object], share: Share
+) -> None:
+    cards = Cards({"v100": 1000})
+    cards.look_at(nodes_of(NODE.format(name="n", features="(null)", gres=TYPED, used="gpu:0", state="IDLE")))
+    (job,) = jobs_of(row(**fields))
+    assert job_of(job, cards, read_rules(), priority=5, retries=1).share == share
+
+
+def test_one_row_that_cannot_be_read_hides_no_other_job() -> None:
+    slurm = FakeSlurm(jobs={"1": {"JobID": "1", "SubmitTime": "yesterday"}, "2": {"JobID": "2"}})
+    controller = Controller(slurm)
+    assert [job.id for job in controller.jobs()] == ["2"]
+    assert controller.odd == [
+        "squeue printed of job 1 what cannot be read: invalid literal for int() with base 10: 'yesterday'"
+    ]
+
+
+def test_many_jobs_are_asked_for_in_several_queries() -> None:
+    asked: list[int] = []
+
+    def run(words: Sequence[str], told: str) -> str:
+        asked.append(len(words[words.index("-j") + 1].split(",")))
+        return ""
+
+    assert Controller(run).jobs([str(at) for at in range(2500)]) == ()
+    assert asked == [1000, 1000, 500]
+
+
+def test_a_program_that_cannot_be_run_is_an_answer_that_is_missing() -> None:
+    with pytest.raises(LiveError, match="cannot be run"):
+        run_program(["true", "x" * 3_000_000])

@@ -16,6 +16,7 @@ from berth.errors import HistoryError
 from berth.history.importing.sacct import SEPARATOR
 from berth.history.store.pseudonyms import pseudonym
 from berth.history.values.applications import read_rules
+from berth.history.values.durations import slurm_s
 from berth.history.values.tres import resources
 
 __all__ = ["Queued", "hidden", "read_queue", "run_squeue", "tasks_of"]
@@ -24,7 +25,6 @@ _NEEDED: Final = ("jobidraw", "state", "submit")
 _TASKS = re.compile(r"(\d{1,7})(?:-(\d{1,7})(?::(\d{1,7}))?)?")
 MOST_TASKS: Final = 4_000_000
 """Slurm numbers the tasks of an array to at most this."""
-_MINUTES = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +209,5 @@ def _limit_ms(row: Mapping[str, str]) -> int | None:
     raw = row.get("timelimitraw", "")
     if raw.isdecimal():
         return int(raw) * 60_000
-    found = _MINUTES.fullmatch(row.get("timelimit", ""))
-    if found is None:
-        return None
-    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
-    return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000
+    limit_s = slurm_s(row.get("timelimit", ""))
+    return None if limit_s is None else 1000 * limit_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -14,10 +15,10 @@ from berth.history.store.folder import History
 from berth.history.store.import_result import ImportResult, Rejections
 from berth.history.store.parquet import rows_to_columns
 from berth.history.store.spool_marks import Mark
-from berth.history.store.usage import USAGE
+from berth.history.store.usage import USAGE, UsageRow, write_usage
 from berth.sampling.spool import Segment, checked_lines, first_line_of, segments
 
-__all__ = ["import_samples"]
+__all__ = ["import_samples", "import_usage"]
 
 GAP_MS: Final = 30_000
 """Slices of a job that lie further apart are of different tries of it."""
@@ -78,6 +79,14 @@ def import_samples(history: History, spool: Path, cluster: str = "") -> ImportRe
         except duckdb.Error as error:
             raise HistoryError(f"{spool}: {first_line(error)}") from error
         return history.merge_usage(database, staged, rejections, marks)
+
+
+def import_usage(history: History, rows: Iterable[UsageRow]) -> ImportResult:
+    """Take over what was measured of jobs elsewhere, as by Slurm's Epilogs."""
+    with history.import_space() as space, connect(space) as database:
+        staged = space / "usage.parquet"
+        write_usage(rows, staged)
+        return history.merge_usage(database, staged, Rejections())
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from berth.history.values.gres import gres_list
+
 __all__ = ["Resources", "resources"]
 
 MOST: Final = 2**31 - 1
@@ -21,7 +23,6 @@ MARKS_MIB: Final = range(2**32 - 3, 2**32)
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([KMGTP]?)[nc]?")
 _MIB = {"K": 1 / 1024, "": 1.0, "M": 1.0, "G": 1024.0, "T": 1024.0**2, "P": 1024.0**3}
-_OLD_GRES = re.compile(r"(?:gres[:/])?gpu(?::([A-Za-z][\w.-]*))?:(\d+)(?:\(.*\))?")
 
 
 class Resources(NamedTuple):
@@ -51,9 +52,10 @@ def resources(text: str, names: Mapping[str, str] | None = None) -> Resources:
     for item in text.split(","):
         name, equals, value = item.partition("=")
         if not equals:
-            if old := _OLD_GRES.fullmatch(item.strip()):
-                a_node += int(old[2])
-                models[old[1] or ""] = models.get(old[1] or "", 0) + int(old[2])
+            for old in gres_list(item.strip(), odd=True):
+                if old.name == "gpu":
+                    a_node += old.count
+                    models[old.kind] = models.get(old.kind, 0) + old.count
             continue
         name = (names or {}).get(name.strip(), name.strip()).lower()
         size = _SIZE.fullmatch(value.strip())

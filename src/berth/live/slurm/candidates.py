@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 
 from berth.history.values.applications import Rules
@@ -11,7 +11,7 @@ from berth.live.slurm.controller import View
 from berth.live.slurm.jobs import SlurmJob, tasks_of
 from berth.live.slurm.priorities import Priorities
 from berth.live.slurm.requests import Cards, Note, NotOursError, job_of, note_of
-from berth.model import Job
+from berth.model import Job, Share
 
 __all__ = ["Candidates", "Reader", "Scope", "by_slurm"]
 
@@ -55,6 +55,8 @@ class Candidates:
     """Jobs that berth took and cannot decide on, and why."""
     loose: list[str] = field(default_factory=list)
     """Jobs with berth's note that wait unheld, though berth has not placed them."""
+    outside: list[str] = field(default_factory=list)
+    """Jobs that are held with berth's note, and that this berth does not place: the watchdog gives them back."""
 
 
 class Reader:
@@ -75,8 +77,12 @@ class Reader:
             found.jobs[job.id] = job
             if job.runs:
                 self._running(job, found, priorities, view.at_ms)
-            elif job.waits and self._scope.has(job):
-                self._waiting(job, found, priorities, placed, refused, view.at_ms, up)
+            elif job.waits:
+                mine = self._scope.has(job)
+                if mine:
+                    self._waiting(job, found, priorities, placed, refused, view.at_ms, up)
+                if job.held and not (mine and self._scope.places) and note_of(job.admin_comment) is not None:
+                    found.outside.append(job.id)
         found.waiting.sort(key=lambda job: (job.submit_ms, _place(job.id)))
         return found
 
@@ -86,9 +92,14 @@ class Reader:
                 job, self._cards, self._rules, priority=priorities.of_job(job, now_ms), retries=self._retries
             )
         except NotOursError:  # a stranger, which has what Slurm says it has
-            gpus = job.tres.gpus or job.tres.gpus_a_node * max(1, job.nodes)
+            nodes = max(1, job.nodes)
+            gpus, share = job.tres.gpus or job.tres.gpus_a_node * nodes, Share()
+            if not gpus and job.tres.shards:
+                gpus = nodes
+                milli = min(1000, 1000 * job.tres.shards // nodes // max(1, self._cards.shards_a_gpu))
+                share = Share(max(1, milli), self._cards.least_mib * milli // 1000)
             found.running[job.id] = Job(
-                job.id, job.submit_ms, None, user=job.user, gpus=gpus, nodes=max(1, job.nodes),
+                job.id, job.submit_ms, None, user=job.user, gpus=gpus, share=share, nodes=nodes,
                 cpu_milli=1000 * job.tres.cpus, mem_mib=job.tres.mem_mib, time_limit_ms=job.time_limit_ms,
                 virtual_cluster=job.partition,
             )  # fmt: skip
@@ -117,7 +128,7 @@ class Reader:
             )
         except NotOursError as why:
             found.kept_back[job.id] = str(why)
-            if note is not None and self._scope.places:
+            if note is not None and self._scope.places and refused.get(job.id, (0, ""))[0] <= now_ms:
                 found.to_give_back[job.id] = (note, str(why))
             return
         why_not = by_slurm(job, self._scope.places, now_ms, up)
@@ -130,7 +141,7 @@ class Reader:
             found.waiting.append(ours)
 
 
-def by_slurm(job: SlurmJob, held: bool, now_ms: int, up: Iterable[str]) -> str:
+def by_slurm(job: SlurmJob, held: bool, now_ms: int, up: Set[str]) -> str:
     """Why Slurm's own rules keep a job back; empty if they do not, as far as can be told before it is released."""
     if job.partition not in up:
         return f"its partition {job.partition} is not up"

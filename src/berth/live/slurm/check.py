@@ -55,6 +55,8 @@ class Site:
     """None: no slurmrestd is asked for; empty: it answers; else why it does not."""
     token: str = ""
     now_s: float = 0.0
+    qos: Set[str] = frozenset()
+    """The QoS whose jobs berth is to place."""
 
 
 def faults(site: Site, cards: Cards) -> list[Fault]:
@@ -117,7 +119,9 @@ def _of_slurm(site: Site) -> Iterator[Fault]:
     for name in LEFT_OUT:
         if get(name, "0") not in ("0", "(null)", ""):
             yield Fault(
-                f"{name} is {get(name)}, which berth's order of held jobs leaves out", name, stops=False
+                f"{name} is {get(name)}, which berth's order of held jobs leaves out",
+                f"slurm.conf: {name}=0, or accept that held jobs ignore it",
+                stops=False,
             )
 
 
@@ -132,16 +136,18 @@ def _of_lua(site: Site) -> Iterator[Fault]:
         return
     if "berth_submit" not in site.lua or "berth_modify" not in site.lua:
         yield Fault(
-            "job_submit.lua does not call berth's functions, so that no job is held, or users release held ones",
-            "job_submit.lua: call berth_submit and berth_modify, as in `berth slurm install --dry-run`",
+            "job_submit.lua does not load berth's functions, so that no job is held, or users release held ones",
+            "job_submit.lua: the lines between BEGIN berth and END berth, as in `berth slurm install --dry-run`",
         )
         return
-    for name in sorted(site.wanted):
-        if not re.search(rf"\b{re.escape(name)}\b\W*\]?\s*=\s*true", site.lua):
-            yield Fault(
-                f"job_submit.lua does not take the jobs of the partition {name}",
-                f'job_submit.lua: local BERTH_PARTITIONS = {{ ["{name}"] = true }}',
-            )
+    for what, table, names in (("partition", "PARTITIONS", site.wanted), ("QoS", "QOS", site.qos)):
+        told = re.search(rf"local BERTH_{table} *= *\{{(.*?)\}}", site.lua, re.DOTALL)
+        for name in sorted(names):
+            if told is None or not re.search(rf"\b{re.escape(name)}\b\W*\]?\s*=\s*true", told[1]):
+                yield Fault(
+                    f"berth.lua does not take the jobs of the {what} {name}",
+                    f'berth.lua: local BERTH_{table} = {{ ["{name}"] = true }}',
+                )
 
 
 def _of_nodes(site: Site, cards: Cards) -> Iterator[Fault]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import mean, median
 
 from berth.live.slurm.decisions import ADVISED, ENDED, PLACED, STARTED, TAKEN_BACK, Decision
@@ -77,8 +77,7 @@ def attempts_of(decisions: Iterable[Decision]) -> list[Attempt]:
 
 
 def _ended(begun: Attempt, line: Decision) -> Attempt:
-    values = {name: getattr(begun, name) for name in Attempt.__dataclass_fields__}
-    return Attempt(**{**values, "end_ms": line.end_ms, "state": line.state})
+    return replace(begun, end_ms=line.end_ms, state=line.state)
 
 
 def compare(decisions: Iterable[Decision], gpus: int) -> Comparison:

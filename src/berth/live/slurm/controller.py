@@ -20,6 +20,10 @@ from berth.live.slurm.nodes import SlurmNode, SlurmPartition, nodes_of, partitio
 __all__ = ["Change", "Controller", "Run", "View", "run_program"]
 
 TIMEOUT_S = 60.0
+CHANGES_AT_ONCE = 200
+"""Lines that one `scontrol` is told: at 22 updates a second they take 9 s."""
+IDS_AT_ONCE = 1000
+"""Jobs that one `squeue` is asked for: the words of a program have a largest length."""
 _PROMPT = "scontrol: "
 _CONFIG = re.compile(r"(\S+)\s*=\s?(.*)")
 _TOLD = re.compile(r"Configuration data (as of) (\S+)")
@@ -28,7 +32,7 @@ Run = Callable[[Sequence[str], str], str]
 """Runs a program with words on its standard input and returns what it prints; LiveError where it cannot."""
 
 
-def run_program(words: Sequence[str], told: str = "") -> str:
+def run_program(words: Sequence[str], told: str = "", *, timeout_s: float = TIMEOUT_S) -> str:
     """Run one of Slurm's programs; LiveError says what it said."""
     environment = {**os.environ, "SLURM_TIME_FORMAT": "%s", "SLURM_BITSTR_LEN": "0", "LC_ALL": "C.UTF-8"}
     # scontrol reads its lines by readline, which writes escapes into what it repeats, unless its terminal is wide.
@@ -36,13 +40,15 @@ def run_program(words: Sequence[str], told: str = "") -> str:
     try:
         done = subprocess.run(
             words, input=told, stdout=subprocess.PIPE, stderr=subprocess.STDOUT if told else subprocess.PIPE,
-            text=True, errors="replace", timeout=TIMEOUT_S, env=environment, check=False,
+            text=True, errors="replace", timeout=timeout_s, env=environment, check=False,
         )  # fmt: skip
     except FileNotFoundError as error:
         raise LiveError(f"there is no {words[0]} here; run berth where Slurm's commands are") from error
+    except OSError as error:
+        raise LiveError(f"{words[0]} cannot be run ({error.strerror}); see: ulimit -a") from error
     except subprocess.TimeoutExpired as error:
         raise LiveError(
-            f"{words[0]} has not answered for {TIMEOUT_S:.0f} s; see whether slurmctld lives: scontrol ping"
+            f"{words[0]} has not answered for {timeout_s:.0f} s; see whether slurmctld lives: scontrol ping"
         ) from error
     if done.returncode and not told:
         raise LiveError(f"{' '.join(words[:4])}: {done.stderr.strip() or f'exit {done.returncode}'}")
@@ -58,7 +64,7 @@ class Change:
     gres: str | None = None
     """What it gets on each of its nodes, such as `gres:gpu:a100_1:1` or `gres:shard:a100_1:2`; empty: nothing."""
     admin_comment: str | None = None
-    nodes: int | None = None
+    """Written with the rest; an empty one, which ends berth's hold on the job, only after its release."""
     per_job: str | None = None
     per_task: str | None = None
     per_socket: str | None = None
@@ -66,17 +72,25 @@ class Change:
     """True: an administrator's hold; False: release it."""
     requeue: bool = False
     """Begin with a requeue, which leaves it held."""
+    instead: bool = False
+    """Whether `gres` replaces GPUs or shards that it was given before: Slurm adds those of another type to them, unless
+    it is told an empty request in between."""
 
     @property
-    def lines(self) -> tuple[str, ...]:
-        """The lines for `scontrol`, but for the release."""
+    def clears(self) -> bool:
+        """Whether berth lets go of the job: its note is what berth and the watchdog find it by, so that it is cleared
+        only after the release."""
+        return self.hold is False and self.admin_comment == ""
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The lines for `scontrol` in their order; each is told only if those before it went well."""
         pairs = [
             (name, value)
             for name, value in (
                 ("ReqNodeList", self.node_list), ("TresPerNode", self.gres), ("TresPerJob", self.per_job),
                 ("TresPerTask", self.per_task), ("TresPerSocket", self.per_socket),
-                ("NumNodes", None if self.nodes is None else str(self.nodes)),
-                ("AdminComment", self.admin_comment),
+                ("AdminComment", None if self.clears else self.admin_comment),
                 ("StartTime", "now" if self.requeue else None),  # Slurm keeps what was requeued back for two minutes
             )
             if value is not None
@@ -84,8 +98,14 @@ class Change:
         told = [f"requeuehold {self.job_id}"] if self.requeue else []
         if self.hold:
             told.append(f"hold {self.job_id}")
+        if self.instead:
+            told.append(f"update JobId={self.job_id} TresPerNode=")
         if pairs:
             told.append(f"update JobId={self.job_id} " + " ".join(f"{name}={value}" for name, value in pairs))
+        if self.hold is False:
+            told.append(f"release {self.job_id}")
+        if self.clears:
+            told.append(f"update JobId={self.job_id} AdminComment=")
         return tuple(told)
 
 
@@ -106,9 +126,14 @@ class Controller:
         self._run = run
         self.queries = 0
         """How many queries there were."""
+        self.odd: list[str] = []
+        """Why jobs of the last queries are missing."""
 
     def jobs(self, ids: Sequence[str] = ()) -> tuple[SlurmJob, ...]:
         """All jobs that wait or run; with `ids` only these, also where they have ended lately."""
+        if len(ids) > IDS_AT_ONCE:
+            parts = (ids[at : at + IDS_AT_ONCE] for at in range(0, len(ids), IDS_AT_ONCE))
+            return tuple(job for part in parts for job in self.jobs(part))
         only = ["-t", "all", "-j", ",".join(ids)] if ids else []
         self.queries += 1
         mark = secrets.token_hex(4)
@@ -118,7 +143,7 @@ class Controller:
             if ids and "Invalid job id" in str(error):
                 return ()  # what squeue says where slurmctld has forgotten the only job that is asked for
             raise
-        return tuple(jobs_of(text, mark))
+        return tuple(jobs_of(text, mark, self.odd.append))
 
     def nodes(self) -> tuple[SlurmNode, ...]:
         """All nodes."""
@@ -132,6 +157,7 @@ class Controller:
 
     def configuration(self) -> dict[str, str]:
         """What `scontrol show config` prints, by name."""
+        self.queries += 1
         text = self._run(["scontrol", "show", "config"], "")
         found = (_CONFIG.fullmatch(line.strip()) for line in text.splitlines())
         told = _TOLD.match(text)
@@ -139,6 +165,7 @@ class Controller:
 
     def fair_shares(self) -> dict[tuple[str, str], float]:
         """The fair-share factor of each account and user, as `sshare` tells it; empty without accounting."""
+        self.queries += 1
         try:
             text = self._run(["sshare", "-a", "-P", "-n", "-o", "Account,User,FairShare"], "")
         except LiveError:
@@ -153,21 +180,59 @@ class Controller:
     def apply(self, changes: Iterable[Change]) -> dict[str, str]:
         """Make these changes; what went wrong, by the job's id.
 
-        What is to be released is released by a second process, and only where everything before went well: released
-        after an update that was refused, a job would run without any GPU.
+        The steps of a job are told one after another, each by a process of its own and only where those before it went
+        well: a job that is released after an update that was refused would run without any GPU, and one that Slurm has
+        just started must not be updated as if it still waited. Where `scontrol` does not answer at all, all that was
+        not told yet has failed.
         """
         changes = tuple(changes)
-        failed = self._tell([(change.job_id, line) for change in changes for line in change.lines])
-        free = [change.job_id for change in changes if change.hold is False and change.job_id not in failed]
-        return failed | self._tell([(job_id, f"release {job_id}") for job_id in free])
+        bad = [line for change in changes for line in change.steps if "\n" in line]
+        if bad:
+            raise LiveError(f"a change of a job holds a line break: {bad[0][:80]!r}")
+        failed: dict[str, str] = {}
+        freed: set[str] = (
+            set()
+        )  # Slurm has them back: one that has ended since takes no change, and needs none
+        for at in range(max((len(change.steps) for change in changes), default=0)):
+            asked = [
+                (change.job_id, change.steps[at])
+                for change in changes
+                if at < len(change.steps) and change.job_id not in failed
+            ]
+            failed |= (
+                changed := self._changed(
+                    changes, [job_id for job_id, line in asked if line.startswith("release")]
+                )
+            )
+            asked = [each for each in asked if each[0] not in changed]
+            freed |= {job_id for job_id, line in asked if line.endswith(" AdminComment=")}
+            for first in range(0, len(asked), CHANGES_AT_ONCE):
+                some = asked[first : first + CHANGES_AT_ONCE]
+                try:
+                    failed |= self._tell(some)
+                except LiveError as error:
+                    failed |= {job_id: str(error) for job_id, _ in asked[first:]}
+                    break
+        return {job_id: why for job_id, why in failed.items() if job_id not in freed}
+
+    def _changed(self, changes: Sequence[Change], ids: Sequence[str]) -> dict[str, str]:
+        """Which jobs of `ids`, about to be released, ask for other GPUs than they were just given, and for which."""
+        wanted = {change.job_id: change.gres for change in changes if change.gres}
+        asked = [job_id for job_id in ids if job_id in wanted]
+        try:
+            there = self.jobs(asked) if asked else ()
+        except LiveError as error:
+            return dict.fromkeys(asked, str(error))
+        return {
+            job.id: f"its GPUs were changed before its release: {job.tres_per_node or 'none'}"
+            for job in there
+            if job.id in wanted and job.waits and job.tres_per_node != wanted[job.id]
+        }
 
     def _tell(self, asked: Sequence[tuple[str, str]]) -> dict[str, str]:
         """Have one `scontrol` do these lines, each of a job; what went wrong, by the job's id."""
         if not asked:
             return {}
-        bad = [line for _, line in asked if "\n" in line]
-        if bad:
-            raise LiveError(f"a change of a job holds a line break: {bad[0][:80]!r}")
         return dict(_errors(self._run(["scontrol"], "".join(f"{line}\n" for _, line in asked)), asked))
 
 

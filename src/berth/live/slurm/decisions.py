@@ -39,7 +39,10 @@ TAKEN_BACK = "taken-back"
 GIVEN_BACK = "given-back"
 """berth does not decide on it: Slurm does, with the request that it was submitted with."""
 GIVEN_UP = "given-up"
-"""It ran out of GPU memory too often, and is not queued again."""
+"""berth can do no more for it: it ran out of GPU memory too often, or Slurm refuses what berth asks for it."""
+MOST_BYTES = 256 << 20
+"""A log of this size begins anew; the one before it is kept beside it."""
+OLD = ".1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +63,16 @@ class Decision:
     milli: int = 1000
     mem_mib: int = 0
     where: str = ""
-    """Nodes and GPUs: `node1:0+1,node2:0+1`."""
+    """Nodes and GPUs: `node1:0+1,node2:0+1`; of a start by Slurm's account, maybe of nodes alone."""
+    told: str = ""
+    """Of the start of a job that berth had placed, where that was to be."""
     why: str = ""
     state: str = ""
     user: str = ""
     application: str = ""
     peak_mib: int = 0
+    card_mib: int = 0
+    """Memory of a GPU of its node."""
     refused: int = 0
 
 
@@ -79,6 +86,8 @@ def append(path: Path, decisions: list[Decision]) -> None:
         kept = {name: value for name, value in asdict(decision).items() if value != getattr(plain, name)}
         lines.append(json.dumps(kept, ensure_ascii=False, separators=(",", ":")) + "\n")
     try:
+        if path.exists() and path.stat().st_size > MOST_BYTES:
+            os.replace(path, path.with_name(path.name + OLD))
         with open(path, "a", encoding="utf-8") as file:
             file.write("".join(lines))
             file.flush()
@@ -92,13 +101,15 @@ def append(path: Path, decisions: list[Decision]) -> None:
 def read_decisions(path: Path) -> Iterator[Decision]:
     """All lines in their order; one that a crash cut off is passed over."""
     known = set(Decision.__dataclass_fields__)
-    try:
-        with open(path, encoding="utf-8") as file:
+    old = path.with_name(path.name + OLD)
+    found = [each for each in (old, path) if each.exists()]
+    if not found:
+        raise LiveError(f"{path} is not there; `berth slurm run` writes it")
+    for each in found:
+        with open(each, encoding="utf-8") as file:
             for line in file:
                 try:
                     values = json.loads(line)
                     yield Decision(**{name: value for name, value in values.items() if name in known})
-                except (ValueError, TypeError):
+                except (ValueError, TypeError, AttributeError):
                     continue
-    except FileNotFoundError as error:
-        raise LiveError(f"{path} is not there; `berth slurm run` writes it") from error

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from berth.errors import LiveError
+from berth.history.values.durations import slurm_s
+from berth.history.values.gres import indices
 from berth.history.values.tres import Resources, resources
-from berth.live.slurm.gres import indices
 
 __all__ = ["COLUMNS", "FIELD", "ROW", "SlurmJob", "format_of", "jobs_of", "rows_of", "tasks_of", "text_of"]
 
@@ -78,6 +79,8 @@ class SlurmJob:
     """The most tasks of its array that may run at once."""
     het: bool = False
     """Whether it is a component of a heterogeneous job."""
+    nodes_vary: bool = False
+    """Whether it takes more nodes than the `nodes` that it asks for at least."""
 
     @property
     def waits(self) -> bool:
@@ -132,16 +135,20 @@ def rows_of(text: str, columns: Sequence[str] = COLUMNS, mark: str = "") -> Iter
         yield fields
 
 
-def jobs_of(text: str, mark: str = "") -> Iterator[SlurmJob]:
+def jobs_of(text: str, mark: str = "", odd: Callable[[str], None] | None = None) -> Iterator[SlurmJob]:
     """The rows that `squeue -h -a -O` prints, with times as seconds (SLURM_TIME_FORMAT=%s).
 
-    Raises LiveError for a row that cannot be read: half of a queue would be worse than none.
+    One row that cannot be read is passed over, and `odd` is told why: it must not hide all other jobs. Raises LiveError
+    for a row of another number of fields, and where `odd` is None.
     """
     for fields in rows_of(text, COLUMNS, mark):
         try:
             yield _job(fields)
         except ValueError as error:
-            raise LiveError(f"squeue printed of job {fields[1]} what cannot be read: {error}") from error
+            why = f"squeue printed of job {fields[1]} what cannot be read: {error}"
+            if odd is None:
+                raise LiveError(why) from error
+            odd(why)
 
 
 def _job(fields: Sequence[str]) -> SlurmJob:
@@ -153,6 +160,7 @@ def _job(fields: Sequence[str]) -> SlurmJob:
     head, bracket, rest = array_id.partition("_[")
     spans, _, at_once = rest.rstrip("]").partition("%")
     waiting = indices(spans) if bracket else ()
+    limit_s = slurm_s(limit)
     if len(waiting) > MOST_TASKS:
         raise ValueError(f"an array of {len(waiting):,} tasks")
     return SlurmJob(
@@ -160,13 +168,15 @@ def _job(fields: Sequence[str]) -> SlurmJob:
         account=text_of(account), qos=text_of(qos), partition=partition, name=name, comment=text_of(comment),
         admin_comment=text_of(admin_comment), command=text_of(command), priority=_number(priority),
         nice=int(nice or 0), submit_ms=_ms(submit) or 0, eligible_ms=_ms(eligible), start_ms=_ms(start),
-        end_ms=_ms(end), time_limit_ms=_limit_ms(limit), nodes=_number(nodes), tasks=_number(tasks),
+        end_ms=_ms(end), time_limit_ms=None if limit_s is None else 1000 * limit_s, nodes=_number(nodes),
+        tasks=_number(tasks),
         node_list=text_of(node_list), req_nodes=text_of(req_nodes),
         tres=resources(tres), tres_per_node=text_of(per_node), tres_per_job=text_of(per_job),
         tres_per_task=text_of(per_task), tres_per_socket=text_of(per_socket), features=text_of(features),
         licenses=text_of(licenses), dependency=text_of(dependency), reservation=text_of(reservation),
         exclusive=over == "NO", restarts=_number(restarts), array_tasks=waiting,
         array_limit=int(at_once) if at_once else None, het=het_id not in _NOTHING and het_id != "0",
+        nodes_vary=len(set(nodes.split("-"))) > 1,
     )  # fmt: skip
 
 
@@ -203,15 +213,3 @@ def _number(text: str) -> int:
 
 def _ms(text: str) -> int | None:
     return None if text in _NOTHING else int(text) * 1000
-
-
-def _limit_ms(text: str) -> int | None:
-    """`1-02:03:04`, `03:04` or `4:00` (minutes:seconds); None for UNLIMITED and what is not set."""
-    if text in _NOTHING or text in ("UNLIMITED", "NOT_SET", "INVALID", "Partition_Limit"):
-        return None
-    days, dash, clock = text.rpartition("-")
-    parts = [int(part) for part in clock.split(":")]
-    while len(parts) < 3:
-        parts.insert(0, 0)
-    hours, minutes, seconds = parts
-    return ((int(days or 0) * 24 + hours) * 3600 + minutes * 60 + seconds) * 1000 if dash or parts else None

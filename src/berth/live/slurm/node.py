@@ -8,6 +8,7 @@ and ends with 0: a Prolog that failed would drain the node, which is not berth's
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import secrets
 import sys
@@ -17,20 +18,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from berth.errors import BerthError, LiveError
+from berth.history.values.gres import gres_list, indices
 from berth.live.slurm.controller import run_program
-from berth.live.slurm.gres import gres_list, indices
 from berth.live.slurm.jobs import format_of, rows_of, text_of
 from berth.live.slurm.nodes import nodes_of
 from berth.live.slurm.requests import Note, note_of
 from berth.live.slurm.results import Result, keep
 from berth.model import Share
 from berth.partition import Access, Limit, create, fake_driver_folder, find, remove
-from berth.partition.gpus import Gpu, gpus
+from berth.partition.gpus import Gpu, gpus, open_nvml
 from berth.partition.launch import environment
 
 __all__ = ["epilog", "main", "prolog"]
 
 LEAST_PCT = 1
+ANSWER_S = 4.0
+"""How long slurmctld may take to answer: the script that calls this ends it after 8 s."""
 
 
 def main() -> None:
@@ -68,11 +71,20 @@ def prolog(words: Mapping[str, str]) -> None:
     if not there:
         return
     fake = bool(words.get("BERTH_SLURM_FAKE_GPU"))
-    known = {gpu.index: gpu for gpu in gpus(fake_driver_folder() if fake else None)}
+    known = _by_minor(fake_driver_folder() if fake else None)
     if fake:  # one fake card stands for all of them
         known = {index: replace(known[0], index=index) for index in there[:1]}
-    job = _job(words)
-    note = note_of(job.get("AdminComment", ""))
+    try:
+        job = _job(words)
+        note = note_of(job.get("AdminComment", ""))
+    except LiveError as error:
+        note = _least(words, min((known[index].mem_mib for index in there if index in known), default=0))
+        if note is None:
+            raise
+        say(
+            f"prolog of job {words['SLURM_JOB_ID']}: {error}; it gets {note.share}, the least that a job has here"
+        )
+        job = {}
     name = partition_name(words)
     with contextlib.suppress(BerthError):
         remove(name, force=True)  # of an attempt before this one
@@ -87,12 +99,34 @@ def prolog(words: Mapping[str, str]) -> None:
         _hand_in(words, region, fake)
 
 
+def _by_minor(driver: Path | None) -> dict[int, Gpu]:
+    """The GPUs of this node by the number of their /dev/nvidiaN, by which Slurm tells them; by their index where NVML
+    does not tell it."""
+    nvml, found = open_nvml(driver), {}
+    asked = getattr(nvml, "nvmlDeviceGetMinorNumber", None)
+    for gpu in gpus(driver):
+        handle, minor = ctypes.c_void_p(), ctypes.c_uint()
+        nvml.nvmlDeviceGetHandleByIndex_v2(gpu.index, ctypes.byref(handle))
+        told = asked is not None and asked(handle, ctypes.byref(minor)) == 0
+        found[minor.value if told else gpu.index] = gpu
+    return found
+
+
+def _least(words: Mapping[str, str], card_mib: int) -> Note | None:
+    """Where Slurm does not tell a job's part: that of one shard, if it is of a partition whose GPUs are shared. More
+    might be its neighbours' memory."""
+    if words.get("SLURM_JOB_PARTITION") not in words.get("BERTH_SLURM_PARTITIONS", "").split(","):
+        return None
+    shards = int(words.get("BERTH_SLURM_SHARDS", "8"))
+    return Note(share=Share(max(1, 1000 // shards), card_mib // shards))
+
+
 def _job(words: Mapping[str, str]) -> dict[str, str]:
     """AdminComment and TresPerNode of the job, and not of other tasks of its array; by `squeue`, because in what
     `scontrol show job` prints a user's name of a job can look like other fields."""
     columns, mark = ("JobID", "tres-per-node", "admin_comment"), secrets.token_hex(4)
     command = ["squeue", "-h", "-a", "-j", words["SLURM_JOB_ID"], "-O", format_of(columns, mark)]
-    for job_id, gres, comment in rows_of(run_program(command), columns, mark):
+    for job_id, gres, comment in rows_of(run_program(command, timeout_s=ANSWER_S), columns, mark):
         if job_id == words["SLURM_JOB_ID"]:
             return {"TresPerNode": text_of(gres), "AdminComment": text_of(comment)}
     raise LiveError(f"squeue has no job {words['SLURM_JOB_ID']}")
@@ -150,9 +184,13 @@ def epilog(words: Mapping[str, str]) -> None:
         for refusal in part.refusals:
             held = refusal.limit_bytes - min(refusal.left_bytes, refusal.limit_bytes)
             needs = max(needs, -(-(held + refusal.asked_bytes) >> 20))
-    remove(name, force=True)
     folder = Path(words.get("BERTH_SLURM_RESULTS", "/var/lib/berth/slurm/results"))
-    keep(folder, Result(words["SLURM_JOB_ID"], words.get("SLURMD_NODENAME", "node"), peak, refused, needs))
+    try:
+        keep(
+            folder, Result(words["SLURM_JOB_ID"], words.get("SLURMD_NODENAME", "node"), peak, refused, needs)
+        )
+    finally:
+        remove(name, force=True)
 
 
 if __name__ == "__main__":

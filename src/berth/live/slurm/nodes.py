@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from berth.errors import LiveError
+from berth.history.values.gres import Gres, base_type, gres_list
 from berth.history.values.hostlist import expand
-from berth.live.slurm.gres import Gres, base_type, gres_list
 
 __all__ = ["SlurmNode", "SlurmPartition", "nodes_of", "pairs_of", "partitions_of"]
 
@@ -112,7 +112,7 @@ def nodes_of(text: str) -> Iterator[SlurmNode]:
 def _node(pairs: dict[str, str]) -> SlurmNode:
     kinds: list[str] = []
     shards = 0
-    for each in gres_list(pairs.get("Gres", "")):
+    for each in gres_list(pairs.get("Gres", ""), odd=True):
         if each.name == "gpu":
             kinds += [each.kind] * each.count
         elif each.name == "shard":
@@ -121,7 +121,7 @@ def _node(pairs: dict[str, str]) -> SlurmNode:
         name=pairs["NodeName"], state=pairs["State"], features=_names(pairs.get("ActiveFeatures", "")),
         partitions=_names(pairs.get("Partitions", "")),
         cpus=int(pairs.get("CPUEfctv") or pairs["CPUTot"]), mem_mib=int(pairs["RealMemory"]),
-        gpu_kinds=tuple(kinds), shards=shards, used=gres_list(pairs.get("GresUsed", "")),
+        gpu_kinds=tuple(kinds), shards=shards, used=gres_list(pairs.get("GresUsed", ""), odd=True),
     )  # fmt: skip
 
 

@@ -42,9 +42,11 @@ def order_of(placement: Placement, note: Note, nodes: Mapping[int, SlurmNode], b
         items = [f"shard:{kind}:{count}" for kind in kinds.pop()] if typed else [f"shard:{count * each}"]
     else:
         items = [f"gpu:{kind}:1" for kind in kinds.pop()] if typed else [f"gpu:{each}"]
+    gres = ",".join(f"gres:{item}" for item in items)
     return Change(
-        placement.job.id, node_list=",".join(by_node), gres=",".join(f"gres:{item}" for item in items),
+        placement.job.id, node_list=",".join(by_node), gres=gres,
         admin_comment=str(replace(note, share=placement.share, best_effort=placement.best_effort)), hold=False,
+        instead=bool(before) and before != gres,
     )  # fmt: skip
 
 
@@ -58,12 +60,13 @@ def _shards(placement: Placement, node: SlurmNode) -> int:
 
 
 def given_back(job_id: str, note: Note, before: str = "") -> Change:
-    """The job with the request that it was submitted with, for Slurm to decide on; one that was placed with shards
-    keeps them, on any node, for Slurm does not exchange them."""
-    per_node = note.per_node if "shard" not in before or "shard" in note.per_node else None
+    """The job with the request that it was submitted with, for Slurm to decide on; one that was placed `before` keeps
+    the types of the GPUs or shards that it was placed on, on any node, because Slurm does not take them off again."""
+    if before:
+        return Change(job_id, node_list="", admin_comment="", hold=False)
     return Change(
-        job_id, node_list="", gres=per_node or None, per_job=note.per_job or None, per_task=note.per_task or None,
-        per_socket=note.per_socket or None, admin_comment="", hold=False,
+        job_id, node_list="", gres=note.per_node or None, per_job=note.per_job or None,
+        per_task=note.per_task or None, per_socket=note.per_socket or None, admin_comment="", hold=False,
     )  # fmt: skip
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from berth.history.values.durations import slurm_s
 from berth.live.slurm.jobs import SlurmJob
 
-__all__ = ["LEFT_OUT", "Priorities", "seconds_of"]
+__all__ = ["LEFT_OUT", "Priorities"]
 
 LEFT_OUT = ("PriorityWeightAssoc", "PriorityWeightJobSize", "PriorityWeightTRES", "PrioritySiteFactorPlugin")
 
@@ -48,7 +49,7 @@ class Priorities:
 
         return cls(
             configuration.get("PriorityType", "").endswith("multifactor"), number("PriorityWeightAge"),
-            seconds_of(configuration.get("PriorityMaxAge", "7-0")) or 7 * 86_400, number("PriorityWeightFairShare"),
+            slurm_s(configuration.get("PriorityMaxAge", "7-0")) or 7 * 86_400, number("PriorityWeightFairShare"),
             number("PriorityWeightPartition"), shares,
             {name: factor / most for name, factor in partition_factors.items()},
         )  # fmt: skip
@@ -65,20 +66,3 @@ class Priorities:
         sum_of = self.age * aged + self.fair_share * share
         sum_of += self.partition * self.partition_factors.get(job.partition, 0.0)
         return max(1, round(sum_of) - job.nice)
-
-
-def seconds_of(text: str) -> int:
-    """Seconds of `7-00:00:00`, `300 sec` or `01:00:00`; 0 where it is none."""
-    words = text.split()
-    if not words:
-        return 0
-    if len(words) > 1 and words[1].startswith("sec"):
-        return int(words[0]) if words[0].isdecimal() else 0
-    days, _, clock = words[0].rpartition("-")
-    try:
-        parts = [int(part) for part in clock.split(":")]
-        return int(days or 0) * 86_400 + sum(
-            part * size for part, size in zip(parts, (3600, 60, 1), strict=False)
-        )
-    except ValueError:
-        return 0

@@ -18,8 +18,8 @@ from typing import NamedTuple
 from berth.errors import SettingError
 from berth.gpu_models import GPU_MODELS
 from berth.history.values.applications import Rules
+from berth.history.values.gres import gres_list
 from berth.live.card_models import card_model
-from berth.live.slurm.gres import gres_list
 from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.nodes import SlurmNode
 from berth.model import GpuModel, Job, Share
@@ -94,10 +94,17 @@ class Cards:
         self._models: dict[str, GpuModel] = {}
         self.shards_a_gpu = 0
         """The least that a node with shards has of them for a GPU."""
+        self.least_mib = self.most_mib = 0
+        """Memory of the smallest GPU and of the largest one of which it is known; 0: of none."""
 
     def look_at(self, nodes: Iterable[SlurmNode]) -> None:
-        """Take in which shards there are."""
+        """Take in which GPUs and shards there are."""
+        nodes = tuple(nodes)
         self.shards_a_gpu = min((node.shards_a_gpu for node in nodes if node.shards_a_gpu), default=0)
+        sizes = [
+            size for kind in {node.model for node in nodes if node.gpus} if (size := self.model(kind).mem_mib)
+        ]
+        self.least_mib, self.most_mib = min(sizes, default=0), max(sizes, default=0)
 
     def told(self, kind: str) -> bool:
         """Whether the memory of this type was told."""
@@ -139,6 +146,7 @@ def job_of(job: SlurmJob, cards: Cards, rules: Rules, *, priority: int, retries:
         ("," in job.partition, f"it was submitted to several partitions, {job.partition}"),
         (bool(job.features) and not _FEATURES.fullmatch(job.features), f"its features are {job.features}"),
         (bool(note.per_socket), "it asks for GPUs on each socket"),
+        (job.nodes_vary, "it asks for a range of nodes"),
     ):
         if wrong:
             raise NotOursError(f"{why}, which berth leaves to Slurm")
@@ -183,7 +191,7 @@ def _asked(job: SlurmJob, note: Note) -> _Asked:
 
 def _share(job: SlurmJob, asked: _Asked, cards: Cards) -> Share:
     """What it may use of each GPU: by its shards, or by `gpu_mem=4G gpu_pct=30` in its comment."""
-    card_mib = cards.model(asked.kind).mem_mib if asked.kind else 0
+    card_mib = cards.model(asked.kind).mem_mib if asked.kind else cards.least_mib
     if asked.shards:
         if not cards.shards_a_gpu or asked.shards > cards.shards_a_gpu:
             raise NotOursError(f"it asks for {asked.shards} shards, and a GPU has {cards.shards_a_gpu}")
@@ -194,4 +202,6 @@ def _share(job: SlurmJob, asked: _Asked, cards: Cards) -> Share:
     except SettingError:
         mem = 0
     milli = min(1000, 10 * int(pct[1])) if pct and int(pct[1]) else 1000
+    if milli < 1000 and not mem:  # the Prolog promises it that part of the memory too
+        mem = card_mib * milli // 1000
     return Share(milli, mem)

@@ -1,4 +1,4 @@
-"""Changes through slurmrestd, on a Unix socket with a token: some 145 jobs a second.
+"""Changes through slurmrestd, on a Unix socket with a token: one request changes a job and releases it.
 
 It answers 200 also where it refuses, with `errors` inside. Its v0.0.38 knows no AdminComment: what needs one goes
 through `scontrol` first.
@@ -11,6 +11,7 @@ import json
 import os
 import socket
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ __all__ = ["RestChannel"]
 
 VERSION = "v0.0.38"
 TIMEOUT_S = 30.0
+CONNECTIONS = 4
+"""slurmrestd works on one request of a connection at a time, and waits for slurmctld meanwhile."""
 
 
 class _OnSocket(http.client.HTTPConnection):
@@ -43,7 +46,6 @@ class RestChannel:
     def __init__(self, path: Path, controller: Controller) -> None:
         self._path = path
         self._controller = controller
-        self._connection: _OnSocket | None = None
 
     def apply(self, changes: Iterable[Change]) -> dict[str, str]:
         """Make these changes; what went wrong, by the job's id."""
@@ -51,44 +53,53 @@ class RestChannel:
         # It knows jobs by their number alone: a task that waits has none of its own yet.
         by_rest = [
             change for change in changes
-            if change.hold is False and change.job_id.isdigit() and not (change.per_job or change.per_task)
+            if change.hold is False and change.job_id.isdigit() and change.node_list and not (
+                change.clears or change.instead or change.requeue or change.per_job or change.per_task
+            )
         ]  # fmt: skip
-        rest = [change for change in changes if change not in by_rest]
+        its = {change.job_id for change in by_rest}
+        rest = [change for change in changes if change.job_id not in its]
         notes = [
             Change(c.job_id, admin_comment=c.admin_comment) for c in by_rest if c.admin_comment is not None
         ]
         failed = self._controller.apply([*rest, *notes])
+        todo = [change for change in by_rest if change.job_id not in failed]
+        if not todo:
+            return failed
+        parts = [todo[at::CONNECTIONS] for at in range(min(CONNECTIONS, len(todo)))]
+        with ThreadPoolExecutor(len(parts)) as pool:
+            results = list(pool.map(self._post_all, parts))
+        left = []
+        for errors, untold in results:
+            failed |= errors
+            left += [replace(each, admin_comment=None) for each in untold]
+        return failed | self._controller.apply(left)
+
+    def _post_all(self, changes: Sequence[Change]) -> tuple[dict[str, str], Sequence[Change]]:
+        """Change and release these on one connection that is kept; what was objected to, and what slurmrestd could not
+        be told because it is gone or its token has expired."""
+        connection = _OnSocket(self._path)
+        failed: dict[str, str] = {}
         try:
-            return self._post_all(by_rest, failed)
+            for at, change in enumerate(changes):
+                try:
+                    errors = self._post(connection, change)
+                except LiveError:
+                    return failed, changes[at:]
+                if errors:
+                    failed[change.job_id] = errors
         finally:
-            if self._connection is not None:
-                self._connection.close()
-                self._connection = None
+            connection.close()
+        return failed, ()
 
-    def _post_all(self, by_rest: Sequence[Change], failed: dict[str, str]) -> dict[str, str]:
-        """Change and release these but for those that have failed, on one connection; all that has failed then."""
-        for at, change in enumerate(by_rest):
-            if change.job_id in failed:
-                continue
-            try:
-                errors = self._post(change)
-            except LiveError:  # slurmrestd is gone, or its token has expired: the rest is scontrol's
-                left = [
-                    replace(each, admin_comment=None) for each in by_rest[at:] if each.job_id not in failed
-                ]
-                return failed | self._controller.apply(left)
-            if errors:
-                failed[change.job_id] = errors
-        return failed
-
-    def _post(self, change: Change) -> str:
+    def _post(self, connection: _OnSocket, change: Change) -> str:
         """Change one job and release it; what slurmrestd objects to. LiveError where it does not answer."""
         body: dict[str, Any] = {"hold": False}
         if change.node_list:
             body["node_list"] = change.node_list
         if change.gres:
             body["gres"] = change.gres
-        status, answer = self._ask("POST", f"/slurm/{VERSION}/job/{change.job_id}", body)
+        status, answer = self._ask(connection, "POST", f"/slurm/{VERSION}/job/{change.job_id}", body)
         if status in (401, 403):
             raise LiveError("slurmrestd does not take the token; make a new one: SLURM_JWT=$(scontrol token)")
         errors = [str(each.get("description") or each.get("error")) for each in answer.get("errors", [])]
@@ -96,26 +107,41 @@ class RestChannel:
             raise LiveError(f"slurmrestd answers {status}")
         return "; ".join(errors)
 
-    def _ask(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        headers = {
-            "Content-Type": "application/json",
-            "X-SLURM-USER-NAME": os.environ.get("SLURM_JWT_USER", "root"),
-            "X-SLURM-USER-TOKEN": os.environ.get("SLURM_JWT", ""),
-        }
+    def _ask(
+        self, connection: _OnSocket, method: str, path: str, body: dict[str, Any]
+    ) -> tuple[int, dict[str, Any]]:
+        headers = _headers()
         for attempt in (1, 2):  # a kept connection may have been closed meanwhile
-            if self._connection is None:
-                self._connection = _OnSocket(self._path)
             try:
-                self._connection.request(method, path, json.dumps(body), headers)
-                response = self._connection.getresponse()
+                connection.request(method, path, json.dumps(body), headers)
+                response = connection.getresponse()
                 text = response.read()
                 break
             except (OSError, http.client.HTTPException) as error:
-                self._connection.close()
-                self._connection = None
+                connection.close()  # the next request opens it again
                 if attempt == 2:
                     raise LiveError(f"slurmrestd does not answer on {self._path}: {error}") from error
         try:
             return response.status, dict(json.loads(text or b"{}"))
         except ValueError:
             return response.status, {}
+
+
+def ping(path: Path) -> int:
+    """The status that slurmrestd answers with; LiveError where it does not."""
+    connection = _OnSocket(path)
+    try:
+        connection.request("GET", f"/slurm/{VERSION}/ping", headers=_headers())
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException) as error:
+        raise LiveError(f"slurmrestd does not answer on {path} ({error})") from error
+    finally:
+        connection.close()
+
+
+def _headers() -> dict[str, str]:
+    return {
+        "Content-Type": "application/json",
+        "X-SLURM-USER-NAME": os.environ.get("SLURM_JWT_USER", "root"),
+        "X-SLURM-USER-TOKEN": os.environ.get("SLURM_JWT", ""),
+    }

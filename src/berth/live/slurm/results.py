@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Result", "keep", "taken"]
+__all__ = ["Result", "keep", "names", "prune", "taken"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +38,38 @@ def keep(folder: Path, result: Result) -> None:
 
 
 def taken(folder: Path, raw_ids: Collection[str]) -> dict[str, Result]:
-    """Those of these jobs, over their nodes, by the job's number; they are taken away."""
+    """Merge the results of these jobs over their nodes, by the job's number, and delete the files."""
     found: dict[str, Result] = {}
+    wanted = set(raw_ids)
     for path in _files(folder):
         raw_id, _, node = path.name.partition("-")
-        if raw_id not in raw_ids:
+        if raw_id not in wanted:
             continue
         with contextlib.suppress(OSError, ValueError):
             peak, refused, needs = map(int, path.read_text(encoding="ascii").split())
             before = found.get(raw_id, Result(raw_id, "", 0, 0, 0))
             found[raw_id] = Result(
-                raw_id,
-                node,
-                max(peak, before.peak_mib),
-                refused + before.refused,
+                raw_id, max(node, before.node), max(peak, before.peak_mib), refused + before.refused,
                 max(needs, before.needs_mib),
-            )
+            )  # fmt: skip
+        with contextlib.suppress(OSError):
             path.unlink()
     return found
 
 
+def names(folder: Path) -> set[str]:
+    """The numbers of the jobs of which something lies there."""
+    return {path.name.partition("-")[0] for path in _files(folder)}
+
+
+def prune(folder: Path, older_s: float) -> None:
+    """Throw away what is older than this: nobody has asked for it."""
+    for path in _files(folder):
+        with contextlib.suppress(OSError):
+            if time.time() - path.stat().st_mtime > older_s:
+                path.unlink()
+
+
 def _files(folder: Path) -> Iterator[Path]:
     with contextlib.suppress(OSError):
-        yield from (path for path in sorted(folder.iterdir()) if not path.name.startswith("."))
+        yield from (path for path in folder.iterdir() if not path.name.startswith("."))

@@ -10,8 +10,8 @@ import fcntl
 import json
 import os
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Set
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
 
@@ -20,41 +20,42 @@ from berth.experiments.lived import keep_machine
 from berth.files import whole_file
 from berth.history.values.applications import read_rules
 from berth.history.values.causes import cause_after
-from berth.knowledge import Knowledge, LearnsMemory, make_knowledge
+from berth.knowledge import Knowledge, make_knowledge
 from berth.live.slurm.candidates import Candidates, Reader, Scope
 from berth.live.slurm.controller import Change, Controller, View
 from berth.live.slurm.decisions import (
     ADVISED,
-    ENDED,
     GIVEN_BACK,
     GIVEN_UP,
     PLACED,
-    STARTED,
     TAKEN_BACK,
     Decision,
     append,
 )
+from berth.live.slurm.happened import Happened, Waiting
 from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.nodes import SlurmNode, SlurmPartition
 from berth.live.slurm.placing import given_back, gpus_by_node, order_of, taken_back
 from berth.live.slurm.priorities import Priorities
-from berth.live.slurm.requests import Cards, Note, NotOursError, job_of, note_of
-from berth.live.slurm.results import Result, taken
-from berth.live.slurm.world import World, state_of
-from berth.model import NO_GPU, Job, Placement, RecordState
+from berth.live.slurm.requests import Cards
+from berth.live.slurm.world import World
+from berth.model import NO_GPU, Job, Placement
 
 __all__ = ["DECISIONS", "STATUS", "Service", "Settings", "lock"]
 
 DECISIONS = "decisions.jsonl"
 STATUS = "status.json"
 RESULTS = "results"
+SCOPE = "scope"
+"""Whose jobs berth places: a line for each partition and QoS, for the watchdog; it is not there while berth advises."""
+ALIVE_S = 5.0
+"""How often berth shows, between looks, that it lives."""
 NODES_EVERY = 4
-"""The nodes are queried on every such look at the queue."""
+"""Nodes and partitions are queried on every fourth look."""
 SHARES_EVERY_S = 300
 """PriorityCalcPeriod's default: Slurm does not reckon them more often."""
-FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL"})
 SLOW = 4
-"""How much longer a placed job may wait for which Slurm names no rule."""
+"""Multiplies the patience while Slurm names only resources or priority."""
 LONGEST_WAIT_S = 600
 """How long a job is left alone at most after Slurm did not start it."""
 
@@ -105,15 +106,6 @@ def lock(state: Path) -> IO[str] | None:
     return file
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """A job that was placed and has not started yet."""
-
-    at_ms: int
-    note: Note
-    where: str
-
-
 class Service:
     """One berth beside one Slurm."""
 
@@ -135,162 +127,70 @@ class Service:
         self._looks = 0
         self._nodes: tuple[SlurmNode, ...] = ()
         self._partitions: tuple[SlurmPartition, ...] = ()
-        self._placed: dict[str, _Waiting] = {}
+        self._placed: dict[str, Waiting] = {}
         self._refused: dict[str, tuple[int, str]] = {}
         self._wait_s: dict[str, float] = {}
         self._advised: set[str] = set()
-        self._runs: dict[str, SlurmJob] | None = None
-        self._waited: set[str] = set()
-        """Jobs that waited at the last look."""
+        self._happened = Happened(
+            self.world, controller, self._knowledge, self._cards, self._rules, results=settings.state / RESULTS,
+            places=settings.places, retries=settings.retries,
+        )  # fmt: skip
+        self._log: list[Decision] = []
+        """What is not written yet."""
+        self._unmade: list[Change] = []
+        """Changes that were not made because the log could not be written."""
+        self._said: dict[str, str] = {}
+        """What was logged last of jobs whose change was refused."""
+        self._outside: list[str] = []
         self.why: dict[str, str] = {}
         """Why waiting jobs were not started, as of the last look."""
         self.decide_s = 0.0
 
     def look(self) -> View:
         """What Slurm has now: the jobs each time, the nodes now and then."""
-        if not self._partitions or time.time() * 1000 - self._shares_at_ms > SHARES_EVERY_S * 1000:
-            self._partitions = self._controller.partitions()
+        if self._looks % NODES_EVERY == 0:
+            self._nodes, self._partitions = self._controller.nodes(), self._controller.partitions()
+        if time.time() * 1000 - self._shares_at_ms > SHARES_EVERY_S * 1000:
             self._priorities = Priorities.of(
                 self._controller.configuration(), self._controller.fair_shares(),
                 {each.name: each.priority_factor for each in self._partitions},
             )  # fmt: skip
             self._shares_at_ms = int(time.time() * 1000)
-        if self._looks % NODES_EVERY == 0:
-            self._nodes = self._controller.nodes()
         self._looks += 1
+        self._controller.odd.clear()
         jobs = self._controller.jobs()
         return View(int(time.time() * 1000), jobs, self._nodes, self._partitions)
 
     def step(self) -> None:
         """Look, decide, and place or advise. LiveError where Slurm does not answer: nothing was changed then."""
-        before = self._runs
         view = self.look()
         now_ms = view.at_ms
         found = self._reader.read(view, self._priorities, self._placed.keys(), self._refused)
-        log: list[Decision] = []
-        ended, peaks, changes = self._ended(found, now_ms, log)
-        changes += self._back(found, now_ms, log)
-        self.world.take(view, found.waiting, found.running, ended, peaks)
-        self._runs = {job.id: job for job in found.jobs.values() if job.runs}
-        self._waited = {job.id for job in found.waiting}
-        log += self._started(before or {}, found, now_ms, known=before is not None)
+        log = self._log
+        ends = self._happened.ended(found, self._placed, now_ms, log)
+        self._forget_refusals(found, ends.users)
+        changes = [*ends.changes, *self._back(found, now_ms, log)]
+        self.world.take(view, found.waiting, found.running, ends.states, ends.peaks_mib)
+        log += self._happened.started(found, self._placed, (job.id for job in found.waiting), now_ms)
         began = time.perf_counter()
         limit = began + self.settings.decide_s
         placements = self.world.decide(now_ms, out_of_time=lambda: time.perf_counter() > limit)
         self.decide_s = time.perf_counter() - began
         if self.settings.places:
-            log += self._place(placements, found, changes, now_ms)
+            self._place(placements, found, changes, now_ms)
         else:
-            log += self._advise(placements, found, now_ms)
-        append(self.settings.state / DECISIONS, log)
+            self._advise(placements, found, now_ms)
+        self._save()
         self._tell(found, now_ms)
+        if self.world.fault is not None:
+            raise self.world.fault
 
-    # What has happened
+    def _save(self) -> None:
+        """Write the lines that are not written yet; LiveError leaves them for the next time."""
+        append(self.settings.state / DECISIONS, self._log)
+        self._log.clear()
 
-    def _ended(
-        self, found: Candidates, now_ms: int, log: list[Decision]
-    ) -> tuple[dict[str, RecordState], dict[str, int], list[Change]]:
-        """How the jobs have ended that ran at the last look, what was learned of them, and which are queued again."""
-        gone = [job_id for job_id in self._runs or {} if job_id not in found.running]
-        unseen = self._waited | self._placed.keys()  # what has begun and ended since the last look
-        gone += sorted(job_id for job_id in unseen if job_id not in found.jobs)
-        told = {job.id: job for job in self._controller.jobs(gone)} if gone else {}
-        results = self._results(
-            [*told.values(), *((self._runs or {})[i] for i in gone if i in (self._runs or {}))]
-        )
-        ended: dict[str, RecordState] = {}
-        peaks: dict[str, int] = {}
-        changes: list[Change] = []
-        for job_id in gone:
-            job = told.get(job_id) or found.jobs.get(job_id)
-            ran = (self._runs or {}).get(job_id) or job
-            placed = self._placed.pop(job_id, None)
-            if ran is None:
-                self.world.take_back(job_id, now_ms)
-                continue
-            if job_id not in (self._runs or {}) and job is not None and job.node_list:
-                log.append(Decision(
-                    now_ms, STARTED, job_id, job.raw_id, submit_ms=job.submit_ms, start_ms=job.start_ms,
-                    user=job.user, where=placed.where if placed else job.node_list, gpus=self._gpus_of(job),
-                ))  # fmt: skip
-            state = "CANCELLED" if job is None else "PREEMPTED" if job.waits else job.state
-            ended[job_id] = state_of(state)
-            decision = Decision(
-                now_ms, ENDED, job_id, ran.raw_id, state=state, start_ms=ran.start_ms, submit_ms=ran.submit_ms,
-                end_ms=job.end_ms if job is not None and job.ended else now_ms, user=ran.user, where=ran.node_list,
-            )  # fmt: skip
-            result = results.get(ran.raw_id)
-            if result is not None:
-                decision = replace(decision, peak_mib=result.peak_mib, refused=result.refused)
-                self._learn(job_id, result)
-                if result.refused and state in FAILED:
-                    peaks[job_id] = result.peak_mib or result.needs_mib
-                    changes += self._again(job_id, ran, result, decision, log)
-            log.append(decision)
-        users = {each.user for each in log if each.event == ENDED}
-        for job_id in [
-            *self._refused
-        ]:  # what kept a job back may be over now that another of its user's has ended
-            job = found.jobs.get(job_id)
-            if job is None or job.user in users:
-                del self._refused[job_id]
-        return ended, peaks, changes
-
-    def _gpus_of(self, job: SlurmJob) -> int:
-        """The GPUs that an ended job had; 0 where that cannot be told."""
-        try:
-            return job_of(job, self._cards, self._rules, priority=0, retries=0).gpus
-        except NotOursError:
-            return job.tres.gpus
-
-    def _results(self, jobs: Iterable[SlurmJob]) -> dict[str, Result]:
-        """What the Epilogs measured of these jobs."""
-        raw_ids = {job.raw_id for job in jobs}
-        return taken(self.settings.state / RESULTS, raw_ids) if raw_ids else {}
-
-    def _learn(self, job_id: str, result: Result) -> None:
-        run = self.world.scheduler.cluster.running.get(job_id)
-        if run is not None and result.peak_mib and isinstance(self._knowledge, LearnsMemory):
-            self._knowledge.measured(run.job, result.peak_mib)
-
-    def _again(
-        self, job_id: str, ran: SlurmJob, result: Result, decision: Decision, log: list[Decision]
-    ) -> list[Change]:
-        """Queue a job again that ran out of GPU memory, with what would have been enough."""
-        note = note_of(ran.admin_comment)
-        if note is None or not self.settings.places:
-            return []
-        needs = max(result.needs_mib, result.peak_mib)
-        largest = max(
-            (node.gpu_model.mem_mib for node in self.world.scheduler.cluster.nodes if node.gpu_model),
-            default=0,
-        )
-        if note.retries >= self.settings.retries or 0 < largest < needs:
-            why = f"it ran out of GPU memory {note.retries + 1} times, and needs {needs} MiB: ask for gpu_mem={needs}M"
-            log.append(replace(decision, event=GIVEN_UP, why=why))
-            return []
-        again = replace(note, share=None, best_effort=False, retries=note.retries + 1, needs_mib=needs)
-        log.append(replace(decision, event=TAKEN_BACK, why=f"out of GPU memory: again with {needs} MiB"))
-        return [Change(job_id, requeue=True, hold=True, node_list="", admin_comment=str(again))]
-
-    def _started(
-        self, before: dict[str, SlurmJob], found: Candidates, now_ms: int, known: bool
-    ) -> list[Decision]:
-        """The jobs that Slurm has started since the last look."""
-        log = []
-        for job_id, job in (self._runs or {}).items():
-            if job_id in before or not known:
-                self._placed.pop(job_id, None)
-                continue
-            ours = found.running[job_id]
-            placed = self._placed.pop(job_id, None)
-            self._wait_s.pop(job_id, None)
-            log.append(Decision(
-                now_ms, STARTED, job_id, job.raw_id, submit_ms=job.submit_ms, start_ms=job.start_ms, gpus=ours.gpus,
-                milli=ours.share.milli, mem_mib=ours.share.mem_mib, user=job.user, application=ours.application,
-                where=placed.where if placed else job.node_list,
-            ))  # fmt: skip
-        return log
+    # What is taken and given back
 
     def _back(self, found: Candidates, now_ms: int, log: list[Decision]) -> list[Change]:
         """Jobs that berth does not decide on after all, that Slurm does not start, or that somebody let loose."""
@@ -310,13 +210,54 @@ class Service:
             if job.held or now_ms - placed.at_ms > patience_s * 1000:
                 self._placed.pop(job_id)
                 self.world.take_back(job_id, now_ms)
-                wait_s = min(LONGEST_WAIT_S, 2 * self._wait_s.get(job_id, self.settings.patience_s / 2))
-                self._wait_s[job_id] = wait_s
-                self._refused[job_id] = (now_ms + int(1000 * wait_s), job.reason)
                 changes.append(taken_back(job_id, placed.note))
                 log.append(self._line(now_ms, TAKEN_BACK, job, f"Slurm: {job.reason}"))
                 found.kept_back[job_id] = f"Slurm: {job.reason}"
+                self._leave(job_id, job.reason, now_ms)
         return changes
+
+    def _leave(self, job_id: str, why: str, now_ms: int) -> None:
+        """Leave a job alone for a while, each time for longer, until another of its user's has ended."""
+        wait_s = min(LONGEST_WAIT_S, 2 * self._wait_s.get(job_id, self.settings.patience_s / 2))
+        self._wait_s[job_id] = wait_s
+        self._refused[job_id] = (now_ms + int(1000 * wait_s), why)
+
+    def _forget_refusals(self, found: Candidates, users: Set[str]) -> None:
+        """What kept a job back may be over now that another of its user's has ended, and it need not wait for long."""
+        for job_id in [*self._refused]:
+            job = found.jobs.get(job_id)
+            if job is None or job.user in users:
+                del self._refused[job_id]
+                self._wait_s.pop(job_id, None)
+        for job_id in [each for each in self._wait_s if each not in found.jobs]:
+            del self._wait_s[job_id]
+        self._advised &= found.jobs.keys()
+
+    def _carry_out(self, changes: list[Change], found: Candidates, now_ms: int) -> dict[str, str]:
+        """Make changes; what was refused of them is logged, and tried again later."""
+        failed = self._apply(changes)
+        log = []
+        for change in changes:
+            why = failed.get(change.job_id)
+            if why is None or change.admin_comment is None:  # a hold alone is repeated at the next look
+                continue
+            job = found.jobs.get(change.job_id)
+            raw, submit_ms, user = (job.raw_id, job.submit_ms, job.user) if job is not None else ("", 0, "")
+            self._leave(change.job_id, why, now_ms)
+            if change.requeue:
+                event, why = GIVEN_UP, f"Slurm does not queue it again: {why}"
+            elif change.clears:
+                event, why = GIVEN_UP, f"its request cannot be given back, and it is tried again later: {why}"
+            else:
+                event = TAKEN_BACK
+            if self._said.get(change.job_id) != why:
+                self._said[change.job_id] = why
+                log.append(
+                    Decision(now_ms, event, change.job_id, raw, submit_ms=submit_ms, user=user, why=why)
+                )
+        self._said = {job_id: why for job_id, why in self._said.items() if job_id in found.jobs}
+        self._log += log
+        return failed
 
     @staticmethod
     def _line(now_ms: int, event: str, job: SlurmJob, why: str) -> Decision:
@@ -326,9 +267,9 @@ class Service:
 
     def _place(
         self, placements: list[Placement], found: Candidates, changes: list[Change], now_ms: int
-    ) -> list[Decision]:
-        """Carry out what was decided, and hold what waits."""
-        log, orders = [], {}
+    ) -> None:
+        """Carry out what was decided, and hold what waits. It is logged first: what is not in the log is not done."""
+        orders = {}
         for placement in placements:
             job_id = placement.job.id
             if job_id not in found.notes:
@@ -337,37 +278,39 @@ class Service:
             orders[job_id] = order_of(
                 placement, found.notes[job_id], self._rows(placement), found.jobs[job_id].tres_per_node
             )
+        decided = {
+            each.job.id: self._decision(PLACED, each, found.jobs[each.job.id], now_ms) for each in placements
+        }
+        self._log += [decided[job_id] for job_id in orders]
+        try:
+            self._save()
+        except LiveError:
+            for job_id in orders:
+                self.world.take_back(job_id, now_ms)
+            del self._log[len(self._log) - len(orders) :]
+            self._unmade += changes
+            raise
         holds = {
             found.jobs[job_id].array_id or job_id: Change(found.jobs[job_id].array_id or job_id, hold=True)
             for job_id in found.to_hold
             if job_id not in orders and job_id not in found.to_give_back
         }
-        failed = self._apply([*holds.values(), *changes, *orders.values()])
-        for placement in placements:
-            job_id = placement.job.id
-            if job_id not in orders:
-                continue
-            decision = self._decision(PLACED, placement, found.jobs[job_id], now_ms)
-            if job_id in failed:
-                self.world.take_back(job_id, now_ms)
-                until_ms = now_ms + int(1000 * self.settings.patience_s)
-                self._refused[job_id] = (until_ms, failed[job_id])
-                log.append(replace(decision, event=TAKEN_BACK, why=failed[job_id]))
-            else:
-                self._placed[job_id] = _Waiting(now_ms, found.notes[job_id], decision.where)
-                log.append(decision)
-        return log
+        for job_id in orders:
+            self._placed[job_id] = Waiting(now_ms, found.notes[job_id], decided[job_id].where)
+        unmade, self._unmade = self._unmade, []
+        failed = self._carry_out([*holds.values(), *unmade, *changes, *orders.values()], found, now_ms)
+        for job_id in orders.keys() & failed.keys():
+            self._placed.pop(job_id)
+            self.world.take_back(job_id, now_ms)
 
-    def _advise(self, placements: list[Placement], found: Candidates, now_ms: int) -> list[Decision]:
+    def _advise(self, placements: list[Placement], found: Candidates, now_ms: int) -> None:
         """Say what would have been started, once a job, and forget it."""
-        log = []
         for placement in placements:
             if placement.job.id not in self._advised:
                 self._advised.add(placement.job.id)
-                log.append(self._decision(ADVISED, placement, found.jobs[placement.job.id], now_ms))
+                self._log.append(self._decision(ADVISED, placement, found.jobs[placement.job.id], now_ms))
         if placements:
             self.world.undo(placements, now_ms)
-        return log
 
     def _decision(self, event: str, placement: Placement, job: SlurmJob, now_ms: int) -> Decision:
         ours: Job = placement.job
@@ -402,31 +345,66 @@ class Service:
             "waiting": len(found.waiting), "kept_back": len(found.kept_back), "running": len(found.running),
             "placed": len(self._placed), "unplaced": self.world.unplaced, "refused": self.world.refused[:5],
             "decide_s": round(self.decide_s, 4), "queries": self._controller.queries, "why": self.why,
+            "qos": sorted(self.settings.qos), "outside": found.outside[:100], "odd": self._controller.odd[:5],
         }  # fmt: skip
+        self._outside = found.outside
+        self._tell_scope()
         with whole_file(self.settings.state / STATUS) as aside:
             aside.write_text(json.dumps(values), encoding="utf-8")
 
+    def _tell_scope(self) -> None:
+        """Tell the watchdog whose held jobs are in good hands."""
+        path = self.settings.state / SCOPE
+        if not self.settings.places:
+            path.unlink(missing_ok=True)
+            return
+        lines = [f"partition {name}" for name in sorted(self.settings.partitions)]
+        text = "".join(
+            f"{line}\n" for line in (*lines, *(f"qos {name}" for name in sorted(self.settings.qos)))
+        )
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            with whole_file(path) as aside:
+                aside.write_text(text, encoding="utf-8")
+
     def run(self, say: Callable[[str], None], *, until: Callable[[], bool] = lambda: False) -> None:
         """Step for ever, no more often than one query an interval on average; what goes wrong is said, once each."""
-        said, wait_s = "", self.settings.interval_s
+        said, warned, wait_s = "", False, self.settings.interval_s
         while not until():
-            queries = self._controller.queries
+            queries, works = self._controller.queries, True
             try:
                 self.step()
                 wait_s = self.settings.interval_s * max(1, self._controller.queries - queries)
                 if said:
                     say("Slurm answers again")
                 said = ""
+                if self._outside and not warned:
+                    say(
+                        f"{len(self._outside)} jobs are held for berth that this one does not place, job"
+                        f" {self._outside[0]} first; name their partition or QoS, or let the watchdog give them back"
+                    )
+                warned = bool(self._outside)
             except BerthError as error:
                 if str(error) != said:
                     said = str(error)
                     say(said)
-                    if not isinstance(error, LiveError):
-                        self.world.forget()  # a policy or a knowledge failed: begin with what Slurm has
-                wait_s = min(60.0, 2 * wait_s)
-            end = time.monotonic() + wait_s
-            while not until() and (left := end - time.monotonic()) > 0:
-                time.sleep(min(0.2, left))
+                if not isinstance(
+                    error, LiveError
+                ):  # a policy or a knowledge failed: begin with what Slurm has
+                    self.world.forget()
+                    self._placed.clear()
+                wait_s, works = min(60.0, 2 * wait_s), False
+            self._wait(time.monotonic() + wait_s, until, works)
+
+    def _wait(self, end: float, until: Callable[[], bool], works: bool) -> None:
+        """Wait for the next look. A berth that works shows meanwhile that it lives, so that the watchdog need not know
+        how often it looks."""
+        shown = time.monotonic()
+        while not until() and (left := end - time.monotonic()) > 0:
+            time.sleep(min(0.2, left))
+            if works and time.monotonic() - shown > ALIVE_S:
+                shown = time.monotonic()
+                with contextlib.suppress(OSError):
+                    os.utime(self.settings.state / STATUS)
 
     def keep_history(self, history: Path) -> None:
         """Keep what the nodes are and which policy decides, so that the history can be replayed."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import pwd
-import socket
+import re
 import time
 from collections.abc import Set
 from datetime import datetime
 from pathlib import Path
 
+from berth.errors import LiveError
 from berth.live.slurm.check import Site
 from berth.live.slurm.controller import Controller
+from berth.live.slurm.rest import VERSION, ping
 
 __all__ = ["FILES", "read_files", "read_site"]
 
@@ -30,7 +32,9 @@ def read_files(controller: Controller, own: Path | None = None) -> tuple[dict[st
     return configuration, {name: text for name, text in (*found, *ours) if text is not None}
 
 
-def read_site(controller: Controller, wanted: Set[str], state: Path, rest: Path | None) -> Site:
+def read_site(
+    controller: Controller, wanted: Set[str], state: Path, rest: Path | None, qos: Set[str] = frozenset()
+) -> Site:
     """All that `check` looks at."""
     configuration, texts = read_files(controller)
     scripts = {
@@ -39,10 +43,19 @@ def read_site(controller: Controller, wanted: Set[str], state: Path, rest: Path 
         if (text := _text(Path(configuration.get(name, "(null)")))) is not None
     }
     return Site(
-        configuration, controller.nodes(), controller.partitions(), wanted, texts.get("job_submit.lua"), scripts,
+        configuration, controller.nodes(), controller.partitions(), wanted,
+        _with_loaded(texts.get("job_submit.lua")), scripts,
         pwd.getpwuid(os.geteuid()).pw_name, _skew_s(configuration), _state_fault(state),
-        None if rest is None else _rest_fault(rest), os.environ.get("SLURM_JWT", ""), time.time(),
+        None if rest is None else _rest_fault(rest), os.environ.get("SLURM_JWT", ""), time.time(), qos,
     )  # fmt: skip
+
+
+def _with_loaded(lua: str | None) -> str | None:
+    """job_submit.lua with the files that it loads."""
+    if lua is None:
+        return None
+    loaded = (_text(Path(name)) or "" for name in re.findall(r'^dofile\("([^"]+)"\)', lua, re.MULTILINE))
+    return "\n".join([lua, *loaded])
 
 
 def _text(path: Path) -> str | None:
@@ -70,10 +83,11 @@ def _state_fault(state: Path) -> str:
 
 
 def _rest_fault(path: Path) -> str:
+    """Why slurmrestd cannot be used; empty if it answers in the version that berth speaks."""
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-            connection.settimeout(5)
-            connection.connect(str(path))
-    except OSError as error:
-        return f"slurmrestd does not answer on {path} ({error.strerror})"
+        status = ping(path)
+    except LiveError as error:
+        return str(error)
+    if status == 404:
+        return f"slurmrestd on {path} does not speak {VERSION}"
     return ""

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from berth.cluster import Cluster
-from berth.errors import SchedulerError
+from berth.errors import BerthError, KnowledgeError, PolicyError, SchedulerError
+from berth.history.values.gres import gres_list
 from berth.history.values.hostlist import expand
 from berth.knowledge import Knowledge
 from berth.live.slurm.controller import View
-from berth.live.slurm.gres import gres_list
 from berth.live.slurm.jobs import SlurmJob
 from berth.live.slurm.nodes import SlurmNode
 from berth.live.slurm.requests import Cards, note_of
@@ -52,6 +52,20 @@ class World:
         """Jobs that run, and that the cluster of the last view has no room for."""
         self.refused: list[str] = []
         """Decisions of the last call that could not be applied."""
+        self.fault: BerthError | None = None
+        """What the policy or the knowledge raised in the last call, after what was placed by then."""
+        self._seen: Sequence[SlurmNode] = ()
+        self._strange: set[GpuSlot] = set()
+
+    @property
+    def begun(self) -> bool:
+        """Whether there was a view."""
+        return self._scheduler is not None
+
+    @property
+    def slurm_nodes(self) -> Mapping[str, SlurmNode]:
+        """Slurm's nodes of the last view, by name."""
+        return self._nodes
 
     @property
     def scheduler(self) -> Scheduler:
@@ -88,8 +102,9 @@ class World:
                     scheduler.withdraw(job_id, now_ms)
         never = self._never_jobs
         wanted = {job.id: job for job in waiting if not _same_size(never.get(job.id), job)}
+        waits = {job.id for job in waiting}
         for job_id in [*never]:
-            if job_id in wanted or all(job.id != job_id for job in waiting):
+            if job_id in wanted or job_id not in waits:
                 del never[job_id], self.never[job_id]
         for job in [*scheduler.queue]:
             if job.id not in wanted:
@@ -103,10 +118,18 @@ class World:
             if job.id in scheduler.cluster.running:
                 continue
             before = scheduler.queue.named(job.id)
-            if before is None:
-                scheduler.submit(job)
-            elif before != job:
-                scheduler.replace(job)
+            try:
+                if before is None:
+                    scheduler.submit(job)
+                elif before != job:
+                    scheduler.replace(job)
+            except SchedulerError as error:  # it makes no sense, and holds up no other
+                self.never[job.id], never[job.id] = str(error), job
+                if before is not None:
+                    scheduler.withdraw(job.id, now_ms)
+        if view.nodes is not self._seen:
+            self._seen = view.nodes
+            self._take_strangers()
 
     def _take_nodes(self, view: View, waiting: Iterable[Job], now_ms: int) -> None:
         self.cards.look_at(view.nodes)
@@ -117,7 +140,7 @@ class World:
             setting = Setting(knowledge=self.knowledge)
             policy = make_policy(self._policy, setting)
             self._scheduler = Scheduler(Cluster(nodes), policy, self.knowledge)
-            self._away, self.never, self._never_jobs = set(), {}, {}
+            self._away, self.never, self._never_jobs, self._strange = set(), {}, {}, set()
         elif nodes != tuple(self._scheduler.cluster.nodes):
             self._gone(self._scheduler.nodes_changed(nodes, now_ms), now_ms)
             self.never, self._never_jobs = {}, {}
@@ -129,6 +152,24 @@ class World:
             elif node.up and node.name in self._away:
                 self._scheduler.node_back(node.name)
         self._away = {node.name for node in view.nodes if not node.up}
+
+    def _take_strangers(self) -> None:
+        """Take GPUs for used that Slurm says are, and on which no job is known: those of jobs that cannot be read."""
+        cluster = self.scheduler.cluster
+        ours = {slot for run in cluster.running.values() for slot in run.slots}
+        strange = set()
+        for node in self._nodes.values():
+            row = cluster.row_of(node.name)
+            used = {at for each in node.used if each.name == "gpu" and each.count for at in each.where}
+            if row is not None:
+                strange |= {GpuSlot(row, at) for at in used if at < node.gpus} - ours
+        for slot in self._strange - strange:
+            if slot.node < len(cluster.nodes) and slot.index < cluster.nodes[slot.node].gpus:
+                self.scheduler.strangers(slot, 0, 0)
+        for slot in strange:
+            model = cluster.nodes[slot.node].gpu_model
+            self.scheduler.strangers(slot, 1000, model.mem_mib if model is not None else 0)
+        self._strange = strange
 
     def _gone(self, runs: Iterable[object], now_ms: int) -> None:
         """What ran on nodes that are gone does not wait until Slurm says so."""
@@ -148,8 +189,6 @@ class World:
     def _adopt(self, job: Job, slurm_job: SlurmJob, now_ms: int) -> None:
         """Note a running job, placed by berth or not."""
         scheduler = self.scheduler
-        if scheduler.waits(job.id):
-            scheduler.withdraw(job.id, now_ms)
         note = note_of(slurm_job.admin_comment)
         share = job.share if note is None or note.share is None else note.share
         best_effort = note is not None and note.best_effort
@@ -181,7 +220,7 @@ class World:
             return None
         if not job.gpus:
             return tuple(GpuSlot(row, NO_GPU) for row in rows)
-        told = [each.kind for each in gres_list(slurm_job.tres_per_node) if each.kind]
+        told = [each.kind for each in gres_list(slurm_job.tres_per_node, odd=True) if each.kind]
         slots: list[GpuSlot] = []
         for name, row in zip(names, rows, strict=True):
             node = self._nodes[name]
@@ -206,15 +245,30 @@ class World:
     def decide(self, now_ms: int, out_of_time: Callable[[], bool] | None = None) -> list[Placement]:
         """What the policy starts now. Evictions are refused: Slurm preempts by rules of its own."""
         placed: list[Placement] = []
-        self.refused = []
-        for outcome in self.scheduler.decide(now_ms, out_of_time=out_of_time):
-            if isinstance(outcome, Placement):
-                placed.append(outcome)
-            elif isinstance(outcome, NeverFits):
-                self.never[outcome.job.id] = outcome.why
-                self._never_jobs[outcome.job.id] = outcome.job
-            elif isinstance(outcome, Refused):
-                self.refused.append(outcome.why)
+        self.refused, self.fault = [], None
+        late = False
+
+        def is_late() -> bool:
+            nonlocal late
+            late = late or (out_of_time is not None and out_of_time())
+            return late
+
+        try:
+            for outcome in self.scheduler.decide(now_ms, out_of_time=is_late):
+                if isinstance(outcome, Placement):
+                    placed.append(outcome)
+                elif isinstance(outcome, NeverFits):
+                    self.never[outcome.job.id] = outcome.why
+                    self._never_jobs[outcome.job.id] = outcome.job
+                elif isinstance(outcome, Refused):
+                    self.refused.append(outcome.why)
+        except PolicyError as error:
+            if late:  # what it has placed stands, and the next look goes on from there
+                self.refused.append(str(error))
+            else:
+                self.fault = error
+        except KnowledgeError as error:
+            self.fault = error
         for job_id in self._never_jobs:
             if self.scheduler.waits(job_id):
                 self.scheduler.withdraw(job_id, now_ms)

@@ -1,35 +1,48 @@
 #!/bin/bash
-# Gives the jobs that berth holds their GPUs back and releases them, where berth has not been seen for a while. It needs
-# nothing of berth, and runs by a systemd timer and a line of cron, whichever is left. As root or SlurmUser:
+# Gives the jobs that are held for berth their GPUs back and releases them, where no berth that lives places them. It
+# needs nothing of berth, and runs by a systemd timer and a line of cron, whichever is left. As root or SlurmUser:
 #   watchdog.sh [SECONDS] [STATE]
 # SECONDS is how long berth may be silent (300); STATE is the folder of `berth slurm run --state` (/var/lib/berth/slurm).
 set -u
 limit=${1:-300} state=${2:-/var/lib/berth/slurm}
-export PATH=$PATH:/usr/bin:/usr/local/bin:/opt/slurm/bin SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0
-now=$(date +%s)
-seen=$(stat -c %Y "$state/status.json" 2>/dev/null || echo 0)
-[ $((now - seen)) -ge "$limit" ] || exit 0
+export PATH=$PATH:@SLURM_BIN@:/usr/sbin:/usr/bin:/sbin:/bin SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0
+mkdir -p "$state" && exec 9>"$state/watchdog.lock" && flock -n 9 || exit 0 # the timer's or cron's is at it
+began=$(date +%s)
 
+silent() { [ $(($(date +%s) - $(stat -c %Y "$state/status.json" 2>/dev/null || echo 0))) -ge "$limit" ]; }
+in_hands() { # PARTITION QOS: whether a berth that lives places such jobs
+    ! silent && grep -qxF -e "partition $1" -e "qos $2" "$state/scope" 2>/dev/null
+}
 part() { printf '%s' "$2" | tr ';' '\n' | sed -n "s/^$1=//p" | head -n 1; }
 
 given_back=0
-while IFS=$'\x1f' read -r job submitted placed note; do
+while IFS=$'\x1f' read -r job submitted partition qos placed note; do
     case $note in berth:1\;*) ;; *) continue ;; esac
-    [ $((now - submitted)) -ge "$limit" ] || continue
-    id=${job%%_\[*}
-    words=(ReqNodeList= AdminComment=)
-    for pair in node:TresPerNode job:TresPerJob task:TresPerTask socket:TresPerSocket; do
-        value=$(part "${pair%%:*}" "$note")
-        [ -z "$value" ] || words+=("${pair#*:}=$value")
-    done
-    # Slurm does not exchange the shards that a job was placed with for GPUs: it keeps those, on any node.
-    if scontrol update JobId="$id" "${words[@]}" ||
-        { case $placed in *gpu*|*shard*) true ;; *) false ;; esac &&
-            scontrol update JobId="$id" ReqNodeList= AdminComment=; }; then
-        scontrol release "$id" && given_back=$((given_back + 1))
+    [ $((began - submitted)) -ge "$limit" ] || continue
+    ! in_hands "$partition" "$qos" || continue # asked for each job: berth may have come back
+    id=$(printf '%s' "$job" | sed 's/%[0-9]*\]$/]/') # scontrol takes an array's waiting tasks, not its limit
+    words=()
+    case $id in
+    *\]) ;; # of tasks that are still one row none was placed, and scontrol takes no ReqNodeList of several
+    *) words+=(ReqNodeList=) ;;
+    esac
+    case $placed in
+    *gpu* | *shard*) ;; # Slurm does not take off what a job was placed with: it keeps those types, on any node
+    *)
+        for pair in node:TresPerNode job:TresPerJob task:TresPerTask socket:TresPerSocket; do
+            value=$(part "${pair%%:*}" "$note")
+            [ -z "$value" ] || words+=("${pair#*:}=$value")
+        done
+        ;;
+    esac
+    # The note goes last: without it nobody would find the job again.
+    if { [ ${#words[@]} = 0 ] || scontrol update JobId="$id" "${words[@]}"; } && scontrol release "$id"; then
+        scontrol update JobId="$id" AdminComment= 2>/dev/null
+        given_back=$((given_back + 1))
     else
         echo "berth-watchdog: job $id keeps waiting: its request $note cannot be given back" >&2
     fi
-done < <(squeue -h -a -t PENDING -O $'JobArrayID:\x1f,SubmitTime:\x1f,tres-per-node:\x1f,admin_comment:\x1f,Reason:' |
-    grep -F JobHeld | sed $'s/\x1f[^\x1f]*$//')
-[ "$given_back" = 0 ] || echo "berth-watchdog: berth was not seen for $((now - seen)) s; jobs given back: $given_back"
+done < <(squeue -h -a -t PENDING \
+    -O $'JobArrayID:\x1f,SubmitTime:\x1f,Partition:\x1f,QOS:\x1f,tres-per-node:\x1f,admin_comment:\x1f,Reason:' |
+    grep -iE $'\x1f(JobHeld|[^\x1f]*requeued[^\x1f]*held)[^\x1f]*$' | sed $'s/\x1f[^\x1f]*$//')
+[ "$given_back" = 0 ] || echo "berth-watchdog: no berth places them: jobs given back: $given_back"

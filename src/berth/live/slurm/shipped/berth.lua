@@ -1,9 +1,10 @@
 -- berth's part of Slurm: the GPU request of batch jobs in the partitions below goes into AdminComment, and the job is
--- held until berth places it. A site that has a job_submit.lua already calls berth_submit and berth_modify from its own.
+-- held until berth places it. job_submit.lua loads this file at its end; functions that it has of its own go first.
 
 local BERTH_PARTITIONS = {} -- @PARTITIONS@  names of partitions, each = true
 local BERTH_QOS = {}        -- @QOS@         names of QoS, each = true: their jobs too, in whatever partition
-local BERTH_OPERATORS = { [0] = true } -- @OPERATORS@  uids that may release: root, SlurmUser and berth's
+local BERTH_TYPES = {}      -- @TYPES@       types that GPUs had until each got one of its own, each = true
+local BERTH_OPERATORS = { [0] = true } -- @OPERATORS@  uids that may release: root, SlurmUser and those of --operator
 
 local NO_VAL, NO_VAL16 = 4294967294, 65534
 local MARK = "berth:1;"
@@ -36,7 +37,8 @@ end
 -- Why berth leaves a job as it came; nil for a job that it takes.
 local function left(job_desc, part_list)
    local name = partition_of(job_desc, part_list)
-   if not (name and BERTH_PARTITIONS[name]) and not (job_desc.qos and BERTH_QOS[job_desc.qos]) then
+   local qos = given(job_desc.qos) and job_desc.qos or job_desc.default_qos
+   if not (name and BERTH_PARTITIONS[name]) and not (given(qos) and BERTH_QOS[qos]) then
       return "not of its partitions"
    end
    if not (given(job_desc.tres_per_node) or given(job_desc.tres_per_job) or given(job_desc.tres_per_task)) then
@@ -69,16 +71,56 @@ local function left(job_desc, part_list)
    if given(job_desc.features) and string.find(job_desc.features, "[^%w_.:/&-]") then
       return "features that are no plain list"
    end
+   if set(job_desc.min_nodes) and set(job_desc.max_nodes) and job_desc.min_nodes ~= job_desc.max_nodes then
+      return "a range of nodes"
+   end
    if job_desc.priority == 0 then
       return "held by its user"
+   end
+   if given(job_desc.admin_comment) then
+      return "an AdminComment of the site's"
    end
    return nil
 end
 
+-- A request for a type that GPUs no longer have asks for the feature of that name, which their nodes have. A command of
+-- srun would ask for the type again in its step, so that it is refused and told what to ask for.
+local function by_feature(job_desc, has, interactive)
+   if given(has) and string.find(has, "[^%w_.:/&-]") then
+      return slurm.SUCCESS
+   end
+   local model = nil
+   local function any(kind)
+      if BERTH_TYPES[kind] then
+         model = kind
+         return "gpu"
+      end
+      return nil
+   end
+   for _, name in ipairs({ "tres_per_node", "tres_per_job", "tres_per_task", "tres_per_socket" }) do
+      if given(job_desc[name]) then
+         local plain = string.gsub(job_desc[name], "gpu:(%a[%w_.-]*)", any)
+         if plain ~= job_desc[name] then
+            job_desc[name] = plain
+         end
+      end
+   end
+   if model and interactive then
+      slurm.log_user("GPUs of type " .. model .. " have a type each here: ask for --gres=gpu:N -C " .. model)
+      return slurm.ERROR
+   elseif model then
+      job_desc.features = given(has) and (has .. "&" .. model) or model
+   end
+   return slurm.SUCCESS
+end
+
 function berth_submit(job_desc, part_list, submit_uid)
+   if not BERTH_OPERATORS[submit_uid] and string.sub(job_desc.admin_comment or "", 1, #MARK) == MARK then
+      job_desc.admin_comment = ""
+   end
    local why = left(job_desc, part_list)
    if why then
-      return slurm.SUCCESS
+      return by_feature(job_desc, job_desc.features, not given(job_desc.script))
    end
    job_desc.admin_comment = MARK .. "node=" .. (job_desc.tres_per_node or "") .. ";job="
       .. (job_desc.tres_per_job or "") .. ";task=" .. (job_desc.tres_per_task or "") .. ";socket="
@@ -92,6 +134,9 @@ end
 -- The GPUs of a job that berth has taken are berth's to give: released by its user, it would run with none at all.
 function berth_modify(job_desc, job_rec, part_list, modify_uid)
    local note = job_rec.admin_comment
+   if BERTH_OPERATORS[modify_uid] then
+      by_feature(job_desc, job_desc.features or job_rec.features, false)
+   end
    if BERTH_OPERATORS[modify_uid] or note == nil or string.sub(note, 1, #MARK) ~= MARK then
       return slurm.SUCCESS
    end
@@ -115,10 +160,20 @@ function berth_modify(job_desc, job_rec, part_list, modify_uid)
    return slurm.SUCCESS
 end
 
+local site_submit, site_modify = slurm_job_submit, slurm_job_modify
+
 function slurm_job_submit(job_desc, part_list, submit_uid)
+   local status = site_submit and site_submit(job_desc, part_list, submit_uid) or slurm.SUCCESS
+   if status ~= slurm.SUCCESS then
+      return status
+   end
    return berth_submit(job_desc, part_list, submit_uid)
 end
 
 function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+   local status = site_modify and site_modify(job_desc, job_rec, part_list, modify_uid) or slurm.SUCCESS
+   if status ~= slurm.SUCCESS then
+      return status
+   end
    return berth_modify(job_desc, job_rec, part_list, modify_uid)
 end

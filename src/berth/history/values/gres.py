@@ -8,7 +8,11 @@ from typing import NamedTuple
 
 __all__ = ["Gres", "base_type", "gres_list", "indices"]
 
-_ITEM = re.compile(r"(?:gres[:/])?([a-z_]\w*)(?::([A-Za-z][\w.-]*))?(?:[:=](\d+))?(?:\((.*)\))?")
+_NAME = re.compile(r"[A-Za-z_][\w.-]*")
+_KIND = re.compile(r"\w[\w.-]*")
+_COUNT = re.compile(r"(\d+)([KMGTP]?)")
+_TIMES = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
+_DETAILS = re.compile(r"([^()]*)(?:\((.*)\))?")
 _NUMBERED = re.compile(r"(.+?)_(\d+)")
 _EMPTY = frozenset({"", "(null)", "N/A", "none"})
 
@@ -19,27 +23,33 @@ class Gres(NamedTuple):
     name: str
     """`gpu`, `shard`, or whatever else the cluster has."""
     kind: str
-    """Its type, such as `v100`; empty: none or any."""
+    """Its type, such as `v100` or `1g.5gb`; empty: none or any."""
     count: int  # type: ignore[assignment]  # it hides tuple.count, which this does not need
     where: tuple[int, ...] = ()
     """The indices of those that are meant, where they are told."""
 
 
-def gres_list(text: str) -> tuple[Gres, ...]:
-    """Read a list of resources; ValueError for an item that is none."""
-    return () if text in _EMPTY else tuple(_items(text))
+def gres_list(text: str, *, odd: bool = False) -> tuple[Gres, ...]:
+    """Read a list of resources. ValueError for an item that is none; with `odd` it is passed over."""
+    return () if text in _EMPTY else tuple(_items(text, odd))
 
 
-def _items(text: str) -> Iterator[Gres]:
+def _items(text: str, odd: bool) -> Iterator[Gres]:
     for item in _split(text):
-        found = _ITEM.fullmatch(item.strip())
-        if found is None:
+        found = _DETAILS.fullmatch(item.strip().removeprefix("gres:").removeprefix("gres/"))
+        words = [] if found is None else re.split("[:=]", found[1])
+        words = [word for word in words if word != "no_consume"]
+        size = _COUNT.fullmatch(words[-1]) if len(words) > 1 else None
+        name, kind = words[0] if words else "", words[1:] if size is None else words[1:-1]
+        if found is None or not _NAME.fullmatch(name) or len(kind) > 1 or not all(map(_KIND.fullmatch, kind)):
+            if odd:
+                continue
             raise ValueError(f"no generic resource: {item[:80]!r}")
-        name, kind, count, details = found.groups()
         where: tuple[int, ...] = ()
-        if details and details.startswith("IDX:"):
-            where = indices(details.removeprefix("IDX:"))
-        yield Gres(name, kind or "", 1 if count is None else int(count), where)
+        if found[2] and found[2].startswith("IDX:"):
+            where = indices(found[2].removeprefix("IDX:"))
+        count = 1 if size is None else int(size[1]) * _TIMES[size[2]]
+        yield Gres(name, kind[0] if kind else "", count, where)
 
 
 def _split(text: str) -> Iterator[str]:

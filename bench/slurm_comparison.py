@@ -1,0 +1,177 @@
+"""berth's `learned` against Slurm's own backfill with whole GPUs, and against its shards, on one real Slurm.
+
+    python bench/slurm_comparison.py [--seeds 10] [--first-seed 0] [--jobs 200] [--only whole,shards,learned]
+
+Six slurmd of two fake GPUs each, whose kernels take turns, and applications like those of local_queue_peers.py, in an
+order of the seed. Users declare 1 to 2 times the memory that a job takes. All jobs are submitted to a partition that is
+down; the total time is from its coming up to the last end. Jobs write down what an Epilog would have measured
+themselves: Prologs of six nodes on one machine would take its processors from the jobs.
+
+    whole     `--gres=gpu:1`, Slurm's own backfill
+    shards    `--gres=shard:N`, as many eighths of a GPU as the declared memory takes
+    learned   `--gres=gpu:1` with `gpu_mem=` and `gpu_pct=` in the comment, placed by `berth slurm run --policy learned`
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from harness import save
+from local_queue_peers import CARD_MIB, NATIVE, ROOT, Application, interval
+from slurm_place import CLUSTER, NODES, setup
+
+SHARDS = 8
+GIVE_UP_S = 1200.0
+
+
+def applications(seed: int, count: int) -> list[Application]:
+    """Jobs of twelve kinds, in the order of their submission."""
+    kinds = random.Random(1)
+    made = []
+    for at in range(12):
+        busy = kinds.choice((0.1, 0.2, 0.3, 0.5, 0.7))
+        mem_mib = kinds.choice((3, 5, 8, 12, 18, 26)) << 10
+        steps = round(kinds.uniform(3.0, 12.0) * 1000 / 40)
+        declared = round(mem_mib * kinds.choice((1.0, 1.2, 1.5, 2.0)))
+        kernel_ms = max(4, round(40 * busy))
+        made.append(Application(f"app{at}", mem_mib, kernel_ms, 40 - kernel_ms, steps, declared))
+    jobs = [made[at % len(made)] for at in range(count)]
+    random.Random(seed).shuffle(jobs)
+    return jobs
+
+
+def batch(folder: Path, job: Application, at: int) -> str:
+    """A batch script that works on the GPU that Slurm gave it, and writes down how it ended."""
+    return f"""#!/bin/bash
+export LD_LIBRARY_PATH={NATIVE}/fake BERTH_FAKE_GPUS=2 BERTH_FAKE_MEM_MIB={CARD_MIB}
+export BERTH_FAKE_CARD={folder}/card-$SLURMD_NODENAME CUDA_VISIBLE_DEVICES=$SLURM_JOB_GPUS
+begun=$(date +%s.%N)
+{NATIVE}/local_queue_job {job.mem_mib} {job.kernel_ms} {job.think_ms} {job.steps}
+code=$?
+echo "{job.mem_mib} 0 0" >{folder}/state/results/$SLURM_JOB_ID-$SLURMD_NODENAME
+echo $code $begun $(date +%s.%N) $SLURMD_NODENAME $SLURM_JOB_GPUS >{folder}/ends/{at}
+exit $code
+"""
+
+
+def words_of(way: str, job: Application) -> list[str]:
+    """What is asked for."""
+    if way == "whole":
+        return ["-p", "plain", "--gres=gpu:1"]
+    if way == "shards":
+        return ["-p", "plain", f"--gres=shard:{-(-job.declared_mib * SHARDS // CARD_MIB)}"]
+    pct = max(10, round(100 * job.kernel_ms / (job.kernel_ms + job.think_ms)))
+    return ["-p", "gpu", "--gres=gpu:1", "--comment", f"{job.name} gpu_mem={job.declared_mib}M gpu_pct={pct}"]
+
+
+def quietly(*words: str) -> None:
+    """Run a command that must work."""
+    subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
+
+
+def once(way: str, jobs: list[Application], top: Path) -> dict[str, Any]:
+    """One run: the total time, and how many jobs did not do their work."""
+    folder = Path(tempfile.mkdtemp(dir=top))
+    for name in ("ends", "state/results"):
+        (folder / name).mkdir(parents=True)
+    partition = "gpu" if way == "learned" else "plain"
+    quietly("scontrol", "update", f"PartitionName={partition}", "State=DOWN")
+    for at, job in enumerate(jobs):
+        path = folder / f"{at}.sh"
+        path.write_text(batch(folder, job, at))
+        quietly(
+            "sbatch", "-o", "/dev/null", "-t", "5", "-J", job.name, "--mem=1", *words_of(way, job), str(path)
+        )
+    berth = None
+    if way == "learned":
+        words = [
+            str(Path(sys.executable).parent / "berth"), "slurm", "run", "--mode", "place", "--partitions", "gpu",
+            "--policy", "learned", "--knowledge", "history?begin=empty", "--card", f"v100={CARD_MIB}M",
+            "--interval", "0.5", "--state", str(folder / "state"),
+        ]  # fmt: skip
+        with open(folder / "berth.err", "w") as errors:
+            berth = subprocess.Popen(words, stderr=errors)
+        while not (folder / "state" / "status.json").exists() and berth.poll() is None:
+            time.sleep(0.1)
+    began = time.time()
+    quietly("scontrol", "update", f"PartitionName={partition}", "State=UP")
+    while len(list((folder / "ends").iterdir())) < len(jobs) and time.time() < began + GIVE_UP_S:
+        time.sleep(0.5)
+    if berth is not None:
+        berth.terminate()
+        berth.wait()
+    subprocess.run(["scancel", "-u", "root"], check=False)
+    ends = [path.read_text().split() for path in (folder / "ends").iterdir()]
+    ran = [float(end) - float(begin) for _, begin, end, *_ in ends]
+    found = {
+        "total_s": max((float(each[2]) for each in ends), default=began + GIVE_UP_S) - began,
+        "failed": len(jobs) - sum(each[0] == "0" for each in ends), "run_mean_s": sum(ran) / max(1, len(ran)),
+        "gpus": len({tuple(each[3:]) for each in ends}),
+    }  # fmt: skip
+    print(way, found, (folder / "berth.err").read_text()[-500:] if berth else "", file=sys.stderr, flush=True)
+    return found
+
+
+def main() -> None:
+    """Run each on the same jobs, seed by seed."""
+    if told := os.environ.get("INNER"):
+        words = json.loads(told)
+        jobs = applications(words["seed"], words["jobs"])
+        found = {way: once(way, jobs, Path(words["top"])) for way in words["ways"]}
+        Path(words["out"]).write_text(json.dumps(found))
+        return
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=200)
+    parser.add_argument("--only", default="whole,shards,learned")
+    asked = parser.parse_args()
+    subprocess.run(["make", "-s", "-C", str(ROOT / "native"), "all", "tests"], check=True)
+    link = [f"-L{NATIVE / 'fake'}", "-l:libcuda.so.1"]
+    source, program = ROOT / "bench" / "local_queue_job.c", NATIVE / "local_queue_job"
+    subprocess.run([shutil.which("cc") or "cc", "-O2", "-std=c11", source, "-o", program, *link], check=True)
+    ways = asked.only.split(",")
+    seeds: list[dict[str, Any]] = []
+    for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
+        ways = ways[1:] + ways[:1]  # none always goes first
+        with tempfile.TemporaryDirectory(prefix="berth-bench-", dir="/dev/shm") as top:
+            folder = Path(top)
+            words = {"seed": seed, "jobs": asked.jobs, "ways": ways, "top": top, "out": f"{top}/out.json"}
+            script = setup(folder)
+            with open(script, "a") as file:  # eight shards a GPU
+                file.write(
+                    "sed -i 's/shard:8/shard:16/' $DIR/slurm.conf; sed -i 's/Count=8/Count=16/' $DIR/gres.conf\n"
+                )
+            environment = {
+                **os.environ, "CLUSTER_NODES": str(NODES), "CLUSTER_ACCOUNTING": "no", "CLUSTER_SETUP": str(script),
+                "INNER": json.dumps(words), "PYTHONPATH": f"{ROOT / 'bench'}:{ROOT}",
+            }  # fmt: skip
+            command = f"{sys.executable} {Path(__file__).resolve()}"
+            subprocess.run([CLUSTER, folder / "c", command], env=environment, check=True)
+            seeds.append(json.loads((folder / "out.json").read_text()))
+        print(seed, seeds[-1], flush=True)
+    told: dict[str, Any] = {"jobs": asked.jobs, "seeds": len(seeds), "runs": seeds}
+    for way in ("whole", "shards"):
+        if way in asked.only and "learned" in asked.only:
+            mean, half = interval(
+                [100 * (each["learned"]["total_s"] / each[way]["total_s"] - 1) for each in seeds]
+            )
+            told[f"learned against {way}, %"] = [round(mean, 1), round(half, 1)]
+            print(f"learned against {way}: {mean:+.1f} % ± {half:.1f}")
+    save("slurm_comparison", told)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""What has happened in Slurm between two looks: which jobs have started, which have ended and what they held."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from berth.history.values.applications import Rules
+from berth.history.values.gres import gres_list
+from berth.history.values.hostlist import expand
+from berth.knowledge import Knowledge, LearnsMemory
+from berth.live.slurm.candidates import Candidates
+from berth.live.slurm.controller import Change, Controller
+from berth.live.slurm.decisions import ENDED, GIVEN_UP, STARTED, TAKEN_BACK, Decision
+from berth.live.slurm.jobs import SlurmJob
+from berth.live.slurm.requests import Cards, Note, NotOursError, job_of, note_of
+from berth.live.slurm.results import Result, names, prune, taken
+from berth.live.slurm.world import World, state_of
+from berth.model import RecordState
+
+__all__ = ["Ends", "Happened", "Waiting"]
+
+FAILED = frozenset({"FAILED", "OUT_OF_MEMORY", "NODE_FAIL"})
+RESULTS_FOR_S = 7 * 86_400
+"""What an Epilog left is thrown away then, if Slurm tells nothing of the job: it may have run before berth did."""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A job that was placed and has not started yet."""
+
+    at_ms: int
+    note: Note
+    where: str
+
+
+@dataclass(slots=True)
+class Ends:
+    """How jobs have ended."""
+
+    states: dict[str, RecordState] = field(default_factory=dict)
+    peaks_mib: dict[str, int] = field(default_factory=dict)
+    """What those held that ran out of GPU memory."""
+    changes: list[Change] = field(default_factory=list)
+    """What queues them again."""
+    users: set[str] = field(default_factory=set)
+    """Whose jobs these were."""
+
+
+class Happened:
+    """Compares each look with the one before it."""
+
+    def __init__(
+        self, world: World, controller: Controller, knowledge: Knowledge, cards: Cards, rules: Rules, *,
+        results: Path, places: bool, retries: int,
+    ) -> None:  # fmt: skip
+        self._world, self._controller, self._knowledge = world, controller, knowledge
+        self._cards, self._rules = cards, rules
+        self._results, self._places, self._retries = results, places, retries
+        self._runs: dict[str, SlurmJob] | None = None
+        self._waited: set[str] = set()
+
+    def ended(self, found: Candidates, placed: dict[str, Waiting], now_ms: int, log: list[Decision]) -> Ends:
+        """How the jobs have ended that ran or waited at the last look, and what was learned of them; of the first look,
+        those whose Epilogs have left something. Those of `placed` are taken out of it."""
+        runs = self._runs or {}
+        gone = [job_id for job_id in runs if job_id not in found.running]
+        unseen = self._waited | placed.keys()  # what has begun and ended since the last look
+        gone += sorted(job_id for job_id in unseen if job_id not in found.jobs and job_id not in runs)
+        told = {job.id: job for job in self._controller.jobs(gone)} if gone else {}
+        if self._runs is None:
+            told |= self._left_behind(found)
+            gone += [job_id for job_id in told if job_id not in gone]
+        by_raw = {job.raw_id for job in (*told.values(), *(runs[i] for i in gone if i in runs))}
+        results = taken(self._results, by_raw) if by_raw else {}
+        ends = Ends()
+        for job_id in gone:
+            job = told.get(job_id) or found.jobs.get(job_id)
+            ran = runs.get(job_id) or job
+            was_placed = placed.pop(job_id, None)
+            if ran is None:
+                self._world.take_back(job_id, now_ms)
+                continue
+            if job_id not in runs and job is not None and job.node_list:
+                log.append(Decision(
+                    now_ms, STARTED, job_id, job.raw_id, submit_ms=job.submit_ms, start_ms=job.start_ms,
+                    user=job.user, where=self._where(job), gpus=self._gpus_of(job),
+                    told=was_placed.where if was_placed else "",
+                ))  # fmt: skip
+            state = "CANCELLED" if job is None else "PREEMPTED" if job.waits else job.state
+            ends.states[job_id] = state_of(state)
+            ends.users.add(ran.user)
+            decision = Decision(
+                now_ms, ENDED, job_id, ran.raw_id, state=state, start_ms=ran.start_ms, submit_ms=ran.submit_ms,
+                end_ms=job.end_ms if job is not None and job.ended else now_ms, user=ran.user, where=ran.node_list,
+            )  # fmt: skip
+            result = results.get(ran.raw_id)
+            if result is not None:
+                decision = replace(
+                    decision, peak_mib=result.peak_mib, refused=result.refused, card_mib=self._card_mib(ran)
+                )
+                self._learn(job_id, result)
+                if result.refused and state in FAILED:
+                    ends.peaks_mib[job_id] = result.peak_mib or result.needs_mib
+                    ends.changes += self._again(job_id, ran, result, decision, log)
+            log.append(decision)
+        return ends
+
+    def started(
+        self, found: Candidates, placed: dict[str, Waiting], waited: Iterable[str], now_ms: int
+    ) -> list[Decision]:
+        """The jobs that Slurm has started since the last look, which are taken out of `placed`; call it after `ended`.
+        `waited` are the jobs that berth decides on from now on."""
+        before = self._runs
+        self._runs = {job.id: job for job in found.jobs.values() if job.runs}
+        self._waited = set(waited)
+        log = []
+        for job_id, job in self._runs.items():
+            was_placed = placed.pop(job_id, None)
+            if before is None or job_id in before:
+                continue
+            ours = found.running[job_id]
+            log.append(Decision(
+                now_ms, STARTED, job_id, job.raw_id, submit_ms=job.submit_ms, start_ms=job.start_ms, gpus=ours.gpus,
+                milli=ours.share.milli, mem_mib=ours.share.mem_mib, user=job.user, application=ours.application,
+                where=self._where(job), told=was_placed.where if was_placed else "",
+            ))  # fmt: skip
+        return log
+
+    def _left_behind(self, found: Candidates) -> dict[str, SlurmJob]:
+        """The jobs that have ended while berth was away and of which Epilogs have left something."""
+        prune(self._results, RESULTS_FOR_S)
+        running = {job.raw_id for job in found.jobs.values() if job.runs}
+        left = sorted(names(self._results) - running)
+        return {job.id: job for job in (self._controller.jobs(left) if left else ()) if job.ended}
+
+    def _where(self, job: SlurmJob) -> str:
+        """Slurm's nodes of a job, with the indices of its GPUs where their types tell them."""
+        kinds = [each.kind for each in gres_list(job.tres_per_node, odd=True) if each.kind]
+        places = []
+        for name in expand(job.node_list):
+            node = self._world.slurm_nodes.get(name)
+            at = [node.index_of(kind) for kind in kinds] if node is not None else []
+            known = sorted(index for index in at if index is not None)
+            places.append(f"{name}:{'+'.join(map(str, known))}" if known and len(known) == len(at) else name)
+        return ",".join(sorted(places))
+
+    def _card_mib(self, job: SlurmJob) -> int:
+        """The memory of a GPU of the job's first node; 0 where it is not known."""
+        node = self._world.slurm_nodes.get(next(iter(expand(job.node_list)), ""))
+        return 0 if node is None else self._cards.model(node.model).mem_mib
+
+    def _gpus_of(self, job: SlurmJob) -> int:
+        """The GPUs that an ended job had; 0 where that cannot be told."""
+        try:
+            return job_of(job, self._cards, self._rules, priority=0, retries=0).gpus
+        except NotOursError:
+            return job.tres.gpus
+
+    def _learn(self, job_id: str, result: Result) -> None:
+        run = self._world.scheduler.cluster.running.get(job_id) if self._world.begun else None
+        if run is not None and result.peak_mib and isinstance(self._knowledge, LearnsMemory):
+            self._knowledge.measured(run.job, result.peak_mib)
+
+    def _again(
+        self, job_id: str, ran: SlurmJob, result: Result, decision: Decision, log: list[Decision]
+    ) -> list[Change]:
+        """Queue a job again that ran out of GPU memory, with what would have been enough and an eighth more."""
+        note = note_of(ran.admin_comment)
+        if note is None or not self._places:
+            return []
+        needs = max(result.needs_mib, result.peak_mib)
+        largest = self._cards.most_mib
+        if note.retries >= self._retries or 0 < largest < needs:
+            why = f"it ran out of GPU memory {note.retries + 1} times, and needs {needs} MiB: ask for gpu_mem={needs}M"
+            log.append(replace(decision, event=GIVEN_UP, why=why))
+            return []
+        grown = needs + needs // 8
+        needs = min(grown, largest) if largest else grown
+        again = replace(note, share=None, best_effort=False, retries=note.retries + 1, needs_mib=needs)
+        log.append(replace(decision, event=TAKEN_BACK, why=f"out of GPU memory: again with {needs} MiB"))
+        return [Change(job_id, requeue=True, hold=True, node_list="", admin_comment=str(again))]

@@ -1,0 +1,56 @@
+"""What becomes of a policy's decisions, as the scheduler hands them out."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from berth.cluster import Running
+from berth.errors import in_one_line
+from berth.model import Job, Placement, WakeAt
+
+__all__ = ["Evicted", "NeverFits", "Outcome", "Refused", "malformed", "why_never"]
+
+
+class Evicted(NamedTuple):
+    """A running job was stopped, and is queued again."""
+
+    run: Running
+
+
+class Refused(NamedTuple):
+    """A decision that cannot be applied; nothing has changed."""
+
+    decision: object
+    why: str
+
+
+class NeverFits(NamedTuple):
+    """A waiting job that no nodes of today could hold if nothing else ran. It waits on, and in a strict queue it holds
+    up those behind it: change it, withdraw it or bring nodes."""
+
+    job: Job
+    why: str
+
+
+Outcome = Placement | Evicted | WakeAt | Refused | NeverFits
+
+
+def malformed(placement: Placement, error: Exception, now_ms: int) -> str:
+    """Why a placement whose values are of the wrong kind is refused."""
+    return (
+        f"at {now_ms} ms the policy starts job '{placement.job.id}' on slots {placement.slots!r} with share"
+        f" {placement.share!r}; expected a tuple of GpuSlot(node, index) and a Share(milli, mem_mib):"
+        f" {in_one_line(error)}"
+    )
+
+
+def why_never(job: Job) -> str:
+    """Why a job can start on none of today's nodes, in words."""
+    parts = f"{job.nodes} parts of " if job.nodes > 1 else ""
+    share = f" ({job.share.milli} milli and {job.share.mem_mib} MiB of each)" if job.gpus else ""
+    on = f" on models {', '.join(job.models)}" if job.models and job.gpus else ""
+    on += f" on nodes with the labels {', '.join(job.labels)}" if job.labels else ""
+    return (
+        f"job '{job.id}' asks for {parts}{job.gpus} GPUs{share}, {job.cpu_milli} milli of CPU and {job.mem_mib} MiB"
+        f"{on}, and the nodes could not hold it if nothing else ran; change it, withdraw it or bring nodes"
+    )
