@@ -294,7 +294,10 @@ def test_a_region_on_a_disk_holds(member: Start, tmp_path: Path) -> None:
     ("strange", "said"),
     [
         ("nfs", "is on NFS, where what one machine writes another may not see"),
-        ("lockless", "its file system keeps no locks (No locks available), which tell who lives"),
+        (
+            "lockless",
+            "its file system keeps no locks (No locks available), which tell whether a process lives",
+        ),
     ],
 )
 def test_a_file_system_that_cannot_keep_a_region_is_named(

@@ -56,9 +56,9 @@ def test_the_report_shows_usage_and_nothing_of_a_job_becomes_markup(history: Pat
     headings = re.findall(r"<h2>(.*?)</h2>", page)
     assert headings == [
         "Usage by user and server",
+        "Filter",
         "Who used what",
         "GPU servers over time",
-        "Why jobs waited",
         "How jobs run",
         "Distributions",
     ]

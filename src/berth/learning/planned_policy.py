@@ -31,7 +31,9 @@ from berth.profiles import series
 __all__ = ["LearnedWithPlans"]
 
 LONGEST_LINE = 100
-"""Jobs that wait, and no more, are planned for."""
+"""A plan is made for at most this many waiting jobs."""
+PLANNED = ("time-sliced", "mps", "none")
+"""Ways of sharing in which every tenant advances: a plan would never end where one of them may stand still."""
 CHANGED, SIZE = 0.4, 0.3
 """How many of a rule's weights are changed at a time, and by how much of the largest."""
 BATCH, AGAIN = 10, 4
@@ -78,6 +80,7 @@ class LearnedWithPlans(Learned):
         self._may_plan = bool(
             mine.plans and mine.shield and mine.window == SEEN and not mine.unslowed
             and self.model.learner != UNTRAINED and self.knowledge.certain
+            and mode_of(self.knowledge.speeds) in PLANNED
         )  # fmt: skip
         self._players: dict[tuple[GpuModel | None, tuple[str, ...]], Player | None] = {}
         self._plan: _Plan | None = None
