@@ -165,20 +165,6 @@ current-context: c
             process.wait()
         self._processes.clear()
 
-    def compact(self) -> None:
-        """Have etcd forget all versions but the newest, as it does by itself after five minutes."""
-        import base64
-
-        def ask(path: str, body: dict[str, object]) -> dict[str, object]:
-            url = f"http://127.0.0.1:{self.etcd_port}/v3/{path}"
-            with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode())) as reply:
-                found: dict[str, object] = json.load(reply)
-                return found
-
-        header = ask("kv/range", {"key": base64.b64encode(b"x").decode()})["header"]
-        assert isinstance(header, dict)
-        ask("kv/compaction", {"revision": header["revision"], "physical": True})
-
     def _start(self, name: str, *words: object) -> None:
         with (self.folder / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(list(map(str, words)), stdout=log, stderr=log)
