@@ -30,12 +30,12 @@ apis: .venv/.dev
 
 # What starts containers, and processes by the hundred, does so one at a time. What is marked slow is left to CI.
 test: .venv/.dev
-	$(MAKE) -s -C native tests
+	$(MAKE) -s -j2 -C native tests
 	$(BIN)/python -m pytest -q -n 2 --ignore=tests/partition -m "not slow"
 	$(BIN)/python -m pytest -q tests/partition -m "not slow"
 
 test-slow: .venv/.dev
-	$(MAKE) -s -C native tests
+	$(MAKE) -s -j2 -C native tests
 	$(BIN)/python -m pytest -q -n 2 --ignore=tests/partition -m slow
 	$(BIN)/python -m pytest -q tests/partition -m slow
 

@@ -35,7 +35,7 @@ class NativeBuild(BuildHookInterface):
             self.app.display_warning(f"{why}: partitions (berth run, berth up) are left out")
             return
         root = Path(self.root)
-        subprocess.run(["make", "-s", "-C", str(root / "native")], check=True)
+        subprocess.run(["make", "-s", f"-j{os.cpu_count() or 1}", "-C", str(root / "native")], check=True)
         if version == "editable":
             return
         built = root / "build" / "native"
