@@ -4,6 +4,7 @@
 #include "measure.h"
 #include "overhead.h"
 #include "parts.h"
+#include "vmm.h"
 
 #include <stdlib.h>
 
@@ -76,6 +77,14 @@ CUresult cuCtxCreate_v4(CUcontext *ctx, void *params, unsigned flags, CUdevice d
                : create_end(&overhead, ctx, REAL(cuCtxCreate_v4)(ctx, params, flags, dev));
 }
 
+/* A context that ended took it along; with a sparse array, what was mapped into that. */
+static void gone_with_context(const struct entry *entry)
+{
+    if (entry->kind == ARRAY || entry->kind == MIPMAP)
+        vmm_array_gone((const void *)(uintptr_t)entry->key);
+    overhead_give(entry);
+}
+
 /* All that was allocated in a context goes with it. */
 static CUresult destroy(CUcontext ctx, CUresult (*call)(CUcontext))
 {
@@ -88,7 +97,7 @@ static CUresult destroy(CUcontext ctx, CUresult (*call)(CUcontext))
     CUresult result = call(ctx);
     for (size_t i = 0; i < count; i++) {
         if (result == CUDA_SUCCESS)
-            overhead_give(&list[i]);
+            gone_with_context(&list[i]);
         else
             ledger_put(list[i]);
     }
@@ -188,7 +197,7 @@ static CUresult end_primary(CUdevice dev, CUresult (*call)(CUdevice))
         measure_context_ends(context, true);
         struct entry *list = ledger_take_owned(context, &count);
         for (size_t i = 0; i < count; i++)
-            overhead_give(&list[i]);
+            gone_with_context(&list[i]);
         free(list);
         devices_changed();
     }

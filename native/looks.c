@@ -48,7 +48,7 @@ static bool read_list(NVdevice handle, struct look *look)
         look->count = 0;
         return false;
     }
-    for (unsigned i = 0; i < look->count; i++)
+    for (unsigned i = 0; i < look->count && i < MOST; i++)
         look->list[i] = (NVprocess){ .pid = list[i].pid, .bytes = list[i].bytes };
     return true;
 }
@@ -402,10 +402,10 @@ uint64_t look_taken(struct device *device, struct look *before, uint64_t reserve
                     HAVE(cuCtxGetCurrent) && real.cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
                     current != made && real.cuCtxPushCurrent_v2(made) == CUDA_SUCCESS;
         fill(device, after);
-        if (push)
-            real.cuCtxPopCurrent_v2(&current);
         bytes = made != NULL ? context_taken(device, before, after, reserved, told)
                              : module_taken(device, before, after, reserved, told);
+        if (push) /* both may have looked again, for which the driver needs a context */
+            real.cuCtxPopCurrent_v2(&current);
     }
     free(after);
     look_end(device, before);

@@ -98,9 +98,9 @@ struct berth_use_file {
         _Alignas(16) shared64 used;
         shared64 tag;
     } total;                 /* tag: number of the change << BERTH_TAG_SLOT_BITS | slot + 1 */
-    shared64 function_bytes; /* learned too, and seldom: what is loaded with the largest function,
-                                plus one */
-    unsigned char pad1[40];
+    shared64 function_bytes, data_bytes; /* learned too, and seldom: what is loaded with the largest
+                                            function, and with variables, plus one */
+    unsigned char pad1[32];
     shared64 peak, refused, refused_bytes;
     shared32 slots_seen, pad2;
     shared64 context_bytes, module_bytes,
