@@ -225,9 +225,24 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
 
    Each holds the primary context, which the first of them may make, and a part of its own. */
 
+/* Makes the primary context current, for the driver to tell of this GPU's memory. */
+static bool enter(CUcontext context)
+{
+    return HAVE(cuCtxPushCurrent_v2) && HAVE(cuCtxPopCurrent_v2) &&
+           real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+}
+
+static void leave(bool entered)
+{
+    CUcontext context;
+    if (entered)
+        real.cuCtxPopCurrent_v2(&context);
+}
+
 CUresult cuGreenCtxCreate(CUgreen *ctx, void *desc, CUdevice dev, unsigned flags)
 {
-    static shared64 learned; /* what a green context takes beside the primary one, plus one */
+    /* By GPU: what a green context takes beside the primary one, plus one. */
+    static shared64 learned[MAX_DEVICES];
     struct device *device = ctx != NULL ? device_of(dev) : NULL;
     struct overhead overhead;
     CUcontext context;
@@ -242,14 +257,20 @@ CUresult cuGreenCtxCreate(CUgreen *ctx, void *desc, CUdevice dev, unsigned flags
     if (result != CUDA_SUCCESS)
         return result;
     uint64_t first = atomic_load(&device->region.use->context_bytes);
-    if (!overhead_begin(&overhead, device, &learned,
-                        first != 0 ? overhead_lesson_bytes(first) : FIRST_CONTEXT_BYTES,
-                        "cuGreenCtxCreate")) {
+    bool entered = enter(context);
+    bool begun = overhead_begin(&overhead, device, &learned[device->ordinal],
+                                first != 0 ? overhead_lesson_bytes(first) : FIRST_CONTEXT_BYTES,
+                                "cuGreenCtxCreate");
+    leave(entered);
+    if (!begun) {
         cuDevicePrimaryCtxRelease_v2(dev);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     result = REAL(cuGreenCtxCreate)(ctx, desc, dev, flags);
-    if (result == CUDA_SUCCESS && overhead_end(&overhead, NULL, &bytes)) {
+    entered = enter(context);
+    bool fits = result == CUDA_SUCCESS && overhead_end(&overhead, NULL, &bytes);
+    leave(entered);
+    if (fits) {
         struct entry entry = { .key = (uint64_t)(uintptr_t)*ctx,
                                .bytes = bytes,
                                .owner = context,

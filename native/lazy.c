@@ -80,7 +80,8 @@ static bool asked_begin(struct overhead *overhead, struct device *device, enum k
 {
     shared64 *learned = &device->region.use->function_bytes;
     struct entry entry;
-    if (owner != NULL && (!ledger_get(kind, (uint64_t)(uintptr_t)owner, &entry) || entry.count == 0))
+    if (owner != NULL &&
+        (!ledger_get(kind, (uint64_t)(uintptr_t)owner, &entry) || entry.count == 0))
         return whole_begin(overhead, device, learned, call);
     part_begin(overhead, device, learned, call);
     return true;
@@ -89,9 +90,8 @@ static bool asked_begin(struct overhead *overhead, struct device *device, enum k
 static bool is_loaded(CUfunction function)
 {
     int loaded = 0;
-    return !HAVE(cuFuncLoad) ||
-           (HAVE(cuFuncIsLoaded) && real.cuFuncIsLoaded(&loaded, function) == CUDA_SUCCESS &&
-            loaded);
+    return !HAVE(cuFuncLoad) || (HAVE(cuFuncIsLoaded) &&
+                                 real.cuFuncIsLoaded(&loaded, function) == CUDA_SUCCESS && loaded);
 }
 
 /* What a loaded function needs besides. */
@@ -128,9 +128,9 @@ static CUresult load_function(struct device *device, CUfunction function, enum k
     struct overhead overhead;
     if (is_loaded(function))
         return function_ready(device, function, CUDA_SUCCESS, call);
-    bool begun = owner != NULL ? asked_begin(&overhead, device, kind, owner, call)
-                               : whole_begin(&overhead, device,
-                                             &device->region.use->function_bytes, call);
+    bool begun = owner != NULL
+                     ? asked_begin(&overhead, device, kind, owner, call)
+                     : whole_begin(&overhead, device, &device->region.use->function_bytes, call);
     return begun ? asked_end(&overhead, function, kind, owner, CUDA_SUCCESS)
                  : CUDA_ERROR_OUT_OF_MEMORY;
 }
@@ -167,8 +167,7 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
 /* A library may be asked without a context: then the kernel is loaded by its first launch. */
 CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name)
 {
-    struct device *device =
-        kernel != NULL && HAVE(cuKernelGetFunction) ? device_current() : NULL;
+    struct device *device = kernel != NULL && HAVE(cuKernelGetFunction) ? device_current() : NULL;
     struct overhead overhead;
     CUfunction function = NULL;
     if (device == NULL)

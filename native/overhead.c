@@ -113,8 +113,8 @@ void overhead_failed(struct overhead *overhead, uint64_t *bytes)
     if (*bytes <= overhead->reserved)
         give(device, overhead->reserved - *bytes);
     else
-        *bytes = overhead->reserved +
-                 region_take_some(&device->region, *bytes - overhead->reserved);
+        *bytes =
+            overhead->reserved + region_take_some(&device->region, *bytes - overhead->reserved);
 }
 
 /* One context is like another: what is told best of any is charged for all. Of two that are told as

@@ -97,7 +97,7 @@ struct berth_use_file {
     struct {
         _Alignas(16) shared64 used;
         shared64 tag;
-    } total;                 /* tag: number of the change << BERTH_TAG_SLOT_BITS | slot + 1 */
+    } total; /* tag: number of the change << BERTH_TAG_SLOT_BITS | slot + 1 */
     shared64 function_bytes, data_bytes; /* learned too, and seldom: what is loaded with the largest
                                             function, and with variables, plus one */
     unsigned char pad1[32];
