@@ -205,10 +205,8 @@ ENTRY(cuGraphExecChildGraphNodeSetParams, 11010, 0, cuGraphExecChildGraphNodeSet
 ENTRY(cuGraphExecDestroy, 10000, 0, cuGraphExecDestroy)
 ENTRY(cuGraphExecEventRecordNodeSetEvent, 11010, 0, cuGraphExecEventRecordNodeSetEvent)
 ENTRY(cuGraphExecEventWaitNodeSetEvent, 11010, 0, cuGraphExecEventWaitNodeSetEvent)
-ENTRY(cuGraphExecExternalSemaphoresSignalNodeSetParams, 11020, 0,
-      cuGraphExecExternalSemaphoresSignalNodeSetParams)
-ENTRY(cuGraphExecExternalSemaphoresWaitNodeSetParams, 11020, 0,
-      cuGraphExecExternalSemaphoresWaitNodeSetParams)
+ENTRY(cuGraphExecExternalSemaphoresSignalNodeSetParams, 11020, 0, cuGraphExecExternalSemaphoresSignalNodeSetParams)
+ENTRY(cuGraphExecExternalSemaphoresWaitNodeSetParams, 11020, 0, cuGraphExecExternalSemaphoresWaitNodeSetParams)
 ENTRY(cuGraphExecGetFlags, 12000, 0, cuGraphExecGetFlags)
 ENTRY(cuGraphExecGetId, 13010, 0, cuGraphExecGetId)
 ENTRY(cuGraphExecHostNodeSetParams, 10020, 0, cuGraphExecHostNodeSetParams)
@@ -219,14 +217,10 @@ ENTRY(cuGraphExecMemsetNodeSetParams, 10020, 0, cuGraphExecMemsetNodeSetParams)
 ENTRY(cuGraphExecNodeSetParams, 12020, 0, cuGraphExecNodeSetParams)
 ENTRY(cuGraphExecUpdate, 10020, 0, cuGraphExecUpdate)
 ENTRY(cuGraphExecUpdate, 12000, 0, cuGraphExecUpdate_v2)
-ENTRY(cuGraphExternalSemaphoresSignalNodeGetParams, 11020, 0,
-      cuGraphExternalSemaphoresSignalNodeGetParams)
-ENTRY(cuGraphExternalSemaphoresSignalNodeSetParams, 11020, 0,
-      cuGraphExternalSemaphoresSignalNodeSetParams)
-ENTRY(cuGraphExternalSemaphoresWaitNodeGetParams, 11020, 0,
-      cuGraphExternalSemaphoresWaitNodeGetParams)
-ENTRY(cuGraphExternalSemaphoresWaitNodeSetParams, 11020, 0,
-      cuGraphExternalSemaphoresWaitNodeSetParams)
+ENTRY(cuGraphExternalSemaphoresSignalNodeGetParams, 11020, 0, cuGraphExternalSemaphoresSignalNodeGetParams)
+ENTRY(cuGraphExternalSemaphoresSignalNodeSetParams, 11020, 0, cuGraphExternalSemaphoresSignalNodeSetParams)
+ENTRY(cuGraphExternalSemaphoresWaitNodeGetParams, 11020, 0, cuGraphExternalSemaphoresWaitNodeGetParams)
+ENTRY(cuGraphExternalSemaphoresWaitNodeSetParams, 11020, 0, cuGraphExternalSemaphoresWaitNodeSetParams)
 ENTRY(cuGraphGetEdges, 10000, 0, cuGraphGetEdges)
 ENTRY(cuGraphGetEdges, 12030, 0, cuGraphGetEdges_v2)
 ENTRY(cuGraphGetId, 13010, 0, cuGraphGetId)
@@ -573,10 +567,8 @@ ENTRY(cuMulticastCreate, 12010, 0, cuMulticastCreate)
 ENTRY(cuMulticastGetGranularity, 12010, 0, cuMulticastGetGranularity)
 ENTRY(cuMulticastUnbind, 12010, 0, cuMulticastUnbind)
 ENTRY(cuOccupancyAvailableDynamicSMemPerBlock, 10020, 0, cuOccupancyAvailableDynamicSMemPerBlock)
-ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, 0,
-      cuOccupancyMaxActiveBlocksPerMultiprocessor)
-ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 7000, 0,
-      cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags)
+ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessor, 6050, 0, cuOccupancyMaxActiveBlocksPerMultiprocessor)
+ENTRY(cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags, 7000, 0, cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags)
 ENTRY(cuOccupancyMaxActiveClusters, 11070, 0, cuOccupancyMaxActiveClusters)
 ENTRY(cuOccupancyMaxPotentialBlockSize, 6050, 0, cuOccupancyMaxPotentialBlockSize)
 ENTRY(cuOccupancyMaxPotentialBlockSizeWithFlags, 7000, 0, cuOccupancyMaxPotentialBlockSizeWithFlags)

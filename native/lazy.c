@@ -164,7 +164,8 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     return asked_end(&overhead, result == CUDA_SUCCESS ? *function : NULL, MODULE, module, result);
 }
 
-/* A library may be asked without a context: then the kernel is loaded by its first launch. */
+/* A library may be asked without a context: then the kernel is loaded by cuKernelGetFunction, or by
+   its first launch, which is counted when the next is measured and NVML's list tells. */
 CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name)
 {
     struct device *device = kernel != NULL && HAVE(cuKernelGetFunction) ? device_current() : NULL;
@@ -224,13 +225,6 @@ static bool data_begin(struct overhead *overhead, enum kind kind, const void *ow
     return true;
 }
 
-void lazy_forget(const void *owner)
-{
-    struct entry asked;
-    if (atomic_load_explicit(&limiting, memory_order_relaxed))
-        (void)ledger_take(ASKED, (uint64_t)(uintptr_t)owner, &asked);
-}
-
 static CUresult data_end(struct overhead *overhead, enum kind kind, const void *owner,
                          CUresult result)
 {
@@ -287,7 +281,7 @@ CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
     CUresult result =
         data_end(&overhead, LIBRARY, library, REAL(cuLibraryGetModule)(module, library));
     if (result == CUDA_SUCCESS && module != NULL)
-        lazy_forget(*module);
+        overhead_renamed(*module);
     return result;
 }
 

@@ -65,7 +65,7 @@ static bool load_again(struct load *load, CUresult *result, enum kind kind, cons
     struct overhead *overhead = &load->overhead;
     CUcontext context = NULL;
     if (*result == CUDA_SUCCESS && out != NULL)
-        lazy_forget(*(void *const *)out); /* another had its name before */
+        overhead_renamed(*(void *const *)out); /* another had its name before */
     if (overhead->device == NULL)
         return false;
     if (*result == CUDA_SUCCESS && overhead_end(overhead, NULL, &load->bytes)) {
@@ -197,7 +197,7 @@ static bool take_out(enum kind kind, const void *key, struct entry *entry)
 {
     if (!atomic_load_explicit(&limiting, memory_order_relaxed))
         return false;
-    lazy_forget(key);
+    overhead_renamed(key);
     return ledger_take(kind, (uint64_t)(uintptr_t)key, entry);
 }
 

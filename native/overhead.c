@@ -207,3 +207,10 @@ void overhead_note(enum kind kind, const void *key, void *owner, struct device *
     else if (!ledger_add(entry))
         overhead_give(&entry);
 }
+
+void overhead_renamed(const void *owner)
+{
+    struct entry asked;
+    if (atomic_load_explicit(&limiting, memory_order_relaxed))
+        (void)ledger_take(ASKED, (uint64_t)(uintptr_t)owner, &asked);
+}

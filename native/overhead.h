@@ -37,7 +37,7 @@ void overhead_failed(struct overhead *overhead, uint64_t *bytes);
 void overhead_note(enum kind kind, const void *key, void *owner, struct device *device,
                    uint64_t bytes);
 void overhead_give(const struct entry *entry);
-/* A module or library of this name is new, or may be: its variables are yet to load (lazy.c). */
-void lazy_forget(const void *owner);
+/* A module or library of this name is new, or may be: its variables are yet to load. */
+void overhead_renamed(const void *owner);
 
 #endif

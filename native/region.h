@@ -119,7 +119,8 @@ struct berth_use_file {
                               bits name; 0: none */
     shared32 given_pct, total_pct;
     shared32 distrust;       /* for how many more looks NVML's word on compute is not taken */
-    shared32 left_out_looks; /* at how many looks in a row NVML's samples left this partition out */
+    shared32 left_out_looks; /* at how many looks of late NVML's samples left this partition out:
+                                one more for each that did, two less for each that did not */
     struct berth_refusal refusals[BERTH_REFUSALS];
     struct berth_slot slots[BERTH_SLOTS];
 };

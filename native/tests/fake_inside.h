@@ -7,8 +7,9 @@
    - nodes: every graph holds the memory of each of its nodes apart, until it is destroyed and
    trimmed
    - lazy: a module takes its memory when one of its functions is first loaded or launched
-   - asked: or asked for by name, as by drivers before CUDA 12.4
+   - asked: with lazy, also when one is asked for by name, as by drivers before CUDA 12.4
    - heap: the heap of cuCtxSetLimit is taken by the next module that is loaded
+   - slow: cuCtxSetLimit takes a while
 
    BERTH_FAKE_ERRORS=NAME:N:CODE,… has the Nth call of NAME, and all after it where N is 0, answer
    CODE. */
