@@ -70,6 +70,15 @@ static CUresult lazy_end(struct overhead *overhead, const void *part, enum kind 
     return fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
+/* All that it can bring is loaded in the current context. */
+static void put_asked(const void *what, const struct device *device)
+{
+    ledger_put((struct entry){ .key = (uint64_t)(uintptr_t)what,
+                               .owner = device_context(),
+                               .kind = ASKED,
+                               .device = (uint16_t)device->ordinal });
+}
+
 /* ---- functions ---- */
 
 /* Before a function is asked for, which some drivers load then. The first of a module or library
@@ -171,31 +180,44 @@ CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *nam
     struct device *device = kernel != NULL && HAVE(cuKernelGetFunction) ? device_current() : NULL;
     struct overhead overhead;
     CUfunction function = NULL;
-    if (device == NULL)
-        return REAL(cuLibraryGetKernel)(kernel, library, name);
-    if (!asked_begin(&overhead, device, LIBRARY, library, "cuLibraryGetKernel"))
+    if (device != NULL && !asked_begin(&overhead, device, LIBRARY, library, "cuLibraryGetKernel"))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuLibraryGetKernel)(kernel, library, name);
+    if (result == CUDA_SUCCESS && kernel != NULL)
+        overhead_renamed(*kernel);
+    if (device == NULL)
+        return result;
     if (result == CUDA_SUCCESS && real.cuKernelGetFunction(&function, *kernel) != CUDA_SUCCESS)
         function = NULL;
     return asked_end(&overhead, function, LIBRARY, library, result);
 }
 
-/* What it brings counts with its library where the driver tells it, else until the context ends. */
+/* What it brings counts with its library where the driver tells it, else until the context ends.
+   Runtimes ask for one kernel often: only the first call in a context is measured. */
 CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
 {
+    static const char call[] = "cuKernelGetFunction";
     struct device *device = function != NULL ? device_current() : NULL;
     struct overhead overhead;
+    struct entry asked;
     CUlibrary library = NULL;
     if (device == NULL)
         return REAL(cuKernelGetFunction)(function, kernel);
+    bool again =
+        ledger_get(ASKED, (uint64_t)(uintptr_t)kernel, &asked) && asked.owner == device_context();
     if (!HAVE(cuKernelGetLibrary) || real.cuKernelGetLibrary(&library, kernel) != CUDA_SUCCESS)
         library = NULL;
-    if (!asked_begin(&overhead, device, LIBRARY, library, "cuKernelGetFunction"))
+    if (!again && !asked_begin(&overhead, device, LIBRARY, library, call))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuKernelGetFunction)(function, kernel);
-    return asked_end(&overhead, result == CUDA_SUCCESS ? *function : NULL, LIBRARY, library,
-                     result);
+    if (again)
+        return result == CUDA_SUCCESS ? load_function(device, *function, LIBRARY, library, call)
+                                      : result;
+    result =
+        asked_end(&overhead, result == CUDA_SUCCESS ? *function : NULL, LIBRARY, library, result);
+    if (result == CUDA_SUCCESS)
+        put_asked(kernel, device);
+    return result;
 }
 
 /* ---- variables, and modules of libraries ----
@@ -230,13 +252,9 @@ static CUresult data_end(struct overhead *overhead, enum kind kind, const void *
 {
     if (overhead->device == NULL)
         return result;
-    CUcontext context = device_context();
     result = lazy_end(overhead, owner, kind, owner, result);
     if (result == CUDA_SUCCESS)
-        ledger_put((struct entry){ .key = (uint64_t)(uintptr_t)owner,
-                                   .owner = context,
-                                   .kind = ASKED,
-                                   .device = (uint16_t)overhead->device->ordinal });
+        put_asked(owner, overhead->device);
     return result;
 }
 

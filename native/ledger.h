@@ -18,7 +18,8 @@ enum kind {
     EXTERNAL,
     GREEN,
     SET_ASIDE,
-    ASKED /* a module or library whose variables are loaded, in the context that owns the entry */
+    ASKED /* a module or library whose variables are loaded, or a kernel that is, in the context
+             that owns the entry */
 };
 struct entry {
     uint64_t key, bytes;
