@@ -4,29 +4,47 @@
 
    The driver is called without a lock, so two threads may set one limit at once. Each first charges
    all that its own call may add. The charge is lowered to what the driver then says only by a call
-   that no other overlaps; where calls overlap, that is the last of them to end. So the charge is
+   that no other of this limit and context overlaps; where calls overlap, that is the last of them
+   to end. So the charge is
    never below what the driver has, and equal to it when no call is under way. */
 #define _GNU_SOURCE
 #include "aside.h"
 #include "ledger.h"
 #include "parts.h"
 
-static uint64_t set_aside(const struct device *device, int limit, uint64_t value)
+#include <string.h>
+
+/* One limit of one context. Its entry in the ledger holds the bytes that are charged, and in
+   `count` the largest stack that any function needed: the driver never makes stacks smaller again.
+ */
+struct aside {
+    struct device *device;
+    CUcontext context;
+    int limit;
+    uint64_t threads;      /* which each take as much */
+    uint64_t base;         /* what the context began with */
+    struct calls *calls;   /* of this limit, while one is under way */
+    uint32_t ended_before; /* calls that had ended when this one began */
+    bool overlapped;       /* another was under way then */
+};
+
+/* What a limit's value is multiplied by: there is a stack for every thread that can run at once. */
+static uint64_t threads_of(const struct device *device, int limit)
 {
     int sms = 0, threads = 0;
-    uint64_t bytes;
-    if (limit != CU_LIMIT_STACK)
-        return value;
-    /* A stack for every thread that can run at once. */
-    if (!HAVE(cuDeviceGetAttribute) ||
+    if (limit != CU_LIMIT_STACK || !HAVE(cuDeviceGetAttribute) ||
         real.cuDeviceGetAttribute(&sms, CU_ATTRIBUTE_SMS, device->handle) != CUDA_SUCCESS ||
         real.cuDeviceGetAttribute(&threads, CU_ATTRIBUTE_SM_THREADS, device->handle) !=
             CUDA_SUCCESS ||
         sms <= 0 || threads <= 0)
-        return value;
-    return __builtin_mul_overflow(value, (uint64_t)sms * (uint64_t)threads, &bytes)
-               ? UINT64_MAX >> 2
-               : bytes;
+        return 1;
+    return (uint64_t)sms * (uint64_t)threads;
+}
+
+static uint64_t set_aside(const struct aside *aside, uint64_t value)
+{
+    uint64_t bytes;
+    return __builtin_mul_overflow(value, aside->threads, &bytes) ? UINT64_MAX >> 2 : bytes;
 }
 
 /* A driver that cannot tell at all: what is set counts whole. */
@@ -50,20 +68,30 @@ static uint64_t begun_with(int limit, uint64_t now)
     return atomic_load(&begun[limit]) - 1;
 }
 
-/* One limit of one context. Its entry in the ledger holds the bytes that are charged, and in
-   `count` the largest stack that any function needed: the driver never makes stacks smaller again.
- */
-struct aside {
-    struct device *device;
-    CUcontext context;
-    int limit;
-    uint64_t base;         /* what the context began with */
-    uint32_t ended_before; /* calls that had ended when this one began */
-    bool overlapped;       /* another was under way then */
+/* The calls of one limit of one context: 0 under way where its place is free. Those beyond the last
+   place share it, and are settled later than they could be. */
+struct calls {
+    uint64_t key;
+    uint32_t under_way, ended;
 };
+enum { PLACES = 64 };
 
 static struct turn turn; /* of the counts and of the entries; never across a call of the driver */
-static uint32_t under_way, ended;
+static struct calls places[PLACES + 1];
+
+/* With the turn. */
+static struct calls *calls_of(uint64_t key)
+{
+    struct calls *free_place = &places[PLACES];
+    for (int i = 0; i < PLACES; i++) {
+        if (places[i].under_way != 0 && places[i].key == key)
+            return &places[i];
+        if (places[i].under_way == 0 && free_place == &places[PLACES])
+            free_place = &places[i];
+    }
+    free_place->key = key;
+    return free_place;
+}
 
 static uint64_t above(uint64_t bytes, uint64_t base)
 {
@@ -86,26 +114,24 @@ static struct entry entry_of(const struct aside *aside)
     return entry;
 }
 
-/* Charges what `wanted` bytes lack, before the driver is asked. */
+/* Charges what `wanted` bytes lack, before the driver is asked. The call is under way also where
+   that does not fit, until aside_end or aside_refused. */
 static bool aside_begin(struct aside *aside, uint64_t wanted, const char *call)
 {
     turn_take(&turn);
     uint64_t lacks = above(wanted, entry_of(aside).bytes);
-    aside->ended_before = ended;
-    aside->overlapped = under_way++ != 0;
+    aside->calls = calls_of(set_aside_key(aside->context, aside->limit));
+    aside->ended_before = aside->calls->ended;
+    aside->overlapped = aside->calls->under_way++ != 0;
     turn_leave(&turn);
-    bool fits = take(aside->device, lacks, call);
+    if (!take(aside->device, lacks, call))
+        return false;
     turn_take(&turn);
-    if (fits) {
-        struct entry entry = entry_of(aside);
-        entry.bytes += lacks;
-        ledger_put(entry);
-    } else {
-        under_way--;
-        ended++;
-    }
+    struct entry entry = entry_of(aside);
+    entry.bytes += lacks;
+    ledger_put(entry);
     turn_leave(&turn);
-    return fits;
+    return true;
 }
 
 /* Makes the charge what the driver has set aside: `otherwise` where it does not tell. False where
@@ -113,33 +139,32 @@ static bool aside_begin(struct aside *aside, uint64_t wanted, const char *call)
    all that is left. */
 static bool aside_end(struct aside *aside, uint64_t otherwise, bool all, const char *call)
 {
+    struct calls *calls = aside->calls;
     for (;;) {
         turn_take(&turn);
-        uint32_t ended_then = ended;
+        uint32_t ended_then = calls->ended;
         turn_leave(&turn);
         size_t now;
         bool told = HAVE(cuCtxGetLimit) && limit_now(aside->limit, &now) == CUDA_SUCCESS;
-        uint64_t made =
-            told ? above(set_aside(aside->device, aside->limit, now), aside->base) : otherwise;
+        uint64_t made = told ? above(set_aside(aside, now), aside->base) : otherwise;
         turn_take(&turn);
-        bool last = under_way == 1;
-        if (last && told && ended != ended_then) {
+        bool last = calls->under_way == 1;
+        if (last && told && calls->ended != ended_then) {
             turn_leave(&turn);
             continue; /* another call ended after the driver was asked */
         }
         struct entry entry = entry_of(aside);
-        uint64_t stacks =
-            entry.count == 0 ? 0 : set_aside(aside->device, aside->limit, entry.count);
+        uint64_t stacks = set_aside(aside, entry.count);
         made = larger(made, above(stacks, aside->base));
-        bool alone = last && !aside->overlapped && ended == aside->ended_before;
+        bool alone = last && !aside->overlapped && calls->ended == aside->ended_before;
         if (told ? !last : !alone)
             made = larger(made, entry.bytes);
         if (made <= entry.bytes) {
             uint64_t back = entry.bytes - made;
             entry.bytes = made;
             ledger_put(entry);
-            under_way--;
-            ended++;
+            calls->under_way--;
+            calls->ended++;
             turn_leave(&turn);
             give(aside->device, back);
             return true;
@@ -155,13 +180,30 @@ static bool aside_end(struct aside *aside, uint64_t otherwise, bool all, const c
         entry.bytes += lacks;
         ledger_put(entry);
         if (all) {
-            under_way--;
-            ended++;
+            calls->under_way--;
+            calls->ended++;
         }
         turn_leave(&turn);
         if (all)
             return true;
     }
+}
+
+/* The driver was not asked. Others that overlapped it are settled with it, where the driver tells.
+ */
+static void aside_refused(struct aside *aside, const char *call)
+{
+    if (HAVE(cuCtxGetLimit)) {
+        turn_take(&turn);
+        uint64_t charged = entry_of(aside).bytes;
+        turn_leave(&turn);
+        (void)aside_end(aside, charged, true, call);
+        return;
+    }
+    turn_take(&turn);
+    aside->calls->under_way--;
+    aside->calls->ended++;
+    turn_leave(&turn);
 }
 
 CUresult cuCtxSetLimit(int limit, size_t value)
@@ -177,11 +219,14 @@ CUresult cuCtxSetLimit(int limit, size_t value)
     CUresult result = limit_now(limit, &before);
     if (result != CUDA_SUCCESS)
         return result;
-    aside.base = set_aside(aside.device, limit, begun_with(limit, before));
-    uint64_t wanted = above(set_aside(aside.device, limit, value), aside.base),
-             had = above(set_aside(aside.device, limit, before), aside.base);
-    if (!aside_begin(&aside, wanted, call))
+    aside.threads = threads_of(aside.device, limit);
+    aside.base = set_aside(&aside, begun_with(limit, before));
+    uint64_t wanted = above(set_aside(&aside, value), aside.base),
+             had = above(set_aside(&aside, before), aside.base);
+    if (!aside_begin(&aside, wanted, call)) {
+        aside_refused(&aside, call);
         return CUDA_ERROR_OUT_OF_MEMORY;
+    }
     result = REAL(cuCtxSetLimit)(limit, value);
     if (aside_end(&aside, result == CUDA_SUCCESS ? wanted : had, false, call))
         return result;
@@ -208,10 +253,13 @@ bool stack_grows(struct device *device, CUfunction function, const char *call)
     turn_leave(&turn);
     if (counted || limit_now(CU_LIMIT_STACK, &now) != CUDA_SUCCESS)
         return true;
-    aside.base = set_aside(device, CU_LIMIT_STACK, begun_with(CU_LIMIT_STACK, now));
-    uint64_t need = above(set_aside(device, CU_LIMIT_STACK, (uint64_t)local_bytes), aside.base);
-    if (!aside_begin(&aside, need, call))
+    aside.threads = threads_of(device, CU_LIMIT_STACK);
+    aside.base = set_aside(&aside, begun_with(CU_LIMIT_STACK, now));
+    uint64_t need = above(set_aside(&aside, (uint64_t)local_bytes), aside.base);
+    if (!aside_begin(&aside, need, call)) {
+        aside_refused(&aside, call);
         return false;
+    }
     turn_take(&turn);
     struct entry entry = entry_of(&aside);
     entry.count = (uint32_t)larger(entry.count, (uint64_t)local_bytes);
@@ -223,7 +271,7 @@ bool stack_grows(struct device *device, CUfunction function, const char *call)
 static void aside_forget(void)
 {
     atomic_store(&turn.word, 0);
-    under_way = ended = 0;
+    memset(places, 0, sizeof places);
 }
 
 PART(.forget = aside_forget);

@@ -4,6 +4,7 @@
 #include "measure.h"
 #include "overhead.h"
 #include "parts.h"
+#include "vmm.h"
 
 #include <stdlib.h>
 
@@ -76,6 +77,14 @@ CUresult cuCtxCreate_v4(CUcontext *ctx, void *params, unsigned flags, CUdevice d
                : create_end(&overhead, ctx, REAL(cuCtxCreate_v4)(ctx, params, flags, dev));
 }
 
+/* A context that ended took it along; with a sparse array, what was mapped into that. */
+static void gone_with_context(const struct entry *entry)
+{
+    if (entry->kind == ARRAY || entry->kind == MIPMAP)
+        vmm_array_gone((const void *)(uintptr_t)entry->key);
+    overhead_give(entry);
+}
+
 /* All that was allocated in a context goes with it. */
 static CUresult destroy(CUcontext ctx, CUresult (*call)(CUcontext))
 {
@@ -88,7 +97,7 @@ static CUresult destroy(CUcontext ctx, CUresult (*call)(CUcontext))
     CUresult result = call(ctx);
     for (size_t i = 0; i < count; i++) {
         if (result == CUDA_SUCCESS)
-            overhead_give(&list[i]);
+            gone_with_context(&list[i]);
         else
             ledger_put(list[i]);
     }
@@ -188,7 +197,7 @@ static CUresult end_primary(CUdevice dev, CUresult (*call)(CUdevice))
         measure_context_ends(context, true);
         struct entry *list = ledger_take_owned(context, &count);
         for (size_t i = 0; i < count; i++)
-            overhead_give(&list[i]);
+            gone_with_context(&list[i]);
         free(list);
         devices_changed();
     }
@@ -216,9 +225,24 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev)
 
    Each holds the primary context, which the first of them may make, and a part of its own. */
 
+/* Makes the primary context current, for the driver to tell of this GPU's memory. */
+static bool enter(CUcontext context)
+{
+    return HAVE(cuCtxPushCurrent_v2) && HAVE(cuCtxPopCurrent_v2) &&
+           real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
+}
+
+static void leave(bool entered)
+{
+    CUcontext context;
+    if (entered)
+        real.cuCtxPopCurrent_v2(&context);
+}
+
 CUresult cuGreenCtxCreate(CUgreen *ctx, void *desc, CUdevice dev, unsigned flags)
 {
-    static shared64 learned; /* what a green context takes beside the primary one, plus one */
+    /* By GPU: what a green context takes beside the primary one, plus one. */
+    static shared64 learned[MAX_DEVICES];
     struct device *device = ctx != NULL ? device_of(dev) : NULL;
     struct overhead overhead;
     CUcontext context;
@@ -233,14 +257,20 @@ CUresult cuGreenCtxCreate(CUgreen *ctx, void *desc, CUdevice dev, unsigned flags
     if (result != CUDA_SUCCESS)
         return result;
     uint64_t first = atomic_load(&device->region.use->context_bytes);
-    if (!overhead_begin(&overhead, device, &learned,
-                        first != 0 ? overhead_lesson_bytes(first) : FIRST_CONTEXT_BYTES,
-                        "cuGreenCtxCreate")) {
+    bool entered = enter(context);
+    bool begun = overhead_begin(&overhead, device, &learned[device->ordinal],
+                                first != 0 ? overhead_lesson_bytes(first) : FIRST_CONTEXT_BYTES,
+                                "cuGreenCtxCreate");
+    leave(entered);
+    if (!begun) {
         cuDevicePrimaryCtxRelease_v2(dev);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     result = REAL(cuGreenCtxCreate)(ctx, desc, dev, flags);
-    if (result == CUDA_SUCCESS && overhead_end(&overhead, NULL, &bytes)) {
+    entered = enter(context);
+    bool fits = result == CUDA_SUCCESS && overhead_end(&overhead, NULL, &bytes);
+    leave(entered);
+    if (fits) {
         struct entry entry = { .key = (uint64_t)(uintptr_t)*ctx,
                                .bytes = bytes,
                                .owner = context,

@@ -157,7 +157,7 @@ __attribute__((noinline)) static struct probe *pace_slowly(void *what, uint64_t 
     return measure ? measure_begin(&launch) : NULL;
 }
 
-/* Whether this thread has paid for such a launch, and needs not measure it. */
+/* Whether this thread has bought enough time for such a launch, which need not be measured. */
 static inline __attribute__((always_inline)) bool paid(struct known_launch *cached,
                                                        const void *what, uint64_t blocks)
 {

@@ -10,48 +10,44 @@
 
 enum { FIRST_MODULE_BYTES = 64 << 20 };
 
-/* ---- functions ---- */
-
-static bool function_begin(struct overhead *overhead, struct device *device, const char *call)
+/* Whether all of a module came when it was loaded. */
+static bool eager(enum kind kind)
 {
-    bool begun = overhead_begin(overhead, device, &device->region.use->function_bytes,
-                                FIRST_MODULE_BYTES, call);
+    int mode = CU_LOADING_LAZY;
+    return kind == MODULE && HAVE(cuModuleGetLoadingMode) &&
+           real.cuModuleGetLoadingMode(&mode) == CUDA_SUCCESS && mode == CU_LOADING_EAGER;
+}
+
+/* Of what may bring as much as the largest before it. */
+static bool whole_begin(struct overhead *overhead, struct device *device, shared64 *learned,
+                        const char *call)
+{
+    bool begun = overhead_begin(overhead, device, learned, FIRST_MODULE_BYTES, call);
     overhead->believed = true; /* it cannot be unloaded to see whether the card has more then */
     return begun;
 }
 
-static void part_begin(struct overhead *overhead, struct device *device, const char *call)
+/* Of what most often brings nothing. */
+static void part_begin(struct overhead *overhead, struct device *device, shared64 *learned,
+                       const char *call)
 {
-    overhead_begin_part(overhead, device, &device->region.use->function_bytes, call);
+    overhead_begin_part(overhead, device, learned, call);
     overhead->believed = true;
 }
 
-/* The same by a driver without cuFuncLoad (before CUDA 12.4), which loads a function when it is
-   asked for and does not tell whether it is loaded: a module's first may bring all that the largest
-   did, those after it most often nothing. */
-static bool asked_begin(struct overhead *overhead, struct device *device, enum kind kind,
-                        const void *owner, const char *call)
-{
-    struct entry entry;
-    if (!ledger_get(kind, (uint64_t)(uintptr_t)owner, &entry) || entry.count == 0)
-        return function_begin(overhead, device, call);
-    part_begin(overhead, device, call);
-    return true;
-}
-
 /* After the call: what was loaded counts with its module or library (`owner`), else under `part`
-   with the context. */
-static CUresult function_end(struct overhead *overhead, const void *part, enum kind kind,
-                             const void *owner, CUresult result)
+   with the context. A call that failed may have loaded something first. */
+static CUresult lazy_end(struct overhead *overhead, const void *part, enum kind kind,
+                         const void *owner, CUresult result)
 {
     struct device *device = overhead->device;
     CUcontext context = NULL;
     uint64_t bytes = 0;
-    if (result != CUDA_SUCCESS) {
-        overhead_cancel(overhead);
-        return result;
-    }
-    bool fits = overhead_end(overhead, NULL, &bytes);
+    bool failed = result != CUDA_SUCCESS, fits = true;
+    if (failed)
+        overhead_failed(overhead, &bytes);
+    else
+        fits = overhead_end(overhead, NULL, &bytes);
     if (!fits) {
         uint64_t more = bytes > overhead->reserved ? bytes - overhead->reserved : 0;
         bytes = overhead->reserved + region_take_some(&device->region, more);
@@ -60,11 +56,51 @@ static CUresult function_end(struct overhead *overhead, const void *part, enum k
     }
     if (HAVE(cuCtxGetCurrent))
         real.cuCtxGetCurrent(&context);
-    if (bytes == 0) /* most functions fit into what the driver holds already */
+    if (failed && bytes == 0)
         return result;
-    if (owner == NULL || !ledger_grow(kind, (uint64_t)(uintptr_t)owner, (int64_t)bytes))
+    struct entry charged = { .key = (uint64_t)(uintptr_t)owner,
+                             .bytes = bytes,
+                             .owner = context,
+                             .kind = (uint16_t)kind,
+                             .device = (uint16_t)device->ordinal };
+    if ((owner == NULL || !ledger_charge(charged)) && bytes != 0)
         overhead_note(MODULE, part, context, device, bytes);
+    if (failed)
+        return result;
     return fits ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* All that it can bring is loaded in the current context. */
+static void put_asked(const void *what, const struct device *device)
+{
+    ledger_put((struct entry){ .key = (uint64_t)(uintptr_t)what,
+                               .owner = device_context(),
+                               .kind = ASKED,
+                               .device = (uint16_t)device->ordinal });
+}
+
+/* ---- functions ---- */
+
+/* Before a function is asked for, which some drivers load then. The first of a module or library
+   may bring as much as the largest did; those after it, and those of an owner that is not known,
+   most often nothing. */
+static bool asked_begin(struct overhead *overhead, struct device *device, enum kind kind,
+                        const void *owner, const char *call)
+{
+    shared64 *learned = &device->region.use->function_bytes;
+    struct entry entry;
+    if (owner != NULL &&
+        (!ledger_get(kind, (uint64_t)(uintptr_t)owner, &entry) || entry.count == 0))
+        return whole_begin(overhead, device, learned, call);
+    part_begin(overhead, device, learned, call);
+    return true;
+}
+
+static bool is_loaded(CUfunction function)
+{
+    int loaded = 0;
+    return !HAVE(cuFuncLoad) || (HAVE(cuFuncIsLoaded) &&
+                                 real.cuFuncIsLoaded(&loaded, function) == CUDA_SUCCESS && loaded);
 }
 
 /* What a loaded function needs besides. */
@@ -76,30 +112,47 @@ static CUresult function_ready(struct device *device, CUfunction function, CUres
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* Loads a function now, so that what it brings is counted, and refused where it does not fit. */
+/* After it was asked for: loads it now, so that what it brings is in the same measurement, and
+   refused where it does not fit. `function` is NULL where none was handed out. */
+static CUresult asked_end(struct overhead *overhead, CUfunction function, enum kind kind,
+                          const void *owner, CUresult result)
+{
+    struct device *device = overhead->device;
+    if (result == CUDA_SUCCESS && function != NULL && !is_loaded(function)) {
+        int mode = capture_relax();
+        result = real.cuFuncLoad(function);
+        capture_restore(mode);
+    }
+    bool loaded = result == CUDA_SUCCESS;
+    result = lazy_end(overhead, function, kind, owner, result);
+    if (loaded && owner != NULL)
+        ledger_count(kind, (uint64_t)(uintptr_t)owner, 1);
+    return function == NULL ? result : function_ready(device, function, result, overhead->call);
+}
+
+/* A function that is at hand. */
 static CUresult load_function(struct device *device, CUfunction function, enum kind kind,
-                              void *owner, const char *call)
+                              const void *owner, const char *call)
 {
     struct overhead overhead;
-    int is_loaded = 0;
-    if (HAVE(cuFuncIsLoaded) && real.cuFuncIsLoaded(&is_loaded, function) == CUDA_SUCCESS &&
-        is_loaded)
+    if (is_loaded(function))
         return function_ready(device, function, CUDA_SUCCESS, call);
-    if (!function_begin(&overhead, device, call))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    int mode = capture_relax();
-    CUresult result = real.cuFuncLoad(function);
-    capture_restore(mode);
-    result = function_end(&overhead, function, kind, owner, result);
-    return function_ready(device, function, result, call);
+    bool begun = owner != NULL
+                     ? asked_begin(&overhead, device, kind, owner, call)
+                     : whole_begin(&overhead, device, &device->region.use->function_bytes, call);
+    return begun ? asked_end(&overhead, function, kind, owner, CUDA_SUCCESS)
+                 : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 CUresult cuFuncLoad(CUfunction function)
 {
     struct device *device = function != NULL && HAVE(cuFuncLoad) ? device_current() : NULL;
+    CUmodule module = NULL;
     if (device == NULL)
         return REAL(cuFuncLoad)(function);
-    return load_function(device, function, MODULE, NULL, "cuFuncLoad");
+    if (!HAVE(cuFuncGetModule) || real.cuFuncGetModule(&module, function) != CUDA_SUCCESS)
+        module = NULL;
+    return load_function(device, function, MODULE, module, "cuFuncLoad");
 }
 
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
@@ -109,7 +162,7 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     struct overhead overhead;
     if (device == NULL)
         return REAL(cuModuleGetFunction)(function, module, name);
-    if (HAVE(cuFuncLoad)) {
+    if (eager(MODULE)) {
         CUresult result = REAL(cuModuleGetFunction)(function, module, name);
         return result == CUDA_SUCCESS ? load_function(device, *function, MODULE, module, call)
                                       : result;
@@ -117,58 +170,54 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
     if (!asked_begin(&overhead, device, MODULE, module, call))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuModuleGetFunction)(function, module, name);
-    ledger_count(MODULE, (uint64_t)(uintptr_t)module, result == CUDA_SUCCESS);
-    result =
-        function_end(&overhead, result == CUDA_SUCCESS ? *function : NULL, MODULE, module, result);
-    return function_ready(device, *function, result, call);
+    return asked_end(&overhead, result == CUDA_SUCCESS ? *function : NULL, MODULE, module, result);
 }
 
-/* A library may be asked without a context: then the kernel is loaded by its first launch, which is
-   not counted until the next module or function is measured. */
+/* A library may be asked without a context: then the kernel is loaded by cuKernelGetFunction, or by
+   its first launch, which is counted when the next is measured and NVML's list tells. */
 CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name)
 {
-    static const char call[] = "cuLibraryGetKernel";
+    struct device *device = kernel != NULL && HAVE(cuKernelGetFunction) ? device_current() : NULL;
     struct overhead overhead;
     CUfunction function = NULL;
+    if (device != NULL && !asked_begin(&overhead, device, LIBRARY, library, "cuLibraryGetKernel"))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuLibraryGetKernel)(kernel, library, name);
-    struct device *device = result == CUDA_SUCCESS && kernel != NULL && HAVE(cuKernelGetFunction)
-                                ? device_current()
-                                : NULL;
+    if (result == CUDA_SUCCESS && kernel != NULL)
+        overhead_renamed(*kernel);
     if (device == NULL)
         return result;
-    if (HAVE(cuFuncLoad))
-        return real.cuKernelGetFunction(&function, *kernel) == CUDA_SUCCESS
-                   ? load_function(device, function, LIBRARY, library, call)
-                   : result;
-    if (!asked_begin(&overhead, device, LIBRARY, library, call))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    if (real.cuKernelGetFunction(&function, *kernel) != CUDA_SUCCESS) {
-        overhead_cancel(&overhead);
-        return result;
-    }
-    ledger_count(LIBRARY, (uint64_t)(uintptr_t)library, 1);
-    result = function_end(&overhead, function, LIBRARY, library, CUDA_SUCCESS);
-    return function_ready(device, function, result, call);
+    if (result == CUDA_SUCCESS && real.cuKernelGetFunction(&function, *kernel) != CUDA_SUCCESS)
+        function = NULL;
+    return asked_end(&overhead, function, LIBRARY, library, result);
 }
 
-/* What it brings is counted until the context ends, because not every driver tells its library. */
+/* What it brings counts with its library where the driver tells it, else until the context ends.
+   Runtimes ask for one kernel often: only the first call in a context is measured. */
 CUresult cuKernelGetFunction(CUfunction *function, CUkernel kernel)
 {
     static const char call[] = "cuKernelGetFunction";
     struct device *device = function != NULL ? device_current() : NULL;
     struct overhead overhead;
+    struct entry asked;
+    CUlibrary library = NULL;
     if (device == NULL)
         return REAL(cuKernelGetFunction)(function, kernel);
-    if (HAVE(cuFuncLoad)) {
-        CUresult result = REAL(cuKernelGetFunction)(function, kernel);
-        return result == CUDA_SUCCESS ? load_function(device, *function, MODULE, NULL, call)
-                                      : result;
-    }
-    part_begin(&overhead, device, call);
+    bool again =
+        ledger_get(ASKED, (uint64_t)(uintptr_t)kernel, &asked) && asked.owner == device_context();
+    if (!HAVE(cuKernelGetLibrary) || real.cuKernelGetLibrary(&library, kernel) != CUDA_SUCCESS)
+        library = NULL;
+    if (!again && !asked_begin(&overhead, device, LIBRARY, library, call))
+        return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuKernelGetFunction)(function, kernel);
+    if (again)
+        return result == CUDA_SUCCESS ? load_function(device, *function, LIBRARY, library, call)
+                                      : result;
     result =
-        function_end(&overhead, result == CUDA_SUCCESS ? *function : NULL, MODULE, NULL, result);
-    return function_ready(device, *function, result, call);
+        asked_end(&overhead, result == CUDA_SUCCESS ? *function : NULL, LIBRARY, library, result);
+    if (result == CUDA_SUCCESS)
+        put_asked(kernel, device);
+    return result;
 }
 
 /* ---- variables, and modules of libraries ----
@@ -183,19 +232,18 @@ static bool data_begin(struct overhead *overhead, enum kind kind, const void *ow
 {
     struct device *device = owner != NULL ? device_current() : NULL;
     struct entry asked, loaded;
-    int mode = CU_LOADING_LAZY;
     *overhead = (struct overhead){ .device = NULL };
     if (device == NULL ||
         (ledger_get(ASKED, (uint64_t)(uintptr_t)owner, &asked) && asked.owner == device_context()))
         return true;
-    if (kind == MODULE && HAVE(cuModuleGetLoadingMode) &&
-        real.cuModuleGetLoadingMode(&mode) == CUDA_SUCCESS && mode == CU_LOADING_EAGER)
+    if (eager(kind))
         return true;
+    shared64 *learned = &device->region.use->data_bytes;
     /* Where nothing of it was loaded, it may bring as much as the largest before it; else most
        often nothing. */
     if (!ledger_get(kind, (uint64_t)(uintptr_t)owner, &loaded) || loaded.bytes == 0)
-        return function_begin(overhead, device, call);
-    part_begin(overhead, device, call);
+        return whole_begin(overhead, device, learned, call);
+    part_begin(overhead, device, learned, call);
     return true;
 }
 
@@ -204,13 +252,9 @@ static CUresult data_end(struct overhead *overhead, enum kind kind, const void *
 {
     if (overhead->device == NULL)
         return result;
-    CUcontext context = device_context();
-    result = function_end(overhead, owner, kind, owner, result);
+    result = lazy_end(overhead, owner, kind, owner, result);
     if (result == CUDA_SUCCESS)
-        ledger_put((struct entry){ .key = (uint64_t)(uintptr_t)owner,
-                                   .owner = context,
-                                   .kind = ASKED,
-                                   .device = (uint16_t)overhead->device->ordinal });
+        put_asked(owner, overhead->device);
     return result;
 }
 
@@ -252,7 +296,11 @@ CUresult cuLibraryGetModule(CUmodule *module, CUlibrary library)
     struct overhead overhead;
     if (!data_begin(&overhead, LIBRARY, library, "cuLibraryGetModule"))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    return data_end(&overhead, LIBRARY, library, REAL(cuLibraryGetModule)(module, library));
+    CUresult result =
+        data_end(&overhead, LIBRARY, library, REAL(cuLibraryGetModule)(module, library));
+    if (result == CUDA_SUCCESS && module != NULL)
+        overhead_renamed(*module);
+    return result;
 }
 
 CUresult cuLibraryGetGlobal(CUdeviceptr *ptr, size_t *bytes, CUlibrary library, const char *name)

@@ -137,14 +137,22 @@ bool ledger_count(enum kind kind, uint64_t key, int by)
     return counted;
 }
 
-bool ledger_grow(enum kind kind, uint64_t key, int64_t by)
+bool ledger_charge(struct entry entry)
 {
     turn_take(&turn);
-    struct entry *found = find(kind, key);
-    if (found != NULL)
-        found->bytes += (uint64_t)by;
+    struct entry *found = find(entry.kind, entry.key);
+    struct table *table = found == NULL ? roomy() : NULL;
+    bool charged = found == NULL || found->bytes == 0 || found->device == entry.device;
+    if (table != NULL)
+        insert(table, entry);
+    if (found != NULL && found->bytes == 0) {
+        found->owner = entry.owner;
+        found->device = entry.device;
+    }
+    if (found != NULL && charged)
+        found->bytes += entry.bytes;
     turn_leave(&turn);
-    return found != NULL;
+    return charged;
 }
 
 bool ledger_take(enum kind kind, uint64_t key, struct entry *entry)

@@ -18,7 +18,8 @@ enum kind {
     EXTERNAL,
     GREEN,
     SET_ASIDE,
-    ASKED /* a module or library whose variables are loaded, in the context that owns the entry */
+    ASKED /* a module or library whose variables are loaded, or a kernel that is, in the context
+             that owns the entry */
 };
 struct entry {
     uint64_t key, bytes;
@@ -33,8 +34,9 @@ bool ledger_take(enum kind kind, uint64_t key, struct entry *entry);
 bool ledger_get(enum kind kind, uint64_t key, struct entry *entry);
 /* Adds to the count of an entry; false where there is none or the count would pass below 0. */
 bool ledger_count(enum kind kind, uint64_t key, int by);
-/* Changes the bytes of an entry; false where there is none. */
-bool ledger_grow(enum kind kind, uint64_t key, int64_t by);
+/* Adds to the bytes of an entry, or puts it in where there is none; one without bytes takes its
+   owner and device. False where there is one of another device. */
+bool ledger_charge(struct entry entry);
 /* Takes out everything that belongs to a context; the caller frees the list. */
 struct entry *ledger_take_owned(void *owner, size_t *count);
 

@@ -48,7 +48,7 @@ static bool read_list(NVdevice handle, struct look *look)
         look->count = 0;
         return false;
     }
-    for (unsigned i = 0; i < look->count; i++)
+    for (unsigned i = 0; i < look->count && i < MOST; i++)
         look->list[i] = (NVprocess){ .pid = list[i].pid, .bytes = list[i].bytes };
     return true;
 }
@@ -254,7 +254,7 @@ static bool lists(const struct look *look, unsigned pid)
     return false;
 }
 
-/* Whether the list has memory for anybody: in a container it may have none. */
+/* Whether the list has memory for any process: in a container it may have none. */
 static bool tells_bytes(const struct look *look)
 {
     for (unsigned i = 0; i < look->count && i < MOST; i++)
@@ -265,7 +265,7 @@ static bool tells_bytes(const struct look *look)
 
 /* This process where NVML tells of it, in both looks, that it holds nothing: among others that hold
    memory, or where the card as a whole lost nothing either, by two that agree to the byte. 0 where
-   that is not so: a list that has nothing for anybody tells nothing. */
+   that is not so: a list that has nothing for any process tells nothing. */
 static unsigned holds_nothing(const struct look *before, const struct look *after, uint64_t all)
 {
     unsigned own = (unsigned)getpid(), outer = processes_outer_pid(),
@@ -402,10 +402,10 @@ uint64_t look_taken(struct device *device, struct look *before, uint64_t reserve
                     HAVE(cuCtxGetCurrent) && real.cuCtxGetCurrent(&current) == CUDA_SUCCESS &&
                     current != made && real.cuCtxPushCurrent_v2(made) == CUDA_SUCCESS;
         fill(device, after);
-        if (push)
-            real.cuCtxPopCurrent_v2(&current);
         bytes = made != NULL ? context_taken(device, before, after, reserved, told)
                              : module_taken(device, before, after, reserved, told);
+        if (push) /* both may have looked again, for which the driver needs a context */
+            real.cuCtxPopCurrent_v2(&current);
     }
     free(after);
     look_end(device, before);

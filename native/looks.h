@@ -9,7 +9,7 @@
 struct look;
 
 /* Before a call that makes the driver take memory for itself; NULL where there is no room for a
-   look. Whoever looks ends the look, by one of the two below. */
+   look. Each look is ended by one of the two calls below. */
 struct look *look_before(struct device *device);
 /* How well it is known what a call took: what is known of contexts, the least of several that began
    to hold memory at once or what the card lost while others allocated, what it lost while none did,

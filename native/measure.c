@@ -71,8 +71,9 @@ static void done_with(struct probe *probe)
     atomic_fetch_sub(&measure_open, 1);
     probe->launches = 0;
     atomic_store(&probe->begun_ns, 0);
+    struct device *device = atomic_load(&probe->device); /* the next launch may be another GPU's */
     atomic_store(&probe->state, PROBE_FREE);
-    tell_open(atomic_load(&probe->device));
+    tell_open(device);
 }
 
 /* With the probe held. What was charged becomes what was taken. */

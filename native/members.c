@@ -188,7 +188,6 @@ static void charge_cut(const struct berth_region *region, const struct berth_slo
         return;
     atomic_fetch_add(&use->paid_until_ns, (took - charged) * 100 / pct);
     atomic_fetch_add(&use->gpu_ns, took - charged);
-    raise_to(&use->longest_ns, took);
 }
 
 static void clear(const struct berth_region *region, uint32_t index)

@@ -64,6 +64,8 @@ static bool load_again(struct load *load, CUresult *result, enum kind kind, cons
 {
     struct overhead *overhead = &load->overhead;
     CUcontext context = NULL;
+    if (*result == CUDA_SUCCESS && out != NULL)
+        overhead_renamed(*(void *const *)out); /* another had its name before */
     if (overhead->device == NULL)
         return false;
     if (*result == CUDA_SUCCESS && overhead_end(overhead, NULL, &load->bytes)) {
@@ -193,10 +195,9 @@ static CUresult unloaded(bool known, const struct entry *entry, CUresult result)
 
 static bool take_out(enum kind kind, const void *key, struct entry *entry)
 {
-    struct entry asked; /* the next one of this name has its variables yet to load */
     if (!atomic_load_explicit(&limiting, memory_order_relaxed))
         return false;
-    (void)ledger_take(ASKED, (uint64_t)(uintptr_t)key, &asked);
+    overhead_renamed(key);
     return ledger_take(kind, (uint64_t)(uintptr_t)key, entry);
 }
 

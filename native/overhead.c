@@ -102,6 +102,21 @@ void overhead_cancel(struct overhead *overhead)
     give(overhead->device, overhead->reserved);
 }
 
+void overhead_failed(struct overhead *overhead, uint64_t *bytes)
+{
+    struct device *device = overhead->device;
+    enum told told;
+    *bytes = look_taken(device, overhead->before, overhead->reserved, NULL, &told);
+    overhead->before = NULL;
+    if (told < TOLD_TOTAL)
+        *bytes = 0;
+    if (*bytes <= overhead->reserved)
+        give(device, overhead->reserved - *bytes);
+    else
+        *bytes =
+            overhead->reserved + region_take_some(&device->region, *bytes - overhead->reserved);
+}
+
 /* One context is like another: what is told best of any is charged for all. Of two that are told as
    well, the larger; of the least of several the smaller, since each has another's allocations in
    it; and of what the card as a whole lost the first, which was alone. */
@@ -163,8 +178,8 @@ bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes)
     } else {
         give(device, overhead->reserved - *bytes);
     }
-    /* Functions that bring nothing are many, and the others need room. */
-    if (!context && (*bytes != 0 || overhead->learned != &device->region.use->function_bytes))
+    /* Functions and variables that bring nothing are many, and the others need room. */
+    if (!context && (*bytes != 0 || overhead->learned == &device->region.use->module_bytes))
         learn(overhead->learned, *bytes, told);
     return true;
 }
@@ -187,6 +202,15 @@ void overhead_note(enum kind kind, const void *key, void *owner, struct device *
                            .owner = owner,
                            .kind = (uint16_t)kind,
                            .device = (uint16_t)device->ordinal };
-    if (!ledger_add(entry))
+    if (kind != CONTEXT)
+        (void)ledger_charge(entry); /* under another GPU's, it stays until the process ends */
+    else if (!ledger_add(entry))
         overhead_give(&entry);
+}
+
+void overhead_renamed(const void *owner)
+{
+    struct entry asked;
+    if (atomic_load_explicit(&limiting, memory_order_relaxed))
+        (void)ledger_take(ASKED, (uint64_t)(uintptr_t)owner, &asked);
 }

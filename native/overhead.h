@@ -29,9 +29,15 @@ bool overhead_end(struct overhead *overhead, CUcontext made, uint64_t *bytes);
 /* What is loaded for good was as large: the next is charged so before it is loaded. */
 void overhead_learn(const struct overhead *overhead, uint64_t bytes);
 void overhead_cancel(struct overhead *overhead);
-/* Puts it down under a name, or gives it back where that is there already. */
+/* A call failed that may have loaded something first: what is told of that stays charged, as far as
+   there is room. */
+void overhead_failed(struct overhead *overhead, uint64_t *bytes);
+/* Puts it down under a name. Where that is there already, a context's is given back and anything
+   else's is added. */
 void overhead_note(enum kind kind, const void *key, void *owner, struct device *device,
                    uint64_t bytes);
 void overhead_give(const struct entry *entry);
+/* A module or library of this name is new, or may be: its variables are yet to load. */
+void overhead_renamed(const void *owner);
 
 #endif

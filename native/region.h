@@ -97,10 +97,10 @@ struct berth_use_file {
     struct {
         _Alignas(16) shared64 used;
         shared64 tag;
-    } total;                 /* tag: number of the change << BERTH_TAG_SLOT_BITS | slot + 1 */
-    shared64 function_bytes; /* learned too, and seldom: what is loaded with the largest function,
-                                plus one */
-    unsigned char pad1[40];
+    } total; /* tag: number of the change << BERTH_TAG_SLOT_BITS | slot + 1 */
+    shared64 function_bytes, data_bytes; /* learned too, and seldom: what is loaded with the largest
+                                            function, and with variables, plus one */
+    unsigned char pad1[32];
     shared64 peak, refused, refused_bytes;
     shared32 slots_seen, pad2;
     shared64 context_bytes, module_bytes,
@@ -119,7 +119,8 @@ struct berth_use_file {
                               bits name; 0: none */
     shared32 given_pct, total_pct;
     shared32 distrust;       /* for how many more looks NVML's word on compute is not taken */
-    shared32 left_out_looks; /* at how many looks in a row NVML's samples left this partition out */
+    shared32 left_out_looks; /* at how many looks of late NVML's samples left this partition out:
+                                one more for each that did, two less for each that did not */
     struct berth_refusal refusals[BERTH_REFUSALS];
     struct berth_slot slots[BERTH_SLOTS];
 };

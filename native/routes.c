@@ -288,7 +288,7 @@ static bool is_driver_file(const char *name)
 }
 
 /* One process, one driver: a second copy of it, from another folder or in a namespace of its own,
-   would know nothing of the first's memory. Whoever opens one gets the first. */
+   would know nothing of the first's memory. A program that opens one gets the first. */
 __attribute__((noinline)) static void *open_driver(const char *name, int flags)
 {
     void *handle = libc_dlopen(name, flags & ~RTLD_DEEPBIND);

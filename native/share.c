@@ -40,7 +40,8 @@ enum {
     DISTRUST_LOOKS = 20,
     LEFT_OUT_PCT =
         10, /* what is charged at least before NVML's samples may be said to leave it out, */
-    LEFT_OUT_LOOKS = 4, /* and at how many looks in a row they must */
+    LEFT_OUT_LOOKS = 4, /* and at how many looks they must, of which one that does not takes two off
+                         */
 };
 #define AHEAD_NS 10000000000ull /* beside this */
 #define UNTOLD UINT32_MAX       /* others_pct: NVML does not tell */
@@ -451,6 +452,8 @@ void share_check(struct device *device)
     bool known = report->by_process && processes_known(&device->region);
     uint64_t charged_pct = charged * 100 / (window != 0 ? window : 1);
     bool unseen = !known && left_out(use, report, charged_pct);
+    if (known)
+        atomic_store(&use->left_out_looks, 0);
     if (unseen) {
         uint32_t samples_pct = report->count != 0 ? report->total_pct : 0;
         report->ours_pct = report->rated_pct > samples_pct ? report->rated_pct - samples_pct : 0;

@@ -79,6 +79,8 @@ static CUresult bound(CUresult result, CUhandle object, CUdevice dev, size_t off
                       struct record *record)
 {
     const void *holder = record != NULL ? object_of(object) : NULL;
+    if (dev < 0 && record != NULL) /* the first versions bind on the GPU that the memory is of */
+        dev = vmm_device(record);
     if (record != NULL && result == CUDA_SUCCESS && holder != NULL)
         ties_add((struct tie){ .holder = holder, .dev = dev, .offset = offset, .record = record });
     else if (record != NULL && result != CUDA_SUCCESS)

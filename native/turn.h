@@ -18,9 +18,10 @@ struct turn {
 /* The C library's word that this process has one thread, from glibc 2.32 on. */
 extern char __libc_single_threaded __attribute__((weak));
 
-/* Never held across a call of the driver. Held across system calls only where threads cannot go on
-   without each other: at the start (devices.c, routes.c), while a process joins its region
-   (members.c), and where tables grow. */
+/* Held across system calls only where threads cannot go on without each other: at the start
+   (devices.c, routes.c), while a process joins its region (members.c), where tables grow, where the
+   files of exported memory are looked at (vmm.c), and while NVML is asked about a region that this
+   process has not joined (nvml.c). Never held across a call of CUDA. */
 static inline void turn_take(struct turn *turn)
 {
     if (&__libc_single_threaded != NULL && __libc_single_threaded &&

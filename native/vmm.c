@@ -169,6 +169,11 @@ bool vmm_is_last(struct record *record)
     return last;
 }
 
+CUdevice vmm_device(const struct record *record)
+{
+    return record->device != NULL ? record->device->handle : -1;
+}
+
 struct record *vmm_hold_at(CUdeviceptr address)
 {
     struct record *record = NULL;

@@ -11,9 +11,10 @@ struct record *vmm_hold(CUhandle handle);
 struct record *vmm_hold_at(CUdeviceptr address);
 /* One handle or mapping less, after the driver did it. */
 void vmm_drop(struct record *record, uint32_t handles, uint32_t maps);
-bool vmm_is_last(struct record *record); /* one mapping alone holds it */
-void vmm_keep_object(CUhandle object);   /* a multicast object was made */
-void vmm_array_gone(const void *array);  /* what was mapped into it */
+bool vmm_is_last(struct record *record);          /* one mapping alone holds it */
+CUdevice vmm_device(const struct record *record); /* -1: nothing is counted for it */
+void vmm_keep_object(CUhandle object);            /* a multicast object was made */
+void vmm_array_gone(const void *array);           /* what was mapped into it */
 /* Which device's memory it is; NULL where it is none's. */
 struct device *device_at_location(const CUlocation *location, int type);
 

@@ -200,3 +200,121 @@ void test_huge_function(void)
     OK(cuModuleUnload(module));
     CHECK(room() == 16384 * MIB && fake_violations(0) == 0);
 }
+
+/* In a full partition a function whose module is yet to load is refused: nothing is left to count
+   it with. */
+void test_function_when_full(void)
+{
+    CUmodule module;
+    CUfunction function;
+    CUdeviceptr a;
+    start();
+    OK(cuModuleLoadData(&module, "mib=40"));
+    OK(cuMemAlloc_v2(&a, LIMIT));
+    OOM(cuModuleGetFunction(&function, module, "f"));
+}
+
+/* What kernels and functions bring goes with their library or module, whichever way it was asked
+   for, and the next of the same handles counts again. */
+void test_kernels_come_and_go(void)
+{
+    CUcontext context;
+    CUmodule module;
+    CUlibrary library;
+    CUkernel kernel;
+    CUfunction function;
+    start();
+    for (int i = 0; i < 4; i++) {
+        OK(cuCtxPopCurrent_v2(&context));
+        OK(cuCtxPushCurrent_v2(context));
+        OK(cuLibraryLoadData(&library, "mib=30", NULL, NULL, 0, NULL, NULL, 0));
+        OK(cuCtxPopCurrent_v2(&context));
+        OK(cuLibraryGetKernel(&kernel, library, "f"));
+        OK(cuCtxPushCurrent_v2(context));
+        HELD(0);
+        OK(cuKernelGetFunction(&function, kernel));
+        HELD(30 * MIB);
+        OK(cuLibraryUnload(library));
+        HELD(0);
+        OK(cuModuleLoadData(&module, "mib=30"));
+        OK(fake_get_function(&function, module));
+        HELD(0);
+        OK(cuFuncLoad(function));
+        HELD(30 * MIB);
+        OK(cuModuleUnload(module));
+        HELD(0);
+    }
+}
+
+/* A module whose handle was that of a library's module has variables of its own. */
+void test_handle_again(void)
+{
+    CUlibrary library;
+    CUmodule of_library, module;
+    CUdeviceptr at;
+    size_t bytes;
+    start();
+    OK(cuLibraryLoadData(&library, "mib=4", NULL, NULL, 0, NULL, NULL, 0));
+    OK(cuLibraryGetModule(&of_library, library));
+    OK(cuModuleGetGlobal_v2(&at, &bytes, of_library, "v"));
+    HELD(4 * MIB);
+    OK(cuLibraryUnload(library));
+    HELD(0);
+    OK(cuModuleLoadData(&module, "mib=4"));
+    CHECK(module == of_library);
+    HELD(0);
+    OK(cuModuleGetGlobal_v2(&at, &bytes, module, "v"));
+    HELD(4 * MIB);
+    OK(cuModuleUnload(module));
+    HELD(0);
+}
+
+/* A driver may load a module's variables before it finds that there is none of the name. */
+void test_missing_name(void)
+{
+    CUmodule module;
+    CUdeviceptr at;
+    size_t bytes;
+    start();
+    OK(cuModuleLoadData(&module, "mib=40"));
+    CHECK(cuModuleGetGlobal_v2(&at, &bytes, module, "missing") == CUDA_ERROR_NOT_FOUND);
+    HELD(40 * MIB);
+    OK(cuModuleGetGlobal_v2(&at, &bytes, module, "v"));
+    HELD(40 * MIB);
+    OK(cuModuleUnload(module));
+    HELD(0);
+}
+
+/* A small function is not refused because another module's variables were large. */
+void test_small_function(void)
+{
+    CUmodule large, small;
+    CUfunction function;
+    CUdeviceptr at;
+    size_t bytes;
+    start();
+    OK(cuModuleLoadData(&large, "mib=40"));
+    OK(cuModuleLoadData(&small, "mib=1"));
+    OK(cuModuleGetGlobal_v2(&at, &bytes, large, "v"));
+    OK(cuMemAlloc_v2(&at, LIMIT - 42 * MIB));
+    OK(cuModuleGetFunction(&function, small, "f"));
+    HELD(LIMIT - MIB);
+}
+
+/* A green context is measured on its own GPU where NVML does not tell, with no context current. */
+void test_green_alone(void)
+{
+    CUcontext context;
+    CUgreen green;
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+    uint64_t before = room();
+    OK(cuCtxSetCurrent(NULL));
+    OK(cuGreenCtxCreate(&green, NULL, 0, 0));
+    OK(cuCtxGetCurrent(&context));
+    CHECK(context == NULL);
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+    CHECK(before - room() == 9 * MIB);
+}

@@ -354,6 +354,22 @@ void test_limits_at_once(void)
     HELD(20 * MIB);
 }
 
+/* The same of two contexts, of which each is settled for itself. */
+void test_limits_of_two_contexts(void)
+{
+    pthread_t threads[2];
+    CUcontext contexts[2];
+    start();
+    OK(cuCtxGetCurrent(&contexts[0]));
+    OK(cuCtxCreate_v2(&contexts[1], 0, 0));
+    for (int i = 0; i < 2; i++)
+        CHECK(pthread_create(&threads[i], NULL, set_limits, contexts[i]) == 0);
+    for (int i = 0; i < 2; i++)
+        CHECK(pthread_join(threads[i], NULL) == 0);
+    HELD(fake_own_bytes(0));
+    CHECK(fake_violations(0) == 0);
+}
+
 void test_data(void)
 {
     CUdeviceptr a;

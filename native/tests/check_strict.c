@@ -347,3 +347,56 @@ void test_hold_swapped(void) /* takes all and 20 MiB of the host, says so, and i
     fflush(stdout);
     CHECK(fgets(line, sizeof line, stdin) != NULL);
 }
+
+/* A sparse array ends with its context, and lets go what was mapped into it. */
+void test_parts_and_context(void)
+{
+    CUcontext own;
+    CUarray array;
+    CUhandle handle;
+    CUarray3d_desc desc = { .width = 1024,
+                            .height = 1024,
+                            .depth = 16,
+                            .format = 0x20,
+                            .channels = 1,
+                            .flags = CU_ARRAY_SPARSE };
+    start();
+    OK(cuCtxCreate_v2(&own, 0, 0));
+    OK(cuArray3DCreate_v2(&array, &desc));
+    OK(cuMemCreate(&handle, 40 * MIB, &on_device, 0));
+    CUmap_info part = { .resource = array, .operation = CU_OPERATION_MAP, .handle = handle };
+    OK(cuMemMapArrayAsync(&part, 1, NULL));
+    OK(cuMemRelease(handle));
+    HELD(40 * MIB);
+    OK(cuCtxDestroy_v2(own));
+    HELD(0);
+}
+
+/* Under 0:64,1:32. What is unbound of one GPU leaves what the first version bound of another. */
+void test_bound_on_two_gpus(void)
+{
+    CUcontext first, second;
+    CUhandle object, handles[2];
+    CUmulticast_prop prop = { 2, 64 * MIB, 1, 0 };
+    CUalloc_prop on_second = on_device;
+    on_second.location.id = 1;
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&first, 0));
+    OK(cuDevicePrimaryCtxRetain(&second, 1));
+    OK(cuMulticastCreate(&object, &prop));
+    OK(cuMulticastAddDevice(object, 0));
+    OK(cuMulticastAddDevice(object, 1));
+    OK(cuMemCreate(&handles[0], 20 * MIB, &on_device, 0));
+    OK(cuMemCreate(&handles[1], 20 * MIB, &on_second, 0));
+    for (int i = 0; i < 2; i++) {
+        OK(cuMulticastBindMem(object, 0, handles[i], 0, 20 * MIB, 0));
+        OK(cuMemRelease(handles[i]));
+    }
+    OK(cuMulticastUnbind(object, 0, 0, 20 * MIB));
+    OK(cuCtxSetCurrent(first));
+    CHECK(room() == 64 * MIB);
+    OK(cuCtxSetCurrent(second));
+    CHECK(room() == 12 * MIB);
+    OK(cuMulticastUnbind(object, 1, 0, 20 * MIB));
+    CHECK(room() == 32 * MIB);
+}

@@ -362,6 +362,7 @@ DO cuCtxCreate_v4(CUcontext *ctx, void *params, unsigned flags, CUdevice dev)
 
 static void end_context(struct CUctx_st *context)
 {
+    fake_parts_gone(context);
     fake_memory_gone(context);
     fake_modules_gone(context);
     fake_events_gone(context);

@@ -7,8 +7,9 @@
    - nodes: every graph holds the memory of each of its nodes apart, until it is destroyed and
    trimmed
    - lazy: a module takes its memory when one of its functions is first loaded or launched
-   - asked: or asked for by name, as by drivers before CUDA 12.4
+   - asked: with lazy, also when one is asked for by name, as by drivers before CUDA 12.4
    - heap: the heap of cuCtxSetLimit is taken by the next module that is loaded
+   - slow: cuCtxSetLimit takes a while
 
    BERTH_FAKE_ERRORS=NAME:N:CODE,… has the Nth call of NAME, and all after it where N is 0, answer
    CODE. */
@@ -28,6 +29,7 @@ struct CUmod_st {
     uint32_t gpu;
     uint64_t bytes, pending;
     struct CUctx_st *context;
+    struct CUmod_st *of, *module; /* the library that this is the module of; its module */
     struct CUmod_st *next;
 };
 struct CUarray_st {
@@ -51,7 +53,7 @@ struct CUfunc_st {
     uint64_t local_bytes;
     uint64_t spin_ns, wave_ns, long_ns, every, even_ns;
     _Atomic uint64_t launches;
-    struct CUmod_st *unloaded;
+    struct CUmod_st *module, *unloaded;
 };
 struct CUmipmap_st {
     uint64_t va;
@@ -160,7 +162,8 @@ struct physical *fake_physical_new(uint32_t gpu, uint64_t bytes);
 void fake_physical_drop(struct physical *physical);
 
 /* fake_share.c: what is held for whom is not told by a handle or a mapping alone. */
-void fake_parts_of(CUarray array);      /* a sparse array is gone: what is mapped into it */
+void fake_parts_of(CUarray array); /* a sparse array is gone: what is mapped into it */
+void fake_parts_gone(struct CUctx_st *context);
 void fake_bindings_of(uint64_t object); /* a multicast object is gone */
 CUresult fake_promises_kept(struct CUctx_st *context);
 CUresult fake_stack_grows(struct CUctx_st *context, uint64_t local_bytes);

@@ -3,7 +3,26 @@
 
 #include <elf.h>
 
-static struct CUmod_st *modules;
+static struct CUmod_st *modules, *spare;
+
+/* With the books. What was unloaded last is the next one's handle. */
+static struct CUmod_st *new_module(void)
+{
+    struct CUmod_st *made = spare;
+    if (made == NULL)
+        return calloc(1, sizeof *made);
+    spare = made->next;
+    return made;
+}
+
+static void recycle(struct CUmod_st *module)
+{
+    struct CUmod_st *inner = module->module;
+    *module = (struct CUmod_st){ .next = spare };
+    spare = module;
+    if (inner != NULL)
+        recycle(inner);
+}
 
 /* What a cubin's global variables take, beside its code. */
 static uint64_t cubin_bytes(const char *image)
@@ -34,13 +53,13 @@ static CUresult load(CUmodule *module, const void *image)
         return kept;
     if (!fake_like_lazy && !fake_charge(fake_context->gpu, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
-    struct CUmod_st *made = calloc(1, sizeof *made);
+    fake_books();
+    struct CUmod_st *made = new_module();
     *made = (struct CUmod_st){ .gpu = fake_context->gpu,
                                .bytes = fake_like_lazy ? 0 : bytes,
                                .pending = fake_like_lazy ? bytes : 0,
-                               .context = fake_context };
-    fake_books();
-    made->next = modules;
+                               .context = fake_context,
+                               .next = modules };
     modules = made;
     fake_books_done();
     *module = made;
@@ -51,6 +70,7 @@ static CUresult load(CUmodule *module, const void *image)
 static CUresult load_rest(struct CUmod_st *module)
 {
     fake_books();
+    module = module->of != NULL ? module->of : module;
     uint64_t bytes = module->pending;
     bool had = bytes == 0 || fake_charge(module->gpu, bytes);
     if (had) {
@@ -78,9 +98,11 @@ static CUresult unload(CUmodule module)
     for (struct CUmod_st **at = &modules; *at != NULL; at = &(*at)->next)
         if (*at == module) {
             *at = module->next;
+            uint32_t gpu = module->gpu;
+            uint64_t bytes = module->bytes;
+            recycle(module);
             fake_books_done();
-            fake_refund(module->gpu, module->bytes);
-            free(module);
+            fake_refund(gpu, bytes);
             return CUDA_SUCCESS;
         }
     fake_books_done();
@@ -155,6 +177,8 @@ DO cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name)
     if (wrong != CUDA_SUCCESS)
         return wrong;
     struct CUfunc_st *made = calloc(1, sizeof *made);
+    module = module != NULL && module->of != NULL ? module->of : module;
+    made->module = module;
     if (fake_like_lazy)
         made->unloaded = module != NULL && module->pending != 0 ? module : NULL;
     if (fake_like("asked") && fake_load_function(made) != CUDA_SUCCESS) {
@@ -212,7 +236,15 @@ DO cuFuncGetModule(CUmodule *module, CUfunction function)
     CUresult wrong = fake_given(fake_given(fake_ready(__func__), module), function);
     if (wrong != CUDA_SUCCESS)
         return wrong;
-    *module = function->unloaded;
+    *module = function->module;
+    return CUDA_SUCCESS;
+}
+DO cuKernelGetLibrary(CUlibrary *library, CUkernel kernel)
+{
+    CUresult wrong = fake_given(fake_given(fake_ready(__func__), library), kernel);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    *library = (CUlibrary)(void *)((CUfunction)(void *)kernel)->module;
     return CUDA_SUCCESS;
 }
 DO cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const char *name)
@@ -252,10 +284,12 @@ static CUresult ask_data(const char *call, void **out, struct CUmod_st *module)
 
 DO cuModuleGetGlobal_v2(CUdeviceptr *ptr, size_t *bytes, CUmodule module, const char *name)
 {
-    (void)name;
     if (bytes != NULL)
         *bytes = 4;
-    return ask_data(__func__, (void **)ptr, module);
+    CUresult wrong = ask_data(__func__, (void **)ptr, module); /* loads before it looks for it */
+    return wrong == CUDA_SUCCESS && name != NULL && strcmp(name, "missing") == 0
+               ? CUDA_ERROR_NOT_FOUND
+               : wrong;
 }
 DO cuModuleGetGlobal(unsigned *ptr, unsigned *bytes, CUmodule module, const char *name)
 {
@@ -280,7 +314,18 @@ DO cuModuleGetSurfRef(CUsurface *surface, CUmodule module, const char *name)
 }
 DO cuLibraryGetModule(CUmodule *module, CUlibrary library)
 {
-    return ask_data(__func__, (void **)module, (CUmodule)(void *)library);
+    struct CUmod_st *of = (CUmodule)(void *)library;
+    CUresult wrong = ask_data(__func__, NULL, of);
+    if (wrong != CUDA_SUCCESS)
+        return wrong;
+    fake_books();
+    if (of->module == NULL) {
+        of->module = new_module();
+        *of->module = (struct CUmod_st){ .gpu = of->gpu, .context = of->context, .of = of };
+    }
+    *module = of->module;
+    fake_books_done();
+    return CUDA_SUCCESS;
 }
 DO cuLibraryGetGlobal(CUdeviceptr *ptr, size_t *bytes, CUlibrary library, const char *name)
 {
@@ -307,7 +352,7 @@ void fake_modules_gone(struct CUctx_st *context)
         }
         fake_refund(module->gpu, module->bytes);
         *at = module->next;
-        free(module);
+        recycle(module);
     }
     fake_books_done();
 }

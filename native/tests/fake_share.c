@@ -7,6 +7,7 @@
 
 struct part {
     CUmap_info where;
+    struct CUctx_st *context;
     struct physical *physical;
     struct part *next;
 };
@@ -38,12 +39,12 @@ static void unmap_part(const CUmap_info *where)
     }
 }
 
-void fake_parts_of(CUarray array)
+static void drop_parts(const void *array, const struct CUctx_st *context)
 {
     fake_books();
     for (struct part **at = &parts; *at != NULL;) {
         struct part *part = *at;
-        if (part->where.resource != (void *)array) {
+        if (part->where.resource != array && part->context != context) {
             at = &part->next;
             continue;
         }
@@ -52,6 +53,17 @@ void fake_parts_of(CUarray array)
         free(part);
     }
     fake_books_done();
+}
+
+void fake_parts_of(CUarray array)
+{
+    drop_parts(array, NULL);
+}
+
+/* A context takes its arrays along. */
+void fake_parts_gone(struct CUctx_st *context)
+{
+    drop_parts(NULL, context);
 }
 
 DO cuMemMapArrayAsync(CUmap_info *list, unsigned count, CUstream stream)
@@ -75,7 +87,9 @@ DO cuMemMapArrayAsync(CUmap_info *list, unsigned count, CUstream stream)
         if (physical == NULL)
             continue;
         struct part *made = calloc(1, sizeof *made);
-        *made = (struct part){ .where = list[i], .physical = physical, .next = parts };
+        *made = (struct part){
+            .where = list[i], .context = fake_context, .physical = physical, .next = parts
+        };
         parts = made;
     }
     fake_books_done();
@@ -211,6 +225,8 @@ static CUresult bind(CUhandle object, CUdevice dev, size_t offset, uint64_t memo
     bool good = physical != NULL && fake_physical(object) != NULL;
     if (good) {
         struct binding *made = calloc(1, sizeof *made);
+        /* The first versions name no device: it is the memory's. */
+        dev = dev < 0 ? fake_ordinal_of(physical->gpu) : dev;
         *made = (struct binding){ object, offset, dev, physical, bindings };
         bindings = made;
         physical->maps++;
@@ -223,7 +239,7 @@ DO cuMulticastBindMem(CUhandle object, size_t offset, CUhandle memory, size_t fr
                       unsigned long long flags)
 {
     (void)from, (void)bytes, (void)flags;
-    return bind(object, 0, offset, memory, 0);
+    return bind(object, -1, offset, memory, 0);
 }
 DO cuMulticastBindMem_v2(CUhandle object, CUdevice dev, size_t offset, CUhandle memory, size_t from,
                          size_t bytes, unsigned long long flags)
@@ -235,7 +251,7 @@ DO cuMulticastBindAddr(CUhandle object, size_t offset, CUdeviceptr ptr, size_t b
                        unsigned long long flags)
 {
     (void)bytes, (void)flags;
-    return bind(object, 0, offset, 0, ptr);
+    return bind(object, -1, offset, 0, ptr);
 }
 DO cuMulticastBindAddr_v2(CUhandle object, CUdevice dev, size_t offset, CUdeviceptr ptr,
                           size_t bytes, unsigned long long flags)

@@ -52,6 +52,23 @@ STRICTER: dict[str, dict[str, str]] = {
     "swap": {"BERTH_GPU_OVERSUBSCRIBE_MIB": "32"},
     "failing": {},
     "limits_at_once": {"BERTH_FAKE_LIKE": "slow"},
+    "limits_of_two_contexts": {"BERTH_FAKE_LIKE": "slow"},
+    "function_when_full": {"BERTH_FAKE_LIKE": "lazy", "BERTH_FAKE_WATCH": "0"},
+    "kernels_come_and_go": {"BERTH_FAKE_LIKE": "lazy"},
+    "handle_again": {"BERTH_FAKE_LIKE": "lazy"},
+    "missing_name": {"BERTH_FAKE_LIKE": "lazy"},
+    "small_function": {"BERTH_FAKE_LIKE": "lazy"},
+    "green_alone": {
+        "BERTH_FAKE_CONTEXT_MIB": "20",
+        "BERTH_FAKE_GREEN_KIB": str(9 << 10),
+        "BERTH_FAKE_NVML": "missing",
+    },
+    "parts_and_context": {},
+    "bound_on_two_gpus": {
+        "BERTH_GPU_MEM_MIB": "0:64,1:32",
+        "BERTH_FAKE_WATCH": "0",
+        "BERTH_FAKE_GPUS": "2",
+    },
 }
 """What real drivers do that a kind one does not, and the card or limits that each is about."""
 
@@ -59,6 +76,13 @@ STRICTER: dict[str, dict[str, str]] = {
 @pytest.mark.parametrize("family", STRICTER)
 def test_what_a_stricter_driver_does_is_accounted_to_the_byte(card: Card, family: str) -> None:
     card.settings = STRICTER[family] | {"BERTH_TEST_CUBIN": str(card.folder / "cubin")}
+    assert card.run("check", family) == (0, "")
+
+
+@pytest.mark.parametrize("family", ["first_use", "first_kernel", "huge_function"])
+def test_a_function_that_comes_when_it_is_asked_for_is_counted(card: Card, family: str) -> None:
+    """By a driver that has cuFuncLoad besides."""
+    card.settings = STRICTER[family] | {"BERTH_FAKE_LIKE": "lazy,asked"}
     assert card.run("check", family) == (0, "")
 
 

@@ -22,6 +22,8 @@ POINTS = 3.0
 STALL_MS = 20.0
 PAID_UNTIL_AT = 192
 """Where `paid_until_ns` lies in a region's file (native/region.h)."""
+LONGEST_AT = 288
+"""Where `longest_ns`, the longest launch of late, lies there."""
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +139,9 @@ def test_a_killed_process_has_paid_for_what_nobody_measured(card: Card, program:
     assert card.run(program, "spin_500000", "1", "0", "launches_1", "dies", **limits) == (-9, "")
     (region,) = regions_in(card.folder / "region")
     assert read(card.folder / "region", region, "").gpu_ns / 1e6 >= 200 * 0.99
+    # How long it ran is a guess, by which the next that is killed must not be charged twice as much.
+    (use,) = (card.folder / "region").glob("*.use")
+    assert int.from_bytes(use.read_bytes()[LONGEST_AT : LONGEST_AT + 8], "little") == 0
 
 
 def test_two_partitions_of_a_gpu_get_what_each_was_promised(card: Card, program: str) -> None:
