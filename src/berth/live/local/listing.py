@@ -32,7 +32,13 @@ class Listing:
         """Whether all is well, and what the GPUs hold."""
         broker = self._broker
         link, states = broker.link, self._counts()
-        said = (link.trouble, broker.deciding.policy_error, broker.commits.broken, broker.mended)
+        said = (
+            link.trouble,
+            broker.deciding.policy_error,
+            broker.commits.broken,
+            broker.mended,
+            broker.export_trouble,
+        )
         trouble = [*filter(None, said), *broker.keeper.profile_notes]
         return {
             "version": VERSION, "pid": os.getpid(), "state_folder": broker.places.folder, "boot": broker.boot,
