@@ -363,7 +363,7 @@ def test_a_script_that_is_not_utf_8_runs_as_it_is_and_what_cannot_be_kept_is_sai
 def test_one_request_that_cannot_be_written_refuses_no_other(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "queue.db"))
 
-    async def run() -> list[object]:
+    async def run() -> tuple[object, object]:
         commits = Commits(store, lambda: ([], lambda: None), lambda error: None)
         task = asyncio.create_task(commits.run())
         bad = commits.ask([("INSERT INTO requests VALUES (?, ?)", (1 << 80, "ann's secret"))])

@@ -216,12 +216,6 @@ def test_a_store_that_is_read_while_it_is_broken_stays_where_it_is(tmp_path: Pat
         reader.unrecorded(10)
     reader.close()
     assert not list(tmp_path.glob("queue.db.broken-*"))
-    store = Store(str(tmp_path / "other.db"))
-    data = path.read_bytes()
-    Path(store.path).write_bytes(data)
-    with pytest.raises(StoreError):
-        store.keep_copy()
-    store.close()
 
 
 def test_a_damaged_store_is_not_copied_and_that_is_said(

@@ -47,6 +47,7 @@ class Listing:
             "brain_pid": link.pid, "brain_restarts": link.restarts, "knowledge": broker.knowledge,
             "settings": broker.settings, "trouble": trouble, "jobs": states, "decisions": broker.deciding.decisions,
             "decision_s": broker.deciding.seconds[-200:], "cgroups": bool(broker.runner.cgroups.folder),
+            "host_mem_enforced": broker.runner.cgroups.limits_memory,
             "gpus": self._gpus(),
         }  # fmt: skip
 

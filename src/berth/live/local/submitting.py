@@ -26,7 +26,7 @@ def submit(values: Parsed, operands: list[str]) -> int:
     if operands == ["-"]:
         return _submit_lines(values, as_json)
     if operands[:1] and operands[0] == "-":
-        raise LiveError("berth submit -: nothing stands behind it; each line of standard input is a job")
+        raise LiveError("berth submit - takes no operands; each line of standard input is a job")
     job, lines = _job_of(values, operands)
     connection = Connection(find_socket())
     try:

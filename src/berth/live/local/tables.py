@@ -95,6 +95,10 @@ def status_lines(answer: dict[str, Any], now_ms: float) -> list[str]:
         f" (process {answer['brain_pid']})",
         "jobs: " + ", ".join(f"{count:,} {state}" for state, count in jobs.items()),
     ]
+    if not answer["host_mem_enforced"]:
+        lines.append(
+            "--host-mem: counted when jobs are placed, not enforced (no cgroup with the memory controller)"
+        )
     lines += [f"trouble: {text}" for text in answer["trouble"]]
     for gpu in answer["gpus"]:
         used = "unknown" if gpu["used_mib"] is None else mib(gpu["used_mib"])
