@@ -145,7 +145,7 @@ static bool read_order(struct order *order)
     return true;
 }
 
-/* `ours`: a file in the queue's own folder, which is given to the user; any other stays as it is. */
+/* `ours`: a file in the queue's own folder, given to the user; any other stays as it is. */
 static bool open_output(const struct order *order, const char *path, int to, bool ours)
 {
     int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY;

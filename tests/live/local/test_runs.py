@@ -6,10 +6,15 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from berth.live.local import runner as of_runner
+from berth.live.local.cards import Card
+from berth.live.local.entry import Entry
+from berth.live.local.request import Request
 from berth.live.local.runs import Process, Run
 from berth.partition.access import Access
 
@@ -79,5 +84,18 @@ def test_a_lock_that_cannot_be_looked_at_is_no_sign_that_nothing_runs(
         run.shim_lives()
 
 
-def test_a_partition_that_is_a_users_is_not_its_groups() -> None:
-    assert Access(uid=7).file_mode == 0o600
+def test_the_partition_of_a_users_job_is_open_to_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Access] = []
+
+    def create(name: str, gpu: object, limit: object, *, access: Access) -> SimpleNamespace:
+        given.append(access)
+        return SimpleNamespace(folder="")
+
+    monkeypatch.setattr(of_runner, "create", create)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    runner = object.__new__(of_runner.Runner)
+    runner._cards, runner._tag = (Card(0, "GPU-a", "A100", 80_000),), "x"
+    entry = Entry("1", 1, 65534, "nobody", Request(("true",)), 1, 1, 1, slots=(0,), share=(1000, 0))
+    runner._partition(entry)
+    assert given == [Access(uid=65534, gid=None)]
+    assert given[0].file_mode == 0o600
