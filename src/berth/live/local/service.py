@@ -138,7 +138,7 @@ class Service:
                         now_ms=now_ms,
                     )
                 except LiveError as error:
-                    if len(message["jobs"]) == 1:
+                    if len(message["jobs"]) == 1 and not message.get("numbered"):
                         raise
                     raise LiveError(f"job {count} of the message: {error}") from error
                 if key not in written:

@@ -91,7 +91,7 @@ def _submit_lines(values: Parsed, as_json: bool) -> int:
             part = jobs[at : at + BATCH]
             try:
                 answer = connection.ask(
-                    {"do": "submit", "cwd": os.getcwd(), "env": environment, "jobs": part}
+                    {"do": "submit", "cwd": os.getcwd(), "env": environment, "jobs": part, "numbered": True}
                 )
             except LiveError as error:
                 done = (
@@ -119,7 +119,7 @@ def _with_line(error: str, places: list[int]) -> str:
     number, _, rest = error.removeprefix("job ").partition(" of the message: ")
     if rest and number.isdigit():
         return f"line {places[int(number) - 1]} of standard input: {rest}"
-    return f"line {places[0]} of standard input: {error}" if len(places) == 1 else error
+    return error
 
 
 def _job_of(values: Parsed, operands: list[str]) -> tuple[Message, dict[str, str]]:
