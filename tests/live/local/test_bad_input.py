@@ -390,10 +390,25 @@ def test_a_name_is_shown_without_what_a_terminal_would_obey(shared: World) -> No
     shared.ask("cancel", ids=[job])
 
 
-def test_the_table_of_top_takes_a_name_as_text() -> None:
-    from berth.live.local.top import _cell
+def test_top_shows_a_name_as_it_is_but_for_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    from textual.widgets import DataTable
 
-    assert _cell("[red]a\x1b\udce9").plain == "[red]a??"
+    from berth.live.local.top import Top
+
+    name = "[/red]a\x1b\udce9"
+    row = ["1", "ann", name, "waiting", 1, 1000, 0, 1, None, None, 1, [], None, f"it waits [for {name}]"]
+    status = {"policy": "fifo", "brain": "ready", "jobs": {"waiting": 1}, "gpus": []}
+
+    async def run() -> list[str]:
+        monkeypatch.setattr(
+            Top, "_ask", lambda self, do, **told: status if do == "status" else {"rows": [row], "note": name}
+        )
+        async with Top().run_test() as pilot:
+            await pilot.pause()
+            return [str(cell) for cell in pilot.app.query_one(DataTable).get_row_at(0)]
+
+    cells = asyncio.run(run())
+    assert (cells[2], cells[7]) == ("[/red]a??", "it waits [for [/red]a??]")
 
 
 def test_what_a_script_and_a_line_say_is_checked_and_the_place_named(shared: World) -> None:

@@ -289,3 +289,18 @@ def test_what_no_gpu_could_hold_is_asked_about_again_when_the_policy_begins_anew
     assert not entry.offered
     told = broker.deciding.begin("fifo", False)
     assert (entry.offered, broker.deciding.never, len(told["notes"])) == (True, {}, 1)
+
+
+def test_an_edited_job_is_no_longer_said_to_be_too_large(broker: Any) -> None:
+    book = broker.book
+    book.add(book.draft(Request(("true",), gpus=0), tasks_of({}), key=1, uid=0, user="root", now_ms=1), 1)
+    broker.deciding.hear({"say": "never", "id": "1", "why": "too large"})
+
+    async def run() -> None:
+        task = asyncio.create_task(broker.commits.run())
+        await broker.service.do_edit({"ids": ["1"], "flags": {"cpus": "0.5"}}, Caller(1, 0, 0))
+        task.cancel()
+        await broker.commits.close()
+
+    asyncio.run(run())
+    assert (broker.deciding.never, book.jobs["1"].offered) == ({}, True)
