@@ -145,16 +145,16 @@ static bool read_order(struct order *order)
     return true;
 }
 
-static bool open_output(const struct order *order, const char *path, int to)
+/* `ours`: a file in the queue's own folder, given to the user; any other stays as it is. */
+static bool open_output(const struct order *order, const char *path, int to, bool ours)
 {
     int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOCTTY;
-    int fd = open(path, order->out_is_ours ? flags | O_NOFOLLOW : flags, 0644);
+    int fd = open(path, ours ? flags | O_NOFOLLOW : flags, 0644);
     if (fd < 0)
         return false;
-    if (order->out_is_ours && order->uid >= 0 &&
-        fchown(fd, (uid_t)order->uid, (gid_t)order->gid) != 0)
+    if (ours && order->uid >= 0 && fchown(fd, (uid_t)order->uid, (gid_t)order->gid) != 0)
         return false;
-    if (order->out_is_ours && fchmod(fd, 0600) != 0)
+    if (ours && fchmod(fd, 0600) != 0)
         return false;
     bool good = fd == to || (dup2(fd, to) == to && close(fd) == 0);
     return good;
@@ -203,7 +203,7 @@ static _Noreturn void run_job(const struct order *order, int go, int told)
     int nothing = open("/dev/null", O_RDWR);
     if (nothing < 0 || dup2(nothing, 0) != 0 || dup2(nothing, 1) != 1 || dup2(nothing, 2) != 2)
         fail(told, "/dev/null cannot be opened", "/dev/null");
-    if (order->out_is_ours && !open_output(order, order->out, 1))
+    if (order->out_is_ours && !open_output(order, order->out, 1, true))
         fail(told, "the output file cannot be opened", order->out);
     if (link(draft, "began") != 0)
         _exit(125); /* given up by a broker */
@@ -212,9 +212,9 @@ static _Noreturn void run_job(const struct order *order, int go, int told)
         fail(told, "the job cannot become its user", order->argv[0]);
     if (chdir(order->folder) != 0)
         fail(told, "no such folder to run in", order->folder);
-    if (!order->out_is_ours && !open_output(order, order->out, 1))
+    if (!order->out_is_ours && !open_output(order, order->out, 1, false))
         fail(told, "the output file cannot be opened", order->out);
-    if (order->err[0] == 0 ? dup2(1, 2) != 2 : !open_output(order, order->err, 2))
+    if (order->err[0] == 0 ? dup2(1, 2) != 2 : !open_output(order, order->err, 2, false))
         fail(told, "the error file cannot be opened", order->err);
     environ = order->env; /* the command is looked up on its user's PATH */
     execvp(order->argv[0], order->argv);

@@ -338,3 +338,110 @@ def test_an_interruption_of_wait_ends_the_client_alone(shared: World) -> None:
     assert (client.returncode, errors.decode()) == (130, "berth: interrupted\n")
     gate.touch()
     assert shared.wait(job) == {job: ("completed", 0)}
+
+
+def test_a_folder_is_taken_from_where_the_user_is() -> None:
+    def folder(chdir: str) -> str:
+        return request_of({"chdir": chdir}, argv=["true"], cwd="/home/ann", now_ms=0).cwd
+
+    assert [folder(each) for each in ("sub", "/tmp", "")] == ["/home/ann/sub", "/tmp", "/home/ann"]
+
+
+def test_a_script_that_is_not_utf_8_runs_as_it_is_and_what_cannot_be_kept_is_said(shared: World) -> None:
+    path = shared.folder / "latin.sh"
+    path.write_bytes(b"#!/bin/sh\n#BERTH --gpus 0\nprintf 'caf\xe9'\n")
+    done = berth(shared, "submit", "./latin.sh")
+    assert (done.returncode, done.stderr) == (0, "")
+    job = done.stdout.split()[1]
+    assert shared.wait(job) == {job: ("completed", 0)}
+    assert (shared.state / "output" / f"{job}.1.out").read_bytes() == b"caf\xe9"
+    bad = {"argv": ["x"], "flags": {"gpus": "0"}, "script": "#!/bin/sh\n\ud800"}
+    with pytest.raises(LiveError, match=r"the script has characters that no file can hold \(at 10\)"):
+        shared.ask("submit", cwd="/", env={}, jobs=[bad])
+
+
+def test_one_request_that_cannot_be_written_refuses_no_other(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "queue.db"))
+
+    async def run() -> tuple[object, object]:
+        commits = Commits(store, lambda: ([], lambda: None), lambda error: None)
+        task = asyncio.create_task(commits.run())
+        bad = commits.ask([("INSERT INTO requests VALUES (?, ?)", (1 << 80, "ann's secret"))])
+        told = await asyncio.gather(commits.ask([of_meta("good", 1)]), bad, return_exceptions=True)
+        task.cancel()
+        await commits.close()
+        return told
+
+    good, bad = asyncio.run(run())
+    assert (good, store.meta("good")) == (None, 1)
+    assert isinstance(bad, StoreError)
+    assert str(bad) == "what was to be written cannot be: Python int too large to convert to SQLite INTEGER"
+    store.close()
+
+
+def test_a_name_is_shown_without_what_a_terminal_would_obey(shared: World) -> None:
+    job = shared.submit("true", name="a\x1b[31m[b]\udce9", begin="now+1h", gpus=0, comment="one\ntwo")
+    for words in (["queue"], ["job", job], ["why", job], ["wait", "--all", "--timeout", "0"]):
+        done = berth(shared, *words)
+        assert "Traceback" not in done.stderr, words
+        assert "\x1b" not in done.stdout + done.stderr, words
+    assert "a?[31m[b]?" in berth(shared, "queue").stdout
+    assert "one?two" in berth(shared, "job", job).stdout
+    shared.ask("cancel", ids=[job])
+
+
+def test_top_shows_a_name_as_it_is_but_for_control_characters(monkeypatch: pytest.MonkeyPatch) -> None:
+    from textual.widgets import DataTable
+
+    from berth.live.local.top import Top
+
+    name = "[/red]a\x1b\udce9"
+    row = ["1", "ann", name, "waiting", 1, 1000, 0, 1, None, None, 1, [], None, f"it waits [for {name}]"]
+    status = {"policy": "fifo", "brain": "ready", "jobs": {"waiting": 1}, "gpus": []}
+
+    async def run() -> list[str]:
+        monkeypatch.setattr(
+            Top, "_ask", lambda self, do, **told: status if do == "status" else {"rows": [row], "note": name}
+        )
+        async with Top().run_test() as pilot:
+            await pilot.pause()
+            return [str(cell) for cell in pilot.app.query_one(DataTable).get_row_at(0)]
+
+    cells = asyncio.run(run())
+    assert (cells[2], cells[7]) == ("[/red]a??", "it waits [for [/red]a??]")
+
+
+def test_what_a_script_and_a_line_say_is_checked_and_the_place_named(shared: World) -> None:
+    folder = shared.folder / "runs-here"
+    (folder / "logs").mkdir(parents=True)
+    script = shared.folder / "where.sh"
+    script.write_text("#!/bin/sh\n#BERTH --gpus 0 --chdir runs-here\n#BERTH --output logs/%j\npwd\n")
+    done = berth(shared, "submit", "./where.sh")
+    assert (done.returncode, done.stderr) == (0, "")
+    job = done.stdout.split()[1]
+    assert shared.wait(job) == {job: ("completed", 0)}
+    assert (folder / "logs" / job).read_text() == f"{folder}\n"
+    script.write_text("#!/bin/sh\n#BERTH --gpus 0\n#BERTH --chdir none\ntrue\n")
+    done = berth(shared, "submit", "./where.sh")
+    assert done.stderr == "berth: ./where.sh, line 3: --chdir none: there is no such folder\n"
+    for flag in ("--after ok:99", "--array 5-1", "--param x"):
+        done = berth(shared, "submit", "-", stdin=f"--gpus 0 true\n# none\n{flag} --gpus 0 true\n")
+        assert f"no job is queued: line 3 of standard input: {flag.split()[0]} " in done.stderr
+    done = berth(shared, "submit", "-", stdin="# one\n--after ok:99 --gpus 0 true\n")
+    assert "line 2 of standard input: --after 99" in done.stderr
+
+
+def test_a_file_where_metrics_are_to_be_served_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from berth.live.local import exporter, starting
+
+    kept = tmp_path / "results.csv"
+    kept.write_text("1,2\n")
+    with pytest.raises(LiveError, match="this is no socket, and stays as it is"):
+        starting._check({"metrics": str(kept)})
+    monkeypatch.setattr(sys, "argv", ["exporter", "none", str(kept)])
+    with pytest.raises(SystemExit):
+        exporter.main()
+    assert "this is no socket" in capsys.readouterr().err
+    assert kept.read_text() == "1,2\n"

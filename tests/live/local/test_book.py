@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from berth.errors import LiveError
-from berth.live.local.entry import ENDED, End, Entry
+from berth.live.local.entry import ENDED, End, Entry, Limits
 from berth.live.local.request import Request, Tasks
 from berth.live.local.store import of_pruning, of_recorded, of_request
 from berth.live.local.telling import for_brain
@@ -374,3 +374,51 @@ def test_what_this_machine_could_never_run_is_refused(wanted: Request, said: str
 
 def test_every_state_that_is_no_end_is_left(tmp_path: Path) -> None:
     assert not ENDED & {"waiting", "held", "starting", "running"}
+
+
+def test_what_was_learned_of_one_command_is_given_to_no_other_and_to_none_that_could_not_start(
+    tmp_path: Path,
+) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    world.book.limits = Limits((CARD_MIB, 500), 8000, 0)
+    asked = Request(("sh", "-c", "train a"), milli=100, mem_mib=400)
+    (first,) = world.submit(asked, ONE)
+    others = [
+        world.submit(replace(asked, **changed), ONE)[0]
+        for changed in ({}, {"argv": ("sh", "-c", "train b")}, {"pins": (1,)}, {"gpus": 2, "mem_mib": 300})
+    ]
+    world.book.placed(first.id, first.version, (0,), (100, 400), world.now_ms)
+    world.book.ended(first, End(1, refused=1, needed_mib=480), world.now_ms)
+    shares = [for_brain(job, world.book.limits)["share"][1] for job in (first, *others)]
+    assert shares == [540, 540, 400, 400, 300]
+
+
+def test_the_memory_that_a_user_says_after_a_need_was_learned_counts(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    (entry,) = world.submit(request(), ONE)
+    world.book.placed(entry.id, entry.version, (0,), (100, 400), world.now_ms)
+    world.book.ended(entry, End(1, refused=1, needed_mib=480), world.now_ms)
+    world.book.edit(entry, replace(entry.request, name="new"), 2, world.now_ms)
+    assert for_brain(entry, world.book.limits)["share"][1] == 540
+    world.book.edit(entry, replace(entry.request, mem_mib=450), 3, world.now_ms)
+    world.book.hold(entry, world.now_ms)
+    world.book.release(entry, world.now_ms)
+    assert for_brain(entry, world.book.limits)["share"][1] == 450
+
+
+def test_what_waits_for_its_array_or_failed_to_start_is_queued_from_when_it_could_have_started(
+    tmp_path: Path,
+) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    (first,) = world.submit(request(), ONE)
+    one, two = world.submit(request(after=(("any", first.id),)), Tasks((1, 2), ((), ()), 1))
+    (cut,) = world.submit(request(), ONE)
+    world.now_ms = 5_000
+    world.book.placed(cut.id, cut.version, (0,), (100, 400), world.now_ms)
+    world.book.ended(cut, End(None, never_ran=True), world.now_ms)
+    world.book.cancel(first, world.now_ms)
+    world.now_ms = 9_000
+    world.book.tick(world.now_ms)
+    world.book.cancel(one, world.now_ms)
+    assert [job.offered for job in (two, cut)] == [True, True]
+    assert [job.queued_ms for job in (two, cut)] == [5_000, 1_000]

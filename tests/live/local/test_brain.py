@@ -10,7 +10,10 @@ import pytest
 
 from berth.live.card_models import card_model
 from berth.live.local.brain import Brain
+from berth.live.local.entry import Entry, Limits
 from berth.live.local.link import BRAIN
+from berth.live.local.request import Request
+from berth.live.local.telling import snapshot
 from berth.model import Profile
 from berth.profiles import SHARED, keep_profile
 from tests.live.local.world import World
@@ -213,3 +216,16 @@ def test_a_queue_with_the_real_brain_runs_jobs_under(policy: str) -> None:
         assert set(world.wait(*jobs, timeout=120).values()) == {("completed", 0)}
     finally:
         world.close()
+
+
+def test_a_job_that_was_starting_when_the_brain_began_gives_its_share_back_if_it_never_starts() -> None:
+    entry = Entry(
+        "7", 1, 0, "ann", Request(("true",), milli=1000), 1, 1, 1, state="starting", slots=(1,), share=(1000, 0),
+    )  # fmt: skip
+    limits = Limits((80_000, 80_000), 8000, 64_000)
+    brain = begin(notes=[*snapshot([entry], [], limits), job("8", 1000), job("9", 1000)])
+    assert placed(decide(brain)) == {"8": [0]}
+    assert placed(decide(brain, {"note": "failed", "id": "7", "again": False})) == {"9": [1]}
+    entry.state, entry.start_ms = "running", 5
+    brain = begin(notes=[*snapshot([entry], [], limits), job("8", 1000), job("9", 1000)])
+    assert placed(decide(brain, {"note": "failed", "id": "7", "again": False})) == {"8": [0]}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.live.local.world import World
+from tests.live.local.world import World, berth
 
 
 def scrape(path: Path) -> dict[str, float]:
@@ -50,3 +50,21 @@ def test_metrics_tell_what_the_gpus_hold_and_what_has_happened(tmp_path: Path) -
     finally:
         world.close()
         path.unlink(missing_ok=True)
+
+
+def test_why_no_metrics_are_served_is_said_and_the_file_stays(tmp_path: Path) -> None:
+    kept = tmp_path / "results.csv"
+    kept.write_text("1,2\n")
+    world = World(gpus="", options=["--metrics", str(kept)])
+    try:
+        world.up(ready=False)
+        wanted = f"no metrics are served: --metrics {kept}: this is no socket"
+        world.until(lambda: wanted in str((world.status() or {})["trouble"]), "it is said")
+        assert kept.read_text() == "1,2\n"
+        status = world.status() or {}
+        told = berth(world, "status").stdout
+        assert ("--host-mem: counted when jobs are placed, not enforced" in told) != status[
+            "host_mem_enforced"
+        ]
+    finally:
+        world.close()

@@ -204,3 +204,38 @@ def test_down_and_up_at_once() -> None:
     finally:
         berth(world, "down", "--cancel")
         world.close()
+
+
+def test_a_brain_that_cannot_be_started_is_started_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_link, "RESTART_S", 0.01)
+    monkeypatch.chdir(of_link.__file__.partition("/src/")[0])
+    monkeypatch.setenv("PYTHONPATH", os.getcwd())
+    spawn, calls = os.posix_spawn, []
+
+    def fails_twice(*args: Any, **named: Any) -> int:
+        calls.append(1)
+        if len(calls) in (2, 3, 5):
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        return spawn(*args, **named)
+
+    def begin(policy: str, trial: bool) -> dict[str, Any]:
+        return {"do": "begin", "nodes": [], "policy": policy, "notes": [], "now_ms": 1}
+
+    async def run() -> None:
+        monkeypatch.setattr(os, "posix_spawn", fails_twice)
+        link = Link(begin, lambda message: None, lambda event, **fields: None, brain=PLAIN)
+        link.start("any")
+        await _until(lambda: link.ready)
+        os.kill(link.pid, signal.SIGKILL)
+        await _until(lambda: len(calls) == 2)
+        assert "no process can be started for it (Resource temporarily unavailable)" in link.trouble
+        await _until(lambda: link.ready and len(calls) == 4)
+        assert (link.crashes, link.deciding) == (1, "any")
+        with pytest.raises(
+            LiveError, match=r"'other' cannot decide: no process can be started.*'any' goes on"
+        ):
+            await link.change("other")
+        assert link.ready
+        link.close()
+
+    asyncio.run(run())

@@ -166,6 +166,7 @@ def test_how_many_tasks_of_an_array_run_at_a_time_can_be_changed(shared: World) 
         "three run",
     )
     done = berth(shared, "edit", array, "--array", "2")
+    assert (done.returncode, done.stderr) == (0, "")
     with pytest.raises(LiveError, match="--array 'x'; write %N"):
         shared.ask("edit", ids=[array], flags={"array": "x"})
     (shared.folder / "more").touch()

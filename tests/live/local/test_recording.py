@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,10 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from berth.errors import StoreError
 from berth.gpu_models import GPU_MODELS
 from berth.knowledge import History
+from berth.live.local import recording
 from berth.live.local.living_profiles import LivingProfiles, versions_of
+from berth.live.local.places import Places
+from berth.live.local.request import Request
 from berth.live.local.samples import Sample
+from berth.live.local.store import Reader, Store, of_attempt, of_request
 from berth.model import Job, Profile, RecordState, Share
 from berth.profiles import SHARED, Profiles, keep_profile, peak_mem_mib
 from berth.sampling.jobs import job_of_process
@@ -166,3 +172,67 @@ def test_sampling_knows_the_jobs_of_the_queue(tmp_path: Path) -> None:
     finally:
         child.kill()
         child.communicate()
+
+
+def test_one_attempt_that_cannot_be_recorded_stops_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from berth.history.store.folder import open_history
+
+    places = Places(str(tmp_path))
+    places.make()
+    store = Store(places.store)
+    store.write([of_request(1, Request(("python3", "bad-\udce9.py"), name="odd-\udce9"))])
+    ended = {
+        "attempt": 1, "queued_ms": 1, "state": "completed", "start_ms": 2, "end_ms": 3, "exit_code": 0, "reason": "",
+        "slots": (), "share": (0, 0), "peak_mib": None, "cpu_ms": 1, "mem_peak_mib": 1, "request_key": 1,
+        "submit_ms": 1, "user": "ann", "index": None, "params": (), "run": "x-1",
+    }  # fmt: skip
+    changes: list[dict[str, object]] = [
+        {"job": "1"}, {"job": "2", "request_key": 9}, {"job": "3", "slots": (5,)}, {"job": "4", "end_ms": 1 << 80},
+        {"job": "5"},
+    ]  # fmt: skip
+    store.write([of_attempt(ended | change) for change in changes])
+    monkeypatch.setattr(sys, "argv", ["recording", places.folder, "[]"])
+    recording.main()
+    told = json.loads(capsys.readouterr().out)
+    assert [job for job, _ in told["recorded"]] == ["1", "2", "3", "4", "5"]
+    assert [text.partition(" is not")[0] for text in told["said"]] == [
+        "attempt 1 of job 2", "attempt 1 of job 4",
+    ]  # fmt: skip
+    found = sorted((each.job_id, each.name) for each in open_history(places.history).records())
+    assert found == [("1", "odd-?"), ("3", "odd-?"), ("5", "odd-?")]
+    store.close()
+
+
+def test_a_store_that_is_read_while_it_is_broken_stays_where_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "queue.db"
+    store = Store(str(path))
+    store.keep_copy()
+    store.close()
+    path.write_bytes(b"not a database, and long enough to be read as one" * 100)
+    reader = Reader(str(path))
+    with pytest.raises(StoreError, match="cannot be read"):
+        reader.unrecorded(10)
+    reader.close()
+    assert not list(tmp_path.glob("queue.db.broken-*"))
+
+
+def test_a_damaged_store_is_not_copied_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(str(tmp_path / "queue.db"))
+
+    class Damaged:
+        def execute(self, sql: str) -> Damaged:
+            return self
+
+        def fetchone(self) -> tuple[str]:
+            return ("row 7 missing from index jobs_live",)
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(sqlite3, "connect", lambda *args, **named: Damaged())
+    with pytest.raises(StoreError, match="is damaged \\(row 7 missing"):
+        store.keep_copy()
+    store.close()

@@ -13,6 +13,7 @@ import pytest
 from berth.errors import LiveError, StoreError
 from berth.live.local.broker import Broker
 from berth.live.local.commits import Commits
+from berth.live.local.entry import Entry
 from berth.live.local.log import Log
 from berth.live.local.places import Places
 from berth.live.local.protocol import Caller
@@ -61,6 +62,25 @@ def test_a_task_that_fails_is_logged_and_started_again() -> None:
 
     asyncio.run(kept_up("keep", work, log, pause_s=0))
     assert (len(runs), said) == (3, [("task-failed", "keep")] * 2)
+
+
+def test_a_task_that_fails_for_ever_is_started_again_ever_more_rarely(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    runs: list[int] = []
+    pauses: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async def work() -> None:
+        runs.append(1)
+        if len(runs) <= 1100:
+            raise StoreError("the disk is full")
+
+    monkeypatch.setattr("berth.live.local.supervision.asyncio.sleep", pause)
+    asyncio.run(kept_up("keep", work, lambda event, **fields: None))
+    assert (len(runs), pauses[:7], set(pauses[5:])) == (1101, [1, 2, 4, 8, 16, 30, 30], {30})
 
 
 def test_on_a_full_disk_time_limits_hold_and_status_and_queue_say_what_is_wrong() -> None:
@@ -216,6 +236,71 @@ def test_why_of_an_array_explains_what_is_alike_once(shared: World) -> None:
     told = shared.ask("why", id=array)["jobs"]
     assert [job["like"] for job in told] == ["", *[f"{array}_1"] * 39]
     said = berth(shared, "why", array).stdout
-    assert f"so it is with {array}_2, {array}_3, {array}_4, {array}_5, {array}_6 and 34 more\n" in said
+    assert f"the same holds for {array}_2, {array}_3, {array}_4, {array}_5, {array}_6 and 34 more\n" in said
     shared.ask("cancel", ids=[array, room])
     shared.wait(room)
+
+
+@pytest.mark.parametrize("given_up", [True, False])
+def test_a_start_that_breaks_off_counts_as_none_only_if_it_was_given_up(broker: Any, given_up: bool) -> None:
+    book = broker.book
+    (entry,) = made = book.draft(
+        Request(("true",), gpus=0), tasks_of({}), key=1, uid=0, user="root", now_ms=1
+    )
+    book.add(made, 1)
+    book.placed(entry.id, entry.version, (), (1000, 0), 1)
+    adopted: list[Entry] = []
+
+    def breaks(entry: Entry) -> None:
+        raise OSError(24, "Too many open files")
+
+    async def run() -> None:
+        broker.runner.start, broker.runner.adopt = breaks, adopted.append
+        broker.runner.give_up = lambda entry: given_up
+        broker._start(entry)
+
+    asyncio.run(run())
+    assert (entry.state, adopted) == (("waiting", []) if given_up else ("starting", [entry]))
+
+
+def test_a_job_named_twice_is_changed_once_and_a_wait_of_no_time_ends(broker: Any) -> None:
+    book = broker.book
+    made = book.draft(Request(("true",), gpus=0), tasks_of({}), key=1, uid=0, user="root", now_ms=1)
+    book.add(made, 1)
+    caller = Caller(1, 0, 0)
+    assert [each.id for each in broker.service._controlled({"ids": ["1", "1"]}, caller)] == ["1"]
+
+    async def run() -> None:
+        told = await asyncio.wait_for(broker.service.do_wait({"ids": ["1"], "timeout": 0}, caller), 30)
+        assert told == {"late": 1, "jobs": []}
+
+    asyncio.run(run())
+
+
+def test_what_no_gpu_could_hold_is_asked_about_again_when_the_policy_begins_anew(broker: Any) -> None:
+    book = broker.book
+    (entry,) = made = book.draft(
+        Request(("true",), gpus=0), tasks_of({}), key=1, uid=0, user="root", now_ms=1
+    )
+    book.add(made, 1)
+    broker.deciding.hear({"say": "never", "id": "1", "why": "too large"})
+    assert (entry.offered, entry.reason, broker.deciding.never) == (False, "too large", {"1": "too large"})
+    broker.deciding.begin("fifo", True)
+    assert not entry.offered
+    told = broker.deciding.begin("fifo", False)
+    assert (entry.offered, broker.deciding.never, len(told["notes"])) == (True, {}, 1)
+
+
+def test_an_edited_job_is_no_longer_said_to_be_too_large(broker: Any) -> None:
+    book = broker.book
+    book.add(book.draft(Request(("true",), gpus=0), tasks_of({}), key=1, uid=0, user="root", now_ms=1), 1)
+    broker.deciding.hear({"say": "never", "id": "1", "why": "too large"})
+
+    async def run() -> None:
+        task = asyncio.create_task(broker.commits.run())
+        await broker.service.do_edit({"ids": ["1"], "flags": {"cpus": "0.5"}}, Caller(1, 0, 0))
+        task.cancel()
+        await broker.commits.close()
+
+    asyncio.run(run())
+    assert (broker.deciding.never, book.jobs["1"].offered) == ({}, True)

@@ -37,6 +37,51 @@ def test_the_broker_tells_systemd_that_it_serves_and_that_it_stops() -> None:
         world.close()
 
 
+def test_a_queue_that_was_taken_down_stays_down() -> None:
+    unit = (ROOT / "deploy" / "berth-queue.service").read_text().splitlines()
+    assert "Restart=on-failure" in unit
+
+
+@pytest.mark.parametrize("group", ["", "berth-broker"])
+def test_memory_is_limited_where_the_broker_has_a_group_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, group: str
+) -> None:
+    """The kernel's part in a few lines: a group with processes of its own takes no controller for those below it."""
+    make, remove, control = os.mkdir, os.rmdir, "cgroup.subtree_control"
+
+    def mkdir(path: str, mode: int = 0o777) -> None:
+        make(path, mode)
+        for name in ("cgroup.procs", "cgroup.kill"):
+            (Path(path) / name).touch()
+        above = Path(path).parent / control
+        if above.is_file() and above.read_text() == "+memory":
+            (Path(path) / "memory.max").touch()
+            (Path(path) / control).touch()
+        else:
+            make(str(Path(path) / control))  # no controller can be written into it
+
+    def rmdir(path: str) -> None:
+        for each in Path(path).iterdir():
+            remove(each) if each.is_dir() else each.unlink()
+        remove(path)
+
+    unit = tmp_path / "unit"
+    unit.mkdir()
+    own = unit / group
+    own.mkdir(exist_ok=True)
+    if own == unit:
+        (unit / control).mkdir()
+    else:
+        (unit / control).touch()
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    monkeypatch.setattr(os, "rmdir", rmdir)
+    groups = Cgroups("x", str(own))
+    assert (groups.folder, groups.limits_memory) == (str(unit / "berth-x"), bool(group))
+    groups.make("1-1", 5)
+    limit = unit / "berth-x" / "1-1" / "memory.max"
+    assert (limit.read_text() if group else "") == (str(5 << 20) if group else "")
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd-analyze")
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     unit = (
@@ -71,6 +116,7 @@ def test_what_has_left_a_jobs_processes_is_still_in_its_group_and_ends_with_it()
     assert not Path(groups.folder).exists()
 
 
+@pytest.mark.skipif(not _own_group(), reason="there is no cgroup of version 2")
 def test_a_queue_that_goes_down_leaves_no_group_behind() -> None:
     world = World(gpus="")
     try:

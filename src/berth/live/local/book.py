@@ -48,8 +48,6 @@ BACKOFF_MS = 1000
 SOON_MS = 50
 FOR_A_JOB = "it waits for job"
 FOR_ITS_TIME = "its time to begin has not come"
-NOT_YET = (FOR_A_JOB, FOR_ITS_TIME)
-"""Why a job waits that would not start if all GPUs were free."""
 
 
 @dataclass
@@ -80,9 +78,8 @@ class Book:
 
     def __post_init__(self) -> None:
         self._wakes: list[tuple[int, str]] = []
-        self._needs: dict[
-            tuple[int, str, tuple[str, ...]], int
-        ] = {}  # what has run out of memory, and needs MiB
+        # What has run out of memory, and needs MiB.
+        self._needs: dict[tuple[int, str, int, tuple[str, ...]], int] = {}
         self._dependents: dict[str, set[str]] = defaultdict(set)
         self._arrays: dict[str, dict[str, None]] = defaultdict(dict)  # in order of submission
         self._going: dict[str, set[str]] = defaultdict(set)  # tasks that run or that the brain has
@@ -170,6 +167,9 @@ class Book:
         else:
             self.limits.check(request)
             self._depend(entry, request)
+        if _sizes(entry.request) != _sizes(request):
+            entry.needs_mib = 0  # the user's word counts, and what was learned of such jobs goes
+            self._needs.pop(_kind(entry), None)
         entry.request, entry.request_key = request, key
         self.dirty[entry.id] = entry
         if entry.state == WAITING:
@@ -358,6 +358,9 @@ class Book:
         needs_mib = self._needs.get(_kind(entry), 0)
         if needs_mib <= max(entry.needs_mib, asked_mib(entry, self.limits)):
             return False
+        cards = [self.limits.cards_mib[at] for at in request.pins] or self.limits.cards_mib
+        if sum(mib >= needs_mib for mib in cards) < request.gpus:
+            return False  # it would never start
         entry.needs_mib = needs_mib
         self.dirty[entry.id] = entry
         return True
@@ -413,10 +416,11 @@ class Book:
         self._withdraw(entry)
         entry.reason, entry.since_ms = why, now_ms
 
-    def reconsider(self, now_ms: int) -> None:
-        """Look at every waiting job again, since the machine has changed."""
-        for entry in list(self.jobs.values()):
-            self._consider(entry, now_ms)
+    def reconsider(self, ids: Iterable[str], now_ms: int) -> None:
+        """Look again at jobs that were set aside, because the policy or the machine has changed."""
+        for job_id in ids:
+            if (entry := self.jobs.get(job_id)) is not None:
+                self._consider(entry, now_ms)
 
     # How
 
@@ -470,11 +474,13 @@ class Book:
         reason = self._obstacle(entry, now_ms)
         if entry.id not in self.jobs:
             return  # it can never start, and has ended
+        not_yet = reason is not None and self._is_not_yet(entry, reason, now_ms)
+        if entry.not_yet and not not_yet:
+            entry.queued_ms = now_ms  # until now it waited for no resources
+            self.dirty[entry.id] = entry
+        entry.not_yet = not_yet
         if reason is None:
             self._heed_need(entry)
-            if entry.reason.startswith(NOT_YET):
-                entry.queued_ms = now_ms  # until now it waited for no resources
-                self.dirty[entry.id] = entry
             entry.offered, entry.reason, entry.since_ms = True, "", now_ms
             entry.version += 1
             if entry.index is not None:
@@ -482,6 +488,11 @@ class Book:
             self.notes.append({"note": "submit", "job": for_brain(entry, self.limits)})
         elif reason != entry.reason and not entry.reason.startswith("it could not be started"):
             entry.reason, entry.since_ms = reason, now_ms
+
+    @staticmethod
+    def _is_not_yet(entry: Entry, reason: str, now_ms: int) -> bool:
+        """Whether it would not start if all GPUs were free, which a start that has failed does not count as."""
+        return reason.startswith(FOR_A_JOB) or entry.request.begin_ms > now_ms
 
     def _obstacle(self, entry: Entry, now_ms: int) -> str | None:
         for kind, other in entry.request.after:
@@ -553,9 +564,17 @@ class Book:
                 self._consider(job, now_ms)
 
 
-def _kind(entry: Entry) -> tuple[int, str, tuple[str, ...]]:
-    """What jobs are alike in memory: those of one user, application and command."""
-    return entry.uid, application_of(entry.request, entry.params), entry.request.argv[:2]
+def _kind(entry: Entry) -> tuple[int, str, int, tuple[str, ...]]:
+    """What jobs are alike in memory: those of one user, application, command and number of GPUs."""
+    argv = entry.request.argv
+    if not argv[1:2] or not argv[1].startswith("-"):
+        argv = argv[:2]  # behind a program and its script are parameters; behind `sh -c` is the program
+    return entry.uid, application_of(entry.request, entry.params), entry.request.gpus, argv
+
+
+def _sizes(request: Request) -> tuple[int, int, int]:
+    """What GPU memory a job is given by."""
+    return request.gpus, request.milli, request.mem_mib
 
 
 def check_not_ended(entry: Entry) -> None:

@@ -163,12 +163,13 @@ class Brain:
             self._scheduler.submit(job)
 
     def _running(self, note: Mapping[str, Any]) -> None:
-        """A job that ran before this brain began."""
+        """A job that ran before this brain began, or was starting, and then may still fail to."""
         job = self._job(note["job"])
-        self._confirmed.add(job.id)
         slots = self._slots_of(note["slots"], job)
         self._place_now(job, slots, tuple(note["share"]), bool(note["best_effort"]), int(note["start_ms"]))
-        self._scheduler.started(job.id)
+        if not note.get("starting"):
+            self._scheduler.started(job.id)
+            self._confirmed.add(job.id)
 
     def _replace(self, note: Mapping[str, Any]) -> None:
         job = self._job(note["job"])

@@ -41,6 +41,10 @@ __all__ = ["DEFAULT_KNOWLEDGE", "DEFAULT_POLICY", "Broker"]
 DEFAULT_POLICY = "easy+priority+best-fit"
 DEFAULT_KNOWLEDGE = "history"
 LIMITS_S = 0.5
+EXPORTER_STEADY_S = 5.0
+"""An exporter that has run for so long serves."""
+START_AGAIN_S = 1.0
+"""When to look again at a start of which nothing could be found out."""
 TOLD_MS = 86_400_000
 """A broken store that was mended is told of for this long."""
 PR_SET_CHILD_SUBREAPER = 36
@@ -108,6 +112,8 @@ class Broker:
         """What it was started with."""
         self.metrics = metrics
         """Where metrics are served: a port, or a path of a socket; empty: nowhere."""
+        self.export_trouble = ""
+        """Why no metrics are served."""
 
     # The clock
 
@@ -240,12 +246,26 @@ class Broker:
         """Have a child serve metrics; another one where it ends."""
         where = self.metrics
         words = [sys.executable, "-m", "berth.live.local.exporter", self.places.socket, where]
+        said = f"{self.places.log}.metrics"
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        actions = [(os.POSIX_SPAWN_OPEN, 2, said, flags, 0o644)]
         while True:
-            with contextlib.suppress(OSError):
-                pid = os.posix_spawn(sys.executable, words, dict(os.environ), setsigmask=[])
+            try:
+                pid = os.posix_spawn(
+                    sys.executable, words, dict(os.environ), file_actions=actions, setsigmask=[]
+                )
                 self.log("exporting", where=where, pid=pid)
+                began_s = time.monotonic()
                 while os.path.exists(f"/proc/{pid}") and pid not in self.runner.reaped:
                     await asyncio.sleep(1)
+                    if time.monotonic() - began_s > EXPORTER_STEADY_S:
+                        self.export_trouble = ""
+                with open(said, encoding="utf-8", errors="replace") as file:
+                    why = (file.read().splitlines() or ["it ended"])[-1]
+            except OSError as error:
+                why = error.strerror or str(error)
+            self.export_trouble = f"no metrics are served: {why}"
+            self.log("export-failed", why=why)
             await asyncio.sleep(5)
 
     # What is to be done after anything has happened
@@ -341,7 +361,22 @@ class Broker:
             self.runner.start(entry)
         except Exception as error:  # noqa: BLE001  the starts behind it must go on
             self.log("start-failed", job=entry.id, why=repr(error))
-            self._ended(entry, End(None, repr(error), never_ran=True))
+            self._start_failed(entry, str(error))
+
+    def _start_failed(self, entry: Entry, why: str) -> None:
+        """A start that broke off: its shim may be there, so that it counts as none only if it was given up in time."""
+        try:
+            if self.runner.give_up(entry):
+                self._ended(entry, End(None, why, never_ran=True))
+            else:
+                self.runner.adopt(entry)
+        except Exception as error:  # noqa: BLE001  such as for too many open files: the job stays where it is
+            self.log("start-unknown", job=entry.id, why=repr(error))
+            asyncio.get_running_loop().call_later(START_AGAIN_S, self._look_again, entry, entry.start, why)
+
+    def _look_again(self, entry: Entry, start: int, why: str) -> None:
+        if entry.state == STARTING and entry.start == start and not self.runner.watches(entry):
+            self._start_failed(entry, why)
 
     # What processes do
 

@@ -8,33 +8,38 @@ from collections.abc import Set
 
 __all__ = ["Cgroups"]
 
+BROKERS = "berth-broker"
+"""The group of the broker alone that systemd makes below the unit's (`DelegateSubgroup=`): the runs' are beside it."""
+
 
 class Cgroups:
     """The cgroups below the broker's own; none where they are not delegated to it."""
 
     def __init__(self, tag: str, root: str | None = None) -> None:
-        """`root` is the mounted hierarchy of version 2; found by itself where it is None."""
+        """`root` is this process's group in the hierarchy of version 2; found by itself where it is None."""
         self.folder = ""
+        self.limits_memory = False
+        """Whether the memory of a run can be limited."""
         own = _own_group() if root is None else root
         if not own:
             return
+        if os.path.basename(own) == BROKERS:
+            own = os.path.dirname(own)
+            _enable_memory(own)  # which the kernel refuses where processes are in that group itself
         folder = os.path.join(own, f"berth-{tag}")
         try:
             os.makedirs(folder, exist_ok=True)
+            _enable_memory(folder)
             probe = os.path.join(folder, "probe")
             os.mkdir(probe)
             allowed = os.access(os.path.join(probe, "cgroup.procs"), os.W_OK)
             allowed = allowed and os.path.exists(os.path.join(probe, "cgroup.kill"))
+            limits = os.access(os.path.join(probe, "memory.max"), os.W_OK)
             os.rmdir(probe)
         except OSError:
             return
         if allowed:
-            self.folder = folder
-            with (
-                contextlib.suppress(OSError),
-                open(os.path.join(folder, "cgroup.subtree_control"), "w") as file,
-            ):
-                file.write("+memory")
+            self.folder, self.limits_memory = folder, limits
 
     def make(self, name: str, mem_mib: int) -> str:
         """A group for one run, with at most so much memory (0: any); the file that a process enters it by, or ''."""
@@ -78,6 +83,11 @@ class Cgroups:
         if self.folder:
             with contextlib.suppress(OSError):
                 os.rmdir(self.folder)
+
+
+def _enable_memory(group: str) -> None:
+    with contextlib.suppress(OSError), open(os.path.join(group, "cgroup.subtree_control"), "w") as file:
+        file.write("+memory")
 
 
 def _own_group() -> str:

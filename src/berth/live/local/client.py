@@ -206,6 +206,8 @@ def _logs(values: Parsed, operands: list[str]) -> int:
 
 def _say_what_is_waited_for() -> None:
     """Name the jobs that `wait --all` waits for, and why those that wait do."""
+    from berth.live.local.tables import printable
+
     answer = _ask({"do": "queue", "mine": True})
     rows, columns = answer["rows"], answer["columns"]
     assert isinstance(rows, list)
@@ -214,7 +216,8 @@ def _say_what_is_waited_for() -> None:
     if jobs:
         told = [f"{job['id']} ({job['reason'] or job['state']})" for job in jobs[:MOST_NAMED]]
         more = f" and {len(jobs) - MOST_NAMED:,} more" if len(jobs) > MOST_NAMED else ""
-        print(f"berth: waiting for job {', '.join(told)}{more}", file=sys.stderr)
+        jobs_of = "job" if len(jobs) == 1 else "jobs"
+        print(printable(f"berth: waiting for {jobs_of} {', '.join(told)}{more}"), file=sys.stderr)
 
 
 def _wait(values: Parsed, operands: list[str]) -> int:

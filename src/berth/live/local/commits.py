@@ -98,17 +98,17 @@ class Commits:
         if must or asked:
             every = [*must, *(statement for statements, _ in asked for statement in statements)]
             error = await loop.run_in_executor(self._thread, self._attempt, every)
-            if error is not None and asked and must:
-                refused = error
-                error = await loop.run_in_executor(self._thread, self._attempt, must)
-            elif error is not None:
-                refused = error
-                error = error if must else None
-            else:
-                refused = None
+            refused = [error] * len(asked)
+            if error is not None and asked:
+                error = await loop.run_in_executor(self._thread, self._attempt, must) if must else None
+                if error is None and len(asked) > 1:  # one that cannot be written refuses no other
+                    refused = [
+                        await loop.run_in_executor(self._thread, self._attempt, statements)
+                        for statements, _ in asked
+                    ]
             self.commits += 1
-            for _, future in asked:
-                _settle(future, refused)
+            for (_, future), why in zip(asked, refused, strict=True):
+                _settle(future, why)
         if error is not None:
             self.broken = str(error)
             for future in waiting:
@@ -132,7 +132,7 @@ class Commits:
         except StoreError as error:
             return error
         except Exception as error:  # noqa: BLE001  a row that SQLite cannot take, such as a number of 65 bits
-            return StoreError(f"what was to be written cannot be: {error!r}")
+            return StoreError(f"what was to be written cannot be: {error}")
         return None
 
 

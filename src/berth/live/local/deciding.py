@@ -44,6 +44,7 @@ class Deciding:
         if trial and self._broker.proposed is not None:
             knowledge, paths = self._broker.proposed
         if not trial:
+            self.offer_again()
             book.notes.clear()
             for entry in book.jobs.values():
                 if entry.state == WAITING and entry.offered:
@@ -124,6 +125,12 @@ class Deciding:
         entry = self._broker.book.jobs.get(job_id)
         if entry is not None and entry.state == WAITING and entry.offered:
             self._broker.book.set_aside(entry, why, now_ms)
+
+    def offer_again(self) -> None:
+        """Ask anew about the jobs that no GPU could hold, because the policy or the machine has changed."""
+        ids = list(self.never)
+        self.never.clear()
+        self._broker.book.reconsider(ids, self._broker.now_ms())
 
     async def why(self, job_id: str) -> dict[str, Any]:
         """What the brain says of a waiting job; empty where it does not answer."""

@@ -62,6 +62,8 @@ class Entry:
     """Why it waits, or how it ended, in words."""
     since_ms: int = 0
     """Since when that is the reason."""
+    not_yet: bool = False
+    """Whether it waits for a time or another job, so that it does not wait for room yet."""
     offered: bool = False
     """Whether the brain has it among its waiting jobs."""
     boot: str = ""

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socketserver
 import sys
@@ -17,6 +18,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from berth.errors import LiveError
+from berth.live.local.places import check_metrics
 from berth.live.local.protocol import Connection
 
 __all__ = ["QueueCollector", "gpu_metrics", "main"]
@@ -154,12 +156,18 @@ def main() -> None:
     registry.register(QueueCollector(queue))
     application = make_wsgi_app(registry)
     server: WSGIServer
-    if where.isdigit():
-        server = _OnPort(("127.0.0.1", int(where)), _Quiet)
-    else:
-        if os.path.exists(where):
-            os.unlink(where)
-        server = _OnSocket(where, _Quiet)  # type: ignore[arg-type]
+    try:
+        if where.isdigit():
+            server = _OnPort(("127.0.0.1", int(where)), _Quiet)
+        else:
+            check_metrics(where)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(where)
+            server = _OnSocket(where, _Quiet)  # type: ignore[arg-type]
+    except (LiveError, OSError) as error:
+        why = error if isinstance(error, LiveError) else f"--metrics {where}: {error.strerror or error}"
+        print(f"{why}; change it with berth down and berth up --metrics", file=sys.stderr)
+        sys.exit(2)
     server.set_app(application)
     parent = os.getppid()
     server.timeout = 2.0

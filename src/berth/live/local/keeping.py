@@ -69,7 +69,7 @@ class Keeper:
             await asyncio.to_thread(broker.store.keep_copy)
         except StoreError as error:
             broker.log("no-copy", why=str(error))
-            self.over = over + self.over
+            self.over, self.changed = over + self.over, True
             return
         for entry, start in over:
             broker.runner.forget(entry, start)

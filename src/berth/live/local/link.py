@@ -73,6 +73,8 @@ class Link:
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
         self._good = 0
+        self._not_spawned = 0
+        """How often in a row no process could be started."""
         self._now_ms = 0
         self._trial: asyncio.Future[None] | None = None
         self._candidate: Link | None = None
@@ -88,28 +90,47 @@ class Link:
         return self.state if self.state != "down" or self._candidate is None else self._candidate.state
 
     def start(self, policy: str | None = None) -> None:
-        """Start a brain; with another policy, that is what decides from now on."""
+        """Start a brain; with another policy, that is what decides from now on. Where no process can be started,
+        `trouble` says so and it is done again later; LiveError where the policy is only tried."""
         if policy is not None:
             self.policy, self.crashes, self.trouble = policy, 0, ""
         self._end()
         deciding = self.policy if self.crashes < MOST_CRASHES else SAFE_POLICY
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
+        try:
+            self._spawn()
+        except OSError as error:
+            why = f"no process can be started for it ({error.strerror or error})"
+            if self._trial is not None:
+                raise LiveError(why) from error
+            self._not_spawned += 1
+            self.trouble = f"'{deciding}' does not decide: {why}; it is done again in some seconds"
+            self._log("brain-not-started", why=why)
+            self._start_later(self._not_spawned)
+            return
+        self._not_spawned = 0
+        self._begin_with(deciding)
+
+    def _spawn(self) -> None:
         environment = dict(os.environ)
         environment.setdefault("OMP_NUM_THREADS", "1")
         environment.setdefault("OPENBLAS_NUM_THREADS", "1")
         if "NUMBA_CACHE_DIR" not in environment and not _writable_package():
             base = environment.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
             environment["NUMBA_CACHE_DIR"] = os.path.join(base, "berth", "numba")
-        fd = theirs.fileno()
-        actions = [(os.POSIX_SPAWN_DUP2, fd, 0), (os.POSIX_SPAWN_DUP2, fd, 1)]
-        self.pid = os.posix_spawn(
-            sys.executable, [sys.executable, "-m", self._module], environment,
-            file_actions=actions, setsigmask=[], setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGCHLD],
-        )  # fmt: skip
-        theirs.close()
+        ours, theirs = socket.socketpair()
+        with theirs:
+            fd = theirs.fileno()
+            actions = [(os.POSIX_SPAWN_DUP2, fd, 0), (os.POSIX_SPAWN_DUP2, fd, 1)]
+            try:
+                self.pid = os.posix_spawn(
+                    sys.executable, [sys.executable, "-m", self._module], environment, file_actions=actions,
+                    setsigmask=[], setsigdef=[signal.SIGTERM, signal.SIGINT, signal.SIGCHLD],
+                )  # fmt: skip
+            except OSError:
+                ours.close()
+                raise
+        ours.setblocking(False)
         self._socket = ours
-        self._begin_with(deciding)
 
     async def first(self, policy: str) -> None:
         """Start a brain with a policy that is not known to work; LiveError where it cannot decide."""
@@ -258,9 +279,12 @@ class Link:
                 f" {SAFE_POLICY} decides until another is chosen"
             )
         self._end()
-        asyncio.get_running_loop().call_later(
-            min(RESTART_S * 2 ** min(self.crashes - 1, 5), 5.0), self._again
-        )
+        self._start_later(self.crashes)
+
+    def _start_later(self, times: int) -> None:
+        """Start a brain again after a pause, which is longer the more often that was needed."""
+        pause_s = min(RESTART_S * 2 ** min(times - 1, 5), 5.0)
+        asyncio.get_running_loop().call_later(pause_s, self._again)
 
     def _again(self) -> None:
         if not self._closing and self._socket is None:

@@ -32,7 +32,13 @@ class Listing:
         """Whether all is well, and what the GPUs hold."""
         broker = self._broker
         link, states = broker.link, self._counts()
-        said = (link.trouble, broker.deciding.policy_error, broker.commits.broken, broker.mended)
+        said = (
+            link.trouble,
+            broker.deciding.policy_error,
+            broker.commits.broken,
+            broker.mended,
+            broker.export_trouble,
+        )
         trouble = [*filter(None, said), *broker.keeper.profile_notes]
         return {
             "version": VERSION, "pid": os.getpid(), "state_folder": broker.places.folder, "boot": broker.boot,
@@ -41,6 +47,7 @@ class Listing:
             "brain_pid": link.pid, "brain_restarts": link.restarts, "knowledge": broker.knowledge,
             "settings": broker.settings, "trouble": trouble, "jobs": states, "decisions": broker.deciding.decisions,
             "decision_s": broker.deciding.seconds[-200:], "cgroups": bool(broker.runner.cgroups.folder),
+            "host_mem_enforced": broker.runner.cgroups.limits_memory,
             "gpus": self._gpus(),
         }  # fmt: skip
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import stat
 
 from berth.errors import LiveError
 
-__all__ = ["Places", "find_socket", "state_folder"]
+__all__ = ["Places", "check_metrics", "find_socket", "state_folder"]
 
 LONGEST_SOCKET = 107
 """Bytes of a Unix socket's path, without the zero that ends it (unix(7))."""
@@ -32,6 +33,22 @@ def find_socket() -> str:
     if "BERTH_STATE" in os.environ or os.path.exists(own) or not os.path.exists(SYSTEM_SOCKET):
         return own
     return SYSTEM_SOCKET
+
+
+def check_metrics(where: str) -> None:
+    """Refuse a port that is none, and a path at which there is something else than a socket; LiveError."""
+    if where.isdigit():
+        if not 0 < int(where) < 1 << 16:
+            raise LiveError(f"--metrics {where}; a port is from 1 to 65535")
+        return
+    try:
+        kind = os.stat(where).st_mode
+    except OSError:
+        return  # it is made
+    if not stat.S_ISSOCK(kind):
+        raise LiveError(
+            f"--metrics {where}: this is no socket, and stays as it is; name a path that is not there"
+        )
 
 
 class Places:

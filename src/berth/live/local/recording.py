@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from berth.errors import in_one_line
 from berth.experiments.lived import keep_machine
 from berth.history.importing.simulated import import_records
 from berth.history.store.folder import open_history
@@ -25,7 +26,7 @@ from berth.live.local.living_profiles import LivingProfiles
 from berth.live.local.places import Places
 from berth.live.local.request import Request
 from berth.live.local.samples import Sample, read_samples
-from berth.live.local.store import Store
+from berth.live.local.store import Reader
 from berth.model import Node, Reason, Record, RecordState, Share
 
 __all__ = ["main", "record_of_attempt"]
@@ -38,43 +39,83 @@ def main() -> None:
     """`recording.py STATE_FOLDER CARDS`, with the cards as JSON: a list of model and MiB."""
     places = Places(sys.argv[1])
     cards = [(str(model), int(mib)) for model, mib in json.loads(sys.argv[2])]
-    store = Store(places.store)
+    store = Reader(places.store)
     found = store.unrecorded(MOST)
     nodes, policies = store.meta("nodes", []), store.meta("policies", [])
-    store.close()
     host = socket.gethostname().partition(".")[0] or "here"
     history = Path(places.history)
     profiles = LivingProfiles(history)
-    records, changed = [], []
-    for attempt, request in found:
-        samples = read_samples(places.samples, attempt["run"])
-        records.append(record_of_attempt(attempt, request, cards, host, samples))
-        if attempt["slots"] and attempt["state"] == "completed" and len(attempt["slots"]) == 1:
-            model, mib = cards[attempt["slots"][0]]
-            learned = profiles.learn(
-                application_of(request, _pairs(attempt["params"])), _program(request), card_model(model, mib), samples,
-                attempt["peak_mib"],
-            )  # fmt: skip
-            if learned is not None:
-                changed.append(str(learned))
+    records: list[Record] = []
+    changed: list[str] = []
+    said: list[str] = []
+    for attempt in found:
+        try:
+            request = store.request(attempt["request_key"])
+            samples = read_samples(places.samples, attempt["run"])
+            records.append(record_of_attempt(attempt, request, cards, host, samples))
+            if (
+                attempt["state"] == "completed"
+                and len(attempt["slots"]) == 1
+                and attempt["slots"][0] < len(cards)
+            ):
+                model, mib = cards[attempt["slots"][0]]
+                learned = profiles.learn(
+                    _plain(application_of(request, _pairs(attempt["params"]))), _program(request),
+                    card_model(model, mib), samples, attempt["peak_mib"],
+                )  # fmt: skip
+                if learned is not None:
+                    changed.append(str(learned))
+        except Exception as error:  # noqa: BLE001  the attempts behind it are to be recorded
+            said.append(_not_taken(attempt["job"], attempt["attempt"], error))
+    store.close()
     keep_machine(history, [_node(each) for each in nodes], [(since, name) for since, name in policies])
     if records:
         draft = Path(places.folder) / "records.parquet"
-        write_records(records, draft)
+        said += _write(records, draft)
         import_records(open_history(history, importing="the local queue"), draft, Options(cluster=host))
         draft.unlink()
-    for attempt, _request in found:
+    for attempt in found:
         if os.path.exists(path := os.path.join(places.samples, attempt["run"])):
             os.unlink(path)
     print(
         json.dumps(
             {
-                "recorded": [[attempt["job"], attempt["attempt"]] for attempt, _ in found],
+                "recorded": [[attempt["job"], attempt["attempt"]] for attempt in found],
                 "profiles": changed,
-                "said": profiles.said,
+                "said": [*profiles.said, *said],
             }
         )
     )
+
+
+def _write(records: Sequence[Record], draft: Path) -> list[str]:
+    """Write all records that can be; what is said of the others."""
+    try:
+        write_records(records, draft)
+        return []
+    except OSError:
+        raise  # a full disk: all are written later
+    except Exception:  # noqa: BLE001  one of them has a value that no file can hold
+        good, said = [], []
+    for record in records:
+        try:
+            write_records([record], draft)
+            good.append(record)
+        except Exception as error:  # noqa: BLE001
+            said.append(_not_taken(record.job_id, record.attempt, error))
+    write_records(good, draft)
+    return said
+
+
+def _not_taken(job: str, attempt: int, error: Exception) -> str:
+    return (
+        f"attempt {attempt} of job {job} is not in the history, and will not be: {_plain(in_one_line(error))}"
+    )
+
+
+def _plain(text: str) -> str:
+    """A text that UTF-8 can hold: `?` stands for each byte of a command that is not UTF-8."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def record_of_attempt(
@@ -99,8 +140,8 @@ def record_of_attempt(
     peak = attempt["peak_mib"]
     given_mib = attempt["share"][1] or (card_mib if slots else 0)
     return Record(
-        job_id=attempt["job"], attempt=attempt["attempt"], user=attempt["user"],
-        application=application_of(request, _pairs(attempt["params"])), virtual_cluster="",
+        job_id=attempt["job"], attempt=attempt["attempt"], user=_plain(attempt["user"]),
+        application=_plain(application_of(request, _pairs(attempt["params"]))), virtual_cluster="",
         submit_ms=attempt["submit_ms"], queued_ms=attempt["queued_ms"], start_ms=attempt["start_ms"],
         end_ms=attempt["end_ms"], state=state, gpus=request.gpus,
         share=Share(request.milli, given_mib or request.mem_mib), cpu_milli=request.cpu_milli,
@@ -109,9 +150,9 @@ def record_of_attempt(
         gpu_use_mean=sum(uses) / len(uses) if uses else None, gpu_use_peak=max(uses, default=None),
         gpu_mem_mean=sum(mems) / len(mems) if mems else None,
         gpu_mem_peak=min(1.0, peak / card_mib) if peak is not None and card_mib else None,
-        name=request.name, node_count=1 if attempt["start_ms"] is not None else 0,
-        time_limit_ms=request.time_limit_ms, wait_reason="", comment=request.comment,
-        command=" ".join(request.argv), exit_code=attempt["exit_code"], end_reason=reason,
+        name=_plain(request.name), node_count=1 if attempt["start_ms"] is not None else 0,
+        time_limit_ms=request.time_limit_ms, wait_reason="", comment=_plain(request.comment),
+        command=_plain(" ".join(request.argv)), exit_code=attempt["exit_code"], end_reason=reason,
         label=attempt["job"] if attempt["index"] is not None else "", cpu_used_ms=attempt["cpu_ms"],
         mem_peak_mib=attempt["mem_peak_mib"],
     )  # fmt: skip
@@ -131,7 +172,7 @@ def _program(request: Request) -> str:
     if request.script:
         return request.script
     words = [word.rpartition("/")[2] for word in request.argv[:2]]
-    return " ".join(word for at, word in enumerate(words) if at == 0 or not word.startswith("-"))
+    return _plain(" ".join(word for at, word in enumerate(words) if at == 0 or not word.startswith("-")))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Sizes are those of `berth run` (`4G`), times those of Slurm (`2:00:00`, `1-12:00
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -145,7 +146,7 @@ def request_of(values: Mapping[str, Any], *, argv: Sequence[str], cwd: str, now_
     cpus = _float(values, "cpus", 1.0)
     return Request(
         argv=tuple(argv),
-        cwd=str(values.get("chdir") or cwd),
+        cwd=os.path.join(cwd, str(values["chdir"])) if values.get("chdir") else cwd,
         gpus=gpus,
         milli=milli if gpus else WHOLE,
         mem_mib=mem,

@@ -84,6 +84,18 @@ class Runner:
             return
         self._watch(entry, run, pid)
 
+    def give_up(self, entry: Entry) -> bool:
+        """See to it that nothing of a start is run any more; False: it has begun already."""
+        run = Run(self._places.runs, entry.id, entry.start)
+        if not run.give_up():
+            return False
+        self._clear(entry, run)
+        return True
+
+    def watches(self, entry: Entry) -> bool:
+        """Whether the end of its processes will be heard of."""
+        return entry.id in self._watched
+
     def _prepare(self, entry: Entry, run: Run) -> None:
         request = entry.request
         if not os.path.isdir(request.cwd) and os.geteuid() != 0:
@@ -126,7 +138,7 @@ class Runner:
         request, folder = entry.request, None
         access = MAKERS
         if os.geteuid() == 0 and entry.uid != 0:
-            access = Access(uid=entry.uid, gid=_gid_of(entry.uid))
+            access = Access(uid=entry.uid)  # not its group, whose others may not join
         for at in entry.slots:
             card = self._cards[at]
             core = 0 if entry.best_effort else request.core_pct
@@ -161,8 +173,12 @@ class Runner:
         except ProcessLookupError:
             loop.call_soon(self._shim_gone, entry, run)
             return
+        try:
+            loop.add_reader(fd, self._unwatch, entry, run, self._shim_gone)
+        except OSError:
+            os.close(fd)
+            raise
         self._watched[entry.id] = (entry, run, fd)
-        loop.add_reader(fd, self._unwatch, entry, run, self._shim_gone)
         if entry.state == STARTING:
             loop.call_later(POLL_S[0], self._look, entry, run, 1)
         elif entry.stop:

@@ -50,6 +50,15 @@ class Process:
             return False
         return int(words[19]) == self.start and words[0] not in (b"Z", b"X")
 
+    @property
+    def taken(self) -> bool:
+        """Whether another process has its number by now."""
+        try:
+            with open(f"/proc/{self.pid}/stat", "rb") as file:
+                return int(file.read().rpartition(b")")[2].split()[19]) != self.start
+        except OSError:
+            return False
+
 
 @dataclass(frozen=True, slots=True)
 class Exit:
@@ -99,9 +108,11 @@ class Run:
             os.mkdir(self.folder, 0o711)
             if script is not None:
                 path = self._path("script")
-                with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+                with open(path, "w", encoding="utf-8", errors="surrogateescape", opener=_private) as file:
                     file.write(script)
-                os.chmod(path, 0o755 if user else 0o700)
+                    if user:
+                        os.fchown(file.fileno(), uid, gid)
+                    os.fchmod(file.fileno(), 0o500)
                 argv = [path, *argv[1:]]
             words = [
                 "1", str(uid), str(gid), cwd, out, err, "ours" if ours else "user", cgroup, str(len(argv)), *argv,
@@ -138,7 +149,7 @@ class Run:
         """Whether a shim holds the folder's lock."""
         try:
             file = os.open(self._path("lock"), os.O_RDWR | os.O_CLOEXEC)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -190,6 +201,8 @@ class Run:
         """Kill what is left of a job whose shim was killed: its session, and what carries its mark."""
         begun = self.began()
         session = begun[0].pid if begun else -1
+        if begun and begun[0].taken:
+            session = -1  # another process has its number, and may have a session of that
         mark = f"\0BERTH_RUN={self.folder}\0".encode()  # another queue has jobs of the same ids
         for name in os.listdir("/proc"):
             if not name.isdigit():

@@ -29,6 +29,7 @@ GONE_S = 2.0
 """How often a wait looks whether its client is still there."""
 LONGEST_WAIT_S = 1e9
 MOST_SHARED = 2000
+_TEXTS = {"env": "environment", "script": "script"}
 
 
 class Service:
@@ -67,7 +68,10 @@ class Service:
             return {"ok": False, "error": str(error)}
         except Exception as error:  # noqa: BLE001  whatever a message makes go wrong, its client is told
             self._broker.log("bad-request", why=repr(error))
-            return {"ok": False, "error": f"a request that cannot be understood: {error!r}"}
+            return {
+                "ok": False,
+                "error": f"a request that cannot be understood: {error or type(error).__name__}",
+            }
         return {"ok": True, **answer}
 
     async def do_wait(self, message: Message, caller: Caller) -> Message:
@@ -81,7 +85,8 @@ class Service:
         late: set[asyncio.Future[None]] = set(ends)
         try:
             loop = asyncio.get_running_loop()
-            left_s = float(message.get("timeout") or LONGEST_WAIT_S)
+            timeout = message.get("timeout")
+            left_s = LONGEST_WAIT_S if timeout is None else float(timeout)
             until_s = loop.time() + left_s
             while late and left_s > 0 and not caller.gone():
                 _, late = await asyncio.wait(late, timeout=min(left_s, GONE_S))
@@ -123,23 +128,22 @@ class Service:
             for count, each in enumerate(message["jobs"], 1):
                 try:
                     request = self._requested(each, message, now_ms, texts, statements)
-                    book.limits.check(request)
+                    key, request = self._shared(request)
+                    made += book.draft(
+                        request,
+                        tasks_of(each["flags"]),
+                        key=key,
+                        uid=caller.uid,
+                        user=self._user(caller.uid),
+                        now_ms=now_ms,
+                    )
                 except LiveError as error:
-                    if len(message["jobs"]) == 1:
+                    if len(message["jobs"]) == 1 and not message.get("numbered"):
                         raise
                     raise LiveError(f"job {count} of the message: {error}") from error
-                key, request = self._shared(request)
                 if key not in written:
                     written.add(key)
                     statements.append(of_request(key, request))
-                made += book.draft(
-                    request,
-                    tasks_of(each["flags"]),
-                    key=key,
-                    uid=caller.uid,
-                    user=self._user(caller.uid),
-                    now_ms=now_ms,
-                )
             statements += [of_entry(entry) for entry in made]
             broker.reserve_numbers()
             await broker.commits.ask(statements)
@@ -189,7 +193,13 @@ class Service:
             text = value if isinstance(value, str) else json.dumps(value) if value else ""
             if text:
                 if text not in texts:
-                    texts[text] = key_of_text(text)
+                    try:
+                        texts[text] = key_of_text(text)
+                    except UnicodeEncodeError as error:
+                        raise LiveError(
+                            f"the {_TEXTS[name]} has characters that no file can hold (at {error.start}); write it anew"
+                            " in UTF-8"
+                        ) from error
                     statements.append(of_text(text))
                 keys[name] = texts[text]
         request = request_of(each["flags"], argv=each["argv"], cwd=message["cwd"], now_ms=now_ms)
@@ -256,6 +266,7 @@ class Service:
 
         def edit(entry: Entry, now_ms: int) -> None:
             key, request = new[entry.request_key]
+            broker.deciding.never.pop(entry.id, None)
             broker.book.edit(entry, request, key, now_ms)
 
         return await self._each(message, caller, edit)
@@ -289,7 +300,10 @@ class Service:
         jobs = self._broker.book.jobs
         if message.get("all"):
             return [entry for entry in jobs.values() if entry.uid == caller.uid]
-        found = [entry for each in message["ids"] for entry in self._listing.find(str(each))]
+        named = (entry for each in message["ids"] for entry in self._listing.find(str(each)))
+        found = list(
+            {entry.id: entry for entry in named}.values()
+        )  # a job that is named twice is changed once
         for entry in found:
             if caller.uid not in (0, entry.uid, os.geteuid()):
                 raise LiveError(

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from berth.errors import LiveError
-from berth.live.local.places import Places, state_folder
+from berth.live.local.places import Places, check_metrics, state_folder
 from berth.live.local.protocol import Connection, Message
 from berth.live.local.words import Parsed
 
@@ -60,9 +60,8 @@ def up(values: Parsed) -> int:
 
 def _check(values: Parsed) -> None:
     """Refuse what could never be served; LiveError says what is wrong."""
-    where = str(values.get("metrics", ""))
-    if where.isdigit() and not 0 < int(where) < 1 << 16:
-        raise LiveError(f"--metrics {where}; a port is from 1 to 65535")
+    if "metrics" in values:
+        check_metrics(str(values["metrics"]))
     if values.get("no_gpus") and "fake_gpus" in values:
         raise LiveError("berth up: --no-gpus and --fake-gpus exclude each other; leave one out")
 

@@ -25,6 +25,7 @@ from berth.live.local.entry import ENDED, Entry
 from berth.live.local.request import Request, request_from_dict, to_dict
 
 __all__ = [
+    "Reader",
     "Statement",
     "Store",
     "key_of_text",
@@ -76,7 +77,10 @@ def of_request(key: int, request: Request) -> Statement:
 
 def of_text(text: str) -> Statement:
     """The row of an environment or a script."""
-    return "INSERT OR IGNORE INTO texts VALUES (?, ?)", (key_of_text(text), text)
+    return "INSERT OR IGNORE INTO texts VALUES (?, ?)", (
+        key_of_text(text),
+        text.encode("utf-8", "surrogateescape"),
+    )
 
 
 def of_meta(key: str, value: object) -> Statement:
@@ -116,7 +120,107 @@ def _json(value: object) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 
-class Store:
+class Reader:
+    """What the store holds, for a process that must not change it; a broken store is left as it is."""
+
+    def __init__(self, path: str) -> None:
+        """StoreError where it cannot be opened."""
+        self.path = path
+        quoted = path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+        try:
+            self._reader = sqlite3.connect(
+                f"file:{quoted}?mode=ro", uri=True, isolation_level=None, timeout=30
+            )
+        except sqlite3.Error as error:
+            raise StoreError(f"{path} cannot be read ({error})") from error
+
+    def close(self) -> None:
+        """Close it."""
+        self._reader.close()
+
+    def _all(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        try:
+            return self._reader.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise StoreError(f"{self.path} cannot be read ({error})") from error
+
+    def live(self) -> list[Entry]:
+        """All jobs that have not ended, in order of submission."""
+        rows = self._all("SELECT body FROM jobs WHERE ended = 0 ORDER BY serial")
+        return self._entries(rows)
+
+    def ended(self, limit: int) -> list[Entry]:
+        """The jobs that ended last, the newest last."""
+        rows = self._all("SELECT body FROM jobs WHERE ended > 0 ORDER BY ended DESC LIMIT ?", (limit,))
+        return self._entries(rows[::-1])
+
+    def named(self, job_id: str) -> list[Entry]:
+        """The job of this id, or the tasks of this array, as they were written last."""
+        found = self._all("SELECT body FROM jobs WHERE id = ?", (job_id,))
+        if not found and job_id.isdigit():
+            found = self._all("SELECT body FROM jobs WHERE number = ? ORDER BY serial", (int(job_id),))
+        return self._entries(found)
+
+    def _entries(self, rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
+        requests: dict[int, Request] = {}
+        found = []
+        for (body,) in rows:
+            values = json.loads(body)
+            key = values["request_key"]
+            if key not in requests:
+                requests[key] = self.request(key)
+            found.append(Entry.from_dict(values, requests[key]))
+        return found
+
+    def ended_states(self, job_id: str) -> dict[str, str]:
+        """The states of a job, or of the tasks of an array, that have ended."""
+        found = self._all("SELECT id, state FROM jobs WHERE id = ? AND ended > 0", (job_id,))
+        if not found and job_id.isdigit():
+            found = self._all("SELECT id, state FROM jobs WHERE number = ? AND ended > 0", (int(job_id),))
+        return dict(found)
+
+    def request(self, key: int) -> Request:
+        """A request by its key."""
+        found = self._all("SELECT body FROM requests WHERE key = ?", (key,))
+        if not found:
+            raise StoreError(f"{self.path} has lost request {key}")
+        return request_from_dict(json.loads(found[0][0]))
+
+    def text(self, key: str) -> str:
+        """An environment or a script by its key."""
+        found = self._all("SELECT body FROM texts WHERE key = ?", (key,))
+        if not found:
+            raise StoreError(f"{self.path} has lost text {key[:12]}")
+        text = found[0][0]
+        return text.decode("utf-8", "surrogateescape") if isinstance(text, bytes) else str(text)
+
+    def attempts(self, job_id: str) -> list[dict[str, Any]]:
+        """The attempts of a job that have ended, the first first."""
+        found = self._all("SELECT body FROM attempts WHERE job = ? ORDER BY attempt", (job_id,))
+        return [json.loads(body) for (body,) in found]
+
+    def unrecorded(self, limit: int) -> list[dict[str, Any]]:
+        """Ended attempts that the history does not have yet."""
+        rows = self._all("SELECT body FROM attempts WHERE recorded = 0 LIMIT ?", (limit,))
+        return [json.loads(body) for (body,) in rows]
+
+    def count_unrecorded(self) -> int:
+        """How many ended attempts the history does not have yet."""
+        return int(self._all("SELECT count(*) FROM attempts WHERE recorded = 0")[0][0])
+
+    def meta(self, key: str, otherwise: Any = None) -> Any:
+        """What is kept by this name."""
+        found = self._all("SELECT value FROM meta WHERE key = ?", (key,))
+        return json.loads(found[0][0]) if found else otherwise
+
+    def largest(self) -> tuple[int, int, int]:
+        """The largest number of a job, its largest place in the order, and the largest key of a request."""
+        number, serial = self._all("SELECT max(number), max(serial) FROM jobs")[0]
+        (key,) = self._all("SELECT max(key) FROM requests")[0]
+        return int(number or 0), int(serial or 0), int(key or 0)
+
+
+class Store(Reader):
     """The open store. `write` may be called in a thread of its own; everything else in the one that opened it."""
 
     def __init__(
@@ -234,8 +338,11 @@ class Store:
         draft = f"{self.path}.copy.draft"
         source = sqlite3.connect(self.path, timeout=30)
         try:
-            if source.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-                return
+            found = source.execute("PRAGMA quick_check(1)").fetchone()
+            if found is None or found[0] != "ok":
+                raise StoreError(
+                    f"{self.path} is damaged ({found and found[0]}); its last good copy stays as it is"
+                )
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(draft)
             os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -254,89 +361,6 @@ class Store:
             raise StoreError(f"{draft} cannot be written ({error})") from error
         finally:
             source.close()
-
-    # Reading
-
-    def _all(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        try:
-            return self._reader.execute(sql, values).fetchall()
-        except sqlite3.Error as error:
-            raise StoreError(f"{self.path} cannot be read ({error})") from error
-
-    def live(self) -> list[Entry]:
-        """All jobs that have not ended, in order of submission."""
-        rows = self._all("SELECT body FROM jobs WHERE ended = 0 ORDER BY serial")
-        return self._entries(rows)
-
-    def ended(self, limit: int) -> list[Entry]:
-        """The jobs that ended last, the newest last."""
-        rows = self._all("SELECT body FROM jobs WHERE ended > 0 ORDER BY ended DESC LIMIT ?", (limit,))
-        return self._entries(rows[::-1])
-
-    def named(self, job_id: str) -> list[Entry]:
-        """The job of this id, or the tasks of this array, as they were written last."""
-        found = self._all("SELECT body FROM jobs WHERE id = ?", (job_id,))
-        if not found and job_id.isdigit():
-            found = self._all("SELECT body FROM jobs WHERE number = ? ORDER BY serial", (int(job_id),))
-        return self._entries(found)
-
-    def _entries(self, rows: Iterable[tuple[Any, ...]]) -> list[Entry]:
-        requests: dict[int, Request] = {}
-        found = []
-        for (body,) in rows:
-            values = json.loads(body)
-            key = values["request_key"]
-            if key not in requests:
-                requests[key] = self.request(key)
-            found.append(Entry.from_dict(values, requests[key]))
-        return found
-
-    def ended_states(self, job_id: str) -> dict[str, str]:
-        """The states of a job, or of the tasks of an array, that have ended."""
-        found = self._all("SELECT id, state FROM jobs WHERE id = ? AND ended > 0", (job_id,))
-        if not found and job_id.isdigit():
-            found = self._all("SELECT id, state FROM jobs WHERE number = ? AND ended > 0", (int(job_id),))
-        return dict(found)
-
-    def request(self, key: int) -> Request:
-        """A request by its key."""
-        found = self._all("SELECT body FROM requests WHERE key = ?", (key,))
-        if not found:
-            raise StoreError(f"{self.path} has lost request {key}")
-        return request_from_dict(json.loads(found[0][0]))
-
-    def text(self, key: str) -> str:
-        """An environment or a script by its key."""
-        found = self._all("SELECT body FROM texts WHERE key = ?", (key,))
-        if not found:
-            raise StoreError(f"{self.path} has lost text {key[:12]}")
-        return str(found[0][0])
-
-    def attempts(self, job_id: str) -> list[dict[str, Any]]:
-        """The attempts of a job that have ended, the first first."""
-        found = self._all("SELECT body FROM attempts WHERE job = ? ORDER BY attempt", (job_id,))
-        return [json.loads(body) for (body,) in found]
-
-    def unrecorded(self, limit: int) -> list[tuple[dict[str, Any], Request]]:
-        """Ended attempts that the history does not have yet, each with its request."""
-        rows = self._all("SELECT body FROM attempts WHERE recorded = 0 LIMIT ?", (limit,))
-        attempts = [json.loads(body) for (body,) in rows]
-        return [(attempt, self.request(attempt["request_key"])) for attempt in attempts]
-
-    def count_unrecorded(self) -> int:
-        """How many ended attempts the history does not have yet."""
-        return int(self._all("SELECT count(*) FROM attempts WHERE recorded = 0")[0][0])
-
-    def meta(self, key: str, otherwise: Any = None) -> Any:
-        """What is kept by this name."""
-        found = self._all("SELECT value FROM meta WHERE key = ?", (key,))
-        return json.loads(found[0][0]) if found else otherwise
-
-    def largest(self) -> tuple[int, int, int]:
-        """The largest number of a job, its largest place in the order, and the largest key of a request."""
-        number, serial = self._all("SELECT max(number), max(serial) FROM jobs")[0]
-        (key,) = self._all("SELECT max(key) FROM requests")[0]
-        return int(number or 0), int(serial or 0), int(key or 0)
 
 
 def _private(path: str, flags: int) -> int:

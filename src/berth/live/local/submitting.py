@@ -26,7 +26,7 @@ def submit(values: Parsed, operands: list[str]) -> int:
     if operands == ["-"]:
         return _submit_lines(values, as_json)
     if operands[:1] and operands[0] == "-":
-        raise LiveError("berth submit -: nothing stands behind it; each line of standard input is a job")
+        raise LiveError("berth submit - takes no operands; each line of standard input is a job")
     job, lines = _job_of(values, operands)
     connection = Connection(find_socket())
     try:
@@ -91,7 +91,7 @@ def _submit_lines(values: Parsed, as_json: bool) -> int:
             part = jobs[at : at + BATCH]
             try:
                 answer = connection.ask(
-                    {"do": "submit", "cwd": os.getcwd(), "env": environment, "jobs": part}
+                    {"do": "submit", "cwd": os.getcwd(), "env": environment, "jobs": part, "numbered": True}
                 )
             except LiveError as error:
                 done = (
@@ -99,7 +99,7 @@ def _submit_lines(values: Parsed, as_json: bool) -> int:
                     if ids
                     else "no job is queued"
                 )
-                raise LiveError(f"{done}: {_with_line(str(error), places[at:])}") from error
+                raise LiveError(f"{done}: {_with_line(str(error), places[at : at + BATCH])}") from error
             told, here, hints_here = answer["ids"], answer["count"], answer["hints"]
             assert isinstance(told, list)
             assert isinstance(hints_here, list)
@@ -126,21 +126,31 @@ def _job_of(values: Parsed, operands: list[str]) -> tuple[Message, dict[str, str
     """The message about one job, and where its script says which flag: it holds where the command line says nothing."""
     if not operands:
         raise LiveError("no command to run; write it last, as in: berth submit --mem 4G python train.py")
-    folder = str(values.get("chdir") or os.getcwd())
-    if not os.path.isdir(folder):
-        raise LiveError(f"--chdir {folder}: there is no such folder")
     first = operands[0]
     text = _script(os.path.join(os.getcwd(), first)) if "/" in first or os.path.exists(first) else None
     if text is not None:
         said, lines = _said_in(text, first)
         lines = {flag: where for flag, where in lines.items() if flag[2:].replace("-", "_") not in values}
         values = {**said, **values}
-        _check_folders(values, folder)
+        try:
+            _check_folders(values, _folder(values))
+        except LiveError as error:
+            where = lines.get(str(error).partition(" ")[0])
+            raise LiveError(f"{where}: {error}" if where else str(error)) from error
         return {"flags": values, "argv": operands, "script": text}, lines
+    folder = _folder(values)
     if _which(first, folder) is None:
         raise LiveError(f"there is no command '{first}' in {folder} or on the PATH")
     _check_folders(values, folder)
     return {"flags": values, "argv": operands}, {}
+
+
+def _folder(values: Parsed) -> str:
+    """The folder that the job runs in; LiveError where it is not there."""
+    folder = os.path.join(os.getcwd(), str(values.get("chdir", "")))
+    if not os.path.isdir(folder):
+        raise LiveError(f"--chdir {values['chdir']}: there is no such folder")
+    return folder if values.get("chdir") else os.getcwd()
 
 
 def _check_folders(values: Parsed, folder: str) -> None:

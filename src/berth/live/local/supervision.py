@@ -28,4 +28,4 @@ async def kept_up(
         except Exception as error:  # noqa: BLE001  whatever it is, the task must go on
             failures = 1 if loop.time() - began_s > STEADY_S else failures + 1
             log("task-failed", task=name, why=repr(error), trace=traceback.format_exc()[-2000:])
-        await asyncio.sleep(min(pause_s * 2 ** (failures - 1), LONGEST_PAUSE_S))
+        await asyncio.sleep(min(pause_s * 2 ** min(failures - 1, 10), LONGEST_PAUSE_S))

@@ -10,7 +10,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Any
 
-__all__ = ["job_lines", "moment", "queue_lines", "span", "status_lines", "why_lines", "whys_text"]
+__all__ = [
+    "job_lines",
+    "moment",
+    "printable",
+    "queue_lines",
+    "span",
+    "status_lines",
+    "why_lines",
+    "whys_text",
+]
 
 MOST_NAMED = 5
 HEAD = ("ID", "USER", "NAME", "STATE", "GPUS", "MEM", "TIME", "WHERE OR WHY")
@@ -62,13 +71,18 @@ def gpus_text(gpus: int, milli: int) -> str:
     return "–" if not gpus else str(gpus) if milli >= 1000 else f"{milli / 1000:g}"
 
 
+def printable(text: str) -> str:
+    """A text in which `?` stands for what a terminal would obey or cannot show: escapes, line ends, half characters."""
+    return text if text.isprintable() else "".join(sign if sign.isprintable() else "?" for sign in text)
+
+
 def queue_lines(jobs: Iterable[tuple[str, ...]]) -> str:
     """The queue as a table: `berth queue`. Each job has a cell for each column."""
     cells = [HEAD, *jobs]
     columns = list(zip(*cells, strict=True))[:7]
     sizes = [max(map(len, column)) for column in columns]
     form = "  ".join([*(f"%-{size}s" for size in sizes[:4]), *(f"%{size}s" for size in sizes[4:]), "%s"])
-    return "\n".join([(form % row).rstrip() for row in cells]) + "\n"
+    return "\n".join([printable((form % row).rstrip()) for row in cells]) + "\n"
 
 
 def status_lines(answer: dict[str, Any], now_ms: float) -> list[str]:
@@ -81,6 +95,10 @@ def status_lines(answer: dict[str, Any], now_ms: float) -> list[str]:
         f" (process {answer['brain_pid']})",
         "jobs: " + ", ".join(f"{count:,} {state}" for state, count in jobs.items()),
     ]
+    if not answer["host_mem_enforced"]:
+        lines.append(
+            "--host-mem: counted when jobs are placed, not enforced (no cgroup with the memory controller)"
+        )
     lines += [f"trouble: {text}" for text in answer["trouble"]]
     for gpu in answer["gpus"]:
         used = "unknown" if gpu["used_mib"] is None else mib(gpu["used_mib"])
@@ -98,7 +116,7 @@ def status_lines(answer: dict[str, Any], now_ms: float) -> list[str]:
             )
         for each in gpu["partitions"]:
             lines.append(f"  partition {each['name']} of no job: {mib(each['mem_mib'])}")
-    return lines
+    return [printable(line) for line in lines]
 
 
 def job_lines(job: dict[str, Any]) -> list[str]:
@@ -134,7 +152,7 @@ def job_lines(job: dict[str, Any]) -> list[str]:
         lines.append(
             f"  attempt {job['attempt']}: {job['state']} since {moment(job['start_ms'])}, on {where}"
         )
-    return lines
+    return [printable(line) for line in lines]
 
 
 def _attempt_lines(attempt: dict[str, Any]) -> list[str]:
@@ -168,7 +186,7 @@ def whys_text(jobs: list[dict[str, Any]]) -> str:
         lines, others = why_lines(job), alike.get(job["id"], [])
         if others:
             more = f" and {len(others) - MOST_NAMED:,} more" if len(others) > MOST_NAMED else ""
-            lines.append(f"  so it is with {', '.join(others[:MOST_NAMED])}{more}")
+            lines.append(f"  the same holds for {', '.join(others[:MOST_NAMED])}{more}")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
 
@@ -182,11 +200,15 @@ def why_lines(job: dict[str, Any]) -> list[str]:
         head = f"Job {job['id']} has been {job['state']} for {since}{': ' + reason if reason else ''}"
     else:
         head = f"Job {job['id']} has ended {since} ago: {job['state']}{', ' + reason if reason else ''}"
-    lines = [head]
+    return [printable(line) for line in [head, *_obstacles(job)]]
+
+
+def _obstacles(job: dict[str, Any]) -> list[str]:
+    lines = []
     if job["note"]:
         lines.append(f"  {job['note']}")
     if job["never"]:
-        lines.append(f"  it could not run if nothing else did: {job['never']}")
+        lines.append(f"  it cannot run even if nothing else does: {job['never']}")
     brain = job.get("brain")
     if not brain:
         return lines

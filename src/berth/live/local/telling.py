@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from berth.live.local.entry import WAITING, Entry, Limits, application_of
+from berth.live.local.entry import STARTING, WAITING, Entry, Limits, application_of
 
 __all__ = ["asked_mib", "for_brain", "snapshot"]
 
@@ -20,6 +20,7 @@ def snapshot(active: Iterable[Entry], jobs: Iterable[Entry], limits: Limits) -> 
             {
                 "note": "running", "job": for_brain(job, limits), "slots": job.slots, "share": job.share,
                 "best_effort": job.best_effort, "start_ms": job.start_ms or job.since_ms,
+                "starting": job.state == STARTING,
             }
             for job in running
         ),

@@ -15,7 +15,7 @@ from textual.widgets import DataTable, Footer, Label, Static
 from berth.errors import LiveError
 from berth.live.local.places import find_socket
 from berth.live.local.protocol import Connection
-from berth.live.local.tables import HEAD, gpus_text, job_lines, mib, span
+from berth.live.local.tables import HEAD, gpus_text, job_lines, mib, printable, span
 
 __all__ = ["Top"]
 
@@ -35,6 +35,11 @@ def bar(parts: list[tuple[float, str]], width: int) -> Text:
         left -= size
     text.append("░" * left, "grey50")
     return text
+
+
+def _cell(text: str) -> Text:
+    """What a user wrote, as it is: brackets are no markup."""
+    return Text(printable(text))
 
 
 class Tile(Static):
@@ -60,13 +65,13 @@ class Tile(Static):
         for at, tenant in enumerate(gpu["tenants"]):
             ran = f", {span(now_ms - tenant['since_ms'])}" if tenant["since_ms"] else f", {tenant['state']}"
             text.append(f"\n■ {tenant['id']} ", colours[at % 5])
-            text.append(f"{tenant['name'][:16]} ({tenant['user'][:8]})")
+            text.append(printable(f"{tenant['name'][:16]} ({tenant['user'][:8]})"))
             text.append(f" {tenant['milli'] / 10:g} %, {mib(tenant['mem_mib'])}{ran}", "grey70")
         for each in gpu["strangers"]:
             text.append(f"\n■ process {each['pid']} ", "red")
-            text.append(f"{each['command'][:16]} of no job {mib(each['mem_mib'])}", "grey70")
+            text.append(printable(f"{each['command'][:16]} of no job {mib(each['mem_mib'])}"), "grey70")
         for each in gpu["partitions"]:
-            text.append(f"\n■ partition {each['name'][:24]} ", "red")
+            text.append(f"\n■ partition {printable(each['name'][:24])} ", "red")
             text.append(f"of no job {mib(each['mem_mib'])}", "grey70")
         if not gpu["tenants"] and not gpu["strangers"] and not gpu["partitions"]:
             text.append("\nfree", "grey50")
@@ -147,7 +152,7 @@ class Top(App[None]):
             return None
 
     def _tell(self, text: str) -> None:
-        self.query_one("#told", Label).update(text)
+        self.query_one("#told", Label).update(_cell(text))
 
     def look(self) -> None:
         """Ask the broker, and draw."""
@@ -191,9 +196,9 @@ class Top(App[None]):
             slots, reason = row[11], row[13]
             where = "GPU " + ",".join(map(str, slots)) if slots else reason
             table.add_row(
-                *(job_id, user, name[:24], Text(state, COLOURS.get(state, ""))),
+                *(job_id, _cell(user), _cell(name[:24]), Text(state, COLOURS.get(state, ""))),
                 *(gpus_text(gpus, milli), mib(memory) if memory else "–"),
-                *(span(now_ms - (start_ms or submit_ms)), where[:80]),
+                *(span(now_ms - (start_ms or submit_ms)), _cell(where[:80])),
             )
         ids = [row[0] for row in self._rows]
         if chosen in ids:

@@ -104,3 +104,4 @@ class Watch:
                 changed.append((look.index, milli, mem_mib))
         if changed:
             broker.book.notes.append({"note": "strangers", "slots": changed})
+            broker.deciding.offer_again()
