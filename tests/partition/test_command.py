@@ -224,7 +224,7 @@ def test_what_a_killed_run_left_is_swept_once_its_program_has_ended(
 
 
 def test_two_partitions_of_one_name_are_refused(berth: Berth) -> None:
-    berth("partition", "create", "blue", "--mem", "4G", "--fake-gpu")
+    assert berth("partition", "create", "blue", "--mem", "4G", "--oversubscribe", "0", "--fake-gpu")[0] == 0
     again = berth("partition", "create", "blue", "--mem", "4G", "--fake-gpu")
     assert again == (
         2,

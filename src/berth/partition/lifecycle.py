@@ -326,8 +326,8 @@ def remove(
 def _check_writable(folder: Path) -> None:
     if os.statvfs(folder).f_flag & os.ST_RDONLY:
         raise PartitionError(
-            f"{folder} is on a file system that is read-only here, so that nothing of the partition can be "
-            "changed; mount it writable"
+            f"the partition '{folder.name}' cannot be changed: {folder} is on a file system that is read-only here; "
+            "mount it writable"
         )
 
 

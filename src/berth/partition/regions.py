@@ -234,7 +234,9 @@ def regions_of(name: str, root: Path | None) -> list[Partition | Unreadable]:
                 )
             found.append(read(folder, uuid, name))
         except PartitionError as error:
-            found.append(Unreadable(name, uuid, folder, str(error)))
+            read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
+            why = f"{folder} is on a file system that is read-only here; mount it writable"
+            found.append(Unreadable(name, uuid, folder, why if read_only else str(error)))
     return found
 
 

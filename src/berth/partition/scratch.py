@@ -23,7 +23,10 @@ _ROOM_MIB = 4
 
 
 def _places() -> list[Path]:
-    return list(dict.fromkeys([Path("/dev/shm"), Path(tempfile.gettempdir())]))
+    places = [Path("/dev/shm")]
+    with contextlib.suppress(FileNotFoundError):  # no temporary folder can be written
+        places.append(Path(tempfile.gettempdir()))
+    return list(dict.fromkeys(places))
 
 
 @contextmanager
@@ -55,6 +58,11 @@ def _folder_with_room() -> Path:
         if os.access(folder, os.W_OK) and shutil.disk_usage(folder).free >= _ROOM_MIB << 20:
             return folder
     places = " and in ".join(str(folder) for folder in _places())
+    if not any(os.access(folder, os.W_OK) for folder in _places()):
+        raise PartitionError(
+            f"the limits cannot be kept: nothing can be written in {places} (read-only, or another user's); "
+            "name another folder with TMPDIR"
+        )
     raise PartitionError(
         f"there are not {_ROOM_MIB} MiB left for the limits to be kept in, in {places}; "
         "free some there, or name another folder with TMPDIR"
