@@ -16,7 +16,8 @@ BerthError
 ├── FetchError            a public trace could not be downloaded whole
 ├── SamplingError         the GPUs of a node cannot be read, or what was sampled of them
 ├── PartitionError        a partition of a GPU cannot be made, found or changed
-│   └── NoRoomError           the GPU has less left than is to be promised
+│   ├── NoRoomError           the GPU has less left than is to be promised
+│   └── NoCommandError        the command to run under limits is not there, or is no program
 ├── LiveError             the queue of this machine cannot do what it was asked
 │   └── StoreError            its store cannot be read or written
 ├── KubernetesError       a cluster cannot be reached, or does not do what it was asked
@@ -46,6 +47,7 @@ __all__ = [
     "LiveError",
     "MissingExtraError",
     "ModelError",
+    "NoCommandError",
     "NoRoomError",
     "NotAllowed",
     "NotRunning",
@@ -188,6 +190,14 @@ class SamplingError(BerthError):
 
 class PartitionError(BerthError):
     """A partition of a GPU cannot be made, found, joined or changed: says why and what to do."""
+
+
+class NoCommandError(PartitionError):
+    """A command cannot be run; `status` is what a shell exits with: 127 if it is not there, else 126."""
+
+    def __init__(self, command: str, error: OSError) -> None:
+        self.status = 127 if isinstance(error, FileNotFoundError) else 126
+        super().__init__(f"'{command}' cannot be run ({error.strerror})")
 
 
 class NoRoomError(PartitionError):

@@ -12,7 +12,8 @@ import pytest
 
 from berth import partition as partitions
 from berth.errors import PartitionError, SettingError
-from berth.partition.gpus import Gpu, gpus
+from berth.partition import scratch
+from berth.partition.gpus import Gpu, gpu_named, gpus
 from conftest import CARDS, Berth, Card
 
 
@@ -81,16 +82,17 @@ def test_a_size_that_is_none_is_refused(berth: Berth, size: str) -> None:
     assert output == f"{said} 512M, 4G or 1.5G\n"
 
 
-def test_run_without_a_limit_or_a_command_says_what_to_give(berth: Berth) -> None:
+def test_run_without_a_limit_or_a_command_says_what_to_give(berth: Berth, tmp_path: Path) -> None:
     assert (
         berth("run", "--fake-gpu", "--", "true")[1]
         == "berth: no limit to run under; give --mem, --core-pct or --priority, or join one with: "
         "berth partition exec NAME\n"
     )
-    assert (
-        berth("run", "--mem", "1G", "--fake-gpu", "--", "/no/such")[1]
-        == "berth: '/no/such' cannot be run (No such file or directory)\n"
-    )
+    run = ("run", "--mem", "1G", "--fake-gpu", "--")
+    assert berth(*run, "/no/such") == (127, "berth: '/no/such' cannot be run (No such file or directory)\n")
+    (tmp_path / "text").touch(mode=0o644)
+    said = f"berth: '{tmp_path}/text' cannot be run (Permission denied)\n"
+    assert berth(*run, str(tmp_path / "text")) == (126, said)
 
 
 def test_the_table_can_be_read_in_a_narrow_terminal(
@@ -102,12 +104,127 @@ def test_the_table_can_be_read_in_a_narrow_terminal(
     assert "…" not in output
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in output.splitlines() if "│" in line]
     assert rows == [["training", "b0b7bec5", "12.5 GiB", "0 B", "30 % +", "0.0 s", "0"]]
+    assert output.rstrip().endswith("\n+: may use time that no other partition wants (--burst)")
+    berth("partition", "resize", "training", "--no-burst", "--priority", "low", "--fake-gpu")
+    output = berth("partition", "list")[1]
+    assert ("30 %, low" in output, "--burst" in output) == (True, False)
     monkeypatch.setenv("COLUMNS", "200")
     assert "last refused" in berth("partition", "list")[1]
 
 
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        ("1.5M", "'1.5M' is not a whole number of MiB; write 1M or 2M instead"),
+        ("99999T", "'99999T' is more than a limit can be; write at most 1024T"),
+    ],
+)
+def test_a_size_that_a_limit_cannot_be_says_which_can(berth: Berth, size: str, said: str) -> None:
+    assert berth("run", "--mem", size, "--fake-gpu", "--", "true") == (2, f"berth: {said}\n")
+
+
+def test_run_refuses_a_gpu_that_is_not_there_and_takes_the_short_name_of_a_list(berth: Berth) -> None:
+    def run(gpu: str) -> tuple[int, str]:
+        command = ("sh", "-c", "echo $CUDA_VISIBLE_DEVICES >&2")
+        return berth("run", "--mem", "64M", "--gpu", gpu, "--fake-gpu", "--", *command)
+
+    for wrong in ("foo", "3", "", "MIG-foo"):
+        assert run(wrong) == (2, f"berth: no GPU '{wrong}'; there are: 0 ({CARDS[0].uuid})\n")
+    for right in ("0", "b0b7bec5", "GPU-b0b7bec5", CARDS[0].uuid):
+        assert run(right)[0] == 0
+
+
+def test_a_short_name_of_two_gpus_is_refused() -> None:
+    twins = [Gpu(0, "GPU-b0b7bec5-0", 1), Gpu(1, "GPU-b0b7bec5-1", 1)]
+    assert gpu_named("b0b7bec5-1", twins) == twins[1]
+    with pytest.raises(PartitionError, match="more than one GPU begins with 'b0b7bec5'; write more of it"):
+        gpu_named("b0b7bec5", twins)
+
+
+def berth_apart(card: Card, *words: str, **variables: str) -> tuple[int, str]:
+    """A command in a process of its own, whose NVML has the cards of these variables."""
+    ran = subprocess.run(
+        [sys.executable, "-c", "from berth.cli import main; main()", *words],
+        env=os.environ | {"BERTH_FAKE_GPUS": "2", "BERTH_ROOT": str(card.folder / "root")} | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return ran.returncode, ran.stdout + ran.stderr
+
+
+def test_exec_makes_only_the_gpus_of_the_partition_visible(berth: Berth, card: Card) -> None:
+    partitions.create("blue", CARDS[1], partitions.Limit(64), root=card.folder / "root")
+    command = ("partition", "exec", "blue", "--fake-gpu", "--", str(card.native / "check"), "total")
+    code, said = berth_apart(card, *command)
+    assert (code, said.splitlines()[0]) == (0, "64")
+    assert berth_apart(card, *command, CUDA_VISIBLE_DEVICES="1")[1].splitlines()[0] == "64"
+    said = berth_apart(card, *command, CUDA_VISIBLE_DEVICES="0")[1]
+    warning = "no GPU: CUDA_VISIBLE_DEVICES=0 leaves out the partition's GPU 1 (GPU-c0c7ced5"
+    assert warning in said
+
+
+def test_a_root_that_is_no_folder_from_the_root_is_refused(
+    berth: Berth, card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = ("partition", "create", "blue", "--mem", "64M", "--fake-gpu")
+    monkeypatch.chdir(card.folder)
+    monkeypatch.setenv("BERTH_ROOT", "parts")
+    said = "berth: BERTH_ROOT='parts' is not the name of a folder from the root; begin it with /, such as "
+    assert berth(*create) == (2, f"{said}{card.folder}/parts\n")
+    file = card.folder / "file"
+    file.touch()
+    monkeypatch.setenv("BERTH_ROOT", str(file))
+    said = f"berth: BERTH_ROOT='{file}' is a file; name a folder for the partitions\n"
+    assert berth("partition", "list") == berth(*create) == (2, said)
+
+
+def test_a_partition_of_others_is_listed_as_theirs(berth: Berth, card: Card) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can be another user")
+    card.folder.chmod(0o755)
+    access = partitions.Access(12345, 12346)
+    partitions.create("blue", CARDS[0], partitions.Limit(64), access=access, root=card.folder / "root")
+    os.seteuid(12347)
+    try:
+        code, said = berth("partition", "list")
+        refused = berth("partition", "exec", "blue", "--fake-gpu", "--", "true")
+    finally:
+        os.seteuid(0)
+    to = "it is open to user 12345, group 12346\n"
+    assert code == 0
+    assert said.endswith(f"berth: the partition 'blue' of GPU b0b7bec5 is not open to this user: {to}")
+    assert refused == (2, f"berth: the partition 'blue' is not open to this user (uid 12347): {to}")
+
+
+def test_an_exec_does_not_report_the_partition_that_replaced_its_own(berth: Berth, card: Card) -> None:
+    root = card.folder / "root"
+    berth("partition", "create", "blue", "--mem", "64M", "--fake-gpu")
+    script = f"mv {root}/blue {root}/red && cp -a {root}/red {root}/blue"  # another file of the same name
+    output = berth("partition", "exec", "blue", "--fake-gpu", "--", "sh", "-c", script)[1]
+    said = "the partition 'blue' was removed or replaced while the command ran; what it used is not known"
+    assert output.endswith(f"berth: {said}\n")
+    assert "peak" not in output
+
+
+def test_what_a_killed_run_left_is_swept_once_its_program_has_ended(
+    berth: Berth, card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = card.folder / "berth-run-left"
+    (left / "region").mkdir(parents=True)
+    monkeypatch.setattr(scratch, "_places", lambda: [card.folder])
+    with subprocess.Popen(["sleep", "60"], env={"BERTH_REGION": str(left / "region")}) as program:
+        berth("partition", "list")
+        assert left.is_dir()  # the run's program goes on without it
+        program.kill()
+    with scratch.run_folder() as running:
+        berth("partition", "list")
+        assert (running.is_dir(), left.exists()) == (True, False)
+    assert not running.exists()
+
+
 def test_two_partitions_of_one_name_are_refused(berth: Berth) -> None:
-    berth("partition", "create", "blue", "--mem", "4G", "--fake-gpu")
+    assert berth("partition", "create", "blue", "--mem", "4G", "--oversubscribe", "0", "--fake-gpu")[0] == 0
     again = berth("partition", "create", "blue", "--mem", "4G", "--fake-gpu")
     assert again == (
         2,
@@ -243,10 +360,19 @@ def test_a_partition_may_have_memory_of_the_host_beyond_its_limit(berth: Berth, 
     assert code == 0, output
     assert "64 MiB + 32 MiB" in berth("partition", "list")[1]
     assert berth("partition", "exec", "blue", "--fake-gpu", "--", check, "swap")[0] == 0
+    resized = berth("partition", "resize", "blue", "--mem", "64M", "--fake-gpu")
+    assert resized == (0, "blue: 64 MiB + 32 MiB of the host's memory, 0 B in use\n")
     assert berth("partition", "resize", "blue", "--oversubscribe", "0", "--fake-gpu")[0] == 0
     assert "+ 32 MiB" not in berth("partition", "list")[1]
     assert berth("partition", "exec", "blue", "--fake-gpu", "--", check, "swap")[0] == 1
     assert berth("run", "--mem", "64M", "--oversubscribe", "32M", "--fake-gpu", "--", check, "swap")[0] == 0
+    run = ("run", "--mem", "64M", "--oversubscribe", "32M", "--fake-gpu", "--")
+    hold = f"sleep 0.7 | {check} hold_swapped"
+    said = berth(*run, "sh", "-c", hold)[1]
+    assert " of 64 MiB, 20 MiB of 32 MiB in the host's memory, " in said
+    none = ("run", "--mem", "64M", "--core-pct", "0", "--oversubscribe", "0", "--fake-gpu", "--")
+    assert " in the host's memory" not in berth(*none, "true")[1]
+    assert "this machine has" in berth(*none[:6], "999T", "--fake-gpu", "--", "true")[1]
     code, output = berth(
         "run", "--core-pct", "50", "--oversubscribe", "32M", "--fake-gpu", "--", check, "swap"
     )

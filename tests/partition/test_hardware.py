@@ -161,7 +161,7 @@ def test_a_container_gets_the_devices_of_its_instance(
 ) -> None:
     uuid = made(berth, "blue", "1g.10gb")["uuid"]
     said = berth("partition", "cdi", "blue")[1]
-    assert "gi1/access does not name the instance's device" in said
+    assert "gi1/access does not name the instance's device (No such file or directory); name its" in said
     instance = card.folder / "caps" / "gpu0" / "mig" / "gi1"
     (instance / "ci0").mkdir(parents=True)
     (instance / "access").write_text("DeviceFileMinor: 12\nDeviceFileMode: 292\n")
@@ -275,6 +275,7 @@ def test_what_cannot_be_a_client_says_why(
     assert "An instance of this daemon is already running" in berth(*words)[1]
     assert not (root / "blue").exists()
     assert "MPS has no --burst" in berth(*words, "--burst")[1]
+    assert "MPS has no --oversubscribe" in berth(*words, "--oversubscribe", "1G")[1]
     monkeypatch.setenv("PATH", "/nonexistent")
     assert "there is no nvidia-cuda-mps-control on this machine; it comes with" in berth(*words)[1]
 

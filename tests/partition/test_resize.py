@@ -40,9 +40,8 @@ def test_a_partition_is_made_listed_resized_and_removed(berth: Berth) -> None:
         0,
         "blue: 2 GiB, 0 B in use\n",
     )
-    watched = berth("partition", "watch", "--times", "2", "--every", "0.1")[1]
-    assert "blue" in watched
-    assert watched.endswith("┘\n")
+    watched = berth("partition", "watch", "--times", "2", "--every", "0.1")[1].splitlines()
+    assert [line.split("  ")[1:5] for line in watched] == [["blue", "b0b7bec5", "2 GiB", "0 B"]] * 2
     assert berth("partition", "remove", "blue") == (0, "")
     assert berth("partition", "remove", "blue") == (2, "berth: no partition 'blue'; there are: none\n")
 
@@ -89,7 +88,19 @@ def test_a_resize_that_cannot_ask_the_card_says_so(card: Card) -> None:
         check=False,
     )
     assert (ran.returncode, ran.stdout) == (0, "blue: 200 GiB, 0 B in use\n")
-    assert ran.stderr.startswith("berth: not checked against the GPU's size: there is no libnvidia-ml.so.1")
+    assert ran.stderr.startswith(
+        "berth: not checked: the limit of 200G against the GPU's memory and what others are promised of it; "
+        "the reason: there is no libnvidia-ml.so.1"
+    )
+    words[2] = "red"
+    ran = subprocess.run(
+        [sys.executable, "-c", "from berth.cli import main; main()", *words],
+        env=os.environ | {"BERTH_ROOT": str(card.folder / "root")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stderr) == (2, "berth: no partition 'red'; there are: blue\n")
 
 
 def test_a_resize_of_a_card_that_is_not_listed_says_so(berth: Berth, card: Card) -> None:

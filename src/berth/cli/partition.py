@@ -6,6 +6,8 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,14 +15,15 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console, Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from berth import partition as partitions
-from berth.errors import BerthError, PartitionError, SettingError
+from berth.cli.partition_table import partition_lines, partition_table, unreadable_text
+from berth.errors import BerthError, NoCommandError, PartitionError, SettingError
 from berth.partition import oci
 from berth.partition.cdi import specification
-from berth.partition.gpus import gpu_named, gpus
+from berth.partition.gpus import gpu_named, gpus, knows_instance
+from berth.partition.scratch import sweep
 from berth.partition.sizes import size_text
 
 __all__ = ["app", "run"]
@@ -70,7 +73,8 @@ def run(
     command: Annotated[list[str], typer.Argument(help="The command, after --.")],
     mem: Annotated[str | None, typer.Option("--mem", help="GPU memory, such as 512M, 4G or 1.5G.")] = None,
     core_pct: Annotated[
-        int | None, typer.Option("--core-pct", min=1, max=100, help="Per cent of the GPU's time.")
+        int | None,
+        typer.Option("--core-pct", min=0, max=100, help="Per cent of the GPU's time; 0: not limited."),
     ] = None,
     gpu: Annotated[
         str | None, typer.Option("--gpu", help="Index or UUID of the GPU; default: all that are there.")
@@ -83,21 +87,22 @@ def run(
 ) -> None:
     """Run a command and all that it starts under limits: berth run --mem 4G -- python train.py"""
     mem_mib = None if mem is None else partitions.mem_mib(mem)
+    if gpu is not None:
+        gpu = _visible_gpu(gpu, fake_gpu)
     if mem_mib is not None and not fake_gpu:
         _check_card(mem_mib, gpu)
-    _end(
-        partitions.run(
+    with _command_found():
+        summary = partitions.run(
             command,
             mem_mib=mem_mib,
             core_pct=core_pct,
             gpu=gpu,
             burst=burst,
             priority=priority,
-            swap_mib=None if oversubscribe is None else partitions.mem_mib(oversubscribe),
+            swap_mib=None if oversubscribe is None else _swap_mib(oversubscribe),
             fake_gpu=fake_gpu,
-        ),
-        as_json,
-    )
+        )
+    _end(summary, as_json)
 
 
 @app.command("exec")
@@ -108,7 +113,19 @@ def execute(
     as_json: AsJson = False,
 ) -> None:
     """Run a command and all that it starts in a partition: berth partition exec blue -- python train.py"""
-    _end(partitions.run(command, partition=name, fake_gpu=fake_gpu), as_json)
+    with _command_found():
+        summary = partitions.run(command, partition=name, fake_gpu=fake_gpu)
+    _end(summary, as_json)
+
+
+@contextmanager
+def _command_found() -> Iterator[None]:
+    """End as a shell does where there is no such command."""
+    try:
+        yield
+    except NoCommandError as error:
+        typer.echo(f"berth: {error}", err=True)
+        raise typer.Exit(error.status) from error
 
 
 def _end(summary: partitions.Summary, as_json: bool) -> None:
@@ -123,13 +140,20 @@ def _end(summary: partitions.Summary, as_json: bool) -> None:
     raise typer.Exit(summary.exit_status)
 
 
+def _visible_gpu(text: str, fake_gpu: bool) -> str:
+    """The UUID of the GPU, or instance of MIG, that a user has named."""
+    if text.startswith("MIG-") and knows_instance(text, _driver(fake_gpu)):
+        return text
+    return gpu_named(text, _known_gpus(fake_gpu)).uuid
+
+
 def _check_card(mem_mib: int, gpu: str | None) -> None:
     """Refuse more than the card has where the card can be asked."""
     try:
         known = gpus()
     except BerthError:
         return  # no driver here: the command will find out itself
-    chosen = [gpu_named(gpu, known)] if gpu is not None else known
+    chosen = [card for card in known if gpu in (None, card.uuid)]
     if chosen and mem_mib > min(card.mem_mib for card in chosen):
         least = min(card.mem_mib for card in chosen)
         raise PartitionError(f"a limit of {mem_mib} MiB, but the GPU has {least} MiB; ask for that or less")
@@ -189,13 +213,16 @@ def create(
         raise SettingError("MPS has no --burst; leave it out, or leave --core-pct out to have all cores")
     if mps and priority is not None:
         raise SettingError("MPS has no --priority; leave it out")
+    if mps and oversubscribe is not None:
+        raise SettingError("MPS has no --oversubscribe; leave it out")
     access = partitions.access_of(owner, group)
+    sweep()
     card = gpu_named(gpu, _known_gpus(fake_gpu))
     if mig is not None:
         made = partitions.create_mig(name, card, mig, access=access, driver_folder=_driver(fake_gpu))
     else:
         make = partitions.create_mps if mps else partitions.create
-        swap_mib = 0 if oversubscribe is None else partitions.mem_mib(oversubscribe)
+        swap_mib = 0 if oversubscribe is None else _swap_mib(oversubscribe)
         limit = partitions.Limit(
             partitions.mem_mib(mem or ""), core_pct, burst, swap_mib=swap_mib, priority=priority or "normal"
         )
@@ -208,17 +235,18 @@ def create(
 @app.command("list")
 def list_partitions(as_json: AsJson = False) -> None:
     """Show every partition: limit, use, peak, share of time, refused calls."""
+    sweep()
     regions = partitions.regions()
     found = [one for one in regions if isinstance(one, partitions.Partition)]
     if as_json:
         _print_json([_plain(one) for one in found])
     else:
         console = Console()
-        console.print(_table(found, {}, console.width))
+        console.print(partition_table(found, {}, console.width))
     unreadable = [one for one in regions if isinstance(one, partitions.Unreadable)]
     for region in unreadable:
-        typer.echo(f"berth: {_unreadable_text(region)}", err=True)
-    if unreadable:
+        typer.echo(f"berth: {unreadable_text(region)}", err=True)
+    if any(one.open_to is None for one in unreadable):
         raise typer.Exit(1)
 
 
@@ -231,11 +259,13 @@ def watch(
     """The same, live."""
     before: dict[str, tuple[float, int]] = {}
     looks = 0
-    with Live(console=Console(), auto_refresh=False, transient=False) as live:
+    console = Console()
+    lines = as_json or not console.is_terminal
+    with nullcontext() if lines else Live(console=console, auto_refresh=False) as live:
         while True:
             regions, now = partitions.regions(), time.monotonic()
             found = [one for one in regions if isinstance(one, partitions.Partition)]
-            lost = [_unreadable_text(one) for one in regions if isinstance(one, partitions.Unreadable)]
+            lost = [unreadable_text(one) for one in regions if isinstance(one, partitions.Unreadable)]
             used = {
                 one.name + one.uuid: (one.gpu_ns - before[one.name + one.uuid][1])
                 / 1e7
@@ -244,12 +274,13 @@ def watch(
                 if one.name + one.uuid in before
             }
             before = {one.name + one.uuid: (now, one.gpu_ns) for one in found}
-            if as_json:
-                typer.echo(json.dumps([_plain(one) for one in found]))
+            if live is None:
+                said = partition_lines(found, used, time.strftime("%H:%M:%S"))
+                typer.echo(json.dumps([_plain(one) for one in found]) if as_json else "\n".join(said))
                 for text in lost:
                     typer.echo(f"berth: {text}", err=True)
             else:
-                table = _table(found, used, live.console.width)
+                table = partition_table(found, used, console.width)
                 live.update(Group(table, *map(Text, lost)), refresh=True)
             looks += 1
             if looks == times:
@@ -258,55 +289,6 @@ def watch(
                 time.sleep(every_s)
             except KeyboardInterrupt:
                 break
-    if not as_json and not live.console.is_terminal:
-        typer.echo()  # in a terminal the table ends its line itself
-
-
-def _unreadable_text(region: partitions.Unreadable) -> str:
-    return f"the partition '{region.name}' cannot be read: {region.why}"
-
-
-_WIDE = 120
-"""Columns of a terminal that has room for all of the table."""
-
-
-def _table(found: list[partitions.Partition], used_pct: dict[str, float], columns: int) -> Table:
-    """A narrow terminal gets what fits; `--json` has all."""
-    wide = columns >= _WIDE
-    rest = ("peak", "processes", "refused", "last refused") if wide else ("refused",)
-    table = Table("partition", "GPU", "limit", "in use", "share", "GPU time", *rest)
-    for one in found:
-        share = f"{one.core_pct} %{' +' if one.burst else ''}" if one.core_pct else "-"
-        if one.hardware is not None:
-            share = one.hardware.text
-        key = one.name + one.uuid
-        time_used = f"{used_pct[key]:.0f} %" if key in used_pct else f"{one.gpu_ns / 1e9:.1f} s"
-        limit = size_text(one.limit_bytes)
-        if one.swap_limit_bytes:
-            limit += f" + {size_text(one.swap_limit_bytes)}"
-        used = size_text(one.used_bytes)
-        if one.swapped_bytes:
-            used += f" + {size_text(one.swapped_bytes)} swapped"
-        cells = [one.name, one.uuid[:8], limit, used, share]
-        cells.append(time_used if one.core_pct else "-")
-        if wide:
-            cells += [
-                size_text(one.peak_bytes),
-                str(len(one.processes)),
-                str(one.refused),
-                _last_refused(one),
-            ]
-        else:
-            cells.append(str(one.refused))
-        table.add_row(*cells)
-    return table
-
-
-def _last_refused(one: partitions.Partition) -> str:
-    if not one.refusals:
-        return ""
-    last = one.refusals[-1]
-    return f"{last.command} {last.call} {size_text(last.asked_bytes)}, {size_text(last.left_bytes)} left"
 
 
 @app.command()
@@ -326,11 +308,18 @@ def resize(
     as_json: AsJson = False,
 ) -> None:
     """Change a partition's limits while it is in use; downwards, new allocations are refused."""
+    partitions.find(name)  # a name that is not there is the first thing to tell
+    unchecked = (
+        [f"the limit of {mem} against the GPU's memory and what others are promised of it"] if mem else []
+    )
+    if core_pct:
+        unchecked.append(f"the share of {core_pct} % against what others are promised")
     try:
         known = _known_gpus(fake_gpu)
     except BerthError as error:
         known = []
-        typer.echo(f"berth: not checked against the GPU's size: {error}", err=True)
+        if unchecked:
+            typer.echo(f"berth: not checked: {', '.join(unchecked)}; the reason: {error}", err=True)
     changed = partitions.resize(
         name,
         mem_mib=None if mem is None else partitions.mem_mib(mem),
@@ -352,7 +341,13 @@ def resize(
     else:
         for one in changed:
             where = f" of GPU {one.uuid}" if len(changed) > 1 else ""
-            typer.echo(f"{name}: {size_text(one.limit_bytes)}{where}, {size_text(one.used_bytes)} in use")
+            swap = (
+                f" + {size_text(one.swap_limit_bytes)} of the host's memory" if one.swap_limit_bytes else ""
+            )
+            used = f" + {size_text(one.swapped_bytes)} swapped" if one.swapped_bytes else ""
+            typer.echo(
+                f"{name}: {size_text(one.limit_bytes)}{swap}{where}, {size_text(one.used_bytes)}{used} in use"
+            )
 
 
 @app.command()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from berth.errors import PartitionError, SettingError
 
-__all__ = ["MAKERS", "Access", "access_of", "check_open", "grant"]
+__all__ = ["MAKERS", "Access", "access_of", "check_open", "grant", "open_to"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,27 @@ def grant(folder: Path, uuid: str, access: Access) -> None:
             f"{use} cannot be given to user {access.uid}, group {access.gid} ({error.strerror}); "
             "root may give it to anybody, others to a group that they are in"
         ) from error
+
+
+def open_to(use: Path) -> str | None:
+    """For whom a region is, as text, if this user may not join it; None where this user may, or it is not there."""
+    try:
+        there = use.stat()
+    except OSError:
+        return None
+    if os.access(use, os.R_OK, effective_ids=True):
+        return None
+    try:
+        user = pwd.getpwuid(there.st_uid).pw_name
+    except KeyError:
+        user = str(there.st_uid)
+    if not there.st_mode & 0o040:
+        return f"user {user}"
+    try:
+        group = grp.getgrgid(there.st_gid).gr_name
+    except KeyError:
+        group = str(there.st_gid)
+    return f"user {user}, group {group}"
 
 
 def check_open(folder: Path) -> None:

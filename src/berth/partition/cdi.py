@@ -65,8 +65,13 @@ def _access_nodes(instance: Hardware) -> list[str]:
             words = dict(line.split(":", 1) for line in access.read_text().splitlines() if ":" in line)
             nodes.append(f"/dev/nvidia-caps/nvidia-cap{int(words['DeviceFileMinor'])}")
         except (OSError, KeyError, ValueError) as error:
+            why = (
+                (error.strerror or "it cannot be read")
+                if isinstance(error, OSError)
+                else "no DeviceFileMinor"
+            )
             raise PartitionError(
-                f"{access} does not name the instance's device ({error}); name its devices with --device"
+                f"{access} does not name the instance's device ({why}); name its devices with --device"
             ) from error
     return nodes
 

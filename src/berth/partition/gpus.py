@@ -8,7 +8,7 @@ from pathlib import Path
 
 from berth.errors import PartitionError
 
-__all__ = ["Gpu", "gpu_named", "gpus", "open_nvml"]
+__all__ = ["Gpu", "gpu_named", "gpus", "knows_instance", "open_nvml"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,23 @@ def gpus(driver_folder: Path | None = None) -> list[Gpu]:
 
 
 def gpu_named(text: str, among: list[Gpu]) -> Gpu:
-    """By index, or by UUID or the beginning of one."""
-    matching = [
-        gpu for gpu in among if text == str(gpu.index) or (len(text) > 4 and gpu.uuid.startswith(text))
-    ]
-    if len(matching) != 1:
-        choices = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in among) or "none"
+    """By index, or by UUID or the beginning of one, with or without `GPU-`."""
+    by_index = [gpu for gpu in among if text == str(gpu.index)]
+    begins = text.removeprefix("GPU-").lower()
+    by_uuid = [gpu for gpu in among if len(begins) >= 4 and gpu.uuid.removeprefix("GPU-").startswith(begins)]
+    matching = by_index or by_uuid
+    choices = ", ".join(f"{gpu.index} ({gpu.uuid})" for gpu in among) or "none"
+    if len(matching) > 1:
+        raise PartitionError(
+            f"more than one GPU begins with '{text}'; write more of it; there are: {choices}"
+        )
+    if not matching:
         raise PartitionError(f"no GPU '{text}'; there are: {choices}")
     return matching[0]
+
+
+def knows_instance(uuid: str, driver_folder: Path | None = None) -> bool:
+    """Whether NVML has a MIG instance of this UUID, such as one that was made with nvidia-smi."""
+    handle = ctypes.c_void_p()
+    asked = open_nvml(driver_folder).nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(handle))
+    return int(asked) == 0

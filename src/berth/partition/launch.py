@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
 import subprocess
-import tempfile
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from berth.errors import PartitionError
+from berth.errors import NoCommandError, PartitionError
+from berth.partition.gpus import gpus
 from berth.partition.hardware import variables
 from berth.partition.library import fake_driver_folder, library_path
+from berth.partition.lifecycle import check_host
 from berth.partition.regions import INSIDE, PRIORITIES, Partition, find, read, regions_in
+from berth.partition.scratch import run_folder, sweep
 from berth.partition.sizes import size_text
 
 __all__ = ["Summary", "environment", "run"]
 
-_ROOM_MIB = 4
-"""What a run's region, log and fake card may need: 220 KiB a GPU, 8 KiB a process on the fake card."""
+_SWAP_LOOK_S = 0.1
+"""Seconds between looks at the memory of the host that a run has, of which a region keeps no peak."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +42,28 @@ class Summary:
     """What the library had to say, such as why there was no GPU."""
     partition: str | None = None
     """The named partition that it joined."""
+    swap_limit_bytes: int = 0
+    """What it could have of the host's memory beyond the limit."""
+    peak_swapped_bytes: int = 0
+    """The most that was seen of it there, at looks 0.1 s apart."""
+    removed: bool = False
+    """Whether the partition was removed, or made anew, while the command ran: what it used is not known then."""
 
     def __str__(self) -> str:
+        if self.removed:
+            return (
+                f"berth: the partition '{self.partition}' was removed or replaced while the command ran; "
+                "what it used is not known"
+            )
         time = "not measured without --core-pct" if self.gpu_ns is None else f"{self.gpu_ns / 1e9:.2f} s"
         if self.limit_bytes == 0:
             return "berth: no GPU was used"
         peak = "peak" if self.partition is None else f"peak of the partition '{self.partition}' so far"
+        swap = ""
+        if self.swap_limit_bytes:
+            swap = f"{size_text(self.peak_swapped_bytes)} of {size_text(self.swap_limit_bytes)} in the host's memory, "
         return (
-            f"berth: {peak} {size_text(self.peak_bytes)} of {size_text(self.limit_bytes)}, "
+            f"berth: {peak} {size_text(self.peak_bytes)} of {size_text(self.limit_bytes)}, {swap}"
             f"{self.refused} refused {'call' if self.refused == 1 else 'calls'}, GPU time {time}"
         )
 
@@ -76,10 +94,11 @@ def environment(
         ours["BERTH_LOG"] = str(log)
     if mem_mib is not None:
         ours["BERTH_GPU_MEM_MIB"] = str(mem_mib)
-    if core_pct is not None:
-        ours["BERTH_GPU_CORE_PCT"] = str(core_pct)
-    if swap_mib is not None:
-        ours["BERTH_GPU_OVERSUBSCRIBE_MIB"] = str(swap_mib)
+    for variable, value in (("BERTH_GPU_CORE_PCT", core_pct), ("BERTH_GPU_OVERSUBSCRIBE_MIB", swap_mib)):
+        if value == 0:  # none, whatever `base` says
+            ours.pop(variable, None)
+        elif value is not None:
+            ours[variable] = str(value)
     if burst:
         ours["BERTH_GPU_BURST"] = "1"
     if priority is not None:
@@ -111,12 +130,12 @@ def run(
             "no command to run; write it after --, as in: berth run --mem 4G -- python train.py"
         )
     limits = (mem_mib, core_pct, priority)
-    if partition is None and limits == (None, None, None):
+    if partition is None and (mem_mib, core_pct or None, priority) == (None, None, None):
         raise PartitionError(
             "no limit to run under; give --mem, --core-pct or --priority, "
             "or join one with: berth partition exec NAME"
         )
-    if swap_mib is not None and mem_mib is None:
+    if swap_mib and mem_mib is None:
         raise PartitionError(
             "--oversubscribe is memory beyond a limit; give --mem too, or resize the partition"
         )
@@ -127,11 +146,13 @@ def run(
         )
     if priority is not None and priority not in PRIORITIES:
         raise PartitionError(f"no priority '{priority}'; there are {', '.join(PRIORITIES)}")
+    check_host(swap_mib or 0)
     joined = find(partition, root) if partition is not None else []
     _check_free(joined[0].folder if joined else None, mem_mib, core_pct)
-    with tempfile.TemporaryDirectory(prefix="berth-run-", dir=_folder_with_room()) as scratch:
-        region = joined[0].folder if joined else Path(scratch) / "region"
-        log = Path(scratch) / "log"
+    sweep()
+    with run_folder() as scratch, _regions_held(joined) as held:
+        region = joined[0].folder if joined else scratch / "region"
+        log = scratch / "log"
         words = environment(
             os.environ,
             region=region,
@@ -144,27 +165,90 @@ def run(
             priority=priority,
             fake_gpu=fake_gpu,
         )
-        words |= variables([one.hardware for one in joined if one.hardware is not None])
+        hardware = [one.hardware for one in joined if one.hardware is not None]
+        visible, warnings = _visible(joined, fake_gpu) if joined and not hardware else ({}, ())
+        words |= dict(variables(hardware)) | visible
         if fake_gpu and "BERTH_FAKE_CARD" not in words:
-            words["BERTH_FAKE_CARD"] = str(Path(scratch) / "card")
+            words["BERTH_FAKE_CARD"] = str(scratch / "card")
         before = {seen.uuid: seen for seen in joined}
-        status = _wait(command, words)
+        may_swap = bool(swap_mib or words.get("BERTH_GPU_OVERSUBSCRIBE_MIB")) or any(
+            one.swap_limit_bytes for one in joined
+        )
+        with _swap_watched(region if may_swap else None) as swapped:
+            status = _wait(command, words)
+        logged = tuple(log.read_text().splitlines()) if log.exists() else ()
+        messages = warnings + logged
+        if not all(_is_there(descriptor, use) for use, descriptor in held.items()):
+            return Summary(status, 0, 0, 0, None, messages, partition, removed=True)
         seen = [read(region, uuid, partition or "") for uuid in regions_in(region)] if region.exists() else []
-        messages = tuple(log.read_text().splitlines()) if log.exists() else ()
-        return _summary(status, seen, before, messages, partition)
+        return _summary(status, seen, before, messages, partition, swapped[0])
 
 
-def _folder_with_room() -> Path:
-    """Where the region of a run is made: in memory if there is room, else among the temporary files."""
-    folders = [Path("/dev/shm"), Path(tempfile.gettempdir())]
-    for folder in folders:
-        if os.access(folder, os.W_OK) and shutil.disk_usage(folder).free >= _ROOM_MIB << 20:
-            return folder
-    places = " and in ".join(dict.fromkeys(str(folder) for folder in folders))
-    raise PartitionError(
-        f"there are not {_ROOM_MIB} MiB left for the limits to be kept in, in {places}; "
-        "free some there, or name another folder with TMPDIR"
-    )
+def _visible(joined: Sequence[Partition], fake_gpu: bool) -> tuple[dict[str, str], tuple[str, ...]]:
+    """What makes only a partition's GPUs visible; if the user has chosen others already, a warning instead."""
+    try:
+        known = {
+            gpu.uuid.removeprefix("GPU-").lower(): gpu
+            for gpu in gpus(fake_driver_folder() if fake_gpu else None)
+        }
+    except PartitionError:
+        return {}, ()  # no driver here: the command will find out itself
+    ours = [known[one.uuid] for one in joined if one.uuid in known]
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if len(ours) < len(joined):
+        return {}, ()  # a partition of what NVML does not list, such as an instance of MIG
+    if chosen is None:
+        return {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in ours)}, ()
+    words = [word.strip() for word in chosen.split(",")]
+    for gpu in ours:
+        if str(gpu.index) in words or any(len(word) > 4 and gpu.uuid.startswith(word) for word in words):
+            return {}, ()
+    names = " and ".join(f"{gpu.index} ({gpu.uuid})" for gpu in ours)
+    warning = f"berth: no GPU: CUDA_VISIBLE_DEVICES={chosen} leaves out the partition's GPU {names}"
+    return {}, (f"{warning}; unset it, or name that GPU",)
+
+
+@contextmanager
+def _regions_held(joined: Sequence[Partition]) -> Iterator[dict[Path, int]]:
+    """The counters of a partition by path, kept open so that no later file has the number of theirs."""
+    with contextlib.ExitStack() as stack:
+        held = {}
+        for one in joined:
+            use = one.folder / f"{one.uuid}.use"
+            held[use] = os.open(use, os.O_PATH)
+            stack.callback(os.close, held[use])
+        yield held
+
+
+def _is_there(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+@contextmanager
+def _swap_watched(region: Path | None) -> Iterator[list[int]]:
+    """One number, the most bytes of the host's memory that the region's processes were seen to have."""
+    peak, ended = [0], threading.Event()
+
+    def look(region: Path) -> None:
+        while not ended.wait(_SWAP_LOOK_S):
+            with contextlib.suppress(PartitionError):
+                peak[0] = max(
+                    peak[0], sum(read(region, uuid, "").swapped_bytes for uuid in regions_in(region))
+                )
+
+    if region is None:
+        yield peak
+        return
+    watcher = threading.Thread(target=look, args=(region,), daemon=True)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        ended.set()
+        watcher.join()
 
 
 def _check_free(region: Path | None, mem_mib: int | None, core_pct: int | None) -> None:
@@ -209,7 +293,7 @@ def _wait(command: Sequence[str], environment: Mapping[str, str]) -> int:
     try:
         process = subprocess.Popen(command, env=environment)
     except OSError as error:
-        raise PartitionError(f"'{command[0]}' cannot be run ({error.strerror})") from error
+        raise NoCommandError(command[0], error) from error
     while True:
         try:
             status = process.wait()
@@ -225,6 +309,7 @@ def _summary(
     before: Mapping[str, Partition],
     messages: tuple[str, ...],
     partition: str | None,
+    peak_swapped_bytes: int,
 ) -> Summary:
     used = [one for one in seen if one.peak_bytes] or list(seen[:1])
     timed = [one for one in used if one.core_pct]
@@ -238,4 +323,6 @@ def _summary(
         gpu_ns=sum(one.gpu_ns for one in timed) - gpu_ns_before if timed else None,
         messages=messages,
         partition=partition,
+        swap_limit_bytes=sum(one.swap_limit_bytes for one in used),
+        peak_swapped_bytes=peak_swapped_bytes,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import re
@@ -32,7 +33,7 @@ from berth.partition.regions import (
     root_folder,
 )
 
-__all__ = ["create", "create_mig", "create_mps", "remove", "resize"]
+__all__ = ["check_host", "create", "create_mig", "create_mps", "remove", "resize"]
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
@@ -55,7 +56,7 @@ def create(
     _check_room(
         gpu, limit, [] if overcommit else partitions(root), overcommit
     )  # by the hundred, reading all is slow
-    _check_host(limit.swap_mib, overcommit)
+    check_host(limit.swap_mib, overcommit)
     return _make(name, gpu.uuid, limit, access, root)
 
 
@@ -141,6 +142,7 @@ def _make(
         if kept is not None:
             keep(root / name, uuid, kept)
     except OSError as error:
+        _clear(root / name, uuid)
         raise PartitionError(
             f"{root / name} cannot be made ({error.strerror}); name another root with BERTH_ROOT"
         ) from error
@@ -150,10 +152,20 @@ def _make(
             oversubscribe_region(root / name, uuid, limit.swap_mib << 20)
         grant(root / name, uuid, access)
     except PartitionError:
-        for kind in ("limit", "use", "hardware"):
-            (root / name / f"{uuid}.{kind}").unlink(missing_ok=True)
+        _clear(root / name, uuid)
         raise
     return read(root / name, uuid, name)
+
+
+def _clear(folder: Path, uuid: str) -> None:
+    """Remove what was made of a region; the folder with its list too, unless another region is in it."""
+    with contextlib.suppress(OSError):
+        for kind in ("limit", "use", "hardware"):
+            (folder / f"{uuid}.{kind}").unlink(missing_ok=True)
+        (folder / f".{uuid}.hardware").unlink(missing_ok=True)
+        if not any(folder.glob("*.use")):
+            (folder / "ld.so.preload").unlink(missing_ok=True)
+            folder.rmdir()  # keeps a folder with anything else in it
 
 
 def _release(kept: list[Hardware], root: Path, driver_folder: Path | None = None) -> None:
@@ -224,6 +236,7 @@ def resize(
     Of two changes at once the second waits for the first, so that neither undoes the other.
     """
     check_there(name, root)
+    _check_writable((root or root_folder()) / name)
     with _one_at_a_time((root or root_folder()) / name):
         return _resize(
             name, mem_mib, core_pct, burst, swap_mib, priority, gpus or [], overcommit=overcommit, root=root
@@ -279,7 +292,7 @@ def _resize(
         if partition.uuid in cards:
             _check_room(cards[partition.uuid], limit, others, overcommit, held=partition)
         if swap_mib is not None:
-            _check_host(limit.swap_mib, overcommit)
+            check_host(limit.swap_mib, overcommit)
     for partition, limit in changes:
         resize_region(partition.folder, partition.uuid, limit.mem_mib << 20, limit.core_pct, limit.flags)
         oversubscribe_region(partition.folder, partition.uuid, limit.swap_mib << 20)
@@ -295,9 +308,10 @@ def remove(
     """
     root = root or root_folder()
     check_there(name, root)
+    folder = root / name
+    _check_writable(folder)
     if not force:
         _check_idle(name, root)
-    folder = root / name
     kept = [one for uuid in regions_in(folder) if (one := hardware_in(folder, uuid)) is not None]
     _release([one for one in kept if one.kind == "mig"], root, driver_folder)
     try:
@@ -309,13 +323,21 @@ def remove(
     _release([one for one in kept if one.kind == "mps"], root)
 
 
+def _check_writable(folder: Path) -> None:
+    if os.statvfs(folder).f_flag & os.ST_RDONLY:
+        raise PartitionError(
+            f"the partition '{folder.name}' cannot be changed: {folder} is on a file system that is read-only here; "
+            "mount it writable"
+        )
+
+
 def _check_idle(name: str, root: Path | None) -> None:
     busy = set()
     for region in regions_of(name, root):
         if isinstance(region, Unreadable):
             raise PartitionError(
-                f"it cannot be told whether processes use the partition '{name}': {region.why}; "
-                "end them, and remove it with --force"
+                f"it cannot be told whether processes use the partition '{name}'; end them, and remove it with "
+                f"--force (why: {region.why})"
             )
         busy |= {(process.pid_namespace, process.pid) for process in region.processes}
     if busy:
@@ -327,13 +349,13 @@ def _plain(uuid: str) -> str:
     return uuid.removeprefix("GPU-").removeprefix("MIG-").lower()
 
 
-def _check_host(swap_mib: int, overcommit: bool) -> None:
-    """Refuse more of the host's memory than this machine has."""
+def check_host(swap_mib: int, overcommit: bool | None = None) -> None:
+    """Refuse more of the host's memory than this machine has; `overcommit` is None where it cannot be asked for."""
     host_mib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20
     if swap_mib > host_mib and not overcommit:
         raise PartitionError(
-            f"{swap_mib} MiB of the host's memory beyond the limit, but this machine has {host_mib} MiB; "
-            "ask for less, or promise more than there is with --overcommit"
+            f"{swap_mib} MiB of the host's memory beyond the limit, but this machine has {host_mib} MiB; ask for less"
+            + ("" if overcommit is None else ", or promise more than there is with --overcommit")
         )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from berth.errors import PartitionError, SettingError
-from berth.partition.access import check_open
+from berth.partition.access import check_open, open_to
 from berth.partition.hardware import Hardware, hardware_in
 from berth.partition.library import describe
 
@@ -136,11 +136,22 @@ class Unreadable:
     uuid: str
     folder: Path
     why: str
+    open_to: str | None = None
+    """The user and group that it is open to, where that is all that keeps this user from reading it."""
 
 
 def root_folder() -> Path:
     """Where this machine's partitions are: `$BERTH_ROOT`, or /dev/shm/berth."""
-    return Path(os.environ.get("BERTH_ROOT", "/dev/shm/berth"))
+    named = os.environ.get("BERTH_ROOT") or "/dev/shm/berth"
+    root = Path(named)
+    if not root.is_absolute():
+        raise SettingError(
+            f"BERTH_ROOT='{named}' is not the name of a folder from the root; begin it with /, "
+            f"such as {root.absolute()}"
+        )
+    if root.exists() and not root.is_dir():
+        raise SettingError(f"BERTH_ROOT='{named}' is a file; name a folder for the partitions")
+    return root
 
 
 def read(folder: Path, uuid: str, name: str) -> Partition:
@@ -177,6 +188,10 @@ def find(name: str, root: Path | None = None) -> list[Partition]:
     check_there(name, root)
     found = regions_of(name, root)
     for region in found:
+        if isinstance(region, Unreadable) and region.open_to is not None:
+            raise PartitionError(
+                f"the partition '{name}' is not open to this user (uid {os.geteuid()}): it is open to {region.open_to}"
+            )
         if isinstance(region, Unreadable):
             raise PartitionError(f"the partition '{name}' cannot be read: {region.why}")
     return [region for region in found if isinstance(region, Partition)]
@@ -207,6 +222,11 @@ def regions_of(name: str, root: Path | None) -> list[Partition | Unreadable]:
     folder = (root or root_folder()) / name
     found: list[Partition | Unreadable] = []
     for uuid in _regions_and_halves(folder):
+        others = open_to(folder / f"{uuid}.use")
+        if others is not None:
+            why = f"it is not open to this user (uid {os.geteuid()}), but to {others}"
+            found.append(Unreadable(name, uuid, folder, why, others))
+            continue
         try:
             if not (folder / f"{uuid}.limit").exists():
                 raise PartitionError(
@@ -214,7 +234,9 @@ def regions_of(name: str, root: Path | None) -> list[Partition | Unreadable]:
                 )
             found.append(read(folder, uuid, name))
         except PartitionError as error:
-            found.append(Unreadable(name, uuid, folder, str(error)))
+            read_only = os.statvfs(folder).f_flag & os.ST_RDONLY
+            why = f"{folder} is on a file system that is read-only here; mount it writable"
+            found.append(Unreadable(name, uuid, folder, why if read_only else str(error)))
     return found
 
 

@@ -9,6 +9,8 @@ from berth.errors import SettingError
 __all__ = ["mem_mib", "size_text"]
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([MGT])")
+_MOST_MIB = 1 << 30
+"""The largest limit that a region can hold."""
 _MIB = {"M": 1, "G": 1024, "T": 1024 * 1024}
 
 
@@ -16,7 +18,13 @@ def mem_mib(text: str) -> int:
     """MiB of a size such as `4G`; M, G and T are MiB, GiB and TiB; without one of them it is refused."""
     match = _SIZE.fullmatch(text)
     value = float(match[1]) * _MIB[match[2]] if match else 0.0
-    if value < 1 or value != int(value):
+    if value > _MOST_MIB:
+        raise SettingError(f"'{text}' is more than a limit can be; write at most {_MOST_MIB // _MIB['T']}T")
+    if value > 1 and value != int(value):
+        raise SettingError(
+            f"'{text}' is not a whole number of MiB; write {int(value)}M or {int(value) + 1}M instead"
+        )
+    if value < 1:
         raise SettingError(
             f"'{text}' is not a size of GPU memory; "
             "write a number above zero and M, G or T, such as 512M, 4G or 1.5G"
