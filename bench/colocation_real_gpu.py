@@ -64,7 +64,7 @@ class Bench:
     """By `time.monotonic`: no measurement begins later."""
 
     def command(self, name: str, file: Path) -> list[str]:
-        """A training for so many seconds, its notes in a file."""
+        """Start one training for a number of seconds; it writes its notes to a file."""
         words = [sys.executable, str(SCRIPT), name, str(self.seconds), str(file)]
         return [*words, "--pretend"] if self.fake else words
 
@@ -237,7 +237,7 @@ def main() -> None:
     )
     parser.add_argument("--gpu", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=12.0, help="how long each group trains together")
-    parser.add_argument("--minutes", type=float, default=38.0, help="begin no measurement after so long")
+    parser.add_argument("--minutes", type=float, default=38.0, help="minutes after which no further measurement begins")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--keep", type=Path, default=Path("out/real_gpu"))
     parser.add_argument("--fake-gpu", action="store_true")

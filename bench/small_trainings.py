@@ -1,8 +1,8 @@
-"""Six small trainings on made-up data, for who wants to see how they share a GPU (PyTorch).
+"""Six small trainings on made-up data, to see how they share a GPU (PyTorch).
 
     python bench/small_trainings.py NAME SECONDS FILE [--together] [--pretend]
 
-Trains for so many seconds after the first steps, and writes to FILE, as JSON, when how many steps were done. With
+Trains for the given number of seconds after the first steps, and writes to FILE, as JSON, the number of steps done at each moment. With
 `--together` it makes FILE.ready after the first steps, and goes on when FILE.ready is gone. With `--pretend` a step is
 a wait, and neither PyTorch nor a GPU is needed: for tests of what runs these.
 """

@@ -8,7 +8,7 @@ import berth
 
 project = "berth"
 author = "the berth authors"
-copyright = author  # noqa: A001, for so Sphinx calls it
+copyright = author  # noqa: A001, Sphinx's own name for it
 version = release = berth.__version__
 
 extensions = ["myst_parser", "sphinx.ext.autodoc"]

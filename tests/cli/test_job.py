@@ -183,7 +183,7 @@ def test_jobs_of_a_history_with_pseudonyms_are_told_by_them(tmp_path: Path) -> N
     told = berth("job", "100_1", "--history", tmp_path / "p")
     assert pseudonym(key, "user", "ann") in told
     assert "ann /" not in told
-    assert "Nobody measured the use of its GPUs" in told
+    assert "The use of its GPUs was not measured" in told
 
 
 def test_a_digest_tells_an_operator_and_a_user_what_changed(history: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["tell_job", "words_of_job"]
 
 MOST_POINTS = 24
-"""At most so many lines of use are printed; JSON has all."""
+"""The most lines of use that are printed; JSON has all."""
 
 
 def words_of_job(words: Sequence[str], history: str) -> tuple[str, str, Path, bool] | None:
@@ -163,7 +163,7 @@ def _cost(story: JobStory) -> Iterator[str]:
     if story.idle_gpu_hours is not None:
         yield f"  {story.idle_gpu_hours:,.2f} GPU-hours were held and not used."
     elif story.gpu_hours:
-        yield "  Nobody measured the use of its GPUs."
+        yield "  The use of its GPUs was not measured."
     if story.refused is not None:
         yield f"It was refused {story.refused:,} allocations of GPU memory."
 

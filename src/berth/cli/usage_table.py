@@ -71,7 +71,7 @@ def show_jobs(measure: str, rows: Sequence[JobUse]) -> None:
 
     console = Console(width=None if sys.stdout.isatty() else FILE_WIDTH)
     if not rows:
-        console.print(f"nobody measured the {measure} of any job here", highlight=False)
+        console.print(f"the {measure} of these jobs was not measured", highlight=False)
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for heading in ("job", "cluster", "user", "application", "state"):

@@ -246,7 +246,7 @@ def write_accounting(page: Accounting, path: Path) -> None:
 def _facts(page: Accounting) -> tuple[tuple[str, str], ...]:
     totals = page.totals
     measured = totals.measured_gpu_hours
-    idle = f"{totals.idle_gpu_hours:,.1f} of {measured:,.1f} measured" if measured else "nobody measured"
+    idle = f"{totals.idle_gpu_hours:,.1f} of {measured:,.1f} measured" if measured else "not measured"
     share = totals.wasted_gpu_hours / totals.gpu_hours * 100 if totals.gpu_hours else 0.0
     return (
         ("Jobs", f"{totals.jobs:,} in {totals.tries:,} tries, of {totals.users:,} users"),

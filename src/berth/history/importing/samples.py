@@ -25,7 +25,7 @@ GAP_MS: Final = 30_000
 HOUR_MS: Final = 3_600_000
 """A row spans no more than an hour, so that its middle tells the try well."""
 BATCH_BYTES: Final = 128 << 20
-"""At least so much of text is handed to DuckDB at once."""
+"""The least amount of text that is handed to DuckDB at once, but for the last."""
 
 _LINE: Final = {
     "job_id": "VARCHAR",

@@ -12,7 +12,7 @@ __all__ = ["KINDS", "UNDOABLE", "VERSION", "Index", "PastImport"]
 
 VERSION: Final = 1
 UNDOABLE: Final = 3
-"""So many imports can be taken back; their files stay until then."""
+"""The number of imports that can be taken back; their files stay until then."""
 KINDS: Final = ("records", "usage", "series", "spools")
 """The folders of a history's files."""
 
