@@ -2,9 +2,9 @@
 
     python bench/small_trainings.py NAME SECONDS FILE [--together] [--pretend]
 
-Trains for the given number of seconds after the first steps, and writes to FILE, as JSON, the number of steps done at each moment. With
-`--together` it makes FILE.ready after the first steps, and goes on when FILE.ready is gone. With `--pretend` a step is
-a wait, and neither PyTorch nor a GPU is needed: for tests of what runs these.
+Trains for the given number of seconds after the first steps, and writes to FILE, as JSON, pairs of a time and the steps
+done by then. With `--together` it makes FILE.ready after the first steps, and goes on when FILE.ready is gone. With
+`--pretend` a step is a wait, and neither PyTorch nor a GPU is needed: for tests of what runs these.
 """
 
 from __future__ import annotations
