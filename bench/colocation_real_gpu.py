@@ -237,7 +237,9 @@ def main() -> None:
     )
     parser.add_argument("--gpu", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=12.0, help="how long each group trains together")
-    parser.add_argument("--minutes", type=float, default=38.0, help="minutes after which no further measurement begins")
+    parser.add_argument(
+        "--minutes", type=float, default=38.0, help="minutes after which no further measurement begins"
+    )
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--keep", type=Path, default=Path("out/real_gpu"))
     parser.add_argument("--fake-gpu", action="store_true")
