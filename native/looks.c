@@ -128,15 +128,27 @@ static uint64_t bytes_of(const struct look *look, unsigned pid)
     return 0;
 }
 
-/* Whether a pid of this process's namespace is another's of the partition. */
+static bool lists(const struct look *look, unsigned pid)
+{
+    for (unsigned i = 0; look->listed && i < look->count && i < MOST; i++)
+        if (look->list[i].pid == pid)
+            return true;
+    return false;
+}
+
+/* Whether NVML's pid is another process's of the partition. */
 static bool is_fellow(struct device *device, unsigned pid)
 {
     struct berth_slot *own = processes_slot(device), *slots = device->region.use->slots;
     uint32_t seen = atomic_load(&device->region.use->slots_seen);
-    for (uint32_t i = 0; own != NULL && i < seen && i < BERTH_SLOTS; i++)
-        if (&slots[i] != own && atomic_load(&slots[i].state) == 1 && slots[i].pid == pid &&
-            slots[i].pid_namespace == own->pid_namespace)
+    bool own_numbers = processes_own_pid(device) != 0;
+    for (uint32_t i = 0; own != NULL && i < seen && i < BERTH_SLOTS; i++) {
+        struct berth_slot *slot = &slots[i];
+        if (slot != own && atomic_load(&slot->state) == 1 &&
+            (atomic_load(&slot->outer_pid) == pid ||
+             (own_numbers && slot->pid == pid && slot->pid_namespace == own->pid_namespace)))
             return true;
+    }
     return false;
 }
 
@@ -152,27 +164,42 @@ static bool has_fellows(struct device *device)
 }
 
 /* The one that came to hold memory between two looks; 0 where that was none, or several of which
-   none can be told. */
+   none can be told. One that is no longer listed afterwards has died: it may have been of the
+   partition until a moment ago. */
 static unsigned newcomer(struct device *device, const struct look *before, const struct look *after,
                          uint64_t *least)
 {
-    unsigned found = 0, count = 0, outer = processes_outer_pid(), own = (unsigned)getpid(),
-             told = 0;
+    unsigned pids[MOST], found = 0, count = 0, outer = processes_outer_pid(),
+                         own = processes_own_pid(device), told = 0;
+    struct look later = { .count = 0 };
     *least = UINT64_MAX;
     for (unsigned i = 0; before->listed && after->listed && i < after->count && i < MOST; i++) {
         unsigned pid = after->list[i].pid;
         uint64_t bytes = bytes_of(after, pid);
-        if (bytes < LEAST_BYTES || bytes > MOST_BYTES || bytes_of(before, pid) != 0 ||
-            is_fellow(device, pid))
+        if (bytes >= LEAST_BYTES && bytes <= MOST_BYTES && bytes_of(before, pid) == 0 &&
+            !is_fellow(device, pid))
+            pids[found++] = pid;
+    }
+    if (found != 0)
+        (void)read_list(device_nvml(device), &later);
+    for (unsigned i = 0; i < found; i++) {
+        uint64_t bytes = bytes_of(after, pids[i]);
+        if (bytes_of(&later, pids[i]) == 0)
             continue;
-        found = pid;
-        count++;
-        if (pid == outer || (pid == own && told == 0))
-            told = pid;
+        pids[count++] = pids[i];
+        if (pids[i] == outer || (pids[i] == own && told == 0))
+            told = pids[i];
         if (bytes < *least)
             *least = bytes;
     }
-    return count == 1 ? found : told;
+    if (count != 1 || told != 0)
+        return told;
+    /* Where a process goes by the own number that has nothing, either the numbers are others or a
+       context is nothing: the newcomer may be another. */
+    if (lists(before, own) && lists(after, own))
+        return 0;
+    atomic_store(&device->region.use->renumbered, 1);
+    return pids[0];
 }
 
 static uint64_t above(uint64_t more, uint64_t less)
@@ -246,14 +273,6 @@ static uint64_t others_shrink(const struct look *before, const struct look *afte
     return shrink;
 }
 
-static bool lists(const struct look *look, unsigned pid)
-{
-    for (unsigned i = 0; look->listed && i < look->count && i < MOST; i++)
-        if (look->list[i].pid == pid)
-            return true;
-    return false;
-}
-
 /* Whether the list has memory for any process: in a container it may have none. */
 static bool tells_bytes(const struct look *look)
 {
@@ -266,11 +285,12 @@ static bool tells_bytes(const struct look *look)
 /* This process where NVML tells of it, in both looks, that it holds nothing: among others that hold
    memory, or where the card as a whole lost nothing either, by two that agree to the byte. 0 where
    that is not so: a list that has nothing for any process tells nothing. */
-static unsigned holds_nothing(const struct look *before, const struct look *after, uint64_t all)
+static unsigned holds_nothing(struct device *device, const struct look *before,
+                              const struct look *after, uint64_t all)
 {
-    unsigned own = (unsigned)getpid(), outer = processes_outer_pid(),
-             pid = outer != 0 && lists(after, outer) ? outer : own;
-    if (!lists(before, pid) || !lists(after, pid) || bytes_of(after, pid) != 0)
+    unsigned outer = processes_outer_pid(),
+             pid = outer != 0 && lists(after, outer) ? outer : processes_own_pid(device);
+    if (pid == 0 || !lists(before, pid) || !lists(after, pid) || bytes_of(after, pid) != 0)
         return 0;
     bool still =
         before->totalled && after->totalled && after->total == before->total && after->total == all;
@@ -299,7 +319,8 @@ static uint64_t context_taken(struct device *device, const struct look *before,
         tell(device, "a context", bytes, "NVML's list, in which this process is ", known);
         return bytes;
     }
-    if ((pid = holds_nothing(before, after, known_gone ? all : UINT64_MAX)) != 0) {
+    if (least == UINT64_MAX &&
+        (pid = holds_nothing(device, before, after, known_gone ? all : UINT64_MAX)) != 0) {
         processes_found(device, pid);
         *how = TOLD_LEAST; /* which another's list may contradict */
         return 0;
@@ -368,8 +389,9 @@ static uint64_t module_taken(struct device *device, const struct look *before,
     struct berth_slot *slot = processes_slot(device);
     unsigned known = slot != NULL ? atomic_load(&slot->outer_pid) : 0;
     uint64_t held = above(after->held, reserved);
-    bool told = known != 0 && before->listed && lists(after, known) && tells_bytes(after) &&
-                bytes_of(after, known) >= held;
+    if (after->listed && bytes_of(after, known) < held)
+        known = 0; /* it is not this process, or holds what the list does not tell of */
+    bool told = known != 0 && before->listed && lists(after, known) && tells_bytes(after);
     uint64_t in_list = told ? bytes_of(after, known) - held : 0;
     *how = told ? TOLD_LIST : TOLD_NOTHING;
     if (told && !lags(before, after))

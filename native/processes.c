@@ -47,6 +47,11 @@ unsigned processes_outer_pid(void)
     return outer;
 }
 
+unsigned processes_own_pid(struct device *device)
+{
+    return atomic_load(&device->region.use->renumbered) ? 0 : (unsigned)getpid();
+}
+
 void processes_found(struct device *device, unsigned pid)
 {
     struct berth_slot *slot = processes_slot(device);
@@ -70,7 +75,9 @@ bool processes_ours(struct berth_region *region, unsigned pid)
     for (uint32_t i = 0; i < seen && i < BERTH_SLOTS; i++) {
         struct berth_slot *slot = &region->use->slots[i];
         unsigned outer = atomic_load(&slot->outer_pid);
-        if (atomic_load(&slot->state) != 0 && (outer != 0 ? outer : slot->pid) == pid)
+        if (outer == 0 && !atomic_load(&region->use->renumbered))
+            outer = slot->pid;
+        if (atomic_load(&slot->state) != 0 && outer == pid)
             return true;
     }
     return false;
@@ -168,7 +175,7 @@ static unsigned watch(struct device *device, struct berth_slot *slot, const NVut
             continue;
         left++;
         pid = one->pid;
-        if (pid == outer || (pid == (unsigned)getpid() && told == 0))
+        if (pid == outer || (pid == processes_own_pid(device) && told == 0))
             told = pid;
         second = one->apart < best ? best : one->apart < second ? one->apart : second;
         nearest = one->apart < best && one->looks > 3 ? pid : nearest;

@@ -93,7 +93,7 @@ struct berth_use_file {
                               not; that it did tell */
     shared32 strangers;    /* whether NVML tells which pids compute, and not which of them this
                               partition is */
-    unsigned char pad0[4];
+    shared32 renumbered;   /* whether NVML's pids were seen to be other than the processes' own */
     struct {
         _Alignas(16) shared64 used;
         shared64 tag;

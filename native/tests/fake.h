@@ -27,6 +27,7 @@
    - lies: memory and utilisation of this process are 1 byte and 1 per cent, and nobody else uses
      the card
    - slow: samples of utilisation come every 0.9 s, and in between there is none that is newer
+   - ghost: the second list that a process asks for has 15 MiB of one that has died since the first
    - lags: what its lists say is up to 50 ms old
    - lost: the last GPU has fallen off the bus */
 #ifndef BERTH_FAKE_H

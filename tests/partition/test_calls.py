@@ -419,7 +419,6 @@ def test_a_child_forked_at_any_system_call_of_growing_books_unmaps_what_is_there
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(strict=False, reason="known defect: in some runs MiB of killed processes stay counted")
 def test_no_interleaving_and_no_kill_exceeds_the_limit_or_leaves_anything(card: Card) -> None:
     """Ten seconds of it; bench/partition_storm.py does the minute."""
     seen = storm(card, "64", "10", "50", mib=1024)

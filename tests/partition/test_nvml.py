@@ -16,7 +16,7 @@ import pytest
 from berth.partition.regions import read, regions_in
 from conftest import Card
 
-KINDS = ["", "host", "own", "hidden", "next", "old", "total", "missing", "lies"]
+KINDS = ["", "host", "own", "hidden", "hidden,ghost", "next", "old", "total", "missing", "lies"]
 CONTEXT_MIB, NEIGHBOUR_MIB, KNOWN_MIB = 300, 1500, 512
 UNTOLD = {"missing", "lies"}
 """Where nobody tells what a context takes, so that what is known of contexts is charged."""
