@@ -29,10 +29,11 @@ def answer(*arguments: str | Path) -> object:
 
 
 def test_compare_prints_json_and_nothing_else() -> None:
-    result = answer("compare", "synthetic:demo?jobs=80", "--policies", "fgd,random", "--seeds", "2", "--json")
+    result = answer("compare", "synthetic:demo?jobs=80", "--policies", "fgd,random", "--seeds", "3", "--json")
     assert isinstance(result, dict)
     assert list(result) == [
         *(
+            "answers",
             "trace",
             "cluster",
             "policies",
@@ -46,7 +47,7 @@ def test_compare_prints_json_and_nothing_else() -> None:
         ),
         "never_fitting",
     ]
-    assert (result["policies"], result["seeds"], len(result["runs"])) == (["fgd", "random"], [0, 1], 4)
+    assert (result["policies"], result["seeds"], len(result["runs"])) == (["fgd", "random"], [0, 1, 2], 6)
     assert {run["finished"] for run in result["runs"]} == {80}
 
 

@@ -85,6 +85,11 @@ def compare(
     if from_history:
         _from_history(history, since, [name.strip() for name in policies.split(",")], options, jobs)
         return
+    if seeds == 2:
+        print(
+            "berth: two seeds give wide intervals, which hardly tell policies apart; --seeds 5 or more does",
+            file=sys.stderr,
+        )
     _run(trace, [name.strip() for name in policies.split(",")], list(range(seeds)), options, jobs, ray)
 
 
@@ -259,6 +264,8 @@ def _show(result: Comparison, written: list[Path]) -> None:
         highlight=False,
         markup=False,
     )
+    for sentence in result.answers:
+        console.print(sentence, highlight=False, markup=False, style="bold")
     for table in rich_tables(result.runs, console):
         console.print(table)
     never = max(run.summary.rejections.get(Reason.NEVER_FITS, 0) for run in result.runs)
