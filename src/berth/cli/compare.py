@@ -174,13 +174,15 @@ def _run(
     from berth.cli.files import told_what_is_kept
     from berth.cli.progress import progress_bar
     from berth.experiments.compare import compare as compare_policies
+    from berth.traces import read_trace
 
     asked = conditions_asked(options)
+    source = read_trace(trace, columns=options.map, reader=options.reader)
     at_ms = None if options.map_at is None else [_map_time_ms(hours) for hours in options.map_at]
     runs = f"{len(policies)} × {len(seeds)} runs"
     with progress_bar(runs) as progress, told_what_is_kept(options.out):
         result = compare_policies(
-            trace,
+            source,
             policies,
             cluster=options.cluster,
             seeds=seeds,
@@ -245,6 +247,10 @@ def _write(result: Comparison, out: Path) -> list[Path]:
     return [report, numbers, nodes]
 
 
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
 def _show(result: Comparison, written: list[Path]) -> None:
     from rich.console import Console
 
@@ -260,7 +266,8 @@ def _show(result: Comparison, written: list[Path]) -> None:
         "" if result.conditions.knowledge == "oracle" else f", knowledge {result.conditions.knowledge}"
     )
     console.print(
-        f"{result.trace}: {jobs:,} jobs on {len(result.nodes):,} nodes with {gpus:,} GPUs, {seeds}{knowledge}",
+        f"{result.trace}: {_count(jobs, 'job')} on {_count(len(result.nodes), 'node')} with {_count(gpus, 'GPU')},"
+        f" {seeds}{knowledge}",
         highlight=False,
         markup=False,
     )

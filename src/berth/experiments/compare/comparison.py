@@ -13,10 +13,10 @@ from typing import Any
 
 from berth.cluster import Cluster
 from berth.errors import SettingError, TraceError
-from berth.frames import frame
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions, conditions_of
 from berth.experiments.compare.sweep import Progress, Result, Task, run_all, run_task
 from berth.experiments.compare.table import TextTable, html_table, text_table
+from berth.frames import frame
 from berth.interference import mode_of
 from berth.knowledge import differs_by_seed
 from berth.model import Job, Node, Reason
@@ -69,7 +69,7 @@ class Comparison:
                 "metric": metric.name,
                 "unit": str(metric.unit),
                 "value": _number(metric.of(run.summary)),
-                "better": {max: "more", min: "less"}.get(metric.best, ""),  # type: ignore[call-overload]
+                "better": "more" if metric.best is max else "less" if metric.best is min else "",
             }
             for run in self.runs
             for metric in metrics_of(run.summary for run in self.runs)

@@ -39,12 +39,10 @@ def rich_table(runs: Sequence[Run], only: Sequence[str] = ()) -> Table:
     for policy in wanted:
         table.add_column(policy, justify="right", no_wrap=True)
     marked = False
-    same = []
-    for row in table_rows(runs):
-        if row.same and not row.undefined:
-            same.append(_in_words(row))
-        if row.same or row.undefined:
-            continue
+    rows = [row for row in table_rows(runs) if not row.undefined]
+    differ = [row for row in rows if not row.same]
+    same = [_in_words(row) for row in rows if row.same] if differ else []
+    for row in differ or rows:
         cells = []
         for policy, cell in zip(policies, row.cells, strict=True):
             if policy not in wanted:
@@ -103,12 +101,12 @@ def text_table(runs: Sequence[Run]) -> TextTable:
 def html_table(runs: Sequence[Run]) -> str:
     """What was found and the table, as notebooks show it; every text is escaped."""
     policies = list(dict.fromkeys(run.policy for run in runs))
-    rows = [row for row in table_rows(runs) if not (row.same or row.undefined)]
+    rows = [row for row in table_rows(runs) if not row.undefined]
+    rows = [row for row in rows if not row.same] or rows
     head = "".join(f"<th>{escape(policy)}</th>" for policy in policies)
     body = "".join(
-        f'<tr><th title="{escape(row.definition)}">{escape(f"{row.metric} {row.better}".rstrip())}</th><td>{escape(row.unit)}</td>'
-        + "".join(_html_cell(cell) for cell in row.cells)
-        + "</tr>"
+        f'<tr><th title="{escape(row.definition)}">{escape(f"{row.metric} {row.better}".rstrip())}</th>'
+        f"<td>{escape(row.unit)}</td>" + "".join(_html_cell(cell) for cell in row.cells) + "</tr>"
         for row in rows
     )
     found = "".join(f"<p>{escape(sentence)}</p>" for sentence in answers(runs))
