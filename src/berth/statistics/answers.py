@@ -59,16 +59,18 @@ def _answer(runs: Sequence[Run], metric: Metric) -> str:
     factor, unit = readable_unit(metric.unit, [standing.interval.mean for standing in found])
     ordered = sorted(found, key=lambda standing: standing.interval.mean, reverse=metric.best is max)
     best, worst = ordered[0], ordered[-1]
-    best_text, worst_text = _figure(best, factor), _figure(worst, factor)
     if all(standing.mark is Mark.NONE for standing in found):
-        return f"All policies have the same {_lower(metric.name)}: {best_text} {unit}."
+        return f"All policies have the same {_lower(metric.name)}: {_figure(best, factor)} {unit}."
     alike = [standing.policy for standing in ordered[1:] if standing.mark is not Mark.NONE]
-    if len(alike) == len(ordered) - 1:
+    behind = [standing for standing in ordered if standing.mark is Mark.NONE]
+    if not behind:
         return (
-            f"The seeds do not show that any policy {does_better}: {best.policy} {best_text}, {worst.policy}"
-            f" {worst_text} {unit}."
+            f"The seeds do not show that any policy {does_better}: {best.policy} {_figure(best, factor)}, {worst.policy}"
+            f" {_figure(worst, factor)} {unit}."
         )
-    sentence = f"{best.policy} {does_best}: {best_text} {unit}, against {worst_text} with {worst.policy}"
+    last = behind[-1]
+    sentence = f"{best.policy} {does_best}: {_figure(best, factor)} {unit}, against {_figure(last, factor)} with"
+    sentence += f" {last.policy}"
     if alike:
         sentence += f"; the seeds do not tell {_listed(alike)} from it"
     return sentence + "."
