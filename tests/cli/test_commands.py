@@ -53,6 +53,35 @@ def test_a_misspelt_workload_is_answered_with_the_nearest() -> None:
     assert done.stderr.startswith("berth: no synthetic workload 'phily-like' (did you mean 'philly-like'?)")
 
 
+POLICIES = """
+def idle(queue, cluster, now_ms):
+    return iter(())
+
+def nothing(queue, cluster, now_ms):
+    return None
+"""
+
+
+@pytest.mark.parametrize(
+    ("policy", "status", "said"),
+    [
+        ("idle", 1, "berth: warning: own:idle, seed 0, finished none of 20 jobs; does the policy yield placements?"),
+        (
+            "nothing", 2,
+            "the policy returned no decisions to go through: 'NoneType' object is not iterable; expected that it yields"
+            " them, or returns a list ({folder}/own.py:5)",
+        ),
+    ],
+)  # fmt: skip
+def test_a_policy_that_does_nothing_is_no_success(
+    tmp_path: Path, policy: str, status: int, said: str
+) -> None:
+    (tmp_path / "own.py").write_text(POLICIES)
+    done = berth("simulate", "synthetic:demo?jobs=20", "--policy", f"own:{policy}", cwd=tmp_path)
+    assert done.returncode == status
+    assert said.format(folder=tmp_path) in done.stderr
+
+
 def test_a_table_of_other_columns_is_compared_and_converted(tmp_path: Path) -> None:
     table = tmp_path / "own.csv"
     table.write_text("name,at,secs\na,0,60\nb,10,60\n")

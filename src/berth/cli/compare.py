@@ -201,8 +201,28 @@ def _run(
         written += _write(result, options.out)
     if options.as_json:
         print(json.dumps(result.to_dict(), allow_nan=False))
-        return
-    _show(result, written)
+    else:
+        _show(result, written)
+    _warn_of_idle(result)
+
+
+def _warn_of_idle(result: Comparison) -> None:
+    """End with status 1 if a policy finished nothing of what the cluster can hold."""
+    from berth.model import Reason
+
+    idle = [
+        run
+        for run in result.runs
+        if not run.summary.finished and run.summary.rejections.get(Reason.NEVER_FITS, 0) < run.summary.jobs
+    ]
+    for run in idle:
+        print(
+            f"berth: warning: {run.policy}, seed {run.seed}, finished none of {_count(run.summary.jobs, 'job')};"
+            " does the policy yield placements?",
+            file=sys.stderr,
+        )
+    if idle:
+        raise typer.Exit(1)
 
 
 def _say_unknown_cards(interference: Interference, nodes: Sequence[Node]) -> None:

@@ -40,7 +40,7 @@ def answers(runs: Sequence[Run]) -> tuple[str, ...]:
 
 
 def _nearly_empty(runs: Sequence[Run]) -> str:
-    held = [run.summary.gpu_allocation_arriving_pct for run in runs]
+    held = [run.summary.gpu_allocation_arriving_pct for run in runs if run.summary.finished]
     most = max((pct for pct in held if math.isfinite(pct)), default=math.nan)
     if not most < NEARLY_EMPTY_PCT:
         return ""
@@ -65,11 +65,13 @@ def _answer(runs: Sequence[Run], metric: Metric) -> str:
     behind = [standing for standing in ordered if standing.mark is Mark.NONE]
     if not behind:
         return (
-            f"The seeds do not show that any policy {does_better}: {best.policy} {_figure(best, factor)}, {worst.policy}"
-            f" {_figure(worst, factor)} {unit}."
+            f"The seeds do not show that any policy {does_better}: {best.policy} {_figure(best, factor)},"
+            f" {worst.policy} {_figure(worst, factor)} {unit}."
         )
     last = behind[-1]
-    sentence = f"{best.policy} {does_best}: {_figure(best, factor)} {unit}, against {_figure(last, factor)} with"
+    sentence = (
+        f"{best.policy} {does_best}: {_figure(best, factor)} {unit}, against {_figure(last, factor)} with"
+    )
     sentence += f" {last.policy}"
     if alike:
         sentence += f"; the seeds do not tell {_listed(alike)} from it"

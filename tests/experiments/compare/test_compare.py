@@ -99,7 +99,7 @@ def test_events_of_all_runs_are_in_one_file_from_which_conservation_can_be_check
 
 
 def test_the_table_shows_itself() -> None:
-    result = berth.compare(JOBS, ["fgd", "sjf+best-fit"], cluster=NODES)
+    result = berth.compare("synthetic:demo?jobs=80", ["fgd", "sjf+best-fit"])
     table = result.table()
     assert repr(table) == str(table)
     lines = table.splitlines()
