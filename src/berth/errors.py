@@ -104,7 +104,8 @@ class TraceError(BerthError):
     """A trace file cannot be read as asked.
 
     `path`, `line` (the header is line 1), `column`, `value` and `expected` are kept as attributes, so that
-    `--skip-bad` can list what was left out; `line` and `column` are None where the whole file is at fault.
+    `--skip-bad` can list what was left out; `line` and `column` are None where the whole file is at fault. With a
+    `cause`, such as "no such file", the message says that instead of what was expected.
     """
 
     def __init__(
@@ -115,20 +116,22 @@ class TraceError(BerthError):
         line: int | None = None,
         column: str | None = None,
         value: str | None = None,
+        cause: str = "",
     ) -> None:
         self.path = path
         self.line = line
         self.column = column
         self.value = value
         self.expected = expected
+        self.cause = cause
         where = path if line is None else f"{path}, line {line}"
         if column is not None:
             where += f", column '{column}'"
         came = "" if value is None else f": {value!r}"
-        super().__init__(f"{where}{came}; expected {expected}")
+        super().__init__(f"{where}: {cause}" if cause else f"{where}{came}; expected {expected}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        keywords = {"line": self.line, "column": self.column, "value": self.value}
+        keywords = {"line": self.line, "column": self.column, "value": self.value, "cause": self.cause}
         return (_rebuild_trace_error, (self.path, self.expected, keywords))
 
 

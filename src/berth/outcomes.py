@@ -8,7 +8,7 @@ from berth.cluster import Running
 from berth.errors import in_one_line
 from berth.model import Job, Placement, WakeAt
 
-__all__ = ["Evicted", "NeverFits", "Outcome", "Refused", "malformed", "why_never"]
+__all__ = ["Evicted", "NeverFits", "Outcome", "Refused", "malformed", "returned_nonsense", "why_never"]
 
 
 class Evicted(NamedTuple):
@@ -41,6 +41,16 @@ def malformed(placement: Placement, error: Exception, now_ms: int) -> str:
         f"at {now_ms} ms the policy starts job '{placement.job.id}' on slots {placement.slots!r} with share"
         f" {placement.share!r}; expected a tuple of GpuSlot(node, index) and a Share(milli, mem_mib):"
         f" {in_one_line(error)}"
+    )
+
+
+def returned_nonsense(policy: object, error: TypeError) -> str:
+    """What is wrong with a policy that returned nothing that can be iterated, and where the policy is."""
+    code = getattr(policy, "__code__", None) or getattr(type(policy).__call__, "__code__", None)
+    where = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
+    return (
+        f"the policy returned no decisions to go through: {error}; expected that it yields them, or returns a list"
+        f"{where}"
     )
 
 

@@ -33,7 +33,7 @@ from berth.model import (
     RecordState,
     WakeAt,
 )
-from berth.outcomes import Evicted, NeverFits, Outcome, Refused, malformed, why_never
+from berth.outcomes import Evicted, NeverFits, Outcome, Refused, malformed, returned_nonsense, why_never
 from berth.policies import Decision, Policy
 from berth.told import Told, error_of_knowledge
 
@@ -274,6 +274,8 @@ class Scheduler:
         except Exception as error:
             if (of_knowledge := error_of_knowledge(error, self.knowledge, now_ms)) is not None:
                 raise of_knowledge from error
+            if isinstance(error, TypeError) and getattr(error.__traceback__, "tb_next", None) is None:
+                raise PolicyError(f"at {now_ms} ms {returned_nonsense(self.policy, error)}") from error
             raise PolicyError(f"at {now_ms} ms the policy fails: {in_one_line(error)}") from error
         if cluster.changes + queue.changes != shown:
             raise PolicyError(MEDDLED)

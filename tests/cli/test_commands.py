@@ -28,11 +28,77 @@ def answer(*arguments: str | Path) -> object:
     return json.loads(done.stdout)
 
 
+@pytest.mark.parametrize("command", ["berth policies", "berth policies --json", "berth compare --help"])
+def test_a_reader_that_has_enough_is_no_error(command: str) -> None:
+    folder = Path(sys.executable).parent
+    script = f'{folder}/{command} | head -1 >/dev/null; echo "${{PIPESTATUS[0]}}"'
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+def test_a_full_standard_output_is_named() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [Path(sys.executable).with_name("berth"), "policies"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (done.returncode, done.stderr) == (2, "berth: standard output: No space left on device\n")
+
+
+def test_a_misspelt_workload_is_answered_with_the_nearest() -> None:
+    done = berth("compare", "synthetic:phily-like")
+    assert done.returncode == 2
+    assert done.stderr.startswith("berth: no synthetic workload 'phily-like' (did you mean 'philly-like'?)")
+
+
+POLICIES = """
+def idle(queue, cluster, now_ms):
+    return iter(())
+
+def nothing(queue, cluster, now_ms):
+    return None
+"""
+
+
+@pytest.mark.parametrize(
+    ("policy", "status", "said"),
+    [
+        ("idle", 1, "berth: warning: own:idle, seed 0, finished none of 20 jobs; does the policy yield placements?"),
+        (
+            "nothing", 2,
+            "the policy returned no decisions to go through: 'NoneType' object is not iterable; expected that it yields"
+            " them, or returns a list ({folder}/own.py:5)",
+        ),
+    ],
+)  # fmt: skip
+def test_a_policy_that_does_nothing_is_no_success(
+    tmp_path: Path, policy: str, status: int, said: str
+) -> None:
+    (tmp_path / "own.py").write_text(POLICIES)
+    done = berth("simulate", "synthetic:demo?jobs=20", "--policy", f"own:{policy}", cwd=tmp_path)
+    assert done.returncode == status
+    assert said.format(folder=tmp_path) in done.stderr
+
+
+def test_a_table_of_other_columns_is_compared_and_converted(tmp_path: Path) -> None:
+    table = tmp_path / "own.csv"
+    table.write_text("name,at,secs\na,0,60\nb,10,60\n")
+    mapped = ("--map", "id=name,submit=at,run=secs")
+    result = answer("compare", table, *mapped, "--cluster", "1x1:V100", "--policies", "fgd", "--json")
+    assert isinstance(result, dict)
+    assert [run["finished"] for run in result["runs"]] == [2]
+    done = berth("trace", "convert", table, tmp_path / "out.csv", *mapped)
+    assert (done.returncode, done.stdout) == (0, f"2 jobs written to {tmp_path / 'out.csv'}\n")
+
+
 def test_compare_prints_json_and_nothing_else() -> None:
-    result = answer("compare", "synthetic:demo?jobs=80", "--policies", "fgd,random", "--seeds", "2", "--json")
+    result = answer("compare", "synthetic:demo?jobs=80", "--policies", "fgd,random", "--seeds", "3", "--json")
     assert isinstance(result, dict)
     assert list(result) == [
         *(
+            "answers",
             "trace",
             "cluster",
             "policies",
@@ -46,7 +112,7 @@ def test_compare_prints_json_and_nothing_else() -> None:
         ),
         "never_fitting",
     ]
-    assert (result["policies"], result["seeds"], len(result["runs"])) == (["fgd", "random"], [0, 1], 4)
+    assert (result["policies"], result["seeds"], len(result["runs"])) == (["fgd", "random"], [0, 1, 2], 6)
     assert {run["finished"] for run in result["runs"]} == {80}
 
 

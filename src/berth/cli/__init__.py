@@ -6,6 +6,7 @@ one message and status 2, an interruption with status 130.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -28,7 +29,10 @@ def main() -> None:
         finally:
             sys.stdout.flush()
     except SystemExit as error:
-        if _interrupted(error):
+        if _caused_by(error, BrokenPipeError):  # Rich makes an exit with status 1 of it
+            _drop_output()
+            sys.exit(0)
+        if _caused_by(error, KeyboardInterrupt):
             print("berth: interrupted", file=sys.stderr)
         raise
     except BerthError as error:
@@ -41,13 +45,10 @@ def main() -> None:
         print(f"berth: {extra}", file=sys.stderr)
         sys.exit(2)
     except BrokenPipeError:
-        # Whoever read our output has enough of it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(0)
     except OSError as error:
-        where = "" if error.filename is None else f"{error.filename}: "
-        print(f"berth: {where}{error.strerror or error}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _say(error)
         sys.exit(2)
     except (KeyboardInterrupt, RuntimeError) as error:
         if (
@@ -89,10 +90,10 @@ def _exit_with(of_queue: Callable[[list[str]], int | None]) -> None:
         print("berth: interrupted", file=sys.stderr)
         status = 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         status = 0
     except OSError as error:
-        print(f"berth: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        _say(error)
         status = 2
     if status is not None:
         sys.exit(status)
@@ -121,9 +122,26 @@ def _read_history_of_queue() -> None:
             os.environ["BERTH_HISTORY"] = kept
 
 
-def _interrupted(error: SystemExit) -> bool:
-    """Whether Ctrl-C came before this: Typer makes an exit of it, with nothing said."""
+def _caused_by(error: SystemExit, kind: type[BaseException]) -> bool:
+    """Whether such an error came before this exit: Typer makes an exit of Ctrl-C, with nothing said."""
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, KeyboardInterrupt):
+    while cause is not None and not isinstance(cause, kind):
         cause = cause.__cause__ or cause.__context__
     return cause is not None
+
+
+def _say(error: OSError) -> None:
+    """Say what failed and where, and write no more to standard output."""
+    full = error.errno in (
+        errno.ENOSPC,
+        errno.EDQUOT,
+        errno.EIO,
+    )  # files of berth's name themselves (whole_file)
+    where = error.filename or ("standard output" if full else "")
+    print(f"berth: {where}{': ' if where else ''}{error.strerror or error}", file=sys.stderr)
+    _drop_output()
+
+
+def _drop_output() -> None:
+    """Let nothing more be written: whoever read our output has enough of it, or it cannot be written."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import Annotated, Any, Final
 
@@ -77,5 +78,10 @@ def _berth(
         bool,
         typer.Option("--version", "-V", help="Print the version and stop.", callback=_version, is_eager=True),
     ] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", "-q", help="Show no progress on standard error; errors and warnings stay."),
+    ] = False,
 ) -> None:
-    pass
+    if quiet:
+        os.environ["BERTH_QUIET"] = "1"

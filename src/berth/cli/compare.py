@@ -85,6 +85,11 @@ def compare(
     if from_history:
         _from_history(history, since, [name.strip() for name in policies.split(",")], options, jobs)
         return
+    if seeds == 2:
+        print(
+            "berth: two seeds give wide intervals, which hardly tell policies apart; --seeds 5 or more does",
+            file=sys.stderr,
+        )
     _run(trace, [name.strip() for name in policies.split(",")], list(range(seeds)), options, jobs, ray)
 
 
@@ -169,13 +174,15 @@ def _run(
     from berth.cli.files import told_what_is_kept
     from berth.cli.progress import progress_bar
     from berth.experiments.compare import compare as compare_policies
+    from berth.traces import read_trace
 
     asked = conditions_asked(options)
+    source = read_trace(trace, columns=options.map, reader=options.reader)
     at_ms = None if options.map_at is None else [_map_time_ms(hours) for hours in options.map_at]
     runs = f"{len(policies)} × {len(seeds)} runs"
     with progress_bar(runs) as progress, told_what_is_kept(options.out):
         result = compare_policies(
-            trace,
+            source,
             policies,
             cluster=options.cluster,
             seeds=seeds,
@@ -194,8 +201,28 @@ def _run(
         written += _write(result, options.out)
     if options.as_json:
         print(json.dumps(result.to_dict(), allow_nan=False))
-        return
-    _show(result, written)
+    else:
+        _show(result, written)
+    _warn_of_idle(result)
+
+
+def _warn_of_idle(result: Comparison) -> None:
+    """End with status 1 if a policy finished nothing of what the cluster can hold."""
+    from berth.model import Reason
+
+    idle = [
+        run
+        for run in result.runs
+        if not run.summary.finished and run.summary.rejections.get(Reason.NEVER_FITS, 0) < run.summary.jobs
+    ]
+    for run in idle:
+        print(
+            f"berth: warning: {run.policy}, seed {run.seed}, finished none of {_count(run.summary.jobs, 'job')};"
+            " does the policy yield placements?",
+            file=sys.stderr,
+        )
+    if idle:
+        raise typer.Exit(1)
 
 
 def _say_unknown_cards(interference: Interference, nodes: Sequence[Node]) -> None:
@@ -240,6 +267,10 @@ def _write(result: Comparison, out: Path) -> list[Path]:
     return [report, numbers, nodes]
 
 
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
 def _show(result: Comparison, written: list[Path]) -> None:
     from rich.console import Console
 
@@ -255,10 +286,13 @@ def _show(result: Comparison, written: list[Path]) -> None:
         "" if result.conditions.knowledge == "oracle" else f", knowledge {result.conditions.knowledge}"
     )
     console.print(
-        f"{result.trace}: {jobs:,} jobs on {len(result.nodes):,} nodes with {gpus:,} GPUs, {seeds}{knowledge}",
+        f"{result.trace}: {_count(jobs, 'job')} on {_count(len(result.nodes), 'node')} with {_count(gpus, 'GPU')},"
+        f" {seeds}{knowledge}",
         highlight=False,
         markup=False,
     )
+    for sentence in result.answers:
+        console.print(sentence, highlight=False, markup=False, style="bold")
     for table in rich_tables(result.runs, console):
         console.print(table)
     never = max(run.summary.rejections.get(Reason.NEVER_FITS, 0) for run in result.runs)

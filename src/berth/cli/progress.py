@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -12,8 +13,10 @@ __all__ = ["Update", "progress_bar"]
 
 QUIET_S = 1.0
 """Nothing is shown of what is over sooner."""
-LINE_S = 30.0
-"""Where there is no terminal, long work writes no more than a line in so long."""
+LINE_S = 10.0
+"""Where there is no terminal, work writes a line this often."""
+QUIET = "BERTH_QUIET"
+"""The environment variable by which `berth --quiet` silences progress, in processes that it starts too."""
 
 
 class Update(Protocol):
@@ -25,13 +28,16 @@ class Update(Protocol):
 
 @contextmanager
 def progress_bar(what: str, *, long: bool = False) -> Iterator[Update | None]:
-    """What to call with (done, total); None where nobody watches, since standard error is no terminal.
+    """What to call with (done, total); None if progress is silenced.
 
-    What is `long`, minutes or more, is shown from its first call on, and without a terminal tells its first call, its
-    last, and one now and then, a line each.
+    Work that is `long`, minutes or more, is shown from its first call on. Without a terminal each line is written
+    LINE_S after the one before; long work also writes its first and its last.
     """
+    if os.environ.get(QUIET):
+        yield None
+        return
     if not sys.stderr.isatty():
-        yield _lines(what) if long else None
+        yield _lines(what, long)
         return
     from rich.console import Console
     from rich.progress import (
@@ -64,14 +70,14 @@ def progress_bar(what: str, *, long: bool = False) -> Iterator[Update | None]:
         bar.stop()
 
 
-def _lines(what: str) -> Update:
-    """What tells the first call, the last, and one every `LINE_S` seconds."""
-    told_s: float | None = None
+def _lines(what: str, long: bool) -> Update:
+    """What writes a line every `LINE_S` seconds; of long work the first call and the last too."""
+    told_s = None if long else time.monotonic()
 
     def update(done: float, total: float, said: str = "", /) -> None:
         nonlocal told_s
         now_s = time.monotonic()
-        if told_s is None or now_s - told_s >= LINE_S or done >= total:
+        if told_s is None or now_s - told_s >= LINE_S or (long and done >= total):
             told_s = now_s
             part = f"{done:,.0f} of {total:,.0f}"
             print(f"{what}: {part}{f', {said}' if said else ''}", file=sys.stderr, flush=True)

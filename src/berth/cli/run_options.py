@@ -39,6 +39,17 @@ Knowledge = Annotated[
 class RunOptions:
     """What both commands are told of their runs."""
 
+    map: Annotated[
+        str,
+        typer.Option(
+            metavar="FIELD=COLUMN,…",
+            help="The columns of a table of your own: id=…,submit=…,run=… (or start=…,end=…),gpus=…,user=….",
+        ),
+    ] = ""
+    reader: Annotated[
+        str,
+        typer.Option(metavar="MODULE:NAME", help="A function of your own that yields the jobs of a file."),
+    ] = ""
     cluster: Annotated[
         str | None,
         typer.Option(

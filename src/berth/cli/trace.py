@@ -28,6 +28,17 @@ TraceArgument = Annotated[
 SkipBad = Annotated[
     bool, typer.Option("--skip-bad", help="Leave bad rows out and list them, not stop at the first.")
 ]
+Columns = Annotated[
+    str,
+    typer.Option(
+        "--map",
+        metavar="FIELD=COLUMN,…",
+        help="The columns of a table of your own: id=…,submit=…,run=… (or start=…,end=…),gpus=…,user=….",
+    ),
+]
+Reader = Annotated[
+    str, typer.Option(metavar="MODULE:NAME", help="A function of your own that yields the jobs of a file.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
 
 _LISTED_PROBLEMS = 20
@@ -35,12 +46,18 @@ _LISTED_VALUES = 12
 
 
 @app.command()
-def describe(trace: TraceArgument, skip_bad: SkipBad = False, as_json: AsJson = False) -> None:
+def describe(
+    trace: TraceArgument,
+    columns: Columns = "",
+    reader: Reader = "",
+    skip_bad: SkipBad = False,
+    as_json: AsJson = False,
+) -> None:
     """Say what is in a trace: jobs, users, GPU-hours, distributions, and the load on its cluster."""
     from berth.traces import read_trace
     from berth.traces.description import describe_jobs
 
-    source = read_trace(trace)
+    source = read_trace(trace, columns=columns, reader=reader)
     bad: list[TraceError] = []
     description = describe_jobs(source.jobs(skip_bad=bad if skip_bad else None), source.nodes)
     if as_json:
@@ -54,6 +71,8 @@ def describe(trace: TraceArgument, skip_bad: SkipBad = False, as_json: AsJson = 
 def convert(
     trace: TraceArgument,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Ends on .csv, .csv.gz or .parquet.")],
+    columns: Columns = "",
+    reader: Reader = "",
     skip_bad: SkipBad = False,
     compress: Annotated[
         float, typer.Option(metavar="F", min=0.001, help="Divide the times of arrival by this.")
@@ -69,7 +88,7 @@ def convert(
     from berth.traces import read_trace, write, write_nodes
 
     bad: list[TraceError] = []
-    source = read_trace(trace)
+    source = read_trace(trace, columns=columns, reader=reader)
     if nodes is not None and source.nodes is None:
         raise ClusterError(f"{trace} brings no cluster to write to {nodes}")
     counted = _Counted(source.jobs(skip_bad=bad if skip_bad else None, compress=compress))

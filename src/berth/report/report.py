@@ -54,3 +54,5 @@ class Report:
     """berth's version."""
     chapters: Sequence[Chapter] = ()
     """In the order of the page."""
+    answers: Sequence[str] = ()
+    """What was found, in sentences: the first thing on the page."""

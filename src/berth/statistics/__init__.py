@@ -4,6 +4,7 @@
 keeps what a report is made from.
 """
 
+from berth.statistics.answers import answers
 from berth.statistics.columns import EventColumns, Tries, event_columns
 from berth.statistics.comparison import Mark, Standing, standings
 from berth.statistics.fairness import finish_time_fairness, jain_index, service
@@ -71,6 +72,7 @@ __all__ = [
     "Timeline",
     "Tries",
     "Unit",
+    "answers",
     "attempts_of",
     "bounded_slowdown",
     "busy_gpu_ms",

@@ -28,7 +28,19 @@ class Row:
     metric: str
     unit: str
     definition: str
+    better: str
+    """`↑` if more is better, `↓` if less is, and nothing if neither is."""
     cells: tuple[Cell, ...]
+
+    @property
+    def undefined(self) -> bool:
+        """Whether no policy has this metric."""
+        return all(cell.mean == "–" for cell in self.cells)
+
+    @property
+    def same(self) -> bool:
+        """Whether several policies have it and all have the same."""
+        return len(self.cells) > 1 and len({(cell.mean, cell.half) for cell in self.cells}) == 1
 
 
 def table_rows(runs: Sequence[Run]) -> tuple[Row, ...]:
@@ -46,7 +58,8 @@ def _row(runs: Sequence[Run], metric: Metric) -> Row:
     )
     decimals = 0 if whole or largest >= 1000 else 1 if largest >= 10 else 2
     cells = tuple(_cell(standing.interval, standing.mark, factor, decimals) for standing in policies)
-    return Row(metric.name, unit, metric.definition, cells)
+    better = "↑" if metric.best is max else "↓" if metric.best is min else ""
+    return Row(metric.name, unit, metric.definition, better, cells)
 
 
 def _cell(interval: Interval, mark: Mark, factor: float, decimals: int) -> Cell:

@@ -7,11 +7,11 @@ file is known by its header. Nothing is read before the first job is asked for.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from berth.errors import TraceError
+from berth.errors import SettingError, TraceError
 from berth.model import Job, Node
 
 __all__ = ["Trace", "nodes_of", "read", "read_nodes", "read_trace", "write", "write_nodes"]
@@ -25,6 +25,7 @@ class Trace:
 
     path: str
     format: str
+    """A name of `berth trace formats`, `synthetic`, `map:FIELD=COLUMN,…`, or the reader `my.module:reader`."""
     nodes: tuple[Node, ...] | None
     """The cluster that the trace brings; None where it brings none."""
 
@@ -47,9 +48,29 @@ class Trace:
         return replace(self, path=f"{self.path}{'&' if asked else '?'}seed={seed}")
 
 
-def read_trace(path: str | os.PathLike[str]) -> Trace:
-    """The trace at this path: format and cluster are looked up now, jobs are read when they are iterated."""
+def read_trace(
+    path: str | os.PathLike[str], *, columns: str | Mapping[str, str] = "", reader: str = ""
+) -> Trace:
+    """The trace at this path: format and cluster are looked up now, jobs are read when they are iterated.
+
+    `columns` says what the columns of an unknown table are: `{"id": "job_name", "submit": "submitted", …}`, or the same
+    as `id=job_name,submit=submitted,…`. `reader` is `my.module:reader`, called with the path, which yields Jobs.
+    """
     name = os.fspath(path)
+    if columns and reader:
+        raise SettingError("a trace is read by --map or by --reader, not by both")
+    if reader:
+        from berth.traces.own_reader import check_reader
+
+        check_reader(reader)
+        return Trace(name, reader, None)
+    if columns:
+        from berth.traces.formats import format_named, open_trace
+        from berth.traces.readers.mapped import spec_of
+
+        table, entry = open_trace(name, format_named(spec_of(columns)))
+        table.close()
+        return Trace(name, entry.name, None)
     if name.startswith(_SYNTHETIC):
         return Trace(name, "synthetic", nodes_of(name))
     from berth.traces.formats import open_trace
@@ -88,11 +109,16 @@ def read(
 
         yield from workload_of(name).jobs()
         return
+    if known and ":" in known.format and not known.format.startswith("map:"):
+        from berth.traces.own_reader import jobs_of
+
+        yield from jobs_of(known.format, name, file_order=file_order)
+        return
     from berth.traces.fields import Limits
-    from berth.traces.formats import FORMATS, open_trace
+    from berth.traces.formats import format_named, open_trace
     from berth.traces.ordering import jobs_in_order
 
-    table, entry = open_trace(name, FORMATS[known.format] if known else None)
+    table, entry = open_trace(name, format_named(known.format) if known else None)
     try:
         if nodes is None:
             nodes = known.nodes if known else entry.nodes_of(table)

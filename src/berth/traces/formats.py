@@ -16,7 +16,7 @@ from berth.model import Job, Node
 from berth.traces.fields import Limits
 from berth.traces.table import Table, open_table
 
-__all__ = ["FORMATS", "Format", "RowReader", "format_of", "open_trace"]
+__all__ = ["FORMATS", "Format", "RowReader", "format_named", "format_of", "open_trace"]
 
 
 class RowReader(Protocol):
@@ -189,6 +189,15 @@ FORMATS: dict[str, Format] = {
 """Every format by its name."""
 
 
+def format_named(name: str) -> Format:
+    """A format by its name, or that of columns which were named by hand (`map:…`)."""
+    if name in FORMATS:
+        return FORMATS[name]
+    from berth.traces.readers.mapped import mapped_format
+
+    return mapped_format(name)
+
+
 def open_trace(path: str, known: Format | None = None) -> tuple[Table, Format]:
     """Open a trace file up to its header; its format is recognised, or checked where it is known."""
     table = open_table(path)
@@ -222,8 +231,11 @@ def format_of(table: Table) -> Format:
         missing = next(name for name in nearest.header if name not in header)
         expected = f"this column too, as the header is otherwise that of '{nearest.name}'"
         raise TraceError(table.path, expected, line=table.header_line, column=missing, value=came)
+    if not came.isprintable():
+        raise TraceError(table.path, "a trace: CSV with a header, Parquet or SWF, but it is none of these")
     known = "; ".join(f"{entry.name} ({', '.join(entry.header)})" for entry in FORMATS.values())
-    raise TraceError(table.path, f"the header of a known format: {known}", line=table.header_line, value=came)
+    expected = f"the header of a known format, or --map, which says what its columns are: {known}"
+    raise TraceError(table.path, expected, line=table.header_line, value=came)
 
 
 def _part_there(entry: Format, header: set[str]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -98,10 +99,40 @@ def test_events_of_all_runs_are_in_one_file_from_which_conservation_can_be_check
 
 
 def test_the_table_shows_itself() -> None:
-    table = berth.compare(JOBS, ["fgd", "sjf+best-fit"], cluster=NODES).table()
+    result = berth.compare("synthetic:demo?jobs=80", ["fgd", "sjf+best-fit"])
+    table = result.table()
     assert repr(table) == str(table)
-    first = table.splitlines()[0].split()
-    assert first == ["metric", "unit", "fgd", "sjf+best-fit"]
+    lines = table.splitlines()
+    assert lines[: len(result.answers)] == list(result.answers)
+    assert ["metric", "unit", "fgd", "sjf+best-fit"] in [line.split() for line in lines]
+    assert "The same for all: " in table
+    assert table.count("Rejected jobs") == 0
+    assert "rejected jobs 0" in table
+
+
+def test_a_result_is_short_in_python_and_a_frame_where_one_is_wanted() -> None:
+    result = berth.compare(JOBS, ["fgd", "sjf+best-fit"], cluster=NODES, seeds=2)
+    assert len(repr(result)) < 200
+    rows = result.rows()
+    assert {(row["policy"], row["seed"]) for row in rows} == {(run.policy, run.seed) for run in result.runs}
+    (wait,) = [row for row in rows if (row["policy"], row["seed"], row["metric"]) == ("fgd", 0, "Mean wait")]
+    assert wait == {
+        "policy": "fgd", "seed": 0, "metric": "Mean wait", "unit": "seconds", "better": "less",
+        "value": result.runs[0].summary.waiting_time_s.mean,
+    }  # fmt: skip
+    assert "<th>fgd</th>" in result._repr_html_()
+
+
+@pytest.mark.parametrize("library", ["pandas", "polars", "pyarrow"])
+def test_a_frame_has_the_rows_or_says_what_to_install(library: str) -> None:
+    result = berth.compare(JOBS, "fgd", cluster=NODES)
+    made = {"pandas": result.to_pandas, "polars": result.to_polars, "pyarrow": result.to_arrow}[library]
+    if importlib.util.find_spec(library) is None:
+        with pytest.raises(berth.BerthError, match=f"pip install {library}"):
+            made()
+    else:
+        assert len(made()) == len(result.rows())
+        assert list(made().columns if library != "pyarrow" else made().column_names) == list(result.rows()[0])
 
 
 def test_the_result_is_json_without_surprises(tmp_path: Path) -> None:
@@ -109,6 +140,7 @@ def test_the_result_is_json_without_surprises(tmp_path: Path) -> None:
     plain = json.loads(json.dumps(result.to_dict(), allow_nan=False))
     assert list(plain) == [
         *(
+            "answers",
             "trace",
             "cluster",
             "policies",

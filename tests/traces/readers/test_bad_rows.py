@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import pickle
+import random
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,11 +85,10 @@ BAD = [
     Bad("empty file", "", None, None, None, "the file is empty"),
     Bad("only comments", "# nothing\n\n", None, None, None, "the file is empty"),
     Bad("unknown header", "x,y\n1,2\n", 1, None, "x, y",
-        "the header of a known format: openb (name, cpu_milli"),
+        "which says what its columns are: openb (name, cpu_milli"),
     Bad("some times but not all", "name,cpu_milli,memory_mib,num_gpu,gpu_milli,deletion_time\n", 1,
         "creation_time", "name, cpu_milli, memory_mib, num_gpu, gpu_milli, deletion_time", "this column too"),
-    Bad("a file of another kind", "\x93NUMPY\x01" + "x" * 9000, 1, None, "\x93NUMPY\x01" + "x" * 293 + "…",
-        "the header of a known format"),
+    Bad("a file of another kind", "\x93NUMPY\x01" + "x" * 9000, None, None, None, "a trace: CSV with a header"),
     Bad("a field without end", OWN + GOOD_OWN + '"' + "x" * 200_000, 3, None, None, "well-formed CSV row", 1),
     Bad("a column twice", "id,submit_ms,work_ms,id\n", 1, "id", None, "one column 'id'"),
 ]
@@ -159,10 +160,23 @@ def test_a_wrong_encoding_is_told_where_it_is(tmp_path: Path) -> None:
 
 
 def test_a_path_that_is_not_there_or_no_file_is_told(tmp_path: Path) -> None:
-    with pytest.raises(TraceError, match="a file that can be read"):
+    with pytest.raises(TraceError) as missing:
         list(traces.read(tmp_path / "nothing.csv"))
-    with pytest.raises(TraceError, match="a file that can be read"):
+    assert str(missing.value) == f"{tmp_path / 'nothing.csv'}: no such file"
+    assert str(pickle.loads(pickle.dumps(missing.value))) == str(missing.value)
+    with pytest.raises(TraceError, match=f"{tmp_path}: is a directory"):
         list(traces.read(tmp_path))
+
+
+def test_a_file_of_anything_is_no_trace_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "noise.csv"
+    path.write_bytes(random.Random(1).randbytes(4000))
+    with pytest.raises(TraceError) as caught:
+        list(traces.read(path))
+    assert (
+        str(caught.value)
+        == f"{path}; expected a trace: CSV with a header, Parquet or SWF, but it is none of these"
+    )
 
 
 def test_without_a_cluster_any_model_and_number_of_gpus_is_accepted(tmp_path: Path) -> None:

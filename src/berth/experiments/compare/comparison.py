@@ -15,14 +15,15 @@ from berth.cluster import Cluster
 from berth.errors import SettingError, TraceError
 from berth.experiments.compare.conditions import AS_THE_TRACE_SAYS, Conditions, conditions_of
 from berth.experiments.compare.sweep import Progress, Result, Task, run_all, run_task
-from berth.experiments.compare.table import TextTable, text_table
+from berth.experiments.compare.table import TextTable, html_table, text_table
+from berth.frames import frame
 from berth.interference import mode_of
 from berth.knowledge import differs_by_seed
 from berth.model import Job, Node, Reason
 from berth.policies import Setting, make_policy
 from berth.policies.genetic.batch import Shortage, shortage_of
 from berth.policies.protocol import draws
-from berth.statistics import Run, metrics_of, standings, summary_dict
+from berth.statistics import Run, answers, metrics_of, standings, summary_dict
 from berth.traces import Trace, read_nodes, read_trace
 
 __all__ = ["Comparison", "Progress", "Task", "compare", "run_task"]
@@ -31,7 +32,7 @@ TOLD = 5
 """How many of the jobs that no node could hold are named."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Comparison:
     """What came out: one Run a policy and seed, in the order in which they were asked for."""
 
@@ -46,13 +47,60 @@ class Comparison:
     never_fitting: tuple[Shortage, ...] = ()
     """Of the jobs that no node could hold, even empty, the first five, with what they are short of."""
 
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """What was found, in sentences with their uncertainty."""
+        return answers(self.runs)
+
     def table(self) -> TextTable:
-        """Metrics down, policies across, means with half of their 95 % interval over seeds, as text."""
+        """What was found, then metrics down and policies across, with half of the means' 95 % interval over seeds."""
         return text_table(self.runs)
+
+    def rows(self) -> list[dict[str, object]]:
+        """A row for each policy, seed and metric: `policy`, `seed`, `metric`, `unit`, `value`, `better`.
+
+        `unit` is as the metric counts (docs/metrics.md), never changed to be readable; `value` is None where the
+        metric is not defined; `better` is "more", "less" or "".
+        """
+        return [
+            {
+                "policy": run.policy,
+                "seed": run.seed,
+                "metric": metric.name,
+                "unit": str(metric.unit),
+                "value": _number(metric.of(run.summary)),
+                "better": "more" if metric.best is max else "less" if metric.best is min else "",
+            }
+            for run in self.runs
+            for metric in metrics_of(run.summary for run in self.runs)
+        ]
+
+    def to_arrow(self) -> Any:
+        """`rows()` as a pyarrow.Table, which DuckDB reads by its name in a query. Needs pyarrow."""
+        return frame(self.rows(), "pyarrow")
+
+    def to_pandas(self) -> Any:
+        """`rows()` as a pandas.DataFrame. Needs pandas."""
+        return frame(self.rows(), "pandas")
+
+    def to_polars(self) -> Any:
+        """`rows()` as a polars.DataFrame. Needs polars."""
+        return frame(self.rows(), "polars")
+
+    def __repr__(self) -> str:
+        jobs = self.runs[0].summary.jobs if self.runs else 0
+        return (
+            f"Comparison({self.trace!r}, {jobs:,} jobs on {len(self.nodes):,} nodes,"
+            f" policies={list(self.policies)}, seeds={list(self.seeds)})"
+        )
+
+    def _repr_html_(self) -> str:
+        return html_table(self.runs)
 
     def to_dict(self) -> dict[str, object]:
         """What `--json` prints; docs/metrics.md documents the keys."""
         return {
+            "answers": list(self.answers),
             "trace": self.trace,
             "cluster": {"nodes": len(self.nodes), "gpus": sum(node.gpus for node in self.nodes)},
             "policies": list(self.policies),

@@ -32,6 +32,7 @@ def comparison_report(result: Comparison, command: str, created: str) -> Report:
         created=created,
         version=__version__,
         chapters=comparison_chapters(result.runs, result.nodes),
+        answers=result.answers,
     )
 
 

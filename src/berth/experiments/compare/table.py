@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 from io import StringIO
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from berth.statistics import Run
-from berth.statistics.table import table_rows
+from berth.statistics import Run, answers
+from berth.statistics.table import Cell, Row, table_rows
 
-__all__ = ["TextTable", "rich_table", "rich_tables", "text_table"]
+__all__ = ["TextTable", "html_table", "rich_table", "rich_tables", "text_table"]
 
 
 class TextTable(str):
@@ -27,7 +28,8 @@ class TextTable(str):
 def rich_table(runs: Sequence[Run], only: Sequence[str] = ()) -> Table:
     """Metrics down, policies across: the mean, half of its 95 % interval over seeds, and * for the best of all.
 
-    With `only`, the columns of these policies.
+    Rows that are the same for all policies are in the caption, and those that no policy has are left out. With `only`,
+    the columns of these policies.
     """
     policies = list(dict.fromkeys(run.policy for run in runs))
     wanted = list(only) or policies
@@ -37,7 +39,10 @@ def rich_table(runs: Sequence[Run], only: Sequence[str] = ()) -> Table:
     for policy in wanted:
         table.add_column(policy, justify="right", no_wrap=True)
     marked = False
-    for row in table_rows(runs):
+    rows = [row for row in table_rows(runs) if not row.undefined]
+    differ = [row for row in rows if not row.same]
+    same = [_in_words(row) for row in rows if row.same] if differ else []
+    for row in differ or rows:
         cells = []
         for policy, cell in zip(policies, row.cells, strict=True):
             if policy not in wanted:
@@ -46,12 +51,23 @@ def rich_table(runs: Sequence[Run], only: Sequence[str] = ()) -> Table:
             star = {"best": " *", "like best": " ~"}.get(cell.mark, "  " if len(policies) > 1 else "")
             marked = marked or bool(cell.mark)
             cells.append(f"{cell.mean}{half}{star}")
-        table.add_row(row.metric, row.unit, *cells)
+        table.add_row(f"{row.metric} {row.better}".rstrip(), row.unit, *cells)
+    captions = []
+    if same and wanted[-1] == policies[-1]:
+        captions.append(f"The same for all: {'; '.join(same)}.")
     if marked:
-        table.caption = (
-            "* best; ~ the seeds do not tell it from the best; ± half of the 95 % interval over seeds"
+        captions.append(
+            "↑ more is better, ↓ less; * best; ~ the seeds do not tell it from the best; ± half of the 95 %"
         )
+        captions[-1] += " interval over seeds"
+    table.caption = "\n".join(captions)
     return table
+
+
+def _in_words(row: Row) -> str:
+    cell = row.cells[0]
+    unit = f" {row.unit}" if row.unit else ""
+    return f"{row.metric.lower() if not row.metric[:2].isupper() else row.metric} {cell.mean}{unit}"
 
 
 def rich_tables(runs: Sequence[Run], console: Console) -> list[Table]:
@@ -72,9 +88,32 @@ def _fits(table: Table, console: Console) -> bool:
 
 
 def text_table(runs: Sequence[Run]) -> TextTable:
-    """The table as plain text, as wide as it needs to be."""
+    """What was found, and the table, as plain text, as wide as it needs to be."""
     out = StringIO()
     console = Console(file=out, width=400, color_system=None)
+    for sentence in answers(runs):
+        console.print(sentence)
     console.print(rich_table(runs))
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
     return TextTable("\n".join(lines).strip("\n"))
+
+
+def html_table(runs: Sequence[Run]) -> str:
+    """What was found and the table, as notebooks show it; every text is escaped."""
+    policies = list(dict.fromkeys(run.policy for run in runs))
+    rows = [row for row in table_rows(runs) if not row.undefined]
+    rows = [row for row in rows if not row.same] or rows
+    head = "".join(f"<th>{escape(policy)}</th>" for policy in policies)
+    body = "".join(
+        f'<tr><th title="{escape(row.definition)}">{escape(f"{row.metric} {row.better}".rstrip())}</th>'
+        f"<td>{escape(row.unit)}</td>" + "".join(_html_cell(cell) for cell in row.cells) + "</tr>"
+        for row in rows
+    )
+    found = "".join(f"<p>{escape(sentence)}</p>" for sentence in answers(runs))
+    return f"{found}<table><thead><tr><th>metric</th><th>unit</th>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _html_cell(cell: Cell) -> str:
+    half = f" ± {escape(cell.half)}" if cell.half else ""
+    text = f"{escape(cell.mean)}{half}"
+    return f"<td><b>{text}</b></td>" if cell.mark == "best" else f"<td>{text}</td>"

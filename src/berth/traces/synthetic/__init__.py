@@ -7,6 +7,7 @@ every machine.
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from importlib import import_module
@@ -40,7 +41,9 @@ class Workload:
 def settings_of(name: str) -> Any:
     """The class of a workload's settings; SettingError where there is no workload of this name."""
     if name not in WORKLOADS:
-        raise SettingError(f"no synthetic workload '{name}'; there are {', '.join(WORKLOADS)}")
+        near = difflib.get_close_matches(name, WORKLOADS, n=1, cutoff=0.5)
+        hint = f" (did you mean '{near[0]}'?)" if near else ""
+        raise SettingError(f"no synthetic workload '{name}'{hint}; there are {', '.join(WORKLOADS)}")
     module, _, attribute = WORKLOADS[name].partition(":")
     return getattr(import_module(module), attribute)
 

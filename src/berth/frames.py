@@ -1,0 +1,29 @@
+"""Results as data frames of the library that is there; none of them is a dependency of berth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from berth.errors import SettingError
+
+__all__ = ["frame"]
+
+
+def frame(rows: Sequence[Mapping[str, object]], library: str) -> Any:
+    """The rows as a pandas.DataFrame, polars.DataFrame or pyarrow.Table; the keys of the first are the columns.
+
+    Raises SettingError where the library is not installed.
+    """
+    try:
+        module = import_module(library)
+    except ImportError as error:
+        raise SettingError(
+            f"this needs {library}, which berth does not install: pip install {library}"
+        ) from error
+    if library == "pandas":
+        return module.DataFrame(list(rows))
+    if library == "polars":
+        return module.DataFrame(list(rows), infer_schema_length=None)
+    return module.Table.from_pylist(list(rows))

@@ -1,0 +1,111 @@
+"""What a comparison found, in sentences with their uncertainty: the first thing that a table or page shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from berth.statistics.comparison import Mark, Standing, standings
+from berth.statistics.metrics import Metric, headlines_of, readable_unit
+from berth.statistics.run import Run
+
+__all__ = ["answers"]
+
+NEARLY_EMPTY_PCT = 5.0
+"""Below this GPU allocation policies hardly differ, because almost every job starts at once."""
+NAMED = 3
+"""At most this many policies are named in a sentence."""
+
+_WORDS = {
+    "GPU allocation": ("fills the most GPUs", "fills more GPUs"),
+    "GPU use": ("makes the most use of the GPUs", "makes more use of the GPUs"),
+    "Mean wait": ("has the shortest mean wait", "has shorter waits"),
+}
+"""What the best policy does, and what no policy does if the seeds do not tell them apart."""
+
+
+def answers(runs: Sequence[Run]) -> tuple[str, ...]:
+    """One sentence each on waiting, on the GPUs and on jobs that did not finish; none for a single policy.
+
+    A warning comes first if the cluster was nearly empty.
+    """
+    policies = list(dict.fromkeys(run.policy for run in runs))
+    headlines = {metric.name: metric for metric in headlines_of(run.summary for run in runs)}
+    said = [_nearly_empty(runs)]
+    if len(policies) > 1:
+        said.append(_answer(runs, headlines["Mean wait"]))
+        said.append(_answer(runs, headlines.get("GPU use") or headlines["GPU allocation"]))
+        said.append(_unfinished(runs))
+    return tuple(sentence for sentence in said if sentence)
+
+
+def _nearly_empty(runs: Sequence[Run]) -> str:
+    held = [run.summary.gpu_allocation_arriving_pct for run in runs if run.summary.finished]
+    most = max((pct for pct in held if math.isfinite(pct)), default=math.nan)
+    if not most < NEARLY_EMPTY_PCT:
+        return ""
+    return (
+        f"The cluster is nearly empty: while jobs arrive, at most {most:.2g} % of its GPU capacity is held, so policies"
+        " hardly differ. Compress the arrivals (--compress 10) or use a smaller cluster (--cluster)."
+    )
+
+
+def _answer(runs: Sequence[Run], metric: Metric) -> str:
+    """Which policy is best in one metric, how far from the worst, and which ones the seeds do not tell from it."""
+    found = [standing for standing in standings(runs, metric) if standing.interval.count]
+    does_best, does_better = _WORDS[metric.name]
+    if len(found) < 2:
+        return ""
+    factor, unit = readable_unit(metric.unit, [standing.interval.mean for standing in found])
+    ordered = sorted(found, key=lambda standing: standing.interval.mean, reverse=metric.best is max)
+    best, worst = ordered[0], ordered[-1]
+    if all(standing.mark is Mark.NONE for standing in found):
+        return f"All policies have the same {_lower(metric.name)}: {_figure(best, factor)} {unit}."
+    alike = [standing.policy for standing in ordered[1:] if standing.mark is not Mark.NONE]
+    behind = [standing for standing in ordered if standing.mark is Mark.NONE]
+    if not behind:
+        return (
+            f"The seeds do not show that any policy {does_better}: {best.policy} {_figure(best, factor)},"
+            f" {worst.policy} {_figure(worst, factor)} {unit}."
+        )
+    last = behind[-1]
+    sentence = (
+        f"{best.policy} {does_best}: {_figure(best, factor)} {unit}, against {_figure(last, factor)} with"
+    )
+    sentence += f" {last.policy}"
+    if alike:
+        sentence += f"; the seeds do not tell {_listed(alike)} from it"
+    return sentence + "."
+
+
+def _unfinished(runs: Sequence[Run]) -> str:
+    shares: dict[str, list[int]] = {}
+    for run in runs:
+        shares.setdefault(run.policy, []).append(run.summary.jobs - run.summary.finished)
+    worst = max(shares, key=lambda policy: sum(shares[policy]))
+    if not any(shares[worst]):
+        return ""
+    means = {policy: sum(counts) / len(counts) for policy, counts in shares.items()}
+    least = min(means, key=lambda policy: means[policy])
+    jobs = runs[0].summary.jobs
+    if means[least] == means[worst]:
+        return f"Under every policy {means[worst]:,.4g} of {jobs:,} jobs do not finish."
+    return f"Of {jobs:,} jobs {means[least]:,.4g} do not finish under {least}, and {means[worst]:,.4g} under {worst}."
+
+
+def _figure(standing: Standing, factor: float) -> str:
+    mean, high = standing.interval.mean * factor, standing.interval.high * factor
+    decimals = 0 if abs(mean) >= 100 else 1 if abs(mean) >= 1 else 2
+    half = f" ± {high - mean:,.{decimals}f}" if standing.interval.count > 1 else ""
+    return f"{mean:,.{decimals}f}{half}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = list(names[:NAMED])
+    if len(names) > NAMED:
+        shown.append(f"{len(names) - NAMED} others")
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def _lower(text: str) -> str:
+    return text if text[:2].isupper() else text[0].lower() + text[1:]

@@ -1,0 +1,188 @@
+"""A table of anybody's columns as jobs: `--map id=job_name,submit=submitted,run=seconds,gpus=cards`.
+
+Times are seconds or days and times (`2026-11-22 08:30:00`, `2026-11-22T08:30:00`), all of one kind in a file, and count
+from the earliest submission. A job runs for `run`, or from `start` to `end`. GPUs may be a part of one, such as 0.5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from berth.errors import SettingError
+from berth.model import Job, Share
+from berth.traces.fields import (
+    Field,
+    Limits,
+    amount,
+    decimal,
+    integer,
+    names,
+    optional_seconds,
+    seconds,
+    text,
+)
+from berth.traces.formats import Format
+from berth.traces.readers.by_field import Contradiction, FieldReader
+from berth.traces.table import Table
+
+__all__ = ["FIELDS", "PREFIX", "MappedFormat", "MappedReader", "mapped_format", "spec_of"]
+
+PREFIX: Final = "map:"
+FIELDS: Final = {
+    "id": "text that no other row has; needed",
+    "submit": "when it was submitted; needed",
+    "run": "how long it runs, s",
+    "start": "when it started",
+    "end": "when it ended",
+    "user": "text",
+    "application": "text: jobs of one behave alike",
+    "virtual_cluster": "text: queue, partition or account",
+    "gpus": "number, also a part of one; 1 by default",
+    "gpu_mem_gib": "memory of each GPU that it needs, GiB",
+    "nodes": "whole number; as few as will hold it by default",
+    "cpus": "number of CPU cores",
+    "mem_gib": "memory of the node, GiB",
+    "model": "GPU models that it may use, split by |",
+    "priority": "whole number",
+    "time_limit": "what the user asked for, s",
+    "estimate": "what the user expects, s",
+}
+"""What a map may name, and what stands in such a column."""
+
+
+def spec_of(columns: str | Mapping[str, str]) -> str:
+    """The format that these columns make, `map:FIELD=COLUMN,…`. Raises SettingError for a map that cannot be."""
+    parts = columns.split(",") if isinstance(columns, str) else [f"{k}={v}" for k, v in columns.items()]
+    found: dict[str, str] = {}
+    for part in parts:
+        field, equals, column = part.strip().partition("=")
+        if not equals or field not in FIELDS or not column:
+            raise SettingError(
+                f"--map '{part.strip()}'; expected FIELD=COLUMN with a field of {', '.join(FIELDS)}"
+            )
+        if field in found:
+            raise SettingError(f"--map names the column of {field} twice: {found[field]} and {column}")
+        found[field] = column
+    lacking = [name for name in ("id", "submit") if name not in found]
+    if "run" not in found and not {"start", "end"} <= found.keys():
+        lacking.append("run (or start and end)")
+    if lacking:
+        raise SettingError(
+            f"--map names no column for {', '.join(lacking)}; a job needs id, submit, and run or start and end"
+        )
+    return PREFIX + ",".join(f"{field}={column}" for field, column in found.items())
+
+
+@dataclass(frozen=True)
+class MappedFormat(Format):
+    """The format of a table whose columns were named by hand."""
+
+    columns: tuple[tuple[str, str], ...] = ()
+
+    def reader_of(self, table: Table, limits: Limits) -> MappedReader:
+        return MappedReader(table, limits, dict(self.columns))
+
+    def check(self, table: Table) -> None:
+        for field, column in self.columns:
+            if column not in table.header:
+                raise table.error(
+                    table.header_line or 1,
+                    f"a column '{column}' for {field}, as --map says; there are {table.header_text}",
+                )
+
+
+def mapped_format(spec: str) -> MappedFormat:
+    """The format of a spec of `spec_of`."""
+    pairs = [part.partition("=") for part in spec.removeprefix(PREFIX).split(",")]
+    columns = tuple((field, column) for field, _, column in pairs)
+    return MappedFormat(
+        spec,
+        "columns that --map names, one row a job",
+        tuple(column for _, column in columns),
+        (),
+        "",
+        columns=columns,
+    )
+
+
+class MappedReader(FieldReader):
+    """Rows of such a table."""
+
+    counts_from_first = True
+
+    def __init__(self, table: Table, limits: Limits, columns: Mapping[str, str]) -> None:
+        self._columns = columns
+        self._limits = limits
+
+        def at(field: str) -> str:
+            return columns.get(field, f"--map {field}")  # no column has such a name
+
+        fields: list[tuple[Field[Any], Any]] = [
+            (text(at("id"), empty=False), None),
+            (_moment(at("submit")), None),
+            (seconds(at("run")), None),
+            (_moment(at("start")), None),
+            (_moment(at("end")), None),
+            (text(at("user")), ""),
+            (text(at("application")), ""),
+            (text(at("virtual_cluster")), ""),
+            (decimal(at("gpus")).or_else(1.0), 1.0),
+            (decimal(at("gpu_mem_gib")).or_else(0.0), 0.0),
+            (amount(at("nodes")), None),
+            (decimal(at("cpus")).or_else(0.0), 0.0),
+            (decimal(at("mem_gib")).or_else(0.0), 0.0),
+            (names(at("model"), among=limits.models, what="GPU models"), ()),
+            (integer(at("priority")).or_else(0), 0),
+            (optional_seconds(at("time_limit")), None),
+            (optional_seconds(at("estimate")), None),
+        ]
+        super().__init__(table, fields, at("submit"))
+        self.id_column = columns["id"]
+
+    def make(self, *values: Any) -> Job:
+        (job_id, submit_ms, run_ms, start_ms, end_ms, user, application, pool, gpus, gpu_gib, nodes, cores, gib, models,
+         priority, limit_ms, estimate_ms) = values  # fmt: skip
+        if run_ms is None:
+            run_ms = end_ms - start_ms
+            if run_ms < 0:
+                raise Contradiction(
+                    self._columns["end"], end_ms // 1000, "an end that is not before the start"
+                )
+        if gpus > 1 and gpus != int(gpus):
+            raise Contradiction(self._columns["gpus"], gpus, "a whole number of GPUs, or a part of one")
+        if self._limits.gpus is not None and gpus > self._limits.gpus:
+            raise Contradiction(
+                self._columns["gpus"],
+                f"{gpus:g}",
+                f"at most {self._limits.gpus} GPUs, the cluster has no more",
+            )
+        milli = 1000 if gpus >= 1 or gpus == 0 else max(1, round(gpus * 1000))
+        return Job(
+            job_id, submit_ms, run_ms, user, application,
+            gpus=int(gpus) if gpus >= 1 else int(gpus > 0),
+            share=Share(milli, round(gpu_gib * 1024)),
+            nodes=(1 if gpus <= 1 else 0) if nodes is None else nodes,
+            cpu_milli=round(cores * 1000), mem_mib=round(gib * 1024), models=models, priority=priority,
+            time_limit_ms=limit_ms, estimate_ms=estimate_ms, virtual_cluster=pool,
+        )  # fmt: skip
+
+    def job(self, row: tuple[int, Job], origin_ms: int) -> Job:
+        return replace(row[1], submit_ms=row[0] - origin_ms)
+
+
+def _moment(name: str) -> Field[int]:
+    """A day and time, or seconds from any origin, as milliseconds."""
+    number = seconds(name)
+
+    def parse(value: str) -> int:
+        if "-" not in value:
+            return number.parse(value)
+        found = datetime.fromisoformat(value.strip())
+        if found.tzinfo is None:
+            found = found.replace(tzinfo=UTC)
+        return round(found.timestamp() * 1000)
+
+    return Field(name, parse, "seconds, or a day and time such as 2026-11-22 08:30:00")

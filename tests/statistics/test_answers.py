@@ -1,0 +1,66 @@
+"""What a comparison says that it found."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from berth.statistics import Run, answers
+from tests.experiments.compare.runs import made_runs
+
+(LIKE, *_) = made_runs(seeds=(1,))
+
+
+def runs(waits_h: dict[str, Sequence[float]], allocation_pct: float = 50.0, unfinished: int = 0) -> list[Run]:
+    """A run for each mean wait, of a policy and a seed; all else is the same."""
+    summary = replace(
+        LIKE.summary, gpu_allocation_pct=allocation_pct, gpu_allocation_arriving_pct=allocation_pct,
+        finished=LIKE.summary.jobs - unfinished,
+    )  # fmt: skip
+    return [
+        replace(
+            LIKE, policy=policy, seed=seed,
+            summary=replace(summary, waiting_time_s=replace(summary.waiting_time_s, mean=wait_h * 3600)),
+        )
+        for policy, waits in waits_h.items()
+        for seed, wait_h in enumerate(waits)
+    ]  # fmt: skip
+
+
+def test_the_best_is_named_with_its_interval_and_what_the_seeds_do_not_tell_from_it() -> None:
+    said, *_ = answers(runs({"a": [4, 6, 5], "b": [1.0, 2, 3], "c": [1.4, 1.9, 3]}))
+    assert said == (
+        "b has the shortest mean wait: 2.0 ± 2.5 hours, against 5.0 ± 2.5 with a; the seeds do not tell c from it."
+    )
+
+
+def test_where_the_seeds_tell_nothing_apart_no_winner_is_named() -> None:
+    said, *_ = answers(runs({"a": [4, 1, 5], "b": [1, 5, 3]}))
+    assert said == "The seeds do not show that any policy has shorter waits: b 3.0 ± 5.0, a 3.3 ± 5.2 hours."
+
+
+def test_equal_policies_are_called_equal_and_one_alone_is_compared_with_nothing() -> None:
+    assert answers(runs({"a": [3], "b": [3]})) == (
+        "All policies have the same mean wait: 3.0 hours.",
+        "All policies have the same GPU allocation: 50.0 %.",
+    )
+    assert answers(runs({"a": [3]})) == ()
+
+
+@pytest.mark.parametrize(("allocation_pct", "warned"), [(0.23, True), (4.9, True), (5.1, False)])
+def test_a_nearly_empty_cluster_is_said_first(allocation_pct: float, warned: bool) -> None:
+    said = answers(runs({"a": [3], "b": [4]}, allocation_pct))
+    assert said[0].startswith("The cluster is nearly empty") is warned
+    assert ("--compress" in said[0]) is warned
+
+
+def test_jobs_that_do_not_finish_are_said() -> None:
+    both = [*runs({"a": [3]}, unfinished=2), *runs({"b": [3]}, unfinished=5)]
+    jobs = LIKE.summary.jobs
+    assert answers(both)[-1] == f"Of {jobs} jobs 2 do not finish under a, and 5 under b."
+    assert (
+        answers(runs({"a": [3], "b": [3]}, unfinished=4))[-1]
+        == f"Under every policy 4 of {jobs} jobs do not finish."
+    )

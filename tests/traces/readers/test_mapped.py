@@ -1,0 +1,148 @@
+"""Tables of other columns (`--map`), and readers of the user's own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import berth
+from berth.errors import SettingError, TraceError
+from berth.model import Share
+
+TABLE = """job_name,submitted,secs,cards,who
+late,2026-11-22 08:30:00,3600,1,ann
+half,2026-11-22T08:31:00.5,600,0.5,bob
+first,2026-11-22 08:29:00,600,2,bob
+"""
+MAP = "id=job_name,submit=submitted,run=secs,gpus=cards,user=who"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "own.csv"
+    path.write_text(TABLE)
+    return path
+
+
+def test_columns_by_their_names_make_jobs(table: Path) -> None:
+    trace = berth.read_trace(table, columns=MAP)
+    jobs = list(trace.jobs())
+    assert [(job.id, job.submit_ms, job.work_ms, job.user) for job in jobs] == [
+        ("first", 0, 600_000, "bob"),
+        ("late", 60_000, 3_600_000, "ann"),
+        ("half", 120_500, 600_000, "bob"),
+    ]
+    assert [(job.gpus, job.share, job.nodes) for job in jobs] == [
+        (2, Share(), 0), (1, Share(), 1), (1, Share(500), 1),
+    ]  # fmt: skip
+    assert [job.id for job in berth.read(trace, file_order=True)] == ["late", "half", "first"]
+
+
+def test_the_map_goes_to_the_processes_of_a_sweep(table: Path) -> None:
+    trace = berth.read_trace(table, columns={"id": "job_name", "submit": "submitted", "run": "secs"})
+    result = berth.compare(trace, ["fgd", "sjf"], cluster="1x4:V100", processes=2)
+    assert {run.summary.finished for run in result.runs} == {3}
+
+
+def test_a_job_runs_from_its_start_to_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "ran.csv"
+    path.write_text("id,submit,start,end\na,100,110,115.5\nb,99,120,119\n")
+    trace = berth.read_trace(path, columns="id=id,submit=submit,start=start,end=end")
+    with pytest.raises(TraceError, match="line 3, column 'end': '119'; expected an end that is not before"):
+        list(trace.jobs())
+    bad: list[TraceError] = []
+    (job,) = trace.jobs(skip_bad=bad)
+    assert (job.submit_ms, job.work_ms, len(bad)) == (0, 5500, 1)
+
+
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("id=job_name,submit=submitted", r"no column for run \(or start and end\)"),
+        ("id=job_name,submit=submitted,run=secs,run=cards", "the column of run twice: secs and cards"),
+        (
+            "id=job_name,when=submitted",
+            "--map 'when=submitted'; expected FIELD=COLUMN with a field of id, submit",
+        ),
+        ("id", "--map 'id'; expected FIELD=COLUMN"),
+    ],
+)
+def test_a_map_that_cannot_be_is_refused(table: Path, columns: str, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        berth.read_trace(table, columns=columns)
+
+
+def test_a_column_that_is_not_there_and_a_value_that_is_none_are_told(table: Path) -> None:
+    with pytest.raises(
+        TraceError, match="expected a column 'gpu' for gpus, as --map says; there are job_name"
+    ):
+        berth.read_trace(table, columns="id=job_name,submit=submitted,run=secs,gpus=gpu")
+    table.write_text(TABLE + "x,2026-11-22 08:30:00,60,1.5,eve\n")
+    with pytest.raises(TraceError, match=r"line 5, column 'cards': '1\.5'; expected a whole number of GPUs"):
+        list(berth.read_trace(table, columns=MAP).jobs())
+
+
+READER = """
+from berth import Job
+
+def rows(path):
+    with open(path) as lines:
+        for number, line in enumerate(lines):
+            yield Job(f"job-{number}", 1000 - number, len(line))
+
+def twice(path):
+    yield from (Job("a", 0, 1), Job("a", 0, 1))
+
+def three(path):
+    yield 3
+
+def fails(path):
+    yield from [][1]
+
+def takes_nothing():
+    pass
+"""
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_reader_of_a_test.py").write_text(READER)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own_reader_of_a_test", raising=False)
+
+
+@pytest.mark.usefixtures("own")
+def test_an_own_reader_yields_jobs_in_any_order(table: Path) -> None:
+    trace = berth.read_trace(table, reader="own_reader_of_a_test:rows")
+    assert [job.submit_ms for job in trace.jobs()] == [997, 998, 999, 1000]
+    assert berth.compare(trace, "fgd", cluster="1x4:V100").runs[0].summary.finished == 4
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("twice", "yielded 'a' twice"),
+        ("three", "yielded 3"),
+        ("fails", "raised IndexError: list index out of range .*own_reader_of_a_test.py:16"),
+    ],
+)
+def test_what_an_own_reader_does_wrong_is_told_as_its_fault(table: Path, name: str, said: str) -> None:
+    with pytest.raises(TraceError, match=f"own_reader_of_a_test:{name}', which {said}"):
+        list(berth.read_trace(table, reader=f"own_reader_of_a_test:{name}").jobs())
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize(
+    "name", ["own_reader_of_a_test:nothing", "no_such_module:rows", "own_reader_of_a_test:takes_nothing"]
+)
+def test_a_reader_that_cannot_be_called_is_refused_at_once(table: Path, name: str) -> None:
+    with pytest.raises(SettingError, match=f"no reader '{name}'"):
+        berth.read_trace(table, reader=name)
+
+
+def test_a_map_and_a_reader_at_once_are_refused(table: Path) -> None:
+    with pytest.raises(SettingError, match="by --map or by --reader"):
+        berth.read_trace(table, columns=MAP, reader="a:b")
