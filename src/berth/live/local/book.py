@@ -146,7 +146,7 @@ class Book:
             return
         if entry.state != HELD:
             raise LiveError(f"job {entry.id} is {entry.state}; only a held job can be released")
-        entry.queued_ms = now_ms
+        entry.queued_ms, entry.stands_ms = now_ms, 0
         self._change(entry, WAITING, now_ms, "")
         self._consider(entry, now_ms)
 
@@ -237,7 +237,8 @@ class Book:
     def revive(self, entry: Entry, now_ms: int) -> None:
         """Queue a job again that has ended."""
         entry.attempt += 1
-        entry.queued_ms, entry.stop, entry.end_ms, entry.exit_code = now_ms, "", None, None
+        entry.queued_ms, entry.stands_ms = now_ms, 0
+        entry.stop, entry.end_ms, entry.exit_code = "", None, None
         entry.slots, entry.share, entry.start_ms, entry.start_failures = (), (0, 0), None, 0
         entry.state = WAITING
         self._enter(entry)
@@ -328,13 +329,10 @@ class Book:
             entry.needs_mib = max(more_mib(entry, end, self.limits), entry.needs_mib)
             self._learn_need(entry)
         entry.attempt += 1
-        entry.queued_ms, entry.stop, entry.share, entry.start_ms, entry.end_ms = (
-            now_ms,
-            "",
-            (0, 0),
-            None,
-            None,
-        )
+        # A user or a policy that stopped it wanted others to go first; otherwise it keeps its place.
+        entry.stands_ms = 0 if state == PREEMPTED else entry.stands_ms or entry.queued_ms
+        entry.queued_ms, entry.stop, entry.share = now_ms, "", (0, 0)
+        entry.start_ms = entry.end_ms = None
         self._change(entry, WAITING, now_ms, f"its last attempt: {reason or state}")
         self._consider(entry, now_ms)
         self._release_array(entry, now_ms)
@@ -403,7 +401,7 @@ class Book:
 
     def load(self, entries: Iterable[Entry], now_ms: int) -> None:
         """Take over what the store holds; those that were starting or running are the caller's to look after."""
-        for entry in sorted(entries, key=lambda job: (job.queued_ms, job.serial)):
+        for entry in sorted(entries, key=lambda job: job.standing):
             entry.offered = False
             self._enter(entry)
             self.next_serial = max(self.next_serial, entry.serial + 1)
@@ -476,7 +474,7 @@ class Book:
             return  # it can never start, and has ended
         not_yet = reason is not None and self._is_not_yet(entry, reason, now_ms)
         if entry.not_yet and not not_yet:
-            entry.queued_ms = now_ms  # until now it waited for no resources
+            entry.queued_ms, entry.stands_ms = now_ms, 0  # until now it waited for no resources
             self.dirty[entry.id] = entry
         entry.not_yet = not_yet
         if reason is None:
