@@ -433,6 +433,26 @@ def test_what_was_learned_of_one_command_is_given_to_no_other_and_to_none_that_c
     assert shares == [540, 540, 400, 400, 300]
 
 
+@pytest.mark.parametrize(
+    ("argv", "given"),
+    [
+        (("sh", "-c", "train 2 > out.2"), 675),
+        (("sh", "-c", "serve 2"), 0),
+        (("python", "train 1"), 0),
+    ],
+)
+def test_jobs_of_one_name_and_program_are_alike_whatever_their_parameters(
+    argv: tuple[str, ...], given: int, tmp_path: Path
+) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    first = world.submit(request(argv=("sh", "-c", "train 1 > out.1"), name="train"), ONE)[0]
+    world.decide()
+    world.commit()
+    second = world.submit(request(argv=argv, name="train"), ONE)[0]
+    world.end(first, End(1, refused=1, needed_mib=600))
+    assert (first.needs_mib, second.needs_mib) == (675, given)
+
+
 def test_the_memory_that_a_user_says_after_a_need_was_learned_counts(tmp_path: Path) -> None:
     world = FakeWorld(tmp_path / "queue.db")
     (entry,) = world.submit(request(), ONE)

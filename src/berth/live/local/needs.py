@@ -48,10 +48,13 @@ class Needs:
 
 def _kind(entry: Entry) -> Kind:
     """What jobs are alike in memory: those of one user, application, command and number of GPUs."""
-    argv = entry.request.argv
-    if not argv[1:2] or not argv[1].startswith("-"):
+    request, argv = entry.request, entry.request.argv
+    if request.name or request.profile:  # the user says what is alike, if it is the same program
+        behind = next((word for word in argv[1:] if not word.startswith("-")), "")
+        argv = (argv[0], *behind.split()[:1])
+    elif not argv[1:2] or not argv[1].startswith("-"):
         argv = argv[:2]  # behind a program and its script are parameters; behind `sh -c` is the program
-    return entry.uid, application_of(entry.request, entry.params), entry.request.gpus, argv
+    return entry.uid, application_of(request, entry.params), request.gpus, argv
 
 
 def sizes_of(request: Request) -> tuple[int, int, int]:
