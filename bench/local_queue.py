@@ -143,7 +143,7 @@ def decisions(policy: str, jobs: int, ends: int = 200) -> dict[str, Any]:
                 "id": str(i), "submit_ms": 0, "user": f"user{i % 5}", "application": f"app{i % 50}", "gpus": 1,
                 "share": (100 * (1 + i % 9), 1024 * (1 + i % 40)), "cpu_milli": 1000, "mem_mib": 0, "priority": 0,
                 "time_limit_ms": 60_000 * (1 + i % 600), "estimate_ms": None, "retries": 3, "attempt": 1, "pins": (),
-                "version": 1,
+                "version": 1, "standing": (0, i),
             },
         }
         for i in range(jobs)

@@ -14,6 +14,8 @@ from berth.interference import make_interference
 from berth.knowledge import Oracle, Spread, User
 from berth.model import FOREVER_MS, Evict, GpuSlot, Job, Node, Placement, Record, RecordState, Share, WakeAt
 from berth.policies import Decision, Setting, make_policy
+from berth.policies.schemes.limit_settings import Limit
+from berth.policies.schemes.limits import Limits
 from berth.scheduler import Evicted, NeverFits, Refused, Scheduler
 
 ONE_GPU = [Node("a", 1, None, 8000, 8000)]
@@ -54,6 +56,35 @@ def test_a_wake_stays_until_it_is_due_and_is_handed_out_once() -> None:
     assert one.next_wake_ms == 50
     assert [type(outcome) for outcome in one.decide(60)] == [Refused]  # 50 ms is over: not later than now
     assert one.next_wake_ms == 100
+
+
+@pytest.mark.parametrize("limited", [None, "", "u"])
+@pytest.mark.parametrize("inner", ["fifo+first-fit", "easy+fifo+first-fit", "easy+priority+best-fit"])
+def test_a_job_that_goes_ahead_of_a_waiting_one_is_decided_on_before_it(
+    inner: str, limited: str | None
+) -> None:
+    policy: object = inner
+    if limited is not None:
+        policy = Limits(make_policy(inner), (Limit("user", limited, running=50),))
+    one = scheduler(policy)
+    jobs = {name: live(name, user="u") for name in "abcd"}
+    for name in "abd":
+        one.submit(jobs[name])
+    assert started(one) == ["a"]  # the others are known to the policy
+    one.submit(jobs["c"], ahead_of=jobs["b"])
+    order = []
+    for now_ms in range(1, 4):
+        (running,) = one.cluster.running
+        one.ended(running, RecordState.COMPLETED, now_ms)
+        order += started(one, now_ms)
+    assert order == ["c", "b", "d"]
+
+
+def test_a_job_cannot_go_ahead_of_one_that_does_not_wait() -> None:
+    one = scheduler()
+    with pytest.raises(SchedulerError, match="'a' cannot go ahead of job 'b', which does not wait"):
+        one.submit(live("a"), ahead_of=live("b"))
+    assert not one.waits("a")
 
 
 def test_what_is_placed_counts_before_its_process_exists() -> None:

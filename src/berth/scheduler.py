@@ -93,11 +93,19 @@ class Scheduler:
 
     # What jobs do
 
-    def submit(self, job: Job) -> bool:
-        """Queue a job behind all others. Returns whether it could start if nothing else ran; one that could not waits
-        all the same, and the next `decide` says why (`NeverFits`)."""
+    def submit(self, job: Job, *, ahead_of: Job | None = None) -> bool:
+        """Queue a job behind all others, or right before a waiting one. Returns whether it could start if nothing else
+        ran; one that could not waits all the same, and the next `decide` says why (`NeverFits`)."""
         fits = self._fits(job)
-        if job.id in self.cluster.running or not self.queue.add(job):
+        if ahead_of is not None and ahead_of not in self.queue:
+            raise SchedulerError(
+                f"job '{job.id}' cannot go ahead of job '{ahead_of.id}', which does not wait"
+            )
+        queue = self.queue
+        queued = job.id not in self.cluster.running and (
+            queue.add(job) if ahead_of is None else queue.insert(job, ahead_of)
+        )
+        if not queued:
             raise SchedulerError(f"job '{job.id}' waits or runs already; give each job an id of its own")
         if not fits:
             self._never_fit[job.id] = job

@@ -51,6 +51,45 @@ def test_an_iteration_goes_on_behind_jobs_that_it_has_yielded(size: int, leave: 
         assert [name for name in seen if not name.startswith("again")] == [job.id for job in expected]
 
 
+@given(st.lists(st.tuples(st.integers(0, 5), st.sampled_from(["add", "insert", "leave"])), max_size=150))
+def test_inserted_jobs_have_their_places(steps: list[tuple[int, str]]) -> None:
+    queue = Queue()
+    plain: list[Job] = []
+    for number, (at, what) in enumerate(steps):
+        job = Job(str(number), 0, at)
+        if what == "leave" and plain:
+            queue.remove(plain.pop(at % len(plain)))
+        elif what == "insert" and plain:
+            place = at % len(plain)
+            assert queue.insert(job, plain[place])
+            plain.insert(place, job)
+        else:
+            queue.add(job)
+            plain.append(job)
+        assert queue.first() is (plain[0] if plain else None)
+        if number % 20 == 0:
+            assert list(queue.by(work)) == sorted(plain, key=work)
+    assert list(queue) == plain
+    assert list(queue.by(work)) == sorted(plain, key=work)
+
+
+def test_many_are_inserted_before_the_same_job_and_an_iteration_goes_on() -> None:
+    queue = Queue()
+    jobs = [Job(str(number), 0, 1) for number in range(3)]
+    for job in jobs:
+        queue.add(job)
+    seen = []
+    for job in queue:
+        seen.append(job.id)
+        if job is jobs[0]:
+            for number in range(200):
+                assert queue.insert(Job(f"late{number}", 0, 1), jobs[2])
+    late = [f"late{number}" for number in range(200)]
+    assert seen == ["0", "1", *late, "2"]
+    assert not queue.insert(Job("late0", 0, 1), jobs[2])
+    assert not queue.insert(Job("another", 0, 1), Job("2", 0, 1))
+
+
 def test_a_job_knows_whether_it_waits() -> None:
     queue = Queue()
     job = Job("a", 0, 1)

@@ -57,6 +57,12 @@ def test_with_nothing_known_the_users_limits_count_and_then_a_default_that_is_sa
     assert known.peak_mem_mib(job()) is None
 
 
+def test_a_recorded_profile_without_gpu_memory_tells_of_none() -> None:
+    known = History(profiles={"a": flat("a", 0)})
+    assert known.peak_mem_mib(job(share=Share(1000, 700))) == Spread(700, 0, 700, "user")
+    assert known.peak_mem_mib(job()) is None
+
+
 def test_a_kind_is_application_user_and_request_and_wider_where_too_few_were_seen() -> None:
     records = [record("a", "u", 100), record("a", "u", 100), record("a", "u", 100), record("a", "v", 900)]
     known = History([*records, record("b", "v", 50)])

@@ -118,8 +118,9 @@ def _read_history_of_queue() -> None:
             return
         from berth.live.local.places import Places, state_folder
 
-        if os.path.exists(os.path.join(kept := Places(state_folder()).history, "index.json")):
-            os.environ["BERTH_HISTORY"] = kept
+        places = Places(state_folder())
+        if os.path.exists(os.path.join(places.history, "index.json")) or os.path.exists(places.store):
+            os.environ["BERTH_HISTORY"] = places.history
 
 
 def _caused_by(error: SystemExit, kind: type[BaseException]) -> bool:

@@ -9,8 +9,10 @@ take it are dropped and made anew when a policy next asks for them, which is whe
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from fractions import Fraction
+from operator import itemgetter
 from typing import Any
 
 from sortedcontainers import SortedList
@@ -27,7 +29,11 @@ Lane = Callable[[Job], Hashable]
 """A function of a job that tells which lane it waits in; the answer must not change while it waits."""
 
 
-Entry = tuple[Any, float, Job]
+Serial = int | Fraction
+"""Tells the order in which jobs stand in the queue; one that was inserted is halfway between its neighbours."""
+
+
+Entry = tuple[Any, Serial, Job]
 """Of a sorted order: key, serial and job. The key is that of the moment at which the job was queued, for what is
 believed of it may change while it waits."""
 
@@ -35,12 +41,12 @@ believed of it may change while it waits."""
 class _Order:
     """The waiting jobs by a key."""
 
-    def __init__(self, key: Key, jobs: Iterable[tuple[float, Job]]) -> None:
+    def __init__(self, key: Key, jobs: Iterable[tuple[Serial, Job]]) -> None:
         self.key = key
         self._of: dict[str, Entry] = {job.id: (key(job), serial, job) for serial, job in jobs}
         self.entries: SortedList = SortedList(self._of.values())
 
-    def add(self, job: Job, serial: float) -> None:
+    def add(self, job: Job, serial: Serial) -> None:
         entry = self._of[job.id] = (self.key(job), serial, job)
         self.entries.add(entry)
 
@@ -57,7 +63,7 @@ class _Lanes:
         self.entries: dict[Hashable, SortedList] = {}
         self._of: dict[str, tuple[Hashable, Entry]] = {}
 
-    def add(self, job: Job, serial: float) -> None:
+    def add(self, job: Job, serial: Serial) -> None:
         lane = self.lane(job)
         entries = self.entries.get(lane)
         if entries is None:
@@ -80,7 +86,7 @@ class Queue:
     def __init__(self) -> None:
         self._places: dict[str, int] = {}  # id -> its place in _jobs
         self._jobs: list[Job | None] = []  # None where one has left
-        self._serials: list[int] = []  # at the same places; they only grow, where jobs come by `add` alone
+        self._serials: list[Serial] = []  # at the same places; they grow from place to place
         self._first = 0  # the place of the first waiting job; behind all places where none waits
         self._room = 64  # so many places are filled before those that have left are taken out
         self._orders: dict[Key, _Order] = {}
@@ -91,7 +97,7 @@ class Queue:
         self.emptied = 0
         """How often the last waiting job left."""
         self.replacements = 0
-        """How often a waiting job was exchanged for another of its id."""
+        """How often a waiting job was exchanged for another of its id, or one was inserted among them."""
 
     def __len__(self) -> int:
         return len(self._places)
@@ -113,7 +119,7 @@ class Queue:
         return None if place is None else self._jobs[place]
 
     def __iter__(self) -> Iterator[Job]:
-        """In the order in which they were queued; a job that was queued again comes last."""
+        """In the order in which they were queued, inserted ones in the places that they were given."""
         jobs, serials = self._jobs, self._serials
         place = self._first
         while place < len(jobs):
@@ -127,7 +133,7 @@ class Queue:
             place += 1
 
     def first(self) -> Job | None:
-        """The job that has waited longest; None if none waits."""
+        """The job that stands first; None if none waits."""
         return self._jobs[self._first] if self._places else None
 
     def by(self, key: Key) -> Iterator[Job]:
@@ -174,6 +180,21 @@ class Queue:
         if self._orders or self._lanes:
             self._sort_in(job, serial)
         self.changes += 1
+        return True
+
+    def insert(self, job: Job, ahead_of: Job) -> bool:
+        """Queue a job right before a waiting one; False where one of its id waits or that one does not. It takes time
+        in proportion to the queue's length. For the scheduler alone."""
+        if job.id in self._places or ahead_of not in self:
+            return False
+        kept = list(self._entries())
+        place = bisect_left(kept, self._serials[self._places[ahead_of.id]], key=itemgetter(0))
+        before = kept[place - 1][0] if place else 0
+        serial = Fraction(before + kept[place][0]) / 2
+        self._fill([*kept[:place], (serial, job), *kept[place:]])
+        self._sort_in(job, serial)
+        self.changes += 1
+        self.replacements += 1
         return True
 
     def remove(self, job: Job) -> int | None:
@@ -231,7 +252,7 @@ class Queue:
         """Drop the lanes that this function tells, because its answers have changed. For the scheduler alone."""
         self._lanes = {kept: lanes for kept, lanes in self._lanes.items() if kept[0] != lane}
 
-    def _sort_in(self, job: Job, serial: int) -> None:
+    def _sort_in(self, job: Job, serial: Serial) -> None:
         for key, order in [*self._orders.items()]:
             try:
                 order.add(job, serial)
@@ -243,13 +264,16 @@ class Queue:
             except Exception:  # noqa: BLE001
                 del self._lanes[kept]
 
-    def _entries(self) -> Iterator[tuple[int, Job]]:
+    def _entries(self) -> Iterator[tuple[Serial, Job]]:
         return (
             (serial, job) for serial, job in zip(self._serials, self._jobs, strict=True) if job is not None
         )
 
     def _compact(self) -> None:
-        kept = list(self._entries())
+        self._fill(list(self._entries()))
+
+    def _fill(self, kept: list[tuple[Serial, Job]]) -> None:
+        """Have these waiting, without gaps, in new lists, by which an iteration knows of it."""
         self._serials = [serial for serial, _ in kept]
         self._jobs = [job for _, job in kept]
         self._places = {job.id: place for place, (_, job) in enumerate(kept)}

@@ -111,9 +111,9 @@ class History:
         needs_mib = self._needs_mib.get(job.application, 0)
         seen = self._seen(self._peak_mib, job)
         recorded = self._recorded.get(job.application)
-        if seen is not None or recorded is not None:
+        recorded_mib = 0 if recorded is None else peak_mem_mib(recorded)
+        if seen is not None or recorded_mib:  # a profile without GPU memory tells of none
             peaks = _Seen() if seen is None else seen
-            recorded_mib = 0 if recorded is None else peak_mem_mib(recorded)
             low, median, high = peaks.memory(recorded_mib)
             return Spread(max(median, needs_mib), min(low, median), max(high, needs_mib), "history")
         if job.share.mem_mib > 0:

@@ -21,7 +21,7 @@ from berth.live.local.broker import Broker
 from berth.live.local.cards import Card, Look, Stranger, fake_gpus
 from berth.live.local.commits import Commits
 from berth.live.local.log import Log
-from berth.live.local.places import Places
+from berth.live.local.places import Places, find_socket
 from berth.live.local.request import duration_ms, moment_ms, request_of, tasks_of
 from berth.live.local.store import Store, of_meta
 from tests.live.local.world import BERTH, World, berth
@@ -68,6 +68,34 @@ def test_of_many_lines_one_that_the_queue_refuses_is_named(shared: World) -> Non
     assert done.stderr.startswith(
         "berth: no job is queued: line 3 of standard input: --mem 'banana'; write a size"
     )
+
+
+def test_a_refused_submission_takes_no_number(shared: World) -> None:
+    before = int(shared.submit("true", gpus=0))
+    done = berth(shared, "submit", "-", stdin="--gpus 0 true\n--gpus 9 true\n")
+    assert "line 2 of standard input: --gpus 9" in done.stderr
+    assert int(shared.submit("true", gpus=0)) == before + 1
+
+
+def test_a_client_says_what_to_do_about_a_socket_path_that_is_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("BERTH_SOCKET", f"/tmp/{'x' * 120}")
+    with pytest.raises(LiveError, match=r"has 125 bytes, .* name a shorter one with BERTH_SOCKET"):
+        find_socket()
+
+
+def test_a_queue_whose_history_is_still_to_come_says_so(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "queue.db").touch()
+    environment = {name: value for name, value in os.environ.items() if name != "BERTH_HISTORY"}
+    done = subprocess.run(
+        [BERTH, "stats"], env={**environment, "BERTH_STATE": str(state)}, cwd=tmp_path, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "come into it within half a minute of their end" in " ".join(done.stderr.split())
 
 
 def test_a_job_of_which_nobody_knows_is_said_by_berth_job(shared: World, tmp_path: Path) -> None:
@@ -404,8 +432,10 @@ def test_top_shows_a_name_as_it_is_but_for_control_characters(monkeypatch: pytes
             Top, "_ask", lambda self, do, **told: status if do == "status" else {"rows": [row], "note": name}
         )
         async with Top().run_test() as pilot:
-            await pilot.pause()
-            return [str(cell) for cell in pilot.app.query_one(DataTable).get_row_at(0)]
+            table = pilot.app.query_one(DataTable)
+            while not table.row_count:
+                await pilot.pause()
+            return [str(cell) for cell in table.get_row_at(0)]
 
     cells = asyncio.run(run())
     assert (cells[2], cells[7]) == ("[/red]a??", "it waits [for [/red]a??]")

@@ -231,6 +231,46 @@ def test_of_two_attempts_each_is_in_the_store_once(tmp_path: Path) -> None:
     assert world.store.ended_states(entry.id) == {entry.id: "completed"}
 
 
+def test_a_job_that_ran_out_of_memory_keeps_its_place_also_after_a_restart(tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    first = world.submit(request(), ONE)[0]
+    world.decide()
+    world.commit()
+    world.now_ms += 1000
+    second = world.submit(request(begin_ms=world.now_ms + 10_000), ONE)[0]
+    third = world.submit(request(), ONE)[0]
+    world.now_ms += 1000
+    world.end(first, End(1, refused=1, needed_mib=600))
+    world.now_ms += 10_000
+    world.book.tick(world.now_ms)
+    order = ["1", "3", "2"]  # the second waited for its time first
+    waiting = [first, third, second]
+    assert sorted(waiting, key=lambda job: job.standing) == waiting
+    assert first.queued_ms == 3000  # what its second attempt waits is counted from there
+    world.heed()
+    world.commit()
+    world.crash()
+    again = sorted(world.book.jobs.values(), key=lambda job: job.standing)
+    assert [job.id for job in again] == list(world.book.jobs) == order
+
+
+@pytest.mark.parametrize("stop", ["requeue", "evicted"])
+def test_a_job_that_was_stopped_for_others_goes_behind_them(stop: str, tmp_path: Path) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    first = world.submit(request(), ONE)[0]
+    world.decide()
+    world.commit()
+    world.now_ms += 1000
+    second = world.submit(request(), ONE)[0]
+    world.now_ms += 1000
+    if stop == "evicted":
+        world.book.evicted(first.id, world.now_ms)
+    else:
+        world.book.requeue(first, world.now_ms)
+    world.end(first, End(143))
+    assert second.standing < first.standing
+
+
 def test_a_start_that_is_cut_off_often_is_no_failure_of_the_job(tmp_path: Path) -> None:
     world = FakeWorld(tmp_path / "queue.db")
     world.submit(request(), ONE)
@@ -391,6 +431,26 @@ def test_what_was_learned_of_one_command_is_given_to_no_other_and_to_none_that_c
     world.book.ended(first, End(1, refused=1, needed_mib=480), world.now_ms)
     shares = [for_brain(job, world.book.limits)["share"][1] for job in (first, *others)]
     assert shares == [540, 540, 400, 400, 300]
+
+
+@pytest.mark.parametrize(
+    ("argv", "given"),
+    [
+        (("sh", "-c", "train 2 > out.2"), 675),
+        (("sh", "-c", "serve 2"), 0),
+        (("python", "train 1"), 0),
+    ],
+)
+def test_jobs_of_one_name_and_program_are_alike_whatever_their_parameters(
+    argv: tuple[str, ...], given: int, tmp_path: Path
+) -> None:
+    world = FakeWorld(tmp_path / "queue.db")
+    first = world.submit(request(argv=("sh", "-c", "train 1 > out.1"), name="train"), ONE)[0]
+    world.decide()
+    world.commit()
+    second = world.submit(request(argv=argv, name="train"), ONE)[0]
+    world.end(first, End(1, refused=1, needed_mib=600))
+    assert (first.needs_mib, second.needs_mib) == (675, given)
 
 
 def test_the_memory_that_a_user_says_after_a_need_was_learned_counts(tmp_path: Path) -> None:

@@ -44,6 +44,7 @@ def job(job_id: str, milli: int = 100, mem_mib: int = 1000, **changed: Any) -> d
         "id": job_id, "submit_ms": 0, "user": "ann", "application": "train", "gpus": 1, "share": (milli, mem_mib),
         "cpu_milli": 1000, "mem_mib": 0, "priority": 0, "time_limit_ms": None, "estimate_ms": None, "retries": 3,
         "attempt": 1, "pins": (), "version": 1,
+        "standing": (0, int(job_id) if job_id.isdigit() else 0),
     }  # fmt: skip
     return {"note": "submit", "job": told | changed}
 
@@ -72,6 +73,34 @@ def test_jobs_are_placed_by_memory_and_the_last_word_is_decided() -> None:
 def test_a_higher_priority_goes_first() -> None:
     said = decide(begin(), job("1", 1000), job("2", 1000), job("3", 1000, priority=5))
     assert list(placed(said)) == ["3", "1"]
+
+
+@pytest.mark.parametrize("policy", ["fifo+best-fit", "easy+priority+best-fit", "fgd"])
+def test_a_job_that_is_queued_again_keeps_its_place(policy: str) -> None:
+    brain = begin(policy)
+    first = [job(str(number), 1000, time_limit_ms=60_000) for number in range(1, 7)]
+    assert list(placed(decide(brain, *first))) == ["1", "2"]
+    out_of_memory = {"note": "ended", "id": "2", "how": "out-of-memory", "held_mib": 1000, "peak_mib": 1000}
+    again = job("2", 1000, 2000, attempt=2, version=2, time_limit_ms=60_000)
+    assert list(placed(decide(brain, out_of_memory, again, now_ms=2000))) == ["2"]
+    ended = [{"note": "ended", "id": each, "how": "completed"} for each in ("1", "2")]
+    assert list(placed(decide(brain, *ended, now_ms=3000))) == ["3", "4"]
+
+
+def test_a_job_on_named_gpus_keeps_its_place() -> None:
+    brain = begin()
+    said = decide(brain, *[job(str(number), 1000, pins=(0,)) for number in (1, 2, 3)])
+    assert list(placed(said)) == ["1"]
+    lost = {"note": "ended", "id": "1", "how": "node-fail"}
+    assert list(placed(decide(brain, lost, job("1", 1000, pins=(0,), attempt=2), now_ms=2000))) == ["1"]
+
+
+def test_a_brain_forgets_jobs_that_are_gone() -> None:
+    brain = begin()
+    decide(brain, job("1"), job("2"), job("3", pins=(1,)), job("4", 1000, 70_000))
+    gone = [{"note": "ended", "id": each, "how": "completed"} for each in "13"]
+    decide(brain, *gone, {"note": "failed", "id": "2"}, {"note": "withdraw", "id": "4"})
+    assert brain._told == {}
 
 
 def test_a_brain_that_begins_again_knows_what_runs() -> None:

@@ -46,7 +46,7 @@ class World:
             },
             "BERTH_STATE": str(self.state),
             "BERTH_ROOT": str(self.folder / "root"),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}",
         }
         os.environ.pop("BERTH_SOCKET", None)
         self.places = Places(str(self.state))

@@ -27,6 +27,11 @@ __all__ = ["HistoryReader", "history_is_there"]
 def history_is_there(folder: Path) -> None:
     """HistoryError where no import has made a history of this folder."""
     if not (folder / "index.json").exists():
+        if (folder.parent / "queue.db").exists():
+            raise HistoryError(
+                f"there is no history in {folder} yet; jobs of the queue come into it within half a minute of their"
+                " end, while the queue is up"
+            )
         raise HistoryError(
             f"there is no history in {folder}; make one with `berth import … --history {folder}`"
         )

@@ -15,10 +15,10 @@ from heapq import heappop, heappush
 from typing import Any
 
 from berth.errors import LiveError
+from berth.live.local.dependencies import Dependencies
 from berth.live.local.endings import how, more_mib, waits_again
 from berth.live.local.entry import (
     CANCELLED,
-    COMPLETED,
     ENDED,
     FAILED,
     HELD,
@@ -34,16 +34,14 @@ from berth.live.local.entry import (
     Entry,
     Limits,
     Stop,
-    application_of,
 )
-from berth.live.local.request import WHOLE, Request, Tasks
-from berth.live.local.telling import asked_mib, for_brain
+from berth.live.local.needs import Needs, sizes_of
+from berth.live.local.request import Request, Tasks
+from berth.live.local.telling import for_brain
 
 __all__ = ["Book", "check_not_ended"]
 
 MOST_START_FAILURES = 5
-MOST_NEEDS = 1000
-"""Applications that have run out of memory and are remembered."""
 BACKOFF_MS = 1000
 SOON_MS = 50
 FOR_A_JOB = "it waits for job"
@@ -78,10 +76,8 @@ class Book:
 
     def __post_init__(self) -> None:
         self._wakes: list[tuple[int, str]] = []
-        # What has run out of memory, and needs MiB.
-        self._needs: dict[tuple[int, str, int, tuple[str, ...]], int] = {}
-        self._dependents: dict[str, set[str]] = defaultdict(set)
-        self._arrays: dict[str, dict[str, None]] = defaultdict(dict)  # in order of submission
+        self._needs = Needs()
+        self._dependencies = Dependencies(self.jobs, self.just_ended, self.ended_states)
         self._going: dict[str, set[str]] = defaultdict(set)  # tasks that run or that the brain has
 
     # What users do
@@ -92,8 +88,7 @@ class Book:
         """The jobs of one submission, with ids of their own, which count once they are `add`ed."""
         self.limits.check(request)
         for _, job_id in request.after:
-            if not self._known(job_id):
-                raise LiveError(f"--after {job_id}: there is no such job; `berth queue --ended` lists them")
+            self._dependencies.check(job_id)
         number = self.next_number
         self.next_number += 1
         made = []
@@ -116,9 +111,7 @@ class Book:
 
     def named(self, job_id: str) -> list[Entry]:
         """The job of this id, or the tasks of this array that have not ended."""
-        if (entry := self.jobs.get(job_id)) is not None:
-            return [entry]
-        return sorted((self.jobs[each] for each in self._arrays.get(job_id, ())), key=lambda job: job.serial)
+        return self._dependencies.named(job_id)
 
     def cancel(self, entry: Entry, now_ms: int, *, by: str = "") -> None:
         """End a job, wherever it is."""
@@ -146,7 +139,7 @@ class Book:
             return
         if entry.state != HELD:
             raise LiveError(f"job {entry.id} is {entry.state}; only a held job can be released")
-        entry.queued_ms = now_ms
+        entry.queued_ms, entry.stands_ms = now_ms, 0
         self._change(entry, WAITING, now_ms, "")
         self._consider(entry, now_ms)
 
@@ -166,10 +159,10 @@ class Book:
                 )
         else:
             self.limits.check(request)
-            self._depend(entry, request)
-        if _sizes(entry.request) != _sizes(request):
+            self._dependencies.change(entry, request)
+        if sizes_of(entry.request) != sizes_of(request):
             entry.needs_mib = 0  # the user's word counts, and what was learned of such jobs goes
-            self._needs.pop(_kind(entry), None)
+            self._needs.forget(entry)
         entry.request, entry.request_key = request, key
         self.dirty[entry.id] = entry
         if entry.state == WAITING:
@@ -196,38 +189,6 @@ class Book:
             for entry in self.named(number):
                 self._consider(entry, now_ms)
 
-    def _depend(self, entry: Entry, request: Request) -> None:
-        """Let it wait for the jobs that it now names; LiveError where there is no such job, or it is itself."""
-        for _, other in request.after:
-            if other in (entry.id, entry.number):
-                raise LiveError(f"--after {other}: a job cannot wait for itself")
-            if not self._known(other):
-                raise LiveError(f"--after {other}: there is no such job; `berth queue --ended` lists them")
-            if self._waits_for(other, entry):
-                raise LiveError(
-                    f"--after {other}: job {other} waits for job {entry.id} itself, so that neither would ever start"
-                )
-        for _, other in entry.request.after:
-            if (those := self._dependents.get(other)) is not None:
-                those.discard(entry.id)
-        for _, other in request.after:
-            self._dependents[other].add(entry.id)
-
-    def _waits_for(self, job_id: str, entry: Entry) -> bool:
-        """Whether a job, or a task of an array, waits for this one or its array, by however many others."""
-        seen: set[str] = set()
-        front = [job_id]
-        while front:
-            name = front.pop()
-            if name in (entry.id, entry.number):
-                return True
-            if name in seen:
-                continue
-            seen.add(name)
-            for job in self.named(name):
-                front += [other for _, other in job.request.after]
-        return False
-
     def requeue(self, entry: Entry, now_ms: int) -> None:
         """Stop a running job and queue it again."""
         if entry.state in (WAITING, HELD):
@@ -237,7 +198,8 @@ class Book:
     def revive(self, entry: Entry, now_ms: int) -> None:
         """Queue a job again that has ended."""
         entry.attempt += 1
-        entry.queued_ms, entry.stop, entry.end_ms, entry.exit_code = now_ms, "", None, None
+        entry.queued_ms, entry.stands_ms = now_ms, 0
+        entry.stop, entry.end_ms, entry.exit_code = "", None, None
         entry.slots, entry.share, entry.start_ms, entry.start_failures = (), (0, 0), None, 0
         entry.state = WAITING
         self._enter(entry)
@@ -328,42 +290,27 @@ class Book:
             entry.needs_mib = max(more_mib(entry, end, self.limits), entry.needs_mib)
             self._learn_need(entry)
         entry.attempt += 1
-        entry.queued_ms, entry.stop, entry.share, entry.start_ms, entry.end_ms = (
-            now_ms,
-            "",
-            (0, 0),
-            None,
-            None,
-        )
+        # A user or a policy that stopped it wanted others to go first; otherwise it keeps its place.
+        entry.stands_ms = 0 if state == PREEMPTED else entry.stands_ms or entry.queued_ms
+        entry.queued_ms, entry.stop, entry.share = now_ms, "", (0, 0)
+        entry.start_ms = entry.end_ms = None
         self._change(entry, WAITING, now_ms, f"its last attempt: {reason or state}")
         self._consider(entry, now_ms)
         self._release_array(entry, now_ms)
 
     def _learn_need(self, entry: Entry) -> None:
         """Give the waiting jobs of an application what one of them turned out to need, so that they do not fail too."""
-        kind = _kind(entry)
-        self._needs[kind] = max(entry.needs_mib, self._needs.pop(kind, 0))
-        if len(self._needs) > MOST_NEEDS:
-            del self._needs[next(iter(self._needs))]
+        self._needs.learn(entry)
         for job in self.jobs.values():
-            if job.state == WAITING and job.offered and job is not entry and self._heed_need(job):
+            if (
+                job.state == WAITING
+                and job.offered
+                and job is not entry
+                and self._needs.heed(job, self.limits)
+            ):
+                self.dirty[job.id] = job
                 job.version += 1
                 self.notes.append({"note": "replace", "job": for_brain(job, self.limits)})
-
-    def _heed_need(self, entry: Entry) -> bool:
-        """Let a job have what its application is known to need, if it asked for less; whether that changed it."""
-        request = entry.request
-        if not self._needs or not request.retries or not (request.mem_mib or request.milli < WHOLE):
-            return False
-        needs_mib = self._needs.get(_kind(entry), 0)
-        if needs_mib <= max(entry.needs_mib, asked_mib(entry, self.limits)):
-            return False
-        cards = [self.limits.cards_mib[at] for at in request.pins] or self.limits.cards_mib
-        if sum(mib >= needs_mib for mib in cards) < request.gpus:
-            return False  # it would never start
-        entry.needs_mib = needs_mib
-        self.dirty[entry.id] = entry
-        return True
 
     def _keep_attempt(self, entry: Entry, state: str, end: End, end_ms: int, reason: str) -> None:
         """Have an attempt written that is over, whether it ran or not."""
@@ -403,7 +350,7 @@ class Book:
 
     def load(self, entries: Iterable[Entry], now_ms: int) -> None:
         """Take over what the store holds; those that were starting or running are the caller's to look after."""
-        for entry in sorted(entries, key=lambda job: (job.queued_ms, job.serial)):
+        for entry in sorted(entries, key=lambda job: job.standing):
             entry.offered = False
             self._enter(entry)
             self.next_serial = max(self.next_serial, entry.serial + 1)
@@ -424,25 +371,13 @@ class Book:
 
     # How
 
-    def _known(self, job_id: str) -> bool:
-        return job_id in self.jobs or bool(self._arrays.get(job_id)) or bool(self._ended(job_id))
-
-    def _ended(self, job_id: str) -> dict[str, str]:
-        """The states of a job or of the tasks of an array that have ended, written or not."""
-        found = dict(self.ended_states(job_id))
-        recent = self.just_ended.items()
-        return found | {each: state for each, state in recent if job_id in (each, each.partition("_")[0])}
-
     def _enter(self, entry: Entry) -> None:
         self.jobs[entry.id] = entry
         if entry.state in (STARTING, RUNNING):
             self.active[entry.id] = entry
-        if entry.index is not None:
-            self._arrays[entry.number][entry.id] = None
-            if entry.state in (STARTING, RUNNING):
+            if entry.index is not None:
                 self._going[entry.number].add(entry.id)
-        for _, other in entry.request.after:
-            self._dependents[other].add(entry.id)
+        self._dependencies.enter(entry)
 
     def _change(self, entry: Entry, state: str, now_ms: int, reason: str) -> None:
         entry.state, entry.reason, entry.since_ms = state, reason, now_ms
@@ -476,11 +411,12 @@ class Book:
             return  # it can never start, and has ended
         not_yet = reason is not None and self._is_not_yet(entry, reason, now_ms)
         if entry.not_yet and not not_yet:
-            entry.queued_ms = now_ms  # until now it waited for no resources
+            entry.queued_ms, entry.stands_ms = now_ms, 0  # until now it waited for no resources
             self.dirty[entry.id] = entry
         entry.not_yet = not_yet
         if reason is None:
-            self._heed_need(entry)
+            if self._needs.heed(entry, self.limits):
+                self.dirty[entry.id] = entry
             entry.offered, entry.reason, entry.since_ms = True, "", now_ms
             entry.version += 1
             if entry.index is not None:
@@ -496,7 +432,7 @@ class Book:
 
     def _obstacle(self, entry: Entry, now_ms: int) -> str | None:
         for kind, other in entry.request.after:
-            found = self._dependency(kind, other)
+            found = self._dependencies.holds(kind, other)
             if found is False:
                 self._finish(
                     entry, CANCELLED, now_ms, f"it waited for {kind}:{other}, which cannot come true any more"
@@ -517,13 +453,6 @@ class Book:
             return f"at most {tasks} at a time"
         return None
 
-    def _dependency(self, kind: str, other: str) -> bool | None:
-        """Whether a dependency holds; None: not yet."""
-        if other in self.jobs or self._arrays.get(other):
-            return None
-        states = self._ended(other)
-        return kind == "any" or all(state == COMPLETED for state in states.values()) == (kind == "ok")
-
     def _finish(self, entry: Entry, state: str, now_ms: int, reason: str) -> None:
         if entry.end_ms is None:  # it never ran
             entry.end_ms = now_ms
@@ -534,47 +463,25 @@ class Book:
         del self.jobs[entry.id]
         self.finished.append(entry)
         self.just_ended[entry.id] = state
-        waiting_for = {entry.id}
+        waited = self._dependencies.leave(entry)
         if entry.index is not None:
-            tasks = self._arrays[entry.number]
-            tasks.pop(entry.id, None)
-            if tasks:
+            if entry.number in self._dependencies.arrays:
                 self._release_array(entry, now_ms)
             else:
-                del self._arrays[entry.number]
                 self._going.pop(entry.number, None)
-                waiting_for.add(entry.number)
-        for other in entry.request.after:
-            if (those := self._dependents.get(other[1])) is not None:
-                those.discard(entry.id)
-        for job_id in waiting_for:
-            dependents = [self.jobs[each] for each in self._dependents.pop(job_id, ()) if each in self.jobs]
-            for dependent in sorted(dependents, key=lambda job: job.serial):
-                if dependent.id in self.jobs:
-                    self._consider(dependent, now_ms)
+        for dependent in waited:
+            if dependent.id in self.jobs:
+                self._consider(dependent, now_ms)
 
     def _release_array(self, entry: Entry, now_ms: int) -> None:
         """Offer the next task of an array that runs few at a time."""
-        if not entry.at_most or entry.number not in self._arrays:
+        if not entry.at_most or entry.number not in self._dependencies.arrays:
             return
-        for job_id in list(self._arrays[entry.number]):
+        for job_id in list(self._dependencies.arrays[entry.number]):
             if len(self._going[entry.number]) >= entry.at_most:
                 return
             if (job := self.jobs.get(job_id)) is not None:
                 self._consider(job, now_ms)
-
-
-def _kind(entry: Entry) -> tuple[int, str, int, tuple[str, ...]]:
-    """What jobs are alike in memory: those of one user, application, command and number of GPUs."""
-    argv = entry.request.argv
-    if not argv[1:2] or not argv[1].startswith("-"):
-        argv = argv[:2]  # behind a program and its script are parameters; behind `sh -c` is the program
-    return entry.uid, application_of(entry.request, entry.params), entry.request.gpus, argv
-
-
-def _sizes(request: Request) -> tuple[int, int, int]:
-    """What GPU memory a job is given by."""
-    return request.gpus, request.milli, request.mem_mib
 
 
 def check_not_ended(entry: Entry) -> None:

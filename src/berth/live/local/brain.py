@@ -13,13 +13,23 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from berth.live.local.tables import sizes
 
 __all__ = ["Brain", "main"]
 
 Answer = dict[str, Any]
+
+
+class _Told(NamedTuple):
+    """What the broker said of a job that the scheduler does not know."""
+
+    version: int
+    pins: tuple[int, ...]
+    """The GPUs that its user named; empty: any."""
+    standing: tuple[int, int]
+    """What the queue is in the order of."""
 
 
 def main() -> None:
@@ -102,9 +112,9 @@ class Brain:
         self._policy_name = str(begin["policy"])
         self._policy = make_policy(self._policy_name, Setting(knowledge=self._knowledge))
         self._scheduler = Scheduler(Cluster(self._nodes), self._policy, self._knowledge)
-        self._versions: dict[str, int] = {}
-        self._pins: dict[str, tuple[int, ...]] = {}
+        self._told: dict[str, _Told] = {}  # of each job that waits or runs
         self._pinned: dict[str, Any] = {}  # waiting jobs that want certain GPUs, in order
+        self._last_standing = (0, 0)
         self._confirmed: set[str] = set()
         self._time_limit_s = float(begin.get("decide_s", 5.0))
 
@@ -157,10 +167,20 @@ class Brain:
 
     def _submit(self, note: Mapping[str, Any]) -> None:
         job = self._job(note["job"])
-        if self._pins.get(job.id):
+        standing = self._told[job.id].standing
+        late = standing < self._last_standing  # it keeps a place among those that wait already
+        self._last_standing = max(standing, self._last_standing)
+        if self._told[job.id].pins:
             self._pinned[job.id] = job
-        else:
-            self._scheduler.submit(job)
+            if late:
+                in_order = sorted(self._pinned.items(), key=lambda item: self._told[item[0]].standing)
+                self._pinned = dict(in_order)
+            return
+        ahead_of = None
+        if late:
+            behind = (each for each in self._scheduler.queue if self._told[each.id].standing > standing)
+            ahead_of = next(behind, None)
+        self._scheduler.submit(job, ahead_of=ahead_of)
 
     def _running(self, note: Mapping[str, Any]) -> None:
         """A job that ran before this brain began, or was starting, and then may still fail to."""
@@ -187,7 +207,7 @@ class Brain:
         job_id = str(note["id"])
         if self._pinned.pop(job_id, None) is None:
             self._scheduler.withdraw(job_id, self._now(note))
-        self._confirmed.discard(job_id)
+        self._forget(job_id)
 
     def _started(self, note: Mapping[str, Any]) -> None:
         self._scheduler.started(str(note["id"]))
@@ -197,13 +217,14 @@ class Brain:
         job_id = str(note["id"])
         if job_id in self._scheduler.cluster.running and job_id not in self._confirmed:
             self._scheduler.failed_to_start(job_id, self._now(note), again=False)
+            self._forget(job_id)
 
     def _ended(self, note: Mapping[str, Any]) -> None:
         from berth.knowledge import LearnsMemory
         from berth.model import RecordState
 
         job_id, how = str(note["id"]), str(note["how"])
-        self._confirmed.discard(job_id)
+        self._forget(job_id)
         if job_id not in self._scheduler.cluster.running:
             return  # evicted: its GPUs were given to another
         state = RecordState.FAILED if how == "exit-unknown" else RecordState(how)
@@ -213,6 +234,11 @@ class Brain:
             self._knowledge.measured(run.job, int(note["peak_mib"]))
         if self._scheduler.waits(job_id):  # the broker says whether it waits, and what it asks for then
             self._scheduler.withdraw(job_id, self._now(note))
+
+    def _forget(self, job_id: str) -> None:
+        self._confirmed.discard(job_id)
+        if not self._scheduler.waits(job_id) and job_id not in self._pinned:
+            self._told.pop(job_id, None)
 
     def _profile(self, note: Mapping[str, Any]) -> None:
         """A profile was recorded from life."""
@@ -268,7 +294,7 @@ class Brain:
         job = placement.job
         at = [self._place[(slot.node, slot.index)] for slot in placement.slots] if job.gpus else []
         share = (placement.share.milli, placement.share.mem_mib)
-        version, best_effort = self._versions[job.id], placement.best_effort
+        version, best_effort = self._told[job.id].version, placement.best_effort
         return {
             "say": "placed", "id": job.id, "version": version, "slots": at, "share": share,
             "best_effort": best_effort,
@@ -279,7 +305,9 @@ class Brain:
         from berth.errors import PlacementError
 
         for job_id, job in list(self._pinned.items()):
-            roomy = [at for at in self._pins[job_id] if at < len(self._slots) and self._has_room(at, job)]
+            roomy = [
+                at for at in self._told[job_id].pins if at < len(self._slots) and self._has_room(at, job)
+            ]
             if len(roomy) < job.gpus:
                 continue
             slots = self._slots_of(roomy[: job.gpus], job)
@@ -323,7 +351,7 @@ class Brain:
         for at in range(len(self._slots)):
             milli, mem_mib = self._free(at)
             lacking = []
-            if self._pins.get(job_id) and at not in self._pins[job_id]:
+            if self._told[job_id].pins and at not in self._told[job_id].pins:
                 lacking.append("it is not among those named by --gpu")
             if milli < job.share.milli:
                 lacking.append(f"{milli / 10:g} % of its compute is free, {job.share.milli / 10:g} % wanted")
@@ -377,7 +405,7 @@ class Brain:
             return ""
         if lacking := self._machine_lacks(job):
             return f"waits for the machine: {lacking[0]}"
-        pins = self._pins.get(job_id)
+        pins = self._told[job_id].pins
         among = [at for at in pins if at < len(self._slots)] if pins else range(len(self._slots))
         roomy = sum(self._has_room(at, job) for at in among)
         if roomy >= job.gpus:
@@ -396,8 +424,7 @@ class Brain:
             cpu_milli=told["cpu_milli"], mem_mib=told["mem_mib"], priority=told["priority"],
             time_limit_ms=told["time_limit_ms"], estimate_ms=told["estimate_ms"], retries=told["retries"],
         )  # fmt: skip
-        self._versions[job.id] = told["version"]
-        self._pins[job.id] = tuple(told["pins"])
+        self._told[job.id] = _Told(told["version"], tuple(told["pins"]), tuple(told["standing"]))
         if told["attempt"] > 1:
             self._scheduler.attempts[job.id] = Attempts(told["attempt"], 0)
         return job

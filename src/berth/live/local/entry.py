@@ -60,6 +60,9 @@ class Entry:
     """Why its processes are being ended."""
     reason: str = ""
     """Why it waits, or how it ended, in words."""
+    stands_ms: int = 0
+    """The time by which it stands in the queue; 0: that at which it was queued. An attempt that is queued again because
+    the last one ran out of memory, or was lost, keeps that of the first."""
     since_ms: int = 0
     """Since when that is the reason."""
     not_yet: bool = False
@@ -75,6 +78,11 @@ class Entry:
     def number(self) -> str:
         """The id of its array, or its own."""
         return self.id.partition("_")[0]
+
+    @property
+    def standing(self) -> tuple[int, int]:
+        """What the queue is in the order of."""
+        return self.stands_ms or self.queued_ms, self.serial
 
     def to_dict(self) -> dict[str, Any]:
         """What the store holds of it: what is not as at first."""
@@ -102,7 +110,7 @@ _KEPT: dict[str, Any] = {
     "queued_ms": None, "state": WAITING, "params": (), "index": None, "at_most": 0, "attempt": 1,
     "out_of_memory": 0, "needs_mib": 0, "start": 0, "start_failures": 0, "not_before_ms": 0, "slots": (),
     "share": (0, 0), "best_effort": False, "start_ms": None, "end_ms": None, "exit_code": None, "stop": "",
-    "reason": "", "since_ms": 0, "boot": "",
+    "reason": "", "stands_ms": 0, "since_ms": 0, "boot": "",
 }  # fmt: skip
 
 

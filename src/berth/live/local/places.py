@@ -28,6 +28,7 @@ def state_folder() -> str:
 def find_socket() -> str:
     """The socket that a client talks to: `$BERTH_SOCKET`, the user's own queue, else the machine's."""
     if named := os.environ.get("BERTH_SOCKET"):
+        _check_socket(named)
         return named
     own = Places(state_folder()).socket
     if "BERTH_STATE" in os.environ or os.path.exists(own) or not os.path.exists(SYSTEM_SOCKET):
@@ -48,6 +49,15 @@ def check_metrics(where: str) -> None:
     if not stat.S_ISSOCK(kind):
         raise LiveError(
             f"--metrics {where}: this is no socket, and stays as it is; name a path that is not there"
+        )
+
+
+def _check_socket(path: str) -> None:
+    size = len(os.fsencode(path))
+    if size > LONGEST_SOCKET:
+        raise LiveError(
+            f"the socket's path {path} has {size} bytes, and a Unix socket's has at most {LONGEST_SOCKET}; name a"
+            " shorter one with BERTH_SOCKET"
         )
 
 
@@ -72,12 +82,7 @@ class Places:
 
     def check(self) -> None:
         """Refuse a path that no socket can have; LiveError says what to do."""
-        size = len(os.fsencode(self.socket))
-        if size > LONGEST_SOCKET:
-            raise LiveError(
-                f"the socket's path {self.socket} has {size} bytes, and a Unix socket's has at most"
-                f" {LONGEST_SOCKET}; name a shorter one with BERTH_SOCKET"
-            )
+        _check_socket(self.socket)
 
     def make(self) -> None:
         """Make the folders; LiveError where that cannot be."""

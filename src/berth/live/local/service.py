@@ -144,11 +144,16 @@ class Service:
                 if key not in written:
                     written.add(key)
                     statements.append(of_request(key, request))
-            statements += [of_entry(entry) for entry in made]
+        except LiveError:
+            book.next_number, book.next_serial = number  # no other submission came in between
+            raise
+        statements += [of_entry(entry) for entry in made]
+        drafted = book.next_number, book.next_serial
+        try:
             broker.reserve_numbers()
             await broker.commits.ask(statements)
         except LiveError:
-            if (book.next_number, book.next_serial) != number and not made:
+            if (book.next_number, book.next_serial) == drafted:
                 book.next_number, book.next_serial = number
             raise
         book.add(made, broker.now_ms())

@@ -14,7 +14,7 @@ def snapshot(active: Iterable[Entry], jobs: Iterable[Entry], limits: Limits) -> 
     """All that a brain that has just started must be told: what runs in order of start, then what waits."""
     running = sorted(active, key=lambda job: (job.start_ms or 0, job.serial))
     waiting = [job for job in jobs if job.state == WAITING and job.offered]
-    waiting.sort(key=lambda job: (job.queued_ms, job.serial))
+    waiting.sort(key=lambda job: job.standing)
     return [
         *(
             {
@@ -48,5 +48,5 @@ def for_brain(entry: Entry, limits: Limits) -> dict[str, Any]:
         "share": (request.milli, mem_mib), "cpu_milli": request.cpu_milli, "mem_mib": request.host_mem_mib,
         "priority": request.priority, "time_limit_ms": request.time_limit_ms,
         "estimate_ms": request.estimate_ms, "retries": request.retries, "attempt": entry.attempt,
-        "pins": request.pins, "version": entry.version,
+        "pins": request.pins, "version": entry.version, "standing": entry.standing,
     }  # fmt: skip
