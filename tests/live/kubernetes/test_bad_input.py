@@ -72,7 +72,7 @@ def test_an_annotation_that_makes_no_sense_is_named_with_what_is_expected(
         (pod({}, {"cpu": "-1"}), "below 0"),
         (pod(resourceClaims=[{"name": "other"}]), "or ask by the resource berth.dev/gpu"),
         (pod({}, {}, resourceClaims=[{"name": "other"}]), "a scheduler that knows DRA"),
-        (pod(topologySpreadConstraints=[{"whenUnsatisfiable": "DoNotSchedule"}]), "DoNotSchedule are not honoured"),
+        (pod(topologySpreadConstraints=[{"whenUnsatisfiable": "DoNotSchedule"}]), "expected a topologyKey"),
         (pod(volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]), "binds no volumes"),
         (
             pod(affinity={"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{}]}}),

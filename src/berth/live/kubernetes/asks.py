@@ -13,6 +13,7 @@ from berth.live.kubernetes import names
 from berth.live.kubernetes.constraints import Constraint, constraint_of
 from berth.live.kubernetes.gpu_words import Wish, known_resources, pod_resources, wish_of
 from berth.live.kubernetes.objects import Meta, Pod
+from berth.live.kubernetes.spreads import spread_rules
 from berth.live.local.request import LONGEST_NAME, SHARED_MILLI, WHOLE, duration_ms
 
 __all__ = ["Ask", "Gang", "ask_of", "created_ms"]
@@ -79,7 +80,8 @@ def _key(pod: Pod, compat: str | None, *, places: bool) -> bytes:
             compat, places, meta.namespace, meta.owner_references,
             {key: text for key, text in meta.annotations.items() if key not in _WRITTEN},
             spec.priority, spec.node_selector, spec.affinity, spec.tolerations, spec.containers, spec.init_containers,
-            spec.overhead, spec.active_deadline_seconds, spec.topology_spread_constraints, spec.resource_claims, claims,
+            spec.overhead, spec.active_deadline_seconds, spec.resource_claims, claims,
+            (spec.topology_spread_constraints and (meta.labels, spec.topology_spread_constraints)),
         )
     )  # fmt: skip
 
@@ -115,7 +117,7 @@ def _read(pod: Pod, compat: str | None, *, places: bool) -> Ask:
         cpu_milli=resources.get("cpu", 0),
         host_mem_mib=resources.get("memory", 0),
         models=wish.models if wish else (),
-        constraint=constraint_of(pod, others),
+        constraint=constraint_of(pod, others, spread_rules(pod) if places else ()),
         application=(owner if named else kind) or (owner and f"{pod.metadata.namespace}/{owner}"),
         owner=owner,
         gang=_gang(pod.metadata),
@@ -165,11 +167,6 @@ def _refuse_what_nobody_can(pod: Pod) -> None:
 def _refuse_what_is_not_honoured(pod: Pod) -> None:
     """Refuse what would have to be heeded and is not: better a pod that waits than one in the wrong place."""
     spec = pod.spec
-    if any(each.when_unsatisfiable == "DoNotSchedule" for each in spec.topology_spread_constraints):
-        raise AskError(
-            "topologySpreadConstraints with DoNotSchedule are not honoured; write ScheduleAnyway, or use another"
-            " scheduler for this pod"
-        )
     affinity = spec.affinity
     for what, rules in (
         ("podAffinity", affinity.pod_affinity if affinity else None),

@@ -31,6 +31,7 @@ from berth.live.kubernetes.node_book import NodeBook
 from berth.live.kubernetes.nodes import View
 from berth.live.kubernetes.placements import annotation_of, placed_of
 from berth.live.kubernetes.restoring import restore
+from berth.live.kubernetes.spreading import Spreads
 from berth.live.kubernetes.steps import Bind, Step, Stop, Tell
 from berth.model import Job, Node, Placement, RecordState
 from berth.policies import Setting, make_policy
@@ -68,7 +69,8 @@ class Board:
         self.scheduler = Scheduler(cluster, self.policy, self.knowledge)
         self.scheduler.nodes_changed([], 0)
         self.entries: dict[str, Entry] = {}
-        self.eligibility = Eligibility()
+        self.spreads = Spreads(self.entries)
+        self.eligibility = Eligibility(self.spreads)
         self.gangs = GangLine()
         self.nodes = NodeBook(self)
         self._offers = GangOffers(self)
@@ -328,6 +330,7 @@ class Board:
                 entry.state in (State.WAITING, State.PARKED) or meta.uid in self._crowded
             )
             if waits and entry is not None and entry.ask == ask:
+                entry.labels = meta.labels
                 return
             problem = ""
         except AskError as error:
@@ -337,7 +340,7 @@ class Board:
         if entry is not None:
             self._forget(entry, now_ms)
         entry = Entry(meta.uid, meta.namespace, meta.name, ask, submit_ms=created_ms(meta), message=problem)
-        entry.priority = pod.spec.priority
+        entry.priority, entry.labels = pod.spec.priority, meta.labels
         self.entries[meta.uid] = entry
         if ask is None:
             entry.state = State.REFUSED
@@ -373,7 +376,10 @@ class Board:
         meta, spec = pod.metadata, pod.spec
         if entry is not None and entry.state in (State.BOUND, State.FOREIGN, State.DONE):
             entry.pod = pod
-            entry.ending = entry.ending or meta.deletion_timestamp is not None
+            ending = meta.deletion_timestamp is not None
+            if entry.state is not State.DONE and (ending != entry.ending or meta.labels != entry.labels):
+                entry.ending = entry.ending or ending
+                self.nodes.told_again(entry, meta.labels)
             return
         if entry is not None and entry.state is State.PLACED:
             as_decided = meta.annotations.get(names.PLACEMENT) == entry.placement
@@ -390,7 +396,7 @@ class Board:
         placed = placed_of(meta.annotations)
         entry = Entry(meta.uid, meta.namespace, meta.name, state=State.FOREIGN, node=spec.node_name)
         entry.submit_ms, entry.ending = created_ms(meta), meta.deletion_timestamp is not None
-        entry.priority, entry.pod = spec.priority, pod
+        entry.priority, entry.pod, entry.labels = spec.priority, pod, meta.labels
         self.entries[meta.uid] = entry
         if meta.annotations.get(names.PLACED_UID, meta.uid) != meta.uid:
             self.overcommitted.add(meta.uid)
@@ -487,6 +493,8 @@ class Board:
                 entry.tight = True
                 self._join(entry)
             return None
+        if not self.eligibility.allows(entry.constraint, name):
+            return None  # one that was placed just now made it uneven; the labels are settled before the next
         entry.state, entry.node, entry.others = State.PLACED, name, entry.ask.constraint.others
         self.eligibility.leave(entry.constraint)
         self.nodes.assign(entry)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from berth.live.kubernetes import names
@@ -67,6 +67,8 @@ class Entry:
     """How often its bind failed."""
     placement: str = ""
     """The annotation, as it was decided."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Of the pod, by which rules on how pods are to lie count it."""
     pod: api.Pod | None = None
     """As it was when it was bound, to be told again if its node goes and comes."""
 

@@ -133,6 +133,10 @@ class Spread(Struct):
     topology_key: str = ""
     when_unsatisfiable: str = ""
     label_selector: LabelSelector | None = None
+    min_domains: int | None = None
+    match_label_keys: list[str] = []
+    node_affinity_policy: str | None = None
+    node_taints_policy: str | None = None
 
 
 class ClaimVolume(Struct):

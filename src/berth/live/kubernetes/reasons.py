@@ -105,6 +105,9 @@ def lacking(board: Board, ask: Ask, job: Job, view: View, row: int | None) -> La
         return Lacking("not known yet")
     if why := why_not(bare(ask.constraint), view.traits):
         return Lacking(why)
+    if board.eligibility.is_uneven(bare(ask.constraint), view.name):
+        keys = dict.fromkeys(rule.key for rule in ask.constraint.spread)
+        return Lacking(f"topology spread over {', '.join(keys)}")
     if view.pods >= view.pods_most:
         return Lacking(f"full with {view.pods} pods")
     if job.gpus and not view.gpus:
