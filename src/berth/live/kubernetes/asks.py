@@ -16,7 +16,7 @@ from berth.live.kubernetes.objects import Meta, Pod
 from berth.live.kubernetes.spreads import spread_rules
 from berth.live.local.request import LONGEST_NAME, SHARED_MILLI, WHOLE, duration_ms
 
-__all__ = ["Ask", "Gang", "ask_of", "created_ms"]
+__all__ = ["Ask", "Gang", "ask_of", "created_ms", "pod_group"]
 
 MOST_GANG = 4096
 
@@ -28,6 +28,19 @@ class Gang:
     namespace: str
     name: str
     size: int
+    """How many; 0: a PodGroup says it."""
+    group: str = ""
+    """The API group of that PodGroup; empty where the pods' annotations say the size."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """By which gangs are told apart: an annotation's has no slash in its name."""
+        return self.namespace, f"{self.group}/{self.name}" if self.group else self.name
+
+    @property
+    def title(self) -> str:
+        """What messages call it."""
+        return f"{'PodGroup' if self.group else 'gang'} {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +94,7 @@ def _key(pod: Pod, compat: str | None, *, places: bool) -> bytes:
             {key: text for key, text in meta.annotations.items() if key not in _WRITTEN},
             spec.priority, spec.node_selector, spec.affinity, spec.tolerations, spec.containers, spec.init_containers,
             spec.overhead, spec.active_deadline_seconds, spec.resource_claims, claims,
-            (spec.topology_spread_constraints and (meta.labels, spec.topology_spread_constraints)),
+            pod_group(pod), (spec.topology_spread_constraints and (meta.labels, spec.topology_spread_constraints)),
         )
     )  # fmt: skip
 
@@ -120,7 +133,7 @@ def _read(pod: Pod, compat: str | None, *, places: bool) -> Ask:
         constraint=constraint_of(pod, others, spread_rules(pod) if places else ()),
         application=(owner if named else kind) or (owner and f"{pod.metadata.namespace}/{owner}"),
         owner=owner,
-        gang=_gang(pod.metadata),
+        gang=_gang(pod),
         priority=pod.spec.priority,
         estimate_ms=_estimate_ms(said.get(names.ESTIMATE)),
         time_limit_ms=limit_s * 1000 if limit_s and 0 < limit_s < 2**40 else None,
@@ -194,8 +207,23 @@ def _controller(meta: Meta) -> str:
     return next((f"{each.kind}/{each.name}" for each in meta.owner_references if each.controller), "")
 
 
-def _gang(meta: Meta) -> Gang | None:
-    text = meta.annotations.get(names.GANG)
+def pod_group(pod: Pod) -> tuple[str, str] | None:
+    """API group and name of a pod's PodGroup."""
+    own = pod.spec.scheduling_group
+    if own is not None and own.pod_group_name:
+        return names.OWN_GROUP, own.pod_group_name
+    labels = pod.metadata.labels
+    found = next((labels[key] for key in names.POD_GROUP_LABELS if labels.get(key)), None)
+    return None if found is None else (names.PLUGINS_GROUP, found)
+
+
+def _gang(pod: Pod) -> Gang | None:
+    meta = pod.metadata
+    text, group = meta.annotations.get(names.GANG), pod_group(pod)
+    if group is not None:
+        if text is not None:
+            raise AskError(f"annotation {names.GANG} and a PodGroup: expected one of them")
+        return Gang(meta.namespace, group[1], 0, group[0])
     if text is None:
         return None
     found = _GANG.fullmatch(text)

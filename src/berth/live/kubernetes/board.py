@@ -112,6 +112,14 @@ class Board:
         """A ResourceClaim is gone."""
         self.foreign.claim_gone(claim)
 
+    def pod_group_changed(self, api_group: str, group: api.PodGroup) -> None:
+        """A PodGroup of one of the API groups that have them came or changed."""
+        self.gangs.group_changed(api_group, group)
+
+    def pod_group_gone(self, api_group: str, group: api.PodGroup) -> None:
+        """A PodGroup is gone."""
+        self.gangs.group_gone(api_group, group)
+
     # What pods do
 
     def begin(self, now_ms: int) -> None:

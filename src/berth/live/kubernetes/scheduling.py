@@ -21,6 +21,7 @@ from berth.live.kubernetes.client import Api, backoff_s
 from berth.live.kubernetes.entries import WAITS, Settings, State, waiting
 from berth.live.kubernetes.informer import Informer
 from berth.live.kubernetes.lease import Leadership
+from berth.live.kubernetes.listening import listeners, until_listed
 from berth.live.kubernetes.placements import placed_of
 from berth.live.kubernetes.reasons import Reason, Reasons
 from berth.live.kubernetes.steps import Bind, Step, Stop, Tell
@@ -187,19 +188,7 @@ class Scheduling:
     async def _listen(self, begin: Callable[[Any, str], Any]) -> None:
         """List and watch; returns when all was listed once, the nodes before the pods."""
         board = self.board
-        informers = [
-            Informer(self.api, "/api/v1/nodes", objects.Node, changed=self._on(board.nodes.changed),
-                     gone=self._on(board.nodes.gone)),
-        ]  # fmt: skip
-        dra: list[Informer[Any]] = []
-        if await self._serves_dra():
-            path = "/apis/resource.k8s.io/v1"
-            dra = [
-                Informer(self.api, f"{path}/resourceslices", objects.ResourceSlice,
-                         changed=self._on(board.nodes.slice_changed), gone=self._on(board.nodes.slice_gone)),
-                Informer(self.api, f"{path}/resourceclaims", objects.Claim,
-                         changed=self._on(board.claim_changed), gone=self._on(board.claim_gone)),
-            ]  # fmt: skip
+        others = await listeners(self.api, board, self._on)
         self.pods = Informer(
             self.api,
             "/api/v1/pods",
@@ -207,10 +196,10 @@ class Scheduling:
             changed=self._on(self._pod_changed),
             gone=self._on(self._pod_gone),
         )
-        listed = [*informers, *dra, self.pods]
+        listed = [*others, self.pods]
         tasks = {informer: begin(informer.run(), informer.path) for informer in listed}
         for informer, task in tasks.items():
-            await _until_listed(informer, task)
+            await until_listed(informer, task)
         # All were listed at once; pods are told last, when their nodes are known.
         inbox = [*self._inbox]
         self._inbox.clear()
@@ -220,15 +209,6 @@ class Scheduling:
                     what(*things)
             if not pods:
                 board.nodes.sync(_now_ms())
-
-    async def _serves_dra(self) -> bool:
-        try:
-            await self.api.request("GET", "/apis/resource.k8s.io/v1", patience_s=30)
-        except ApiError as error:
-            if error.status != 404:
-                raise
-            return False
-        return True
 
     def _on(self, what: Callable[..., None]) -> Callable[[Any], None]:
         def note(thing: Any) -> None:
@@ -489,15 +469,6 @@ class Scheduling:
                 self._stopping.add(uid)
                 if not self.options.advise:
                     self._stops.put_nowait((Stop(uid, entry.namespace, entry.name, why, "Overcommitted"), 0))
-
-
-async def _until_listed(informer: Informer[Any], task: asyncio.Task[None]) -> None:
-    """Wait until all was listed once; raises what the informer raises."""
-    listed = asyncio.ensure_future(informer.synced.wait())
-    await asyncio.wait([listed, task], return_when=asyncio.FIRST_COMPLETED)
-    if task.done():
-        listed.cancel()
-        task.result()
 
 
 def _some(steps: Iterator[Step]) -> tuple[list[Step], bool, BerthError | None]:
