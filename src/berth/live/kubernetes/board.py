@@ -79,6 +79,9 @@ class Board:
         self.overcommitted: set[str] = set()
         """Pods of ours that hold what was given to others."""
         self._leaving: dict[str, set[str]] = {}  # node -> pods that were stopped and are there still
+        self._instead: dict[
+            str, frozenset[str]
+        ] = {}  # where only advice is given: pod -> who would give way to it
         self._owed: deque[Bind] = deque()  # of a gang that is whole, and not handed out yet
         self._parked: dict[str, None] = {}
         self._crowded: dict[str, None] = {}  # refused while too many different constraints wait
@@ -451,6 +454,15 @@ class Board:
     def _forget(self, entry: Entry, now_ms: int) -> None:
         self.release(entry, now_ms)
         self._drop(entry)
+        for uid in self._instead.pop(entry.uid, ()):
+            self._runs_on(uid, now_ms)
+
+    def _runs_on(self, uid: str, now_ms: int) -> None:
+        """The pod to which this one would have given way is gone, or elsewhere: it has its place."""
+        entry = self.entries.get(uid)
+        if entry is not None and entry.state is State.DONE and entry.pod is not None:
+            self._drop(entry)
+            self._is_bound(entry.pod, None, now_ms)
 
     def _drop(self, entry: Entry) -> None:
         self.entries.pop(entry.uid, None)
@@ -507,6 +519,9 @@ class Board:
         self.eligibility.leave(entry.constraint)
         self.nodes.assign(entry)
         after = frozenset(self._leaving.get(name, ()))
+        if self.settings.advise and after:
+            self._instead[job.id] = after
+            del self._leaving[name]
         text = entry.placement = self.text_of(placement, name)
         return _Found(Bind(job.id, entry.namespace, entry.name, name, text, after), job)
 

@@ -38,6 +38,8 @@ def note_end(board: Board, pod: api.Pod, entry: Entry | None, now_ms: int) -> No
         and (names.GANG in meta.annotations or pod_group(pod) is not None)
     ):
         _counts_as_done(board, pod)  # after a restart, one of a gang that others of run or wait
+    if entry is not None:
+        entry.pod = None
     just_ended = entry is not None and entry.state is not State.DONE
     if entry is not None and entry.state is not State.DONE:
         told = how

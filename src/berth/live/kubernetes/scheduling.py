@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from berth.errors import ApiError, BerthError
@@ -96,7 +96,8 @@ class Scheduling:
         self.api = api
         self.options = options
         self.counts = Counts()
-        self.board = Board(options.settings)
+        self._settings = replace(options.settings, advise=options.advise)
+        self.board = Board(self._settings)
         self.lease = Leadership(api, options.namespace, names.LEASE, options.identity)
         self._events = writing.Events(api, options.settings.scheduler_name)
         self._began_s = time.monotonic()
@@ -132,7 +133,7 @@ class Scheduling:
                 if self.options.elect:
                     await self.lease.release()
             await asyncio.sleep(RESTARTS_S)
-            self.board = Board(self.options.settings)
+            self.board = Board(self._settings)
             self._reset()
 
     async def _lead(self) -> bool:
@@ -296,11 +297,13 @@ class Scheduling:
                 self._under_way.add(step.uid)
                 await self._binds.put(step)
         elif isinstance(step, Stop):
+            if self.options.advise:
+                self._events.add(Tell(*step[:3], "Advised", f"it would be deleted: {step.why}"))
+                return
             self._events.add(Tell(*step[:3], step.reason, step.why), warning=True)
             self.counts.stopped += 1
-            if not self.options.advise:
-                self._stopping.add(step.uid)
-                self._stops.put_nowait((step, 0))
+            self._stopping.add(step.uid)
+            self._stops.put_nowait((step, 0))
         else:
             self._events.add(step, warning=step.waits)
 
