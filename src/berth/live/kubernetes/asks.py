@@ -13,6 +13,7 @@ from berth.live.kubernetes import names
 from berth.live.kubernetes.constraints import Constraint, constraint_of
 from berth.live.kubernetes.gpu_words import Wish, known_resources, pod_resources, wish_of
 from berth.live.kubernetes.objects import Meta, Pod
+from berth.live.kubernetes.served import served_by
 from berth.live.kubernetes.spreads import spread_rules
 from berth.live.local.request import LONGEST_NAME, SHARED_MILLI, WHOLE, duration_ms
 
@@ -113,10 +114,8 @@ def _read(pod: Pod, compat: str | None, *, places: bool) -> Ask:
     said = pod.metadata.annotations
     resources = {key: value for key, value in pod_resources(pod) if value}
     wish = wish_of(pod, resources, compat)
-    known = known_resources(compat)
-    others = {
-        key: value for key, value in resources.items() if key not in known - {names.RESOURCE} | _COUNTED
-    }
+    known, served = known_resources(compat), {each.resource for each in served_by(compat)}
+    others = {key: value for key, value in resources.items() if key not in known - served | _COUNTED}
     milli, mem_mib, mem_milli = _parts(wish)
     owner = _text(said.get(names.APPLICATION, ""), names.APPLICATION) or _controller(pod.metadata)
     kind = _text(said.get(names.KIND, ""), names.KIND)
