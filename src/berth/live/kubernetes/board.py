@@ -91,6 +91,8 @@ class Board:
         self._again = (
             False  # whether a placement was turned down, so that there is to be another decision at once
         )
+        self.stirred = True
+        """Whether something has happened since the last decision by which another could differ."""
         self.memories = Memories()
         self.learned: set[str] = set()  # pods of which it is known that they ran out of memory
         self.tells: deque[Tell] = deque()
@@ -118,10 +120,12 @@ class Board:
     def pod_group_changed(self, api_group: str, group: api.PodGroup) -> None:
         """A PodGroup of one of the API groups that have them came or changed."""
         self.gangs.group_changed(api_group, group)
+        self.stirred = True
 
     def pod_group_gone(self, api_group: str, group: api.PodGroup) -> None:
         """A PodGroup is gone."""
         self.gangs.group_gone(api_group, group)
+        self.stirred = True
 
     # What pods do
 
@@ -167,6 +171,7 @@ class Board:
         entry = self.entries.get(meta.uid)
         if pod.status.phase in _DONE:
             note_end(self, pod, entry, now_ms)
+            self.stirred = True
             return
         if spec.node_name:
             if self._pending is not None and names.PLACEMENT not in meta.annotations:
@@ -177,6 +182,7 @@ class Board:
             if meta.deletion_timestamp is not None or spec.scheduling_gates:
                 if entry is not None:
                     self._forget(entry, now_ms)
+                    self.stirred = True
             elif self._pending is not None:
                 self._pending[meta.uid] = pod
             elif entry is None or entry.state is not State.PLACED:
@@ -192,6 +198,7 @@ class Board:
         entry = self.entries.get(uid)
         if entry is not None:
             self._forget(entry, now_ms)
+            self.stirred = True
 
     def bound(self, uid: str, now_ms: int) -> None:
         """A pod was bound as decided."""
@@ -205,6 +212,7 @@ class Board:
         entry = self.entries.get(uid)
         if entry is None or entry.state is not State.PLACED or entry.ask is None:
             return
+        self.stirred = True
         self.nodes.unassign(entry)
         if (state := self._gang(entry)) is not None:
             state.placed.pop(uid, None)
@@ -256,10 +264,18 @@ class Board:
         times = [ms for ms in ends if ms is not None]
         return max(now_ms, min(times)) if times else None
 
+    def has_news(self, now_ms: int) -> bool:
+        """Whether to decide again: that a pod was bound as decided, or told why it waits, or that a node lives, is no
+        reason to, and there is much of it."""
+        wake_ms = self.next_wake_ms(now_ms)
+        due = wake_ms is not None and wake_ms <= now_ms
+        crowded = bool(self._crowded) and self.eligibility.has_room
+        return self.stirred or due or crowded or self.nodes.has_news or bool(self.tells or self._owed)
+
     def decide(self, now_ms: int) -> Iterator[Step]:
         """What is to be done now. Until the iterator is closed or at its end the caller tells of nothing else; it may
         close it after any step."""
-        self._again = False
+        self._again = self.stirred = False
         for uid in [uid for uid, ms in self.later.items() if ms <= now_ms]:
             del self.later[uid]
             if (entry := self.entries.get(uid)) is not None and entry.state is State.WAITING:
@@ -272,6 +288,7 @@ class Board:
         yield from self._offers.steps(now_ms, first=True)
         yield from self.round(now_ms)
         yield from self._offers.steps(now_ms, first=False)
+        self._again = self._switch_cards() or self._again
 
     # What the nodes ask
 
@@ -348,6 +365,7 @@ class Board:
             ask, problem = None, str(error)
             if entry is not None and entry.state is State.REFUSED and entry.message == problem:
                 return
+        self.stirred = True
         if entry is not None:
             self._forget(entry, now_ms)
         entry = Entry(meta.uid, meta.namespace, meta.name, ask, submit_ms=created_ms(meta), message=problem)
@@ -398,9 +416,11 @@ class Board:
                 entry.pod = pod
                 self._confirm(entry)
                 return
+            self.stirred = True
             self._forget(entry, now_ms)  # somebody else bound it, or it has the place of another of its name
         elif entry is not None:
             self._forget(entry, now_ms)
+        self.stirred = True
         if spec.node_name not in self.views:
             self._homeless[meta.uid] = pod
             return
@@ -595,10 +615,12 @@ class Board:
             entry.state = State.PARKED
             self._parked[uid] = None
 
-    def _switch_cards(self) -> None:
-        """Let pods that ask for a part of a card's memory go to another kind of card where theirs has no room."""
+    def _switch_cards(self) -> bool:
+        """Let pods that ask for a part of a card's memory go to another kind of card where theirs has no room; returns
+        whether one does."""
+        switched = False
         if len(self.cards.sizes_mib) < 2:
-            return
+            return switched
         for at, job in enumerate(self.scheduler.queue):
             if at >= MOST_SWITCHED:
                 break
@@ -608,4 +630,6 @@ class Board:
             for other in self.cards.variants(job, entry.ask):
                 if len(self.cluster.fitting_nodes(other)):
                     self.scheduler.replace(other)
+                    switched = True
                     break
+        return switched

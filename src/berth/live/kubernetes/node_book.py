@@ -71,10 +71,15 @@ class NodeBook:
         if self._slices.get(each.spec.node_name, {}).pop(each.metadata.name, None) is not None:
             self._dirty[each.spec.node_name] = None
 
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to tell the scheduler."""
+        return bool(self._dirty) or self._board.eligibility.is_stale
+
     def sync(self, now_ms: int) -> None:
         """Tell the scheduler what has become of the nodes."""
         self._board.admit_crowded(now_ms)
-        if not (self._dirty or self._board.eligibility.is_stale):
+        if not self.has_news:
             return
         models = self._board.cards.models
         moved = [name for name in self._dirty if self._read_node(name)]

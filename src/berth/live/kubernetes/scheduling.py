@@ -241,8 +241,9 @@ class Scheduling:
             async with self._using_board:
                 self._apply_inbox()
             await self._release_held()
-            whole = await self._decide_for_a_while()
+            whole = not self.board.has_news(_now_ms()) or await self._decide_for_a_while()
             if not whole:
+                self.board.stirred = True
                 self._wake.set()
             elif self.options.once and not self._inbox and await self._all_bound():
                 return
