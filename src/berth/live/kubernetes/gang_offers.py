@@ -111,7 +111,7 @@ class GangOffers:
         jobs = [job for uid in offered if (job := scheduler.queue.named(uid)) is not None]
         scheduler.policy = _OfThese(self._board.policy, jobs)
         try:
-            yield from self._board.round(now_ms)
+            yield from self._board.rounds.ask(now_ms)
         finally:
             scheduler.policy = self._board.policy
             for uid in offered:
